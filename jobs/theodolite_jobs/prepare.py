@@ -178,7 +178,7 @@ def prepare(
         ModelError: the model cannot be found, or its family is unknown.
     """
     check_remote_code(spec.model, settings)
-    prompts = {name: read_prompts(name, prompt_set, folder) for name, prompt_set in spec.prompts.items()}
+    prompts = {name: read_prompts(name, one, folder, settings.store) for name, one in spec.prompts.items()}
     if SENTENCES in spec.sets:
         prompts[SENTENCES] = list(spec.words.sentences)
     _check_pairs(spec, {name: len(texts) for name, texts in prompts.items()})

@@ -1,6 +1,7 @@
 """The stages of a survey: capture, statistics, report. Each stage skips the work that an earlier attempt finished."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from theodolite.errors import SpecError
@@ -9,6 +10,7 @@ from theodolite.settings import Settings
 from theodolite.spec import SurveySpec
 from theodolite.store.objects import check_writable
 from theodolite.store.runs import Run, find_run
+from theodolite.store.uploads import store_upload, with_uploaded_texts
 from theodolite_jobs.analysis import analyse_run
 from theodolite_jobs.capture_run import capture_run
 from theodolite_jobs.prepare import Prepared, prepare
@@ -31,6 +33,7 @@ def survey(
 
     If `verified`, every stored byte of an existing run is compared with its checksum first.
     """
+    spec = with_uploaded_texts(spec, partial(store_upload, settings.store))
     prepared = _checked(spec, folder, settings, console)
     on_run_id(prepared.run_id)
     existing = find_run(settings.store, prepared.run_id) if verified else None
@@ -48,6 +51,7 @@ def capture(spec: SurveySpec, folder: Path, settings: Settings, console: Console
         SpecError, ModelError: see `prepare`.
         ParityError, RunDamagedError, StoreError: see `capture_run`.
     """
+    spec = with_uploaded_texts(spec, partial(store_upload, settings.store))
     return capture_run(_checked(spec, folder, settings, console), settings, console)
 
 

@@ -1,6 +1,7 @@
 """Use a Theodolite service from Python: read and compare its runs, and submit surveys."""
 
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -19,6 +20,7 @@ from theodolite.query.curves import Curve
 from theodolite.query.heads import Head
 from theodolite.run_reader import LabelLists, RunReader, html_table
 from theodolite.spec_file import read_spec
+from theodolite.spec_parts import FILE_TYPES
 from theodolite.store.tables import decode_table
 from theodolite.submission.waiting import describe_progress, wait_for_end
 
@@ -96,14 +98,40 @@ class Client:
     def submit(self, spec: Mapping[str, Any] | str | Path) -> "Job":
         """Submit a survey and return its job. The same spec is the same job.
 
+        The client uploads the prompt files that the spec names by relative paths: relative to the spec's file, or to
+        the working directory for a dictionary. Absolute paths are those of files that the cluster can read.
+
         Args:
             spec: a dictionary, or the path of a YAML or JSON file.
 
         Raises:
-            SpecError: the spec is invalid.
+            SpecError: the spec is invalid, or a prompt file cannot be read.
             ClusterError: the service has no cluster, or it cannot reach the cluster.
         """
-        return Job(self, self.send("POST", "/v1/jobs", json=_spec(spec)).json())
+        content = _spec(spec)
+        folder = Path() if isinstance(spec, Mapping) else Path(spec).parent
+        for prompt_set in _mappings(content.get("prompts")):
+            kind, _, path = str(prompt_set.get("source")).partition(":")
+            if kind == "file" and not Path(path).is_absolute():
+                prompt_set["source"] = self.upload(folder / path)
+        return Job(self, self.send("POST", "/v1/jobs", json=content).json())
+
+    def upload(self, path: str | Path) -> str:
+        """Upload a prompt file (.csv .jsonl .json .parquet .txt) to the store, and return its `source` for a spec.
+
+        Raises:
+            SpecError: the file cannot be read, or its type is not supported.
+            TheodoliteError: the service refuses the file, for example because it is too large.
+        """
+        try:
+            content = Path(path).read_bytes()
+        except OSError as error:
+            raise SpecError(f"cannot read the prompt file {path}: {error.strerror}") from error
+        kind, headers = Path(path).suffix.removeprefix(".").lower(), {"Content-Type": "application/octet-stream"}
+        if kind not in FILE_TYPES:
+            raise SpecError(f"{path} has no supported suffix; allowed: {', '.join(f'.{one}' for one in FILE_TYPES)}")
+        response = self.send("POST", "/v1/uploads", params={"type": kind}, content=content, headers=headers)
+        return str(response.json()["source"])
 
     def ask(self, path: str, **choices: Any) -> dict[str, Any]:
         """Return the JSON at a path, with the items of all pages; `choices` that are None are not sent."""
@@ -254,8 +282,13 @@ class Job:
 def _spec(spec: Mapping[str, Any] | str | Path) -> dict[str, Any]:
     """Return a spec as a dictionary; a file is validated before it is sent, so that errors contain its path."""
     if isinstance(spec, Mapping):
-        return dict(spec)
+        return deepcopy(dict(spec))
     return read_spec(Path(spec)).model_dump(mode="json", exclude_unset=True)
+
+
+def _mappings(values: Any) -> list[dict[str, Any]]:
+    """Return the values of a mapping that are mappings; the service names what is wrong in an invalid spec."""
+    return [value for value in values.values() if isinstance(value, dict)] if isinstance(values, dict) else []
 
 
 def _problem(response: httpx.Response, url: str) -> TheodoliteError:

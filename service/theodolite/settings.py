@@ -75,6 +75,9 @@ class Settings(BaseSettings):
     job_tokens: int | None = Field(
         None, ge=1, description="Maximum number of tokens in the prompts of a survey; none is no limit."
     )
+    upload_bytes: int = Field(
+        16 * 2**20, ge=0, description="Maximum size of a prompt file that a client uploads; 0 accepts none."
+    )
     models_allowed: list[str] = Field(
         default_factory=list,
         description="Models that submitted specs may name, with * as a wildcard; none allows every model of the hub. "

@@ -1,5 +1,6 @@
 """The parts of a spec: the model, the prompts, the capture, the contrasts, and the options of result groups."""
 
+import re
 from collections import Counter
 from datetime import date
 from typing import Annotated, Any, Literal
@@ -18,6 +19,11 @@ SENTENCES = "sentences"
 """The prompt set of `words.sentences`."""
 
 BUILTIN_SETS = ("harmful", "harmless", NOUNS)
+
+FILE_TYPES = ("csv", "jsonl", "json", "parquet", "txt")
+"""The types of prompt files, which are the ends of their names."""
+
+_UPLOAD = re.compile(rf"[0-9a-f]{{64}}\.({'|'.join(FILE_TYPES)})")
 
 Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,47}$")]
 """A name of a prompt set or a contrast, which paths, groups and labels contain."""
@@ -105,9 +111,17 @@ class PromptSetSpec(Part):
     """The source of a prompt set, the selection of its prompts, and their tokenisation."""
 
     source: str = Field(
-        description="builtin:NAME, file:PATH (.csv .jsonl .json .parquet .txt, relative to the spec) or hub:DATASET.",
-        pattern=r"^(builtin|file|hub|words):.+$",
+        description="builtin:NAME, file:PATH (.csv .jsonl .json .parquet .txt, relative to the spec), hub:DATASET, "
+        "inline (the prompts are in `texts`), or upload:NAME (a file in the store; the service returns its name).",
+        pattern=r"^((builtin|file|hub|words|upload):.+|inline)$",
         max_length=1_000,
+    )
+    # A set without texts has no such field, so specs that are older than the field keep their digests.
+    texts: list[Text] = Field(
+        default_factory=list,
+        description="The prompts, if the source is inline.",
+        max_length=10_000,
+        exclude_if=lambda texts: not texts,
     )
     split: Place = Field("train", description="Split of a hub dataset.")
     column: Place | None = Field(
@@ -141,6 +155,8 @@ class PromptSetSpec(Part):
         kind, _, name = source.partition(":")
         if kind == "builtin" and name not in BUILTIN_SETS:
             raise ValueError(f"there is no built-in set {name!r}; allowed: {', '.join(BUILTIN_SETS)}")
+        if kind == "upload" and not _UPLOAD.fullmatch(name):
+            raise ValueError("must be upload:NAME with the name that the service returned for the uploaded file")
         return source
 
     @field_validator("template")
@@ -154,6 +170,14 @@ class PromptSetSpec(Part):
     @classmethod
     def _valid_positions(cls, positions: list[int] | str | None) -> list[int] | str | None:
         return _check_positions(positions) if isinstance(positions, list) else positions
+
+    @model_validator(mode="after")
+    def _texts_are_inline(self) -> "PromptSetSpec":
+        if self.texts and self.source != "inline":
+            raise ValueError(f"texts is given, but source is {self.source!r}; set source: inline")
+        if self.source == "inline" and not self.texts:
+            raise ValueError("source is inline, so texts must list the prompts")
+        return self
 
     @model_validator(mode="after")
     def _system_needs_chat(self) -> "PromptSetSpec":

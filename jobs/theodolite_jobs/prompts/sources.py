@@ -6,18 +6,20 @@ import re
 from collections.abc import Callable, Iterable
 from importlib import resources
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from theodolite.errors import PromptError
 from theodolite.spec_parts import PromptSetSpec
+from theodolite.store.uploads import read_upload
 
 Row = dict[str, Any]
 
 
-def read_prompts(name: str, prompt_set: PromptSetSpec, folder: Path) -> list[str]:
+def read_prompts(name: str, prompt_set: PromptSetSpec, folder: Path, store: str = "") -> list[str]:
     """Return the texts of the set `name`: `where` filters, `draw` shuffles, `skip` leaves out, `limit` takes the first.
 
-    Relative file sources start from `folder`, the spec's folder.
+    Relative file sources start from `folder`, the spec's folder; `store` has the uploads.
 
     Raises:
         PromptError: the source cannot be read, a column is missing, a selection is empty, or a prompt is empty or not
@@ -26,8 +28,12 @@ def read_prompts(name: str, prompt_set: PromptSetSpec, folder: Path) -> list[str
     kind, _, location = prompt_set.source.partition(":")
     if kind == "builtin":
         rows = _read_builtin(location)
+    elif kind == "inline":
+        rows = _as_rows(prompt_set.texts)
     elif kind == "file":
         rows = _read_file(name, folder / location)
+    elif kind == "upload":
+        rows = _read_uploaded(name, store, location)
     else:
         rows = _read_hub(name, location, prompt_set.split)
     if not rows:
@@ -98,6 +104,13 @@ def _read_file(name: str, path: Path) -> list[Row]:
     # Each reader raises its own exception types for a file whose content does not match its suffix.
     except Exception as error:
         raise PromptError(f"prompts.{name}.source: {path} cannot be read: {error}") from error
+
+
+def _read_uploaded(name: str, store: str, upload: str) -> list[Row]:
+    with TemporaryDirectory() as folder:
+        path = Path(folder, f"{upload[:12]}{Path(upload).suffix}")  # messages name the path, and need no whole digest
+        path.write_bytes(read_upload(store, upload))
+        return _read_file(name, path)
 
 
 def _read_csv(path: Path) -> list[Row]:

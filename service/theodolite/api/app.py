@@ -8,7 +8,7 @@ import anyio.to_thread
 from fastapi import Depends, FastAPI
 from fastapi.middleware.gzip import GZipMiddleware
 
-from theodolite.api import compare, exports, groups, health, jobs, page, prompts, runs, tables
+from theodolite.api import compare, exports, groups, health, jobs, page, prompts, runs, tables, uploads
 from theodolite.api.access import SECONDS_CACHED, Access
 from theodolite.api.connections import log_failed_accept, log_warnings_once_a_minute
 from theodolite.api.guards import Guard
@@ -48,7 +48,7 @@ def create_app(
     app.state.access = Access(settings.store, open_without_tokens=open_without_tokens, seconds_cached=seconds_cached)
     add_handlers(app)
     of_runs = (prompts.router, tables.router, exports.router, runs.router)
-    of_api = (*of_runs, groups.router, compare.router, jobs.router, jobs.spec_router)
+    of_api = (*of_runs, groups.router, compare.router, jobs.router, jobs.spec_router, uploads.router)
     others = (health.router, page.router)
     app.state.routes = [*app.routes, *(route for router in (*of_api, *others) for route in router.routes)]
     for router in of_api:
@@ -57,7 +57,12 @@ def create_app(
         app.include_router(router)
     complete_openapi(app)
     app.add_middleware(GZipMiddleware, minimum_size=1024, compresslevel=5)
-    app.add_middleware(Guard, hosts=settings.hosts, requests_per_minute=settings.requests_per_minute)
+    app.add_middleware(
+        Guard,
+        hosts=settings.hosts,
+        requests_per_minute=settings.requests_per_minute,
+        upload_bytes=settings.upload_bytes,
+    )
     app.add_middleware(Measured)
     return app
 

@@ -5,24 +5,18 @@ import logging
 import traceback
 from collections.abc import Collection, Mapping
 from contextlib import suppress
-from typing import Any
 from urllib.parse import urlsplit
 
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from theodolite.api.bodies import body_rule, check_declared_length, check_type, read_body, replay
 from theodolite.api.methods import methods_at
 from theodolite.api.problems import Problem, error_response, problem_response
 from theodolite.api.rate_limits import RateLimit
 from theodolite.errors import TheodoliteError
 
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})
-
-BODY_BYTES = 2**20
-"""Maximum size of a request's body. A spec has a few kilobytes, but its sentences may be long."""
-
-BODY_SECONDS = 10.0
-"""Time in which a request's body must arrive."""
 
 MAX_BODIES = 16
 """Maximum number of bodies that are read at the same time; other requests wait."""
@@ -48,7 +42,7 @@ _HEADERS = {
 
 
 class Guard:
-    """Middleware that rejects foreign hosts and origins, and bodies that are long, not JSON, or without a credential.
+    """Middleware that rejects foreign hosts and origins, and bodies that are too long or lack a credential.
 
     It also answers HEAD and OPTIONS, and adds security headers.
 
@@ -59,12 +53,15 @@ class Guard:
         app: the wrapped app.
         hosts: host names of the service, without ports, in addition to those of loopback.
         requests_per_minute: maximum number of requests to the API of one caller; None is no limit.
+        upload_bytes: maximum size of an uploaded prompt file.
     """
 
     # Not Starlette's TrustedHostMiddleware: it returns 400 in plain text, and this API returns 421 as problem+json.
 
-    def __init__(self, app: ASGIApp, hosts: Collection[str] = (), requests_per_minute: int | None = None) -> None:
-        self.app, self.hosts = app, LOOPBACK | {host.lower() for host in hosts}
+    def __init__(
+        self, app: ASGIApp, hosts: Collection[str], requests_per_minute: int | None, upload_bytes: int
+    ) -> None:
+        self.app, self.hosts, self._upload_bytes = app, LOOPBACK | {host.lower() for host in hosts}, upload_bytes
         self._limit = RateLimit(requests_per_minute) if requests_per_minute else None
         self._bodies = asyncio.Semaphore(MAX_BODIES)
 
@@ -89,8 +86,10 @@ class Guard:
             await send(message)
 
         body: bytes | None = None
+        rule = body_rule(scope["path"], self._upload_bytes)
         try:
             self._check_head(scope, headers)
+            check_declared_length(headers, rule)
             if self._limit and scope["path"].startswith("/v1/"):  # not the page's many files, nor probes
                 self._limit.count(await _name_of_caller(scope, headers))
             methods = methods_at(scope) if scope["method"] not in ("GET", "HEAD") else []
@@ -98,11 +97,11 @@ class Guard:
                 await Response(status_code=204, headers={"Allow": ", ".join(methods)})(scope, receive, with_headers)
                 return
             if scope["method"] in _WITH_BODY and scope["method"] in methods:
-                _check_type(headers)
+                check_type(headers, rule)
                 # Only a caller with a credential may occupy memory with a body.
                 await scope["app"].state.access.identify(scope)
                 async with self._bodies:
-                    body = await _read_body(receive)
+                    body = await read_body(receive, rule)
         except (Problem, TheodoliteError) as error:
             response = error_response(error)
             response.headers["Connection"] = "close"  # what follows may be the body, and is no second request
@@ -111,7 +110,7 @@ class Guard:
         # The routes answer GET; the response to HEAD has the same headers and no body.
         asked = {**scope, "method": "GET"} if scope["method"] == "HEAD" else scope
         try:
-            await self.app(asked, receive if body is None else _replay(body, receive), with_headers)
+            await self.app(asked, receive if body is None else replay(body, receive), with_headers)
         except Exception as error:
             place = "".join(traceback.format_tb(error.__traceback__)[-3:])
             _log.error("request %s: %s in %s", scope["state"]["request_id"], type(error).__name__, place)
@@ -138,9 +137,6 @@ class Guard:
             raise Problem(
                 403, "foreign-origin", f"Origin: given {origin!r}; pages of other sites may not call this service"
             )
-        declared = headers.get("content-length", "0")
-        if declared.isascii() and declared.isdigit() and (len(declared) > 18 or int(declared) > BODY_BYTES):
-            raise _too_long()
 
 
 async def _name_of_caller(scope: Scope, headers: Mapping[str, str]) -> str:
@@ -149,13 +145,6 @@ async def _name_of_caller(scope: Scope, headers: Mapping[str, str]) -> str:
         with suppress(Problem):
             return str((await scope["app"].state.access.identify(scope)).id)
     return scope["client"][0] if scope["client"] else ""
-
-
-def _check_type(headers: Mapping[str, str]) -> None:
-    """Raise Problem if a body is not JSON."""
-    kind = headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind != "application/json":
-        raise Problem(415, "not-json", f"Content-Type: given {kind!r}; allowed: application/json")
 
 
 def _netloc(origin: str) -> str | None:
@@ -169,36 +158,3 @@ def _netloc(origin: str) -> str | None:
 def _name(host: str) -> str:
     """Return a host without its port."""
     return host if host.endswith("]") else host.rpartition(":")[0] or host
-
-
-async def _read_body(receive: Receive) -> bytes:
-    """Return the body; raise Problem 413 if it is longer than BODY_BYTES, 408 if it takes longer than BODY_SECONDS."""
-    body = bytearray()
-    try:
-        async with asyncio.timeout(BODY_SECONDS):
-            while len(body) <= BODY_BYTES:
-                message: Any = await receive()
-                body += message.get("body", b"")
-                if message["type"] != "http.request" or not message.get("more_body", False):
-                    break
-    except TimeoutError:
-        detail = f"the body did not arrive within {BODY_SECONDS:.0f} seconds; send the request again"
-        raise Problem(408, "body-too-slow", detail) from None
-    if len(body) > BODY_BYTES:
-        raise _too_long()
-    return bytes(body)
-
-
-def _too_long() -> Problem:
-    detail = f"the body is longer than the limit of {BODY_BYTES} bytes; shorten the spec"
-    return Problem(413, "body-too-long", detail)
-
-
-def _replay(body: bytes, receive: Receive) -> Receive:
-    """Return a `receive` that first returns the body that was read, and then the messages of the server."""
-    pending = [body]
-
-    async def replayed() -> Message:
-        return {"type": "http.request", "body": pending.pop(), "more_body": False} if pending else await receive()
-
-    return replayed

@@ -17,6 +17,7 @@ from theodolite.api.spec_policy import check_submission
 from theodolite.settings import Settings
 from theodolite.spec import SurveySpec
 from theodolite.spec_file import parse_json, parse_spec
+from theodolite.store.uploads import with_uploaded_texts
 from theodolite.submission.job_store import StoredJob, read_jobs
 from theodolite.submission.ray_jobs import ClusterState, cluster_logs
 from theodolite.submission.surveys import job_content, job_states, stop_survey, submit_survey
@@ -77,7 +78,8 @@ def _schema() -> dict[str, Any]:
 def check_spec(request: Request, _caller: Reader, spec: _Spec) -> dict[str, Any]:
     """Validate a spec without submitting it; the `detail` of 422, 403 and 413 describes the error in it."""
     check_submission(spec, request.app.state.settings)
-    return {"valid": True, "id": spec.digest(), "spec": spec.model_dump(mode="json", exclude_none=True)}
+    job_id = with_uploaded_texts(spec).digest()
+    return {"valid": True, "id": job_id, "spec": spec.model_dump(mode="json", exclude_none=True)}
 
 
 @router.post("", status_code=202, responses={202: {"model": Job}}, openapi_extra=_BODY)

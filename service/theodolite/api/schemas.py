@@ -346,6 +346,13 @@ class CheckedSpec(BaseModel):
     spec: dict[str, Any] = Field(description="The spec with its defaults.")
 
 
+class Upload(BaseModel):
+    """A prompt file in the store."""
+
+    source: str = Field(description="The `source` of a prompt set that reads the file.", examples=["upload:DIGEST.csv"])
+    bytes: int = Field(description="Size of the file.")
+
+
 class Job(BaseModel):
     """A survey job: a survey that a client submitted to the cluster."""
 

@@ -1,5 +1,6 @@
 """Check a spec that a client submits over HTTP against the limits and allow-lists of the deployment."""
 
+import json
 import re
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
@@ -10,6 +11,7 @@ from theodolite.model_aliases import MODEL_ALIASES
 from theodolite.settings import Settings
 from theodolite.spec import SurveySpec
 from theodolite.spec_parts import NOUNS, PromptSetSpec
+from theodolite.store.uploads import is_uploaded, read_upload
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*/[A-Za-z0-9][A-Za-z0-9_.-]*")
 _LARGEST_SHOWN = 10**12  # a limit may have any number of digits
@@ -23,7 +25,7 @@ def check_submission(spec: SurveySpec, settings: Settings) -> None:
     _check_sizes(spec)
     for name, prompt_set in spec.prompts.items():
         _check_source(name, prompt_set, settings)
-    prompts, allowed = sum(_prompts_of(name, one) for name, one in spec.prompts.items()), settings.job_prompts
+    prompts, allowed = sum(_prompts_of(name, one, settings) for name, one in spec.prompts.items()), settings.job_prompts
     if prompts > allowed:
         detail = f"prompts: {prompts} requested, and this deployment allows {allowed} in one survey"
         raise Problem(413, "prompt-limit", f"{detail}; lower `limit` of the sets")
@@ -81,7 +83,11 @@ def _check_source(name: str, prompt_set: PromptSetSpec, settings: Settings) -> N
         raise _source_not_allowed(name, f"the dataset {address!r}", allowed)
     if kind == "file" and not _is_below(address, settings.files_allowed):
         allowed = f"absolute paths below {settings.files_allowed}" if settings.files_allowed else "none"
-        raise _source_not_allowed(name, "this file over HTTP", allowed)
+        advice = "a client uploads a file if its path is relative"
+        raise _source_not_allowed(name, "this file over HTTP", f"{allowed}; {advice}")
+    if kind == "upload" and not is_uploaded(settings.store, address):
+        detail = f"prompts.{name}.source: the store has no upload {address[:12]}…; upload the file again"
+        raise Problem(422, "upload-not-found", detail)
 
 
 def _source_not_allowed(name: str, refused: str, allowed: str) -> Problem:
@@ -99,10 +105,27 @@ def _is_below(path: str, folder: Path | None) -> bool:
         return False
 
 
-def _prompts_of(name: str, prompt_set: PromptSetSpec) -> int:
+def _prompts_of(name: str, prompt_set: PromptSetSpec, settings: Settings) -> int:
     """Return the maximum number of prompts of a set; raises Problem 413 if it has no limit."""
+    kind, _, address = prompt_set.source.partition(":")
     if prompt_set.limit is not None:
         return min(prompt_set.limit, _LARGEST_SHOWN)
-    if prompt_set.source.startswith("builtin:"):
-        return 100 if prompt_set.source.endswith(NOUNS) else _BUILTIN_PROMPTS
-    raise Problem(413, "prompt-limit", f"prompts.{name}.limit: not given, but it is needed for a file or a hub dataset")
+    if kind == "builtin":
+        return 100 if address == NOUNS else _BUILTIN_PROMPTS
+    if kind == "inline":
+        return len(prompt_set.texts)
+    if kind == "upload" and not address.endswith(".parquet"):
+        return _prompts_in(name, address, read_upload(settings.store, address))
+    detail = "not given, but it is needed for a file, a hub dataset or an uploaded .parquet file"
+    raise Problem(413, "prompt-limit", f"prompts.{name}.limit: {detail}")
+
+
+def _prompts_in(name: str, upload: str, content: bytes) -> int:
+    """Return the maximum number of prompts in an upload, from its lines or from its JSON list."""
+    if not upload.endswith(".json"):
+        return 1 + content.count(b"\n") + content.count(b"\r")  # a lone carriage return ends a line of a CSV file
+    try:
+        return len(json.loads(content))
+    except (ValueError, TypeError, RecursionError) as error:
+        detail = f"prompts.{name}.source: the upload {upload[:12]}… is not a JSON list"
+        raise Problem(422, "not-a-list", detail) from error

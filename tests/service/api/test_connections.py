@@ -12,7 +12,7 @@ import uvicorn
 from support.listening import served
 from uvicorn.server import ServerState
 
-from theodolite.api import connections, guards
+from theodolite.api import bodies, connections
 from theodolite.api.connections import DeadlineProtocol
 from theodolite.api.credentials import create_credential
 
@@ -34,7 +34,7 @@ def connect(store, monkeypatch):
     """A function that connects to a service whose deadlines are short."""
     monkeypatch.setattr(DeadlineProtocol, "head_seconds", 0.3)
     monkeypatch.setattr(DeadlineProtocol, "read_seconds", 0.3)
-    monkeypatch.setattr(guards, "BODY_SECONDS", 0.3)
+    monkeypatch.setattr(bodies, "BODY_SECONDS", 0.3)
     with served(store) as url:
         host, port = url.removeprefix("http://").split(":")
         yield lambda: closing(socket.create_connection((host, int(port)), timeout=SECONDS))

@@ -10,7 +10,7 @@ import pytest
 from support.serving import SPEC, assert_problem, client_of
 
 from theodolite.api.app import create_app
-from theodolite.api.guards import BODY_BYTES
+from theodolite.api.bodies import BODY_BYTES
 from theodolite.settings import Settings
 
 JSON = {"Content-Type": "application/json"}

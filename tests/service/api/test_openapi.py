@@ -25,6 +25,7 @@ from schemathesis.specs.openapi.checks import (
 from starlette.testclient import TestClient
 from support.serving import SPEC, bearer, client_of, copied
 
+from theodolite.api import bodies
 from theodolite.api.app import create_app
 from theodolite.api.credentials import create_credential
 from theodolite.errors import StoreError
@@ -36,6 +37,7 @@ PUBLIC = {"/healthz", "/readyz", "/v1/spec.schema.json"}
 KNOWN = {"run_id": "tiny-0", "contrast": "refusal", "layer": 1, "head": 0, "prompt_set": "harmful", "sample": 3}
 NAMES = {**KNOWN, "job_id": "0" * 64, "name": "growth", "group": "gram"}
 REQUIRED = {
+    "/v1/uploads": {"type": "csv"},
     "/v1/compare": {"run": "tiny-0"},
     "/v1/runs/{run_id}/directions/{contrast}": {"site": "resid_pre", "layer": 1},
 }
@@ -55,6 +57,10 @@ BOUNDED = hypothesis.settings(
     phases=[Phase.explicit, Phase.generate],
     suppress_health_check=list(HealthCheck),
 )
+
+
+def content_type(path: str) -> dict[str, str]:
+    return {"Content-Type": "application/octet-stream" if path == "/v1/uploads" else "application/json"}
 
 
 def described(app: Any) -> Any:
@@ -112,7 +118,7 @@ def test_every_call_without_a_token_returns_401(library, tmp_path, method, path)
     create_credential(store, ["read", "submit"])
     client = client_of(store)
     url = path.format(**{**NAMES, "run_id": "captured-0"})
-    content = {"json": {}} if method == "POST" else {}
+    content = {"content": b"{}", "headers": content_type(path)} if method == "POST" else {}
     answer = client.request(method, url, **content)
     assert answer.status_code == (200 if path in PUBLIC else 401), answer.text
 
@@ -142,7 +148,7 @@ def test_an_operation_describes_exactly_the_problems_that_it_returns(library, tm
             params["run"] = change["run_id"]
         url = path.format(**{**NAMES, **change})
         body = {"content": content or json.dumps(SPEC)} if method == "POST" else {}
-        sent = {**({"Content-Type": "application/json"} if body else {}), **dict(headers)}
+        sent = {**(content_type(path) if body else {}), **dict(headers)}
         returned.add(
             client.request(method, url, params=params | change.get("params", {}), headers=sent, **body).status_code
         )
@@ -163,7 +169,8 @@ def test_an_operation_describes_exactly_the_problems_that_it_returns(library, tm
     for params in ({"nothing": 1}, {"cursor": base64.b32encode(b"1.another").decode()}):
         ask(client, params=params)
 
-    monkeypatch.setattr("theodolite.api.guards.BODY_SECONDS", 0.01)
+    monkeypatch.setattr(bodies, "BODY_SECONDS", 0.01)
+    monkeypatch.setattr(bodies, "UPLOAD_SECONDS", 0.01)
     ask(TestClient(slowed(client.app), "http://localhost"))
     hasty = client_of(library, requests_per_minute=1)
     ask(hasty)

@@ -319,3 +319,70 @@ def test_excessive_sizes_are_rejected(checking, changes):
 @pytest.mark.parametrize("address", ["hub:/etc/secret", "hub:./secret", "hub:~/secret"])
 def test_the_pattern_star_matches_no_local_folder(checking, address):
     assert checking(source(address), datasets_allowed=["*"]).status_code == 403
+
+
+UPLOAD = {"Content-Type": "application/octet-stream"}
+
+
+def uploaded(client, content, kind="txt"):
+    answer = client.post("/v1/uploads", params={"type": kind}, content=content, headers=UPLOAD)
+    assert answer.status_code == 201, answer.text
+    assert answer.json()["bytes"] == len(content)
+    return answer.json()["source"]
+
+
+def checked(client, address, **more):
+    return client.post(
+        "/v1/spec/check", json={**SPEC, "prompts": {**SPEC["prompts"], "more": {"source": address, **more}}}
+    )
+
+
+def test_an_uploaded_file_is_a_source_and_its_lines_are_counted(tmp_path):
+    client = client_of(tmp_path, job_prompts=600)
+    few, many = uploaded(client, b"one\ntwo\n"), uploaded(client, b"x\n" * 600)
+    assert checked(client, few).status_code == 200
+    assert read_prompts("mine", PromptSetSpec(source=few), Path(), str(tmp_path)) == ["one", "two"]
+    assert_problem(checked(client, many), 413, "allows 600")
+    assert checked(client, many, limit=5).status_code == 200
+    listed = uploaded(client, json.dumps(["a, b, c"] * 80).encode(), "json")
+    assert checked(client, listed).status_code == 200
+    assert_problem(checked(client, uploaded(client, b"{", "json")), 422, "is not a JSON list")
+    table = uploaded(client, b"PAR1", "parquet")
+    assert_problem(checked(client, table), 413, "prompts.more.limit: not given")
+    assert checked(client, table, limit=9).status_code == 200
+
+
+def test_an_upload_that_the_store_lacks_is_refused(tmp_path):
+    client = client_of(tmp_path)
+    assert_problem(checked(client, f"upload:{'0' * 64}.csv"), 422, "has no upload 000000000000…; upload the file again")
+    for name in ("../run.json", f"{'0' * 64}.exe", f"{'0' * 63}.csv", f"{'0' * 64}.csv/x"):
+        assert_problem(checked(client, f"upload:{name}"), 422, "the name that the service returned")
+
+
+def test_uploads_are_limited_in_size_type_and_content(tmp_path):
+    client = client_of(tmp_path, upload_bytes=10)
+
+    def send(content, headers=UPLOAD, **params):
+        return client.post("/v1/uploads", params=params, content=content, headers=headers)
+
+    assert_problem(send(b"x" * 11, type="csv"), 413, "longer than the limit of 10 bytes; split the file")
+    assert_problem(send(b"", type="csv"), 422, "the body is empty")
+    assert_problem(send(b"x", type="exe"), 422, "type")
+    assert_problem(send(b"x"), 422, "type")
+    assert_problem(send(b"{}", headers=JSON, type="csv"), 415, "allowed: application/octet-stream")
+    assert not (tmp_path / "uploads").exists()
+    assert_problem(
+        client_of(tmp_path, upload_bytes=0).post("/v1/uploads?type=csv", content=b"x", headers=UPLOAD), 413, "0"
+    )
+
+
+def test_prompts_in_a_spec_are_counted_and_its_id_is_that_of_the_upload(tmp_path):
+    client = client_of(tmp_path, job_prompts=600)
+    texts = ["a, b", "c"]
+    inline = checked(client, "inline", texts=texts)
+    assert inline.status_code == 200
+    source = uploaded(client, json.dumps(texts, ensure_ascii=False).encode(), "json")
+    assert inline.json()["id"] == checked(client, source).json()["id"]
+    assert_problem(checked(client, "inline", texts=["x"] * 601), 413, "allows 600")
+    assert_problem(checked(client, "inline"), 422, "texts must list the prompts")
+    assert_problem(checked(client, source, texts=texts), 422, "set source: inline")

@@ -1,8 +1,10 @@
 """Check the client against a real service: lists, comparisons, jobs, and every kind of error response."""
 
 import http.server
+import json
 import socket
 import threading
+from pathlib import Path
 
 import httpx
 import pandas as pd
@@ -251,3 +253,43 @@ def test_representations_are_short_and_escaped():
     assert "<script" not in client._repr_html_()
     assert repr(Client("http://here/")) == "Client('http://here')"
     assert repr(Job(Client("http://here"), {"id": "a" * 64, "model": "m"})) == "Job(aaaaaaaaaaaa…, 'm', 'http://here')"
+
+
+def test_relative_prompt_files_of_a_spec_are_uploaded(submitting, tmp_path, monkeypatch):
+    client, store, _ = submitting
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    (folder / "goals.csv").write_text("prompt\nOne\nTwo\n")
+    prompts = {**SPEC["prompts"], "more": {"source": "file:goals.csv"}}
+    (folder / "survey.yaml").write_text(yaml.safe_dump({**SPEC, "prompts": prompts}))
+    job = client.submit(folder / "survey.yaml")
+    (name,) = (path.name for path in (Path(store) / "uploads").iterdir())
+    stored = json.loads((Path(store) / "jobs" / job.id / "spec.json").read_text())
+    assert stored["prompts"]["more"] == {"source": f"upload:{name}"}
+    assert (Path(store) / "uploads" / name).read_bytes() == b"prompt\nOne\nTwo\n"
+
+    monkeypatch.chdir(folder)
+    as_dictionary = {**SPEC, "prompts": prompts}
+    assert client.submit(as_dictionary).id == job.id
+    assert as_dictionary["prompts"]["more"] == {"source": "file:goals.csv"}
+
+
+def test_a_prompt_file_that_cannot_be_uploaded_is_named(submitting, tmp_path):
+    client, _, _ = submitting
+    with pytest.raises(SpecError, match=r"cannot read the prompt file .*none\.csv: No such file"):
+        client.upload(tmp_path / "none.csv")
+    (tmp_path / "goals.doc").write_text("x")
+    with pytest.raises(SpecError, match=r"goals\.doc has no supported suffix; allowed: \.csv, "):
+        client.upload(tmp_path / "goals.doc")
+    with pytest.raises(TheodoliteError, match="does not read this file over HTTP"):
+        client.submit({**SPEC, "prompts": {**SPEC["prompts"], "more": {"source": "file:/nowhere/goals.csv"}}})
+    with pytest.raises(SpecError, match="prompts: given 3"):
+        client.submit({**SPEC, "prompts": 3})
+
+
+def test_texts_of_a_spec_are_uploaded_by_the_service(submitting):
+    client, store, _ = submitting
+    job = client.submit({**SPEC, "prompts": {**SPEC["prompts"], "more": {"source": "inline", "texts": ["Ein Satz"]}}})
+    (upload,) = (Path(store) / "uploads").iterdir()
+    assert json.loads(upload.read_text()) == ["Ein Satz"]
+    assert "Ein Satz" not in client.send("GET", f"/v1/jobs/{job.id}").text
