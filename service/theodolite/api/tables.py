@@ -12,8 +12,16 @@ from theodolite.api.paging import Cursor, next_cursor, start_of
 from theodolite.api.run_lookup import RunId, complete_run, digest_over
 from theodolite.api.schemas import TableRows, described
 from theodolite.groups import table_owner
-from theodolite.query.tables import Condition, Page, Selection, parse_condition, selected_rows, table_page
-from theodolite.store.result_reader import table_bytes
+from theodolite.query.tables import (
+    Condition,
+    Page,
+    Selection,
+    column_kind,
+    parse_condition,
+    selected_rows,
+    table_page,
+)
+from theodolite.store.result_reader import read_table_types, table_bytes
 
 router = APIRouter(prefix="/v1/runs", tags=["runs"])
 
@@ -22,7 +30,9 @@ Where = Annotated[
     Query(
         max_length=20,
         description="Condition on a column, such as `layer=3`, `p<=0.05` or `token~king` (contains, ignoring case); "
-        "repeat it for several, which a row must pass all. Operators: = != < <= > >= ~.",
+        "repeat it for several, which a row must pass all. Operators: = != < <= > >= for numbers, = != ~ for texts, "
+        "and = != with true or false for booleans. Write a text that begins with a space in double quotes: "
+        '`token=" the"`.',
         examples=[["layer=3", "token~king"]],
     ),
 ]
@@ -69,7 +79,7 @@ def table(
         selected = page()
         following = next_cursor(selected.start + limit, selected.total, digest)
         rows = selected.rows.to_dict("records")
-        columns = {column: "number" if kind.kind in "iufb" else "text" for column, kind in selected.rows.dtypes.items()}
+        columns = {column: column_kind(kind) for column, kind in selected.rows.dtypes.items()}
         return {
             "run_id": run_id,
             "table": name,
@@ -82,4 +92,5 @@ def table(
     def frame() -> pd.DataFrame:
         return page().rows if is_paged else selected_rows(run, name, selection())
 
-    return answer(request, digest, content, frame, (lambda: table_bytes(run, name)) if is_whole else None)
+    stored = (lambda: table_bytes(run, name)) if is_whole else None
+    return answer(request, digest, content, frame, stored, types=lambda: read_table_types(run, name)[0])

@@ -146,10 +146,21 @@ def test_rows_of_one_layer_and_head_are_filtered(atlas_client, atlas):
         ("tables/curves?layer=-2", 422, "layer"),
         ("tables/curves?layer=x", 422, "layer"),
         ("tables/curves?cursor=zzz", 422, "cursor"),
+        ("tables/curves?order=-", 422, "order: given '-'; allowed: a column, or a column after -"),
+        ("tables/growth?where=origin_at_limit%3D1", 422, "origin_at_limit contains booleans, and '1' is none"),
     ],
 )
 def test_the_error_for_an_invalid_table_query_lists_the_allowed_values(client, path, status, message):
     assert_problem(client.get(f"{RUN}/{path}"), status, message)
+
+
+def test_booleans_are_shown_and_selected(client):
+    path = f"{RUN}/tables/growth"
+    answers = [client.get(path, params={"where": f"origin_at_limit={value}"}).json() for value in ("true", "false")]
+    assert answers[0]["columns"]["origin_at_limit"] == "boolean"
+    assert answers[0]["columns"]["intercept"] == "number"
+    assert answers[0]["total"] + answers[1]["total"] == client.get(path).json()["total"]
+    assert {row["origin_at_limit"] for row in answers[1]["items"]} == {False}
 
 
 def test_sections_equal_those_of_the_run_and_all_their_figures_are_drawn(client, library):
