@@ -73,11 +73,12 @@ def table(
         return Selection((*map(parse_condition, where or ()), *conditions), order)
 
     def page() -> Page:
-        return table_page(run, name, start_of(cursor, digest), limit, selection())
+        selected = selection()
+        return table_page(run, name, start_of(cursor, digest, str(selected)), limit, selected)
 
     def content() -> dict[str, Any]:
         selected = page()
-        following = next_cursor(selected.start + limit, selected.total, digest)
+        following = next_cursor(selected.start + limit, selected.total, digest, str(selection()))
         rows = selected.rows.to_dict("records")
         columns = {column: column_kind(kind) for column, kind in selected.rows.dtypes.items()}
         return {

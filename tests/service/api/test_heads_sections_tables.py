@@ -154,6 +154,17 @@ def test_the_error_for_an_invalid_table_query_lists_the_allowed_values(client, p
     assert_problem(client.get(f"{RUN}/{path}"), status, message)
 
 
+def test_a_cursor_belongs_to_the_conditions_and_the_order_of_its_page(client):
+    path, conditions = f"{RUN}/tables/growth", {"where": ["intercept>=-1e9"], "order": "-intercept"}
+    chosen = {**conditions, "limit": 2}
+    cursor = client.get(path, params=chosen).json()["next"]
+    assert len(cursor) <= 64
+    assert client.get(path, params={**chosen, "limit": 3, "cursor": cursor}).status_code == 200
+    for other in ({}, {"order": "intercept"}, {"where": []}, {"where": ["intercept>=-1e8"]}, {"layer": 1}):
+        params = {**(conditions | other if other else {}), "cursor": cursor}
+        assert_problem(client.get(path, params=params), 422, "with the same conditions and the same order")
+
+
 def test_booleans_are_shown_and_selected(client):
     path = f"{RUN}/tables/growth"
     answers = [client.get(path, params={"where": f"origin_at_limit={value}"}).json() for value in ("true", "false")]
