@@ -1,14 +1,13 @@
 // The flat tables of a run: rows that pass conditions, in an order, by page, and as files.
 
-import { addressOf, choose, readAddress } from "./address.js";
-import { element, fill, problem, replaceControls, selection } from "./elements.js";
+import { addressOf, choose } from "./address.js";
+import { columnOf, exampleOf, shownConditions, writtenConditions } from "./conditions.js";
+import { element, fill, problem, replaceControls, selection, sortHead } from "./elements.js";
 import { downloadFile } from "./export.js";
 import { ask, ofRun, queryOf, readGroups, request } from "./service.js";
 
 const ROWS = 100;
-const AND = " & ";
 const FILES = [["Download CSV", "text/csv", "csv"], ["Download Parquet", "application/vnd.apache.parquet", "parquet"]];
-const HEADS = ["head_tokens", "noun_keys", "noun_values", "noun_alignment", "noun_offsets", "noun_scores", "bias_tokens"];
 
 /** Open the tables; choices are `table`, `where`, `order` and `from`. */
 export function openTables(node, signal, run) {
@@ -37,10 +36,20 @@ class Tables {
     if (signal.aborted) return;
     this.redrawSwitches(groups, choices);
     this.message.replaceChildren();
-    await fill(this.list, signal, async () => {
-      const parameters = { ...this.chosen, limit: ROWS, cursor: choices.get("from") };
-      return this.rows(await ask(ofRun(this.run.run_id, "tables", this.name), parameters, signal));
-    });
+    await fill(this.list, signal, () => this.loaded(choices.get("from"), signal));
+  }
+
+  /** Return the rows; if the service refuses the conditions, return the fields to correct them, and show its message. */
+  async loaded(cursor, signal) {
+    const path = ofRun(this.run.run_id, "tables", this.name);
+    try {
+      return this.rows(await ask(path, { ...this.chosen, limit: ROWS, cursor }, signal));
+    } catch (error) {
+      if (error.status !== 422) throw error;
+      const { columns } = await ask(path, { limit: 1 }, signal);
+      if (!signal.aborted) this.message.replaceChildren(problem(error));
+      return this.table(columns, []);
+    }
   }
 
   redrawSwitches(groups, choices) {
@@ -65,12 +74,13 @@ class Tables {
   /** Return a button that downloads all selected rows as a file. */
   fileButton(text, type, ending) {
     const get = async ({ target }) => {
+      const { name } = this; // the user may choose another table before the file arrives
       target.disabled = true;
+      this.message.replaceChildren();
       try {
-        const path = `${ofRun(this.run.run_id, "tables", this.name)}${queryOf(this.chosen)}`;
+        const path = `${ofRun(this.run.run_id, "tables", name)}${queryOf(this.chosen)}`;
         const answer = await request(path, { headers: { Accept: type }, signal: this.signal });
-        downloadFile(`${this.run.run_id}.${this.name}.${ending}`, await answer.blob());
-        this.message.replaceChildren();
+        downloadFile(`${this.run.run_id}.${name}.${ending}`, await answer.blob());
       } catch (error) {
         this.message.replaceChildren(problem(error));
       }
@@ -81,41 +91,36 @@ class Tables {
   }
 
   rows({ columns, items, total, next }) {
-    const names = Object.keys(columns);
-    const isNumber = (name) => columns[name] === "number";
-    const kind = (name) => (isNumber(name) ? "number" : null);
     const count = total.toLocaleString("en");
-    const body = items.map((row) => element("tr", names.map((name) => element("td", { class: kind(name) }, this.cell(row, name)))));
-    const caption = `Rows of ${this.name}`;
     return [
       element("p.soft", { role: "status" }, `${count} ${this.chosen.where.length ? "rows pass the conditions" : "rows"}.`),
-      element("div.scroll", { tabindex: 0, role: "region", "aria-label": caption },
-        element("table.browsed",
-          element("caption.unseen", caption),
-          element("thead",
-            element("tr", names.map((name) => this.head(name, kind(name)))),
-            element("tr", names.map((name) => element("td", this.filter(name, isNumber(name))))),
-          ),
-          element("tbody", body),
-        ),
-      ),
-      next && element("div.buttons", element("button", { type: "button", onclick: () => choose({ from: next }) }, "Next page")),
+      this.table(columns, items),
+      next && element("div.buttons", element("button", { type: "button", id: "tables-next", onclick: () => choose({ from: next }) }, "Next page")),
     ];
   }
 
-  /** Return the head of a column; its button orders the rows, in the other direction at the second time. */
-  head(name, kind) {
+  /** Return a table of rows with a field for conditions below the name of each column. */
+  table(columns, items) {
+    const names = Object.keys(columns);
     const { order } = this.chosen;
-    const isUp = order === name, isDown = order === `-${name}`;
-    const sorted = isUp ? "ascending" : isDown ? "descending" : null;
-    const following = isUp ? `-${name}` : isDown ? null : name;
-    const button = element("button.quiet", { type: "button", id: `order-${name}`, onclick: () => choose({ order: following, from: null }) },
-      name, element("span", { "aria-hidden": "true" }, isUp ? " ▲" : isDown ? " ▼" : ""));
-    return element("th", { scope: "col", class: kind, "aria-sort": sorted }, button);
+    const changed = (following) => choose({ order: following, from: null });
+    const kind = (name) => (columns[name] === "number" ? "number" : null);
+    const body = items.map((row) => element("tr", names.map((name) => element("td", { class: kind(name) }, this.cell(row, name)))));
+    const caption = `Rows of ${this.name}`;
+    return element("div.scroll", { tabindex: 0, role: "region", "aria-label": caption },
+      element("table.browsed",
+        element("caption.unseen", caption),
+        element("thead",
+          element("tr", names.map((name) => sortHead(name, { kind: kind(name), order, changed }))),
+          element("tr", names.map((name) => element("td", this.filter(name, columns[name])))),
+        ),
+        element("tbody", body),
+      ),
+    );
   }
 
-  /** Return the field of a column's condition: an operator and a value, or a value alone. */
-  filter(name, isNumber) {
+  /** Return the field of a column's conditions. */
+  filter(name, kind) {
     const own = this.chosen.where.filter((text) => columnOf(text) === name);
     const field = element("input", {
       id: `where-${name}`,
@@ -123,13 +128,12 @@ class Tables {
       autocomplete: "off",
       maxlength: 200,
       "aria-label": `Condition on ${name}`,
-      placeholder: isNumber ? "= < > …" : "contains",
+      placeholder: exampleOf(kind),
     });
-    field.value = own.map((text) => shortOf(text, name, isNumber)).join(AND);
+    field.value = shownConditions(own, kind);
     field.addEventListener("change", () => {
       const others = this.chosen.where.filter((text) => columnOf(text) !== name);
-      const added = field.value.split(AND).map((part) => part.trim()).filter(Boolean);
-      choose({ where: [...others, ...added.map((part) => conditionOf(name, part, isNumber))], from: null });
+      choose({ where: [...others, ...writtenConditions(name, field.value, kind)], from: null });
     });
     return field;
   }
@@ -138,12 +142,13 @@ class Tables {
   cell(row, name) {
     const value = row[name];
     if (value === null) return element("span.soft", "–");
-    if (name === "head" && HEADS.includes(this.name) && "layer" in row) {
+    if (name === "head" && "layer" in row) {
       const circuit = row.circuit ?? (this.name === "noun_values" ? "vo" : null);
-      const chosen = { circuit, layer: row.layer, head: value };
+      const chosen = { circuit, layer: row.layer, head: value, offset: row.offset };
       const address = addressOf(["runs", this.run.run_id, "heads"], chosen);
       return element("a", { href: address, title: `Card of L${row.layer}H${value}` }, String(value));
     }
+    if (typeof value === "string") return textWithSpaces(value);
     return typeof value === "number" && !Number.isInteger(value) ? shortNumber(value) : String(value);
   }
 }
@@ -153,27 +158,19 @@ function shortNumber(value) {
   return element("span", { title: String(value) }, String(Number(value.toPrecision(5))));
 }
 
-/** Return the column of a condition. */
-function columnOf(condition) {
-  return condition.match(/^\s*(\w+)/)?.[1];
-}
-
-/** Return a condition from what a user typed in the field of a column. */
-function conditionOf(name, typed, isNumber) {
-  const hasOperator = /^(!=|<=|>=|=|<|>|~)/.test(typed);
-  return `${name}${hasOperator ? "" : isNumber ? "=" : "~"}${typed}`;
-}
-
-/** Return the short form of a condition for the field of its column. */
-function shortOf(condition, name, isNumber) {
-  const rest = condition.trim().slice(name.length).trim();
-  return rest.startsWith(isNumber ? "=" : "~") ? rest.slice(1) : rest;
+/** Return a text whose spaces at its start can be seen. */
+function textWithSpaces(text) {
+  const rest = text.trimStart();
+  const spaces = text.slice(0, text.length - rest.length).replaceAll(" ", "␣");
+  return rest === text ? text : element("span", { title: "Each ␣ is a space at the start of the text" }, element("span.soft", spaces), rest);
 }
 
 function intro() {
+  const code = (text) => element("code", text);
   return element("p.soft",
     "The stored tables of this run. The name of a column orders the rows. The field below it selects rows: for numbers ",
-    "write a value or a comparison, such as ", element("code", "3"), " or ", element("code", ">0.5"), "; for texts write a part of the text, or ",
-    element("code", "=text"), " for the whole text. Join two conditions on a column by ", element("code", AND), " with spaces around it.",
+    "write a value or a comparison, such as ", code("3"), " or ", code(">0.5"), "; for texts write a part of the text, ",
+    code("=text"), " for the whole text, or ", code("!=text"), " for the others. Write a text with a space at its start in quotes: ",
+    code('=" the"'), ". Join two conditions on a column by ", code(" & "), " with spaces around it.",
   );
 }
