@@ -1,6 +1,6 @@
 """The loop that computes the result groups that a spec requests and that are missing or outdated."""
 
-from collections.abc import Sequence, Set
+from collections.abc import Iterable, Sequence, Set
 from contextlib import nullcontext, suppress
 from pathlib import Path
 
@@ -124,7 +124,8 @@ def compute_groups(context: Context, requested: Sequence[str]) -> tuple[list[str
     computed: list[str] = []
     failed: dict[str, ModelError] = {}
     for _ in range(2):
-        computed += (of_this_round := _compute_missing(context, requested, failed))
+        possible = [name for name in requested if name not in failed]
+        computed += (of_this_round := _compute_missing(context, possible, failed))
         if not of_this_round:
             break
     lost = _stale(context, [name for name in requested if name not in failed], {})
@@ -162,7 +163,7 @@ def _open_request(context: Context, requested: Sequence[str]) -> None:
     merged = merged_spec(context.run, before, context.spec, requested)
     outdated: set[str] = set()
     if merged != before:
-        digests_before, digests = _digests(context, before), _digests(context, merged)
+        digests_before, digests = _digests(context, before, COMPUTATIONS), _digests(context, merged, COMPUTATIONS)
         outdated = {
             name
             for name, digest in finished_groups(context.run).items()
@@ -171,11 +172,11 @@ def _open_request(context: Context, requested: Sequence[str]) -> None:
     open_request(context.run, before, merged, {*requested, *outdated})
 
 
-def _digests(context: Context, spec: SurveySpec) -> dict[str, str]:
-    """Return the digest that each group has with the options and contrasts of a spec."""
+def _digests(context: Context, spec: SurveySpec, names: Iterable[str]) -> dict[str, str]:
+    """Return the digest that each of these groups has with the options and contrasts of a spec."""
     other = Context(context.run, spec, all_contrasts(context.run, spec.resolved_contrasts()))
     other.commits = context.commits
-    return {name: digest_of(computation.digest_inputs(other)) for name, computation in COMPUTATIONS.items()}
+    return {name: digest_of(COMPUTATIONS[name].digest_inputs(other)) for name in names}
 
 
 def _stale(context: Context, batch: Sequence[str], failed: dict[str, ModelError]) -> dict[str, str]:
@@ -204,7 +205,7 @@ def _compute(context: Context) -> None:
     tables: dict[str, bytes] = {}
     layers: dict[str, str] = {}
     if "directions" in context.stale:  # the stored `heads` must not rest on other directions than those of the run
-        drop_outdated(context.run, {"heads": _digests(context, requested_spec(context.run))["heads"]})
+        drop_outdated(context.run, {"heads": _digests(context, requested_spec(context.run), ["heads"])["heads"]})
     shares_passes = any(GROUPS[name].uses_passes for name in context.stale)
     with context.tasks() if shares_passes else nullcontext():
         for name, digest in context.stale.items():

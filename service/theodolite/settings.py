@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field, SecretStr, ValidationError
+from pydantic import Field, IPvAnyNetwork, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
 
 from theodolite.errors import SpecError
@@ -93,6 +93,20 @@ class Settings(BaseSettings):
         True,
         description="Whether the service sends the texts of prompt sets. It sends scores in any case, and the "
         "sentences and nouns that the results of the group words contain.",
+    )
+    proxies: list[IPvAnyNetwork] = Field(
+        default_factory=list,
+        description="Addresses or networks of proxies whose X-Forwarded-For and X-Forwarded-Proto the service trusts.",
+    )
+    requests_per_minute: int | None = Field(
+        None,
+        ge=1,
+        description="Maximum number of requests to the API in a minute, for each bearer token, and for each client "
+        "address without one; none is no limit.",
+    )
+    access_log: bool = Field(
+        True,
+        description="Whether the service logs each request to standard error, as one line of JSON.",
     )
     results_cache_bytes: int = Field(48 * 2**20, ge=0, description="Size of the service's cache of results, in bytes.")
     remote_code_allowed: list[str] = Field(

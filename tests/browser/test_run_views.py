@@ -127,12 +127,12 @@ def test_switches_change_the_curves_and_the_address(page, address):
     page.get_by_label("position").select_option("-2")
     expect(page.locator("main h2")).to_contain_text("position -2")
     page.get_by_label("contrast").select_option("subject")
-    expect(page.locator("main h2")).to_contain_text("subject: nouns against harmless")
+    expect(page.locator("main h2")).to_contain_text("“subject”: nouns against harmless")
     settle(page)
     assert "contrast=subject" in hash_of(page)
     assert {"nouns, pre", "harmless, pre"} <= set(names_of_lines(page))
     page.go_back()
-    expect(page.locator("main h2")).to_contain_text("refusal: harmful against harmless, position -2")
+    expect(page.locator("main h2")).to_contain_text("“refusal”: harmful against harmless, position -2")
     settle(page)
 
 

@@ -81,6 +81,7 @@ def test_runs_are_compared_and_a_set_is_asked_for_where_one_is_needed(page, addr
     settle(page)
     rows = page.get_by_role("region", name="Smallest cosine and first separation of each run").locator("tbody tr")
     expect(rows.locator("th")).to_have_text([re.compile("tiny-0"), re.compile("tiny-1")])
+    expect(page.locator("main")).to_contain_text("The specs of these surveys are equal.")
     page.get_by_label("contrast").select_option("subject")
     page.get_by_label("statistic").select_option("variance_mean")
     holds(page, "statistic=variance_mean")
@@ -89,6 +90,18 @@ def test_runs_are_compared_and_a_set_is_asked_for_where_one_is_needed(page, addr
     settle(page)
     assert drawn(page) == 1
     assert "set=nouns" in hash_of(page)
+
+
+def test_a_comparison_shows_the_options_in_which_the_surveys_differ(page, address):
+    def differ(route):
+        answer = route.fetch()
+        options = [{"option": "capture.dtype", "values": {"tiny-1": "bfloat16"}}]
+        route.fulfill(response=answer, json={**answer.json(), "differences": options})
+
+    page.route("**/v1/compare?**", differ)
+    page.goto(f"{address}/#/compare?run=tiny-0&run=tiny-1")
+    cells = page.get_by_role("region", name="Options in which the surveys differ").locator("tbody tr")
+    expect(cells.locator("th, td")).to_have_text(["capture.dtype", "not in the spec", "bfloat16"])
 
 
 def test_a_bad_spec_is_refused_in_words(page, address, noise):

@@ -146,11 +146,11 @@ def test_a_column_of_booleans_is_selected_by_its_values(page, address, store):
     expect(page.get_by_role("tabpanel")).to_contain_text(f"{table['next_is_special'].sum()} rows pass the conditions.")
 
 
-def test_spaces_at_the_start_of_texts_are_shown_and_links_have_the_offset(page, address, store):
+def test_spaces_at_the_start_of_texts_are_shown_and_links_of_heads_have_the_offset(page, address, store):
     columns = {"layer": "number", "head": "number", "offset": "number", "token": "text"}
     items = [
         {"layer": 1, "head": 2, "offset": 3, "token": "  the cat"},
-        {"layer": 1, "head": 0, "offset": 3, "token": ""},
+        {"layer": 1, "head": -1, "offset": 3, "token": ""},  # the embedding, which has no card
     ]
     answer = {"columns": columns, "items": items, "total": 2, "next": None}
     page.route("**/tables/head_tokens*", lambda route: route.fulfill(json=answer))
@@ -158,7 +158,8 @@ def test_spaces_at_the_start_of_texts_are_shown_and_links_have_the_offset(page, 
     settle(page)
     assert [row[3] for row in shown(page)] == ["␣␣the cat", ""]
     expect(page.get_by_title("Each ␣ is a space at the start of the text")).to_have_count(1)
-    link = page.locator("table.browsed tbody a").first
+    link = page.locator("table.browsed tbody a")
+    expect(link).to_have_count(1)
     assert link.get_attribute("href") == f"#/runs/{store[1]}/heads?layer=1&head=2&offset=3"
 
 

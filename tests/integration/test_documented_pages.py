@@ -111,7 +111,7 @@ class Reader:
         return re.sub(r"\$(\w+)", lambda name: self.variables.get(name[1], name[0]), text)
 
     def run(self, command: str) -> None:
-        if assignment := re.match(r"(\w+)=(\S+)", command):
+        if assignment := re.fullmatch(r"(\w+)=(\S+)(\s+#.*)?", command):
             self.variables[assignment[1]] = assignment[2]
             return
         if command.startswith("theodolite "):

@@ -9,7 +9,7 @@ from support.analysing import analyse
 from support.sealed import reseal
 from support.stored import read_table, store_run
 
-from theodolite.errors import ResultsNotFoundError, RunDamagedError
+from theodolite.errors import ModelError, ResultsNotFoundError, RunDamagedError
 from theodolite.groups import GROUPS
 from theodolite.query.runs import run_state, summaries
 from theodolite.query.verification import verify
@@ -17,6 +17,7 @@ from theodolite.store.layout import COMPLETE
 from theodolite.store.manifest import drop_outdated, finished_groups, forget, list_groups, unfinished_groups
 from theodolite.store.objects import get, put
 from theodolite.store.result_reader import read_contrasts, read_group
+from theodolite_jobs.results.computations import COMPUTATIONS
 
 
 def test_only_missing_or_outdated_groups_are_computed(tmp_path, monkeypatch):
@@ -104,6 +105,20 @@ def test_a_run_whose_groups_another_driver_removed_does_not_look_complete(tmp_pa
     assert set(unfinished_groups(run)) == {"moments", "curves", "directions"}
     analyse(run, PAIRED, None, silent)
     assert run_state(run) == "complete"
+
+
+def test_a_group_that_fails_is_tried_once(tmp_path, monkeypatch):
+    run, tried = store_run(tmp_path, {"bad": draw(5), "good": draw(5, seed=1)}, contrasts=PAIRED), []
+
+    def fail(_context):
+        tried.append("gram")
+        raise ModelError("cannot be computed")
+
+    monkeypatch.setattr(COMPUTATIONS["gram"], "compute", fail)
+    with pytest.raises(ModelError, match="cannot be computed"):
+        analyse(run, PAIRED, None, silent, requested=["gram"])
+    assert tried == ["gram"]
+    assert set(finished_groups(run)) == {"moments", "curves", "directions"}
 
 
 def test_a_group_that_another_driver_listed_meanwhile_stays_listed(tmp_path):

@@ -3,12 +3,15 @@
 import importlib.metadata
 import itertools
 import shutil
+import socket
 import threading
 from pathlib import Path
 from typing import Any
 
 import httpx
 import numpy as np
+import pytest
+import uvicorn
 import xarray as xr
 from starlette.testclient import TestClient
 from support.analysing import analyse, survey_gram
@@ -16,6 +19,7 @@ from support.stored import store_run
 
 from theodolite.api.access import SECONDS_CACHED
 from theodolite.api.app import create_app
+from theodolite.api.serving import serve
 from theodolite.settings import Settings
 from theodolite.spec_parts import GramSpec
 from theodolite.store.runs import Run
@@ -91,6 +95,24 @@ def client_of(
         Settings(store=str(store), **settings), open_without_tokens=tokenless, seconds_cached=seconds_cached
     )
     return TestClient(app, "http://localhost", raise_server_exceptions=False, client=client)
+
+
+def configured(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> uvicorn.Config:
+    """Return the loaded configuration of the server that `theodolite serve` would start on loopback."""
+    configs: list[uvicorn.Config] = []
+
+    def run(server: uvicorn.Server, sockets: list[socket.socket]) -> None:
+        configs.append(server.config)
+        sockets[0].close()
+
+    with monkeypatch.context() as patched:
+        patched.setattr("uvicorn.Server.run", run)
+        patched.setattr("theodolite.api.serving.block_imports", lambda: None)
+        patched.setattr("gc.freeze", lambda: None)
+        patched.setattr("sys.setswitchinterval", lambda _seconds: None)
+        serve(settings, "127.0.0.1", 0)
+    configs[0].load()
+    return configs[0]
 
 
 def bearer(token: str) -> dict[str, str]:

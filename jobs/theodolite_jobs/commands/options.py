@@ -29,30 +29,31 @@ Store = Annotated[
 Ray = Annotated[
     str | None,
     typer.Option(
-        help="Address of a Ray cluster. Default: THEODOLITE_RAY_ADDRESS; if it is not set, Ray starts on this machine."
+        help="Address of a Ray cluster. Default: the value of THEODOLITE_RAY_ADDRESS. If this variable is not set, Ray "
+        "starts on this machine."
     ),
 ]
 Dask = Annotated[
     str | None,
     typer.Option(
-        help="Address of a Dask scheduler. Default: THEODOLITE_DASK_ADDRESS; if it is not set, threads of this machine "
-        "compute the statistics."
+        help="Address of a Dask scheduler. Default: the value of THEODOLITE_DASK_ADDRESS. If this variable is not set, "
+        "threads of this machine compute the statistics."
     ),
 ]
 Replicas = Annotated[
     int | None,
     typer.Option(
         min=1,
-        help="Number of replicas of the model. Default: THEODOLITE_REPLICAS; if it is not set, as many as fit on the "
-        "GPUs, or one if the replicas use no GPU.",
+        help="Number of replicas of the model. Default: the value of THEODOLITE_REPLICAS. If this variable is not set, "
+        "as many replicas as fit on the GPUs, or one replica if replicas use no GPU.",
     ),
 ]
 Gpus = Annotated[
     int | None,
     typer.Option(
         min=0,
-        help="GPUs of each replica. Default: THEODOLITE_GPUS_PER_REPLICA; if it is not set, 1 if the cluster has GPUs, "
-        "else 0.",
+        help="GPUs of each replica. Default: the value of THEODOLITE_GPUS_PER_REPLICA. If this variable is not set, "
+        "each replica uses one GPU in a cluster with GPUs, and no GPU in other clusters.",
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object, on the last line.")]

@@ -64,20 +64,25 @@ def create_token(
 
 
 def list_tokens(store: Store = None, as_json: AsJson = False) -> None:
-    """List the id, scopes, expiry and label of each token. The store does not hold the tokens themselves.
+    """List the id, scopes, expiry, last use and label of each token. The store does not hold the tokens themselves.
+
+    The service stores a use by the hour, in UTC.
 
     For example: theodolite token list --store ./theodolite-store
     """
-    from theodolite.api.credentials import list_credentials
+    from theodolite.api.credentials import last_uses, list_credentials
 
-    credentials = list_credentials(settings_of(store=store).store)
+    location = settings_of(store=store).store
+    credentials, used = list_credentials(location), last_uses(location)
     if as_json:
         shown = ("id", "label", "scopes", "created", "expires")
-        print(json.dumps({"items": [{name: getattr(one, name) for name in shown} for one in credentials]}))
+        items = [{name: getattr(one, name) for name in shown} | {"last_used": used.get(one.id)} for one in credentials]
+        print(json.dumps({"items": items}))
         return
     for one in credentials:
         until = f"until {one.expires[:10]}" if one.expires else "no expiry"
-        print(f"{one.id}  {','.join(one.scopes)}  {until}  {one.label}")
+        use = f"used {used[one.id][:16].replace('T', ' ')}" if one.id in used else "not used"
+        print(f"{one.id}  {','.join(one.scopes)}  {until}  {use}  {one.label}")
 
 
 def revoke_token(

@@ -55,8 +55,8 @@ def verify(
     spec: Annotated[
         Path | None,
         typer.Option(
-            help="Spec file of the run, for --repair. Required if run.json and its copy in COMPLETE are lost, or if "
-            "files of the model or of the prompts have moved.",
+            help="Spec file of the run, for --repair. Required if run.json and its copy in the file COMPLETE are lost, "
+            "or if files of the model or of the prompts have moved.",
             exists=True,
             dir_okay=False,
         ),
@@ -69,8 +69,8 @@ def verify(
     """Compare each stored object of a run with its checksum.
 
     If objects are missing or damaged, the command lists them, and its exit status is 1. With --repair, it captures
-    damaged shards again, computes damaged results again, and restores the other objects of the run. It then lists what
-    it could not restore bit for bit.
+    missing and damaged shards again, computes missing and damaged results again, and restores the other missing and
+    damaged files. At the end it lists the objects whose bytes still differ from their checksums.
 
     For example: theodolite verify RUN --repair
     """
@@ -104,12 +104,13 @@ def _print_verification(run: "Run", different: list[str], as_json: bool) -> None
 
 def remove(
     run: RunId,
-    yes: Annotated[bool, typer.Option("--yes", help="Delete the run without asking.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Delete the run without a question.")] = False,
     store: Store = None,
 ) -> None:
-    """Delete a run from the store, with its activations and results. The command asks first.
+    """Delete a run from the store, with its activations and results, after you confirm it.
 
-    A deleted run cannot be restored; the same survey would have to capture it again. No survey may be running on it.
+    You cannot restore a deleted run: to get its results again, run the survey again. Do not delete a run while a survey
+    is writing to it.
 
     For example: theodolite remove RUN
     """

@@ -10,10 +10,13 @@ from fastapi import Depends, Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from fastapi.security.utils import get_authorization_scheme_param
+from starlette.datastructures import Headers
+from starlette.types import Scope
 
 from theodolite.api.credentials import SCOPES, Credential, find_credential, had_credentials, list_credentials
 from theodolite.api.guards import LOOPBACK
 from theodolite.api.problems import Problem
+from theodolite.api.token_uses import Uses
 
 SECONDS_CACHED = 2.0
 """Default for how long the list of credentials is cached; a revoked token is valid for at most as long."""
@@ -53,6 +56,7 @@ class Access:
         self._reading = asyncio.Lock()
         self._credentials: list[Credential] = []
         self._is_open = False
+        self._uses = Uses(store)
 
     async def caller(self, headers: Mapping[str, str]) -> Caller:
         """Return the caller of a request with these headers; their names are in lower case.
@@ -85,6 +89,17 @@ class Access:
             raise _unauthorised(f"the token expired at {credential.expires}; create one with `theodolite token create`")
         return Caller(credential.id, credential.scopes)
 
+    async def identify(self, scope: Scope) -> Caller:
+        """Return the caller of a request, remember it in the request's state, and store that its token was used.
+
+        It raises as `caller` does.
+        """
+        found = await self.caller(Headers(scope=scope))
+        scope["state"]["caller"] = found
+        if found.id != _LOCAL:
+            self._uses.record(found.id)
+        return found
+
     def _read(self) -> None:
         """Read the store's credentials; their age counts from the start of the read, since a store may be slow."""
         start = self.clock()
@@ -114,7 +129,7 @@ async def metrics_reader(request: Request, _bearer: _Documented) -> None:
 
 
 async def _with_scope(request: Request, scope: str) -> Caller:
-    caller: Caller = await request.app.state.access.caller(request.headers)
+    caller: Caller = await request.app.state.access.identify(request.scope)
     if scope not in caller.scopes:
         scopes = " and ".join(caller.scopes)
         raise Problem(403, "scope", f"the token has the scope {scopes}, but this call needs the scope {scope}")

@@ -12,10 +12,10 @@ from theodolite.api import compare, exports, groups, health, jobs, page, prompts
 from theodolite.api.access import SECONDS_CACHED, Access
 from theodolite.api.connections import log_failed_accept, log_warnings_once_a_minute
 from theodolite.api.guards import Guard
+from theodolite.api.openapi import complete_openapi
 from theodolite.api.parameters import refuse_unknown_parameters
 from theodolite.api.problems import add_handlers
 from theodolite.api.request_metrics import Measured
-from theodolite.api.schemas import ProblemDetails
 from theodolite.settings import Settings
 from theodolite.store.cache import Cache
 from theodolite.version import __version__
@@ -55,9 +55,9 @@ def create_app(
         app.include_router(router, dependencies=[Depends(refuse_unknown_parameters)])
     for router in others:
         app.include_router(router)
-    _describe_problems(app)
+    complete_openapi(app)
     app.add_middleware(GZipMiddleware, minimum_size=1024, compresslevel=5)
-    app.add_middleware(Guard, hosts=settings.hosts)
+    app.add_middleware(Guard, hosts=settings.hosts, requests_per_minute=settings.requests_per_minute)
     app.add_middleware(Measured)
     return app
 
@@ -68,15 +68,3 @@ async def _lifespan(_app: FastAPI) -> AsyncIterator[None]:
     asyncio.get_running_loop().set_exception_handler(log_failed_accept)
     log_warnings_once_a_minute()
     yield
-
-
-def _describe_problems(app: FastAPI) -> None:
-    """Add the schema of problems to OpenAPI; the descriptions of responses refer to it."""
-    plain = app.openapi
-
-    def with_problems() -> dict[str, object]:
-        schema = plain()
-        schema["components"]["schemas"]["ProblemDetails"] = ProblemDetails.model_json_schema()
-        return schema
-
-    app.openapi = with_problems  # type: ignore[method-assign]

@@ -14,6 +14,7 @@ from theodolite.digests import digest_of
 from theodolite.errors import SpecError
 from theodolite.figures.comparison import comparison_figure, description, width_figure
 from theodolite.query.compare import BOUND, Question, comparison, milestones, records
+from theodolite.query.spec_differences import spec_differences
 from theodolite.store.runs import Run
 
 router = APIRouter(prefix="/v1/compare", tags=["compare"])
@@ -32,7 +33,7 @@ _RunIds = Annotated[
 ]
 
 
-@router.get("", responses=described(Comparison, flat=True))
+@router.get("", responses=described(Comparison, 404, 409, flat=True))
 def compare(
     request: Request,
     _caller: Reader,
@@ -58,7 +59,10 @@ def compare(
         ),
     ] = BOUND,
 ) -> Response:
-    """Return one curve of each run on relative depth, with the depths of its smallest cosine and first separation."""
+    """Return one curve of each run on relative depth, and the options in which the surveys of the runs differ.
+
+    Each run also has the depths of its smallest cosine and of its first separation.
+    """
     runs = [complete_run(request, run_id) for run_id in dict.fromkeys(run_ids)]
     question = Question(statistic, contrast, prompt_set, site, position)
 
@@ -70,6 +74,7 @@ def compare(
             "description": description(statistic),
             "items": records(frame),
             "milestones": _milestones(runs, question, bound),
+            "differences": spec_differences(runs),
             "figure": comparison_figure(frame).to_plotly_json(),
             "width_figure": None if against_width is None else against_width.to_plotly_json(),
         }

@@ -12,11 +12,12 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 
 from theodolite.errors import StoreError
-from theodolite.store.objects import Location, delete, get, keys, open_location, put_new
+from theodolite.store.objects import Location, delete, get, keys, open_location, put, put_new
 
 SCOPES = ("read", "submit")
 
 _FOLDER = "tokens"
+_USES = "tokens-used"  # another folder, because every object of the first one must be a credential
 _EVER_CREATED = f"{_FOLDER}/made"
 _PREFIX = "theodolite"
 
@@ -86,8 +87,30 @@ def revoke_credential(store: str, credential_id: str) -> bool:
     """Remove a credential by its id; return whether it existed."""
     location = open_location(store)
     exists = _key(credential_id) in keys(location, _FOLDER)
-    delete(location, [_key(credential_id)] if exists else [])
+    if exists:  # first the credential: `store_use` then removes what it writes after this
+        delete(location, [_key(credential_id)])
+        delete(location, [_use_key(credential_id)])
     return exists
+
+
+def store_use(store: str, credential_id: str, when: datetime) -> None:
+    """Store when a token was used, by the hour; raises StoreError if the store cannot be written."""
+    location = open_location(store)
+    put(location, _use_key(credential_id), hour_of(when).encode())
+    if get(location, _key(credential_id)) is None:  # revoked in the meantime
+        delete(location, [_use_key(credential_id)])
+
+
+def last_uses(store: str) -> dict[str, str]:
+    """Return the hour of the last stored use of each token, ISO 8601, by its id; unused tokens are missing."""
+    location = open_location(store)
+    contents = {key: get(location, key) for key in keys(location, _USES)}
+    return {key.removeprefix(f"{_USES}/"): hour for key, content in contents.items() if (hour := _hour(content))}
+
+
+def hour_of(when: datetime) -> str:
+    """Return a time in UTC, ISO 8601, without its minutes and seconds."""
+    return when.astimezone(UTC).replace(minute=0, second=0, microsecond=0).isoformat()
 
 
 def find_credential(credentials: Sequence[Credential], token: str) -> Credential | None:
@@ -105,6 +128,18 @@ def _hash(token: str) -> str:
 
 def _key(credential_id: str) -> str:
     return f"{_FOLDER}/{credential_id}.json"
+
+
+def _use_key(credential_id: str) -> str:
+    return f"{_USES}/{credential_id}"
+
+
+def _hour(content: bytes | None) -> str | None:
+    """Return a stored hour, or None if it cannot be read: a list of tokens must not fail because of it."""
+    try:
+        return None if content is None else hour_of(datetime.fromisoformat(content.decode()))
+    except ValueError:
+        return None
 
 
 def _read(location: Location, key: str) -> Credential | None:

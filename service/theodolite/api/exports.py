@@ -8,7 +8,7 @@ from fastapi.responses import Response
 from theodolite.api.access import Reader
 from theodolite.api.encoding import JSON, answer_file
 from theodolite.api.run_lookup import RunId, complete_run, digest_over
-from theodolite.api.schemas import problems_of
+from theodolite.api.schemas import UNCHANGED, problems_of
 from theodolite.export import FORMATS, encode_directions, file_name
 from theodolite.query.exports import GROUPS_READ
 
@@ -26,8 +26,8 @@ _RESPONSES: dict[int | str, dict[str, Any]] = {
         "description": "The file: unit vectors with their metadata; npy has no metadata, and json only the metadata.",
         "content": {BINARY: _FILE, JSON: {"schema": {"type": "object"}}},
     },
-    304: {"description": "Not modified: If-None-Match contains the current ETag."},
-    **problems_of(),
+    **UNCHANGED,
+    **problems_of(404, 409),
 }
 
 

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import traceback
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -12,6 +13,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from theodolite.api.methods import methods_at
 from theodolite.api.problems import Problem, error_response, problem_response
+from theodolite.api.rate_limits import RateLimit
 from theodolite.errors import TheodoliteError
 
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})
@@ -56,12 +58,14 @@ class Guard:
     Args:
         app: the wrapped app.
         hosts: host names of the service, without ports, in addition to those of loopback.
+        requests_per_minute: maximum number of requests to the API of one caller; None is no limit.
     """
 
     # Not Starlette's TrustedHostMiddleware: it returns 400 in plain text, and this API returns 421 as problem+json.
 
-    def __init__(self, app: ASGIApp, hosts: Collection[str] = ()) -> None:
+    def __init__(self, app: ASGIApp, hosts: Collection[str] = (), requests_per_minute: int | None = None) -> None:
         self.app, self.hosts = app, LOOPBACK | {host.lower() for host in hosts}
+        self._limit = RateLimit(requests_per_minute) if requests_per_minute else None
         self._bodies = asyncio.Semaphore(MAX_BODIES)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -87,6 +91,8 @@ class Guard:
         body: bytes | None = None
         try:
             self._check_head(scope, headers)
+            if self._limit and scope["path"].startswith("/v1/"):  # not the page's many files, nor probes
+                self._limit.count(await _name_of_caller(scope, headers))
             methods = methods_at(scope) if scope["method"] not in ("GET", "HEAD") else []
             if scope["method"] == "OPTIONS" and methods:
                 await Response(status_code=204, headers={"Allow": ", ".join(methods)})(scope, receive, with_headers)
@@ -94,7 +100,7 @@ class Guard:
             if scope["method"] in _WITH_BODY and scope["method"] in methods:
                 _check_type(headers)
                 # Only a caller with a credential may occupy memory with a body.
-                await scope["app"].state.access.caller(headers)
+                await scope["app"].state.access.identify(scope)
                 async with self._bodies:
                     body = await _read_body(receive)
         except (Problem, TheodoliteError) as error:
@@ -107,7 +113,8 @@ class Guard:
         try:
             await self.app(asked, receive if body is None else _replay(body, receive), with_headers)
         except Exception as error:
-            _log.error("%s in %s", type(error).__name__, "".join(traceback.format_tb(error.__traceback__)[-3:]))
+            place = "".join(traceback.format_tb(error.__traceback__)[-3:])
+            _log.error("request %s: %s in %s", scope["state"]["request_id"], type(error).__name__, place)
             if has_started:
                 raise
             detail = "the service failed on this request; its log has the location of the error"
@@ -134,6 +141,14 @@ class Guard:
         declared = headers.get("content-length", "0")
         if declared.isascii() and declared.isdigit() and (len(declared) > 18 or int(declared) > BODY_BYTES):
             raise _too_long()
+
+
+async def _name_of_caller(scope: Scope, headers: Mapping[str, str]) -> str:
+    """Return the id of the bearer token, or the client's address without a valid one; raises StoreError."""
+    if "authorization" in headers:
+        with suppress(Problem):
+            return str((await scope["app"].state.access.identify(scope)).id)
+    return scope["client"][0] if scope["client"] else ""
 
 
 def _check_type(headers: Mapping[str, str]) -> None:

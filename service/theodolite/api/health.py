@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from typing import Any
 
 from fastapi import APIRouter, Depends, Request
 from fastapi.concurrency import run_in_threadpool
@@ -11,10 +12,13 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from theodolite import metrics
 from theodolite.api.access import metrics_reader
 from theodolite.api.problems import Problem
+from theodolite.api.schemas import problems_of
 from theodolite.errors import StoreError
 from theodolite.store.runs import list_run_ids
 
 router = APIRouter(tags=["health"])
+
+_METRICS: dict[int | str, dict[str, Any]] = {200: {"content": {"text/plain": {"schema": {"type": "string"}}}}}
 
 SECONDS_CACHED = 2.0
 """How long the state of the store is cached."""
@@ -52,7 +56,7 @@ async def alive() -> dict[str, str]:
     return {"status": "alive"}
 
 
-@router.get("/readyz", responses={503: {"description": "The store cannot be reached."}})
+@router.get("/readyz", responses=problems_of(503))
 async def ready(request: Request) -> dict[str, str]:
     """Return 200 if the service can reach the store, and 503 otherwise."""
     if error := await request.app.state.store_check.error():  # its message contains the URL of the store
@@ -60,7 +64,7 @@ async def ready(request: Request) -> dict[str, str]:
     return {"status": "ready"}
 
 
-@router.get("/metrics", dependencies=[Depends(metrics_reader)], response_class=Response)
+@router.get("/metrics", dependencies=[Depends(metrics_reader)], response_class=Response, responses=_METRICS)
 def prometheus() -> Response:
     """Return the metrics in Prometheus' text format; needs a token with the scope read, except on loopback."""
     return Response(generate_latest(metrics.REGISTRY), media_type=CONTENT_TYPE_LATEST)

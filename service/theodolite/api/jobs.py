@@ -9,9 +9,10 @@ from fastapi.responses import PlainTextResponse, Response
 
 from theodolite.api.access import Caller, Reader, Submitter
 from theodolite.api.encoding import JSON, to_json
+from theodolite.api.openapi import SPEC_SCHEMA
 from theodolite.api.paging import Cursor, Limit, next_cursor, start_of
 from theodolite.api.problems import Problem
-from theodolite.api.schemas import Job, JobList, described, problems_of
+from theodolite.api.schemas import CheckedSpec, Job, JobList, problems_of
 from theodolite.api.spec_policy import check_submission
 from theodolite.settings import Settings
 from theodolite.spec import SurveySpec
@@ -37,8 +38,8 @@ _EXAMPLE = {
 _BODY = {
     "requestBody": {
         "required": True,
-        "description": "A survey's spec as JSON; `/v1/spec.schema.json` is its schema.",
-        "content": {JSON: {"schema": {"type": "object"}, "example": _EXAMPLE}},
+        "description": "A survey's spec as JSON.",
+        "content": {JSON: {"schema": SPEC_SCHEMA, "example": _EXAMPLE}},
     }
 }
 
@@ -72,14 +73,14 @@ def _schema() -> dict[str, Any]:
     return SurveySpec.model_json_schema()
 
 
-@spec_router.post("/spec/check", openapi_extra=_BODY)
+@spec_router.post("/spec/check", responses={200: {"model": CheckedSpec}}, openapi_extra=_BODY)
 def check_spec(request: Request, _caller: Reader, spec: _Spec) -> dict[str, Any]:
     """Validate a spec without submitting it; the `detail` of 422, 403 and 413 describes the error in it."""
     check_submission(spec, request.app.state.settings)
     return {"valid": True, "id": spec.digest(), "spec": spec.model_dump(mode="json", exclude_none=True)}
 
 
-@router.post("", status_code=202, responses=described(Job, status=202), openapi_extra=_BODY)
+@router.post("", status_code=202, responses={202: {"model": Job}}, openapi_extra=_BODY)
 def submit_job(request: Request, caller: Submitter, spec: _Spec) -> Response:
     """Submit a survey. The same spec is the same survey job: it resumes if it failed, was stopped or is lost."""
     settings: Settings = request.app.state.settings
@@ -88,7 +89,7 @@ def submit_job(request: Request, caller: Submitter, spec: _Spec) -> Response:
     return _one(request, caller, job_id, status=202)
 
 
-@router.get("", responses=described(JobList))
+@router.get("", responses={200: {"model": JobList}, **problems_of(409)})
 def list_jobs(request: Request, caller: Reader, limit: Limit = 50, cursor: Cursor = None) -> Response:
     """Return the survey jobs, newest first."""
     stored, start = read_jobs(request.app.state.settings.store, request.app.state.cache), start_of(cursor)
@@ -98,13 +99,13 @@ def list_jobs(request: Request, caller: Reader, limit: Limit = 50, cursor: Curso
     return Response(to_json({"items": items, "next": next_cursor(start + limit, len(stored))}), media_type=JSON)
 
 
-@router.get("/{job_id}", responses=described(Job))
+@router.get("/{job_id}", responses={200: {"model": Job}, **problems_of(404)})
 def show_job(request: Request, caller: Reader, job_id: JobId) -> Response:
     """Return one survey job: its state on the cluster, and its progress in the store."""
     return _one(request, caller, job_id)
 
 
-@router.get("/{job_id}/logs", response_class=PlainTextResponse, responses=problems_of())
+@router.get("/{job_id}/logs", response_class=PlainTextResponse, responses=problems_of(404))
 def read_logs(request: Request, caller: Submitter, job_id: JobId) -> Response:
     """Return the output of the job's last attempt, only to the token that submitted it. Logs contain no prompts."""
     job = _own(request, caller, job_id)
@@ -114,7 +115,7 @@ def read_logs(request: Request, caller: Submitter, job_id: JobId) -> Response:
     return PlainTextResponse(logs)
 
 
-@router.delete("/{job_id}", responses=described(Job))
+@router.delete("/{job_id}", responses={200: {"model": Job}, **problems_of(404)})
 def stop_job(request: Request, caller: Submitter, job_id: JobId) -> Response:
     """Stop a survey job, only for the token that submitted it. Submitting the same spec again resumes it."""
     stop_survey(request.app.state.settings, _own(request, caller, job_id))

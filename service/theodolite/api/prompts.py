@@ -31,7 +31,7 @@ Position = Annotated[
 ]
 
 
-@router.get("/{run_id}/prompts/{prompt_set}", responses=described(PromptPage, flat=True))
+@router.get("/{run_id}/prompts/{prompt_set}", responses=described(PromptPage, 404, 409, flat=True))
 def prompts(
     request: Request,
     _caller: Reader,
@@ -81,7 +81,7 @@ def prompts(
     return answer(request, digest, content, page)
 
 
-@router.get("/{run_id}/prompts/{prompt_set}/{sample}", responses=described(PromptAnswer, flat=True))
+@router.get("/{run_id}/prompts/{prompt_set}/{sample}", responses=described(PromptAnswer, 404, 409, flat=True))
 def one_prompt(
     request: Request,
     _caller: Reader,

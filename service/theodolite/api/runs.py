@@ -53,7 +53,7 @@ Offset = Annotated[int, Query(ge=0, le=10**9, description="Query position minus 
 Group = Literal[READ_WHOLE]  # type: ignore[valid-type]  # the type checker cannot evaluate READ_WHOLE
 
 
-@router.get("", responses=described(RunList))
+@router.get("", responses=described(RunList, 409))
 def list_runs(
     request: Request,
     _caller: Reader,
@@ -71,14 +71,14 @@ def list_runs(
     return answer(request, digest_of(content), lambda: content, use_cache=False)
 
 
-@router.get("/{run_id}", responses=described(RunDetails))
+@router.get("/{run_id}", responses=described(RunDetails, 404, 409))
 def show_run(request: Request, _caller: Reader, run_id: RunId) -> Response:
     """Return one run: spec, model, versions, parity certificate, progress of its sets, and its result groups."""
     content = describe_results(any_run(request, run_id))
     return answer(request, digest_of(content), lambda: content, use_cache=False)
 
 
-@router.get("/{run_id}/curves", responses=described(CurvesAnswer, flat=True))
+@router.get("/{run_id}/curves", responses=described(CurvesAnswer, 404, 409, flat=True))
 def curves(
     request: Request,
     _caller: Reader,
@@ -110,7 +110,7 @@ def curves(
     return answer(request, digest, content, frame)
 
 
-@router.get("/{run_id}/directions/{contrast}", responses=described(Direction, flat=True))
+@router.get("/{run_id}/directions/{contrast}", responses=described(Direction, 404, 409, flat=True))
 def direction(
     request: Request,
     _caller: Reader,
@@ -138,7 +138,7 @@ def direction(
     return answer(request, digest, content, lambda: selected().to_dataframe(name="direction").reset_index())
 
 
-@router.get("/{run_id}/heads", responses=described(Atlas, flat=True))
+@router.get("/{run_id}/heads", responses=described(Atlas, 404, 409, flat=True))
 def heads(request: Request, _caller: Reader, run_id: RunId, circuit: Circuit = "qk", offset: Offset = 0) -> Response:
     """Return leading singular value, ranks and alignment with the contrasts' directions of all heads, (layer, head)."""
     run = complete_run(request, run_id)
@@ -155,7 +155,7 @@ def heads(request: Request, _caller: Reader, run_id: RunId, circuit: Circuit = "
     return answer(request, digest, content, frame)
 
 
-@router.get("/{run_id}/heads/{layer}/{head}", responses=described(HeadCard, flat=True))
+@router.get("/{run_id}/heads/{layer}/{head}", responses=described(HeadCard, 404, 409, flat=True))
 def one_head(
     request: Request, _caller: Reader, run_id: RunId, layer: int, head: int, circuit: Circuit = "qk", offset: Offset = 0
 ) -> Response:
@@ -173,21 +173,21 @@ def one_head(
     return answer(request, digest, content, lambda: selected().tokens)
 
 
-@router.get("/{run_id}/conclusion", responses=described(ConclusionAnswer))
+@router.get("/{run_id}/conclusion", responses=described(ConclusionAnswer, 404, 409))
 def conclusion(request: Request, _caller: Reader, run_id: RunId) -> Response:
     """Return what a run asked, what it found, what this rests on, and what it does not say, as sentences."""
     run = complete_run(request, run_id)
     return answer(request, digest_with_twin(run), lambda: {"run_id": run_id, **asdict(read_conclusion(run))})
 
 
-@router.get("/{run_id}/sections", responses=described(SectionList))
+@router.get("/{run_id}/sections", responses=described(SectionList, 404, 409))
 def sections(request: Request, _caller: Reader, run_id: RunId) -> Response:
     """Return the result groups that have sections, in the order of the report and the page."""
     run = complete_run(request, run_id)
     return answer(request, digest_over(run), lambda: {"run_id": run_id, "items": shown_groups(run)})
 
 
-@router.get("/{run_id}/sections/{group}", responses=described(SectionAnswer))
+@router.get("/{run_id}/sections/{group}", responses=described(SectionAnswer, 404, 409))
 def section(request: Request, _caller: Reader, run_id: RunId, group: str) -> Response:
     """Return the sections of one result group: sentences, names of figures, tables."""
     run = complete_run(request, run_id)
@@ -198,7 +198,7 @@ def section(request: Request, _caller: Reader, run_id: RunId, group: str) -> Res
     return answer(request, digest_of_section(run, group), content)
 
 
-@router.get("/{run_id}/figures/{name}", responses=described(FigureAnswer))
+@router.get("/{run_id}/figures/{name}", responses=described(FigureAnswer, 404, 409))
 def figure(request: Request, _caller: Reader, run_id: RunId, name: str) -> Response:
     """Return a Plotly figure, `data` and `layout`. The sections list the names of the figures."""
     run = complete_run(request, run_id)
@@ -206,7 +206,7 @@ def figure(request: Request, _caller: Reader, run_id: RunId, name: str) -> Respo
     return answer(request, digest, lambda: draw_figure(run, name).to_plotly_json())
 
 
-@router.get("/{run_id}/{group}", responses=described(GroupAnswer, flat=True))
+@router.get("/{run_id}/{group}", responses=described(GroupAnswer, 404, 409, flat=True))
 def result_group(
     request: Request,
     _caller: Reader,

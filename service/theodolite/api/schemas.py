@@ -328,10 +328,22 @@ class Comparison(BaseModel):
         description="One row for each run: the depths of its smallest debiased cosine and of the first separation of "
         "its sets."
     )
+    differences: list[dict[str, Any]] = Field(
+        description="The options in which the specs differ: the option's path in the spec, and its value by run id.",
+        examples=[[{"option": "model.id", "values": {"a-0123456789ab": "org/a", "b-0123456789ab": "org/b"}}]],
+    )
     figure: dict[str, Any] = Field(description="The curves, in Plotly's JSON.")
     width_figure: dict[str, Any] | None = Field(
         description="The medians over depth against d_model, in Plotly's JSON; null if all models have one width."
     )
+
+
+class CheckedSpec(BaseModel):
+    """A valid spec."""
+
+    valid: bool = Field(description="True; an invalid spec is a problem.")
+    id: str = Field(description="Digest of the spec, the id of its survey job.", examples=["0123456789abcdef" * 4])
+    spec: dict[str, Any] = Field(description="The spec with its defaults.")
 
 
 class Job(BaseModel):
@@ -359,30 +371,46 @@ class JobList(BaseModel):
     next: str | None = Field(description="Cursor of the next page; null on the last page.")
 
 
-def described(model: type[BaseModel], *, flat: bool = False, status: int = 200) -> dict[int | str, dict[str, Any]]:
-    """Return OpenAPI's description of a route's responses.
+UNCHANGED: dict[int | str, dict[str, Any]] = {
+    304: {"description": "Not modified: If-None-Match contains the current ETag."}
+}
+
+_PROBLEMS = {
+    400: "The request has both Content-Length and Transfer-Encoding.",
+    401: "The token is missing, unknown or expired.",
+    403: "The request comes from another site, the token lacks the scope, or the deployment does not allow the spec.",
+    404: "The run, the results or the job do not exist.",
+    406: "The route offers none of the media types in Accept.",
+    408: "The body did not arrive in time.",
+    409: "The run is incomplete or damaged, or its results changed after the previous page.",
+    413: "The body is too long, or the spec exceeds a limit of the deployment.",
+    415: "The Content-Type of the body is not application/json.",
+    421: "The Host header is not a name of this service.",
+    422: "A parameter or the body is invalid; `detail` lists the allowed values.",
+    429: "The caller exceeds a limit; the header Retry-After contains the seconds to wait.",
+    500: "The service failed; its log has the location of the error.",
+    503: "The service cannot reach the store or the cluster.",
+}
+
+
+def described(model: type[BaseModel], *problems: int, flat: bool = False) -> dict[int | str, dict[str, Any]]:
+    """Return OpenAPI's description of the responses of a route that calls `answer`.
 
     Args:
         model: the schema of the JSON response.
+        problems: the statuses of the route's own problems; `openapi.py` adds those that the guard returns.
         flat: whether the route also offers CSV, Parquet and Arrow.
-        status: the status of a successful response.
     """
     forms = {CSV: _TEXT, PARQUET: _STRING, **({ARROW: _STRING} if HAS_ARROW else {})} if flat else {}
-    unchanged = {"description": "Not modified: If-None-Match contains the current ETag."}
-    return {status: {"model": model, "content": forms}, 304: unchanged, **problems_of()}
+    return {200: {"model": model, "content": forms}, **UNCHANGED, **problems_of(406, *problems)}
 
 
-def problems_of() -> dict[int | str, dict[str, Any]]:
-    """Return OpenAPI's description of a route's problems."""
-    descriptions = {
-        401: "The token is missing, unknown or expired.",
-        403: "The token lacks the scope, or the request comes from a page of another site.",
-        404: "The run, the results or the job do not exist.",
-        406: "The route offers none of the media types in Accept.",
-        409: "The run is incomplete or damaged, or its results changed after the previous page.",
-        421: "The Host header is not a name of this service.",
-        422: "A parameter is invalid; `detail` lists the allowed values.",
-        503: "The service cannot reach the store or the cluster.",
+def problems_of(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """Return OpenAPI's description of problems with these statuses."""
+    content = {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/ProblemDetails"}}}
+    problems: dict[int | str, dict[str, Any]] = {
+        str(status): {"description": _PROBLEMS[status], "content": content} for status in statuses
     }
-    shape = {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/ProblemDetails"}}}
-    return {code: {"description": text, "content": shape} for code, text in descriptions.items()}
+    if "429" in problems:
+        problems["429"]["headers"] = {"Retry-After": {"required": True, "schema": {"type": "integer"}}}
+    return problems

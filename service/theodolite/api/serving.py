@@ -26,6 +26,7 @@ def serve(settings: Settings, host: str, port: int) -> None:
     block_imports()
     import uvicorn
 
+    from theodolite.api.access_log import log_to_stderr
     from theodolite.api.app import create_app
     from theodolite.api.connections import DeadlineProtocol, connection_limit
     from theodolite.api.credentials import list_credentials
@@ -43,11 +44,14 @@ def serve(settings: Settings, host: str, port: int) -> None:
     sys.setswitchinterval(SWITCH_SECONDS)
     listener = _listen(host, port)
     url = f"http://{host}:{listener.getsockname()[1]}"
+    if settings.access_log:
+        log_to_stderr()
     config = uvicorn.Config(
         create_app(settings, open_without_tokens=on_loopback),
         log_level="warning",
-        access_log=False,
+        access_log=False,  # uvicorn's log would contain queries
         server_header=False,
+        forwarded_allow_ips=[str(network) for network in settings.proxies],
         timeout_graceful_shutdown=5,
         http=DeadlineProtocol,
         limit_concurrency=connection_limit(),

@@ -46,7 +46,7 @@ Order = Annotated[
 ]
 
 
-@router.get("/{run_id}/tables/{name}", responses=described(TableRows, flat=True))
+@router.get("/{run_id}/tables/{name}", responses=described(TableRows, 404, 409, flat=True))
 def table(
     request: Request,
     _caller: Reader,

@@ -80,16 +80,17 @@ def scale_limits(*maps: NDArray[np.float64]) -> tuple[float, float]:
 
     Several maps get one scale, with which they can be compared.
 
-    The diagonal compares each place with itself. If the other values have both signs, zero is the middle of the scale.
+    The diagonal is left out, since in most maps it compares each place with itself. If the other values have both
+    signs, zero is the middle of the scale.
     """
-    others = np.concatenate([values[np.eye(*values.shape) == 0] for values in maps])
+    others = np.concatenate([np.empty(0), *(values[np.eye(*values.shape) == 0] for values in maps)])
     others = others[np.isfinite(others)]
     if not len(others):
         return (0.0, 1.0)
     low, high = (float(end) for end in np.quantile(others, (_SHARE, 1 - _SHARE)))
     if low < 0 < high:
         return (-max(-low, high), max(-low, high))
-    return (low, high) if low < high else (low, low + 1e-9)
+    return (low, high) if low < high else (low, low + 1e-9 * max(1.0, abs(low)))
 
 
 def scale_of(values: NDArray[np.float64], limits: tuple[float, float] | None = None) -> dict[str, Any]:
@@ -100,7 +101,8 @@ def scale_of(values: NDArray[np.float64], limits: tuple[float, float] | None = N
     ticks = [low, *_round_between(low, high), high]
     digits = min(6, max(0, 1 - int(np.floor(np.log10(high - low)))))
     texts = [f"{tick + 0.0:.{digits}f}" for tick in ticks]
-    texts[0], texts[-1] = f"{'≤' if is_cut_below else ''}{texts[0]}", f"{'≥' if is_cut_above else ''}{texts[-1]}"
+    lowest, highest = (f"{end + 0.0:.{digits + 1}f}" for end in (low, high))  # ends are not round numbers
+    texts[0], texts[-1] = f"{'≤' if is_cut_below else ''}{lowest}", f"{'≥' if is_cut_above else ''}{highest}"
     bar = {**COLORBAR, "tickvals": ticks, "ticktext": texts}
     return {"colorscale": "RdBu" if low < 0 < high else "Viridis", "zmin": low, "zmax": high, "colorbar": bar}
 
@@ -109,7 +111,7 @@ def _round_between(low: float, high: float) -> list[float]:
     """Return about three round numbers between the ends of a scale, not close to them."""
     largest = (high - low) / 3
     power = 10.0 ** float(np.floor(np.log10(largest)))
-    step = power * max(factor for factor in (1, 2, 5) if factor * power <= largest)
+    step = power * max((factor for factor in (2, 5) if factor * power <= largest), default=1)
     room = (high - low) / 12
     first, last = int(np.ceil((low + room) / step)), int(np.floor((high - room) / step))
     return [step * multiple for multiple in range(first, last + 1)]

@@ -16,32 +16,52 @@ _ROOM = 0.06  # of the range, above and below the curves
 def limit_axes(figure: go.Figure, sinks: Mapping[str, str]) -> None:
     """Choose the range of each vertical axis from the other sets, if sinks would make it more than twice as long.
 
-    A text in the panel names the sets outside the axis. An axis with sinks only is not changed.
+    A text in the panel names the sets that lie outside the axis, wholly or in part. An axis with sinks only is not
+    changed.
 
     Args:
         figure: a figure whose traces are named by their set, such as `nouns, pre`.
         sinks: label of each set whose position is the first token of most prompts, by its name.
     """
     for axis in list(figure.select_yaxes()):
-        name = axis.plotly_name
+        name, kind = axis.plotly_name, axis.type or "linear"
         traces = list(figure.select_traces({"yaxis": f"y{name.removeprefix('yaxis')}"}))
-        found = {_set_of(trace) for trace in traces} & set(sinks)
         others = [trace for trace in traces if _set_of(trace) not in sinks]
-        own = [trace for trace in traces if _set_of(trace) in sinks]
-        if not found or not any("markers" in (trace.mode or "") for trace in others):
+        own = {one: _values([trace for trace in traces if _set_of(trace) == one]) for one in sinks}
+        own = {one: values for one, values in own.items() if len(values)}
+        if not own or not any("markers" in (trace.mode or "") for trace in others):
             continue
-        outside = {kind: _range(_values(others), _values(own), kind) for kind in ("linear", "log")}
-        if not outside[axis.type or "linear"]:
+        kinds = _kinds(figure, name) | {kind}
+        ranges = {one: _range(_values(others), np.concatenate(list(own.values())), one) for one in sorted(kinds)}
+        if not any(ranges.values()):
             continue
-        figure.update_layout({name: {"range": outside[axis.type or "linear"]}})
-        _limit_switches(figure, name, outside)
-        labels = ", ".join(label for one, label in sinks.items() if one in found)
+        figure.update_layout({name: {"range": ranges[kind]}})
+        _limit_switches(figure, name, ranges)
+        outside = [
+            sinks[one] for one, values in own.items() if any(_leaves(values, ranges[kind], kind) for kind in ranges)
+        ]
+        only = " (logarithmic axis)" if not ranges.get("linear", True) else ""
+        only = " (linear axis)" if not ranges.get("log", True) else only
         figure.add_annotation(
-            text=f"outside the axis: {labels}",
+            text=f"outside the axis, wholly or in part{only}: {', '.join(outside)}",
             xref=f"{axis.anchor} domain",
             yref=f"{name.replace('axis', '')} domain",
             **{"x": 1, "y": 1, "xanchor": "right", "yanchor": "top", "showarrow": False, "font": {"size": 11}},
         )
+
+
+def _kinds(figure: go.Figure, name: str) -> set[str]:
+    """Return the kinds of axis, linear and log, that a switch gives an axis."""
+    states = (switch[state].get(name, {}) for switch in switches_of(figure) for state in ("on", "off"))
+    return {properties["type"] for properties in states if "type" in properties}
+
+
+def _leaves(values: NDArray[np.float64], shown: list[float] | None, kind: str) -> bool:
+    """Return whether some values lie outside the range of an axis; None shows all of them."""
+    if shown is None:
+        return False
+    drawn = np.log10(values[values > 0]) if kind == "log" else values[np.isfinite(values)]
+    return bool(((drawn < shown[0]) | (drawn > shown[1])).any())
 
 
 def _set_of(trace: Any) -> str:
@@ -49,7 +69,7 @@ def _set_of(trace: Any) -> str:
 
 
 def _values(traces: list[Any]) -> NDArray[np.float64]:
-    return np.concatenate([np.asarray(trace.y, dtype=np.float64) for trace in traces])
+    return np.concatenate([np.empty(0), *(np.asarray(trace.y, dtype=np.float64) for trace in traces)])
 
 
 def _range(others: NDArray[np.float64], sinks: NDArray[np.float64], kind: str) -> list[float] | None:

@@ -42,6 +42,7 @@ DEPTH = "depth along the residual stream"
 """The title of an axis that counts half-blocks."""
 
 RELATIVE_DEPTH = "relative depth (0: first input, 1: last output)"
+RELATIVE_LAYER = "relative depth of the block's input (0: first block)"
 """The title of an axis of depths as shares of the whole depth."""
 
 _CLEAR = "rgba(0,0,0,0)"
@@ -64,7 +65,7 @@ def bare_layout(height: int) -> dict[str, Any]:
 
 def map_layout(height: int, title: str) -> dict[str, Any]:
     """Return the layout of a map and its scale; margins are fixed, so all maps have the same width."""
-    margin = {"l": 50, "r": 66, "t": 34, "b": 42, "autoexpand": False}
+    margin = {"l": 50, "r": 82, "t": 34, "b": 42, "autoexpand": False}
     return {**bare_layout(height), "margin": margin, "title": {"text": title, "font": {"size": 14}, "x": 0}}
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import plotly.graph_objects as go
 from numpy.typing import ArrayLike
 
-from theodolite.figures.style import DEPTH, RELATIVE_DEPTH, logarithmic_axis
+from theodolite.figures.style import DEPTH, RELATIVE_DEPTH, RELATIVE_LAYER, logarithmic_axis
 
 LAYER = "layer"
 """The title of an axis that counts blocks."""
@@ -78,7 +78,8 @@ def add_depth_switch(figure: go.Figure, n_layers: int, *, is_on: bool = False) -
     titled = [axis for axis in figure.select_xaxes() if axis.title.text in (DEPTH, LAYER)]
     if not titled or len(flat) < len(figure.data):
         return figure
-    length = 2 * n_layers if titled[0].title.text == DEPTH else n_layers
+    counts_depths = titled[0].title.text == DEPTH
+    length, relative = (2 * n_layers, RELATIVE_DEPTH) if counts_depths else (n_layers, RELATIVE_LAYER)
     ticks = {
         "tickvals": [length * tenth / 10 for tenth in range(11)],
         "ticktext": [f"{tenth / 10:g}" for tenth in range(11)],
@@ -88,6 +89,6 @@ def add_depth_switch(figure: go.Figure, n_layers: int, *, is_on: bool = False) -
         name = axis.plotly_name
         on[name], off[name] = dict(ticks), {"tickvals": axis.tickvals, "ticktext": axis.ticktext}
         if axis.title.text:
-            on[name]["title"], off[name]["title"] = {"text": RELATIVE_DEPTH}, {"text": axis.title.text}
+            on[name]["title"], off[name]["title"] = {"text": relative}, {"text": axis.title.text}
     add_switch(figure, "", "relative depth", is_on=is_on, on=on, off=off)
     return figure

@@ -9,8 +9,10 @@ import xarray as xr
 from theodolite.figures.basis import maps_figure, steps_figure
 from theodolite.query.first_tokens import set_labels
 from theodolite.sections.parts import (
+    MISSING,
     Figure,
     Section,
+    Table,
     colours_of,
     labelled,
     last_position,
@@ -25,24 +27,27 @@ from theodolite.store.runs import Run
 
 _BRANCHES = {"attention": "attention", "mlp": "the MLP"}
 _BLOCK = {"block": "the block"}  # for families without a stream between attention and MLP
+_KINDS = {"affine map": "affine", "orthogonal map": "orthogonal", "identity": "identity"}
 _ONE_DIRECTION = 0.99  # share of the variance of the input
 _DEFECT_ERROR = 0.014  # of an isometry defect: the largest in the simulations of docs/science.md, with d_model 192
 
 _HOW_TO_READ = (
     "R² is 1 if a map predicts the outputs of held-out prompts exactly, 0 if it predicts as well as the mean output, "
-    "and negative if it predicts worse. The identity maps an input to itself plus a constant. The orthogonal map is a "
-    "rotation or reflection with one scale, plus a constant. The affine map is any linear map plus a constant. Its R² "
-    "is larger than that of the orthogonal map if the best linear prediction of the output stretches some directions "
-    "more than others. The output of attention also depends on other positions, and the maps predict only what is a "
-    "linear function of the input. The step is output minus input. Bands of R² are 95 % intervals. The stretches are "
-    "the singular values of the affine map on leading principal directions of the input; their band is from the 5 % to "
-    "the 95 % quantile. R² is 0 where the input does not vary, as in block 0 at a token that all prompts share; such "
-    "layers are not counted. The affine map counts as better or worse than the orthogonal one if the 95 % interval of "
-    "the difference of their R² excludes 0; by chance, this happens in about one of 20 layers. The number of leading "
-    "directions is at most n/5. The isometry defect is the variance of the stretches divided by their mean square; a "
-    "scaled rotation has 0. A small defect alone is weak evidence for a rotation: the defect is also small if the map "
-    f"adds little to its input. In simulations, the error of a defect is at most {_DEFECT_ERROR}. The R² of fitted "
-    "maps and the isometry defect rise with the number of prompts, so compare sets only if their n is equal."
+    "and negative if it predicts worse. R² gives directions with a large variance a large weight. The identity maps "
+    "an input to itself plus a constant. The orthogonal map is a rotation or reflection with one scale, plus a "
+    "constant; it is fitted to the predictions of the affine map. The affine map is any linear map plus a constant. "
+    "Its R² is larger than that of the orthogonal map if the best linear prediction of the output stretches some "
+    "directions more than others. The output of attention also depends on other positions, and the maps predict only "
+    "what is a linear function of the input. The step is output minus input. Bands of R² are 95 % intervals. The "
+    "stretches are the singular values of the affine map on leading principal directions of the input; their band is "
+    "from the 5 % to the 95 % quantile. R² is 0 where the input does not vary, as in block 0 at a token that all "
+    "prompts share; such layers are not counted. The affine map counts as better or worse than the orthogonal one if "
+    "the 95 % interval of the difference of their R² excludes 0; by chance, this happens in about one of 20 layers. "
+    "The number of leading directions is at most n/5. The isometry defect is the variance of the stretches divided by "
+    "their mean square; a scaled rotation has 0. A small defect alone is weak evidence for a rotation: the defect is "
+    "also small if the map adds little to its input. In simulations, a computed defect differed from the true one by "
+    f"at most {_DEFECT_ERROR}. The R² of fitted maps and the isometry defect rise with the number of prompts, so "
+    "compare sets only if their n is equal."
 )
 
 
@@ -76,7 +81,8 @@ def sections(run: Run) -> list[Section]:
     title = f"Layers as linear maps at position {position} ({prompt_counts(basis, labels)})"
     notes = token_notes(run, labels, position)
     how_to_read, finding = (_HOW_TO_READ, _finding(by_set, labels, measured)) if measured else ("", "")
-    return [Section(title, facts, figures, notes=notes, how_to_read=how_to_read, finding=finding)]
+    tables = _tables(by_set, labels, measured)
+    return [Section(title, facts, figures, tables=tables, notes=notes, how_to_read=how_to_read, finding=finding)]
 
 
 def _finding(
@@ -92,15 +98,16 @@ def _finding(
             for kind in ("orthogonal", "affine", "identity")
         )
         counted = _better(values, one)
-        better = f" (better in {counted[0]} of {counted[2]} layers)" if counted else ""
+        better = f" (significantly better in {counted[0]} of {counted[2]} layers, each tested alone)" if counted else ""
         texts.append(
             f"{of[0].upper()}{of[1:]}: an orthogonal map with one scale explains {orthogonal}, an affine map {affine}"
             f"{better}, the input plus a constant {identity}."
         )
     return (
-        "Maps from inputs to outputs, fitted on other prompts, explain these shares of the variance of held-out "
-        f"outputs, in the directions in which these prompts differ ({labels[name]}, n = {int(values['n_samples'])}, "
-        f"medians over layers). {' '.join(texts)}"
+        "Maps from inputs to outputs, tested on prompts that were not used to fit them, explain these shares of the "
+        "variance of the outputs, in the directions in which these prompts differ "
+        f"({labels[name]}, n = {int(values['n_samples'])}, medians over layers). {' '.join(texts)} A large share for "
+        "the orthogonal map does not show that layers are rotations."
     )
 
 
@@ -130,25 +137,56 @@ def _facts(
         "Layers of {of} whose R² one direction decides, because at least 99 % of the variance of the input lies along "
         "it": _narrow,
     }
-    sublayers = {one: of for titles in measured.values() for one, of in titles.items()}
     for subject, text_of in subjects.items():
-        for sublayer, of in sublayers.items():
+        for sublayer, of in _sublayers(measured).items():
             texts = {labels[name]: text_of(by_set[name], sublayer) for name in measured if sublayer in measured[name]}
             if known := {label: text for label, text in texts.items() if text}:
                 yield f"{subject.format(of=of)}: {listed(known)}."
 
 
+def _tables(
+    by_set: Mapping[str, xr.Dataset], labels: Mapping[str, str], measured: Mapping[str, Mapping[str, str]]
+) -> list[Table]:
+    """Return tables of the medians over layers: R² of all maps, and the stretch of the affine map."""
+    places = [
+        ([of, labels[name], str(int(by_set[name]["n_samples"]))], by_set[name], sublayer)
+        for sublayer, of in _sublayers(measured).items()
+        for name in measured
+        if sublayer in measured[name]
+    ]
+    rows = [[*place, *_r_squared_cells(values, sublayer)] for place, values, sublayer in places]
+    stretch = [
+        [*place, *_stretch_cells(values, sublayer)]
+        for place, values, sublayer in places
+        if np.isfinite(values[f"isometry_defect_{sublayer}"]).any()
+    ]
+    columns = ["sublayer", "set", "n"]
+    maps = [*_KINDS, "step, affine", "step, permuted", "affine better", "affine worse", "layers"]
+    ends = ["directions", "defect", "largest", "random steps", "larger in", "layers", "5 % stretch", "95 % stretch"]
+    captions = (
+        "R² of held-out prompts, medians over layers, and the number of layers in which the affine map is better or "
+        "worse than the orthogonal map",
+        "Isometry defect and stretches of the affine map, medians over layers; number of layers in which the defect "
+        f"exceeds that of random steps by more than {_DEFECT_ERROR}, the largest error in simulations",
+    )
+    tables = [Table(captions[0], columns + maps, rows), Table(captions[1], columns + ends, stretch)]
+    return [table for table in tables if table.rows]
+
+
+def _sublayers(measured: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
+    """Return the titles of the sublayers that any set has maps of."""
+    return {one: of for titles in measured.values() for one, of in titles.items()}
+
+
 def _outputs(values: xr.Dataset, sublayer: str) -> str:
-    """Return R² of the three maps, and in how many layers the affine one is better or worse than the orthogonal one."""
-    maps = {"affine": "affine map", "orthogonal": "orthogonal map", "identity": "identity"}
-    numbers = (f"{text} {_median_r_squared(values, name, sublayer)}" for name, text in maps.items())
-    text = f"{', '.join(numbers)} ("
-    if counted := _better(values, sublayer):
-        better, worse, layers = counted
-        text += (
-            f"the affine map is better than the orthogonal map in {better} of {layers} layers and worse in {worse}, "
-        )
-    return f"{text}n = {int(values['n_samples'])})"
+    return ", ".join(f"{name} {_median_r_squared(values, kind, sublayer)}" for name, kind in _KINDS.items())
+
+
+def _r_squared_cells(values: xr.Dataset, sublayer: str) -> list[str]:
+    kinds = (*_KINDS.values(), "step", "permuted")
+    counted = _better(values, sublayer)
+    counts = [str(count) for count in counted] if counted else [MISSING] * 3
+    return [*(_median_r_squared(values, kind, sublayer) for kind in kinds), *counts]
 
 
 def _better(values: xr.Dataset, sublayer: str) -> tuple[int, int, int] | None:
@@ -170,18 +208,19 @@ def _steps(values: xr.Dataset, sublayer: str) -> str:
 
 
 def _isometry(values: xr.Dataset, sublayer: str) -> str:
-    """Return the isometry defect and the stretch; empty without leading directions."""
-    if not np.isfinite(values[f"isometry_defect_{sublayer}"]).any():
-        return ""
-    low, high = (_median(values, f"stretch_{end}_{sublayer}", 2) for end in ("low", "high"))
+    """Return the isometry defect beside that of random steps; empty without leading directions."""
     defect, random = values[f"isometry_defect_{sublayer}"], values[f"isometry_defect_random_{sublayer}"]
-    return (
-        f"{number(defect.median(), 4)}, at most {number(defect.max(), 4)} (on "
-        f"{number(_dimensions(values, sublayer), 0)} directions, median over layers; random steps of the same length "
-        f"give {number(random.median(), 4)}; the measured defect is larger by more than {_DEFECT_ERROR}, the largest "
-        f"error in simulations, in {int((defect > random + _DEFECT_ERROR).sum())} of {int(np.isfinite(defect).sum())} "
-        f"layers; the median of the 5 % quantile of the stretches is {low}, and of the 95 % quantile {high})"
-    )
+    if not np.isfinite(defect).any():
+        return ""
+    return f"{number(defect.median(), 4)} (random steps of the same length give {number(random.median(), 4)})"
+
+
+def _stretch_cells(values: xr.Dataset, sublayer: str) -> list[str]:
+    defect, random = values[f"isometry_defect_{sublayer}"], values[f"isometry_defect_random_{sublayer}"]
+    numbers = [number(one, 4) for one in (defect.median(), defect.max(), random.median())]
+    counts = [str(int((defect > random + _DEFECT_ERROR).sum())), str(int(np.isfinite(defect).sum()))]
+    stretches = [number(values[f"stretch_{end}_{sublayer}"].median(), 2) for end in ("low", "high")]
+    return [number(_dimensions(values, sublayer), 0), *numbers, *counts, *stretches]
 
 
 def _dimensions(values: xr.Dataset, sublayer: str) -> float:
@@ -202,7 +241,3 @@ def _median_r_squared(values: xr.Dataset, kind: str, sublayer: str) -> str:
 def _used(values: xr.Dataset, statistic: str, sublayer: str) -> xr.DataArray:
     """Return a statistic of a sublayer, NaN in layers whose input does not vary."""
     return values[f"{statistic}_{sublayer}"].where(values[f"r_squared_affine_{sublayer}"] != 0)
-
-
-def _median(values: xr.Dataset, statistic: str, digits: int = 3) -> str:
-    return number(values[statistic].median(), digits)

@@ -103,6 +103,11 @@ def _rests_on(run: Run) -> Iterator[str]:
             f"{parity['bound']:.0e}), in {parity['dtype']} on {parity['device']}. Statistics are computed in float64, "
             "except copying scores, rankings of tokens and angles to all tokens (float32)."
         )
+    if "permutations" in finished_groups(run):
+        yield (
+            "Numbers in square brackets are 95 % intervals. Values with permuted labels are stated as mean ± standard "
+            "deviation over permutations; with 200 of them, the smallest possible p is 1/201 ≈ 0.005."
+        )
 
 
 def _limits(run: Run, found: Sequence[Finding]) -> Iterator[str]:
@@ -115,16 +120,18 @@ def _limits(run: Run, found: Sequence[Finding]) -> Iterator[str]:
             where += ", the last token of the prompt with its template"
         yield (
             f"The findings hold for these prompts, with this template, at {where}. Other prompts, templates and "
-            "positions can give others."
+            "positions can give other findings."
         )
     if groups & {"separation", "curves", "contributions"}:
+        names = ", ".join(f"“{name}”" for name in read_contrasts(run, finished_groups(run)))
         yield (
             "They say what the activations contain, not what the model uses: nothing was changed in the model, and no "
-            "answer of it was read."
+            f"answer of it was read. The name of a contrast ({names}) is only a label."
         )
         yield (
             "Intervals and permutations treat the prompts of a set (in a paired contrast, the pairs) as independent. "
-            "Prompts that share a topic may not be, and a held-out prompt can share its topic with other prompts."
+            "Prompts that share a topic may not be independent, and a held-out prompt can share its topic with other "
+            "prompts."
         )
     if run.record.model.kind == "gguf":
         yield (

@@ -22,6 +22,7 @@ from theodolite.sections.parts import (
     listed,
     number,
     percent,
+    quoted,
     same_token_notes,
 )
 from theodolite.store.result_reader import read_group
@@ -55,7 +56,7 @@ def _section(run: Run, contributions: xr.Dataset, contrast: str) -> Section | No
     counts = " and ".join(f"{int(values[f'n_{side}'])} {labels[sides[side]]}" for side in SIDES)
     if not all(int(values[f"n_{side}"]) for side in SIDES):
         return None
-    title = f"Contributions to {contrast} at position {position}: {counts} prompts"
+    title = f"Contributions to {quoted(contrast)} at position {position}: {counts} prompts"
     if not np.isfinite(values["final_difference"]):
         return Section(title, [_why_missing(values)])
     name = f"contributions.{contrast}"
@@ -88,9 +89,10 @@ def _finding(values: xr.Dataset) -> str:
     n_heads, n_mlps = (int(np.isfinite(values[f"{part}_p_family"]).sum()) for part in ("head", "mlp"))
     return (
         f"All heads together directly write {heads} of the distance between the two means after the last block, and "
-        f"all MLPs {mlps}; with permuted labels, {heads_permuted} and {mlps_permuted}. For {passed[0]} of {n_heads} "
-        f"heads and {passed[1]} of {n_mlps} MLPs, a share above chance can be shown (family-wise p of at most "
-        f"{LEVEL}). This tests how the distance is divided among the parts, not whether a part separates the sets."
+        f"all MLPs {mlps}; with permuted labels, {heads_permuted} and {mlps_permuted} (these totals are not tested). "
+        f"For {passed[0]} of {n_heads} heads and {passed[1]} of {n_mlps} MLPs, a share above chance can be shown "
+        f"(family-wise p of at most {LEVEL}). This tests how the distance is divided among the parts, not whether a "
+        "part separates the sets."
     )
 
 
@@ -155,16 +157,18 @@ def _standardised_test(values: xr.Dataset, at: Mapping[str, int]) -> str:
     left_out, without = int(np.isnan(values["head_standardised"]).sum()), ""
     if left_out:
         heads = "1 head is" if left_out == 1 else f"{left_out} heads are"
-        without = f"; {heads} left out: the direction is unreliable, or the difference is unknown"
+        without = f"; {heads} not counted: the direction is unreliable, or the difference is unknown"
     if not np.isfinite(p).any():
         return f" (the direction is fitted to the same prompts{without})."
     permuted, passed = values["head_standardised_permuted"].sel(at), values["head_standardised"].where(p <= LEVEL)
     return (
-        f". With permuted labels, the mean absolute difference of this head is {number(permuted, 2)}; each "
-        "permutation computes the direction again. The direction is computed from the same prompts, which can make "
-        f"these differences larger or smaller. In {int((p <= LEVEL).sum())} of {int(np.isfinite(p).sum())} heads the "
-        f"difference is larger than with permuted labels ({int((passed > 0).sum())} positive and "
-        f"{int((passed < 0).sum())} negative; family-wise p of at most {LEVEL} over all heads{without})."
+        f". With permuted labels, the mean absolute difference of this head is {number(permuted, 2)}; for each "
+        "permutation, the direction is computed again from the permuted labels. The direction and the projections "
+        f"come from the same prompts; this alone can change the differences. In {int((p <= LEVEL).sum())} of "
+        f"{int(np.isfinite(p).sum())} heads the difference is larger than with permuted labels "
+        f"({int((passed > 0).sum())} positive and {int((passed < 0).sum())} negative; family-wise p of at most {LEVEL} "
+        f"over all {p.size} heads{without}). If two sets differ at all, many heads can be expected to differ: they "
+        "read and write the same stream."
     )
 
 

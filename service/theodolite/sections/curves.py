@@ -29,6 +29,7 @@ from theodolite.sections.parts import (
     others_text,
     percent,
     point_text,
+    quoted,
     same_token_notes,
 )
 from theodolite.sections.twin import twin_cosine_facts
@@ -78,7 +79,7 @@ def _section(
     unscaled = partial(contrast_figure, curves, view, published, twin)
     on_sphere = partial(contrast_figure, curves, replace(view, on_sphere=True), twin=twin)
     return Section(
-        f"Curves of {contrast}: {labels[view.positive]} against {labels[view.negative]}, position {position}, "
+        f"Curves of {quoted(contrast)}: {labels[view.positive]} against {labels[view.negative]}, position {position}, "
         f"{prompts}",
         [
             *_facts(curves, twin, view, prompts, labels),
@@ -113,7 +114,8 @@ def _finding(run: Run, values: xr.Dataset, view: ContrastView, prompts: str, lab
         f"The debiased cosine between the mean activations of {labels[view.positive]} and {labels[view.negative]} is "
         f"smallest at {layer_of(debiased, smallest)}{_last_depth(debiased, smallest)}: "
         f"{point_text(values, _COSINE, smallest, '.4f', band=True)} ({prompts}; equal directions give 1)."
-        f"{common}{' The curves end before the output of the last block.' if leaves_out_end(values) else ''}"
+        f"{others_text(values, _COSINE, smallest)}{common}"
+        f"{' The curves end before the output of the last block.' if leaves_out_end(values) else ''}"
     )
 
 

@@ -8,7 +8,7 @@ import xarray as xr
 
 from theodolite.figures.curves import shown_sites
 from theodolite.figures.gram import blocks_figure, shape_figure
-from theodolite.figures.maps import layer_map
+from theodolite.figures.maps import layer_map, scale_limits
 from theodolite.query.first_tokens import set_labels
 from theodolite.sections.parts import (
     LARGEST,
@@ -52,6 +52,10 @@ CKA_NOTE = (
     "are two controls: the CKA between the input and the sum of the input and another prompt's step, and the CKA "
     "between the input and the step alone"
 )
+_ROTATED = (
+    "samples rotated at random: 10 random rotations mix the samples with each other, and keep their mean and "
+    "covariance; their TwoNN dimension is stated as mean ± standard deviation"
+)
 _SIZES = "participation ratio and TwoNN dimension depend on n, so compare sets only if their n is equal"
 
 
@@ -73,16 +77,17 @@ def sections(run: Run) -> list[Section]:
         ),
     ]
     similarity = gram["linear_cka_debiased"].sel(site=site, position=position)
-    maps = [_map(name, label, similarity.sel(set=name)) for name, label in labels.items()]
+    limits = scale_limits(*(similarity.sel(set=name).values for name in labels))
+    maps = [_map(name, label, similarity.sel(set=name), limits) for name, label in labels.items()]
     facts = list(_shape_facts(gram.sel(position=position), site, labels))
     title = f"Shape and similarity at position {position} ({prompt_counts(gram, labels)})"
     tables, notes = _mean_tables(run, gram, site, position, all_labels), token_notes(run, labels, position)
-    return [Section(title, facts, figures, maps, tables, [*notes, LARGEST, _SIZES, CKA_NOTE])]
+    return [Section(title, facts, figures, maps, tables, [*notes, LARGEST, _SIZES, _ROTATED, CKA_NOTE])]
 
 
-def _map(name: str, label: str, similarity: xr.DataArray) -> Figure:
+def _map(name: str, label: str, similarity: xr.DataArray, limits: tuple[float, float]) -> Figure:
     caption = f"debiased CKA between layers, {label}"
-    return Figure(f"gram.cka.{name}", caption, partial(layer_map, similarity, caption))
+    return Figure(f"gram.cka.{name}", caption, partial(layer_map, similarity, caption, limits=limits))
 
 
 def _shape_facts(values: xr.Dataset, site: str, labels: Mapping[str, str]) -> Iterator[str]:
@@ -130,7 +135,7 @@ def _dimension(values: xr.Dataset) -> str:
     top = int(np.nanargmax(np.where(known, measured, np.nan)))
     shares = measured[known] / gaussian[known]
     return (
-        f"{measured[top]:.1f} in layer {int(values['layer'][top])} (random rotations of the samples give "
+        f"{measured[top]:.1f} in layer {int(values['layer'][top])} (samples rotated at random give "
         f"{gaussian[top]:.1f} ± {float(values['intrinsic_dimension_gaussian_sd'][top]):.1f}; over layers, the estimate "
         f"is {shares.min():.2f} to {shares.max():.2f} times that of rotated samples, n = {int(values['n_samples'])})"
     )
@@ -159,7 +164,9 @@ def _cka(values: xr.Dataset, step: str) -> str:
     if not np.isfinite(cka).any():
         return ""
     other, alone = (f"{np.nanmedian(one):.3f}" if np.isfinite(one).any() else "unknown" for one in controls)
-    return f"{np.nanmedian(cka):.3f} (controls: input plus another prompt's step {other}; step alone {alone})"
+    known = np.isfinite(cka + controls[0])
+    smaller = f", smaller in {int((cka > controls[0]).sum())} of {known.sum()} layers" if known.any() else ""
+    return f"{np.nanmedian(cka):.3f} (controls: input plus another prompt's step {other}{smaller}; step alone {alone})"
 
 
 def _orthant_facts(values: xr.Dataset) -> Iterator[str]:
@@ -174,12 +181,12 @@ def _orthant_facts(values: xr.Dataset) -> Iterator[str]:
         equal = active**2 + (1 - active) ** 2
         yield (
             "A hidden unit of an MLP is active if its activation function gets a positive input. Share of active "
-            f"units, mean over all prompts that are not quarantined: {percent(active.min(), 0)} to "
+            f"units, mean over all prompts that are not left out: {percent(active.min(), 0)} to "
             f"{percent(active.max(), 0)} over layers and sets. Two prompts of a set agree in "
             f"{percent(overlap.min(), 0)} to {percent(overlap.max(), 0)} of the hidden units on whether a unit is "
-            "active. If all units of a layer were active equally often, two prompts would agree in "
-            f"{percent(equal.min(), 0)} to {percent(equal.max(), 0)}; units that are active more often than others "
-            "make the agreement larger, even if the prompts have nothing in common."
+            "active. If all units of a layer were active equally often, and two prompts had nothing in common, they "
+            f"would agree in {percent(equal.min(), 0)} to {percent(equal.max(), 0)}; units that are active more often "
+            "than others make the agreement larger, even if the prompts have nothing in common."
         )
 
 

@@ -14,7 +14,18 @@ from theodolite.query.directions import unreliable_layers
 from theodolite.query.first_tokens import set_labels
 from theodolite.query.heads import head_name
 from theodolite.sections.heads_composition import composition_sections
-from theodolite.sections.parts import CHANCE, MISSING, Figure, Section, Table, last_position, listed, percent, texts_of
+from theodolite.sections.parts import (
+    CHANCE,
+    MISSING,
+    Figure,
+    Section,
+    Table,
+    last_position,
+    listed,
+    percent,
+    quoted,
+    texts_of,
+)
 from theodolite.store.result_reader import read_group
 from theodolite.store.runs import Run
 
@@ -23,8 +34,9 @@ _TESTS = 8  # four sides, for larger and for smaller alignments
 _ALIGNMENT_NOTES = (
     "each side of the heads is tested by itself, for larger and for smaller alignments; p is not corrected for these "
     "eight tests. With Bonferroni's correction, only a p of at most 0.05/8 ≈ 0.006 is significant",
-    "permuted labels give directions with a large variance over prompts, which many heads read and write. So their "
-    "alignments are large, and a smaller alignment does not mean that the head avoids the contrast's direction",
+    "permuted labels mostly give directions with a large variance over prompts, not random directions. Their mean "
+    "alignment can be larger or smaller than that of random directions. So a smaller alignment alone does not show "
+    "that the head avoids the contrast's direction",
     "heads that share W_K or W_V have alignments that depend on each other",
 )
 
@@ -83,11 +95,11 @@ def _maps(heads: xr.Dataset, directions: xr.Dataset | None) -> Iterator[Figure]:
     aligned = [(one, *rest) for one in heads["contrast"].values.tolist() for rest in _alignments(heads, one)]
     for contrast, side, values in aligned:
         pale = np.isin(values["layer"], _unreliable(directions, contrast, side)).tolist()
-        caption = f"{_SIDES[side]}: alignment with {contrast}"
+        caption = f"{_SIDES[side]}: alignment with {quoted(contrast)}"
         yield _map(f"{side}.{contrast}", caption, values, side[:2], pale=pale)
         z = heads["alignment_z"].sel(contrast=contrast, side=side)
         if np.isfinite(z).any():
-            caption = f"{_SIDES[side]}: z of the alignment with {contrast}"
+            caption = f"{_SIDES[side]}: z of the alignment with {quoted(contrast)}"
             yield _map(f"{side}.{contrast}.z", caption, z, side[:2], pale=pale, signed=True)
     if np.isfinite(heads["copying_score"]).any():
         yield _map("vo.copying_score", "VO: copying score", heads["copying_score"], "vo", signed=True)
@@ -131,9 +143,11 @@ def _copying_facts(heads: xr.Dataset) -> Iterator[str]:
     relative = "relative to the mean logit" if is_centred else "with constants that the softmax ignores"
     yield (
         "The copying score is Σλ/Σ|λ| over the eigenvalues λ of the map from token embeddings through the head to "
-        f"logits, without norms. It is above 0.9 in {int((copying > 0.9).sum())} of {copying.size} heads: on the "
-        f"whole, tokens raise their own logits ({relative}). It is below -0.9 in "
-        f"{_counted_heads(int((copying < -0.9).sum()))}: on the whole, tokens lower them.{_random_scores(heads)}"
+        f"logits, without norms. It is above 0.9 in {int((copying > 0.9).sum())} of {copying.size} heads: in this "
+        f"map, tokens on the whole raise their own logits ({relative}). It is below -0.9 in "
+        f"{_counted_heads(int((copying < -0.9).sum()))}: in this map, tokens on the whole lower them."
+        f"{_random_scores(heads)} The model also applies norms with their scales γ, and weighs tokens by attention; "
+        "with these, the score can differ."
     )
     if is_centred:
         changed = int((np.sign(copying) != np.sign(uncentred)).where(np.isfinite(copying), False).sum())
@@ -185,15 +199,15 @@ def _alignment_facts(heads: xr.Dataset, directions: xr.Dataset | None) -> Iterat
             left_out += [_left_out(count, side, why) for why, count in counts.items() if count]
         if texts:
             yield (
-                f"Number of heads whose alignment with the direction of the contrast {contrast} differs from that "
-                f"with permuted labels{_position(heads)}, at offset 0 (family-wise p of at most {LEVEL} over the heads "
-                "of a side; larger and smaller alignments are tested separately"
-                f"{_prompts(heads, contrast)}): {listed(texts)}."
+                f"Heads whose alignment with the direction of {quoted(contrast)} is larger or smaller than with "
+                f"permuted labels{_position(heads)}, at offset 0 (family-wise p of at most {LEVEL} over the heads of a "
+                f"side; larger and smaller alignments are tested separately{_prompts(heads, contrast)}): "
+                f"{listed(texts)}."
             )
         if left_out:
             yield (
-                f"Alignments with {contrast} that are left out: {', '.join(left_out)}. A direction is unreliable if "
-                f"its reliability is below {RELIABLE}."
+                f"Alignments with {quoted(contrast)} that are left out: {', '.join(left_out)}. A direction is "
+                f"unreliable if its reliability is below {RELIABLE}."
             )
 
 
@@ -216,18 +230,18 @@ def _alignment(tests: xr.Dataset) -> str:
         largest = f"{head_name(layer, head)}: {float(values.sel(layer=layer, head=head)):.2f}"
         return f"is not tested (largest of {measured} heads {largest})"
     smaller = tests.get("alignment_p_low_family", tests["alignment_z"] * np.nan)  # NaN in older versions
-    below = f" and smaller in {_passing(smaller)}" if np.isfinite(smaller).any() else ""
-    return f"larger in {_passing(tests['alignment_p_family'])}{below} of {measured}"
+    below = f", {_passing(smaller, 'smaller')}" if np.isfinite(smaller).any() else ""
+    return f"{_passing(tests['alignment_p_family'], 'larger')}{below}, of {measured}"
 
 
-def _passing(p: xr.DataArray) -> str:
-    """Return the number of heads that pass a test, their layers if these are few, and how many pass eight tests."""
+def _passing(p: xr.DataArray, what: str) -> str:
+    """Return the number of heads that pass a test; their layers if these are few, and how many pass eight tests."""
     layers = p["layer"].values[(p <= LEVEL).any("head").values].tolist()
     many, strict = (np.count_nonzero(p <= level) for level in (LEVEL, LEVEL / _TESTS))
     if not many:
-        return "0"
+        return f"0 {what}"
     where = f"layer{'s' if len(layers) > 1 else ''} {', '.join(map(str, layers))}; " * (len(layers) <= _LISTED_LAYERS)
-    return f"{many} ({where}{strict} with Bonferroni's correction)"
+    return f"{many} {what} ({where}{strict} with Bonferroni's correction)"
 
 
 def _alignment_tables(heads: xr.Dataset, directions: xr.Dataset | None) -> Iterator[Table]:
@@ -240,9 +254,9 @@ def _alignment_tables(heads: xr.Dataset, directions: xr.Dataset | None) -> Itera
                 rows += [_row(_SIDES[side], tests, largest) for largest in (True, False)]
         if rows:
             caption = (
-                f"Alignment with {contrast}, and alignment with permuted labels (mean ± standard deviation): the heads "
-                "with the largest and the smallest z of each side; p is over all heads of the side; the p of a "
-                "smallest z tests for values below those of permuted labels"
+                f"Alignment with {quoted(contrast)}, and alignment with permuted labels (mean ± standard deviation): "
+                "the heads with the largest and the smallest z of each side; p is over all heads of the side; the p of "
+                "a smallest z tests for values below those of permuted labels"
             )
             yield Table(caption, ["side", "z", "head", "alignment", "permuted labels", "p"], rows)
 

@@ -23,10 +23,10 @@ BRACKETS = "numbers in square brackets are 95 % intervals"
 """Note of sections whose sentences have intervals."""
 
 BAND = (
-    "three kinds of intervals of activations are simultaneous: those of smallest and largest values, of accuracy, and "
-    "of the share of pairs in the right order. With a probability of about 95 %, the simultaneous intervals of one "
-    "statistic contain its true values at all depths. Every other interval, and every band in a figure, is for one "
-    "depth"
+    "for statistics of activations, three kinds of intervals are simultaneous: those of smallest and largest values, "
+    "of accuracy, and of the share of pairs in the right order. With a probability of about 95 %, the simultaneous "
+    "intervals of one statistic contain its true values at all depths. Every other interval, and every band in a "
+    "figure, is for one depth"
 )
 """Note of sections that state an extreme over depths with its interval."""
 
@@ -110,6 +110,11 @@ def listed(texts: Mapping[str, str]) -> str:
     return "; ".join(f"{label} {text}" for label, text in texts.items())
 
 
+def quoted(contrast: str) -> str:
+    """Return the name of a contrast as sentences write it: `the contrast “refusal”`."""
+    return f"the contrast “{contrast}”"
+
+
 def last_position(group: xr.Dataset) -> int:
     """Return the position that sections describe: the last measured one."""
     return int(group["position"].values[-1])
@@ -151,8 +156,8 @@ def token_notes(run: Run, labels: Mapping[str, str], position: int) -> list[str]
     )
     if len(shared) > 1:
         note += (
-            f". The shared tokens can also make the statistics of {' and '.join(shared)} agree, so these sets do not "
-            "confirm each other"
+            f". The shared tokens can also make the statistics of {' and '.join(shared)} agree, so equal results of "
+            "these sets are not independent findings"
         )
     return [note]
 

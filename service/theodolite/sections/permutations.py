@@ -1,6 +1,6 @@
 """Sentences about a contrast's statistics against permuted labels, for the section of the group `separation`."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from statistics import NormalDist
 
 import numpy as np
@@ -74,8 +74,13 @@ def _row(tests: xr.Dataset, statistic: str) -> list[str]:
     return [_NAMES[statistic], _passed(tests, statistic), f"{z:.1f}", where, f"{mean + z * sd:.3g}", null, f"{p:.2g}"]
 
 
-def control_facts(tests: xr.Dataset) -> Iterator[str]:
-    """Yield sentences about the AUROC on the sphere and of the norm alone, of one contrast, (site, layer)."""
+def control_facts(tests: xr.Dataset, labels: Mapping[str, str]) -> Iterator[str]:
+    """Yield sentences about the AUROC on the sphere and of the norm alone, of one contrast, (site, layer).
+
+    Args:
+        tests: the permutation tests of the contrast, and its variable `length_difference`.
+        labels: the label of the set on each side.
+    """
     names = {
         "on_sphere_auroc": "Scaled to the same norm, so that only directions differ, the activations separate the sets "
         "better than chance",
@@ -90,11 +95,21 @@ def control_facts(tests: xr.Dataset) -> Iterator[str]:
         where = layer_text(depth(Site(str(best["site"].values)), int(best["layer"])))
         value, low, high = (float(best[f"{name}{end}"]) for end in ("", "_band_low", "_band_high"))
         p = places[f"{name}_p_family"].values
+        shorter = _shorter(places.isel(point=p <= LEVEL), labels) if name == "norm_auroc" else ""
         yield (
             f"{text} at {(p <= LEVEL).sum()} of {np.isfinite(p).sum()} depths (family-wise p of at most {LEVEL}). The "
             f"largest AUROC{folded.get(name, '')} is {value:.3f} [{low:.3f}, {high:.3f}], at {where} "
-            f"({null_text(best, name)})."
+            f"({null_text(best, name)}).{shorter}"
         )
+
+
+def _shorter(places: xr.Dataset, labels: Mapping[str, str]) -> str:
+    """Return at how many of some depths the positive set has the smaller mean length; empty without depths."""
+    difference = places["length_difference"].values
+    if not len(difference):
+        return ""
+    many = int((difference < 0).sum())
+    return f" At {many} of these {len(difference)} depths, {labels['positive']} has the smaller mean length."
 
 
 def token_facts(tests: xr.Dataset) -> Iterator[str]:
@@ -137,9 +152,9 @@ def cosine_facts(directions: xr.Dataset, tests: xr.Dataset) -> Iterator[str]:
         permuted = np.diagonal(tests["direction_cosine_null_mean"].sel(site=site), offset=1)
         if np.isfinite(cosines + permuted).any():
             spread = np.diagonal(tests["direction_cosine_null_sd"].sel(site=site), offset=1)
-            excess = f"median of the differences {number(np.nanmedian(cosines - permuted), 2)}"
-            text = f"permuted labels give {np.nanmedian(permuted):.2f}, {excess}{_distinct(cosines - permuted, spread)}"
-            texts[site] = f"{np.nanmedian(cosines):.2f} ({text})"
+            excess = f"median of the pairs' differences {number(np.nanmedian(cosines - permuted), 2)}"
+            text = f"with permuted labels {np.nanmedian(permuted):.2f}, {excess}"
+            texts[site] = f"{np.nanmedian(cosines):.2f} ({text}{_distinct(cosines - permuted, spread)})"
     if texts:
         yield (
             "Median cosine between the directions of neighbouring layers, which share most of the stream: "
@@ -155,6 +170,6 @@ def _distinct(excess: NDArray[np.float64], spread: NDArray[np.float64]) -> str:
     limit = NormalDist().inv_cdf(1 - LEVEL / len(z))
     many = int((z > limit).sum())
     return (
-        f"; {many} of {len(z)} pairs of layers have a z above {limit:.1f}, Bonferroni's limit for these pairs if z is "
-        "normal"
+        f"; in {many} of {len(z)} pairs, z is above {limit:.1f}, which is Bonferroni's limit if z has a normal "
+        "distribution"
     )

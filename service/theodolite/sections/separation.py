@@ -8,7 +8,7 @@ import xarray as xr
 
 from theodolite.figures.curves import shown_sites
 from theodolite.figures.directions import reliability_figure
-from theodolite.figures.maps import layer_map
+from theodolite.figures.maps import layer_map, scale_limits
 from theodolite.figures.separation import separation_figure
 from theodolite.groups.directions import RELIABLE
 from theodolite.groups.permutations import LEVEL
@@ -31,6 +31,7 @@ from theodolite.sections.parts import (
     others_text,
     percent,
     point_text,
+    quoted,
     same_token_notes,
 )
 from theodolite.sections.permutations import (
@@ -87,12 +88,15 @@ def _section(
         return None
     own = directions.sel({"contrast": contrast, **shown})
     null = tests.sel({"contrast": contrast, **shown}) if tests is not None else None
+    if null is not None:
+        null = null.assign(length_difference=_length_difference(run, contrast).sel(shown))
     tested = null if null is not None and np.isfinite(null["auroc_z"]).any() else None
-    sides = _sides(run, contrast, counts, position)
+    labels = _side_labels(run, contrast, position)
+    sides = " and ".join(f"{n} {label}" for n, label in zip(counts, labels.values(), strict=True)) + " prompts"
     return Section(
-        f"Separation of {contrast} at position {position}: {sides} in five folds",
+        f"Separation of {quoted(contrast)} at position {position}: {sides} in five folds",
         [
-            *_facts(values, counts, tested),
+            *_facts(values, counts, tested, labels),
             *(twin_separation_facts(values, twin["separation"].sel(shown)) if "separation" in twin else ()),
             *_reliability_facts(own),
             *(cosine_facts(own, null) if null is not None else ()),
@@ -110,7 +114,7 @@ def _section(
                 partial(reliability_figure, directions, contrast, position, sites),
             ),
         ],
-        [_map(directions, tests, contrast, site) for site in sites],
+        [_map(directions, tests, contrast, site, _limits(own)) for site in sites],
         permutation_tables(null) if null is not None else [],
         notes=[
             *(BRACKETS, BAND, _NEAR_CHANCE),
@@ -121,10 +125,17 @@ def _section(
     )
 
 
-def _sides(run: Run, contrast: str, counts: Sequence[int], position: int) -> str:
-    """Return the number of prompts of both sets, such as `256 harmful and 256 harmless prompts`."""
+def _length_difference(run: Run, contrast: str) -> xr.DataArray:
+    """Return the mean norm of the positive set minus that of the negative set, (position, site, layer)."""
+    norms, sides = read_group(run, "moments")["norm_mean"], read_group(run, "separation").attrs["contrasts"][contrast]
+    positive, negative = (norms.sel(set=sides[side], drop=True) for side in SIDES)
+    return positive - negative
+
+
+def _side_labels(run: Run, contrast: str, position: int) -> dict[str, str]:
+    """Return the label of the set on each side of a contrast."""
     sides, labels = read_group(run, "separation").attrs["contrasts"][contrast], set_labels(run, position)
-    return " and ".join(f"{n} {labels[sides[side]]}" for n, side in zip(counts, SIDES, strict=True)) + " prompts"
+    return {side: labels[sides[side]] for side in SIDES}
 
 
 def _same_token_notes(run: Run, contrast: str, position: int) -> list[str]:
@@ -132,14 +143,23 @@ def _same_token_notes(run: Run, contrast: str, position: int) -> list[str]:
     return same_token_notes(run, [sides[side] for side in SIDES], set_labels(run, position), position)
 
 
-def _map(directions: xr.Dataset, tests: xr.Dataset | None, contrast: str, site: str) -> Figure:
+def _limits(directions: xr.Dataset) -> tuple[float, float]:
+    """Return the scale of the maps of one contrast's cosines, which is the same for all sites."""
+    return scale_limits(*directions["direction_cosine"].transpose("site", ...).values)
+
+
+def _map(
+    directions: xr.Dataset, tests: xr.Dataset | None, contrast: str, site: str, limits: tuple[float, float]
+) -> Figure:
     caption = f"cosine between directions, {site}"
     at = {"contrast": contrast, "site": site, "position": last_position(directions)}
     cosines = directions["direction_cosine"].sel(at)
     chance = tests["direction_cosine_null_mean"].sel(at) if tests is not None else None
     pale = is_unreliable(directions, contrast, site).tolist()
     return Figure(
-        f"separation.{contrast}.{site}", caption, partial(layer_map, cosines, caption, chance=chance, pale=pale)
+        f"separation.{contrast}.{site}",
+        caption,
+        partial(layer_map, cosines, caption, limits=limits, chance=chance, pale=pale),
     )
 
 
@@ -163,7 +183,7 @@ def _reliability_facts(directions: xr.Dataset) -> Iterator[str]:
     yield sentence
 
 
-def _facts(values: xr.Dataset, counts: list[int], tests: xr.Dataset | None) -> Iterator[str]:
+def _facts(values: xr.Dataset, counts: list[int], tests: xr.Dataset | None, labels: Mapping[str, str]) -> Iterator[str]:
     auroc, low = along_depth(values["auroc"]), along_depth(values[separating(values)])
     if not np.isfinite(auroc).any():
         few = min(counts) < 2
@@ -194,7 +214,7 @@ def _facts(values: xr.Dataset, counts: list[int], tests: xr.Dataset | None) -> I
     )
     if tests is not None:
         yield from permutation_facts(tests)
-        yield from control_facts(tests)
+        yield from control_facts(tests, labels)
         yield from token_facts(tests)
     elif float(low[best]) <= 0.5:
         yield "The interval of the largest AUROC contains 0.5, so chance can explain it."
@@ -229,11 +249,11 @@ def _finding(values: xr.Dataset, sides: str, tests: xr.Dataset | None) -> str:
         f"The activations of {sides} {'separate better' if separate else 'do not separate better'} than chance: the "
         f"largest AUROC of held-out prompts, over {int(np.isfinite(auroc).sum())} depths{_before_end(values)}, is "
         f"{point_text(values, 'auroc', best, '.3f', band=True)}, at {layer_of(auroc, best)} "
-        f"({_auroc_by_chance(tests, best)})."
+        f"({_auroc_by_chance(tests, best)}).{others_text(values, 'auroc', best)}"
     )
     if has_values(values, "paired_accuracy"):
         ordered = point_text(values, "paired_accuracy", best, ".1f", 100, band=True)
-        text += f" There, {ordered} % of the held-out pairs are in the right order."
+        text += f" At this depth, {ordered} % of the held-out pairs are in the right order."
     if tests is not None and has_values(tests, "tokens_auroc"):
         text += f" {token_finding(tests)}"
     return text

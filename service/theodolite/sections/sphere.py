@@ -112,15 +112,15 @@ def _length_share(values: xr.Dataset) -> str:
     share = values["length_variance_share"].dropna("norm")
     if not share.size:
         return ""
-    text = f"median {percent(share.median(), 1)}, at most {percent(share.max(), 1)}"
+    text = f"median {percent(share.median(), 1)}, largest {percent(share.max(), 1)}"
     gaussian = share * (values["relative_spread_gaussian_fitted"] / values["relative_spread"]) ** 2
     top = str(share["norm"].values[int(share.values.argmax())])
     if not np.isfinite(gaussian.sel(norm=top)):
         return text
     median, there = percent(gaussian.median(), 1), percent(gaussian.sel(norm=top), 1)
     return (
-        f"{text}, at “{top}” (a Gaussian with the mean and covariance of {_fitted(values)} gives about {median} as the "
-        f"median, and {there} at “{top}”)"
+        f"{text}, at “{top}” (a Gaussian with the mean and covariance of {_fitted(values)}: median about {median}, and "
+        f"{there} at “{top}”)"
     )
 
 

@@ -10,7 +10,7 @@ from theodolite.figures.travel_variance import budget_figure
 from theodolite.query.first_tokens import set_labels
 from theodolite.sections.parts import Figure, Section, colours_of, labelled, last_position, prompt_counts, token_notes
 from theodolite.sections.travel_growth import growth_facts, growth_notes, growth_table
-from theodolite.sections.travel_steps import STEP_NOTES, step_facts
+from theodolite.sections.travel_steps import STEP_NOTES, step_facts, step_tables
 from theodolite.sections.travel_variance import variance_facts, variance_finding, variance_table
 from theodolite.store.result_reader import read_finished_table, read_group
 from theodolite.store.runs import Run
@@ -54,7 +54,7 @@ def sections(run: Run) -> list[Section]:
     title = f"Travel and growth at position {position} ({prompt_counts(travel, labels)})"
     parts = variance_table(travel.sel(position=position), labels)
     notes = [*token_notes(run, labels, position), *_NOTES, *STEP_NOTES, *growth_notes(growth)]
-    tables = [parts] if parts else []
+    tables = [*step_tables(travel.sel(position=position), labels), *([parts] if parts else [])]
     tables += [growth_table(growth, labels, position)] if "verdict" in growth else []
     finding = variance_finding(travel.sel(position=position), labels)
     return [Section(title, facts, figures, tables=tables, notes=notes, finding=finding)]

@@ -59,7 +59,8 @@ def growth_notes(growth: pd.DataFrame) -> list[str]:
         f"least {_LEAST_FACTOR:.0f}. Each site needs at least {VERDICT_POINTS} depths",
         "no law is chosen if, at one of the sites, the AIC of the product of both laws is at least "
         f"{PRODUCT_MARGIN:g} lower than that of the better law: then the product describes the curve better",
-        "an origin marked “limit” is at an end of its allowed range, so the exponent depends on this range",
+        "the origin of a power law is the depth, in blocks, at which the law is 0. An origin marked “limit” is at an "
+        "end of its allowed range; then the exponent depends on this range",
     ]
 
 

@@ -1,4 +1,4 @@
-"""Sentences about the steps through the blocks: path lengths and arcs, cosines, and what all prompts share."""
+"""Sentences and tables about the steps through the blocks: path lengths and arcs, cosines, the mean step."""
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -7,13 +7,15 @@ import numpy as np
 import xarray as xr
 
 from theodolite.groups.permutations import LEVEL
-from theodolite.sections.parts import listed, number, percent
+from theodolite.sections.parts import MISSING, Table, listed, number, percent
 
 _PATHS = {
     "path_ratio": "Path length divided by displacement (a straight line gives 1)",
     "arc_ratio": "Sum over blocks of the angle between input and output, divided by the angle between the first input "
-    "and the last output (a path along at most half of a great circle, without turning back, gives 1)",
+    "and the last output (1 means that the path follows one great circle, never turns back, and is at most half of "
+    "it)",
 }
+_RATIOS = {"path_ratio": "path length / displacement", "arc_ratio": "sum of angles / angle from first to last"}
 _COSINES = {
     "step_cosine_next": ("the steps of successive blocks", "pairs"),
     "step_cosine_stream": ("a block's step and its input", "blocks"),
@@ -30,7 +32,8 @@ STEP_NOTES = (
     "for a centred cosine, the mean over the prompts of the set is subtracted from each vector; dot products and "
     "squared norms are summed over prompts before the division",
     f"a centred cosine is significant if its two-sided family-wise p over all blocks is at most {LEVEL}. The null "
-    "permutes the prompts of one of the two vectors. With many prompts, small cosines are significant too",
+    "permutes the prompts of one of the two vectors. p is not corrected for the four kinds of cosine and the sets. "
+    "With many prompts, small cosines are significant too",
 )
 
 
@@ -42,73 +45,111 @@ def step_facts(travel: xr.Dataset, labels: Mapping[str, str]) -> Iterator[str]:
         return listed({label: text for label, text in texts.items() if text})
 
     for name, subject in _PATHS.items():
-        if texts := of_sets(partial(_path, name)):
-            yield f"{subject}, mean ± standard deviation over prompts: {texts}."
+        if texts := of_sets(partial(_path, name, "")):
+            before = of_sets(partial(_path, name, "_before_last"))
+            yield f"{subject}, mean over prompts: {texts}.{f' Without the last block: {before}.' if before else ''}"
     for name, (pair, places) in _COSINES.items():
         if texts := of_sets(partial(_cosine, name, places)):
-            yield f"Centred cosine between {pair}: {texts}."
+            yield f"Centred cosine between {pair}, mean over {places}: {texts}."
     if texts := of_sets(_common_share):
         yield (
             "Share of a block's step that all prompts of a set have in common (squared length of the mean step divided "
-            f"by the mean squared length, without the bias of noise): {texts}."
+            f"by the mean squared length, without the bias of noise), median over blocks: {texts}."
         )
 
 
-def _path(name: str, values: xr.Dataset) -> str:
+def step_tables(travel: xr.Dataset, labels: Mapping[str, str]) -> Iterator[Table]:
+    """Yield tables of the paths and of the cosines of all sets, at one position; none without rows."""
+    by_set = {label: travel.sel(set=name) for name, label in labels.items()}
+    if rows := [
+        _path_row(name, label, values) for name in _PATHS for label, values in by_set.items() if _has(values, name)
+    ]:
+        caption = (
+            "Paths: mean ± standard deviation of each ratio over prompts, and its value for steps or arcs at right "
+            "angles. Longest step: the block with the largest part of the sum of the steps' squared lengths"
+        )
+        columns = ["ratio", "set", "n", "all blocks", "at right angles", "without the last block", "at right angles"]
+        yield Table(caption, [*columns, "longest step"], rows)
+    if rows := [
+        _cosine_row(name, pair, label, values)
+        for name, (pair, _) in _COSINES.items()
+        for label, values in by_set.items()
+        if np.isfinite(values[f"{name}_centred"]).any()
+    ]:
+        caption = (
+            "Centred cosines over blocks or pairs of blocks: mean, smallest and largest; number of cosines that are "
+            "significantly below and above 0; mean and last value without centring"
+        )
+        columns = ["cosine between", "set", "n", "n of the tests", "mean", "smallest", "largest", "below 0", "above 0"]
+        yield Table(caption, [*columns, "of", "mean without centring", "last without centring"], rows)
+
+
+def _has(values: xr.Dataset, name: str) -> bool:
+    """Return whether a set has a ratio; a single prompt has no spread, and is left out."""
+    return bool(np.isfinite(values[f"{name}_std"]))
+
+
+def _path(name: str, end: str, values: xr.Dataset) -> str:
     """Return a ratio of a set's paths beside that of steps at right angles; empty if it is not known."""
-    mean, std = (float(values[one]) for one in (name, f"{name}_std"))
-    if not np.isfinite(std):
+    mean, null = float(values[f"{name}{end}"]), float(values[f"{name}{end}_at_right_angles"])
+    if not (_has(values, name) and np.isfinite(mean)) or (end and not np.isfinite(null)):
         return ""
     what = "arcs" if name == "arc_ratio" else "steps"
-    parts = [f"{what} at right angles give {null:.2f}"] if np.isfinite(null := _at_right_angles(name, values)) else []
-    before, its_null = values[f"{name}_before_last"], _at_right_angles(f"{name}_before_last", values)
-    if np.isfinite(before) and np.isfinite(its_null):
-        parts.append(
-            f"without the last block, the measured ratio is {before:.2f} and {what} at right angles give {its_null:.2f}"
-        )
-    if name == "path_ratio" and (longest := _longest(values)):
-        parts.append(longest)
-    parts.append(f"n = {int(values['n_samples'])}")
-    return f"{mean:.2f} ± {std:.2f} ({'; '.join(parts)})"
+    return f"{mean:.2f}" + (f" ({what} at right angles give {null:.2f})" if np.isfinite(null) else "")
 
 
-def _at_right_angles(name: str, values: xr.Dataset) -> float:
-    return float(values[f"{name}_at_right_angles"])
+def _path_row(name: str, label: str, values: xr.Dataset) -> list[str]:
+    mean, std = (float(values[one]) for one in (name, f"{name}_std"))
+    others = (f"{name}_at_right_angles", f"{name}_before_last", f"{name}_before_last_at_right_angles")
+    longest = _longest(values) if name == "path_ratio" else MISSING
+    numbers = [f"{mean:.2f} ± {std:.2f}", *(_cell(values[other]) for other in others)]
+    return [_RATIOS[name], label, str(int(values["n_samples"])), *numbers, longest]
 
 
 def _longest(values: xr.Dataset) -> str:
-    """Return the share of the longest step in the sum of the steps' squared lengths; empty if unknown."""
+    """Return the longest step's share in the sum of the steps' squared lengths, such as `block 29: 84 %`."""
     n = max(int(values["n_samples"]), 1)
     squares = values["step_norm_block"] ** 2 + values["step_norm_block_std"] ** 2 * (n - 1) / n
     if not np.isfinite(squares).all():
-        return ""
+        return MISSING
     top = int(squares.values.argmax())
-    share = percent(squares[top] / squares.sum(), 0)
-    return f"block {int(squares['layer'][top])} has {share} of the sum of the steps' squared lengths"
+    return f"block {int(squares['layer'][top])}: {percent(squares[top] / squares.sum(), 0)}"
 
 
 def _cosine(name: str, places: str, values: xr.Dataset) -> str:
-    """Return a set's mean cosine over blocks, its test, and the cosine of the vectors themselves; empty if unknown."""
-    cosine, p = values[f"{name}_centred"].dropna("layer"), values[f"{name}_centred_p_family"]
+    """Return a set's mean cosine over blocks, and its tests; empty if it is not known."""
+    cosine, counts = values[f"{name}_centred"].dropna("layer"), _significant(name, values)
     if not cosine.size:
         return ""
-    parts, is_tested = [], bool(np.isfinite(p).any())
-    if is_tested:
-        found = cosine.where(p <= LEVEL)
-        parts.append(
-            f"significantly below 0 in {int((found < 0).sum())} and above 0 in {int((found > 0).sum())} of "
-            f"{cosine.size} {places}"
-        )
-    if name in values:
-        raw = values[name].sel(layer=cosine["layer"])
-        last = places.removesuffix("s")
-        parts.append(
-            f"without centring, the mean is {number(raw.mean(), 2)}, and the last {last} has {number(raw[-1], 2)}"
-        )
-    n, n_tested = int(values["n_samples"]), int(values["n_tested"])
-    parts.append(f"n = {n}, of which {n_tested} for the tests" if is_tested and n_tested != n else f"n = {n}")
-    mean, low, high = (number(value, 2) for value in (cosine.mean(), cosine.min(), cosine.max()))
-    return f"mean {mean}, from {low} to {high} ({'; '.join(parts)})"
+    tested = (
+        f" (significantly below 0 in {counts[0]} and above 0 in {counts[1]} of {cosine.size} {places})"
+        if counts
+        else ""
+    )
+    return f"{number(cosine.mean(), 2)}{tested}"
+
+
+def _cosine_row(name: str, pair: str, label: str, values: xr.Dataset) -> list[str]:
+    cosine, counts = values[f"{name}_centred"].dropna("layer"), _significant(name, values)
+    raw = values[name].sel(layer=cosine["layer"]) if name in values else None
+    ends = [_cell(cosine.mean()), _cell(cosine.min()), _cell(cosine.max())]
+    tested = [str(count) for count in counts] if counts else [MISSING, MISSING]
+    plain = [MISSING, MISSING] if raw is None else [_cell(raw.mean()), _cell(raw[-1])]
+    n_tested = str(int(values["n_tested"])) if counts else MISSING
+    return [pair, label, str(int(values["n_samples"])), n_tested, *ends, *tested, str(cosine.size), *plain]
+
+
+def _significant(name: str, values: xr.Dataset) -> tuple[int, int] | None:
+    """Return how many centred cosines are significantly below and above 0; None if they are not tested."""
+    cosine, p = values[f"{name}_centred"], values[f"{name}_centred_p_family"]
+    if not np.isfinite(p).any():
+        return None
+    found = cosine.where(p <= LEVEL)
+    return int((found < 0).sum()), int((found > 0).sum())
+
+
+def _cell(value: xr.DataArray) -> str:
+    return number(value, 2) if np.isfinite(value) else MISSING
 
 
 def _common_share(values: xr.Dataset) -> str:
@@ -116,4 +157,4 @@ def _common_share(values: xr.Dataset) -> str:
     if not shares.size:
         return ""
     low, high, median = (percent(share, 0) for share in (shares.min(), shares.max(), shares.median()))
-    return f"{low} to {high} over {shares.size} blocks, median {median} (n = {int(values['n_samples'])})"
+    return f"{median} ({low} to {high} over {shares.size} blocks)"

@@ -12,50 +12,53 @@ _BRANCHES = {"attn": "attention", "mlp": "the MLP"}
 
 
 def variance_facts(travel: xr.Dataset, labels: Mapping[str, str]) -> Iterator[str]:
-    """Yield a sentence about all sets, at one position: where the growth of their variance comes from."""
-    growths = {label: growth for name, label in labels.items() if (growth := _growth(travel.sel(set=name)))}
-    texts = {
-        label: f"{growth.course} ({percent(sum(growth.steps.values()), 0)} from the variance of the steps of "
-        f"{' and '.join(growth.steps)}, {_covariances(growth)}; block {growth.block} alone gives "
-        f"{percent(growth.last_block, 0)}; n = {growth.n})"
-        for label, growth in growths.items()
-    }
-    if texts:
+    """Yield sentences about all sets, at one position: the growth of their variance, and where it comes from."""
+    growths = _growths(travel, labels)
+    if growths:
+        courses = {label: f"{growth.course} (n = {growth.n})" for label, growth in growths.items()}
+        yield f"Total variance over prompts, from the first input to its maximum: {listed(courses)}."
+        shares = {
+            label: f"{_shares(growth)[0]}, and {_shares(growth)[-1]} in block {growth.block}"
+            for label, growth in growths.items()
+        }
+        steps = " and ".join(next(iter(growths.values())).steps)
         yield (
-            "Growth of the total variance over prompts up to its maximum, and the parts of this growth: "
-            f"{listed(texts)}."
+            f"Share of this growth that is variance of the steps of {steps} (the rest is twice their covariance with "
+            f"the stream), and share of the growth in the last block of this range: {listed(shares)}."
         )
 
 
 def variance_finding(travel: xr.Dataset, labels: Mapping[str, str]) -> str:
-    """Return where the variance of the first set with a known growth comes from, at one position."""
-    for name, label in labels.items():
-        if growth := _growth(travel.sel(set=name)):
-            covariances = ", and ".join(
-                f"{percent(share, 0)} is twice the covariance of the steps of {branch} with the stream"
-                for branch, share in growth.covariances.items()
-            )
-            return (
-                f"The variance over {label} prompts, summed over all features, grows {growth.course}. Of this growth, "
-                f"{percent(sum(growth.steps.values()), 0)} is variance of the steps of {' and '.join(growth.steps)}; "
-                f"{covariances}. Block {growth.block} alone gives {percent(growth.last_block, 0)} (n = {growth.n})."
-            )
-    return ""
-
-
-def _covariances(growth: "_Growth") -> str:
-    """Return the terms 2·Cov(step, stream) of all branches, which can have different signs."""
-    return " and ".join(
-        f"{percent(share, 0)} from 2·Cov(step of {name}, stream)" for name, share in growth.covariances.items()
+    """Return where the variance of the first set with a known growth comes from, and the same shares of the others."""
+    growths = _growths(travel, labels)
+    if not growths:
+        return ""
+    (label, growth), *others = growths.items()
+    covariances = ", and ".join(
+        f"{percent(share, 0)} is twice the covariance of the steps of {branch} with the stream"
+        for branch, share in growth.covariances.items()
     )
+    same = {other: f"{', '.join(_shares(of_other))} (n = {of_other.n})" for other, of_other in others}
+    return (
+        f"The variance over {label} prompts, summed over all features, grows {growth.course}. Of this growth, "
+        f"{_shares(growth)[0]} is variance of the steps of {' and '.join(growth.steps)}; {covariances}. Block "
+        f"{growth.block} alone gives {_shares(growth)[-1]} (n = {growth.n})."
+        f"{f' The same shares of the other sets, in this order: {listed(same)}.' if same else ''} Shares have no "
+        "intervals, so they show no difference between sets."
+    )
+
+
+def _shares(growth: "_Growth") -> list[str]:
+    """Return the share of the steps' variance, of each covariance, and of the last block."""
+    shares = (sum(growth.steps.values()), *growth.covariances.values(), growth.last_block)
+    return [percent(share, 0) for share in shares]
 
 
 def variance_table(travel: xr.Dataset, labels: Mapping[str, str]) -> Table | None:
     """Return the parts of the growth by branch; None if no set has parts of attention and the MLP."""
     rows = []
-    for name, label in labels.items():
-        growth = _growth(travel.sel(set=name))
-        if growth and len(growth.steps) > 1:
+    for label, growth in _growths(travel, labels).items():
+        if len(growth.steps) > 1:
             shares = (*growth.steps.values(), *growth.covariances.values(), growth.last_block)
             rows.append([label, growth.course, *(percent(share, 0) for share in shares)])
     columns = [f"{what} {name}" for what in ("variance,", "twice covariance,") for name in _BRANCHES.values()]
@@ -72,6 +75,11 @@ class _Growth(NamedTuple):
     block: int
     last_block: float
     n: int
+
+
+def _growths(travel: xr.Dataset, labels: Mapping[str, str]) -> dict[str, _Growth]:
+    """Return the growth of each set that has one, by the set's label."""
+    return {label: growth for name, label in labels.items() if (growth := _growth(travel.sel(set=name)))}
 
 
 def _growth(values: xr.Dataset) -> _Growth | None:

@@ -20,11 +20,11 @@ _WRITTEN = {
 _HOW_TO_READ = (
     "Overlap is ‖UᵀV‖²/r, with the r leading directions of two matrices as the columns of U and V: 1 if they span the "
     "same subspace, about r/d_model for random subspaces. W_O and W_down write to the residual stream; W_Q, W_K, W_V, "
-    "W_gate and W_up read it. “Norms folded” means that each matrix that reads the stream is multiplied "
-    "by the scale γ of the norm before it, and each matrix that writes to the stream by that of the norm after it, if "
-    "the model has one. The other figures use the matrices as stored. If the same features of the stream have long "
-    "rows in two matrices, their leading directions overlap. Random matrices with the same row lengths, one draw for "
-    "each matrix, show how much of the overlap this explains."
+    "W_gate and W_up read it. “Norms folded” means that each matrix that reads the stream is multiplied by the scale "
+    "γ of the norm before it, and each matrix that writes to the stream by the scale γ of the norm that follows it, "
+    "in models with such a norm. The other figures use the matrices as stored. If the same features of the stream "
+    "have long rows in two matrices, their leading directions overlap. Random matrices with the same row lengths, one "
+    "draw for each matrix, show how much of the overlap this explains."
 )
 _PAIRS = (("down", "q"), ("down", "up"))  # the writers and readers that every run shows
 
@@ -175,7 +175,8 @@ def _larger(stored: xr.DataArray, folded: xr.DataArray, nulls: Sequence[xr.DataA
     counts = [f"{int((excess > 0).sum())} of {int(np.isfinite(excess).sum())}" for excess in excesses]
     return (
         f" The mean overlap is larger than with random matrices of the same row lengths in {counts[0]} combinations as "
-        f"stored, and in {counts[1]} with norms folded."
+        f"stored, and in {counts[1]} with norms folded (not tested: there is one random draw for each matrix, and "
+        "several combinations share a matrix)."
         f"{_largest_excess(excesses[0], 'as stored')}{_largest_excess(excesses[1], 'with norms folded')}"
     )
 

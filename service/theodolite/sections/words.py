@@ -19,15 +19,15 @@ _TOKENS = 12  # tokens in a list of the longest or shortest
 _ROUNDING = 1e-12  # rounding error of a cosine in float64
 
 _HOW_TO_READ = (
-    "Angles are measured in all {} dimensions. The angle to the next token and the rank of the next token are computed "
-    "from the final norm's output for the state at each depth (logit lens). The angle is compared with the angles "
-    "between the same state and all rows of the unembedding: z is the angle minus their mean, divided by their "
-    "standard deviation. It is negative if the angle to the next token is smaller than the mean angle to all tokens. z "
-    "compares the next token with all tokens; it is not a test, and it also changes if the angles to all tokens "
-    "change. Random directions are not a suitable control: the states of a model have a common mean direction, and so "
-    "have the rows of the unembedding. The sphere shows the first three components of a principal component analysis "
-    "without centring; points that are close on this sphere can be far apart in the full space. Drag the sphere to "
-    "turn it."
+    "Angles are measured in all {} dimensions. The angle to the next token and the rank of the next token are "
+    "computed from the final norm's output for the state at each depth (logit lens). The angle is compared with the "
+    "angles between the same state and all rows of the unembedding: z is the angle minus their mean, divided by their "
+    "standard deviation. It is negative if the angle to the next token is smaller than the mean angle to all tokens. "
+    "z compares the next token with all tokens; it is not a test. Between two depths it can change only because the "
+    "angles to the other tokens change. Random directions are not a suitable control: the states of a model have a "
+    "common mean direction, and so have the rows of the unembedding. The sphere shows the first three components of a "
+    "principal component analysis without centring; points that are close on this sphere can be far apart in the full "
+    "space. Drag the sphere to turn it."
 )
 
 

@@ -24,14 +24,14 @@ _HOW_TO_READ = (
     "The heads of all layers get the embeddings of the nouns, not the states that they read in the model. The "
     "similarity of two nouns is the dot product of their embeddings after the norm that precedes attention. The score "
     "is that of one noun as query and the other one as key, at offset 0. Rotary positions have no effect at this "
-    "offset, but two nouns of a text never have offset 0. For each noun, all other nouns are ranked by similarity and "
-    "by score. The relatedness of a head is Spearman's correlation of these two rankings, as the mean over nouns: 1 if "
-    "the head orders the nouns as the embedding does, 0 if the two orders have no correlation, negative if the head "
-    "gives dissimilar nouns larger scores. “Permuted nouns” compares the scores of a noun with the similarities of "
-    "another noun, 200 times. “Random matrices” replaces W_QK by 200 random matrices with the same singular values. "
-    "The test against random matrices is the stricter one if nouns form groups, because even a random matrix gives "
-    "nouns of one group similar scores. The map has a dot on each head that passes both tests. z is the relatedness "
-    "minus the mean of the permuted nouns, over their standard deviation."
+    "offset. Two nouns of a text never have offset 0, so in a text the scores differ from these. For each noun, all "
+    "other nouns are ranked by similarity and by score. The relatedness of a head is Spearman's correlation of these "
+    "two rankings, as the mean over nouns: 1 if the head orders the nouns as the embedding does, 0 if the two orders "
+    "have no correlation, negative if the head gives dissimilar nouns larger scores. “Permuted nouns” compares the "
+    "scores of a noun with the similarities of another noun, 200 times. “Random matrices” replaces W_QK by 200 random "
+    "matrices with the same singular values. The test against random matrices is the stricter one if nouns form "
+    "groups, because even a random matrix gives nouns of one group similar scores. The map has a dot on each head "
+    "that passes both tests. z is the relatedness minus the mean of the permuted nouns, over their standard deviation."
 )
 
 
@@ -86,9 +86,10 @@ def _relatedness_facts(words: xr.Dataset, n: int) -> Iterator[str]:
     yield (
         f"Relatedness (mean rank correlation between similarity and score, n = {n} nouns): median over heads "
         f"{float(values.median()):.2f}, from {float(values.min()):.2f} to {float(values.max()):.2f} (all heads, also "
-        "those that pass no test). The mean relatedness of a head with permuted nouns ranges from "
-        f"{number(permuted.min(), 2)} to {number(permuted.max(), 2)}, because some keys have large scores for every "
-        "query. If such a key is similar to all nouns, the correlation rises; if it is not, it falls."
+        "those that pass no test). Chance does not give 0: with permuted nouns, the mean relatedness of a head is "
+        f"between {number(permuted.min(), 2)} and {number(permuted.max(), 2)}. The reason is keys with a large score "
+        "for every query: if they are similar to many nouns, the relatedness is above 0 even by chance; if they are "
+        "similar to few nouns, it is below 0."
     )
     stricter = words["relatedness_z"].clip(max=words["relatedness_random_z"])
     best = words.stack(place=("layer", "head"))
@@ -101,8 +102,8 @@ def _relatedness_facts(words: xr.Dataset, n: int) -> Iterator[str]:
     yield (
         f"In {int(passed.sum())} of {int(np.isfinite(values).sum())} heads the relatedness is larger than with "
         "permuted nouns and larger than with random matrices of the same singular values (family-wise p of at most "
-        f"{LEVEL} in both tests). For {'each of these heads' if passed.any() else 'each head'}, take the smaller of "
-        f"its z in the two tests: this number is largest for {head_name(int(best['layer']), int(best['head']))}. Its "
+        f"{LEVEL} in both tests). {'Each of these heads' if passed.any() else 'Each head'} has two z, one for each "
+        f"test. The head whose smaller z is largest is {head_name(int(best['layer']), int(best['head']))}. Its "
         f"relatedness is {float(best['relatedness']):.2f}, where {' and '.join(nulls)}."
     )
 
@@ -118,10 +119,10 @@ def _subject_facts(run: Run, words: xr.Dataset, n: int, chance: float) -> Iterat
         f"(family-wise p of at most {LEVEL}, n = {n} nouns; the stricter test, with random matrices, was not made)"
     )
     if passed.any():
-        layers = first["layer"].values[passed.any("head").values]
+        layers = int(passed.any("head").sum())
         sentence += (
-            f". Heads with a larger share than with permuted nouns are in layers {int(layers.min())} to "
-            f"{int(layers.max())}; their median share is {percent(first.where(passed).median(), 0)}"
+            f". These {int(passed.sum())} heads are in {layers} of {first.sizes['layer']} layers; their median share "
+            f"is {percent(first.where(passed).median(), 0)}"
         )
     yield (
         f"{sentence}. The largest share is {percent(best['own_first'], 0)}, of "
@@ -135,12 +136,12 @@ def _subject_facts(run: Run, words: xr.Dataset, n: int, chance: float) -> Iterat
         layer, head, others = int(top["layer"]), int(top["head"]), _keys_of_others(run)
         yield (
             f"For each noun as query, take the {int(words.attrs['tokens'])} tokens of the vocabulary with the largest "
-            "scores as keys. Share of nouns for which a spelling of the noun is among these tokens: largest "
-            f"{percent(top, 0)}, of {head_name(layer, head)}; median over heads {percent(keys.median(), 1)}. For "
-            f"comparison: in {head_name(layer, head)}, these tokens of a noun contain a spelling of a given other noun "
-            f"for {percent(others.loc[layer, head], 1)} of all pairs of nouns, and in the median head for "
-            f"{percent(others.median(), 1)}. Random keys contain a spelling for "
-            f"{percent(chance, 2)} of the nouns (n = {n} nouns; the shares are not tested)."
+            "scores as keys. Share of nouns for which a spelling of the noun (the noun as one token, in any case, "
+            f"with or without spaces) is among these tokens: largest {percent(top, 0)}, of {head_name(layer, head)}; "
+            f"median over heads {percent(keys.median(), 1)}. For comparison: these tokens of one noun contain a "
+            f"spelling of another noun for {percent(others.loc[layer, head], 1)} of all pairs of nouns "
+            f"({head_name(layer, head)}; median head {percent(others.median(), 1)}). Random keys contain a spelling "
+            f"for {percent(chance, 2)} of the nouns (n = {n} nouns; the shares are not tested)."
         )
 
 
@@ -163,22 +164,23 @@ def _offset_facts(run: Run, words: xr.Dataset, nouns: NDArray[np.int32]) -> Iter
     medians = table.groupby("offset")["share_kept"].median()
     parts = [f"{percent(share, 0)} at offset {offset}" for offset, share in medians.items()]
     tokens, n = int(words.attrs["tokens"]), int(table["n"].iloc[0])
-    shared = percent(_shared_keys(run, nouns[:n]), 0)
+    shared = percent(_shared_keys(run, nouns[:n]), 1)
     yield (
-        f"Take the {tokens} tokens with the largest scores as keys of a noun at offset 0. The share of them that is "
-        f"still among the best {tokens} at another offset, in the median head: {', '.join(parts)} (a head "
+        f"Take the {tokens} tokens with the largest scores as keys of a noun at offset 0. Of these, the "
+        f"following share also has one of the {tokens} largest scores at another offset, in the median head: "
+        f"{', '.join(parts)} (a head "
         f"without rotary positions has 100 % at every offset). Two different nouns share {shared} of these tokens at "
         f"offset 0, in the median head. The numbers of each head are means over the first {n} nouns."
     )
 
 
 def _shared_keys(run: Run, nouns: NDArray[np.int32]) -> float:
-    """Return which share of the best keys of a noun the next noun has, in the median head."""
-    keys = read_words(run, "noun_keys", [("noun_id", "in", nouns.tolist())]).sort_values(["layer", "head", "noun_id"])
+    """Return which share of the best keys of a noun another noun has too: mean over all pairs, in the median head."""
+    keys = read_words(run, "noun_keys", [("noun_id", "in", nouns.tolist())])
     n_tokens = keys.groupby(["layer", "head", "noun_id"]).size().iloc[0]
-    best = keys["token_id"].to_numpy().reshape(-1, len(nouns), n_tokens)
-    shared = [[np.isin(of_head[noun], of_head[noun - 1]).mean() for noun in range(len(nouns))] for of_head in best]
-    return float(np.median(np.mean(shared, axis=1)))
+    having = keys.groupby(["layer", "head", "token_id"]).size()  # the number of nouns with each key
+    shared = (having * (having - 1)).groupby(["layer", "head"]).sum()
+    return float(shared.median() / (len(nouns) * (len(nouns) - 1) * n_tokens))
 
 
 def _keys_and_values(run: Run, layer: int, head: int, nouns: NDArray[np.int32]) -> Table:

@@ -47,7 +47,7 @@ def finished_tables(run: Run) -> list[str]:
 
 
 def list_groups(run: Run, digests: Mapping[str, str], written: Mapping[str, str] = {}) -> None:
-    """Add finished result groups and their digests to COMPLETE, or write it with them if there is none.
+    """Add finished result groups and their digests to COMPLETE; create COMPLETE if it is missing.
 
     A checksum is that of the bytes that their writer wrote, so that no damage of the store is taken for the original.
     COMPLETE keeps the checksums of the captured objects, and those of the groups that were not written again.

@@ -126,12 +126,15 @@ def check_version(settings: Settings) -> None:
 
 
 def _interpreter(settings: Settings) -> str:
-    """Return the Python interpreter of the Ray job: this one if the cluster's head is on this machine.
+    """Return the Python interpreter of the Ray job, for the shell of the cluster's head.
 
-    On another machine it is the `python` of the node, whose path is unknown here.
+    It is this one if the head is on this machine, and else the `python` of the head. A loopback address can also be the
+    end of a tunnel to another machine, so the head looks whether it has this interpreter.
     """
     is_here = httpx.URL(str(settings.jobs_url)).host in _LOOPBACK
-    return shlex.quote(sys.executable) if is_here and importlib.util.find_spec("theodolite_jobs") else "python"
+    if not is_here or importlib.util.find_spec("theodolite_jobs") is None:
+        return "python"
+    return f'"$(command -v {shlex.quote(sys.executable)} || echo python)"'
 
 
 def _public_url(settings: Settings) -> str:

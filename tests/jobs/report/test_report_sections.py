@@ -26,7 +26,7 @@ def report_of(folder, sizes, contrasts, sites=SEQUENTIAL, **record):
 
 def test_every_section_is_there(tmp_path):
     page = report_of(tmp_path, {"bad": 12, "good": 12}, contrast("bad", "good"))
-    for title in ("Separation of refusal", "Shape and similarity", "Travel and growth"):
+    for title in ("Separation of the contrast", "Shape and similarity", "Travel and growth"):
         assert f">{title}" in page
     assert "cos(P*, N*)" in page
 

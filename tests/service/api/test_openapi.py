@@ -1,6 +1,13 @@
-"""Check the service against its OpenAPI description with requests that schemathesis generates from a fixed seed."""
+"""Check the service against its OpenAPI description, with requests that schemathesis generates from a fixed seed.
 
-from collections.abc import Sequence
+The environment variable OPENAPI_EXAMPLES sets the number of valid and of invalid requests for each operation.
+"""
+
+import asyncio
+import base64
+import json
+import os
+import re
 from typing import Any
 
 import hypothesis
@@ -15,24 +22,33 @@ from schemathesis.specs.openapi.checks import (
     response_schema_conformance,
     status_code_conformance,
 )
-from support.serving import client_of, copied
+from starlette.testclient import TestClient
+from support.serving import SPEC, bearer, client_of, copied
 
 from theodolite.api.app import create_app
 from theodolite.api.credentials import create_credential
+from theodolite.errors import StoreError
 from theodolite.settings import Settings
+from theodolite.spec import SurveySpec
 
 HOST = {"Host": "localhost"}
 PUBLIC = {"/healthz", "/readyz", "/v1/spec.schema.json"}
 KNOWN = {"run_id": "tiny-0", "contrast": "refusal", "layer": 1, "head": 0, "prompt_set": "harmful", "sample": 3}
+NAMES = {**KNOWN, "job_id": "0" * 64, "name": "growth", "group": "gram"}
+REQUIRED = {
+    "/v1/compare": {"run": "tiny-0"},
+    "/v1/runs/{run_id}/directions/{contrast}": {"site": "resid_pre", "layer": 1},
+}
 
 CALLS = [
     (method.upper(), path)
     for path, of_path in create_app(Settings(store="nowhere")).openapi()["paths"].items()
     for method in of_path
 ]
+EXAMPLES = int(os.environ.get("OPENAPI_EXAMPLES", "8"))
 
 BOUNDED = hypothesis.settings(
-    max_examples=8,
+    max_examples=EXAMPLES,
     derandomize=True,
     deadline=None,
     database=None,
@@ -52,18 +68,18 @@ def description(client):
     return described(client.app)
 
 
-BOTH = (GenerationMode.POSITIVE, GenerationMode.NEGATIVE)
+CONFORMANCE = [status_code_conformance, content_type_conformance, response_schema_conformance]
 
 
-def ask_all(operation: Any, check: Any, modes: Sequence[GenerationMode] = BOTH, **places: Any) -> None:
+def ask_all(operation: Any, **places: Any) -> None:
     """Send generated requests, both valid and invalid according to the description, and check each response."""
-    for mode in modes:
+    for mode in (GenerationMode.POSITIVE, GenerationMode.NEGATIVE):
 
         @hypothesis.given(case=operation.as_strategy(generation_mode=mode))
         @BOUNDED
         def ask(case: Any) -> None:
             case.path_parameters = {**(case.path_parameters or {}), **places}
-            check(case, case.call(headers=HOST))
+            assert_as_described(case, case.call(headers=HOST))
 
         try:
             ask()
@@ -75,20 +91,19 @@ def assert_as_described(case: Any, response: Any) -> None:
     assert response.headers["x-content-type-options"] == ["nosniff"]
     if response.status_code >= 400:
         assert response.headers["content-type"] == ["application/problem+json"]
-    if response.status_code == 503 and case.path == "/v1/jobs":  # there is no cluster
-        return
-    case.validate_response(response, checks=[not_a_server_error])
+    has_no_cluster = response.status_code == 503 and case.path == "/v1/jobs"
+    case.validate_response(response, checks=CONFORMANCE if has_no_cluster else [not_a_server_error, *CONFORMANCE])
 
 
 @pytest.mark.parametrize(("method", "path"), CALLS)
-def test_no_generated_request_makes_the_service_fail(description, method, path):
-    ask_all(description[path][method], assert_as_described)
+def test_responses_to_generated_requests_are_as_described(description, method, path):
+    ask_all(description[path][method])
 
 
 @pytest.mark.parametrize(("method", "path"), [call for call in CALLS if "{run_id}" in call[1]])
-def test_no_generated_request_for_an_existing_run_makes_the_service_fail(description, method, path):
+def test_responses_about_an_existing_run_are_as_described(description, method, path):
     places = {name: value for name, value in KNOWN.items() if f"{{{name}}}" in path}
-    ask_all(description[path][method], assert_as_described, **places)
+    ask_all(description[path][method], **places)
 
 
 @pytest.mark.parametrize(("method", "path"), CALLS)
@@ -96,24 +111,100 @@ def test_every_call_without_a_token_returns_401(library, tmp_path, method, path)
     store = copied(library, tmp_path, "captured-0")
     create_credential(store, ["read", "submit"])
     client = client_of(store)
-    url = path.format(**{**KNOWN, "run_id": "captured-0", "job_id": "0" * 64, "name": "x", "group": "gram"})
+    url = path.format(**{**NAMES, "run_id": "captured-0"})
     content = {"json": {}} if method == "POST" else {}
     answer = client.request(method, url, **content)
     assert answer.status_code == (200 if path in PUBLIC else 401), answer.text
 
 
-CONFORMANCE = (status_code_conformance, content_type_conformance, response_schema_conformance)
+def slowed(app: Any) -> Any:
+    """Return an app whose clients send their bodies slowly."""
+
+    async def slow(scope: Any, receive: Any, send: Any) -> None:
+        async def late() -> Any:
+            await asyncio.sleep(0.05)
+            return await receive()
+
+        await app(scope, late, send)
+
+    return slow
 
 
-@pytest.mark.parametrize(
-    ("method", "path"),
-    [call for call in CALLS if call[0] == "GET"],
-)
-def test_responses_conform_to_the_description(description, method, path):
-    """For valid requests to an existing run, the description lists the status, content type and schema."""
+@pytest.mark.parametrize(("method", "path"), CALLS)
+def test_an_operation_describes_exactly_the_problems_that_it_returns(library, tmp_path, monkeypatch, method, path):
+    """Provoke each kind of problem on each operation. No request provokes 500, which every operation describes."""
+    operation = create_app(Settings(store="nowhere")).openapi()["paths"][path][method.lower()]
+    returned = set()
 
-    def assert_conforms(case: Any, response: Any) -> None:
-        case.validate_response(response, checks=list(CONFORMANCE))
+    def ask(client: Any, headers: Any = (), content: Any = None, **change: Any) -> None:
+        params = dict(REQUIRED.get(path, {}))
+        if "run_id" in change and "run" in params:
+            params["run"] = change["run_id"]
+        url = path.format(**{**NAMES, **change})
+        body = {"content": content or json.dumps(SPEC)} if method == "POST" else {}
+        sent = {**({"Content-Type": "application/json"} if body else {}), **dict(headers)}
+        returned.add(
+            client.request(method, url, params=params | change.get("params", {}), headers=sent, **body).status_code
+        )
 
-    places = {name: value for name, value in KNOWN.items() if f"{{{name}}}" in path}
-    ask_all(description[path][method], assert_conforms, [GenerationMode.POSITIVE], **places)
+    client = client_of(library)
+    for headers in (
+        {"If-None-Match": "*"},
+        {"Content-Length": "2", "Transfer-Encoding": "chunked"},
+        {"Content-Length": str(2**30)},
+        {"Content-Type": "text/plain"},
+        {"Accept": "image/png"},
+        {"Host": "evil.example"},
+        {"Origin": "http://evil.example"},
+    ):
+        ask(client, headers)
+    for run_id in ("nobody-0", "captured-0"):
+        ask(client, run_id=run_id)
+    for params in ({"nothing": 1}, {"cursor": base64.b32encode(b"1.another.").decode()}):
+        ask(client, params=params)
+
+    monkeypatch.setattr("theodolite.api.guards.BODY_SECONDS", 0.01)
+    ask(TestClient(slowed(client.app), "http://localhost"))
+    hasty = client_of(library, requests_per_minute=1)
+    ask(hasty)
+    ask(hasty)
+    store = copied(library, tmp_path, "tiny-0")
+    (tmp_path / "runs" / "tiny-0" / "run.json").write_text("{}")
+    ask(client_of(store))
+    create_credential(store, ["read", "submit"])
+    ask(client_of(store))
+
+    def fail(_store: str) -> Any:
+        raise StoreError("the store does not respond")
+
+    monkeypatch.setattr("theodolite.api.access.list_credentials", fail)
+    monkeypatch.setattr("theodolite.api.health.list_run_ids", fail)
+    ask(client_of(library, requests_per_minute=1), bearer("unknown"))
+
+    problems = {int(status) for status in operation["responses"] if status[0] != "2"}
+    assert {status for status in returned if status >= 300} == problems - {500}
+    assert 500 in problems
+
+
+def test_the_description_of_a_problem_names_its_media_type_and_schema():
+    schema = create_app(Settings(store="nowhere")).openapi()
+    assert {"detail", "status", "title", "type"} == set(schema["components"]["schemas"]["ProblemDetails"]["properties"])
+    for operations in schema["paths"].values():
+        for operation in operations.values():
+            for status, response in operation["responses"].items():
+                if int(status) >= 400:
+                    (media,) = response["content"].items()
+                    reference = {"schema": {"$ref": "#/components/schemas/ProblemDetails"}}
+                    assert media == ("application/problem+json", reference)
+
+
+def test_the_description_contains_the_schema_of_specs():
+    """The body of a survey job refers to the schema of specs, whose references all exist."""
+    schema = create_app(Settings(store="nowhere")).openapi()
+    (body,) = schema["paths"]["/v1/jobs"]["post"]["requestBody"]["content"].values()
+    assert body["schema"] == {"$ref": "#/components/schemas/SurveySpec"}
+    references = set(re.findall(r'"#/components/schemas/(\w+)"', json.dumps(schema)))
+    assert references <= schema["components"]["schemas"].keys()
+    properties = schema["components"]["schemas"]["SurveySpec"]["properties"]
+    assert properties.keys() == SurveySpec.model_fields.keys()
+    assert not {"HTTPValidationError", "ValidationError"} & schema["components"]["schemas"].keys()

@@ -23,7 +23,7 @@ def test_the_diagonal_does_not_set_the_scale_and_its_ends_are_stated():
     (heat,) = layer_map(of_layers(similar(0.1, 0.2)), "overlap").data
     assert 0.1 <= heat.zmin < heat.zmax <= 0.2
     texts = heat.colorbar.ticktext
-    assert (texts[0], texts[-1]) == ("≤0.103", "≥0.197")
+    assert (texts[0], texts[-1]) == ("≤0.1025", "≥0.1975")
     assert all(0.1 < float(text) < 0.2 for text in texts[1:-1])
     assert len(texts) >= 4
 
@@ -42,7 +42,27 @@ def test_several_maps_share_one_scale():
     assert high > 0.55
 
 
-@pytest.mark.parametrize("values", [[[1.0]], [[1.0, np.nan], [np.nan, 1.0]], [[1.0, 0.5], [0.5, 1.0]]])
+@pytest.mark.parametrize("seed", range(200))
+def test_the_labels_of_any_scale_are_its_ticks_to_a_twentieth_of_its_length(seed):
+    rng = np.random.default_rng(seed)
+    low, high = sorted(rng.normal(size=2) * 10.0 ** rng.integers(-4, 7))
+    if seed % 3 == 0:
+        low, high = round(low, 1), round(low, 1) + rng.choice([0.3, 0.6, 3.0, 30.0])
+    (heat,) = layer_map(of_layers(similar(low, high)), "overlap", limits=(low, high)).data
+    numbers = [float(text.strip("≤≥")) for text in heat.colorbar.ticktext]
+    np.testing.assert_allclose(numbers, heat.colorbar.tickvals, atol=(high - low) / 20)
+    assert numbers == sorted(numbers)
+
+
+@pytest.mark.parametrize("limits", [(0.0, 0.3), (-0.15, 0.15)])
+def test_scales_whose_third_is_a_power_of_ten_have_ticks(limits):
+    (heat,) = layer_map(of_layers(similar(*limits)), "overlap", limits=limits).data
+    assert len(heat.colorbar.tickvals) > 2
+
+
+@pytest.mark.parametrize(
+    "values", [[[5e9, 5e9], [5e9, 5e9]], [[1.0]], [[1.0, np.nan], [np.nan, 1.0]], [[1.0, 0.5], [0.5, 1.0]]]
+)
 def test_a_map_without_different_values_beside_its_diagonal_has_a_scale(values):
     (heat,) = layer_map(of_layers(np.array(values)), "overlap").data
     assert heat.zmin < heat.zmax

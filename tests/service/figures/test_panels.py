@@ -86,11 +86,36 @@ def test_a_sink_does_not_set_the_axis_and_a_note_says_so():
     limit_axes(figure, {"nouns": "nouns (first token: an attention sink)"})
     (switch,) = switches_of(figure)
     (note,) = figure.layout.annotations
-    assert note.text == "outside the axis: nouns (first token: an attention sink)"
+    assert note.text == "outside the axis, wholly or in part: nouns (first token: an attention sink)"
     low, high = switch["off"]["yaxis"]["range"]
     assert low < 1 < 6 < high < 10
     np.testing.assert_allclose(np.log10([1, 6]), switch["on"]["yaxis"]["range"], atol=0.06)
     assert list(figure.layout.yaxis.range) == switch["on"]["yaxis"]["range"]
+
+
+def test_a_sink_that_only_one_kind_of_axis_cannot_show_is_named_with_this_axis():
+    far_below = lines_of([0.001] * 6)  # on a linear axis it lies close to 1
+    limit_axes(far_below, {"nouns": "nouns"})
+    (note,) = far_below.layout.annotations
+    assert note.text == "outside the axis, wholly or in part (logarithmic axis): nouns"
+    far_above = lines_of([20] * 6)  # on a logarithmic axis, 1 to 20 is not twice as long as 1 to 6
+    limit_axes(far_above, {"nouns": "nouns"})
+    (note,) = far_above.layout.annotations
+    assert note.text == "outside the axis, wholly or in part (linear axis): nouns"
+    (switch,) = switches_of(far_above)
+    assert [switch["on"]["yaxis"]["range"], switch["off"]["yaxis"]["range"][1] < 20] == [None, True]
+
+
+def test_only_sinks_with_points_outside_the_axis_are_named():
+    lines = [
+        Line("harmful", X, [1, 2, 3, 4, 5, 6], "#d9622b"),
+        Line("inside", X, [2, 2, 3, 3, 4, 4], "#3b82c4"),
+        Line("partly", X, [1, 2, 3, 4, 5, 700], "#3b82c4"),
+    ]
+    figure = figure_of(Panel("norm", lines))
+    limit_axes(figure, {"inside": "inside", "partly": "partly"})
+    (note,) = figure.layout.annotations
+    assert note.text == "outside the axis, wholly or in part: partly"
 
 
 def test_a_sink_among_the_others_and_a_figure_of_sinks_alone_keep_their_axis():

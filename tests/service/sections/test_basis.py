@@ -8,6 +8,7 @@ from support.finished_runs import finished_run
 from theodolite.figures.basis import maps_figure, steps_figure
 from theodolite.groups import GROUPS
 from theodolite.sections import basis
+from theodolite.sections.parts import MISSING
 
 LAYERS = 4
 COLOURS = {"harmful": "#d9622b", "harmless": "#2b6cb0"}
@@ -23,7 +24,6 @@ MAPS = "affine map 0.900, orthogonal map 0.800, identity 0.500"
 OUTPUTS = "R² of the outputs of held-out prompts, for {}, median over layers: "
 STEPS = "R² of the steps of held-out prompts, for the affine map of {}, median over layers: "
 ISOMETRY = "Isometry defect of the affine map of {}, on leading directions of its input, median over layers: "
-LARGER = "the measured defect is larger by more than 0.014, the largest error in simulations, in {} of {} layers; "
 
 
 def group(sublayers=("attention", "mlp", "block"), sets=("harmful",), **changed):
@@ -66,15 +66,10 @@ def section_of(monkeypatch, tmp_path):
 
 def test_sentences_state_medians_and_their_references(section_of):
     section = section_of(group())
-    better = "the affine map is better than the orthogonal map in 4 of 4 layers and worse in 0"
-    defect = (
-        "harmful 0.1200, at most 0.1200 (on 8 directions, median over layers; random steps of the same length give "
-        f"0.0500; {LARGER.format(4, 4)}the median of the 5 % quantile of the stretches is 0.50, and of the 95 % "
-        "quantile 2.00)"
-    )
+    defect = "harmful 0.1200 (random steps of the same length give 0.0500)"
     assert section.facts == [
-        f"{OUTPUTS.format('attention')}harmful {MAPS} ({better}, n = 40).",
-        f"{OUTPUTS.format('the MLP')}harmful {MAPS} ({better}, n = 40).",
+        f"{OUTPUTS.format('attention')}harmful {MAPS}.",
+        f"{OUTPUTS.format('the MLP')}harmful {MAPS}.",
         f"{STEPS.format('attention')}harmful 0.700 (permuted steps give 0.000).",
         f"{STEPS.format('the MLP')}harmful 0.700 (permuted steps give 0.000).",
         f"{ISOMETRY.format('attention')}{defect}.",
@@ -83,35 +78,44 @@ def test_sentences_state_medians_and_their_references(section_of):
         "would not show that a layer is a change of basis of the whole space (8 dimensions).",
     ]
     assert section.title == "Layers as linear maps at position -1 (prompts: 40 harmful)"
-    assert (
-        "if the 95 % interval of the difference of their R² excludes 0; by chance, this happens in about one of 20 "
-        "layers. "
-    ) in section.how_to_read
+    assert "R² excludes 0; by chance, this happens in about one of 20 layers. " in section.how_to_read
+
+
+def test_tables_have_the_medians_and_counts_of_each_sublayer(section_of):
+    maps, stretch = section_of(group()).tables
+    places = [["attention", "harmful", "40"], ["the MLP", "harmful", "40"]]
+    r_squared = ["0.900", "0.800", "0.500", "0.700", "0.000", "4", "0", "4"]
+    assert maps.rows == [[*place, *r_squared] for place in places]
+    assert len(maps.columns) == len(maps.rows[0])
+    defect = ["8", "0.1200", "0.1200", "0.0500", "4", "4", "0.50", "2.00"]
+    assert stretch.rows == [[*place, *defect] for place in places]
+    assert len(stretch.columns) == len(stretch.rows[0])
+    assert stretch.caption.endswith(f"by more than {basis._DEFECT_ERROR}, the largest error in simulations")
 
 
 def test_the_number_of_directions_is_the_median_over_layers(section_of):
-    facts = section_of(group(dimension_mlp=[3, 5, 7, 20])).facts
-    assert "(on 8 directions, median over layers; " in facts[4]
-    assert "(on 6 directions, median over layers; " in facts[5]
+    _, stretch = section_of(group(dimension_mlp=[3, 5, 7, 20])).tables
+    assert [row[3] for row in stretch.rows] == ["8", "6"]
 
 
 SHARES = (
-    "Maps from inputs to outputs, fitted on other prompts, explain these shares of the variance of held-out outputs, "
-    "in the directions in which these prompts differ (harmful, n = 40, medians over layers). "
+    "Maps from inputs to outputs, tested on prompts that were not used to fit them, explain these shares of the "
+    "variance of the outputs, in the directions in which these prompts differ (harmful, n = 40, medians over layers). "
 )
+NO_ROTATION = " A large share for the orthogonal map does not show that layers are rotations."
 EXPLAINED = "{}: an orthogonal map with one scale explains 80 %, an affine map 90 %{}, the input plus a constant 50 %."
 
 
 def test_the_finding_has_the_shares_of_three_maps_through_each_sublayer(section_of):
     data = group(r_squared_gain_mlp_low=[0.06, -0.01, -0.2, 0.0])
-    better = [" (better in 4 of 4 layers)", " (better in 1 of 4 layers)"]
+    better = [f" (better in {many} of 4 layers, by an interval for each layer alone)" for many in (4, 1)]
     texts = [EXPLAINED.format(*one) for one in zip(("Attention", "The MLP"), better, strict=True)]
-    assert section_of(data).finding == f"{SHARES}{' '.join(texts)}"
+    assert section_of(data).finding == f"{SHARES}{' '.join(texts)}{NO_ROTATION}"
     block = section_of(group(sublayers=("block",)))
-    assert block.finding == f"{SHARES}{EXPLAINED.format('The block', better[0])}"
+    assert block.finding == f"{SHARES}{EXPLAINED.format('The block', better[0])}{NO_ROTATION}"
     older = data.drop_vars([name for name in data if "gain" in name])
     unknown = " ".join(EXPLAINED.format(of, "") for of in ("Attention", "The MLP"))
-    assert section_of(older).finding == f"{SHARES}{unknown}"
+    assert section_of(older).finding == f"{SHARES}{unknown}{NO_ROTATION}"
     assert section_of(group(sublayers=())).finding == ""
 
 
@@ -122,41 +126,35 @@ def test_each_sentence_lists_all_sets(section_of):
     data["r_squared_gain_mlp_low"][1], data["r_squared_gain_mlp_high"][1] = -0.4, -0.2
     data["r_squared_step_attention"][1] = [[0.1, 0.2, 0.4, 0.9]]
     data["isometry_defect_mlp"][1] = np.nan
-    facts = section_of(data).facts
+    section = section_of(data)
+    facts = section.facts
     assert len(facts) == 7
+    assert [row[:3] + row[-3:] for row in section.tables[0].rows[2:]] == [
+        ["the MLP", "harmful", "40", "4", "0", "4"],
+        ["the MLP", "harmless", "30", "0", "4", "4"],
+    ]
     assert facts[1] == (
-        f"{OUTPUTS.format('the MLP')}harmful {MAPS} (the affine map is better than the orthogonal map in 4 of 4 "
-        "layers and worse in 0, n = "
-        "40); harmless affine map 0.400, orthogonal map 0.800, identity 0.500 (the affine map is better than the "
-        "orthogonal map in 0 of 4 "
-        "layers and worse in 4, n = 30)."
+        f"{OUTPUTS.format('the MLP')}harmful {MAPS}; harmless affine map 0.400, orthogonal map 0.800, identity 0.500."
     )
     assert facts[2] == (
         f"{STEPS.format('attention')}harmful 0.700 (permuted steps give 0.000); harmless 0.300 (permuted steps give "
         "0.000)."
     )
     assert "; harmless 0.1200" in facts[4]
-    assert facts[5].startswith(f"{ISOMETRY.format('the MLP')}harmful 0.1200, at most 0.1200 (")
+    assert facts[5].startswith(f"{ISOMETRY.format('the MLP')}harmful 0.1200 (")
     assert "harmless" not in facts[5]
 
 
 def test_layers_count_as_better_or_worse_if_the_interval_of_the_gain_excludes_0(section_of):
     low, high = [0.06, -0.01, -0.2, 0.0], [0.14, 0.0, -0.1, 0.02]
-    section = section_of(group(r_squared_gain_mlp_low=low, r_squared_gain_mlp_high=high))
-    assert section.facts[0].endswith(
-        "(the affine map is better than the orthogonal map in 4 of 4 layers and worse in 0, n = 40)."
-    )
-    assert section.facts[1].endswith(
-        "(the affine map is better than the orthogonal map in 1 of 4 layers and worse in 1, n = 40)."
-    )
+    maps, _ = section_of(group(r_squared_gain_mlp_low=low, r_squared_gain_mlp_high=high)).tables
+    assert [row[-3:] for row in maps.rows] == [["4", "0", "4"], ["1", "1", "4"]]
 
 
 def test_layers_without_a_gain_are_not_counted(section_of):
     ends = {name: [np.nan, 0.1, 0.2, 0.3] for name in ("gain_mlp", "gain_mlp_low", "gain_mlp_high")}
-    section = section_of(group(**{f"r_squared_{name}": values for name, values in ends.items()}))
-    assert section.facts[1].endswith(
-        "(the affine map is better than the orthogonal map in 3 of 3 layers and worse in 0, n = 40)."
-    )
+    maps, _ = section_of(group(**{f"r_squared_{name}": values for name, values in ends.items()})).tables
+    assert maps.rows[1][-3:] == ["3", "0", "3"]
 
 
 def test_a_run_of_an_older_version_has_no_gains(section_of):
@@ -164,9 +162,8 @@ def test_a_run_of_an_older_version_has_no_gains(section_of):
     gains = [name for name in data if "gain" in name]
     assert len(gains) == 9
     for older in (data.assign({name: data[name] * np.nan for name in gains}), data.drop_vars(gains)):
-        assert section_of(older).facts[:2] == [
-            f"{OUTPUTS.format(of)}harmful {MAPS} (n = 40)." for of in ("attention", "the MLP")
-        ]
+        maps, _ = section_of(older).tables
+        assert [row[-3:] for row in maps.rows] == [[MISSING] * 3] * 2
 
 
 def test_layers_with_one_direction_are_named(section_of):
@@ -188,23 +185,20 @@ def test_layers_with_one_direction_are_named(section_of):
 def test_a_map_without_leading_directions_has_no_isometry_defect(section_of):
     section = section_of(group(isometry_defect_attention=np.nan, isometry_defect_mlp=[np.nan, 0.1, 0.2, 0.6]))
     (isometry,) = (fact for fact in section.facts if fact.startswith("Isometry"))
-    assert isometry.startswith(f"{ISOMETRY.format('the MLP')}harmful 0.2000, at most 0.6000 (")
+    assert isometry.startswith(f"{ISOMETRY.format('the MLP')}harmful 0.2000 (")
+    assert [row[:6] for row in section.tables[1].rows] == [["the MLP", "harmful", "40", "8", "0.2000", "0.6000"]]
 
 
 def test_defects_are_counted_if_they_are_larger_than_random_ones_by_more_than_their_error(section_of):
     defects = [0.05, 0.063, 0.065, np.nan]  # random steps give 0.05; the error is 0.014
     section = section_of(group(isometry_defect_attention=defects, isometry_defect_mlp=0.04))
-    attention, mlp = (fact for fact in section.facts if fact.startswith("Isometry"))
-    assert LARGER.format(1, 3) in attention
-    assert LARGER.format(0, 4) in mlp
+    assert [row[-4:-2] for row in section.tables[1].rows] == [["1", "3"], ["0", "4"]]
     assert f"the error of a defect is at most {basis._DEFECT_ERROR}. " in section.how_to_read
 
 
 def test_a_family_without_a_middle_shows_whole_blocks(section_of):
     section = section_of(group(sublayers=("block",)))
-    assert section.facts[0].startswith(
-        f"{OUTPUTS.format('the block')}harmful {MAPS} (the affine map is better than the orthogonal map in 4"
-    )
+    assert section.facts[0] == f"{OUTPUTS.format('the block')}harmful {MAPS}."
     assert section.facts[1].startswith(STEPS.format("the block"))
     assert section.facts[2].startswith(ISOMETRY.format("the block"))
     assert len(section.facts) == 4
@@ -255,8 +249,5 @@ def test_layers_whose_input_does_not_vary_are_left_out_of_the_medians_of_r_squar
     data["r_squared_affine_attention"][..., 0] = 0.0
     data["r_squared_identity_attention"][..., 0] = 0.0
     section = section_of(data)
-    assert (
-        f"{OUTPUTS.format('attention')}harmful affine map 0.900, orthogonal map 0.800, identity 0.500 ("
-        in section.facts[0]
-    )
+    assert section.facts[0] == f"{OUTPUTS.format('attention')}harmful {MAPS}."
     assert "Attention: an orthogonal map with one scale explains 80 %, an affine map 90 %" in section.finding

@@ -50,14 +50,14 @@ def test_a_run_with_a_contrast_is_a_question_about_its_two_sets(tmp_path):
 
 def test_separation_is_found_if_its_test_passes(tmp_path):
     results = {"curves": {}, "directions": {}, "separation": {"auroc": 0.75, "n_positive": 4, "n_negative": 4}}
-    run = finished_run(tmp_path / "one", results | {"permutations": TESTED})
+    run = finished_run(tmp_path / "one", results | {"moments": {}, "permutations": TESTED})
     assert finding_of(run, "separation") == (
         "The activations of 4 harmful and 4 harmless prompts separate better than chance: the largest AUROC of "
         "held-out prompts, over 8 depths before the output of the last block, is 0.750, at layer 0 pre (permuted "
         "labels give 0.50 ± 0.02 there, p = 0.005 over all depths). Token counts alone, without a model, give an AUROC "
         "of 0.566 [0.520, 0.610]; another classifier of words may do better."
     )
-    failed = finished_run(tmp_path / "two", results | {"permutations": TESTED | {"auroc_p_family": 0.3}})
+    failed = finished_run(tmp_path / "two", results | {"moments": {}, "permutations": TESTED | {"auroc_p_family": 0.3}})
     assert "do not separate better than chance" in finding_of(failed, "separation")
 
 
@@ -123,7 +123,7 @@ def test_the_limits_name_what_was_not_measured(analysed_run, tmp_path):
 
 INDEPENDENT = (
     "Intervals and permutations treat the prompts of a set (in a paired contrast, the pairs) as independent. Prompts "
-    "that share a topic may not be, and a held-out prompt can share its topic with other prompts."
+    "that share a topic may not be independent, and a held-out prompt can share its topic with other prompts."
 )
 
 
@@ -141,7 +141,7 @@ def test_the_last_position_is_the_last_token_of_the_prompt_with_its_template(tmp
     first, *_ = read_conclusion(finished_run(tmp_path, {"curves": {}}, positions=[position])).limits
     assert first == (
         f"The findings hold for these prompts, with this template, at {where}. Other prompts, templates and positions "
-        "can give others."
+        "can give other findings."
     )
 
 

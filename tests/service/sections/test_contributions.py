@@ -43,7 +43,7 @@ def section_of(tmp_path):
 
 def test_sentences_state_shares_beside_those_with_permuted_labels(section_of):
     section = section_of(VALUES)
-    assert section.title == "Contributions to refusal at position -1: 20 harmful and 21 harmless prompts"
+    assert section.title == "Contributions to the contrast “refusal” at position -1: 20 harmful and 21 harmless prompts"
     assert section.facts == [
         "Shares of the distance of the means after the last block (12.5): heads 50.0 % (permuted labels give 25.0 %); "
         "MLPs 50.0 % (permuted labels give 60.0 %); input of the first block 0.0 % (permuted labels give 2.0 %). "
@@ -55,12 +55,14 @@ def test_sentences_state_shares_beside_those_with_permuted_labels(section_of):
         "where permuted labels give 2.5 %); MLPs 0 of 4 (largest z 2.5, p = 0.2, of layer 2: 20.0 %, where permuted "
         "labels give 15.0 %). This tests how the distance is divided among the parts, not whether a part separates "
         "the sets.",
-        "Each head's output is also projected onto the difference of the two sets' means in the stream directly after "
-        "the attention of the head's layer. The two sets differ the most in this projection for L1H0: by 0.90 pooled "
-        "standard deviations. With permuted labels, the mean absolute difference of this head is 0.20; each "
-        "permutation computes the direction again. The direction is computed from the same prompts, which can make "
-        "these differences larger or smaller. In 2 of 8 heads the difference is larger than with permuted labels (2 "
-        "positive and 0 negative; family-wise p of at most 0.05 over all heads).",
+        "Each head's output is also projected onto the difference of the two sets' means in the stream directly "
+        "after the attention of the head's layer. The two sets differ the most in this projection for L1H0: by 0.90 "
+        "pooled standard deviations. With permuted labels, the mean absolute difference of this head is 0.20; for "
+        "each permutation, the direction is computed again from the permuted labels. The direction and the "
+        "projections come from the same prompts; this alone can change the differences. In 2 of 8 heads the "
+        "difference is larger than with permuted labels (2 positive and 0 negative; family-wise p of at most 0.05 "
+        "over all 8 heads). If two sets differ at all, many heads can be expected to differ: they read and write the "
+        "same stream.",
         "The sum over heads and biases differs from attention's output by at most 3.0e-07 of the norm of the stream, "
         "over all prompts and layers.",
     ]
@@ -69,7 +71,8 @@ def test_sentences_state_shares_beside_those_with_permuted_labels(section_of):
 def test_the_finding_has_the_shares_of_all_parts_and_the_number_above_chance(section_of):
     assert section_of(VALUES).finding == (
         "All heads together directly write 50 % of the distance between the two means after the last block, and all "
-        "MLPs 50 %; with permuted labels, 25 % and 60 %. For 2 of 8 heads and 0 of 4 MLPs, a share above chance can be "
+        "MLPs 50 %; with permuted labels, 25 % and 60 % (these totals are not tested). For 2 of 8 heads "
+        "and 0 of 4 MLPs, a share above chance can be "
         "shown (family-wise p of at most 0.05). This tests how the distance is divided among the parts, not whether a "
         "part separates the sets."
     )
@@ -81,7 +84,7 @@ def test_a_negative_standardised_difference_keeps_its_sign(section_of):
 
 
 UNRELIABLE = np.array([[0.1, 0.9, 0.9, 0.9], [0.9, 0.49, 0.5, 0.9]])[:, None]  # at resid_mid: layer 1
-OUT = " left out: the direction is unreliable, or the difference is unknown"
+OUT = " not counted: the direction is unreliable, or the difference is unknown"
 
 
 def test_standardised_differences_along_unreliable_directions_are_left_out(section_of):
@@ -90,7 +93,8 @@ def test_standardised_differences_along_unreliable_directions_are_left_out(secti
     assert section.facts[3].endswith(
         "In 1 of 6 heads the difference is larger than with permuted labels (1 positive and 0 negative; family-wise "
         "p of "
-        f"at most 0.05 over all heads; 2 heads are{OUT})."
+        f"at most 0.05 over all 8 heads; 2 heads are{OUT}). If two sets differ at all, many heads can be expected to "
+        "differ: they read and write the same stream."
     )
     # The shares are those along the direction after the last block.
     assert section.facts[:3] == section_of(VALUES).facts[:3]

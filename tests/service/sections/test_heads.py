@@ -57,6 +57,12 @@ def test_a_stored_run_has_the_null_unless_an_older_version_wrote_it(tmp_path, ol
     )
 
 
+NORMS = (
+    " The model also applies norms with their scales γ, and weighs tokens by attention; with these, the score can "
+    "differ."
+)
+
+
 @pytest.mark.parametrize(
     ("uncentred", "relative"),
     [(0.5, "relative to the mean logit"), (np.nan, "with constants that the softmax ignores")],
@@ -67,8 +73,8 @@ def test_heads_are_counted_by_the_sign_of_a_high_copying_score(uncentred, relati
     data = {"copying_score": scores, "copying_score_uncentred": scores * 0 + uncentred}
     expected = (
         "The copying score is Σλ/Σ|λ| over the eigenvalues λ of the map from token embeddings through the head to "
-        f"logits, without norms. It is above 0.9 in 2 of 4 heads: on the whole, tokens raise their own logits "
-        f"({relative}). It is below -0.9 in 1 head: on the whole, tokens lower them."
+        f"logits, without norms. It is above 0.9 in 2 of 4 heads: in this map, tokens on the whole raise their own "
+        f"logits ({relative}). It is below -0.9 in 1 head: in this map, tokens on the whole lower them.{NORMS}"
     )
     assert next(heads._copying_facts(xr.Dataset(data))) == expected
     assert next(heads._copying_facts(xr.Dataset(data | {"copying_score_random_sd": np.nan}))) == expected
@@ -81,8 +87,8 @@ def test_copying_scores_are_compared_with_those_of_random_circuits(sd, distinct)
     data = {"copying_score": scores, "copying_score_uncentred": scores * np.nan, "copying_score_random_sd": sd}
     (fact,) = heads._copying_facts(xr.Dataset(data))
     assert fact.endswith(
-        f" on the whole, tokens lower them. A random W_VO with this model's embeddings gives 0 ± {sd:.2f}; the score "
-        f"differs from 0 by more than four of these standard deviations in {distinct}."
+        f" tokens on the whole lower them. A random W_VO with this model's embeddings gives 0 ± {sd:.2f}; the score "
+        f"differs from 0 by more than four of these standard deviations in {distinct}.{NORMS}"
     )
 
 

@@ -90,18 +90,19 @@ def section(section_of):
 
 BOTH_TESTS = (
     "In {} of 6 heads the relatedness is larger than with permuted nouns and larger than with random matrices of the "
-    "same singular values (family-wise p of at most 0.05 in both tests). For {}, take the smaller of its "
-    "z in the two tests: this number is largest for {}. Its relatedness is {}, where permuted nouns give "
+    "same singular values (family-wise p of at most 0.05 in both tests). {} has two z, one for each test. The head "
+    "whose smaller z is largest is {}. Its relatedness is {}, where permuted nouns give "
 )
-PASSING, ALL = "each of these heads", "each head"
+PASSING, ALL = "Each of these heads", "Each head"
 
 
 def test_sentences_count_the_heads_that_pass_both_tests(section):
     assert section.facts[0] == (
         "Relatedness (mean rank correlation between similarity and score, n = 4 nouns): median over heads 0.04, from "
-        "0.00 to 0.15 (all heads, also those that pass no test). The mean relatedness of a head with permuted "
-        "nouns ranges from 1.00 to 1.00, because some keys have large scores for every query. If such a key is "
-        "similar to all nouns, the correlation rises; if it is not, it falls."
+        "0.00 to 0.15 (all heads, also those that pass no test). Chance does not give 0: with permuted nouns, the "
+        "mean relatedness of a head is between 1.00 and 1.00. The reason is keys with a large score for every query: "
+        "if they are similar to many nouns, the relatedness is above 0 even by chance; if they are similar to few "
+        "nouns, it is below 0."
     )
     assert section.facts[1] == (
         f"{BOTH_TESTS.format(1, PASSING, 'L1H0', '0.10')}1.00 ± 1.00 (z = 10.0, p = 0.01 over all heads) and "
@@ -138,28 +139,28 @@ SUBJECTS = (
     "matrices, was not made){}. The largest share is 75 %, of L1H1; permuted nouns give 100.0 %."
 )
 OFFSETS = (
-    "Take the 5 tokens with the largest scores as keys of a noun at offset 0. The share of them that is still among "
-    "the best 5 at another offset, in the median head: 80 % at offset 1, 30 % at offset 4 (a head without rotary "
-    "positions has 100 % at every offset). Two different nouns share {} of these tokens at offset 0, in the median "
-    "head. The numbers of each head are means over the first {} nouns."
+    "Take the 5 tokens with the largest scores as keys of a noun at offset 0. Of these, the following share also has "
+    "one of the 5 largest scores at another offset, in the median head: 80 % at offset 1, 30 % at offset 4 (a head "
+    "without rotary positions has 100 % at every offset). Two different nouns share {} of these tokens at offset 0, "
+    "in the median head. The numbers of each head are means over the first {} nouns."
 )
 
 
 KEYS_OF_OTHERS = (
-    "For comparison: in {}, these tokens of a noun contain a spelling of a given other noun for {} % of all pairs of "
-    "nouns, and in the median head for {} %. Random keys contain a spelling for 0.20 % of the nouns (n = 4 nouns; the "
-    "shares are not tested)."
+    "For comparison: these tokens of one noun contain a spelling of another noun for {1} % of all pairs of nouns "
+    "({0}; median head {2} %). Random keys contain a spelling for 0.20 % of the nouns (n = 4 nouns; the shares are "
+    "not tested)."
 )
 
 
 def test_sentences_name_the_subject_heads_and_the_keys_at_offsets(section):
-    passed = ". Heads with a larger share than with permuted nouns are in layers 1 to 2; their median share is 52 %"
+    passed = ". These 2 heads are in 2 of 3 layers; their median share is 52 %"
     assert section.facts[2:] == [
         SUBJECTS.format(2, passed),
         "For each noun as query, take the 5 tokens of the vocabulary with the largest scores as keys. Share of nouns "
-        "for which a spelling of the noun is among these tokens: largest 38 %, of L1H1; median over heads 7.5 %. "
-        + KEYS_OF_OTHERS.format("L1H1", "0.0", "0.0"),
-        OFFSETS.format("0 %", 4),
+        "for which a spelling of the noun (the noun as one token, in any case, with or without spaces) is among these "
+        "tokens: largest 38 %, of L1H1; median over heads 7.5 %. " + KEYS_OF_OTHERS.format("L1H1", "0.0", "0.0"),
+        OFFSETS.format("0.0 %", 4),
     ]
 
 
@@ -183,8 +184,8 @@ def test_heads_that_find_no_more_nouns_than_with_permuted_nouns_have_no_layers(s
     assert section.facts[2] == SUBJECTS.format(0, "")
 
 
-def test_nouns_share_keys_with_the_next_noun_in_the_median_head(section_of, found):
-    """The heads have shares of 0, 0, 1/8, 3/8, 1/2 and 1; the last noun is compared with the first."""
+def test_the_keys_that_two_nouns_share_are_those_of_the_median_head(section_of, found):
+    """Over all pairs of the four nouns, the heads have shares of 0, 1/12, 1/4, 1/3, 1/3 and 1."""
     shared = [
         *(([0, 1], [2, 3], [4, 5], [6, 7]), ([0, 1], [2, 3], [0, 1], [2, 3])),
         *(([0, 1], [2, 1], [4, 5], [6, 7]), ([0, 1], [1, 2], [2, 3], [4, 0])),
@@ -192,15 +193,15 @@ def test_nouns_share_keys_with_the_next_noun_in_the_median_head(section_of, foun
     ]
     keys = found["noun_keys"].sort_values(["layer", "head", "noun_id", "place"])
     found["noun_keys"] = keys.assign(token_id=np.ravel(shared)).iloc[::-1]
-    assert section_of(words_group()).facts[-1] == OFFSETS.format("25 %", 4)
+    assert section_of(words_group()).facts[-1] == OFFSETS.format("29.2 %", 4)
 
 
 def test_only_the_first_nouns_of_the_offsets_are_compared(section_of, found):
     keys = found["noun_keys"]
     found["noun_keys"] = keys.assign(token_id=np.where(keys["noun_id"] < 2, keys["place"], keys["token_id"]))
-    assert section_of(words_group()).facts[-1] == OFFSETS.format("25 %", 4)
+    assert section_of(words_group()).facts[-1] == OFFSETS.format("16.7 %", 4)
     found["noun_offsets"]["n"] = 2
-    assert section_of(words_group()).facts[-1] == OFFSETS.format("100 %", 2)
+    assert section_of(words_group()).facts[-1] == OFFSETS.format("100.0 %", 2)
 
 
 def test_figures_are_drawn_and_tables_are_in_the_order_of_the_lists(section):

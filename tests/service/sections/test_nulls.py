@@ -23,7 +23,12 @@ GAUSSIAN = {
     "intrinsic_dimension_gaussian_sd": 1.5,
 }
 CKA = "Debiased CKA between the input and the output of {}, median over layers: "
-CONTROLS = "{} (controls: input plus another prompt's step {}; step alone {})"
+
+
+def controls(cka, other, alone, smaller=""):
+    """Return a median CKA beside its controls; `smaller` is in how many layers the first control is smaller."""
+    counted = f", smaller in {smaller} layers" if smaller else ""
+    return f"{cka} (controls: input plus another prompt's step {other}{counted}; step alone {alone})"
 
 
 def section_of(tmp_path, module, name, values):
@@ -93,7 +98,7 @@ def test_cka_through_a_block_stands_beside_the_step_of_another_prompt_and_the_st
     section = section_of(tmp_path, gram, "gram", {**SHAPE, **THROUGH, **PERMUTED, **BRANCHES})
     numbers = {"attention": (0.994, 0.712, 0.763), "the MLP": (0.98, 0.8, 0.9), "the whole block": (0.97, 0.75, 0.85)}
     for step, (cka, other, alone) in numbers.items():
-        text = CONTROLS.format(f"{cka:.3f}", f"{other:.3f}", f"{alone:.3f}")
+        text = controls(f"{cka:.3f}", f"{other:.3f}", f"{alone:.3f}", "4 of 4")
         assert cka_of(section, step) == f"{CKA.format(step)}harmful {text}; harmless {text}."
     assert not any("leave out" in fact for fact in section.facts)
     assert lines_of(section, "gram.blocks").count("harmful, attention") == 2
@@ -103,8 +108,8 @@ def test_medians_of_cka_are_over_the_layers_of_each_set(tmp_path):
     by_set = np.array([[0.9, 0.8, np.nan, 0.7], [0.1, 0.2, 0.3, 0.4]])[:, None]
     permuted = by_set / [[[10]], [[0.5]]]
     values = {**SHAPE, "cka_block": by_set, "cka_block_permuted": permuted, "cka_block_branch": by_set / 2}
-    harmful = CONTROLS.format("0.800", "0.080", "0.400")
-    harmless = CONTROLS.format("0.250", "0.500", "0.125")
+    harmful = controls("0.800", "0.080", "0.400", "3 of 3")
+    harmless = controls("0.250", "0.500", "0.125", "0 of 4")
     assert cka_of(section_of(tmp_path, gram, "gram", values), "the whole block") == (
         f"{CKA.format('the whole block')}harmful {harmful}; harmless {harmless}."
     )
@@ -119,8 +124,8 @@ def test_parallel_blocks_state_only_the_steps_that_they_have(tmp_path):
 @pytest.mark.parametrize(
     ("lacks", "expected"),
     [
-        (["_permuted"], CONTROLS.format("0.994", "unknown", "0.763")),
-        (["_permuted", "_branch"], CONTROLS.format("0.994", "unknown", "unknown")),
+        (["_permuted"], controls("0.994", "unknown", "0.763")),
+        (["_permuted", "_branch"], controls("0.994", "unknown", "unknown")),
     ],
 )
 def test_cka_of_an_older_version_has_the_controls_that_it_has(older_run, lacks, expected):
@@ -135,8 +140,7 @@ def test_medians_of_cka_leave_out_and_name_sets_of_one_direction(tmp_path):
     cka = np.array([0.9, 0.5])[:, None, None]
     values = {**SHAPE, **THROUGH, "cka_attention": cka, "cka_attention_permuted": cka / 2}
     section = section_of(tmp_path, gram, "gram", {**values, "participation_ratio": ratios})
-    controls = CONTROLS.format("0.900", "0.450", "unknown")
-    harmful = f"{CKA.format('attention')}harmful {controls}"
+    harmful = f"{CKA.format('attention')}harmful {controls('0.900', '0.450', 'unknown', '4 of 4')}"
     assert cka_of(section, "attention") == f"{harmful}."
     assert starting(section, "The medians of CKA") == (
         "The medians of CKA leave out harmless: the participation ratio is below 2 at most depths, so most of the "
@@ -144,7 +148,7 @@ def test_medians_of_cka_leave_out_and_name_sets_of_one_direction(tmp_path):
     )
     ratios[1, 0, 0, 2] = 2.0
     section = section_of(tmp_path / "half", gram, "gram", {**values, "participation_ratio": ratios})
-    harmless = CONTROLS.format("0.500", "0.250", "unknown")
+    harmless = controls("0.500", "0.250", "unknown", "4 of 4")
     assert cka_of(section, "attention") == f"{harmful}; harmless {harmless}."
     assert not any("leave out" in fact for fact in section.facts)
 
@@ -159,7 +163,7 @@ def test_no_median_is_stated_if_all_sets_have_one_direction(tmp_path):
 def test_the_dimension_stands_beside_that_of_gaussian_samples(tmp_path):
     by_set = np.stack([np.tile(DIMENSION, (2, 1)), np.full((2, 4), 30.0)])[:, :, None]
     section = section_of(tmp_path, gram, "gram", {**SHAPE, **GAUSSIAN, "intrinsic_dimension": by_set})
-    gaussian = "random rotations of the samples give 20.0 ± 1.5; over layers, the estimate is"
+    gaussian = "samples rotated at random give 20.0 ± 1.5; over layers, the estimate is"
     times = "times that of rotated samples, n = 4"
     assert starting(section, "Largest TwoNN") == (
         f"Largest TwoNN dimension over layers at resid_pre: harmful 16.0 in layer 1 ({gaussian} 0.40 to 0.80 "
@@ -171,14 +175,14 @@ def test_the_dimension_stands_beside_that_of_gaussian_samples(tmp_path):
 def test_a_dimension_without_that_of_gaussian_samples_is_not_the_largest(tmp_path):
     gaussian = np.array([20.0, np.nan, 24.0, 20.0])
     section = section_of(tmp_path, gram, "gram", {**SHAPE, **GAUSSIAN, "intrinsic_dimension_gaussian": gaussian})
-    expected = "harmful 12.0 in layer 2 (random rotations of the samples give 24.0 ± 1.5; over layers, the estimate"
+    expected = "harmful 12.0 in layer 2 (samples rotated at random give 24.0 ± 1.5; over layers, the estimate"
     times = "is 0.40 to 0.50 times that of rotated samples, n = 4"
     assert f"{expected} {times}); harmless" in starting(section, "Largest TwoNN")
 
 
 def test_a_run_without_nulls_of_gram_has_its_other_sentences(tmp_path):
     section = section_of(tmp_path, gram, "gram", {**SHAPE, **THROUGH, "intrinsic_dimension": DIMENSION})
-    text = CONTROLS.format("0.980", "unknown", "unknown")
+    text = controls("0.980", "unknown", "unknown")
     assert cka_of(section, "the MLP") == f"{CKA.format('the MLP')}harmful {text}; harmless {text}."
     assert not any("TwoNN" in fact for fact in section.facts)
     assert not any("Gaussian" in name for name in lines_of(section, "gram.shape"))
@@ -192,10 +196,10 @@ def test_equal_signs_of_hidden_units_stand_beside_those_of_units_with_the_same_s
     # p² + (1 - p)² is 50 % for p = 50 %, and 82 % for p = 10 %.
     assert starting(section, "A hidden unit") == (
         "A hidden unit of an MLP is active if its activation function gets a positive input. Share of active units, "
-        "mean over all prompts that are not quarantined: 10 % to 50 % over layers and sets. Two prompts of a set agree "
+        "mean over all prompts that are not left out: 10 % to 50 % over layers and sets. Two prompts of a set agree "
         "in 60 % to 95 % of the hidden units on whether a unit is active. If all units of a layer were active equally "
-        "often, two prompts would agree in 50 % to 82 %; units that are active more often than others make the "
-        "agreement larger, even if the prompts have nothing in common."
+        "often, and two prompts had nothing in common, they would agree in 50 % to 82 %; units that are active more "
+        "often than others make the agreement larger, even if the prompts have nothing in common."
     )
 
 
@@ -270,11 +274,12 @@ def test_sets_whose_prompts_share_their_last_token_are_told_from_the_others(tmp_
         "This alone can make the statistics of harmless differ from those of harmful",
         parts.LARGEST,
         gram._SIZES,
+        gram._ROTATED,
         gram.CKA_NOTE,
     ]
     variances[1, 0, 0, 0] = 0.0
     (equal,) = gram.sections(finished_run(tmp_path / "equal", {"curves": {"variance_mean": variances}, "gram": SHAPE}))
-    assert equal.notes == [parts.LARGEST, gram._SIZES, gram.CKA_NOTE]
+    assert equal.notes == [parts.LARGEST, gram._SIZES, gram._ROTATED, gram.CKA_NOTE]
 
 
 def test_several_sets_that_share_a_token_are_not_independent(monkeypatch):
@@ -288,7 +293,8 @@ def test_several_sets_that_share_a_token_are_not_independent(monkeypatch):
     assert parts.token_notes(None, {"a": "one", "b": "two", "c": "three"}, -1) == [
         "at position -1, all prompts of one have the same token, and so have those of three; the prompts of two have "
         "different tokens. This alone can make the statistics of two differ from those of one and three. The shared "
-        "tokens can also make the statistics of one and three agree, so these sets do not confirm each other"
+        "tokens can also make the statistics of one and three agree, so equal results of these sets are not "
+        "independent findings"
     ]
     assert parts.same_token_notes(None, ["a", "c"], {"a": "one", "c": "three"}, -1) == [
         "at position -1, all prompts of one have the same token, and so have those of three. This alone makes the "

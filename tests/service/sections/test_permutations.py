@@ -59,15 +59,15 @@ def permuted(**changed):
     return values | changed
 
 
-def section_of(tmp_path, tests=None, **changed):
-    groups = {"curves": {}, "directions": {}, "separation": SEPARATION | changed}
+def section_of(tmp_path, tests=None, moments=None, **changed):
+    groups = {"curves": {}, "moments": moments or {}, "directions": {}, "separation": SEPARATION | changed}
     (section,) = separation.sections(finished_run(tmp_path, groups | ({"permutations": tests} if tests else {})))
     assert section.notes[3:] == ([CHANCE, separation._DEPENDENT] if tests else [])
     return section
 
 
-def facts_of(tmp_path, tests=None, **changed):
-    return section_of(tmp_path, tests, **changed).facts
+def facts_of(tmp_path, tests=None, moments=None, **changed):
+    return section_of(tmp_path, tests, moments, **changed).facts
 
 
 def starting(facts, text):
@@ -149,6 +149,16 @@ def test_controls_state_their_largest_auroc_beside_permuted_labels(tmp_path):
     )
 
 
+def test_the_set_with_the_smaller_mean_length_is_named(tmp_path):
+    """The norms of harmful are smaller at three of the four depths where lengths separate the sets."""
+    p = np.array([[0.01, 0.01, 0.01, 0.2], [0.2, 0.2, 0.2, 0.01]])[:, None]
+    harmful = np.array([[0.9, 0.9, 1.1, 0.5], [0.5, 0.5, 0.5, 0.9]])[:, None]
+    norms = np.stack([harmful, np.ones_like(harmful)])
+    lengths = {"norm_auroc": 0.6, "norm_auroc_band_low": 0.45, "norm_auroc_band_high": 0.7, "norm_auroc_p_family": p}
+    facts = facts_of(tmp_path, permuted(**lengths), {"norm_mean": norms})
+    assert starting(facts, "By their length").endswith(" At 3 of these 4 depths, harmful has the smaller mean length.")
+
+
 def test_controls_without_values_are_left_out(tmp_path):
     facts = facts_of(tmp_path, permuted(on_sphere_auroc=np.nan, norm_auroc=np.nan))
     assert not any(fact.startswith(("Scaled", "By their length")) for fact in facts)
@@ -226,7 +236,7 @@ def test_the_largest_auroc_says_which_depths_it_is_over(tmp_path):
 
 
 def test_depths_that_include_the_output_of_the_last_block_do_not_end_before_it(tmp_path):
-    groups = {"curves": {}, "directions": {}, "separation": SEPARATION}
+    groups = {"curves": {}, "moments": {}, "directions": {}, "separation": SEPARATION}
     (section,) = separation.sections(finished_run(tmp_path, groups, sites=["resid_post"]))
     assert starting(section.facts, LARGEST) == (
         f"{LARGEST}0.900 [0.800, 0.950], at layer 1 pre (64 and 63 prompts; chance gives 0.5). The search covers the "
@@ -309,13 +319,24 @@ def cosines(*neighbours):
 
 
 COSINES = "Median cosine between the directions of neighbouring layers, which share most of the stream: "
-ABOVE = "of 3 pairs of layers have a z above 2.1, Bonferroni's limit for these pairs if z is normal)"
+ABOVE = "of 3 pairs, z is above 2.1, which is Bonferroni's limit if z has a normal distribution)"
+
+
+def cosine_fact(tmp_path, own, tests):
+    """Return the sentence about the cosines between neighbouring layers' directions."""
+    directions = {"direction_cosine": own}
+    groups = {"curves": {}, "moments": {}, "directions": directions, "separation": SEPARATION, "permutations": tests}
+    (section,) = separation.sections(finished_run(tmp_path, groups))
+    return starting(section.facts, "Median cosine")
 
 
 @pytest.mark.parametrize(
     ("second", "expected"),
     [
-        ([0.1, 0.5, 0.2], f"; resid_mid 0.20 (permuted labels give 0.25, median of the differences 0.05; 1 {ABOVE}"),
+        (
+            [0.1, 0.5, 0.2],
+            f"; resid_mid 0.20 (with permuted labels 0.25, median of the pairs' differences 0.05; in 1 {ABOVE}",
+        ),
         ([np.nan] * 3, ""),
     ],
 )
@@ -325,21 +346,18 @@ def test_cosines_between_neighbouring_layers_of_all_sites_stand_in_one_sentence(
         direction_cosine_null_mean=cosines([0.6, 0.7, 0.8], [0.25, 0.35, 0.15]),
         direction_cosine_null_sd=cosines([0.05] * 3, [0.05] * 3),
     )
-    groups = {"curves": {}, "directions": {"direction_cosine": own}, "separation": SEPARATION, "permutations": tests}
-    (section,) = separation.sections(finished_run(tmp_path, groups))
-    assert starting(section.facts, "Median cosine") == (
-        f"{COSINES}resid_pre 0.98 (permuted labels give 0.70, median of the differences 0.28; 3 {ABOVE}{expected}."
+    assert cosine_fact(tmp_path, own, tests) == (
+        f"{COSINES}resid_pre 0.98 (with permuted labels 0.70, median of the pairs' differences 0.28; in 3 "
+        f"{ABOVE}{expected}."
     )
 
 
 def test_cosines_without_a_spread_of_permuted_labels_have_no_limit(tmp_path):
     own, permuted_mean = cosines([0.9, 0.98, 0.99], [0.1, 0.5, 0.2]), cosines([0.6, 0.7, 0.8], [0.25, 0.35, 0.15])
     tests = permuted(direction_cosine_null_mean=permuted_mean)
-    groups = {"curves": {}, "directions": {"direction_cosine": own}, "separation": SEPARATION, "permutations": tests}
-    (section,) = separation.sections(finished_run(tmp_path, groups))
-    assert starting(section.facts, "Median cosine") == (
-        f"{COSINES}resid_pre 0.98 (permuted labels give 0.70, median of the differences 0.28); resid_mid 0.20 "
-        "(permuted labels give 0.25, median of the differences 0.05)."
+    assert cosine_fact(tmp_path, own, tests) == (
+        f"{COSINES}resid_pre 0.98 (with permuted labels 0.70, median of the pairs' differences 0.28); resid_mid "
+        "0.20 (with permuted labels 0.25, median of the pairs' differences 0.05)."
     )
 
 

@@ -94,19 +94,19 @@ def heads_group(alignment, z=np.nan):
 
 
 ALIGN = (
-    "Number of heads whose alignment with the direction of the contrast refusal differs from that with permuted labels"
+    "Heads whose alignment with the direction of the contrast “refusal” is larger or smaller than with permuted labels"
     "{}, at offset 0 (family-wise p of at most 0.05 over the heads of a side; larger and smaller alignments are tested "
     "separately{}): "
 )
 ALIGNED = ALIGN.format("", "")
 CAPTION = (
-    "Alignment with refusal, and alignment with permuted labels (mean ± standard deviation): the heads with the "
-    "largest and the smallest z of each side; p is over all heads of the side; the p of a smallest z tests for values "
-    "below those of permuted labels"
+    "Alignment with the contrast “refusal”, and alignment with permuted labels (mean ± standard deviation): the heads "
+    "with the largest and the smallest z of each side; p is over all heads of the side; the p of a smallest z tests "
+    "for values below those of permuted labels"
 )
 COLUMNS = ["side", "z", "head", "alignment", "permuted labels", "p"]
 NULL = "0.25 ± 0.12"
-LEFT_OUT = "Alignments with refusal that are left out: "
+LEFT_OUT = "Alignments with the contrast “refusal” that are left out: "
 UNRELIABLE = "(unreliable direction)"
 BELOW = "A direction is unreliable if its reliability is below 0.5."
 READING = ("QK query", "QK key", "VO read")
@@ -132,8 +132,8 @@ def test_heads_are_chosen_by_their_z_against_permuted_labels(run):
     directions = read_group(run, "directions")
     group = heads_group(alignment, z)
     fact, _ = heads._alignment_facts(group, directions)
-    reading = "; ".join(f"{side} larger in 4 (layers 0, 2, 3; 0 with Bonferroni's correction) of 6" for side in READING)
-    assert fact == f"{ALIGNED}{reading}; VO write larger in 2 (layers 2, 3; 0 with Bonferroni's correction) of 4."
+    reading = "; ".join(f"{side} 4 larger (layers 0, 2, 3; 0 with Bonferroni's correction), of 6" for side in READING)
+    assert fact == f"{ALIGNED}{reading}; VO write 2 larger (layers 2, 3; 0 with Bonferroni's correction), of 4."
     rows = []
     for side in READING:
         rows += [
@@ -147,7 +147,7 @@ def test_heads_are_chosen_by_their_z_against_permuted_labels(run):
     assert list(heads._alignment_tables(group, directions)) == [Table(CAPTION, COLUMNS, rows)]
     few = heads_group(alignment, z / 4)
     fact, _ = heads._alignment_facts(few, directions)
-    assert fact.endswith("; VO write larger in 0 of 4.")
+    assert fact.endswith("; VO write 0 larger, of 4.")
     (table,) = heads._alignment_tables(few, directions)
     assert table.rows[-2:] == [
         ["VO write", "largest 1.2", "L3H0", "0.40", NULL, "0.3"],
@@ -162,9 +162,9 @@ def test_heads_below_chance_are_counted_too(run):
     directions = read_group(run, "directions")
     fact, _ = heads._alignment_facts(group, directions)
     texts = [f"(layer{layers}; 0 with Bonferroni's correction)" for layers in ("s 0, 2", "s 0, 3", " 2", " 3")]
-    reading = "; ".join(f"{side} larger in 2 {texts[0]} and smaller in 2 {texts[1]} of 6" for side in READING)
+    reading = "; ".join(f"{side} 2 larger {texts[0]}, 2 smaller {texts[1]}, of 6" for side in READING)
     # Only reliable layers are counted.
-    assert fact == f"{ALIGNED}{reading}; VO write larger in 1 {texts[2]} and smaller in 1 {texts[3]} of 4."
+    assert fact == f"{ALIGNED}{reading}; VO write 1 larger {texts[2]}, 1 smaller {texts[3]}, of 4."
     (table,) = heads._alignment_tables(group, directions)
     assert table.rows[:2] == [
         ["QK query", "largest 9.0", "L0H0", "0.50", NULL, "0.05"],
@@ -189,7 +189,7 @@ def test_an_older_version_has_no_p_of_the_smallest_z(older_run):
         ["smallest 4.0", "L0H0", "0.50", NULL, MISSING],
     ] * 4
     fact, *_ = heads._alignment_facts(read_group(run, "heads"), None)
-    assert "QK query larger in 8 (layers 0, 1, 2, 3; 0 with Bonferroni's correction) of 8; " in fact
+    assert "QK query 8 larger (layers 0, 1, 2, 3; 0 with Bonferroni's correction), of 8; " in fact
 
 
 def test_a_contrast_has_the_numbers_of_its_prompts_and_their_position(run):
@@ -197,8 +197,8 @@ def test_a_contrast_has_the_numbers_of_its_prompts_and_their_position(run):
     attributes = {"direction_prompts": {"refusal": [64, 63]}, "direction_position": -2}
     fact, _ = heads._alignment_facts(heads_group(0.5, z).assign_attrs(attributes), read_group(run, "directions"))
     assert fact.startswith(
-        f"{ALIGN.format(' at position -2', ', 64 and 63 prompts')}QK query larger in 4 (layers 0, 2, 3; 0 with "
-        "Bonferroni's correction) of 6; "
+        f"{ALIGN.format(' at position -2', ', 64 and 63 prompts')}QK query 4 larger (layers 0, 2, 3; 0 with "
+        "Bonferroni's correction), of 6; "
     )
 
 
@@ -247,4 +247,4 @@ def test_heads_that_pass_bonferronis_correction_for_eight_tests_are_counted(run)
     group = heads_group(0.5, np.full((4, 2), 9.0))
     group["alignment_p_family"] = group["alignment_z"] * 0 + np.array([[0.006, 0.007], [0.05, 0.06], [1, 1], [1, 1]])
     fact, _ = heads._alignment_facts(group, read_group(run, "directions"))
-    assert "QK query larger in 2 (layer 0; 1 with Bonferroni's correction) of 6; " in fact
+    assert "QK query 2 larger (layer 0; 1 with Bonferroni's correction), of 6; " in fact

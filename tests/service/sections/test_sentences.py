@@ -71,8 +71,8 @@ def copying(centred, uncentred):
 def test_the_effect_of_centring_on_copying_scores_has_its_heads():
     centred, uncentred = np.array([[0.95, 0.2], [0.6, np.nan]]), np.array([[0.95, -0.1], [-0.3, np.nan]])
     first, second = heads._copying_facts(copying(centred, uncentred))
-    assert "It is above 0.9 in 1 of 4 heads: on the whole, tokens raise their own logits (relative to the" in first
-    assert first.endswith(" It is below -0.9 in 0 heads: on the whole, tokens lower them.")
+    assert "It is above 0.9 in 1 of 4 heads: in this map, tokens on the whole raise their own logits (" in first
+    assert " It is below -0.9 in 0 heads: in this map, tokens on the whole lower them. " in first
     assert second == (
         "The copying score uses W_U minus its mean row. With W_U as stored, 2 of 4 heads have a score of the other "
         "sign; the largest difference is that of L1H0: -0.30 with W_U as stored, 0.60 without the mean row."

@@ -25,8 +25,8 @@ LENGTHS = (
 
 
 GAUSSIAN = (
-    ", at “final” (a Gaussian with the mean and covariance of the first 250 prompts gives about {} % as the median, "
-    "and {} % at “final”)"
+    ", at “final” (a Gaussian with the mean and covariance of the first 250 prompts: median about {} %, and {} % at "
+    "“final”)"
 )
 
 
@@ -137,11 +137,11 @@ def test_the_share_of_length_stands_beside_that_of_the_fitted_gaussian(section_o
     shares = np.array([[0.01, 0.02, 0.4], [np.nan, 0.1, 0.2]])[:, None]
     section = section_of(sphere_group(0.06, PLANE, length_variance_share=shares))
     assert section.facts[2] == (
-        f"{LENGTHS}harmful median 2.0 %, at most 40.0 %{GAUSSIAN.format('4.0', '20.4')}; harmless median 15.0 %, "
-        f"at most 20.0 %{GAUSSIAN.format('10.1', '10.2')}."
+        f"{LENGTHS}harmful median 2.0 %, largest 40.0 %{GAUSSIAN.format('4.0', '20.4')}; harmless median 15.0 %, "
+        f"largest 20.0 %{GAUSSIAN.format('10.1', '10.2')}."
     )
     older = section_of(sphere_group(np.nan, PLANE, length_variance_share=shares))
-    assert older.facts[2] == (f"{LENGTHS}harmful median 2.0 %, at most 40.0 %; harmless median 15.0 %, at most 20.0 %.")
+    assert older.facts[2] == (f"{LENGTHS}harmful median 2.0 %, largest 40.0 %; harmless median 15.0 %, largest 20.0 %.")
 
 
 def test_sets_without_a_number_are_left_out_of_its_sentence(section_of):
@@ -149,7 +149,7 @@ def test_sets_without_a_number_are_left_out_of_its_sentence(section_of):
     few = section_of(sphere_group(0.06, PLANE, relative_spread=numbers, length_variance_share=numbers))
     assert starting(few, SPREAD).startswith(f"{SPREAD}harmless 30.00 % at “final” (n = 255; there a Gaussian")
     # The Gaussian has 0.1·0.6², 0.2·0.3² and 0.3·0.2².
-    assert starting(few, LENGTHS) == f"{LENGTHS}harmless median 20.0 %, at most 30.0 %{GAUSSIAN.format('1.8', '1.2')}."
+    assert starting(few, LENGTHS) == f"{LENGTHS}harmless median 20.0 %, largest 30.0 %{GAUSSIAN.format('1.8', '1.2')}."
     assert few.facts[0].endswith(": harmful 3 and 800; harmless 3 and 800.")
     none = section_of(sphere_group(0.07, PLANE, relative_spread=np.nan, length_variance_share=np.nan))
     assert not any(fact.startswith((SPREAD, LENGTHS)) for fact in none.facts)

@@ -7,7 +7,8 @@ from support.finished_runs import finished_run
 
 from theodolite.figures.travel import cosines_figure, travel_figure
 from theodolite.sections import travel
-from theodolite.sections.travel_steps import STEP_NOTES, step_facts
+from theodolite.sections.parts import MISSING
+from theodolite.sections.travel_steps import STEP_NOTES, step_facts, step_tables
 from theodolite.store.result_reader import read_group
 
 LABELS = {"harmful": "harmful (marked)"}
@@ -29,19 +30,19 @@ TESTS = {
     "step_cosine_mlp_centred_p_family": np.array([NAN, 0.2, 0.3, 0.001]),
     **{f"step_cosine_{name}_centred_null_sd": 0.02 for name in ("next", "stream", "attn", "mlp")},
 }
-NEXT = "Centred cosine between the steps of successive blocks"
-STREAM = "Centred cosine between a block's step and its input"
-ATTENTION = "Centred cosine between attention's step and its input"
-MLP = "Centred cosine between the MLP's step and its input"
+NEXT = "Centred cosine between the steps of successive blocks, mean over pairs"
+STREAM = "Centred cosine between a block's step and its input, mean over blocks"
+ATTENTION = "Centred cosine between attention's step and its input, mean over blocks"
+MLP = "Centred cosine between the MLP's step and its input, mean over blocks"
 SHARE = (
     "Share of a block's step that all prompts of a set have in common (squared length of the mean step divided by the "
-    "mean squared length, without the bias of noise)"
+    "mean squared length, without the bias of noise), median over blocks"
 )
-PATH = "Path length divided by displacement (a straight line gives 1), mean ± standard deviation over prompts"
+PATH = "Path length divided by displacement (a straight line gives 1), mean over prompts"
 ARC = (
     "Sum over blocks of the angle between input and output, divided by the angle between the first input and the last "
-    "output (a path along at most half of a great circle, without turning back, gives 1), mean ± standard deviation "
-    "over prompts"
+    "output (1 means that the path follows one great circle, never turns back, and is at most half of it), mean over "
+    "prompts"
 )
 RATIOS = {"path_ratio": 3.2, "path_ratio_std": 0.1, "arc_ratio": 2.5, "arc_ratio_std": 0.2}
 AT_RIGHT_ANGLES = {"path_ratio_at_right_angles": 2.25, "arc_ratio_at_right_angles": 1.9}
@@ -62,18 +63,28 @@ def travel_of(tmp_path):
     return read
 
 
+def cells(values, labels=LABELS):
+    """Return the rows of the table of cosines without its first and second column."""
+    (*_, table) = step_tables(values, labels)
+    assert table.columns[:2] == ["cosine between", "set"]
+    return [row[2:] for row in table.rows]
+
+
 def test_cosines_of_deviations_are_counted_where_they_pass_the_test(travel_of):
-    assert list(step_facts(travel_of(RAW | CENTRED | TESTS), LABELS)) == [
-        f"{NEXT}: harmful (marked) mean -0.23, from -0.40 to 0.01 (significantly below 0 in 2 and above 0 in 0 of "
-        "3 pairs; without centring, the mean is 0.20, and the last pair has 0.40; n = 401).",
-        f"{STREAM}: harmful (marked) mean 0.25, from 0.25 to 0.25 (significantly below 0 in 0 and above 0 in 2 of "
-        "4 blocks; without centring, the mean is -0.50, and the last block has -0.50; n = 401).",
+    values = travel_of(RAW | CENTRED | TESTS)
+    assert list(step_facts(values, LABELS)) == [
+        f"{NEXT}: harmful (marked) -0.23 (significantly below 0 in 2 and above 0 in 0 of 3 pairs).",
+        f"{STREAM}: harmful (marked) 0.25 (significantly below 0 in 0 and above 0 in 2 of 4 blocks).",
         # A cosine of 0 is on no side.
-        f"{ATTENTION}: harmful (marked) mean 0.15, from -0.20 to 0.50 (significantly below 0 in 1 and above 0 in 2 "
-        "of 4 blocks; n = 401).",
-        f"{MLP}: harmful (marked) mean -0.10, from -0.60 to 0.40 (significantly below 0 in 1 and above 0 in 0 of 3 "
-        "blocks; n = 401).",
-        f"{SHARE}: harmful (marked) 60 % to 100 % over 4 blocks, median 80 % (n = 401).",
+        f"{ATTENTION}: harmful (marked) 0.15 (significantly below 0 in 1 and above 0 in 2 of 4 blocks).",
+        f"{MLP}: harmful (marked) -0.10 (significantly below 0 in 1 and above 0 in 0 of 3 blocks).",
+        f"{SHARE}: harmful (marked) 80 % (60 % to 100 % over 4 blocks).",
+    ]
+    assert cells(values) == [
+        ["401", "401", "-0.23", "-0.40", "0.01", "2", "0", "3", "0.20", "0.40"],
+        ["401", "401", "0.25", "0.25", "0.25", "0", "2", "4", "-0.50", "-0.50"],
+        ["401", "401", "0.15", "-0.20", "0.50", "1", "2", "4", MISSING, MISSING],
+        ["401", "401", "-0.10", "-0.60", "0.40", "1", "0", "3", MISSING, MISSING],
     ]
 
 
@@ -87,27 +98,18 @@ def test_one_sentence_lists_all_sets(travel_of):
         "step_common_share": of_sets([0.6, 0.7, 0.9, 1.0], [0.1, 0.2, 0.3, 0.5]),
         "step_cosine_stream_centred": of_sets([NAN] * 4, [0.5] * 4),
     }
-    assert list(step_facts(travel_of(values), BOTH)) == [
-        f"{NEXT}: harmful (marked) mean -0.23, from -0.40 to 0.01 (significantly below 0 in 2 and above 0 in 0 of "
-        "3 pairs; without centring, the mean is 0.20, and the last pair has 0.40; n = 401); harmless mean 0.30, from "
-        "0.10 to 0.60 (significantly below 0 in 0 and above 0 in 2 of 3 pairs; without centring, the mean is 0.20, and "
-        "the last pair has 0.40; n = 300).",
-        f"{STREAM}: harmless mean 0.50, from 0.50 to 0.50 (significantly below 0 in 0 and above 0 in 2 of 4 blocks; "
-        "without centring, the mean is -0.50, and the last block has -0.50; n = 300).",
-        f"{SHARE}: harmful (marked) 60 % to 100 % over 4 blocks, median 80 % (n = 401); harmless 10 % to 50 % over 4 "
-        "blocks, median 25 % (n = 300).",
+    travel = travel_of(values)
+    assert list(step_facts(travel, BOTH)) == [
+        f"{NEXT}: harmful (marked) -0.23 (significantly below 0 in 2 and above 0 in 0 of 3 pairs); harmless 0.30 "
+        "(significantly below 0 in 0 and above 0 in 2 of 3 pairs).",
+        f"{STREAM}: harmless 0.50 (significantly below 0 in 0 and above 0 in 2 of 4 blocks).",
+        f"{SHARE}: harmful (marked) 80 % (60 % to 100 % over 4 blocks); harmless 25 % (10 % to 50 % over 4 blocks).",
     ]
+    assert [row[:2] for row in cells(travel, BOTH)] == [["401", "401"], ["300", "300"], ["300", "300"]]
 
 
-def test_the_number_of_tested_prompts_is_stated_if_it_is_smaller(travel_of):
-    facts = list(step_facts(travel_of(RAW | CENTRED | TESTS | {"n_tested": 256}), LABELS))
-    assert facts[0].endswith(
-        "without centring, the mean is 0.20, and the last pair has 0.40; n = 401, of which 256 for the tests)."
-    )
-    assert facts[2].endswith(
-        "(significantly below 0 in 1 and above 0 in 2 of 4 blocks; n = 401, of which 256 for the tests)."
-    )
-    assert facts[4].endswith("median 80 % (n = 401).")
+def test_the_number_of_tested_prompts_is_in_the_table(travel_of):
+    assert {tuple(row[:2]) for row in cells(travel_of(RAW | CENTRED | TESTS | {"n_tested": 256}))} == {("401", "256")}
 
 
 def test_a_run_of_an_older_version_has_cosines_without_tests(older_run):
@@ -116,26 +118,20 @@ def test_a_run_of_an_older_version_has_cosines_without_tests(older_run):
     older = read_group(run, "travel").sel(position=-1)
     assert (older["n_tested"] == -1).all()
     assert list(step_facts(older, LABELS)) == [
-        f"{NEXT}: harmful (marked) mean -0.23, from -0.40 to 0.01 (without centring, the mean is 0.20, and the last "
-        "pair has 0.40; n = 401).",
-        f"{STREAM}: harmful (marked) mean 0.25, from 0.25 to 0.25 (without centring, the mean is -0.50, and the "
-        "last block has -0.50; n = 401).",
-        f"{SHARE}: harmful (marked) 60 % to 100 % over 4 blocks, median 80 % (n = 401).",
+        f"{NEXT}: harmful (marked) -0.23.",
+        f"{STREAM}: harmful (marked) 0.25.",
+        f"{SHARE}: harmful (marked) 80 % (60 % to 100 % over 4 blocks).",
+    ]
+    assert [row[:7] for row in cells(older)] == [
+        ["401", MISSING, "-0.23", "-0.40", "0.01", MISSING, MISSING],
+        ["401", MISSING, "0.25", "0.25", "0.25", MISSING, MISSING],
     ]
 
 
-def test_cosines_of_one_sublayer_without_tests_have_only_their_number_of_prompts(travel_of):
-    (fact,) = step_facts(travel_of({"step_cosine_attn_centred": 0.5, "n_tested": 256}), LABELS)
-    assert fact == f"{ATTENTION}: harmful (marked) mean 0.50, from 0.50 to 0.50 (n = 401)."
-
-
 def test_a_cosine_that_rounds_to_0_has_no_sign(travel_of):
-    values = {"step_cosine_next": -0.001, "step_cosine_next_centred": -0.004}
-    (fact,) = step_facts(travel_of(values), LABELS)
-    assert fact == (
-        f"{NEXT}: harmful (marked) mean 0.00, from 0.00 to 0.00 (without centring, the mean is 0.00, and the last "
-        "pair has 0.00; n = 401)."
-    )
+    values = travel_of({"step_cosine_next": -0.001, "step_cosine_next_centred": -0.004})
+    assert list(step_facts(values, LABELS)) == [f"{NEXT}: harmful (marked) 0.00."]
+    assert cells(values) == [["401", MISSING, "0.00", "0.00", "0.00", MISSING, MISSING, "4", "0.00", "0.00"]]
 
 
 def test_both_means_are_over_the_same_blocks(travel_of):
@@ -145,11 +141,10 @@ def test_both_means_are_over_the_same_blocks(travel_of):
         "step_cosine_stream_centred": np.array([NAN, 0.3, 0.3, -0.3]),
         "step_cosine_stream_centred_p_family": np.array([NAN, 0.01, 0.5, 0.01]),
     }
-    _, stream, *_ = step_facts(travel_of(RAW | CENTRED | TESTS | change), LABELS)
-    assert stream == (
-        f"{STREAM}: harmful (marked) mean 0.10, from -0.30 to 0.30 (significantly below 0 in 1 and above 0 in 1 of "
-        "3 blocks; without centring, the mean is 0.00, and the last block has 0.00; n = 401)."
-    )
+    values = travel_of(RAW | CENTRED | TESTS | change)
+    _, stream, *_ = step_facts(values, LABELS)
+    assert stream == f"{STREAM}: harmful (marked) 0.10 (significantly below 0 in 1 and above 0 in 1 of 3 blocks)."
+    assert cells(values)[1] == ["401", "401", "0.10", "-0.30", "0.30", "1", "1", "3", "0.00", "0.00"]
 
 
 def test_parallel_blocks_have_no_cosines_of_attention_and_the_mlp(travel_of):
@@ -160,39 +155,59 @@ def test_parallel_blocks_have_no_cosines_of_attention_and_the_mlp(travel_of):
 
 def test_a_run_without_cosines_of_deviations_has_no_sentence_about_them(travel_of):
     assert list(step_facts(travel_of(RAW), LABELS)) == []
+    assert list(step_tables(travel_of(RAW), LABELS)) == []
+
+
+def paths(values, labels):
+    """Return the rows of the table of paths."""
+    table, *_ = step_tables(values, labels)
+    return table.rows
 
 
 def test_paths_and_arcs_are_compared_with_those_at_right_angles(travel_of):
-    assert list(step_facts(travel_of(RATIOS | AT_RIGHT_ANGLES), {"harmless": "harmless"})) == [
-        f"{PATH}: harmless 3.20 ± 0.10 (steps at right angles give 2.25; n = 401).",
-        f"{ARC}: harmless 2.50 ± 0.20 (arcs at right angles give 1.90; n = 401).",
+    values = travel_of(RATIOS | AT_RIGHT_ANGLES)
+    assert list(step_facts(values, {"harmless": "harmless"})) == [
+        f"{PATH}: harmless 3.20 (steps at right angles give 2.25).",
+        f"{ARC}: harmless 2.50 (arcs at right angles give 1.90).",
+    ]
+    assert paths(values, {"harmless": "harmless"}) == [
+        ["path length / displacement", "harmless", "401", "3.20 ± 0.10", "2.25", *[MISSING] * 3],
+        ["sum of angles / angle from first to last", "harmless", "401", "2.50 ± 0.20", "1.90", *[MISSING] * 3],
     ]
 
 
 def test_paths_of_an_older_version_are_compared_with_the_shortest_ones_alone(older_run):
     run = older_run("travel", {"n_samples": 401, **RATIOS}, "_at_right_angles")
     assert list(step_facts(read_group(run, "travel").sel(position=-1), LABELS)) == [
-        f"{PATH}: harmful (marked) 3.20 ± 0.10 (n = 401).",
-        f"{ARC}: harmful (marked) 2.50 ± 0.20 (n = 401).",
+        f"{PATH}: harmful (marked) 3.20.",
+        f"{ARC}: harmful (marked) 2.50.",
     ]
 
 
 def test_a_set_of_one_prompt_has_no_spread_and_is_left_out(travel_of):
     change = {"path_ratio_std": of_sets(NAN, 0.1), "arc_ratio_std": NAN, "n_samples": of_sets(1, 401)}
-    assert list(step_facts(travel_of(RATIOS | AT_RIGHT_ANGLES | change), BOTH)) == [
-        f"{PATH}: harmless 3.20 ± 0.10 (steps at right angles give 2.25; n = 401)."
-    ]
+    values = travel_of(RATIOS | AT_RIGHT_ANGLES | change)
+    assert list(step_facts(values, BOTH)) == [f"{PATH}: harmless 3.20 (steps at right angles give 2.25)."]
+    assert [row[:3] for row in paths(values, BOTH)] == [["path length / displacement", "harmless", "401"]]
 
 
 def test_paths_and_arcs_are_also_compared_without_the_last_block(travel_of):
     before = {"path_ratio_before_last": 2.85, "path_ratio_before_last_at_right_angles": 4.05}
     before |= {"arc_ratio_before_last": 2.4, "arc_ratio_before_last_at_right_angles": 2.5}
-    assert list(step_facts(travel_of(RATIOS | AT_RIGHT_ANGLES | before), {"harmless": "harmless"})) == [
-        f"{PATH}: harmless 3.20 ± 0.10 (steps at right angles give 2.25; without the last block, the measured "
-        "ratio is 2.85 and steps at right angles give 4.05; n = 401).",
-        f"{ARC}: harmless 2.50 ± 0.20 (arcs at right angles give 1.90; without the last block, the measured ratio "
-        "is 2.40 and arcs at right angles give 2.50; n = 401).",
+    values = travel_of(RATIOS | AT_RIGHT_ANGLES | before)
+    assert list(step_facts(values, {"harmless": "harmless"})) == [
+        f"{PATH}: harmless 3.20 (steps at right angles give 2.25). Without the last block: harmless 2.85 (steps at "
+        "right angles give 4.05).",
+        f"{ARC}: harmless 2.50 (arcs at right angles give 1.90). Without the last block: harmless 2.40 (arcs at right "
+        "angles give 2.50).",
     ]
+    assert [row[4:7] for row in paths(values, BOTH)] == [["2.25", "2.85", "4.05"]] * 2 + [["1.90", "2.40", "2.50"]] * 2
+
+
+def test_the_table_of_paths_has_the_longest_step(travel_of):
+    steps = {"step_norm_block": np.array([1.0, 1.0, 1.0, 3.0]), "step_norm_block_std": 0.0}
+    (row, _) = paths(travel_of(RATIOS | steps), LABELS)
+    assert row[-1] == "block 3: 75 %"  # 9 of 12
 
 
 def test_the_section_explains_tests_and_right_angles(tmp_path, monkeypatch):
@@ -202,9 +217,11 @@ def test_the_section_explains_tests_and_right_angles(tmp_path, monkeypatch):
     monkeypatch.setattr(travel, "read_finished_table", lambda *_: growth)
     (section,) = travel.sections(run)
     assert set(STEP_NOTES) < set(section.notes)
-    assert section.facts[0].startswith(
-        f"{PATH}: harmful 3.20 ± 0.10 (steps at right angles give 2.25; n = 4); harmless"
-    )
+    assert section.facts[0].startswith(f"{PATH}: harmful 3.20 (steps at right angles give 2.25); harmless")
+    assert [table.caption.partition(":")[0] for table in section.tables] == [
+        "Paths",
+        "Centred cosines over blocks or pairs of blocks",
+    ]
 
 
 def test_cosines_have_a_line_at_zero(tmp_path):

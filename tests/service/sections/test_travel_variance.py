@@ -23,11 +23,14 @@ BUDGET = {
     "variance_step_block": 1.5,
     "twice_covariance_block": np.array([-0.5, 0.5, 0.5, 3.5]),
 }
-GROWTH = "Growth of the total variance over prompts up to its maximum, and the parts of this growth"
+GROWTH = "Total variance over prompts, from the first input to its maximum"
+SHARES = (
+    "Share of this growth that is variance of the steps of {} (the rest is twice their covariance with the stream), "
+    "and share of the growth in the last block of this range"
+)
+BRANCHES = SHARES.format("attention and the MLP")
+NOT_TESTED = " Shares have no intervals, so they show no difference between sets."
 # Growth 10: attention 4 and 0, the MLP 2 and 4; 5 in the last block.
-STEPS = "% from the variance of the steps of attention and the MLP"
-COVARIANCES = "{} % from 2·Cov(step of attention, stream) and {} % from 2·Cov(step of the MLP, stream)"
-WHOLE = f"from 1 to 11 after layer 3 (60 {STEPS}, {COVARIANCES.format(0, 40)}; block 3 alone gives 50 %; n = 401)"
 BLOCKS = {"variance_step_block": 1.75, "twice_covariance_block": np.array([-0.5, 0.5, 0.5, 2.5])}  # 7 and 3
 PARTS = ["from 1 to 11 after layer 3", "40 %", "20 %", "0 %", "40 %", "50 %"]
 
@@ -46,7 +49,10 @@ def rows_of(values, labels=None):
 
 
 def test_the_growth_of_the_variance_is_divided_into_parts_that_add_up(travel_of):
-    assert list(variance_facts(travel_of(BUDGET), LABELS)) == [f"{GROWTH}: harmful (marked) {WHOLE}."]
+    assert list(variance_facts(travel_of(BUDGET), LABELS)) == [
+        f"{GROWTH}: harmful (marked) from 1 to 11 after layer 3 (n = 401).",
+        f"{BRANCHES}: harmful (marked) 60 %, and 50 % in block 3.",
+    ]
 
 
 GROWS = "The variance over {} prompts, summed over all features, grows from 1 to 11 after layer 3. Of this growth, "
@@ -56,7 +62,15 @@ def test_the_finding_has_twice_the_covariance_of_each_branch(travel_of):
     assert variance_finding(travel_of(BUDGET), LABELS) == (
         f"{GROWS.format('harmful (marked)')}60 % is variance of the steps of attention and the MLP; 0 % is twice the "
         "covariance of the steps of attention with the stream, and 40 % is twice the covariance of the steps of the "
-        "MLP with the stream. Block 3 alone gives 50 % (n = 401)."
+        f"MLP with the stream. Block 3 alone gives 50 % (n = 401).{NOT_TESTED}"
+    )
+
+
+def test_the_finding_has_the_same_shares_of_the_other_sets(travel_of):
+    finding = variance_finding(travel_of(BUDGET), {**LABELS, "harmless": "harmless"})
+    assert finding.endswith(
+        "(n = 401). The same shares of the other sets, in this order: harmless 60 %, 0 %, 40 %, 50 % (n = 401)."
+        f"{NOT_TESTED}"
     )
 
 
@@ -65,7 +79,7 @@ def test_the_finding_is_that_of_the_first_set_whose_variance_grows(travel_of):
     values = travel_of(BUDGET | BLOCKS | {"variance_mid": np.nan, "variance_post": falls})
     assert variance_finding(values, {**LABELS, "harmless": "harmless"}) == (
         f"{GROWS.format('harmless')}70 % is variance of the steps of the block; 30 % is twice the covariance of the "
-        "steps of the block with the stream. Block 3 alone gives 50 % (n = 401)."
+        f"steps of the block with the stream. Block 3 alone gives 50 % (n = 401).{NOT_TESTED}"
     )
     assert variance_finding(values, LABELS) == ""
 
@@ -97,30 +111,28 @@ def test_the_section_has_the_table_unless_blocks_are_parallel(tmp_path, monkeypa
     growth = pd.DataFrame(columns=["quantity", "set", "site", "position", "law"])
     monkeypatch.setattr(travel, "read_finished_table", lambda *_: growth)
     (section,) = travel.sections(run)
-    assert [table.rows for table in section.tables] == [[["harmful", *PARTS], ["harmless", *PARTS]]] * n_tables
+    assert [table.rows for table in section.tables if table.caption.startswith("Growth")] == [
+        [["harmful", *PARTS], ["harmless", *PARTS]]
+    ] * n_tables
     assert set(travel._NOTES) < set(section.notes)
 
 
 def test_a_variance_that_falls_again_is_divided_up_to_its_maximum(travel_of):
     values = travel_of(BUDGET | {"variance_post": np.array([2.0, 4.5, 3.0, 2.5])})
-    (growth,) = variance_facts(values, LABELS)
+    growth, shares = variance_facts(values, LABELS)
     # Growth 3.5 over two blocks: attention 2 and −1, the MLP 1 and 1; 2.5 in the second block.
-    assert growth == (
-        f"{GROWTH}: harmful (marked) from 1 to 4.5 after layer 1 (86 {STEPS}, {COVARIANCES.format(-29, 29)}; block 1 "
-        "alone gives 71 %; n = 401)."
-    )
+    assert growth == f"{GROWTH}: harmful (marked) from 1 to 4.5 after layer 1 (n = 401)."
+    assert shares == f"{BRANCHES}: harmful (marked) 86 %, and 71 % in block 1."
     parts = ["57 %", "29 %", "-29 %", "29 %", "71 %"]
     assert rows_of(values) == [["harmful (marked)", "from 1 to 4.5 after layer 1", *parts]]
 
 
 def test_a_variance_that_is_largest_after_the_first_block_grows_in_this_block_alone(travel_of):
     values = travel_of(BUDGET | {"variance_post": np.array([2.0, 1.5, 1.5, 1.5])})
-    (growth,) = variance_facts(values, LABELS)
+    growth, shares = variance_facts(values, LABELS)
     # Growth 1 in one block: attention 1 and −0.5, the MLP 0.5 and 0.
-    assert growth == (
-        f"{GROWTH}: harmful (marked) from 1 to 2 after layer 0 (150 {STEPS}, {COVARIANCES.format(-50, 0)}; block 0 "
-        "alone gives 100 %; n = 401)."
-    )
+    assert growth == f"{GROWTH}: harmful (marked) from 1 to 2 after layer 0 (n = 401)."
+    assert shares == f"{BRANCHES}: harmful (marked) 150 %, and 100 % in block 0."
     parts = ["100 %", "50 %", "-50 %", "0 %", "100 %"]
     assert rows_of(values) == [["harmful (marked)", "from 1 to 2 after layer 0", *parts]]
 
@@ -128,16 +140,16 @@ def test_a_variance_that_is_largest_after_the_first_block_grows_in_this_block_al
 def test_the_last_block_can_make_all_of_the_growth(travel_of):
     """Its share is the growth inside the block, not the difference to the block before the last."""
     change = {"variance_pre": np.array([1.0, 0.5, 0.5, 0.5]), "variance_post": np.array([0.5, 0.5, 0.5, 11.0])}
-    (growth,) = variance_facts(travel_of(BUDGET | change), LABELS)
-    assert growth.endswith("; block 3 alone gives 105 %; n = 401).")
+    _, shares = variance_facts(travel_of(BUDGET | change), LABELS)
+    assert shares.endswith(", and 105 % in block 3.")
 
 
 def test_blocks_without_a_middle_are_divided_as_a_whole(travel_of):
     for middle in (np.nan, np.array([np.nan, 1, 1, 1])):
         values = travel_of(BUDGET | BLOCKS | {"variance_mid": middle})
         assert list(variance_facts(values, LABELS)) == [
-            f"{GROWTH}: harmful (marked) from 1 to 11 after layer 3 (70 % from the variance of the steps of the "
-            "block, 30 % from 2·Cov(step of the block, stream); block 3 alone gives 50 %; n = 401)."
+            f"{GROWTH}: harmful (marked) from 1 to 11 after layer 3 (n = 401).",
+            f"{SHARES.format('the block')}: harmful (marked) 70 %, and 50 % in block 3.",
         ]
         assert variance_table(values, LABELS) is None
 
@@ -159,13 +171,15 @@ def test_a_part_of_the_layers_or_a_variance_that_does_not_grow_has_no_shares(tra
 def test_one_sentence_lists_all_sets_whose_variance_grows(travel_of):
     both = {"harmful": "harmful (marked)", "harmless": "harmless"}
     counts = np.array([[401], [300]])
-    second = WHOLE.replace("n = 401", "n = 300")
+    growth, share = "from 1 to 11 after layer 3", "60 %, and 50 % in block 3"
     assert list(variance_facts(travel_of(BUDGET, counts), both)) == [
-        f"{GROWTH}: harmful (marked) {WHOLE}; harmless {second}."
+        f"{GROWTH}: harmful (marked) {growth} (n = 401); harmless {growth} (n = 300).",
+        f"{BRANCHES}: harmful (marked) {share}; harmless {share}.",
     ]
     falls = np.stack([np.full(4, 0.5), BUDGET["variance_post"]])[:, None]
     assert list(variance_facts(travel_of(BUDGET | {"variance_post": falls}, counts), both)) == [
-        f"{GROWTH}: harmless {second}."
+        f"{GROWTH}: harmless {growth} (n = 300).",
+        f"{BRANCHES}: harmless {share}.",
     ]
 
 

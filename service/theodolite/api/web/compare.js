@@ -77,7 +77,7 @@ class Comparison {
     this.frame.show(async (until) => {
       const answer = await ask("/v1/compare", { run: chosen, statistic, contrast, set, site }, until);
       this.message.replaceChildren(element("p", answer.description));
-      this.table.replaceChildren(...milestones(answer.milestones, this.known));
+      this.table.replaceChildren(...milestones(answer.milestones, this.known), ...differences(answer.differences, chosen, this.known));
       this.widths.node.hidden = !answer.width_figure;
       this.widths.rename("Against the width of the models", `compare.${statistic}.widths`);
       if (answer.width_figure) this.widths.show(() => answer.width_figure);
@@ -164,6 +164,23 @@ function milestones(rows, known) {
     element("h2", "Smallest cosine and first separation"),
     table(columns, cells, "Smallest cosine and first separation of each run", [2, 3]),
   ];
+}
+
+/** Return a table of the options in which the surveys differ, with a column for each run. */
+function differences(options, chosen, known) {
+  if (chosen.length < 2) return [];
+  const title = element("h2", "How the surveys differ");
+  if (!options.length) return [title, element("p.nothing", "The specs of these surveys are equal.")];
+  const columns = ["option", ...chosen.map((id) => runLabel(known.find((run) => run.run_id === id) ?? { run_id: id }))];
+  const rows = options.map(({ option, values }) => [element("code", option), ...chosen.map((id) => shown(values[id]))]);
+  return [title, table(columns, rows, "Options in which the surveys differ")];
+}
+
+/** Return the value of an option as a spec writes it, without the end of a long list or text. */
+function shown(value) {
+  if (value === undefined) return "not in the spec";
+  const text = typeof value === "string" ? value : JSON.stringify(value);
+  return text.length > 80 ? `${text.slice(0, 79)}…` : text;
 }
 
 /** Return the statistics that all runs have, as groups of options for a select, and the dimensions of each. */

@@ -142,7 +142,7 @@ class Tables {
   cell(row, name) {
     const value = row[name];
     if (value === null) return element("span.soft", "–");
-    if (name === "head" && "layer" in row) {
+    if (name === "head" && "layer" in row && value >= 0) { // head -1 is the embedding
       const circuit = row.circuit ?? (this.name === "noun_values" ? "vo" : null);
       const chosen = { circuit, layer: row.layer, head: value, offset: row.offset };
       const address = addressOf(["runs", this.run.run_id, "heads"], chosen);
@@ -171,6 +171,6 @@ function intro() {
     "The stored tables of this run. The name of a column orders the rows. The field below it selects rows: for numbers ",
     "write a value or a comparison, such as ", code("3"), " or ", code(">0.5"), "; for texts write a part of the text, ",
     code("=text"), " for the whole text, or ", code("!=text"), " for the others. Write a text with a space at its start in quotes: ",
-    code('=" the"'), ". Join two conditions on a column by ", code(" & "), " with spaces around it.",
+    code('=" the"'), ". Join two conditions on a column by ", code("&"), " with spaces around it.",
   );
 }
