@@ -33,12 +33,12 @@ test-fast: .venv/ready ## run the tests without a model, a cluster or a browser,
 coverage: COVERAGE := --cov --cov-report=term:skip-covered
 coverage: test-fast ## run them with the covered branches of each file, in twice the time
 
-# These tests mostly wait, for clusters; beside them the other tests use the cores.
+# These tests mostly wait, for clusters: two of their files run at a time, beside the other tests.
 WAITING := tests/integration
 
 test-slow: .venv/ready ## run the tests with a model, a cluster, a browser or a GPU
 	@log=$$(mktemp); \
-	$(BIN)/python -m pytest -q -m '$(HEAVY)' $(WAITING) > $$log 2>&1 & waiting=$$!; \
+	$(BIN)/python -m pytest -q --numprocesses=2 --dist=loadfile -m '$(HEAVY)' $(WAITING) > $$log 2>&1 & waiting=$$!; \
 	nice $(BIN)/python -m pytest -q -m '$(HEAVY)' $(addprefix --ignore=,$(WAITING)); computing=$$?; \
 	wait $$waiting; status=$$?; \
 	cat $$log; rm $$log; exit $$((computing + status))

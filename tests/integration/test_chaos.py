@@ -12,9 +12,9 @@ from theodolite.store.commits import read_commits
 
 
 def test_no_schedule_of_faults_loses_doubles_or_changes_anything():
-    outcomes = run_seeds(range(25), processes=2)
+    outcomes = run_seeds(range(10), processes=2)
     assert {outcome.schedule.seed: outcome.problems for outcome in outcomes if outcome.problems} == {}
-    assert summary(outcomes)["attempts"] > 25
+    assert summary(outcomes)["attempts"] > len(outcomes)  # faults ended some of them
 
 
 def test_random_damages_are_named_and_repaired_to_the_bit():

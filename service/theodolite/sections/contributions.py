@@ -156,19 +156,19 @@ def _standardised_test(values: xr.Dataset, at: Mapping[str, int]) -> str:
     p = values["head_standardised_p_family"]
     left_out, without = int(np.isnan(values["head_standardised"]).sum()), ""
     if left_out:
-        heads = "1 head is" if left_out == 1 else f"{left_out} heads are"
-        without = f"; {heads} not counted: the direction is unreliable, or the difference is unknown"
+        heads = "1 head has" if left_out == 1 else f"{left_out} heads have"
+        without = f"{heads} no difference here: the direction is unreliable, or the difference is unknown"
     if not np.isfinite(p).any():
-        return f" (the direction is fitted to the same prompts{without})."
+        return f" (the direction is fitted to the same prompts{without and f'; {without}'})."
     permuted, passed = values["head_standardised_permuted"].sel(at), values["head_standardised"].where(p <= LEVEL)
     return (
         f". With permuted labels, the mean absolute difference of this head is {number(permuted, 2)}; for each "
         "permutation, the direction is computed again from the permuted labels. The direction and the projections "
         f"come from the same prompts; this alone can change the differences. In {int((p <= LEVEL).sum())} of "
-        f"{int(np.isfinite(p).sum())} heads the difference is larger than with permuted labels "
-        f"({int((passed > 0).sum())} positive and {int((passed < 0).sum())} negative; family-wise p of at most {LEVEL} "
-        f"over all {p.size} heads{without}). If two sets differ at all, many heads can be expected to differ: they "
-        "read and write the same stream."
+        f"{int(np.isfinite(p).sum())} heads the absolute difference is larger than with permuted labels: "
+        f"{int((passed > 0).sum())} are positive, {int((passed < 0).sum())} negative. The family-wise p, at most "
+        f"{LEVEL}, accounts for the search over all {p.size} heads.{without and f' {without}.'} If two sets differ at "
+        "all, many heads can be expected to differ: they read and write the same stream."
     )
 
 

@@ -47,10 +47,10 @@ _HOW_TO_READ = (
     "the circuits W_QK = s·W_Q R W_Kᵀ and W_VO = W_V W_O, in float64, at offset 0 between query and key; s is the "
     "scale of the scores, and R the rotary rotation. A head has four sides: QK query, QK key, VO read, VO write. On "
     "VO write, u is the contrast's direction in the stream directly after this attention. On the other three sides, "
-    "the norm before attention is applied first, and u is the difference of the two sets' means, scaled to length 1. "
-    "Let σ₁ be the largest singular value of a circuit M. The alignment is |uᵀM|/σ₁ on QK query and VO read, and "
-    "|M u|/σ₁ on QK key and VO write; it is 1 if u is the leading singular vector. z is the alignment minus its mean "
-    "under permuted labels, divided by their standard deviation."
+    "each activation first passes the norm before attention; u is the difference of the two sets' means after this "
+    "norm, scaled to length 1. Let σ₁ be the largest singular value of a circuit M. The alignment is |uᵀM|/σ₁ on QK "
+    "query and VO read, and |M u|/σ₁ on QK key and VO write; it is 1 if u is the leading singular vector. z is the "
+    "alignment minus its mean under permuted labels, divided by their standard deviation."
 )
 
 

@@ -108,8 +108,9 @@ def _shorter(places: xr.Dataset, labels: Mapping[str, str]) -> str:
     difference = places["length_difference"].values
     if not len(difference):
         return ""
-    many = int((difference < 0).sum())
-    return f" At {many} of these {len(difference)} depths, {labels['positive']} has the smaller mean length."
+    many, total = int((difference < 0).sum()), len(difference)
+    where = f"all these {total}" if many == total else f"{many} of these {total}"
+    return f" At {where} depths, {labels['positive']} has the smaller mean length."
 
 
 def token_facts(tests: xr.Dataset) -> Iterator[str]:
@@ -152,13 +153,14 @@ def cosine_facts(directions: xr.Dataset, tests: xr.Dataset) -> Iterator[str]:
         permuted = np.diagonal(tests["direction_cosine_null_mean"].sel(site=site), offset=1)
         if np.isfinite(cosines + permuted).any():
             spread = np.diagonal(tests["direction_cosine_null_sd"].sel(site=site), offset=1)
-            excess = f"median of the pairs' differences {number(np.nanmedian(cosines - permuted), 2)}"
-            text = f"with permuted labels {np.nanmedian(permuted):.2f}, {excess}"
-            texts[site] = f"{np.nanmedian(cosines):.2f} ({text}{_distinct(cosines - permuted, spread)})"
+            excess = cosines - permuted
+            text = f"permuted labels give {np.nanmedian(permuted):.2f}, the median difference from them is "
+            text += f"{number(np.nanmedian(excess), 2)}{_distinct(excess, spread)}"
+            texts[site] = f"{np.nanmedian(cosines):.2f} ({text})"
     if texts:
         yield (
-            "Median cosine between the directions of neighbouring layers, which share most of the stream: "
-            f"{listed(texts)}."
+            "Median over the pairs of neighbouring layers of the cosine between their directions (neighbouring layers "
+            f"share most of the stream): {listed(texts)}."
         )
 
 
@@ -170,6 +172,6 @@ def _distinct(excess: NDArray[np.float64], spread: NDArray[np.float64]) -> str:
     limit = NormalDist().inv_cdf(1 - LEVEL / len(z))
     many = int((z > limit).sum())
     return (
-        f"; in {many} of {len(z)} pairs, z is above {limit:.1f}, which is Bonferroni's limit if z has a normal "
+        f"; {many} of {len(z)} pairs of layers have a z above {limit:.1f}, Bonferroni's limit if z has a normal "
         "distribution"
     )

@@ -78,9 +78,10 @@ def step_tables(travel: xr.Dataset, labels: Mapping[str, str]) -> Iterator[Table
     ]:
         caption = (
             "Centred cosines over blocks or pairs of blocks: mean, smallest and largest; number of cosines that are "
-            "significantly below and above 0; mean and last value without centring"
+            "significantly below and above 0; mean and last value without centring. The tests use the first prompts of "
+            "a set: n tested is their number"
         )
-        columns = ["cosine between", "set", "n", "n of the tests", "mean", "smallest", "largest", "below 0", "above 0"]
+        columns = ["cosine between", "set", "n", "n tested", "mean", "smallest", "largest", "below 0", "above 0"]
         yield Table(caption, [*columns, "of", "mean without centring", "last without centring"], rows)
 
 

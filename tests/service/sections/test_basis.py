@@ -108,7 +108,7 @@ EXPLAINED = "{}: an orthogonal map with one scale explains 80 %, an affine map 9
 
 def test_the_finding_has_the_shares_of_three_maps_through_each_sublayer(section_of):
     data = group(r_squared_gain_mlp_low=[0.06, -0.01, -0.2, 0.0])
-    better = [f" (better in {many} of 4 layers, by an interval for each layer alone)" for many in (4, 1)]
+    better = [f" (significantly better in {many} of 4 layers, each tested alone)" for many in (4, 1)]
     texts = [EXPLAINED.format(*one) for one in zip(("Attention", "The MLP"), better, strict=True)]
     assert section_of(data).finding == f"{SHARES}{' '.join(texts)}{NO_ROTATION}"
     block = section_of(group(sublayers=("block",)))
@@ -193,7 +193,7 @@ def test_defects_are_counted_if_they_are_larger_than_random_ones_by_more_than_th
     defects = [0.05, 0.063, 0.065, np.nan]  # random steps give 0.05; the error is 0.014
     section = section_of(group(isometry_defect_attention=defects, isometry_defect_mlp=0.04))
     assert [row[-4:-2] for row in section.tables[1].rows] == [["1", "3"], ["0", "4"]]
-    assert f"the error of a defect is at most {basis._DEFECT_ERROR}. " in section.how_to_read
+    assert f"a computed defect differed from the true one by at most {basis._DEFECT_ERROR}. " in section.how_to_read
 
 
 def test_a_family_without_a_middle_shows_whole_blocks(section_of):

@@ -60,9 +60,9 @@ def test_sentences_state_shares_beside_those_with_permuted_labels(section_of):
         "pooled standard deviations. With permuted labels, the mean absolute difference of this head is 0.20; for "
         "each permutation, the direction is computed again from the permuted labels. The direction and the "
         "projections come from the same prompts; this alone can change the differences. In 2 of 8 heads the "
-        "difference is larger than with permuted labels (2 positive and 0 negative; family-wise p of at most 0.05 "
-        "over all 8 heads). If two sets differ at all, many heads can be expected to differ: they read and write the "
-        "same stream.",
+        "absolute difference is larger than with permuted labels: 2 are positive, 0 negative. The family-wise p, at "
+        "most 0.05, accounts for the search over all 8 heads. If two sets differ at all, many heads can be expected "
+        "to differ: they read and write the same stream.",
         "The sum over heads and biases differs from attention's output by at most 3.0e-07 of the norm of the stream, "
         "over all prompts and layers.",
     ]
@@ -84,17 +84,16 @@ def test_a_negative_standardised_difference_keeps_its_sign(section_of):
 
 
 UNRELIABLE = np.array([[0.1, 0.9, 0.9, 0.9], [0.9, 0.49, 0.5, 0.9]])[:, None]  # at resid_mid: layer 1
-OUT = " not counted: the direction is unreliable, or the difference is unknown"
+OUT = " no difference here: the direction is unreliable, or the difference is unknown"
 
 
 def test_standardised_differences_along_unreliable_directions_are_left_out(section_of):
     section = section_of(VALUES, UNRELIABLE)
     assert "for L3H1: by 0.40 pooled standard deviations. With permuted labels" in section.facts[3]
     assert section.facts[3].endswith(
-        "In 1 of 6 heads the difference is larger than with permuted labels (1 positive and 0 negative; family-wise "
-        "p of "
-        f"at most 0.05 over all 8 heads; 2 heads are{OUT}). If two sets differ at all, many heads can be expected to "
-        "differ: they read and write the same stream."
+        "In 1 of 6 heads the absolute difference is larger than with permuted labels: 1 are positive, 0 negative. The "
+        f"family-wise p, at most 0.05, accounts for the search over all 8 heads. 2 heads have{OUT}. If two sets differ "
+        "at all, many heads can be expected to differ: they read and write the same stream."
     )
     # The shares are those along the direction after the last block.
     assert section.facts[:3] == section_of(VALUES).facts[:3]
@@ -107,7 +106,7 @@ def test_standardised_differences_without_tests_have_the_number_of_heads_that_ar
     fitted = "0.90 pooled standard deviations (the direction is fitted to the same prompts"
     assert section_of(values).facts[3].endswith(f"{fitted}).")
     one = np.where((Z == 0) & (np.arange(8).reshape(4, 2) == 1), np.nan, Z / 10)  # L0H1
-    assert section_of(values | {"head_standardised": one}).facts[3].endswith(f"{fitted}; 1 head is{OUT}).")
+    assert section_of(values | {"head_standardised": one}).facts[3].endswith(f"{fitted}; 1 head has{OUT}).")
 
 
 def test_without_a_reliable_direction_no_standardised_difference_is_stated(section_of):

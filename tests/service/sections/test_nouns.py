@@ -147,9 +147,9 @@ OFFSETS = (
 
 
 KEYS_OF_OTHERS = (
-    "For comparison: these tokens of one noun contain a spelling of another noun for {1} % of all pairs of nouns "
-    "({0}; median head {2} %). Random keys contain a spelling for 0.20 % of the nouns (n = 4 nouns; the shares are "
-    "not tested)."
+    "Two comparisons: the tokens of one noun contain a spelling of a given other noun in {1} % of all pairs of nouns "
+    "({0}; median head {2} %). As many tokens drawn at random contain a spelling of the noun for 0.20 % of the nouns "
+    "(n = 4 nouns; the shares are not tested)."
 )
 
 

@@ -318,8 +318,11 @@ def cosines(*neighbours):
     return matrix
 
 
-COSINES = "Median cosine between the directions of neighbouring layers, which share most of the stream: "
-ABOVE = "of 3 pairs, z is above 2.1, which is Bonferroni's limit if z has a normal distribution)"
+COSINES = (
+    "Median over the pairs of neighbouring layers of the cosine between their directions (neighbouring layers share "
+    "most of the stream): "
+)
+ABOVE = "of 3 pairs of layers have a z above 2.1, Bonferroni's limit if z has a normal distribution)"
 
 
 def cosine_fact(tmp_path, own, tests):
@@ -327,7 +330,7 @@ def cosine_fact(tmp_path, own, tests):
     directions = {"direction_cosine": own}
     groups = {"curves": {}, "moments": {}, "directions": directions, "separation": SEPARATION, "permutations": tests}
     (section,) = separation.sections(finished_run(tmp_path, groups))
-    return starting(section.facts, "Median cosine")
+    return starting(section.facts, "Median over the pairs")
 
 
 @pytest.mark.parametrize(
@@ -335,7 +338,7 @@ def cosine_fact(tmp_path, own, tests):
     [
         (
             [0.1, 0.5, 0.2],
-            f"; resid_mid 0.20 (with permuted labels 0.25, median of the pairs' differences 0.05; in 1 {ABOVE}",
+            f"; resid_mid 0.20 (permuted labels give 0.25, the median difference from them is 0.05; 1 {ABOVE}",
         ),
         ([np.nan] * 3, ""),
     ],
@@ -347,7 +350,7 @@ def test_cosines_between_neighbouring_layers_of_all_sites_stand_in_one_sentence(
         direction_cosine_null_sd=cosines([0.05] * 3, [0.05] * 3),
     )
     assert cosine_fact(tmp_path, own, tests) == (
-        f"{COSINES}resid_pre 0.98 (with permuted labels 0.70, median of the pairs' differences 0.28; in 3 "
+        f"{COSINES}resid_pre 0.98 (permuted labels give 0.70, the median difference from them is 0.28; 3 "
         f"{ABOVE}{expected}."
     )
 
@@ -356,8 +359,8 @@ def test_cosines_without_a_spread_of_permuted_labels_have_no_limit(tmp_path):
     own, permuted_mean = cosines([0.9, 0.98, 0.99], [0.1, 0.5, 0.2]), cosines([0.6, 0.7, 0.8], [0.25, 0.35, 0.15])
     tests = permuted(direction_cosine_null_mean=permuted_mean)
     assert cosine_fact(tmp_path, own, tests) == (
-        f"{COSINES}resid_pre 0.98 (with permuted labels 0.70, median of the pairs' differences 0.28); resid_mid "
-        "0.20 (with permuted labels 0.25, median of the pairs' differences 0.05)."
+        f"{COSINES}resid_pre 0.98 (permuted labels give 0.70, the median difference from them is 0.28); resid_mid "
+        "0.20 (permuted labels give 0.25, the median difference from them is 0.05)."
     )
 
 

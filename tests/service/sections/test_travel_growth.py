@@ -198,8 +198,8 @@ def test_an_origin_at_an_end_of_its_range_is_marked():
     growth["origin_at_limit"] = (growth["law"] == "power_law") & (growth["site"] == "resid_mid")
     assert [row[7] for row in rows_of(growth)] == ["-2.5", "-2.5 (limit)"]
     assert [row[7] for row in rows_of(growth.drop(columns="origin_at_limit"))] == ["-2.5", "-2.5"]
-    note = "an origin marked “limit” is at an end of its allowed range, so the exponent depends on this range"
-    assert growth_notes(growth)[-1] == note
+    note = "An origin marked “limit” is at an end of its allowed range; then the exponent depends on this range"
+    assert growth_notes(growth)[-1].endswith(note)
 
 
 def test_an_origin_that_rounds_to_0_has_no_sign():
