@@ -37,8 +37,15 @@ def test_the_table_of_runs_is_ordered_by_its_columns_and_selects_runs_to_compare
     assert sets == sorted(sets, key=str.lower)
     expect(page.locator("th[aria-sort=ascending]")).to_have_text(re.compile("prompt sets"))
     page.get_by_role("button", name="results").click()
-    page.get_by_role("button", name="results").click()
+    page.get_by_role("button", name="results").press("Enter")
     holds(page, "order=-results")
+    settle(page)
+    expect(page.locator("#order-results")).to_be_focused()
+    page.get_by_role("button", name="results").press("Enter")
+    expect(page.locator("th[aria-sort=descending]")).to_have_text(re.compile("created"))  # the usual order
+    page.get_by_role("button", name="created").press("Enter")
+    holds(page, "order=created")
+    page.goto(f"{address}/#/runs?order=-results")
     settle(page)
     expect(rows.first).to_contain_text(store[1])  # it has every result
     expect(rows.filter(has_text="tiny-2").get_by_role("checkbox")).to_be_disabled()

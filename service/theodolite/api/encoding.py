@@ -4,7 +4,7 @@ import hashlib
 import importlib.metadata
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from fastapi.responses import Response, StreamingResponse
 
 from theodolite.api.problems import Problem
 from theodolite.store.cache import Cache
-from theodolite.store.tables import encode_table, plain
+from theodolite.store.tables import encode_tables
 
 JSON = "application/json"
 CSV = "text/csv"
@@ -33,6 +33,9 @@ _CACHED_ANSWER_BYTES = 64 * 2**10
 _CSV_ROWS = 20_000
 """Number of rows of a piece of CSV."""
 
+_BINARY_ROWS = 250_000
+"""Number of rows of a piece of Parquet or Arrow."""
+
 _ENTRY_BYTES = 1024
 """An upper bound of the memory that a cache entry takes in addition to the response."""
 
@@ -46,6 +49,7 @@ def answer(
     frame: Callable[[], pd.DataFrame] | None = None,
     stored: Callable[[], bytes] | None = None,
     *,
+    types: Callable[[], Mapping[str, Any]] | None = None,
     use_cache: bool = True,
 ) -> Response:
     """Return 304 if the client has this response, and otherwise the content in a media type that the client accepts.
@@ -58,6 +62,7 @@ def answer(
         content: returns the content of JSON.
         frame: returns the table of CSV, Parquet and Arrow; None offers only JSON.
         stored: returns the stored Parquet object, if the store has the table.
+        types: returns the types of the columns in Parquet and Arrow; None keeps those of the frame.
         use_cache: whether the encoded response is cached.
 
     Raises:
@@ -75,7 +80,7 @@ def answer(
         if form == JSON:
             return to_json(content())
         assert frame is not None
-        return _ENCODERS[form](frame())
+        return _ENCODERS[form](_pieces(frame(), types and types()))
 
     if form == CSV:
         assert frame is not None
@@ -191,27 +196,35 @@ def _plain(value: Any) -> Any:
     raise TypeError(f"{type(value).__name__} is not JSON")
 
 
-def _to_parquet(frame: pd.DataFrame) -> bytes:
-    return encode_table(plain(frame))
+def _pieces(rows: pd.DataFrame, types: Mapping[str, Any] | None) -> Iterator[pd.DataFrame]:
+    """Yield a table in pieces with the given types: the texts of a large table would take much memory at once."""
+    if types is None:
+        types = {str(name): "str" for name, kind in rows.dtypes.items() if isinstance(kind, pd.CategoricalDtype)}
+    for start in range(0, max(1, len(rows)), _BINARY_ROWS):
+        yield rows[start : start + _BINARY_ROWS].astype(dict(types))
 
 
-def _to_arrow(frame: pd.DataFrame) -> bytes:
+def _to_arrow(frames: Iterable[pd.DataFrame]) -> bytes:
     with _IMPORTING:
         if sys.modules.get("pyarrow", sys) is None:  # blocked for pandas, see serving.py
             del sys.modules["pyarrow"]
         import pyarrow as pa
 
     # Table.from_pandas would need pandas' own pyarrow support, which is blocked.
-    columns = {name: frame[name].to_numpy() for name in frame}
-    # Arrow cannot see that a column without rows is one of texts.
-    kinds = {
-        name: pa.string() if frame.empty and values.dtype.kind == "O" else None for name, values in columns.items()
-    }
-    table, sink = pa.table({name: pa.array(columns[name], kinds[name]) for name in columns}), pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table)
+    def column(values: "pd.Series[Any]") -> Any:
+        # Without its type, a column without a text would have the type null.
+        kind = pa.string() if isinstance(values.dtype, pd.StringDtype) else None
+        return pa.array(values.to_numpy(), kind, from_pandas=values.dtype.kind == "O")
+
+    sink = pa.BufferOutputStream()
+    writer: Any = None
+    for frame in frames:
+        batch = pa.record_batch({name: column(frame[name]) for name in frame})
+        writer = writer or pa.ipc.new_stream(sink, batch.schema)
+        writer.write_batch(batch)
+    writer.close()
     encoded: bytes = sink.getvalue().to_pybytes()
     return encoded
 
 
-_ENCODERS: dict[str, Callable[[pd.DataFrame], bytes]] = {PARQUET: _to_parquet, ARROW: _to_arrow}
+_ENCODERS: dict[str, Callable[[Iterable[pd.DataFrame]], bytes]] = {PARQUET: encode_tables, ARROW: _to_arrow}

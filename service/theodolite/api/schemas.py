@@ -213,7 +213,7 @@ class TableRows(OfRun):
     total: int = Field(description="Number of rows that pass the conditions, over all pages.")
     columns: dict[str, str] = Field(
         description="The columns in their order, with the type of their values: number, boolean or text.",
-        examples=[{"statistic": "text", "layer": "number", "value": "number"}],
+        examples=[{"quantity": "text", "position": "number", "origin_at_limit": "boolean"}],
     )
     items: list[dict[str, Any]] = Field(description="Rows of this page.")
     next: str | None = Field(description="Cursor of the next page; null on the last page.")

@@ -11,10 +11,17 @@ from theodolite.api.encoding import answer
 from theodolite.api.paging import Cursor, next_cursor, start_of
 from theodolite.api.run_lookup import RunId, complete_run, digest_over
 from theodolite.api.schemas import TableRows, described
-from theodolite.digests import digest_of
 from theodolite.groups import table_owner
-from theodolite.query.tables import Condition, Page, Selection, kind_of, parse_condition, selected_rows, table_page
-from theodolite.store.result_reader import table_bytes
+from theodolite.query.tables import (
+    Condition,
+    Page,
+    Selection,
+    column_kind,
+    parse_condition,
+    selected_rows,
+    table_page,
+)
+from theodolite.store.result_reader import read_table_types, table_bytes
 
 router = APIRouter(prefix="/v1/runs", tags=["runs"])
 
@@ -22,8 +29,10 @@ Where = Annotated[
     list[str] | None,
     Query(
         max_length=20,
-        description="Condition on a column, such as `layer=3`, `p<=0.05`, `token~king` (contains, ignoring case) or "
-        '`token=" king"` (with a space). A row must pass all conditions. Operators: = != < <= > >= ~.',
+        description="Condition on a column, such as `layer=3`, `p<=0.05` or `token~king` (contains, ignoring case); "
+        "repeat it for several, which a row must pass all. Operators: = != < <= > >= for numbers, = != ~ for texts, "
+        "and = != with true or false for booleans. Write a text that begins with a space in double quotes: "
+        '`token=" the"`.',
         examples=[["layer=3", "token~king"]],
     ),
 ]
@@ -59,19 +68,19 @@ def table(
     numbers = {"layer": layer, "head": head}
     conditions = [Condition(column, "=", str(value)) for column, value in numbers.items() if value is not None]
     is_paged, is_whole = not {"limit", "cursor"}.isdisjoint(request.query_params), not request.query_params
-    paged = digest_of([digest, where, order, numbers])  # a cursor belongs to one selection
 
     def selection() -> Selection:
         return Selection((*map(parse_condition, where or ()), *conditions), order)
 
     def page() -> Page:
-        return table_page(run, name, start_of(cursor, paged), limit, selection())
+        selected = selection()
+        return table_page(run, name, start_of(cursor, digest, str(selected)), limit, selected)
 
     def content() -> dict[str, Any]:
         selected = page()
-        following = next_cursor(selected.start + limit, selected.total, paged)
+        following = next_cursor(selected.start + limit, selected.total, digest, str(selection()))
         rows = selected.rows.to_dict("records")
-        columns = {column: kind_of(dtype) for column, dtype in selected.rows.dtypes.items()}
+        columns = {column: column_kind(kind) for column, kind in selected.rows.dtypes.items()}
         return {
             "run_id": run_id,
             "table": name,
@@ -84,4 +93,5 @@ def table(
     def frame() -> pd.DataFrame:
         return page().rows if is_paged else selected_rows(run, name, selection())
 
-    return answer(request, digest, content, frame, (lambda: table_bytes(run, name)) if is_whole else None)
+    stored = (lambda: table_bytes(run, name)) if is_whole else None
+    return answer(request, digest, content, frame, stored, types=lambda: read_table_types(run, name)[0])

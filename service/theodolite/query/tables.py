@@ -1,40 +1,45 @@
 """Read the flat tables of a finished run: whole, or the rows that pass conditions, in an order, by page."""
 
+import math
 import re
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from pandas.api.types import is_bool_dtype, is_numeric_dtype
 
 from theodolite.errors import SpecError
-from theodolite.store.result_reader import read_compact_table, read_matching_groups, read_table_rows
+from theodolite.store.result_reader import read_compact_table, read_passing_rows, read_table_rows, read_table_types
 from theodolite.store.runs import Run
-from theodolite.store.tables import compact, joined, plain
 
 _OF_NUMBERS = {"=": "eq", "!=": "ne", "<": "lt", "<=": "le", ">": "gt", ">=": "ge"}
 """The operators of columns of numbers, with the pandas method of each."""
 
-_OF_TEXTS = ("=", "!=", "~")
-"""The operators of columns of texts; `~` means that the text contains the value, ignoring case."""
+_OPERATORS = {"number": tuple(_OF_NUMBERS), "boolean": ("=", "!="), "text": ("=", "!=", "~")}
+"""The operators of each kind of column; `~` means that the text contains the value, ignoring case."""
 
-_KINDS = {"i": "number", "u": "number", "f": "number", "b": "boolean"}
-"""The kind of a column by the kind of its NumPy type; all others are texts."""
+_EXAMPLES = {"number": "3", "boolean": "true"}
+
+_BOOLEANS = {"true": True, "false": False}
 
 MAX_COMPACT_ROWS = 2_000_000
-"""Maximum number of rows of a table that is decoded whole and cached: 30 to 40 MB, and 280 MB while it is decoded.
+"""Maximum number of rows of a table that is decoded whole, and cached, before its rows are selected.
 
-Of a larger table, one row group after the other is decoded for each request.
+With texts as categories, 2 million rows of tokens take 40 MB; reading them takes at most 160 MB for a second or two.
 """
 
-_LARGE = threading.Lock()
-"""Held while the rows of a large table are selected: several at once would need several times the memory."""
+_SELECTING = threading.Lock()
+"""Held while a request selects rows of a larger table, so that only one at a time takes the memory for this."""
 
-_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?|[+-]?inf", re.IGNORECASE)
-_TRUTHS = {"true": 1.0, "false": 0.0}
-_CONDITION = re.compile(r"(?P<column>\w+)\s*(?P<operator>!=|<=|>=|=|<|>|~)\s*(?P<value>.*)", re.DOTALL)
+_CONDITION = re.compile(
+    r"(?P<column>\w+)\s*(?P<operator>!=|<=|>=|=|<|>|~)\s*"
+    r'(?:"(?P<quoted>(?:[^"]|"")*)"\s*|(?P<value>.*))',
+    re.DOTALL,
+)
 
 
 @dataclass(frozen=True)
@@ -73,110 +78,116 @@ class Page:
 
 
 def parse_condition(text: str) -> Condition:
-    """Return the condition in a text such as `layer = 3` or `token ~ king`; raises SpecError if it is none.
+    """Return the condition in a text such as `layer = 3`, `token~king` or `token=" king"`.
 
-    Spaces around the value do not count, unless it stands between quotation marks: `token = " king"`.
+    Spaces around the operator do not count. A value that begins with a space is in double quotes; inside them, `""` is
+    one double quote. Raises SpecError if the text is no condition.
     """
-    match = _CONDITION.fullmatch(text.strip())
+    match = _CONDITION.fullmatch(text.lstrip())
     if match is None:
         raise SpecError(
             f"where: {text!r} is not a condition; write COLUMN OPERATOR VALUE with one of the operators "
             f"{' '.join(_OF_NUMBERS)} ~, for example layer=3"
         )
-    value = match["value"].strip()
-    is_quoted = len(value) > 1 and value[0] == value[-1] == '"'
-    return Condition(match["column"], match["operator"], value[1:-1] if is_quoted else value)
+    value = match["value"] if match["quoted"] is None else match["quoted"].replace('""', '"')
+    return Condition(match["column"], match["operator"], value)
+
+
+def column_kind(dtype: Any) -> str:
+    """Return the kind of a column by its dtype: number, boolean or text."""
+    return "boolean" if is_bool_dtype(dtype) else "number" if is_numeric_dtype(dtype) else "text"
 
 
 def table_page(run: Run, name: str, start: int, limit: int, selection: Selection | None = None) -> Page:
     """Return at most `limit` rows of a selection from row `start` on; without a selection, of the whole table.
 
+    The columns have the types of `read_table_types`.
+
     Raises:
         TableNotFoundError: the run has no such table; the message names those that it has.
-        SpecError: a condition or the order names a column that the table lacks, or compares a number with a text.
+        SpecError: a condition or the order names a column that the table lacks, or a condition does not fit its column.
         RunDamagedError: the table cannot be read.
     """
     if selection is None or selection == Selection():
         rows, total = read_table_rows(run, name, start, start + limit)
         return Page(rows, start, total)
-    selected, frame, stored = _selected(run, name, selection)
-    rows = frame.iloc[selected[start : start + limit]].reset_index(drop=True)
-    return Page(plain(rows).astype(stored), start, len(selected))
+    with _selected(run, name, selection) as (selected, frame):
+        rows, total = frame.iloc[selected[start : start + limit]].reset_index(drop=True), len(selected)
+    return Page(rows.astype(read_table_types(run, name)[0]), start, total)
 
 
 def selected_rows(run: Run, name: str, selection: Selection) -> pd.DataFrame:
-    """Return all rows of a selection, with texts as categories; raises as `table_page` does."""
-    selected, frame, stored = _selected(run, name, selection)
-    numbers = {column: dtype for column, dtype in stored.items() if kind_of(dtype) != "text"}
-    return frame.iloc[selected].reset_index(drop=True).astype(numbers)
+    """Return all rows of a selection, with compact types; raises as `table_page` does."""
+    with _selected(run, name, selection) as (selected, frame):
+        return frame.iloc[selected].reset_index(drop=True)
 
 
-def kind_of(dtype: Any) -> str:
-    """Return the kind of a column: number, boolean or text."""
-    return _KINDS.get(dtype.kind, "text")
+@contextmanager
+def _selected(run: Run, name: str, selection: Selection) -> Iterator[tuple[np.ndarray, pd.DataFrame]]:
+    """Yield the indices of the selected rows of a frame, and the frame."""
+    types, total = read_table_types(run, name)
+    checked = _checked(name, types, selection)
+
+    def passes(frame: pd.DataFrame) -> np.ndarray:
+        passing = np.ones(len(frame), dtype=bool)
+        for one, value in checked:
+            passing &= _passes(frame[one.column], one.operator, value)
+        return passing
+
+    is_large = total > MAX_COMPACT_ROWS
+    with _SELECTING if is_large else nullcontext():
+        if is_large:
+            columns = list({one.column for one in selection.conditions})
+            frame = read_passing_rows(run, name, columns, passes if checked else None)
+            selected = np.arange(len(frame))
+        else:
+            frame = read_compact_table(run, name)
+            selected = np.flatnonzero(passes(frame))
+        if selection.order:
+            column = frame[selection.order.removeprefix("-")].iloc[selected]
+            selected = selected[_ranking(column, descending=selection.order.startswith("-"))]
+        yield selected, frame
 
 
-def _selected(run: Run, name: str, selection: Selection) -> tuple[np.ndarray, pd.DataFrame, dict[str, Any]]:
-    """Return the indices of the selected rows of a compact frame, the frame, and the stored type of each column."""
-    empty, total = read_table_rows(run, name, 0, 0)
-    columns, types = empty.columns.tolist(), {str(column): dtype for column, dtype in empty.dtypes.items()}
+def _checked(name: str, types: Mapping[str, Any], selection: Selection) -> list[tuple[Condition, float | bool | str]]:
+    """Return the conditions with their values; raises SpecError if the selection does not fit the table."""
     ordered = selection.order.removeprefix("-")
     if selection.order and not ordered:
-        raise SpecError(f"order: given {selection.order!r}; write a column, or a column after -, for example -score")
+        example = f"-{next(iter(types))}"
+        raise SpecError(f"order: given '-'; allowed: a column, or a column after -; write for example {example}")
     for column in [*(one.column for one in selection.conditions), *([ordered] if selection.order else [])]:
-        if column not in columns:
-            raise SpecError(f"{column}: the table {name} has no such column; it has {', '.join(columns)}")
-    checked = [(one, _value(one, kind_of(types[one.column]))) for one in selection.conditions]
-    if total <= MAX_COMPACT_ROWS:
-        frame = read_compact_table(run, name)
-        selected = np.flatnonzero(_passing(frame, checked))
-    else:
-        frame = _passing_rows(run, name, checked, empty)
-        selected = np.arange(len(frame))
-    if selection.order:
-        selected = selected[_ranking(frame[ordered].iloc[selected], descending=selection.order.startswith("-"))]
-    return selected, frame, types
+        if column not in types:
+            raise SpecError(f"{column}: the table {name} has no such column; it has {', '.join(types)}")
+    return [(one, _value(one, column_kind(types[one.column]))) for one in selection.conditions]
 
 
-def _passing(frame: pd.DataFrame, checked: Sequence[tuple[Condition, float | str]]) -> np.ndarray:
-    """Return for each row whether it passes all conditions."""
-    passing = np.ones(len(frame), dtype=bool)
-    for one, value in checked:
-        passing &= _passes(frame[one.column], one.operator, value)
-    return passing
-
-
-def _passing_rows(
-    run: Run, name: str, checked: Sequence[tuple[Condition, float | str]], empty: pd.DataFrame
-) -> pd.DataFrame:
-    """Return the rows of a large table that pass all conditions, as a compact table; `empty` has its columns."""
-    # fastparquet would drop missing values for `!=`.
-    usable = [(one, value) for one, value in checked if isinstance(value, float) and one.operator != "!="]
-    filters = [(one.column, "==" if one.operator == "=" else one.operator, value) for one, value in usable]
-    with _LARGE:
-        groups = map(compact, read_matching_groups(run, name, filters))
-        return joined([compact(empty), *(group[_passing(group, checked)] for group in groups)])
-
-
-def _value(condition: Condition, kind: str) -> float | str:
-    """Return the value with which a column of a kind is compared; raises SpecError if the condition does not fit."""
-    allowed, value = _OF_TEXTS if kind == "text" else tuple(_OF_NUMBERS), condition.value
+def _value(condition: Condition, kind: str) -> float | bool | str:
+    """Return the value with which a column is compared; raises SpecError if the condition does not fit the column."""
     about = f"where: {condition}: {condition.column} contains {kind}s"
-    if condition.operator not in allowed:
-        raise SpecError(f"{about}; its operators are {' '.join(allowed)}")
-    if kind == "text":
-        return value
-    if kind == "boolean" and value.casefold() in _TRUTHS:
-        return _TRUTHS[value.casefold()]
-    if not _NUMBER.fullmatch(value):
-        example = f"{condition.column}{condition.operator}{'true' if kind == 'boolean' else 3}"
-        raise SpecError(f"{about}, and {value!r} is none; write for example {example}")
-    return float(value)
+    if condition.operator not in _OPERATORS[kind]:
+        raise SpecError(f"{about}; its operators are {' '.join(_OPERATORS[kind])}")
+    value = condition.value if kind == "text" else _parsed(condition.value.strip(), kind)
+    if value is None:
+        example = f"{condition.column}{condition.operator}{_EXAMPLES[kind]}"
+        raise SpecError(f"{about}, and {condition.value!r} is none; write for example {example}")
+    return value
 
 
-def _passes(column: "pd.Series[Any]", operator: str, value: float | str) -> np.ndarray:
+def _parsed(text: str, kind: str) -> float | bool | None:
+    """Return a number or a boolean; None if the text is none."""
+    if kind == "boolean":
+        return _BOOLEANS.get(text.lower())
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    # float() reads 1_0 as 10; no value equals NaN.
+    return None if "_" in text or math.isnan(number) else number
+
+
+def _passes(column: "pd.Series[Any]", operator: str, value: float | bool | str) -> np.ndarray:
     """Return for each row whether it passes a condition; the values of a column of texts are compared once each."""
-    if isinstance(value, float):
+    if not isinstance(value, str):
         return np.asarray(getattr(column, _OF_NUMBERS[operator])(value))
     texts = column.astype("category")
     categories = texts.cat.categories.astype(str)
@@ -184,7 +195,7 @@ def _passes(column: "pd.Series[Any]", operator: str, value: float | str) -> np.n
         wanted = categories.str.casefold().str.contains(value.casefold(), regex=False)
     else:
         wanted = (categories == value) == (operator == "=")
-    # Code −1 is a missing value, which passes only `!=`.
+    # Code −1 is a missing value; of the operators, only != selects it.
     return np.append(np.asarray(wanted, dtype=bool), operator == "!=")[texts.cat.codes.to_numpy()]
 
 

@@ -6,7 +6,7 @@ objects into memory: each takes one request, and xarray imports no backend plugi
 
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -25,7 +25,7 @@ from theodolite.store.layout import RESULTS
 from theodolite.store.manifest import finished_groups, finished_tables, listed_checksums
 from theodolite.store.objects import get, get_all, sizes
 from theodolite.store.runs import Run
-from theodolite.store.tables import compact, decode_rows, decode_table, matching_groups, table_key
+from theodolite.store.tables import decode_compact, decode_rows, decode_table, decode_types, table_key
 
 _IsWanted = Callable[[str, Sequence[int]], bool]
 """Whether to fetch an object, by its variable and the indices of its chunk; metadata has no indices."""
@@ -114,12 +114,22 @@ def read_compact_table(run: Run, name: str) -> pd.DataFrame:
     def size(frame: pd.DataFrame) -> int:
         return int(frame.memory_usage(deep=True).sum())
 
-    return run.cached(("compact", name, checksum), lambda: compact(read_finished_table(run, name)), size)
+    return run.cached(("compact", name, checksum), lambda: read_passing_rows(run, name), size)
 
 
-def read_matching_groups(run: Run, name: str, filters: Sequence[tuple[str, str, Any]] = ()) -> Iterator[pd.DataFrame]:
-    """Yield the rows of each row group of a table that can pass all filters; raises as `table_bytes` does."""
-    return matching_groups(table_bytes(run, name), table_key(name), filters)
+def read_passing_rows(
+    run: Run,
+    name: str,
+    columns: Sequence[str] = (),
+    passes: Callable[[pd.DataFrame], np.ndarray] | None = None,
+) -> pd.DataFrame:
+    """Read the rows of a table of results that pass a test, with compact types; see `decode_compact`."""
+    return decode_compact(table_bytes(run, name), table_key(name), columns, passes)
+
+
+def read_table_types(run: Run, name: str) -> tuple[dict[str, Any], int]:
+    """Return the type of each column of a table of results, with `str` for texts, and its number of rows."""
+    return decode_types(table_bytes(run, name), table_key(name))
 
 
 def read_table_rows(run: Run, name: str, start: int, stop: int) -> tuple[pd.DataFrame, int]:

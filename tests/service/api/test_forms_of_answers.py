@@ -13,7 +13,7 @@ from support.analysing import analyse
 from support.sealed import reseal
 from support.serving import CONTRASTS, assert_problem, client_of, copied, numbers
 
-from theodolite.api.encoding import ARROW, CSV, JSON, PARQUET
+from theodolite.api.encoding import _ENCODERS, ARROW, CSV, JSON, PARQUET
 from theodolite.store.runs import open_run
 
 RUN = "/v1/runs/tiny-0"
@@ -317,6 +317,30 @@ def test_a_selection_of_a_table_is_the_same_in_every_form(client, library, monke
         answer = client.get(path, params=query, headers={"Accept": form})
         assert answer.status_code == 200, answer.text
         assert read(answer.content)[name].tolist() == wanted[name].tolist()
+
+
+def test_a_missing_text_is_null_in_arrow():
+    for texts in (["a", None], [None, None]):
+        frame = pd.DataFrame({"text": pd.Series(texts, dtype="str")})
+        column = pa.ipc.open_stream(_ENCODERS[ARROW]([frame])).read_all()["text"]
+        assert (str(column.type), column.to_pylist()) == ("string", texts)
+
+
+@pytest.mark.parametrize("rows", [3, 250_000])
+def test_the_types_of_a_file_do_not_depend_on_the_request(client, library, monkeypatch, rows):
+    monkeypatch.setattr("theodolite.api.encoding._BINARY_ROWS", rows)
+    path, stored = f"{RUN}/tables/growth", fastparquet.ParquetFile(f"{library}/runs/tiny-0/tables/growth.parquet")
+    selections = [{"limit": 5}, {"where": "n>0"}, {"where": "n>0", "limit": 5}, {"where": "n<0"}, {"order": "-n"}]
+    for params in selections:
+        parquet, arrow = (
+            client.get(path, params=params, headers={"Accept": form}).content for form in (PARQUET, ARROW)
+        )
+        assert fastparquet.ParquetFile(io.BytesIO(parquet)).dtypes == stored.dtypes
+        types = {field.name: str(field.type) for field in pa.ipc.open_stream(arrow).schema}
+        assert types["n"] == "int64"
+        assert types["origin_at_limit"] == "bool"
+        assert types["quantity"] == types["verdict"] == "string"
+        same(parquet_of(parquet), arrow_of(arrow))
 
 
 def test_a_large_table_as_csv_has_one_header(client, monkeypatch):

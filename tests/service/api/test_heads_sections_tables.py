@@ -146,10 +146,32 @@ def test_rows_of_one_layer_and_head_are_filtered(atlas_client, atlas):
         ("tables/curves?layer=-2", 422, "layer"),
         ("tables/curves?layer=x", 422, "layer"),
         ("tables/curves?cursor=zzz", 422, "cursor"),
+        ("tables/curves?order=-", 422, "order: given '-'; allowed: a column, or a column after -"),
+        ("tables/growth?where=origin_at_limit%3D1", 422, "origin_at_limit contains booleans, and '1' is none"),
     ],
 )
 def test_the_error_for_an_invalid_table_query_lists_the_allowed_values(client, path, status, message):
     assert_problem(client.get(f"{RUN}/{path}"), status, message)
+
+
+def test_a_cursor_belongs_to_the_conditions_and_the_order_of_its_page(client):
+    path, conditions = f"{RUN}/tables/growth", {"where": ["intercept>=-1e9"], "order": "-intercept"}
+    chosen = {**conditions, "limit": 2}
+    cursor = client.get(path, params=chosen).json()["next"]
+    assert len(cursor) <= 64
+    assert client.get(path, params={**chosen, "limit": 3, "cursor": cursor}).status_code == 200
+    for other in ({}, {"order": "intercept"}, {"where": []}, {"where": ["intercept>=-1e8"]}, {"layer": 1}):
+        params = {**(conditions | other if other else {}), "cursor": cursor}
+        assert_problem(client.get(path, params=params), 422, "with the same conditions and the same order")
+
+
+def test_booleans_are_shown_and_selected(client):
+    path = f"{RUN}/tables/growth"
+    answers = [client.get(path, params={"where": f"origin_at_limit={value}"}).json() for value in ("true", "false")]
+    assert answers[0]["columns"]["origin_at_limit"] == "boolean"
+    assert answers[0]["columns"]["intercept"] == "number"
+    assert answers[0]["total"] + answers[1]["total"] == client.get(path).json()["total"]
+    assert {row["origin_at_limit"] for row in answers[1]["items"]} == {False}
 
 
 def test_sections_equal_those_of_the_run_and_all_their_figures_are_drawn(client, library):

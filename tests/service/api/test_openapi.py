@@ -166,7 +166,7 @@ def test_an_operation_describes_exactly_the_problems_that_it_returns(library, tm
         ask(client, headers)
     for run_id in ("nobody-0", "captured-0"):
         ask(client, run_id=run_id)
-    for params in ({"nothing": 1}, {"cursor": base64.b32encode(b"1.another").decode()}):
+    for params in ({"nothing": 1}, {"cursor": base64.b32encode(b"1.another.").decode()}):
         ask(client, params=params)
 
     monkeypatch.setattr(bodies, "BODY_SECONDS", 0.01)

@@ -41,13 +41,16 @@ export function table(columns, rows, caption, numbers = []) {
   );
 }
 
-/** Return the head of a column whose button orders the rows: ascending, then descending, then by `choose(null)`. */
-export function sortHead(name, title, order, isNumber, choose) {
+/**
+ * Return the head of a column. Its button orders the rows: ascending, then descending, then in the usual order. `order`
+ * is a column, after `-` in descending order, or null; `changed` gets the next order, or null for the usual one.
+ */
+export function sortHead(name, { title = name, kind, order, usual = null, changed }) {
   const isUp = order === name, isDown = order === `-${name}`;
-  const onclick = () => choose(isUp ? `-${name}` : isDown ? null : name);
+  const following = isUp ? `-${name}` : isDown && order !== usual ? null : name;
   const mark = element("span", { "aria-hidden": "true" }, isUp ? " ▲" : isDown ? " ▼" : "");
-  return element("th", { scope: "col", class: isNumber ? "number" : null, "aria-sort": isUp ? "ascending" : isDown ? "descending" : null },
-    element("button.quiet", { type: "button", id: `order-${name}`, onclick }, title, mark));
+  return element("th", { scope: "col", class: kind, "aria-sort": isUp ? "ascending" : isDown ? "descending" : null },
+    element("button.quiet", { type: "button", id: `order-${name}`, onclick: () => changed(following) }, title, mark));
 }
 
 /** Return a labelled select of a view; an option is a value, a [value, text] pair, or a group {label, options}. */
@@ -104,16 +107,23 @@ export function problem(error, again) {
   );
 }
 
-/** Show the elements that `load` returns; before that show `waiting`, after an error its message. */
+/**
+ * Show the elements that `load` returns; before that show `waiting`, after an error its message. The focus returns to
+ * the control that was in use, by its id.
+ */
 export async function fill(node, signal, load, waiting = "Loading…") {
-  const used = node.contains(document.activeElement) && document.activeElement.id;
+  // An aborted call leaves the id to the call that replaces it.
+  if (node.contains(document.activeElement)) node.dataset.used = document.activeElement.id;
   node.replaceChildren(element("p.soft.waiting", { role: "status" }, waiting));
+  let made;
   try {
-    const made = await load();
-    if (signal.aborted) return;
-    node.replaceChildren(...[made].flat().filter(Boolean));
-    if (used) document.getElementById(used)?.focus(); // a user of the keyboard goes on from the same place
+    made = await load();
   } catch (error) {
-    if (!signal.aborted) node.replaceChildren(problem(error, () => fill(node, signal, load, waiting)));
+    made = problem(error, () => fill(node, signal, load, waiting));
   }
+  if (signal.aborted) return;
+  node.replaceChildren(...[made].flat().filter(Boolean));
+  // A user who chose another control meanwhile keeps it.
+  if (document.activeElement === document.body) document.getElementById(node.dataset.used)?.focus();
+  delete node.dataset.used;
 }

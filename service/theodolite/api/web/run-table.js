@@ -5,6 +5,7 @@ import { element, fill, sortHead } from "./elements.js";
 import { askAll, readGroups } from "./service.js";
 
 const MAX_COMPARED = 16;
+const USUAL_ORDER = "-created";
 const COLUMNS = {
   name: { title: "name", of: (run) => run.name ?? "" },
   model: { title: "model", of: (run) => run.model ?? run.run_id },
@@ -24,7 +25,7 @@ export function openRunTable(node, signal) {
     element("p.lead", "Every survey in this store. The name of a column orders the runs; select runs to compare them."),
     table.node,
   );
-  return ({ choices }) => table.show(choices.get("order") ?? "-created");
+  return ({ choices }) => table.show(choices.get("order") ?? USUAL_ORDER);
 }
 
 class RunTable {
@@ -51,7 +52,9 @@ class RunTable {
     const sorted = [...this.runs].sort((one, other) => sign * compared(one, other));
     this.compare = element("button.main", { type: "button", onclick: () => this.goToComparison() });
     this.updateButton();
-    const heads = Object.entries(COLUMNS).map(([name, { title, isNumber }]) => sortHead(name, title, this.order, isNumber, (order) => choose({ order })));
+    const changed = (order) => choose({ order });
+    const heads = Object.entries(COLUMNS).map(([name, { title, isNumber }]) =>
+      sortHead(name, { title, kind: isNumber ? "number" : null, order: this.order, usual: USUAL_ORDER, changed }));
     return [
       element("div.buttons", this.compare),
       element("div.scroll", { tabindex: 0, role: "region", "aria-label": "Runs of the store" },

@@ -1,14 +1,13 @@
 // The flat tables of a run: rows that pass conditions, in an order, by page, and as files.
 
 import { addressOf, choose } from "./address.js";
+import { columnOf, exampleOf, shownConditions, writtenConditions } from "./conditions.js";
 import { element, fill, problem, replaceControls, selection, sortHead } from "./elements.js";
 import { downloadFile } from "./export.js";
 import { ask, ofRun, queryOf, readGroups, request } from "./service.js";
 
 const ROWS = 100;
-const AND = " & ";
 const FILES = [["Download CSV", "text/csv", "csv"], ["Download Parquet", "application/vnd.apache.parquet", "parquet"]];
-const OPERATOR = { number: /^(!=|<=|>=|=|<|>)/, boolean: /^(!=|=)/, text: /^(!=|=|~)/ };
 
 /** Open the tables; choices are `table`, `where`, `order` and `from`. */
 export function openTables(node, signal, run) {
@@ -37,18 +36,19 @@ class Tables {
     if (signal.aborted) return;
     this.redrawSwitches(groups, choices);
     this.message.replaceChildren();
-    await fill(this.list, signal, () => this.read(choices.get("from"), signal));
+    await fill(this.list, signal, () => this.loaded(choices.get("from"), signal));
   }
 
-  /** Return the rows of the page from a cursor on; after a refused selection the head of the table, to change it. */
-  async read(cursor, signal) {
+  /** Return the rows; if the service refuses the conditions, return the fields to correct them, and show its message. */
+  async loaded(cursor, signal) {
     const path = ofRun(this.run.run_id, "tables", this.name);
     try {
       return this.rows(await ask(path, { ...this.chosen, limit: ROWS, cursor }, signal));
     } catch (error) {
       if (error.status !== 422) throw error;
       const { columns } = await ask(path, { limit: 1 }, signal);
-      return [problem(error), ...this.rows({ columns, items: [], total: null, next: null })];
+      if (!signal.aborted) this.message.replaceChildren(problem(error));
+      return this.table(columns, []);
     }
   }
 
@@ -74,13 +74,13 @@ class Tables {
   /** Return a button that downloads all selected rows as a file. */
   fileButton(text, type, ending) {
     const get = async ({ target }) => {
-      const { name } = this; // the user may choose another table meanwhile
+      const { name } = this; // the user may choose another table before the file arrives
       target.disabled = true;
+      this.message.replaceChildren();
       try {
         const path = `${ofRun(this.run.run_id, "tables", name)}${queryOf(this.chosen)}`;
         const answer = await request(path, { headers: { Accept: type }, signal: this.signal });
         downloadFile(`${this.run.run_id}.${name}.${ending}`, await answer.blob());
-        this.message.replaceChildren();
       } catch (error) {
         this.message.replaceChildren(problem(error));
       }
@@ -91,29 +91,35 @@ class Tables {
   }
 
   rows({ columns, items, total, next }) {
-    const names = Object.keys(columns);
-    const isNumber = (name) => columns[name] === "number";
-    const kind = (name) => (isNumber(name) ? "number" : null);
-    const order = (following) => choose({ order: following, from: null });
-    const body = items.map((row) => element("tr", names.map((name) => element("td", { class: kind(name) }, this.cell(row, name)))));
-    const caption = `Rows of ${this.name}`;
+    const count = total.toLocaleString("en");
     return [
-      total !== null && element("p.soft", { role: "status" }, `${total.toLocaleString("en")} ${this.chosen.where.length ? "rows pass the conditions" : "rows"}.`),
-      element("div.scroll", { tabindex: 0, role: "region", "aria-label": caption },
-        element("table.browsed",
-          element("caption.unseen", caption),
-          element("thead",
-            element("tr", names.map((name) => sortHead(name, name, this.chosen.order, isNumber(name), order))),
-            element("tr", names.map((name) => element("td", this.filter(name, columns[name])))),
-          ),
-          element("tbody", body),
-        ),
-      ),
-      next && element("div.buttons", element("button", { type: "button", onclick: () => choose({ from: next }) }, "Next page")),
+      element("p.soft", { role: "status" }, `${count} ${this.chosen.where.length ? "rows pass the conditions" : "rows"}.`),
+      this.table(columns, items),
+      next && element("div.buttons", element("button", { type: "button", id: "tables-next", onclick: () => choose({ from: next }) }, "Next page")),
     ];
   }
 
-  /** Return the field of a column's condition: an operator and a value, or a value alone. */
+  /** Return a table of rows with a field for conditions below the name of each column. */
+  table(columns, items) {
+    const names = Object.keys(columns);
+    const { order } = this.chosen;
+    const changed = (following) => choose({ order: following, from: null });
+    const kind = (name) => (columns[name] === "number" ? "number" : null);
+    const body = items.map((row) => element("tr", names.map((name) => element("td", { class: kind(name) }, this.cell(row, name)))));
+    const caption = `Rows of ${this.name}`;
+    return element("div.scroll", { tabindex: 0, role: "region", "aria-label": caption },
+      element("table.browsed",
+        element("caption.unseen", caption),
+        element("thead",
+          element("tr", names.map((name) => sortHead(name, { kind: kind(name), order, changed }))),
+          element("tr", names.map((name) => element("td", this.filter(name, columns[name])))),
+        ),
+        element("tbody", body),
+      ),
+    );
+  }
+
+  /** Return the field of a column's conditions. */
   filter(name, kind) {
     const own = this.chosen.where.filter((text) => columnOf(text) === name);
     const field = element("input", {
@@ -122,13 +128,12 @@ class Tables {
       autocomplete: "off",
       maxlength: 200,
       "aria-label": `Condition on ${name}`,
-      placeholder: { number: "= < > …", boolean: "true", text: "contains" }[kind],
+      placeholder: exampleOf(kind),
     });
-    field.value = own.map((text) => shortOf(text, name, kind)).join(AND);
+    field.value = shownConditions(own, kind);
     field.addEventListener("change", () => {
       const others = this.chosen.where.filter((text) => columnOf(text) !== name);
-      const added = partsOf(field.value).map((part) => conditionOf(name, part, kind));
-      choose({ where: [...others, ...added], from: null });
+      choose({ where: [...others, ...writtenConditions(name, field.value, kind)], from: null });
     });
     return field;
   }
@@ -137,13 +142,13 @@ class Tables {
   cell(row, name) {
     const value = row[name];
     if (value === null) return element("span.soft", "–");
-    if (name === "head" && "layer" in row && row.layer >= 0 && value >= 0) {
+    if (name === "head" && "layer" in row && value >= 0) { // head -1 is the embedding
       const circuit = row.circuit ?? (this.name === "noun_values" ? "vo" : null);
-      const chosen = { circuit, offset: row.offset, layer: row.layer, head: value };
+      const chosen = { circuit, layer: row.layer, head: value, offset: row.offset };
       const address = addressOf(["runs", this.run.run_id, "heads"], chosen);
       return element("a", { href: address, title: `Card of L${row.layer}H${value}` }, String(value));
     }
-    if (typeof value === "string" && value.startsWith(" ")) return spaced(value);
+    if (typeof value === "string") return textWithSpaces(value);
     return typeof value === "number" && !Number.isInteger(value) ? shortNumber(value) : String(value);
   }
 }
@@ -153,41 +158,19 @@ function shortNumber(value) {
   return element("span", { title: String(value) }, String(Number(value.toPrecision(5))));
 }
 
-/** Return a text whose spaces at the beginning can be seen; copied text has them as they are. */
-function spaced(text) {
+/** Return a text whose spaces at its start can be seen. */
+function textWithSpaces(text) {
   const rest = text.trimStart();
-  const marks = element("span.soft", { "aria-hidden": "true", title: "space" }, "␣".repeat(text.length - rest.length));
-  return element("span", element("span.unseen", "space "), marks, rest);
-}
-
-/** Return the column of a condition. */
-function columnOf(condition) {
-  return condition.match(/^\s*(\w+)/)?.[1];
-}
-
-/** Return the conditions in a field; text between quotation marks may contain the word that joins them. */
-function partsOf(text) {
-  const joint = / & (?=(?:[^"]*"[^"]*")*[^"]*$)/; // followed by an even number of quotation marks
-  return text.split(joint).map((part) => part.trim()).filter(Boolean);
-}
-
-/** Return a condition from what a user typed in the field of a column. */
-function conditionOf(name, typed, kind) {
-  return `${name}${OPERATOR[kind].test(typed) ? "" : kind === "text" ? "~" : "="}${typed}`;
-}
-
-/** Return the short form of a condition for the field of its column: `conditionOf` returns the condition again. */
-function shortOf(condition, name, kind) {
-  const rest = condition.trim().slice(name.length).trim();
-  const short = rest.slice(1).trim();
-  const isUsual = rest.startsWith(kind === "text" ? "~" : "=");
-  return isUsual && short && !OPERATOR[kind].test(short) ? short : rest;
+  const spaces = text.slice(0, text.length - rest.length).replaceAll(" ", "␣");
+  return rest === text ? text : element("span", { title: "Each ␣ is a space at the start of the text" }, element("span.soft", spaces), rest);
 }
 
 function intro() {
+  const code = (text) => element("code", text);
   return element("p.soft",
     "The stored tables of this run. The name of a column orders the rows. The field below it selects rows: for numbers ",
-    "write a value or a comparison, such as ", element("code", "3"), " or ", element("code", ">0.5"), "; for texts write a part of the text, or ",
-    element("code", "=text"), " for the whole text. Quotation marks keep spaces: ", element("code", '=" king"'), ". Join two conditions on a column by ", element("code", AND), " with spaces around it.",
+    "write a value or a comparison, such as ", code("3"), " or ", code(">0.5"), "; for texts write a part of the text, ",
+    code("=text"), " for the whole text, or ", code("!=text"), " for the others. Write a text with a space at its start in quotes: ",
+    code('=" the"'), ". Join two conditions on a column by ", code("&"), " with spaces around it.",
   );
 }
