@@ -37,7 +37,7 @@ class _CharacterTokenizer:
 
 def plan_survey(spec: SurveySpec, folder: Path, settings: Settings) -> dict[str, Any]:
     """Return the estimated cost of a survey; `tokens_counted_by` says whether the tokens are estimated too."""
-    counted_by = ["the model's tokenizer"]
+    counted_by = [exact := "the model's tokenizer"]
 
     def tokenizer_of(files: Path, trust_remote_code: bool) -> Any:
         try:
@@ -47,7 +47,9 @@ def plan_survey(spec: SurveySpec, folder: Path, settings: Settings) -> dict[str,
             return _CharacterTokenizer()
 
     prepared = prepare(spec, folder, settings, tokenizer_of)
-    return {**estimate(prepared), "tokens_counted_by": counted_by[0]}
+    costs = {**estimate(prepared), "tokens_counted_by": counted_by[0]}
+    # The replacement of a tokenizer gives different prompts equal tokens.
+    return {**costs, "warnings": list(prepared.warnings)} if prepared.warnings and counted_by == [exact] else costs
 
 
 def estimate(prepared: Prepared) -> dict[str, Any]:

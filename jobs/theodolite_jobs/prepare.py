@@ -1,6 +1,6 @@
 """Prepare a survey without loading weights: resolve the model, read and tokenise the prompts, plan the shards."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import cached_property
@@ -27,7 +27,7 @@ from theodolite_jobs.models.families import known_anatomy
 from theodolite_jobs.models.load import check_readable, load_config, load_tokenizer, resolved_dtype
 from theodolite_jobs.models.source import ModelSource, fetch, random_versions, resolve_source, slug
 from theodolite_jobs.prompts.sources import read_prompts
-from theodolite_jobs.prompts.tokens import check_tokens, resolve_positions, resolve_template, tokenize
+from theodolite_jobs.prompts.tokens import check_tokens, repeated, resolve_positions, resolve_template, tokenize
 from theodolite_jobs.requested import check_request
 
 _RECORDED_VERSIONS = ("torch", "transformers", "zarr", "numpy", "ray")
@@ -47,6 +47,7 @@ class Prepared:
     tokens: Mapping[str, list[TokenIds]]  # token ids of each prompt of each set
     templates: Mapping[str, str]  # of each set: `chat`, `none` or a text with {prompt}
     plans: Mapping[str, SetPlan]  # shards and batches of each set
+    warnings: Sequence[str] = ()  # about prompts that may be a mistake
 
     @cached_property
     def digest(self) -> str:
@@ -214,7 +215,8 @@ def prepare(
             share_prefix=can_share_prefix(config, anatomy),
             length_class=length_class_of(config),
         )
-    return Prepared(spec, folder, source, config, dimensions, layers, prompts, tokens, templates, plans)
+    warnings = [warning for name, ids in tokens.items() if (warning := repeated(name, ids))]
+    return Prepared(spec, folder, source, config, dimensions, layers, prompts, tokens, templates, plans, warnings)
 
 
 def _with_resolved_sites(spec: SurveySpec, anatomy: Anatomy) -> SurveySpec:

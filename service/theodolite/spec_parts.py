@@ -125,7 +125,9 @@ class PromptSetSpec(Part):
     )
     split: Place = Field("train", description="Split of a hub dataset.")
     column: Place | None = Field(
-        None, description="Column that contains the prompts; required if the source has several columns."
+        None,
+        description="Column that contains the prompts; required if the source has several columns, or if it is a .csv "
+        "file whose only column has an uncommon name.",
     )
     where: dict[Place, bool | int | float | Text | None] = Field(
         default_factory=dict,

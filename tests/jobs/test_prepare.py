@@ -51,6 +51,13 @@ def prompts(tmp_path):
     return {"some": {"source": f"file:{tmp_path / 'some.txt'}", "template": "none"}}
 
 
+def test_repeated_prompts_are_a_warning_of_the_survey(tmp_path, prompts):
+    assert list(prepared(tmp_path, "llama", prompts).warnings) == []
+    (tmp_path / "some.txt").write_text("one\nanother\none\n")
+    (warning,) = prepared(tmp_path, "llama", prompts).warnings
+    assert warning.startswith("prompts.some: 1 of 3 prompts repeat")
+
+
 @pytest.mark.parametrize("family", PARALLEL)
 def test_the_weights_of_parallel_blocks_are_surveyed_without_naming_sites(tmp_path, family):
     assert prepared(tmp_path, family).spec.capture.sites == [Site.RESID_PRE]

@@ -113,6 +113,9 @@ _STRETCHING = ("dynamic", "linear", "yarn")
 # The training length of BLOOM; ALiBi itself has no limit.
 _BLOOM_CONTEXT = 2048
 
+# The context of a model that states a negative length, as XLNet does: it has no limit.
+_NO_LIMIT = 2**31 - 1
+
 
 def dimensions_of(config: Any, reserved_positions: int = 0) -> Dimensions:
     """Return the sizes of a model from its configuration.
@@ -156,6 +159,8 @@ def _kv_heads(text: Any) -> int:
 def _context_length(text: Any) -> int:
     stated = (getattr(text, name, None) for name in ("max_position_embeddings", "max_seq_len", "seq_length"))
     trained = next((int(length) for length in stated if length), _BLOOM_CONTEXT)
+    if trained < 0:
+        return _NO_LIMIT
     stretched = [
         (one.get("original_max_position_embeddings") or trained) * float(one.get("factor") or 1)
         for one in rotary_settings(text)

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from theodolite.errors import UnsupportedModelError
+from theodolite.errors import ModelError, UnsupportedModelError
 from theodolite.sites import Site
 from theodolite_jobs.models.anatomy import Anatomy, Dimensions, Tap
 
@@ -33,6 +33,7 @@ def probe_anatomy(module: Any, dimensions: Dimensions) -> Anatomy:
     Raises:
         UnsupportedModelError: the model has no list of blocks, tokens attend to later tokens, or the blocks do not
             form one stream.
+        ModelError: the stream has NaN or infinity, so it proves nothing.
     """
     family = module.config.model_type
     path = _find_blocks(module, dimensions, family)
@@ -57,6 +58,13 @@ def _check_stream(recorded: list[_Recording], changed: list[_Recording], n_layer
     """Refuse blocks that do not pass on one stream; `changed` was recorded with another last token."""
     if len(recorded) != n_layers or any("" not in one.inputs or "" not in one.outputs for one in recorded):
         raise _refusal(family, "a block does not run once on a stream of (prompt, token, d_model)")
+    if not all(bool(one.outputs[""].isfinite().all()) for one in (*recorded, *changed)):
+        dtype = str(recorded[0].outputs[""].dtype).removeprefix("torch.")
+        raise ModelError(
+            f"the stream of the {family!r} model has NaN or infinity in {dtype} on two tokens, so its sites cannot be "
+            "found; "
+            + ("set model.dtype to bfloat16 or float32" if dtype == "float16" else "check that its weights are finite")
+        )
     if not all(torch.equal(a.outputs[""], b.inputs[""]) for a, b in pairwise(recorded)):
         raise _refusal(family, "the output of a block is not the input of the next")
     if not all(_close(a.outputs[""][0], b.outputs[""][0]) for a, b in zip(recorded, changed, strict=True)):

@@ -24,16 +24,65 @@ def tokenize(
     today's date print `template_date`, so that a survey gives the same tokens on every day.
 
     Raises:
-        PromptError: the tokenizer has no chat template, or the template refuses the messages.
+        PromptError: the tokenizer has no chat template, the template refuses the messages or makes different prompts
+            equal, or a text repeats a special token that the tokenizer adds.
     """
     template = resolve_template(name, prompt_set, tokenizer)
     if template == "chat":
         with _fixed_date(template_date):
             texts = [_render_chat(name, prompt, prompt_set.system, tokenizer) for prompt in prompts]
-    else:
-        pattern = "{prompt}" if template == "none" else template
-        texts = [pattern.replace("{prompt}", prompt) for prompt in prompts]
-    return list(_encode(texts, tokenizer, add_special_tokens=template != "chat"))
+        _check_distinct(name, prompts, texts)
+        return list(_encode(texts, tokenizer, add_special_tokens=False))
+    pattern = "{prompt}" if template == "none" else template
+    texts = [pattern.replace("{prompt}", prompt) for prompt in prompts]
+    tokens = list(_encode(texts, tokenizer, add_special_tokens=True))
+    _check_special_tokens(name, texts, tokens, tokenizer)
+    return tokens
+
+
+def _check_distinct(name: str, prompts: Sequence[str], texts: Sequence[str]) -> None:
+    """Raise PromptError if the chat template makes one text of two prompts that differ by more than outer spaces."""
+    known: dict[str, int] = {}
+    for index, text in enumerate(texts):
+        other = known.setdefault(text, index)
+        if prompts[other].strip() != prompts[index].strip():
+            raise PromptError(
+                f"prompts.{name}.template: the chat template makes the same text of prompt {other} and prompt {index}, "
+                "which differ, so it ignores the message or a part of it; use template: none, or a text with {prompt}"
+            )
+
+
+def _check_special_tokens(name: str, texts: Sequence[str], tokens: Sequence[TokenIds], tokenizer: Any) -> None:
+    """Raise PromptError if a text begins or ends with a special token that the tokenizer adds there too."""
+    for end, side, kinds in (("begins", slice(0, 2), ("bos", "cls")), ("ends", slice(-2, None), ("eos", "sep"))):
+        special = {getattr(tokenizer, f"{kind}_token_id", None) for kind in kinds}
+        for index, ids in enumerate(tokens):
+            pair = ids[side]
+            if len(pair) < 2 or pair[0] != pair[1] or pair[0] not in special:
+                continue
+            (own,) = _encode([texts[index]], tokenizer, add_special_tokens=False)
+            if own[side] != pair:  # else the text has both of them
+                token = tokenizer.convert_ids_to_tokens(pair[0])
+                raise PromptError(
+                    f"prompts.{name}: prompt {index} {end} with {token!r} twice: the tokenizer adds it to a text that "
+                    "has it already; remove it from the template, or from the prompts"
+                )
+
+
+def repeated(name: str, tokens: Sequence[TokenIds]) -> str | None:
+    """Return a warning if prompts of the set `name` have equal token ids, else None."""
+    known: dict[TokenIds, int] = {}
+    first: tuple[int, int] | None = None
+    for index, ids in enumerate(tokens):
+        other = known.setdefault(ids, index)
+        if other != index and first is None:
+            first = other, index
+    if first is None:
+        return None
+    return (
+        f"prompts.{name}: {len(tokens) - len(known)} of {len(tokens)} prompts repeat the tokens of an earlier prompt, "
+        f"the first are prompt {first[0]} and prompt {first[1]}; the statistics count each as an independent prompt"
+    )
 
 
 def _encode(texts: Sequence[str], tokenizer: Any, *, add_special_tokens: bool) -> Iterator[TokenIds]:

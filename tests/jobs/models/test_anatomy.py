@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from support.errors import only_line
-from transformers import LlamaConfig, MambaConfig, T5Config
+from transformers import LlamaConfig, MambaConfig, T5Config, XLNetConfig
 
 from theodolite.errors import SiteNotFoundError, UnsupportedModelError
 from theodolite.settings import Settings
@@ -48,6 +48,11 @@ def test_rotary_scaling_extends_the_context_length(rotary: dict[str, Any], lengt
     config = LlamaConfig(max_position_embeddings=100)
     config.rope_parameters = {"rope_theta": 10000.0, **rotary}
     assert dimensions_of(config).context_length == length
+
+
+def test_a_negative_length_is_a_context_without_a_limit() -> None:
+    assert XLNetConfig().max_position_embeddings == -1
+    assert dimensions_of(XLNetConfig()).context_length > 10**9
 
 
 def test_a_layer_out_of_range_is_refused_with_the_range(folder: Path) -> None:

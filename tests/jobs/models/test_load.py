@@ -8,14 +8,24 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from support import tiny
 from support.errors import only_line
-from transformers import LlamaForCausalLM
+from transformers import (
+    AlbertConfig,
+    AutoModelForCausalLM,
+    AutoModelForMaskedLM,
+    CamembertConfig,
+    LlamaForCausalLM,
+    RemBertConfig,
+    RobertaPreLayerNormConfig,
+)
 
-from theodolite.errors import ModelError
+from theodolite.errors import ModelError, UnsupportedModelError
 from theodolite_jobs.models.load import load_config, load_model, load_tokenizer, resolved_dtype
 
 WEIGHTS = "model.safetensors"
 A_TENSOR = "layers.1.self_attn.q_proj.weight"
+ENCODER = {**tiny.PLAIN, "pad_token_id": 1, "bos_token_id": 0}
 
 
 def change_weights(folder: Path, change: Callable[[dict[str, torch.Tensor]], Any]) -> None:
@@ -74,6 +84,38 @@ def test_a_missing_tensor_is_named(folder: Path) -> None:
 def test_the_base_model_loads_without_a_head(folder: Path) -> None:
     change_weights(folder, lambda weights: weights.pop("lm_head.weight"))
     assert load_model(folder).dimensions.d_model == 16
+
+
+@pytest.mark.parametrize("family", ["bert", "xlm-roberta"])
+def test_a_missing_pooler_is_not_needed(tmp_path: Path, family: str) -> None:
+    """The checkpoint of a masked language model has none, and no site is behind it."""
+    tiny.tiny_model(family, auto_class=AutoModelForMaskedLM).save_pretrained(tmp_path)
+    assert load_model(tmp_path).dimensions.n_layers == 5
+
+
+@pytest.mark.parametrize(
+    ("config", "reason"),
+    [
+        (CamembertConfig(**ENCODER), "a token's stream depends on the tokens after it"),
+        (RobertaPreLayerNormConfig(**ENCODER), "a token's stream depends on the tokens after it"),
+        (RemBertConfig(**ENCODER), "a token's stream depends on the tokens after it"),
+        (AlbertConfig(**ENCODER), "it has 0 lists of 5 blocks"),
+    ],
+    ids=lambda value: getattr(value, "model_type", ""),
+)
+def test_an_unknown_encoder_is_refused_for_its_blocks_and_not_for_a_missing_pooler(
+    tmp_path: Path, config: Any, reason: str
+) -> None:
+    AutoModelForMaskedLM.from_config(config).save_pretrained(tmp_path)
+    with pytest.raises(UnsupportedModelError) as caught:
+        load_model(tmp_path)
+    assert reason in only_line(caught)
+
+
+def test_a_decoder_of_an_encoder_family_needs_no_pooler(tmp_path: Path) -> None:
+    config = RobertaPreLayerNormConfig(**ENCODER, is_decoder=True)
+    AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
+    assert load_model(tmp_path).anatomy.known_by == "probe"
 
 
 def test_a_tensor_of_another_shape_is_named(folder: Path) -> None:

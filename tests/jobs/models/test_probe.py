@@ -3,10 +3,11 @@
 from typing import Any
 
 import pytest
+import torch
 import transformers
 from support import tiny
 
-from theodolite.errors import SiteNotFoundError, UnsupportedModelError
+from theodolite.errors import ModelError, SiteNotFoundError, UnsupportedModelError
 from theodolite.sites import Site
 from theodolite_jobs.capture.parity import certify
 from theodolite_jobs.capture.plan import plan_set, probe_prompts
@@ -110,6 +111,27 @@ def test_an_unknown_family_is_found_and_certified(family, monkeypatch):
     assert certificate.sites_known_by == "probe"
     assert certificate.max_error < 1e-5
     assert certificate.identity_error < 1e-6
+
+
+def overflowing(dtype: torch.dtype) -> Any:
+    model = tiny.random_model(transformers.Starcoder2Config(**tiny.GROUPED), transformers.AutoModel).to(dtype)
+    with torch.no_grad():
+        model.layers[1].mlp.c_proj.weight.fill_(6e4)
+    return model
+
+
+def test_an_unknown_model_that_overflows_is_not_refused_for_its_sites():
+    with pytest.raises(ModelError, match=r"'starcoder2' .* NaN or infinity in float16 .* set model\.dtype to bfloat16"):
+        wrap(overflowing(torch.float16))
+    assert wrap(overflowing(torch.bfloat16)).anatomy.known_by == "probe"
+
+
+def test_an_unknown_model_with_weights_that_are_not_numbers_is_not_refused_for_its_sites():
+    model = overflowing(torch.float32)
+    with torch.no_grad():
+        model.layers[4].mlp.c_proj.bias[0] = float("nan")
+    with pytest.raises(ModelError, match=r"NaN or infinity in float32 .* check that its weights are finite"):
+        wrap(model)
 
 
 REFUSED: dict[str, tuple[Any, str]] = {

@@ -9,7 +9,7 @@ from transformers import PreTrainedTokenizerFast
 
 from theodolite.errors import PromptError
 from theodolite.spec_parts import NOUN_TEMPLATE, PromptSetSpec
-from theodolite_jobs.prompts.tokens import check_tokens, resolve_positions, resolve_template, tokenize
+from theodolite_jobs.prompts.tokens import check_tokens, repeated, resolve_positions, resolve_template, tokenize
 
 SPECIAL = ["<unk>", "<s>", "</s>", "<|system|>", "<|user|>", "<|assistant|>", "<|end|>"]
 WORDS = ["hello", "world", "say", "be", "brief", "not", "{", "}", "{}", "{prompt}", "{{", "1", "+", "}}"]
@@ -100,6 +100,58 @@ def test_special_tokens_are_never_doubled(settings: dict[str, Any]) -> None:
     (row,) = words_of("hello", **settings)
     assert row.split().count("<s>") == 1
     assert row.startswith("<s> ")
+
+
+@pytest.mark.parametrize(
+    ("prompts", "template", "index"),
+    [
+        (["hello", "world"], "<s> {prompt}", 0),
+        (["hello", "<s> world"], "none", 1),
+        (["<s> <|user|> hello <|end|> <|assistant|>"], "none", 0),  # a rendered chat
+    ],
+)
+def test_a_special_token_that_the_tokenizer_adds_too_is_refused(prompts: list[str], template: str, index: int) -> None:
+    with pytest.raises(
+        PromptError, match=rf"prompts\.nouns: prompt {index} begins with '<s>' twice: .* remove it from"
+    ):
+        words_of(*prompts, template=template)
+
+
+def test_a_special_token_that_the_tokenizer_adds_at_the_end_is_refused() -> None:
+    tokenizer = tokenizer_with(None)
+    tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
+        single="<s> $A </s>", special_tokens=[("<s>", 1), ("</s>", 2)]
+    )
+    prompt_set = PromptSetSpec(source="builtin:harmless", template="{prompt} </s>")
+    with pytest.raises(PromptError, match=r"prompt 0 ends with '</s>' twice"):
+        tokenize("nouns", ["hello"], prompt_set, tokenizer, A_DAY)
+
+
+def test_special_tokens_are_not_doubled_if_the_tokenizer_adds_none() -> None:
+    tokenizer = tokenizer_with(None)
+    tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(single="$A", special_tokens=[])
+    prompt_set = PromptSetSpec(source="builtin:harmless", template="<s> <s> {prompt} </s> </s>")
+    (row,) = tokenize("nouns", ["hello"], prompt_set, tokenizer, A_DAY)
+    assert tokenizer.convert_ids_to_tokens(list(row)) == ["<s>", "<s>", "hello", "</s>", "</s>"]
+
+
+@pytest.mark.parametrize(
+    "chat_template",
+    [
+        "{{ bos_token }} <|user|> <|assistant|>",  # ignores the message
+        "{{ bos_token }} {{ messages[-1]['content'].split()[0] }}",  # ignores a part of it
+    ],
+)
+def test_a_chat_template_that_makes_prompts_equal_is_refused(chat_template: str) -> None:
+    with pytest.raises(
+        PromptError, match=r"nouns\.template: .* the same text of prompt 0 and prompt 2.* template: none"
+    ):
+        words_of("hello world", "hello world", "hello", chat_template=chat_template)
+
+
+def test_a_chat_template_may_remove_outer_spaces() -> None:
+    trimmed = CHAT.replace("message['content']", "message['content'] | trim")
+    assert len(set(words_of("hello", " hello", "hello ", chat_template=trimmed))) == 1
 
 
 def test_prompts_are_tokenized_independently_and_in_order() -> None:
@@ -210,6 +262,17 @@ def test_the_date_is_fixed_only_during_tokenization() -> None:
     tokenize("nouns", ["hello"], PromptSetSpec(source="builtin:harmless"), tokenizer, A_DAY)
     year = tokenizer.apply_chat_template([{"role": "user", "content": "hello"}], tokenize=False)
     assert int(year) >= 2024
+
+
+# Repeated prompts
+
+
+def test_repeated_prompts_are_named_in_a_warning() -> None:
+    assert repeated("nouns", [(1, 2), (3,), (2, 1)]) is None
+    warning = repeated("nouns", [(1, 2), (3,), (1, 2), (3,), (3,)])
+    assert warning is not None
+    assert warning.startswith("prompts.nouns: 3 of 5 prompts repeat the tokens of an earlier prompt")
+    assert "prompt 0 and prompt 2" in warning
 
 
 # Positions and lengths

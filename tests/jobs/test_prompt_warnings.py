@@ -1,0 +1,60 @@
+"""The warning about repeated prompts reaches the person who starts or plans a survey."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from support import tiny
+
+from theodolite.errors import ModelError
+from theodolite.settings import Settings
+from theodolite.spec_file import parse_spec
+from theodolite_jobs import estimate, survey
+from theodolite_jobs.progress import Console
+
+WARNING = "prompts.some: 1 of 3 prompts repeat the tokens of an earlier prompt, the first are prompt 0 and prompt 2"
+
+
+class OneTokenALetter:
+    """Stands in for a tokenizer; the tiny models have none."""
+
+    chat_template = None
+
+    def __call__(self, texts: list[str], **_: Any) -> dict[str, list[list[int]]]:
+        return {"input_ids": [[ord(letter) % 60 + 3 for letter in text] for text in texts]}
+
+
+def planned(folder: Path) -> dict[str, Any]:
+    (folder / "some.txt").write_text("one\nanother\none\n")
+    tiny.CONFIGS["llama"].save_pretrained(folder / "llama")
+    spec = {"model": {"id": "llama"}, "prompts": {"some": {"source": "file:some.txt"}}, "words": {"sentences": []}}
+    return estimate.plan_survey(parse_spec(spec), folder, Settings(cache=folder / "cache"))
+
+
+def test_a_plan_lists_the_warnings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(estimate, "load_tokenizer", lambda *_: OneTokenALetter())
+    (warning,) = planned(tmp_path)["warnings"]
+    assert warning.startswith(WARNING)
+
+
+def test_a_plan_without_the_tokenizer_does_not_know_which_tokens_repeat(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def missing(*_: Any) -> Any:
+        raise ModelError("no tokenizer")
+
+    monkeypatch.setattr(estimate, "load_tokenizer", missing)
+    assert "warnings" not in planned(tmp_path)
+
+
+def test_a_survey_prints_each_warning(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    prepared = SimpleNamespace(plans={}, warnings=[WARNING])
+    monkeypatch.setattr(survey, "prepare", lambda *_: prepared)
+    monkeypatch.setattr(survey, "capture_run", lambda *_: None)
+    survey.capture(
+        parse_spec({"model": {"id": "x"}, "prompts": {}}), tmp_path, Settings(store=str(tmp_path / "store")), Console()
+    )
+    assert f"warning: {WARNING}\n" in capsys.readouterr().err
