@@ -15,6 +15,7 @@ from support.errors import only_line
 from theodolite.errors import PromptError
 from theodolite.spec_parts import PromptSetSpec
 from theodolite.store.tables import encode_table
+from theodolite.store.uploads import store_upload
 from theodolite_jobs.prompts.sources import read_prompts
 
 
@@ -466,3 +467,13 @@ def test_drawing_both_sets_alike_keeps_pairs_together() -> None:
     partner = dict(zip(builtin("harmful"), builtin("harmless"), strict=True))
     drawn = builtin("harmful", draw=draw, limit=20)
     assert [partner[text] for text in drawn] == builtin("harmless", draw=draw, limit=20)
+
+
+def test_prompts_in_the_spec_and_uploaded_files_are_read(tmp_path):
+    inline = PromptSetSpec(source="inline", texts=["one", "two", "three"], skip=1)
+    assert read_prompts("mine", inline, Path("/nowhere")) == ["two", "three"]
+    upload = store_upload(str(tmp_path), b"prompt\none\n", "csv")
+    assert read_prompts("mine", PromptSetSpec(source=upload), Path("/nowhere"), str(tmp_path)) == ["one"]
+    broken = store_upload(str(tmp_path), b'prompt\n"one\n', "csv")
+    with pytest.raises(PromptError, match=r"prompts\.mine\.source: .*\.csv cannot be read: .* line 2"):
+        read_prompts("mine", PromptSetSpec(source=broken), Path("/nowhere"), str(tmp_path))
