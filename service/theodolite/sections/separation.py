@@ -274,7 +274,7 @@ def _fisher_sentence(values: xr.Dataset, best: int) -> str:
     if not known[best]:
         return "The Fisher ratio there is missing: all prompts of a set have the same activations."
     ratio = point_text(values, "fisher_ratio", best, ".3g")
-    kind = "; the interval is for this depth alone" if "[" in ratio else ""
+    kind = "; the interval is for this depth alone, which was chosen by its AUROC" if "[" in ratio else ""
     return (
         f"The Fisher ratio there is {ratio} (squared distance of the means, divided by the sum of the two sets' total "
         f"variances; equal means give 0{kind})."

@@ -143,8 +143,8 @@ def _spread(values: xr.Dataset) -> str:
         low, middle, high = (float(value) for value in (ratios.min(), ratios.median(), ratios.max()))
         text += (
             f"; there a Gaussian with the mean and covariance of {_fitted(values)} gives "
-            f"{percent(fitted.sel(norm=widest), 2)}; over all norm layers, the measured value is {low:.2f} to "
-            f"{high:.2f} times that of the Gaussian, median {middle:.2f}"
+            f"{percent(fitted.sel(norm=widest), 2)}; over {int(ratios.count())} norm layers, the measured value is "
+            f"{low:.2f} to {high:.2f} times that of the Gaussian, median {middle:.2f}"
         )
     return f"{text})"
 

@@ -24,7 +24,8 @@ def variance_facts(travel: xr.Dataset, labels: Mapping[str, str]) -> Iterator[st
         steps = " and ".join(next(iter(growths.values())).steps)
         yield (
             f"Share of this growth that is variance of the steps of {steps} (the rest is twice their covariance with "
-            f"the stream), and share of the growth in the last block of this range: {listed(shares)}."
+            f"the stream), and share of the growth in the last block of this range, both without intervals: "
+            f"{listed(shares)}."
         )
 
 

@@ -368,7 +368,8 @@ def test_the_fisher_ratio_stands_behind_the_accuracy(tmp_path):
     fisher = {"fisher_ratio": 12.34, "fisher_ratio_low": 10.0, "fisher_ratio_high": 14.5}
     assert starting(facts_of(tmp_path, **fisher), "Accuracy") == (
         f"{ACCURACY}The Fisher ratio there is 12.3 [10, 14.5] (squared distance of the means, divided by the sum of "
-        "the two sets' total variances; equal means give 0; the interval is for this depth alone)."
+        "the two sets' total variances; equal means give 0; the interval is for this depth alone, which was chosen by "
+        "its AUROC)."
     )
 
 

@@ -26,7 +26,7 @@ BUDGET = {
 GROWTH = "Total variance over prompts, from the first input to its maximum"
 SHARES = (
     "Share of this growth that is variance of the steps of {} (the rest is twice their covariance with the stream), "
-    "and share of the growth in the last block of this range"
+    "and share of the growth in the last block of this range, both without intervals"
 )
 BRANCHES = SHARES.format("attention and the MLP")
 NOT_TESTED = " Shares have no intervals, so they show no difference between sets."
