@@ -133,7 +133,13 @@ def compare(
     statistic: Annotated[
         str, typer.Option(metavar="NAME", help="Statistic with a value for each layer, such as auroc or variance_mean.")
     ] = "cosine_of_means_debiased",
-    contrast: Annotated[str | None, typer.Option(help="Contrast. Required if a run has several.")] = None,
+    contrast: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Contrast. Required if a run has several. If the runs have contrasts of different names, repeat the "
+            "option with RUN:CONTRAST."
+        ),
+    ] = None,
     prompt_set: Annotated[
         str | None,
         typer.Option("--set", help="Prompt set. Use it for a statistic of one set, for example variance_mean."),
@@ -162,11 +168,12 @@ def compare(
 
     For example: theodolite compare RUN RUN --statistic auroc
     """
-    from theodolite.query.compare import Question, milestones, records
+    from theodolite.query.compare import Question, contrast_choices, milestones, records
     from theodolite_jobs.report.comparison import milestone_texts, write_comparison
 
     opened = [run_of(run, settings_of(store=store)) for run in dict.fromkeys(runs)]
-    question = Question(statistic, contrast, prompt_set, site, position)
+    choices = contrast_choices(contrast or (), runs)
+    question = Question(statistic, prompt_set=prompt_set, site=site, position=position, **choices)
     write_comparison(opened, question, bound, output)
     table = milestones(opened, question, bound)
     if as_json:

@@ -321,8 +321,8 @@ class Comparison(BaseModel):
     statistic: str = Field(description="Name of the statistic.", examples=["auroc"])
     description: str = Field(description="One sentence about the statistic.")
     items: list[dict[str, Any]] = Field(
-        description="One row for each point, with run_id, model, site, layer, position, depth, relative_depth (1 is "
-        "the end of the last block), value, and low and high of the 95 % interval."
+        description="One row for each point, with run_id, model, contrast, site, layer, position, depth, "
+        "relative_depth (1 is the end of the last block), value, and low and high of the 95 % interval."
     )
     milestones: list[dict[str, Any]] = Field(
         description="One row for each run: the depths of its smallest debiased cosine and of the first separation of "
