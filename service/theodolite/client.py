@@ -68,6 +68,30 @@ class Client:
         reader.describe()
         return reader
 
+    def label(self, run_id: str, **labels: Any) -> dict[str, Any]:
+        """Change the labels of a run, and return all of its labels.
+
+        Args:
+            run_id: id of the run.
+            labels: `name` (None for the name of its spec), `tags` (a list of texts) and `remarks`; the labels that are
+                not given stay.
+
+        Raises:
+            RunNotFoundError: the service has no such run.
+            SpecError: a label is too long, or of the wrong type.
+        """
+        changed = self.send("PATCH", f"/v1/runs/{run_id}", json=labels).json()
+        return {name: value for name, value in changed.items() if name != "run_id"}
+
+    def remove(self, run_id: str) -> None:
+        """Delete a run with all of its data, which cannot be restored; the token needs the scope admin.
+
+        Raises:
+            RunNotFoundError: the service has no such run.
+            StoreError: a survey job of the run is queued or running.
+        """
+        self.send("DELETE", f"/v1/runs/{run_id}")
+
     def compare(self, run_ids: Sequence[str], statistic: str, **choices: Any) -> pd.DataFrame:
         """Return the same curve of several runs on relative depth, one row for each point.
 

@@ -1,4 +1,4 @@
-"""Commands for the runs of a store: list, show, verify, remove, compare and export."""
+"""Commands for the runs of a store: list, show, verify, remove, label, compare and export."""
 
 import json
 from pathlib import Path
@@ -126,6 +126,39 @@ def remove(
     if not yes:
         typer.confirm("Delete this run and all of its data?", abort=True)
     typer.echo(f"deleted {remove_run(opened)} objects of {run}")
+
+
+def label(
+    run: RunId,
+    name: Annotated[str | None, typer.Option(help="Name of the run; an empty text is the name of its spec.")] = None,
+    tag: Annotated[list[str] | None, typer.Option(help="Tag; repeat it for several. They replace all tags.")] = None,
+    remarks: Annotated[str | None, typer.Option(help="Remarks about the run; they replace the former ones.")] = None,
+    store: Store = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show or change the name, the tags and the remarks of a run.
+
+    The labels do not change the run: its id, its spec and its results stay what they are.
+
+    For example: theodolite label RUN --name 'refusal, first try' --tag paper
+    """
+    from pydantic import ValidationError
+
+    from theodolite.errors import SpecError
+    from theodolite.store.labels import Labels, read_labels, write_labels
+
+    opened = run_of(run, settings_of(store=store))
+    given = {"name": name if name != "" else None, "tags": tag, "remarks": remarks}
+    changes = {key: value for key, value in given.items() if value is not None or (key == "name" and name == "")}
+    known = read_labels(opened.store, run)
+    if changes:
+        try:
+            known = Labels.model_validate({**known.model_dump(), **changes})
+        except ValidationError as error:
+            problem = error.errors()[0]
+            raise SpecError(f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}") from error
+        write_labels(opened.store, run, known)
+    print_value(known.model_dump(mode="json"), as_json)
 
 
 def compare(

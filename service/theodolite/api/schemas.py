@@ -31,7 +31,8 @@ class OfRun(BaseModel):
 class RunLine(OfRun):
     """The short description of a run."""
 
-    name: str | None = Field(description="Label from the spec.")
+    name: str | None = Field(description="Name of the survey: that of its spec, or a later one.")
+    tags: list[str] = Field(description="Tags that people gave the run.", examples=[["paper"]])
     model: str | None = Field(description="Name of the model.", examples=["SmolLM2-135M-Instruct"])
     sets: dict[str, int] = Field(
         description="Number of prompts of each set.", examples=[{"harmful": 256, "harmless": 256}]
@@ -43,6 +44,14 @@ class RunLine(OfRun):
         description="complete; captured (results are missing); capturing; damaged; or newer (a newer version wrote it)."
     )
     created: str = Field(description="Time of creation, ISO 8601.")
+
+
+class LabelsOfRun(OfRun):
+    """The labels of a run, which people can change."""
+
+    name: str | None = Field(description="Name of the run; null for the name of its spec.")
+    tags: list[str] = Field(description="Tags, at most 20.", examples=[["paper"]])
+    remarks: str = Field(description="Remarks about the run.")
 
 
 class RunList(BaseModel):

@@ -7,6 +7,7 @@ import { askAll, readGroups } from "./service.js";
 const MAX_COMPARED = 16;
 const COLUMNS = {
   name: { title: "name", of: (run) => run.name ?? "" },
+  tags: { title: "tags", of: (run) => run.tags.join(", ") },
   model: { title: "model", of: (run) => run.model ?? run.run_id },
   created: { title: "created (UTC)", of: (run) => run.created },
   sets: { title: "prompt sets", of: (run) => Object.entries(run.sets).map(([set, count]) => `${set} ${count}`).join(", ") },
