@@ -30,11 +30,11 @@ def run_state(run: Run) -> str:
 
 
 def summary(run: Run, labels: Labels) -> dict[str, Any]:
-    """Return the short description of a run that lists show; its labels replace the name of its spec."""
+    """Return the short description of a run that lists show; a name among its labels replaces that of its spec."""
     finished = finished_groups(run)
     return {
         "run_id": run.id,
-        "name": run.record.spec.name if labels.name is None else labels.name,
+        "name": labels.name or run.record.spec.name,
         "tags": list(labels.tags),
         "model": run.record.model.name,
         "sets": {name: facts.n_samples for name, facts in run.record.sets.items()},
@@ -82,9 +82,8 @@ def select_summaries(
 
 def _summary_or_reason(store: str, run_id: str, cache: Cache | None, labels: Labels) -> dict[str, Any] | None:
     """Return a short description, or the reason why the run is unreadable, or None if it has no run.json yet."""
-    unknown: dict[str, Any] = {"run_id": run_id, "name": labels.name, "tags": list(labels.tags), "model": None}
-    unknown |= {"created": ""}
-    unknown |= {"sets": {}, "contrasts": [], "analyses": [], "unfinished": []}
+    unknown: dict[str, Any] = {"run_id": run_id, "name": labels.name, "tags": list(labels.tags)}
+    unknown |= {"model": None, "created": "", "sets": {}, "contrasts": [], "analyses": [], "unfinished": []}
     try:
         run = find_run(store, run_id, cache)
         return None if run is None else summary(run, labels)
@@ -116,7 +115,7 @@ def describe_results(run: Run) -> dict[str, Any]:
 
 def describe(run: Run) -> dict[str, Any]:
     """Return the full description of a run: spec, model, parity certificate, progress, result groups."""
-    labels = read_labels(run.store, run.id)
+    labels = read_labels(run)
     short = summary(run, labels)
     captured = {name: _captured(run, name, is_complete=short["state"] == "complete") for name in run.record.sets}
     n_quarantined = {name: quarantined for name, (_, quarantined) in captured.items()}

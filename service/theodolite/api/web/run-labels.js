@@ -1,97 +1,80 @@
-// The labels of a run: its name, tags and remarks, which the user can change, and the removal of the run.
+// The labels of a run: its name, tags and remarks, which the user can change; and the deletion of the run.
 
 import { element, problem } from "./elements.js";
-import { ofRun, request } from "./service.js";
+import { ofRun, request, send } from "./service.js";
 
-/** Return the tags and remarks of a run, with buttons that change them and that delete the run. */
-export function labelsOf(run, signal) {
-  const node = element("div.labels");
-  show(node, run, signal);
-  return node;
-}
-
-function show(node, run, signal) {
-  const tags = run.tags.map((tag) => element("li.tag", tag));
-  const edit = element("button.quiet", { type: "button", id: "edit-labels", onclick: () => change(node, run, signal) }, "Name, tags and remarks");
-  const remove = element("button.quiet", { type: "button", id: "remove-run", onclick: () => askToRemove(node, run, signal) }, "Delete…");
-  node.replaceChildren(
-    element("div.buttons", tags.length > 0 && element("ul.tags", { "aria-label": "Tags" }, tags), edit, remove),
-    ...(run.remarks ? [element("p.remarks", run.remarks)] : []),
+/** Return the tags and the remarks of a run, with buttons that change the labels, and then call `changed`, or delete the run. */
+export function labelsOf(run, signal, changed) {
+  const button = (id, text, onclick) => element("button.quiet", { type: "button", id, onclick }, text);
+  return element("div.labels",
+    run.tags.length > 0 && element("ul.tags", { "aria-label": "Tags" }, run.tags.map((tag) => element("li.badge", tag))),
+    button("edit-labels", "Name, tags, remarks…", () => edit(run, signal, changed)),
+    button("delete-run", "Delete…", () => askToDelete(run, signal)),
+    run.remarks && element("p.remarks", run.remarks),
   );
 }
 
-/** Replace the labels by a form. */
-function change(node, run, signal) {
-  const field = (name, label, control) => element("p.field", element("label", { for: `label-${name}` }, label), control);
-  const name = element("input", { id: "label-name", maxlength: 200, autocomplete: "off", placeholder: run.spec.name ?? "" });
-  const tags = element("input", { id: "label-tags", maxlength: 1000, autocomplete: "off" });
-  const remarks = element("textarea", { id: "label-remarks", maxlength: 10000, rows: 4 });
-  name.value = run.name === run.spec.name ? "" : (run.name ?? "");
-  tags.value = run.tags.join(", ");
-  remarks.value = run.remarks;
-  const message = element("div", { "aria-live": "polite" });
-  const back = (labels) => {
-    show(node, { ...run, ...labels }, signal);
+function edit(run, signal, changed) {
+  const name = element("input", { id: "label-name", maxlength: 200, autocomplete: "off", value: run.name });
+  const tags = element("input", { id: "label-tags", maxlength: 1200, autocomplete: "off", value: run.tags.join(", ") });
+  const remarks = element("textarea", { id: "label-remarks", maxlength: 10000, rows: 4 }, run.remarks);
+  const valueOf = {
+    name: () => name.value.trim() || null,
+    tags: () => tags.value.split(",").map((tag) => tag.trim()).filter(Boolean),
+    remarks: () => remarks.value,
+  };
+  const save = async () => {
+    const edited = [name, tags, remarks].filter((field) => field.value !== field.defaultValue).map(({ id }) => id.slice("label-".length));
+    const changes = Object.fromEntries(edited.map((label) => [label, valueOf[label]()])); // others may change the other labels
+    const labels = await send("PATCH", ofRun(run.run_id), changes);
+    Object.assign(run, labels, { name: labels.name ?? run.spec.name ?? null });
+    changed();
     document.getElementById("edit-labels").focus();
   };
-  const save = async (event) => {
-    event.preventDefault();
-    const body = JSON.stringify({
-      name: name.value.trim() || null,
-      tags: tags.value.split(",").map((tag) => tag.trim()).filter(Boolean),
-      remarks: remarks.value,
-    });
-    try {
-      const headers = { "Content-Type": "application/json" };
-      const answer = await request(ofRun(run.run_id), { method: "PATCH", headers, body, signal });
-      const labels = await answer.json();
-      back({ ...labels, name: labels.name ?? run.spec.name ?? null });
-      document.dispatchEvent(new CustomEvent("runs-changed"));
-    } catch (error) {
-      if (!signal.aborted) message.replaceChildren(problem(error));
-    }
-  };
-  const cancel = element("button", { type: "button", onclick: () => back({}) }, "Cancel");
-  const form = element("form.labels-form", { onsubmit: save },
-    field("name", "Name", name),
-    field("tags", "Tags, separated by commas", tags),
-    field("remarks", "Remarks", remarks),
-    message,
-    element("div.buttons", element("button.main", { type: "submit" }, "Save"), cancel),
-  );
-  node.replaceChildren(form);
-  name.focus();
+  openDialog("Name, tags and remarks", [
+    element("label", { for: name.id }, "Name"), name,
+    element("label", { for: tags.id }, "Tags, separated by commas"), tags,
+    element("label", { for: remarks.id }, "Remarks"), remarks,
+  ], element("button.main", { type: "submit" }, "Save"), save, signal);
 }
 
-/** Ask whether the run shall be deleted; its id must be typed. */
-function askToRemove(node, run, signal) {
-  const typed = element("input", { id: "remove-id", autocomplete: "off", spellcheck: false });
-  const really = element("button.main", { type: "submit", disabled: true }, "Delete the run");
+/** Ask whether the run shall be deleted: the user types its id. */
+function askToDelete(run, signal) {
+  const typed = element("input", { id: "typed-id", autocomplete: "off", autocapitalize: "off", spellcheck: "false" });
+  const really = element("button.danger", { type: "submit", disabled: true }, "Delete the run");
   typed.addEventListener("input", () => (really.disabled = typed.value.trim() !== run.run_id));
-  const message = element("div", { "aria-live": "polite" });
-  const remove = async (event) => {
+  const remove = async () => {
+    await request(ofRun(run.run_id), { method: "DELETE" });
+    location.hash = "#/runs";
+  };
+  openDialog("Delete this run?", [
+    element("p", "All of its activations and results are deleted, and cannot be restored. To get them again, run the survey again."),
+    element("label", { for: typed.id }, "To confirm, type the id of the run: ", element("code", run.run_id)), typed,
+  ], really, remove, signal);
+}
+
+/** Open a form in a dialog. Its button `submit` calls `act`, whose error is shown; after success the dialog closes. */
+function openDialog(title, fields, submit, act, signal) {
+  const message = element("div");
+  const onsubmit = async (event) => {
     event.preventDefault();
-    really.disabled = true;
+    submit.disabled = true;
     try {
-      await request(ofRun(run.run_id), { method: "DELETE", signal });
-      document.dispatchEvent(new CustomEvent("runs-changed"));
-      location.hash = "#/runs";
+      await act();
+      document.dispatchEvent(new Event("runs-changed"));
+      dialog.close();
     } catch (error) {
-      if (!signal.aborted) message.replaceChildren(problem(error));
-      really.disabled = false;
+      message.replaceChildren(problem(error));
+      submit.disabled = false;
     }
   };
-  const cancel = () => {
-    show(node, run, signal);
-    document.getElementById("remove-run").focus();
-  };
-  node.replaceChildren(
-    element("form.labels-form", { onsubmit: remove },
-      element("p", element("strong", "Delete this run with its activations and results?"), " It cannot be restored; the survey can be run again."),
-      element("p.field", element("label", { for: "remove-id" }, "Type the id of the run: ", element("code", run.run_id)), typed),
-      message,
-      element("div.buttons", really, element("button", { type: "button", onclick: cancel }, "Cancel")),
+  const cancel = element("button", { type: "button", onclick: () => dialog.close() }, "Cancel");
+  const dialog = element("dialog", { "aria-labelledby": "dialog-title", onclose: () => dialog.remove() },
+    element("form", { onsubmit },
+      element("h2", { id: "dialog-title" }, title), fields, message, element("div.buttons", submit, cancel),
     ),
   );
-  typed.focus();
+  signal.addEventListener("abort", () => dialog.close());
+  document.body.append(dialog);
+  dialog.showModal();
 }

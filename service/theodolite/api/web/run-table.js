@@ -80,6 +80,7 @@ class RunTable {
     const address = addressOf(["runs", run.run_id]);
     const cells = {
       ...Object.fromEntries(Object.entries(COLUMNS).map(([name, { of }]) => [name, String(of(run))])),
+      tags: element("span", run.tags.map((tag) => element("span.badge", tag))),
       model: element("span.called", element("a", { href: address }, run.model ?? run.run_id), run.model && element("code.soft.small", run.run_id)),
       created: run.created.slice(0, 16).replace("T", " "),
       results: element("span", { title: run.analyses.map((name) => this.titles[name] ?? name).join(", ") }, String(run.analyses.length)),
