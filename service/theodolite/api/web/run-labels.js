@@ -10,7 +10,7 @@ export function labelsOf(run, signal, changed) {
     run.tags.length > 0 && element("ul.tags", { "aria-label": "Tags" }, run.tags.map((tag) => element("li.badge", tag))),
     button("edit-labels", "Name, tags, remarks…", () => edit(run, signal, changed)),
     button("delete-run", "Delete…", () => askToDelete(run, signal)),
-    run.remarks && element("p.remarks", run.remarks),
+    run.remarks && element("p.remarks", { tabindex: 0 }, run.remarks),
   );
 }
 
@@ -23,10 +23,12 @@ function edit(run, signal, changed) {
     tags: () => tags.value.split(",").map((tag) => tag.trim()).filter(Boolean),
     remarks: () => remarks.value,
   };
-  const save = async () => {
+  const save = () => {
     const edited = [name, tags, remarks].filter((field) => field.value !== field.defaultValue).map(({ id }) => id.slice("label-".length));
     const changes = Object.fromEntries(edited.map((label) => [label, valueOf[label]()])); // others may change the other labels
-    const labels = await send("PATCH", ofRun(run.run_id), changes);
+    return send("PATCH", ofRun(run.run_id), changes);
+  };
+  const show = (labels) => {
     Object.assign(run, labels, { name: labels.name ?? run.spec.name ?? null });
     changed();
     document.getElementById("edit-labels").focus();
@@ -35,7 +37,7 @@ function edit(run, signal, changed) {
     element("label", { for: name.id }, "Name"), name,
     element("label", { for: tags.id }, "Tags, separated by commas"), tags,
     element("label", { for: remarks.id }, "Remarks"), remarks,
-  ], element("button.main", { type: "submit" }, "Save"), save, signal);
+  ], element("button.main", { type: "submit" }, "Save"), save, show, signal);
 }
 
 /** Ask whether the run shall be deleted: the user types its id. */
@@ -43,26 +45,25 @@ function askToDelete(run, signal) {
   const typed = element("input", { id: "typed-id", autocomplete: "off", autocapitalize: "off", spellcheck: "false" });
   const really = element("button.danger", { type: "submit", disabled: true }, "Delete the run");
   typed.addEventListener("input", () => (really.disabled = typed.value.trim() !== run.run_id));
-  const remove = async () => {
-    await request(ofRun(run.run_id), { method: "DELETE" });
-    location.hash = "#/runs";
-  };
+  const remove = () => request(ofRun(run.run_id), { method: "DELETE" });
+  const leave = () => (location.hash = "#/runs");
   openDialog("Delete this run?", [
     element("p", "All of its activations and results are deleted, and cannot be restored. To get them again, run the survey again."),
     element("label", { for: typed.id }, "To confirm, type the id of the run: ", element("code", run.run_id)), typed,
-  ], really, remove, signal);
+  ], really, remove, leave, signal);
 }
 
-/** Open a form in a dialog. Its button `submit` calls `act`, whose error is shown; after success the dialog closes. */
-function openDialog(title, fields, submit, act, signal) {
+/** Open a form in a dialog. Its button `submit` calls `act`; the dialog shows an error, or closes and calls `done` with the result. */
+function openDialog(title, fields, submit, act, done, signal) {
   const message = element("div");
   const onsubmit = async (event) => {
     event.preventDefault();
     submit.disabled = true;
     try {
-      await act();
+      const result = await act();
+      dialog.close(); // before `done`: outside an open dialog nothing can be focused
+      if (!signal.aborted) done(result);
       document.dispatchEvent(new Event("runs-changed"));
-      dialog.close();
     } catch (error) {
       message.replaceChildren(problem(error));
       submit.disabled = false;
