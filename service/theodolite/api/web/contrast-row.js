@@ -1,7 +1,7 @@
 // The fields of one contrast: its name, its two prompt sets, and whether their prompts are pairs.
 
 import { element } from "./elements.js";
-import { choiceField, labelled, markFields, nameField, showChoice, showValue } from "./form-fields.js";
+import { choiceField, labelled, markFields, markName, nameField, showChoice, showValue } from "./form-fields.js";
 import { mappingOf, withPart } from "./spec-text.js";
 
 const PAIRED = [["", "by default"], ["true", "yes"], ["false", "no"]];
@@ -45,6 +45,7 @@ export class ContrastRow {
   mark(lines) {
     const fields = { positive: [this.positive], negative: [this.negative], paired: [this.paired] };
     markFields(["contrasts", this.name], fields, lines);
+    markName(["contrasts", this.name], this.nameInput, lines);
   }
 
   change(values) {

@@ -43,12 +43,15 @@ export function showChoice(select, options, value) {
   select.value = value;
 }
 
-/** Mark the fields of a part of the spec, by their names, if an error's lines begin with their paths. */
+/** Mark the fields of a part of the spec, by their keys in it, if an error's lines begin with their paths. */
 export function markFields(path, fields, lines) {
-  for (const [name, controls] of Object.entries(fields))
-    for (const control of controls)
-      if (lines.some((line) => isAbout(line, [...path, name].join(".")))) control.setAttribute("aria-invalid", "true");
-      else control.removeAttribute("aria-invalid");
+  for (const [key, controls] of Object.entries(fields))
+    for (const control of controls) mark(control, lines.some((line) => isAbout(line, [...path, key].join("."))));
+}
+
+/** Mark the field with the name of a part of the spec if a line of an error refuses the name. */
+export function markName(path, field, lines) {
+  mark(field, lines.some((line) => line.startsWith(`${path.join(".")}: given`)));
 }
 
 /**
@@ -66,6 +69,11 @@ export function matchRows(list, rows, parts, make) {
     const { node } = rows.get(name);
     if (list.children[index] !== node) list.insertBefore(node, list.children[index] ?? null);
   });
+}
+
+function mark(control, isWrong) {
+  if (isWrong) control.setAttribute("aria-invalid", "true");
+  else control.removeAttribute("aria-invalid");
 }
 
 function isAbout(line, path) {

@@ -5,6 +5,7 @@ import { sendBody } from "./service.js";
 import { readSpec } from "./spec-text.js";
 
 const MILLISECONDS = 400;
+const VALID = "This is a valid survey spec, and this service accepts it.";
 
 export class LiveCheck {
   /** `answer` shows the result; `mark` gets the error, or null for a valid spec. `signal` ends all checks. */
@@ -34,7 +35,7 @@ export class LiveCheck {
       readSpec(text);
       const options = { signal, asksForToken: this.asksForToken };
       const { id } = await sendBody("POST", "/v1/spec/check", text, "application/json", options);
-      this.show(element("p.good", `This is a valid survey spec, and this service accepts it. The id of its survey job is ${id.slice(0, 12)}….`));
+      this.show(element("p.good", `${VALID} The id of its survey job is ${id.slice(0, 12)}….`));
     } catch (error) {
       if (signal.aborted) return;
       if (error.status === 401) this.asksForToken = false; // the user closed the dialog: only a submission opens it again
@@ -50,11 +51,13 @@ export class LiveCheck {
   }
 }
 
-/** Return the message of an error; the service lists each wrong field on its own line. */
+/** Return the message of an error; the service lists each wrong field of a spec on its own line. */
 export function errorMessage(error) {
-  const [first, ...rest] = linesOf(error);
+  const lines = linesOf(error);
+  const [first, ...rest] = error.status === 422 && lines.length > 1 ? ["", ...lines.slice(1)] : lines;
+  const title = error.status === 422 ? "The spec is not valid" : error.title;
   return element("div.problem",
-    element("p", error.title && element("strong", `${error.title}. `), first),
+    element("p", title && element("strong", `${title}. `), first),
     rest.length > 0 && element("ul", rest.map((line) => element("li", line))),
   );
 }

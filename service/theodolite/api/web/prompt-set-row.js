@@ -1,7 +1,7 @@
 // The fields of one prompt set: its name, its source, and the selection of its prompts.
 
 import { element } from "./elements.js";
-import { choiceField, labelled, markFields, nameField, showChoice, showValue, textField } from "./form-fields.js";
+import { choiceField, labelled, markFields, markName, nameField, showChoice, showValue, textField } from "./form-fields.js";
 import { sendBody } from "./service.js";
 import { linesOf, listOf, mappingOf, partsOfSource, promptsOf, withPart } from "./spec-text.js";
 
@@ -114,6 +114,7 @@ export class PromptSetRow {
     const source = [this.kind, this.builtin, this.address];
     const fields = { source, texts: [this.texts], column: [this.column], limit: [this.limit] };
     markFields(["prompts", this.name], fields, lines);
+    markName(["prompts", this.name], this.nameInput, lines);
   }
 
   change(values) {
