@@ -12,6 +12,7 @@ from pydantic.fields import FieldInfo
 
 from theodolite.errors import SpecError
 from theodolite.spec import SurveySpec
+from theodolite.spec_parts import PATTERNS
 
 _MAX_PROBLEMS = 20
 """Maximum number of problems of a spec in an error message."""
@@ -134,7 +135,7 @@ def _describe(problem: Any) -> str:
     if kind == "dict_type":
         message = "must be a mapping"
     if kind == "string_pattern_mismatch":
-        message = f"must match {problem['ctx']['pattern']}"
+        message = PATTERNS[problem["ctx"]["pattern"]]
     return f"{field}: given {_short(problem['input'])}; {message[0].lower()}{message[1:]}"
 
 

@@ -25,7 +25,16 @@ FILE_TYPES = ("csv", "jsonl", "json", "parquet", "txt")
 
 _UPLOAD = re.compile(rf"[0-9a-f]{{64}}\.({'|'.join(FILE_TYPES)})")
 
-Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,47}$")]
+_NAME = r"^[a-z][a-z0-9_-]{0,47}$"
+_SOURCE = r"^((builtin|file|hub|words|upload):.+|inline)$"
+
+PATTERNS = {
+    _NAME: "a name begins with a letter from a to z; allowed: up to 48 characters from a-z, 0-9, _ and -",
+    _SOURCE: "allowed: builtin:NAME, file:PATH, hub:DATASET, upload:NAME, inline",
+}
+"""The rule that each pattern of a field checks, in words."""
+
+Name = Annotated[str, Field(pattern=_NAME)]
 """A name of a prompt set or a contrast, which paths, groups and labels contain."""
 
 
@@ -113,7 +122,7 @@ class PromptSetSpec(Part):
     source: str = Field(
         description="builtin:NAME, file:PATH (.csv .jsonl .json .parquet .txt, relative to the spec), hub:DATASET, "
         "inline (the prompts are in `texts`), or upload:NAME (a file in the store; the service returns its name).",
-        pattern=r"^((builtin|file|hub|words|upload):.+|inline)$",
+        pattern=_SOURCE,
         max_length=1_000,
     )
     # A set without texts has no such field, so specs that are older than the field keep their digests.

@@ -1,6 +1,5 @@
 """The views of a store in a real browser: the list of runs, the comparison, new surveys, and bearer tokens."""
 
-import json
 import re
 
 import pytest
@@ -125,28 +124,6 @@ def test_runs_without_a_common_contrast_have_a_choice_for_each(page, address, no
     holds(page, "contrast=tiny-0%3Arefusal&contrast=tiny-1%3Arefused")
     expect(page.locator("main")).to_contain_text("tiny-1 has no 'refused'; it has: refusal, subject")
     noise.clear()  # the browser itself writes down that it was refused
-
-
-def test_a_bad_spec_is_refused_in_words(page, address, noise):
-    page.goto(f"{address}/#/new")
-    text, problem = page.locator("#spec-text"), page.locator("#spec-problem")
-    page.locator("#check-spec").click()
-    expect(page.locator("#spec-answer")).to_contain_text("valid survey")
-    text.fill('{"model": ')
-    page.locator("#check-spec").click()
-    expect(problem).to_contain_text("not JSON")
-    assert noise == []
-    text.fill(json.dumps({"model": {"id": "smollm2-135m-instruct"}, "prompts": 3}))
-    page.locator("#check-spec").click()
-    expect(problem).to_contain_text("prompts: given 3")
-    expect(text).to_have_attribute("aria-invalid", "true")
-    text.fill(json.dumps({"model": {"id": "smollm2-135m-instruct"}, "prompts": {"a": {"source": "builtin:nouns"}}}))
-    page.locator("#submit-spec").click()
-    expect(problem).to_contain_text("no cluster")
-    expect(problem).to_have_attribute("role", "alert")
-    noise.clear()  # the browser itself writes down that it was refused
-    page.get_by_role("link", name="Survey jobs").click()
-    expect(page.locator("main")).to_contain_text("No survey job was submitted")
 
 
 def test_an_unknown_run_or_view_is_said_in_place(page, address, noise):

@@ -12,9 +12,9 @@ from theodolite.spec_file import read_spec
 # Errors of fields
 
 TOP_FIELDS = "allowed: name, model, prompts, capture, contrasts, analyses"
-SET_FIELDS = "allowed: source, split, column, where, draw, skip, limit, template, system, positions"
+SET_FIELDS = "allowed: source, texts, split, column, where, draw, skip, limit, template, system, positions"
 SITES = "resid_pre, resid_mid, resid_mid_sum, resid_post, head_out, attn_out, mlp_out"
-NAME_RULE = "must match ^[a-z][a-z0-9_-]{0,47}$"
+NAME_RULE = "a name begins with a letter from a to z"
 FROM_THE_END = "positions count from the end: -1 is the last token"
 
 BAD = {
@@ -69,11 +69,11 @@ BAD = {
     ),
     "unknown_kind_of_source": (
         MODEL + "prompts: {goals: {source: 'ftp:goals.csv'}}",
-        ["  prompts.goals.source: given 'ftp:goals.csv'", "must match ^(builtin|file|hub|words):.+$"],
+        ["  prompts.goals.source: given 'ftp:goals.csv'", "allowed: builtin:NAME, file:PATH, hub:DATASET"],
     ),
     "source_without_path": (
         MODEL + "prompts: {goals: {source: 'file:'}}",
-        ["  prompts.goals.source: given 'file:'", "must match ^(builtin|file|hub|words):.+$"],
+        ["  prompts.goals.source: given 'file:'", "allowed: builtin:NAME, file:PATH, hub:DATASET"],
     ),
     "bad_name_of_set": (
         MODEL + "prompts: {Bad Name: {source: 'builtin:nouns'}}",

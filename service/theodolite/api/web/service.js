@@ -29,11 +29,16 @@ export async function askText(path, signal = null) {
   return (await request(path, { signal })).text();
 }
 
-/** Send content, and return the JSON of the response. */
+/** Send content as JSON, and return the JSON of the response. */
 export async function send(method, path, content) {
   const body = content === undefined ? undefined : JSON.stringify(content);
-  const headers = body === undefined ? {} : { "Content-Type": "application/json" };
-  return (await request(path, { method, body, headers })).json();
+  return sendBody(method, path, body, "application/json");
+}
+
+/** Send a text or a file of a media type, and return the JSON of the response; `options` are those of `request`. */
+export async function sendBody(method, path, body, type, options = {}) {
+  const headers = body === undefined ? {} : { "Content-Type": type };
+  return (await request(path, { method, body, headers, ...options })).json();
 }
 
 /** Return all items of a paged list. */
@@ -67,8 +72,11 @@ export function readGroups() {
   return registry;
 }
 
-/** Return a successful response; asks the user for a bearer token if the service needs one. */
-export async function request(path, options) {
+/**
+ * Return a successful response; asks the user for a bearer token if the service needs one, unless `asksForToken` is
+ * false. The other options are those of `fetch`.
+ */
+export async function request(path, { asksForToken = true, ...options }) {
   for (;;) {
     const token = currentToken();
     const headers = token ? { ...options.headers, Authorization: `Bearer ${token}` } : options.headers;
@@ -77,7 +85,7 @@ export async function request(path, options) {
     const error = await problemOf(answer);
     // Several calls may be refused at once: they wait for one dialog, and then all try again.
     // The dialog shows a reason only for a refused token, since its title already says that a token is missing.
-    if (answer.status !== 401 || !(await askForToken(token ? error.message : "", token))) throw error;
+    if (answer.status !== 401 || !asksForToken || !(await askForToken(token ? error.message : "", token))) throw error;
     options.signal?.throwIfAborted();
   }
 }

@@ -1,0 +1,68 @@
+// The check of a spec by the service, a moment after the text has changed. It never moves the focus.
+
+import { element } from "./elements.js";
+import { sendBody } from "./service.js";
+import { readSpec } from "./spec-text.js";
+
+const MILLISECONDS = 400;
+const VALID = "This is a valid survey spec, and this service accepts it.";
+
+export class LiveCheck {
+  /** `answer` shows the result; `mark` gets the error, or null for a valid spec. `signal` ends all checks. */
+  constructor(answer, mark, signal) {
+    Object.assign(this, { answer, mark });
+    this.asksForToken = true;
+    signal.addEventListener("abort", () => this.stop());
+  }
+
+  /** Check a text soon, instead of the one before; the result of that one is marked as old. */
+  soon(text, milliseconds = MILLISECONDS) {
+    this.stop();
+    this.answer.setAttribute("aria-busy", "true");
+    this.timer = setTimeout(() => this.check(text), milliseconds);
+  }
+
+  /** End the check that waits or runs. */
+  stop() {
+    clearTimeout(this.timer);
+    this.running?.abort();
+    this.answer.removeAttribute("aria-busy");
+  }
+
+  async check(text) {
+    const { signal } = (this.running = new AbortController());
+    try {
+      readSpec(text);
+      const options = { signal, asksForToken: this.asksForToken };
+      const { id } = await sendBody("POST", "/v1/spec/check", text, "application/json", options);
+      this.show(element("p.good", `${VALID} The id of its survey job is ${id.slice(0, 12)}….`));
+    } catch (error) {
+      if (signal.aborted) return;
+      if (error.status === 401) this.asksForToken = false; // the user closed the dialog: only a submission opens it again
+      this.show(errorMessage(error), error);
+    }
+  }
+
+  show(message, error = null) {
+    this.answer.removeAttribute("aria-busy");
+    this.mark(error);
+    // A screen reader reads each new message, so an equal one stays.
+    if (this.answer.textContent !== message.textContent) this.answer.replaceChildren(message);
+  }
+}
+
+/** Return the message of an error; the service lists each wrong field of a spec on its own line. */
+export function errorMessage(error) {
+  const lines = linesOf(error);
+  const [first, ...rest] = error.status === 422 && lines.length > 1 ? ["", ...lines.slice(1)] : lines;
+  const title = error.status === 422 ? "The spec is not valid" : error.title;
+  return element("div.problem",
+    element("p", title && element("strong", `${title}. `), first),
+    rest.length > 0 && element("ul", rest.map((line) => element("li", line))),
+  );
+}
+
+/** Return the lines of an error's message. */
+export function linesOf(error) {
+  return error.message.split("\n").map((line) => line.trim()).filter(Boolean);
+}

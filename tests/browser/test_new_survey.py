@@ -1,0 +1,256 @@
+"""The form of a new survey in a real browser: its fields and its JSON text show the same spec."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Locator, Page, expect
+from support.browsing import opened, served, settle
+
+from theodolite.groups import ANALYSES
+from theodolite.model_aliases import MODEL_ALIASES
+from theodolite.spec_parts import BUILTIN_SETS, FILE_TYPES
+
+pytestmark = pytest.mark.browser
+
+ID = "0123456789abcdef" * 4
+RICH = {
+    "model": {"id": "smollm2-135m-instruct", "dtype": "float32"},
+    "prompts": {
+        "bad": {"source": "builtin:harmful", "limit": 8, "skip": 2},
+        "two-lines": {"source": "inline", "texts": ["One\nprompt", "Another"], "template": "none"},
+    },
+    "contrasts": {"refusal": {"positive": "bad", "negative": "two-lines"}},
+    "words": {"nouns": "bad", "tokens": 7},
+    "analyses": ["curves"],
+}
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory) -> Iterator[str]:
+    """The address of a service over an empty store, without a cluster."""
+    folder = tmp_path_factory.mktemp("form")
+    (folder / "runs").mkdir()
+    with served(str(folder)) as address:
+        yield address
+
+
+@pytest.fixture
+def form(browser, noise, place) -> Iterator[Page]:
+    """The form in a window of its own, so that no text is left from another test."""
+    with opened(browser, noise) as page:
+        page.goto(f"{place}/#/new")
+        settle(page)
+        yield page
+    # The browser logs each refused check.
+    assert [said for said in noise if not said.startswith("Failed to load resource")] == []
+
+
+def written(page: Page) -> dict[str, Any]:
+    """Return the spec in the text."""
+    spec: dict[str, Any] = json.loads(page.locator("#spec-text").input_value())
+    return spec
+
+
+def write(page: Page, spec: Any) -> None:
+    page.locator("#spec-text").fill(spec if isinstance(spec, str) else json.dumps(spec))
+
+
+def prompt_set(page: Page, name: str) -> Locator:
+    return page.get_by_role("group", name=f"Prompt set {name}", exact=True)
+
+
+def contrast(page: Page, name: str) -> Locator:
+    return page.get_by_role("group", name=f"Contrast {name}", exact=True)
+
+
+def answer(page: Page) -> Locator:
+    """Return the result of the last check; waits until it is known."""
+    settle(page)
+    return page.locator("#spec-answer")
+
+
+def test_each_field_changes_the_text(form):
+    form.get_by_label("label").fill("mine")
+    form.get_by_label("model").fill("all-minilm-l6-v2")
+    bad = prompt_set(form, "harmful")
+    bad.get_by_label("limit").fill("8")
+    bad.get_by_label("name").fill("bad")
+    bad.get_by_label("name").press("Tab")
+    expect(prompt_set(form, "bad").get_by_label("source")).to_be_focused()
+    prompt_set(form, "harmless").get_by_label("limit").fill("")
+    contrast(form, "refusal").get_by_label("paired").select_option("by default")
+    form.get_by_label("Separation").uncheck()
+    form.get_by_label("Heads").check()
+    spec = written(form)
+    assert spec == {
+        "name": "mine",
+        "model": {"id": "all-minilm-l6-v2"},
+        "prompts": {"bad": {"source": "builtin:harmful", "limit": 8}, "harmless": {"source": "builtin:harmless"}},
+        "contrasts": {"refusal": {"positive": "bad", "negative": "harmless"}},
+        "analyses": ["curves", "heads"],
+    }
+    assert list(spec["prompts"]) == ["bad", "harmless"]
+    for title in ("Curves", "Heads"):
+        form.get_by_label(title).uncheck()
+    assert "analyses" not in written(form)
+    expect(answer(form)).to_contain_text("valid survey spec, and this service accepts it")
+
+
+def test_the_text_changes_the_fields_and_keeps_what_they_do_not_show(form):
+    write(form, RICH)
+    expect(prompt_set(form, "bad").get_by_label("limit")).to_have_value("8")
+    expect(contrast(form, "refusal").get_by_label("negative")).to_have_value("two-lines")
+    expect(contrast(form, "refusal").get_by_label("paired")).to_have_value("")
+    expect(form.get_by_label("Curves")).to_be_checked()
+    expect(form.get_by_label("Words")).not_to_be_checked()
+    texts = prompt_set(form, "two-lines").get_by_label("some of them with line breaks")
+    expect(texts).to_have_attribute("readonly", "")
+    name = prompt_set(form, "bad").get_by_label("name")
+    name.fill("worse")
+    name.press("Enter")
+    prompt_set(form, "worse").get_by_label("set", exact=True).select_option("nouns")
+    renamed = json.loads(json.dumps(RICH).replace('"bad"', '"worse"').replace("builtin:harmful", "builtin:nouns"))
+    assert written(form) == renamed
+    assert form.url.endswith("#/new")  # Enter submits nothing
+    write(form, '{"prompts": 3, "contrasts": [], "analyses": "x", "model": null}')
+    expect(form.get_by_role("group", name="Prompt set")).to_have_count(0)
+    write(form, '{"model": ')
+    expect(answer(form)).to_contain_text("The text is not JSON")
+    expect(form.get_by_label("model")).to_be_disabled()
+    write(form, RICH)
+    expect(form.get_by_label("model")).to_be_enabled()
+
+
+def test_prompts_are_typed_and_a_changed_source_comes_back(form):
+    form.get_by_role("button", name="Add a prompt set").click()
+    form.keyboard.type("mine")  # the name is selected
+    form.keyboard.press("Tab")
+    texts = prompt_set(form, "mine").get_by_label("one in each line")
+    texts.press_sequentially("Name a city.\n\nName a river.")
+    expect(texts).to_have_value("Name a city.\n\nName a river.")
+    inline = {"source": "inline", "texts": ["Name a city.", "Name a river."]}
+    assert written(form)["prompts"]["mine"] == inline
+    expect(answer(form)).to_contain_text("valid survey")
+    source = prompt_set(form, "mine").get_by_label("source")
+    source.select_option("hub dataset")
+    prompt_set(form, "mine").get_by_label("dataset").fill("OWNER/NAME")
+    prompt_set(form, "mine").get_by_label("column").fill("goal")
+    assert written(form)["prompts"]["mine"] == {"source": "hub:OWNER/NAME", "column": "goal"}
+    expect(answer(form)).to_contain_text("this deployment does not read the dataset 'OWNER/NAME'; allowed: none")
+    expect(source).to_have_attribute("aria-invalid", "true")
+    source.select_option("typed here")
+    assert written(form)["prompts"]["mine"] == inline
+    prompt_set(form, "mine").get_by_role("button", name="Remove prompt set mine").click()
+    expect(form.get_by_role("button", name="Add a prompt set")).to_be_focused()
+    assert list(written(form)["prompts"]) == ["harmful", "harmless"]
+
+
+def test_a_file_is_uploaded(form):
+    form.get_by_role("button", name="Add a prompt set").click()
+    mine = prompt_set(form, "prompts")
+    mine.get_by_label("source").select_option("uploaded file")
+    expect(answer(form)).to_contain_text("prompts.prompts.source: given 'upload:'; allowed: builtin:NAME")
+    chosen = mine.locator("input[type=file]")
+    assert chosen.get_attribute("accept") == ",".join(f".{kind}" for kind in FILE_TYPES)
+    chosen.set_input_files({"name": "goals.doc", "mimeType": "text/plain", "buffer": b"x"})
+    expect(mine).to_contain_text("goals.doc is not uploaded: type")
+    chosen.set_input_files({"name": "goals.csv", "mimeType": "text/csv", "buffer": b"goal,label\nName a city.,1\n"})
+    expect(mine).to_contain_text("goals.csv, 26 bytes")
+    expect(mine).not_to_contain_text("not uploaded")
+    mine.get_by_label("column").fill("goal")
+    source = written(form)["prompts"]["prompts"]["source"]
+    assert source.startswith("upload:")
+    assert source.endswith(".csv")
+    expect(answer(form)).to_contain_text("valid survey")
+
+
+def test_contrasts_are_added_and_names_stay_unique(form):
+    form.get_by_role("button", name="Add a contrast").click()
+    form.keyboard.type("refusal")
+    form.keyboard.press("Enter")
+    added = contrast(form, "contrast")
+    expect(added).to_contain_text("The name stays contrast: refusal exists already.")
+    added.get_by_label("positive").select_option("harmless")
+    added.get_by_label("negative").select_option("harmful")
+    added.get_by_label("paired").select_option("no")
+    expected = {"positive": "harmless", "negative": "harmful", "paired": False}
+    assert written(form)["contrasts"]["contrast"] == expected
+    form.get_by_role("button", name="Remove prompt set harmful").click()
+    expect(added.get_by_label("negative")).to_have_value("harmful")
+    expect(answer(form)).to_contain_text("contrasts.refusal.positive: there is no prompt set 'harmful'")
+    expect(contrast(form, "refusal").get_by_label("positive")).to_have_attribute("aria-invalid", "true")
+    form.get_by_role("button", name="Remove contrast refusal").click()
+    assert list(written(form)["contrasts"]) == ["contrast"]
+
+
+def test_errors_are_shown_in_words_and_the_focus_stays(form):
+    expect(answer(form)).to_contain_text("valid survey")
+    expect(answer(form)).to_have_attribute("role", "status")  # a polite live region
+    name = prompt_set(form, "harmful").get_by_label("name")
+    name.fill("9th")
+    name.press("Enter")
+    expect(answer(form)).to_contain_text("given '9th'; a name begins with a letter from a to z")
+    expect(prompt_set(form, "9th").get_by_label("name")).to_be_focused()
+    expect(prompt_set(form, "9th").get_by_label("name")).to_have_attribute("aria-invalid", "true")
+    text = form.locator("#spec-text")
+    write(form, {"model": {"id": "smollm2-135m-instruct"}, "prompts": 3})
+    expect(answer(form)).to_contain_text("prompts: given 3")
+    expect(text).to_be_focused()
+    expect(text).to_have_attribute("aria-invalid", "true")
+    write(form, '{"model": {"id": "a/b"}, "model": {"id": "a/b"}, "prompts": {}}')
+    expect(answer(form)).to_contain_text("the key model is given twice")
+    write(form, {"model": {"id": "smollm2-135m-instruct"}, "prompts": {"a": {"source": "builtin:nouns"}}})
+    expect(answer(form)).to_contain_text("valid survey")
+    expect(text).not_to_have_attribute("aria-invalid", "true")
+    form.locator("#submit-spec").click()
+    expect(form.locator("#spec-problem")).to_contain_text("no cluster")
+    expect(form.locator("#spec-problem")).to_have_attribute("role", "alert")
+    expect(form.locator("#spec-answer")).to_be_empty()
+
+
+def test_the_spec_is_stored_until_it_is_submitted(form, place):
+    form.get_by_label("label").fill("kept")
+    form.get_by_role("link", name="Survey jobs").click()
+    expect(form.locator("main")).to_contain_text("No survey job was submitted")
+    form.get_by_role("link", name="New survey").click()
+    expect(form.get_by_label("label")).to_have_value("kept")
+    form.reload()
+    expect(form.get_by_label("label")).to_have_value("kept")
+    form.get_by_role("button", name="Start again").click()
+    expect(form.get_by_label("label")).to_have_value("")
+    form.get_by_role("button", name="Undo").click()
+    expect(form.get_by_label("label")).to_have_value("kept")
+    form.route("**/v1/jobs", lambda route: route.fulfill(status=202, json={"id": ID}))
+    form.locator("#submit-spec").click()
+    expect(form).to_have_url(f"{place}/#/jobs/{ID}")
+    form.get_by_role("link", name="New survey").click()
+    expect(form.get_by_label("label")).to_have_value("")
+
+
+def test_the_form_offers_what_the_service_knows(form):
+    models = form.locator("#known-models option").evaluate_all("options => options.map(one => one.value)")
+    assert sorted(models) == sorted(MODEL_ALIASES)
+    sets = prompt_set(form, "harmful").get_by_label("set", exact=True).locator("option")
+    expect(sets).to_have_text(list(BUILTIN_SETS))
+    analyses = form.get_by_role("group", name="Analyses").get_by_role("checkbox")
+    assert sorted(analyses.evaluate_all("boxes => boxes.map(one => one.value)")) == sorted(ANALYSES)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_form_is_accessible_and_fits_a_phone(browser, noise, place, scheme):
+    with opened(browser, noise, color_scheme=scheme, reduced_motion="reduce") as page:
+        page.goto(f"{place}/#/new")
+        settle(page)
+        for kind in ("typed here", "uploaded file", "hub dataset"):
+            page.get_by_role("button", name="Add a prompt set").click()
+            prompt_set(page, page.evaluate("document.activeElement.value")).get_by_label("source").select_option(kind)
+        expect(answer(page)).to_contain_text("The spec is not valid")
+        found = Axe().run(page)
+        assert found.violations_count == 0, found.generate_report()
+        for width in (400, 1000, 1400):
+            page.set_viewport_size({"width": width, "height": 800})
+            assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), width
+    assert all(said.startswith("Failed to load resource") for said in noise), noise
