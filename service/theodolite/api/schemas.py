@@ -352,6 +352,7 @@ class CheckedSpec(BaseModel):
 
     valid: bool = Field(description="True; an invalid spec is a problem.")
     id: str = Field(description="Digest of the spec, the id of its survey job.", examples=["0123456789abcdef" * 4])
+    has_cluster: bool = Field(description="Whether the service has a Ray cluster; it refuses survey jobs without one.")
     spec: dict[str, Any] = Field(description="The spec with its defaults.")
 
 
