@@ -71,7 +71,8 @@ def main() -> None:
             take(browser, f"{address}/#/runs/{demos[0]}{view}", FOLDER / f"{name}.png", *options)
         comparison = f"{address}/#/compare?run={demos[0]}&statistic=auroc"
         take(browser, comparison, FOLDER / "compare.png", WIDE, "light", None)
-        take(browser, f"{address}/#/runs", FOLDER / "runs.png", WIDE, "light", None)
+        for name, view in (("runs", "runs"), ("new-survey", "new")):
+            take(browser, f"{address}/#/{view}", FOLDER / f"{name}.png", WIDE, "light", None)
         take_figures(browser, store, f"{address}/#/runs/{demos[0]}", demos[0])
         browser.close()
 

@@ -226,6 +226,7 @@ def test_the_spec_is_stored_until_it_is_submitted(form, place):
     form.route("**/v1/jobs", lambda route: route.fulfill(status=202, json={"id": ID}))
     form.locator("#submit-spec").click()
     expect(form).to_have_url(f"{place}/#/jobs/{ID}")
+    expect(form.locator("main h1")).to_have_text("Survey job")
     form.get_by_role("link", name="New survey").click()
     expect(form.get_by_label("label")).to_have_value("")
 
