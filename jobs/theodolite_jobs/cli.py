@@ -29,6 +29,7 @@ for command in (
     stored.show,
     stored.verify,
     stored.remove,
+    stored.label,
     stored.compare,
     stored.export,
     batch.submit,

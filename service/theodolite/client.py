@@ -70,6 +70,31 @@ class Client:
         reader.describe()
         return reader
 
+    def label(self, run_id: str, **labels: Any) -> dict[str, Any]:
+        """Change the labels of a run, and return all of its labels.
+
+        Args:
+            run_id: id of the run.
+            labels: `name` (None is the name in its spec), `tags` (a list of texts) and `remarks`; labels that are not
+                given stay.
+
+        Raises:
+            RunNotFoundError: the service has no such run.
+            SpecError: a label is too long, has a control character, or is of the wrong type.
+        """
+        changed = self.send("PATCH", _path_of(run_id), json=labels).json()
+        return {name: value for name, value in changed.items() if name != "run_id"}
+
+    def remove(self, run_id: str) -> None:
+        """Delete a run with all of its data; the token needs the scope admin. A deleted run cannot be restored.
+
+        Raises:
+            RunNotFoundError: the service has no such run.
+            ServiceError: the token lacks the scope.
+            TheodoliteError: a survey job of the run has not ended.
+        """
+        self.send("DELETE", _path_of(run_id))
+
     def compare(self, run_ids: Sequence[str], statistic: str, **choices: Any) -> pd.DataFrame:
         """Return the same curve of several runs on relative depth, one row for each point.
 
@@ -79,8 +104,8 @@ class Client:
         Args:
             run_ids: ids of the runs.
             statistic: a statistic along depth.
-            choices: `contrast` or `set`, `site`, `position`; and `bound`: sets separate if the AUROC's interval lies
-                above it.
+            choices: `contrast` (one name, or a list of `RUN:CONTRAST` for contrasts of other names) or `set`, `site`,
+                `position`; and `bound`: sets separate if the AUROC's interval lies above it.
 
         Raises:
             SpecError: there is no such statistic or label.
@@ -217,7 +242,7 @@ class _ServedRun(RunReader):
         return self._client.ask(self._path(*parts), **query)
 
     def _path(self, *parts: str | int) -> str:
-        return "/".join(["/v1/runs", *(quote(str(part), safe="") for part in (self.id, *parts))])
+        return _path_of(self.id, *parts)
 
 
 class Job:
@@ -277,6 +302,11 @@ class Job:
         """
         now = wait_for_end(self.describe, timeout, poll_seconds=poll_seconds, lost_seconds=lost_seconds)
         return self._client.run(now["run_id"])
+
+
+def _path_of(run_id: str, *parts: str | int) -> str:
+    """Return the path of a run, or of a resource below it."""
+    return "/".join(["/v1/runs", *(quote(str(part), safe="") for part in (run_id, *parts))])
 
 
 def _spec(spec: Mapping[str, Any] | str | Path) -> dict[str, Any]:

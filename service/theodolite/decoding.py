@@ -32,7 +32,7 @@ def decode_dataset(content: Mapping[str, Any]) -> xr.Dataset:
 
 def decode_runs(items: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     """Return short descriptions of runs as a table, one row each."""
-    columns = ["run_id", "name", "model", "sets", "contrasts", "analyses", "state", "created"]
+    columns = ["run_id", "name", "tags", "model", "sets", "contrasts", "analyses", "state", "created"]
     frame = pd.DataFrame(items, columns=columns)
     return frame.assign(created=pd.to_datetime(frame["created"], utc=True))
 

@@ -96,7 +96,7 @@ def test_each_field_changes_the_text(form):
     for title in ("Curves", "Heads"):
         form.get_by_label(title).uncheck()
     assert "analyses" not in written(form)
-    expect(answer(form)).to_contain_text("valid survey spec, and this service accepts it")
+    expect(answer(form)).to_contain_text("valid survey spec, but this service has no cluster")
 
 
 def test_the_text_changes_the_fields_and_keeps_what_they_do_not_show(form):

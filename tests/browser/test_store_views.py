@@ -103,6 +103,29 @@ def test_a_comparison_shows_the_options_in_which_the_surveys_differ(page, addres
     expect(cells.locator("th, td")).to_have_text(["capture.dtype", "not in the spec", "bfloat16"])
 
 
+def test_runs_without_a_common_contrast_have_a_choice_for_each(page, address, noise):
+    def only(*names):
+        def answer(route):
+            response = route.fetch()
+            route.fulfill(response=response, json={**response.json(), "contrasts": names})
+
+        return answer
+
+    page.route("**/v1/runs/tiny-0", only("refusal"))
+    page.route("**/v1/runs/tiny-1", only("refused", "subject"))
+    page.goto(f"{address}/#/compare?run=tiny-0&run=tiny-1&contrast=tiny-1:subject")
+    settle(page)
+    expect(page.get_by_label("contrast of tiny-0")).to_have_value("refusal")
+    expect(page.get_by_label("contrast of tiny-1")).to_have_value("subject")
+    cells = page.get_by_role("region", name="Smallest cosine and first separation of each run").locator("tbody tr td")
+    expect(cells.nth(0)).to_have_text("refusal")
+    expect(page.locator("main .legendtext").nth(1)).to_have_text("tiny (1), subject")
+    page.get_by_label("contrast of tiny-1").select_option("refused")
+    holds(page, "contrast=tiny-0%3Arefusal&contrast=tiny-1%3Arefused")
+    expect(page.locator("main")).to_contain_text("tiny-1 has no 'refused'; it has: refusal, subject")
+    noise.clear()  # the browser itself writes down that it was refused
+
+
 def test_an_unknown_run_or_view_is_said_in_place(page, address, noise):
     page.goto(f"{address}/#/runs/nobody-0")
     expect(page.get_by_role("alert").filter(has_text="nobody-0")).to_be_visible()

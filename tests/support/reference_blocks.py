@@ -52,7 +52,7 @@ def epsilon_of(config: Any) -> float:
     """Return the epsilon of the norms of a family."""
     if config.model_type == "olmo":  # its code has the number, its configuration none
         return 1e-5
-    names = ("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_epsilon")
+    names = ("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_epsilon", "norm_eps")
     return float(next(getattr(config, name) for name in names if getattr(config, name, None) is not None))
 
 
@@ -123,8 +123,11 @@ def reference_mlp(x: Tensor, mlp: MlpWeights, activation: Callable[[Tensor], Ten
     return hidden @ mlp.down + (0 if mlp.down_bias is None else mlp.down_bias)
 
 
-def activation_of(config: Any) -> Any:
-    """Return the activation function of the MLP of a family, an element-wise module."""
+def activation_of(model: LoadedModel, layer: int) -> Any:
+    """Return the activation function of a layer's MLP, an element-wise module; Apertus trains one for each layer."""
+    config = model.config.get_text_config()
+    if config.model_type == "apertus":
+        return model.blocks[layer].mlp.act_fn
     if config.model_type == "bloom":
         return ACT2FN["gelu_pytorch_tanh"]
     names = ("hidden_activation", "hidden_act", "activation_function", "activation")

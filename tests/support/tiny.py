@@ -5,35 +5,64 @@ from typing import Any
 
 import torch
 from transformers import (
+    MODEL_FOR_CAUSAL_LM_MAPPING,
+    MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING,
+    MODEL_FOR_MASKED_LM_MAPPING,
+    ApertusConfig,
+    ArceeConfig,
     AutoModel,
+    AutoModelForCausalLM,
+    AutoModelForImageTextToText,
+    AutoModelForMaskedLM,
     BertConfig,
     BloomConfig,
     Cohere2Config,
     CohereConfig,
+    CwmConfig,
+    Ernie4_5Config,
+    Exaone4Config,
     FalconConfig,
     Gemma2Config,
     Gemma3Config,
     Gemma3TextConfig,
     GemmaConfig,
+    Glm4Config,
+    GlmConfig,
     GPT2Config,
+    GPTBigCodeConfig,
     GPTJConfig,
     GPTNeoXConfig,
     GraniteConfig,
+    HeliumConfig,
+    HunYuanDenseV1Config,
+    Jais2Config,
     LlamaConfig,
+    Ministral3Config,
+    MinistralConfig,
+    Mistral3Config,
     MistralConfig,
     MixtralConfig,
     MPNetConfig,
+    NemotronConfig,
     Olmo2Config,
+    Olmo3Config,
     OlmoConfig,
     OPTConfig,
     Phi3Config,
     PhiConfig,
+    PixtralVisionConfig,
     Qwen2Config,
     Qwen3Config,
     RobertaConfig,
+    SeedOssConfig,
+    SmolLM3Config,
     StableLmConfig,
+    Starcoder2Config,
+    VaultGemmaConfig,
     XLMRobertaConfig,
 )
+
+from theodolite_jobs.models.families import known_anatomy
 
 PLAIN: dict[str, Any] = {
     "vocab_size": 64,
@@ -55,7 +84,9 @@ _FALCON = {**PLAIN, "bias": True, "ffn_hidden_size": 80}
 _ENCODER = {**PLAIN, "pad_token_id": 1, "bos_token_id": 0}
 SLIDING = ["sliding_attention", "sliding_attention", "full_attention", "sliding_attention", "full_attention"]
 _GEMMA3 = {**_WIDE, "sliding_window": 6, "query_pre_attn_scalar": 20, "layer_types": SLIDING}
-_VISION = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 1}
+_VISION: dict[str, Any] = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 1}
+_HALF_ROTARY = {"rope_type": "default", "rope_theta": 5000.0, "partial_rotary_factor": 0.5}
+_YARN = {"rope_type": "yarn", "rope_theta": 5000.0, "factor": 4.0, "original_max_position_embeddings": 16}
 _LONGROPE = {
     "rope_type": "longrope",
     "rope_theta": 10000.0,
@@ -66,10 +97,16 @@ _LONGROPE = {
 }
 
 CONFIGS: dict[str, Any] = {
+    "apertus": ApertusConfig(**_WIDE, attention_bias=True),
+    "arcee": ArceeConfig(**_WIDE, attention_bias=True, mlp_bias=True),
     "bert": BertConfig(**PLAIN),
     "bloom": BloomConfig(vocab_size=64, hidden_size=48, n_layer=5, n_head=4),
     "cohere": CohereConfig(**GROUPED, use_qk_norm=True),
     "cohere2": Cohere2Config(**GROUPED, sliding_window=6, layer_types=SLIDING),
+    "cwm": CwmConfig(**_WIDE, sliding_window=6, layer_types=SLIDING),
+    "ernie4_5": Ernie4_5Config(**_WIDE, use_bias=True),
+    "exaone4": Exaone4Config(**_WIDE, sliding_window=6, layer_types=SLIDING),
+    "exaone4-without-window": Exaone4Config(**_WIDE, sliding_window=None, layer_types=["full_attention"] * 5),
     "falcon-groups": FalconConfig(**_FALCON, new_decoder_architecture=True, num_kv_heads=2),
     "falcon-heads": FalconConfig(**_FALCON, parallel_attn=False, multi_query=False, alibi=True),
     "falcon-multi-query": FalconConfig(**_FALCON, parallel_attn=True, multi_query=True),
@@ -81,12 +118,19 @@ CONFIGS: dict[str, Any] = {
         mm_tokens_per_image=1,
     ),
     "gemma3_text": Gemma3TextConfig(**_GEMMA3),
+    "glm": GlmConfig(**_WIDE, attention_bias=True, rope_parameters=_HALF_ROTARY),
+    "glm4": Glm4Config(**_WIDE, attention_bias=True, rope_parameters=_HALF_ROTARY),
     "gpt2": GPT2Config(**_GPT),
     "gpt2-scaled-by-layer": GPT2Config(**_GPT, scale_attn_by_inverse_layer_idx=True),
+    "gpt_bigcode": GPTBigCodeConfig(**_GPT, n_inner=80),
+    "gpt_bigcode-heads": GPTBigCodeConfig(**_GPT, n_inner=80, multi_query=False),
     "gpt_neox": GPTNeoXConfig(**PLAIN),
     "gpt_neox-sequential": GPTNeoXConfig(**PLAIN, use_parallel_residual=False),
     "gptj": GPTJConfig(**_GPT, rotary_dim=8),
     "granite": GraniteConfig(**GROUPED, residual_multiplier=0.4, attention_multiplier=0.2, embedding_multiplier=3.0),
+    "helium": HeliumConfig(**GROUPED, head_dim=12, attention_bias=True),
+    "hunyuan_v1_dense": HunYuanDenseV1Config(**_WIDE, attention_bias=True),
+    "jais2": Jais2Config(**_WIDE),
     "llama": LlamaConfig(**_WIDE, attention_bias=True, mlp_bias=True),
     "llama-3": LlamaConfig(
         **GROUPED,
@@ -112,32 +156,62 @@ CONFIGS: dict[str, Any] = {
             "original_max_position_embeddings": 32,
         },
     ),
+    "ministral": MinistralConfig(**_WIDE, sliding_window=6, layer_types=SLIDING),
+    "ministral3": Ministral3Config(**_WIDE, rope_parameters=_YARN | {"llama_4_scaling_beta": 0.3}),
     "mistral": MistralConfig(**GROUPED, head_dim=8, sliding_window=6),
     "mistral-nemo": MistralConfig(**GROUPED, head_dim=20, sliding_window=None),
+    "mistral3": Mistral3Config(
+        text_config=MistralConfig(**GROUPED, head_dim=20, sliding_window=None),
+        vision_config=PixtralVisionConfig(**_VISION, image_size=28, patch_size=14),
+    ),
     "mixtral": MixtralConfig(**GROUPED, num_local_experts=3, num_experts_per_tok=2),
     "mpnet": MPNetConfig(**_ENCODER),
+    "nemotron": NemotronConfig(**_WIDE, attention_bias=True, mlp_bias=True, rope_parameters=_HALF_ROTARY),
     "olmo": OlmoConfig(**GROUPED),
     "olmo-clipped": OlmoConfig(**GROUPED, clip_qkv=0.8),
     "olmo2": Olmo2Config(**GROUPED),
+    "olmo3": Olmo3Config(**GROUPED, sliding_window=6, layer_types=SLIDING, attention_bias=True),
     "opt": OPTConfig(**PLAIN, ffn_dim=80, word_embed_proj_dim=48),
     "opt-post-norm": OPTConfig(**PLAIN, ffn_dim=80, word_embed_proj_dim=32, do_layer_norm_before=False),
     "phi": PhiConfig(**_PARTIAL),
     "phi-qk-norm": PhiConfig(**GROUPED, qk_layernorm=True),
     "phi3": Phi3Config(**GROUPED),
     "phi3-longrope": Phi3Config(**GROUPED, rope_parameters=_LONGROPE, original_max_position_embeddings=20),
+    "phi3-partial": Phi3Config(**_PARTIAL, tie_word_embeddings=True),
     "qwen2": Qwen2Config(**GROUPED),
     "qwen3": Qwen3Config(**_WIDE),
     "roberta": RobertaConfig(**_ENCODER),
+    "seed_oss": SeedOssConfig(**_WIDE, attention_bias=True, attention_out_bias=True, mlp_bias=True),
+    "smollm3": SmolLM3Config(**_WIDE, attention_bias=True, no_rope_layers=[1, 0, 1, 1, 0]),
     "stablelm": StableLmConfig(**_PARTIAL, use_qkv_bias=True, qk_layernorm=True),
     "stablelm-parallel": StableLmConfig(**_PARTIAL, use_parallel_residual=True),
+    "starcoder2": Starcoder2Config(**_WIDE, sliding_window=6),
+    "vaultgemma": VaultGemmaConfig(**_WIDE, sliding_window=6, query_pre_attn_scalar=20, layer_types=SLIDING),
     "xlm-roberta": XLMRobertaConfig(**_ENCODER),
 }
 """By family, a hyphen, and what is special; `transformers` names the family in `config.model_type`."""
 
 
+def model_with_head(family: str) -> Any:
+    """Return the tiny model of a family with its language-model head, of the class for masked words in encoders."""
+    anatomy = known_anatomy(CONFIGS[family])
+    masked = anatomy is not None and not anatomy.causal
+    multimodal = type(CONFIGS[family]) not in MODEL_FOR_CAUSAL_LM_MAPPING
+    decoder = AutoModelForImageTextToText if multimodal else AutoModelForCausalLM
+    return tiny_model(family, auto_class=AutoModelForMaskedLM if masked else decoder)
+
+
 def tiny_model(family: str, seed: int = 0, auto_class: Any = AutoModel) -> Any:
     """Return the tiny model of a family (by default the base model)."""
     return random_model(copy.deepcopy(CONFIGS[family]), auto_class, seed)  # models write into their configuration
+
+
+def class_with_head(config: Any) -> Any:
+    """Return the class with a language-model head, which a configuration on the hub names."""
+    for mapping in (MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_MASKED_LM_MAPPING, MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING):
+        if type(config) in mapping:
+            return mapping[type(config)]
+    raise KeyError(type(config))
 
 
 def random_model(config: Any, auto_class: Any, seed: int = 0) -> Any:

@@ -33,7 +33,9 @@ def create_token(
     store: Store = None,
     scope: Annotated[
         list[str] | None,
-        typer.Option(help="Scope of the token: read or submit. Repeat the option for both. The default is read."),
+        typer.Option(
+            help="Scope of the token: read, submit or admin. Repeat the option for several. The default is read."
+        ),
     ] = None,
     label: Annotated[str, typer.Option(help="Description of the token.")] = "",
     days: Annotated[

@@ -14,11 +14,10 @@ def check_spec(spec: SpecPath, as_json: AsJson = False) -> None:
 
     For example: theodolite spec check survey.yaml
     """
-    checked = spec_of(spec)
-    if as_json:
-        print(json.dumps({"valid": True, "digest": checked.digest()}))
-    else:
-        print(f"{spec} is a valid survey; digest {checked.digest()}")
+    from theodolite.store.uploads import with_uploaded_texts
+
+    digest = with_uploaded_texts(spec_of(spec)).digest()  # the id of its survey job
+    print(json.dumps({"valid": True, "digest": digest}) if as_json else f"{spec} is a valid survey; digest {digest}")
 
 
 def print_schema() -> None:

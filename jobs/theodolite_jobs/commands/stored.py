@@ -1,14 +1,15 @@
-"""Commands for the runs of a store: list, show, verify, remove, compare and export."""
+"""Commands for the runs of a store: list, show, verify, remove, label, compare and export."""
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from theodolite_jobs.commands.options import AsJson, Dask, Ray, RunId, Store, print_value, run_of, settings_of, spec_of
 
 if TYPE_CHECKING:
+    from theodolite.store.labels import Labels
     from theodolite.store.runs import Run
 
 
@@ -27,7 +28,8 @@ def runs(store: Store = None, as_json: AsJson = False) -> None:
         typer.echo(f"no runs in {settings_of(store=store).store}; create one with: theodolite survey SPEC", err=True)
     for item in items:
         sets = ", ".join(f"{name} {size}" for name, size in item["sets"].items())
-        print(f"{item['run_id']}  {item['state']}  {item.get('reason', sets or 'no prompts')}  {item['created'][:16]}")
+        about = [item["run_id"], item["state"], item.get("reason", sets or "no prompts"), item["created"][:16]]
+        print("  ".join(filter(None, [*about, item["name"], ", ".join(item["tags"])])))
 
 
 def show(run: RunId, store: Store = None, as_json: AsJson = False) -> None:
@@ -128,12 +130,63 @@ def remove(
     typer.echo(f"deleted {remove_run(opened)} objects of {run}")
 
 
+def label(
+    run: RunId,
+    name: Annotated[str | None, typer.Option(help="Name of the run; an empty text restores that of its spec.")] = None,
+    tag: Annotated[
+        list[str] | None,
+        typer.Option(help="Tag. Repeat the option for several. They replace all former tags; an empty text is no tag."),
+    ] = None,
+    remarks: Annotated[str | None, typer.Option(help="Remarks about the run. They replace the former ones.")] = None,
+    store: Store = None,
+    as_json: AsJson = False,
+) -> None:
+    """Change the name, the tags or the remarks of a run, and show them.
+
+    Lists and the page show the labels with the run. The labels do not change the run: its id, its spec and its results
+    stay the same.
+
+    For example: theodolite label RUN --name "refusal, first try" --tag paper --tag draft
+    """
+    from theodolite.store.labels import change_labels, read_labels
+
+    opened = run_of(run, settings_of(store=store))
+    tags = None if tag is None else [one for one in tag if one]
+    given = {key: value for key, value in (("name", name), ("tags", tags), ("remarks", remarks)) if value is not None}
+    labels = change_labels(opened, _labels_of(given)) if given else read_labels(opened)
+    print_value(labels.model_dump(mode="json"), as_json)
+
+
+def _labels_of(given: dict[str, Any]) -> "Labels":
+    """Return the labels of a command's options; raises SpecError for invalid ones."""
+    from pydantic import ValidationError
+
+    from theodolite.errors import SpecError
+    from theodolite.store.labels import Labels
+
+    try:
+        return Labels.model_validate(given)
+    except ValidationError as error:
+        problem = error.errors(include_url=False)[0]
+        option = str(problem["loc"][0]).replace("tags", "tag")
+        message = problem["msg"].removeprefix("Value error, ")
+        raise SpecError(
+            f"--{option}: given {str(problem['input'])[:60]!r}; {message[0].lower()}{message[1:]}"
+        ) from error
+
+
 def compare(
     runs: Annotated[list[str], typer.Argument(metavar="RUN", help="Run ids, as `theodolite runs` lists them.")],
     statistic: Annotated[
         str, typer.Option(metavar="NAME", help="Statistic with a value for each layer, such as auroc or variance_mean.")
     ] = "cosine_of_means_debiased",
-    contrast: Annotated[str | None, typer.Option(help="Contrast. Required if a run has several.")] = None,
+    contrast: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Contrast. Required if a run has several. If the runs have contrasts of different names, repeat the "
+            "option with RUN:CONTRAST."
+        ),
+    ] = None,
     prompt_set: Annotated[
         str | None,
         typer.Option("--set", help="Prompt set. Use it for a statistic of one set, for example variance_mean."),
@@ -162,11 +215,12 @@ def compare(
 
     For example: theodolite compare RUN RUN --statistic auroc
     """
-    from theodolite.query.compare import Question, milestones, records
+    from theodolite.query.compare import Question, contrast_choices, milestones, records
     from theodolite_jobs.report.comparison import milestone_texts, write_comparison
 
     opened = [run_of(run, settings_of(store=store)) for run in dict.fromkeys(runs)]
-    question = Question(statistic, contrast, prompt_set, site, position)
+    choices = contrast_choices(contrast or (), runs)
+    question = Question(statistic, prompt_set=prompt_set, site=site, position=position, **choices)
     write_comparison(opened, question, bound, output)
     table = milestones(opened, question, bound)
     if as_json:

@@ -60,12 +60,13 @@ class Anatomy:
     positions: Literal["rotary", "rotary, interleaved", "learned", "ALiBi", "learned and relative", "unknown"] = (
         "rotary"
     )
-    layers_without_rotary: str = ""  # the kind of layers (`config.layer_types`) without rotary positions
+    layers_without_rotary: tuple[int, ...] = ()  # layers whose queries and keys have no positions
     post_norm: bool = False  # the norms follow the sum of stream and branch, and their output is the next stream
     causal: bool = True  # a token does not attend to later tokens
     reserved_positions: int = 0  # the number of first rows of the position table that no token uses
     load_options: Mapping[str, Any] = field(default_factory=dict)  # keyword arguments that the base model's class needs
     files: Files | None = None  # names on disk; None if they are not known
+    no_circuits: str = ""  # the reason why a head's QK and VO are not fixed matrices, for a family without circuits
     known_by: Literal["record", "probe"] = "record"  # from the table of families, or from a probe of the loaded model
 
     @property
@@ -184,6 +185,12 @@ def check_sites(anatomy: Anatomy, sites: Sequence[Site]) -> None:
             raise SiteNotFoundError(
                 f"capture.sites: this model has no {site!s}: {anatomy.absent[site]}; it has {existing}"
             )
+
+
+def check_circuits(anatomy: Anatomy, family: str) -> None:
+    """Raise UnsupportedModelError, with the reason, if QK or VO of a family's heads is not a fixed matrix."""
+    if anatomy.no_circuits:
+        raise UnsupportedModelError(f"the heads of {family!r} have no circuits: {anatomy.no_circuits}")
 
 
 def check_layers(dimensions: Dimensions, layers: Sequence[int]) -> None:

@@ -161,7 +161,7 @@ def _rotary(module: Any, config: Any, anatomy: Anatomy, d_head: int) -> dict[str
     stated = getattr(text, "rope_parameters", None) or _ROTARY_OF_GPTJ
     by_type: dict[str, Any] = {name: value for name, value in stated.items() if isinstance(value, dict)}
     if anatomy.layers_without_rotary:
-        by_type = {name: None if name == anatomy.layers_without_rotary else stated for name in text.layer_types}
+        by_type = _with_and_without(text, stated, anatomy.layers_without_rotary)
     buffers = {path.split(".")[-1]: buffer for path, buffer in module.named_buffers()}
     names = {"kind": "rope_type", "base": "rope_theta", "factor": "factor"}
     facts: dict[str, Any] = {}
@@ -169,6 +169,15 @@ def _rotary(module: Any, config: Any, anatomy: Anatomy, d_head: int) -> dict[str
         fraction = {"rotated_fraction": _rotated(buffers, layer_type) / d_head}
         facts[layer_type] = value and {name: value.get(setting) for name, setting in names.items()} | fraction
     return facts
+
+
+def _with_and_without(text: Any, stated: Any, without: tuple[int, ...]) -> dict[str, Any]:
+    """Return the settings by type of layer if each type has rotary positions or none; else by the layers' indices."""
+    types = text.layer_types
+    layers = {name: {layer for layer, one in enumerate(types) if one == name} for name in dict.fromkeys(types)}
+    if all(some <= set(without) or some.isdisjoint(without) for some in layers.values()):
+        return {name: None if some <= set(without) else stated for name, some in layers.items()}
+    return {"all": stated, f"layers {', '.join(map(str, without))}": None}
 
 
 def _rotated(buffers: Mapping[str, Any], layer_type: str) -> int:

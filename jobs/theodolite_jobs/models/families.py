@@ -5,7 +5,7 @@ Module paths are those of transformers; names on disk are those of published che
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 from theodolite.errors import UnsupportedModelError
 from theodolite.sites import Site
@@ -47,7 +47,8 @@ _LLAMA = Anatomy(
     final_norm="norm",
     files=Files(),
 )
-_QWEN3 = replace(_LLAMA, files=Files(qk_norm=("self_attn.q_norm", "self_attn.k_norm")))
+_QWEN3_FILES = Files(qk_norm=("self_attn.q_norm", "self_attn.k_norm"))
+_QWEN3 = replace(_LLAMA, files=_QWEN3_FILES)
 _MIXTRAL = replace(_LLAMA, files=Files(experts="block_sparse_moe.experts.{}.", gate="w1", up="w3", down="w2"))
 _PHI3 = replace(
     _LLAMA,
@@ -66,7 +67,7 @@ _GEMMA2 = replace(
         "mlp_output": "post_feedforward_layernorm",
     },
 )
-_GEMMA3 = replace(_GEMMA2, files=_QWEN3.files)
+_GEMMA3 = replace(_GEMMA2, files=_QWEN3_FILES)
 _OLMO2 = replace(
     _QWEN3,
     taps=_sequential("mlp", "post_attention_layernorm", "post_feedforward_layernorm"),
@@ -91,9 +92,44 @@ _PHI = replace(
         down="mlp.fc2",
     ),
 )
+_ARCEE = replace(_LLAMA, files=Files(gate=None))
+_APERTUS = replace(
+    _LLAMA,
+    taps=_sequential("feedforward_layernorm", "self_attn", "mlp"),
+    norms=_reading("attention_layernorm", "feedforward_layernorm"),
+    files=replace(_QWEN3_FILES, gate=None),
+)
+_GLM = replace(
+    _LLAMA,
+    positions="rotary, interleaved",
+    files=Files(gate=None, up="mlp.gate_up_proj", gate_up_fused=True),
+)
+_GLM4 = replace(
+    _GLM,
+    taps=_sequential("post_attention_layernorm", "post_self_attn_layernorm", "post_mlp_layernorm"),
+    norms={**_GLM.norms, **_writing("post_self_attn_layernorm", "post_mlp_layernorm")},
+)
+_HUNYUAN = replace(
+    _LLAMA,
+    files=Files(qk_norm=("self_attn.query_layernorm", "self_attn.key_layernorm")),
+    no_circuits="it normalises queries and keys after their rotation, so QK depends on both positions, not on the "
+    "offset between them",
+)
 _STABLELM = replace(
     _LLAMA, norm_kind="layer", files=Files(qk_norm=("self_attn.q_layernorm.norms.{}", "self_attn.k_layernorm.norms.{}"))
 )
+_GPT2_FILES = Files(
+    embedding="wte",
+    block="h.{}.",
+    qkv=("attn.c_attn",),
+    qkv_layout="concatenated",
+    output="attn.c_proj",
+    gate=None,
+    up="mlp.c_fc",
+    down="mlp.c_proj",
+    transposed=True,
+)
+_GPT_BIGCODE_FILES = replace(_GPT2_FILES, transposed=False)
 _GPT2 = Anatomy(
     blocks="h",
     taps=_sequential("ln_2", "attn", "mlp"),
@@ -101,17 +137,7 @@ _GPT2 = Anatomy(
     final_norm="ln_f",
     norm_kind="layer",
     positions="learned",
-    files=Files(
-        embedding="wte",
-        block="h.{}.",
-        qkv=("attn.c_attn",),
-        qkv_layout="concatenated",
-        output="attn.c_proj",
-        gate=None,
-        up="mlp.c_fc",
-        down="mlp.c_proj",
-        transposed=True,
-    ),
+    files=_GPT2_FILES,
 )
 _GPTJ = replace(
     _GPT2,
@@ -211,33 +237,63 @@ _MPNET = replace(
     ),
 )
 
+
+def _in_multimodal(record: Anatomy) -> Anatomy:
+    """Return the record of a checkpoint whose text model is one part among others."""
+    return replace(record, blocks="language_model.layers", final_norm="language_model.norm")
+
+
 FAMILIES: dict[str, Anatomy] = {
+    "apertus": _APERTUS,
+    "arcee": _ARCEE,
     "bert": _BERT,
     "bloom": _BLOOM,
     "cohere": _COHERE,
-    "cohere2": replace(_COHERE, layers_without_rotary="full_attention"),
+    "cohere2": _COHERE,
+    "cwm": _LLAMA,
+    "ernie4_5": replace(_LLAMA, positions="rotary, interleaved"),
+    "exaone4": _OLMO2,
     "falcon": _FALCON,
     "gemma": _GEMMA,
     "gemma2": _GEMMA2,
-    "gemma3": replace(_GEMMA3, blocks="language_model.layers", final_norm="language_model.norm"),
+    "gemma3": _in_multimodal(_GEMMA3),
     "gemma3_text": _GEMMA3,
+    "glm": _GLM,
+    "glm4": _GLM4,
     "gpt2": _GPT2,
+    "gpt_bigcode": replace(_GPT2, files=_GPT_BIGCODE_FILES),
     "gpt_neox": _GPT_NEOX,
     "gptj": _GPTJ,
     "granite": _LLAMA,
+    "helium": replace(_LLAMA, positions="rotary, interleaved"),
+    "hunyuan_v1_dense": _HUNYUAN,
+    "jais2": replace(_ARCEE, norm_kind="layer"),
     "llama": _LLAMA,
+    "ministral": _LLAMA,
+    "ministral3": _LLAMA,
     "mistral": _LLAMA,
+    "mistral3": _in_multimodal(_LLAMA),
     "mixtral": _MIXTRAL,
     "mpnet": _MPNET,
+    "nemotron": replace(_ARCEE, norm_kind="layer", norm_offset=1.0),
     "olmo": replace(_LLAMA, norm_kind="layer"),
     "olmo2": _OLMO2,
+    "olmo3": _OLMO2,
     "opt": _OPT,
     "phi": _PHI,
     "phi3": _PHI3,
     "qwen2": _LLAMA,
     "qwen3": _QWEN3,
     "roberta": _ROBERTA,
+    "seed_oss": _LLAMA,
+    "smollm3": _LLAMA,
     "stablelm": _STABLELM,
+    "starcoder2": replace(_LLAMA, norm_kind="layer", files=Files(gate=None, up="mlp.c_fc", down="mlp.c_proj")),
+    "vaultgemma": replace(
+        _GEMMA,
+        taps=_sequential("pre_feedforward_layernorm", "self_attn", "mlp"),
+        norms=_reading("input_layernorm", "pre_feedforward_layernorm"),
+    ),
     "xlm-roberta": _ROBERTA,
 }
 """The records, by `config.model_type`."""
@@ -254,6 +310,15 @@ def _bloom(record: Anatomy, config: Any) -> Anatomy:
     return record
 
 
+def _cohere2(record: Anatomy, config: Any) -> Anatomy:
+    full = [layer for layer, kind in enumerate(config.layer_types) if kind == "full_attention"]
+    return replace(record, layers_without_rotary=tuple(full))
+
+
+def _exaone4(record: Anatomy, config: Any) -> Anatomy:
+    return record if config.sliding_window is None else _cohere2(record, config)
+
+
 def _falcon(record: Anatomy, config: Any) -> Anatomy:
     if config.alibi and config._attn_implementation == "eager":
         raise UnsupportedModelError(
@@ -265,6 +330,11 @@ def _falcon(record: Anatomy, config: Any) -> Anatomy:
     two = config.new_decoder_architecture and config.num_ln_in_parallel_attn in (None, 2)
     norms = _reading("ln_attn", "ln_mlp") if two else _reading("input_layernorm", "input_layernorm")
     return replace(record, taps=_in_parallel("self_attention", "mlp"), norms=norms)
+
+
+def _gpt_bigcode(record: Anatomy, config: Any) -> Anatomy:
+    layout: Literal["concatenated", "grouped"] = "concatenated" if config.multi_query else "grouped"
+    return replace(record, files=replace(_GPT_BIGCODE_FILES, qkv_layout=layout))
 
 
 def _gpt_neox(record: Anatomy, config: Any) -> Anatomy:
@@ -285,6 +355,12 @@ def _opt(record: Anatomy, config: Any) -> Anatomy:
         final_norm=None,
         post_norm=True,
     )
+
+
+def _smollm3(record: Anatomy, config: Any) -> Anatomy:
+    # The list has a 1 for each layer with rotary positions.
+    without = [layer for layer in range(config.num_hidden_layers) if not config.no_rope_layers[layer]]
+    return replace(record, layers_without_rotary=tuple(without))
 
 
 def _stablelm(record: Anatomy, config: Any) -> Anatomy:
@@ -308,12 +384,16 @@ def _after_padding(record: Anatomy, config: Any) -> Anatomy:
 _VARIANTS: dict[str, Callable[[Anatomy, Any], Anatomy]] = {
     "bert": _bert,
     "bloom": _bloom,
+    "cohere2": _cohere2,
+    "exaone4": _exaone4,
     "falcon": _falcon,
+    "gpt_bigcode": _gpt_bigcode,
     "gpt_neox": _gpt_neox,
     "granite": _granite,
     "mpnet": _after_padding,
     "opt": _opt,
     "roberta": _after_padding,
+    "smollm3": _smollm3,
     "stablelm": _stablelm,
     "xlm-roberta": _after_padding,
 }

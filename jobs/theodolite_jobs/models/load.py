@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from theodolite.errors import ModelError, TheodoliteError, UnsupportedModelError
-from theodolite_jobs.models.anatomy import Anatomy, Dimensions, Files, dimensions_of
+from theodolite_jobs.models.anatomy import Anatomy, Dimensions, Files, check_circuits, dimensions_of
 from theodolite_jobs.models.convert.files import read_json
 from theodolite_jobs.models.families import known_anatomy
 from theodolite_jobs.models.probe import probe_anatomy
@@ -224,11 +224,12 @@ def quantisation(config: Any) -> str | None:
     return str(method or "unknown method")
 
 
-def check_readable(config: Any) -> tuple[Anatomy, Files]:
+def check_readable(config: Any, circuits: bool = False) -> tuple[Anatomy, Files]:
     """Return the record of a model whose weights can be read from its files, and its tensors' names.
 
     Raises:
-        UnsupportedModelError: the family's tensor names are not known, or the weights are quantised.
+        UnsupportedModelError: the family's tensor names are not known, or the weights are quantised; with `circuits`,
+            also a family whose heads have no circuits.
     """
     anatomy = known_anatomy(config)
     if anatomy is None or anatomy.files is None:
@@ -240,6 +241,8 @@ def check_readable(config: Any) -> tuple[Anatomy, Files]:
         raise UnsupportedModelError(
             f"the weights are quantised ({method}) and cannot be read as matrices; use the original checkpoint"
         )
+    if circuits:
+        check_circuits(anatomy, config.model_type)
     return anatomy, anatomy.files
 
 

@@ -20,7 +20,7 @@ def rotation(config: Any, anatomy: Anatomy, layer: int, offset: int) -> NDArray[
     """
     d_head = dimensions_of(config).d_head
     matrix = np.eye(d_head)
-    if not anatomy.positions.startswith("rotary") or _kind(config, layer) == anatomy.layers_without_rotary:
+    if not anatomy.positions.startswith("rotary") or layer in anatomy.layers_without_rotary:
         return matrix
     frequencies, scaling = rotary_frequencies(config, layer)
     count = len(frequencies)
@@ -53,9 +53,10 @@ def _rotary_module(config: Any) -> Any:
     """Return the family's own rotary module; each family's code has one such class, which takes a configuration."""
     from transformers import MODEL_MAPPING
 
-    code = sys.modules[MODEL_MAPPING[type(config)].__module__]
+    text = config.get_text_config()
+    code = sys.modules[MODEL_MAPPING[type(text)].__module__]
     (rotary_class,) = (value for name, value in vars(code).items() if name.endswith("RotaryEmbedding"))
-    return rotary_class(config.get_text_config())
+    return rotary_class(text)
 
 
 def _gptj_frequencies(config: Any) -> tuple[NDArray[np.float64], float]:

@@ -70,6 +70,7 @@ class Weights:
         """
         self.folder = folder
         self.config = config.get_text_config()
+        self._may_be_tied = bool(config.tie_word_embeddings)  # the whole model's; its text part may say otherwise
         self.anatomy, self._names = check_readable(config)
         self.dimensions: Dimensions = dimensions_of(config, self.anatomy.reserved_positions)
         self.dtype = dtype
@@ -122,7 +123,7 @@ class Weights:
         name = self._shortest(f"{self._names.unembedding}.weight")
         if name is not None:
             return self._files.read(name, rows).to(self.dtype)
-        if not self.config.tie_word_embeddings:
+        if not self._may_be_tied:
             raise ModelError(
                 f"the weights in {self.folder} have no language-model head ({self._names.unembedding}.weight)"
             )
@@ -131,7 +132,14 @@ class Weights:
     @property
     def has_unembedding(self) -> bool:
         """Whether the model has a language-model head, including one that is tied to the embedding."""
-        return bool(self.config.tie_word_embeddings) or self._shortest(f"{self._names.unembedding}.weight") is not None
+        return self._may_be_tied or self._shortest(f"{self._names.unembedding}.weight") is not None
+
+    @property
+    def tied(self) -> bool:
+        """Whether the language-model head is the embedding; a head of its own in the files decides."""
+        stored = self._shortest(f"{self._names.unembedding}.weight") is not None
+        some = slice(0, 64)
+        return self._may_be_tied and (not stored or torch.equal(self.unembedding(some), self.embedding(some)))
 
     def unembedding_bias(self) -> Tensor | None:
         """Return the language-model head's bias, (token,), or None; GPT-J and Phi have one."""
@@ -253,7 +261,8 @@ class Weights:
         scale, bias = weight if gamma is None else gamma, bias if beta is None else beta  # older files say gamma, beta
         if not all(tensor.isfinite().all() for tensor in (scale, bias) if tensor is not None):
             raise UnsupportedModelError(f"the norm {self._prefix}{name} has a weight that is not finite")
-        return None if scale is None else scale + self.anatomy.norm_offset, bias
+        offset = self.anatomy.norm_offset
+        return scale.double() + offset if scale is not None and offset else scale, bias
 
     def _projection(self, layer: int, name: str) -> Tensor:
         """Return a projection as (out, in)."""
@@ -290,7 +299,7 @@ def score_scale(config: Any, dimensions: Dimensions, layer: int) -> float:
 
 def norm_epsilon(config: Any) -> float:
     """Return the number that a family's norms add under the root; OLMo and OPT state it only in their code."""
-    names = ("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_epsilon")
+    names = ("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_epsilon", "norm_eps")
     stated = (getattr(config, name, None) for name in names)
     return float(next((epsilon for epsilon in stated if epsilon is not None), 1e-5))
 
@@ -298,6 +307,6 @@ def norm_epsilon(config: Any) -> float:
 def embedding_scale(config: Any) -> float:
     """Return the factor of token embeddings before the first block (Gemma: √d_model; Granite states it)."""
     text = config.get_text_config()
-    if text.model_type.startswith("gemma"):
+    if text.model_type.startswith(("gemma", "vaultgemma")):
         return float(text.hidden_size**0.5)
     return float(getattr(text, "embedding_multiplier", None) or 1.0)

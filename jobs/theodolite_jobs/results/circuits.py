@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from theodolite.sites import Site
+from theodolite_jobs.models.anatomy import check_circuits, rotary_settings
 from theodolite_jobs.models.rotary import rotation
 from theodolite_jobs.models.weights import Weights
 from theodolite_jobs.statistics.heads import Circuits
@@ -24,7 +25,9 @@ def read_circuits(weights: Weights, layer: int, offsets: Sequence[int] = (0,), f
 
     Raises:
         ModelError: a projection is missing.
+        UnsupportedModelError: QK or VO of the family's heads is not a fixed matrix.
     """
+    check_circuits(weights.anatomy, weights.config.model_type)
     attention, anatomy, sizes = weights.attention(layer), weights.anatomy, weights.dimensions
     norm_after = None if anatomy.post_norm else anatomy.norms.get("attention_output")
     output_norm = None if norm_after is None else weights.norm(layer, "attention_output")
@@ -89,6 +92,10 @@ def notes_on(weights: Weights, fold_norm: bool) -> list[str]:
         notes.append(f"QK leaves out the soft cap of scores, {attention.soft_cap:g}·tanh(score/{attention.soft_cap:g})")
     if attention.clip is not None:
         notes.append(f"queries, keys and values are clipped to ±{attention.clip:g}; the circuits leave this out")
+    (rotary, *_) = [*rotary_settings(weights.config), {}]
+    if beta := rotary.get("llama_4_scaling_beta"):
+        length = rotary["original_max_position_embeddings"]
+        notes.append(f"queries at position p are multiplied by 1 + {beta:g}·log(1 + ⌊p/{length}⌋); QK leaves this out")
     if anatomy.positions.startswith("rotary"):
         notes.append(
             "each QK circuit is computed for one offset between query and key (dimension “offset” of the arrays); "

@@ -69,7 +69,7 @@ def compute(context: Context) -> Result:
         nouns=np.array(ids, dtype=np.int64),
         noun_embeddings=noun_rows,
         fold_norm=context.spec.heads.fold_norm,
-        tied=bool(weights.config.tie_word_embeddings),
+        tied=weights.tied,
         standardisation=None if norm is None else standardisation(rows, len(texts), norm),
     )
     with tempfile.TemporaryDirectory() as folder:

@@ -119,6 +119,11 @@ async def submitter(request: Request, _bearer: _Documented) -> Caller:
     return await _with_scope(request, "submit")
 
 
+async def admin(request: Request, _bearer: _Documented) -> Caller:
+    """Return the caller; raises Problem 403 if its token lacks the scope admin."""
+    return await _with_scope(request, "admin")
+
+
 async def metrics_reader(request: Request, _bearer: _Documented) -> None:
     """Accept callers on loopback, and callers with the scope read."""
     client = request.client.host if request.client else ""
@@ -147,3 +152,4 @@ def _unauthorised(detail: str) -> Problem:
 
 Reader = Annotated[Caller, Depends(reader)]
 Submitter = Annotated[Caller, Depends(submitter)]
+Admin = Annotated[Caller, Depends(admin)]

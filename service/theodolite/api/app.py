@@ -8,7 +8,7 @@ import anyio.to_thread
 from fastapi import Depends, FastAPI
 from fastapi.middleware.gzip import GZipMiddleware
 
-from theodolite.api import compare, exports, groups, health, jobs, page, prompts, runs, tables, uploads
+from theodolite.api import compare, exports, groups, health, jobs, labels, page, prompts, runs, tables, uploads
 from theodolite.api.access import SECONDS_CACHED, Access
 from theodolite.api.connections import log_failed_accept, log_warnings_once_a_minute
 from theodolite.api.guards import Guard
@@ -47,7 +47,7 @@ def create_app(
     app.state.cache = Cache(settings.results_cache_bytes)
     app.state.access = Access(settings.store, open_without_tokens=open_without_tokens, seconds_cached=seconds_cached)
     add_handlers(app)
-    of_runs = (prompts.router, tables.router, exports.router, runs.router)
+    of_runs = (prompts.router, tables.router, exports.router, runs.router, labels.router)
     of_api = (*of_runs, groups.router, compare.router, jobs.router, jobs.spec_router, uploads.router)
     others = (health.router, page.router)
     app.state.routes = [*app.routes, *(route for router in (*of_api, *others) for route in router.routes)]

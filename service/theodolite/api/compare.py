@@ -13,7 +13,7 @@ from theodolite.api.schemas import Comparison, described
 from theodolite.digests import digest_of
 from theodolite.errors import SpecError
 from theodolite.figures.comparison import comparison_figure, description, width_figure
-from theodolite.query.compare import BOUND, Question, comparison, milestones, records
+from theodolite.query.compare import BOUND, Question, comparison, contrast_choices, milestones, records
 from theodolite.query.spec_differences import spec_differences
 from theodolite.store.runs import Run
 
@@ -41,7 +41,14 @@ def compare(
     statistic: Annotated[
         str, Query(description="Statistic along depth; `/v1/groups` lists them as `profiles`.")
     ] = "cosine_of_means_debiased",
-    contrast: Annotated[str | None, Query(description="Contrast; required if a run has several.")] = None,
+    contrast: Annotated[
+        list[Annotated[str, Query(max_length=300)]] | None,
+        Query(
+            description="Contrast; required if a run has several. If the runs have contrasts of different "
+            "names, repeat it as RUN:CONTRAST.",
+            max_length=RUNS + 1,
+        ),
+    ] = None,
     prompt_set: Annotated[
         str | None, Query(alias="set", description="Prompt set; only for a statistic of prompt sets.")
     ] = None,
@@ -64,7 +71,8 @@ def compare(
     Each run also has the depths of its smallest cosine and of its first separation.
     """
     runs = [complete_run(request, run_id) for run_id in dict.fromkeys(run_ids)]
-    question = Question(statistic, contrast, prompt_set, site, position)
+    choices = contrast_choices(contrast or (), run_ids)
+    question = Question(statistic, prompt_set=prompt_set, site=site, position=position, **choices)
 
     def content() -> dict[str, Any]:
         frame = comparison(runs, question)
@@ -87,6 +95,6 @@ def _milestones(runs: Sequence[Run], question: Question, bound: float) -> list[d
     try:
         return records(milestones(runs, question, bound))
     except SpecError:
-        if question.contrast is not None:
+        if question.contrast is not None or question.contrasts:
             raise
         return []

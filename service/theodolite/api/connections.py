@@ -119,8 +119,8 @@ class OnceAMinute(logging.Filter):
 
 
 def log_warnings_once_a_minute() -> None:
-    """Limit the log of connections and invalid requests, uvicorn's and this module's."""
-    for logger in (_log, logging.getLogger("uvicorn.error")):
+    """Limit the log of connections and invalid requests, uvicorn's and this module's, and of damaged labels."""
+    for logger in (_log, *map(logging.getLogger, ("uvicorn.error", "theodolite.store.labels"))):
         if not any(isinstance(one, OnceAMinute) for one in logger.filters):
             logger.addFilter(OnceAMinute())
 

@@ -14,7 +14,7 @@ from datetime import UTC, datetime, timedelta
 from theodolite.errors import StoreError
 from theodolite.store.objects import Location, delete, get, keys, open_location, put, put_new
 
-SCOPES = ("read", "submit")
+SCOPES = ("read", "submit", "admin")
 
 _FOLDER = "tokens"
 _USES = "tokens-used"  # another folder, because every object of the first one must be a credential

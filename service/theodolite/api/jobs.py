@@ -79,7 +79,9 @@ def check_spec(request: Request, _caller: Reader, spec: _Spec) -> dict[str, Any]
     """Validate a spec without submitting it; the `detail` of 422, 403 and 413 describes the error in it."""
     check_submission(spec, request.app.state.settings)
     job_id = with_uploaded_texts(spec).digest()
-    return {"valid": True, "id": job_id, "spec": spec.model_dump(mode="json", exclude_none=True)}
+    has_cluster = request.app.state.settings.jobs_url is not None
+    content = spec.model_dump(mode="json", exclude_none=True)
+    return {"valid": True, "id": job_id, "has_cluster": has_cluster, "spec": content}
 
 
 @router.post("", status_code=202, responses={202: {"model": Job}}, openapi_extra=_BODY)

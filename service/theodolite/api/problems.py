@@ -95,4 +95,5 @@ def _detail(problem: dict[str, Any]) -> str:
     field = ".".join(str(part) for part in problem["loc"][1:]) or "body"
     given = repr(problem.get("input"))
     shown = "" if problem["type"] == "missing" else f"given {given if len(given) < 60 else given[:57] + '…'}; "
-    return f"{field}: {shown}{problem['msg'][0].lower()}{problem['msg'][1:]}"
+    message = problem["msg"].removeprefix("Value error, ")
+    return f"{field}: {shown}{message[0].lower()}{message[1:]}"

@@ -7,6 +7,7 @@ from pydantic import BaseModel, Field
 from theodolite.api.encoding import ARROW, CSV, HAS_ARROW, PARQUET
 from theodolite.api.problems import MEDIA_TYPE
 from theodolite.query.heads import TOKEN_COLUMNS
+from theodolite.store.labels import Labels
 
 _RUN = "smollm2-135m-instruct-01862668a346"
 _TEXT: dict[str, Any] = {"schema": {"type": "string"}}
@@ -31,7 +32,8 @@ class OfRun(BaseModel):
 class RunLine(OfRun):
     """The short description of a run."""
 
-    name: str | None = Field(description="Label from the spec.")
+    name: str | None = Field(description="Name of the run: the one among its labels, or else that of its spec.")
+    tags: list[str] = Field(description="Tags that people gave the run.", examples=[["paper"]])
     model: str | None = Field(description="Name of the model.", examples=["SmolLM2-135M-Instruct"])
     sets: dict[str, int] = Field(
         description="Number of prompts of each set.", examples=[{"harmful": 256, "harmless": 256}]
@@ -45,6 +47,10 @@ class RunLine(OfRun):
     created: str = Field(description="Time of creation, ISO 8601.")
 
 
+class LabelsOfRun(OfRun, Labels):
+    """The labels of a run: what people wrote about it after its survey."""
+
+
 class RunList(BaseModel):
     """A page of runs, newest first."""
 
@@ -55,6 +61,9 @@ class RunList(BaseModel):
 class RunDetails(OfRun):
     """The full description of a run."""
 
+    name: str | None = Field(description="Name of the run: the one among its labels, or else that of its spec.")
+    tags: list[str] = Field(description="Tags that people gave the run.", examples=[["paper"]])
+    remarks: str = Field(description="Remarks that people wrote about the run.")
     state: str = Field(description="complete, captured (results are missing) or capturing.")
     model: dict[str, Any] = Field(description="Name, family, revision, dtype, attention kernel and sizes of the model.")
     sets: dict[str, dict[str, Any]] = Field(
@@ -321,8 +330,8 @@ class Comparison(BaseModel):
     statistic: str = Field(description="Name of the statistic.", examples=["auroc"])
     description: str = Field(description="One sentence about the statistic.")
     items: list[dict[str, Any]] = Field(
-        description="One row for each point, with run_id, model, site, layer, position, depth, relative_depth (1 is "
-        "the end of the last block), value, and low and high of the 95 % interval."
+        description="One row for each point, with run_id, model, contrast, site, layer, position, depth, "
+        "relative_depth (1 is the end of the last block), value, and low and high of the 95 % interval."
     )
     milestones: list[dict[str, Any]] = Field(
         description="One row for each run: the depths of its smallest debiased cosine and of the first separation of "
@@ -343,6 +352,7 @@ class CheckedSpec(BaseModel):
 
     valid: bool = Field(description="True; an invalid spec is a problem.")
     id: str = Field(description="Digest of the spec, the id of its survey job.", examples=["0123456789abcdef" * 4])
+    has_cluster: bool = Field(description="Whether the service has a Ray cluster; it refuses survey jobs without one.")
     spec: dict[str, Any] = Field(description="The spec with its defaults.")
 
 
@@ -363,7 +373,10 @@ class Job(BaseModel):
     attempt: int = Field(description="Number of the last attempt on the cluster; the first is 1.", examples=[1])
     submitted: str = Field(description="Time at which the attempt was submitted, ISO 8601.")
     reason: str | None = Field(description="Reason why the job failed or is lost; null if it is unknown.")
-    run_id: str | None = Field(description="Id of its run; null until the job has determined it.", examples=[_RUN])
+    run_id: str | None = Field(
+        description="Id of its run; null until the job has determined it, and after the run was deleted.",
+        examples=[_RUN],
+    )
     progress: dict[str, dict[str, int]] = Field(
         description="By prompt set: committed prompts (`done`) and all prompts (`total`)."
     )
@@ -383,13 +396,13 @@ UNCHANGED: dict[int | str, dict[str, Any]] = {
 }
 
 _PROBLEMS = {
-    400: "The request has both Content-Length and Transfer-Encoding.",
+    400: "The request has both Content-Length and Transfer-Encoding, or its JSON is nested too deeply.",
     401: "The token is missing, unknown or expired.",
     403: "The request comes from another site, the token lacks the scope, or the deployment does not allow the spec.",
     404: "The run, the results or the job do not exist.",
     406: "The route offers none of the media types in Accept.",
     408: "The body did not arrive in time.",
-    409: "The run is incomplete or damaged, or its results changed after the previous page.",
+    409: "The run is incomplete, damaged or in use, or its results changed after the previous page.",
     413: "The body is too long, or the spec exceeds a limit of the deployment.",
     415: "The Content-Type of the body is not application/json.",
     421: "The Host header is not a name of this service.",

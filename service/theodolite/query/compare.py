@@ -1,8 +1,8 @@
 """Compare the same statistic of several runs on relative depth, for the figure, the table and the API."""
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -34,6 +34,7 @@ class Question:
         prompt_set: the prompt set, for a statistic of prompt sets.
         site: the site; None selects those of resid_pre and resid_mid that were measured.
         position: the token position; None selects each run's last measured one, since chat templates differ.
+        contrasts: by run id, the contrasts of runs that have another contrast than `contrast`.
     """
 
     statistic: str = "cosine_of_means_debiased"
@@ -41,12 +42,34 @@ class Question:
     prompt_set: str | None = None
     site: str | None = None
     position: int | None = None
+    contrasts: Mapping[str, str] = field(default_factory=dict)
+
+    def to(self, run: Run) -> "Question":
+        """Return the question to one run."""
+        return replace(self, contrast=self.contrasts.get(run.id, self.contrast))
+
+
+def contrast_choices(given: Sequence[str], run_ids: Sequence[str]) -> dict[str, Any]:
+    """Return the fields `contrast` and `contrasts` of a question from texts `CONTRAST` and `RUN:CONTRAST`.
+
+    Raises:
+        SpecError: there are two contrasts for one run, or a run is not among the compared ones.
+    """
+    pairs = [one.rpartition(":")[::2] for one in given]
+    if len(dict(pairs)) < len(pairs):
+        raise SpecError("contrast: given twice for the same run; RUN:CONTRAST is the contrast of one run")
+    contrasts = dict(pairs)
+    contrast = contrasts.pop("", None)
+    if unknown := contrasts.keys() - set(run_ids):
+        raise SpecError(f"contrast: given for {min(unknown)}, which is not one of the compared runs")
+    return {"contrast": contrast, "contrasts": contrasts}
 
 
 def comparison(runs: Sequence[Run], question: Question) -> pd.DataFrame:
     """Return one curve of each run as a table, one row for each point, in the order of depth.
 
-    The columns are `run_id`, `model`, its sizes `d_model` and `d_head`, `statistic`, `site` (empty for a statistic of
+    The columns are `run_id`, `model`, its sizes `d_model` and `d_head`, `statistic`, `contrast` (empty for a statistic
+    without one), `site` (empty for a statistic of
     whole blocks, which has the depth of the block's input), `layer`, `position` (missing for a statistic of weights),
     `depth` (0-pre is 0, 0-mid is 1), `relative_depth` (1 is the end of the last block), `value`, and `low` and `high`
     of its 95 % interval, NaN without an interval.
@@ -59,7 +82,7 @@ def comparison(runs: Sequence[Run], question: Question) -> pd.DataFrame:
         raise SpecError(
             f"statistic: given {question.statistic!r}, which is not a curve along depth; allowed: {', '.join(PROFILES)}"
         )
-    return pd.concat([_curve(run, question) for run in runs], ignore_index=True)
+    return pd.concat([_curve(run, question.to(run)) for run in runs], ignore_index=True)
 
 
 def milestones(runs: Sequence[Run], question: Question, bound: float = BOUND) -> pd.DataFrame:
@@ -76,7 +99,8 @@ def milestones(runs: Sequence[Run], question: Question, bound: float = BOUND) ->
         SpecError: a run lacks the contrast, site or position.
         StoreError: a run is not complete.
     """
-    return pd.DataFrame([_milestones(run, question, bound) for run in runs]).astype({"position": "Int64"})
+    rows = [_milestones(run, question.to(run), bound) for run in runs]
+    return pd.DataFrame(rows).astype({"position": "Int64"})
 
 
 def separating(separation: xr.Dataset) -> str:
@@ -94,11 +118,16 @@ def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def labels(frame: pd.DataFrame) -> dict[str, str]:
-    """Return the label of each run of a comparison: its model, and part of its id if runs share a model."""
-    models: dict[str, str] = dict(frame.drop_duplicates("run_id").set_index("run_id")["model"])
-    runs_of = Counter(models.values())
+    """Return the label of each run of a comparison.
+
+    It is the run's model, with part of the run's id if runs share a model, and with the contrast if contrasts differ.
+    """
+    of_runs = frame.drop_duplicates("run_id").set_index("run_id")
+    models, contrasts = dict(of_runs["model"]), dict(of_runs["contrast"])
+    runs_of, differ = Counter(models.values()), of_runs["contrast"].nunique() > 1
     return {
-        run_id: f"{model} ({run_id.rsplit('-', 1)[-1][:6]})" if runs_of[model] > 1 else model
+        run_id: (f"{model} ({run_id.rsplit('-', 1)[-1][:6]})" if runs_of[model] > 1 else model)
+        + (f", {contrasts[run_id]}" if differ and contrasts[run_id] else "")
         for run_id, model in models.items()
     }
 
@@ -124,6 +153,7 @@ def _curve(run: Run, question: Question) -> pd.DataFrame:
         "d_model": run.record.model.d_model,
         "d_head": run.record.model.d_head,
         "statistic": question.statistic,
+        "contrast": str(selected["contrast"].values) if "contrast" in selected.coords else "",
         "site": sites,
         "layer": points["layer"],
         "position": points.get("position", pd.NA),

@@ -12,6 +12,7 @@ from theodolite.query.first_tokens import n_first_tokens
 from theodolite.spec import SurveySpec
 from theodolite.store.cache import Cache
 from theodolite.store.commits import committed_indices, read_commits
+from theodolite.store.labels import Labels, all_labels, read_labels
 from theodolite.store.manifest import finished_groups, finished_tables, unfinished_groups, unfinished_request
 from theodolite.store.result_reader import read_attributes, read_contrasts
 from theodolite.store.runs import Run, find_run, list_run_ids
@@ -28,12 +29,13 @@ def run_state(run: Run) -> str:
     return "captured" if done == sum(facts.n_shards for facts in run.record.sets.values()) else "capturing"
 
 
-def summary(run: Run) -> dict[str, Any]:
-    """Return the short description of a run that lists show."""
+def summary(run: Run, labels: Labels) -> dict[str, Any]:
+    """Return the short description of a run that lists show; a name among its labels replaces that of its spec."""
     finished = finished_groups(run)
     return {
         "run_id": run.id,
-        "name": run.record.spec.name,
+        "name": labels.name or run.record.spec.name,
+        "tags": list(labels.tags),
         "model": run.record.model.name,
         "sets": {name: facts.n_samples for name, facts in run.record.sets.items()},
         "contrasts": list(read_contrasts(run, finished)),
@@ -49,7 +51,8 @@ def summaries(store: str, cache: Cache | None = None) -> list[dict[str, Any]]:
 
     A run that cannot be read has the state `damaged` or `newer` and a reason; the other runs are listed as usual.
     """
-    items = [_summary_or_reason(store, run_id, cache) for run_id in list_run_ids(store)]
+    labels = all_labels(store)
+    items = [_summary_or_reason(store, run_id, cache, labels.get(run_id, Labels())) for run_id in list_run_ids(store)]
     return sorted((item for item in items if item), key=lambda item: str(item["created"]), reverse=True)
 
 
@@ -77,13 +80,13 @@ def select_summaries(
     ]
 
 
-def _summary_or_reason(store: str, run_id: str, cache: Cache | None) -> dict[str, Any] | None:
+def _summary_or_reason(store: str, run_id: str, cache: Cache | None, labels: Labels) -> dict[str, Any] | None:
     """Return a short description, or the reason why the run is unreadable, or None if it has no run.json yet."""
-    unknown: dict[str, Any] = {"run_id": run_id, "name": None, "model": None, "created": ""}
-    unknown |= {"sets": {}, "contrasts": [], "analyses": [], "unfinished": []}
+    unknown: dict[str, Any] = {"run_id": run_id, "name": labels.name, "tags": list(labels.tags)}
+    unknown |= {"model": None, "created": "", "sets": {}, "contrasts": [], "analyses": [], "unfinished": []}
     try:
         run = find_run(store, run_id, cache)
-        return None if run is None else summary(run)
+        return None if run is None else summary(run, labels)
     except StoreVersionError as error:
         return {**unknown, "state": "newer", "reason": str(error)}
     except StoreError as error:
@@ -112,11 +115,13 @@ def describe_results(run: Run) -> dict[str, Any]:
 
 def describe(run: Run) -> dict[str, Any]:
     """Return the full description of a run: spec, model, parity certificate, progress, result groups."""
-    short = summary(run)
+    labels = read_labels(run)
+    short = summary(run, labels)
     captured = {name: _captured(run, name, is_complete=short["state"] == "complete") for name in run.record.sets}
     n_quarantined = {name: quarantined for name, (_, quarantined) in captured.items()}
     return {
         **short,
+        "remarks": labels.remarks,
         "report": run.report,
         "digest": run.record.digest,
         "model": run.record.model.model_dump(),

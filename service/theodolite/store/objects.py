@@ -1,5 +1,6 @@
 """Read, write, list, move and delete objects by URL: in a local folder, S3, GCS or Azure."""
 
+import os
 import re
 import shutil
 import time
@@ -224,6 +225,14 @@ def sweep_staged(url: str, seconds: float) -> None:
             with suppress(FileNotFoundError):
                 if _STAGED.fullmatch(file.name) and time.time() - file.stat().st_mtime > seconds:
                     file.unlink()
+
+
+def remove_empty_folders(url: str) -> None:
+    """Remove a local folder and the folders in it that contain no file; moved objects leave such folders behind."""
+    folder = _local_folder(url)
+    for path, _, _ in os.walk(folder, topdown=False) if folder else ():
+        with suppress(OSError):  # it contains a file
+            os.rmdir(path)
 
 
 @contextmanager

@@ -6,13 +6,13 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
-from theodolite.errors import ClusterError, ClusterRefusedError, StoreError
+from theodolite.errors import ClusterError, ClusterRefusedError, RunNotFoundError, StoreError
 from theodolite.query.runs import progress
 from theodolite.settings import Settings
 from theodolite.spec import SurveySpec
 from theodolite.store.cache import Cache
 from theodolite.store.objects import absolute
-from theodolite.store.runs import open_run
+from theodolite.store.runs import list_run_ids, open_run
 from theodolite.store.uploads import store_upload, with_uploaded_texts
 from theodolite.submission import job_store
 from theodolite.submission.job_store import End, StoredJob
@@ -31,7 +31,9 @@ def submit_survey(
     cache: Cache,
     check_room: Callable[[int], None] = lambda _unfinished: None,
 ) -> str:
-    """Submit a survey job and return its id; a survey job that is queued, running or succeeded is not submitted again.
+    """Submit a survey job and return its id.
+
+    A survey job that is queued, running or succeeded is not submitted again. If its run was deleted, it is.
 
     Args:
         settings: the store and the cluster.
@@ -49,12 +51,13 @@ def submit_survey(
     # Request the states after reading the store, so that the cluster knows all Ray jobs that the store has as sent.
     known = cluster_states(settings)
     states = {job.id: _state(job, known, None).state for job in jobs}
-    if states.get(job_id) in (*UNFINISHED, "succeeded"):
+    last_job = next((job for job in jobs if job.id == job_id), None)
+    if last_job and (states[job_id] in UNFINISHED or _is_done(settings, last_job, states[job_id])):
         return job_id
     check_room(sum(states[job.id] in UNFINISHED for job in jobs if job.attempt and job.attempt.owner == owner))
     check_version(settings)
     job_store.store_spec(settings.store, spec)
-    last = next((job.attempt for job in jobs if job.id == job_id and job.attempt), None)
+    last = last_job.attempt if last_job else None
     # A Ray job may have ended after the store was read; the cluster may have restarted since and not know it any more.
     if last is None or not _has_succeeded(settings, job_id, cache):
         _submit_attempt(settings, job_id, (last.number if last else 0) + 1, owner)
@@ -63,7 +66,23 @@ def submit_survey(
 
 def _has_succeeded(settings: Settings, job_id: str, cache: Cache) -> bool:
     jobs = job_store.read_jobs(settings.store, cache, job_id)
-    return any(job.end is not None and job.end.state == "succeeded" for job in jobs)
+    return any(job.end is not None and _is_done(settings, job, job.end.state) for job in jobs)
+
+
+def _is_done(settings: Settings, job: StoredJob, state: str) -> bool:
+    """Return whether a survey job has succeeded and its run was not deleted since."""
+    return state == "succeeded" and (job.run_id is None or job.run_id in list_run_ids(settings.store))
+
+
+def unfinished_jobs(settings: Settings, run_id: str, cache: Cache) -> list[StoredJob]:
+    """Return the survey jobs of a run that are queued or running.
+
+    Raises:
+        ClusterError: the cluster does not respond, so it may still run one of them.
+    """
+    of_run = [job for job in job_store.read_jobs(settings.store, cache) if job.run_id == run_id and job.end is None]
+    known = cluster_states(settings) if of_run else {}
+    return [job for job in of_run if _state(job, known, None).state in UNFINISHED]
 
 
 def job_states(settings: Settings, jobs: Iterable[StoredJob]) -> Mapping[str, ClusterState]:
@@ -112,10 +131,13 @@ def stop_survey(settings: Settings, job: StoredJob) -> None:
 
 def job_content(settings: Settings, job: StoredJob, state: ClusterState, cache: Cache) -> dict[str, Any]:
     """Return the description of a survey job for users: the given state, and the progress in the store."""
+    done, is_deleted = dict[str, dict[str, int]](), False
     try:
         done = progress(open_run(settings.store, job.run_id, cache)) if job.run_id else {}
-    except StoreError:  # the run is not created yet, or it is damaged, which a request for the run reports
-        done = {}
+    except RunNotFoundError:
+        is_deleted = state.state == "succeeded"  # otherwise it is not created yet
+    except StoreError:
+        pass  # it is damaged, which a request for the run reports
     return {
         "id": job.id,
         "name": job.spec.name,
@@ -123,8 +145,8 @@ def job_content(settings: Settings, job: StoredJob, state: ClusterState, cache: 
         "state": state.state,
         "attempt": job.attempt.number if job.attempt else 0,
         "submitted": job.attempt.submitted if job.attempt else "",
-        "reason": state.reason,
-        "run_id": job.run_id,
+        "reason": "its run was deleted; submit the survey again to compute it" if is_deleted else state.reason,
+        "run_id": None if is_deleted else job.run_id,
         "progress": done,
         "spec": job.spec.model_dump(mode="json", exclude_unset=True),
     }

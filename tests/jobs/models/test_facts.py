@@ -13,6 +13,7 @@ from transformers import DeepseekV3Config, GPTNeoXJapaneseConfig
 from theodolite_jobs.estimate import count_parameters
 from theodolite_jobs.models.facts import describe_model, skeleton
 from theodolite_jobs.models.families import known_anatomy
+from theodolite_jobs.models.load import wrap
 
 PARALLEL = {
     "cohere",
@@ -61,14 +62,14 @@ def test_sizes_equal_those_of_the_model_in_memory(family: str) -> None:
 
 
 @pytest.mark.parametrize("family", tiny.CONFIGS)
-def test_number_and_width_of_heads(family: str) -> None:
-    wide = {"gemma", "gemma2", "gemma3", "gemma3_text", "llama", "qwen3"}
-    d_head = {"mistral": 8, "mistral-nemo": 20}.get(family, 16 if family in wide else 12)
-    one_for_each = {"bert", "bloom", "falcon-heads", "mpnet", "roberta", "xlm-roberta"}
-    one_for_each |= {name for name in tiny.CONFIGS if name.startswith(("gpt", "opt"))}
-    n_kv_heads = 1 if family == "falcon-multi-query" else 4 if family in one_for_each else 2
-    facts = facts_of(family)
-    assert (facts["n_heads"], facts["n_kv_heads"], facts["d_head"]) == (4, n_kv_heads, d_head)
+def test_numbers_and_width_of_heads_are_those_of_the_projections(family: str) -> None:
+    facts, model, files = facts_of(family), wrap(tiny.tiny_model(family)), known_anatomy(tiny.CONFIGS[family]).files
+    weights = {path: weight.numel() // 48 for path, weight in model.blocks[0].named_parameters() if weight.ndim == 2}
+    n_heads, n_kv_heads, d_head = facts["n_heads"], facts["n_kv_heads"], facts["d_head"]
+    assert n_heads == 4
+    assert weights[f"{files.output}.weight"] == n_heads * d_head
+    read = sum(weights[f"{path}.weight"] for path in files.qkv)
+    assert read == (n_heads + 2 * n_kv_heads) * d_head
 
 
 @pytest.mark.parametrize("family", tiny.CONFIGS)
@@ -117,7 +118,8 @@ def test_biases_match_the_architecture(family: str) -> None:
 @pytest.mark.parametrize("family", tiny.CONFIGS)
 def test_norms_of_queries_and_keys_match_the_architecture(family: str) -> None:
     per_head = {"cohere", "gemma3", "gemma3_text", "phi-qk-norm", "qwen3", "stablelm"}
-    expected = "per head" if family in per_head else "full width" if family == "olmo2" else "none"
+    per_head |= {"apertus", "exaone4", "exaone4-without-window", "hunyuan_v1_dense"}
+    expected = "per head" if family in per_head else "full width" if family in ("olmo2", "olmo3") else "none"
     assert facts_of(family)["qk_norm"] == expected
 
 
@@ -164,9 +166,12 @@ def rotary(family: str) -> Any:
     ("family", "fraction"),
     [
         ("gpt_neox", 4 / 12),  # the configuration requests a quarter; three entries make two pairs
+        ("glm4", 0.5),
         ("gptj", 8 / 12),
         ("llama", 1),
+        ("nemotron", 0.5),
         ("phi", 0.5),
+        ("phi3-partial", 0.5),
         ("phi3-longrope", 1),
         ("stablelm", 0.5),
     ],
@@ -187,6 +192,10 @@ def test_rotary_settings_may_differ_by_layer_type() -> None:
         assert bases == {"sliding_attention": 10000.0, "full_attention": 1000000.0}
     assert rotary("cohere2")["full_attention"] is None  # these layers have no positions
     assert rotary("cohere2")["sliding_attention"]["rotated_fraction"] == 1.0
+    assert rotary("exaone4")["full_attention"] is None
+    assert set(rotary("exaone4-without-window")) == {"all"}
+    assert rotary("smollm3")["layers 1, 4"] is None
+    assert rotary("smollm3")["all"]["rotated_fraction"] == 1.0
 
 
 def test_the_base_in_the_code_of_gptj_is_the_one_it_uses() -> None:
@@ -217,13 +226,14 @@ def test_other_positions_have_no_rotary_settings(family: str, kind: str) -> None
 
 def test_interleaved_rotary_positions_are_recognised() -> None:
     interleaved = {family for family in tiny.CONFIGS if "interleaved" in facts_of(family)["positions"]["kind"]}
-    assert interleaved == {"cohere", "cohere2", "gptj"}
+    assert interleaved == {"cohere", "cohere2", "ernie4_5", "glm", "glm4", "gptj", "helium"}
 
 
 @pytest.mark.parametrize("family", tiny.CONFIGS)
 def test_sliding_windows_name_their_layers(family: str) -> None:
     some, every = {"tokens": 6, "layers": [0, 1, 3]}, {"tokens": 6, "layers": [0, 1, 2, 3, 4]}
-    expected = {"mistral": every, **dict.fromkeys(["cohere2", "gemma2", "gemma3", "gemma3_text"], some)}
+    alternating = {"cohere2", "cwm", "exaone4", "gemma2", "gemma3", "gemma3_text", "ministral", "olmo3", "vaultgemma"}
+    expected = {"mistral": every, "starcoder2": every, **dict.fromkeys(alternating, some)}
     assert facts_of(family)["sliding_window"] == expected.get(family)
 
 

@@ -67,6 +67,14 @@ def norms_on_both_sides(x: Stream, call: Call) -> dict[Site, Stream]:
     return {Site.ATTN_OUT: attn, Site.RESID_MID: mid, Site.MLP_OUT: added, Site.RESID_POST: mid + added}
 
 
+def norms_on_both_sides_of_glm(x: Stream, call: Call) -> dict[Site, Stream]:
+    """GLM-4: as in Gemma-2, with other names."""
+    attn = call("post_self_attn_layernorm", call("self_attn", call("input_layernorm", x)))
+    mid = x + attn
+    added = call("post_mlp_layernorm", call("mlp", call("post_attention_layernorm", mid)))
+    return {Site.ATTN_OUT: attn, Site.RESID_MID: mid, Site.MLP_OUT: added, Site.RESID_POST: mid + added}
+
+
 def norms_after_the_branch(x: Stream, call: Call) -> dict[Site, Stream]:
     """OLMo-2: branches read the stream itself, and what they add is normalised."""
     attn = call("post_attention_layernorm", call("self_attn", x))
@@ -170,6 +178,29 @@ HAND_RUNS: dict[str, HandRun] = {
     "xlm-roberta": bert,
     "stablelm": llama,
     "stablelm-parallel": llama_parallel,
+    "arcee": llama,
+    "cwm": llama,
+    "ernie4_5": llama,
+    "glm": llama,
+    "helium": llama,
+    "hunyuan_v1_dense": llama,
+    "jais2": llama,
+    "ministral": llama,
+    "ministral3": llama,
+    "mistral3": llama,
+    "nemotron": llama,
+    "phi3-partial": llama,
+    "seed_oss": llama,
+    "smollm3": llama,
+    "starcoder2": llama,
+    "exaone4": norms_after_the_branch,
+    "exaone4-without-window": norms_after_the_branch,
+    "olmo3": norms_after_the_branch,
+    "apertus": sequential("attention_layernorm", "self_attn", "feedforward_layernorm", "mlp"),
+    "glm4": norms_on_both_sides_of_glm,
+    "gpt_bigcode": sequential("ln_1", "attn", "ln_2", "mlp"),
+    "gpt_bigcode-heads": sequential("ln_1", "attn", "ln_2", "mlp"),
+    "vaultgemma": sequential("input_layernorm", "self_attn", "pre_feedforward_layernorm", "mlp"),
 }
 """A new family is one line here, and one in `tiny.CONFIGS`."""
 

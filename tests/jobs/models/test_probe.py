@@ -69,14 +69,6 @@ UNKNOWN: dict[str, tuple[Any, dict[Site, Tap]]] = {
         transformers.CodeGenConfig(vocab_size=64, n_embd=48, n_layer=5, n_head=4, n_positions=128, rotary_dim=8),
         {Site.ATTN_OUT: Tap("attn", "output"), Site.MLP_OUT: Tap("mlp", "output")},
     ),
-    "exaone4": (
-        transformers.Exaone4Config(**tiny.GROUPED, sliding_window=6, layer_types=tiny.SLIDING),
-        sequential("mlp", "post_attention_layernorm", "post_feedforward_layernorm"),
-    ),
-    "glm4": (
-        transformers.Glm4Config(**tiny.GROUPED, head_dim=12),
-        sequential("post_attention_layernorm", "post_self_attn_layernorm", "post_mlp_layernorm"),
-    ),
     "jamba": (  # its blocks have attention or a state-space module, so no single tap fits all blocks
         transformers.JambaConfig(**tiny.GROUPED, attn_layer_period=2, attn_layer_offset=1, use_mamba_kernels=False),
         {Site.RESID_MID: Tap("pre_ff_layernorm", "input")},
@@ -85,7 +77,6 @@ UNKNOWN: dict[str, tuple[Any, dict[Site, Tap]]] = {
         transformers.Qwen3MoeConfig(**tiny.GROUPED, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=16),
         LLAMA_LIKE,
     ),
-    "starcoder2": (transformers.Starcoder2Config(**tiny.GROUPED), LLAMA_LIKE),
     "xglm": (
         transformers.XGLMConfig(
             vocab_size=64, d_model=48, ffn_dim=80, num_layers=5, attention_heads=4, max_position_embeddings=128

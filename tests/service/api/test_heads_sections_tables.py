@@ -264,6 +264,16 @@ def test_runs_are_compared_on_relative_depth(client, library):
     assert answer["figure"]["data"]
 
 
+def test_runs_are_compared_at_contrasts_of_other_names(client):
+    params = {"run": ["tiny-0", "tiny-1"], "contrast": ["refusal", "tiny-0:subject"]}
+    answer = client.get("/v1/compare", params=params).json()
+    assert [row["contrast"] for row in answer["milestones"]] == ["subject", "refusal"]
+    named = {(row["run_id"], row["contrast"]) for row in answer["items"]}
+    assert named == {("tiny-0", "subject"), ("tiny-1", "refusal")}
+    unknown = client.get("/v1/compare", params={**params, "contrast": "tiny-2:subject"})
+    assert_problem(unknown, 422, "given for tiny-2, which is not one of the compared runs")
+
+
 def test_a_run_given_twice_is_compared_once(client):
     params = {"run": ["tiny-0", "tiny-1", "tiny-0"], "contrast": "refusal"}
     assert [row["run_id"] for row in client.get("/v1/compare", params=params).json()["milestones"]] == [

@@ -38,7 +38,8 @@ def test_a_valid_spec_is_returned_in_full_with_its_id(checking):
     answer = checking({**SPEC, "name": "label"})
     assert answer.status_code == 200
     content = answer.json()
-    assert content["valid"]
+    assert (content["valid"], content["has_cluster"]) == (True, False)
+    assert checking(SPEC, jobs_url="http://head:8265").json()["has_cluster"]
     assert content["id"] == parse_spec(SPEC).digest() == parse_spec(content["spec"]).digest()
 
 

@@ -8,7 +8,15 @@ from support.stored import store_run
 
 from theodolite.errors import SpecError, StoreError
 from theodolite.groups import GROUPS
-from theodolite.query.compare import Question, comparison, labels, milestones, records, separating
+from theodolite.query.compare import (
+    Question,
+    comparison,
+    contrast_choices,
+    labels,
+    milestones,
+    records,
+    separating,
+)
 from theodolite.query.curves import STATISTICS
 
 # (contrast, site, position, layer): pre and mid of four layers
@@ -211,3 +219,35 @@ def test_results_without_bands_separate_by_the_interval_of_the_single_depth(tmp_
     separation = xr.Dataset({"auroc_low": 0.9})
     assert separating(separation) == "auroc_low"
     assert separating(separation.assign(auroc_band_low=0.8)) == "auroc_band_low"
+
+
+def two_of_other_names(tmp_path):
+    """Two runs, the second with two contrasts that have other names than the contrast of the first."""
+    first = finished_run(tmp_path, curves())
+    both = {name: {**REFUSAL["refusal"]} for name in ("harm", "danger")}
+    values = {"curves": {"cosine_of_means_debiased": np.concatenate([COSINES, COSINES / 2])}}
+    return [first, finished_run(tmp_path, values, contrasts=both, run_id="tiny-1")]
+
+
+def test_contrasts_of_other_names_are_compared(tmp_path):
+    runs = two_of_other_names(tmp_path)
+    choices = contrast_choices(["refusal", "tiny-1:danger"], ["tiny-0", "tiny-1"])
+    frame = comparison(runs, Question(**choices))
+    assert frame.groupby("run_id")["contrast"].unique().map(list).to_dict() == {
+        "tiny-0": ["refusal"],
+        "tiny-1": ["danger"],
+    }
+    assert frame["value"].tolist()[8:] == [value / 2 for value in frame["value"][:8]]
+    assert labels(frame) == {"tiny-0": "tiny (0), refusal", "tiny-1": "tiny (1), danger"}
+    assert milestones(runs, Question(**choices))["contrast"].tolist() == ["refusal", "danger"]
+
+
+def test_a_contrast_of_one_run_must_name_a_compared_run_and_only_one(tmp_path):
+    with pytest.raises(SpecError, match="given for tiny-2, which is not one of the compared runs"):
+        contrast_choices(["tiny-2:danger"], ["tiny-0", "tiny-1"])
+    for given in (["a", "b"], ["tiny-0:a", "tiny-0:b"]):
+        with pytest.raises(SpecError, match="given twice for the same run"):
+            contrast_choices(given, ["tiny-0"])
+    runs = two_of_other_names(tmp_path)
+    with pytest.raises(SpecError, match="tiny-1 has no 'refusal'; it has: harm, danger"):
+        comparison(runs, Question(**contrast_choices(["refusal"], ["tiny-0", "tiny-1"])))

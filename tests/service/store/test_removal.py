@@ -6,11 +6,12 @@ import pytest
 from support.finished_runs import finished_run
 from typer.testing import CliRunner
 
-from theodolite.errors import StoreError
+from theodolite.errors import RunNotFoundError, StoreError
 from theodolite.query.runs import summaries
 from theodolite.store import removal
 from theodolite.store.objects import keys
 from theodolite.store.removal import remove_run
+from theodolite.store.runs import open_run
 from theodolite_jobs.cli import app
 
 RESULTS = {"moments": {}, "curves": {}, "directions": {}}
@@ -31,6 +32,18 @@ def test_a_removed_run_leaves_nothing_and_other_runs_stay(run, tmp_path):
     assert remove_run(run) == n_objects
     assert ids(tmp_path) == ["other-0"]
     assert not (tmp_path / "runs" / "tiny-0").exists()
+
+
+def test_a_removed_run_leaves_no_empty_folder_and_no_temporary_file(run, tmp_path):
+    """A capture moves objects out of `pending/`, and a killed writer leaves a file that no listing shows."""
+    pending = tmp_path / "runs" / "tiny-0" / "pending" / "harmful" / "00000.0123"
+    pending.mkdir(parents=True)
+    (pending.parent / "report.html#1").write_text("half")
+    remove_run(run)
+    assert not (tmp_path / "runs" / "tiny-0").exists()
+    assert ids(tmp_path) == ["other-0"]
+    with pytest.raises(RunNotFoundError):
+        open_run(str(tmp_path), "tiny-0")
 
 
 def test_a_removal_that_was_interrupted_is_listed_and_can_be_repeated(run, tmp_path, monkeypatch):

@@ -113,12 +113,20 @@ class Comparison {
     choose({ run: [...before, ...ticked.filter((id) => !before.includes(id))] });
   }
 
-  drawSwitches({ statistic, offered, contrast, contrasts, set, sets, site, sites }) {
+  /** Choose the contrast of one run; the address has the contrasts of all runs. */
+  chooseOwn(own, id, name) {
+    choose({ contrast: own.map((run) => `${run.id}:${run.id === id ? name : run.chosen}`) });
+  }
+
+  drawSwitches({ statistic, offered, contrast, contrasts, own, set, sets, site, sites }) {
     const change = (name) => (value) => choose({ [name]: value || null });
     replaceControls(this.switches, [
       selection("compare", "statistic", offered, statistic, change("statistic")),
       sets && selection("compare", "set", sets, set, change("set")),
-      contrasts.length > 1 && selection("compare", "contrast", contrasts, contrast, change("contrast")),
+      contrasts.length > 1 && selection("compare", "contrast", contrasts, contrast[0], change("contrast")),
+      ...own.map(({ id, names, chosen }) =>
+        selection("compare", `contrast of ${id}`, names, chosen, (name) => this.chooseOwn(own, id, name)),
+      ),
       sites && selection("compare", "site", [["", "pre and mid"], ...sites], site ?? "", change("site")),
     ]);
   }
@@ -132,7 +140,9 @@ function questionOf(choices, details, groups) {
   const question = { statistic, offered: offered.groups };
   // Milestones belong to a contrast, even for a statistic of sets.
   question.contrasts = shared(details.map((run) => run.contrasts));
-  question.contrast = choices.get("contrast") ?? question.contrasts[0];
+  question.own = question.contrasts.length ? [] : ownContrasts(details, choices.getAll("contrast"));
+  const ofAll = choices.get("contrast") ?? question.contrasts[0];
+  question.contrast = question.contrasts.length ? [ofAll] : question.own.map(({ id, chosen }) => `${id}:${chosen}`);
   if (dims.includes("set")) {
     question.sets = shared(details.map((run) => Object.keys(run.sets)));
     question.set = choices.get("set") ?? question.sets[0];
@@ -142,6 +152,14 @@ function questionOf(choices, details, groups) {
     question.site = choices.get("site");
   }
   return question;
+}
+
+/** Return the runs with contrasts, and the chosen contrast of each, if no name is a contrast of all runs. */
+function ownContrasts(details, given) {
+  const chosen = Object.fromEntries(given.filter((one) => one.includes(":")).map((one) => one.split(":")));
+  return details
+    .filter((run) => run.contrasts.length)
+    .map(({ run_id: id, contrasts: names }) => ({ id, names, chosen: names.includes(chosen[id]) ? chosen[id] : names[0] }));
 }
 
 function shared(lists) {

@@ -60,7 +60,7 @@ export function selection(view, label, options, chosen, changed) {
     const [value, text] = [option].flat();
     return element("option", { value, selected: String(value) === String(chosen) }, String(text ?? value));
   };
-  const id = `${view}-${label}`;
+  const id = `${view}-${label}`.replaceAll(" ", "-");
   const node = element("select", { id, onchange: () => changed(node.value) }, options.map(made));
   return element("div.choice", element("label", { for: id }, label), node);
 }

@@ -116,7 +116,8 @@ class JobRow {
     }
     this.stop.hidden = !(job.yours && ACTIVE.includes(job.state));
     this.logs.hidden = !job.yours;
-    this.again.hidden = !ENDED.includes(job.state);
+    const isDeleted = job.state === "succeeded" && !job.run_id;
+    this.again.hidden = !ENDED.includes(job.state) && !isDeleted;
     this.submitted = job.spec;
     this.spec.textContent = JSON.stringify(job.spec, null, 2);
     this.drawProgress(job.progress);

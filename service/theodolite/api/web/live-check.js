@@ -5,7 +5,8 @@ import { sendBody } from "./service.js";
 import { readSpec } from "./spec-text.js";
 
 const MILLISECONDS = 400;
-const VALID = "This is a valid survey spec, and this service accepts it.";
+const ACCEPTED = "This is a valid survey spec, and this service accepts it.";
+const NO_CLUSTER = "This is a valid survey spec, but this service has no cluster that could run the survey.";
 
 export class LiveCheck {
   /** `answer` shows the result; `mark` gets the error, or null for a valid spec. `signal` ends all checks. */
@@ -34,8 +35,9 @@ export class LiveCheck {
     try {
       readSpec(text);
       const options = { signal, asksForToken: this.asksForToken };
-      const { id } = await sendBody("POST", "/v1/spec/check", text, "application/json", options);
-      this.show(element("p.good", `${VALID} The id of its survey job is ${id.slice(0, 12)}….`));
+      const { id, has_cluster: isAccepted } = await sendBody("POST", "/v1/spec/check", text, "application/json", options);
+      const message = `${isAccepted ? ACCEPTED : NO_CLUSTER} The id of its survey job is ${id.slice(0, 12)}….`;
+      this.show(element(isAccepted ? "p.good" : "p.warn", message));
     } catch (error) {
       if (signal.aborted) return;
       if (error.status === 401) this.asksForToken = false; // the user closed the dialog: only a submission opens it again

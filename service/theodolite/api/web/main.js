@@ -11,6 +11,7 @@ import { listenForToken } from "./token.js";
 const main = document.getElementById("main");
 const stage = new Stage(main);
 const runList = new RunList(route);
+document.addEventListener("runs-changed", () => runList.refresh());
 let first = true;
 
 // These views are loaded when they are opened.

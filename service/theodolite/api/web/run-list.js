@@ -70,7 +70,7 @@ export class RunList {
 
   line(run) {
     const digest = run.run_id.split("-").at(-1).slice(0, 6);
-    const details = [run.name, ...subjects(run), run.created.slice(0, 10), digest].filter(Boolean);
+    const details = [run.name, ...run.tags, ...subjects(run), run.created.slice(0, 10), digest].filter(Boolean);
     return element("a", { href: addressOf(["runs", run.run_id]), "data-run": run.run_id, title: run.run_id },
       element("span.model", run.model ?? run.run_id),
       element("span.soft.small", details.join(" · ")),
@@ -87,6 +87,6 @@ function subjects({ model, contrasts, sets }) {
 }
 
 function searchText(run) {
-  const texts = [run.model, run.name, run.run_id, run.state, ...run.contrasts, ...Object.keys(run.sets)];
+  const texts = [run.model, run.name, ...run.tags, run.run_id, run.state, ...run.contrasts, ...Object.keys(run.sets)];
   return texts.join(" ").toLowerCase();
 }

@@ -8,6 +8,7 @@ const MAX_COMPARED = 16;
 const USUAL_ORDER = "-created";
 const COLUMNS = {
   name: { title: "name", of: (run) => run.name ?? "" },
+  tags: { title: "tags", of: (run) => run.tags.join(", ") },
   model: { title: "model", of: (run) => run.model ?? run.run_id },
   created: { title: "created (UTC)", of: (run) => run.created },
   sets: { title: "prompt sets", of: (run) => Object.entries(run.sets).map(([set, count]) => `${set} ${count}`).join(", ") },
@@ -82,6 +83,7 @@ class RunTable {
     const address = addressOf(["runs", run.run_id]);
     const cells = {
       ...Object.fromEntries(Object.entries(COLUMNS).map(([name, { of }]) => [name, String(of(run))])),
+      tags: element("span", run.tags.map((tag) => element("span.badge", tag))),
       model: element("span.called", element("a", { href: address }, run.model ?? run.run_id), run.model && element("code.soft.small", run.run_id)),
       created: run.created.slice(0, 16).replace("T", " "),
       results: element("span", { title: run.analyses.map((name) => this.titles[name] ?? name).join(", ") }, String(run.analyses.length)),

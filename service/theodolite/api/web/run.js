@@ -3,6 +3,7 @@
 import { addressOf, replaceAddress } from "./address.js";
 import { element, problem } from "./elements.js";
 import { openOverview } from "./overview.js";
+import { labelsOf } from "./run-labels.js";
 import { openSections } from "./sections.js";
 import { ask, ofRun, readGroups } from "./service.js";
 import { Stage } from "./stage.js";
@@ -41,7 +42,10 @@ async function open(node, signal, id) {
     const prompts = names.length > 0 && Object.keys(run.sets).length > 0 ? [{ name: "prompts", title: "Prompts" }] : [];
     const tables = run.tables.length > 0 ? [{ name: "tables", title: "Tables" }] : [];
     const tabs = new Tabs(run, [{ name: "overview", title: "Overview" }, ...prompts, ...offered, ...tables], signal);
-    node.replaceChildren(title(run), tabs.list, tabs.panel);
+    const head = element("div");
+    const drawHead = () => head.replaceChildren(title(run), labelsOf(run, signal, drawHead));
+    drawHead();
+    node.replaceChildren(head, tabs.list, tabs.panel);
     return tabs;
   } catch (error) {
     if (!signal.aborted) node.replaceChildren(element("h1", id), problem(error, () => location.reload()));

@@ -14,7 +14,7 @@ import torch
 from support import tiny
 from support.errors import only_line
 from support.tiny_survey import save_model
-from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, LlamaConfig, LlamaForCausalLM, MPNetForMaskedLM, Qwen2Config
+from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config
 
 from theodolite.errors import ModelError, UnsupportedModelError
 from theodolite.spec_parts import ModelSpec
@@ -29,14 +29,9 @@ from theodolite_jobs.models.tensors import TensorFiles
 Usage = namedtuple("Usage", "total used free")
 
 
-def class_of(config: Any) -> Any:
-    """Return the class with a language-model head, which a configuration on the hub names."""
-    return MPNetForMaskedLM if config.model_type == "mpnet" else MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
-
-
 def save_config(folder: Path, family: str, **changes: Any) -> Path:
     config = copy.deepcopy(tiny.CONFIGS[family])
-    config.architectures = [class_of(config).__name__]
+    config.architectures = [tiny.class_with_head(config).__name__]
     for name, value in changes.items():
         setattr(config, name, value)
     config.save_pretrained(folder)
@@ -52,7 +47,7 @@ def initialised_by_transformers(folder: Path, into: Path) -> Path:
     """Save a model whose missing weights transformers initialised at once, as `from_pretrained` does."""
     config = load_config(folder)
     with torch.device("meta"):
-        model = class_of(config)(copy.deepcopy(config))
+        model = tiny.class_with_head(config)(copy.deepcopy(config))
     model.to_empty(device="cpu")
     torch.manual_seed(SEED)
     model.initialize_weights()
@@ -64,7 +59,11 @@ def initialised_by_transformers(folder: Path, into: Path) -> Path:
 # The numbers
 
 
-@pytest.mark.parametrize("family", tiny.CONFIGS)
+# transformers does not initialise what Apertus trains in its activation function; a model of it is refused.
+INITIALISED = [family for family in tiny.CONFIGS if family != "apertus"]
+
+
+@pytest.mark.parametrize("family", INITIALISED)
 def test_all_tensors_are_those_that_transformers_initialises(family: str, tmp_path: Path) -> None:
     folder = save_config(tmp_path / "model", family)
     reference = tensors_in(initialised_by_transformers(folder, tmp_path / "reference"))

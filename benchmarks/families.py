@@ -1,0 +1,213 @@
+"""Survey a tiny random model of every language-model family that the installed transformers has.
+
+Each configuration gets the same unusual sizes: heads wider than d_model / n_heads, grouped keys, another base of rotary
+positions, biases, sliding windows, an untied head, and a dense block before the blocks with experts. A family takes the
+options that its configuration has, and those of OPTIONS. The error is the largest relative error of two comparisons.
+The first is the parity certificate: batches with padding against plain runs of single prompts, at every site. The
+second compares the stream with the hidden states that transformers returns, in which no record takes part. The error of
+heads compares what each head puts out for a prompt of one token with what its weights in the files say.
+
+The last line is one JSON object.
+
+Usage: python benchmarks/families.py --help
+"""
+
+import copy
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import measuring  # first: it prepares the process before torch is imported
+import torch
+from transformers import (
+    CONFIG_MAPPING,
+    MODEL_FOR_CAUSAL_LM_MAPPING,
+    MODEL_FOR_MASKED_LM_MAPPING,
+    MODEL_MAPPING,
+    AutoModel,
+    AutoModelForCausalLM,
+    AutoModelForMaskedLM,
+)
+
+from theodolite.errors import TheodoliteError
+from theodolite.sites import Site
+from theodolite_jobs.capture.parity import certify
+from theodolite_jobs.capture.plan import plan_set, probe_prompts
+from theodolite_jobs.models.batching import can_share_prefix, length_class_of
+from theodolite_jobs.models.load import LoadedModel, quiet_transformers, wrap
+from theodolite_jobs.models.reference import read_sites, relative_errors
+from theodolite_jobs.models.weights import Weights
+from theodolite_jobs.results.circuits import read_circuits
+
+LAYERS = 4
+LENGTHS = (12, 30, 17, 25)
+MOST_WEIGHTS = 5_000_000
+
+SIZES: dict[str, Any] = {
+    "vocab_size": 64,
+    "hidden_size": 48,
+    "intermediate_size": 80,
+    "num_hidden_layers": LAYERS,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "max_position_embeddings": 128,
+    "pad_token_id": 1,
+    "bos_token_id": 0,
+    "eos_token_id": 2,
+    "sliding_window": 6,
+    "rope_theta": 5000.0,
+    "attention_bias": True,
+    "mlp_bias": True,
+    "tie_word_embeddings": False,
+}
+EXPERTS: dict[str, Any] = {
+    "num_experts": 4,
+    "num_local_experts": 4,
+    "n_routed_experts": 4,
+    "moe_num_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_k": 2,
+    "top_k_experts": 2,
+    "n_group": 1,
+    "topk_group": 1,
+    "moe_intermediate_size": 24,
+    "shared_expert_intermediate_size": 40,
+    "first_k_dense_replace": 1,
+    "mlp_only_layers": [0],
+}
+LATENT = {"q_lora_rank": 12, "kv_lora_rank": 12, "qk_nope_head_dim": 8, "qk_rope_head_dim": 8, "v_head_dim": 12}
+GPT = {"n_embd": 48, "n_layer": LAYERS, "n_head": 4, "n_positions": 128, "rotary_dim": 8}
+SAME_WIDTH = {"head_dim": 12}
+
+OPTIONS: dict[str, dict[str, Any]] = {}
+"""Options of families that do not run with the sizes of all."""
+
+
+def main() -> None:
+    options = measuring.read_options(
+        "Survey a tiny model of every family; print JSON.", only=(None, "the families, with commas between them")
+    )
+    names = options.only.split(",") if options.only else language_models()
+    families = {}
+    for name in names:
+        families[name] = result = survey(name)
+        measuring.say(f"{name:28} " + ", ".join(f"{key}: {value}" for key, value in result.items()))
+    measuring.publish({"families": families}, options.out)
+
+
+def language_models() -> list[str]:
+    """Return the model types of all decoders and encoders of text."""
+    mappings = MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_MASKED_LM_MAPPING
+    return sorted(
+        name
+        for name, config in CONFIG_MAPPING.items()
+        if config in MODEL_MAPPING and any(config in mapping for mapping in mappings)
+    )
+
+
+def survey(name: str) -> dict[str, Any]:
+    """Return how a family's sites are known, the largest error, and what refuses the model, its heads or its words."""
+    try:
+        with quiet_transformers():
+            model, base = tiny_models(name)
+    except Exception as error:  # each family fails with another error
+        return {"not_built": one_line(error)}
+    try:
+        loaded = wrap(base)
+        error = max(certified(loaded), against_hidden_states(loaded))
+    except TheodoliteError as refusal:
+        return {"refused": one_line(refusal)}
+    except Exception as error:
+        return {"failed": one_line(error)}
+    sites = [site.value for site in (*loaded.anatomy.sites, Site.RESID_FINAL)]
+    return {"known_by": loaded.anatomy.known_by, "sites": sites, "max_error": error, **weights_of(model, loaded)}
+
+
+def tiny_models(name: str) -> tuple[Any, Any]:
+    """Return a random model with its head, and the base model alone."""
+    config_class = CONFIG_MAPPING[name]
+    config = config_class(**copy.deepcopy({**known_options(config_class), **OPTIONS.get(name, {})}))
+    auto = AutoModelForCausalLM if config_class in MODEL_FOR_CAUSAL_LM_MAPPING else AutoModelForMaskedLM
+    with torch.device("meta"):
+        weights = sum(parameter.numel() for parameter in auto.from_config(copy.deepcopy(config)).parameters())
+    if weights > MOST_WEIGHTS:
+        raise ValueError(f"the sizes do not make it tiny: it has {weights:,} weights")
+    torch.manual_seed(0)
+    model = auto.from_config(config).float().eval().requires_grad_(False)
+    for path, parameter in model.named_parameters():
+        if parameter.ndim == 1 or "norm" in path:
+            parameter.add_(0.3 * torch.randn_like(parameter))
+        else:
+            parameter.mul_(4)  # about as large as trained weights, so that each branch has an effect
+    with tempfile.TemporaryDirectory() as folder:
+        model.save_pretrained(folder)
+        return model, AutoModel.from_pretrained(folder, dtype=torch.float32)
+
+
+def known_options(config_class: Any) -> dict[str, Any]:
+    """Return the options that a family's configuration has, by its own names or by those that it maps to them."""
+    known = {*config_class.__dataclass_fields__, *config_class.attribute_map, "rope_theta", "pad_token_id"}
+    return {name: value for name, value in {**SIZES, **EXPERTS, **LATENT, **GPT}.items() if name in known}
+
+
+def random_tokens() -> list[tuple[int, ...]]:
+    generator = torch.Generator().manual_seed(0)
+    shared = torch.randint(3, 64, (9,), generator=generator).tolist()
+    return [
+        (*shared, 3 + index, *torch.randint(3, 64, (length - 10,), generator=generator).tolist())
+        for index, length in enumerate(LENGTHS)
+    ]
+
+
+def certified(model: LoadedModel) -> float:
+    tokens = random_tokens()
+    share = can_share_prefix(model.config, model.anatomy)
+    options = {"shard_prompts": 4, "batch_tokens": 64, "share_prefix": share}
+    plan = plan_set("set", tokens, (-1,), **options, length_class=length_class_of(model.config))
+    sites = (*model.anatomy.taps, Site.RESID_FINAL)
+    return certify(model, sites, range(LAYERS), {"set": plan}, {"set": probe_prompts(tokens)}).max_error
+
+
+@torch.inference_mode()
+def against_hidden_states(model: LoadedModel) -> float:
+    """Return the largest error of the inputs of blocks against `hidden_states`, which no record takes part in."""
+    ids = random_tokens()[0]
+    theirs = model.module(input_ids=torch.tensor([ids]), output_hidden_states=True, use_cache=False).hidden_states
+    ours = read_sites(model, ids, range(-len(ids), 0))[Site.RESID_PRE]
+    expected = [state[0].double().numpy() for state in theirs[:LAYERS]]
+    return max(float(relative_errors(ours[:, layer], state).max()) for layer, state in enumerate(expected))
+
+
+def weights_of(model: Any, loaded: LoadedModel) -> dict[str, Any]:
+    """Return whether heads and words can be computed, or why not."""
+    with tempfile.TemporaryDirectory() as folder:
+        model.save_pretrained(folder)
+        try:
+            weights = Weights(Path(folder), loaded.config)
+            error = max(heads_error(weights, loaded, layer) for layer in range(LAYERS))
+        except TheodoliteError as refusal:
+            return {"heads": one_line(refusal), "words": one_line(refusal)}
+        except Exception as failure:
+            return {"heads_failed": one_line(failure)}
+        return {"heads": True, "heads_error": error, "words": weights.has_unembedding}
+
+
+def heads_error(weights: Weights, model: LoadedModel, layer: int) -> float:
+    """Return the error of the values of heads against the captured outputs of heads, for a prompt of one token."""
+    circuits, read = read_circuits(weights, layer), read_sites(model, (5,), [-1])
+    norm = model.anatomy.norms.get("attention")
+    x = torch.from_numpy(read[Site.RESID_PRE][0, layer]).float()
+    if norm is not None and not model.anatomy.post_norm:
+        x = model.blocks[layer].get_submodule(norm)(x)
+    value = x.double().numpy() @ circuits.value + (0 if circuits.value_bias is None else circuits.value_bias)
+    heads = value[circuits.kv_head_of]
+    return float(relative_errors(heads.reshape(-1), read[Site.HEAD_OUT][0, layer]).max())
+
+
+def one_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:240]}"
+
+
+if __name__ == "__main__":
+    main()
