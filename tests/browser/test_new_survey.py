@@ -81,7 +81,7 @@ def test_each_field_changes_the_text(form):
     bad.get_by_label("name").press("Tab")
     expect(prompt_set(form, "bad").get_by_label("source")).to_be_focused()
     prompt_set(form, "harmless").get_by_label("limit").fill("")
-    contrast(form, "refusal").get_by_label("paired").select_option("by default")
+    contrast(form, "refusal").get_by_label("paired").select_option("default")
     form.get_by_label("Separation").uncheck()
     form.get_by_label("Heads").check()
     spec = written(form)

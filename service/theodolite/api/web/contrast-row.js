@@ -4,7 +4,7 @@ import { element } from "./elements.js";
 import { choiceField, labelled, markFields, markName, nameField, showChoice, showValue } from "./form-fields.js";
 import { mappingOf, withPart } from "./spec-text.js";
 
-const PAIRED = [["", "by default"], ["true", "yes"], ["false", "no"]];
+const PAIRED = [["", "default"], ["true", "yes"], ["false", "no"]];
 
 export class ContrastRow {
   /** The arguments are those of a PromptSetRow. */

@@ -50,11 +50,11 @@ export class PromptSetRow {
     this.chooser = element("button", { type: "button", onclick: () => this.file.click() }, "Choose a file");
     this.note = element("div.small", { "aria-live": "polite" });
     this.legend = element("legend.unseen");
-    this.node = this.draw(element("button.quiet", { type: "button", onclick: () => remove(this.name) }, "Remove"));
+    this.remove = element("button.quiet", { type: "button", onclick: () => remove(this.name) }, "Remove");
+    this.node = this.draw();
   }
 
-  draw(remove) {
-    this.remove = remove;
+  draw() {
     this.fileName = element("span.soft.small");
     this.parts = {
       builtin: labelled("set", this.builtin),
@@ -140,6 +140,7 @@ export class PromptSetRow {
       const { source, bytes } = await sendBody("POST", `/v1/uploads?type=${encodeURIComponent(type)}`, file,
         "application/octet-stream", { signal: this.signal });
       uploadedFiles.set(source, `${file.name}, ${bytes.toLocaleString("en")} bytes`);
+      if (!this.node.isConnected) return; // the set was removed
       this.say(null);
       this.change({ source });
     } catch (error) {
