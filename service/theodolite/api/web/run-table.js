@@ -45,6 +45,12 @@ class RunTable {
     });
   }
 
+  /** Return the columns; that of tags only if a run has one. */
+  columns() {
+    const hasTags = this.runs.some((run) => run.tags.length);
+    return Object.entries(COLUMNS).filter(([name]) => name !== "tags" || hasTags);
+  }
+
   drawn() {
     const column = COLUMNS[this.order.replace(/^-/, "")] ?? COLUMNS.created;
     const sign = this.order.startsWith("-") ? -1 : 1;
@@ -54,7 +60,7 @@ class RunTable {
     this.compare = element("button.main", { type: "button", onclick: () => this.goToComparison() });
     this.updateButton();
     const changed = (order) => choose({ order });
-    const heads = Object.entries(COLUMNS).map(([name, { title, isNumber }]) =>
+    const heads = this.columns().map(([name, { title, isNumber }]) =>
       sortHead(name, { title, kind: isNumber ? "number" : null, order: this.order, usual: USUAL_ORDER, changed }));
     return [
       element("div.buttons", this.compare),
@@ -89,9 +95,9 @@ class RunTable {
       results: element("span", { title: run.analyses.map((name) => this.titles[name] ?? name).join(", ") }, String(run.analyses.length)),
       state: stateOf(run, this.titles),
     };
-    return element("tr", element("td", box), Object.entries(cells).map(([name, cell]) => name === "model"
-      ? element("th", { scope: "row" }, cell)
-      : element("td", { class: COLUMNS[name].isNumber ? "number" : null, "data-column": name }, cell)));
+    return element("tr", element("td", box), this.columns().map(([name, { isNumber }]) => name === "model"
+      ? element("th", { scope: "row" }, cells[name])
+      : element("td", { class: isNumber ? "number" : null, "data-column": name }, cells[name])));
   }
 
   updateButton() {
