@@ -162,7 +162,7 @@ def test_probes_metrics_and_the_page_are_not_counted(store):
 def test_a_body_above_the_limit_is_not_read(store, monkeypatch):
     client = client_of(store, requests_per_minute=1)
     assert client.post("/v1/spec/check", json=SPEC).status_code == 200
-    monkeypatch.setattr("theodolite.api.guards._read_body", None)
+    monkeypatch.setattr("theodolite.api.guards.read_body", None)
     answer = client.post("/v1/spec/check", json=SPEC)
     assert answer.status_code == 429
     assert answer.headers["connection"] == "close"
