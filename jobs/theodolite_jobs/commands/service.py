@@ -68,7 +68,7 @@ def create_token(
 def list_tokens(store: Store = None, as_json: AsJson = False) -> None:
     """List the id, scopes, expiry, last use and label of each token. The store does not hold the tokens themselves.
 
-    The service stores a use by the hour, in UTC.
+    For the last use, the service stores only the hour, in UTC.
 
     For example: theodolite token list --store ./theodolite-store
     """

@@ -132,10 +132,12 @@ def remove(
 
 def label(
     run: RunId,
-    name: Annotated[str | None, typer.Option(help="Name of the run; an empty text restores that of its spec.")] = None,
+    name: Annotated[
+        str | None, typer.Option(help="Name of the run; an empty text restores the name in the spec.")
+    ] = None,
     tag: Annotated[
         list[str] | None,
-        typer.Option(help="Tag. Repeat the option for several. They replace all former tags; an empty text is no tag."),
+        typer.Option(help="Tag. Repeat the option for several. They replace all former tags; --tag '' removes all."),
     ] = None,
     remarks: Annotated[str | None, typer.Option(help="Remarks about the run. They replace the former ones.")] = None,
     store: Store = None,

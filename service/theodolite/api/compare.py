@@ -62,7 +62,7 @@ def compare(
         Query(
             ge=0.5,
             le=1,
-            description="Two sets separate where AUROC's simultaneous band lies above this.",
+            description="Two sets separate where AUROC's simultaneous band begins at this value or above.",
         ),
     ] = BOUND,
 ) -> Response:

@@ -157,7 +157,7 @@ def _standardised_test(values: xr.Dataset, at: Mapping[str, int]) -> str:
     left_out, without = int(np.isnan(values["head_standardised"]).sum()), ""
     if left_out:
         heads = "1 head has" if left_out == 1 else f"{left_out} heads have"
-        without = f"{heads} no difference here: the direction is unreliable, or the difference is unknown"
+        without = f"{heads} no stated difference: the direction is unreliable, or the difference is unknown"
     if not np.isfinite(p).any():
         return f" (the direction is fitted to the same prompts{without and f'; {without}'})."
     permuted, passed = values["head_standardised_permuted"].sel(at), values["head_standardised"].where(p <= LEVEL)

@@ -177,8 +177,8 @@ def _reliability_facts(directions: xr.Dataset) -> Iterator[str]:
     if few := int((reliability < RELIABLE).sum()):
         sentence += (
             f" At {few} of {int(np.isfinite(reliability).sum())} depths the reliability is below {RELIABLE}. Figures "
-            "draw the direction at such a depth grey, and statistics of heads leave it out. Other sentences, which "
-            "count depths, also count such depths."
+            "draw the direction at such a depth grey, and statistics of heads leave it out. The numbers of depths in "
+            "the other sentences include such depths."
         )
     yield sentence
 

@@ -44,8 +44,8 @@ def variance_finding(travel: xr.Dataset, labels: Mapping[str, str]) -> str:
         f"The variance over {label} prompts, summed over all features, grows {growth.course}. Of this growth, "
         f"{_shares(growth)[0]} is variance of the steps of {' and '.join(growth.steps)}; {covariances}. Block "
         f"{growth.block} alone gives {_shares(growth)[-1]} (n = {growth.n})."
-        f"{f' The same shares of the other sets, in this order: {listed(same)}.' if same else ''} Shares have no "
-        "intervals, so they show no difference between sets."
+        f"{f' The same shares of the other sets, in this order: {listed(same)}.' if same else ''} The shares "
+        "have no intervals, so they cannot show whether sets differ."
     )
 
 

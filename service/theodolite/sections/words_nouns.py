@@ -138,10 +138,10 @@ def _subject_facts(run: Run, words: xr.Dataset, n: int, chance: float) -> Iterat
             f"For each noun as query, take the {int(words.attrs['tokens'])} tokens of the vocabulary with the largest "
             "scores as keys. Share of nouns for which a spelling of the noun (the noun as one token, in any case, "
             f"with or without spaces) is among these tokens: largest {percent(top, 0)}, of {head_name(layer, head)}; "
-            f"median over heads {percent(keys.median(), 1)}. Two comparisons: the tokens of one noun contain a "
-            f"spelling of a given other noun in {percent(others.loc[layer, head], 1)} of all pairs of nouns "
+            f"median over heads {percent(keys.median(), 1)}. Two comparisons: the tokens of a noun A contain a "
+            f"spelling of another noun B in {percent(others.loc[layer, head], 1)} of the pairs (A, B) "
             f"({head_name(layer, head)}; median head {percent(others.median(), 1)}). As many tokens drawn at random "
-            f"contain a spelling of the noun for {percent(chance, 2)} of the nouns (n = {n} nouns; the shares are not "
+            f"contain a spelling of A for {percent(chance, 2)} of the nouns A (n = {n} nouns; the shares are not "
             "tested)."
         )
 

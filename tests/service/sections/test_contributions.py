@@ -84,7 +84,7 @@ def test_a_negative_standardised_difference_keeps_its_sign(section_of):
 
 
 UNRELIABLE = np.array([[0.1, 0.9, 0.9, 0.9], [0.9, 0.49, 0.5, 0.9]])[:, None]  # at resid_mid: layer 1
-OUT = " no difference here: the direction is unreliable, or the difference is unknown"
+OUT = " no stated difference: the direction is unreliable, or the difference is unknown"
 
 
 def test_standardised_differences_along_unreliable_directions_are_left_out(section_of):

@@ -147,8 +147,8 @@ OFFSETS = (
 
 
 KEYS_OF_OTHERS = (
-    "Two comparisons: the tokens of one noun contain a spelling of a given other noun in {1} % of all pairs of nouns "
-    "({0}; median head {2} %). As many tokens drawn at random contain a spelling of the noun for 0.20 % of the nouns "
+    "Two comparisons: the tokens of a noun A contain a spelling of another noun B in {1} % of the pairs (A, B) "
+    "({0}; median head {2} %). As many tokens drawn at random contain a spelling of A for 0.20 % of the nouns A "
     "(n = 4 nouns; the shares are not tested)."
 )
 

@@ -29,7 +29,7 @@ SHARES = (
     "and share of the growth in the last block of this range, both without intervals"
 )
 BRANCHES = SHARES.format("attention and the MLP")
-NOT_TESTED = " Shares have no intervals, so they show no difference between sets."
+NOT_TESTED = " The shares have no intervals, so they cannot show whether sets differ."
 # Growth 10: attention 4 and 0, the MLP 2 and 4; 5 in the last block.
 BLOCKS = {"variance_step_block": 1.75, "twice_covariance_block": np.array([-0.5, 0.5, 0.5, 2.5])}  # 7 and 3
 PARTS = ["from 1 to 11 after layer 3", "40 %", "20 %", "0 %", "40 %", "50 %"]
