@@ -105,14 +105,14 @@ def test_an_unknown_family_is_found_and_certified(family, monkeypatch):
 
 
 def overflowing(dtype: torch.dtype) -> Any:
-    model = tiny.random_model(transformers.Starcoder2Config(**tiny.GROUPED), transformers.AutoModel).to(dtype)
+    model = tiny.random_model(UNKNOWN["xglm"][0], transformers.AutoModel).to(dtype)
     with torch.no_grad():
-        model.layers[1].mlp.c_proj.weight.fill_(6e4)
+        model.layers[1].fc2.weight.fill_(6e4)
     return model
 
 
 def test_an_unknown_model_that_overflows_is_not_refused_for_its_sites():
-    with pytest.raises(ModelError, match=r"'starcoder2' .* NaN or infinity in float16 .* set model\.dtype to bfloat16"):
+    with pytest.raises(ModelError, match=r"'xglm' .* NaN or infinity in float16 .* set model\.dtype to bfloat16"):
         wrap(overflowing(torch.float16))
     assert wrap(overflowing(torch.bfloat16)).anatomy.known_by == "probe"
 
@@ -120,7 +120,7 @@ def test_an_unknown_model_that_overflows_is_not_refused_for_its_sites():
 def test_an_unknown_model_with_weights_that_are_not_numbers_is_not_refused_for_its_sites():
     model = overflowing(torch.float32)
     with torch.no_grad():
-        model.layers[4].mlp.c_proj.bias[0] = float("nan")
+        model.layers[4].fc2.bias[0] = float("nan")
     with pytest.raises(ModelError, match=r"NaN or infinity in float32 .* check that its weights are finite"):
         wrap(model)
 

@@ -55,7 +55,7 @@ def test_attention_and_mlp_written_out_from_the_files_equal_the_modules(real):
             if which == "attention":
                 out = reference_attention(x.double(), doubled(weights.attention(layer)), layer, model)
             else:
-                out = reference_mlp(x, weights.mlp(layer), activation_of(model.config))
+                out = reference_mlp(x, weights.mlp(layer), activation_of(model, layer))
             ours = after_branch(out, layer, f"{which}_output", weights, model)
             assert relative_errors(ours.numpy(), read[site][:, layer]).max() < 2e-5, (which, layer)
 
