@@ -1,7 +1,6 @@
 """The stages of a survey: capture, statistics, report. Each stage skips the work that an earlier attempt finished."""
 
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 from theodolite.errors import SpecError
@@ -10,7 +9,7 @@ from theodolite.settings import Settings
 from theodolite.spec import SurveySpec
 from theodolite.store.objects import check_writable
 from theodolite.store.runs import Run, find_run
-from theodolite.store.uploads import store_upload, with_uploaded_texts
+from theodolite.store.uploads import with_uploaded_texts
 from theodolite_jobs.analysis import analyse_run
 from theodolite_jobs.capture_run import capture_run
 from theodolite_jobs.prepare import Prepared, prepare
@@ -33,7 +32,7 @@ def survey(
 
     If `verified`, every stored byte of an existing run is compared with its checksum first.
     """
-    spec = with_uploaded_texts(spec, partial(store_upload, settings.store))
+    spec = with_uploaded_texts(spec, settings.store)
     prepared = _checked(spec, folder, settings, console)
     on_run_id(prepared.run_id)
     existing = find_run(settings.store, prepared.run_id) if verified else None
@@ -51,7 +50,7 @@ def capture(spec: SurveySpec, folder: Path, settings: Settings, console: Console
         SpecError, ModelError: see `prepare`.
         ParityError, RunDamagedError, StoreError: see `capture_run`.
     """
-    spec = with_uploaded_texts(spec, partial(store_upload, settings.store))
+    spec = with_uploaded_texts(spec, settings.store)
     return capture_run(_checked(spec, folder, settings, console), settings, console)
 
 

@@ -1,11 +1,10 @@
 """Prompt files that clients upload to the store: `uploads/SHA256.TYPE`, named by the digest of their content."""
 
-import hashlib
 import json
-from collections.abc import Callable
 
 from theodolite.errors import PromptError
 from theodolite.spec import SurveySpec
+from theodolite.store.checksums import sha256
 from theodolite.store.objects import get, open_location, put_new, version
 
 _FOLDER = "uploads"
@@ -46,23 +45,24 @@ def read_upload(store: str, name: str) -> bytes:
     return content
 
 
-def with_uploaded_texts(spec: SurveySpec, upload: Callable[[bytes, str], str] | None = None) -> SurveySpec:
+def with_uploaded_texts(spec: SurveySpec, store: str | None = None) -> SurveySpec:
     """Return the spec with an upload as the source of each prompt set that lists its prompts.
 
-    The records of a survey then have no texts of prompts, which a service may have to hide. `upload` stores a file and
-    returns its source; without it, nothing is stored.
+    The records of a survey then have no texts of prompts, which a service may have to hide. Without a store, nothing is
+    stored. Raises as `store_upload` does.
     """
-    upload = upload or (lambda content, kind: f"upload:{_name(content, kind)}")
     prompts = {
-        name: one.model_copy(update={"source": upload(_as_file(one.texts), "json"), "texts": []}) if one.texts else one
+        name: one.model_copy(update={"source": _uploaded(one.texts, store), "texts": []}) if one.texts else one
         for name, one in spec.prompts.items()
     }
     return spec.model_copy(update={"prompts": prompts}) if prompts != spec.prompts else spec
 
 
-def _as_file(texts: list[str]) -> bytes:
-    return json.dumps(texts, ensure_ascii=False).encode()
+def _uploaded(texts: list[str], store: str | None) -> str:
+    """Return the source of prompts, after storing them if there is a store."""
+    content = json.dumps(texts, ensure_ascii=False).encode()
+    return f"upload:{_name(content, 'json')}" if store is None else store_upload(store, content, "json")
 
 
 def _name(content: bytes, kind: str) -> str:
-    return f"{hashlib.sha256(content).hexdigest()}.{kind}"
+    return f"{sha256(content)}.{kind}"

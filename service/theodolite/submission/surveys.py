@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
-from functools import partial
 from typing import Any
 
 from theodolite.errors import ClusterError, ClusterRefusedError, RunNotFoundError, StoreError
@@ -13,7 +12,7 @@ from theodolite.spec import SurveySpec
 from theodolite.store.cache import Cache
 from theodolite.store.objects import absolute
 from theodolite.store.runs import list_run_ids, open_run
-from theodolite.store.uploads import store_upload, with_uploaded_texts
+from theodolite.store.uploads import with_uploaded_texts
 from theodolite.submission import job_store
 from theodolite.submission.job_store import End, StoredJob
 from theodolite.submission.ray_jobs import ClusterState, check_version, cluster_state, cluster_states, stop, submit
@@ -46,7 +45,7 @@ def submit_survey(
         ClusterRefusedError: the cluster refused the Ray job.
         ClusterError: the cluster did not respond; if it accepted the Ray job, `job_states` shows it later.
     """
-    spec = with_uploaded_texts(spec, partial(store_upload, settings.store))
+    spec = with_uploaded_texts(spec, settings.store)
     job_id, jobs = spec.digest(), job_store.read_jobs(settings.store, cache)
     # Request the states after reading the store, so that the cluster knows all Ray jobs that the store has as sent.
     known = cluster_states(settings)

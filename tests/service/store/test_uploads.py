@@ -1,7 +1,5 @@
 """Uploads: prompt files in the store, named by the digest of their content."""
 
-from functools import partial
-
 import pytest
 
 from theodolite.errors import PromptError, StoreError
@@ -43,7 +41,7 @@ def test_texts_of_a_spec_become_uploads(tmp_path):
     texts = ["ein Satz", "zweite Zeile\nmit Umbruch", "💥"]
     prompts = {"mine": {"source": "inline", "texts": texts, "limit": 2}, "bad": {"source": "builtin:harmful"}}
     spec = parse_spec({"model": MODEL, "prompts": prompts})
-    stored = with_uploaded_texts(spec, partial(store_upload, str(tmp_path)))
+    stored = with_uploaded_texts(spec, str(tmp_path))
     assert stored.prompts["bad"] == spec.prompts["bad"]
     assert stored.prompts["mine"].limit == 2
     assert stored.digest() == with_uploaded_texts(spec).digest()
