@@ -74,12 +74,14 @@ def reference_heads(x: Tensor, weights: AttentionWeights, layer: int, model: Loa
     config, sizes, anatomy = model.config, model.dimensions, model.anatomy
     group = sizes.n_heads // sizes.n_kv_heads
 
-    def project(matrix: Tensor, bias: Tensor | None) -> Tensor:
-        projected = x @ matrix + (0 if bias is None else bias[:, None])
+    def project(
+        matrix: Tensor, bias: Tensor | None, scale: Tensor | None = None, shift: Tensor | None = None
+    ) -> Tensor:
+        projected = with_head_norm(x @ matrix + (0 if bias is None else bias[:, None]), scale, shift, weights, model)
         return projected if weights.clip is None else projected.clamp(-weights.clip, weights.clip)
 
-    q = with_head_norm(project(weights.q, weights.q_bias), weights.q_norm, weights.q_norm_bias, weights, model)
-    k = with_head_norm(project(weights.k, weights.k_bias), weights.k_norm, weights.k_norm_bias, weights, model)
+    q = project(weights.q, weights.q_bias, weights.q_norm, weights.q_norm_bias)
+    k = project(weights.k, weights.k_bias, weights.k_norm, weights.k_norm_bias)
     k, v = k.repeat_interleave(group, 0), project(weights.v, weights.v_bias).repeat_interleave(group, 0)
     scores = torch.empty(sizes.n_heads, len(x), len(x), dtype=torch.float64)
     for offset in range(1 - len(x), len(x)):

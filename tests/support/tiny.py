@@ -19,14 +19,20 @@ from transformers import (
     Cohere2Config,
     CohereConfig,
     CwmConfig,
+    DeepseekV2Config,
+    DeepseekV3Config,
+    Dots1Config,
+    Ernie4_5_MoeConfig,
     Ernie4_5Config,
     Exaone4Config,
     FalconConfig,
+    FlexOlmoConfig,
     Gemma2Config,
     Gemma3Config,
     Gemma3TextConfig,
     GemmaConfig,
     Glm4Config,
+    Glm4MoeConfig,
     GlmConfig,
     GPT2Config,
     GPTBigCodeConfig,
@@ -35,8 +41,10 @@ from transformers import (
     GraniteConfig,
     HeliumConfig,
     HunYuanDenseV1Config,
+    HunYuanMoEV1Config,
     Jais2Config,
     LlamaConfig,
+    MiniMaxM2Config,
     Ministral3Config,
     MinistralConfig,
     Mistral3Config,
@@ -47,12 +55,16 @@ from transformers import (
     Olmo2Config,
     Olmo3Config,
     OlmoConfig,
+    OlmoeConfig,
     OPTConfig,
     Phi3Config,
     PhiConfig,
+    PhimoeConfig,
     PixtralVisionConfig,
     Qwen2Config,
+    Qwen2MoeConfig,
     Qwen3Config,
+    Qwen3MoeConfig,
     RobertaConfig,
     SeedOssConfig,
     SmolLM3Config,
@@ -85,6 +97,12 @@ _ENCODER = {**PLAIN, "pad_token_id": 1, "bos_token_id": 0}
 SLIDING = ["sliding_attention", "sliding_attention", "full_attention", "sliding_attention", "full_attention"]
 _GEMMA3 = {**_WIDE, "sliding_window": 6, "query_pre_attn_scalar": 20, "layer_types": SLIDING}
 _VISION: dict[str, Any] = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 1}
+_EXPERTS: dict[str, Any] = {"num_experts": 4, "num_experts_per_tok": 2}
+_ROUTED: dict[str, Any] = {"n_routed_experts": 4, "n_shared_experts": 2, "num_experts_per_tok": 2}
+_ROUTED |= {"moe_intermediate_size": 24, "routed_scaling_factor": 1.5}
+_GROUPS: dict[str, Any] = {"n_group": 2, "topk_group": 1}
+_LATENT: dict[str, Any] = {"q_lora_rank": 20, "kv_lora_rank": 14, "qk_nope_head_dim": 10, "qk_rope_head_dim": 8}
+_LATENT |= {"v_head_dim": 12}
 _HALF_ROTARY = {"rope_type": "default", "rope_theta": 5000.0, "partial_rotary_factor": 0.5}
 _YARN = {"rope_type": "yarn", "rope_theta": 5000.0, "factor": 4.0, "original_max_position_embeddings": 16}
 _LONGROPE = {
@@ -104,12 +122,28 @@ CONFIGS: dict[str, Any] = {
     "cohere": CohereConfig(**GROUPED, use_qk_norm=True),
     "cohere2": Cohere2Config(**GROUPED, sliding_window=6, layer_types=SLIDING),
     "cwm": CwmConfig(**_WIDE, sliding_window=6, layer_types=SLIDING),
+    "deepseek_v2": DeepseekV2Config(**PLAIN, **_LATENT, **_ROUTED, first_k_dense_replace=2),
+    "deepseek_v3": DeepseekV3Config(
+        **PLAIN, num_key_value_heads=4, **_LATENT, **_ROUTED, **_GROUPS, first_k_dense_replace=2
+    ),
+    "dots1": Dots1Config(**_WIDE, **_ROUTED, **_GROUPS, first_k_dense_replace=1),
     "ernie4_5": Ernie4_5Config(**_WIDE, use_bias=True),
+    "ernie4_5_moe": Ernie4_5_MoeConfig(
+        **GROUPED,
+        use_bias=True,
+        moe_num_experts=4,
+        moe_k=2,
+        moe_intermediate_size=24,
+        moe_num_shared_experts=2,
+        moe_layer_start_index=1,
+        moe_layer_interval=2,
+    ),
     "exaone4": Exaone4Config(**_WIDE, sliding_window=6, layer_types=SLIDING),
     "exaone4-without-window": Exaone4Config(**_WIDE, sliding_window=None, layer_types=["full_attention"] * 5),
     "falcon-groups": FalconConfig(**_FALCON, new_decoder_architecture=True, num_kv_heads=2),
     "falcon-heads": FalconConfig(**_FALCON, parallel_attn=False, multi_query=False, alibi=True),
     "falcon-multi-query": FalconConfig(**_FALCON, parallel_attn=True, multi_query=True),
+    "flex_olmo": FlexOlmoConfig(**GROUPED, **_EXPERTS),
     "gemma": GemmaConfig(**_WIDE),
     "gemma2": Gemma2Config(**_WIDE, sliding_window=6, query_pre_attn_scalar=20, layer_types=SLIDING),
     "gemma3": Gemma3Config(
@@ -120,6 +154,15 @@ CONFIGS: dict[str, Any] = {
     "gemma3_text": Gemma3TextConfig(**_GEMMA3),
     "glm": GlmConfig(**_WIDE, attention_bias=True, rope_parameters=_HALF_ROTARY),
     "glm4": Glm4Config(**_WIDE, attention_bias=True, rope_parameters=_HALF_ROTARY),
+    "glm4_moe": Glm4MoeConfig(
+        **_WIDE,
+        **_ROUTED,
+        **_GROUPS,
+        first_k_dense_replace=1,
+        attention_bias=True,
+        use_qk_norm=True,
+        rope_parameters=_HALF_ROTARY,
+    ),
     "gpt2": GPT2Config(**_GPT),
     "gpt2-scaled-by-layer": GPT2Config(**_GPT, scale_attn_by_inverse_layer_idx=True),
     "gpt_bigcode": GPTBigCodeConfig(**_GPT, n_inner=80),
@@ -130,6 +173,7 @@ CONFIGS: dict[str, Any] = {
     "granite": GraniteConfig(**GROUPED, residual_multiplier=0.4, attention_multiplier=0.2, embedding_multiplier=3.0),
     "helium": HeliumConfig(**GROUPED, head_dim=12, attention_bias=True),
     "hunyuan_v1_dense": HunYuanDenseV1Config(**_WIDE, attention_bias=True),
+    "hunyuan_v1_moe": HunYuanMoEV1Config(**_WIDE, num_experts=4, moe_topk=2),
     "jais2": Jais2Config(**_WIDE),
     "llama": LlamaConfig(**_WIDE, attention_bias=True, mlp_bias=True),
     "llama-3": LlamaConfig(
@@ -156,6 +200,7 @@ CONFIGS: dict[str, Any] = {
             "original_max_position_embeddings": 32,
         },
     ),
+    "minimax_m2": MiniMaxM2Config(**_WIDE, num_local_experts=4, num_experts_per_tok=2, rope_parameters=_HALF_ROTARY),
     "ministral": MinistralConfig(**_WIDE, sliding_window=6, layer_types=SLIDING),
     "ministral3": Ministral3Config(**_WIDE, rope_parameters=_YARN | {"llama_4_scaling_beta": 0.3}),
     "mistral": MistralConfig(**GROUPED, head_dim=8, sliding_window=6),
@@ -171,6 +216,8 @@ CONFIGS: dict[str, Any] = {
     "olmo-clipped": OlmoConfig(**GROUPED, clip_qkv=0.8),
     "olmo2": Olmo2Config(**GROUPED),
     "olmo3": Olmo3Config(**GROUPED, sliding_window=6, layer_types=SLIDING, attention_bias=True),
+    "olmoe": OlmoeConfig(**GROUPED, **_EXPERTS, attention_bias=True),
+    "olmoe-clipped": OlmoeConfig(**GROUPED, **_EXPERTS, clip_qkv=0.8),
     "opt": OPTConfig(**PLAIN, ffn_dim=80, word_embed_proj_dim=48),
     "opt-post-norm": OPTConfig(**PLAIN, ffn_dim=80, word_embed_proj_dim=32, do_layer_norm_before=False),
     "phi": PhiConfig(**_PARTIAL),
@@ -178,8 +225,25 @@ CONFIGS: dict[str, Any] = {
     "phi3": Phi3Config(**GROUPED),
     "phi3-longrope": Phi3Config(**GROUPED, rope_parameters=_LONGROPE, original_max_position_embeddings=20),
     "phi3-partial": Phi3Config(**_PARTIAL, tie_word_embeddings=True),
+    "phimoe-longrope": PhimoeConfig(
+        **GROUPED,
+        num_local_experts=4,
+        num_experts_per_tok=2,
+        rope_parameters={**_LONGROPE, "short_mscale": 1.2, "long_mscale": 1.4},
+    ),
+    "phimoe": PhimoeConfig(**GROUPED, num_local_experts=4, num_experts_per_tok=2, attention_bias=True),
     "qwen2": Qwen2Config(**GROUPED),
+    "qwen2_moe": Qwen2MoeConfig(
+        **GROUPED,
+        **_EXPERTS,
+        moe_intermediate_size=24,
+        shared_expert_intermediate_size=40,
+        mlp_only_layers=[1],
+    ),
     "qwen3": Qwen3Config(**_WIDE),
+    "qwen3_moe": Qwen3MoeConfig(
+        **_WIDE, **_EXPERTS, moe_intermediate_size=24, decoder_sparse_step=2, attention_bias=True
+    ),
     "roberta": RobertaConfig(**_ENCODER),
     "seed_oss": SeedOssConfig(**_WIDE, attention_bias=True, attention_out_bias=True, mlp_bias=True),
     "smollm3": SmolLM3Config(**_WIDE, attention_bias=True, no_rope_layers=[1, 0, 1, 1, 0]),

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from theodolite.errors import ModelError, TheodoliteError, UnsupportedModelError
+from theodolite.sites import Site
 from theodolite_jobs.models.anatomy import Anatomy, Dimensions, Files, check_circuits, dimensions_of
 from theodolite_jobs.models.convert.files import read_json
 from theodolite_jobs.models.families import known_anatomy
@@ -166,6 +167,10 @@ def load_model(
     anatomy = known_anatomy(config)
     TensorFiles(folder)  # opens every file, so that the error names a broken or missing one
     method = quantisation(config)
+    if anatomy is not None and anatomy.files is not None and anatomy.files.experts and method is None:
+        from theodolite_jobs.models.weights import Weights  # which imports this module
+
+        Weights(folder, config)  # names a tensor of an expert that is missing; transformers merges them without names
     hint = f"quantised ({method}; if its kernels are missing, use the original checkpoint) "
     what = f"{hint if method else ''}weights"
     module, report = _load(
@@ -197,8 +202,25 @@ def load_model(
     wrong = sorted(report["mismatched_keys"])
     if wrong:
         raise ModelError(f"the weights in {folder} do not fit the configuration: {wrong[0][0]} has {wrong[0][1]}")
+    loaded = wrap(module)
+    if ranks == 1:
+        _check_heads(loaded, folder)
     reload = partial(load_model, folder, attention=attention, trust_remote_code=trust_remote_code)
-    return replace(wrap(module), ranks=ranks, reload=reload)
+    return replace(loaded, ranks=ranks, reload=reload)
+
+
+def _check_heads(model: LoadedModel, folder: Path) -> None:
+    """Raise ModelError if the heads of the configuration do not fill the input of attention's output projection."""
+    tap, sizes = model.anatomy.taps.get(Site.HEAD_OUT), model.dimensions
+    if tap is None:
+        return
+    width = model.blocks[0].get_submodule(tap.module).weight.numel() // sizes.d_model
+    if width != sizes.n_heads * sizes.d_head:
+        raise ModelError(
+            f"the weights in {folder} do not fit the configuration: {tap.module} reads {width} values, and "
+            f"{sizes.n_heads} heads of {sizes.d_head} have {sizes.n_heads * sizes.d_head}; "
+            "use the config.json that belongs to these weights"
+        )
 
 
 def wrap(module: Any, anatomy: Anatomy | None = None) -> LoadedModel:

@@ -72,8 +72,16 @@ UNKNOWN: dict[str, tuple[Any, dict[Site, Tap]]] = {
         transformers.JambaConfig(**tiny.GROUPED, attn_layer_period=2, attn_layer_offset=1, use_mamba_kernels=False),
         {Site.RESID_MID: Tap("pre_ff_layernorm", "input")},
     ),
-    "qwen3_moe": (
-        transformers.Qwen3MoeConfig(**tiny.GROUPED, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=16),
+    "exaone_moe": (  # some blocks have a dense MLP
+        transformers.ExaoneMoeConfig(
+            **tiny.GROUPED,
+            num_experts=4,
+            num_experts_per_tok=2,
+            moe_intermediate_size=16,
+            first_k_dense_replace=1,
+            sliding_window=6,
+            layer_types=tiny.SLIDING,
+        ),
         LLAMA_LIKE,
     ),
     "xglm": (
