@@ -52,6 +52,8 @@ def epsilon_of(config: Any) -> float:
     """Return the epsilon of the norms of a family."""
     if config.model_type == "olmo":  # its code has the number, its configuration none
         return 1e-5
+    if config.model_type == "distilbert":
+        return 1e-12
     names = ("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_epsilon", "norm_eps")
     return float(next(getattr(config, name) for name in names if getattr(config, name, None) is not None))
 
@@ -112,6 +114,7 @@ def after_branch(out: Tensor, layer: int, which: str, weights: Weights, model: L
     if which not in model.anatomy.norms or model.anatomy.post_norm:
         return out * scale
     norm = weights.norm(layer, which)
+    assert norm is not None
     return normalised(out, model.anatomy.norm_kind, norm.scale, norm.bias, epsilon_of(model.config.get_text_config()))
 
 

@@ -16,14 +16,18 @@ from transformers import (
     AutoModelForMaskedLM,
     BertConfig,
     BloomConfig,
+    CamembertConfig,
     Cohere2Config,
     CohereConfig,
     CwmConfig,
     DeepseekV2Config,
     DeepseekV3Config,
+    DistilBertConfig,
     Dots1Config,
+    ElectraConfig,
     Ernie4_5_MoeConfig,
     Ernie4_5Config,
+    EuroBertConfig,
     Exaone4Config,
     FalconConfig,
     FlexOlmoConfig,
@@ -50,8 +54,10 @@ from transformers import (
     Mistral3Config,
     MistralConfig,
     MixtralConfig,
+    ModernBertConfig,
     MPNetConfig,
     NemotronConfig,
+    NomicBertConfig,
     Olmo2Config,
     Olmo3Config,
     OlmoConfig,
@@ -103,7 +109,8 @@ _ROUTED |= {"moe_intermediate_size": 24, "routed_scaling_factor": 1.5}
 _GROUPS: dict[str, Any] = {"n_group": 2, "topk_group": 1}
 _LATENT: dict[str, Any] = {"q_lora_rank": 20, "kv_lora_rank": 14, "qk_nope_head_dim": 10, "qk_rope_head_dim": 8}
 _LATENT |= {"v_head_dim": 12}
-_HALF_ROTARY = {"rope_type": "default", "rope_theta": 5000.0, "partial_rotary_factor": 0.5}
+_ROTARY: dict[str, Any] = {"rope_type": "default", "rope_theta": 5000.0}
+_HALF_ROTARY = {**_ROTARY, "partial_rotary_factor": 0.5}
 _YARN = {"rope_type": "yarn", "rope_theta": 5000.0, "factor": 4.0, "original_max_position_embeddings": 16}
 _LONGROPE = {
     "rope_type": "longrope",
@@ -119,6 +126,7 @@ CONFIGS: dict[str, Any] = {
     "arcee": ArceeConfig(**_WIDE, attention_bias=True, mlp_bias=True),
     "bert": BertConfig(**PLAIN),
     "bloom": BloomConfig(vocab_size=64, hidden_size=48, n_layer=5, n_head=4),
+    "camembert": CamembertConfig(**_ENCODER),
     "cohere": CohereConfig(**GROUPED, use_qk_norm=True),
     "cohere2": Cohere2Config(**GROUPED, sliding_window=6, layer_types=SLIDING),
     "cwm": CwmConfig(**_WIDE, sliding_window=6, layer_types=SLIDING),
@@ -126,7 +134,12 @@ CONFIGS: dict[str, Any] = {
     "deepseek_v3": DeepseekV3Config(
         **PLAIN, num_key_value_heads=4, **_LATENT, **_ROUTED, **_GROUPS, first_k_dense_replace=2
     ),
+    "distilbert": DistilBertConfig(
+        vocab_size=64, dim=48, hidden_dim=80, n_layers=5, n_heads=4, max_position_embeddings=128, pad_token_id=0
+    ),
     "dots1": Dots1Config(**_WIDE, **_ROUTED, **_GROUPS, first_k_dense_replace=1),
+    "electra": ElectraConfig(**PLAIN, embedding_size=48),
+    "electra-projected": ElectraConfig(**PLAIN, embedding_size=32),
     "ernie4_5": Ernie4_5Config(**_WIDE, use_bias=True),
     "ernie4_5_moe": Ernie4_5_MoeConfig(
         **GROUPED,
@@ -138,6 +151,7 @@ CONFIGS: dict[str, Any] = {
         moe_layer_start_index=1,
         moe_layer_interval=2,
     ),
+    "eurobert": EuroBertConfig(**_WIDE, attention_bias=True, mlp_bias=True, rope_parameters=_ROTARY),
     "exaone4": Exaone4Config(**_WIDE, sliding_window=6, layer_types=SLIDING),
     "exaone4-without-window": Exaone4Config(**_WIDE, sliding_window=None, layer_types=["full_attention"] * 5),
     "falcon-groups": FalconConfig(**_FALCON, new_decoder_architecture=True, num_kv_heads=2),
@@ -210,8 +224,12 @@ CONFIGS: dict[str, Any] = {
         vision_config=PixtralVisionConfig(**_VISION, image_size=28, patch_size=14),
     ),
     "mixtral": MixtralConfig(**GROUPED, num_local_experts=3, num_experts_per_tok=2),
+    "modernbert": ModernBertConfig(
+        **PLAIN, norm_bias=True, attention_bias=True, mlp_bias=True, layer_types=SLIDING, local_attention=16
+    ),
     "mpnet": MPNetConfig(**_ENCODER),
     "nemotron": NemotronConfig(**_WIDE, attention_bias=True, mlp_bias=True, rope_parameters=_HALF_ROTARY),
+    "nomic_bert": NomicBertConfig(**PLAIN, rope_parameters=_ROTARY),
     "olmo": OlmoConfig(**GROUPED),
     "olmo-clipped": OlmoConfig(**GROUPED, clip_qkv=0.8),
     "olmo2": Olmo2Config(**GROUPED),

@@ -24,7 +24,7 @@ class Tap:
 class Files:
     """Tensor names on disk, without the prefix of the embedding's name; a family's modules may have other names.
 
-    Norms are stored under their modules' names in every family here.
+    Norms are stored under their modules' names, except those in `stored`.
     """
 
     embedding: str = "embed_tokens"  # the table of token embeddings
@@ -45,6 +45,7 @@ class Files:
     experts: str | None = None
     shared_expert: str | None = None  # the same prefix of the expert that all tokens use
     transposed: bool = False  # projections are stored as [in, out]
+    stored: Mapping[str, str] = field(default_factory=dict)  # names on disk of modules that have another name there
 
 
 @dataclass(frozen=True)
@@ -57,13 +58,14 @@ class Anatomy:
     # `mlp_output` act on their output, or with `post_norm` on its sum with the stream.
     norms: Mapping[str, str] = field(default_factory=dict)
     final_norm: str | None = None  # the norm after the last block
-    embedding_norm: str | None = None  # the norm between the token embedding and the first block, by its name on disk
+    embedding_norm: str | None = None  # the norm between the token embedding and the first block
     norm_kind: Literal["rms", "layer"] = "rms"
     norm_offset: float = 0.0  # the number that is added to a norm's stored scale before use
     positions: Literal["rotary", "rotary, interleaved", "learned", "ALiBi", "learned and relative", "unknown"] = (
         "rotary"
     )
     layers_without_rotary: tuple[int, ...] = ()  # layers whose queries and keys have no positions
+    unnormed_layers: tuple[int, ...] = ()  # layers whose attention reads the stream without the norm of the others
     dense_layers: tuple[int, ...] = ()  # layers with a single MLP, in a family whose other layers have experts
     post_norm: bool = False  # the norms follow the sum of stream and branch, and their output is the next stream
     causal: bool = True  # a token does not attend to later tokens
@@ -95,7 +97,7 @@ class Anatomy:
     def mlp_units(self) -> str | None:
         """The projection in the block that feeds the MLP's activation function; None if unknown, or for experts.
 
-        It has the same name in memory and on disk. If it contains gate and up, the function's input is its first half.
+        This is its name in memory. If it contains gate and up, the function's input is its first half.
         """
         return None if self.files is None or self.files.experts else self.files.gate or self.files.up
 

@@ -252,6 +252,68 @@ _MPNET = replace(
         output="attention.attn.o",
     ),
 )
+_ELECTRA = replace(_BERT, load_options={}, files=replace(_BERT_FILES, unembedding="generator_lm_head"))
+_DISTILBERT = replace(
+    _BERT,
+    blocks="transformer.layer",
+    taps=_after_sum("sa_layer_norm", "attention", "ffn"),
+    norms=_writing("sa_layer_norm", "output_layer_norm"),
+    load_options={},
+    files=Files(
+        embedding="embeddings.word_embeddings",
+        unembedding="vocab_projector",
+        block="transformer.layer.{}.",
+        qkv=("attention.q_lin", "attention.k_lin", "attention.v_lin"),
+        output="attention.out_lin",
+        gate=None,
+        up="ffn.lin1",
+        down="ffn.lin2",
+    ),
+)
+_MODERNBERT = Anatomy(
+    blocks="layers",
+    taps=_sequential("mlp_norm", "attn", "mlp"),
+    norms=_reading("attn_norm", "mlp_norm"),
+    final_norm="final_norm",
+    embedding_norm="embeddings.norm",
+    norm_kind="layer",
+    unnormed_layers=(0,),
+    causal=False,
+    files=Files(
+        embedding="embeddings.tok_embeddings",
+        unembedding="decoder",
+        qkv=("attn.Wqkv",),
+        qkv_layout="concatenated",
+        output="attn.Wo",
+        gate=None,
+        up="mlp.Wi",
+        down="mlp.Wo",
+        gate_up_fused=True,
+    ),
+)
+_NOMIC_BERT = replace(
+    _BERT,
+    blocks="layers",
+    taps=_after_sum("post_attention_layernorm", "self_attn", "mlp"),
+    norms=_writing("post_attention_layernorm", "post_mlp_layernorm"),
+    positions="rotary",
+    files=Files(
+        embedding="embeddings.word_embeddings",
+        unembedding="cls.predictions.decoder",
+        block="encoder.layers.{}.",
+        qkv=("attn.Wqkv",),
+        qkv_layout="concatenated",
+        stored={
+            "embeddings.LayerNorm": "emb_ln",
+            "post_attention_layernorm": "norm1",
+            "post_mlp_layernorm": "norm2",
+            "self_attn.o_proj": "attn.out_proj",
+            "mlp.gate_proj": "mlp.fc12",
+            "mlp.up_proj": "mlp.fc11",
+            "mlp.down_proj": "mlp.fc2",
+        },
+    ),
+)
 
 
 def _in_multimodal(record: Anatomy) -> Anatomy:
@@ -264,14 +326,18 @@ FAMILIES: dict[str, Anatomy] = {
     "arcee": _ARCEE,
     "bert": _BERT,
     "bloom": _BLOOM,
+    "camembert": _ROBERTA,
     "cohere": _COHERE,
     "cohere2": _COHERE,
     "cwm": _LLAMA,
     "deepseek_v2": _DEEPSEEK,
     "deepseek_v3": _DEEPSEEK,
+    "distilbert": _DISTILBERT,
     "dots1": _GLM4_MOE,
+    "electra": _ELECTRA,
     "ernie4_5": replace(_LLAMA, positions="rotary, interleaved"),
     "ernie4_5_moe": _ERNIE_MOE,
+    "eurobert": replace(_LLAMA, causal=False),
     "exaone4": _OLMO2,
     "falcon": _FALCON,
     "flex_olmo": replace(_OLMO2, files=_QWEN3_MOE_FILES),
@@ -300,8 +366,10 @@ FAMILIES: dict[str, Anatomy] = {
     "mistral": _LLAMA,
     "mistral3": _in_multimodal(_LLAMA),
     "mixtral": _MIXTRAL,
+    "modernbert": _MODERNBERT,
     "mpnet": _MPNET,
     "nemotron": replace(_ARCEE, norm_kind="layer", norm_offset=1.0),
+    "nomic_bert": _NOMIC_BERT,
     "olmo": replace(_LLAMA, norm_kind="layer"),
     "olmo2": _OLMO2,
     "olmo3": _OLMO2,
@@ -433,10 +501,13 @@ def _after_padding(record: Anatomy, config: Any) -> Anatomy:
 _VARIANTS: dict[str, Callable[[Anatomy, Any], Anatomy]] = {
     "bert": _bert,
     "bloom": _bloom,
+    "camembert": _after_padding,
     "cohere2": _cohere2,
     "deepseek_v2": _dense_first,
     "deepseek_v3": _dense_first,
+    "distilbert": _bert,
     "dots1": _dense_first,
+    "electra": _bert,
     "ernie4_5_moe": _ernie_moe,
     "exaone4": _exaone4,
     "falcon": _falcon,
@@ -456,12 +527,21 @@ _VARIANTS: dict[str, Callable[[Anatomy, Any], Anatomy]] = {
 """Families whose blocks depend on their configuration."""
 
 
+_REFUSED = {
+    "albert": "all its layers run the same block, and a survey needs a block of its own for each layer",
+}
+"""The reasons why families cannot be surveyed, where a probe would not find them."""
+
+
 def known_anatomy(config: Any) -> Anatomy | None:
     """Return a family's record, adapted to the configuration; None for a family that is not in the table.
 
     Raises:
-        UnsupportedModelError: an option of the configuration makes blocks whose sites cannot be read.
+        UnsupportedModelError: an option of the configuration makes blocks whose sites cannot be read, or the family
+            has no such blocks.
     """
+    if config.model_type in _REFUSED:
+        raise UnsupportedModelError(f"{config.model_type!r} cannot be surveyed: {_REFUSED[config.model_type]}")
     record = FAMILIES.get(config.model_type)
     if record is None:
         return None

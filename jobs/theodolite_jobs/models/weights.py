@@ -89,6 +89,11 @@ class Weights:
             number, _, rest = name.removeprefix(prefix).partition(".")
             if name.startswith(prefix) and number.isdecimal() and int(number) in blocks and rest.endswith(_LEARNED):
                 blocks[int(number)].add(rest)
+        for layer in self.anatomy.unnormed_layers:
+            norm = self._stored_name(self.anatomy.norms["attention"])
+            blocks[layer] |= {
+                f"{norm}{kind}" for kind in _LEARNED if any(f"{norm}{kind}" in one for one in blocks.values())
+            }
         dense = set(self.anatomy.dense_layers)
         for kind in (set(blocks) - dense, set(blocks) & dense):
             all_names = set().union(*(blocks[layer] for layer in kind))
@@ -167,19 +172,25 @@ class Weights:
         name = self._shortest(f"{self._names.unembedding}.bias")
         return None if name is None else self._files.read(name).to(self.dtype)
 
-    def norm(self, layer: int, which: str) -> Norm:
-        """Return a block's norm by its name in `Anatomy.norms`."""
-        return self._norm(self._names.block.format(layer) + self.anatomy.norms[which])
+    def norm(self, layer: int, which: str) -> Norm | None:
+        """Return a block's norm by its name in `Anatomy.norms`, or None if this block does not have it."""
+        if which == "attention" and layer in self.anatomy.unnormed_layers:
+            return None
+        return self._norm(self._names.block.format(layer) + self._stored_name(self.anatomy.norms[which]))
+
+    def _stored_name(self, module: str) -> str:
+        """Return a module's name on disk."""
+        return self._names.stored.get(module, module)
 
     def final_norm(self) -> Norm | None:
         """Return the norm after the last block, or None."""
         path = self.anatomy.final_norm
-        return None if path is None else self._norm(path.rpartition(".")[2])
+        return None if path is None else self._norm(self._stored_name(path.rpartition(".")[2]))
 
     def embedding_norm(self) -> Norm | None:
         """Return the norm between the token embedding and the first block, or None."""
         name = self.anatomy.embedding_norm
-        return None if name is None else self._norm(name)
+        return None if name is None else self._norm(self._stored_name(name), self.embedding(slice(0, 1)).shape[1])
 
     def attention(self, layer: int) -> AttentionWeights:
         """Return one layer's projections, biases and norms of queries and keys.
@@ -246,8 +257,10 @@ class Weights:
         gate_name = None if names.gate is None else self._inside(names.gate, expert)
         up_name, down_name = self._inside(names.up, expert), self._inside(names.down, expert)
         up, gate, gate_bias = self._projection(layer, up_name, (None, width)), None, None
+        up_bias = self._bias(layer, up_name)
         if names.gate_up_fused:
             gate, up = up.chunk(2)
+            gate_bias, up_bias = (None, None) if up_bias is None else up_bias.chunk(2)
         elif gate_name is not None:
             gate, gate_bias = self._projection(layer, gate_name, (len(up), width)), self._bias(layer, gate_name)
         return MlpWeights(
@@ -255,7 +268,7 @@ class Weights:
             up=up.T.contiguous(),
             down=self._projection(layer, down_name, (width, len(up))).T.contiguous(),
             gate_bias=gate_bias,
-            up_bias=self._bias(layer, up_name),
+            up_bias=up_bias,
             down_bias=self._bias(layer, down_name),
         )
 
@@ -295,9 +308,9 @@ class Weights:
         spans = scale.ndim == 1 and scale.numel() == math.prod(shape) and len(each) == 1 and heads > 1
         return _per_head(scale, shape), _per_head(torch.cat(biases), shape) if biases else None, spans
 
-    def _norm(self, name: str) -> Norm:
+    def _norm(self, name: str, size: int | None = None) -> Norm:
         scale, bias = self._scale_and_bias(name)
-        size = self.dimensions.d_model
+        size = size or self.dimensions.d_model
         for stored in (scale, bias):
             if stored is not None and stored.shape != (size,):
                 raise self._misfit(f"{self._prefix}{name}", stored, f"({size},)")
@@ -319,7 +332,7 @@ class Weights:
 
     def _projection(self, layer: int, name: str, shape: tuple[int | None, int]) -> Tensor:
         """Return a projection as (out, in); raise ModelError if its shape is not that of the configuration."""
-        full = f"{self._prefix}{self._names.block.format(layer)}{name}.weight"
+        full = f"{self._prefix}{self._names.block.format(layer)}{self._stored_name(name)}.weight"
         stored = self._files.read(full).to(self.dtype)
         stored = stored.T if self._names.transposed else stored
         out, into = shape
@@ -334,7 +347,7 @@ class Weights:
         )
 
     def _bias(self, layer: int, name: str) -> Tensor | None:
-        return self._stored(f"{self._names.block.format(layer)}{name}.bias")
+        return self._stored(f"{self._names.block.format(layer)}{self._stored_name(name)}.bias")
 
     def _stored(self, name: str) -> Tensor | None:
         """Return a tensor by its name without the prefix, or None if the files do not contain it."""
@@ -368,10 +381,11 @@ def expert_count(config: Any) -> int:
 
 
 def norm_epsilon(config: Any) -> float:
-    """Return the number that a family's norms add under the root; OLMo and OPT state it only in their code."""
+    """Return the number that a family's norms add under the root; OLMo, OPT and DistilBERT have it in their code."""
     names = ("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_epsilon", "norm_eps")
     stated = (getattr(config, name, None) for name in names)
-    return float(next((epsilon for epsilon in stated if epsilon is not None), 1e-5))
+    in_code = 1e-12 if config.model_type == "distilbert" else 1e-5
+    return float(next((epsilon for epsilon in stated if epsilon is not None), in_code))
 
 
 def embedding_scale(config: Any) -> float:

@@ -129,7 +129,11 @@ REFUSED: dict[str, tuple[Any, str]] = {
         transformers.MambaConfig(vocab_size=64, hidden_size=48, num_hidden_layers=5, state_size=8),
         "its configuration lacks a size",
     ),
-    "modernbert": (transformers.ModernBertConfig(**tiny.PLAIN), "a token's stream depends on the tokens after it"),
+    "albert": (
+        transformers.AlbertConfig(**tiny.PLAIN),
+        "all its layers run the same block, and a survey needs a block of its own for each layer",
+    ),
+    "deberta-v2": (transformers.DebertaV2Config(**tiny.PLAIN), "a token's stream depends on the tokens after it"),
     "t5": (
         transformers.T5Config(vocab_size=64, d_model=48, d_kv=12, d_ff=80, num_layers=5, num_heads=4),
         "two residual streams (encoder and decoder)",

@@ -147,6 +147,8 @@ def positions_of(model):
         return module.wpe.weight[:count]
     if model.config.model_type == "opt":
         return module.decoder.embed_positions.weight[2 : 2 + count]
+    if model.config.model_type == "nomic_bert":
+        return module.embeddings.token_type_embeddings.weight[0]
     if not model.anatomy.positions.startswith("learned"):
         return 0
     kinds = getattr(module.embeddings, "token_type_embeddings", None)  # MPNet has none
@@ -158,12 +160,15 @@ def test_scaled_and_normalised_embeddings_equal_the_input_of_the_first_block(sav
     folder, model = saved
     weights = Weights(folder, model.config, torch.float64)
     table = weights.embedding()[list(TOKENS)] * embedding_scale(model.config)
-    if table.shape[1] != model.dimensions.d_model:
+    if model.config.model_type == "opt" and table.shape[1] != model.dimensions.d_model:
         table = model.module.decoder.project_in(table)  # OPT-350m
     x, norm = table + positions_of(model), weights.embedding_norm()
     if norm is not None:
         x = normalised(x, norm.kind, norm.scale, norm.bias, norm.epsilon)
-    assert (norm is not None) == (model.config.model_type in ("bert", "bloom", "mpnet", "roberta", "xlm-roberta"))
+    if x.shape[1] != model.dimensions.d_model:
+        x = model.module.embeddings_project(x)  # small ELECTRA models
+    normed = {"bert", "bloom", "camembert", "distilbert", "electra", "modernbert", "mpnet", "nomic_bert", "roberta"}
+    assert (norm is not None) == (model.config.model_type in normed | {"xlm-roberta"})
     entering = read_sites(model, TOKENS, POSITIONS)[Site.RESID_PRE][:, 0]
     assert relative_errors(x.numpy(), entering).max() < 1e-6
 
@@ -173,12 +178,12 @@ def test_norms_add_the_modules_epsilon(saved):
     folder, model = saved
     weights = Weights(folder, model.config, torch.float64)
     epsilon = norm_epsilon(weights.config)
-    stream = torch.randn(4, model.dimensions.d_model, dtype=torch.float64) * epsilon**0.5
     pairs = [(weights.norm(2, name), model.blocks[2].get_submodule(path)) for name, path in model.anatomy.norms.items()]
     others = {model.anatomy.final_norm: weights.final_norm(), model.anatomy.embedding_norm: weights.embedding_norm()}
     pairs += [(norm, model.module.get_submodule(path)) for path, norm in others.items() if path]
     for norm, module in pairs:
         assert norm.epsilon == epsilon
+        stream = torch.randn(4, len(norm.scale), dtype=torch.float64) * epsilon**0.5
         ours = normalised(stream, norm.kind, norm.scale, norm.bias, norm.epsilon)
         assert relative_errors(ours.numpy(), module(stream).numpy()).max() < 1e-6
 
