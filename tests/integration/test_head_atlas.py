@@ -15,7 +15,7 @@ import xarray as xr
 from safetensors.torch import load_file, save_file
 from support.stored import store_run
 from support.tiny import tiny_model
-from transformers import Starcoder2Config
+from transformers import CodeGenConfig
 
 from theodolite.errors import SiteNotFoundError, SpecError, StoreError
 from theodolite.groups import GROUPS
@@ -316,16 +316,16 @@ def test_wrong_options_are_named(tmp_path, options, message, chat_model_folder):
 
 
 def test_a_family_without_a_known_layout_is_refused_by_name_or_left_out_of_a_survey(tmp_path, capsys):
-    config = Starcoder2Config(num_hidden_layers=3, hidden_size=32, intermediate_size=64, vocab_size=100)
+    config = CodeGenConfig(n_layer=3, n_embd=32, n_head=4, rotary_dim=8, vocab_size=100)
     config.save_pretrained(tmp_path / "model")
     done = heads(tmp_path / "store", tmp_path / "model")
     assert done.returncode == 1
-    assert "the tensor names of the family 'starcoder2' are not known" in done.stderr
+    assert "the tensor names of the family 'codegen' are not known" in done.stderr
     values = np.random.default_rng(0).normal(size=(6, 1, 3, 8)).astype(np.float32)
     run = store_run(tmp_path, {"bad": {"resid_pre": values}})
     spec = run.record.spec.model_copy(update={"analyses": None})
     source = ModelSource("tiny", "folder", str(tmp_path / "model"), "sha256:0")
     analyse_run(run, spec, source, Settings(store=str(tmp_path)), Console())
-    reason = "the tensor names of the family 'starcoder2' are not known"
+    reason = "the tensor names of the family 'codegen' are not known"
     assert f"sphere, heads, words, weights: left out, since {reason}" in capsys.readouterr().err
     assert set(finished_groups(run)) == {"moments", "curves", "directions", "travel", "gram", "basis"}

@@ -21,6 +21,9 @@ from theodolite_jobs.models.tensors import TensorFiles
 _CONSTANTS = r"inv_freq|masked_bias|causal_mask|cos_cached|sin_cached|\.attn\.bias|\.attention\.bias|\.[kv]_scale"
 _IN_A_BLOCK = re.compile(rf"\b(layers?|h)\.\d+(?!.*({_CONSTANTS})$)\.")
 
+# The values of `config.layer_types` with attention over tokens; others are linear attention, state spaces and mixtures.
+_ATTENTION_KINDS = ("attention", "full_attention", "sliding_attention", "chunked_attention")
+
 _VOCABULARIES = ("tokenizer.json", "*.model", "vocab.*", "tekken.json", "*.tiktoken")
 
 
@@ -256,7 +259,7 @@ def check_readable(config: Any, circuits: bool = False) -> tuple[Anatomy, Files]
     anatomy = known_anatomy(config)
     if anatomy is None or anatomy.files is None:
         raise UnsupportedModelError(
-            f"the tensor names of the family {config.model_type!r} are not known; "
+            f"the tensor names of the family {config.model_type!r} are not known{_other_attention(config)}; "
             "add them to theodolite_jobs/models/families.py"
         )
     if method := quantisation(config):
@@ -266,6 +269,17 @@ def check_readable(config: Any, circuits: bool = False) -> tuple[Anatomy, Files]
     if circuits:
         check_circuits(anatomy, config.model_type)
     return anatomy, anatomy.files
+
+
+def _other_attention(config: Any) -> str:
+    """Return what else a family without a record needs for circuits of heads, or nothing."""
+    text = config.get_text_config()
+    if getattr(text, "kv_lora_rank", None):
+        return ", and multi-head latent attention has no matrices of queries, keys and values for each head"
+    kinds = {str(kind) for kind in getattr(text, "layer_types", None) or ()} - set(_ATTENTION_KINDS)
+    if kinds:
+        return f", and its layers of the kind {', '.join(sorted(kinds))} have no circuits of heads"
+    return ""
 
 
 def resolved_dtype(config: Any, dtype: str) -> str:

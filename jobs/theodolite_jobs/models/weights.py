@@ -74,7 +74,8 @@ class Weights:
         """
         self.folder = folder
         self.config = config.get_text_config()
-        self._may_be_tied = bool(config.tie_word_embeddings)  # the whole model's; its text part may say otherwise
+        # The setting of the whole model; its text part may say otherwise.
+        self._may_be_tied = bool(getattr(config, "tie_word_embeddings", False))
         self.anatomy, self._names = check_readable(config)
         self.dimensions: Dimensions = dimensions_of(config, self.anatomy.reserved_positions)
         self.dtype = dtype

@@ -8,6 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from support import tiny
+from support.errors import only_line
 from support.float64 import in_float64
 from support.reference_blocks import (
     activation_of,
@@ -19,7 +20,7 @@ from support.reference_blocks import (
     reference_heads,
     reference_mlp,
 )
-from transformers import AutoModel, AutoModelForCausalLM, CodeGenConfig
+from transformers import AutoModel, AutoModelForCausalLM, CodeGenConfig, DeepseekV32Config, Qwen3NextConfig
 
 from theodolite.errors import ModelError, UnsupportedModelError
 from theodolite.sites import Site
@@ -286,3 +287,16 @@ def test_an_expert_is_required_only_for_a_model_with_experts(tmp_path):
 def test_a_family_that_is_not_in_the_table_is_refused(tmp_path):
     with pytest.raises(UnsupportedModelError, match="codegen"):
         Weights(tmp_path, CodeGenConfig())
+
+
+@pytest.mark.parametrize(
+    ("config", "reason"),
+    [
+        (Qwen3NextConfig(), "its layers of the kind linear_attention have no circuits of heads"),
+        (DeepseekV32Config(), "multi-head latent attention has no matrices of queries, keys and values for each head"),
+    ],
+)
+def test_a_family_without_a_record_is_refused_with_what_its_heads_need(tmp_path, config, reason):
+    with pytest.raises(UnsupportedModelError) as caught:
+        Weights(tmp_path, config)
+    assert reason in only_line(caught)
