@@ -79,8 +79,15 @@ EXPERTS: dict[str, Any] = {
 LATENT = {"q_lora_rank": 12, "kv_lora_rank": 12, "qk_nope_head_dim": 8, "qk_rope_head_dim": 8, "v_head_dim": 12}
 GPT = {"n_embd": 48, "n_layer": LAYERS, "n_head": 4, "n_positions": 128, "rotary_dim": 8}
 SAME_WIDTH = {"head_dim": 12}
+UNGROUPED = {"num_key_value_heads": 4}  # in latent attention, each head has its own keys and values
 
-OPTIONS: dict[str, dict[str, Any]] = {}
+OPTIONS: dict[str, dict[str, Any]] = {
+    **dict.fromkeys(("axk1", "axk2", "deepseek_v2", "deepseek_v3", "deepseek_v32", "esmc"), UNGROUPED),
+    **dict.fromkeys(("glm4_moe_lite", "glm_moe_dsa", "minicpm3", "youtu"), UNGROUPED),
+    "dots1": {"n_shared_experts": 1},
+    "helium": SAME_WIDTH,
+    "stablelm": {"partial_rotary_factor": 0.5},
+}
 """Options of families that do not run with the sizes of all."""
 
 
@@ -88,6 +95,7 @@ def main() -> None:
     options = measuring.read_options(
         "Survey a tiny model of every family; print JSON.", only=(None, "the families, with commas between them")
     )
+    torch.set_num_threads(1)  # a tiny model is slower on more
     names = options.only.split(",") if options.only else language_models()
     families = {}
     for name in names:

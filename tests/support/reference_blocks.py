@@ -52,6 +52,8 @@ def epsilon_of(config: Any) -> float:
     """Return the epsilon of the norms of a family."""
     if config.model_type == "olmo":  # its code has the number, its configuration none
         return 1e-5
+    if config.model_type == "distilbert":
+        return 1e-12
     names = ("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_epsilon", "norm_eps")
     return float(next(getattr(config, name) for name in names if getattr(config, name, None) is not None))
 
@@ -74,12 +76,14 @@ def reference_heads(x: Tensor, weights: AttentionWeights, layer: int, model: Loa
     config, sizes, anatomy = model.config, model.dimensions, model.anatomy
     group = sizes.n_heads // sizes.n_kv_heads
 
-    def project(matrix: Tensor, bias: Tensor | None) -> Tensor:
-        projected = x @ matrix + (0 if bias is None else bias[:, None])
+    def project(
+        matrix: Tensor, bias: Tensor | None, scale: Tensor | None = None, shift: Tensor | None = None
+    ) -> Tensor:
+        projected = with_head_norm(x @ matrix + (0 if bias is None else bias[:, None]), scale, shift, weights, model)
         return projected if weights.clip is None else projected.clamp(-weights.clip, weights.clip)
 
-    q = with_head_norm(project(weights.q, weights.q_bias), weights.q_norm, weights.q_norm_bias, weights, model)
-    k = with_head_norm(project(weights.k, weights.k_bias), weights.k_norm, weights.k_norm_bias, weights, model)
+    q = project(weights.q, weights.q_bias, weights.q_norm, weights.q_norm_bias)
+    k = project(weights.k, weights.k_bias, weights.k_norm, weights.k_norm_bias)
     k, v = k.repeat_interleave(group, 0), project(weights.v, weights.v_bias).repeat_interleave(group, 0)
     scores = torch.empty(sizes.n_heads, len(x), len(x), dtype=torch.float64)
     for offset in range(1 - len(x), len(x)):
@@ -110,6 +114,7 @@ def after_branch(out: Tensor, layer: int, which: str, weights: Weights, model: L
     if which not in model.anatomy.norms or model.anatomy.post_norm:
         return out * scale
     norm = weights.norm(layer, which)
+    assert norm is not None
     return normalised(out, model.anatomy.norm_kind, norm.scale, norm.bias, epsilon_of(model.config.get_text_config()))
 
 

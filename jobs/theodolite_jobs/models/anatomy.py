@@ -24,7 +24,7 @@ class Tap:
 class Files:
     """Tensor names on disk, without the prefix of the embedding's name; a family's modules may have other names.
 
-    Norms are stored under their modules' names in every family here.
+    Norms are stored under their modules' names, except those in `stored`.
     """
 
     embedding: str = "embed_tokens"  # the table of token embeddings
@@ -40,8 +40,12 @@ class Files:
     up: str = "mlp.up_proj"  # the MLP's first projection; with `gate_up_fused`, gate then up in one tensor
     down: str = "mlp.down_proj"  # the MLP's second projection
     gate_up_fused: bool = False
-    experts: str | None = None  # the prefix of an expert's tensor names, if the MLP has experts; `{}` is the expert
+    # The prefix of an expert's tensor names, if MLPs have experts; `{}` is the expert. After it, names of projections
+    # are those above without their own prefix, so that a block without experts may have a dense MLP.
+    experts: str | None = None
+    shared_expert: str | None = None  # the same prefix of the expert that all tokens use
     transposed: bool = False  # projections are stored as [in, out]
+    stored: Mapping[str, str] = field(default_factory=dict)  # names on disk of modules that have another name there
 
 
 @dataclass(frozen=True)
@@ -54,19 +58,21 @@ class Anatomy:
     # `mlp_output` act on their output, or with `post_norm` on its sum with the stream.
     norms: Mapping[str, str] = field(default_factory=dict)
     final_norm: str | None = None  # the norm after the last block
-    embedding_norm: str | None = None  # the norm between the token embedding and the first block, by its name on disk
+    embedding_norm: str | None = None  # the norm between the token embedding and the first block
     norm_kind: Literal["rms", "layer"] = "rms"
     norm_offset: float = 0.0  # the number that is added to a norm's stored scale before use
     positions: Literal["rotary", "rotary, interleaved", "learned", "ALiBi", "learned and relative", "unknown"] = (
         "rotary"
     )
     layers_without_rotary: tuple[int, ...] = ()  # layers whose queries and keys have no positions
+    unnormed_layers: tuple[int, ...] = ()  # layers whose attention reads the stream without the norm of the others
+    dense_layers: tuple[int, ...] = ()  # layers with a single MLP, in a family whose other layers have experts
     post_norm: bool = False  # the norms follow the sum of stream and branch, and their output is the next stream
     causal: bool = True  # a token does not attend to later tokens
     reserved_positions: int = 0  # the number of first rows of the position table that no token uses
     load_options: Mapping[str, Any] = field(default_factory=dict)  # keyword arguments that the base model's class needs
     files: Files | None = None  # names on disk; None if they are not known
-    no_circuits: str = ""  # the reason why a head's QK and VO are not fixed matrices, for a family without circuits
+    no_circuits: str = ""  # the reason why QK and VO of a head cannot be computed, for a family without circuits
     known_by: Literal["record", "probe"] = "record"  # from the table of families, or from a probe of the loaded model
 
     @property
@@ -84,14 +90,14 @@ class Anatomy:
             reason = "attention and MLP run in parallel, both read resid_pre"
         reasons: dict[Site, str] = {site: reason for site in BLOCK_SITES if site not in self.taps}
         if Site.HEAD_OUT in reasons:
-            reasons[Site.HEAD_OUT] = "the attention's output projection is not known for this model"
+            reasons[Site.HEAD_OUT] = self.no_circuits or "the attention's output projection is not known for this model"
         return reasons
 
     @property
     def mlp_units(self) -> str | None:
         """The projection in the block that feeds the MLP's activation function; None if unknown, or for experts.
 
-        It has the same name in memory and on disk. If it contains gate and up, the function's input is its first half.
+        This is its name in memory. If it contains gate and up, the function's input is its first half.
         """
         return None if self.files is None or self.files.experts else self.files.gate or self.files.up
 
@@ -188,7 +194,7 @@ def check_sites(anatomy: Anatomy, sites: Sequence[Site]) -> None:
 
 
 def check_circuits(anatomy: Anatomy, family: str) -> None:
-    """Raise UnsupportedModelError, with the reason, if QK or VO of a family's heads is not a fixed matrix."""
+    """Raise UnsupportedModelError, with the reason, if QK or VO of a family's heads cannot be computed."""
     if anatomy.no_circuits:
         raise UnsupportedModelError(f"the heads of {family!r} have no circuits: {anatomy.no_circuits}")
 

@@ -95,8 +95,8 @@ def _sizes(module: Any, config: Any) -> dict[str, Any]:
 
 
 def _anatomy_facts(module: Any, config: Any, anatomy: Anatomy, dimensions: Dimensions) -> dict[str, Any]:
-    """Return facts from a family's record and its first block; all blocks of a known family have the same parts."""
-    block = module.get_submodule(anatomy.blocks)[0]
+    """Return facts from a family's record and its last block, since the first blocks of some families lack a part."""
+    block = module.get_submodule(anatomy.blocks)[-1]
     facts = {
         "causal": anatomy.causal,
         "attention": _attention(config.get_text_config(), dimensions),

@@ -49,7 +49,22 @@ _LLAMA = Anatomy(
 )
 _QWEN3_FILES = Files(qk_norm=("self_attn.q_norm", "self_attn.k_norm"))
 _QWEN3 = replace(_LLAMA, files=_QWEN3_FILES)
-_MIXTRAL = replace(_LLAMA, files=Files(experts="block_sparse_moe.experts.{}.", gate="w1", up="w3", down="w2"))
+_MIXTRAL_FILES = Files(experts="block_sparse_moe.experts.{}.", gate="w1", up="w3", down="w2")
+_MIXTRAL = replace(_LLAMA, files=_MIXTRAL_FILES)
+_QWEN2_MOE = replace(_LLAMA, files=Files(experts="mlp.experts.{}.", shared_expert="mlp.shared_expert."))
+_QWEN3_MOE_FILES = replace(_QWEN3_FILES, experts="mlp.experts.{}.")
+_QWEN3_MOE = replace(_LLAMA, files=_QWEN3_MOE_FILES)
+_GLM4_MOE = replace(_LLAMA, files=replace(_QWEN3_MOE_FILES, shared_expert="mlp.shared_experts."))
+_ERNIE_MOE = replace(
+    _LLAMA,
+    positions="rotary, interleaved",
+    files=Files(experts="mlp.experts.{}.", shared_expert="mlp.shared_experts."),
+)
+_DEEPSEEK = replace(
+    _LLAMA,
+    files=Files(qkv=(), experts="mlp.experts.{}.", shared_expert="mlp.shared_experts."),
+    no_circuits="multi-head latent attention has no matrices of queries, keys and values for each head",
+)
 _PHI3 = replace(
     _LLAMA,
     files=Files(
@@ -109,9 +124,10 @@ _GLM4 = replace(
     taps=_sequential("post_attention_layernorm", "post_self_attn_layernorm", "post_mlp_layernorm"),
     norms={**_GLM.norms, **_writing("post_self_attn_layernorm", "post_mlp_layernorm")},
 )
+_HUNYUAN_FILES = Files(qk_norm=("self_attn.query_layernorm", "self_attn.key_layernorm"))
 _HUNYUAN = replace(
     _LLAMA,
-    files=Files(qk_norm=("self_attn.query_layernorm", "self_attn.key_layernorm")),
+    files=_HUNYUAN_FILES,
     no_circuits="it normalises queries and keys after their rotation, so QK depends on both positions, not on the "
     "offset between them",
 )
@@ -236,6 +252,68 @@ _MPNET = replace(
         output="attention.attn.o",
     ),
 )
+_ELECTRA = replace(_BERT, load_options={}, files=replace(_BERT_FILES, unembedding="generator_lm_head"))
+_DISTILBERT = replace(
+    _BERT,
+    blocks="transformer.layer",
+    taps=_after_sum("sa_layer_norm", "attention", "ffn"),
+    norms=_writing("sa_layer_norm", "output_layer_norm"),
+    load_options={},
+    files=Files(
+        embedding="embeddings.word_embeddings",
+        unembedding="vocab_projector",
+        block="transformer.layer.{}.",
+        qkv=("attention.q_lin", "attention.k_lin", "attention.v_lin"),
+        output="attention.out_lin",
+        gate=None,
+        up="ffn.lin1",
+        down="ffn.lin2",
+    ),
+)
+_MODERNBERT = Anatomy(
+    blocks="layers",
+    taps=_sequential("mlp_norm", "attn", "mlp"),
+    norms=_reading("attn_norm", "mlp_norm"),
+    final_norm="final_norm",
+    embedding_norm="embeddings.norm",
+    norm_kind="layer",
+    unnormed_layers=(0,),
+    causal=False,
+    files=Files(
+        embedding="embeddings.tok_embeddings",
+        unembedding="decoder",
+        qkv=("attn.Wqkv",),
+        qkv_layout="concatenated",
+        output="attn.Wo",
+        gate=None,
+        up="mlp.Wi",
+        down="mlp.Wo",
+        gate_up_fused=True,
+    ),
+)
+_NOMIC_BERT = replace(
+    _BERT,
+    blocks="layers",
+    taps=_after_sum("post_attention_layernorm", "self_attn", "mlp"),
+    norms=_writing("post_attention_layernorm", "post_mlp_layernorm"),
+    positions="rotary",
+    files=Files(
+        embedding="embeddings.word_embeddings",
+        unembedding="cls.predictions.decoder",
+        block="encoder.layers.{}.",
+        qkv=("attn.Wqkv",),
+        qkv_layout="concatenated",
+        stored={
+            "embeddings.LayerNorm": "emb_ln",
+            "post_attention_layernorm": "norm1",
+            "post_mlp_layernorm": "norm2",
+            "self_attn.o_proj": "attn.out_proj",
+            "mlp.gate_proj": "mlp.fc12",
+            "mlp.up_proj": "mlp.fc11",
+            "mlp.down_proj": "mlp.fc2",
+        },
+    ),
+)
 
 
 def _in_multimodal(record: Anatomy) -> Anatomy:
@@ -248,18 +326,28 @@ FAMILIES: dict[str, Anatomy] = {
     "arcee": _ARCEE,
     "bert": _BERT,
     "bloom": _BLOOM,
+    "camembert": _ROBERTA,
     "cohere": _COHERE,
     "cohere2": _COHERE,
     "cwm": _LLAMA,
+    "deepseek_v2": _DEEPSEEK,
+    "deepseek_v3": _DEEPSEEK,
+    "distilbert": _DISTILBERT,
+    "dots1": _GLM4_MOE,
+    "electra": _ELECTRA,
     "ernie4_5": replace(_LLAMA, positions="rotary, interleaved"),
+    "ernie4_5_moe": _ERNIE_MOE,
+    "eurobert": replace(_LLAMA, causal=False),
     "exaone4": _OLMO2,
     "falcon": _FALCON,
+    "flex_olmo": replace(_OLMO2, files=_QWEN3_MOE_FILES),
     "gemma": _GEMMA,
     "gemma2": _GEMMA2,
     "gemma3": _in_multimodal(_GEMMA3),
     "gemma3_text": _GEMMA3,
     "glm": _GLM,
     "glm4": _GLM4,
+    "glm4_moe": _GLM4_MOE,
     "gpt2": _GPT2,
     "gpt_bigcode": replace(_GPT2, files=_GPT_BIGCODE_FILES),
     "gpt_neox": _GPT_NEOX,
@@ -267,23 +355,33 @@ FAMILIES: dict[str, Anatomy] = {
     "granite": _LLAMA,
     "helium": replace(_LLAMA, positions="rotary, interleaved"),
     "hunyuan_v1_dense": _HUNYUAN,
+    "hunyuan_v1_moe": replace(
+        _HUNYUAN, files=replace(_HUNYUAN_FILES, experts="mlp.experts.{}.", shared_expert="mlp.shared_mlp.")
+    ),
     "jais2": replace(_ARCEE, norm_kind="layer"),
     "llama": _LLAMA,
+    "minimax_m2": replace(_MIXTRAL, files=replace(_MIXTRAL_FILES, qk_norm=_QWEN3_FILES.qk_norm)),
     "ministral": _LLAMA,
     "ministral3": _LLAMA,
     "mistral": _LLAMA,
     "mistral3": _in_multimodal(_LLAMA),
     "mixtral": _MIXTRAL,
+    "modernbert": _MODERNBERT,
     "mpnet": _MPNET,
     "nemotron": replace(_ARCEE, norm_kind="layer", norm_offset=1.0),
+    "nomic_bert": _NOMIC_BERT,
     "olmo": replace(_LLAMA, norm_kind="layer"),
     "olmo2": _OLMO2,
     "olmo3": _OLMO2,
+    "olmoe": _QWEN3_MOE,
     "opt": _OPT,
     "phi": _PHI,
     "phi3": _PHI3,
+    "phimoe": replace(_MIXTRAL, norm_kind="layer"),
     "qwen2": _LLAMA,
+    "qwen2_moe": _QWEN2_MOE,
     "qwen3": _QWEN3,
+    "qwen3_moe": _QWEN3_MOE,
     "roberta": _ROBERTA,
     "seed_oss": _LLAMA,
     "smollm3": _LLAMA,
@@ -313,6 +411,24 @@ def _bloom(record: Anatomy, config: Any) -> Anatomy:
 def _cohere2(record: Anatomy, config: Any) -> Anatomy:
     full = [layer for layer, kind in enumerate(config.layer_types) if kind == "full_attention"]
     return replace(record, layers_without_rotary=tuple(full))
+
+
+def _dense_first(record: Anatomy, config: Any) -> Anatomy:
+    return replace(record, dense_layers=tuple(range(min(config.first_k_dense_replace, config.num_hidden_layers))))
+
+
+def _ernie_moe(record: Anatomy, config: Any) -> Anatomy:
+    first, last, interval = config.moe_layer_start_index, config.moe_layer_end_index, config.moe_layer_interval
+    layers = range(config.num_hidden_layers)
+    dense = tuple(layer for layer in layers if (layer + 1) % interval or not first <= layer <= last)
+    shared = "mlp.shared_experts." if config.moe_num_shared_experts else None
+    return replace(record, dense_layers=dense, files=Files(experts="mlp.experts.{}.", shared_expert=shared))
+
+
+def _qwen_moe(record: Anatomy, config: Any) -> Anatomy:
+    layers = range(config.num_hidden_layers)
+    dense = (one for one in layers if one in config.mlp_only_layers or (one + 1) % config.decoder_sparse_step)
+    return replace(record, dense_layers=tuple(dense))
 
 
 def _exaone4(record: Anatomy, config: Any) -> Anatomy:
@@ -359,7 +475,8 @@ def _opt(record: Anatomy, config: Any) -> Anatomy:
 
 def _smollm3(record: Anatomy, config: Any) -> Anatomy:
     # The list has a 1 for each layer with rotary positions.
-    without = [layer for layer in range(config.num_hidden_layers) if not config.no_rope_layers[layer]]
+    rotates = config.no_rope_layers[: config.num_hidden_layers]
+    without = [layer for layer, one in enumerate(rotates) if not one]
     return replace(record, layers_without_rotary=tuple(without))
 
 
@@ -384,14 +501,24 @@ def _after_padding(record: Anatomy, config: Any) -> Anatomy:
 _VARIANTS: dict[str, Callable[[Anatomy, Any], Anatomy]] = {
     "bert": _bert,
     "bloom": _bloom,
+    "camembert": _after_padding,
     "cohere2": _cohere2,
+    "deepseek_v2": _dense_first,
+    "deepseek_v3": _dense_first,
+    "distilbert": _bert,
+    "dots1": _dense_first,
+    "electra": _bert,
+    "ernie4_5_moe": _ernie_moe,
     "exaone4": _exaone4,
     "falcon": _falcon,
+    "glm4_moe": _dense_first,
     "gpt_bigcode": _gpt_bigcode,
     "gpt_neox": _gpt_neox,
     "granite": _granite,
     "mpnet": _after_padding,
     "opt": _opt,
+    "qwen2_moe": _qwen_moe,
+    "qwen3_moe": _qwen_moe,
     "roberta": _after_padding,
     "smollm3": _smollm3,
     "stablelm": _stablelm,
@@ -400,18 +527,27 @@ _VARIANTS: dict[str, Callable[[Anatomy, Any], Anatomy]] = {
 """Families whose blocks depend on their configuration."""
 
 
+_REFUSED = {
+    "albert": "all its layers run the same block, and a survey needs a block of its own for each layer",
+}
+"""The reasons why families cannot be surveyed, where a probe would not find them."""
+
+
 def known_anatomy(config: Any) -> Anatomy | None:
     """Return a family's record, adapted to the configuration; None for a family that is not in the table.
 
     Raises:
-        UnsupportedModelError: an option of the configuration makes blocks whose sites cannot be read.
+        UnsupportedModelError: an option of the configuration makes blocks whose sites cannot be read, or the family
+            has no such blocks.
     """
+    if config.model_type in _REFUSED:
+        raise UnsupportedModelError(f"{config.model_type!r} cannot be surveyed: {_REFUSED[config.model_type]}")
     record = FAMILIES.get(config.model_type)
     if record is None:
         return None
     vary = _VARIANTS.get(config.model_type)
     record = vary(record, config) if vary else record
-    if record.files is not None:
+    if record.files is not None and record.files.qkv:
         record = replace(record, taps={**record.taps, Site.HEAD_OUT: Tap(record.files.output, "input")})
     text = config.get_text_config()
     if getattr(text, "use_bidirectional_attention", False) or getattr(text, "is_causal", True) is False:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from theodolite.errors import ModelError, TheodoliteError, UnsupportedModelError
+from theodolite.sites import Site
 from theodolite_jobs.models.anatomy import Anatomy, Dimensions, Files, check_circuits, dimensions_of
 from theodolite_jobs.models.convert.files import read_json
 from theodolite_jobs.models.families import known_anatomy
@@ -19,6 +20,9 @@ from theodolite_jobs.models.tensors import TensorFiles
 # A tensor of a block, but not the constants that older libraries stored, and not a server's scales for its cache.
 _CONSTANTS = r"inv_freq|masked_bias|causal_mask|cos_cached|sin_cached|\.attn\.bias|\.attention\.bias|\.[kv]_scale"
 _IN_A_BLOCK = re.compile(rf"\b(layers?|h)\.\d+(?!.*({_CONSTANTS})$)\.")
+
+# The values of `config.layer_types` with attention over tokens; others are linear attention, state spaces and mixtures.
+_ATTENTION_KINDS = ("attention", "full_attention", "sliding_attention", "chunked_attention")
 
 _VOCABULARIES = ("tokenizer.json", "*.model", "vocab.*", "tekken.json", "*.tiktoken")
 
@@ -166,6 +170,10 @@ def load_model(
     anatomy = known_anatomy(config)
     TensorFiles(folder)  # opens every file, so that the error names a broken or missing one
     method = quantisation(config)
+    if anatomy is not None and anatomy.files is not None and anatomy.files.experts and method is None:
+        from theodolite_jobs.models.weights import Weights  # which imports this module
+
+        Weights(folder, config)  # names a tensor of an expert that is missing; transformers merges them without names
     hint = f"quantised ({method}; if its kernels are missing, use the original checkpoint) "
     what = f"{hint if method else ''}weights"
     module, report = _load(
@@ -183,7 +191,7 @@ def load_model(
         trust_remote_code=trust_remote_code,
         **(anatomy.load_options if anatomy else {}),
     )
-    # No site is behind the pooler, and checkpoints of masked language models have none.
+    # A pooler reads the stream after the last block, so no site depends on it, and many checkpoints lack it.
     missing = sorted(key for key in report["missing_keys"] if not key.startswith("pooler."))
     if missing:
         # transformers fills missing tensors with random numbers and only warns.
@@ -198,8 +206,25 @@ def load_model(
     wrong = sorted(report["mismatched_keys"])
     if wrong:
         raise ModelError(f"the weights in {folder} do not fit the configuration: {wrong[0][0]} has {wrong[0][1]}")
+    loaded = wrap(module)
+    if ranks == 1:
+        _check_heads(loaded, folder)
     reload = partial(load_model, folder, attention=attention, trust_remote_code=trust_remote_code)
-    return replace(wrap(module), ranks=ranks, reload=reload)
+    return replace(loaded, ranks=ranks, reload=reload)
+
+
+def _check_heads(model: LoadedModel, folder: Path) -> None:
+    """Raise ModelError if the heads of the configuration do not fill the input of attention's output projection."""
+    tap, sizes = model.anatomy.taps.get(Site.HEAD_OUT), model.dimensions
+    if tap is None:
+        return
+    width = model.blocks[0].get_submodule(tap.module).weight.numel() // sizes.d_model
+    if width != sizes.n_heads * sizes.d_head:
+        raise ModelError(
+            f"the weights in {folder} do not fit the configuration: {tap.module} reads {width} values, and "
+            f"{sizes.n_heads} heads of {sizes.d_head} have {sizes.n_heads * sizes.d_head}; "
+            "use the config.json that belongs to these weights"
+        )
 
 
 def wrap(module: Any, anatomy: Anatomy | None = None) -> LoadedModel:
@@ -234,7 +259,7 @@ def check_readable(config: Any, circuits: bool = False) -> tuple[Anatomy, Files]
     anatomy = known_anatomy(config)
     if anatomy is None or anatomy.files is None:
         raise UnsupportedModelError(
-            f"the tensor names of the family {config.model_type!r} are not known; "
+            f"the tensor names of the family {config.model_type!r} are not known{_other_attention(config)}; "
             "add them to theodolite_jobs/models/families.py"
         )
     if method := quantisation(config):
@@ -244,6 +269,17 @@ def check_readable(config: Any, circuits: bool = False) -> tuple[Anatomy, Files]
     if circuits:
         check_circuits(anatomy, config.model_type)
     return anatomy, anatomy.files
+
+
+def _other_attention(config: Any) -> str:
+    """Return what else a family without a record needs for circuits of heads, or nothing."""
+    text = config.get_text_config()
+    if getattr(text, "kv_lora_rank", None):
+        return ", and multi-head latent attention has no matrices of queries, keys and values for each head"
+    kinds = {str(kind) for kind in getattr(text, "layer_types", None) or ()} - set(_ATTENTION_KINDS)
+    if kinds:
+        return f", and its layers of the kind {', '.join(sorted(kinds))} have no circuits of heads"
+    return ""
 
 
 def resolved_dtype(config: Any, dtype: str) -> str:

@@ -120,11 +120,10 @@ def _common_taps(candidates: list[list[dict[Site, Tap]]], blocks: Any) -> dict[S
     if not all(candidates):
         return None
     for taps in candidates[0]:
-        paths = taps[Site.ATTN_OUT].module, taps[Site.MLP_OUT].module
-        # A path may have attention in some blocks and another mixer in others.
-        if all(taps in other for other in candidates) and all(
-            len({type(block.get_submodule(path)) for block in blocks}) == 1 for path in paths
-        ):
+        if not all(taps in other for other in candidates):
+            continue
+        # A path may have attention in some blocks and another mixer in others. The MLP may have experts in some blocks.
+        if len({type(block.get_submodule(taps[Site.ATTN_OUT].module)) for block in blocks}) == 1:
             return taps
     middles = [[taps.get(Site.RESID_MID) for taps in of_block] for of_block in candidates]
     shared = next((tap for tap in middles[0] if tap and all(tap in others for others in middles)), None)

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from theodolite_jobs.models.anatomy import Anatomy, dimensions_of
+from theodolite_jobs.models.anatomy import Anatomy, dimensions_of, rotary_settings
 
 
 def rotation(config: Any, anatomy: Anatomy, layer: int, offset: int) -> NDArray[np.float64]:
@@ -46,7 +46,10 @@ def rotary_frequencies(config: Any, layer: int) -> tuple[NDArray[np.float64], fl
     module = _rotary_module(config)
     prefix = f"{_kind(config, layer)}_" if hasattr(module, f"{_kind(config, layer)}_inv_freq") else ""
     frequencies = getattr(module, f"{prefix}inv_freq").double().numpy()
-    return frequencies, float(getattr(module, f"{prefix}attention_scaling", 1.0))
+    scaling = getattr(module, f"{prefix}attention_scaling", 1.0)
+    if config.get_text_config().model_type == "phimoe":  # with scaled positions, it states the factor itself
+        scaling = rotary_settings(config)[0].get("short_mscale") or scaling
+    return frequencies, float(scaling)
 
 
 def _rotary_module(config: Any) -> Any:

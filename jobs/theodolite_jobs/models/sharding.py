@@ -40,8 +40,8 @@ def check_shardable(config: Any, ranks: int) -> None:
         reason = "transformers has no tensor-parallel plan for its family"
     elif getattr(config, "quantization_config", None):
         reason = "its weights are quantised"
-    elif getattr(text, "use_qk_norm", False):
-        # Cohere: transformers' plan shards the heads, but not the scale of each head.
+    elif text.model_type == "cohere" and text.use_qk_norm:
+        # Transformers' plan shards the heads, but not the scale of each head.
         reason = "its norms of queries and keys have one scale per head"
     elif shared % ranks:
         sizes = ", ".join(str(size) for size in range(1, shared + 1) if shared % size == 0)

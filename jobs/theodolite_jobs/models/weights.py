@@ -4,7 +4,7 @@ Row convention, `y = x W`: projections are (head, d_model, d_head) and (head, d_
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -15,13 +15,17 @@ import torch
 from torch import Tensor
 
 from theodolite.errors import ModelError, UnsupportedModelError
-from theodolite_jobs.models.anatomy import Dimensions, dimensions_of
+from theodolite_jobs.models.anatomy import Dimensions, check_circuits, dimensions_of
 from theodolite_jobs.models.load import check_readable
 from theodolite_jobs.models.tensors import TensorFiles
 from theodolite_jobs.statistics.norms import Norm
 
 # The suffixes of trained tensors; constants that older libraries stored have other suffixes.
 _LEARNED = (".weight", ".bias", ".gamma", ".beta")
+
+
+SHARED = "shared"
+"""The name of the expert that all tokens use."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +74,8 @@ class Weights:
         """
         self.folder = folder
         self.config = config.get_text_config()
-        self._may_be_tied = bool(config.tie_word_embeddings)  # the whole model's; its text part may say otherwise
+        # The setting of the whole model; its text part may say otherwise.
+        self._may_be_tied = bool(getattr(config, "tie_word_embeddings", False))
         self.anatomy, self._names = check_readable(config)
         self.dimensions: Dimensions = dimensions_of(config, self.anatomy.reserved_positions)
         self.dtype = dtype
@@ -78,19 +83,41 @@ class Weights:
         self._check_blocks()
 
     def _check_blocks(self) -> None:
-        """Raise ModelError if a block lacks a tensor that another has; a norm or bias would seem to be absent."""
+        """Raise ModelError if a block lacks a tensor that another of its kind has, or has other experts than stated."""
         prefix = f"{self._prefix}{self._names.block}".split("{}")[0]
         blocks: dict[int, set[str]] = {layer: set() for layer in range(self.dimensions.n_layers)}
         for name in self._files.file_of:
             number, _, rest = name.removeprefix(prefix).partition(".")
             if name.startswith(prefix) and number.isdecimal() and int(number) in blocks and rest.endswith(_LEARNED):
                 blocks[int(number)].add(rest)
-        all_names = set().union(*blocks.values())
+        for layer in self.anatomy.unnormed_layers:
+            norm = self._stored_name(self.anatomy.norms["attention"])
+            blocks[layer] |= {
+                f"{norm}{kind}" for kind in _LEARNED if any(f"{norm}{kind}" in one for one in blocks.values())
+            }
+        dense = set(self.anatomy.dense_layers)
+        for kind in (set(blocks) - dense, set(blocks) & dense):
+            all_names = set().union(*(blocks[layer] for layer in kind))
+            for layer in sorted(kind):
+                # A missing norm or bias would seem to be absent.
+                if missing := sorted(all_names - blocks[layer]):
+                    raise ModelError(
+                        f"the weights in {self.folder} lack the tensor {prefix}{layer}.{missing[0]}, "
+                        "which other blocks have"
+                    )
+        if self._names.experts is not None:
+            self._check_experts(blocks)
+
+    def _check_experts(self, blocks: Mapping[int, set[str]]) -> None:
+        """Raise ModelError if a block has other experts than the configuration states."""
+        start = str(self._names.experts).split("{}")[0]
         for layer, names in blocks.items():
-            if missing := sorted(all_names - names):
+            found = {name.removeprefix(start).partition(".")[0] for name in names if name.startswith(start)}
+            stated = {str(one) for one in self.experts(layer) if isinstance(one, int)}
+            if found != stated:
                 raise ModelError(
-                    f"the weights in {self.folder} lack the tensor {prefix}{layer}.{missing[0]}, "
-                    "which other blocks have"
+                    f"block {layer} has {len(found)} experts in the weights in {self.folder}, and {len(stated)} by the "
+                    "configuration; use the config.json that belongs to these weights"
                 )
 
     @cached_property
@@ -146,27 +173,47 @@ class Weights:
         name = self._shortest(f"{self._names.unembedding}.bias")
         return None if name is None else self._files.read(name).to(self.dtype)
 
-    def norm(self, layer: int, which: str) -> Norm:
-        """Return a block's norm by its name in `Anatomy.norms`."""
-        return self._norm(self._names.block.format(layer) + self.anatomy.norms[which])
+    def norm(self, layer: int, which: str) -> Norm | None:
+        """Return a block's norm by its name in `Anatomy.norms`, or None if this block does not have it."""
+        if which == "attention" and layer in self.anatomy.unnormed_layers:
+            return None
+        return self._norm(self._names.block.format(layer) + self._stored_name(self.anatomy.norms[which]))
+
+    def _stored_name(self, module: str) -> str:
+        """Return a module's name on disk."""
+        return self._names.stored.get(module, module)
 
     def final_norm(self) -> Norm | None:
         """Return the norm after the last block, or None."""
         path = self.anatomy.final_norm
-        return None if path is None else self._norm(path.rpartition(".")[2])
+        return None if path is None else self._norm(self._stored_name(path.rpartition(".")[2]))
 
     def embedding_norm(self) -> Norm | None:
         """Return the norm between the token embedding and the first block, or None."""
         name = self.anatomy.embedding_norm
-        return None if name is None else self._norm(name)
+        return None if name is None else self._norm(self._stored_name(name), self.embedding(slice(0, 1)).shape[1])
 
     def attention(self, layer: int) -> AttentionWeights:
-        """Return one layer's projections, biases and norms of queries and keys."""
+        """Return one layer's projections, biases and norms of queries and keys.
+
+        Raises:
+            ModelError: a projection is missing or has another shape.
+            UnsupportedModelError: the family has no matrices for each head.
+        """
         sizes, names = self.dimensions, self._names
-        q, k, v = self._split_heads([self._projection(layer, name) for name in names.qkv])
+        if not names.qkv:
+            check_circuits(self.anatomy, self.config.model_type)
+        wide, narrow = sizes.n_heads * sizes.d_head, sizes.n_kv_heads * sizes.d_head
+        rows = (wide, narrow, narrow) if len(names.qkv) == 3 else (wide + 2 * narrow,)
+        stored = [
+            self._projection(layer, name, (count, sizes.d_model)) for name, count in zip(names.qkv, rows, strict=True)
+        ]
+        q, k, v = self._split_heads(stored)
         biases = [bias for name in names.qkv if (bias := self._bias(layer, name)) is not None]
         q_bias, k_bias, v_bias = self._split_heads(biases) if len(biases) == len(names.qkv) else (None, None, None)
-        o = self._projection(layer, names.output).reshape(sizes.d_model, sizes.n_heads, sizes.d_head)
+        o = self._projection(layer, names.output, (sizes.d_model, wide)).reshape(
+            sizes.d_model, sizes.n_heads, sizes.d_head
+        )
         q_norm, q_norm_bias, spans = self._head_norm(layer, 0, sizes.n_heads)
         k_norm, k_norm_bias, _ = self._head_norm(layer, 1, sizes.n_kv_heads)
         return AttentionWeights(
@@ -188,35 +235,50 @@ class Weights:
             soft_cap=getattr(self.config, "attn_logit_softcapping", None),
         )
 
-    @property
-    def experts(self) -> Sequence[int | None]:
-        """The values of `expert` that `mlp` accepts: the experts' indices, or only None for a single MLP."""
-        return [None] if self._names.experts is None else range(self.config.num_local_experts)
+    def experts(self, layer: int) -> Sequence[int | str | None]:
+        """Return the values of `expert` that `mlp` accepts: None for a single MLP, else the indices of the experts.
 
-    def mlp(self, layer: int, expert: int | None = None) -> MlpWeights:
+        `shared` is the expert that all tokens use, in a family that has one.
+        """
+        if self._names.experts is None or layer in self.anatomy.dense_layers:
+            return [None]
+        return [*range(expert_count(self.config)), *([SHARED] if self._names.shared_expert else [])]
+
+    def mlp(self, layer: int, expert: int | str | None = None) -> MlpWeights:
         """Return one layer's MLP, or the requested expert of it.
 
         Raises:
-            ValueError: `expert` is given for a model without experts, or missing for a model with experts.
+            ModelError: a projection is missing or has another shape.
+            ValueError: `expert` is given for a layer without experts, or missing for a layer with experts.
         """
-        names = self._names
-        if (expert is None) != (names.experts is None):
-            rule = "no experts; leave expert out" if names.experts is None else "experts; choose one"
-            raise ValueError(f"got {expert=}, but this model's MLP has {rule}")
-        inside = "" if names.experts is None else names.experts.format(expert)
-        up, gate, gate_bias = self._projection(layer, inside + names.up), None, None
+        if expert not in self.experts(layer):
+            rule = "no experts; leave expert out" if expert is not None else "experts; choose one"
+            raise ValueError(f"got {expert=}, but the MLP of layer {layer} has {rule}")
+        names, width = self._names, self.dimensions.d_model
+        gate_name = None if names.gate is None else self._inside(names.gate, expert)
+        up_name, down_name = self._inside(names.up, expert), self._inside(names.down, expert)
+        up, gate, gate_bias = self._projection(layer, up_name, (None, width)), None, None
+        up_bias = self._bias(layer, up_name)
         if names.gate_up_fused:
             gate, up = up.chunk(2)
-        elif names.gate is not None:
-            gate, gate_bias = self._projection(layer, inside + names.gate), self._bias(layer, inside + names.gate)
+            gate_bias, up_bias = (None, None) if up_bias is None else up_bias.chunk(2)
+        elif gate_name is not None:
+            gate, gate_bias = self._projection(layer, gate_name, (len(up), width)), self._bias(layer, gate_name)
         return MlpWeights(
             gate=None if gate is None else gate.T.contiguous(),
             up=up.T.contiguous(),
-            down=self._projection(layer, inside + names.down).T.contiguous(),
+            down=self._projection(layer, down_name, (width, len(up))).T.contiguous(),
             gate_bias=gate_bias,
-            up_bias=self._bias(layer, inside + names.up),
-            down_bias=self._bias(layer, inside + names.down),
+            up_bias=up_bias,
+            down_bias=self._bias(layer, down_name),
         )
+
+    def _inside(self, name: str, expert: int | str | None) -> str:
+        """Return the name of a projection of an expert, or of a single MLP."""
+        if expert is None:
+            return name
+        prefix = self._names.shared_expert if expert == SHARED else self._names.experts
+        return f"{prefix}".format(expert) + name.rpartition(".")[2]
 
     def _split_heads(self, stored: list[Tensor]) -> tuple[Tensor, ...]:
         """Return Q, K and V from stored weights as (head, d_head, d_model), or from biases as (head, d_head)."""
@@ -242,12 +304,17 @@ class Weights:
         if not scales:
             return None, None, False
         scale, shape = torch.cat(scales), (heads, self.dimensions.d_head)
+        if scale.numel() not in (shape[1], math.prod(shape)):
+            raise self._misfit(f"{self._prefix}{name}.weight", scale, f"({shape[1]},) or {shape}")
         spans = scale.ndim == 1 and scale.numel() == math.prod(shape) and len(each) == 1 and heads > 1
         return _per_head(scale, shape), _per_head(torch.cat(biases), shape) if biases else None, spans
 
-    def _norm(self, name: str) -> Norm:
+    def _norm(self, name: str, size: int | None = None) -> Norm:
         scale, bias = self._scale_and_bias(name)
-        size = self.dimensions.d_model
+        size = size or self.dimensions.d_model
+        for stored in (scale, bias):
+            if stored is not None and stored.shape != (size,):
+                raise self._misfit(f"{self._prefix}{name}", stored, f"({size},)")
         return Norm(
             self.anatomy.norm_kind,
             norm_epsilon(self.config),
@@ -264,13 +331,24 @@ class Weights:
         offset = self.anatomy.norm_offset
         return scale.double() + offset if scale is not None and offset else scale, bias
 
-    def _projection(self, layer: int, name: str) -> Tensor:
-        """Return a projection as (out, in)."""
-        stored = self._files.read(f"{self._prefix}{self._names.block.format(layer)}{name}.weight").to(self.dtype)
-        return stored.T if self._names.transposed else stored
+    def _projection(self, layer: int, name: str, shape: tuple[int | None, int]) -> Tensor:
+        """Return a projection as (out, in); raise ModelError if its shape is not that of the configuration."""
+        full = f"{self._prefix}{self._names.block.format(layer)}{self._stored_name(name)}.weight"
+        stored = self._files.read(full).to(self.dtype)
+        stored = stored.T if self._names.transposed else stored
+        out, into = shape
+        if stored.ndim != 2 or stored.shape[1] != into or out not in (None, len(stored)):
+            raise self._misfit(full, stored, f"({'any' if out is None else out}, {into})")
+        return stored
+
+    def _misfit(self, name: str, stored: Tensor, expected: str) -> ModelError:
+        return ModelError(
+            f"the weights in {self.folder} do not fit the configuration: {name} has the shape {tuple(stored.shape)}, "
+            f"expected {expected}; use the config.json that belongs to these weights"
+        )
 
     def _bias(self, layer: int, name: str) -> Tensor | None:
-        return self._stored(f"{self._names.block.format(layer)}{name}.bias")
+        return self._stored(f"{self._names.block.format(layer)}{self._stored_name(name)}.bias")
 
     def _stored(self, name: str) -> Tensor | None:
         """Return a tensor by its name without the prefix, or None if the files do not contain it."""
@@ -297,11 +375,18 @@ def score_scale(config: Any, dimensions: Dimensions, layer: int) -> float:
     return float(scale / (layer + 1) if getattr(config, "scale_attn_by_inverse_layer_idx", False) else scale)
 
 
+def expert_count(config: Any) -> int:
+    """Return the number of experts of a layer, without shared ones; families name it differently."""
+    names = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
+    return int(next(getattr(config, name) for name in names if getattr(config, name, None) is not None))
+
+
 def norm_epsilon(config: Any) -> float:
-    """Return the number that a family's norms add under the root; OLMo and OPT state it only in their code."""
+    """Return the number that a family's norms add under the root; OLMo, OPT and DistilBERT have it in their code."""
     names = ("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_epsilon", "norm_eps")
     stated = (getattr(config, name, None) for name in names)
-    return float(next((epsilon for epsilon in stated if epsilon is not None), 1e-5))
+    in_code = 1e-12 if config.model_type == "distilbert" else 1e-5
+    return float(next((epsilon for epsilon in stated if epsilon is not None), in_code))
 
 
 def embedding_scale(config: Any) -> float:

@@ -48,9 +48,9 @@ def norm_layers(run: Run, weights: "Weights") -> list[NormLayer]:
     norms = []
     for layer in range(weights.dimensions.n_layers):
         for which in _IN_ORDER:
-            if which in anatomy.norms:
-                vectors = _vectors(run, anatomy, which, layer)
-                norms.append(NormLayer(which, layer, weights.norm(layer, which), *vectors))
+            norm = weights.norm(layer, which) if which in anatomy.norms else None
+            if norm is not None:
+                norms.append(NormLayer(which, layer, norm, *_vectors(run, anatomy, which, layer)))
     final = weights.final_norm()
     if final is not None:
         captured = Site.RESID_FINAL in run.record.spec.capture.all_sites

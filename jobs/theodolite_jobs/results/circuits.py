@@ -75,6 +75,9 @@ def notes_on(weights: Weights, fold_norm: bool) -> list[str]:
     else:
         folded = "folded into the weights" if fold_norm else "not folded into the weights"
         notes = [f"the norm before attention is {folded}"]
+        if anatomy.unnormed_layers:
+            layers = ", ".join(map(str, anatomy.unnormed_layers))
+            notes.append(f"attention in layer {layers} reads the stream directly, without a norm")
     if fold_norm:
         notes.append(
             "copying scores use embeddings after the norm before attention, and an unembedding with the linear part of "

@@ -13,6 +13,7 @@ from theodolite.spec_parts import HeadsSpec
 from theodolite.store.manifest import drop_groups, drop_outdated, finished_groups
 from theodolite.store.result_reader import read_group
 from theodolite.store.result_writer import check_claim, claim_layers, write_layer
+from theodolite_jobs.models.anatomy import check_circuits
 from theodolite_jobs.models.weights import Weights
 from theodolite_jobs.passes.collect import Arrays
 from theodolite_jobs.results.circuits import notes_on
@@ -73,9 +74,11 @@ def compute(context: Context) -> Result:
 
     Raises:
         ModelError: a projection is missing, or a weight is not finite.
+        UnsupportedModelError: the family's heads have no circuits.
         StoreError: another process computes the group with other options.
     """
     run, heads, weights = context.run, context.spec.heads, context.weights
+    check_circuits(weights.anatomy, weights.config.model_type)
     # Without vectors, only singular values are requested, so copying scores are left out.
     vocabulary = vocabulary_products(weights, heads.fold_norm, available_device()) if heads.vectors else None
     with context.tasks():

@@ -106,7 +106,7 @@ def _squares(weights: Weights, layer: int) -> Iterator[tuple[str, NDArray[np.flo
         yield name, _square(matrix), matrix.shape[1]
     sums: dict[str, NDArray[np.float64]] = {}
     columns: dict[str, int] = {}
-    for expert in weights.experts:
+    for expert in weights.experts(layer):
         mlp = weights.mlp(layer, expert)
         for name, part in (("gate", mlp.gate), ("up", mlp.up), ("down", mlp.down.T)):
             if part is not None:

@@ -62,7 +62,7 @@ def compute(context: Context) -> Result:
     rows = input_embeddings(weights)
     width = weights.dimensions.d_model
     noun_rows = np.array([rows(slice(token, token + 1))[0].double().numpy() for token in ids]).reshape(-1, width)
-    norm = input_norm(weights, 0)  # the norms of all layers have the same kind and ε
+    norm = input_norm(weights, weights.dimensions.n_layers - 1)  # the norms of all layers have the same kind and ε
     decoding = Decoding(
         count=words.tokens,
         n_tokens=len(texts),

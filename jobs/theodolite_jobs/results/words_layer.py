@@ -48,7 +48,7 @@ class Decoding:
         noun_embeddings: inputs of the first block for the nouns, (noun, d_model).
         fold_norm: whether the norm before attention is folded into the circuits.
         tied: whether the unembedding is the embedding.
-        standardisation: of the inputs of the first block by the norm before attention; None if there is no such norm.
+        standardisation: of the inputs of the first block by the norm before attention; None if no layer has this norm.
     """
 
     count: int
@@ -177,7 +177,7 @@ def key_parts(
     plain, scaled, shift = on_device(input_embeddings(weights), device), keys, np.zeros(keys.shape[1])
     if norm is not None:
         scaled, shift = norm.scale[:, None] * keys, norm.bias @ keys
-    if decoding.standardisation is not None:
+        assert decoding.standardisation is not None
         plain = standardised_rows(plain, decoding.standardisation, device)
     to_keys, keys_bias = (torch.from_numpy(values.astype(np.float32)).to(device) for values in (scaled, shift))
     return plain, to_keys, keys_bias

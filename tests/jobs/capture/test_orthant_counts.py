@@ -22,6 +22,7 @@ from theodolite_jobs.capture.plan import plan_set
 from theodolite_jobs.cluster import replica
 from theodolite_jobs.models.batching import can_share_prefix, length_class_of
 from theodolite_jobs.models.facts import mlp_width
+from theodolite_jobs.models.families import known_anatomy
 from theodolite_jobs.models.load import LoadedModel, load_model, wrap
 from theodolite_jobs.models.weights import Weights
 
@@ -29,7 +30,7 @@ SITES = (Site.RESID_PRE, Site.RESID_FINAL)
 LAYERS = [0, 2, 4]
 POSITIONS = (-3, -1)
 LENGTHS = [12, 19, 14, 12, 17]
-COUNTED = [family for family in tiny.CONFIGS if family != "mixtral"]
+COUNTED = [family for family, config in tiny.CONFIGS.items() if known_anatomy(config).mlp_units]
 BATCHED = {"shard_prompts": 5, "batch_tokens": 60}  # padded, behind a shared prefix where the family can share one
 ALONE = {"shard_prompts": 1, "batch_tokens": 1}
 

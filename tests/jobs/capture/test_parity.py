@@ -39,10 +39,14 @@ def test_every_family_passes_in_float32(family):
     assert certificate.identity_error < 1e-6
     assert {"resid_pre", "resid_post", "attn_out", "mlp_out", "resid_final"} <= set(certificate.max_error_by_site)
     # Prompts of the probes' two lengths never share a batch in this family, so each has a companion of its length.
-    assert certificate.prompts == (4 if family in ("llama-dynamic", "phi3-longrope") else 2)
+    assert certificate.prompts == (4 if family in ("llama-dynamic", "phi3-longrope", "phimoe-longrope") else 2)
 
 
-@pytest.mark.parametrize("family", tiny.CONFIGS)
+# In bfloat16, rounding routes some tokens of these to other experts, and the certificate refuses the tiny models.
+ROUTED_APART = {"dots1", "flex_olmo", "hunyuan_v1_moe", "minimax_m2", "phimoe-longrope"}
+
+
+@pytest.mark.parametrize("family", sorted(set(tiny.CONFIGS) - ROUTED_APART))
 def test_half_precision_also_checks_the_first_blocks_in_float32(family):
     module = tiny.tiny_model(family).bfloat16()
     if family == "gemma3_text":  # its random weights round past the bound in some processors' sdpa; eager is the remedy

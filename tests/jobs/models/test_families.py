@@ -137,6 +137,25 @@ bert = encoder(
 )
 mpnet = encoder(lambda x, call: call("attention.attn", x), norm="attention.LayerNorm")
 
+
+def post_norm(attention: str, norm1: str, mlp: str, norm2: str) -> HandRun:
+    """As in BERT, with attention and MLP as one module each."""
+
+    def run(x: Stream, call: Call) -> dict[Site, Stream]:
+        attn = call(attention, x)
+        mid = call(norm1, x + attn)
+        added = call(mlp, mid)
+        return {
+            Site.ATTN_OUT: attn,
+            Site.RESID_MID_SUM: x + attn,
+            Site.RESID_MID: mid,
+            Site.MLP_OUT: added,
+            Site.RESID_POST: call(norm2, mid + added),
+        }
+
+    return run
+
+
 HAND_RUNS: dict[str, HandRun] = {
     "bert": bert,
     "bloom": residual_passed_in,
@@ -200,6 +219,27 @@ HAND_RUNS: dict[str, HandRun] = {
     "glm4": norms_on_both_sides_of_glm,
     "gpt_bigcode": sequential("ln_1", "attn", "ln_2", "mlp"),
     "gpt_bigcode-heads": sequential("ln_1", "attn", "ln_2", "mlp"),
+    "deepseek_v2": llama,
+    "deepseek_v3": llama,
+    "dots1": llama,
+    "ernie4_5_moe": llama,
+    "glm4_moe": llama,
+    "hunyuan_v1_moe": llama,
+    "minimax_m2": llama,
+    "olmoe": llama,
+    "olmoe-clipped": llama,
+    "phimoe": llama,
+    "phimoe-longrope": llama,
+    "qwen2_moe": llama,
+    "qwen3_moe": llama,
+    "flex_olmo": norms_after_the_branch,
+    "camembert": bert,
+    "distilbert": post_norm("attention", "sa_layer_norm", "ffn", "output_layer_norm"),
+    "electra": bert,
+    "electra-projected": bert,
+    "eurobert": llama,
+    "modernbert": sequential("attn_norm", "attn", "mlp_norm", "mlp"),
+    "nomic_bert": post_norm("self_attn", "post_attention_layernorm", "mlp", "post_mlp_layernorm"),
     "vaultgemma": sequential("input_layernorm", "self_attn", "pre_feedforward_layernorm", "mlp"),
 }
 """A new family is one line here, and one in `tiny.CONFIGS`."""
@@ -249,7 +289,8 @@ def eager_float64(family: str) -> LoadedModel:
 
 PARALLEL = {"cohere", "cohere2", "falcon-groups", "falcon-multi-query", "gpt_neox", "gptj", "phi", "phi-qk-norm"}
 PARALLEL |= {"stablelm-parallel"}
-NORMS_AFTER_THE_SUM = {"bert", "mpnet", "opt-post-norm", "roberta", "xlm-roberta"}
+NORMS_AFTER_THE_SUM = {"camembert", "distilbert", "electra", "electra-projected", "nomic_bert"}
+NORMS_AFTER_THE_SUM |= {"bert", "mpnet", "opt-post-norm", "roberta", "xlm-roberta"}
 
 
 def sites_of(family: str) -> set[Site]:

@@ -73,8 +73,16 @@ UNKNOWN: dict[str, tuple[Any, dict[Site, Tap]]] = {
         transformers.JambaConfig(**tiny.GROUPED, attn_layer_period=2, attn_layer_offset=1, use_mamba_kernels=False),
         {Site.RESID_MID: Tap("pre_ff_layernorm", "input")},
     ),
-    "qwen3_moe": (
-        transformers.Qwen3MoeConfig(**tiny.GROUPED, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=16),
+    "exaone_moe": (  # some blocks have a dense MLP
+        transformers.ExaoneMoeConfig(
+            **tiny.GROUPED,
+            num_experts=4,
+            num_experts_per_tok=2,
+            moe_intermediate_size=16,
+            first_k_dense_replace=1,
+            sliding_window=6,
+            layer_types=tiny.SLIDING,
+        ),
         LLAMA_LIKE,
     ),
     "xglm": (
@@ -143,7 +151,11 @@ REFUSED: dict[str, tuple[Any, str]] = {
         transformers.MambaConfig(vocab_size=64, hidden_size=48, num_hidden_layers=5, state_size=8),
         "its configuration lacks a size",
     ),
-    "modernbert": (transformers.ModernBertConfig(**tiny.PLAIN), "a token's stream depends on the tokens after it"),
+    "albert": (
+        transformers.AlbertConfig(**tiny.PLAIN),
+        "all its layers run the same block, and a survey needs a block of its own for each layer",
+    ),
+    "deberta-v2": (transformers.DebertaV2Config(**tiny.PLAIN), "a token's stream depends on the tokens after it"),
     "t5": (
         transformers.T5Config(vocab_size=64, d_model=48, d_kv=12, d_ff=80, num_layers=5, num_heads=4),
         "two residual streams (encoder and decoder)",

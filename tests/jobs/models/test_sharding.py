@@ -2,7 +2,7 @@
 
 import pytest
 from support import tiny
-from transformers import ModernBertConfig
+from transformers import CodeGenConfig
 
 from theodolite.errors import UnsupportedModelError
 from theodolite.settings import Settings
@@ -43,7 +43,7 @@ def test_norms_with_a_scale_per_head_are_refused():
 
 def test_a_family_that_must_be_probed_is_refused():
     with pytest.raises(UnsupportedModelError, match="not in the table"):
-        check_shardable(ModernBertConfig(), 2)
+        check_shardable(CodeGenConfig(), 2)
 
 
 def test_quantised_weights_are_refused():

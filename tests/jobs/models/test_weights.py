@@ -8,6 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from support import tiny
+from support.errors import only_line
 from support.float64 import in_float64
 from support.reference_blocks import (
     activation_of,
@@ -15,23 +16,23 @@ from support.reference_blocks import (
     epsilon_of,
     inputs_of,
     normalised,
-    recorded,
     reference_attention,
     reference_heads,
     reference_mlp,
 )
-from transformers import AutoModel, AutoModelForCausalLM, CodeGenConfig
+from transformers import AutoModel, AutoModelForCausalLM, CodeGenConfig, DeepseekV32Config, Qwen3NextConfig
 
 from theodolite.errors import ModelError, UnsupportedModelError
 from theodolite.sites import Site
 from theodolite_jobs.models.load import wrap
 from theodolite_jobs.models.reference import read_sites, relative_errors
-from theodolite_jobs.models.weights import Weights, embedding_scale, norm_epsilon
+from theodolite_jobs.models.weights import SHARED, Weights, embedding_scale, norm_epsilon
 
 TOKENS = (5, 60, 17, 33, 9)  # fewer tokens than the tiny models' windows
 POSITIONS = [-5, -4, -3, -2, -1]
 BOUND = 1e-9
-BOUND_OF_GPTJ = 1e-6  # its table of sines is float32
+# GPT-J has a table of sines in float32, and Phi-MoE computes its frequencies in each run, here in float64.
+BOUND_OF_ANGLES = {"gptj": 1e-6, "phimoe": 1e-6}
 
 
 @pytest.fixture(scope="module", params=list(tiny.CONFIGS))
@@ -40,14 +41,14 @@ def saved(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp(request.param)
     config = tiny.CONFIGS[request.param]
     tiny.model_with_head(request.param).save_pretrained(folder)
-    base = AutoModel.from_pretrained(folder, dtype=torch.float64)
+    base = AutoModel.from_pretrained(folder, dtype=torch.float64).double()  # some load their router in float32
     if config._experts_implementation != "eager":
         base.set_experts_implementation("eager")
     return folder, wrap(in_float64(base))
 
 
 def bound_of(model):
-    return BOUND_OF_GPTJ if model.config.model_type == "gptj" else BOUND
+    return BOUND_OF_ANGLES.get(model.config.model_type, BOUND)
 
 
 @pytest.fixture
@@ -76,21 +77,49 @@ def test_outputs_of_heads_by_hand_equal_the_captured_site(saved_heads):
         assert relative_errors(ours.numpy(), theirs[:, layer]).max() < bound_of(model), layer
 
 
+ROUTERS = {"phimoe": "mlp.router"}
+
+
+def routes_of(model):
+    """Return the shares and the indices of each token's experts in each layer that has experts."""
+    found, handles = {}, []
+    for layer, block in enumerate(model.blocks):
+        router = dict(block.named_modules()).get(ROUTERS.get(model.config.model_type, "mlp.gate"))
+        if router is not None:
+            keep = lambda _, __, output, layer=layer: found.update({layer: output[1:]})  # noqa: E731
+            handles.append(router.register_forward_hook(keep))
+    read_sites(model, TOKENS, [-1])
+    for handle in handles:
+        handle.remove()
+    return found
+
+
+def routed(model, weights, layer, x, route):
+    """Return what a block with experts adds: each token's chosen experts by their shares, and the shared expert."""
+    activation, (shares, chosen) = activation_of(model, layer), route
+    experts = weights.experts(layer)
+    every = torch.stack([reference_mlp(x, weights.mlp(layer, one), activation) for one in experts if one != SHARED], 1)
+    out = (every.gather(1, chosen[..., None].expand(-1, -1, x.shape[-1])) * shares[..., None]).sum(1)
+    if SHARED in experts:
+        shared = reference_mlp(x, weights.mlp(layer, SHARED), activation)
+        gate = getattr(model.blocks[layer].mlp, "shared_expert_gate", None)  # Qwen2-MoE
+        out = out + (shared if gate is None else gate(x).sigmoid() * shared)
+    return out
+
+
 def test_the_mlp_by_hand_equals_the_modules(saved):
     folder, model = saved
     weights = Weights(folder, model.config, torch.float64)
-    theirs = read_sites(model, TOKENS, POSITIONS)[Site.MLP_OUT]
-    routes = recorded(model, "mlp.gate", TOKENS) if model.config.model_type == "mixtral" else None
+    theirs, routes = read_sites(model, TOKENS, POSITIONS)[Site.MLP_OUT], routes_of(model)
     for layer, x in enumerate(inputs_of(model, "mlp", TOKENS)):
-        activation = activation_of(model, layer)
-        if routes is None:
-            out = reference_mlp(x, weights.mlp(layer), activation)
+        if layer in routes:
+            out = routed(model, weights, layer, x, routes[layer])
         else:
-            _, shares, chosen = routes[layer]
-            every = torch.stack([reference_mlp(x, weights.mlp(layer, expert), activation) for expert in range(3)], 1)
-            out = (every.gather(1, chosen[..., None].expand(-1, -1, x.shape[-1])) * shares[..., None]).sum(1)
+            out = reference_mlp(x, weights.mlp(layer), activation_of(model, layer))
         ours = after_branch(out, layer, "mlp_output", weights, model)
         assert relative_errors(ours.numpy(), theirs[:, layer]).max() < bound_of(model), layer
+    dense = [layer for layer in range(5) if weights.experts(layer) == [None]]
+    assert dense == [layer for layer in range(5) if layer not in routes]
 
 
 def test_norms_and_embeddings_equal_the_modules(saved):
@@ -119,6 +148,8 @@ def positions_of(model):
         return module.wpe.weight[:count]
     if model.config.model_type == "opt":
         return module.decoder.embed_positions.weight[2 : 2 + count]
+    if model.config.model_type == "nomic_bert":
+        return module.embeddings.token_type_embeddings.weight[0]
     if not model.anatomy.positions.startswith("learned"):
         return 0
     kinds = getattr(module.embeddings, "token_type_embeddings", None)  # MPNet has none
@@ -130,12 +161,15 @@ def test_scaled_and_normalised_embeddings_equal_the_input_of_the_first_block(sav
     folder, model = saved
     weights = Weights(folder, model.config, torch.float64)
     table = weights.embedding()[list(TOKENS)] * embedding_scale(model.config)
-    if table.shape[1] != model.dimensions.d_model:
+    if model.config.model_type == "opt" and table.shape[1] != model.dimensions.d_model:
         table = model.module.decoder.project_in(table)  # OPT-350m
     x, norm = table + positions_of(model), weights.embedding_norm()
     if norm is not None:
         x = normalised(x, norm.kind, norm.scale, norm.bias, norm.epsilon)
-    assert (norm is not None) == (model.config.model_type in ("bert", "bloom", "mpnet", "roberta", "xlm-roberta"))
+    if x.shape[1] != model.dimensions.d_model:
+        x = model.module.embeddings_project(x)  # small ELECTRA models
+    normed = {"bert", "bloom", "camembert", "distilbert", "electra", "modernbert", "mpnet", "nomic_bert", "roberta"}
+    assert (norm is not None) == (model.config.model_type in normed | {"xlm-roberta"})
     entering = read_sites(model, TOKENS, POSITIONS)[Site.RESID_PRE][:, 0]
     assert relative_errors(x.numpy(), entering).max() < 1e-6
 
@@ -145,12 +179,12 @@ def test_norms_add_the_modules_epsilon(saved):
     folder, model = saved
     weights = Weights(folder, model.config, torch.float64)
     epsilon = norm_epsilon(weights.config)
-    stream = torch.randn(4, model.dimensions.d_model, dtype=torch.float64) * epsilon**0.5
     pairs = [(weights.norm(2, name), model.blocks[2].get_submodule(path)) for name, path in model.anatomy.norms.items()]
     others = {model.anatomy.final_norm: weights.final_norm(), model.anatomy.embedding_norm: weights.embedding_norm()}
     pairs += [(norm, model.module.get_submodule(path)) for path, norm in others.items() if path]
     for norm, module in pairs:
         assert norm.epsilon == epsilon
+        stream = torch.randn(4, len(norm.scale), dtype=torch.float64) * epsilon**0.5
         ours = normalised(stream, norm.kind, norm.scale, norm.bias, norm.epsilon)
         assert relative_errors(ours.numpy(), module(stream).numpy()).max() < 1e-6
 
@@ -160,11 +194,12 @@ def test_files_of_the_base_model_give_the_same_weights(saved, tmp_path):
     model.module.save_pretrained(tmp_path)
     with_head, without = Weights(folder, model.config), Weights(tmp_path, model.config)
     for layer in (0, 4):
-        ours, theirs = with_head.attention(layer), without.attention(layer)
-        for field in fields(ours):
+        ours, theirs = [each.attention(layer) for each in (with_head, without)] if model.anatomy.files.qkv else [(), ()]
+        for field in fields(ours) if ours else ():
             assert_same(getattr(ours, field.name), getattr(theirs, field.name))
-        expert = 1 if model.anatomy.files.experts else None
-        assert_same(with_head.mlp(layer, expert).down, without.mlp(layer, expert).down)
+        assert with_head.experts(layer) == without.experts(layer)
+        for expert in with_head.experts(layer):
+            assert_same(with_head.mlp(layer, expert).down, without.mlp(layer, expert).down)
 
 
 def assert_same(ours, theirs):
@@ -252,3 +287,16 @@ def test_an_expert_is_required_only_for_a_model_with_experts(tmp_path):
 def test_a_family_that_is_not_in_the_table_is_refused(tmp_path):
     with pytest.raises(UnsupportedModelError, match="codegen"):
         Weights(tmp_path, CodeGenConfig())
+
+
+@pytest.mark.parametrize(
+    ("config", "reason"),
+    [
+        (Qwen3NextConfig(), "its layers of the kind linear_attention have no circuits of heads"),
+        (DeepseekV32Config(), "multi-head latent attention has no matrices of queries, keys and values for each head"),
+    ],
+)
+def test_a_family_without_a_record_is_refused_with_what_its_heads_need(tmp_path, config, reason):
+    with pytest.raises(UnsupportedModelError) as caught:
+        Weights(tmp_path, config)
+    assert reason in only_line(caught)

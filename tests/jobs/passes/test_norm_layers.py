@@ -5,7 +5,7 @@ import pytest
 import torch
 from support import tiny
 from support.stored import record_of
-from transformers import AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM
+from transformers import AutoModel
 
 from theodolite.sites import Site
 from theodolite.store.runs import ModelFacts, Run
@@ -29,6 +29,7 @@ FAMILIES = [
     "granite",  # branches are scaled after their modules
     "llama",
     "mixtral",
+    "modernbert",  # no norm before the first attention
     "olmo",  # no scale and no bias
     "olmo2",  # norms of branches alone
     "opt",
@@ -40,9 +41,7 @@ class Model:
     """A tiny model of a family, its weights, and what its norms read and put out for one prompt."""
 
     def __init__(self, family, folder):
-        masked = tiny.CONFIGS[family].model_type == "bert"
-        auto_class = AutoModelForMaskedLM if masked else AutoModelForCausalLM
-        tiny.tiny_model(family, auto_class=auto_class).save_pretrained(folder)
+        tiny.model_with_head(family).save_pretrained(folder)
         base = AutoModel.from_pretrained(folder, dtype=torch.float64)
         if base.config._experts_implementation != "eager":
             base.set_experts_implementation("eager")
@@ -61,7 +60,8 @@ class Model:
     def _modules(self):
         for layer, block in enumerate(self.loaded.blocks):
             for which, path in self.anatomy.norms.items():
-                yield (which, layer), block.get_submodule(path)
+                if not isinstance(block.get_submodule(path), torch.nn.Identity):
+                    yield (which, layer), block.get_submodule(path)
         if self.anatomy.final_norm is not None:
             yield ("final", -1), self.loaded.module.get_submodule(self.anatomy.final_norm)
 

@@ -7,7 +7,6 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from support import tiny
-from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
 
 from theodolite.errors import ModelError
 from theodolite.spec_parts import HeadsSpec
@@ -20,15 +19,13 @@ CPU = torch.device("cpu")
 LAYER = 2
 OFFSETS = [0, 3]
 # Grouped and rotary with biases; LayerNorm with biases; post-norm; a norm on attention's output; a multiplier on it.
-FAMILIES = ["llama", "gpt2", "bert", "gemma2", "granite", "cohere"]
+FAMILIES = ["llama", "gpt2", "bert", "gemma2", "granite", "cohere", "modernbert"]
 NO_STREAM = Stream(np.empty((0, 48)), np.empty((0, 48)))
 
 
 def saved(family, folder):
     """Save a family's tiny model with its head, and return its weights on disk."""
-    masked = tiny.CONFIGS[family].model_type == "bert"
-    model = tiny.tiny_model(family, auto_class=AutoModelForMaskedLM if masked else AutoModelForCausalLM)
-    model.save_pretrained(folder)
+    tiny.model_with_head(family).save_pretrained(folder)
     return Weights(folder, tiny.CONFIGS[family])
 
 

@@ -8,7 +8,7 @@ import torch
 from support import tiny
 from support.analysing import survey_weights
 from support.stored import record_of
-from transformers import AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM
+from transformers import AutoModel, AutoModelForCausalLM
 
 from theodolite.store.result_reader import read_group
 from theodolite.store.runs import ModelFacts, create_run
@@ -30,10 +30,7 @@ def silent(*_):
 def saved(request, tmp_path_factory):
     """A family's weights as files, and its modules."""
     folder = tmp_path_factory.mktemp(request.param)
-    masked = tiny.CONFIGS[request.param].model_type == "bert"
-    tiny.tiny_model(request.param, auto_class=AutoModelForMaskedLM if masked else AutoModelForCausalLM).save_pretrained(
-        folder
-    )
+    tiny.model_with_head(request.param).save_pretrained(folder)
     model = wrap(AutoModel.from_pretrained(folder, dtype=torch.float64))
     return request.param, Weights(folder, model.config), model
 

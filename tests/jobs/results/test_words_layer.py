@@ -8,20 +8,21 @@ import pytest
 import torch
 from scipy.stats import spearmanr
 from support import tiny
-from transformers import AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM
+from transformers import AutoModel
 
 from theodolite.sites import Site
 from theodolite_jobs.models.load import wrap
 from theodolite_jobs.models.reference import read_sites
 from theodolite_jobs.models.rotary import rotation
 from theodolite_jobs.models.weights import Weights
-from theodolite_jobs.results.circuits import input_norm
+from theodolite_jobs.results.circuits import input_norm, read_circuits
 from theodolite_jobs.results.words_layer import (
     LAYER_SUM,
     READ_VECTORS,
     Decoding,
     decoding_norm,
     input_embeddings,
+    key_parts,
     layer_words,
 )
 from theodolite_jobs.statistics import words
@@ -44,6 +45,7 @@ FAMILIES = [
     "granite",  # embeddings, scores and branches are scaled; untied
     "llama",  # several heads to a key, biases; untied
     "llama-yarn",  # scaled even at offset 0; biases
+    "modernbert",  # a norm on embeddings, and none before the first attention
     "olmo2",  # attention reads the stream itself
 ]
 
@@ -103,8 +105,7 @@ def folders(tmp_path_factory):
         patch.setattr(tiny.CONFIGS["llama-yarn"], "attention_bias", True)
         for family in FAMILIES:
             found[family] = tmp_path_factory.mktemp(family)
-            head = AutoModelForMaskedLM if family == "bert" else AutoModelForCausalLM
-            tiny.tiny_model(family, auto_class=head).save_pretrained(found[family])
+            tiny.model_with_head(family).save_pretrained(found[family])
     return found
 
 
@@ -154,7 +155,7 @@ def vectors():
 
 def decoding_of(reference, nouns=NOUNS, count=COUNT, known=KNOWN):
     """Return the options of decoding into so many of the known tokens."""
-    norm = input_norm(reference.weights, 0)  # layer 0's serves all, as in a survey
+    norm = input_norm(reference.weights, 4)  # the last layer's serves all, as in a survey
     return Decoding(
         count,
         known,
@@ -172,6 +173,22 @@ def frames(reference, vectors):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(words, "BLOCK_TOKENS", 10)
         return layer_words(reference.weights, LAYER, decoding, vectors, CPU)
+
+
+def test_a_layer_without_the_norm_of_the_others_reads_the_embeddings_themselves(tmp_path):
+    tiny.model_with_head("modernbert").save_pretrained(tmp_path)
+    base = AutoModel.from_pretrained(tmp_path, dtype=torch.float64)
+    weights, norms = Weights(tmp_path, base.config), base.layers
+    rows = input_embeddings(weights)
+    standardisation = words.standardisation(rows, KNOWN, input_norm(weights, 4))
+    decoding = Decoding(COUNT, KNOWN, NOUNS, np.zeros((5, WIDTH)), False, True, standardisation)
+    for layer, reads_directly in ((0, True), (1, False)):
+        plain, to_keys, bias = key_parts(weights, read_circuits(weights, layer), decoding, CPU)
+        embeddings = base.embeddings(torch.arange(KNOWN))
+        assert isinstance(norms[layer].attn_norm, torch.nn.Identity) == reads_directly
+        qkv = norms[layer].attn.Wqkv(norms[layer].attn_norm(embeddings)) - norms[layer].attn.Wqkv.bias
+        ours = plain(slice(0, KNOWN)) @ to_keys + bias
+        np.testing.assert_allclose(ours.numpy(), numpy_of(qkv.chunk(3, dim=-1)[1]), **CLOSE)
 
 
 def check_lists(frame, keys, scores_of, end="top"):
@@ -245,7 +262,9 @@ def after_values(reference):
 
 def test_values_of_nouns_are_decoded_through_the_last_norm(reference, frames):
     frame = frames["noun_values"]
+    bias = reference.weights.unembedding_bias()
     scores = after_values(reference) @ numpy_of(reference.weights.unembedding()).T
+    scores = scores if bias is None else scores + numpy_of(bias)
     places = {noun: index for index, noun in enumerate(NOUNS)}
     assert sorted(frame["head"].unique()) == [LAYER_SUM, *range(HEADS)]
     count = check_lists(frame, ["head", "noun_id"], lambda head, noun: scores[head, places[noun]])
