@@ -9,6 +9,7 @@ from pydantic import ValidationError
 from theodolite.errors import RunDamagedError, StoreError, StoreVersionError
 from theodolite.groups import ANALYSES, GROUPS
 from theodolite.query.first_tokens import n_first_tokens
+from theodolite.query.parity import parity_notes
 from theodolite.spec import SurveySpec
 from theodolite.store.cache import Cache
 from theodolite.store.commits import committed_indices, read_commits
@@ -127,6 +128,7 @@ def describe(run: Run) -> dict[str, Any]:
         },
         "notes": list(_notes(run, n_quarantined)),
         "parity": run.record.parity,
+        "parity_notes": list(parity_notes(run.record.parity)),
         "versions": run.record.versions,
         "spec": run.record.spec.model_dump(mode="json", exclude_none=True),
         # A newer version may have written a group that this one does not know.
