@@ -103,6 +103,7 @@ def _certified_workers(
             # A node that joins later can have other cores than those that are there now.
             threads=None if grows and resources.gpus else resources.threads,
             gpus=resources.gpus,
+            spot_checks=settings.spot_checks,
             marker=marker,
         )
         metrics.wanted(resources.replicas)

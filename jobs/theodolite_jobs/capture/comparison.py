@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import torch
@@ -17,7 +16,15 @@ from theodolite_jobs.capture.rounding import Rounding
 from theodolite_jobs.models.load import LoadedModel
 from theodolite_jobs.models.precision import computed_in
 from theodolite_jobs.models.reference import Reading, identity_errors, read_sites, relative_errors
-from theodolite_jobs.models.routing import Chosen, first_rerouted, recorded_routing, routing_kind, routing_of_batch
+from theodolite_jobs.models.routing import (
+    Chosen,
+    Kind,
+    first_rerouted,
+    recorded_routing,
+    routing_kind,
+    routing_of_batch,
+    routing_of_prompt,
+)
 
 
 @dataclass(frozen=True)
@@ -87,9 +94,10 @@ def measure(
             errors[site].append(relative_errors(probe.vectors[site], vectors))
             cosines.append(min_cosine(probe.vectors[site], vectors))
         if exact is not None and probe.positions:
-            with computed_in(model, exact):
+            with computed_in(model, exact), recorded_routing(model) as exact_calls:
                 reading = read_sites(model, probe.ids, probe.positions)
-            distances.add(probe, plain, _vectors(reading, comparison), {layer: one[0] for layer, one in calls.items()})
+            chosen = routing_of_prompt(calls), routing_of_prompt(exact_calls)
+            distances.add(probe, plain, _vectors(reading, comparison), *chosen)
     joined = {site: np.concatenate(parts) for site, parts in errors.items()}
     rounding = distances.rounding(routing_kind(model)) if exact is not None else None
     return Measured(joined, identities, float(np.min(cosines)), rounding)
@@ -160,16 +168,17 @@ class _Distances:
         plain: Mapping[Site, NDArray[np.float64]],
         exact: Mapping[Site, NDArray[np.float64]],
         chosen: Chosen,
+        exact_chosen: Chosen,
     ) -> None:
         for site, vectors in exact.items():
             shape = len(probe.positions), -1  # the vectors of a position are those of its layers
             self._captured[site].append(relative_errors(probe.vectors[site], vectors).reshape(shape).max(axis=0))
             self._plain[site].append(relative_errors(plain[site], vectors).reshape(shape).max(axis=0))
-        first, flips, routed = first_rerouted(probe.chosen, chosen)
-        self._rerouted.append(first)
+        _, flips, routed = first_rerouted(probe.chosen, chosen)
+        self._rerouted.append(min(first_rerouted(one, exact_chosen)[0] for one in (probe.chosen, chosen)))
         self._flips, self._routed = self._flips + flips, self._routed + routed
 
-    def rounding(self, kind: Literal["no experts", "compared", "unknown"]) -> Rounding:
+    def rounding(self, kind: Kind) -> Rounding:
         if kind == "compared" and not self._routed:
             kind = "unknown"
         return Rounding(

@@ -30,8 +30,9 @@ from theodolite.sites import Site
 from theodolite_jobs.capture.comparison import Comparison, Measured, change_by_padding, measure
 from theodolite_jobs.capture.plan import SetPlan
 from theodolite_jobs.capture.probes import Probes, few_probes, many_probes
-from theodolite_jobs.capture.rounding import ROUNDING, excess
+from theodolite_jobs.capture.rounding import ROUNDING, Limits, excess
 from theodolite_jobs.models.load import LoadedModel, wrap
+from theodolite_jobs.models.routing import routing_kind
 
 FLOAT32_BOUND = 5e-5
 FLOAT32_EXPECTED = 1e-5
@@ -85,6 +86,18 @@ def certify(
     probes: Probes,
     float32_bound: float = FLOAT32_BOUND,
 ) -> Certificate:
+    """Return the certificate alone; see `certify_with_limits`."""
+    return certify_with_limits(model, sites, layers, plans, probes, float32_bound)[0]
+
+
+def certify_with_limits(
+    model: LoadedModel,
+    sites: Sequence[Site],
+    layers: Sequence[int],
+    plans: Mapping[str, SetPlan],
+    probes: Probes,
+    float32_bound: float = FLOAT32_BOUND,
+) -> tuple[Certificate, Limits]:
     """Return a certificate from a few prompts of each set, captured in padded batches behind the set's shared prefix.
 
     `float32_bound` is the largest error that passes in float32.
@@ -136,7 +149,9 @@ def certify(
             f"({certificate.dtype}, attention {certificate.attention}, {certificate.device}); "
             f"{_arbitrate(model, few, float32_bound)}; the run does not start"
         )
-    return certificate
+    limits = whole.rounding.limits() if whole.rounding else ({}, routing_kind(model))
+    unit = ROUNDING.get(model.dtype, FLOAT32_EXPECTED)
+    return certificate, Limits(float32_bound, unit, *limits)
 
 
 def _failure(model: LoadedModel, whole: Measured, first: Measured | None, float32_bound: float) -> str | None:

@@ -8,13 +8,13 @@ So both are compared with a float32 run, and the plain run shows which distances
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from theodolite.sites import Site
+from theodolite_jobs.models.routing import Kind
 
 ROUNDING = {torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11}
 """The largest relative error of rounding one number: the floor of each comparison."""
@@ -41,8 +41,9 @@ class Rounding:
     layers: Sequence[int]
     captured: Distances
     plain: Distances
-    rerouted_from: NDArray[np.float64]  # (probe,): the first layer with another routing than the plain run, or infinity
-    routing: Literal["no experts", "compared", "unknown"]
+    # (probe,): the first layer that routes a token to other experts than in float32, in one of the two, or infinity
+    rerouted_from: NDArray[np.float64]
+    routing: Kind
     flips: int  # tokens that are routed to other experts than in the plain run, summed over layers
     routed: int  # compared routings, over tokens and layers
 
@@ -53,11 +54,17 @@ class Rounding:
 
     def comparable(self, site: Site) -> NDArray[np.bool_]:
         """Return the vectors before which no token is routed to other experts, (probe, layer)."""
-        first = self.rerouted_from[:, None]
-        if site is Site.RESID_FINAL:
-            return np.isinf(first)
-        layers = np.asarray(self.layers)[None]
-        return layers < first if site in _AFTER_EXPERTS else layers <= first
+        return np.stack([precedes_experts(site, self.layers, first) for first in self.rerouted_from])
+
+    def usual(self, site: Site) -> NDArray[np.float64]:
+        """Return the largest plain distance over the vectors that no routing has changed, (layer,)."""
+        comparable = self.comparable(site)
+        largest = np.where(comparable, self.plain[site], -np.inf).max(axis=0)
+        return np.where(comparable.any(axis=0), largest, np.inf)
+
+    def limits(self) -> tuple[Distances, Kind]:
+        """Return the largest plain distance of each site, (layer,), and whether the routing can be compared."""
+        return {site: self.usual(site) for site in self.plain}, self.routing
 
     def summary(self) -> dict[str, dict[str, list[float]]]:
         """Return the median and the 95 % quantile of the distances of each site, over probes and layers."""
@@ -68,9 +75,26 @@ class Rounding:
         }
 
 
+@dataclass(frozen=True)
+class Limits:
+    """The errors that a passed parity check implies for other prompts of the run."""
+
+    bound: float  # the largest error in float32
+    unit: float  # the distance from a wider dtype that rounding explains in any case
+    usual: Distances  # in half precision: the largest distance of plain probes from float32, (layer,) for each site
+    routing: Kind
+
+
+def precedes_experts(site: Site, layers: Sequence[int], first: float) -> NDArray[np.bool_]:
+    """Return the layers at which a site precedes the experts of layer `first`, (layer,); one for `resid_final`."""
+    if site is Site.RESID_FINAL:
+        return np.asarray([math.isinf(first)])
+    return np.asarray(layers) < first if site in _AFTER_EXPERTS else np.asarray(layers) <= first
+
+
 def allowed_distance(rounding: Rounding, site: Site, unit: float) -> NDArray[np.float64]:
     """Return the largest distance from float32 that rounding explains, (layer,)."""
-    return OUTLIER * rounding.plain[site].max(axis=0) + unit
+    return OUTLIER * rounding.usual(site) + unit
 
 
 def excess(rounding: Rounding, unit: float) -> str | None:
@@ -81,8 +105,8 @@ def excess(rounding: Rounding, unit: float) -> str | None:
     - The captured vectors may not be farther in more probes than chance explains. If both runs are draws of the same
       rounding errors, each is farther by a factor of `FARTHER` equally often, so the counts are those of a fair coin.
       For 20 probes to 0, its probability is below `CHANCE`.
-    - No captured vector may be farther than `OUTLIER` times the largest plain distance over the probes. Vectors after
-      a token that is routed to other experts are exempt.
+    - No captured vector may be farther than `OUTLIER` times the largest plain distance over the probes. Vectors after a
+      token that one of the two runs routes to other experts than float32 does are left out.
     """
     worst: tuple[float, str] | None = None
     for site, captured in rounding.captured.items():
@@ -111,4 +135,4 @@ def excess(rounding: Rounding, unit: float) -> str | None:
 def _coin(heads: int, tails: int) -> float:
     """Return the probability that a fair coin shows at least so many heads."""
     n = heads + tails
-    return sum(math.comb(n, k) for k in range(heads, n + 1)) / 2**n
+    return float(sum(math.comb(n, k) for k in range(heads, n + 1)) / 2**n)

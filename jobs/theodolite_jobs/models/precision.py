@@ -20,16 +20,18 @@ def computed_in(model: LoadedModel, dtype: torch.dtype) -> Iterator[None]:
     outside = _Widened((module for module in model.module.modules() if module not in in_blocks), dtype)
     current: list[tuple[int, _Widened]] = []
 
-    def use(index: int, block: Any) -> None:
-        if current and current[0][0] == index:
-            return
+    def restore() -> None:
         if current:
             current.pop()[1].restore()
-        current.append((index, _Widened(block.modules(), dtype)))
+
+    def use(index: int, block: Any) -> None:
+        if not current or current[0][0] != index:
+            restore()
+            current.append((index, _Widened(block.modules(), dtype)))
 
     with ExitStack() as hooks:  # undoes everything at its end
         hooks.callback(outside.restore)
-        hooks.callback(lambda: current and current.pop()[1].restore())
+        hooks.callback(restore)
         for index, block in enumerate(model.blocks):
             for module in block.modules():  # the identities between sites call modules inside of a block
                 hook = module.register_forward_pre_hook(lambda *_, index=index, block=block: use(index, block))

@@ -68,6 +68,11 @@ def recorded_routing(model: LoadedModel) -> Iterator[Calls]:
         yield chosen
 
 
+def routing_of_prompt(calls: Calls) -> Chosen:
+    """Return the routing of a prompt that ran alone."""
+    return {layer: parts[0] for layer, parts in calls.items()}
+
+
 def routing_of_batch(calls: Calls, lengths: Sequence[int], prefix: Chosen) -> list[Chosen]:
     """Return the routing of each prompt of a padded batch, from the calls during its capture.
 

@@ -1,4 +1,4 @@
-"""The parity certificate of a run as sentences, which the report, the page and `theodolite show` share."""
+"""The parity certificate and the spot checks as sentences; the report, the page and `theodolite show` share them."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -22,3 +22,17 @@ def parity_notes(parity: Mapping[str, Any]) -> Iterator[str]:
         )
     elif parity.get("routing") == "unknown":
         yield "It is not known whether the two route tokens to different experts or select different tokens."
+
+
+def spot_check_notes(captured: Mapping[str, Mapping[str, float]]) -> Iterator[str]:
+    """Yield a sentence about the spot checks of all sets, if there are any."""
+    n_checks = sum(int(facts["spot_checks"]) for facts in captured.values())
+    if not n_checks:
+        return
+    n_rerouted = sum(int(facts["spot_checks_rerouted"]) for facts in captured.values())
+    largest = max(facts["spot_check_error"] for facts in captured.values())
+    rerouted = f"; in {n_rerouted:,} of them, rounding routed a token to other experts" if n_rerouted else ""
+    yield (
+        f"While the survey ran, {n_checks:,} more prompts were compared: their largest relative error is {largest:.1e}"
+        f"{rerouted}."
+    )
