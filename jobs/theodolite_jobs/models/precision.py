@@ -1,5 +1,6 @@
 """Compute a model in a higher precision with the same weights, in the memory of one more block."""
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -16,7 +17,7 @@ def computed_in(model: LoadedModel, dtype: torch.dtype) -> Iterator[None]:
     Only one block at a time has its weights in `dtype`. A copy of a large model would not fit into the memory of its
     GPU.
     """
-    in_blocks = {module for block in model.blocks for module in block.modules()}
+    in_blocks = Counter(module for block in model.blocks for module in block.modules())
     outside = _Widened((module for module in model.module.modules() if module not in in_blocks), dtype)
     current: list[tuple[int, _Widened]] = []
 
@@ -33,7 +34,8 @@ def computed_in(model: LoadedModel, dtype: torch.dtype) -> Iterator[None]:
         hooks.callback(outside.restore)
         hooks.callback(restore)
         for index, block in enumerate(model.blocks):
-            for module in block.modules():  # the identities between sites call modules inside of a block
+            # The identities between sites call modules inside of a block. Some families share modules between blocks.
+            for module in (block, *(one for one in block.modules() if in_blocks[one] == 1)):
                 hook = module.register_forward_pre_hook(lambda *_, index=index, block=block: use(index, block))
                 hooks.enter_context(hook)
         yield
