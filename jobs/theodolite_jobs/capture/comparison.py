@@ -69,6 +69,7 @@ class _Captured:
     chosen: Chosen
 
 
+@np.errstate(invalid="ignore", over="ignore")  # float16 overflows; the errors are then NaN or infinite
 def measure(
     model: LoadedModel,
     comparison: Comparison,

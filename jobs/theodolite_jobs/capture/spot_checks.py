@@ -105,6 +105,7 @@ class CheckedEngine(Engine):
             return None
         return _Plain(ids, positions, self._vectors(reading), routing_of_prompt(calls))
 
+    @np.errstate(invalid="ignore", over="ignore")
     def _compare(
         self,
         plan: SetPlan,
