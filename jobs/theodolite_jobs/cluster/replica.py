@@ -71,9 +71,9 @@ class Assignment:
     shard_prompts: int  # prompts in one shard
     threads: int | None  # CPU threads of a process; None chooses them on the node
     gpus: int  # GPUs of one replica
-    spot_checks: float = 0.0  # share of the prompts to compare with a plain run
     version: str = __version__  # the driver's version of Theodolite, which the replica's version must match
     marker: StoreMarker | None = None  # in the driver's store; None skips the check that both stores are the same
+    spot_checks: float = 0.0  # share of the prompts to compare with a plain run
 
 
 class Replica:

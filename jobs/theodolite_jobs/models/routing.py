@@ -11,13 +11,20 @@ import torch
 from theodolite_jobs.models.load import LoadedModel
 
 Calls = Mapping[int, list[torch.Tensor]]
-"""By layer: for each call of its experts, the experts of each token, (token, choice), in a fixed order."""
+"""By layer: for each call of its experts, the expert and its weight for each token and choice, (token, choice, 2).
+
+The choices of a token are in a fixed order. The weights are 0 if they cannot be read.
+"""
 
 Chosen = dict[int, torch.Tensor]
-"""By layer: the experts of each token of one prompt, (token, choice)."""
+"""By layer: the experts of each token of one prompt, (token, choice, 2)."""
 
 Kind = Literal["no experts", "compared", "unknown"]
 """Whether captured and plain runs can route a token to different experts, and whether this can be seen."""
+
+# The change of a weight that is no rounding, as a share of the largest weight of the token. Phi-MoE leaves out experts
+# below a threshold when it computes the weights, so a weight can jump while the chosen experts stay the same.
+_JUMP = 0.1
 
 _COUNTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 
@@ -44,11 +51,16 @@ def recorded_routing(model: LoadedModel) -> Iterator[Calls]:
     def keep_indices(layer: int, inputs: Any) -> None:
         indices = [one for one in inputs if torch.is_tensor(one) and one.dtype in (torch.int32, torch.int64)]
         if len(indices) == 1 and indices[0].ndim > 1:
-            chosen[layer].append(indices[0].flatten(0, -2).sort(dim=-1).values.cpu())
+            experts, order = indices[0].flatten(0, -2).sort(dim=-1)
+            same = [one for one in inputs if torch.is_tensor(one) and one.shape == indices[0].shape]
+            weights = [one.flatten(0, -2).gather(-1, order) for one in same if one.is_floating_point()]
+            pair = experts.double(), weights[0].double() if weights else torch.zeros_like(experts).double()
+            chosen[layer].append(torch.stack(pair, dim=-1).cpu())
 
     def keep_scores(layer: int, output: Any) -> None:
         scores = output[0] if isinstance(output, tuple) else output
-        chosen[layer].append((scores.flatten(0, -2) != 0).cpu())
+        scores = scores.flatten(0, -2).double()
+        chosen[layer].append(torch.stack(((scores != 0).double(), scores), dim=-1).cpu())
 
     with ExitStack() as hooks:  # removes them at its end
         for layer, block in enumerate(model.blocks):
@@ -87,7 +99,7 @@ def routing_of_batch(calls: Calls, lengths: Sequence[int], prefix: Chosen) -> li
             continue
         if len(parts) == 2:
             prefix[layer] = parts[0]
-        rows = parts[-1].view(len(lengths), width, -1)
+        rows = parts[-1].unflatten(0, (len(lengths), width))
         for own, row, length in zip(prompts, rows, lengths, strict=True):
             own[layer] = torch.cat([prefix[layer], row[:length]]) if layer in prefix else row[:length]
     return prompts
@@ -101,7 +113,14 @@ def first_rerouted(captured: Chosen, plain: Chosen) -> tuple[float, int, int]:
     flips, routed = {}, 0
     for layer in captured.keys() & plain.keys():
         count = len(captured[layer])
-        flips[layer] = int((captured[layer] != plain[layer][-count:]).any(dim=-1).sum())
+        flips[layer] = int(_differ(captured[layer], plain[layer][-count:]).sum())
         routed += count
     first = min((float(layer) for layer, count in flips.items() if count), default=math.inf)
     return first, sum(flips.values()), routed
+
+
+def _differ(ours: torch.Tensor, theirs: torch.Tensor) -> torch.Tensor:
+    """Return which tokens have other experts, or the same ones with weights that differ by more than rounding."""
+    others = (ours[..., 0] != theirs[..., 0]).any(dim=-1)
+    changes = (ours[..., 1] - theirs[..., 1]).abs().amax(dim=-1)
+    return others | (changes > _JUMP * theirs[..., 1].abs().amax(dim=-1))
