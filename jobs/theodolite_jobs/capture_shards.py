@@ -8,6 +8,7 @@ from typing import Any
 
 from theodolite.errors import RunDamagedError, StoreError
 from theodolite.metrics import CaptureMetrics
+from theodolite.query.parity import parity_notes
 from theodolite.settings import Settings
 from theodolite.store.objects import absolute, free_bytes
 from theodolite.store.runs import Run, run_url
@@ -102,6 +103,7 @@ def _certified_workers(
             # A node that joins later can have other cores than those that are there now.
             threads=None if grows and resources.gpus else resources.threads,
             gpus=resources.gpus,
+            spot_checks=settings.spot_checks,
             marker=marker,
         )
         metrics.wanted(resources.replicas)
@@ -115,13 +117,20 @@ def _certified_workers(
                 workers, resources, settings.nodes_wait_seconds, console.say, settings.replicas_wait_seconds
             )
             console.say(
-                f"parity: largest error {parity['max_error']:.1e} (allowed {parity['bound']:.0e}), "
+                f"parity: largest error {parity['max_error']:.1e}{_allowed(parity)}, "
                 f"{parity['dtype']}, {parity['attention']} attention, {parity['device']}"
             )
+            for note in parity_notes(parity):
+                console.say(f"parity: {note}")
             yield workers, parity
         finally:
             for worker in workers:
                 worker.kill()
+
+
+def _allowed(parity: Mapping[str, Any]) -> str:
+    """Return the bound of a certificate for the message; nothing in half precision, which has another rule."""
+    return "" if parity["bound"] is None else f" (allowed {parity['bound']:.0e})"
 
 
 def _check_space(prepared: Prepared, work: Work, settings: Settings, console: Console) -> None:

@@ -70,6 +70,14 @@ _PER_SHARD = {
         "Prompts excluded because of their activations, such as values that are not finite.",
         ["model"],
     ),
+    "spot_checks": _counter(
+        "theodolite_spot_checks_total", "Prompts compared with plain Hugging Face while the survey ran.", ["model"]
+    ),
+    "spot_checks_rerouted": _counter(
+        "theodolite_spot_checks_rerouted_total",
+        "Spot checks in which rounding routed a token to other experts.",
+        ["model"],
+    ),
     "oom_backoffs": _counter("theodolite_oom_backoffs_total", "Batches split because memory ran out.", ["model"]),
     "stored_bytes": _counter(
         "theodolite_store_bytes_written_total", "Bytes of the encoded arrays of committed shards.", ["model"]
@@ -107,6 +115,9 @@ _PER_SHARD_SECONDS = {
         buckets=_SECONDS_OF_WRITES,
     ),
 }
+_SPOT_CHECK_ERROR = _gauge(
+    "theodolite_spot_check_error", "Largest relative error of the spot checks of the survey.", ["model"]
+)
 _REPLICAS = _gauge("theodolite_replicas", "Ready replicas of the model.", ["model"])
 _WANTED = _gauge("theodolite_replicas_wanted", "Replicas that the survey requests.", ["model"])
 _PROGRESS = _gauge("theodolite_run_progress_ratio", "Share of the survey's prompts that are committed.", ["model"])
@@ -128,6 +139,7 @@ class CaptureMetrics:
 
     def __init__(self, model: str, reasons: tuple[str, ...]) -> None:
         self._model = model
+        self._spot_check_error = 0.0
         for metric in (*_PER_SHARD.values(), _SHARDS):
             metric.labels(model)
         for reason in reasons:
@@ -138,6 +150,8 @@ class CaptureMetrics:
         _SHARDS.labels(self._model).inc()
         for name, metric in _PER_SHARD.items():
             metric.labels(self._model).inc(numbers[name])
+        self._spot_check_error = max(self._spot_check_error, numbers["spot_check_error"])
+        _SPOT_CHECK_ERROR.labels(self._model).set(self._spot_check_error)
         for name, histogram in _PER_SHARD_SECONDS.items():
             histogram.labels(self._model).observe(numbers[name])
 

@@ -43,6 +43,13 @@ class Settings(BaseSettings):
         gt=0,
         description="Time in which all replicas may start before a survey begins with those that have started.",
     )
+    spot_checks: float = Field(
+        0.001,
+        ge=0,
+        le=1,
+        description="Share of the prompts that a survey compares with plain Hugging Face while it runs; 0 is none. "
+        "Replicas of several processes, which share a model, make no spot checks.",
+    )
     metrics_port: int | None = Field(
         None,
         ge=0,

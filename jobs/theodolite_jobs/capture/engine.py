@@ -65,6 +65,11 @@ class Engine:
         layers, sizes = () if site is Site.RESID_FINAL else (len(self.layers),), self.model.dimensions
         return (*layers, *((sizes.n_heads, sizes.d_head) if site is Site.HEAD_OUT else (sizes.d_model,)))
 
+    def width(self, site: Site) -> int:
+        """Return the number of features of a vector of a site; a vector of `head_out` has those of all heads."""
+        sizes = self.model.dimensions
+        return sizes.n_heads * sizes.d_head if site is Site.HEAD_OUT else sizes.d_model
+
     def capture(
         self, plan: SetPlan, shard: ShardPlan, tokens: Sequence[TokenIds], units: int = 0, halvings: int = 0
     ) -> CapturedShard:

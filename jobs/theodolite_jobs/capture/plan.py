@@ -17,8 +17,11 @@ Batch = tuple[int, ...]
 # The fixed cost of a batch, in tokens: measured on a CPU. On a GPU it hardly matters.
 _BATCH_OVERHEAD = 48
 
-# The largest probe, in tokens: the attention scores of 40 heads then take 1.3 GB in half precision.
-_LONGEST_PROBE = 4096
+LONGEST_PROBE = 4096
+"""The largest probe, in tokens: the attention scores of 40 heads then take 1.3 GB in half precision."""
+
+HALF_PROBES = 32
+"""The number of probes of all sets together, if the model is in half precision."""
 
 # The smallest prefix, in tokens, that saves more than its bookkeeping costs.
 _MIN_SHARED_PREFIX = 8
@@ -141,15 +144,19 @@ def count_tokens(plan: SetPlan, shard: ShardPlan, tokens: Sequence[TokenIds], ba
     )
 
 
-def probe_prompts(tokens: Sequence[TokenIds]) -> list[TokenIds]:
-    """Return a set's shortest and longest prompt, for the parity certificate.
+def probe_prompts(tokens: Sequence[TokenIds], count: int = 2) -> list[TokenIds]:
+    """Return a set's shortest and longest prompt, for the parity check, and others of lengths between, up to `count`.
 
-    Prompts of more than `_LONGEST_PROBE` tokens do not count as the longest: plain attention stores a score for each
+    Prompts of more than `LONGEST_PROBE` tokens are only taken as the shortest: plain attention stores a score for each
     pair of tokens.
     """
     shortest = min(tokens, key=len)
-    longest = max((ids for ids in tokens if len(ids) <= _LONGEST_PROBE), key=len, default=shortest)
-    return list(dict.fromkeys([shortest, longest]))
+    ordered = sorted({ids for ids in tokens if len(ids) <= LONGEST_PROBE}, key=lambda ids: (len(ids), ids))
+    longest = max((ids for ids in tokens if len(ids) <= LONGEST_PROBE), key=len, default=shortest)
+    between = [ids for ids in ordered if ids not in (shortest, longest)]
+    others = min(count - 2, len(between))
+    spread = [between[len(between) * index // others] for index in range(others)]
+    return list(dict.fromkeys([shortest, longest, *spread]))
 
 
 def shared_prefix(tokens: Sequence[TokenIds], positions: tuple[int, ...]) -> int:

@@ -30,14 +30,13 @@ class ReducedShard:
     counts: ShardCounts
 
     def __add__(self, other: "ReducedShard") -> "ReducedShard":
-        both = self.counts.counts_by_name(), other.counts.counts_by_name()
         ours, theirs = self.positive_counts, other.positive_counts
         return ReducedShard(
             self.first.merged(other.first),
             None if ours is None or theirs is None else ours + theirs,
             self.batches + other.batches,
             self.quarantined | other.quarantined,
-            ShardCounts(**{name: both[0][name] + both[1][name] for name in both[0]}),  # type: ignore[arg-type]
+            self.counts.merged(other.counts),
         )
 
 

@@ -73,6 +73,7 @@ class Assignment:
     gpus: int  # GPUs of one replica
     version: str = __version__  # the driver's version of Theodolite, which the replica's version must match
     marker: StoreMarker | None = None  # in the driver's store; None skips the check that both stores are the same
+    spot_checks: float = 0.0  # share of the prompts to compare with a plain run
 
 
 class Replica:
@@ -258,13 +259,18 @@ class Replica:
 
     def _ready(self) -> Any:
         if self._engine is None:
-            from theodolite_jobs.capture.parity import certify
+            from theodolite_jobs.capture.parity import certify_with_limits
+            from theodolite_jobs.capture.spot_checks import CheckedEngine
 
             if self.rank is not None:
                 join(self.rank)
             engine = _load_engine(self.assignment, self.rank)
-            certificate = asdict(certify(engine.model, engine.sites, engine.layers, self.plans, self.probes))
-            self._certificate = {**certificate, **_gpu_name(engine.model.device)}
+            certificate, limits = certify_with_limits(
+                engine.model, engine.sites, engine.layers, self.plans, self.probes
+            )
+            self._certificate = {**asdict(certificate), **_gpu_name(engine.model.device)}
+            if self.rank is None and self.assignment.spot_checks:
+                engine = CheckedEngine(engine, self.assignment.spot_checks, limits)
             self._engine = engine
         return self._engine
 

@@ -1,5 +1,6 @@
 """Replicas on Ray: start them, check their parity, and send shards to them."""
 
+import math
 import re
 import threading
 import time
@@ -22,7 +23,7 @@ from theodolite.errors import (
     first_line,
 )
 from theodolite.spec import TokenIds
-from theodolite_jobs.capture.plan import SetPlan, ShardPlan, probe_prompts
+from theodolite_jobs.capture.plan import HALF_PROBES, SetPlan, ShardPlan, probe_prompts
 from theodolite_jobs.cluster.ranks import ranks_of_group
 from theodolite_jobs.cluster.replica import REPLICA_ENVIRONMENT, Arithmetic, Assignment, Replica, arithmetic
 from theodolite_jobs.cluster.scheduling import DIED, IN_FLIGHT, OUT_OF_MEMORY, Capture, ReplicaDiedError, restart_pause
@@ -169,7 +170,8 @@ def start_workers(
     assignment: Assignment, resources: Resources, plans: Mapping[str, SetPlan], tokens: Mapping[str, Sequence[TokenIds]]
 ) -> list[RayWorker]:
     """Submit all replicas to Ray and return their workers, which may still wait for resources."""
-    probes = {name: probe_prompts(tokens[name]) for name in plans}
+    n_probes = math.ceil(HALF_PROBES / max(1, len(plans)))  # the replica knows whether it needs as many
+    probes = {name: probe_prompts(tokens[name], n_probes) for name in plans}
     without_shards = {name: replace(plan, shards=()) for name, plan in plans.items()}
     return [RayWorker(assignment, resources, without_shards, probes) for _ in range(resources.replicas)]
 

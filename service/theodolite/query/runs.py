@@ -9,6 +9,7 @@ from pydantic import ValidationError
 from theodolite.errors import RunDamagedError, StoreError, StoreVersionError
 from theodolite.groups import ANALYSES, GROUPS
 from theodolite.query.first_tokens import n_first_tokens
+from theodolite.query.parity import parity_notes, spot_check_notes
 from theodolite.spec import SurveySpec
 from theodolite.store.cache import Cache
 from theodolite.store.commits import committed_indices, read_commits
@@ -118,7 +119,7 @@ def describe(run: Run) -> dict[str, Any]:
     labels = read_labels(run)
     short = summary(run, labels)
     captured = {name: _captured(run, name, is_complete=short["state"] == "complete") for name in run.record.sets}
-    n_quarantined = {name: quarantined for name, (_, quarantined) in captured.items()}
+    n_quarantined = {name: int(facts["quarantined"]) for name, facts in captured.items()}
     return {
         **short,
         "remarks": labels.remarks,
@@ -126,12 +127,10 @@ def describe(run: Run) -> dict[str, Any]:
         "digest": run.record.digest,
         "model": run.record.model.model_dump(),
         "capture": run.record.spec.capture.model_dump(mode="json"),
-        "sets": {
-            name: {**facts.model_dump(), "shards_committed": captured[name][0], "quarantined": n_quarantined[name]}
-            for name, facts in run.record.sets.items()
-        },
+        "sets": {name: {**facts.model_dump(), **captured[name]} for name, facts in run.record.sets.items()},
         "notes": list(_notes(run, n_quarantined)),
         "parity": run.record.parity,
+        "parity_notes": [*parity_notes(run.record.parity), *spot_check_notes(captured)],
         "versions": run.record.versions,
         "spec": run.record.spec.model_dump(mode="json", exclude_none=True),
         # A newer version may have written a group that this one does not know.
@@ -143,12 +142,18 @@ def describe(run: Run) -> dict[str, Any]:
     }
 
 
-def _captured(run: Run, name: str, *, is_complete: bool) -> tuple[int, int]:
-    """Return a set's number of committed shards and of quarantined prompts."""
+def _captured(run: Run, name: str, *, is_complete: bool) -> dict[str, float]:
+    """Return a set's numbers of committed shards, quarantined prompts and spot checks, and their largest error."""
 
-    def read() -> tuple[int, int]:
+    def read() -> dict[str, float]:
         commits = read_commits(run, name).values()
-        return len(commits), sum(len(commit.quarantined) for commit in commits)
+        return {
+            "shards_committed": len(commits),
+            "quarantined": sum(len(commit.quarantined) for commit in commits),
+            "spot_checks": sum(commit.spot_checks for commit in commits),
+            "spot_checks_rerouted": sum(commit.spot_checks_rerouted for commit in commits),
+            "spot_check_error": max((commit.spot_check_error for commit in commits), default=0.0),
+        }
 
     # A large run has thousands of commit records, and those of a complete run never change.
     return run.cached(("captured", name, run.record.created), read, lambda _: 500) if is_complete else read()

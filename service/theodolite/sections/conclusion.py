@@ -97,11 +97,13 @@ def _rests_on(run: Run) -> Iterator[str]:
     }
     yield f"Prompts: {listed(counts)}."
     if parity := described["parity"]:
+        allowed = "" if parity["bound"] is None else f" (allowed: {parity['bound']:.0e})"
+        notes = "".join(f"{note} " for note in described["parity_notes"])
         yield (
             f"On {parity['prompts']} probe prompts, captured activations differ from those of plain Hugging Face "
-            f"transformers with the same weights by at most {parity['max_error']:.1e} of their norm (allowed: "
-            f"{parity['bound']:.0e}), in {parity['dtype']} on {parity['device']}. Statistics are computed in float64, "
-            "except copying scores, rankings of tokens and angles to all tokens (float32)."
+            f"transformers with the same weights by at most {parity['max_error']:.1e} of their norm{allowed}, in "
+            f"{parity['dtype']} on {parity['device']}. {notes}Statistics are computed in float64, except copying "
+            "scores, rankings of tokens and angles to all tokens (float32)."
         )
     if "permutations" in finished_groups(run):
         yield (

@@ -66,8 +66,11 @@ def all_record_keys(run: RunRecord) -> set[str]:
 def encode_record(commit: Commit) -> bytes:
     """Return the content of a commit record."""
     fields = {**asdict(commit), "quarantined": {str(sample): why for sample, why in commit.quarantined.items()}}
+    # So that a record of an older version keeps its bytes.
     if not commit.arithmetic:
-        del fields["arithmetic"]  # so that a record of an older version keeps its bytes
+        del fields["arithmetic"]
+    if not commit.spot_checks:
+        del fields["spot_checks"], fields["spot_checks_rerouted"], fields["spot_check_error"]
     return seal(fields)
 
 

@@ -79,10 +79,14 @@ class Parity(TypedDict, total=False):
     ranks: int
     sites_known_by: str
     post_norm: bool
-    bound: float
+    bound: float | None
     max_error: float
     identity_error: float
     float32_blocks_max_error: float | None
+    float32_distances: dict[str, dict[str, list[float]]] | None
+    routing: str
+    routing_flips: int
+    routed: int
     warning: str | None
 
 

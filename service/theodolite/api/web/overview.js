@@ -17,7 +17,7 @@ export function openOverview(node, signal, run) {
       run.analyses.length > 0 && conclusion(run, signal),
       run.analyses.length > 0 && firstFigure(run, signal),
       cards(modelFacts(run)),
-      Object.keys(run.parity).length > 0 && parityCheck(run.parity),
+      Object.keys(run.parity).length > 0 && parityCheck(run.parity, run.parity_notes),
       Object.keys(run.sets).length > 0 && prompts(run),
       Object.keys(run.spec.contrasts ?? {}).length > 0 && contrasts(run),
       Object.keys(run.results).length > 0 && results(run),
@@ -135,7 +135,7 @@ function milestoneText(row) {
 }
 
 /** Return the parity certificate as sentences, as in the report. */
-function parityCheck(parity) {
+function parityCheck(parity, notes) {
   const source =
     parity.sites_known_by === "probe"
       ? "a probe of the loaded model, because Theodolite has no record of this model family"
@@ -145,13 +145,15 @@ function parityCheck(parity) {
     element("p", { class: parity.warning ? "warn" : "good" },
       "Largest relative error of a captured vector: ",
       element("strong", short(parity.max_error)),
-      ` (allowed: ${short(parity.bound)}). The reference is Hugging Face transformers on one prompt at a time, without `,
+      parity.bound === null ? "" : ` (allowed: ${short(parity.bound)})`,
+      ". The reference is Hugging Face transformers on one prompt at a time, without ",
       `padding: ${parity.prompts} probe prompts, all sites and layers, in ${parity.dtype} on ${parity.device}. `,
       `The definition of the sites comes from ${source}. `,
       "Largest relative error of the identities between the sites (stream plus attention, stream plus MLP): ",
       `${short(parity.identity_error)}. `,
       parity.float32_blocks_max_error !== null &&
         `Largest relative error of the first blocks in float32: ${short(parity.float32_blocks_max_error)}. `,
+      notes.map((note) => `${note} `).join(""),
       parity.warning && `${parity.warning}.`,
     ),
   );

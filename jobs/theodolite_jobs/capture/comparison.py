@@ -1,0 +1,201 @@
+"""Compare captured probes with plain Hugging Face runs of them; in half precision, both with a float32 run too."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from theodolite.sites import Site
+from theodolite.spec import TokenIds
+from theodolite_jobs.capture.engine import Engine
+from theodolite_jobs.capture.plan import SetPlan
+from theodolite_jobs.capture.probes import Probes, batches_of, plan_of_batch
+from theodolite_jobs.capture.rounding import Rounding
+from theodolite_jobs.models.load import LoadedModel
+from theodolite_jobs.models.precision import computed_in
+from theodolite_jobs.models.reference import Reading, identity_errors, read_sites, relative_errors
+from theodolite_jobs.models.routing import (
+    Chosen,
+    Kind,
+    first_rerouted,
+    recorded_routing,
+    routing_kind,
+    routing_of_batch,
+    routing_of_prompt,
+)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The sites and layers to compare, on the probe prompts of each set, which are captured by the set's plan."""
+
+    sites: tuple[Site, ...]
+    layers: tuple[int, ...]
+    plans: Mapping[str, SetPlan]
+    probes: Probes
+    few: Probes  # the first probes of each set, whose batches have padding
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The errors of each site's vectors and of the identities, and the smallest cosine."""
+
+    errors: dict[Site, NDArray[np.float64]]
+    identities: dict[str, float]
+    min_cosine: float
+    rounding: Rounding | None = None  # the distances from float32, in half precision
+
+    # np.max returns NaN if any value is NaN, which then fails the check; Python's max could drop it.
+    @property
+    def max_error(self) -> float:
+        """The largest error."""
+        return float(np.max([error.max() for error in self.errors.values()]))
+
+    @property
+    def identity_error(self) -> float:
+        """The largest error of the identities."""
+        return float(np.max(list(self.identities.values())))
+
+
+@dataclass(frozen=True)
+class _Captured:
+    """A captured probe: its vectors at each site, (vector, feature), and the experts of its tokens."""
+
+    ids: TokenIds
+    positions: list[int]
+    vectors: dict[Site, NDArray[np.float64]]
+    chosen: Chosen
+
+
+@np.errstate(invalid="ignore", over="ignore")  # float16 overflows; the errors are then NaN or infinite
+def measure(
+    model: LoadedModel,
+    comparison: Comparison,
+    reference_model: LoadedModel | None = None,
+    exact: torch.dtype | None = None,
+) -> Measured:
+    """Compare the captured probes with a plain run of each, by `reference_model` or else by the same model.
+
+    If `exact` is a wider dtype, compare both with a plain run in this dtype too.
+    """
+    reference = reference_model or model
+    errors: dict[Site, list[NDArray[np.float64]]] = {site: [] for site in comparison.sites}
+    distances = _Distances(comparison)
+    identities: dict[str, float] = {}
+    cosines = [1.0]
+    for probe in _captured(model, comparison):
+        with recorded_routing(reference) as calls:
+            reading = read_sites(reference, probe.ids, probe.positions)
+        for identity, error in identity_errors(reference, reading).items():
+            identities[identity] = float(np.maximum(identities.get(identity, 0.0), error))
+        plain = _vectors(reading, comparison)
+        for site, vectors in plain.items():
+            errors[site].append(relative_errors(probe.vectors[site], vectors))
+            cosines.append(min_cosine(probe.vectors[site], vectors))
+        if exact is not None and probe.positions:
+            with computed_in(model, exact), recorded_routing(model) as exact_calls:
+                reading = read_sites(model, probe.ids, probe.positions)
+            chosen = routing_of_prompt(calls), routing_of_prompt(exact_calls)
+            distances.add(probe, plain, _vectors(reading, comparison), *chosen)
+    joined = {site: np.concatenate(parts) for site, parts in errors.items()}
+    rounding = distances.rounding(routing_kind(model)) if exact is not None else None
+    return Measured(joined, identities, float(np.min(cosines)), rounding)
+
+
+def _captured(model: LoadedModel, comparison: Comparison) -> Iterator[_Captured]:
+    """Capture the probes batch by batch, and yield them."""
+    engine = Engine(model, comparison.sites, comparison.layers)
+    for name, plan in comparison.plans.items():
+        prefix: Chosen = {}
+        for batch in batches_of(model, comparison.probes[name], len(comparison.few[name])):
+            prompts = [comparison.probes[name][probe] for probe in batch]
+            batch_plan, shard = plan_of_batch(plan, len(batch))
+            with recorded_routing(model) as calls:
+                captured = engine.capture(batch_plan, shard, prompts)
+            lengths = [len(ids) - plan.shared_prefix for ids in prompts]
+            for row, (ids, chosen) in enumerate(zip(prompts, routing_of_batch(calls, lengths, prefix), strict=True)):
+                positions = [position for position in plan.positions if len(ids) + position >= 0]
+                first = len(plan.positions) - len(positions)
+                vectors = {
+                    site: values[row, first:].reshape(-1, engine.width(site)).astype(np.float64)
+                    for site, values in captured.activations.items()
+                }
+                yield _Captured(ids, positions, vectors, chosen)
+
+
+def change_by_padding(model: LoadedModel, comparison: Comparison) -> float:
+    """Return how much the vectors of plain runs change if the padding of its batch follows a prompt.
+
+    In exact arithmetic, a causal model does not change: tokens do not attend to later tokens.
+    """
+    changes = [0.0]
+    for name, plan in comparison.plans.items():
+        probes = comparison.probes[name]
+        for batch in batches_of(model, probes, len(comparison.few[name])):
+            longest = max(len(probes[probe]) for probe in batch)
+            for ids in (probes[probe] for probe in batch):
+                padding = longest - len(ids)
+                positions = [position for position in plan.positions if len(ids) + position >= 0]
+                alone = read_sites(model, ids, positions)
+                padded = read_sites(model, (*ids, *(0,) * padding), [position - padding for position in positions])
+                changes += [relative_errors(padded[site], vectors).max(initial=0.0) for site, vectors in alone.items()]
+    return float(np.max(changes))
+
+
+def _vectors(reading: Reading, comparison: Comparison) -> dict[Site, NDArray[np.float64]]:
+    """Return the vectors of a plain run at each site and layer of the comparison, (vector, feature)."""
+    chosen = {
+        site: reading[site] if site is Site.RESID_FINAL else reading[site][:, list(comparison.layers)]
+        for site in comparison.sites
+    }
+    return {site: values.reshape(-1, values.shape[-1]) for site, values in chosen.items()}
+
+
+class _Distances:
+    """Collects the distances of the probes from a run in a wider dtype."""
+
+    def __init__(self, comparison: Comparison) -> None:
+        self._layers = comparison.layers
+        self._captured: dict[Site, list[NDArray[np.float64]]] = {site: [] for site in comparison.sites}
+        self._plain: dict[Site, list[NDArray[np.float64]]] = {site: [] for site in comparison.sites}
+        self._rerouted: list[float] = []
+        self._flips, self._routed = 0, 0
+
+    def add(
+        self,
+        probe: _Captured,
+        plain: Mapping[Site, NDArray[np.float64]],
+        exact: Mapping[Site, NDArray[np.float64]],
+        chosen: Chosen,
+        exact_chosen: Chosen,
+    ) -> None:
+        for site, vectors in exact.items():
+            shape = len(probe.positions), -1  # the vectors of a position are those of its layers
+            self._captured[site].append(relative_errors(probe.vectors[site], vectors).reshape(shape).max(axis=0))
+            self._plain[site].append(relative_errors(plain[site], vectors).reshape(shape).max(axis=0))
+        _, flips, routed = first_rerouted(probe.chosen, chosen)
+        self._rerouted.append(min(first_rerouted(one, exact_chosen)[0] for one in (probe.chosen, chosen)))
+        self._flips, self._routed = self._flips + flips, self._routed + routed
+
+    def rounding(self, kind: Kind) -> Rounding:
+        if kind == "compared" and not self._routed:
+            kind = "unknown"
+        return Rounding(
+            layers=self._layers,
+            captured={site: np.stack(rows) for site, rows in self._captured.items()},
+            plain={site: np.stack(rows) for site, rows in self._plain.items()},
+            rerouted_from=np.zeros(len(self._rerouted)) if kind == "unknown" else np.asarray(self._rerouted),
+            routing=kind,
+            flips=self._flips,
+            routed=self._routed,
+        )
+
+
+def min_cosine(ours: NDArray[np.float64], reference: NDArray[np.float64]) -> float:
+    """Return the smallest cosine between corresponding vectors, (vector, feature); 1 if all are zero."""
+    product = (ours * reference).sum(axis=-1)
+    scale = np.linalg.norm(ours, axis=-1) * np.linalg.norm(reference, axis=-1)
+    used = ~(scale == 0)  # a NaN is not dropped, and fails the check
+    return float((product[used] / scale[used]).min(initial=1.0))

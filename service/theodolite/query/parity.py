@@ -1,0 +1,38 @@
+"""The parity certificate and the spot checks as sentences; the report, the page and `theodolite show` share them."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+
+def parity_notes(parity: Mapping[str, Any]) -> Iterator[str]:
+    """Yield sentences about a certificate in half precision: the distances from float32, and the routing to experts."""
+    if distances := parity.get("float32_distances"):
+        # The site at which the captured vectors are farthest, compared with plain Hugging Face.
+        site = max(distances, key=lambda one: distances[one]["captured"][0] - distances[one]["plain"][0])
+        captured, plain = ([f"{value:.1e}" for value in distances[site][run]] for run in ("captured", "plain"))
+        yield (
+            f"At {site}, the distance of captured vectors from a float32 run is {captured[0]} in the median and "
+            f"{captured[1]} at the 95 % quantile; that of plain Hugging Face in {parity['dtype']} is {plain[0]} and "
+            f"{plain[1]}."
+        )
+    if parity.get("routing") == "compared":
+        yield (
+            f"{parity['routing_flips']:,} of {parity['routed']:,} routings of a token to experts differ between the "
+            "two, because of rounding."
+        )
+    elif parity.get("routing") == "unknown":
+        yield "It is not known whether the two route tokens to different experts or select different tokens."
+
+
+def spot_check_notes(captured: Mapping[str, Mapping[str, float]]) -> Iterator[str]:
+    """Yield a sentence about the spot checks of all sets, if there are any."""
+    n_checks = sum(int(facts["spot_checks"]) for facts in captured.values())
+    if not n_checks:
+        return
+    n_rerouted = sum(int(facts["spot_checks_rerouted"]) for facts in captured.values())
+    largest = max(facts["spot_check_error"] for facts in captured.values())
+    rerouted = f"; in {n_rerouted:,} of them, rounding routed a token to other experts" if n_rerouted else ""
+    yield (
+        f"While the survey ran, {n_checks:,} more prompts were compared: their largest relative error is {largest:.1e}"
+        f"{rerouted}."
+    )
