@@ -1,0 +1,235 @@
+"""The one-token route: each variant costs one token through the blocks from its first location on.
+
+An intervention at the last token leaves the keys and values of all other tokens as they are. So the variants of a
+prompt run as columns: queries at the position of the last token, each of which attends to the cached tokens and to
+itself. Columns that start at a late layer skip the blocks before it.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from typing import Any
+
+import torch
+from transformers import DynamicCache
+from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
+
+from theodolite.sites import Site
+from theodolite_jobs.effects.hooks import EVERY, Columns, Receive, Work, hook, working
+from theodolite_jobs.effects.intact import BlockCall, Intact, parameters_of
+from theodolite_jobs.effects.outcome import Collector, Outcome, Reading
+from theodolite_jobs.effects.variants import Change, Location, Variant
+from theodolite_jobs.models.anatomy import Tap
+from theodolite_jobs.models.load import LoadedModel
+
+COLUMNS = 64
+"""The largest number of columns of a prompt in one forward."""
+
+
+def why_full_route(model: LoadedModel) -> str | None:
+    """Return the reason why a model's variants need full forwards, or None if the one-token route computes them."""
+    if not model.anatomy.causal:
+        return "its other tokens attend to the last token, so a change there reaches them"
+    if model.ranks > 1:
+        return "its matrices are sharded over processes"
+    if model.config._attn_implementation not in ("eager", "sdpa"):
+        return f"its attention kernel {model.config._attn_implementation!r} takes no mask for each query"
+    if "attention_mask" not in parameters_of(model.blocks[0]):
+        return "its blocks take no mask, so a column cannot be kept apart from the others"
+    layers = DynamicCache(config=model.config.get_text_config()).layers
+    other = {type(layer).__name__ for layer in layers} - {DynamicLayer.__name__, DynamicSlidingWindowLayer.__name__}
+    if other:
+        return f"its cache has {', '.join(sorted(other))}, not only keys and values of tokens"
+    if getattr(model.config.get_text_config(), "num_kv_shared_layers", 0):
+        return "some of its layers use the keys and values of another layer"
+    parameters = parameters_of(model.module)
+    if "position_ids" not in parameters and "alibi" not in parameters_of(model.blocks[0]):
+        return "it takes no positions, so its columns would get the positions of later tokens"
+    return None
+
+
+@torch.inference_mode()
+def run_one_token(
+    model: LoadedModel,
+    intact: Intact,
+    variants: Sequence[Variant],
+    readings: Sequence[Reading] = (),
+    columns: int = COLUMNS,
+) -> Outcome:
+    """Return what variants change, with at most `columns` columns of a prompt in a forward.
+
+    Each forward also has an intact column, which measures `Outcome.intact_error`.
+
+    Raises:
+        KeyError: a location of `variants` or `readings` is not among those of the intact forward.
+        ValueError: `intact` was run without what this route needs, or `columns` is less than 2.
+    """
+    if not intact.calls or columns < 2:
+        raise ValueError(
+            f"the one-token route needs an intact forward with is_cached=True, and 2 columns; columns is {columns}"
+        )
+    collector = Collector(intact, variants, readings)
+    error = 0.0
+    for chunk in _chunks(variants, collector.to_run, columns - 1):
+        error = max(error, _run_chunk(model, collector, chunk))
+    return replace(collector.outcome, intact_error=error)
+
+
+def _chunks(variants: Sequence[Variant], chosen: Sequence[int], largest: int) -> Iterator[list[int]]:
+    """Return the chosen variants in chunks of at most `largest`, by the layer at which they start.
+
+    A chunk that is half full takes no variants of a later layer, as these would run through blocks for nothing.
+    """
+    chunk: list[int] = []
+    start = 0
+    for index in sorted(chosen, key=lambda index: variants[index].first.layer):
+        layer = variants[index].first.layer
+        if chunk and (len(chunk) == largest or (layer > start and 2 * len(chunk) >= largest)):
+            yield chunk
+            chunk = []
+        start = layer if not chunk else max(start, layer)
+        chunk.append(index)
+    if chunk:
+        yield chunk
+
+
+def _run_chunk(model: LoadedModel, collector: Collector, chunk: Sequence[int]) -> float:
+    """Run variants as columns behind an intact column; return the error of the intact column."""
+    intact, variants = collector.intact, collector.variants
+    start = variants[chunk[0]].first.layer
+    edits: dict[Location, list[tuple[int, Change]]] = {}
+    for column, index in enumerate(chunk, start=1):
+        for location in variants[index].locations:
+            edits.setdefault(location, []).append((column, variants[index].change))
+    final: list[torch.Tensor] = []
+    reads: list[tuple[Location, Receive]] = [(Location(Site.RESID_POST, len(model.blocks) - 1), final.append)]
+    for index, reading in enumerate(collector.readings):
+        if reading.location.layer >= start:
+            reads.append((reading.location, collector.receiver(index, chunk, first_column=1)))
+    with ExitStack() as contexts:
+        contexts.enter_context(_columns(model, intact, start, len(chunk) + 1))
+        contexts.enter_context(working(model, Columns(len(intact.tokens), EVERY), Work(edits, reads)))
+        output = _forward(model, intact, len(chunk) + 1)
+    collector.store(collector.outcome.final, chunk, final[0][:, 1:])
+    collector.store(collector.outcome.output, chunk, output[:, 1:])
+    return float(_relative_error(final[0][:, 0], intact.final))
+
+
+def _forward(model: LoadedModel, intact: Intact, columns: int) -> torch.Tensor:
+    """Run columns at the position of the last token; return the output of the base model."""
+    last = intact.tokens[:, -1:].repeat(1, columns)  # any token would do, as the first block's input is replaced
+    positions = {"position_ids": torch.full_like(last, intact.tokens.shape[1] - 1)}
+    if "position_ids" not in parameters_of(model.module):
+        positions = {}
+    output = model.run(input_ids=last, past_key_values=_PromptCache(intact), use_cache=True, **positions)[0]
+    return output.reshape(len(last), columns, -1)
+
+
+@contextmanager
+def _columns(model: LoadedModel, intact: Intact, start: int, columns: int) -> Iterator[None]:
+    """Give the blocks from `start` on the true stream, for every column, and biases that keep the columns apart."""
+    stream = intact.states[Location(Site.RESID_PRE, start)]
+    expanded: dict[int, torch.Tensor] = {}  # most blocks share a mask
+
+    def bias_of(row: torch.Tensor | None) -> torch.Tensor:
+        if id(row) not in expanded:
+            expanded[id(row)] = _mask_of(row, intact, columns)
+        return expanded[id(row)]
+
+    def replace_biases(call: BlockCall) -> Any:
+        biases = {
+            name: bias_of(row) if name == "attention_mask" else _alibi_of(row, columns)
+            for name, row in call.biases.items()
+        }
+        return lambda block, args, kwargs: _with_arguments(parameters_of(block), args, kwargs, biases)
+
+    with ExitStack() as contexts:
+        for block, call in zip(model.blocks[:start], intact.calls, strict=False):
+            contexts.enter_context(_passing_through(block, call))
+        enter = hook(
+            model.blocks[start],
+            Tap("", "input"),
+            lambda hidden: stream[:, None].to(hidden).repeat(1, columns, 1).reshape(hidden.shape),
+        )
+        contexts.enter_context(enter)
+        for block, call in zip(model.blocks[start:], intact.calls[start:], strict=True):
+            contexts.enter_context(block.register_forward_pre_hook(replace_biases(call), with_kwargs=True))
+        yield
+
+
+@contextmanager
+def _passing_through(block: torch.nn.Module, call: BlockCall) -> Iterator[None]:
+    """Make a block return its input, in the form of its output; the model still counts its layers from 0."""
+    names, own = parameters_of(block), vars(block).get("forward")
+
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        hidden = args[0] if args else kwargs[names[0]]
+        return (hidden,) if call.returns_tuple else hidden
+
+    object.__setattr__(block, "forward", forward)
+    try:
+        yield
+    finally:
+        if own is None:
+            object.__delattr__(block, "forward")
+        else:
+            object.__setattr__(block, "forward", own)
+
+
+def _with_arguments(
+    names: Sequence[str], args: tuple[Any, ...], kwargs: dict[str, Any], changed: Mapping[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return the arguments of a call with some of them replaced, each by position or by name as it was."""
+    positional = tuple(changed.get(name, value) for name, value in zip(names, args, strict=False))
+    return positional, {**kwargs, **{name: value for name, value in changed.items() if name not in names[: len(args)]}}
+
+
+def _mask_of(row: torch.Tensor | None, intact: Intact, columns: int) -> torch.Tensor:
+    """Return the mask of columns, (…, column, key), from the last token's row (…, key) in the intact forward.
+
+    A column sees the cached tokens that the last token sees, and itself.
+    """
+    dtype, device = intact.final.dtype, intact.final.device
+    if row is None:
+        row = torch.zeros((1, 1, intact.tokens.shape[1]), device=device)
+    row = row.to(dtype)
+    hidden = torch.finfo(dtype).min
+    own = torch.full((columns, columns), hidden, dtype=dtype, device=row.device).fill_diagonal_(0)
+    others = (own == hidden).expand(*row.shape[:-1], -1, -1)
+    own = row[..., -1:, None].expand(*row.shape[:-1], columns, columns).masked_fill(others, hidden)
+    cached = row[..., None, :-1].expand(*row.shape[:-1], columns, -1).clamp(min=hidden)
+    return torch.cat([cached, own], dim=-1)
+
+
+def _alibi_of(row: torch.Tensor | None, columns: int) -> torch.Tensor | None:
+    """Return the bias by position, (…, 1, key), in which every column has the position of the last token."""
+    if row is None:
+        return None
+    return torch.cat([row[..., :-1], row[..., -1:].expand(*row.shape[:-1], columns)], dim=-1)[..., None, :]
+
+
+class _PromptCache(DynamicCache):
+    """The keys and values of the prompts without their last tokens; a forward adds nothing to it."""
+
+    def __init__(self, intact: Intact) -> None:
+        super().__init__()
+        self.layers = [_PromptLayer(keys, values) for keys, values in intact.cached]
+
+
+class _PromptLayer(DynamicLayer):
+    def __init__(self, keys: torch.Tensor, values: torch.Tensor) -> None:
+        super().__init__()
+        self.lazy_initialization(keys, values)
+        self.keys, self.values = keys, values
+
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the keys and values of the prompts and of the columns."""
+        return torch.cat([self.keys, key_states], dim=-2), torch.cat([self.values, value_states], dim=-2)
+
+
+def _relative_error(ours: torch.Tensor, reference: torch.Tensor) -> torch.Tensor:
+    """Return the largest ‖x − y‖ / ‖y‖ over prompts."""
+    ours, reference = ours.double(), reference.double()
+    return ((ours - reference).norm(dim=-1) / reference.norm(dim=-1).clamp(min=1e-300)).max()

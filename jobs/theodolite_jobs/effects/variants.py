@@ -1,0 +1,117 @@
+"""Descriptions of interventions at the last token: where a state is changed, and how."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from theodolite.errors import SiteNotFoundError
+from theodolite.sites import Site
+from theodolite_jobs.models.anatomy import check_layers, check_sites
+from theodolite_jobs.models.load import LoadedModel
+
+# The order in which a block computes its sites.
+_ORDER = (
+    Site.RESID_PRE,
+    Site.HEAD_OUT,
+    Site.ATTN_OUT,
+    Site.RESID_MID_SUM,
+    Site.RESID_MID,
+    Site.MLP_OUT,
+    Site.RESID_POST,
+)
+
+
+@dataclass(frozen=True)
+class Location:
+    """A site of a block; with `head`, the output of one attention head (site `head_out` only)."""
+
+    site: Site
+    layer: int
+    head: int | None = None
+
+    @property
+    def order(self) -> tuple[int, int]:
+        """The rank of the location in the order of computation: (layer, step in the block)."""
+        return self.layer, _ORDER.index(self.site)
+
+
+@dataclass(frozen=True, eq=False)
+class Patch:
+    """Replace the state by `values`: (prompt, feature), or (feature,) for all prompts."""
+
+    values: torch.Tensor
+
+    def __call__(self, state: torch.Tensor) -> torch.Tensor:
+        """Return the changed state, (prompt, feature)."""
+        return self.values.to(state).expand_as(state)
+
+
+@dataclass(frozen=True, eq=False)
+class Remove:
+    """Project a direction out of the state; `direction` is (feature,), of any length except 0."""
+
+    direction: torch.Tensor
+
+    def __call__(self, state: torch.Tensor) -> torch.Tensor:
+        """Return the changed state, (prompt, feature)."""
+        wide = _wide(state)
+        unit = self.direction.to(wide)
+        unit = unit / unit.norm()
+        return (wide - (wide @ unit)[:, None] * unit).to(state)
+
+
+@dataclass(frozen=True, eq=False)
+class Add:
+    """Add `dose` times `step` to the state; `step` is (feature,), or (prompt, feature)."""
+
+    step: torch.Tensor
+    dose: float = 1.0
+
+    def __call__(self, state: torch.Tensor) -> torch.Tensor:
+        """Return the changed state, (prompt, feature)."""
+        wide = _wide(state)
+        return (wide + self.dose * self.step.to(wide)).to(state)
+
+
+Change = Patch | Remove | Add
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One change of the last token's state, at one location or at several."""
+
+    locations: tuple[Location, ...]
+    change: Change
+
+    @property
+    def first(self) -> Location:
+        """The location that a forward reaches first."""
+        return min(self.locations, key=lambda location: location.order)
+
+
+def check_locations(model: LoadedModel, locations: Sequence[Location]) -> None:
+    """Raise SiteNotFoundError for a location that the model does not have, or whose state cannot be replaced."""
+    for location in locations:
+        if location.site not in _ORDER:
+            raise SiteNotFoundError(f"{location.site} cannot be changed; the sites of blocks can")
+        check_sites(model.anatomy, [location.site])
+        check_layers(model.dimensions, [location.layer])
+        if location.head is not None:
+            _check_head(model, location)
+        mid = model.anatomy.taps.get(Site.RESID_MID)
+        if location.site is Site.RESID_MID and mid is not None and mid.side == "input":
+            check_sites(model.anatomy, [Site.ATTN_OUT])  # the state is set through what attention adds
+
+
+def _check_head(model: LoadedModel, location: Location) -> None:
+    heads = model.dimensions.n_heads
+    if location.site is not Site.HEAD_OUT:
+        raise SiteNotFoundError(f"{location.site} has no heads; only head_out has")
+    if location.head is not None and not 0 <= location.head < heads:
+        raise SiteNotFoundError(f"this model has no head {location.head}; it has 0 to {heads - 1}")
+
+
+def _wide(state: torch.Tensor) -> torch.Tensor:
+    """Return a state in the precision of the change: float32, or float64 if the model computes in it."""
+    return state if state.dtype == torch.float64 else state.float()
