@@ -59,10 +59,10 @@ def working(model: LoadedModel, columns: Columns, work: Work) -> Iterator[None]:
     that is read.
     """
     # Hooks of one module run in the order of their registration.
-    steps: list[tuple[Any, int, Location, Any]] = [(location.order, 0, location, edits) for location, edits in work.edits.items()]
-    steps += [(location.order, 1, location, receive) for location, receive in work.reads]
+    steps: list[tuple[Location, bool, Any]] = [(location, False, edits) for location, edits in work.edits.items()]
+    steps += [(location, True, receive) for location, receive in work.reads]
     with ExitStack() as hooks:
-        for _, is_read, location, act in sorted(steps, key=lambda step: step[:2]):
+        for location, is_read, act in sorted(steps, key=lambda step: (step[0].order, step[1])):
             if is_read:
                 hooks.enter_context(_hook_read(model, columns, location, act))
             else:
@@ -98,9 +98,7 @@ def _hook_read(model: LoadedModel, columns: Columns, location: Location, receive
     return hook(model.blocks[location.layer], tap, read)
 
 
-def _hook_edits(
-    hooks: ExitStack, model: LoadedModel, columns: Columns, location: Location, edits: Edits
-) -> None:
+def _hook_edits(hooks: ExitStack, model: LoadedModel, columns: Columns, location: Location, edits: Edits) -> None:
     block, tap = model.blocks[location.layer], model.anatomy.taps[location.site]
     if location.site is Site.RESID_MID and tap.side == "input":
         _hook_shift(hooks, model, columns, block, edits)
@@ -116,10 +114,8 @@ def _hook_edits(
     hooks.enter_context(hook(block, tap, replace))
 
 
-def _hook_shift(
-    hooks: ExitStack, model: LoadedModel, columns: Columns, block: torch.nn.Module, edits: Edits
-) -> None:
-    """Change `resid_mid` by a shift of what attention adds, as no hook can replace a variable of the block's forward."""
+def _hook_shift(hooks: ExitStack, model: LoadedModel, columns: Columns, block: torch.nn.Module, edits: Edits) -> None:
+    """Change `resid_mid` by a shift of what attention adds, because no hook replaces a variable of a forward."""
     attention = model.anatomy.taps[Site.ATTN_OUT]
     entered: list[torch.Tensor] = []
 

@@ -88,7 +88,8 @@ def run_intact(
         work = Work(reads=[(location, keep(location)) for location in wanted])
         hooks.enter_context(working(model, Columns(len(prompts), ONLY_LAST), work))
         result = model.run(input_ids=tokens, past_key_values=cache, use_cache=is_cached)
-    cached = [] if cache is None else [(layer.keys[..., :-1, :], layer.values[..., :-1, :]) for layer in cache.layers]
+    layers_of_cache: list[Any] = [] if cache is None else cache.layers
+    cached = [(layer.keys[..., :-1, :], layer.values[..., :-1, :]) for layer in layers_of_cache]
     return Intact(tokens, states, states[final], result[0][:, -1], cached, calls)
 
 

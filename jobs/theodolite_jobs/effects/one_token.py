@@ -5,6 +5,7 @@ prompt run as columns: queries at the position of the last token, each of which 
 itself. Columns that start at a late layer skip the blocks before it.
 """
 
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -21,6 +22,7 @@ from theodolite_jobs.effects.outcome import Collector, Outcome, Reading
 from theodolite_jobs.effects.variants import Change, Location, Variant
 from theodolite_jobs.models.anatomy import Tap
 from theodolite_jobs.models.load import LoadedModel
+from theodolite_jobs.models.reference import relative_errors
 
 COLUMNS = 64
 """The largest number of columns of a prompt in one forward."""
@@ -58,7 +60,8 @@ def run_one_token(
 ) -> Outcome:
     """Return what variants change, with at most `columns` columns of a prompt in a forward.
 
-    Each forward also has an intact column, which measures `Outcome.intact_error`.
+    Each forward also has an intact column, which measures `Outcome.intact_error`. If a column is not finite, the
+    columns run again in halves, until it is alone.
 
     Raises:
         KeyError: a location of `variants` or `readings` is not among those of the intact forward.
@@ -69,10 +72,16 @@ def run_one_token(
             f"the one-token route needs an intact forward with is_cached=True, and 2 columns; columns is {columns}"
         )
     collector = Collector(intact, variants, readings)
-    error = 0.0
-    for chunk in _chunks(variants, collector.to_run, columns - 1):
-        error = max(error, _run_chunk(model, collector, chunk))
-    return replace(collector.outcome, intact_error=error)
+    errors = [0.0]
+    waiting = deque(_chunks(variants, collector.to_run, columns - 1))
+    while waiting:
+        chunk = waiting.popleft()
+        error = _run_chunk(model, collector, chunk)
+        if error is not None:
+            errors.append(error)
+        elif len(chunk) > 1:
+            waiting.extendleft((chunk[len(chunk) // 2 :], chunk[: len(chunk) // 2]))
+    return replace(collector.outcome, intact_error=max(errors))
 
 
 def _chunks(variants: Sequence[Variant], chosen: Sequence[int], largest: int) -> Iterator[list[int]]:
@@ -93,8 +102,11 @@ def _chunks(variants: Sequence[Variant], chosen: Sequence[int], largest: int) ->
         yield chunk
 
 
-def _run_chunk(model: LoadedModel, collector: Collector, chunk: Sequence[int]) -> float:
-    """Run variants as columns behind an intact column; return the error of the intact column."""
+def _run_chunk(model: LoadedModel, collector: Collector, chunk: Sequence[int]) -> float | None:
+    """Run variants as columns behind an intact column; return the error of the intact column.
+
+    Return None if a column is not finite: a mask does not keep NaN from the other columns of a prompt.
+    """
     intact, variants = collector.intact, collector.variants
     start = variants[chunk[0]].first.layer
     edits: dict[Location, list[tuple[int, Change]]] = {}
@@ -112,7 +124,10 @@ def _run_chunk(model: LoadedModel, collector: Collector, chunk: Sequence[int]) -
         output = _forward(model, intact, len(chunk) + 1)
     collector.store(collector.outcome.final, chunk, final[0][:, 1:])
     collector.store(collector.outcome.output, chunk, output[:, 1:])
-    return float(_relative_error(final[0][:, 0], intact.final))
+    finite_before = intact.final.isfinite().all(dim=-1)
+    if not final[0][finite_before].isfinite().all():
+        return None
+    return _relative_error(final[0][finite_before, 0], intact.final[finite_before])
 
 
 def _forward(model: LoadedModel, intact: Intact, columns: int) -> torch.Tensor:
@@ -121,8 +136,8 @@ def _forward(model: LoadedModel, intact: Intact, columns: int) -> torch.Tensor:
     positions = {"position_ids": torch.full_like(last, intact.tokens.shape[1] - 1)}
     if "position_ids" not in parameters_of(model.module):
         positions = {}
-    output = model.run(input_ids=last, past_key_values=_PromptCache(intact), use_cache=True, **positions)[0]
-    return output.reshape(len(last), columns, -1)
+    output: torch.Tensor = model.run(input_ids=last, past_key_values=_cache_of(intact), use_cache=True, **positions)[0]
+    return output
 
 
 @contextmanager
@@ -189,15 +204,13 @@ def _mask_of(row: torch.Tensor | None, intact: Intact, columns: int) -> torch.Te
 
     A column sees the cached tokens that the last token sees, and itself.
     """
-    dtype, device = intact.final.dtype, intact.final.device
     if row is None:
-        row = torch.zeros((1, 1, intact.tokens.shape[1]), device=device)
-    row = row.to(dtype)
-    hidden = torch.finfo(dtype).min
-    own = torch.full((columns, columns), hidden, dtype=dtype, device=row.device).fill_diagonal_(0)
-    others = (own == hidden).expand(*row.shape[:-1], -1, -1)
-    own = row[..., -1:, None].expand(*row.shape[:-1], columns, columns).masked_fill(others, hidden)
-    cached = row[..., None, :-1].expand(*row.shape[:-1], columns, -1).clamp(min=hidden)
+        row = torch.zeros((1, 1, intact.tokens.shape[1]), device=intact.final.device)
+    hidden = torch.finfo(intact.final.dtype).min
+    row = row.to(intact.final.dtype).clamp(min=hidden)
+    others = ~torch.eye(columns, dtype=torch.bool, device=row.device)
+    cached = row[..., None, :-1].expand(*row.shape[:-1], columns, -1)
+    own = row[..., None, -1:].expand(*row.shape[:-1], columns, columns).masked_fill(others, hidden)
     return torch.cat([cached, own], dim=-1)
 
 
@@ -208,28 +221,28 @@ def _alibi_of(row: torch.Tensor | None, columns: int) -> torch.Tensor | None:
     return torch.cat([row[..., :-1], row[..., -1:].expand(*row.shape[:-1], columns)], dim=-1)[..., None, :]
 
 
-class _PromptCache(DynamicCache):
-    """The keys and values of the prompts without their last tokens; a forward adds nothing to it."""
-
-    def __init__(self, intact: Intact) -> None:
-        super().__init__()
-        self.layers = [_PromptLayer(keys, values) for keys, values in intact.cached]
+def _cache_of(intact: Intact) -> DynamicCache:
+    """Return a cache of the prompts without their last tokens; a forward adds nothing to it."""
+    cache = DynamicCache()
+    cache.layers = [_PromptLayer(keys, values) for keys, values in intact.cached]
+    return cache
 
 
 class _PromptLayer(DynamicLayer):
     def __init__(self, keys: torch.Tensor, values: torch.Tensor) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.lazy_initialization(keys, values)
+        self._prompt = keys, values
         self.keys, self.values = keys, values
 
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the keys and values of the prompts and of the columns."""
-        return torch.cat([self.keys, key_states], dim=-2), torch.cat([self.values, value_states], dim=-2)
+        keys, values = self._prompt
+        return torch.cat([keys, key_states], dim=-2), torch.cat([values, value_states], dim=-2)
 
 
-def _relative_error(ours: torch.Tensor, reference: torch.Tensor) -> torch.Tensor:
+def _relative_error(ours: torch.Tensor, reference: torch.Tensor) -> float:
     """Return the largest ‖x − y‖ / ‖y‖ over prompts."""
-    ours, reference = ours.double(), reference.double()
-    return ((ours - reference).norm(dim=-1) / reference.norm(dim=-1).clamp(min=1e-300)).max()
+    return float(relative_errors(ours.double().cpu().numpy(), reference.double().cpu().numpy()).max(initial=0.0))

@@ -56,9 +56,8 @@ class Remove:
     def __call__(self, state: torch.Tensor) -> torch.Tensor:
         """Return the changed state, (prompt, feature)."""
         wide = _wide(state)
-        unit = self.direction.to(wide)
-        unit = unit / unit.norm()
-        return (wide - (wide @ unit)[:, None] * unit).to(state)
+        unit = torch.nn.functional.normalize(self.direction.to(wide), dim=0, eps=0.0)
+        return torch.sub(wide, (wide @ unit)[:, None] * unit).to(state)
 
 
 @dataclass(frozen=True, eq=False)
