@@ -15,7 +15,6 @@ from theodolite_jobs.models.load import LoadedModel
 Act = Callable[[torch.Tensor], torch.Tensor | None]
 """The action of a hook on a hidden state: it returns another hidden state, or None to leave it as it is."""
 
-
 Edits = Sequence[tuple[int, Change]]
 """Columns, and the change of each."""
 

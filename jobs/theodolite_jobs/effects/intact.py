@@ -83,8 +83,9 @@ def run_intact(
     cache = DynamicCache() if is_cached else None  # without the configuration, so that no window drops keys
     with ExitStack() as hooks:
         if is_cached:
+            record = _record_call(calls)
             for block in model.blocks:
-                hooks.enter_context(block.register_forward_hook(_record_call(calls), with_kwargs=True))
+                hooks.enter_context(block.register_forward_hook(record, with_kwargs=True))
         work = Work(reads=[(location, keep(location)) for location in wanted])
         hooks.enter_context(working(model, Columns(len(prompts), ONLY_LAST), work))
         result = model.run(input_ids=tokens, past_key_values=cache, use_cache=is_cached)
@@ -94,9 +95,17 @@ def run_intact(
 
 
 def _record_call(into: list[BlockCall]) -> Any:
+    """Return a hook that appends the form of a block's call; blocks that share a bias share its row."""
+    rows: dict[int, tuple[torch.Tensor | None, torch.Tensor | None]] = {}  # with the bias, so that its id stays its own
+
+    def row_of(bias: torch.Tensor | None) -> torch.Tensor | None:
+        if id(bias) not in rows:
+            rows[id(bias)] = bias, _last_row(bias)
+        return rows[id(bias)][1]
+
     def record(block: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         passed = {**dict(zip(parameters_of(block), args, strict=False)), **kwargs}
-        biases = {name: _last_row(passed.get(name)) for name in BIASES if name in passed}
+        biases = {name: row_of(passed[name]) for name in BIASES if name in passed}
         into.append(BlockCall(biases, isinstance(output, tuple)))
 
     return record

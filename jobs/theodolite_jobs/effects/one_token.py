@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 from transformers import DynamicCache
-from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
+from transformers.cache_utils import DynamicLayer
 
 from theodolite.sites import Site
 from theodolite_jobs.effects.hooks import EVERY, Columns, Receive, Work, hook, working
@@ -26,28 +26,6 @@ from theodolite_jobs.models.reference import relative_errors
 
 COLUMNS = 64
 """The largest number of columns of a prompt in one forward."""
-
-
-def why_full_route(model: LoadedModel) -> str | None:
-    """Return the reason why a model's variants need full forwards, or None if the one-token route computes them."""
-    if not model.anatomy.causal:
-        return "its other tokens attend to the last token, so a change there reaches them"
-    if model.ranks > 1:
-        return "its matrices are sharded over processes"
-    if model.config._attn_implementation not in ("eager", "sdpa"):
-        return f"its attention kernel {model.config._attn_implementation!r} takes no mask for each query"
-    if "attention_mask" not in parameters_of(model.blocks[0]):
-        return "its blocks take no mask, so a column cannot be kept apart from the others"
-    layers = DynamicCache(config=model.config.get_text_config()).layers
-    other = {type(layer).__name__ for layer in layers} - {DynamicLayer.__name__, DynamicSlidingWindowLayer.__name__}
-    if other:
-        return f"its cache has {', '.join(sorted(other))}, not only keys and values of tokens"
-    if getattr(model.config.get_text_config(), "num_kv_shared_layers", 0):
-        return "some of its layers use the keys and values of another layer"
-    parameters = parameters_of(model.module)
-    if "position_ids" not in parameters and "alibi" not in parameters_of(model.blocks[0]):
-        return "it takes no positions, so its columns would get the positions of later tokens"
-    return None
 
 
 @torch.inference_mode()

@@ -7,7 +7,6 @@ import torch
 
 from theodolite.errors import SiteNotFoundError
 from theodolite.sites import Site
-from theodolite_jobs.models.anatomy import check_layers, check_sites
 from theodolite_jobs.models.load import LoadedModel
 
 # The order in which a block computes its sites.
@@ -90,25 +89,24 @@ class Variant:
 
 
 def check_locations(model: LoadedModel, locations: Sequence[Location]) -> None:
-    """Raise SiteNotFoundError for a location that the model does not have, or whose state cannot be replaced."""
+    """Raise SiteNotFoundError for a location that the model does not have, or whose state no hook can replace."""
+    anatomy, sizes = model.anatomy, model.dimensions
     for location in locations:
-        if location.site not in _ORDER:
-            raise SiteNotFoundError(f"{location.site} cannot be changed; the sites of blocks can")
-        check_sites(model.anatomy, [location.site])
-        check_layers(model.dimensions, [location.layer])
-        if location.head is not None:
-            _check_head(model, location)
-        mid = model.anatomy.taps.get(Site.RESID_MID)
-        if location.site is Site.RESID_MID and mid is not None and mid.side == "input":
-            check_sites(model.anatomy, [Site.ATTN_OUT])  # the state is set through what attention adds
-
-
-def _check_head(model: LoadedModel, location: Location) -> None:
-    heads = model.dimensions.n_heads
-    if location.site is not Site.HEAD_OUT:
-        raise SiteNotFoundError(f"{location.site} has no heads; only head_out has")
-    if location.head is not None and not 0 <= location.head < heads:
-        raise SiteNotFoundError(f"this model has no head {location.head}; it has 0 to {heads - 1}")
+        site, layer, head = location.site, location.layer, location.head
+        if site not in anatomy.taps:
+            reason = anatomy.absent.get(site, "it is not a site of a block")
+            raise SiteNotFoundError(f"effects: no {site!s}: {reason}; use one of {', '.join(anatomy.sites)}")
+        if site is Site.RESID_MID and anatomy.taps[site].side == "input" and Site.ATTN_OUT not in anatomy.taps:
+            raise SiteNotFoundError(
+                f"effects: no change of {site!s}, because {Site.ATTN_OUT!s} is not known for this model; "
+                f"use {Site.RESID_PRE!s}"
+            )
+        if not 0 <= layer < sizes.n_layers:
+            raise SiteNotFoundError(f"effects: no layer {layer}; this model has 0 to {sizes.n_layers - 1}")
+        if head is not None and site is not Site.HEAD_OUT:
+            raise SiteNotFoundError(f"effects: {site!s} has no heads; use {Site.HEAD_OUT!s}")
+        if head is not None and not 0 <= head < sizes.n_heads:
+            raise SiteNotFoundError(f"effects: no head {head}; this model has 0 to {sizes.n_heads - 1}")
 
 
 def _wide(state: torch.Tensor) -> torch.Tensor:

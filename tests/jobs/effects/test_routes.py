@@ -9,8 +9,9 @@ from theodolite.errors import SiteNotFoundError
 from theodolite.sites import Site
 from theodolite_jobs.effects.full_route import run_full
 from theodolite_jobs.effects.intact import run_intact
-from theodolite_jobs.effects.one_token import run_one_token, why_full_route
+from theodolite_jobs.effects.one_token import run_one_token
 from theodolite_jobs.effects.outcome import Reading
+from theodolite_jobs.effects.routes import why_full_route
 from theodolite_jobs.effects.variants import Add, Location, Patch, Remove, Variant
 from theodolite_jobs.models.families import known_anatomy
 from theodolite_jobs.models.load import wrap
@@ -19,7 +20,6 @@ FIRST, MIDDLE, LAST = LAYERS = (0, 2, 4)
 BOUND = 5e-5
 ROUNDING = 5e-6
 DECODERS = [family for family, config in tiny.CONFIGS.items() if known_anatomy(config).causal]
-ENCODERS = [family for family in tiny.CONFIGS if family not in DECODERS]
 WINDOWED = ["cohere2", "gemma2", "gemma3", "mistral", "olmo3", "starcoder2", "vaultgemma"]  # 6 tokens
 
 
@@ -248,17 +248,6 @@ def test_a_forward_leaves_neither_hooks_nor_changed_blocks():
         assert not module._forward_pre_hooks
 
 
-@pytest.mark.parametrize("family", ENCODERS)
-def test_an_encoder_takes_the_full_route(family):
-    model = loaded(family)
-    assert "attend to the last token" in why_full_route(model)
-    at = Location(Site.RESID_PRE, MIDDLE)
-    intact = run_intact(model, prompts_of(12), [at], is_cached=False)
-    outcome = run_full(model, intact, [Variant((at,), Patch(intact.states[at].roll(1, 0)))], [Reading(at)])
-    assert torch.equal(outcome.readings[0][:, 0], intact.states[at].roll(1, 0))
-    assert relative(outcome.final[:, 0], intact.final) > 1e-3
-
-
 def test_prompts_of_several_lengths_are_refused():
     with pytest.raises(ValueError, match=r"lengths \[3, 5\]; group them by length"):
         run_intact(loaded("llama"), tiny.random_tokens([3, 5]), [], is_cached=True)
@@ -269,11 +258,11 @@ def test_prompts_of_several_lengths_are_refused():
 @pytest.mark.parametrize(
     ("location", "problem"),
     [
-        (Location(Site.RESID_PRE, 5), "no layer 5; it has 0 to 4"),
-        (Location(Site.RESID_MID, 0), "no resid_mid"),
-        (Location(Site.HEAD_OUT, 0, 4), "no head 4; it has 0 to 3"),
+        (Location(Site.RESID_PRE, 5), "no layer 5; this model has 0 to 4"),
+        (Location(Site.RESID_MID, 0), "no resid_mid: attention and MLP run in parallel"),
+        (Location(Site.HEAD_OUT, 0, 4), "no head 4; this model has 0 to 3"),
         (Location(Site.MLP_OUT, 0, 1), "mlp_out has no heads"),
-        (Location(Site.RESID_FINAL, 4), "resid_final cannot be changed"),
+        (Location(Site.RESID_FINAL, 4), "no resid_final: it is not a site of a block"),
     ],
 )
 def test_a_location_that_the_model_does_not_have_is_refused(location, problem):
