@@ -19,7 +19,7 @@ BIASES = ("attention_mask", "alibi")
 """The arguments of a block that are added to attention scores; their last dimension is the key."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class BlockCall:
     """The form of a block's call: the rows of its biases that belong to the last token, and what it returns."""
 
@@ -27,7 +27,7 @@ class BlockCall:
     returns_tuple: bool
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Intact:
     """The last token of each prompt in an intact forward, and what the one-token route needs of it.
 

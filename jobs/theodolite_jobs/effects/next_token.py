@@ -1,11 +1,20 @@
-"""Logits of the next token from the output of the base model."""
+"""What variants change in the distribution of the next token."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from theodolite.errors import UnsupportedModelError
+from theodolite_jobs.effects.intact import Intact
+from theodolite_jobs.effects.outcome import Outcome
 from theodolite_jobs.models.weights import Weights
+from theodolite_jobs.statistics.effects import kl_divergence, log_odds
+
+ROWS = 128
+"""The number of distributions that are in memory at once; each has the logits of the whole vocabulary."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,7 +50,47 @@ def logit_head(weights: Weights, device: torch.device | str = "cpu") -> LogitHea
     return LogitHead(
         table=weights.unembedding().to(device),
         bias=None if bias is None else bias.to(device),
-        scale=float(getattr(config, "logit_scale", 1.0))
-        / float(getattr(config, "logits_scaling", 1.0)),  # Cohere; Granite
-        soft_cap=getattr(config, "final_logit_softcapping", None),  # Gemma-2
+        # Cohere multiplies, Granite divides; Gemma-2 has a soft cap.
+        scale=float(getattr(config, "logit_scale", 1.0)) / float(getattr(config, "logits_scaling", 1.0)),
+        soft_cap=getattr(config, "final_logit_softcapping", None),
     )
+
+
+@dataclass(frozen=True, eq=False)
+class NextTokenChange:
+    """What variants change in the distribution of the next token, in float64.
+
+    `kl` is KL(intact ‖ variant) in nats, (prompt, variant). `log_odds` between two groups of tokens are (prompt,
+    variant), and those of the intact forward (prompt,).
+    """
+
+    kl: NDArray[np.float64]
+    log_odds: NDArray[np.float64]
+    intact_log_odds: NDArray[np.float64]
+
+
+@torch.inference_mode()
+def next_token_change(
+    head: LogitHead, intact: Intact, outcome: Outcome, first: Sequence[int], second: Sequence[int], rows: int = ROWS
+) -> NextTokenChange:
+    """Return what variants change in the distribution of the next token; `first` and `second` are groups of tokens.
+
+    Where a variant changes no state, `kl` is exactly 0, and `log_odds` are exactly those of the intact forward.
+
+    Raises:
+        ValueError: a group is empty, or both contain the same token.
+    """
+    kl = np.zeros(tuple(outcome.changed.shape))
+    intact_odds = log_odds(_logits(head, intact.output), first, second)
+    odds = np.repeat(intact_odds[:, None], kl.shape[1], axis=1)
+    for prompt, (before, after) in enumerate(zip(intact.output, outcome.output, strict=True)):
+        for part in torch.nonzero(outcome.changed[prompt]).flatten().split(rows):
+            # One product for both, as another shape may round otherwise.
+            logits = _logits(head, torch.cat([before[None], after[part.to(after.device)]]))
+            kl[prompt, part.cpu()] = kl_divergence(logits[:1], logits[1:])
+            odds[prompt, part.cpu()] = log_odds(logits[1:], first, second)
+    return NextTokenChange(kl, odds, intact_odds)
+
+
+def _logits(head: LogitHead, output: torch.Tensor) -> NDArray[np.float32]:
+    return np.asarray(head.logits(output).float().cpu().numpy())

@@ -68,13 +68,11 @@ def _chunks(variants: Sequence[Variant], chosen: Sequence[int], largest: int) ->
     A chunk that is half full takes no variants of a later layer, as these would run through blocks for nothing.
     """
     chunk: list[int] = []
-    start = 0
     for index in sorted(chosen, key=lambda index: variants[index].first.layer):
-        layer = variants[index].first.layer
-        if chunk and (len(chunk) == largest or (layer > start and 2 * len(chunk) >= largest)):
+        is_later = bool(chunk) and variants[index].first.layer > variants[chunk[-1]].first.layer
+        if len(chunk) == largest or (is_later and 2 * len(chunk) >= largest):
             yield chunk
             chunk = []
-        start = layer if not chunk else max(start, layer)
         chunk.append(index)
     if chunk:
         yield chunk

@@ -21,18 +21,20 @@ class Reading:
         return states if self.directions is None else states @ self.directions.to(states).T
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Outcome:
     """The last token of each prompt under each variant; where a variant changes no bit, these are the intact numbers.
 
     `final` is `resid_final`, (prompt, variant, d_model); `output` is the output of the base model behind the final
-    norm; `readings` are (prompt, variant, …), in the order of the request. `intact_error` is the largest
+    norm; `readings` are (prompt, variant, …), in the order of the request. `changed` is where a variant changes a bit,
+    (prompt, variant) booleans. `intact_error` is the largest
     ‖x − y‖ / ‖y‖ of `resid_final` between intact columns and the intact forward; 0 if the full route ran.
     """
 
     final: torch.Tensor
     output: torch.Tensor
     readings: tuple[torch.Tensor, ...]
+    changed: torch.Tensor
     intact_error: float = 0.0
 
 
@@ -43,22 +45,23 @@ class Collector:
         """Take the intact forward, which has the state at every location of `variants` and `readings`."""
         self.intact, self.variants, self.readings = intact, variants, readings
         changed = [~intact.unchanged_by(variant) for variant in variants]
-        self._changed = torch.stack(changed, dim=1) if changed else intact.tokens.new_zeros((len(intact.tokens), 0)) > 0
+        none = torch.zeros((len(intact.tokens), 0), dtype=torch.bool, device=intact.final.device)
         self.outcome = Outcome(
             self._repeated(intact.final),
             self._repeated(intact.output),
             tuple(self._repeated(reading.of(intact.states[reading.location])) for reading in readings),
+            torch.stack(changed, dim=1) if changed else none,
         )
 
     @property
     def to_run(self) -> list[int]:
         """The variants that change a state in a prompt."""
-        return torch.nonzero(self._changed.any(dim=0)).flatten().tolist()
+        return torch.nonzero(self.outcome.changed.any(dim=0)).flatten().tolist()
 
     def store(self, target: torch.Tensor, variants: Sequence[int], values: torch.Tensor) -> None:
         """Write values (prompt, one of `variants`, …) to an array of the outcome, except where nothing changed."""
         rows = list(variants)
-        changed = self._changed[:, rows, None].to(target.device)
+        changed = self.outcome.changed[:, rows, None].to(target.device)
         target[:, rows] = torch.where(changed, values.to(target), target[:, rows])
 
     def receiver(self, index: int, variants: Sequence[int], first_column: int = 0) -> Callable[[torch.Tensor], None]:

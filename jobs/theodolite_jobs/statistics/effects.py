@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Float
 from numpy.typing import NDArray
-from scipy.special import log_softmax, logsumexp
+from scipy.special import logsumexp
 
 from theodolite_jobs.statistics.ratio import ratio
 
@@ -16,13 +16,28 @@ def kl_divergence(
     """Return KL(intact ‖ changed) of two next-token distributions in nats, (…), from their logits.
 
     A constant added to all logits changes nothing. Equal logits give exactly 0, and rounding never gives less than 0.
-    A token with the logit −∞ has the probability 0.
+    A token with the logit −∞ has the probability 0. The divergence is ∞ if the change makes a possible token
+    impossible, or moves a logit by 700.
     """
-    log_p = log_softmax(np.asarray(intact, dtype=np.float64), axis=-1)
-    log_q = log_softmax(np.asarray(changed, dtype=np.float64), axis=-1)
-    p = np.exp(log_p)
-    difference = np.subtract(log_p, log_q, out=np.zeros(np.broadcast_shapes(p.shape, log_q.shape)), where=p > 0)
-    return np.asarray(np.maximum((p * difference).sum(axis=-1), 0.0))
+    before, after = (logits - logits.max(axis=-1, keepdims=True) for logits in _wide(intact, changed))
+    total = logsumexp(before, axis=-1, keepdims=True)
+    p = np.exp(before - total)
+    shape = np.broadcast_shapes(p.shape, after.shape)
+    possible = np.broadcast_to(p > 0, shape)
+    # With moves d of the logits and their mean under p, KL = ln Σ p exp(d − mean). Unlike a difference of two
+    # logarithms, this has no rounding errors of the size of ln p, which would hide small effects.
+    moves = np.subtract(after, before, out=np.zeros(shape), where=possible)
+    with np.errstate(over="ignore", invalid="ignore"):
+        mean = (p * moves).sum(axis=-1, keepdims=True)
+        grown = p * np.expm1(moves - mean)
+        np.exp(after - total - mean, out=grown, where=~possible)
+        divergence = np.log1p(grown.sum(axis=-1))
+    is_excluded = ((after == -np.inf) & possible).any(axis=-1)
+    return np.asarray(np.where(is_excluded, np.inf, np.maximum(divergence, 0.0)))
+
+
+def _wide(*arrays: NDArray[np.floating]) -> list[NDArray[np.float64]]:
+    return [np.asarray(array, dtype=np.float64) for array in arrays]
 
 
 def log_odds(
@@ -37,7 +52,7 @@ def log_odds(
     if not first or not second or both:
         problem = f"token {both[0]} is in both" if both else "one is empty"
         raise ValueError(f"log-odds need two separate groups of tokens, but {problem}; give each group its own tokens")
-    wide = np.asarray(logits, dtype=np.float64)
+    (wide,) = _wide(logits)
     odds = [logsumexp(wide[..., sorted(set(group))], axis=-1) for group in (first, second)]
     return np.asarray(odds[0] - odds[1])
 
@@ -49,8 +64,8 @@ def projection(
 
     The length of a direction does not matter; that of a zero direction gives NaN.
     """
-    wide = np.asarray(directions, dtype=np.float64)
-    return ratio(np.asarray(vectors, dtype=np.float64) @ wide.T, np.linalg.norm(wide, axis=-1))
+    states, along = _wide(vectors, directions)
+    return ratio(states @ along.T, np.linalg.norm(along, axis=-1))
 
 
 def restored_share(
@@ -61,6 +76,5 @@ def restored_share(
     All three are the same measure: of the patched prompt, of the intact prompt, and of the intact prompt that the patch
     comes from. 0 is no effect, 1 the full difference; NaN where `own` equals `other`.
     """
-    start = np.asarray(own, dtype=np.float64)
-    difference = np.asarray(other, dtype=np.float64) - start
-    return ratio((np.asarray(changed, dtype=np.float64) - start) * np.sign(difference), np.abs(difference))
+    after, start, end = _wide(changed, own, other)
+    return ratio((after - start) * np.sign(end - start), np.abs(end - start))

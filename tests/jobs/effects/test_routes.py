@@ -223,6 +223,36 @@ def test_prompts_of_a_batch_do_not_influence_each_other():
         assert relative(together.final[row], alone.final[0]) < ROUNDING
 
 
+def test_blocks_before_the_first_location_do_not_run():
+    model = loaded("llama")
+    at = [Location(Site.RESID_PRE, layer) for layer in range(5)]
+    intact = run_intact(model, prompts_of(12), at, is_cached=True)
+    columns = []
+    handles = [
+        block.mlp.register_forward_hook(lambda _, __, output, layer=layer: columns.append((layer, output.shape[1])))
+        for layer, block in enumerate(model.blocks)
+    ]
+    variants = [Variant((one,), Add(intact.final[0], dose)) for dose in (1.0, 2.0) for one in at]
+    run_one_token(model, intact, variants, columns=3)
+    for handle in handles:
+        handle.remove()
+    # Two variants and an intact column start at each layer.
+    assert columns == [(layer, 3) for start in range(5) for layer in range(start, 5)]
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("family", ["llama", "gemma2"])
+def test_the_routes_agree_in_half_precision(family, dtype):
+    model = wrap(tiny.tiny_model(family).to(dtype))
+    at = [Location(site, layer) for site in (Site.RESID_PRE, Site.RESID_MID) for layer in LAYERS]
+    intact = run_intact(model, prompts_of(20), at, is_cached=True)
+    variants = [Variant((one,), change) for one in at for change in changes_at(intact, one)]
+    ours, theirs = run_one_token(model, intact, variants), run_full(model, intact, variants)
+    assert relative(ours.final, theirs.final) < 4e-2
+    same = run_one_token(model, intact, [Variant((one,), Patch(intact.states[one].float())) for one in at])
+    assert torch.equal(same.final, intact.final[:, None].expand_as(same.final))
+
+
 def test_a_reading_with_directions_holds_products_with_them():
     model = loaded("llama")
     at, later = Location(Site.RESID_PRE, FIRST), Location(Site.RESID_POST, LAST)

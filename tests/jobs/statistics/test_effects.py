@@ -25,6 +25,19 @@ def test_kl_of_equal_logits_is_exactly_zero_and_never_negative():
     assert (kl_divergence(logits, np.nextafter(logits, np.float32(np.inf))) >= 0).all()
 
 
+def test_small_divergences_are_precise():
+    # Moves of ±ε under p = ½, ½ give ln cosh ε = ε²/2 − ε⁴/12 + …
+    epsilon = 1e-7
+    found = kl_divergence(np.array([5.0, 5.0]), np.array([5.0 + epsilon, 5.0 - epsilon]))
+    assert found == pytest.approx(epsilon**2 / 2, rel=1e-7)
+
+
+def test_divergences_of_random_logits_equal_the_definition():
+    first, second = np.random.default_rng(0).normal(size=(2, 30, 100)) * 5
+    p, q = (np.exp(one) / np.exp(one).sum(axis=-1, keepdims=True) for one in (first, second))
+    np.testing.assert_allclose(kl_divergence(first, second), (p * np.log(p / q)).sum(axis=-1), rtol=1e-12)
+
+
 def test_kl_ignores_tokens_that_are_impossible_in_the_intact_distribution():
     intact, changed = np.array([0.0, 0.0, -np.inf]), np.log([0.25, 0.25, 0.5])
     assert kl_divergence(intact, changed) == pytest.approx(np.log(2), rel=1e-14)
