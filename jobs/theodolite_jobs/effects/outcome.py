@@ -26,9 +26,9 @@ class Outcome:
     """The last token of each prompt under each variant; where a variant changes no bit, these are the intact numbers.
 
     `final` is `resid_final`, (prompt, variant, d_model); `output` is the output of the base model behind the final
-    norm; `readings` are (prompt, variant, …), in the order of the request. `changed` is where a variant changes a bit,
-    (prompt, variant) booleans. `intact_error` is the largest
-    ‖x − y‖ / ‖y‖ of `resid_final` between intact columns and the intact forward; 0 if the full route ran.
+    norm; `readings` are (prompt, variant, …), in the order of the request. `changed` says whether a variant changes a
+    bit, (prompt, variant) booleans. `intact_error` is the largest ‖x − y‖ / ‖y‖ of `resid_final` between intact columns
+    and the intact forward; 0 if the full route ran.
     """
 
     final: torch.Tensor

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from accelerate.hooks import AlignDevicesHook, add_hook_to_module
 from support import tiny
 from transformers import AutoModel, Lfm2Config, PersimmonConfig
 
@@ -80,6 +81,17 @@ def test_a_family_outside_the_table_takes_the_one_token_route_if_it_caches_keys_
     assert model.anatomy.known_by == "probe"
     assert why_full_route(model) is None
     assert route_error(model, prepare_variants(model, PROMPTS, PRE), PRE) <= 5e-5
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt2"])
+def test_blocks_that_accelerate_places_keep_their_forward(family):
+    model = loaded(family)
+    for block in model.blocks:
+        add_hook_to_module(block, AlignDevicesHook("cpu", io_same_device=True))  # as with a device_map
+    forwards = [block.forward for block in model.blocks]
+    assert why_full_route(model) is None
+    assert route_error(model, prepare_variants(model, PROMPTS, PRE), PRE) <= 5e-5
+    assert [block.forward for block in model.blocks] == forwards
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma3", "falcon-heads"])
