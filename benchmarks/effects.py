@@ -76,7 +76,7 @@ def variants_at(intact: Intact, locations: Sequence[Location], controls: int) ->
         state = intact.states[location]
         changes: list[Any] = [Patch(state.roll(1, 0)), Remove(state[0] - state[1])]
         changes += [Remove(torch.randn(state.shape[-1], generator=generator)) for _ in range(controls)]
-        variants += [Variant((location,), change) for change in changes]
+        variants += [Variant({location: change}) for change in changes]
     return variants
 
 

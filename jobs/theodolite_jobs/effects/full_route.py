@@ -28,7 +28,7 @@ def run_full(
         final: list[torch.Tensor] = []
         reads: list[tuple[Location, Receive]] = [(last_block, final.append)]
         reads += [(reading.location, collector.receiver(which, [index])) for which, reading in enumerate(readings)]
-        work = Work({location: [(0, variant.change)] for location in variant.locations}, reads)
+        work = Work({location: [(0, change)] for location, change in variant.changes.items()}, reads)
         with working(model, Columns(len(intact.tokens), ONLY_LAST), work):
             output = model.run(input_ids=intact.tokens, use_cache=False)[0]
         collector.store(collector.outcome.final, [index], final[0])

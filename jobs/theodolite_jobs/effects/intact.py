@@ -47,8 +47,8 @@ class Intact:
     def unchanged_by(self, variant: Variant) -> torch.Tensor:
         """Return the prompts, (prompt,) booleans, in which a variant changes no bit at any of its locations."""
         same = [
-            (variant.change(self.states[location]) == self.states[location]).all(dim=-1)
-            for location in variant.locations
+            (change(self.states[location]) == self.states[location]).all(dim=-1)
+            for location, change in variant.changes.items()
         ]
         return torch.stack([one.to(self.final.device) for one in same]).all(dim=0)
 

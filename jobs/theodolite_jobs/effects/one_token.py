@@ -87,8 +87,8 @@ def _run_chunk(model: LoadedModel, collector: Collector, chunk: Sequence[int]) -
     start = variants[chunk[0]].first.layer
     edits: dict[Location, list[tuple[int, Change]]] = {}
     for column, index in enumerate(chunk, start=1):
-        for location in variants[index].locations:
-            edits.setdefault(location, []).append((column, variants[index].change))
+        for location, change in variants[index].changes.items():
+            edits.setdefault(location, []).append((column, change))
     final: list[torch.Tensor] = []
     reads: list[tuple[Location, Receive]] = [(Location(Site.RESID_POST, len(model.blocks) - 1), final.append)]
     for index, reading in enumerate(collector.readings):

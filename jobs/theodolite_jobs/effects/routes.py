@@ -75,7 +75,7 @@ def route_error(model: LoadedModel, intact: Intact, locations: Sequence[Location
         states = intact.states[location]
         other = states.roll(1, 0)
         step = (states - other)[0] if len(states) > 1 else states[0]
-        variants += [Variant((location,), change) for change in (Patch(other), Remove(step), Add(step))]
+        variants += [Variant({location: change}) for change in (Patch(other), Remove(step), Add(step))]
     ours, theirs = run_one_token(model, intact, variants), run_full(model, intact, variants)
     return max(_error(ours.final, theirs.final), _error(ours.output, theirs.output))
 

@@ -1,6 +1,6 @@
 """Descriptions of interventions at the last token: where a state is changed, and how."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -75,17 +75,16 @@ class Add:
 Change = Patch | Remove | Add
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Variant:
-    """One change of the last token's state, at one location or at several."""
+    """Changes of the last token's state in one forward, by location."""
 
-    locations: tuple[Location, ...]
-    change: Change
+    changes: Mapping[Location, Change]
 
     @property
     def first(self) -> Location:
         """The location that a forward reaches first."""
-        return min(self.locations, key=lambda location: location.order)
+        return min(self.changes, key=lambda location: location.order)
 
 
 def check_locations(model: LoadedModel, locations: Sequence[Location]) -> None:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 from support import tiny
-from transformers import AutoModel, PhimoeConfig
+from transformers import AutoModel, OlmoeConfig
 
 from theodolite.errors import ParityError
 from theodolite.shard_counts import ShardCounts
@@ -37,7 +37,7 @@ def checked_engine(model, share=1.0):
 
 
 def tiny_experts(dtype):
-    config = PhimoeConfig(**tiny.GROUPED, num_local_experts=8, num_experts_per_tok=2)
+    config = OlmoeConfig(**tiny.GROUPED, num_experts=8, num_experts_per_tok=2)
     return wrap(tiny.random_model(config, AutoModel).to(dtype))
 
 

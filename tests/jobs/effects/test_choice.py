@@ -35,7 +35,7 @@ def recurrent():
 def patched(model):
     """Return the patch of each location with the next prompt's state, and its outcome by the route of the model."""
     intact = prepare_variants(model, PROMPTS, PRE)
-    variants = [Variant((at,), Patch(intact.states[at].roll(1, 0))) for at in PRE]
+    variants = [Variant({at: Patch(intact.states[at].roll(1, 0))}) for at in PRE]
     return intact, variants, run_variants(model, intact, variants, [Reading(at) for at in PRE])
 
 
@@ -43,7 +43,7 @@ def check_full_route(model):
     intact, variants, outcome = patched(model)
     assert not intact.calls
     for index, variant in enumerate(variants):
-        assert torch.equal(outcome.readings[index][:, index], variant.change.values)
+        assert torch.equal(outcome.readings[index][:, index], variant.changes[PRE[index]].values)
         changed = (outcome.final[:, index] - intact.final).norm(dim=-1) / intact.final.norm(dim=-1)
         assert (changed > 1e-3).all()
     assert route_error(model, intact, PRE) == 0

@@ -61,7 +61,7 @@ def test_changes_of_the_next_token_follow_from_the_logits(tmp_path):
     intact = prepare_variants(model, PROMPTS, [at])
     step = intact.states[at][1] - intact.states[at][0]
     doses = [0.0, 0.5, 1.0, 2.0, -1.0]
-    outcome = run_variants(model, intact, [Variant((at,), Add(step, dose)) for dose in doses])
+    outcome = run_variants(model, intact, [Variant({at: Add(step, dose)}) for dose in doses])
     change = next_token_change(head, intact, outcome, [3, 4], [5], rows=2)
     log_p, log_q = (torch.log_softmax(head.logits(one).double(), -1) for one in (intact.output, outcome.output))
     torch.testing.assert_close(

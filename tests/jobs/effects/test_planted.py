@@ -73,7 +73,7 @@ def intact(planted):
 
 def kl_of(planted, intact, changes, route=run_one_token):
     """Return the KL divergence of changes at every location, (change, location), as means over prompts."""
-    variants = [Variant((location,), change) for change in changes for location in AT]
+    variants = [Variant({location: change}) for change in changes for location in AT]
     changed = planted.logits(route(planted.model, intact, variants).output)
     kl = kl_divergence(planted.logits(intact.output)[:, None], changed)
     return kl.mean(axis=0).reshape(len(changes), len(AT))
@@ -109,7 +109,7 @@ def test_the_effect_of_the_used_direction_alone_stands_out_from_random_direction
 def test_a_dose_moves_the_log_odds_along_the_used_direction_only(planted, intact):
     doses = [-2.0, -1.0, 0.0, 1.0, 2.0]
     for direction, slope in ((planted.used, 2.0), (planted.unused, 0.0)):
-        variants = [Variant((AT[-1],), Add(direction, dose)) for dose in doses]
+        variants = [Variant({AT[-1]: Add(direction, dose)}) for dose in doses]
         logits = planted.logits(run_one_token(planted.model, intact, variants).output)
         before = log_odds(planted.logits(intact.output), YES, NO)
         moved = log_odds(logits, YES, NO) - before[:, None]
@@ -120,7 +120,7 @@ def test_a_dose_moves_the_log_odds_along_the_used_direction_only(planted, intact
 
 def test_a_patch_with_the_pair_restores_all_of_the_difference(planted, intact):
     partner = [*range(8, 16), *range(8)]  # the pair has the same first tokens
-    variants = [Variant((location,), Patch(intact.states[location][partner])) for location in AT]
+    variants = [Variant({location: Patch(intact.states[location][partner])}) for location in AT]
     changed = log_odds(planted.logits(run_one_token(planted.model, intact, variants).output), YES, NO)
     own = log_odds(planted.logits(intact.output), YES, NO)
     shares = restored_share(changed, own[:, None], own[partner][:, None])

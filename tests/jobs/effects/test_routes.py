@@ -32,9 +32,10 @@ def prompts_of(length, count=3):
 
 
 def locations_of(model, layers=LAYERS):
-    """Return every site of the blocks, and two single heads."""
+    """Return every site of the blocks, and two single heads where heads have outputs."""
     sites = [Location(site, layer) for site in model.anatomy.sites for layer in layers]
-    return sites + [Location(Site.HEAD_OUT, layer, head) for layer in layers for head in (0, 3)]
+    heads = (0, 3) if Site.HEAD_OUT in model.anatomy.taps else ()
+    return sites + [Location(Site.HEAD_OUT, layer, head) for layer in layers for head in heads]
 
 
 def changes_at(intact, location):
@@ -47,12 +48,12 @@ def changes_at(intact, location):
 def everywhere(intact, model):
     """Return the removal of one direction at every layer, before attention and if possible before the MLP."""
     sites = [site for site in (Site.RESID_PRE, Site.RESID_MID) if site in model.anatomy.taps]
-    at = tuple(Location(site, layer) for site in sites for layer in LAYERS)
-    return Variant(at, Remove(torch.randn(model.dimensions.d_model, generator=torch.Generator().manual_seed(1))))
+    removal = Remove(torch.randn(model.dimensions.d_model, generator=torch.Generator().manual_seed(1)))
+    return Variant({Location(site, layer): removal for site in sites for layer in LAYERS})
 
 
 def variants_of(model, intact):
-    variants = [Variant((at,), change) for at in locations_of(model) for change in changes_at(intact, at)]
+    variants = [Variant({at: change}) for at in locations_of(model) for change in changes_at(intact, at)]
     return [*variants, everywhere(intact, model)]
 
 
@@ -122,7 +123,7 @@ def test_the_full_route_sets_the_state_that_the_change_returns(family):
     for location in locations_of(model):
         reading = Reading(location)
         changes = changes_at(intact, location)
-        outcome = run_full(model, intact, [Variant((location,), change) for change in changes], [reading])
+        outcome = run_full(model, intact, [Variant({location: change}) for change in changes], [reading])
         wanted = torch.stack([change(intact.states[location]) for change in changes], dim=1)
         assert relative(outcome.readings[0], wanted) < 2e-6, location
 
@@ -133,7 +134,7 @@ def test_a_state_between_attention_and_mlp_is_what_the_mlp_is_added_to(family):
     mid, mlp, post = (Location(site, MIDDLE) for site in (Site.RESID_MID, Site.MLP_OUT, Site.RESID_POST))
     intact = run_intact(model, prompts_of(12), [mid, mlp, post], is_cached=False)
     wanted = intact.states[mid].roll(1, 0)
-    outcome = run_full(model, intact, [Variant((mid,), Patch(wanted))], [Reading(mlp), Reading(post)])
+    outcome = run_full(model, intact, [Variant({mid: Patch(wanted)})], [Reading(mlp), Reading(post)])
     assert relative(outcome.readings[1] - outcome.readings[0], wanted[:, None]) < 2e-6
 
 
@@ -144,7 +145,7 @@ def test_a_patch_of_the_embedding_is_another_last_token():
     intact = run_intact(model, prompts, [at], is_cached=True)
     with_other_token = [(*ids[:-1], other[-1]) for ids, other in zip(prompts, prompts[1:] + prompts[:1], strict=True)]
     theirs = run_intact(model, with_other_token, [at], is_cached=False)
-    outcome = run_one_token(model, intact, [Variant((at,), Patch(intact.states[at].roll(-1, 0)))])
+    outcome = run_one_token(model, intact, [Variant({at: Patch(intact.states[at].roll(-1, 0))})])
     assert relative(outcome.final[:, 0], theirs.final) < ROUNDING
     assert relative(outcome.output[:, 0], theirs.output) < ROUNDING
 
@@ -156,9 +157,9 @@ def test_an_identity_patch_and_dose_zero_give_exactly_the_intact_numbers(family,
     at = locations_of(model)
     intact = run_intact(model, prompts_of(12), at, is_cached=True)
     step = torch.ones(1)
-    variants = [Variant((one,), Patch(intact.states[one])) for one in at]
-    variants += [Variant((one,), Add(step.expand_as(intact.states[one]), 0.0)) for one in at]
-    variants += [Variant((at[-1],), Add(intact.states[at[-1]], 1.0))]  # one that does change
+    variants = [Variant({one: Patch(intact.states[one])}) for one in at]
+    variants += [Variant({one: Add(step.expand_as(intact.states[one]), 0.0)}) for one in at]
+    variants += [Variant({at[-1]: Add(intact.states[at[-1]], 1.0)})]  # one that does change
     outcome = route(model, intact, variants, [Reading(one) for one in at])
     for column in range(len(variants) - 1):
         assert torch.equal(outcome.final[:, column], intact.final)
@@ -174,7 +175,7 @@ def test_a_patch_that_changes_one_prompt_leaves_the_other_exactly_intact():
     intact = run_intact(model, prompts_of(12), [at], is_cached=True)
     values = intact.states[at].clone()
     values[1] += 1
-    final = run_one_token(model, intact, [Variant((at,), Patch(values))]).final[:, 0]
+    final = run_one_token(model, intact, [Variant({at: Patch(values)})]).final[:, 0]
     assert torch.equal(final[[0, 2]], intact.final[[0, 2]])
     assert relative(final[1], intact.final[1]) > 1e-3
 
@@ -183,7 +184,7 @@ def test_states_before_the_first_change_are_exactly_intact():
     model = loaded("llama")
     before, at, after = (Location(Site.RESID_PRE, layer) for layer in LAYERS)
     intact = run_intact(model, prompts_of(12), [before, at, after], is_cached=True)
-    variants = [Variant((at,), Remove(intact.final[0])), Variant((before,), Remove(intact.final[0]))]
+    variants = [Variant({at: Remove(intact.final[0])}), Variant({before: Remove(intact.final[0])})]
     readings = run_one_token(model, intact, variants, [Reading(before), Reading(after)]).readings
     assert torch.equal(readings[0][:, 0], intact.states[before])
     assert not torch.equal(readings[0][:, 1], intact.states[before])
@@ -204,8 +205,8 @@ def test_a_variant_of_infinite_numbers_leaves_the_others_as_they_are():
     model = loaded("llama")
     at = Location(Site.RESID_PRE, MIDDLE)
     intact = run_intact(model, prompts_of(12), [at], is_cached=True)
-    good = Variant((at,), Remove(intact.final[0]))
-    bad = Variant((at,), Add(torch.full((model.dimensions.d_model,), 1e30), 1e30))
+    good = Variant({at: Remove(intact.final[0])})
+    bad = Variant({at: Add(torch.full((model.dimensions.d_model,), 1e30), 1e30)})
     alone, among = (run_one_token(model, intact, some).final for some in ([good], [bad, good]))
     assert relative(among[:, 1], alone[:, 0]) < ROUNDING
     assert among[:, 0].isnan().any()
@@ -216,7 +217,7 @@ def test_prompts_of_a_batch_do_not_influence_each_other():
     prompts = prompts_of(20, count=4)
     at = [Location(site, layer) for site in (Site.RESID_PRE, Site.RESID_MID) for layer in LAYERS]
     change = Remove(torch.randn(model.dimensions.d_model, generator=torch.Generator().manual_seed(0)))
-    variants = [Variant((one,), change) for one in at]
+    variants = [Variant({one: change}) for one in at]
     together = run_one_token(model, run_intact(model, prompts, at, is_cached=True), variants)
     for row, ids in enumerate(prompts):
         alone = run_one_token(model, run_intact(model, [ids], at, is_cached=True), variants)
@@ -232,7 +233,7 @@ def test_blocks_before_the_first_location_do_not_run():
         block.mlp.register_forward_hook(lambda _, __, output, layer=layer: columns.append((layer, output.shape[1])))
         for layer, block in enumerate(model.blocks)
     ]
-    variants = [Variant((one,), Add(intact.final[0], dose)) for dose in (1.0, 2.0) for one in at]
+    variants = [Variant({one: Add(intact.final[0], dose)}) for dose in (1.0, 2.0) for one in at]
     run_one_token(model, intact, variants, columns=3)
     for handle in handles:
         handle.remove()
@@ -246,10 +247,10 @@ def test_the_routes_agree_in_half_precision(family, dtype):
     model = wrap(tiny.tiny_model(family).to(dtype))
     at = [Location(site, layer) for site in (Site.RESID_PRE, Site.RESID_MID) for layer in LAYERS]
     intact = run_intact(model, prompts_of(20), at, is_cached=True)
-    variants = [Variant((one,), change) for one in at for change in changes_at(intact, one)]
+    variants = [Variant({one: change}) for one in at for change in changes_at(intact, one)]
     ours, theirs = run_one_token(model, intact, variants), run_full(model, intact, variants)
     assert relative(ours.final, theirs.final) < 4e-2
-    same = run_one_token(model, intact, [Variant((one,), Patch(intact.states[one].float())) for one in at])
+    same = run_one_token(model, intact, [Variant({one: Patch(intact.states[one].float())}) for one in at])
     assert torch.equal(same.final, intact.final[:, None].expand_as(same.final))
 
 
@@ -258,7 +259,7 @@ def test_a_reading_with_directions_holds_products_with_them():
     at, later = Location(Site.RESID_PRE, FIRST), Location(Site.RESID_POST, LAST)
     intact = run_intact(model, prompts_of(12), [at, later], is_cached=True)
     directions = torch.eye(model.dimensions.d_model)[[3, 7]]
-    variant = Variant((at,), Remove(intact.states[at][0]))
+    variant = Variant({at: Remove(intact.states[at][0])})
     outcome = run_one_token(model, intact, [variant], [Reading(later), Reading(later, directions)])
     assert torch.equal(outcome.readings[0], outcome.final)
     assert torch.allclose(outcome.readings[1], outcome.final[..., [3, 7]])
@@ -268,10 +269,10 @@ def test_a_forward_leaves_neither_hooks_nor_changed_blocks():
     model = loaded("llama")
     at = Location(Site.RESID_MID, MIDDLE)
     intact = run_intact(model, prompts_of(12), [at], is_cached=True)
-    wrong = Variant((at,), Patch(torch.ones(3)))  # not as wide as the state
+    wrong = Variant({at: Patch(torch.ones(3))})  # not as wide as the state
     with pytest.raises(RuntimeError):
         run_one_token(model, intact, [wrong])
-    run_one_token(model, intact, [Variant((at,), Remove(intact.final[0]))])
+    run_one_token(model, intact, [Variant({at: Remove(intact.final[0])})])
     for module in model.module.modules():
         assert "forward" not in vars(module)
         assert not module._forward_hooks
