@@ -17,6 +17,7 @@ from theodolite.store.result_reader import damaged_groups
 from theodolite.store.result_writer import build_group, drop_claims, remove_groups, restore_root, write_groups
 from theodolite.store.runs import Run
 from theodolite.store.tables import encode_table
+from theodolite_jobs.effects.work import EffectsWork, drop_parts
 from theodolite_jobs.full_disk import repeat_while_disk_is_full
 from theodolite_jobs.models.load import check_readable, load_config, load_tokenizer
 from theodolite_jobs.models.source import ModelSource, fetch, pinned, random_versions, resolve_source
@@ -92,6 +93,7 @@ def _analyse(run: Run, spec: SurveySpec, source: ModelSource | None, settings: S
         contrasts,
         open_weights=lambda: _open_weights(run, spec, source, settings),
         open_tokenizer=lambda weights: load_tokenizer(weights.folder, spec.model.trust_remote_code),
+        measure_effects=lambda work: _measure_effects(run, work, spec, source, settings, console),
         dask_address=settings.dask_address,
     )
     if damaged := damaged_groups(run):
@@ -103,6 +105,8 @@ def _analyse(run: Run, spec: SurveySpec, source: ModelSource | None, settings: S
             context.progress = bar.step_to
             computed, failed = compute_groups(context, requested)
         drop_claims(run)
+        if "effects" in computed:
+            drop_parts(run.location)
         restore_root(run)
         _report_failures(run, spec, failed, console)
     finally:
@@ -241,6 +245,16 @@ def _open_weights(run: Run, spec: SurveySpec, source: ModelSource | None, settin
     check_readable(load_config(fetch(source, settings.cache, weights=False), spec.model.trust_remote_code))
     files = fetch(source, settings.cache)
     return Weights(files, load_config(files, spec.model.trust_remote_code))
+
+
+def _measure_effects(
+    run: Run, work: EffectsWork, spec: SurveySpec, source: ModelSource | None, settings: Settings, console: Console
+) -> None:
+    from theodolite_jobs.measure_effects import measure_effects  # Ray takes seconds to load
+
+    source = source or _same_model(run)
+    config = load_config(fetch(source, settings.cache, weights=False), spec.model.trust_remote_code)
+    measure_effects(run, work, source, config, settings, console)
 
 
 def _check_random_weights(run: Run) -> None:

@@ -1,28 +1,23 @@
 """Capture shards of a prepared survey on replicas, and show the progress."""
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from theodolite.errors import RunDamagedError, StoreError
 from theodolite.metrics import CaptureMetrics
-from theodolite.query.parity import parity_notes
 from theodolite.settings import Settings
 from theodolite.store.objects import absolute, free_bytes
 from theodolite.store.runs import Run, run_url
 from theodolite_jobs.capture.plan import SetPlan, ShardPlan
 from theodolite_jobs.cluster.replica import Assignment
 from theodolite_jobs.cluster.scheduling import REASONS, Callbacks, run_shards
-from theodolite_jobs.cluster.session import choose_resources, ray_session
-from theodolite_jobs.cluster.store_marker import marked_store
-from theodolite_jobs.cluster.workers import RayWorker, certify_workers, start_workers
 from theodolite_jobs.models.load import resolved_dtype
-from theodolite_jobs.models.sharding import choose_ranks
 from theodolite_jobs.models.tensors import TensorFiles
 from theodolite_jobs.prepare import Prepared
 from theodolite_jobs.progress import Console
+from theodolite_jobs.replicas import certified_workers
 
 Work = list[tuple[SetPlan, ShardPlan]]
 """Shards that are to be captured, with the plans of their sets."""
@@ -56,7 +51,10 @@ def capture_shards(
     metrics.progress(0, 1)  # so that an alert can fire if no replica ever starts
     metrics.replicas(0)
     metrics.wanted(settings.replicas or 1)  # the cluster may set another number
-    with _certified_workers(prepared, settings, console, metrics) as (workers, parity):
+    if prepared.source.kind == "folder" and prepared.source.weights == "trained":
+        TensorFiles(Path(prepared.source.location))  # raise for a broken file before replicas start
+    inputs = _assignment(prepared, settings), prepared.config, prepared.plans, prepared.tokens
+    with certified_workers(*inputs, settings, console, metrics) as (workers, parity):
         run, work = begin(parity)
         total = sum(facts.n_samples for facts in run.record.sets.values())
         done = total - sum(shard.stop - shard.start for _, shard in work)
@@ -72,65 +70,22 @@ def capture_shards(
             if refused is not None:
                 callbacks = replace(callbacks, refused=refused)
             run_shards(workers, work, prepared.tokens, callbacks)
-        metrics.wanted(0)
-        metrics.replicas(0)
     return run
 
 
-@contextmanager
-def _certified_workers(
-    prepared: Prepared, settings: Settings, console: Console, metrics: CaptureMetrics
-) -> Iterator[tuple[list[RayWorker], dict[str, Any]]]:
-    """Start the replicas of a survey, and yield them with their parity certificate; stop them at the end."""
-    if prepared.source.kind == "folder" and prepared.source.weights == "trained":
-        TensorFiles(Path(prepared.source.location))  # raise for a broken file before replicas start
-    console.say(f"starting replicas on {settings.ray_address or 'this machine'}")
-    with ray_session(settings.ray_address), marked_store(settings.store) as marker:
-        grows = settings.nodes_wait_seconds > 0
-        resources = choose_resources(settings.replicas, settings.gpus_per_replica, grows=grows, message=console.say)
-        ranks = choose_ranks(settings.parallelism, prepared.config, resources.gpus)
-        resources = replace(resources, ranks=ranks, threads=max(1, resources.threads // ranks))
-        assignment = Assignment(
-            run_id=prepared.run_id,
-            run_url=run_url(absolute(settings.store), prepared.run_id),
-            model=prepared.pinned_model,
-            revision=prepared.source.revision,
-            folder=prepared.folder.absolute(),
-            cache=settings.cache,
-            sites=prepared.spec.capture.all_sites,
-            layers=tuple(prepared.layers),
-            shard_prompts=prepared.spec.capture.shard_prompts,
-            # A node that joins later can have other cores than those that are there now.
-            threads=None if grows and resources.gpus else resources.threads,
-            gpus=resources.gpus,
-            spot_checks=settings.spot_checks,
-            marker=marker,
-        )
-        metrics.wanted(resources.replicas)
-        workers = start_workers(assignment, resources, prepared.plans, prepared.tokens)
-        try:
-            shared = f" of {ranks} ranks each" if ranks > 1 else ""
-            console.say(
-                f"{resources.replicas} replica(s){shared} load the model and check parity with plain Hugging Face"
-            )
-            parity = certify_workers(
-                workers, resources, settings.nodes_wait_seconds, console.say, settings.replicas_wait_seconds
-            )
-            console.say(
-                f"parity: largest error {parity['max_error']:.1e}{_allowed(parity)}, "
-                f"{parity['dtype']}, {parity['attention']} attention, {parity['device']}"
-            )
-            for note in parity_notes(parity):
-                console.say(f"parity: {note}")
-            yield workers, parity
-        finally:
-            for worker in workers:
-                worker.kill()
-
-
-def _allowed(parity: Mapping[str, Any]) -> str:
-    """Return the bound of a certificate for the message; nothing in half precision, which has another rule."""
-    return "" if parity["bound"] is None else f" (allowed {parity['bound']:.0e})"
+def _assignment(prepared: Prepared, settings: Settings) -> Assignment:
+    return Assignment(
+        run_id=prepared.run_id,
+        run_url=run_url(absolute(settings.store), prepared.run_id),
+        model=prepared.pinned_model,
+        revision=prepared.source.revision,
+        folder=prepared.folder.absolute(),
+        cache=settings.cache,
+        sites=prepared.spec.capture.all_sites,
+        layers=tuple(prepared.layers),
+        shard_prompts=prepared.spec.capture.shard_prompts,
+        spot_checks=settings.spot_checks,
+    )
 
 
 def _check_space(prepared: Prepared, work: Work, settings: Settings, console: Console) -> None:

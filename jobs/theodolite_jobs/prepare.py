@@ -26,9 +26,10 @@ from theodolite_jobs.models.facts import mlp_width
 from theodolite_jobs.models.families import known_anatomy
 from theodolite_jobs.models.load import check_readable, load_config, load_tokenizer, resolved_dtype
 from theodolite_jobs.models.source import ModelSource, fetch, random_versions, resolve_source, slug
+from theodolite_jobs.prompts.next_tokens import next_token_groups
 from theodolite_jobs.prompts.sources import read_prompts
 from theodolite_jobs.prompts.tokens import check_tokens, repeated, resolve_positions, resolve_template, tokenize
-from theodolite_jobs.requested import check_request
+from theodolite_jobs.requested import check_request, named_groups
 
 _RECORDED_VERSIONS = ("torch", "transformers", "zarr", "numpy", "ray")
 
@@ -197,6 +198,8 @@ def prepare(
     check_request(spec, spec.resolved_contrasts(), spec.capture.sites, dimensions.n_layers)
 
     tokenizer = tokenizer_of(files, spec.model.trust_remote_code) if prompts else None
+    if tokenizer is not None and "effects" in named_groups(spec):
+        next_token_groups(tokenizer, spec.effects.tokens if spec.effects else {})  # raises for wrong texts
     templates = {name: resolve_template(name, spec.sets[name], tokenizer) for name in prompts}
     tokens: dict[str, list[TokenIds]] = {}
     plans: dict[str, SetPlan] = {}

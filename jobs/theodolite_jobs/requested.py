@@ -14,6 +14,7 @@ from theodolite.groups import ANALYSES, GROUPS
 from theodolite.query.runs import spec_of_results, with_analyses
 from theodolite.sites import Site
 from theodolite.spec import LEAST_SAMPLES, SurveySpec
+from theodolite.spec_parts import EffectsSpec
 from theodolite.store.manifest import finished_groups, unfinished_request, write_request
 from theodolite.store.result_reader import read_contrasts
 from theodolite.store.runs import Run
@@ -51,7 +52,7 @@ def check_request(spec: SurveySpec, contrasts: Contrasts, sites: Collection[Site
 
     Raises:
         SpecError: the spec names a group that needs another site, or a contrast.
-        SiteNotFoundError: `heads.composition` names a layer that the model lacks.
+        SiteNotFoundError: `heads.composition` or `effects.layers` names a layer that the model lacks.
     """
     for name in spec.analyses or []:
         if name in _NEEDED_SITES and _NEEDED_SITES[name] not in sites:
@@ -59,6 +60,9 @@ def check_request(spec: SurveySpec, contrasts: Contrasts, sites: Collection[Site
             raise SpecError(f"analyses: {name!r} needs the site {site}, which is not captured; add it to capture.sites")
         if "contrasts" in GROUPS[name].needs and not contrasts:
             raise SpecError(f"analyses: {name!r} compares two prompt sets; add a contrast, or leave {name!r} out")
+    layers = spec.effects.layers if spec.effects else "all"
+    if layers != "all" and layers[-1] >= n_layers:
+        raise SiteNotFoundError(f"effects.layers: this model has no layer {layers[-1]}; it has 0 to {n_layers - 1}")
     composition = spec.heads.composition
     if composition is not None and composition[1] >= n_layers:
         raise SiteNotFoundError(
@@ -83,12 +87,19 @@ def requested_groups(run: Run, spec: SurveySpec, contrasts: Contrasts) -> list[s
         possible.discard("words")  # `words` decodes the vectors of `heads`
     if spec.heads.composition is None:
         possible.discard("composition")
-    requested = set(ANALYSES if spec.analyses is None else spec.analyses) & possible
+    requested = named_groups(spec) & possible
     requested |= {name for name in possible if GROUPS[name].always}
     requested |= {required for name in requested for required in GROUPS[name].requires}
     if "heads" in requested:
         requested |= {"composition"} & possible
     return [name for name in GROUPS if name in requested]
+
+
+def named_groups(spec: SurveySpec) -> set[str]:
+    """Return the analyses that a spec names; if it names none, all but those on request without their section."""
+    if spec.analyses is not None:
+        return set(spec.analyses)
+    return {name for name in ANALYSES if not GROUPS[name].on_request or getattr(spec, name) is not None}
 
 
 def requested_spec(run: Run) -> SurveySpec:
@@ -211,6 +222,8 @@ def merged_spec(run: Run, results: SurveySpec, spec: SurveySpec, requested: Sequ
     """
     options = sorted({own for name in requested if (own := GROUPS[name].options) is not None})
     changes: dict[str, Any] = {name: getattr(spec, name) for name in options}
+    if "effects" in changes:  # without the section, a later survey would not request the group
+        changes["effects"] = spec.effects or EffectsSpec()
     has_heads = results.analyses is None or "heads" in results.analyses
     if "heads" in changes and changes["heads"].composition is None and has_heads:  # declines nothing that the run has
         changes["heads"] = changes["heads"].model_copy(update={"composition": results.heads.composition})

@@ -13,6 +13,7 @@ from theodolite.spec_parts import (
     SENTENCES,
     CaptureSpec,
     ContrastSpec,
+    EffectsSpec,
     GramSpec,
     HeadsSpec,
     ModelSpec,
@@ -28,7 +29,7 @@ from theodolite.spec_parts import (
 TokenIds = tuple[int, ...]
 """The token ids of a prompt."""
 
-LEAST_SAMPLES = {"gram": 4, "separation": 10, "basis": 10}
+LEAST_SAMPLES = {"gram": 4, "separation": 10, "basis": 10, "effects": 10}
 """The smallest number of stored prompts of a set with which an analysis has a meaning."""
 
 _SENTENCES = PromptSetSpec(source=f"words:{SENTENCES}", template="none", positions="all")
@@ -47,11 +48,19 @@ class SurveySpec(Part):
         default_factory=dict, description="Contrasts by name.", max_length=1_000
     )
     analyses: Annotated[list[Place], Field(max_length=100)] | None = Field(
-        None, description=f"Any of: {', '.join(ANALYSES)}; the default is all that the model and the prompts allow."
+        None,
+        description=f"Any of: {', '.join(ANALYSES)}; the default is all that the model and the prompts allow, "
+        "and effects only if the spec has the section `effects`.",
     )
     heads: HeadsSpec = HeadsSpec()
     words: WordsSpec = WordsSpec()
     gram: GramSpec = GramSpec()
+    # A spec without effects has no such field, so specs that are older than the field keep their digests.
+    effects: EffectsSpec | None = Field(
+        None,
+        description="Options of `effects`, which is computed only if this section exists or `analyses` names it.",
+        exclude_if=lambda effects: effects is None,
+    )
 
     @field_validator("analyses")
     @classmethod
@@ -71,8 +80,11 @@ class SurveySpec(Part):
         need_prompts = [name for name in self.analyses or [] if "prompts" in GROUPS[name].needs]
         if need_prompts and not self.prompts:
             raise ValueError(f"analyses: {need_prompts[0]!r} needs prompts, but prompts is empty; add a prompt set")
-        if "separation" in (self.analyses or []) and not self.contrasts:
-            raise ValueError("analyses: 'separation' needs contrasts, but contrasts is empty; add a contrast")
+        need_contrasts = [name for name in self.analyses or [] if "contrasts" in GROUPS[name].needs]
+        if need_contrasts and not self.contrasts:
+            raise ValueError(f"analyses: {need_contrasts[0]!r} needs contrasts, but contrasts is empty; add a contrast")
+        if self.effects is not None and not self.contrasts:
+            raise ValueError("effects needs contrasts, but contrasts is empty; add a contrast, or remove effects")
         if self.prompts and all(prompt_set.positions == "all" for prompt_set in self.prompts.values()):
             raise ValueError(
                 "prompts: every set has positions: all, but statistics need a list; set a list in at least one set"
@@ -127,6 +139,25 @@ class SurveySpec(Part):
                     f"contrasts.{name}: {contrast.positive} has positions {positions[0]} and {contrast.negative} "
                     f"{positions[1]}; a contrast needs a common position"
                 )
+        return self
+
+    @model_validator(mode="after")
+    def _effects_are_of_captured_states(self) -> "SurveySpec":
+        options = self.effects
+        if options is None:
+            return self
+        lost = [site for site in options.sites or [] if site not in self.capture.sites]
+        if lost:
+            raise ValueError(f"effects.sites: {lost[0]} is not captured; add it to capture.sites")
+        captured = self.capture.layers
+        if options.layers != "all" and captured != "all" and (missing := set(options.layers) - set(captured)):
+            raise ValueError(f"effects.layers: layer {min(missing)} is not captured; add it to capture.layers")
+        unpaired = [name for name in self.contrasts if not self.is_paired(name)]
+        if options.patch == "pair" and unpaired:
+            raise ValueError(
+                f"effects.patch is pair, but the contrast {unpaired[0]!r} has no pairs; set patch: mean, or "
+                f"contrasts.{unpaired[0]}.paired: true if prompt i of both sets belong together"
+            )
         return self
 
     @property

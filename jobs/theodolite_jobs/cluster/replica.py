@@ -69,8 +69,8 @@ class Assignment:
     sites: tuple[Site, ...]  # sites to capture, `resid_final` included
     layers: tuple[int, ...]  # layers to capture the sites at
     shard_prompts: int  # prompts in one shard
-    threads: int | None  # CPU threads of a process; None chooses them on the node
-    gpus: int  # GPUs of one replica
+    threads: int | None = None  # CPU threads of a process; None chooses them on the node
+    gpus: int = 0  # GPUs of one replica
     version: str = __version__  # the driver's version of Theodolite, which the replica's version must match
     marker: StoreMarker | None = None  # in the driver's store; None skips the check that both stores are the same
     spot_checks: float = 0.0  # share of the prompts to compare with a plain run
@@ -298,37 +298,42 @@ def _gpu_name(device: Any) -> dict[str, str]:
 def _norm_layers(run: Any, assignment: Assignment) -> Any:
     """Return the model's norm layers, or None if its weights cannot be read from their files."""
     from theodolite_jobs.models.load import load_config
-    from theodolite_jobs.models.source import fetch, resolve_source
     from theodolite_jobs.models.weights import Weights
     from theodolite_jobs.passes.norm_layers import norm_layers
 
-    files = fetch(resolve_source(assignment.model, assignment.folder), assignment.cache)
+    files = model_files(assignment)
     try:
         return norm_layers(run, Weights(files, load_config(files, assignment.model.trust_remote_code)))
     except ModelError:
         return None
 
 
-def _load_engine(assignment: Assignment, rank: Rank | None) -> Any:
-    """Load the model on this node; raise ModelError if its revision differs from the planned one."""
-    import torch
-
-    from theodolite_jobs.capture.engine import Engine
-    from theodolite_jobs.cluster.session import threads_here
-    from theodolite_jobs.models.anatomy import check_sites
-    from theodolite_jobs.models.load import load_model
+def model_files(assignment: Assignment) -> Path:
+    """Return the folder of the model on this node; raise ModelError if its revision differs from the planned one."""
     from theodolite_jobs.models.source import fetch, resolve_source
 
-    ranks = rank.size if rank else 1
-    torch.set_num_threads(assignment.threads or threads_here(assignment.gpus, ranks))
     source = resolve_source(assignment.model, assignment.folder)
     if source.revision != assignment.revision:
         raise ModelError(
             f"{source.location} on this node has revision {source.revision}, but the run was planned with "
             f"{assignment.revision}; give every node the same files"
         )
+    return fetch(source, assignment.cache)
+
+
+def _load_engine(assignment: Assignment, rank: Rank | None) -> Any:
+    """Load the model on this node; raises as `model_files` does."""
+    import torch
+
+    from theodolite_jobs.capture.engine import Engine
+    from theodolite_jobs.cluster.session import threads_here
+    from theodolite_jobs.models.anatomy import check_sites
+    from theodolite_jobs.models.load import load_model
+
+    ranks = rank.size if rank else 1
+    torch.set_num_threads(assignment.threads or threads_here(assignment.gpus, ranks))
     model = load_model(
-        fetch(source, assignment.cache),
+        model_files(assignment),
         dtype=assignment.model.dtype,
         attention=assignment.model.attention,
         device_map=None if rank else _device_map(assignment.gpus, torch.cuda.device_count()),

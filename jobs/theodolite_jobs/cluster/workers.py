@@ -52,8 +52,10 @@ class RayWorker:
         resources: Resources,
         plans: Mapping[str, SetPlan],
         probes: Mapping[str, Sequence[TokenIds]],
+        replica_class: type[Replica] = Replica,
     ) -> None:
         """Submit the actors to Ray, which starts them when resources are free."""
+        self._class = replica_class
         self._ranks, self._cpus = resources.ranks, resources.cpus / resources.ranks
         self._options = {
             "num_cpus": self._cpus,
@@ -154,7 +156,7 @@ class RayWorker:
     def _actors(self) -> list[Any]:
         # All other calls run in order, in a thread of their own.
         groups: Any = {"concurrency_groups": {WRITING: IN_FLIGHT + MAX_SHARDS}}
-        actor_class: Any = ray.remote(**groups)(Replica)
+        actor_class: Any = ray.remote(**groups)(self._class)
         if self._ranks == 1:
             return [actor_class.options(**self._options).remote(*self._arguments)]
         bundles = [{"CPU": self._cpus, "GPU": 1.0}] * self._ranks
@@ -167,13 +169,17 @@ class RayWorker:
 
 
 def start_workers(
-    assignment: Assignment, resources: Resources, plans: Mapping[str, SetPlan], tokens: Mapping[str, Sequence[TokenIds]]
+    assignment: Assignment,
+    resources: Resources,
+    plans: Mapping[str, SetPlan],
+    tokens: Mapping[str, Sequence[TokenIds]],
+    replica_class: type[Replica] = Replica,
 ) -> list[RayWorker]:
     """Submit all replicas to Ray and return their workers, which may still wait for resources."""
     n_probes = math.ceil(HALF_PROBES / max(1, len(plans)))  # the replica knows whether it needs as many
     probes = {name: probe_prompts(tokens[name], n_probes) for name in plans}
     without_shards = {name: replace(plan, shards=()) for name, plan in plans.items()}
-    return [RayWorker(assignment, resources, without_shards, probes) for _ in range(resources.replicas)]
+    return [RayWorker(assignment, resources, without_shards, probes, replica_class) for _ in range(resources.replicas)]
 
 
 def certify_workers(

@@ -16,6 +16,8 @@ from theodolite_jobs.statistics.effects import kl_divergence, log_odds
 ROWS = 128
 """The number of distributions that are in memory at once; each has the logits of the whole vocabulary."""
 
+LEAST_ROWS = 8
+
 
 @dataclass(frozen=True, eq=False)
 class LogitHead:
@@ -85,10 +87,14 @@ def next_token_change(
     odds = np.repeat(intact_odds[:, None], kl.shape[1], axis=1)
     for prompt, (before, after) in enumerate(zip(intact.output, outcome.output, strict=True)):
         for part in torch.nonzero(outcome.changed[prompt]).flatten().split(rows):
-            # One product for both, as another shape may round otherwise.
-            logits = _logits(head, torch.cat([before[None], after[part.to(after.device)]]))
-            kl[prompt, part.cpu()] = kl_divergence(logits[:1], logits[1:])
-            odds[prompt, part.cpu()] = log_odds(logits[1:], first, second)
+            # One product for both, as another shape may round otherwise. It has at least LEAST_ROWS rows, because MKL
+            # rounds products of two or three rows differently with another number of threads.
+            n_before = max(1, LEAST_ROWS - len(part))
+            products = _logits(head, torch.cat([before.expand(n_before, -1), after[part.to(after.device)]]))
+            logits = products[n_before - 1 :]
+            where = part.cpu().numpy()  # NumPy takes a tensor of one index for a number
+            kl[prompt, where] = kl_divergence(logits[:1], logits[1:])
+            odds[prompt, where] = log_odds(logits[1:], first, second)
     return NextTokenChange(kl, odds, intact_odds)
 
 

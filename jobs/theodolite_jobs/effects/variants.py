@@ -48,14 +48,14 @@ class Patch:
 
 @dataclass(frozen=True, eq=False)
 class Remove:
-    """Project a direction out of the state; `direction` is (feature,), of any length except 0."""
+    """Project a direction out of the state; `direction` is (feature,), of any length. 0 has no direction to remove."""
 
     direction: torch.Tensor
 
     def __call__(self, state: torch.Tensor) -> torch.Tensor:
         """Return the changed state, (prompt, feature)."""
         wide = _wide(state)
-        unit = torch.nn.functional.normalize(self.direction.to(wide), dim=0, eps=0.0)
+        unit = torch.nn.functional.normalize(self.direction.to(wide), dim=0, eps=torch.finfo(wide.dtype).tiny)
         return torch.sub(wide, (wide @ unit)[:, None] * unit).to(state)
 
 

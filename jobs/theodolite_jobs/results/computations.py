@@ -8,6 +8,7 @@ from theodolite_jobs.results import (
     contributions,
     curves,
     directions,
+    effects,
     gram,
     heads,
     moments,
@@ -46,4 +47,5 @@ COMPUTATIONS: dict[str, Computation] = {
     "composition": composition,
     "words": words,
     "weights": weights,
+    "effects": effects,
 }

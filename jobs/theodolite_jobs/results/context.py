@@ -22,6 +22,7 @@ from theodolite_jobs.passes.selections import Contrasts, all_commits, captured_d
 from theodolite_jobs.tasks import Progress, scheduler
 
 if TYPE_CHECKING:
+    from theodolite_jobs.effects.work import EffectsWork
     from theodolite_jobs.models.weights import Weights
 
 
@@ -70,6 +71,7 @@ class Context:
         contrasts: the contrasts of the spec, and those for which the run already has results.
         open_weights: opens the model's weights; raises ModelError if it cannot.
         open_tokenizer: loads the tokenizer of these weights.
+        measure_effects: measures on replicas what is not measured yet, and stores it.
         dask_address: address of a `dask.distributed` scheduler; None uses threads of this process.
         progress: called with the number of finished tasks.
         stale: digest of each group that is being computed, by name.
@@ -81,6 +83,7 @@ class Context:
     contrasts: Contrasts
     open_weights: "Callable[[], Weights]" = _no_model
     open_tokenizer: "Callable[[Weights], Any]" = _no_model
+    measure_effects: "Callable[[EffectsWork], None]" = _no_model
     dask_address: str | None = None
     progress: Progress = lambda *_: None
     stale: Mapping[str, str] = field(default_factory=dict)

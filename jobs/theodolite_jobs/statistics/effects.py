@@ -28,10 +28,12 @@ def kl_divergence(
     # logarithms, this has no rounding errors of the size of ln p, which would hide small effects.
     moves = np.subtract(after, before, out=np.zeros(shape), where=possible)
     with np.errstate(over="ignore", invalid="ignore"):
-        mean = (p * moves).sum(axis=-1, keepdims=True)
-        grown = p * np.expm1(moves - mean)
-        np.exp(after - total - mean, out=grown, where=~possible)
-        divergence = np.log1p(grown.sum(axis=-1))
+        mean = np.vecdot(moves, p)[..., None]
+        moves -= mean
+        grown = np.vecdot(np.expm1(moves, out=moves), p)
+        if not possible.all():
+            grown += np.exp(after - total - mean, where=~possible, out=np.zeros(shape)).sum(axis=-1)
+        divergence = np.log1p(grown)
     is_excluded = ((after == -np.inf) & possible).any(axis=-1)
     return np.asarray(np.where(is_excluded, np.inf, np.maximum(divergence, 0.0)))
 

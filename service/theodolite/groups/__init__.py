@@ -9,6 +9,7 @@ from theodolite.groups import (
     contributions,
     curves,
     directions,
+    effects,
     gram,
     heads,
     moments,
@@ -40,6 +41,7 @@ GROUPS: dict[str, Group] = {
         composition,
         words,
         weights,
+        effects,
     )
 }
 """All result groups by name, in the order of computation."""

@@ -71,6 +71,7 @@ class Group:
         options: section of the spec with its options, or None.
         always: whether every run with prompts has it.
         is_analysis: whether a spec can name it under `analyses`.
+        on_request: whether a survey has it only if the spec names it, or has the section with its options.
         is_read_whole: whether one call returns all its arrays; other groups have calls for single variables.
         order: position in the report and on the page; None for a group without a section.
     """
@@ -87,6 +88,7 @@ class Group:
     options: str | None = None
     always: bool = False
     is_analysis: bool = True
+    on_request: bool = False
     is_read_whole: bool = True
     order: int | None = None
 

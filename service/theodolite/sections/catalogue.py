@@ -9,7 +9,19 @@ import plotly.graph_objects as go
 from theodolite.errors import FigureNotFoundError, ResultsNotFoundError
 from theodolite.figures.switches import add_depth_switch
 from theodolite.groups import GROUPS
-from theodolite.sections import basis, contributions, curves, gram, heads, separation, sphere, travel, weights, words
+from theodolite.sections import (
+    basis,
+    contributions,
+    curves,
+    effects,
+    gram,
+    heads,
+    separation,
+    sphere,
+    travel,
+    weights,
+    words,
+)
 from theodolite.sections.parts import Figure, Section
 from theodolite.store.manifest import finished_groups
 from theodolite.store.runs import Run
@@ -24,6 +36,7 @@ SECTIONS: dict[str, Callable[[Run], list[Section]]] = {
     "weights": weights.sections,
     "heads": heads.sections,
     "contributions": contributions.sections,
+    "effects": effects.sections,
     "words": words.sections,
 }
 """The function that makes the sections of each result group, in the order of the report and the page."""

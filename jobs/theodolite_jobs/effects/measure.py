@@ -1,0 +1,219 @@
+"""Measure what all interventions of a contrast change for some of its prompts."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from theodolite.groups.effects import ADD, MATCHED, PATCH, PERMUTED, RANDOM, REMOVE
+from theodolite.sites import Site
+from theodolite.spec import TokenIds
+from theodolite_jobs.effects.intact import Intact
+from theodolite_jobs.effects.next_token import LogitHead, NextTokenChange, next_token_change
+from theodolite_jobs.effects.one_token import COLUMNS
+from theodolite_jobs.effects.outcome import Outcome, Reading
+from theodolite_jobs.effects.parts import measure_parts, part_locations
+from theodolite_jobs.effects.routes import prepare_variants, route_error, run_variants
+from theodolite_jobs.effects.variants import Add, Change, Location, Patch, Remove, Variant
+from theodolite_jobs.effects.work import Arrays, Question, Vectors
+from theodolite_jobs.models.load import LoadedModel
+
+
+@dataclass
+class _Prompts:
+    """Prompts with their forward passes: prompts 2i and 2i + 1 are the positive and the negative one of pair i."""
+
+    tokens: Sequence[TokenIds]
+    groups: list[tuple[list[int], Intact]] = field(default_factory=list)  # prompts of equal length
+
+    def states(self, location: Location) -> torch.Tensor:
+        """Return the intact states of all prompts, (prompt, feature)."""
+        parts = [(rows, intact.states[location]) for rows, intact in self.groups]
+        states = parts[0][1].new_empty((len(self.tokens), parts[0][1].shape[-1]))
+        for rows, values in parts:
+            states[rows] = values.to(states)
+        return states
+
+
+def measure(
+    model: LoadedModel,
+    head: LogitHead,
+    question: Question,
+    vectors: Vectors,
+    tokens: Sequence[TokenIds],
+    columns: int = COLUMNS,
+) -> Arrays:
+    """Return what the interventions change for prompts, in arrays whose first dimension is the prompt.
+
+    `tokens` are those of the pairs' positive and negative prompts in turns. The last token of each is changed. Numbers
+    that are not finite are NaN or infinite in the arrays.
+
+    Args:
+        model: the model.
+        head: its language-model head.
+        question: what to change and to measure.
+        vectors: the vectors that the interventions use.
+        tokens: token ids of each prompt.
+        columns: the largest number of tokens of a prompt that run at once.
+    """
+    prompts = _run_intact(model, question, vectors, tokens, columns)
+    found: dict[str, NDArray[np.float64]] = {}
+    for rows, intact in prompts.groups:
+        work = _Work(model, head, question, vectors, prompts, rows, intact, columns)
+        for name, values in work.arrays().items():
+            if name not in found:
+                found[name] = np.full((len(tokens), *values.shape[1:]), np.nan)
+            found[name][rows] = values
+    rows, intact = prompts.groups[0]  # a sample, since each comparison costs forward passes of all tokens
+    middle = _places(question)[len(question.places) // 2]
+    found["route_error"] = np.full(len(tokens), np.nan)
+    found["route_error"][rows] = route_error(model, intact, [middle])
+    return found
+
+
+def _run_intact(
+    model: LoadedModel, question: Question, vectors: Vectors, tokens: Sequence[TokenIds], columns: int
+) -> _Prompts:
+    locations = [*_places(question), *(Location(Site.RESID_PRE, layer) for layer in vectors.score_layers)]
+    if question.has_parts:
+        locations += part_locations(model, question.layers)
+    by_length: dict[int, list[int]] = {}
+    for row, ids in enumerate(tokens):
+        by_length.setdefault(len(ids), []).append(row)
+    prompts = _Prompts(tokens)
+    most = max(1, columns // 4)  # prompts of one forward, so that fewer columns also mean less memory
+    for same in by_length.values():
+        for rows in (same[start : start + most] for start in range(0, len(same), most)):
+            intact = prepare_variants(model, [tokens[row] for row in rows], dict.fromkeys(locations))
+            prompts.groups.append((rows, intact))
+    return prompts
+
+
+@dataclass(frozen=True)
+class _Work:
+    """The interventions on the prompts of one group."""
+
+    model: LoadedModel
+    head: LogitHead
+    question: Question
+    vectors: Vectors
+    prompts: _Prompts
+    rows: list[int]
+    intact: Intact
+    columns: int
+
+    def arrays(self) -> Arrays:
+        """Return all arrays of these prompts."""
+        merged: dict[str, list[NDArray[np.float64]]] = {}
+        for place in range(len(self.question.places)):
+            for name, values in self._of_place(place).items():
+                merged.setdefault(name, []).append(values)
+        arrays = {name: np.stack(values, axis=1) for name, values in merged.items()}
+        arrays |= self._everywhere()
+        if self.question.has_parts:
+            partners = {at: self._partners(at) for at in part_locations(self.model, self.question.layers)}
+            arrays |= measure_parts(
+                self.model, self.intact, self.question.layers, partners, self._run, self._changes, self.columns
+            )
+        return {**arrays, "intact_log_odds": self._changes(self._run([])).intact_log_odds}
+
+    def _of_place(self, place: int) -> Arrays:
+        """Return the effects at one place, (prompt, …)."""
+        at, vectors = _places(self.question)[place], self.vectors
+        step = torch.from_numpy(vectors.differences[place]).to(self.model.device)
+        main: list[Change] = [Patch(self._patched_state(place)), Remove(step)]
+        main += [Add(step, dose) for dose in self.question.doses]
+        controls: dict[tuple[str, str], list[Change]] = {
+            (REMOVE, MATCHED): [Remove(one) for one in self._directions(vectors.matched, place)],
+            (REMOVE, PERMUTED): [Remove(one) for one in self._directions(vectors.permuted, place)],
+            (ADD, RANDOM): [Add(self._towards_other(one)) for one in self._directions(vectors.random, place)],
+            (ADD, PERMUTED): [Add(self._towards_other(one)) for one in self._directions(vectors.permuted, place)],
+        }
+        readings = [
+            Reading(Location(Site.RESID_PRE, layer), torch.from_numpy(row)[None].to(self.model.device))
+            for layer, row in zip(vectors.score_layers, vectors.scores, strict=True)
+        ]
+        changes = [*main, *(change for of_control in controls.values() for change in of_control)]
+        outcome = self._run([Variant({at: change}) for change in changes], readings)
+        change = self._changes(outcome)
+        own = len(main) - len(self.question.doses) + self._towards_other_dose()
+        chosen = {PATCH: np.full(len(own), 0), REMOVE: np.full(len(own), 1), ADD: own}
+        arrays = {f"{name}_score": self._score_changes(outcome, readings, of) for name, of in chosen.items()}
+        for name, values in {"kl": change.kl, "log_odds": _moved(change)}.items():
+            arrays |= {f"{one}_{name}": _chosen(values, of) for one, of in chosen.items()}
+            arrays[f"dose_{name}"] = values[:, 2 : len(main)]
+            start = len(main)
+            for (one, control), of_control in controls.items():
+                arrays[f"{one}_{control}_{name}"] = values[:, start : start + len(of_control)]
+                start += len(of_control)
+        arrays["intact_error"] = np.full(len(self.rows), outcome.intact_error)
+        return arrays
+
+    def _everywhere(self) -> Arrays:
+        """Return the effects of removing each place's own direction at every place in one forward."""
+        places = _places(self.question)
+        kinds = {"": self.vectors.differences[None], MATCHED: self.vectors.matched, PERMUTED: self.vectors.permuted}
+        arrays = {}
+        for kind, vectors in kinds.items():
+            directions = torch.from_numpy(vectors).to(self.model.device)
+            variants = [Variant({at: Remove(draw[place]) for place, at in enumerate(places)}) for draw in directions]
+            change = self._changes(self._run(variants))
+            for name, values in {"kl": change.kl, "log_odds": _moved(change)}.items():
+                arrays[f"everywhere_{kind}_{name}" if kind else f"everywhere_{name}"] = values if kind else values[:, 0]
+        return arrays
+
+    def _run(self, variants: Sequence[Variant], readings: Sequence[Reading] = ()) -> Outcome:
+        return run_variants(self.model, self.intact, variants, readings, self.columns)
+
+    def _changes(self, outcome: Outcome) -> NextTokenChange:
+        return next_token_change(self.head, self.intact, outcome, self.question.first, self.question.second)
+
+    def _directions(self, vectors: NDArray[np.float32], place: int) -> Iterator[torch.Tensor]:
+        yield from torch.from_numpy(np.ascontiguousarray(vectors[:, place])).to(self.model.device)
+
+    def _towards_other(self, step: torch.Tensor) -> torch.Tensor:
+        """Return the step of each prompt: negative for positive prompts, whose other set is the negative one."""
+        signs = torch.tensor([1.0 if row % 2 else -1.0 for row in self.rows], device=step.device)
+        return signs[:, None] * step
+
+    def _towards_other_dose(self) -> NDArray[np.int64]:
+        """Return the index of the dose of each prompt that adds the difference of the means towards the other set."""
+        return np.array([self.question.doses.index(1.0 if row % 2 else -1.0) for row in self.rows])
+
+    def _patched_state(self, place: int) -> torch.Tensor:
+        if self.question.is_paired:
+            return self._partners(_places(self.question)[place])
+        others = [1 - row % 2 for row in self.rows]  # of a positive prompt the mean of the negative set, index 1
+        return torch.from_numpy(self.vectors.means[others, place]).to(self.model.device)
+
+    def _partners(self, location: Location) -> torch.Tensor:
+        """Return the states of the other prompts of the pairs."""
+        return self.prompts.states(location)[[row ^ 1 for row in self.rows]]
+
+    def _score_changes(
+        self, outcome: Outcome, readings: Sequence[Reading], variants: NDArray[np.int64]
+    ) -> NDArray[np.float64]:
+        """Return the changes of the scores of one variant for each prompt, towards the other set, (prompt, layer)."""
+        if not readings:
+            return np.zeros((len(self.rows), 0))
+        after = np.stack([_chosen(values[:, :, 0].double().cpu().numpy(), variants) for values in outcome.readings], 1)
+        before = np.stack(
+            [reading.of(self.intact.states[reading.location])[:, 0].double().cpu().numpy() for reading in readings], 1
+        )
+        signs = np.array([1.0 if row % 2 else -1.0 for row in self.rows])
+        return np.asarray((after - before) * signs[:, None])
+
+
+def _chosen(values: NDArray[np.float64], variants: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return the value of one variant for each prompt, from (prompt, variant)."""
+    return values[np.arange(len(variants)), variants]
+
+
+def _moved(change: NextTokenChange) -> NDArray[np.float64]:
+    return change.log_odds - change.intact_log_odds[:, None]
+
+
+def _places(question: Question) -> list[Location]:
+    return [Location(site, layer) for site, layer in question.places]

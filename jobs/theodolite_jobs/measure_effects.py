@@ -1,0 +1,78 @@
+"""Measure the missing parts of an analysis of effects on replicas, and show the progress."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from theodolite.metrics import CaptureMetrics
+from theodolite.settings import Settings
+from theodolite.store.objects import absolute
+from theodolite.store.runs import Run, run_url
+from theodolite_jobs.capture.plan import ShardPlan
+from theodolite_jobs.cluster.effects_replica import EffectsAssignment, EffectsReplica
+from theodolite_jobs.cluster.scheduling import REASONS, Callbacks, run_shards
+from theodolite_jobs.effects.work import EffectsWork, drop_part, read_part
+from theodolite_jobs.models.source import ModelSource, pinned
+from theodolite_jobs.progress import Console
+from theodolite_jobs.replicas import certified_workers
+
+
+def measure_effects(
+    run: Run, work: EffectsWork, source: ModelSource, config: Any, settings: Settings, console: Console
+) -> None:
+    """Measure the parts that are not stored yet, as `capture_shards` captures shards.
+
+    Args:
+        run: the run, whose store holds the vectors of each label.
+        work: the prompts and the questions.
+        source: the model at the run's revision.
+        config: the model's configuration.
+        settings: the store and the cluster.
+        console: prints messages and progress.
+
+    Raises as `theodolite_jobs.capture_run.capture_run` does.
+    """
+    plans = {label: work.plan(label) for label in work.tokens}
+    missing = [
+        (plan, part)
+        for plan in plans.values()
+        for part in plan.shards
+        if read_part(run.location, work.digest, part) is None
+    ]
+    for _, part in missing:
+        drop_part(run.location, work.digest, part)
+    if not missing:
+        return
+    metrics = CaptureMetrics(run.record.model.name, REASONS)
+    inputs = _assignment(run, work, source, settings), config, plans, work.tokens
+    total = sum(map(len, work.tokens.values()))
+    done = total - sum(part.stop - part.start for _, part in missing)
+    with (
+        certified_workers(*inputs, settings, console, metrics, EffectsReplica) as (workers, _),
+        console.bar("effects", total, done, unit="prompts") as bar,
+    ):
+
+        def written(_part: ShardPlan, numbers: Mapping[str, Any]) -> None:
+            bar.advance(int(numbers["prompts"]))
+
+        callbacks = Callbacks(written, metrics.retried, metrics.replicas, console.say)
+        run_shards(workers, missing, work.tokens, callbacks)
+
+
+def _assignment(run: Run, work: EffectsWork, source: ModelSource, settings: Settings) -> EffectsAssignment:
+    model, capture = pinned(run.record.spec.model, run.record.model), run.record.spec.capture
+    if source.kind != "hub":
+        model = model.model_copy(update={"id": source.location})  # independent of the spec's folder
+    return EffectsAssignment(
+        run_id=run.id,
+        run_url=run_url(absolute(settings.store), run.id),
+        model=model,
+        revision=run.record.model.revision,
+        folder=Path.cwd(),
+        cache=settings.cache,
+        sites=capture.all_sites,
+        layers=tuple(run.record.layers),
+        shard_prompts=capture.shard_prompts,
+        digest=work.digest,
+        questions=work.questions,
+    )

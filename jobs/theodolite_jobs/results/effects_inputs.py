@@ -1,0 +1,158 @@
+"""What the interventions of `effects` need: the prompts, the question, and the vectors from the stored activations."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from theodolite.errors import SpecError
+from theodolite.sites import Site
+from theodolite.spec import TokenIds
+from theodolite.spec_parts import EffectsSpec
+from theodolite.store.prompts import read_tokens
+from theodolite.store.runs import Run
+from theodolite_jobs.effects.work import Question, Vectors
+from theodolite_jobs.passes.selections import first_captured
+from theodolite_jobs.results.context import Context
+from theodolite_jobs.results.permuted_labels import PermutedContrast
+from theodolite_jobs.statistics.effects_controls import matched_directions, random_directions, variance_along
+from theodolite_jobs.statistics.gram import centred
+from theodolite_jobs.statistics.norms import unit
+from theodolite_jobs.statistics.permutations import difference_weights
+from theodolite_jobs.statistics.ratio import ratio
+from theodolite_jobs.tasks import run_tasks, shared
+
+Floats = NDArray[np.float64]
+
+LARGEST_FLOAT16 = 65504.0
+
+_SEED = 0
+
+
+def places_of(run: Run, options: EffectsSpec) -> tuple[list[Site], list[int]]:
+    """Return the sites and layers at which states are changed; raise SpecError if one is not captured."""
+    captured = run.record.spec.capture.stream_sites
+    default = [Site.RESID_PRE] if Site.RESID_PRE in captured else captured[:1]
+    sites = options.sites or [site for site in default if site in (Site.RESID_PRE, Site.RESID_MID, Site.RESID_POST)]
+    layers = run.record.layers if options.layers == "all" else options.layers
+    if not sites:
+        raise SpecError("effects.sites: no state of the residual stream is captured; add resid_pre to capture.sites")
+    for site in sites:
+        if site not in captured:
+            raise SpecError(f"effects.sites: {site} is not captured; captured: {', '.join(captured)}")
+    for layer in layers:
+        if layer not in run.record.layers:
+            raise SpecError(
+                f"effects.layers: layer {layer} is not captured; captured: {', '.join(map(str, run.record.layers))}"
+            )
+    return sites, list(layers)
+
+
+def sides_of(contrast: PermutedContrast, most: int) -> tuple[list[int], list[int]]:
+    """Return the samples of the positive and of the negative prompts that are intervened on, in pairs of an index."""
+    positive, negative = (side.samples[:most] for side in (contrast.positive, contrast.negative))
+    count = min(len(positive), len(negative))
+    return list(positive[:count]), list(negative[:count])
+
+
+def tokens_of(run: Run, contrast: PermutedContrast, position: int, most: int) -> list[TokenIds]:
+    """Return the tokens of positive and negative prompts in turns; they end at the position."""
+    samples = sides_of(contrast, most)
+    sides = [read_tokens(run, side.prompt_set) for side in (contrast.positive, contrast.negative)]
+    pairs = zip(*samples, strict=True)
+    rows = [sides[which][sample] for pair in pairs for which, sample in enumerate(pair)]
+    return [ids[: len(ids) + position + 1] for ids in rows]
+
+
+def question_of(
+    options: EffectsSpec,
+    contrast: PermutedContrast,
+    sites: Sequence[Site],
+    layers: Sequence[int],
+    groups: Sequence[Sequence[int]],
+) -> Question:
+    """Return the question about a contrast, for two groups of next tokens."""
+    return Question(
+        sites=tuple(sites),
+        layers=tuple(layers),
+        doses=tuple(options.doses),
+        first=tuple(groups[0]),
+        second=tuple(groups[1]),
+        is_paired=contrast.paired and options.patch != "mean",
+        has_parts=contrast.paired and options.parts,
+    )
+
+
+def vectors_of(
+    context: Context, contrast: PermutedContrast, sites: Sequence[Site], layers: Sequence[int], controls: int
+) -> tuple[Vectors, Floats]:
+    """Return the vectors of the interventions, and the variance of the matched controls over the contrast's, (place,).
+
+    Raises:
+        RunDamagedError: a shard contains a number that is not finite.
+    """
+    run = context.run
+    arguments = [
+        (run, shared(contrast), site, run.record.layers.index(layer), controls) for site in sites for layer in layers
+    ]
+    found = list(run_tasks(_vectors_at, arguments, context.progress, "directions of effects", rounds=1))
+    scores = {layer: score for layer in run.record.layers if (score := _score_at(run, contrast, layer)) is not None}
+    d_model = run.record.model.d_model
+    differences, means, random, matched, permuted, shares = (np.stack(values) for values in zip(*found, strict=True))
+    return Vectors(
+        differences=differences.astype(np.float32),
+        means=np.moveaxis(means, 1, 0).astype(np.float32),
+        random=np.moveaxis(random, 1, 0).astype(np.float32),
+        matched=np.moveaxis(matched, 1, 0).astype(np.float32),
+        permuted=np.moveaxis(permuted, 1, 0).astype(np.float32),
+        scores=np.array(list(scores.values()), dtype=np.float32).reshape(-1, d_model),
+        score_layers=tuple(scores),
+    ), shares
+
+
+def _vectors_at(run: Run, contrast: PermutedContrast, site: Site, layer: int, controls: int) -> tuple[Floats, ...]:
+    """Return difference, means, random, matched and permuted vectors at a place, and the variance share of `matched`.
+
+    Where the means are equal, all directions are 0, which changes nothing.
+    """
+    captured = contrast.samples(run, site, layer)
+    samples, positive = centred(captured), contrast.labels[0]
+    draws = difference_weights(contrast.labels[: 1 + controls]) @ samples
+    difference = draws[0]
+    length = np.linalg.norm(difference)
+    matched = matched_directions(samples, difference, controls, _SEED)
+    variances = [variance_along(samples, directions) for directions in (matched, difference[None])]
+    means = np.stack([captured[positive].mean(axis=0), captured[~positive].mean(axis=0)])
+    return (
+        difference,
+        means,
+        length * random_directions(controls, len(difference), _SEED),
+        np.nan_to_num(matched),
+        length * np.nan_to_num(unit(draws[1:])),
+        ratio(variances[0].mean(), variances[1][0]),
+    )
+
+
+def _score_at(run: Run, contrast: PermutedContrast, layer: int) -> Floats | None:
+    """Return the vector whose product with the difference of the means at a block's input is 1; None without one."""
+    place = first_captured(run, [(Site.RESID_PRE, layer)])
+    if place is None:
+        return None
+    difference = contrast.differences(run, *place)[0]
+    square = float(difference @ difference)
+    return difference / square if square else None
+
+
+def check_range(run: Run, question: Question, vectors: Vectors) -> None:
+    """Raise SpecError if a dose takes the stream out of the range of float16."""
+    if run.record.model.dtype != "float16":
+        return
+    dose = max(map(abs, question.doses))
+    largest = np.abs(vectors.means).max(axis=(0, 2)) + dose * np.abs(vectors.differences).max(axis=1)
+    place = int(largest.argmax())
+    if largest[place] > LARGEST_FLOAT16:
+        site, layer = question.places[place]
+        raise SpecError(
+            f"effects.doses: a dose of {dose:g} at {site}, layer {layer}, gives values up to "
+            f"{largest[place]:.3g}, and float16 ends at {LARGEST_FLOAT16:.0f}; use smaller doses"
+        )

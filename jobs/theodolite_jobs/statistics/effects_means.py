@@ -1,0 +1,90 @@
+"""Means over prompts of what interventions change, their intervals, and their tests. Pure, in float64."""
+
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float64
+from numpy.typing import NDArray
+
+from theodolite_jobs.statistics.permutations import permutation_test
+from theodolite_jobs.statistics.ratio import ratio
+
+DRAWS = 2_000
+
+_SEED, _ENDS = 0, (2.5, 97.5)
+
+
+class Estimate(NamedTuple):
+    """A statistic and the ends of its 95 % interval, each of shape (…)."""
+
+    value: NDArray[np.float64]
+    low: NDArray[np.float64]
+    high: NDArray[np.float64]
+
+
+def mean_over_prompts(values: Float64[np.ndarray, "prompt *places"]) -> Estimate:
+    """Return the mean over prompts, with the percentile interval of a bootstrap over prompts (Efron 1979).
+
+    The prompts of one side of a paired contrast are one for each pair, so this is a bootstrap over pairs.
+    """
+    return _ends(np.asarray(values.mean(axis=0)), _resampled(values)) if len(values) else _unknown(values)
+
+
+def share_of_means(values: Float64[np.ndarray, "prompt *places"], wholes: Float64[np.ndarray, " prompt"]) -> Estimate:
+    """Return the mean of `values` over the mean of `wholes`, with the percentile interval of a bootstrap over prompts.
+
+    It is the ratio of the means, since a prompt whose own whole is near 0 would decide a mean of ratios. If the
+    interval of the mean of `wholes` contains 0, there may be no whole to share, and all is NaN.
+    """
+    whole = mean_over_prompts(wholes)
+    if not len(values) or not whole.low * whole.high > 0:
+        return _unknown(values)
+    sign = np.sign(whole.value)
+    whole_draws = sign * _resampled(wholes).reshape(-1, *[1] * (values.ndim - 1))
+    return _ends(ratio(sign * values.mean(axis=0), sign * whole.value), ratio(sign * _resampled(values), whole_draws))
+
+
+def _resampled(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the mean over prompts of each draw of as many prompts with replacement, (draw, …)."""
+    n = len(values)
+    counts = np.random.default_rng(_SEED).multinomial(n, np.full(n, 1 / n), DRAWS)
+    return np.asarray((counts / n @ values.reshape(n, -1)).reshape(DRAWS, *values.shape[1:]))
+
+
+def _ends(value: NDArray[np.float64], draws: NDArray[np.float64]) -> Estimate:
+    low, high = (np.asarray(end) for end in np.percentile(draws, _ENDS, axis=0))
+    return Estimate(value, low, high)
+
+
+def _unknown(values: NDArray[np.float64]) -> Estimate:
+    missing = np.full(values.shape[1:], np.nan)
+    return Estimate(missing, missing, missing)
+
+
+class ControlTest(NamedTuple):
+    """An effect against those of control directions, each of shape (*places).
+
+    Attributes:
+        control: mean over the control directions.
+        z: the logarithm of the effect minus the mean of those of the controls, over their standard deviation (n−1).
+        p: share of directions, the own one included, with as large an effect.
+        p_family: share of directions, the own one included, whose largest z over all places is as large as z.
+    """
+
+    control: NDArray[np.float64]
+    z: NDArray[np.float64]
+    p: NDArray[np.float64]
+    p_family: NDArray[np.float64]
+
+
+def against_controls(
+    effect: Float64[np.ndarray, "*places"], controls: Float64[np.ndarray, "draw *places"]
+) -> ControlTest:
+    """Return the one-sided test that a direction's effect is larger than that of control directions.
+
+    Effects are sizes, at least 0. Their logarithms are compared, since sizes are skewed: a few control directions have
+    far larger effects than the others, and would decide every z. Where an effect is 0, the test is NaN.
+    """
+    sizes = np.concatenate([effect[None], controls])
+    tested = permutation_test(np.log(sizes, where=sizes > 0, out=np.full(sizes.shape, np.nan)))
+    return ControlTest(controls.mean(axis=0), tested.z, tested.p, tested.p_family)

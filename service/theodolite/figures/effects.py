@@ -1,0 +1,124 @@
+"""Effects of interventions by layer and by dose, against those of control directions."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import plotly.graph_objects as go
+import xarray as xr
+
+from theodolite.figures.panels import Line, Panel, panels_figure, prompts_text
+from theodolite.figures.references import Reference
+from theodolite.figures.style import DASHES, MAIN, SECOND, THIRD, short_site
+from theodolite.figures.switches import LAYER
+from theodolite.groups.effects import ADD, CONTROLS_OF, MATCHED, PATCH, PERMUTED, RANDOM, REMOVE
+from theodolite.sites import Site
+
+CONTROL_NAMES = {RANDOM: "random vectors", MATCHED: "directions of equal variance", PERMUTED: "permuted labels"}
+"""The controls as legends name them."""
+
+_CONTROL_DASHES = {RANDOM: "dot", MATCHED: "dot", PERMUTED: "dash"}
+
+
+def effects_figure(
+    effects: xr.Dataset, sides: Mapping[str, str], colours: Mapping[str, str], separation: xr.Dataset | None
+) -> go.Figure:
+    """Return what interventions change by layer, and the separation at the same places.
+
+    Args:
+        effects: the result group at one contrast and position.
+        sides: label of the set on each side.
+        colours: colour of the set on each side.
+        separation: the group `separation` at the same contrast and position, if the run has it.
+    """
+    titles = {
+        REMOVE: "KL, direction removed [nats]",
+        ADD: "KL, difference added [nats]",
+        PATCH: "KL, state patched [nats]",
+    }
+    panels = [
+        Panel(title, _lines(effects, "kl", intervention, sides, colours), positive=True)
+        for intervention, title in titles.items()
+    ]
+    panels.append(
+        Panel(
+            "log-odds, difference added",
+            _lines(effects, "log_odds", ADD, sides, colours, controls=False),
+            [Reference(0, "no change: 0")],
+        )
+    )
+    if separation is not None:
+        panels.append(Panel("AUROC", list(_separation_lines(effects, separation)), [Reference(0.5, "chance: 0.5")]))
+    return panels_figure(panels, x_title=LAYER, ticks={})
+
+
+def _lines(
+    effects: xr.Dataset,
+    measure: str,
+    intervention: str,
+    sides: Mapping[str, str],
+    colours: Mapping[str, str],
+    *,
+    controls: bool = True,
+) -> list[Line]:
+    lines = []
+    for side, label in sides.items():
+        for site in effects["site"].values.tolist():
+            values = effects.sel(prompt_side=side, site=site, intervention=intervention)
+            where = f"{label}{f', {short_site(site)}' if effects.sizes['site'] > 1 else ''}"
+            n = prompts_text(values["n_prompts"])
+            ends = values[f"{measure}_low"], values[f"{measure}_high"]
+            lines.append(Line(where, values["layer"], values[measure], colours[side], DASHES[Site(site)], *ends, n=n))
+            for control in CONTROLS_OF.get(intervention, ()) if controls else ():
+                of_control = values[f"{measure}_control"].sel(control=control)
+                name, dash = f"{where}, {CONTROL_NAMES[control]}", _CONTROL_DASHES[control]
+                lines.append(Line(name, values["layer"], of_control, colours[side], dash, markers=False))
+    return lines
+
+
+def _separation_lines(effects: xr.Dataset, separation: xr.Dataset) -> Sequence[Line]:
+    lines = []
+    for site in effects["site"].values.tolist():
+        values = separation.sel(site=site)
+        values = values.sel(layer=[layer for layer in effects["layer"].values if layer in values["layer"]])
+        ends = values["auroc_low"], values["auroc_high"]
+        name = f"held-out prompts, {short_site(site)}"
+        lines.append(Line(name, values["layer"], values["auroc"], MAIN, DASHES[Site(site)], *ends))
+    return lines
+
+
+def dose_figure(effects: xr.Dataset, sides: Mapping[str, str], colours: Mapping[str, str]) -> go.Figure:
+    """Return what doses of the difference of the means change at one place; arguments as in `effects_figure`.
+
+    `effects` is the group at one contrast, position, site and layer.
+    """
+    panels = []
+    for measure, title in {"log_odds": "change of the log-odds", "kl": "KL [nats]"}.items():
+        lines = []
+        for side, label in sides.items():
+            values, n = effects.sel(prompt_side=side), prompts_text(effects["n_prompts"].sel(prompt_side=side))
+            doses = [0.0, *values["dose"].values.tolist()]  # a dose of 0 changes nothing
+            order = np.argsort(doses)
+            curve, low, high = (
+                np.array([0.0, *values[f"dose_{measure}{end}"].values])[order] for end in ("", "_low", "_high")
+            )
+            lines.append(Line(label, np.array(doses)[order], curve, colours[side], "solid", low, high, n=n))
+        panels.append(Panel(title, lines, [Reference(0, "no change: 0")] if measure == "log_odds" else ()))
+    return panels_figure(panels, x_title="dose: factor on the difference of the means", ticks={})
+
+
+def score_figure(effects: xr.Dataset, layers: Sequence[int], label: str) -> go.Figure:
+    """Return how much of an added difference is left at the input of later blocks.
+
+    Args:
+        effects: the result group at one contrast, position, site and side.
+        layers: layers at which the difference is added, at most three.
+        label: label of the set whose prompts are changed.
+    """
+    lines = []
+    for layer, colour in zip(layers, (MAIN, THIRD, SECOND), strict=False):
+        values = effects["score_change"].sel(layer=layer, intervention=ADD)
+        later = values["layer_other"] >= layer
+        n = prompts_text(effects["n_prompts"])
+        lines.append(Line(f"added at layer {layer}, {label}", values["layer_other"][later], values[later], colour, n=n))
+    panel = Panel("distances of the means", lines, [Reference(1, "all that was added: 1"), Reference(0, "nothing: 0")])
+    return panels_figure([panel], x_title=LAYER, ticks={})

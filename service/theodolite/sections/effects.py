@@ -1,0 +1,327 @@
+"""What interventions on the last token change: whether the model uses a contrast's direction."""
+
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from theodolite.figures.effects import CONTROL_NAMES, dose_figure, effects_figure, score_figure
+from theodolite.figures.heads import head_map
+from theodolite.figures.style import set_colours
+from theodolite.groups.effects import ADD, MATCHED, PATCH, RANDOM, REMOVE
+from theodolite.groups.permutations import LEVEL
+from theodolite.query.first_tokens import set_labels
+from theodolite.query.heads import head_name
+from theodolite.sections.parts import (
+    BRACKETS,
+    LARGEST,
+    SIDES,
+    Figure,
+    Section,
+    last_position,
+    listed,
+    percent,
+    quoted,
+    same_token_notes,
+)
+from theodolite.store.manifest import finished_groups
+from theodolite.store.result_reader import read_group
+from theodolite.store.runs import Run
+
+_HOW_TO_READ = (
+    "Each intervention changes the state of the last token at one site and layer, and all later blocks compute with "
+    "the changed state. No text is generated: the probabilities of the next token are compared with those without a "
+    "change. KL is the divergence of the changed probabilities from the unchanged ones; it is 0 if nothing changes, "
+    "and it does not say which tokens change. To patch is to replace the state by that of the other prompt of the pair "
+    "(or by the mean state of the other set). To remove is to project the contrast's direction out of the state. To "
+    "add is to add the difference of the means towards the other set: its dose is 1 for prompts of the negative set, "
+    "and -1 for prompts of the positive set. Every vector that is large enough changes the next token. So the "
+    "direction is compared with control directions: random ones, random ones along which the activations vary as much, "
+    "and the directions that permuted labels give. If the direction changes no more than the controls, the model need "
+    "not use it, also where the direction separates the sets. If it changes more, the model uses what lies along the "
+    "direction at this place; the next token can still depend on other directions too."
+)
+
+_TESTS = (
+    "z is the logarithm of an effect minus the mean of those of the control directions, divided by their standard "
+    "deviation. The "
+    "family-wise p is the share of directions, the contrast's own one included, whose largest z over all changed sites "
+    "and layers is at least as large as the z of the effect. Each set, intervention and control is tested by itself"
+)
+
+_SAME_PROMPTS = (
+    "the contrast's direction comes from the activations of prompts that include those that are changed; it was not "
+    "chosen for its effects"
+)
+
+
+def sections(run: Run) -> list[Section]:
+    """Return a section for each contrast, at the last position that its sets have."""
+    effects = read_group(run, "effects")
+    contrasts = effects["contrast"].values.tolist()
+    return [section for contrast in contrasts if (section := _section(run, effects, contrast))]
+
+
+def _section(run: Run, effects: xr.Dataset, contrast: str) -> Section | None:
+    position = last_position(effects)
+    values = effects.sel(contrast=contrast, position=position)
+    counts = values["n_prompts"].sel(prompt_side=list(SIDES)).values.tolist()
+    if not all(counts):
+        return None
+    names, labels = effects.attrs["contrasts"][contrast], set_labels(run, position)
+    sides = {side: labels[names[side]] for side in SIDES}
+    by_set = set_colours(list(run.record.sets), effects.attrs["contrasts"])
+    colours = {side: by_set[names[side]] for side in SIDES}
+    separation = None
+    if "separation" in finished_groups(run):
+        group = read_group(run, "separation")
+        separation = group.sel(contrast=contrast, position=position) if contrast in group["contrast"] else None
+    name = f"effects.{contrast}"
+    pairs = f"{counts[0]} matched pairs" if names["paired"] else f"{' and '.join(map(str, counts))} prompts"
+    return Section(
+        f"Effects along {quoted(contrast)} at position {position}: {pairs}",
+        list(_facts(values, sides, effects.attrs["tokens"], effects.attrs["patch"][f"{contrast}@{position}"])),
+        [
+            Figure(
+                name, "Effects of interventions by layer", partial(effects_figure, values, sides, colours, separation)
+            ),
+            *_place_figures(values, name, sides, colours),
+        ],
+        _maps(values, name, sides),
+        notes=[
+            BRACKETS,
+            _TESTS,
+            LARGEST,
+            _SAME_PROMPTS,
+            *_excluded(effects, f"{contrast}@{position}"),
+            *same_token_notes(run, [names[side] for side in SIDES], labels, position),
+        ],
+        how_to_read=_HOW_TO_READ,
+        finding=_finding(values, sides, pairs),
+    )
+
+
+def _place_figures(
+    values: xr.Dataset, name: str, sides: Mapping[str, str], colours: Mapping[str, str]
+) -> Iterator[Figure]:
+    """Yield the dose curves at the place with the largest effect of an added difference, and the later scores."""
+    sizes = values["kl"].sel(intervention=ADD).mean("prompt_side")
+    place = _argmax(sizes, ("site", "layer"))
+    caption = f"Dose curves at {_at(values, place)}, where an added difference changes the next token the most"
+    yield Figure(f"{name}.doses", caption, partial(dose_figure, values.sel(place), sides, colours))
+    scored = values["score_change"].sel(intervention=ADD, site=place["site"], prompt_side=SIDES[1])
+    known = [int(layer) for layer in scored["layer"].values if np.isfinite(scored.sel(layer=layer)).any()]
+    moved = [
+        layer
+        for layer in known
+        if layer in scored["layer_other"] and float(scored.sel(layer=layer, layer_other=layer)) > 0
+    ]
+    if moved:
+        chosen = list(dict.fromkeys([moved[0], moved[len(moved) // 2], moved[-1]]))
+        of_side = values.sel(site=place["site"], prompt_side=SIDES[1])
+        yield Figure(
+            f"{name}.scores",
+            "How much of an added difference is left along the contrast's direction at the input of later blocks",
+            partial(score_figure, of_side, chosen, sides[SIDES[1]]),
+        )
+
+
+def _maps(values: xr.Dataset, name: str, sides: Mapping[str, str]) -> list[Figure]:
+    if not np.isfinite(values["head_kl"]).any():
+        return []
+    first = sides[SIDES[0]]
+    shown = {
+        "heads_kl": ("heads: KL when patched, mean of both sets", values["head_kl"].mean("prompt_side"), False),
+        "heads_patched": (
+            f"heads: log-odds when patched, {first}",
+            values["head_log_odds"].sel(prompt_side=SIDES[0]),
+            True,
+        ),
+        "heads_direct": (f"heads: direct change, {first}", values["head_direct"].sel(prompt_side=SIDES[0]), True),
+    }
+    return [
+        Figure(f"{name}.{key}", caption, partial(head_map, of_heads, caption, signed=signed), "vo")
+        for key, (caption, of_heads, signed) in shown.items()
+        if np.isfinite(of_heads).any()
+    ]
+
+
+def _facts(values: xr.Dataset, sides: Mapping[str, str], tokens: Mapping[str, list[str]], patch: str) -> Iterator[str]:
+    first, second = tokens
+    intact = {label: f"{float(values['intact_log_odds'].sel(prompt_side=side)):.2f}" for side, label in sides.items()}
+    difference = _with_ends(values, "intact_difference", 2)
+    yield (
+        f"Log-odds of the next token for the group {first} ({_texts(tokens[first])}) against the group {second} "
+        f"({_texts(tokens[second])}), without a change: {listed(intact)}; difference {difference}."
+    )
+    yield from _patch_facts(values, sides, patch)
+    for intervention, control, what in (
+        (REMOVE, MATCHED, "Removing the direction"),
+        (ADD, RANDOM, "Adding the difference of the means towards the other set"),
+    ):
+        texts = {label: _tested(values.sel(prompt_side=side), intervention, control) for side, label in sides.items()}
+        yield (
+            f"{what} at one layer, compared with {CONTROL_NAMES[control]}: layers where the KL divergence is larger "
+            f"than for these controls (family-wise p of at most {LEVEL}), and the layer with the largest z: "
+            f"{listed(texts)}."
+        )
+    yield from _everywhere_facts(values, sides)
+    yield from _score_facts(values, sides)
+    yield from _part_facts(values, sides)
+    yield _certificate(values)
+
+
+def _texts(texts: list[str]) -> str:
+    stripped = list(dict.fromkeys(text.strip() for text in texts))
+    return ", ".join(f"“{text}”" for text in stripped)
+
+
+def _patch_facts(values: xr.Dataset, sides: Mapping[str, str], patch: str) -> Iterator[str]:
+    kl = values["kl"].sel(intervention=PATCH)
+    texts = {}
+    for side, label in sides.items():
+        place = _argmax(kl.sel(prompt_side=side), ("site", "layer"))
+        own = values.sel(**place, prompt_side=side, intervention=PATCH)
+        texts[label] = f"{_with_ends(own, 'kl', 3)} nats at {_at(values, place)}"
+    given = "the state of the other prompt of its pair" if patch == "pair" else "the mean state of the other set"
+    yield f"Patch (each prompt gets {given}): the largest KL divergence over layers is {listed(texts)}."
+    restored = values["restored"]
+    if not np.isfinite(restored).any():
+        yield (
+            "The difference of the log-odds between the sets may be 0 (its interval contains 0), so the share of it "
+            "that a patch restores is not stated."
+        )
+        return
+    texts = {}
+    for side, label in sides.items():
+        place = _argmax(restored.sel(prompt_side=side), ("site", "layer"))
+        own = values.sel(**place, prompt_side=side)
+        ends = " to ".join(percent(own[f"restored{end}"], 0) for end in ("_low", "_high"))
+        texts[label] = f"{percent(own['restored'], 0)} [{ends}] at {_at(values, place)}"
+    yield f"Largest share of the difference of the log-odds that a patch restores: {listed(texts)}."
+
+
+def _tested(values: xr.Dataset, intervention: str, control: str) -> str:
+    """Return at how many layers an intervention changes more than its controls, and the layer with the largest z."""
+    own = values.sel(intervention=intervention, control=control)
+    p = own["kl_p_family"]
+    count = _passed(p)
+    if not np.isfinite(own["kl_z"]).any():
+        return f"{count}, as nothing changes"
+    place = _argmax(own["kl_z"], ("site", "layer"))
+    at = own.sel(place)
+    return (
+        f"{count} (largest z {float(at['kl_z']):.1f}, p = {float(at['kl_p_family']):.2g}, at {_at(values, place)}: "
+        f"{_with_ends(at, 'kl', 3)} nats, controls {float(at['kl_control']):.3f})"
+    )
+
+
+def _everywhere_facts(values: xr.Dataset, sides: Mapping[str, str]) -> Iterator[str]:
+    texts = {}
+    for side, label in sides.items():
+        own = values.sel(prompt_side=side)
+        control = own.sel(control=MATCHED)
+        texts[label] = (
+            f"{_with_ends(own, 'everywhere_kl', 3)} nats (controls {float(control['everywhere_kl_control']):.3f}, "
+            f"p = {float(control['everywhere_kl_p']):.2g})"
+        )
+    count = values.sizes["site"] * values.sizes["layer"]
+    yield (
+        f"Removing the direction of each of the {count} changed layers in one forward pass gives a KL divergence of "
+        f"{listed(texts)}. The controls are directions of equal variance, which were removed at the same layers."
+    )
+
+
+def _score_facts(values: xr.Dataset, sides: Mapping[str, str]) -> Iterator[str]:
+    side = SIDES[1]
+    scores = values["score_change"].sel(intervention=ADD, prompt_side=side).isel(site=0)
+    last = int(values["layer_other"].values[-1])
+    own = [int(layer) for layer in values["layer"].values if layer < last]
+    left = {layer: float(scores.sel(layer=layer, layer_other=last)) for layer in own}
+    known = {f"layer {layer}": percent(share, 0) for layer, share in left.items() if np.isfinite(share) and share}
+    if known:
+        yield (
+            f"Of a difference of the means that is added to {sides[side]} prompts, this share is left along the "
+            f"contrast's direction at the input of block {last}, by the layer at which it is added: {listed(known)}. "
+            "The share is in units of the distance of the means at that block."
+        )
+
+
+def _part_facts(values: xr.Dataset, sides: Mapping[str, str]) -> Iterator[str]:
+    if not np.isfinite(values["head_kl"]).any():
+        return
+    texts = {}
+    for side, label in sides.items():
+        own = values.sel(prompt_side=side)
+        at = _argmax(own["head_kl"], ("layer", "head"))
+        texts[label] = f"{head_name(int(at['layer']), int(at['head']))}, {_with_ends(own.sel(at), 'head_kl', 4)} nats"
+    yield (
+        "Single heads whose output is replaced by that of the other prompt: the largest KL divergence is "
+        f"{listed(texts)}."
+    )
+    correlation = {
+        label: f"{float(values['direct_correlation'].sel(prompt_side=side)):.2f}" for side, label in sides.items()
+    }
+    if np.isfinite(values["direct_correlation"]).all():
+        yield (
+            "Correlation over heads between the change of the log-odds by a patch and its direct part (that of the "
+            f"changed output alone, added to the stream after the last block): {listed(correlation)}. A low "
+            "correlation means that heads act through later blocks."
+        )
+
+
+def _certificate(values: xr.Dataset) -> str:
+    error, intact = float(values["route_error"]), float(values["intact_error"])
+    if not error:
+        return "Each intervention was a forward pass of all tokens."
+    return (
+        "Each intervention cost one token per block. In a sample, the states after the last block differ from those of "
+        f"forward passes of all tokens by at most {error:.1e} of their norm; unchanged states differ by at most "
+        f"{intact:.1e}."
+    )
+
+
+def _finding(values: xr.Dataset, sides: Mapping[str, str], pairs: str) -> str:
+    """Return at how many layers the direction changes the next token more than its controls."""
+    counts = {}
+    for intervention, control in ((REMOVE, MATCHED), (ADD, RANDOM)):
+        p = values["kl_p_family"].sel(intervention=intervention, control=control)
+        counts[intervention] = {label: _passed(p.sel(prompt_side=side)) for side, label in sides.items()}
+    return (
+        "Removing the direction from the last token at one layer changes the next token more than removing directions "
+        f"with as much variance at this many layers: {listed(counts[REMOVE])}. Adding the difference of the means "
+        f"changes it more than adding random vectors of the same length at: {listed(counts[ADD])} (family-wise p of at "
+        f"most {LEVEL}, {pairs}). Where neither is larger, it is not shown that the model uses the direction."
+    )
+
+
+def _passed(p: xr.DataArray) -> str:
+    """Return at how many places an effect is larger than those of its controls."""
+    return f"{int((p <= LEVEL).sum())} of {int(np.isfinite(p).sum())}"
+
+
+def _excluded(effects: xr.Dataset, label: str) -> list[str]:
+    pairs = effects.attrs.get("excluded_pairs", {}).get(label, [])
+    if not pairs:
+        return []
+    count = "1 pair is" if len(pairs) == 1 else f"{len(pairs)} pairs are"
+    return [f"{count} left out, because a number was not finite, or a prompt ended the process that ran it"]
+
+
+def _argmax(values: xr.DataArray, dims: tuple[str, str]) -> dict[str, Any]:
+    """Return the labels of the largest value; the first ones if there is none."""
+    flat = values.transpose(*dims).values
+    index = np.unravel_index(int(np.nanargmax(flat)) if np.isfinite(flat).any() else 0, flat.shape)
+    return {dim: values[dim].values.tolist()[at] for dim, at in zip(dims, index, strict=True)}
+
+
+def _at(values: xr.Dataset, place: Mapping[str, Any]) -> str:
+    site = f" {str(place['site']).removeprefix('resid_')}" if values["site"].size > 1 else ""
+    return f"layer {place['layer']}{site}"
+
+
+def _with_ends(values: xr.Dataset, name: str, digits: int) -> str:
+    numbers = [f"{float(values[f'{name}{end}']) + 0.0:.{digits}f}" for end in ("", "_low", "_high")]
+    return f"{numbers[0]} [{numbers[1]}, {numbers[2]}]"

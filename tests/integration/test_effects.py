@@ -1,0 +1,162 @@
+"""Effects from a spec to the report, on replicas of Ray: restarts, kills and numbers of replicas change no bit."""
+
+import os
+import signal
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import xarray as xr
+from support.damages import interrupt, opened, settings
+from support.requests import analyse, assert_nothing_to_compute, survey_again
+from support.stored import read_table
+from support.tiny_survey import spec_of
+
+from theodolite.errors import SpecError, UnsupportedModelError
+from theodolite.groups.effects import PROMPT_EFFECTS
+from theodolite.query.runs import spec_of_results
+from theodolite.query.verification import verify
+from theodolite.sections.catalogue import section_items
+from theodolite.store.manifest import finished_groups
+from theodolite.store.objects import keys
+from theodolite.store.result_reader import read_group
+from theodolite.store.tables import table_key
+from theodolite_jobs import measure_effects
+from theodolite_jobs.effects import work as effects_work
+from theodolite_jobs.progress import Console
+from theodolite_jobs.survey import survey
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("without_figures")]
+
+OPTIONS = {"prompts": 10, "layers": [1, 3], "controls": 5}
+
+
+@pytest.fixture(autouse=True)
+def small_parts(monkeypatch):
+    monkeypatch.setattr(effects_work, "PART_PROMPTS", 4)
+
+
+def effects_spec(tiny_folder, **changes):
+    return spec_of(tiny_folder, **{"analyses": None, "effects": OPTIONS, "heads": {"vectors": 0}, **changes})
+
+
+def surveyed_into(folder, tiny_folder, replicas=1, **changes):
+    own = settings(folder).model_copy(update={"replicas": replicas, "gpus_per_replica": 1})
+    return opened(Path(survey(effects_spec(tiny_folder, **changes), Path(), own, Console()).url))
+
+
+@pytest.fixture(scope="module")
+def run(ray_with_pretend_gpus, tiny_folder, tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(effects_work, "PART_PROMPTS", 4)
+        return surveyed_into(tmp_path_factory.mktemp("effects"), tiny_folder)
+
+
+def test_every_number_is_known_and_the_report_describes_it(run):
+    effects = read_group(run, "effects").sel(contrast="refusal", position=-1)
+    assert effects["n_prompts"].values.tolist() == [10, 10]
+    assert effects["layer"].values.tolist() == [1, 3]
+    for name in ("kl", "log_odds", "dose_kl", "everywhere_kl", "head_kl", "head_direct", "mlp_log_odds"):
+        assert np.isfinite(effects[name]).all(), name
+    tested = effects["kl_p"].sel(intervention="remove", control=["matched", "permuted"])
+    assert ((tested >= 1 / 6) & (tested <= 1)).all()
+    assert np.isnan(effects["kl_p"].sel(intervention="patch")).all()
+    assert (effects["kl_low"] <= effects["kl"]).all()
+    assert float(effects["route_error"]) < 5e-5
+    (section,) = section_items(run, "effects")
+    assert section["title"] == "Effects along the contrast “refusal” at position -1: 10 matched pairs"
+    assert {figure["name"] for figure in section["figures"]} >= {"effects.refusal", "effects.refusal.doses"}
+    assert "nan" not in " ".join([*section["facts"], section["finding"]])
+
+
+def test_the_table_has_a_row_for_each_prompt_place_and_change(run):
+    table = read_table(run.location, table_key(PROMPT_EFFECTS))
+    assert len(table) == 20 * 2 * (2 + 6)
+    means = table[table["intervention"] == "remove"].groupby(["set", "layer"])["kl"].mean()
+    effects = read_group(run, "effects").sel(contrast="refusal", position=-1, site="resid_pre", intervention="remove")
+    for side, name in (("positive", "harmful"), ("negative", "harmless")):
+        np.testing.assert_allclose(means[name], effects["kl"].sel(prompt_side=side))
+
+
+def test_nothing_is_left_of_the_parts_and_the_run_is_whole(run):
+    assert keys(run.location, "pending/effects.parts") == []
+    assert list(verify(run)) == []
+    assert spec_of_results(run).effects.layers == [1, 3]
+    assert_nothing_to_compute(Path(run.url))
+
+
+@pytest.mark.parametrize("replicas", [2, 4])
+def test_more_replicas_give_the_same_bits(run, tiny_folder, tmp_path, replicas):
+    xr.testing.assert_identical(
+        read_group(surveyed_into(tmp_path, tiny_folder, replicas), "effects"), read_group(run, "effects")
+    )
+
+
+def test_a_killed_replica_restarts_and_the_bits_are_the_same(run, tiny_folder, tmp_path, monkeypatch):
+    import ray
+
+    killed, run_shards = [], measure_effects.run_shards
+
+    def kill_one_after_the_first_part(workers, work, tokens, watch):
+        victim = ray.get(workers[0].actors[0].process_id.remote())
+
+        def kill_and_go_on(part, numbers):
+            if not killed:
+                os.kill(victim, signal.SIGKILL)
+                killed.append(victim)
+            watch.committed(part, numbers)
+
+        run_shards(workers, work, tokens, replace(watch, committed=kill_and_go_on))
+
+    monkeypatch.setattr(measure_effects, "run_shards", kill_one_after_the_first_part)
+    again = surveyed_into(tmp_path, tiny_folder)
+    assert killed
+    xr.testing.assert_identical(read_group(again, "effects"), read_group(run, "effects"))
+
+
+def test_an_analysis_that_is_killed_goes_on_after_its_last_part(run, tiny_folder, tmp_path, monkeypatch):
+    counts, run_shards = [], measure_effects.run_shards
+
+    def count(workers, work, tokens, watch):
+        counts.append(len(work))
+
+        def stop_after_two(part, numbers):
+            watch.committed(part, numbers)
+            if len(counts) == 1 and part.index >= 1:
+                interrupt()
+
+        run_shards(workers, work, tokens, replace(watch, committed=stop_after_two))
+
+    monkeypatch.setattr(measure_effects, "run_shards", count)
+    with pytest.raises(KeyboardInterrupt):
+        surveyed_into(tmp_path, tiny_folder)
+    again = opened(next((tmp_path / "runs").iterdir()))
+    assert "effects" not in finished_groups(again)
+    analyse(Path(again.url))
+    assert counts[0] == 5
+    assert 1 <= counts[1] <= 3
+    xr.testing.assert_identical(read_group(opened(Path(again.url)), "effects"), read_group(run, "effects"))
+
+
+def test_a_survey_without_the_section_keeps_the_effects_that_the_run_has(run, tiny_folder):
+    survey_again(Path(run.url), effects_spec(tiny_folder, effects=None))
+    assert "effects" in finished_groups(opened(Path(run.url)))
+    assert_nothing_to_compute(Path(run.url))
+
+
+def test_layers_that_the_model_or_the_run_lacks_are_refused(tiny_folder, tmp_path):
+    with pytest.raises(Exception, match=r"effects\.layers: this model has no layer 7; it has 0 to 4"):
+        surveyed_into(tmp_path, tiny_folder, effects={"layers": [7]})
+
+
+def test_a_text_of_several_tokens_is_refused_before_anything_is_captured(tiny_folder, tmp_path):
+    with pytest.raises(SpecError, match="is 6 tokens of this model"):
+        surveyed_into(tmp_path, tiny_folder, effects={"tokens": {"refusal": ["Sorry,"], "answer": ["S"]}})
+    assert not (tmp_path / "runs").exists()
+
+
+def test_an_encoder_has_no_next_token(ray_with_pretend_gpus, tmp_path):
+    spec = spec_of(Path("all-minilm-l6-v2"), analyses=["curves", "effects"])
+    with pytest.raises(UnsupportedModelError, match="'bert' is an encoder, and effects need a next token"):
+        survey(spec, Path(), settings(tmp_path), Console())
