@@ -282,7 +282,9 @@ class HeadsSpec(Part):
         description="Offsets (query position minus key position) for W_QK of models with rotary positions. 0 is always "
         "included.",
     )
-    fold_norm: bool = Field(False, description="Fold the norm that precedes attention into the attention weights.")
+    fold_norm: bool = Field(
+        False, description="Multiply the attention weights by the scale of the norm before attention (fold the norm)."
+    )
     vectors: _Index = Field(
         20,
         description="Number of leading singular vectors to store for each circuit. 0 stores none, and computes no "

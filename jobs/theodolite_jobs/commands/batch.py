@@ -112,7 +112,7 @@ def logs(job: JobId, cluster: Cluster = None, store: Store = None) -> None:
 
 
 def stop(job: JobId, cluster: Cluster = None, store: Store = None, as_json: AsJson = False) -> None:
-    """Stop a survey job. If you submit the same spec again, the survey continues from its last commit.
+    """Stop a survey job. If you submit the same spec again, the survey continues after its last stored shard.
 
     For example: theodolite stop 3f2a --store s3://bucket/surveys
     """

@@ -210,7 +210,7 @@ def compare(
     store: Store = None,
     as_json: AsJson = False,
 ) -> None:
-    """Plot a statistic of several runs over relative depth, from 0 (first block) to 1 (end of the last block).
+    """Plot a statistic of several runs over relative depth, from 0 (first input) to 1 (last output).
 
     The command also prints, for each run, the smallest debiased cosine and its depth, and the first depth at which the
     sets separate.

@@ -41,7 +41,7 @@ def survey(
 ) -> None:
     """Capture activations, compute statistics and write the report.
 
-    If a survey was interrupted, run the same command again: it captures only the shards that are not committed.
+    If a survey was interrupted, run the same command again: it captures only the shards that are not stored yet.
 
     For example: theodolite survey demo.yaml --store ./theodolite-store
     """

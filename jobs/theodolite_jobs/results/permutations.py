@@ -147,6 +147,8 @@ def _of_tokens(run: Run, contrast: PermutedContrast) -> Arrays:
         draws["tokens_paired_accuracy"] = paired_accuracy(scores, contrast.labels)
         values["tokens_paired_accuracy"] = separation_scores.paired_accuracy(*sides, paired=True)
     arrays: Arrays = {}
+    if contrast.paired:
+        arrays["tokens_equal_pairs"] = np.asarray((sides[0] == sides[1]).mean())
     for name, value in values.items():
         tested = permutation_test(draws[name][:, None])
         arrays |= {

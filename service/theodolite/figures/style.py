@@ -42,7 +42,7 @@ DEPTH = "depth along the residual stream"
 """The title of an axis that counts half-blocks."""
 
 RELATIVE_DEPTH = "relative depth (0: first input, 1: last output)"
-RELATIVE_LAYER = "relative depth of the block's input (0: first block)"
+RELATIVE_LAYER = "relative depth of the block's input (0: first input)"
 """The title of an axis of depths as shares of the whole depth."""
 
 _CLEAR = "rgba(0,0,0,0)"

@@ -67,6 +67,12 @@ def _of_tokens(name: str, text: str) -> Iterator[Variable]:
 
 VARIABLES = (
     *N_SIDES,
+    Variable(
+        "tokens_equal_pairs",
+        ("contrast", "position"),
+        "Share of held-out pairs whose prompts have equal scores along the direction of the token counts; they count "
+        "half in tokens_paired_accuracy.",
+    ),
     *(variable for name, text in OF_TOKENS.items() for variable in _of_tokens(name, text)),
     *(variable for name in CONTROLS for variable in with_band(name, f"The {TESTED[name]}.")),
     *(variable for name, text in TESTED.items() for variable in _tests(name, text)),
@@ -81,7 +87,7 @@ VARIABLES = (
 GROUP = Group(
     name="permutations",
     title="Permutation tests",
-    version=5,
+    version=6,
     variables=VARIABLES,
     tables=("permutations",),
     needs=frozenset({"prompts", "contrasts"}),

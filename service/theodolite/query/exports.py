@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from theodolite.groups.effects import ADD
 from theodolite.query.curves import has_values
 from theodolite.query.group_selection import select_directions
 from theodolite.store.manifest import finished_groups
@@ -14,8 +15,8 @@ from theodolite.store.result_reader import read_contrasts, read_group
 from theodolite.store.runs import Run
 from theodolite.version import __version__
 
-GROUPS_READ = ("curves", "directions", "moments")
-"""The result groups that an export contains numbers of."""
+GROUPS_READ = ("curves", "directions", "moments", "effects")
+"""The result groups that an export contains numbers of; a run may lack `effects`."""
 
 CONVENTION = (
     "direction: unit vector from the mean of the negative set to the mean of the positive set; direction times "
@@ -65,6 +66,7 @@ def read_directions(
         "convention": CONVENTION,
         "vector_norm": 1.0,
         **_numbers(run, contrast, {**place, "layer": chosen}),
+        **_effects(run, contrast, place),
         "written_by": f"theodolite {__version__}",
     }
     return Directions(dict(zip(chosen, selected.values, strict=True)), facts)
@@ -72,7 +74,7 @@ def read_directions(
 
 def _numbers(run: Run, contrast: str, at: dict[str, Any]) -> dict[str, Any]:
     """Return the numbers of prompts, and for each layer the scale and reliability of the direction."""
-    groups = {name: read_group(run, name) for name in GROUPS_READ}
+    groups = {name: read_group(run, name) for name in ("moments", *_OF_CONTRASTS.values())}
     counts, numbers = groups["curves"].sel(contrast=contrast, position=at["position"]), dict[str, Any]()
     for side, prompt_set in _sides(run, contrast).items():
         if counts[f"n_{side}"] >= 0:
@@ -82,6 +84,33 @@ def _numbers(run: Run, contrast: str, at: dict[str, Any]) -> dict[str, Any]:
         if has_values(groups[name], statistic):
             numbers[statistic] = groups[name][statistic].sel(contrast=contrast, **at).values.tolist()
     return numbers
+
+
+def _effects(run: Run, contrast: str, place: dict[str, Any]) -> dict[str, Any]:
+    """Return where the difference of the means changes the next token the most, and what its doses change there.
+
+    Nothing, if the run has no effects at this site and position.
+    """
+    if "effects" not in finished_groups(run):
+        return {}
+    effects = read_group(run, "effects")
+    measured = {"contrast": contrast, "position": place["position"], "site": place["site"]}
+    if any(label not in effects[dim].values.tolist() for dim, label in measured.items()):
+        return {}
+    values = effects.sel(measured)
+    sizes = values["kl"].sel(intervention=ADD).mean("prompt_side")
+    if not np.isfinite(sizes).any():
+        return {}
+    layer = int(sizes["layer"].values[int(np.nanargmax(sizes.values))])
+    at_layer = values.sel(layer=layer).mean("prompt_side")
+    first, second = effects.attrs["tokens"]
+    return {
+        "largest_effect_layer": layer,
+        "doses": values["dose"].values.tolist(),
+        "dose_kl": at_layer["dose_kl"].values.tolist(),
+        "dose_log_odds": at_layer["dose_log_odds"].values.tolist(),
+        "log_odds": f"{first} against {second}",
+    }
 
 
 def _facts_of_run(run: Run, contrast: str) -> dict[str, Any]:

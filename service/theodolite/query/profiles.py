@@ -7,12 +7,14 @@ import numpy as np
 import xarray as xr
 
 from theodolite.groups import GROUPS, Variable
+from theodolite.groups.effects import INTERVENTIONS
 from theodolite.query.curves import is_along_depth
 from theodolite.sites import Site
 
 _NORM_DIMS = ("set", "position", "norm")
 _HEAD_DIMS = ("circuit", "offset", "layer", "head")
 _CIRCUITS = ("qk", "vo")
+_EFFECT_DIMS = ("contrast", "position", "prompt_side", "site", "layer", "intervention")
 
 _INPUTS = {"attention": Site.RESID_PRE, "mlp": Site.RESID_MID}
 """The sites that norm layers read; other norm layers have no depth of their own."""
@@ -49,6 +51,11 @@ def _profiles(group: str, variable: Variable) -> Iterator[tuple[str, Profile]]:
         for circuit in _CIRCUITS:
             sentence = f"Median over the heads of a layer, {circuit} circuit at offset 0. {text}"
             yield f"{circuit}_{name}", Profile(group, name, ("layer",), sentence, read=_median_of(circuit))
+    elif variable.dims == _EFFECT_DIMS and name == "kl":  # the changes of the log-odds of the sides have opposite signs
+        for intervention in INTERVENTIONS:
+            sentence = f"Mean over both sides, intervention {intervention}. {text}"
+            dims = tuple(dim for dim in variable.dims if dim not in ("prompt_side", "intervention"))
+            yield f"{intervention}_{name}", Profile(group, name, dims, sentence, read=_of_intervention(intervention))
     elif variable.dims == ("layer", "head"):
         yield name, Profile(group, name, ("layer",), f"Median over the heads of a layer. {text}", read=_over_heads)
 
@@ -66,6 +73,10 @@ def _at_sites(values: xr.DataArray) -> xr.DataArray:
     labels = {dim: values[dim].values for dim in others if dim in values.coords}
     sites = [str(site) for site in _INPUTS.values()]
     return xr.DataArray(profile, {**labels, "site": sites, "layer": layers}, (*others, "site", "layer"))
+
+
+def _of_intervention(intervention: str) -> Callable[[xr.DataArray], xr.DataArray]:
+    return lambda values: values.sel(intervention=intervention, drop=True).mean("prompt_side")
 
 
 def _median_of(circuit: str) -> Callable[[xr.DataArray], xr.DataArray]:

@@ -105,9 +105,9 @@ def _finding(
         )
     return (
         "Maps from inputs to outputs, tested on prompts that were not used to fit them, explain these shares of the "
-        "variance of the outputs, in the directions in which these prompts differ "
-        f"({labels[name]}, n = {int(values['n_samples'])}, medians over layers). {' '.join(texts)} A large share for "
-        "the orthogonal map does not show that layers are rotations."
+        "variance of the outputs (an output is the stream after attention or the MLP, so it contains the input), in "
+        f"the directions in which these prompts differ ({labels[name]}, n = {int(values['n_samples'])}, medians over "
+        f"layers). {' '.join(texts)} A large share for the orthogonal map does not show that layers are rotations."
     )
 
 
@@ -212,7 +212,11 @@ def _isometry(values: xr.Dataset, sublayer: str) -> str:
     defect, random = values[f"isometry_defect_{sublayer}"], values[f"isometry_defect_random_{sublayer}"]
     if not np.isfinite(defect).any():
         return ""
-    return f"{number(defect.median(), 4)} (random steps of the same length give {number(random.median(), 4)})"
+    larger, known = int((defect > random + _DEFECT_ERROR).sum()), int(np.isfinite(defect).sum())
+    return (
+        f"{number(defect.median(), 4)} (random steps of the same length give {number(random.median(), 4)}; larger by "
+        f"more than the error in {larger} of {known} layers)"
+    )
 
 
 def _stretch_cells(values: xr.Dataset, sublayer: str) -> list[str]:

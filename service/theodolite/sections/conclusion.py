@@ -121,14 +121,16 @@ def _limits(run: Run, found: Sequence[Finding]) -> Iterator[str]:
         if positions == [-1]:
             where += ", the last token of the prompt with its template"
         yield (
-            f"The findings hold for these prompts, with this template, at {where}. Other prompts, templates and "
+            f"The findings hold for these prompts, with these templates, at {where}. Other prompts, templates and "
             "positions can give other findings."
         )
     if groups & {"separation", "curves", "contributions"}:
         names = ", ".join(f"“{name}”" for name in read_contrasts(run, finished_groups(run)))
+        unchanged = "" if "effects" in groups else "nothing was changed in the model, and "
+        others = " (except those about changed states)" if "effects" in groups else ""
         yield (
-            "They say what the activations contain, not what the model uses: nothing was changed in the model, and no "
-            f"answer of it was read. The name of a contrast ({names}) is only a label."
+            f"They{others} say what the activations contain, not what the model uses: {unchanged}no answer of the "
+            f"model was read. The name of a contrast ({names}) is only a label."
         )
         yield (
             "Intervals and permutations treat the prompts of a set (in a paired contrast, the pairs) as independent. "

@@ -90,7 +90,7 @@ def _finding(values: xr.Dataset) -> str:
     return (
         f"All heads together directly write {heads} of the distance between the two means after the last block, and "
         f"all MLPs {mlps}; with permuted labels, {heads_permuted} and {mlps_permuted} (these totals are not tested). "
-        f"For {passed[0]} of {n_heads} heads and {passed[1]} of {n_mlps} MLPs, a share above chance can be shown "
+        f"The share is shown to be above chance for {passed[0]} of {n_heads} heads and {passed[1]} of {n_mlps} MLPs "
         f"(family-wise p of at most {LEVEL}). This tests how the distance is divided among the parts, not whether a "
         "part separates the sets."
     )
@@ -157,18 +157,20 @@ def _standardised_test(values: xr.Dataset, at: Mapping[str, int]) -> str:
     left_out, without = int(np.isnan(values["head_standardised"]).sum()), ""
     if left_out:
         heads = "1 head has" if left_out == 1 else f"{left_out} heads have"
-        without = f"{heads} no stated difference: the direction is unreliable, or the difference is unknown"
+        without = f"{heads} no stated difference, since the direction is unreliable or the difference is unknown"
     if not np.isfinite(p).any():
         return f" (the direction is fitted to the same prompts{without and f'; {without}'})."
     permuted, passed = values["head_standardised_permuted"].sel(at), values["head_standardised"].where(p <= LEVEL)
     return (
         f". With permuted labels, the mean absolute difference of this head is {number(permuted, 2)}; for each "
         "permutation, the direction is computed again from the permuted labels. The direction and the projections "
-        f"come from the same prompts; this alone can change the differences. In {int((p <= LEVEL).sum())} of "
-        f"{int(np.isfinite(p).sum())} heads the absolute difference is larger than with permuted labels: "
-        f"{int((passed > 0).sum())} are positive, {int((passed < 0).sum())} negative. The family-wise p, at most "
-        f"{LEVEL}, accounts for the search over all {p.size} heads.{without and f' {without}.'} If two sets differ at "
-        "all, many heads can be expected to differ: they read and write the same stream."
+        "come from the same prompts; this alone can make differences larger, also with permuted labels. In "
+        f"{int((p <= LEVEL).sum())} of {int(np.isfinite(p).sum())} heads the absolute difference is larger than with "
+        f"permuted labels. It is positive (prompts of the positive set lie farther along the direction) in "
+        f"{int((passed > 0).sum())} of them, and negative in {int((passed < 0).sum())}. The family-wise p, at most "
+        f"{LEVEL}, accounts for the search over all {p.size} heads, also over those without a stated difference."
+        f"{without and f' {without}.'} If two sets differ at all, many heads can be expected to differ: they read and "
+        "write the same stream."
     )
 
 

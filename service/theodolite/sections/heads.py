@@ -154,9 +154,10 @@ def _copying_facts(heads: xr.Dataset) -> Iterator[str]:
         layer, head = _extreme_head(abs(copying - uncentred), largest=True)
         before, after = (float(scores.sel(layer=layer, head=head)) for scores in (uncentred, copying))
         yield (
-            f"The copying score uses W_U minus its mean row. With W_U as stored, {changed} of {copying.size} heads "
-            f"have a score of the other sign; the largest difference is that of {head_name(layer, head)}: {before:.2f} "
-            f"with W_U as stored, {after:.2f} without the mean row."
+            "The copying score uses the unembedding after subtraction of its mean row, which makes logits relative to "
+            f"the mean logit. Without this subtraction, {changed} of {copying.size} heads have a score of the other "
+            f"sign; the largest difference is that of {head_name(layer, head)}: {before:.2f} without the subtraction, "
+            f"{after:.2f} with it."
         )
 
 

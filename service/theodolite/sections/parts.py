@@ -26,7 +26,7 @@ BAND = (
     "for statistics of activations, three kinds of intervals are simultaneous: those of smallest and largest values, "
     "of accuracy, and of the share of pairs in the right order. With a probability of about 95 %, the simultaneous "
     "intervals of one statistic contain its true values at all depths. Every other interval, and every band in a "
-    "figure, is for one depth"
+    "figure, is for one depth, unless the text calls it simultaneous"
 )
 """Note of sections that state an extreme over depths with its interval."""
 

@@ -119,7 +119,8 @@ def token_facts(tests: xr.Dataset) -> Iterator[str]:
         return
     texts = {"AUROC": _of_tokens(tests, "tokens_auroc")}
     if has_values(tests, "tokens_paired_accuracy"):
-        texts["share of held-out pairs in the right order"] = _of_tokens(tests, "tokens_paired_accuracy")
+        in_order = f"{_of_tokens(tests, 'tokens_paired_accuracy')}{_equal_pairs(tests)}"
+        texts["share of held-out pairs in the right order"] = in_order
     separate = float(tests["tokens_auroc_p"]) <= LEVEL
     yield (
         f"With counts of the prompts' tokens in place of activations, and the same folds: {listed(texts)}. "
@@ -132,7 +133,15 @@ def token_finding(tests: xr.Dataset) -> str:
     text = f"Token counts alone, without a model, give an AUROC of {_with_interval(tests, 'tokens_auroc', 3)}"
     if has_values(tests, "tokens_paired_accuracy"):
         text += f" and {_with_interval(100 * tests, 'tokens_paired_accuracy', 1)} % of the pairs in the right order"
+        text += _equal_pairs(tests)
     return f"{text}; another classifier of words may do better."
+
+
+def _equal_pairs(tests: xr.Dataset) -> str:
+    """Return how many pairs have equal token scores; empty without such pairs, and for older versions."""
+    if not has_values(tests, "tokens_equal_pairs") or not float(tests["tokens_equal_pairs"]):
+        return ""
+    return f" ({percent(tests['tokens_equal_pairs'], 1)} of the pairs have equal scores, which count half)"
 
 
 def _with_interval(tests: xr.Dataset, name: str, digits: int) -> str:
@@ -154,7 +163,7 @@ def cosine_facts(directions: xr.Dataset, tests: xr.Dataset) -> Iterator[str]:
         if np.isfinite(cosines + permuted).any():
             spread = np.diagonal(tests["direction_cosine_null_sd"].sel(site=site), offset=1)
             excess = cosines - permuted
-            text = f"permuted labels give {np.nanmedian(permuted):.2f}, the median difference from them is "
+            text = f"permuted labels give {np.nanmedian(permuted):.2f}; the median over pairs of the difference is "
             text += f"{number(np.nanmedian(excess), 2)}{_distinct(excess, spread)}"
             texts[site] = f"{np.nanmedian(cosines):.2f} ({text})"
     if texts:

@@ -25,8 +25,8 @@ _COSINES = {
 
 STEP_NOTES = (
     "steps at right angles have the measured lengths, and each is at a right angle to all earlier ones",
-    "arcs at right angles have the measured lengths, and each is at a right angle to the great circle from the path's "
-    "first point to the point where the arc begins",
+    "arcs at right angles have the measured lengths. For each, draw the great circle from the first point of the "
+    "path to the start of the arc: the arc leaves this circle at a right angle",
     "if the measured ratio is larger than that of steps at right angles, steps partly cancel; if it is smaller, they "
     "partly add up; one long step, such as that of the last block, can reverse this comparison",
     "for a centred cosine, the mean over the prompts of the set is subtracted from each vector; dot products and "

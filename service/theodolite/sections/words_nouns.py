@@ -87,9 +87,9 @@ def _relatedness_facts(words: xr.Dataset, n: int) -> Iterator[str]:
         f"Relatedness (mean rank correlation between similarity and score, n = {n} nouns): median over heads "
         f"{float(values.median()):.2f}, from {float(values.min()):.2f} to {float(values.max()):.2f} (all heads, also "
         "those that pass no test). Chance does not give 0: with permuted nouns, the mean relatedness of a head is "
-        f"between {number(permuted.min(), 2)} and {number(permuted.max(), 2)}. The reason is keys with a large score "
-        "for every query: if they are similar to many nouns, the relatedness is above 0 even by chance; if they are "
-        "similar to few nouns, it is below 0."
+        f"between {number(permuted.min(), 2)} and {number(permuted.max(), 2)}. The reason is nouns whose key has a "
+        "large score for every query: if such nouns are similar to many others, the relatedness is above 0 even by "
+        "chance; if they are similar to few, it is below 0."
     )
     stricter = words["relatedness_z"].clip(max=words["relatedness_random_z"])
     best = words.stack(place=("layer", "head"))
@@ -140,9 +140,9 @@ def _subject_facts(run: Run, words: xr.Dataset, n: int, chance: float) -> Iterat
             f"with or without spaces) is among these tokens: largest {percent(top, 0)}, of {head_name(layer, head)}; "
             f"median over heads {percent(keys.median(), 1)}. Two comparisons: the tokens of a noun A contain a "
             f"spelling of another noun B in {percent(others.loc[layer, head], 1)} of the pairs (A, B) "
-            f"({head_name(layer, head)}; median head {percent(others.median(), 1)}). As many tokens drawn at random "
-            f"contain a spelling of A for {percent(chance, 2)} of the nouns A (n = {n} nouns; the shares are not "
-            "tested)."
+            f"({head_name(layer, head)}; median head {percent(others.median(), 1)}). If as many tokens are drawn at "
+            f"random for each noun, they contain a spelling of this noun for {percent(chance, 2)} of the nouns (n = "
+            f"{n} nouns; the shares are not tested)."
         )
 
 
@@ -167,11 +167,11 @@ def _offset_facts(run: Run, words: xr.Dataset, nouns: NDArray[np.int32]) -> Iter
     tokens, n = int(words.attrs["tokens"]), int(table["n"].iloc[0])
     shared = percent(_shared_keys(run, nouns[:n]), 1)
     yield (
-        f"Take the {tokens} tokens with the largest scores as keys of a noun at offset 0. Of these, the "
-        f"following share also has one of the {tokens} largest scores at another offset, in the median head: "
-        f"{', '.join(parts)} (a head "
-        f"without rotary positions has 100 % at every offset). Two different nouns share {shared} of these tokens at "
-        f"offset 0, in the median head. The numbers of each head are means over the first {n} nouns."
+        f"Take the {tokens} tokens with the largest scores as keys of a noun at offset 0. In the median head, this "
+        f"share of them is also among the {tokens} tokens with the largest scores at another offset: "
+        f"{', '.join(parts)} (a head without rotary positions has 100 % at every offset). Two different nouns share "
+        f"{shared} of these tokens at offset 0, in the median head. The numbers of each head are means over the first "
+        f"{n} nouns."
     )
 
 
