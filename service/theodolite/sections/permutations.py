@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from theodolite.groups.permutations import LEVEL
 from theodolite.query.curves import has_values
-from theodolite.sections.parts import SIDES, Table, layer_text, listed, null_text, number
+from theodolite.sections.parts import SIDES, Table, layer_text, listed, null_text, number, percent
 from theodolite.sites import Site, depth
 
 NO_WORDS = "This test does not show that words alone separate the sets."
