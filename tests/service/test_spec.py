@@ -193,6 +193,7 @@ def test_schema_describes_every_field() -> None:
         "DrawSpec",
         "CaptureSpec",
         "ContrastSpec",
+        "EffectsSpec",
         "GramSpec",
         "HeadsSpec",
         "WordsSpec",

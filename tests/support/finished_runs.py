@@ -31,8 +31,12 @@ def finished_run(
     sites: Sequence[str] = ("resid_pre", "resid_mid"),
     positions: Sequence[int] = (-1,),
     layers: Sequence[int] | None = None,
+    attributes: Mapping[str, Any] = {},
 ) -> Run:
-    """Write a complete run from {group: {variable: numbers, broadcast to its dimensions}}; other variables are NaN."""
+    """Write a complete run from {group: {variable: numbers, broadcast to its dimensions}}; other variables are NaN.
+
+    `attributes` are those of every group, besides its digest, its version and the contrasts.
+    """
     model = model or model_facts()
     layers = range(model.n_layers) if layers is None else layers
     arrays = {
@@ -59,19 +63,24 @@ def finished_run(
         "norm": [f"{layer}.{which}" for layer in range(model.n_layers) for which in ("attention", "mlp")],
         "norm_other": [f"{layer}.{which}" for layer in range(model.n_layers) for which in ("attention", "mlp")],
         "circuit": ["qk", "vo"],
+        "prompt_side": ["positive", "negative"],
+        "intervention": ["patch", "remove", "add"],
+        "control": ["random", "matched", "permuted"],
+        "dose": [-1.0, 1.0],
         "projection": ["query", "key"],
         "side": ["qk_query", "qk_key", "vo_read", "vo_write"],
         "offset": [0],
         **{dim: range(2) for dim in ("head", "rank", "vector")},
         "n_prompts": SAMPLE_SIZES,
     }
-    written = {name: _group(name, values, coordinates, contrasts) for name, values in groups.items()}
+    attributes = {**attributes, "contrasts": dict(contrasts)}
+    written = {name: _group(name, values, coordinates, attributes) for name, values in groups.items()}
     write_groups(run, written, {}, dict.fromkeys(written, "digest"))
     return run
 
 
 def _group(
-    name: str, values: Mapping[str, Any], coordinates: Mapping[str, Any], contrasts: Mapping[str, Any]
+    name: str, values: Mapping[str, Any], coordinates: Mapping[str, Any], attributes: Mapping[str, Any]
 ) -> xr.Dataset:
     full = {}
     for variable in GROUPS[name].variables:
@@ -80,4 +89,4 @@ def _group(
         empty = 4 if variable.dtype == "int64" else np.nan
         shape = [len(coordinates[dim]) for dim in variable.dims]
         full[variable.name] = np.broadcast_to(values.get(variable.name, empty), shape)
-    return build_group(name, full, coordinates, {"digest": "digest", "version": 1, "contrasts": dict(contrasts)})
+    return build_group(name, full, coordinates, {"digest": "digest", "version": 1, **attributes})

@@ -30,7 +30,10 @@ STATISTICS = {
 """Every statistic that is a curve along depth, with the name of its result group."""
 
 INTERVALS = {
-    variable.name: variable.interval for group in GROUPS.values() for variable in group.variables if variable.interval
+    variable.name: variable.interval
+    for group in GROUPS.values()
+    for variable in group.variables
+    if variable.interval and is_along_depth(variable)
 }
 """The prefix of the two variables of a statistic's 95 % interval, `…_low` and `…_high`."""
 

@@ -168,7 +168,7 @@ def _standardised_test(values: xr.Dataset, at: Mapping[str, int]) -> str:
         f"{int((p <= LEVEL).sum())} of {int(np.isfinite(p).sum())} heads the absolute difference is larger than with "
         f"permuted labels. It is positive (prompts of the positive set lie farther along the direction) in "
         f"{int((passed > 0).sum())} of them, and negative in {int((passed < 0).sum())}. The family-wise p, at most "
-        f"{LEVEL}, accounts for the search over all {p.size} heads, also over those without a stated difference."
+        f"{LEVEL}, accounts for the search over all {p.size} heads{without and ', also over those left out here'}."
         f"{without and f' {without}.'} If two sets differ at all, many heads can be expected to differ: they read and "
         "write the same stream."
     )

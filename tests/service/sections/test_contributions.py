@@ -59,10 +59,11 @@ def test_sentences_state_shares_beside_those_with_permuted_labels(section_of):
         "after the attention of the head's layer. The two sets differ the most in this projection for L1H0: by 0.90 "
         "pooled standard deviations. With permuted labels, the mean absolute difference of this head is 0.20; for "
         "each permutation, the direction is computed again from the permuted labels. The direction and the "
-        "projections come from the same prompts; this alone can change the differences. In 2 of 8 heads the "
-        "absolute difference is larger than with permuted labels: 2 are positive, 0 negative. The family-wise p, at "
-        "most 0.05, accounts for the search over all 8 heads. If two sets differ at all, many heads can be expected "
-        "to differ: they read and write the same stream.",
+        "projections come from the same prompts; this alone can make differences larger, also with permuted labels. "
+        "In 2 of 8 heads the absolute difference is larger than with permuted labels. It is positive (prompts of the "
+        "positive set lie farther along the direction) in 2 of them, and negative in 0. The family-wise p, at most "
+        "0.05, accounts for the search over all 8 heads. If two sets differ at all, many heads can be expected to "
+        "differ: they read and write the same stream.",
         "The sum over heads and biases differs from attention's output by at most 3.0e-07 of the norm of the stream, "
         "over all prompts and layers.",
     ]
@@ -71,10 +72,9 @@ def test_sentences_state_shares_beside_those_with_permuted_labels(section_of):
 def test_the_finding_has_the_shares_of_all_parts_and_the_number_above_chance(section_of):
     assert section_of(VALUES).finding == (
         "All heads together directly write 50 % of the distance between the two means after the last block, and all "
-        "MLPs 50 %; with permuted labels, 25 % and 60 % (these totals are not tested). For 2 of 8 heads "
-        "and 0 of 4 MLPs, a share above chance can be "
-        "shown (family-wise p of at most 0.05). This tests how the distance is divided among the parts, not whether a "
-        "part separates the sets."
+        "MLPs 50 %; with permuted labels, 25 % and 60 % (these totals are not tested). The share is shown to be above "
+        "chance for 2 of 8 heads and 0 of 4 MLPs (family-wise p of at most 0.05). This tests how the distance is "
+        "divided among the parts, not whether a part separates the sets."
     )
 
 
@@ -84,16 +84,17 @@ def test_a_negative_standardised_difference_keeps_its_sign(section_of):
 
 
 UNRELIABLE = np.array([[0.1, 0.9, 0.9, 0.9], [0.9, 0.49, 0.5, 0.9]])[:, None]  # at resid_mid: layer 1
-OUT = " no stated difference: the direction is unreliable, or the difference is unknown"
+OUT = " no stated difference, since the direction is unreliable or the difference is unknown"
 
 
 def test_standardised_differences_along_unreliable_directions_are_left_out(section_of):
     section = section_of(VALUES, UNRELIABLE)
     assert "for L3H1: by 0.40 pooled standard deviations. With permuted labels" in section.facts[3]
     assert section.facts[3].endswith(
-        "In 1 of 6 heads the absolute difference is larger than with permuted labels: 1 are positive, 0 negative. The "
-        f"family-wise p, at most 0.05, accounts for the search over all 8 heads. 2 heads have{OUT}. If two sets differ "
-        "at all, many heads can be expected to differ: they read and write the same stream."
+        "It is positive (prompts of the positive set lie farther along the direction) in 1 of them, and negative in "
+        "0. The family-wise p, at most 0.05, accounts for the search over all 8 heads, also over those left out here. "
+        f"2 heads have{OUT}. If two sets differ at all, many heads can be expected to differ: they read and write the "
+        "same stream."
     )
     # The shares are those along the direction after the last block.
     assert section.facts[:3] == section_of(VALUES).facts[:3]

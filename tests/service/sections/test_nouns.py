@@ -100,9 +100,9 @@ def test_sentences_count_the_heads_that_pass_both_tests(section):
     assert section.facts[0] == (
         "Relatedness (mean rank correlation between similarity and score, n = 4 nouns): median over heads 0.04, from "
         "0.00 to 0.15 (all heads, also those that pass no test). Chance does not give 0: with permuted nouns, the "
-        "mean relatedness of a head is between 1.00 and 1.00. The reason is keys with a large score for every query: "
-        "if they are similar to many nouns, the relatedness is above 0 even by chance; if they are similar to few "
-        "nouns, it is below 0."
+        "mean relatedness of a head is between 1.00 and 1.00. The reason is nouns whose key has a large score for "
+        "every query: if such nouns are similar to many others, the relatedness is above 0 even by chance; if they "
+        "are similar to few, it is below 0."
     )
     assert section.facts[1] == (
         f"{BOTH_TESTS.format(1, PASSING, 'L1H0', '0.10')}1.00 ± 1.00 (z = 10.0, p = 0.01 over all heads) and "
@@ -139,17 +139,17 @@ SUBJECTS = (
     "matrices, was not made){}. The largest share is 75 %, of L1H1; permuted nouns give 100.0 %."
 )
 OFFSETS = (
-    "Take the 5 tokens with the largest scores as keys of a noun at offset 0. Of these, the following share also has "
-    "one of the 5 largest scores at another offset, in the median head: 80 % at offset 1, 30 % at offset 4 (a head "
+    "Take the 5 tokens with the largest scores as keys of a noun at offset 0. In the median head, this share of them "
+    "is also among the 5 tokens with the largest scores at another offset: 80 % at offset 1, 30 % at offset 4 (a head "
     "without rotary positions has 100 % at every offset). Two different nouns share {} of these tokens at offset 0, "
     "in the median head. The numbers of each head are means over the first {} nouns."
 )
 
 
 KEYS_OF_OTHERS = (
-    "Two comparisons: the tokens of a noun A contain a spelling of another noun B in {1} % of the pairs (A, B) "
-    "({0}; median head {2} %). As many tokens drawn at random contain a spelling of A for 0.20 % of the nouns A "
-    "(n = 4 nouns; the shares are not tested)."
+    "Two comparisons: the tokens of a noun A contain a spelling of another noun B in {1} % of the pairs (A, B) ({0}; "
+    "median head {2} %). If as many tokens are drawn at random for each noun, they contain a spelling of this noun "
+    "for 0.20 % of the nouns (n = 4 nouns; the shares are not tested)."
 )
 
 

@@ -338,7 +338,7 @@ def cosine_fact(tmp_path, own, tests):
     [
         (
             [0.1, 0.5, 0.2],
-            f"; resid_mid 0.20 (permuted labels give 0.25, the median difference from them is 0.05; 1 {ABOVE}",
+            f"; resid_mid 0.20 (permuted labels give 0.25; the median over pairs of the difference is 0.05; 1 {ABOVE}",
         ),
         ([np.nan] * 3, ""),
     ],
@@ -350,7 +350,7 @@ def test_cosines_between_neighbouring_layers_of_all_sites_stand_in_one_sentence(
         direction_cosine_null_sd=cosines([0.05] * 3, [0.05] * 3),
     )
     assert cosine_fact(tmp_path, own, tests) == (
-        f"{COSINES}resid_pre 0.98 (permuted labels give 0.70, the median difference from them is 0.28; 3 "
+        f"{COSINES}resid_pre 0.98 (permuted labels give 0.70; the median over pairs of the difference is 0.28; 3 "
         f"{ABOVE}{expected}."
     )
 
@@ -359,8 +359,8 @@ def test_cosines_without_a_spread_of_permuted_labels_have_no_limit(tmp_path):
     own, permuted_mean = cosines([0.9, 0.98, 0.99], [0.1, 0.5, 0.2]), cosines([0.6, 0.7, 0.8], [0.25, 0.35, 0.15])
     tests = permuted(direction_cosine_null_mean=permuted_mean)
     assert cosine_fact(tmp_path, own, tests) == (
-        f"{COSINES}resid_pre 0.98 (permuted labels give 0.70, the median difference from them is 0.28); resid_mid "
-        "0.20 (permuted labels give 0.25, the median difference from them is 0.05)."
+        f"{COSINES}resid_pre 0.98 (permuted labels give 0.70; the median over pairs of the difference is 0.28); "
+        "resid_mid 0.20 (permuted labels give 0.25; the median over pairs of the difference is 0.05)."
     )
 
 

@@ -74,8 +74,9 @@ def test_the_effect_of_centring_on_copying_scores_has_its_heads():
     assert "It is above 0.9 in 1 of 4 heads: in this map, tokens on the whole raise their own logits (" in first
     assert " It is below -0.9 in 0 heads: in this map, tokens on the whole lower them. " in first
     assert second == (
-        "The copying score uses W_U minus its mean row. With W_U as stored, 2 of 4 heads have a score of the other "
-        "sign; the largest difference is that of L1H0: -0.30 with W_U as stored, 0.60 without the mean row."
+        "The copying score uses the unembedding after subtraction of its mean row, which makes logits relative to the "
+        "mean logit. Without this subtraction, 2 of 4 heads have a score of the other sign; the largest difference is "
+        "that of L1H0: -0.30 without the subtraction, 0.60 with it."
     )
 
 

@@ -1,0 +1,133 @@
+"""Sentences and figures of effects: each effect is stated beside that of its controls."""
+
+import numpy as np
+import pytest
+from support.finished_runs import finished_run
+
+from theodolite.query.exports import read_directions
+from theodolite.sections import effects
+from theodolite.sections.catalogue import section_items
+
+# The dimensions are (contrast, position, prompt_side, site, layer, intervention[, control]).
+KL = np.zeros((2, 2, 4, 3)) + np.array([0.01, 0.02, 0.03, 0.04])[:, None]
+KL[0, 0, 2, 1] = 0.5  # the direction removed from positive prompts at resid_pre of layer 2
+P = np.full((2, 2, 4, 3, 3), 0.6)
+P[0, 0, 2, 1] = 0.048
+Z = np.full((2, 2, 4, 3, 3), 0.5)
+Z[0, 0, 2, 1] = 6.0
+VALUES = {
+    "n_prompts": 12,
+    "intact_log_odds": np.array([-1.0, -2.0]),
+    "intact_difference": 1.0,
+    "intact_difference_low": 0.8,
+    "intact_difference_high": 1.2,
+    **{f"{name}{end}": KL * by for name in ("kl",) for end, by in (("", 1), ("_low", 0.5), ("_high", 2))},
+    "kl_control": 0.02,
+    "kl_z": Z,
+    "kl_p": P,
+    "kl_p_family": P,
+    "log_odds": 0.1,
+    "log_odds_low": 0.0,
+    "log_odds_high": 0.2,
+    **{f"dose_{name}{end}": 0.3 for name in ("kl", "log_odds") for end in ("", "_low", "_high")},
+    **{f"everywhere_kl{end}": 0.7 for end in ("", "_low", "_high")},
+    "everywhere_kl_control": 0.6,
+    "everywhere_kl_p": 0.3,
+    "restored": np.array([0.1, 0.2, 0.9, 0.4]),
+    "restored_low": 0.05,
+    "restored_high": 1.1,
+    "score_change": 0.25,
+    **{f"head_kl{end}": np.array([0.001, 0.004]) for end in ("", "_low", "_high")},
+    "head_log_odds": 0.1,
+    "head_direct": 0.1,
+    "direct_correlation": 0.42,
+    "intact_error": 1e-6,
+    "route_error": 2e-6,
+}
+ATTRIBUTES = {"tokens": {"refusal": ["I", " I"], "answer": ["Sure"]}, "patch": {"refusal@-1": "mean"}}
+
+
+@pytest.fixture
+def run_of(tmp_path):
+    def made(**changes):
+        groups = {"curves": {}, "directions": {"direction": 0.35}, "moments": {}, "effects": {**VALUES, **changes}}
+        return finished_run(tmp_path, groups, attributes=ATTRIBUTES)
+
+    return made
+
+
+def test_effects_are_stated_beside_those_of_their_controls(run_of):
+    (section,) = effects.sections(run_of())
+    assert section.title == "Effects along the contrast “refusal” at position -1: 12 and 12 prompts"
+    text = " ".join(section.facts)
+    assert "without a change: harmful -1.00; harmless -2.00; difference 1.00 [0.80, 1.20]." in text
+    assert "group refusal (“I”) against the group answer (“Sure”)" in text
+    assert "each prompt gets the mean state of the other set" in text
+    assert (
+        "harmful 1 of 8 (largest z 6.0, p = 0.048, at layer 2 pre: 0.500 [0.250, 1.000] nats, controls 0.020); "
+        "harmless 0 of 8" in text
+    )
+    assert "harmful 90 % [5 % to 110 %] at layer 2 pre" in text
+    assert "of harmful 0.700 [0.700, 0.700] nats (controls 0.600, p = 0.3)" in text
+    assert "the largest KL divergence is harmful L0H1, 0.0040 [0.0040, 0.0040] nats" in text
+    assert "differ from those of forward passes of all tokens by at most 2.0e-06" in text
+    assert section.finding.startswith(
+        "Removing the direction from the last token at one layer changes the next token more than removing directions "
+        "with as much variance at this many layers: harmful 1 of 8; harmless 0 of 8. Adding"
+    )
+
+
+def test_a_difference_that_may_be_0_has_no_restored_share(run_of):
+    (section,) = effects.sections(run_of(restored=np.nan))
+    assert any("its interval contains 0" in fact for fact in section.facts)
+    assert "nan" not in " ".join(section.facts)
+
+
+def test_without_parts_there_are_no_maps_and_no_sentences_about_heads(run_of):
+    (section,) = effects.sections(run_of(head_kl=np.nan, direct_correlation=np.nan))
+    assert section.maps == []
+    assert not any("heads" in fact for fact in section.facts)
+
+
+def test_pairs_that_are_left_out_are_counted(run_of, monkeypatch):
+    monkeypatch.setitem(ATTRIBUTES, "excluded_pairs", {"refusal@-1": [3]})
+    (section,) = effects.sections(run_of())
+    assert any(note.startswith("1 pair is left out") for note in section.notes)
+
+
+def test_a_full_route_is_named(run_of):
+    (section,) = effects.sections(run_of(route_error=0.0))
+    assert section.facts[-1] == "Each intervention was a forward pass of all tokens."
+
+
+def test_every_figure_draws_the_stored_numbers(run_of):
+    run = run_of()
+    (section,) = effects.sections(run)
+    drawn = {figure.name: figure.draw() for figure in [*section.figures, *section.maps]}
+    assert set(drawn) == {
+        "effects.refusal",
+        "effects.refusal.doses",
+        "effects.refusal.scores",
+        "effects.refusal.heads_kl",
+        "effects.refusal.heads_patched",
+        "effects.refusal.heads_direct",
+    }
+    of_layers = {trace.name: list(trace.y) for trace in drawn["effects.refusal"].data if trace.name}
+    assert of_layers["harmful, pre, directions of equal variance"] == [0.02] * 4
+    doses = next(trace for trace in drawn["effects.refusal.doses"].data if trace.name == "harmful")
+    assert list(doses.x) == [-1, 0, 1]
+    assert list(doses.y) == [0.3, 0, 0.3]
+    assert section_items(run, "effects")[0]["figures"]
+
+
+def test_an_export_names_the_layer_of_the_largest_effect_and_its_doses(run_of):
+    facts = read_directions(run_of(), "refusal", "resid_pre", [1]).facts
+    assert facts["largest_effect_layer"] == 3
+    assert facts["doses"] == [-1, 1]
+    assert facts["dose_log_odds"] == [0.3, 0.3]
+    assert facts["log_odds"] == "refusal against answer"
+
+
+def test_a_site_without_effects_exports_none(run_of, tmp_path):
+    run = finished_run(tmp_path / "other", {"curves": {}, "directions": {"direction": 0.35}, "moments": {}})
+    assert "doses" not in read_directions(run, "refusal", "resid_pre", [1]).facts
