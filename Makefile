@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help demo test test-fast test-slow coverage chaos lint check docs figures bench bench-heads bench-statistics bench-api bench-driver bench-pipeline bench-million \
+.PHONY: help demo test test-fast test-slow coverage chaos lint check docs figures bench bench-heads bench-statistics bench-api bench-effects bench-driver bench-pipeline bench-million \
 	up down images push rehearse rehearse-containers rehearse-hosts rehearse-slurm clean
 
 help: ## list the targets
@@ -86,6 +86,9 @@ bench-million: .venv/ready ## a million prompts of a 32B-shaped model with simul
 
 bench-heads: .venv/ready ## the attention heads of a 32B-shaped model: seconds and memory, as JSON
 	@$(BIN)/python benchmarks/heads.py
+
+bench-effects: .venv/ready ## interventions at the price of one token, compared with full forward passes and TransformerLens, as JSON
+	@$(BIN)/python benchmarks/effects.py
 
 bench-api: .venv/ready ## the service under load: milliseconds, requests a second, memory, as JSON
 	@$(BIN)/python benchmarks/api.py

@@ -10,18 +10,24 @@ prompts have random tokens.
   `seconds_of_all` is their mean times the number of variants.
 - `largest_error`: ‖x − y‖ / ‖y‖ of `resid_final` between the two routes, over these variants.
 - `next_token_seconds`: logits, KL and log-odds of all variants, which both routes need.
+- `transformer_lens`, if it is installed: seconds of its patching loop (`run_with_hooks` for each variant, with logits)
+  for the same sample; `ratio` is that of all variants over `one_token` and `next_token_seconds` together.
+  `largest_difference` is that of the log-probabilities of the most probable tokens from those of the one-token route.
 
-Both routes run in turns, and the result has the medians. The last line is one JSON object.
+All ways run in turns, and the result has the medians. The last line is one JSON object.
 Usage: python benchmarks/effects.py --help
 """
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import measuring  # first: it prepares the process before torch is imported
 import numpy as np
+import peers
 import torch
 
 from theodolite.sites import HALF_BLOCKS
@@ -63,7 +69,8 @@ def main() -> None:
     every = max(1, len(variants) // options.sample)
     sample = variants[every // 2 :: every][: options.sample]
     head = logit_head(weights)
-    result = measure(model, prompts, locations, variants, sample, head, options.repeats)
+    peer = peers.patching_loop(folder) if find_spec("transformer_lens") else None
+    result = measure(model, prompts, locations, variants, sample, head, options.repeats, peer)
     sizes = {"prompts": options.prompts, "tokens": options.tokens, "layers": len(layers), "variants": len(variants)}
     measuring.publish({"model": folder.name, **sizes, "repeats": options.repeats, **result}, options.out)
 
@@ -88,8 +95,9 @@ def measure(
     sample: Sequence[Variant],
     head: LogitHead,
     repeats: int,
+    peer: Callable[..., torch.Tensor] | None = None,
 ) -> dict[str, Any]:
-    """Return the seconds of both routes, their ratio, and the largest difference."""
+    """Return the seconds of each way, the ratios, and the largest differences."""
     outcomes: dict[str, Any] = {}
 
     def one_token() -> None:
@@ -103,7 +111,14 @@ def measure(
         intact = run_intact(model, prompts, locations, is_cached=False)
         outcomes["full"] = run_full(model, intact, sample)
 
-    seconds = measuring.in_turns({"one_token": one_token, "next_token": next_token, "full": full}, repeats)
+    def loop() -> None:
+        ids = torch.tensor(prompts)
+        outcomes["loop"] = [
+            peer(ids, at.site, at.layer, change) for variant in sample for at, change in variant.changes.items()
+        ]
+
+    ways = {"one_token": one_token, "next_token": next_token, "full": full}
+    seconds = measuring.in_turns(ways | ({"loop": loop} if peer else {}), repeats)
     ours, of_tokens, theirs = (float(np.median(seconds[name])) for name in ("one_token", "next_token", "full"))
     of_all = theirs / (len(sample) + 1) * len(variants)  # the intact forward costs as much as a variant
     chosen = [variants.index(variant) for variant in sample]
@@ -115,6 +130,34 @@ def measure(
         "ratio": of_all / ours,
         "next_token_seconds": of_tokens,
         "largest_error": float(errors.max()),
+        **(_of_peer(seconds["loop"], outcomes, head, chosen, len(variants), ours + of_tokens) if peer else {}),
+    }
+
+
+def _of_peer(
+    seconds: Sequence[float],
+    outcomes: dict[str, Any],
+    head: LogitHead,
+    chosen: Sequence[int],
+    n_variants: int,
+    ours: float,
+) -> dict[str, Any]:
+    """Return the numbers of TransformerLens's loop over the sample."""
+    of_sample = float(np.median(seconds))
+    differences = []
+    for index, theirs in zip(chosen, outcomes["loop"], strict=True):
+        own = head.logits(outcomes["one_token"].output[:, index]).log_softmax(dim=-1)
+        top = own.argmax(dim=-1, keepdim=True)
+        differences.append((theirs.log_softmax(dim=-1) - own).gather(-1, top).abs().max())
+    of_all = of_sample / len(chosen) * n_variants
+    return {
+        "transformer_lens": {
+            "version": version("transformer-lens"),
+            "seconds": of_sample,
+            "seconds_of_all": of_all,
+            "ratio": of_all / ours,
+            "largest_difference": float(max(differences)),
+        }
     }
 
 

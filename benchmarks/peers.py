@@ -65,11 +65,38 @@ def generate(folder: Path) -> Way:
     return in_batches(with_resid_mid(model, forward))
 
 
-def transformer_lens(folder: Path) -> Way:
+def bridge_of(folder: Path) -> Any:
+    """Return the model of TransformerLens."""
     from transformer_lens.model_bridge import TransformerBridge
 
     with quiet_transformers():
-        bridge = TransformerBridge.boot_transformers(str(folder), dtype=torch.float32, device="cpu")
+        return TransformerBridge.boot_transformers(str(folder), dtype=torch.float32, device="cpu")
+
+
+def patching_loop(folder: Path) -> Callable[..., torch.Tensor]:
+    """Return TransformerLens's intervention: a forward of all tokens with a hook on the last token's state.
+
+    The function takes token ids (prompt, token), a site, a layer and a change of states (prompt, d_model). It returns
+    the logits of the last token, (prompt, vocabulary).
+    """
+    bridge = bridge_of(folder)
+
+    @torch.inference_mode()
+    def intervene(
+        ids: torch.Tensor, site: Site, layer: int, change: Callable[[torch.Tensor], torch.Tensor]
+    ) -> torch.Tensor:
+        def replace(states: torch.Tensor, hook: Any) -> torch.Tensor:
+            states[:, -1] = change(states[:, -1])
+            return states
+
+        logits = bridge.run_with_hooks(ids, fwd_hooks=[(f"blocks.{layer}.hook_{site}", replace)])
+        return logits[:, -1]
+
+    return intervene
+
+
+def transformer_lens(folder: Path) -> Way:
+    bridge = bridge_of(folder)
     names = [[f"blocks.{layer}.hook_{site}" for layer in range(bridge.cfg.n_layers)] for site in SITES]
     wanted = {name for of_site in names for name in of_site}
 

@@ -50,6 +50,7 @@ FIGURES = {
     "figure-weights": "weights.written.down",
     "figure-heads": "heads.vo_write.refusal.z",
     "figure-contributions": "contributions.refusal",
+    "figure-effects": "effects.refusal",
     "figure-words": "words.0.curves",
 }
 """The name of the figure in the run, for each picture of a single figure."""

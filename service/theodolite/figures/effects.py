@@ -13,7 +13,11 @@ from theodolite.figures.switches import LAYER
 from theodolite.groups.effects import ADD, CONTROLS_OF, MATCHED, PATCH, PERMUTED, RANDOM, REMOVE
 from theodolite.sites import Site
 
-CONTROL_NAMES = {RANDOM: "random vectors", MATCHED: "directions of equal variance", PERMUTED: "permuted labels"}
+CONTROL_NAMES = {
+    RANDOM: "random vectors",
+    MATCHED: "directions of equal variance",
+    PERMUTED: "those of permuted labels",
+}
 """The controls as legends name them."""
 
 _CONTROL_DASHES = {RANDOM: "dot", MATCHED: "dot", PERMUTED: "dash"}

@@ -10,7 +10,7 @@ import xarray as xr
 from theodolite.figures.effects import CONTROL_NAMES, dose_figure, effects_figure, score_figure
 from theodolite.figures.heads import head_map
 from theodolite.figures.style import set_colours
-from theodolite.groups.effects import ADD, MATCHED, PATCH, RANDOM, REMOVE
+from theodolite.groups.effects import ADD, CONTROLS_OF, MATCHED, PATCH, REMOVE
 from theodolite.groups.permutations import LEVEL
 from theodolite.query.first_tokens import set_labels
 from theodolite.query.heads import head_name
@@ -39,7 +39,8 @@ _HOW_TO_READ = (
     "add is to add the difference of the means towards the other set: its dose is 1 for prompts of the negative set, "
     "and -1 for prompts of the positive set. Every vector that is large enough changes the next token. So the "
     "direction is compared with control directions: random ones, random ones along which the activations vary as much, "
-    "and the directions that permuted labels give. If the direction changes no more than the controls, the model need "
+    "and the directions that permuted labels give. Random directions are the weakest control, because activations "
+    "hardly vary along them. If the direction changes no more than the controls, the model need "
     "not use it, also where the direction separates the sets. If it changes more, the model uses what lies along the "
     "direction at this place; the next token can still depend on other directions too."
 )
@@ -157,15 +158,15 @@ def _facts(values: xr.Dataset, sides: Mapping[str, str], tokens: Mapping[str, li
         f"({_texts(tokens[second])}), without a change: {listed(intact)}; difference {difference}."
     )
     yield from _patch_facts(values, sides, patch)
-    for intervention, control, what in (
-        (REMOVE, MATCHED, "Removing the direction"),
-        (ADD, RANDOM, "Adding the difference of the means towards the other set"),
+    for intervention, what in (
+        (REMOVE, "Removing the direction"),
+        (ADD, "Adding the difference of the means towards the other set"),
     ):
-        texts = {label: _tested(values.sel(prompt_side=side), intervention, control) for side, label in sides.items()}
+        texts = {label: _tested(values.sel(prompt_side=side), intervention) for side, label in sides.items()}
         yield (
-            f"{what} at one layer, compared with {CONTROL_NAMES[control]}: layers where the KL divergence is larger "
-            f"than for these controls (family-wise p of at most {LEVEL}), and the layer with the largest z: "
-            f"{listed(texts)}."
+            f"{what} at one layer, compared with {_controls_text(intervention)}: layers where the KL divergence is "
+            f"larger than for both kinds of controls (family-wise p of at most {LEVEL}), and the layer with the "
+            f"largest z (of the smaller of both): {listed(texts)}."
         )
     yield from _everywhere_facts(values, sides)
     yield from _score_facts(values, sides)
@@ -203,18 +204,27 @@ def _patch_facts(values: xr.Dataset, sides: Mapping[str, str], patch: str) -> It
     yield f"Largest share of the difference of the log-odds that a patch restores: {listed(texts)}."
 
 
-def _tested(values: xr.Dataset, intervention: str, control: str) -> str:
+def _controls_text(intervention: str) -> str:
+    return " and ".join(CONTROL_NAMES[control] for control in CONTROLS_OF[intervention])
+
+
+def _strictest(values: xr.Dataset, intervention: str, part: str) -> xr.DataArray:
+    """Return the larger p, or the smaller z, of the KL divergence over both kinds of controls of an intervention."""
+    of_controls = values[f"kl_{part}"].sel(intervention=intervention, control=list(CONTROLS_OF[intervention]))
+    return of_controls.max("control", skipna=False) if part == "p_family" else of_controls.min("control", skipna=False)
+
+
+def _tested(values: xr.Dataset, intervention: str) -> str:
     """Return at how many layers an intervention changes more than its controls, and the layer with the largest z."""
-    own = values.sel(intervention=intervention, control=control)
-    p = own["kl_p_family"]
-    count = _passed(p)
-    if not np.isfinite(own["kl_z"]).any():
-        return f"{count}, as nothing changes"
-    place = _argmax(own["kl_z"], ("site", "layer"))
-    at = own.sel(place)
+    p, z = (_strictest(values, intervention, part) for part in ("p_family", "z"))
+    if not np.isfinite(z).any():
+        return f"{_passed(p)}, as nothing changes"
+    place = _argmax(z, ("site", "layer"))
+    at = values.sel(**place, intervention=intervention)
+    controls = " and ".join(f"{float(at['kl_control'].sel(control=one)):.3f}" for one in CONTROLS_OF[intervention])
     return (
-        f"{count} (largest z {float(at['kl_z']):.1f}, p = {float(at['kl_p_family']):.2g}, at {_at(values, place)}: "
-        f"{_with_ends(at, 'kl', 3)} nats, controls {float(at['kl_control']):.3f})"
+        f"{_passed(p)} (largest z {float(z.sel(place)):.1f}, p = {float(p.sel(place)):.2g}, at {_at(values, place)}: "
+        f"{_with_ends(at, 'kl', 3)} nats, controls {controls})"
     )
 
 
@@ -284,16 +294,20 @@ def _certificate(values: xr.Dataset) -> str:
 
 
 def _finding(values: xr.Dataset, sides: Mapping[str, str], pairs: str) -> str:
-    """Return at how many layers the direction changes the next token more than its controls."""
-    counts = {}
-    for intervention, control in ((REMOVE, MATCHED), (ADD, RANDOM)):
-        p = values["kl_p_family"].sel(intervention=intervention, control=control)
-        counts[intervention] = {label: _passed(p.sel(prompt_side=side)) for side, label in sides.items()}
+    """Return at how many layers the direction changes the next token more than all its controls."""
+    counts = {
+        intervention: {
+            label: _passed(_strictest(values.sel(prompt_side=side), intervention, "p_family"))
+            for side, label in sides.items()
+        }
+        for intervention in (REMOVE, ADD)
+    }
     return (
-        "Removing the direction from the last token at one layer changes the next token more than removing directions "
-        f"with as much variance at this many layers: {listed(counts[REMOVE])}. Adding the difference of the means "
-        f"changes it more than adding random vectors of the same length at: {listed(counts[ADD])} (family-wise p of at "
-        f"most {LEVEL}, {pairs}). Where neither is larger, it is not shown that the model uses the direction."
+        "Removing the direction from the last token at one layer changes the next token more than removing "
+        f"{_controls_text(REMOVE)} at this many layers: {listed(counts[REMOVE])}. Adding the difference of the means "
+        f"changes it more than adding {_controls_text(ADD)} of the same length at: {listed(counts[ADD])} (family-wise "
+        f"p of at most {LEVEL} against each kind, {pairs}). Where neither is larger, it is not shown that the model "
+        "uses the direction."
     )
 
 

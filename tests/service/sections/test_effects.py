@@ -64,8 +64,8 @@ def test_effects_are_stated_beside_those_of_their_controls(run_of):
     assert "group refusal (“I”) against the group answer (“Sure”)" in text
     assert "each prompt gets the mean state of the other set" in text
     assert (
-        "harmful 1 of 8 (largest z 6.0, p = 0.048, at layer 2 pre: 0.500 [0.250, 1.000] nats, controls 0.020); "
-        "harmless 0 of 8" in text
+        "harmful 1 of 8 (largest z 6.0, p = 0.048, at layer 2 pre: 0.500 [0.250, 1.000] nats, controls 0.020 and "
+        "0.020); harmless 0 of 8" in text
     )
     assert "harmful 90 % [5 % to 110 %] at layer 2 pre" in text
     assert "of harmful 0.700 [0.700, 0.700] nats (controls 0.600, p = 0.3)" in text
@@ -73,8 +73,15 @@ def test_effects_are_stated_beside_those_of_their_controls(run_of):
     assert "differ from those of forward passes of all tokens by at most 2.0e-06" in text
     assert section.finding.startswith(
         "Removing the direction from the last token at one layer changes the next token more than removing directions "
-        "with as much variance at this many layers: harmful 1 of 8; harmless 0 of 8. Adding"
+        "of equal variance and those of permuted labels at this many layers: harmful 1 of 8; harmless 0 of 8. "
     )
+
+
+def test_an_effect_that_one_kind_of_controls_also_has_is_not_counted(run_of):
+    p = P.copy()
+    p[..., 1, 2] = 0.6  # removed directions of permuted labels
+    (section,) = effects.sections(run_of(kl_p_family=p))
+    assert "at this many layers: harmful 0 of 8; harmless 0 of 8. Adding" in section.finding
 
 
 def test_a_difference_that_may_be_0_has_no_restored_share(run_of):
