@@ -17,6 +17,7 @@ from transformers import (
     BertConfig,
     BloomConfig,
     CamembertConfig,
+    CLIPVisionConfig,
     Cohere2Config,
     CohereConfig,
     CwmConfig,
@@ -48,6 +49,7 @@ from transformers import (
     HunYuanMoEV1Config,
     Jais2Config,
     LlamaConfig,
+    LlavaConfig,
     MiniMaxM2Config,
     Ministral3Config,
     MinistralConfig,
@@ -67,13 +69,17 @@ from transformers import (
     PhiConfig,
     PhimoeConfig,
     PixtralVisionConfig,
+    Qwen2_5_VLConfig,
     Qwen2Config,
     Qwen2MoeConfig,
+    Qwen2VLConfig,
     Qwen3Config,
     Qwen3MoeConfig,
+    Qwen3VLConfig,
     RobertaConfig,
     SeedOssConfig,
     SmolLM3Config,
+    SmolVLMConfig,
     StableLmConfig,
     Starcoder2Config,
     VaultGemmaConfig,
@@ -81,6 +87,7 @@ from transformers import (
 )
 
 from theodolite_jobs.models.families import known_anatomy
+from theodolite_jobs.models.load import text_part
 
 PLAIN: dict[str, Any] = {
     "vocab_size": 64,
@@ -112,6 +119,17 @@ _LATENT |= {"v_head_dim": 12}
 _ROTARY: dict[str, Any] = {"rope_type": "default", "rope_theta": 5000.0}
 _HALF_ROTARY = {**_ROTARY, "partial_rotary_factor": 0.5}
 _YARN = {"rope_type": "yarn", "rope_theta": 5000.0, "factor": 4.0, "original_max_position_embeddings": 16}
+_MROPE: dict[str, Any] = {
+    "rope_type": "default",
+    "rope_theta": 5000.0,
+    "mrope_section": [2, 2, 2],
+}  # time, height, width
+_IMAGE_TOKENS: dict[str, Any] = {
+    "image_token_id": 60,
+    "video_token_id": 61,
+    "vision_start_token_id": 62,
+    "vision_end_token_id": 63,
+}
 _LONGROPE = {
     "rope_type": "longrope",
     "rope_theta": 10000.0,
@@ -190,6 +208,11 @@ CONFIGS: dict[str, Any] = {
     "hunyuan_v1_moe": HunYuanMoEV1Config(**_WIDE, num_experts=4, moe_topk=2),
     "jais2": Jais2Config(**_WIDE),
     "llama": LlamaConfig(**_WIDE, attention_bias=True, mlp_bias=True),
+    "llava": LlavaConfig(
+        text_config=LlamaConfig(**_WIDE),
+        vision_config=CLIPVisionConfig(**_VISION, image_size=28, patch_size=14, projection_dim=16),
+        image_token_index=60,
+    ),
     "llama-3": LlamaConfig(
         **GROUPED,
         rope_parameters={
@@ -251,6 +274,11 @@ CONFIGS: dict[str, Any] = {
     ),
     "phimoe": PhimoeConfig(**GROUPED, num_local_experts=4, num_experts_per_tok=2, attention_bias=True),
     "qwen2": Qwen2Config(**GROUPED),
+    "qwen2_5_vl": Qwen2_5_VLConfig(
+        text_config={**GROUPED, "rope_parameters": _MROPE},
+        vision_config={"depth": 1, "hidden_size": 16, "intermediate_size": 16, "num_heads": 1, "out_hidden_size": 48},
+        **_IMAGE_TOKENS,
+    ),
     "qwen2_moe": Qwen2MoeConfig(
         **GROUPED,
         **_EXPERTS,
@@ -258,13 +286,36 @@ CONFIGS: dict[str, Any] = {
         shared_expert_intermediate_size=40,
         mlp_only_layers=[1],
     ),
+    "qwen2_vl": Qwen2VLConfig(
+        text_config={**GROUPED, "rope_parameters": _MROPE},
+        vision_config={"depth": 1, "embed_dim": 16, "hidden_size": 48, "num_heads": 1},
+        **_IMAGE_TOKENS,
+    ),
     "qwen3": Qwen3Config(**_WIDE),
     "qwen3_moe": Qwen3MoeConfig(
         **_WIDE, **_EXPERTS, moe_intermediate_size=24, decoder_sparse_step=2, attention_bias=True
     ),
+    "qwen3_vl": Qwen3VLConfig(
+        text_config={**_WIDE, "attention_bias": True, "rope_parameters": {**_MROPE, "mrope_section": [4, 2, 2]}},
+        vision_config={
+            "depth": 1,
+            "hidden_size": 16,
+            "intermediate_size": 16,
+            "num_heads": 1,
+            "out_hidden_size": 48,
+            "num_position_embeddings": 16,
+            "deepstack_visual_indexes": [0],
+        },
+        **_IMAGE_TOKENS,
+    ),
     "roberta": RobertaConfig(**_ENCODER),
     "seed_oss": SeedOssConfig(**_WIDE, attention_bias=True, attention_out_bias=True, mlp_bias=True),
     "smollm3": SmolLM3Config(**_WIDE, attention_bias=True, no_rope_layers=[1, 0, 1, 1, 0]),
+    "smolvlm": SmolVLMConfig(
+        text_config=LlamaConfig(**GROUPED),
+        vision_config={**_VISION, "image_size": 28, "patch_size": 14},
+        image_token_id=60,
+    ),
     "stablelm": StableLmConfig(**_PARTIAL, use_qkv_bias=True, qk_layernorm=True),
     "stablelm-parallel": StableLmConfig(**_PARTIAL, use_parallel_residual=True),
     "starcoder2": Starcoder2Config(**_WIDE, sliding_window=6),
@@ -284,8 +335,9 @@ def model_with_head(family: str) -> Any:
 
 
 def tiny_model(family: str, seed: int = 0, auto_class: Any = AutoModel) -> Any:
-    """Return the tiny model of a family (by default the base model)."""
-    return random_model(copy.deepcopy(CONFIGS[family]), auto_class, seed)  # models write into their configuration
+    """Return the tiny model of a family; by default the base model, or the text part of a multimodal one."""
+    model = random_model(copy.deepcopy(CONFIGS[family]), auto_class, seed)  # models write into their configuration
+    return text_part(model) if auto_class is AutoModel else model
 
 
 def class_with_head(config: Any) -> Any:

@@ -124,6 +124,20 @@ _BLOOM_CONTEXT = 2048
 _NO_LIMIT = 2**31 - 1
 
 
+def text_config_of(config: Any) -> Any:
+    """Return the configuration of the text part of a multimodal model; for another model, the configuration itself.
+
+    Raises:
+        UnsupportedModelError: the configuration has several text parts.
+    """
+    try:
+        return config.get_text_config()
+    except ValueError as error:
+        raise UnsupportedModelError(
+            f"{config.model_type!r} has several text parts; a survey needs a model with one"
+        ) from error
+
+
 def dimensions_of(config: Any, reserved_positions: int = 0) -> Dimensions:
     """Return the sizes of a model from its configuration.
 
@@ -134,7 +148,7 @@ def dimensions_of(config: Any, reserved_positions: int = 0) -> Dimensions:
         raise UnsupportedModelError(
             f"{config.model_type!r} has two residual streams (encoder and decoder); a survey needs a model with one"
         )
-    text = config.get_text_config()
+    text = text_config_of(config)
     if getattr(text, "is_heterogeneous", False):
         raise UnsupportedModelError(
             f"{config.model_type!r} has blocks of several sizes; a survey needs a model with one size"

@@ -7,9 +7,9 @@ from typing import Any
 
 from theodolite.errors import UnsupportedModelError
 from theodolite.sites import Site
-from theodolite_jobs.models.anatomy import Anatomy, Dimensions, Files, dimensions_of
+from theodolite_jobs.models.anatomy import Anatomy, Dimensions, Files, dimensions_of, text_config_of
 from theodolite_jobs.models.families import known_anatomy
-from theodolite_jobs.models.load import plain_errors, quantisation, resolved_dtype
+from theodolite_jobs.models.load import plain_errors, quantisation, resolved_dtype, text_part
 from theodolite_jobs.models.weights import score_scale
 
 # Constants in a family's code that neither its configuration nor an attribute of its modules states.
@@ -23,7 +23,7 @@ def describe_model(config: Any) -> dict[str, Any]:
     Raises:
         ModelError: no model can be built from the configuration, its input is not tokens, or it has no residual stream.
     """
-    text, anatomy = config.get_text_config(), known_anatomy(config)
+    text, anatomy = text_config_of(config), known_anatomy(config)
     dimensions = dimensions_of(config, anatomy.reserved_positions if anatomy else 0)
     if getattr(text, "vocab_size", None) is None:
         raise UnsupportedModelError(
@@ -32,6 +32,7 @@ def describe_model(config: Any) -> dict[str, Any]:
     module = skeleton(config)
     facts = {
         "family": config.model_type,
+        **({} if text is config else {"text_model": text.model_type}),
         "class": type(module).__name__,
         **asdict(dimensions),
         "vocabulary_size": int(text.vocab_size),
@@ -47,7 +48,7 @@ def describe_model(config: Any) -> dict[str, Any]:
 
 
 def skeleton(config: Any) -> Any:
-    """Return the base model without memory for its weights; raises ModelError."""
+    """Return the base model, or the text part of a multimodal one, without memory for weights; raises ModelError."""
     import torch
     from transformers import AutoModel
 
@@ -56,7 +57,7 @@ def skeleton(config: Any) -> Any:
     # A configuration of the checkpoint's own class exists only if its code was allowed to run.
     options["trust_remote_code"] = not type(config).__module__.startswith("transformers.")
     with plain_errors(f"build a {config.model_type!r} model from its configuration"), torch.device("meta"):
-        return AutoModel.from_config(copy.deepcopy(config), **options)  # from_config changes its argument
+        return text_part(AutoModel.from_config(copy.deepcopy(config), **options))  # from_config changes its argument
 
 
 def mlp_width(config: Any) -> int | None:
@@ -197,7 +198,7 @@ def _notes(config: Any, anatomy: Anatomy | None) -> list[str]:
     notes = []
     if anatomy is None:
         notes.append(
-            f"the family {config.model_type!r} is not in the table; "
+            f"the family {text_config_of(config).model_type!r} is not in the table; "
             "a survey probes the loaded model for its sites, and stops if the probe fails"
         )
     if method := quantisation(config):

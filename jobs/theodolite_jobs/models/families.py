@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from theodolite.errors import UnsupportedModelError
 from theodolite.sites import Site
-from theodolite_jobs.models.anatomy import Anatomy, Files, Tap
+from theodolite_jobs.models.anatomy import Anatomy, Files, Tap, text_config_of
 
 _STREAM = {Site.RESID_PRE: Tap("", "input"), Site.RESID_POST: Tap("", "output")}
 
@@ -316,11 +316,6 @@ _NOMIC_BERT = replace(
 )
 
 
-def _in_multimodal(record: Anatomy) -> Anatomy:
-    """Return the record of a checkpoint whose text model is one part among others."""
-    return replace(record, blocks="language_model.layers", final_norm="language_model.norm")
-
-
 FAMILIES: dict[str, Anatomy] = {
     "apertus": _APERTUS,
     "arcee": _ARCEE,
@@ -343,7 +338,6 @@ FAMILIES: dict[str, Anatomy] = {
     "flex_olmo": replace(_OLMO2, files=_QWEN3_MOE_FILES),
     "gemma": _GEMMA,
     "gemma2": _GEMMA2,
-    "gemma3": _in_multimodal(_GEMMA3),
     "gemma3_text": _GEMMA3,
     "glm": _GLM,
     "glm4": _GLM4,
@@ -364,7 +358,6 @@ FAMILIES: dict[str, Anatomy] = {
     "ministral": _LLAMA,
     "ministral3": _LLAMA,
     "mistral": _LLAMA,
-    "mistral3": _in_multimodal(_LLAMA),
     "mixtral": _MIXTRAL,
     "modernbert": _MODERNBERT,
     "mpnet": _MPNET,
@@ -379,9 +372,12 @@ FAMILIES: dict[str, Anatomy] = {
     "phi3": _PHI3,
     "phimoe": replace(_MIXTRAL, norm_kind="layer"),
     "qwen2": _LLAMA,
+    "qwen2_5_vl_text": _LLAMA,
     "qwen2_moe": _QWEN2_MOE,
+    "qwen2_vl_text": _LLAMA,
     "qwen3": _QWEN3,
     "qwen3_moe": _QWEN3_MOE,
+    "qwen3_vl_text": _QWEN3,
     "roberta": _ROBERTA,
     "seed_oss": _LLAMA,
     "smollm3": _LLAMA,
@@ -394,7 +390,7 @@ FAMILIES: dict[str, Anatomy] = {
     ),
     "xlm-roberta": _ROBERTA,
 }
-"""The records, by `config.model_type`."""
+"""The records, by the `model_type` of the text configuration."""
 
 
 def _bloom(record: Anatomy, config: Any) -> Anatomy:
@@ -527,29 +523,37 @@ _VARIANTS: dict[str, Callable[[Anatomy, Any], Anatomy]] = {
 """Families whose blocks depend on their configuration."""
 
 
-_REFUSED = {
+REFUSED = {
     "albert": "all its layers run the same block, and a survey needs a block of its own for each layer",
 }
 """The reasons why families cannot be surveyed, where a probe would not find them."""
 
 
+def with_head_site(record: Anatomy) -> Anatomy:
+    """Return a record with the site `head_out`, if the family has matrices for each head."""
+    if record.files is None or not record.files.qkv:
+        return record
+    return replace(record, taps={**record.taps, Site.HEAD_OUT: Tap(record.files.output, "input")})
+
+
 def known_anatomy(config: Any) -> Anatomy | None:
     """Return a family's record, adapted to the configuration; None for a family that is not in the table.
+
+    A multimodal model has the record of its text part.
 
     Raises:
         UnsupportedModelError: an option of the configuration makes blocks whose sites cannot be read, or the family
             has no such blocks.
     """
-    if config.model_type in _REFUSED:
-        raise UnsupportedModelError(f"{config.model_type!r} cannot be surveyed: {_REFUSED[config.model_type]}")
-    record = FAMILIES.get(config.model_type)
+    text = text_config_of(config)
+    family = text.model_type
+    if family in REFUSED:
+        raise UnsupportedModelError(f"{family!r} cannot be surveyed: {REFUSED[family]}")
+    record = FAMILIES.get(family)
     if record is None:
         return None
-    vary = _VARIANTS.get(config.model_type)
-    record = vary(record, config) if vary else record
-    if record.files is not None and record.files.qkv:
-        record = replace(record, taps={**record.taps, Site.HEAD_OUT: Tap(record.files.output, "input")})
-    text = config.get_text_config()
+    vary = _VARIANTS.get(family)
+    record = with_head_site(vary(record, text) if vary else record)
     if getattr(text, "use_bidirectional_attention", False) or getattr(text, "is_causal", True) is False:
         return replace(record, causal=False)  # a decoder that was made an encoder
     return record

@@ -10,7 +10,7 @@ from typing import Any
 
 from theodolite.errors import ModelError, TheodoliteError, UnsupportedModelError
 from theodolite.sites import Site
-from theodolite_jobs.models.anatomy import Anatomy, Dimensions, Files, check_circuits, dimensions_of
+from theodolite_jobs.models.anatomy import Anatomy, Dimensions, Files, check_circuits, dimensions_of, text_config_of
 from theodolite_jobs.models.convert.files import read_json
 from theodolite_jobs.models.families import known_anatomy
 from theodolite_jobs.models.probe import probe_anatomy
@@ -230,14 +230,37 @@ def _check_heads(model: LoadedModel, folder: Path) -> None:
 def wrap(module: Any, anatomy: Anatomy | None = None) -> LoadedModel:
     """Return a base model in memory as a LoadedModel; a family that is not in the table is probed.
 
+    Of a multimodal model, it is the text part.
+
     Raises:
-        UnsupportedModelError: a probe of the family's blocks fails.
+        UnsupportedModelError: a probe of the family's blocks fails, or the text part has no module of its own.
     """
-    module = module.eval().requires_grad_(False)
+    module = text_part(module).eval().requires_grad_(False)
     anatomy = anatomy or known_anatomy(module.config)
     if anatomy is None:
         anatomy = probe_anatomy(module, dimensions_of(module.config))
     return LoadedModel(module, anatomy, dimensions_of(module.config, anatomy.reserved_positions))
+
+
+def text_part(module: Any) -> Any:
+    """Return the text part of a multimodal base model; for another model, the model itself.
+
+    It is the module that transformers names as the decoder, without a language-model head.
+
+    Raises:
+        UnsupportedModelError: the text part has no module of its own.
+    """
+    config = module.config
+    text = text_config_of(config)
+    if text is config or config.is_encoder_decoder:
+        return module
+    part = module.get_decoder().base_model
+    if part.config.model_type != text.model_type:
+        raise UnsupportedModelError(
+            f"{config.model_type!r} cannot be surveyed: its text model is not one of its modules; use a checkpoint of "
+            "the text model alone"
+        )
+    return part
 
 
 def quantisation(config: Any) -> str | None:
@@ -258,8 +281,9 @@ def check_readable(config: Any, circuits: bool = False) -> tuple[Anatomy, Files]
     """
     anatomy = known_anatomy(config)
     if anatomy is None or anatomy.files is None:
+        family = text_config_of(config).model_type
         raise UnsupportedModelError(
-            f"the tensor names of the family {config.model_type!r} are not known{_other_attention(config)}; "
+            f"the tensor names of the family {family!r} are not known{_other_attention(config)}; "
             "add them to theodolite_jobs/models/families.py"
         )
     if method := quantisation(config):

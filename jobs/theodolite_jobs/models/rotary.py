@@ -53,12 +53,13 @@ def rotary_frequencies(config: Any, layer: int) -> tuple[NDArray[np.float64], fl
 
 
 def _rotary_module(config: Any) -> Any:
-    """Return the family's own rotary module; each family's code has one such class, which takes a configuration."""
+    """Return the family's own rotary module; each family's code has one such class for text."""
     from transformers import MODEL_MAPPING
 
     text = config.get_text_config()
     code = sys.modules[MODEL_MAPPING[type(text)].__module__]
-    (rotary_class,) = (value for name, value in vars(code).items() if name.endswith("RotaryEmbedding"))
+    names = [name for name in vars(code) if name.endswith("RotaryEmbedding") and "Vision" not in name]
+    (rotary_class,) = (getattr(code, name) for name in names)
     return rotary_class(text)
 
 

@@ -123,7 +123,7 @@ def test_biases_match_the_architecture(family: str) -> None:
 def test_norms_of_queries_and_keys_match_the_architecture(family: str) -> None:
     per_head = {"cohere", "gemma3", "gemma3_text", "phi-qk-norm", "qwen3", "stablelm"}
     per_head |= {"apertus", "exaone4", "exaone4-without-window", "hunyuan_v1_dense", "hunyuan_v1_moe"}
-    per_head |= {"dots1", "glm4_moe", "qwen3_moe"}
+    per_head |= {"dots1", "glm4_moe", "qwen3_moe", "qwen3_vl"}
     full_width = {"flex_olmo", "minimax_m2", "olmo2", "olmo3", "olmoe", "olmoe-clipped"}
     expected = "per head" if family in per_head else "full width" if family in full_width else "none"
     assert facts_of(family)["qk_norm"] == expected

@@ -24,7 +24,7 @@ from transformers import AutoModel, AutoModelForCausalLM, CodeGenConfig, Deepsee
 
 from theodolite.errors import ModelError, UnsupportedModelError
 from theodolite.sites import Site
-from theodolite_jobs.models.load import wrap
+from theodolite_jobs.models.load import load_config, text_part, wrap
 from theodolite_jobs.models.reference import read_sites, relative_errors
 from theodolite_jobs.models.weights import SHARED, Weights, embedding_scale, norm_epsilon
 
@@ -44,7 +44,7 @@ def saved(request, tmp_path_factory):
     base = AutoModel.from_pretrained(folder, dtype=torch.float64).double()  # some load their router in float32
     if config._experts_implementation != "eager":
         base.set_experts_implementation("eager")
-    return folder, wrap(in_float64(base))
+    return folder, wrap(in_float64(text_part(base)))
 
 
 def bound_of(model):
@@ -124,13 +124,13 @@ def test_the_mlp_by_hand_equals_the_modules(saved):
 
 def test_norms_and_embeddings_equal_the_modules(saved):
     folder, model = saved
-    weights = Weights(folder, model.config, torch.float64)
-    config = model.config.get_text_config()
+    whole, config = load_config(folder), model.config  # of a multimodal model, the whole says what is tied
+    weights = Weights(folder, whole, torch.float64)
     torch.testing.assert_close(weights.embedding(), model.module.get_input_embeddings().weight)
     torch.testing.assert_close(weights.embedding(slice(3, 7)), model.module.get_input_embeddings().weight[3:7])
     assert weights.unembedding().shape == weights.embedding().shape
     assert torch.equal(weights.unembedding(), weights.embedding()) == weights.tied
-    assert weights.tied == bool(model.config.tie_word_embeddings)
+    assert weights.tied == bool(whole.tie_word_embeddings)
     stream = torch.randn(4, model.dimensions.d_model, dtype=torch.float64)
     pairs = [(weights.norm(2, name), model.blocks[2].get_submodule(path)) for name, path in model.anatomy.norms.items()]
     if model.anatomy.final_norm:
