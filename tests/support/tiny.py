@@ -43,11 +43,15 @@ from transformers import (
     GPTBigCodeConfig,
     GPTJConfig,
     GPTNeoXConfig,
+    GptOssConfig,
     GraniteConfig,
+    GraniteMoeConfig,
     HeliumConfig,
     HunYuanDenseV1Config,
     HunYuanMoEV1Config,
     Jais2Config,
+    Llama4Config,
+    Llama4TextConfig,
     LlamaConfig,
     LlavaConfig,
     MiniMaxM2Config,
@@ -119,6 +123,8 @@ _LATENT |= {"v_head_dim": 12}
 _ROTARY: dict[str, Any] = {"rope_type": "default", "rope_theta": 5000.0}
 _HALF_ROTARY = {**_ROTARY, "partial_rotary_factor": 0.5}
 _YARN = {"rope_type": "yarn", "rope_theta": 5000.0, "factor": 4.0, "original_max_position_embeddings": 16}
+_LLAMA4: dict[str, Any] = {"intermediate_size_mlp": 72, "num_local_experts": 4, "num_experts_per_tok": 2}
+_LLAMA4 |= {"moe_layers": [1, 3, 4], "no_rope_layers": [1, 1, 0, 1, 1], "attention_chunk_size": 16}
 _MROPE: dict[str, Any] = {
     "rope_type": "default",
     "rope_theta": 5000.0,
@@ -201,8 +207,25 @@ CONFIGS: dict[str, Any] = {
     "gpt_bigcode-heads": GPTBigCodeConfig(**_GPT, n_inner=80, multi_query=False),
     "gpt_neox": GPTNeoXConfig(**PLAIN),
     "gpt_neox-sequential": GPTNeoXConfig(**PLAIN, use_parallel_residual=False),
+    "gpt_oss": GptOssConfig(
+        **_WIDE,
+        num_local_experts=4,
+        num_experts_per_tok=2,
+        sliding_window=6,
+        layer_types=SLIDING,
+        rope_parameters=_YARN,
+        attention_bias=True,
+    ),
     "gptj": GPTJConfig(**_GPT, rotary_dim=8),
     "granite": GraniteConfig(**GROUPED, residual_multiplier=0.4, attention_multiplier=0.2, embedding_multiplier=3.0),
+    "granitemoe": GraniteMoeConfig(
+        **GROUPED,
+        num_local_experts=4,
+        num_experts_per_tok=2,
+        residual_multiplier=0.4,
+        attention_multiplier=0.2,
+        embedding_multiplier=3.0,
+    ),
     "helium": HeliumConfig(**GROUPED, head_dim=12, attention_bias=True),
     "hunyuan_v1_dense": HunYuanDenseV1Config(**_WIDE, attention_bias=True),
     "hunyuan_v1_moe": HunYuanMoEV1Config(**_WIDE, num_experts=4, moe_topk=2),
@@ -224,6 +247,17 @@ CONFIGS: dict[str, Any] = {
             "original_max_position_embeddings": 32,
         },
     ),
+    "llama4": Llama4Config(
+        text_config=Llama4TextConfig(**_WIDE, **_LLAMA4),
+        vision_config={
+            **_VISION,
+            "image_size": 28,
+            "patch_size": 14,
+            **dict.fromkeys(("vision_output_dim", "projector_input_dim", "projector_output_dim"), 16),
+        },
+        image_token_index=60,
+    ),
+    "llama4_text": Llama4TextConfig(**_WIDE, **_LLAMA4, use_qk_norm=False, attention_bias=True),
     "llama-dynamic": LlamaConfig(
         **{**GROUPED, "max_position_embeddings": 20},
         rope_parameters={"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 4.0},
@@ -329,7 +363,7 @@ def model_with_head(family: str) -> Any:
     """Return the tiny model of a family with its language-model head, of the class for masked words in encoders."""
     anatomy = known_anatomy(CONFIGS[family])
     masked = anatomy is not None and not anatomy.causal
-    multimodal = type(CONFIGS[family]) not in MODEL_FOR_CAUSAL_LM_MAPPING
+    multimodal = type(CONFIGS[family]) in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
     decoder = AutoModelForImageTextToText if multimodal else AutoModelForCausalLM
     return tiny_model(family, auto_class=AutoModelForMaskedLM if masked else decoder)
 

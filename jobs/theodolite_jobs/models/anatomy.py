@@ -21,6 +21,17 @@ class Tap:
 
 
 @dataclass(frozen=True)
+class MergedExperts:
+    """The names of two tensors that hold the projections of all experts of a block, gate and up together."""
+
+    gate_up: str
+    down: str
+    layout: Literal["expert, out, in", "expert, in, out"]
+    interleaved: bool = False  # gate and up alternate, instead of one after the other
+    bias: str | None = None  # what the names of biases have after the tensor's name
+
+
+@dataclass(frozen=True)
 class Files:
     """Tensor names on disk, without the prefix of the embedding's name; a family's modules may have other names.
 
@@ -35,6 +46,7 @@ class Files:
     qkv: tuple[str, ...] = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
     qkv_layout: Literal["separate", "concatenated", "grouped"] = "separate"
     output: str = "self_attn.o_proj"  # attention's output projection
+    sinks: str | None = None  # a score of each head that the softmax adds to those of the tokens, without a value
     qk_norm: tuple[str, str] | None = None  # norms of queries and keys; `{}` is the head if each head has its own norm
     gate: str | None = "mlp.gate_proj"  # the gate of a gated MLP
     up: str = "mlp.up_proj"  # the MLP's first projection; with `gate_up_fused`, gate then up in one tensor
@@ -42,7 +54,7 @@ class Files:
     gate_up_fused: bool = False
     # The prefix of an expert's tensor names, if MLPs have experts; `{}` is the expert. After it, names of projections
     # are those above without their own prefix, so that a block without experts may have a dense MLP.
-    experts: str | None = None
+    experts: str | MergedExperts | None = None
     shared_expert: str | None = None  # the same prefix of the expert that all tokens use
     transposed: bool = False  # projections are stored as [in, out]
     stored: Mapping[str, str] = field(default_factory=dict)  # names on disk of modules that have another name there
@@ -65,6 +77,7 @@ class Anatomy:
         "rotary"
     )
     layers_without_rotary: tuple[int, ...] = ()  # layers whose queries and keys have no positions
+    unscaled_qk_norm: tuple[int, ...] = ()  # layers whose queries and keys are normalised without a learned scale
     unnormed_layers: tuple[int, ...] = ()  # layers whose attention reads the stream without the norm of the others
     dense_layers: tuple[int, ...] = ()  # layers with a single MLP, in a family whose other layers have experts
     post_norm: bool = False  # the norms follow the sum of stream and branch, and their output is the next stream

@@ -111,7 +111,7 @@ def _anatomy_facts(module: Any, config: Any, anatomy: Anatomy, dimensions: Dimen
         },
     }
     if anatomy.files is not None:
-        facts |= {"qk_norm": _qk_norm(block, anatomy.files, dimensions.d_head), "biases": _biases(block, anatomy.files)}
+        facts |= {"qk_norm": _qk_norm(block, anatomy, dimensions.d_head), "biases": _biases(block, anatomy.files)}
     return facts
 
 
@@ -134,8 +134,10 @@ def _norm(owner: Any, path: str) -> dict[str, Any]:
     return {"module": path, "epsilon": float(f"{float(epsilon):.6g}"), "affine": affine or "none"}
 
 
-def _qk_norm(block: Any, files: Files, d_head: int) -> str:
-    path = files.qk_norm[0].format(0) if files.qk_norm else None
+def _qk_norm(block: Any, anatomy: Anatomy, d_head: int) -> str:
+    if anatomy.unscaled_qk_norm:
+        return "per head, without a scale"
+    path = anatomy.files.qk_norm[0].format(0) if anatomy.files and anatomy.files.qk_norm else None
     if path not in dict(block.named_modules()):
         return "none"
     return "per head" if block.get_submodule(path).weight.shape[-1] == d_head else "full width"

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from theodolite.errors import UnsupportedModelError
 from theodolite.sites import Site
-from theodolite_jobs.models.anatomy import Anatomy, Files, Tap, text_config_of
+from theodolite_jobs.models.anatomy import Anatomy, Files, MergedExperts, Tap, text_config_of
 
 _STREAM = {Site.RESID_PRE: Tap("", "input"), Site.RESID_POST: Tap("", "output")}
 
@@ -64,6 +64,35 @@ _DEEPSEEK = replace(
     _LLAMA,
     files=Files(qkv=(), experts="mlp.experts.{}.", shared_expert="mlp.shared_experts."),
     no_circuits="multi-head latent attention has no matrices of queries, keys and values for each head",
+)
+_GPT_OSS = replace(
+    _LLAMA,
+    files=Files(
+        sinks="self_attn.sinks",
+        experts=MergedExperts(
+            "mlp.experts.gate_up_proj", "mlp.experts.down_proj", "expert, in, out", interleaved=True, bias="_bias"
+        ),
+    ),
+)
+_GRANITE_MOE = replace(
+    _LLAMA,
+    files=Files(
+        experts=MergedExperts(
+            "block_sparse_moe.input_linear.weight", "block_sparse_moe.output_linear.weight", "expert, out, in"
+        )
+    ),
+)
+_LLAMA4 = replace(
+    _LLAMA,
+    taps=_sequential("post_attention_layernorm", "self_attn", "feed_forward"),
+    positions="rotary, interleaved",
+    files=Files(
+        gate="feed_forward.gate_proj",
+        up="feed_forward.up_proj",
+        down="feed_forward.down_proj",
+        experts=MergedExperts("feed_forward.experts.gate_up_proj", "feed_forward.experts.down_proj", "expert, in, out"),
+        shared_expert="feed_forward.shared_expert.",
+    ),
 )
 _PHI3 = replace(
     _LLAMA,
@@ -345,8 +374,10 @@ FAMILIES: dict[str, Anatomy] = {
     "gpt2": _GPT2,
     "gpt_bigcode": replace(_GPT2, files=_GPT_BIGCODE_FILES),
     "gpt_neox": _GPT_NEOX,
+    "gpt_oss": _GPT_OSS,
     "gptj": _GPTJ,
     "granite": _LLAMA,
+    "granitemoe": _GRANITE_MOE,
     "helium": replace(_LLAMA, positions="rotary, interleaved"),
     "hunyuan_v1_dense": _HUNYUAN,
     "hunyuan_v1_moe": replace(
@@ -354,6 +385,7 @@ FAMILIES: dict[str, Anatomy] = {
     ),
     "jais2": replace(_ARCEE, norm_kind="layer"),
     "llama": _LLAMA,
+    "llama4_text": _LLAMA4,
     "minimax_m2": replace(_MIXTRAL, files=replace(_MIXTRAL_FILES, qk_norm=_QWEN3_FILES.qk_norm)),
     "ministral": _LLAMA,
     "ministral3": _LLAMA,
@@ -454,7 +486,16 @@ def _gpt_neox(record: Anatomy, config: Any) -> Anatomy:
 
 
 def _granite(record: Anatomy, config: Any) -> Anatomy:
-    return replace(record, taps=_sequential("post_attention_layernorm", "self_attn", "mlp", config.residual_multiplier))
+    mlp = "block_sparse_moe" if config.model_type == "granitemoe" else "mlp"
+    return replace(record, taps=_sequential("post_attention_layernorm", "self_attn", mlp, config.residual_multiplier))
+
+
+def _llama4(record: Anatomy, config: Any) -> Anatomy:
+    layers = range(config.num_hidden_layers)
+    record = replace(_smollm3(record, config), dense_layers=tuple(set(layers) - set(config.moe_layers)))
+    # The norm follows the rotation, which does not change it, because it has no scale.
+    normed = set(layers) - set(record.layers_without_rotary) if config.use_qk_norm else ()
+    return replace(record, unscaled_qk_norm=tuple(normed))
 
 
 def _opt(record: Anatomy, config: Any) -> Anatomy:
@@ -511,6 +552,8 @@ _VARIANTS: dict[str, Callable[[Anatomy, Any], Anatomy]] = {
     "gpt_bigcode": _gpt_bigcode,
     "gpt_neox": _gpt_neox,
     "granite": _granite,
+    "granitemoe": _granite,
+    "llama4_text": _llama4,
     "mpnet": _after_padding,
     "opt": _opt,
     "qwen2_moe": _qwen_moe,

@@ -255,6 +255,7 @@ def text_part(module: Any) -> Any:
     if text is config or config.is_encoder_decoder:
         return module
     part = module.get_decoder().base_model
+    part = getattr(part, "model", part)  # that of Llama 4 has a language-model head
     if part.config.model_type != text.model_type:
         raise UnsupportedModelError(
             f"{config.model_type!r} cannot be surveyed: its text model is not one of its modules; use a checkpoint of "

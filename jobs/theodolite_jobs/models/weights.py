@@ -15,13 +15,13 @@ import torch
 from torch import Tensor
 
 from theodolite.errors import ModelError, UnsupportedModelError
-from theodolite_jobs.models.anatomy import Dimensions, check_circuits, dimensions_of
+from theodolite_jobs.models.anatomy import Dimensions, MergedExperts, check_circuits, dimensions_of
 from theodolite_jobs.models.load import check_readable
 from theodolite_jobs.models.tensors import TensorFiles
 from theodolite_jobs.statistics.norms import Norm
 
 # The suffixes of trained tensors; constants that older libraries stored have other suffixes.
-_LEARNED = (".weight", ".bias", ".gamma", ".beta")
+_LEARNED = (".weight", ".bias", ".gamma", ".beta", ".sinks", "_proj", "_proj_bias")
 
 
 SHARED = "shared"
@@ -47,6 +47,7 @@ class AttentionWeights:
     norm_spans_heads: bool  # the norm of queries runs over all heads at once instead of over each head
     scale: float  # the factor of a score before the softmax
     clip: float | None  # the largest magnitude of queries, keys and values after their biases (OLMo)
+    sinks: Tensor | None  # (head,), scores that the softmax adds to those of the tokens, without a value
     soft_cap: float | None  # c of c·tanh(score/c), which is applied to scaled scores before the softmax (Gemma-2)
 
 
@@ -110,10 +111,14 @@ class Weights:
 
     def _check_experts(self, blocks: Mapping[int, set[str]]) -> None:
         """Raise ModelError if a block has other experts than the configuration states."""
-        start = str(self._names.experts).split("{}")[0]
         for layer, names in blocks.items():
-            found = {name.removeprefix(start).partition(".")[0] for name in names if name.startswith(start)}
             stated = {str(one) for one in self.experts(layer) if isinstance(one, int)}
+            if isinstance(self._names.experts, MergedExperts):
+                full = self._prefix + self._names.block.format(layer) + self._names.experts.gate_up
+                found = set(map(str, range(self._files.shape(full)[0]))) if stated else set()
+            else:
+                start = str(self._names.experts).split("{}")[0]
+                found = {name.removeprefix(start).partition(".")[0] for name in names if name.startswith(start)}
             if found != stated:
                 raise ModelError(
                     f"block {layer} has {len(found)} experts in the weights in {self.folder}, and {len(stated)} by the "
@@ -232,6 +237,7 @@ class Weights:
             norm_spans_heads=spans,
             scale=score_scale(self.config, sizes, layer),
             clip=getattr(self.config, "clip_qkv", None),
+            sinks=None if names.sinks is None else self._stored(self._names.block.format(layer) + names.sinks),
             soft_cap=getattr(self.config, "attn_logit_softcapping", None),
         )
 
@@ -255,6 +261,8 @@ class Weights:
             rule = "no experts; leave expert out" if expert is not None else "experts; choose one"
             raise ValueError(f"got {expert=}, but the MLP of layer {layer} has {rule}")
         names, width = self._names, self.dimensions.d_model
+        if isinstance(names.experts, MergedExperts) and isinstance(expert, int):
+            return self._merged_expert(layer, names.experts, expert)
         gate_name = None if names.gate is None else self._inside(names.gate, expert)
         up_name, down_name = self._inside(names.up, expert), self._inside(names.down, expert)
         up, gate, gate_bias = self._projection(layer, up_name, (None, width)), None, None
@@ -272,6 +280,28 @@ class Weights:
             up_bias=up_bias,
             down_bias=self._bias(layer, down_name),
         )
+
+    def _merged_expert(self, layer: int, names: MergedExperts, expert: int) -> MlpWeights:
+        """Return one expert from the tensors of all experts."""
+        block, width = self._prefix + self._names.block.format(layer), self.dimensions.d_model
+
+        def stored(name: str) -> Tensor:
+            part = self._files.read(block + name, slice(expert, expert + 1))[0].to(self.dtype)
+            return part.T if part.ndim == 2 and names.layout == "expert, out, in" else part
+
+        def split(tensor: Tensor) -> tuple[Tensor, Tensor]:
+            gate, up = (tensor[..., ::2], tensor[..., 1::2]) if names.interleaved else tensor.chunk(2, dim=-1)
+            return gate.contiguous(), up.contiguous()
+
+        both, down = stored(names.gate_up), stored(names.down)
+        if both.shape[0] != width or down.shape != (both.shape[1] // 2, width):
+            raise self._misfit(block + names.gate_up, both, f"({width}, 2·d_mlp) for each expert")
+        gate, up = split(both)
+        gate_bias, up_bias, down_bias = None, None, None
+        if names.bias is not None:
+            gate_bias, up_bias = split(stored(names.gate_up + names.bias))
+            down_bias = stored(names.down + names.bias)
+        return MlpWeights(gate, up, down.contiguous(), gate_bias, up_bias, down_bias)
 
     def _inside(self, name: str, expert: int | str | None) -> str:
         """Return the name of a projection of an expert, or of a single MLP."""
@@ -296,6 +326,8 @@ class Weights:
 
     def _head_norm(self, layer: int, which: int, heads: int) -> tuple[Tensor | None, Tensor | None, bool]:
         """Return scale and bias of the norm on queries (0) or keys (1), for each head, and whether it spans heads."""
+        if layer in self.anatomy.unscaled_qk_norm:
+            return torch.ones(heads, self.dimensions.d_head, dtype=self.dtype), None, False
         if self._names.qk_norm is None:
             return None, None, False
         name = self._names.block.format(layer) + self._names.qk_norm[which]

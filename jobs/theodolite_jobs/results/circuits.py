@@ -99,6 +99,14 @@ def notes_on(weights: Weights, fold_norm: bool) -> list[str]:
     if beta := rotary.get("llama_4_scaling_beta"):
         length = rotary["original_max_position_embeddings"]
         notes.append(f"queries at position p are multiplied by 1 + {beta:g}·log(1 + ⌊p/{length}⌋); QK leaves this out")
+    if getattr(weights.config, "attn_temperature_tuning", False) and anatomy.layers_without_rotary:
+        scale, length = weights.config.attn_scale, weights.config.floor_scale
+        notes.append(
+            f"in layers without rotary positions, queries at position p are multiplied by "
+            f"1 + {scale:g}·log(1 + ⌊(p + 1)/{length:g}⌋); QK leaves this out"
+        )
+    if attention.sinks is not None:
+        notes.append("the softmax adds a learned score of each head that belongs to no token; QK leaves this sink out")
     if anatomy.positions.startswith("rotary"):
         notes.append(
             "each QK circuit is computed for one offset between query and key (dimension “offset” of the arrays); "

@@ -172,9 +172,15 @@ HAND_RUNS: dict[str, HandRun] = {
     "gpt2-scaled-by-layer": sequential("ln_1", "attn", "ln_2", "mlp"),
     "gpt_neox": parallel("input_layernorm", "attention", "post_attention_layernorm", "mlp"),
     "gpt_neox-sequential": sequential("input_layernorm", "attention", "post_attention_layernorm", "mlp"),
+    "gpt_oss": llama,
     "gptj": parallel("ln_1", "attn", "ln_1", "mlp"),
     "granite": sequential("input_layernorm", "self_attn", "post_attention_layernorm", "mlp", multiplier=0.4),
+    "granitemoe": sequential(
+        "input_layernorm", "self_attn", "post_attention_layernorm", "block_sparse_moe", multiplier=0.4
+    ),
     "llama": llama,
+    "llama4": sequential("input_layernorm", "self_attn", "post_attention_layernorm", "feed_forward"),
+    "llama4_text": sequential("input_layernorm", "self_attn", "post_attention_layernorm", "feed_forward"),
     "llama-dynamic": llama,
     "llama-yarn": llama,
     "llava": llama,

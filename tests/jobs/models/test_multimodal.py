@@ -18,6 +18,7 @@ from theodolite_jobs.results.circuits import read_circuits
 
 TEXT_MODELS = {
     "gemma3": "gemma3_text",
+    "llama4": "llama4_text",
     "llava": "llama",
     "mistral3": "mistral",
     "qwen2_5_vl": "qwen2_5_vl_text",

@@ -14,6 +14,7 @@ from support.reference_blocks import (
     activation_of,
     after_branch,
     epsilon_of,
+    gpt_oss_mlp,
     inputs_of,
     normalised,
     reference_attention,
@@ -77,7 +78,8 @@ def test_outputs_of_heads_by_hand_equal_the_captured_site(saved_heads):
         assert relative_errors(ours.numpy(), theirs[:, layer]).max() < bound_of(model), layer
 
 
-ROUTERS = {"phimoe": "mlp.router"}
+ROUTERS = {"phimoe": "mlp.router", "gpt_oss": "mlp.router", "granitemoe": "block_sparse_moe.router"}
+ROUTERS |= {"llama4_text": "feed_forward.router"}
 
 
 def routes_of(model):
@@ -86,7 +88,7 @@ def routes_of(model):
     for layer, block in enumerate(model.blocks):
         router = dict(block.named_modules()).get(ROUTERS.get(model.config.model_type, "mlp.gate"))
         if router is not None:
-            keep = lambda _, __, output, layer=layer: found.update({layer: output[1:]})  # noqa: E731
+            keep = lambda _, __, output, layer=layer: found.update({layer: output[-2:]})  # noqa: E731
             handles.append(router.register_forward_hook(keep))
     read_sites(model, TOKENS, [-1])
     for handle in handles:
@@ -98,7 +100,16 @@ def routed(model, weights, layer, x, route):
     """Return what a block with experts adds: each token's chosen experts by their shares, and the shared expert."""
     activation, (shares, chosen) = activation_of(model, layer), route
     experts = weights.experts(layer)
-    every = torch.stack([reference_mlp(x, weights.mlp(layer, one), activation) for one in experts if one != SHARED], 1)
+
+    def run(inputs, expert):
+        if model.config.model_type == "gpt_oss":
+            return gpt_oss_mlp(inputs, weights.mlp(layer, expert), model)
+        return reference_mlp(inputs, weights.mlp(layer, expert), activation)
+
+    if model.config.model_type == "llama4_text":  # it multiplies what the experts read
+        scores = shares
+        return sum(run(x * scores[:, one, None], one) for one in experts if one != SHARED) + run(x, SHARED)
+    every = torch.stack([run(x, one) for one in experts if one != SHARED], 1)
     out = (every.gather(1, chosen[..., None].expand(-1, -1, x.shape[-1])) * shares[..., None]).sum(1)
     if SHARED in experts:
         shared = reference_mlp(x, weights.mlp(layer, SHARED), activation)

@@ -69,9 +69,11 @@ def scores_before_softmax(model, monkeypatch):
     return found
 
 
-def without_what_is_in_no_circuit(scores, model, soft_cap):
-    """Take away the soft cap and what positions add, as docs/science.md has them."""
-    n_heads = model.dimensions.n_heads
+def without_what_is_in_no_circuit(scores, model, attention):
+    """Take away the sinks, the soft cap and what positions add, as docs/science.md has them."""
+    n_heads, soft_cap = model.dimensions.n_heads, attention.soft_cap
+    if attention.sinks is not None:  # the last column; gpt-oss subtracts the largest score from all
+        scores = scores[..., :-1] - scores[..., -1:] + numpy_of(attention.sinks)[:, None, None]
     if soft_cap is not None:
         inside = np.abs(scores) < soft_cap  # masked ones are at -inf or so
         scores = np.where(inside, soft_cap * np.arctanh(np.where(inside, scores, 0) / soft_cap), scores)
@@ -151,8 +153,8 @@ def test_scores_equal_the_models_scores_before_softmax(saved, fold_norm, monkeyp
         folded = fold_norm and circuits.input_norm is not None
         x = standardised(stream[:, layer], weights) if folded else raw
         query, key = attended(x, circuits, attention, weights, raw)
-        expected = without_what_is_in_no_circuit(theirs[layer], model, attention.soft_cap)
-        seen = theirs[layer] > -1e30  # by no mask covered
+        expected = without_what_is_in_no_circuit(theirs[layer], model, attention)
+        seen = expected > -1e30  # by no mask covered
         assert seen[:, -1, -6:].all()
         assert seen[:, 0, 1:].any() != model.anatomy.causal
         ours = scores_of(query, key, circuits.rotations)
@@ -177,6 +179,11 @@ def test_the_sum_over_heads_equals_attentions_output_for_one_token(saved, fold_n
             value = x @ circuits.value
             value = value if circuits.value_bias is None else value + circuits.value_bias
             value = value[circuits.kv_head_of]
+            attention = weights.attention(layer)
+            if attention.sinks is not None:  # a token alone shares the attention with the sink
+                query, key = attended(x[None], circuits, attention, weights, read[layer][None])
+                score = scores_of(query, key, circuits.rotations)[:, 0]
+                value = value / (1 + np.exp(numpy_of(attention.sinks)[:, None] - score))
             ours = np.einsum("hk,hdk->d", value, circuits.written)
             if circuits.output_norm is not None:  # it divides by what depends on the data
                 bias = 0 if circuits.output_bias is None else circuits.output_bias
@@ -229,6 +236,8 @@ def test_heads_whose_scores_are_no_fixed_form_are_refused_with_the_reason(tmp_pa
         ("qwen3", ["not folded", "queries and keys are normalised", "one offset between"]),
         ("ministral3", ["not folded", "1 + 0.3·log(1 + ⌊p/16⌋)", "one offset between"]),
         ("olmo-clipped", ["not folded", "clipped to ±0.8", "one offset between"]),
+        ("gpt_oss", ["not folded", "QK leaves this sink out", "one offset between"]),
+        ("llama4", ["not folded", "queries and keys are", "1 + 0.1·log(1 + ⌊(p + 1)/8192⌋)", "one offset between"]),
         ("gemma2", ["not folded", "attention's output is normalised", "50·tanh(score/50)", "one offset between"]),
     ],
 )
