@@ -91,7 +91,7 @@ from transformers import (
 )
 
 from theodolite_jobs.models.families import known_anatomy
-from theodolite_jobs.models.load import text_part
+from theodolite_jobs.models.text_part import text_part
 
 PLAIN: dict[str, Any] = {
     "vocab_size": 64,

@@ -476,6 +476,15 @@ def _falcon(record: Anatomy, config: Any) -> Anatomy:
     return replace(record, taps=_in_parallel("self_attention", "mlp"), norms=norms)
 
 
+def _gemma(record: Anatomy, config: Any) -> Anatomy:
+    if config.use_bidirectional_attention:
+        raise UnsupportedModelError(
+            f"{config.model_type!r} with use_bidirectional_attention, as in PaliGemma, cannot be surveyed: in "
+            "transformers, its tokens attend to later tokens with sdpa, and do not with eager; use another model"
+        )
+    return record
+
+
 def _gpt_bigcode(record: Anatomy, config: Any) -> Anatomy:
     layout: Literal["concatenated", "grouped"] = "concatenated" if config.multi_query else "grouped"
     return replace(record, files=replace(_GPT_BIGCODE_FILES, qkv_layout=layout))
@@ -548,6 +557,8 @@ _VARIANTS: dict[str, Callable[[Anatomy, Any], Anatomy]] = {
     "ernie4_5_moe": _ernie_moe,
     "exaone4": _exaone4,
     "falcon": _falcon,
+    "gemma": _gemma,
+    "gemma2": _gemma,
     "glm4_moe": _dense_first,
     "gpt_bigcode": _gpt_bigcode,
     "gpt_neox": _gpt_neox,

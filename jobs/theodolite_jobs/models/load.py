@@ -16,6 +16,7 @@ from theodolite_jobs.models.families import known_anatomy
 from theodolite_jobs.models.probe import probe_anatomy
 from theodolite_jobs.models.sharding import check_shardable
 from theodolite_jobs.models.tensors import TensorFiles
+from theodolite_jobs.models.text_part import check_text_part, text_part
 
 # A tensor of a block, but not the constants that older libraries stored, and not a server's scales for its cache.
 _CONSTANTS = r"inv_freq|masked_bias|causal_mask|cos_cached|sin_cached|\.attn\.bias|\.attention\.bias|\.[kv]_scale"
@@ -157,7 +158,8 @@ def load_model(
 
     Raises:
         ModelError: a weight is missing or unreadable, or the folder has no safetensors weights.
-        UnsupportedModelError: the family is not supported, or cannot be sharded over `ranks`.
+        UnsupportedModelError: the family is not supported, or cannot be sharded over `ranks`; or the text part of a
+            multimodal model does not compute the same as the whole.
     """
     from transformers import AutoModel, DistributedConfig
 
@@ -206,6 +208,7 @@ def load_model(
     wrong = sorted(report["mismatched_keys"])
     if wrong:
         raise ModelError(f"the weights in {folder} do not fit the configuration: {wrong[0][0]} has {wrong[0][1]}")
+    check_text_part(module)
     loaded = wrap(module)
     if ranks == 1:
         _check_heads(loaded, folder)
@@ -240,28 +243,6 @@ def wrap(module: Any, anatomy: Anatomy | None = None) -> LoadedModel:
     if anatomy is None:
         anatomy = probe_anatomy(module, dimensions_of(module.config))
     return LoadedModel(module, anatomy, dimensions_of(module.config, anatomy.reserved_positions))
-
-
-def text_part(module: Any) -> Any:
-    """Return the text part of a multimodal base model; for another model, the model itself.
-
-    It is the module that transformers names as the decoder, without a language-model head.
-
-    Raises:
-        UnsupportedModelError: the text part has no module of its own.
-    """
-    config = module.config
-    text = text_config_of(config)
-    if text is config or config.is_encoder_decoder:
-        return module
-    part = module.get_decoder().base_model
-    part = getattr(part, "model", part)  # that of Llama 4 has a language-model head
-    if part.config.model_type != text.model_type:
-        raise UnsupportedModelError(
-            f"{config.model_type!r} cannot be surveyed: its text model is not one of its modules; use a checkpoint of "
-            "the text model alone"
-        )
-    return part
 
 
 def quantisation(config: Any) -> str | None:

@@ -1,18 +1,21 @@
 """A multimodal checkpoint is surveyed as its text model; the reference is the whole model on the same tokens."""
 
+import copy
+
 import pytest
 import torch
 from support import tiny
 from support.errors import only_line
-from transformers import AutoModelForImageTextToText, MusicgenConfig, T5Gemma2Config
+from transformers import AutoModelForImageTextToText, LlavaModel, MusicgenConfig, PaliGemmaConfig, T5Gemma2Config
 
 from theodolite.errors import UnsupportedModelError
 from theodolite.sites import Site
 from theodolite_jobs.models.anatomy import dimensions_of
 from theodolite_jobs.models.facts import describe_model
 from theodolite_jobs.models.families import known_anatomy
-from theodolite_jobs.models.load import load_config, load_model, text_part
+from theodolite_jobs.models.load import load_config, load_model
 from theodolite_jobs.models.reference import read_sites, relative_errors
+from theodolite_jobs.models.text_part import check_text_part, text_part
 from theodolite_jobs.models.weights import Weights
 from theodolite_jobs.results.circuits import read_circuits
 
@@ -29,11 +32,12 @@ TEXT_MODELS = {
 IDS = tiny.random_tokens([11])[0]
 
 
-@pytest.fixture(params=TEXT_MODELS)
-def saved(request, tmp_path):
+@pytest.fixture(scope="module", params=TEXT_MODELS)
+def saved(request, tmp_path_factory):
     """Return the family, the folder that transformers' multimodal class writes, and the whole model of it."""
-    tiny.model_with_head(request.param).save_pretrained(tmp_path)
-    return request.param, tmp_path, AutoModelForImageTextToText.from_pretrained(tmp_path)
+    folder = tmp_path_factory.mktemp(request.param)
+    tiny.model_with_head(request.param).save_pretrained(folder)
+    return request.param, folder, AutoModelForImageTextToText.from_pretrained(folder)
 
 
 @torch.inference_mode()
@@ -82,6 +86,31 @@ def test_a_model_with_several_text_parts_is_refused():
 def test_an_encoder_and_a_decoder_are_refused_as_two_streams():
     with pytest.raises(UnsupportedModelError, match="two residual streams"):
         dimensions_of(T5Gemma2Config())
+
+
+def test_a_text_model_whose_attention_depends_on_the_kernel_is_refused():
+    with pytest.raises(UnsupportedModelError, match="as in PaliGemma, cannot be surveyed: in transformers, its tokens"):
+        known_anatomy(PaliGemmaConfig())
+
+
+class _Whole(LlavaModel):
+    """A multimodal model that changes the embeddings of text before its text model reads them."""
+
+    def forward(self, input_ids, **options):
+        return self.language_model(inputs_embeds=2 * self.get_input_embeddings()(input_ids), **options)
+
+
+def test_a_text_model_that_differs_from_the_whole_on_text_is_refused():
+    check_text_part(LlavaModel(copy.deepcopy(tiny.CONFIGS["llava"])))
+    whole = _Whole(copy.deepcopy(tiny.CONFIGS["llava"]))
+    kernel = whole.config._attn_implementation
+    with pytest.raises(UnsupportedModelError, match="its text model alone differs from the whole model on text, by"):
+        check_text_part(whole)
+    assert whole.config._attn_implementation == kernel
+    whole.forward = None
+    with pytest.raises(UnsupportedModelError) as caught:
+        check_text_part(whole)
+    assert "it does not run on text alone (TypeError)" in only_line(caught)
 
 
 def test_a_text_model_that_is_no_module_is_refused():
