@@ -276,7 +276,8 @@ def heads_error(weights: Weights, model: LoadedModel, layer: int) -> float:
         x = model.blocks[layer].get_submodule(norm)(x)
     value = x.double().numpy() @ circuits.value + (0 if circuits.value_bias is None else circuits.value_bias)
     heads, theirs = value[circuits.kv_head_of], read[Site.HEAD_OUT][0, layer].reshape(model.dimensions.n_heads, -1)
-    if weights.attention(layer).sinks is not None:  # they take a share of each head's attention
+    attention = weights.attention(layer)
+    if attention.sinks is not None or attention.q_rotary is not None:  # sinks, or the norm of a latent, scale a head
         heads = heads * (np.linalg.norm(theirs, axis=1) / np.linalg.norm(heads, axis=1))[:, None]
     return float(relative_errors(heads.reshape(-1), theirs.reshape(-1)).max())
 

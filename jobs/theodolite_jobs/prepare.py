@@ -189,7 +189,8 @@ def prepare(
     config = load_config(files, spec.model.trust_remote_code)
     anatomy = known_anatomy(config)
     if not spec.prompts or not {"sphere", "heads", "words", "weights"}.isdisjoint(spec.analyses or []):
-        check_readable(config, circuits=not {"heads", "words"}.isdisjoint(spec.analyses or []))
+        requested = spec.analyses or []
+        check_readable(config, circuits="heads" in requested, words="words" in requested)
     dimensions = dimensions_of(config, anatomy.reserved_positions if anatomy else 0)
     layers = list(range(dimensions.n_layers)) if spec.capture.layers == "all" else spec.capture.layers
     check_layers(dimensions, layers)

@@ -38,6 +38,7 @@ from transformers import (
     GemmaConfig,
     Glm4Config,
     Glm4MoeConfig,
+    Glm4MoeLiteConfig,
     GlmConfig,
     GPT2Config,
     GPTBigCodeConfig,
@@ -200,6 +201,9 @@ CONFIGS: dict[str, Any] = {
         attention_bias=True,
         use_qk_norm=True,
         rope_parameters=_HALF_ROTARY,
+    ),
+    "glm4_moe_lite": Glm4MoeLiteConfig(
+        **PLAIN, num_key_value_heads=4, **_LATENT, **_ROUTED, **_GROUPS, mlp_layer_types=["dense", *["sparse"] * 4]
     ),
     "gpt2": GPT2Config(**_GPT),
     "gpt2-scaled-by-layer": GPT2Config(**_GPT, scale_attn_by_inverse_layer_idx=True),

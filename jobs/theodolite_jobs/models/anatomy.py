@@ -45,6 +45,8 @@ class Files:
     # the other; `grouped` is, for each key-value head, its queries, then its key, then its value.
     qkv: tuple[str, ...] = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
     qkv_layout: Literal["separate", "concatenated", "grouped"] = "separate"
+    # Multi-head latent attention (DeepSeek): with it, `qkv` is empty, and models/latent.py names the tensors.
+    latent: bool = False
     output: str = "self_attn.o_proj"  # attention's output projection
     sinks: str | None = None  # a score of each head that the softmax adds to those of the tokens, without a value
     qk_norm: tuple[str, str] | None = None  # norms of queries and keys; `{}` is the head if each head has its own norm
@@ -86,6 +88,7 @@ class Anatomy:
     load_options: Mapping[str, Any] = field(default_factory=dict)  # keyword arguments that the base model's class needs
     files: Files | None = None  # names on disk; None if they are not known
     no_circuits: str = ""  # the reason why QK and VO of a head cannot be computed, for a family without circuits
+    no_words: str = ""  # the reason why the outputs of heads for single tokens cannot be computed from circuits
     known_by: Literal["record", "probe"] = "record"  # from the table of families, or from a probe of the loaded model
 
     @property
@@ -166,6 +169,8 @@ def dimensions_of(config: Any, reserved_positions: int = 0) -> Dimensions:
         raise UnsupportedModelError(
             f"{config.model_type!r} has blocks of several sizes; a survey needs a model with one size"
         )
+    # In latent attention, `head_dim` is the width of the part of keys with positions.
+    width = getattr(text, "v_head_dim" if getattr(text, "kv_lora_rank", None) else "head_dim", None)
     try:
         heads, d_model, layers = text.num_attention_heads, text.hidden_size, text.num_hidden_layers
         return Dimensions(
@@ -173,7 +178,7 @@ def dimensions_of(config: Any, reserved_positions: int = 0) -> Dimensions:
             d_model=int(d_model),
             n_heads=int(heads),
             n_kv_heads=_kv_heads(text),
-            d_head=getattr(text, "head_dim", None) or d_model // heads,
+            d_head=width or d_model // heads,
             context_length=_context_length(text) - reserved_positions,
         )
     except (AttributeError, TypeError, ZeroDivisionError) as error:
@@ -224,6 +229,13 @@ def check_circuits(anatomy: Anatomy, family: str) -> None:
     """Raise UnsupportedModelError, with the reason, if QK or VO of a family's heads cannot be computed."""
     if anatomy.no_circuits:
         raise UnsupportedModelError(f"the heads of {family!r} have no circuits: {anatomy.no_circuits}")
+
+
+def check_words(anatomy: Anatomy, family: str) -> None:
+    """Raise UnsupportedModelError, with the reason, if the analysis `words` of a family cannot be computed."""
+    check_circuits(anatomy, family)
+    if anatomy.no_words:
+        raise UnsupportedModelError(f"the analysis words of {family!r} cannot be computed: {anatomy.no_words}")
 
 
 def check_layers(dimensions: Dimensions, layers: Sequence[int]) -> None:

@@ -62,8 +62,9 @@ _ERNIE_MOE = replace(
 )
 _DEEPSEEK = replace(
     _LLAMA,
-    files=Files(qkv=(), experts="mlp.experts.{}.", shared_expert="mlp.shared_experts."),
-    no_circuits="multi-head latent attention has no matrices of queries, keys and values for each head",
+    positions="rotary, interleaved",
+    files=Files(qkv=(), latent=True, experts="mlp.experts.{}.", shared_expert="mlp.shared_experts."),
+    no_words="multi-head latent attention divides the values of each token by a norm that its circuits leave out",
 )
 _GPT_OSS = replace(
     _LLAMA,
@@ -371,6 +372,7 @@ FAMILIES: dict[str, Anatomy] = {
     "glm": _GLM,
     "glm4": _GLM4,
     "glm4_moe": _GLM4_MOE,
+    "glm4_moe_lite": _DEEPSEEK,
     "gpt2": _GPT2,
     "gpt_bigcode": replace(_GPT2, files=_GPT_BIGCODE_FILES),
     "gpt_neox": _GPT_NEOX,
@@ -442,7 +444,16 @@ def _cohere2(record: Anatomy, config: Any) -> Anatomy:
 
 
 def _dense_first(record: Anatomy, config: Any) -> Anatomy:
+    if kinds := getattr(config, "mlp_layer_types", None):
+        return replace(record, dense_layers=tuple(layer for layer, kind in enumerate(kinds) if kind == "dense"))
     return replace(record, dense_layers=tuple(range(min(config.first_k_dense_replace, config.num_hidden_layers))))
+
+
+def _deepseek(record: Anatomy, config: Any) -> Anatomy:
+    record = _dense_first(record, config)
+    if config.qk_nope_head_dim > config.v_head_dim:
+        return replace(record, no_circuits="the keys of a head are wider than its values")
+    return record
 
 
 def _ernie_moe(record: Anatomy, config: Any) -> Anatomy:
@@ -549,8 +560,8 @@ _VARIANTS: dict[str, Callable[[Anatomy, Any], Anatomy]] = {
     "bloom": _bloom,
     "camembert": _after_padding,
     "cohere2": _cohere2,
-    "deepseek_v2": _dense_first,
-    "deepseek_v3": _dense_first,
+    "deepseek_v2": _deepseek,
+    "deepseek_v3": _deepseek,
     "distilbert": _bert,
     "dots1": _dense_first,
     "electra": _bert,
@@ -560,6 +571,7 @@ _VARIANTS: dict[str, Callable[[Anatomy, Any], Anatomy]] = {
     "gemma": _gemma,
     "gemma2": _gemma,
     "glm4_moe": _dense_first,
+    "glm4_moe_lite": _deepseek,
     "gpt_bigcode": _gpt_bigcode,
     "gpt_neox": _gpt_neox,
     "granite": _granite,
@@ -584,8 +596,8 @@ REFUSED = {
 
 
 def with_head_site(record: Anatomy) -> Anatomy:
-    """Return a record with the site `head_out`, if the family has matrices for each head."""
-    if record.files is None or not record.files.qkv:
+    """Return a record with the site `head_out`, if the family's output projection is known."""
+    if record.files is None:
         return record
     return replace(record, taps={**record.taps, Site.HEAD_OUT: Tap(record.files.output, "input")})
 

@@ -10,7 +10,15 @@ from typing import Any
 
 from theodolite.errors import ModelError, TheodoliteError, UnsupportedModelError
 from theodolite.sites import Site
-from theodolite_jobs.models.anatomy import Anatomy, Dimensions, Files, check_circuits, dimensions_of, text_config_of
+from theodolite_jobs.models.anatomy import (
+    Anatomy,
+    Dimensions,
+    Files,
+    check_circuits,
+    check_words,
+    dimensions_of,
+    text_config_of,
+)
 from theodolite_jobs.models.convert.files import read_json
 from theodolite_jobs.models.families import known_anatomy
 from theodolite_jobs.models.probe import probe_anatomy
@@ -254,12 +262,12 @@ def quantisation(config: Any) -> str | None:
     return str(method or "unknown method")
 
 
-def check_readable(config: Any, circuits: bool = False) -> tuple[Anatomy, Files]:
+def check_readable(config: Any, circuits: bool = False, words: bool = False) -> tuple[Anatomy, Files]:
     """Return the record of a model whose weights can be read from its files, and its tensors' names.
 
     Raises:
         UnsupportedModelError: the family's tensor names are not known, or the weights are quantised; with `circuits`,
-            also a family whose heads have no circuits.
+            also a family whose heads have no circuits; with `words`, also one whose words cannot be computed.
     """
     anatomy = known_anatomy(config)
     if anatomy is None or anatomy.files is None:
@@ -274,6 +282,8 @@ def check_readable(config: Any, circuits: bool = False) -> tuple[Anatomy, Files]
         )
     if circuits:
         check_circuits(anatomy, config.model_type)
+    if words:
+        check_words(anatomy, config.model_type)
     return anatomy, anatomy.files
 
 

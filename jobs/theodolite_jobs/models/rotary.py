@@ -22,6 +22,8 @@ def rotation(config: Any, anatomy: Anatomy, layer: int, offset: int) -> NDArray[
     matrix = np.eye(d_head)
     if not anatomy.positions.startswith("rotary") or layer in anatomy.layers_without_rotary:
         return matrix
+    if anatomy.files is not None and anatomy.files.latent:
+        return matrix  # the circuits are those of the part without positions
     frequencies, scaling = rotary_frequencies(config, layer)
     count = len(frequencies)
     if anatomy.positions == "rotary, interleaved":

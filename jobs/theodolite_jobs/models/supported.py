@@ -46,15 +46,17 @@ def _row(family: str, swept: dict[str, Any]) -> SupportedFamily:
         sites = [Site(site) for site in swept["sites"]]
         return SupportedFamily(family, "probe", _missing(sites), half_precision=half, note=about)
     record = with_head_site(FAMILIES[text])
+    no_heads = record.no_circuits and f"no heads: {record.no_circuits}"
+    no_words = record.no_words and f"no words: {record.no_words}"
     return SupportedFamily(
         family,
         "record",
         _missing(record.sites),
         heads=not record.no_circuits,
-        words=not record.no_circuits,
+        words=not (record.no_circuits or record.no_words),
         tensor_parallel=swept.get("tensor_parallel"),
         half_precision=half,
-        note="; ".join(filter(None, [about, record.no_circuits and f"no heads: {record.no_circuits}"])),
+        note="; ".join(filter(None, [about, no_heads, no_words])),
     )
 
 

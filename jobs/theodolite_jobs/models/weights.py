@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from theodolite.errors import ModelError, UnsupportedModelError
-from theodolite_jobs.models.anatomy import Dimensions, MergedExperts, check_circuits, dimensions_of
+from theodolite_jobs.models.anatomy import Dimensions, MergedExperts, dimensions_of, rotary_settings
+from theodolite_jobs.models.latent import latent_heads, latent_sizes
 from theodolite_jobs.models.load import check_readable
 from theodolite_jobs.models.tensors import TensorFiles
 from theodolite_jobs.statistics.norms import Norm
@@ -44,6 +45,8 @@ class AttentionWeights:
     k_norm: Tensor | None  # (kv_head, d_head)
     q_norm_bias: Tensor | None  # (head, d_head)
     k_norm_bias: Tensor | None  # (kv_head, d_head)
+    q_rotary: Tensor | None  # (head, d_model, width): in latent attention, the part of queries that rotates
+    k_rotary: Tensor | None  # (1, d_model, width), the same of keys; the circuits leave both out
     norm_spans_heads: bool  # the norm of queries runs over all heads at once instead of over each head
     scale: float  # the factor of a score before the softmax
     clip: float | None  # the largest magnitude of queries, keys and values after their biases (OLMo)
@@ -203,32 +206,18 @@ class Weights:
 
         Raises:
             ModelError: a projection is missing or has another shape.
-            UnsupportedModelError: the family has no matrices for each head.
         """
         sizes, names = self.dimensions, self._names
-        if not names.qkv:
-            check_circuits(self.anatomy, self.config.model_type)
-        wide, narrow = sizes.n_heads * sizes.d_head, sizes.n_kv_heads * sizes.d_head
-        rows = (wide, narrow, narrow) if len(names.qkv) == 3 else (wide + 2 * narrow,)
-        stored = [
-            self._projection(layer, name, (count, sizes.d_model)) for name, count in zip(names.qkv, rows, strict=True)
-        ]
-        q, k, v = self._split_heads(stored)
-        biases = [bias for name in names.qkv if (bias := self._bias(layer, name)) is not None]
-        q_bias, k_bias, v_bias = self._split_heads(biases) if len(biases) == len(names.qkv) else (None, None, None)
+        heads = self._latent_heads(layer) if names.latent else self._heads(layer)
+        wide = sizes.n_heads * sizes.d_head
         o = self._projection(layer, names.output, (sizes.d_model, wide)).reshape(
             sizes.d_model, sizes.n_heads, sizes.d_head
         )
         q_norm, q_norm_bias, spans = self._head_norm(layer, 0, sizes.n_heads)
         k_norm, k_norm_bias, _ = self._head_norm(layer, 1, sizes.n_kv_heads)
         return AttentionWeights(
-            q=q.transpose(1, 2),
-            k=k.transpose(1, 2),
-            v=v.transpose(1, 2),
+            **heads,
             o=o.permute(1, 2, 0),
-            q_bias=q_bias,
-            k_bias=k_bias,
-            v_bias=v_bias,
             o_bias=self._bias(layer, names.output),
             q_norm=q_norm,
             k_norm=k_norm,
@@ -240,6 +229,32 @@ class Weights:
             sinks=None if names.sinks is None else self._stored(self._names.block.format(layer) + names.sinks),
             soft_cap=getattr(self.config, "attn_logit_softcapping", None),
         )
+
+    def _heads(self, layer: int) -> dict[str, Any]:
+        """Return the matrices and biases of queries, keys and values, by the names of `AttentionWeights`."""
+        sizes, names = self.dimensions, self._names
+        wide, narrow = sizes.n_heads * sizes.d_head, sizes.n_kv_heads * sizes.d_head
+        rows = (wide, narrow, narrow) if len(names.qkv) == 3 else (wide + 2 * narrow,)
+        stored = [
+            self._projection(layer, name, (count, sizes.d_model)) for name, count in zip(names.qkv, rows, strict=True)
+        ]
+        q, k, v = (matrix.transpose(1, 2) for matrix in self._split_heads(stored))
+        biases = [bias for name in names.qkv if (bias := self._bias(layer, name)) is not None]
+        q_bias, k_bias, v_bias = self._split_heads(biases) if len(biases) == len(names.qkv) else (None, None, None)
+        heads = {"q": q, "k": k, "v": v, "q_bias": q_bias, "k_bias": k_bias, "v_bias": v_bias}
+        return {**heads, "q_rotary": None, "k_rotary": None}
+
+    def _latent_heads(self, layer: int) -> dict[str, Any]:
+        """Return the same for multi-head latent attention."""
+        block = self._names.block.format(layer)
+        heads = latent_heads(
+            latent_sizes(self.config),
+            self.dimensions.d_model,
+            lambda name, shape: self._projection(layer, name, shape),
+            lambda name: self._bias(layer, name),
+            lambda name: self._scale_and_bias(block + name)[0],
+        )
+        return vars(heads)
 
     def experts(self, layer: int) -> Sequence[int | str | None]:
         """Return the values of `expert` that `mlp` accepts: None for a single MLP, else the indices of the experts.
@@ -401,10 +416,21 @@ def score_scale(config: Any, dimensions: Dimensions, layer: int) -> float:
     """
     if getattr(config, "attention_multiplier", None) is not None:
         return float(config.attention_multiplier)
+    if getattr(config, "kv_lora_rank", None):
+        return float((config.qk_nope_head_dim + config.qk_rope_head_dim) ** -0.5 * _stretched_scale(config))
     scale = (getattr(config, "query_pre_attn_scalar", None) or dimensions.d_head) ** -0.5
     if not getattr(config, "scale_attn_weights", True):
         scale = 1.0
     return float(scale / (layer + 1) if getattr(config, "scale_attn_by_inverse_layer_idx", False) else scale)
+
+
+def _stretched_scale(config: Any) -> float:
+    """Return the factor that DeepSeek adds to scores if its rotary positions are scaled (YaRN)."""
+    (rotary, *_) = [*rotary_settings(config), {}]
+    share, factor = rotary.get("mscale_all_dim"), float(rotary.get("factor") or 1)
+    if not share or factor <= 1 or rotary.get("rope_type", "default") == "default":
+        return 1.0
+    return float((0.1 * share * math.log(factor) + 1) ** 2)
 
 
 def expert_count(config: Any) -> int:

@@ -27,7 +27,7 @@ PARALLEL = {
     "stablelm-parallel",
 }
 LLAMA4 = {"llama4", "llama4_text"}
-LATENT = {"deepseek_v2", "deepseek_v3"}
+LATENT = {"deepseek_v2", "deepseek_v3", "glm4_moe_lite"}
 POST_NORM = {"camembert", "distilbert", "electra", "electra-projected", "nomic_bert"}
 POST_NORM |= {"bert", "mpnet", "opt-post-norm", "roberta", "xlm-roberta"}
 
@@ -83,8 +83,6 @@ def test_sites_are_listed_and_each_absent_one_has_a_reason(family: str) -> None:
         absent = {}
     elif family in PARALLEL:
         absent = dict.fromkeys(["resid_mid", "resid_mid_sum"], "in parallel")
-    elif family in LATENT:
-        absent["head_out"] = "latent attention has no matrices"
     all_sites = {"resid_pre", "resid_mid", "resid_mid_sum", "resid_post", "head_out", "attn_out", "mlp_out"}
     all_sites.add("resid_final")
     assert set(facts["sites"]) == all_sites - set(absent)
@@ -234,7 +232,10 @@ def test_other_positions_have_no_rotary_settings(family: str, kind: str) -> None
 
 def test_interleaved_rotary_positions_are_recognised() -> None:
     interleaved = {family for family in tiny.CONFIGS if "interleaved" in facts_of(family)["positions"]["kind"]}
-    assert interleaved == {"cohere", "cohere2", "ernie4_5", "ernie4_5_moe", "glm", "glm4", "gptj", "helium"} | LLAMA4
+    assert (
+        interleaved
+        == {"cohere", "cohere2", "ernie4_5", "ernie4_5_moe", "glm", "glm4", "gptj", "helium"} | LLAMA4 | LATENT
+    )
 
 
 @pytest.mark.parametrize("family", tiny.CONFIGS)

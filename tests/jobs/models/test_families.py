@@ -235,6 +235,7 @@ HAND_RUNS: dict[str, HandRun] = {
     "dots1": llama,
     "ernie4_5_moe": llama,
     "glm4_moe": llama,
+    "glm4_moe_lite": llama,
     "hunyuan_v1_moe": llama,
     "minimax_m2": llama,
     "olmoe": llama,
