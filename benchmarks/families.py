@@ -1,11 +1,13 @@
-"""Survey a tiny random model of every language-model family that the installed transformers has.
+"""Survey a tiny random model of every family of language models that the installed transformers has.
 
 Each configuration gets the same unusual sizes: heads wider than d_model / n_heads, grouped keys, another base of rotary
 positions, biases, sliding windows, an untied head, and a dense block before the blocks with experts. A family takes the
-options that its configuration has, and those of OPTIONS. The error is the largest relative error of two comparisons.
-The first is the parity certificate: batches with padding against plain runs of single prompts, at every site. The
-second compares the stream with the hidden states that transformers returns, in which no record takes part. The error of
-heads compares what each head puts out for a prompt of one token with what its weights in the files say.
+options that its configuration has, and those of OPTIONS. A multimodal model gets small parts for images.
+
+The error is the largest relative error of two comparisons. The first is the parity certificate: batches with padding
+against plain runs of single prompts, at every site. The second compares the stream with the hidden states that
+transformers returns, in which no record takes part. The error of heads compares what each head puts out for a prompt of
+one token with what its weights in the files say. In bfloat16 and in float16, only the parity certificate is computed.
 
 The last line is one JSON object.
 
@@ -13,32 +15,42 @@ Usage: python benchmarks/families.py --help
 """
 
 import copy
+import re
 import tempfile
 from pathlib import Path
 from typing import Any
 
 import measuring  # first: it prepares the process before torch is imported
+import numpy as np
 import torch
 from transformers import (
     CONFIG_MAPPING,
     MODEL_FOR_CAUSAL_LM_MAPPING,
+    MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING,
     MODEL_FOR_MASKED_LM_MAPPING,
     MODEL_MAPPING,
-    AutoModel,
     AutoModelForCausalLM,
+    AutoModelForImageTextToText,
     AutoModelForMaskedLM,
 )
 
 from theodolite.errors import TheodoliteError
 from theodolite.sites import Site
 from theodolite_jobs.capture.parity import certify
-from theodolite_jobs.capture.plan import plan_set, probe_prompts
+from theodolite_jobs.capture.plan import HALF_PROBES, plan_set, probe_prompts
+from theodolite_jobs.models.anatomy import dimensions_of
 from theodolite_jobs.models.batching import can_share_prefix, length_class_of
-from theodolite_jobs.models.load import LoadedModel, quiet_transformers, wrap
+from theodolite_jobs.models.load import LoadedModel, load_config, load_model, quiet_transformers
 from theodolite_jobs.models.reference import read_sites, relative_errors
+from theodolite_jobs.models.sharding import check_shardable
 from theodolite_jobs.models.weights import Weights
 from theodolite_jobs.results.circuits import read_circuits
 
+HEADS = (
+    (MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING, AutoModelForImageTextToText),
+    (MODEL_FOR_CAUSAL_LM_MAPPING, AutoModelForCausalLM),
+    (MODEL_FOR_MASKED_LM_MAPPING, AutoModelForMaskedLM),
+)
 LAYERS = 4
 LENGTHS = (12, 30, 17, 25)
 MOST_WEIGHTS = 5_000_000
@@ -78,6 +90,20 @@ EXPERTS: dict[str, Any] = {
 }
 LATENT = {"q_lora_rank": 12, "kv_lora_rank": 12, "qk_nope_head_dim": 8, "qk_rope_head_dim": 8, "v_head_dim": 12}
 GPT = {"n_embd": 48, "n_layer": LAYERS, "n_head": 4, "n_positions": 128, "rotary_dim": 8}
+IMAGE_TOKENS = {"image_token_id": 60, "image_token_index": 60, "video_token_id": 61, "vision_start_token_id": 62}
+OTHER_PARTS: dict[str, Any] = {
+    **dict.fromkeys(("hidden_size", "intermediate_size", "embed_dim", "hidden_dim", "projection_dim"), 16),
+    **dict.fromkeys(("projector_dim", "projector_hidden_size", "vision_output_dim"), 16),
+    **dict.fromkeys(("projector_input_dim", "projector_output_dim", "num_position_embeddings"), 16),
+    **dict.fromkeys(("num_hidden_layers", "num_attention_heads", "depth", "num_heads"), 1),
+    "image_size": 28,
+    "patch_size": 14,
+    "out_hidden_size": 48,
+    "vocab_size": 64,
+    "fullatt_block_indexes": [0],
+    "deepstack_visual_indexes": [0],
+}
+MROPE = {"rope_parameters": {"rope_type": "default", "rope_theta": 5000.0, "mrope_section": [2, 2, 2]}}
 SAME_WIDTH = {"head_dim": 12}
 UNGROUPED = {"num_key_value_heads": 4}  # in latent attention, each head has its own keys and values
 
@@ -86,6 +112,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     **dict.fromkeys(("glm4_moe_lite", "glm_moe_dsa", "minicpm3", "youtu"), UNGROUPED),
     "dots1": {"n_shared_experts": 1},
     "helium": SAME_WIDTH,
+    **dict.fromkeys(("qwen2_vl_text", "qwen2_5_vl_text"), MROPE | SAME_WIDTH),
     "stablelm": {"partial_rotary_factor": 0.5},
 }
 """Options of families that do not run with the sizes of all."""
@@ -105,38 +132,67 @@ def main() -> None:
 
 
 def language_models() -> list[str]:
-    """Return the model types of all decoders and encoders of text."""
-    mappings = MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_MASKED_LM_MAPPING
+    """Return the model types of all decoders, encoders and multimodal models that write or read text."""
     return sorted(
         name
         for name, config in CONFIG_MAPPING.items()
-        if config in MODEL_MAPPING and any(config in mapping for mapping in mappings)
+        if config in MODEL_MAPPING and config.model_type == name and any(config in kind for kind, _ in HEADS)
     )
 
 
 def survey(name: str) -> dict[str, Any]:
     """Return how a family's sites are known, the largest error, and what refuses the model, its heads or its words."""
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            with quiet_transformers():
+                save_tiny_model(name, folder)
+        except Exception as error:  # each family fails with another error
+            return {"not_built": one_line(error)}
+        return {**stream_of(Path(folder)), "tensor_parallel": tensor_parallel(Path(folder))}
+
+
+def stream_of(folder: Path) -> dict[str, Any]:
+    """Return the results of the model in a folder, in float32 and in half precision, or what refuses it."""
     try:
-        with quiet_transformers():
-            model, base = tiny_models(name)
-    except Exception as error:  # each family fails with another error
-        return {"not_built": one_line(error)}
-    try:
-        loaded = wrap(base)
-        error = max(certified(loaded), against_hidden_states(loaded))
+        dimensions_of(load_config(folder))  # which a survey reads first; it refuses an encoder with a decoder
+        model = load_model(folder, dtype="float32")
+        error = max(certified(model), against_hidden_states(model))
     except TheodoliteError as refusal:
         return {"refused": one_line(refusal)}
     except Exception as error:
         return {"failed": one_line(error)}
-    sites = [site.value for site in (*loaded.anatomy.sites, Site.RESID_FINAL)]
-    return {"known_by": loaded.anatomy.known_by, "sites": sites, "max_error": error, **weights_of(model, loaded)}
+    return {
+        "text_model": model.config.model_type,
+        "known_by": model.anatomy.known_by,
+        "sites": [site.value for site in (*model.anatomy.sites, Site.RESID_FINAL)],
+        "max_error": error,
+        "bfloat16": half_precision(folder, "bfloat16"),
+        "float16": half_precision(folder, "float16"),
+        **weights_of(folder, model),
+    }
 
 
-def tiny_models(name: str) -> tuple[Any, Any]:
-    """Return a random model with its head, and the base model alone."""
-    config_class = CONFIG_MAPPING[name]
-    config = config_class(**copy.deepcopy({**known_options(config_class), **OPTIONS.get(name, {})}))
-    auto = AutoModelForCausalLM if config_class in MODEL_FOR_CAUSAL_LM_MAPPING else AutoModelForMaskedLM
+def half_precision(folder: Path, dtype: str) -> Any:
+    """Return the largest error against plain runs in the same precision, or what refuses the model in it."""
+    try:
+        return {"max_error": certified(load_model(folder, dtype=dtype))}
+    except Exception as error:
+        return one_line(error)
+
+
+def tensor_parallel(folder: Path) -> Any:
+    """Return whether two GPUs can each hold a shard of every matrix, or why not."""
+    try:
+        check_shardable(load_config(folder), 2)
+    except TheodoliteError as refusal:
+        return one_line(refusal)
+    return True
+
+
+def save_tiny_model(name: str, folder: str) -> None:
+    """Save a random model with its head."""
+    config = tiny_config(name)
+    auto = next(auto for kind, auto in HEADS if type(config) in kind)
     with torch.device("meta"):
         weights = sum(parameter.numel() for parameter in auto.from_config(copy.deepcopy(config)).parameters())
     if weights > MOST_WEIGHTS:
@@ -148,15 +204,27 @@ def tiny_models(name: str) -> tuple[Any, Any]:
             parameter.add_(0.3 * torch.randn_like(parameter))
         else:
             parameter.mul_(4)  # about as large as trained weights, so that each branch has an effect
-    with tempfile.TemporaryDirectory() as folder:
-        model.save_pretrained(folder)
-        return model, AutoModel.from_pretrained(folder, dtype=torch.float32)
+    model.save_pretrained(folder)
 
 
-def known_options(config_class: Any) -> dict[str, Any]:
-    """Return the options that a family's configuration has, by its own names or by those that it maps to them."""
+def tiny_config(name: str) -> Any:
+    """Return the configuration of a family; a multimodal model gets a text part, and small other parts."""
+    config_class = CONFIG_MAPPING[name]
+    options = {**known_options(config_class), **OPTIONS.get(name, {})}
+    if "text_config" in config_class.sub_configs:
+        default = config_class()
+        for part in config_class.sub_configs:
+            kind = type(getattr(default, part))
+            sizes = known_options(kind) | OPTIONS.get(kind.model_type, {}) if part == "text_config" else {}
+            options[part] = kind(**copy.deepcopy(sizes or known_options(kind, OTHER_PARTS)))
+    return config_class(**copy.deepcopy(options))
+
+
+def known_options(config_class: Any, options: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Return the options that a configuration has, by its own names or by those that it maps to them."""
     known = {*config_class.__dataclass_fields__, *config_class.attribute_map, "rope_theta", "pad_token_id"}
-    return {name: value for name, value in {**SIZES, **EXPERTS, **LATENT, **GPT}.items() if name in known}
+    options = options or {**SIZES, **EXPERTS, **LATENT, **GPT, **IMAGE_TOKENS}
+    return {name: value for name, value in options.items() if name in known}
 
 
 def random_tokens() -> list[tuple[int, ...]]:
@@ -174,7 +242,7 @@ def certified(model: LoadedModel) -> float:
     options = {"shard_prompts": 4, "batch_tokens": 64, "share_prefix": share}
     plan = plan_set("set", tokens, (-1,), **options, length_class=length_class_of(model.config))
     sites = (*model.anatomy.taps, Site.RESID_FINAL)
-    return certify(model, sites, range(LAYERS), {"set": plan}, {"set": probe_prompts(tokens)}).max_error
+    return certify(model, sites, range(LAYERS), {"set": plan}, {"set": probe_prompts(tokens, HALF_PROBES)}).max_error
 
 
 @torch.inference_mode()
@@ -187,18 +255,16 @@ def against_hidden_states(model: LoadedModel) -> float:
     return max(float(relative_errors(ours[:, layer], state).max()) for layer, state in enumerate(expected))
 
 
-def weights_of(model: Any, loaded: LoadedModel) -> dict[str, Any]:
+def weights_of(folder: Path, loaded: LoadedModel) -> dict[str, Any]:
     """Return whether heads and words can be computed, or why not."""
-    with tempfile.TemporaryDirectory() as folder:
-        model.save_pretrained(folder)
-        try:
-            weights = Weights(Path(folder), loaded.config)
-            error = max(heads_error(weights, loaded, layer) for layer in range(LAYERS))
-        except TheodoliteError as refusal:
-            return {"heads": one_line(refusal), "words": one_line(refusal)}
-        except Exception as failure:
-            return {"heads_failed": one_line(failure)}
-        return {"heads": True, "heads_error": error, "words": weights.has_unembedding}
+    try:
+        weights = Weights(folder, loaded.config)
+        error = max(heads_error(weights, loaded, layer) for layer in range(LAYERS))
+    except TheodoliteError as refusal:
+        return {"heads": one_line(refusal), "words": one_line(refusal)}
+    except Exception as failure:
+        return {"heads_failed": one_line(failure)}
+    return {"heads": True, "heads_error": error, "words": weights.has_unembedding}
 
 
 def heads_error(weights: Weights, model: LoadedModel, layer: int) -> float:
@@ -209,12 +275,16 @@ def heads_error(weights: Weights, model: LoadedModel, layer: int) -> float:
     if norm is not None and not model.anatomy.post_norm:
         x = model.blocks[layer].get_submodule(norm)(x)
     value = x.double().numpy() @ circuits.value + (0 if circuits.value_bias is None else circuits.value_bias)
-    heads = value[circuits.kv_head_of]
-    return float(relative_errors(heads.reshape(-1), read[Site.HEAD_OUT][0, layer]).max())
+    heads, theirs = value[circuits.kv_head_of], read[Site.HEAD_OUT][0, layer].reshape(model.dimensions.n_heads, -1)
+    attention = weights.attention(layer)
+    if attention.sinks is not None or attention.q_rotary is not None:  # sinks, or the norm of a latent, scale a head
+        heads = heads * (np.linalg.norm(theirs, axis=1) / np.linalg.norm(heads, axis=1))[:, None]
+    return float(relative_errors(heads.reshape(-1), theirs.reshape(-1)).max())
 
 
 def one_line(error: Exception) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:240]}"
+    message = re.sub(r" in /tmp/\w+", "", " ".join(str(error).split()))  # the folder of the tiny model
+    return f"{type(error).__name__}: {message[:240]}"
 
 
 if __name__ == "__main__":

@@ -51,8 +51,9 @@ token_app.command("list")(service.list_tokens)
 token_app.command("revoke")(service.revoke_token)
 app.add_typer(token_app, name="token")
 
-model_app = typer.Typer(help="Inspect a model without loading its weights.", no_args_is_help=True)
+model_app = typer.Typer(help="Inspect a model without loading its weights, or list families.", no_args_is_help=True)
 model_app.command("inspect")(specs.inspect)
+model_app.command("families")(specs.families)
 app.add_typer(model_app, name="model")
 
 

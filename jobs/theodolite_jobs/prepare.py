@@ -19,7 +19,7 @@ from theodolite.store.layout import CAPTURE_VERSION
 from theodolite.store.runs import ModelFacts, RunRecord, SetFacts
 from theodolite.version import __version__
 from theodolite_jobs.capture.plan import SetPlan, ShardPlan, plan_set
-from theodolite_jobs.models.anatomy import Anatomy, Dimensions, check_layers, check_sites, dimensions_of
+from theodolite_jobs.models.anatomy import Anatomy, Dimensions, check_layers, check_sites, dimensions_of, text_config_of
 from theodolite_jobs.models.batching import can_share_prefix, length_class_of
 from theodolite_jobs.models.convert.random_weights import RULE, SEED
 from theodolite_jobs.models.facts import mlp_width
@@ -129,6 +129,7 @@ class Prepared:
             place=self.source.location if self.source.kind == "hub" else Path(self.source.location).name,
             revision=self.source.revision,
             family=self.config.model_type,
+            text_model=None if text_config_of(self.config) is self.config else text_config_of(self.config).model_type,
             dtype=resolved_dtype(self.config, self.spec.model.dtype),
             attention=attention,
             **asdict(self.dimensions),
@@ -189,7 +190,8 @@ def prepare(
     config = load_config(files, spec.model.trust_remote_code)
     anatomy = known_anatomy(config)
     if not spec.prompts or not {"sphere", "heads", "words", "weights"}.isdisjoint(spec.analyses or []):
-        check_readable(config, circuits=not {"heads", "words"}.isdisjoint(spec.analyses or []))
+        requested = spec.analyses or []
+        check_readable(config, circuits="heads" in requested, words="words" in requested)
     dimensions = dimensions_of(config, anatomy.reserved_positions if anatomy else 0)
     layers = list(range(dimensions.n_layers)) if spec.capture.layers == "all" else spec.capture.layers
     check_layers(dimensions, layers)

@@ -71,6 +71,14 @@ def test_sites_that_nobody_named_are_those_of_the_default_that_the_model_has(tmp
     assert json.loads(record.model_dump_json())["spec"]["capture"]["sites"] == ["resid_pre"]
 
 
+@pytest.mark.parametrize(
+    ("family", "text_model"), [("qwen2_5_vl", "qwen2_5_vl_text"), ("llava", "llama"), ("llama", None)]
+)
+def test_the_record_names_the_text_model_of_a_multimodal_checkpoint(tmp_path, family, text_model):
+    facts = prepared(tmp_path, family).record("eager", {}).model
+    assert (facts.family, facts.text_model, facts.n_heads) == (family, text_model, 4)
+
+
 def test_resolved_and_named_sites_give_the_same_run(tmp_path, prompts):
     named = prepared(tmp_path, "gptj", prompts, sites=["resid_pre"])
     assert named.run_id == prepared(tmp_path, "gptj", prompts).run_id

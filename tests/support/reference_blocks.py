@@ -99,7 +99,9 @@ def reference_heads(x: Tensor, weights: AttentionWeights, layer: int, model: Loa
         scores = weights.soft_cap * (scores / weights.soft_cap).tanh()
     if anatomy.causal:
         scores = scores.masked_fill(torch.ones(len(x), len(x)).triu(1).bool(), -math.inf)
-    return scores.softmax(-1) @ v
+    if weights.sinks is not None:
+        scores = torch.cat([scores, weights.sinks[:, None, None].expand(-1, len(x), 1)], dim=-1)
+    return scores.softmax(-1)[..., : len(x)] @ v
 
 
 def reference_attention(x: Tensor, weights: AttentionWeights, layer: int, model: LoadedModel) -> Tensor:
@@ -126,6 +128,19 @@ def reference_mlp(x: Tensor, mlp: MlpWeights, activation: Callable[[Tensor], Ten
     else:
         hidden = activation(x @ mlp.gate + (0 if mlp.gate_bias is None else mlp.gate_bias)) * up
     return hidden @ mlp.down + (0 if mlp.down_bias is None else mlp.down_bias)
+
+
+def gpt_oss_mlp(x: Tensor, mlp: MlpWeights, model: LoadedModel) -> Tensor:
+    """Return the output of an expert of gpt-oss: both projections are clipped, and 1 is added to up."""
+    limit, slope = model.config.swiglu_limit, model.config.swiglu_alpha
+    assert mlp.gate is not None
+    assert mlp.gate_bias is not None
+    assert mlp.up_bias is not None
+    assert mlp.down_bias is not None
+    gate = (x @ mlp.gate + mlp.gate_bias).clamp(max=limit)
+    up = (x @ mlp.up + mlp.up_bias).clamp(-limit, limit)
+    hidden: Tensor = (up + 1) * gate * (slope * gate).sigmoid()
+    return hidden @ mlp.down + mlp.down_bias
 
 
 def activation_of(model: LoadedModel, layer: int) -> Any:

@@ -17,6 +17,7 @@ from transformers import (
     BertConfig,
     BloomConfig,
     CamembertConfig,
+    CLIPVisionConfig,
     Cohere2Config,
     CohereConfig,
     CwmConfig,
@@ -37,17 +38,23 @@ from transformers import (
     GemmaConfig,
     Glm4Config,
     Glm4MoeConfig,
+    Glm4MoeLiteConfig,
     GlmConfig,
     GPT2Config,
     GPTBigCodeConfig,
     GPTJConfig,
     GPTNeoXConfig,
+    GptOssConfig,
     GraniteConfig,
+    GraniteMoeConfig,
     HeliumConfig,
     HunYuanDenseV1Config,
     HunYuanMoEV1Config,
     Jais2Config,
+    Llama4Config,
+    Llama4TextConfig,
     LlamaConfig,
+    LlavaConfig,
     MiniMaxM2Config,
     Ministral3Config,
     MinistralConfig,
@@ -67,13 +74,17 @@ from transformers import (
     PhiConfig,
     PhimoeConfig,
     PixtralVisionConfig,
+    Qwen2_5_VLConfig,
     Qwen2Config,
     Qwen2MoeConfig,
+    Qwen2VLConfig,
     Qwen3Config,
     Qwen3MoeConfig,
+    Qwen3VLConfig,
     RobertaConfig,
     SeedOssConfig,
     SmolLM3Config,
+    SmolVLMConfig,
     StableLmConfig,
     Starcoder2Config,
     VaultGemmaConfig,
@@ -81,6 +92,7 @@ from transformers import (
 )
 
 from theodolite_jobs.models.families import known_anatomy
+from theodolite_jobs.models.text_part import text_part
 
 PLAIN: dict[str, Any] = {
     "vocab_size": 64,
@@ -112,6 +124,19 @@ _LATENT |= {"v_head_dim": 12}
 _ROTARY: dict[str, Any] = {"rope_type": "default", "rope_theta": 5000.0}
 _HALF_ROTARY = {**_ROTARY, "partial_rotary_factor": 0.5}
 _YARN = {"rope_type": "yarn", "rope_theta": 5000.0, "factor": 4.0, "original_max_position_embeddings": 16}
+_LLAMA4: dict[str, Any] = {"intermediate_size_mlp": 72, "num_local_experts": 4, "num_experts_per_tok": 2}
+_LLAMA4 |= {"moe_layers": [1, 3, 4], "no_rope_layers": [1, 1, 0, 1, 1], "attention_chunk_size": 16}
+_MROPE: dict[str, Any] = {
+    "rope_type": "default",
+    "rope_theta": 5000.0,
+    "mrope_section": [2, 2, 2],
+}  # time, height, width
+_IMAGE_TOKENS: dict[str, Any] = {
+    "image_token_id": 60,
+    "video_token_id": 61,
+    "vision_start_token_id": 62,
+    "vision_end_token_id": 63,
+}
 _LONGROPE = {
     "rope_type": "longrope",
     "rope_theta": 10000.0,
@@ -177,19 +202,44 @@ CONFIGS: dict[str, Any] = {
         use_qk_norm=True,
         rope_parameters=_HALF_ROTARY,
     ),
+    "glm4_moe_lite": Glm4MoeLiteConfig(
+        **PLAIN, num_key_value_heads=4, **_LATENT, **_ROUTED, **_GROUPS, mlp_layer_types=["dense", *["sparse"] * 4]
+    ),
     "gpt2": GPT2Config(**_GPT),
     "gpt2-scaled-by-layer": GPT2Config(**_GPT, scale_attn_by_inverse_layer_idx=True),
     "gpt_bigcode": GPTBigCodeConfig(**_GPT, n_inner=80),
     "gpt_bigcode-heads": GPTBigCodeConfig(**_GPT, n_inner=80, multi_query=False),
     "gpt_neox": GPTNeoXConfig(**PLAIN),
     "gpt_neox-sequential": GPTNeoXConfig(**PLAIN, use_parallel_residual=False),
+    "gpt_oss": GptOssConfig(
+        **_WIDE,
+        num_local_experts=4,
+        num_experts_per_tok=2,
+        sliding_window=6,
+        layer_types=SLIDING,
+        rope_parameters=_YARN,
+        attention_bias=True,
+    ),
     "gptj": GPTJConfig(**_GPT, rotary_dim=8),
     "granite": GraniteConfig(**GROUPED, residual_multiplier=0.4, attention_multiplier=0.2, embedding_multiplier=3.0),
+    "granitemoe": GraniteMoeConfig(
+        **GROUPED,
+        num_local_experts=4,
+        num_experts_per_tok=2,
+        residual_multiplier=0.4,
+        attention_multiplier=0.2,
+        embedding_multiplier=3.0,
+    ),
     "helium": HeliumConfig(**GROUPED, head_dim=12, attention_bias=True),
     "hunyuan_v1_dense": HunYuanDenseV1Config(**_WIDE, attention_bias=True),
     "hunyuan_v1_moe": HunYuanMoEV1Config(**_WIDE, num_experts=4, moe_topk=2),
     "jais2": Jais2Config(**_WIDE),
     "llama": LlamaConfig(**_WIDE, attention_bias=True, mlp_bias=True),
+    "llava": LlavaConfig(
+        text_config=LlamaConfig(**_WIDE),
+        vision_config=CLIPVisionConfig(**_VISION, image_size=28, patch_size=14, projection_dim=16),
+        image_token_index=60,
+    ),
     "llama-3": LlamaConfig(
         **GROUPED,
         rope_parameters={
@@ -201,6 +251,17 @@ CONFIGS: dict[str, Any] = {
             "original_max_position_embeddings": 32,
         },
     ),
+    "llama4": Llama4Config(
+        text_config=Llama4TextConfig(**_WIDE, **_LLAMA4),
+        vision_config={
+            **_VISION,
+            "image_size": 28,
+            "patch_size": 14,
+            **dict.fromkeys(("vision_output_dim", "projector_input_dim", "projector_output_dim"), 16),
+        },
+        image_token_index=60,
+    ),
+    "llama4_text": Llama4TextConfig(**_WIDE, **_LLAMA4, use_qk_norm=False, attention_bias=True),
     "llama-dynamic": LlamaConfig(
         **{**GROUPED, "max_position_embeddings": 20},
         rope_parameters={"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 4.0},
@@ -251,6 +312,11 @@ CONFIGS: dict[str, Any] = {
     ),
     "phimoe": PhimoeConfig(**GROUPED, num_local_experts=4, num_experts_per_tok=2, attention_bias=True),
     "qwen2": Qwen2Config(**GROUPED),
+    "qwen2_5_vl": Qwen2_5_VLConfig(
+        text_config={**GROUPED, "rope_parameters": _MROPE},
+        vision_config={"depth": 1, "hidden_size": 16, "intermediate_size": 16, "num_heads": 1, "out_hidden_size": 48},
+        **_IMAGE_TOKENS,
+    ),
     "qwen2_moe": Qwen2MoeConfig(
         **GROUPED,
         **_EXPERTS,
@@ -258,13 +324,36 @@ CONFIGS: dict[str, Any] = {
         shared_expert_intermediate_size=40,
         mlp_only_layers=[1],
     ),
+    "qwen2_vl": Qwen2VLConfig(
+        text_config={**GROUPED, "rope_parameters": _MROPE},
+        vision_config={"depth": 1, "embed_dim": 16, "hidden_size": 48, "num_heads": 1},
+        **_IMAGE_TOKENS,
+    ),
     "qwen3": Qwen3Config(**_WIDE),
     "qwen3_moe": Qwen3MoeConfig(
         **_WIDE, **_EXPERTS, moe_intermediate_size=24, decoder_sparse_step=2, attention_bias=True
     ),
+    "qwen3_vl": Qwen3VLConfig(
+        text_config={**_WIDE, "attention_bias": True, "rope_parameters": {**_MROPE, "mrope_section": [4, 2, 2]}},
+        vision_config={
+            "depth": 1,
+            "hidden_size": 16,
+            "intermediate_size": 16,
+            "num_heads": 1,
+            "out_hidden_size": 48,
+            "num_position_embeddings": 16,
+            "deepstack_visual_indexes": [0],
+        },
+        **_IMAGE_TOKENS,
+    ),
     "roberta": RobertaConfig(**_ENCODER),
     "seed_oss": SeedOssConfig(**_WIDE, attention_bias=True, attention_out_bias=True, mlp_bias=True),
     "smollm3": SmolLM3Config(**_WIDE, attention_bias=True, no_rope_layers=[1, 0, 1, 1, 0]),
+    "smolvlm": SmolVLMConfig(
+        text_config=LlamaConfig(**GROUPED),
+        vision_config={**_VISION, "image_size": 28, "patch_size": 14},
+        image_token_id=60,
+    ),
     "stablelm": StableLmConfig(**_PARTIAL, use_qkv_bias=True, qk_layernorm=True),
     "stablelm-parallel": StableLmConfig(**_PARTIAL, use_parallel_residual=True),
     "starcoder2": Starcoder2Config(**_WIDE, sliding_window=6),
@@ -278,14 +367,15 @@ def model_with_head(family: str) -> Any:
     """Return the tiny model of a family with its language-model head, of the class for masked words in encoders."""
     anatomy = known_anatomy(CONFIGS[family])
     masked = anatomy is not None and not anatomy.causal
-    multimodal = type(CONFIGS[family]) not in MODEL_FOR_CAUSAL_LM_MAPPING
+    multimodal = type(CONFIGS[family]) in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
     decoder = AutoModelForImageTextToText if multimodal else AutoModelForCausalLM
     return tiny_model(family, auto_class=AutoModelForMaskedLM if masked else decoder)
 
 
 def tiny_model(family: str, seed: int = 0, auto_class: Any = AutoModel) -> Any:
-    """Return the tiny model of a family (by default the base model)."""
-    return random_model(copy.deepcopy(CONFIGS[family]), auto_class, seed)  # models write into their configuration
+    """Return the tiny model of a family; by default the base model, or the text part of a multimodal one."""
+    model = random_model(copy.deepcopy(CONFIGS[family]), auto_class, seed)  # models write into their configuration
+    return text_part(model) if auto_class is AutoModel else model
 
 
 def class_with_head(config: Any) -> Any:

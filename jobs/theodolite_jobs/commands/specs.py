@@ -1,6 +1,7 @@
-"""Commands that inspect a spec, the schema of specs, or a model."""
+"""Commands that inspect a spec, the schema of specs, a model, or the table of families."""
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -58,3 +59,21 @@ def inspect(
         raise SpecError("MODEL: given ''; allowed: a hub id, a folder, a .gguf file or an alias")
     model_spec = ModelSpec(id=model, revision=revision, trust_remote_code=trust_remote_code)
     print_value(inspect_model(model_spec, Path(), settings_of()), as_json)
+
+
+def families(as_json: AsJson = False) -> None:
+    """List the model families, and what a survey can do with each: sites, heads, words, parallelism, half precision.
+
+    For example: theodolite model families
+    """
+    from theodolite_jobs.models.supported import COLUMNS, cells, supported_families
+
+    rows = supported_families()
+    if as_json:
+        print(json.dumps({"items": [asdict(row) for row in rows]}))
+        return
+    table = [COLUMNS, *map(cells, rows)]
+    widths = [max(len(line[column]) for line in table) for column in range(len(COLUMNS) - 1)]
+    for line in table:
+        aligned = (cell.ljust(width) for cell, width in zip(line, [*widths, 0], strict=True))
+        print("  ".join(aligned).rstrip())

@@ -21,6 +21,17 @@ class Tap:
 
 
 @dataclass(frozen=True)
+class MergedExperts:
+    """The names of two tensors that hold the projections of all experts of a block, gate and up together."""
+
+    gate_up: str
+    down: str
+    layout: Literal["expert, out, in", "expert, in, out"]
+    interleaved: bool = False  # gate and up alternate, instead of one after the other
+    bias: str | None = None  # what the names of biases have after the tensor's name
+
+
+@dataclass(frozen=True)
 class Files:
     """Tensor names on disk, without the prefix of the embedding's name; a family's modules may have other names.
 
@@ -34,7 +45,10 @@ class Files:
     # the other; `grouped` is, for each key-value head, its queries, then its key, then its value.
     qkv: tuple[str, ...] = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
     qkv_layout: Literal["separate", "concatenated", "grouped"] = "separate"
+    # Multi-head latent attention (DeepSeek): with it, `qkv` is empty, and models/latent.py names the tensors.
+    latent: bool = False
     output: str = "self_attn.o_proj"  # attention's output projection
+    sinks: str | None = None  # a score of each head that the softmax adds to those of the tokens, without a value
     qk_norm: tuple[str, str] | None = None  # norms of queries and keys; `{}` is the head if each head has its own norm
     gate: str | None = "mlp.gate_proj"  # the gate of a gated MLP
     up: str = "mlp.up_proj"  # the MLP's first projection; with `gate_up_fused`, gate then up in one tensor
@@ -42,7 +56,7 @@ class Files:
     gate_up_fused: bool = False
     # The prefix of an expert's tensor names, if MLPs have experts; `{}` is the expert. After it, names of projections
     # are those above without their own prefix, so that a block without experts may have a dense MLP.
-    experts: str | None = None
+    experts: str | MergedExperts | None = None
     shared_expert: str | None = None  # the same prefix of the expert that all tokens use
     transposed: bool = False  # projections are stored as [in, out]
     stored: Mapping[str, str] = field(default_factory=dict)  # names on disk of modules that have another name there
@@ -65,6 +79,7 @@ class Anatomy:
         "rotary"
     )
     layers_without_rotary: tuple[int, ...] = ()  # layers whose queries and keys have no positions
+    unscaled_qk_norm: tuple[int, ...] = ()  # layers whose queries and keys are normalised without a learned scale
     unnormed_layers: tuple[int, ...] = ()  # layers whose attention reads the stream without the norm of the others
     dense_layers: tuple[int, ...] = ()  # layers with a single MLP, in a family whose other layers have experts
     post_norm: bool = False  # the norms follow the sum of stream and branch, and their output is the next stream
@@ -73,6 +88,7 @@ class Anatomy:
     load_options: Mapping[str, Any] = field(default_factory=dict)  # keyword arguments that the base model's class needs
     files: Files | None = None  # names on disk; None if they are not known
     no_circuits: str = ""  # the reason why QK and VO of a head cannot be computed, for a family without circuits
+    no_words: str = ""  # the reason why the outputs of heads for single tokens cannot be computed from circuits
     known_by: Literal["record", "probe"] = "record"  # from the table of families, or from a probe of the loaded model
 
     @property
@@ -124,6 +140,20 @@ _BLOOM_CONTEXT = 2048
 _NO_LIMIT = 2**31 - 1
 
 
+def text_config_of(config: Any) -> Any:
+    """Return the configuration of the text part of a multimodal model; for another model, the configuration itself.
+
+    Raises:
+        UnsupportedModelError: the configuration has several text parts.
+    """
+    try:
+        return config.get_text_config()
+    except ValueError as error:
+        raise UnsupportedModelError(
+            f"{config.model_type!r} has several text parts; a survey needs a model with one"
+        ) from error
+
+
 def dimensions_of(config: Any, reserved_positions: int = 0) -> Dimensions:
     """Return the sizes of a model from its configuration.
 
@@ -134,11 +164,13 @@ def dimensions_of(config: Any, reserved_positions: int = 0) -> Dimensions:
         raise UnsupportedModelError(
             f"{config.model_type!r} has two residual streams (encoder and decoder); a survey needs a model with one"
         )
-    text = config.get_text_config()
+    text = text_config_of(config)
     if getattr(text, "is_heterogeneous", False):
         raise UnsupportedModelError(
             f"{config.model_type!r} has blocks of several sizes; a survey needs a model with one size"
         )
+    # In latent attention, `head_dim` is the width of the part of keys with positions.
+    width = getattr(text, "v_head_dim" if getattr(text, "kv_lora_rank", None) else "head_dim", None)
     try:
         heads, d_model, layers = text.num_attention_heads, text.hidden_size, text.num_hidden_layers
         return Dimensions(
@@ -146,7 +178,7 @@ def dimensions_of(config: Any, reserved_positions: int = 0) -> Dimensions:
             d_model=int(d_model),
             n_heads=int(heads),
             n_kv_heads=_kv_heads(text),
-            d_head=getattr(text, "head_dim", None) or d_model // heads,
+            d_head=width or d_model // heads,
             context_length=_context_length(text) - reserved_positions,
         )
     except (AttributeError, TypeError, ZeroDivisionError) as error:
@@ -197,6 +229,13 @@ def check_circuits(anatomy: Anatomy, family: str) -> None:
     """Raise UnsupportedModelError, with the reason, if QK or VO of a family's heads cannot be computed."""
     if anatomy.no_circuits:
         raise UnsupportedModelError(f"the heads of {family!r} have no circuits: {anatomy.no_circuits}")
+
+
+def check_words(anatomy: Anatomy, family: str) -> None:
+    """Raise UnsupportedModelError, with the reason, if the analysis `words` of a family cannot be computed."""
+    check_circuits(anatomy, family)
+    if anatomy.no_words:
+        raise UnsupportedModelError(f"the analysis words of {family!r} cannot be computed: {anatomy.no_words}")
 
 
 def check_layers(dimensions: Dimensions, layers: Sequence[int]) -> None:

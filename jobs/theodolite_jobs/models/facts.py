@@ -7,9 +7,10 @@ from typing import Any
 
 from theodolite.errors import UnsupportedModelError
 from theodolite.sites import Site
-from theodolite_jobs.models.anatomy import Anatomy, Dimensions, Files, dimensions_of
+from theodolite_jobs.models.anatomy import Anatomy, Dimensions, Files, dimensions_of, text_config_of
 from theodolite_jobs.models.families import known_anatomy
 from theodolite_jobs.models.load import plain_errors, quantisation, resolved_dtype
+from theodolite_jobs.models.text_part import text_part
 from theodolite_jobs.models.weights import score_scale
 
 # Constants in a family's code that neither its configuration nor an attribute of its modules states.
@@ -23,7 +24,7 @@ def describe_model(config: Any) -> dict[str, Any]:
     Raises:
         ModelError: no model can be built from the configuration, its input is not tokens, or it has no residual stream.
     """
-    text, anatomy = config.get_text_config(), known_anatomy(config)
+    text, anatomy = text_config_of(config), known_anatomy(config)
     dimensions = dimensions_of(config, anatomy.reserved_positions if anatomy else 0)
     if getattr(text, "vocab_size", None) is None:
         raise UnsupportedModelError(
@@ -32,6 +33,7 @@ def describe_model(config: Any) -> dict[str, Any]:
     module = skeleton(config)
     facts = {
         "family": config.model_type,
+        **({} if text is config else {"text_model": text.model_type}),
         "class": type(module).__name__,
         **asdict(dimensions),
         "vocabulary_size": int(text.vocab_size),
@@ -47,7 +49,7 @@ def describe_model(config: Any) -> dict[str, Any]:
 
 
 def skeleton(config: Any) -> Any:
-    """Return the base model without memory for its weights; raises ModelError."""
+    """Return the base model, or the text part of a multimodal one, without memory for weights; raises ModelError."""
     import torch
     from transformers import AutoModel
 
@@ -56,7 +58,7 @@ def skeleton(config: Any) -> Any:
     # A configuration of the checkpoint's own class exists only if its code was allowed to run.
     options["trust_remote_code"] = not type(config).__module__.startswith("transformers.")
     with plain_errors(f"build a {config.model_type!r} model from its configuration"), torch.device("meta"):
-        return AutoModel.from_config(copy.deepcopy(config), **options)  # from_config changes its argument
+        return text_part(AutoModel.from_config(copy.deepcopy(config), **options))  # from_config changes its argument
 
 
 def mlp_width(config: Any) -> int | None:
@@ -110,7 +112,7 @@ def _anatomy_facts(module: Any, config: Any, anatomy: Anatomy, dimensions: Dimen
         },
     }
     if anatomy.files is not None:
-        facts |= {"qk_norm": _qk_norm(block, anatomy.files, dimensions.d_head), "biases": _biases(block, anatomy.files)}
+        facts |= {"qk_norm": _qk_norm(block, anatomy, dimensions.d_head), "biases": _biases(block, anatomy.files)}
     return facts
 
 
@@ -133,8 +135,10 @@ def _norm(owner: Any, path: str) -> dict[str, Any]:
     return {"module": path, "epsilon": float(f"{float(epsilon):.6g}"), "affine": affine or "none"}
 
 
-def _qk_norm(block: Any, files: Files, d_head: int) -> str:
-    path = files.qk_norm[0].format(0) if files.qk_norm else None
+def _qk_norm(block: Any, anatomy: Anatomy, d_head: int) -> str:
+    if anatomy.unscaled_qk_norm:
+        return "per head, without a scale"
+    path = anatomy.files.qk_norm[0].format(0) if anatomy.files and anatomy.files.qk_norm else None
     if path not in dict(block.named_modules()):
         return "none"
     return "per head" if block.get_submodule(path).weight.shape[-1] == d_head else "full width"
@@ -197,7 +201,7 @@ def _notes(config: Any, anatomy: Anatomy | None) -> list[str]:
     notes = []
     if anatomy is None:
         notes.append(
-            f"the family {config.model_type!r} is not in the table; "
+            f"the family {text_config_of(config).model_type!r} is not in the table; "
             "a survey probes the loaded model for its sites, and stops if the probe fails"
         )
     if method := quantisation(config):

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from theodolite.errors import UnsupportedModelError
 from theodolite.sites import Site
-from theodolite_jobs.models.anatomy import Anatomy, Files, Tap
+from theodolite_jobs.models.anatomy import Anatomy, Files, MergedExperts, Tap, text_config_of
 
 _STREAM = {Site.RESID_PRE: Tap("", "input"), Site.RESID_POST: Tap("", "output")}
 
@@ -62,8 +62,38 @@ _ERNIE_MOE = replace(
 )
 _DEEPSEEK = replace(
     _LLAMA,
-    files=Files(qkv=(), experts="mlp.experts.{}.", shared_expert="mlp.shared_experts."),
-    no_circuits="multi-head latent attention has no matrices of queries, keys and values for each head",
+    positions="rotary, interleaved",
+    files=Files(qkv=(), latent=True, experts="mlp.experts.{}.", shared_expert="mlp.shared_experts."),
+    no_words="multi-head latent attention divides the values of each token by a norm that its circuits leave out",
+)
+_GPT_OSS = replace(
+    _LLAMA,
+    files=Files(
+        sinks="self_attn.sinks",
+        experts=MergedExperts(
+            "mlp.experts.gate_up_proj", "mlp.experts.down_proj", "expert, in, out", interleaved=True, bias="_bias"
+        ),
+    ),
+)
+_GRANITE_MOE = replace(
+    _LLAMA,
+    files=Files(
+        experts=MergedExperts(
+            "block_sparse_moe.input_linear.weight", "block_sparse_moe.output_linear.weight", "expert, out, in"
+        )
+    ),
+)
+_LLAMA4 = replace(
+    _LLAMA,
+    taps=_sequential("post_attention_layernorm", "self_attn", "feed_forward"),
+    positions="rotary, interleaved",
+    files=Files(
+        gate="feed_forward.gate_proj",
+        up="feed_forward.up_proj",
+        down="feed_forward.down_proj",
+        experts=MergedExperts("feed_forward.experts.gate_up_proj", "feed_forward.experts.down_proj", "expert, in, out"),
+        shared_expert="feed_forward.shared_expert.",
+    ),
 )
 _PHI3 = replace(
     _LLAMA,
@@ -316,11 +346,6 @@ _NOMIC_BERT = replace(
 )
 
 
-def _in_multimodal(record: Anatomy) -> Anatomy:
-    """Return the record of a checkpoint whose text model is one part among others."""
-    return replace(record, blocks="language_model.layers", final_norm="language_model.norm")
-
-
 FAMILIES: dict[str, Anatomy] = {
     "apertus": _APERTUS,
     "arcee": _ARCEE,
@@ -343,16 +368,18 @@ FAMILIES: dict[str, Anatomy] = {
     "flex_olmo": replace(_OLMO2, files=_QWEN3_MOE_FILES),
     "gemma": _GEMMA,
     "gemma2": _GEMMA2,
-    "gemma3": _in_multimodal(_GEMMA3),
     "gemma3_text": _GEMMA3,
     "glm": _GLM,
     "glm4": _GLM4,
     "glm4_moe": _GLM4_MOE,
+    "glm4_moe_lite": _DEEPSEEK,
     "gpt2": _GPT2,
     "gpt_bigcode": replace(_GPT2, files=_GPT_BIGCODE_FILES),
     "gpt_neox": _GPT_NEOX,
+    "gpt_oss": _GPT_OSS,
     "gptj": _GPTJ,
     "granite": _LLAMA,
+    "granitemoe": _GRANITE_MOE,
     "helium": replace(_LLAMA, positions="rotary, interleaved"),
     "hunyuan_v1_dense": _HUNYUAN,
     "hunyuan_v1_moe": replace(
@@ -360,11 +387,11 @@ FAMILIES: dict[str, Anatomy] = {
     ),
     "jais2": replace(_ARCEE, norm_kind="layer"),
     "llama": _LLAMA,
+    "llama4_text": _LLAMA4,
     "minimax_m2": replace(_MIXTRAL, files=replace(_MIXTRAL_FILES, qk_norm=_QWEN3_FILES.qk_norm)),
     "ministral": _LLAMA,
     "ministral3": _LLAMA,
     "mistral": _LLAMA,
-    "mistral3": _in_multimodal(_LLAMA),
     "mixtral": _MIXTRAL,
     "modernbert": _MODERNBERT,
     "mpnet": _MPNET,
@@ -379,9 +406,12 @@ FAMILIES: dict[str, Anatomy] = {
     "phi3": _PHI3,
     "phimoe": replace(_MIXTRAL, norm_kind="layer"),
     "qwen2": _LLAMA,
+    "qwen2_5_vl_text": _LLAMA,
     "qwen2_moe": _QWEN2_MOE,
+    "qwen2_vl_text": _LLAMA,
     "qwen3": _QWEN3,
     "qwen3_moe": _QWEN3_MOE,
+    "qwen3_vl_text": _QWEN3,
     "roberta": _ROBERTA,
     "seed_oss": _LLAMA,
     "smollm3": _LLAMA,
@@ -394,7 +424,7 @@ FAMILIES: dict[str, Anatomy] = {
     ),
     "xlm-roberta": _ROBERTA,
 }
-"""The records, by `config.model_type`."""
+"""The records, by the `model_type` of the text configuration."""
 
 
 def _bloom(record: Anatomy, config: Any) -> Anatomy:
@@ -414,7 +444,16 @@ def _cohere2(record: Anatomy, config: Any) -> Anatomy:
 
 
 def _dense_first(record: Anatomy, config: Any) -> Anatomy:
+    if kinds := getattr(config, "mlp_layer_types", None):
+        return replace(record, dense_layers=tuple(layer for layer, kind in enumerate(kinds) if kind == "dense"))
     return replace(record, dense_layers=tuple(range(min(config.first_k_dense_replace, config.num_hidden_layers))))
+
+
+def _deepseek(record: Anatomy, config: Any) -> Anatomy:
+    record = _dense_first(record, config)
+    if config.qk_nope_head_dim > config.v_head_dim:
+        return replace(record, no_circuits="the keys of a head are wider than its values")
+    return record
 
 
 def _ernie_moe(record: Anatomy, config: Any) -> Anatomy:
@@ -448,6 +487,15 @@ def _falcon(record: Anatomy, config: Any) -> Anatomy:
     return replace(record, taps=_in_parallel("self_attention", "mlp"), norms=norms)
 
 
+def _gemma(record: Anatomy, config: Any) -> Anatomy:
+    if config.use_bidirectional_attention:
+        raise UnsupportedModelError(
+            f"{config.model_type!r} with use_bidirectional_attention, as in PaliGemma, cannot be surveyed: in "
+            "transformers, its tokens attend to later tokens with sdpa, and do not with eager; use another model"
+        )
+    return record
+
+
 def _gpt_bigcode(record: Anatomy, config: Any) -> Anatomy:
     layout: Literal["concatenated", "grouped"] = "concatenated" if config.multi_query else "grouped"
     return replace(record, files=replace(_GPT_BIGCODE_FILES, qkv_layout=layout))
@@ -458,7 +506,16 @@ def _gpt_neox(record: Anatomy, config: Any) -> Anatomy:
 
 
 def _granite(record: Anatomy, config: Any) -> Anatomy:
-    return replace(record, taps=_sequential("post_attention_layernorm", "self_attn", "mlp", config.residual_multiplier))
+    mlp = "block_sparse_moe" if config.model_type == "granitemoe" else "mlp"
+    return replace(record, taps=_sequential("post_attention_layernorm", "self_attn", mlp, config.residual_multiplier))
+
+
+def _llama4(record: Anatomy, config: Any) -> Anatomy:
+    layers = range(config.num_hidden_layers)
+    record = replace(_smollm3(record, config), dense_layers=tuple(set(layers) - set(config.moe_layers)))
+    # The norm follows the rotation, which does not change it, because it has no scale.
+    normed = set(layers) - set(record.layers_without_rotary) if config.use_qk_norm else ()
+    return replace(record, unscaled_qk_norm=tuple(normed))
 
 
 def _opt(record: Anatomy, config: Any) -> Anatomy:
@@ -503,18 +560,23 @@ _VARIANTS: dict[str, Callable[[Anatomy, Any], Anatomy]] = {
     "bloom": _bloom,
     "camembert": _after_padding,
     "cohere2": _cohere2,
-    "deepseek_v2": _dense_first,
-    "deepseek_v3": _dense_first,
+    "deepseek_v2": _deepseek,
+    "deepseek_v3": _deepseek,
     "distilbert": _bert,
     "dots1": _dense_first,
     "electra": _bert,
     "ernie4_5_moe": _ernie_moe,
     "exaone4": _exaone4,
     "falcon": _falcon,
+    "gemma": _gemma,
+    "gemma2": _gemma,
     "glm4_moe": _dense_first,
+    "glm4_moe_lite": _deepseek,
     "gpt_bigcode": _gpt_bigcode,
     "gpt_neox": _gpt_neox,
     "granite": _granite,
+    "granitemoe": _granite,
+    "llama4_text": _llama4,
     "mpnet": _after_padding,
     "opt": _opt,
     "qwen2_moe": _qwen_moe,
@@ -527,29 +589,37 @@ _VARIANTS: dict[str, Callable[[Anatomy, Any], Anatomy]] = {
 """Families whose blocks depend on their configuration."""
 
 
-_REFUSED = {
+REFUSED = {
     "albert": "all its layers run the same block, and a survey needs a block of its own for each layer",
 }
 """The reasons why families cannot be surveyed, where a probe would not find them."""
 
 
+def with_head_site(record: Anatomy) -> Anatomy:
+    """Return a record with the site `head_out`, if the family's output projection is known."""
+    if record.files is None:
+        return record
+    return replace(record, taps={**record.taps, Site.HEAD_OUT: Tap(record.files.output, "input")})
+
+
 def known_anatomy(config: Any) -> Anatomy | None:
     """Return a family's record, adapted to the configuration; None for a family that is not in the table.
+
+    A multimodal model has the record of its text part.
 
     Raises:
         UnsupportedModelError: an option of the configuration makes blocks whose sites cannot be read, or the family
             has no such blocks.
     """
-    if config.model_type in _REFUSED:
-        raise UnsupportedModelError(f"{config.model_type!r} cannot be surveyed: {_REFUSED[config.model_type]}")
-    record = FAMILIES.get(config.model_type)
+    text = text_config_of(config)
+    family = text.model_type
+    if family in REFUSED:
+        raise UnsupportedModelError(f"{family!r} cannot be surveyed: {REFUSED[family]}")
+    record = FAMILIES.get(family)
     if record is None:
         return None
-    vary = _VARIANTS.get(config.model_type)
-    record = vary(record, config) if vary else record
-    if record.files is not None and record.files.qkv:
-        record = replace(record, taps={**record.taps, Site.HEAD_OUT: Tap(record.files.output, "input")})
-    text = config.get_text_config()
+    vary = _VARIANTS.get(family)
+    record = with_head_site(vary(record, text) if vary else record)
     if getattr(text, "use_bidirectional_attention", False) or getattr(text, "is_causal", True) is False:
         return replace(record, causal=False)  # a decoder that was made an encoder
     return record

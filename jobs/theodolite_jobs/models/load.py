@@ -10,12 +10,21 @@ from typing import Any
 
 from theodolite.errors import ModelError, TheodoliteError, UnsupportedModelError
 from theodolite.sites import Site
-from theodolite_jobs.models.anatomy import Anatomy, Dimensions, Files, check_circuits, dimensions_of
+from theodolite_jobs.models.anatomy import (
+    Anatomy,
+    Dimensions,
+    Files,
+    check_circuits,
+    check_words,
+    dimensions_of,
+    text_config_of,
+)
 from theodolite_jobs.models.convert.files import read_json
 from theodolite_jobs.models.families import known_anatomy
 from theodolite_jobs.models.probe import probe_anatomy
 from theodolite_jobs.models.sharding import check_shardable
 from theodolite_jobs.models.tensors import TensorFiles
+from theodolite_jobs.models.text_part import check_text_part, text_part
 
 # A tensor of a block, but not the constants that older libraries stored, and not a server's scales for its cache.
 _CONSTANTS = r"inv_freq|masked_bias|causal_mask|cos_cached|sin_cached|\.attn\.bias|\.attention\.bias|\.[kv]_scale"
@@ -157,7 +166,8 @@ def load_model(
 
     Raises:
         ModelError: a weight is missing or unreadable, or the folder has no safetensors weights.
-        UnsupportedModelError: the family is not supported, or cannot be sharded over `ranks`.
+        UnsupportedModelError: the family is not supported, or cannot be sharded over `ranks`; or the text part of a
+            multimodal model does not compute the same as the whole.
     """
     from transformers import AutoModel, DistributedConfig
 
@@ -206,6 +216,7 @@ def load_model(
     wrong = sorted(report["mismatched_keys"])
     if wrong:
         raise ModelError(f"the weights in {folder} do not fit the configuration: {wrong[0][0]} has {wrong[0][1]}")
+    check_text_part(module)
     loaded = wrap(module)
     if ranks == 1:
         _check_heads(loaded, folder)
@@ -230,10 +241,12 @@ def _check_heads(model: LoadedModel, folder: Path) -> None:
 def wrap(module: Any, anatomy: Anatomy | None = None) -> LoadedModel:
     """Return a base model in memory as a LoadedModel; a family that is not in the table is probed.
 
+    Of a multimodal model, it is the text part.
+
     Raises:
-        UnsupportedModelError: a probe of the family's blocks fails.
+        UnsupportedModelError: a probe of the family's blocks fails, or the text part has no module of its own.
     """
-    module = module.eval().requires_grad_(False)
+    module = text_part(module).eval().requires_grad_(False)
     anatomy = anatomy or known_anatomy(module.config)
     if anatomy is None:
         anatomy = probe_anatomy(module, dimensions_of(module.config))
@@ -249,17 +262,18 @@ def quantisation(config: Any) -> str | None:
     return str(method or "unknown method")
 
 
-def check_readable(config: Any, circuits: bool = False) -> tuple[Anatomy, Files]:
+def check_readable(config: Any, circuits: bool = False, words: bool = False) -> tuple[Anatomy, Files]:
     """Return the record of a model whose weights can be read from its files, and its tensors' names.
 
     Raises:
         UnsupportedModelError: the family's tensor names are not known, or the weights are quantised; with `circuits`,
-            also a family whose heads have no circuits.
+            also a family whose heads have no circuits; with `words`, also one whose words cannot be computed.
     """
     anatomy = known_anatomy(config)
     if anatomy is None or anatomy.files is None:
+        family = text_config_of(config).model_type
         raise UnsupportedModelError(
-            f"the tensor names of the family {config.model_type!r} are not known{_other_attention(config)}; "
+            f"the tensor names of the family {family!r} are not known{_other_attention(config)}; "
             "add them to theodolite_jobs/models/families.py"
         )
     if method := quantisation(config):
@@ -268,6 +282,8 @@ def check_readable(config: Any, circuits: bool = False) -> tuple[Anatomy, Files]
         )
     if circuits:
         check_circuits(anatomy, config.model_type)
+    if words:
+        check_words(anatomy, config.model_type)
     return anatomy, anatomy.files
 
 

@@ -113,9 +113,10 @@ def _record(module: Any, path: str, ids: tuple[int, ...], d_model: int) -> list[
 
 
 def _common_taps(candidates: list[list[dict[Site, Tap]]], blocks: Any) -> dict[Site, Tap] | None:
-    """Return the first mapping that holds in every block, else `resid_mid` if it does; None if a block has no mapping.
+    """Return the first mapping that holds in every block, else the part of it that does; None if a block has none.
 
-    Blocks of two kinds have different modules, but each block must prove that it adds to one stream.
+    Blocks of two kinds have different modules, but each block must prove that it adds to one stream. If some have
+    attention and others another mixer, `resid_mid` and `mlp_out` may still be the same modules in all.
     """
     if not all(candidates):
         return None
@@ -125,9 +126,13 @@ def _common_taps(candidates: list[list[dict[Site, Tap]]], blocks: Any) -> dict[S
         # A path may have attention in some blocks and another mixer in others. The MLP may have experts in some blocks.
         if len({type(block.get_submodule(taps[Site.ATTN_OUT].module)) for block in blocks}) == 1:
             return taps
-    middles = [[taps.get(Site.RESID_MID) for taps in of_block] for of_block in candidates]
-    shared = next((tap for tap in middles[0] if tap and all(tap in others for others in middles)), None)
-    return {Site.RESID_MID: shared} if shared else {}
+    for sites in ((Site.RESID_MID, Site.MLP_OUT), (Site.RESID_MID,)):
+        parts = [[{site: taps.get(site) for site in sites} for taps in of_block] for of_block in candidates]
+        for part in parts[0]:
+            shared = {site: tap for site, tap in part.items() if tap is not None}
+            if len(shared) == len(sites) and all(part in others for others in parts):
+                return shared
+    return {}
 
 
 def _sequential(recorded: _Recording, scale: float) -> Iterator[dict[Site, Tap]]:

@@ -22,6 +22,8 @@ def rotation(config: Any, anatomy: Anatomy, layer: int, offset: int) -> NDArray[
     matrix = np.eye(d_head)
     if not anatomy.positions.startswith("rotary") or layer in anatomy.layers_without_rotary:
         return matrix
+    if anatomy.files is not None and anatomy.files.latent:
+        return matrix  # the circuits are those of the part without positions
     frequencies, scaling = rotary_frequencies(config, layer)
     count = len(frequencies)
     if anatomy.positions == "rotary, interleaved":
@@ -53,12 +55,13 @@ def rotary_frequencies(config: Any, layer: int) -> tuple[NDArray[np.float64], fl
 
 
 def _rotary_module(config: Any) -> Any:
-    """Return the family's own rotary module; each family's code has one such class, which takes a configuration."""
+    """Return the family's own rotary module; each family's code has one such class for text."""
     from transformers import MODEL_MAPPING
 
     text = config.get_text_config()
     code = sys.modules[MODEL_MAPPING[type(text)].__module__]
-    (rotary_class,) = (value for name, value in vars(code).items() if name.endswith("RotaryEmbedding"))
+    names = [name for name in vars(code) if name.endswith("RotaryEmbedding") and "Vision" not in name]
+    (rotary_class,) = (getattr(code, name) for name in names)
     return rotary_class(text)
 
 

@@ -15,13 +15,14 @@ import torch
 from torch import Tensor
 
 from theodolite.errors import ModelError, UnsupportedModelError
-from theodolite_jobs.models.anatomy import Dimensions, check_circuits, dimensions_of
+from theodolite_jobs.models.anatomy import Dimensions, MergedExperts, dimensions_of, rotary_settings
+from theodolite_jobs.models.latent import latent_heads, latent_sizes
 from theodolite_jobs.models.load import check_readable
 from theodolite_jobs.models.tensors import TensorFiles
 from theodolite_jobs.statistics.norms import Norm
 
 # The suffixes of trained tensors; constants that older libraries stored have other suffixes.
-_LEARNED = (".weight", ".bias", ".gamma", ".beta")
+_LEARNED = (".weight", ".bias", ".gamma", ".beta", ".sinks", "_proj", "_proj_bias")
 
 
 SHARED = "shared"
@@ -44,9 +45,12 @@ class AttentionWeights:
     k_norm: Tensor | None  # (kv_head, d_head)
     q_norm_bias: Tensor | None  # (head, d_head)
     k_norm_bias: Tensor | None  # (kv_head, d_head)
+    q_rotary: Tensor | None  # (head, d_model, width): in latent attention, the part of queries that rotates
+    k_rotary: Tensor | None  # (1, d_model, width), the same of keys; the circuits leave both out
     norm_spans_heads: bool  # the norm of queries runs over all heads at once instead of over each head
     scale: float  # the factor of a score before the softmax
     clip: float | None  # the largest magnitude of queries, keys and values after their biases (OLMo)
+    sinks: Tensor | None  # (head,), scores that the softmax adds to those of the tokens, without a value
     soft_cap: float | None  # c of c·tanh(score/c), which is applied to scaled scores before the softmax (Gemma-2)
 
 
@@ -110,10 +114,14 @@ class Weights:
 
     def _check_experts(self, blocks: Mapping[int, set[str]]) -> None:
         """Raise ModelError if a block has other experts than the configuration states."""
-        start = str(self._names.experts).split("{}")[0]
         for layer, names in blocks.items():
-            found = {name.removeprefix(start).partition(".")[0] for name in names if name.startswith(start)}
             stated = {str(one) for one in self.experts(layer) if isinstance(one, int)}
+            if isinstance(self._names.experts, MergedExperts):
+                full = self._prefix + self._names.block.format(layer) + self._names.experts.gate_up
+                found = set(map(str, range(self._files.shape(full)[0]))) if stated else set()
+            else:
+                start = str(self._names.experts).split("{}")[0]
+                found = {name.removeprefix(start).partition(".")[0] for name in names if name.startswith(start)}
             if found != stated:
                 raise ModelError(
                     f"block {layer} has {len(found)} experts in the weights in {self.folder}, and {len(stated)} by the "
@@ -198,32 +206,18 @@ class Weights:
 
         Raises:
             ModelError: a projection is missing or has another shape.
-            UnsupportedModelError: the family has no matrices for each head.
         """
         sizes, names = self.dimensions, self._names
-        if not names.qkv:
-            check_circuits(self.anatomy, self.config.model_type)
-        wide, narrow = sizes.n_heads * sizes.d_head, sizes.n_kv_heads * sizes.d_head
-        rows = (wide, narrow, narrow) if len(names.qkv) == 3 else (wide + 2 * narrow,)
-        stored = [
-            self._projection(layer, name, (count, sizes.d_model)) for name, count in zip(names.qkv, rows, strict=True)
-        ]
-        q, k, v = self._split_heads(stored)
-        biases = [bias for name in names.qkv if (bias := self._bias(layer, name)) is not None]
-        q_bias, k_bias, v_bias = self._split_heads(biases) if len(biases) == len(names.qkv) else (None, None, None)
+        heads = self._latent_heads(layer) if names.latent else self._heads(layer)
+        wide = sizes.n_heads * sizes.d_head
         o = self._projection(layer, names.output, (sizes.d_model, wide)).reshape(
             sizes.d_model, sizes.n_heads, sizes.d_head
         )
         q_norm, q_norm_bias, spans = self._head_norm(layer, 0, sizes.n_heads)
         k_norm, k_norm_bias, _ = self._head_norm(layer, 1, sizes.n_kv_heads)
         return AttentionWeights(
-            q=q.transpose(1, 2),
-            k=k.transpose(1, 2),
-            v=v.transpose(1, 2),
+            **heads,
             o=o.permute(1, 2, 0),
-            q_bias=q_bias,
-            k_bias=k_bias,
-            v_bias=v_bias,
             o_bias=self._bias(layer, names.output),
             q_norm=q_norm,
             k_norm=k_norm,
@@ -232,8 +226,35 @@ class Weights:
             norm_spans_heads=spans,
             scale=score_scale(self.config, sizes, layer),
             clip=getattr(self.config, "clip_qkv", None),
+            sinks=None if names.sinks is None else self._stored(self._names.block.format(layer) + names.sinks),
             soft_cap=getattr(self.config, "attn_logit_softcapping", None),
         )
+
+    def _heads(self, layer: int) -> dict[str, Any]:
+        """Return the matrices and biases of queries, keys and values, by the names of `AttentionWeights`."""
+        sizes, names = self.dimensions, self._names
+        wide, narrow = sizes.n_heads * sizes.d_head, sizes.n_kv_heads * sizes.d_head
+        rows = (wide, narrow, narrow) if len(names.qkv) == 3 else (wide + 2 * narrow,)
+        stored = [
+            self._projection(layer, name, (count, sizes.d_model)) for name, count in zip(names.qkv, rows, strict=True)
+        ]
+        q, k, v = (matrix.transpose(1, 2) for matrix in self._split_heads(stored))
+        biases = [bias for name in names.qkv if (bias := self._bias(layer, name)) is not None]
+        q_bias, k_bias, v_bias = self._split_heads(biases) if len(biases) == len(names.qkv) else (None, None, None)
+        heads = {"q": q, "k": k, "v": v, "q_bias": q_bias, "k_bias": k_bias, "v_bias": v_bias}
+        return {**heads, "q_rotary": None, "k_rotary": None}
+
+    def _latent_heads(self, layer: int) -> dict[str, Any]:
+        """Return the same for multi-head latent attention."""
+        block = self._names.block.format(layer)
+        heads = latent_heads(
+            latent_sizes(self.config),
+            self.dimensions.d_model,
+            lambda name, shape: self._projection(layer, name, shape),
+            lambda name: self._bias(layer, name),
+            lambda name: self._scale_and_bias(block + name)[0],
+        )
+        return vars(heads)
 
     def experts(self, layer: int) -> Sequence[int | str | None]:
         """Return the values of `expert` that `mlp` accepts: None for a single MLP, else the indices of the experts.
@@ -255,6 +276,8 @@ class Weights:
             rule = "no experts; leave expert out" if expert is not None else "experts; choose one"
             raise ValueError(f"got {expert=}, but the MLP of layer {layer} has {rule}")
         names, width = self._names, self.dimensions.d_model
+        if isinstance(names.experts, MergedExperts) and isinstance(expert, int):
+            return self._merged_expert(layer, names.experts, expert)
         gate_name = None if names.gate is None else self._inside(names.gate, expert)
         up_name, down_name = self._inside(names.up, expert), self._inside(names.down, expert)
         up, gate, gate_bias = self._projection(layer, up_name, (None, width)), None, None
@@ -272,6 +295,28 @@ class Weights:
             up_bias=up_bias,
             down_bias=self._bias(layer, down_name),
         )
+
+    def _merged_expert(self, layer: int, names: MergedExperts, expert: int) -> MlpWeights:
+        """Return one expert from the tensors of all experts."""
+        block, width = self._prefix + self._names.block.format(layer), self.dimensions.d_model
+
+        def stored(name: str) -> Tensor:
+            part = self._files.read(block + name, slice(expert, expert + 1))[0].to(self.dtype)
+            return part.T if part.ndim == 2 and names.layout == "expert, out, in" else part
+
+        def split(tensor: Tensor) -> tuple[Tensor, Tensor]:
+            gate, up = (tensor[..., ::2], tensor[..., 1::2]) if names.interleaved else tensor.chunk(2, dim=-1)
+            return gate.contiguous(), up.contiguous()
+
+        both, down = stored(names.gate_up), stored(names.down)
+        if both.shape[0] != width or down.shape != (both.shape[1] // 2, width):
+            raise self._misfit(block + names.gate_up, both, f"({width}, 2·d_mlp) for each expert")
+        gate, up = split(both)
+        gate_bias, up_bias, down_bias = None, None, None
+        if names.bias is not None:
+            gate_bias, up_bias = split(stored(names.gate_up + names.bias))
+            down_bias = stored(names.down + names.bias)
+        return MlpWeights(gate, up, down.contiguous(), gate_bias, up_bias, down_bias)
 
     def _inside(self, name: str, expert: int | str | None) -> str:
         """Return the name of a projection of an expert, or of a single MLP."""
@@ -296,6 +341,8 @@ class Weights:
 
     def _head_norm(self, layer: int, which: int, heads: int) -> tuple[Tensor | None, Tensor | None, bool]:
         """Return scale and bias of the norm on queries (0) or keys (1), for each head, and whether it spans heads."""
+        if layer in self.anatomy.unscaled_qk_norm:
+            return torch.ones(heads, self.dimensions.d_head, dtype=self.dtype), None, False
         if self._names.qk_norm is None:
             return None, None, False
         name = self._names.block.format(layer) + self._names.qk_norm[which]
@@ -369,10 +416,21 @@ def score_scale(config: Any, dimensions: Dimensions, layer: int) -> float:
     """
     if getattr(config, "attention_multiplier", None) is not None:
         return float(config.attention_multiplier)
+    if getattr(config, "kv_lora_rank", None):
+        return float((config.qk_nope_head_dim + config.qk_rope_head_dim) ** -0.5 * _stretched_scale(config))
     scale = (getattr(config, "query_pre_attn_scalar", None) or dimensions.d_head) ** -0.5
     if not getattr(config, "scale_attn_weights", True):
         scale = 1.0
     return float(scale / (layer + 1) if getattr(config, "scale_attn_by_inverse_layer_idx", False) else scale)
+
+
+def _stretched_scale(config: Any) -> float:
+    """Return the factor that DeepSeek adds to scores if its rotary positions are scaled (YaRN)."""
+    (rotary, *_) = [*rotary_settings(config), {}]
+    share, factor = rotary.get("mscale_all_dim"), float(rotary.get("factor") or 1)
+    if not share or factor <= 1 or rotary.get("rope_type", "default") == "default":
+        return 1.0
+    return float((0.1 * share * math.log(factor) + 1) ** 2)
 
 
 def expert_count(config: Any) -> int:

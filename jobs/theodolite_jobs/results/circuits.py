@@ -39,7 +39,7 @@ def read_circuits(weights: Weights, layer: int, offsets: Sequence[int] = (0,), f
         value=_array(attention.v),
         output=output,
         written=_written(output, output_norm, scale),
-        kv_head_of=np.arange(sizes.n_heads) // (sizes.n_heads // sizes.n_kv_heads),
+        kv_head_of=np.arange(sizes.n_heads) // (sizes.n_heads // len(attention.k)),
         rotations={offset: rotation(weights.config, anatomy, layer, offset) * attention.scale for offset in offsets},
         query_bias=_optional(attention.q_bias),
         key_bias=_optional(attention.k_bias),
@@ -99,7 +99,24 @@ def notes_on(weights: Weights, fold_norm: bool) -> list[str]:
     if beta := rotary.get("llama_4_scaling_beta"):
         length = rotary["original_max_position_embeddings"]
         notes.append(f"queries at position p are multiplied by 1 + {beta:g}·log(1 + ⌊p/{length}⌋); QK leaves this out")
-    if anatomy.positions.startswith("rotary"):
+    if getattr(weights.config, "attn_temperature_tuning", False) and anatomy.layers_without_rotary:
+        scale, length = weights.config.attn_scale, weights.config.floor_scale
+        notes.append(
+            f"in layers without rotary positions, queries at position p are multiplied by "
+            f"1 + {scale:g}·log(1 + ⌊(p + 1)/{length:g}⌋); QK leaves this out"
+        )
+    if attention.sinks is not None:
+        notes.append("the softmax adds a learned score of each head that belongs to no token; QK leaves this sink out")
+    if attention.q_rotary is not None:
+        notes.append(
+            "queries, keys and values pass through normalised latents, so QK and VO give scores and outputs up to a "
+            "positive factor for each token"
+        )
+        notes.append(
+            f"QK is that of the part of queries and keys without positions; it leaves out the part of "
+            f"{attention.q_rotary.shape[2]} entries that rotates, and so does not depend on the offset"
+        )
+    elif anatomy.positions.startswith("rotary"):
         notes.append(
             "each QK circuit is computed for one offset between query and key (dimension “offset” of the arrays); "
             "in a layer without rotary positions the offset changes nothing"

@@ -101,7 +101,10 @@ def _squares(weights: Weights, layer: int) -> Iterator[tuple[str, NDArray[np.flo
     M = W for a reader and Wᵀ for a writer.
     """
     attention = weights.attention(layer)
-    readers = (heads.transpose(0, 1).flatten(1) for heads in (attention.q, attention.k, attention.v))
+    readers = [heads.transpose(0, 1).flatten(1) for heads in (attention.q, attention.k, attention.v)]
+    for index, rotary in enumerate((attention.q_rotary, attention.k_rotary)):
+        if rotary is not None:  # a part of queries and keys apart
+            readers[index] = torch.cat([readers[index], rotary.transpose(0, 1).flatten(1)], dim=1)
     for name, matrix in zip("qkvo", (*readers, attention.o.flatten(0, 1).T), strict=True):
         yield name, _square(matrix), matrix.shape[1]
     sums: dict[str, NDArray[np.float64]] = {}

@@ -18,6 +18,7 @@ from theodolite.store.prompts import read_prompts as read_stored_prompts
 from theodolite.store.result_reader import read_layer
 from theodolite.store.runs import Run
 from theodolite.store.tables import append_table
+from theodolite_jobs.models.anatomy import check_words
 from theodolite_jobs.models.weights import Weights
 from theodolite_jobs.passes.selections import captured_digest
 from theodolite_jobs.prompts.sources import read_prompts
@@ -49,9 +50,11 @@ def compute(context: Context) -> Result:
 
     Raises:
         ModelError: the model has no tokenizer.
-        UnsupportedModelError: embeddings do not lie in the stream, or the files have no language-model head.
+        UnsupportedModelError: embeddings do not lie in the stream, the files have no language-model head, or the
+            family's heads give no outputs for single tokens.
     """
     run, weights, words = context.run, context.weights, context.spec.words
+    check_words(weights.anatomy, weights.config.model_type)
     tokenizer = context.open_tokenizer(weights)
     if weights.embedding(slice(0, 1)).shape[1] != weights.dimensions.d_model:
         raise UnsupportedModelError("this model projects its embeddings into the stream, so vectors cannot be decoded")

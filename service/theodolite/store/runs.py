@@ -45,6 +45,7 @@ class ModelFacts(BaseModel):
     context_length: int = Field(ge=1)
     weights: Literal["trained", "random"] = "trained"
     seed: int | None = None  # of random weights
+    text_model: str | None = None  # the family of the surveyed text part, if the model is multimodal
 
 
 class SetFacts(BaseModel):

@@ -42,14 +42,14 @@ def test_every_family_passes_in_float32(family):
     assert certificate.prompts == (4 if family in ("llama-dynamic", "phi3-longrope", "phimoe-longrope") else 2)
 
 
-# In bfloat16, rounding routes some tokens of these to other experts, and the certificate refuses the tiny models.
-ROUTED_APART = {"dots1", "flex_olmo", "hunyuan_v1_moe", "minimax_m2", "phimoe-longrope"}
+# With the random weights of these, sdpa is less exact than eager on some processors; the check names eager as remedy.
+INEXACT_SDPA = {"gemma3_text", "glm4_moe_lite"}
 
 
-@pytest.mark.parametrize("family", sorted(set(tiny.CONFIGS) - ROUTED_APART))
+@pytest.mark.parametrize("family", tiny.CONFIGS)
 def test_half_precision_also_checks_the_first_blocks_in_float32(family):
     module = tiny.tiny_model(family).bfloat16()
-    if family == "gemma3_text":  # its random weights round past the bound in some processors' sdpa; eager is the remedy
+    if family in INEXACT_SDPA:
         module.set_attn_implementation("eager")
     model = wrap(module)
     certificate = certify_tiny(model)

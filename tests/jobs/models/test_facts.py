@@ -26,7 +26,8 @@ PARALLEL = {
     "phi-qk-norm",
     "stablelm-parallel",
 }
-LATENT = {"deepseek_v2", "deepseek_v3"}
+LLAMA4 = {"llama4", "llama4_text"}
+LATENT = {"deepseek_v2", "deepseek_v3", "glm4_moe_lite"}
 POST_NORM = {"camembert", "distilbert", "electra", "electra-projected", "nomic_bert"}
 POST_NORM |= {"bert", "mpnet", "opt-post-norm", "roberta", "xlm-roberta"}
 
@@ -82,8 +83,6 @@ def test_sites_are_listed_and_each_absent_one_has_a_reason(family: str) -> None:
         absent = {}
     elif family in PARALLEL:
         absent = dict.fromkeys(["resid_mid", "resid_mid_sum"], "in parallel")
-    elif family in LATENT:
-        absent["head_out"] = "latent attention has no matrices"
     all_sites = {"resid_pre", "resid_mid", "resid_mid_sum", "resid_post", "head_out", "attn_out", "mlp_out"}
     all_sites.add("resid_final")
     assert set(facts["sites"]) == all_sites - set(absent)
@@ -123,9 +122,10 @@ def test_biases_match_the_architecture(family: str) -> None:
 def test_norms_of_queries_and_keys_match_the_architecture(family: str) -> None:
     per_head = {"cohere", "gemma3", "gemma3_text", "phi-qk-norm", "qwen3", "stablelm"}
     per_head |= {"apertus", "exaone4", "exaone4-without-window", "hunyuan_v1_dense", "hunyuan_v1_moe"}
-    per_head |= {"dots1", "glm4_moe", "qwen3_moe"}
+    per_head |= {"dots1", "glm4_moe", "qwen3_moe", "qwen3_vl"}
     full_width = {"flex_olmo", "minimax_m2", "olmo2", "olmo3", "olmoe", "olmoe-clipped"}
     expected = "per head" if family in per_head else "full width" if family in full_width else "none"
+    expected = "per head, without a scale" if family == "llama4" else expected
     assert facts_of(family)["qk_norm"] == expected
 
 
@@ -232,13 +232,17 @@ def test_other_positions_have_no_rotary_settings(family: str, kind: str) -> None
 
 def test_interleaved_rotary_positions_are_recognised() -> None:
     interleaved = {family for family in tiny.CONFIGS if "interleaved" in facts_of(family)["positions"]["kind"]}
-    assert interleaved == {"cohere", "cohere2", "ernie4_5", "ernie4_5_moe", "glm", "glm4", "gptj", "helium"}
+    assert (
+        interleaved
+        == {"cohere", "cohere2", "ernie4_5", "ernie4_5_moe", "glm", "glm4", "gptj", "helium"} | LLAMA4 | LATENT
+    )
 
 
 @pytest.mark.parametrize("family", tiny.CONFIGS)
 def test_sliding_windows_name_their_layers(family: str) -> None:
     some, every = {"tokens": 6, "layers": [0, 1, 3]}, {"tokens": 6, "layers": [0, 1, 2, 3, 4]}
     alternating = {"cohere2", "cwm", "exaone4", "gemma2", "gemma3", "gemma3_text", "ministral", "olmo3", "vaultgemma"}
+    alternating |= {"gpt_oss"}
     expected = {
         "mistral": every,
         "starcoder2": every,

@@ -172,11 +172,22 @@ HAND_RUNS: dict[str, HandRun] = {
     "gpt2-scaled-by-layer": sequential("ln_1", "attn", "ln_2", "mlp"),
     "gpt_neox": parallel("input_layernorm", "attention", "post_attention_layernorm", "mlp"),
     "gpt_neox-sequential": sequential("input_layernorm", "attention", "post_attention_layernorm", "mlp"),
+    "gpt_oss": llama,
     "gptj": parallel("ln_1", "attn", "ln_1", "mlp"),
     "granite": sequential("input_layernorm", "self_attn", "post_attention_layernorm", "mlp", multiplier=0.4),
+    "granitemoe": sequential(
+        "input_layernorm", "self_attn", "post_attention_layernorm", "block_sparse_moe", multiplier=0.4
+    ),
     "llama": llama,
+    "llama4": sequential("input_layernorm", "self_attn", "post_attention_layernorm", "feed_forward"),
+    "llama4_text": sequential("input_layernorm", "self_attn", "post_attention_layernorm", "feed_forward"),
     "llama-dynamic": llama,
     "llama-yarn": llama,
+    "llava": llama,
+    "qwen2_5_vl": llama,
+    "qwen2_vl": llama,
+    "qwen3_vl": llama,
+    "smolvlm": llama,
     "mistral": llama,
     "mistral-nemo": llama,
     "mixtral": llama,
@@ -224,6 +235,7 @@ HAND_RUNS: dict[str, HandRun] = {
     "dots1": llama,
     "ernie4_5_moe": llama,
     "glm4_moe": llama,
+    "glm4_moe_lite": llama,
     "hunyuan_v1_moe": llama,
     "minimax_m2": llama,
     "olmoe": llama,
@@ -303,7 +315,7 @@ def sites_of(family: str) -> set[Site]:
 
 def test_every_family_of_the_table_has_a_hand_run():
     assert set(HAND_RUNS) == set(tiny.CONFIGS)
-    assert set(FAMILIES) - {config.model_type for config in tiny.CONFIGS.values()} == set()
+    assert set(FAMILIES) - {config.get_text_config().model_type for config in tiny.CONFIGS.values()} == set()
 
 
 @torch.inference_mode()

@@ -96,6 +96,7 @@ def test_a_missing_pooler_is_not_needed(tmp_path: Path, family: str) -> None:
     [
         (RobertaPreLayerNormConfig(**ENCODER), "a token's stream depends on the tokens after it"),
         (RemBertConfig(**ENCODER), "a token's stream depends on the tokens after it"),
+        (AlbertConfig(**ENCODER), "all its layers run the same block"),
     ],
     ids=lambda value: getattr(value, "model_type", ""),
 )

@@ -23,7 +23,9 @@ LAYERS = (0, 4)  # of every kind that a family has
 BOUND = 1e-9
 # GPT-J has a table of sines in float32, and Phi-MoE computes its frequencies in each run, here in float64.
 BOUND_OF_ANGLES = {"gptj": 1e-6, "phimoe": 1e-6}
-CIRCUITS = [family for family, config in tiny.CONFIGS.items() if not known_anatomy(config).no_circuits]
+RECORDS = {family: known_anatomy(config) for family, config in tiny.CONFIGS.items()}
+# test_latent_heads.py tests latent attention.
+CIRCUITS = [family for family, record in RECORDS.items() if not (record.no_circuits or record.files.latent)]
 
 
 @pytest.fixture(scope="module", params=CIRCUITS)
@@ -69,9 +71,11 @@ def scores_before_softmax(model, monkeypatch):
     return found
 
 
-def without_what_is_in_no_circuit(scores, model, soft_cap):
-    """Take away the soft cap and what positions add, as docs/science.md has them."""
-    n_heads = model.dimensions.n_heads
+def without_what_is_in_no_circuit(scores, model, attention):
+    """Take away the sinks, the soft cap and what positions add, as docs/science.md has them."""
+    n_heads, soft_cap = model.dimensions.n_heads, attention.soft_cap
+    if attention.sinks is not None:  # the last column; gpt-oss subtracts the largest score from all
+        scores = scores[..., :-1] - scores[..., -1:] + numpy_of(attention.sinks)[:, None, None]
     if soft_cap is not None:
         inside = np.abs(scores) < soft_cap  # masked ones are at -inf or so
         scores = np.where(inside, soft_cap * np.arctanh(np.where(inside, scores, 0) / soft_cap), scores)
@@ -151,8 +155,8 @@ def test_scores_equal_the_models_scores_before_softmax(saved, fold_norm, monkeyp
         folded = fold_norm and circuits.input_norm is not None
         x = standardised(stream[:, layer], weights) if folded else raw
         query, key = attended(x, circuits, attention, weights, raw)
-        expected = without_what_is_in_no_circuit(theirs[layer], model, attention.soft_cap)
-        seen = theirs[layer] > -1e30  # by no mask covered
+        expected = without_what_is_in_no_circuit(theirs[layer], model, attention)
+        seen = expected > -1e30  # by no mask covered
         assert seen[:, -1, -6:].all()
         assert seen[:, 0, 1:].any() != model.anatomy.causal
         ours = scores_of(query, key, circuits.rotations)
@@ -177,6 +181,11 @@ def test_the_sum_over_heads_equals_attentions_output_for_one_token(saved, fold_n
             value = x @ circuits.value
             value = value if circuits.value_bias is None else value + circuits.value_bias
             value = value[circuits.kv_head_of]
+            attention = weights.attention(layer)
+            if attention.sinks is not None:  # a token alone shares the attention with the sink
+                query, key = attended(x[None], circuits, attention, weights, read[layer][None])
+                score = scores_of(query, key, circuits.rotations)[:, 0]
+                value = value / (1 + np.exp(numpy_of(attention.sinks)[:, None] - score))
             ours = np.einsum("hk,hdk->d", value, circuits.written)
             if circuits.output_norm is not None:  # it divides by what depends on the data
                 bias = 0 if circuits.output_bias is None else circuits.output_bias
@@ -207,7 +216,6 @@ def test_a_folded_norm_has_scale_one_and_bias_zero_and_its_projection_is_in_the_
 @pytest.mark.parametrize(
     ("family", "reason"),
     [
-        ("deepseek_v3", "multi-head latent attention has no matrices of queries, keys and values for each head"),
         ("hunyuan_v1_dense", "it normalises queries and keys after their rotation"),
         ("hunyuan_v1_moe", "it normalises queries and keys after their rotation"),
     ],
@@ -229,6 +237,8 @@ def test_heads_whose_scores_are_no_fixed_form_are_refused_with_the_reason(tmp_pa
         ("qwen3", ["not folded", "queries and keys are normalised", "one offset between"]),
         ("ministral3", ["not folded", "1 + 0.3·log(1 + ⌊p/16⌋)", "one offset between"]),
         ("olmo-clipped", ["not folded", "clipped to ±0.8", "one offset between"]),
+        ("gpt_oss", ["not folded", "QK leaves this sink out", "one offset between"]),
+        ("llama4", ["not folded", "queries and keys are", "1 + 0.1·log(1 + ⌊(p + 1)/8192⌋)", "one offset between"]),
         ("gemma2", ["not folded", "attention's output is normalised", "50·tanh(score/50)", "one offset between"]),
     ],
 )

@@ -1,0 +1,122 @@
+"""A multimodal checkpoint is surveyed as its text model; the reference is the whole model on the same tokens."""
+
+import copy
+
+import pytest
+import torch
+from support import tiny
+from support.errors import only_line
+from transformers import AutoModelForImageTextToText, LlavaModel, MusicgenConfig, PaliGemmaConfig, T5Gemma2Config
+
+from theodolite.errors import UnsupportedModelError
+from theodolite.sites import Site
+from theodolite_jobs.models.anatomy import dimensions_of
+from theodolite_jobs.models.facts import describe_model
+from theodolite_jobs.models.families import known_anatomy
+from theodolite_jobs.models.load import load_config, load_model
+from theodolite_jobs.models.reference import read_sites, relative_errors
+from theodolite_jobs.models.text_part import check_text_part, text_part
+from theodolite_jobs.models.weights import Weights
+from theodolite_jobs.results.circuits import read_circuits
+
+TEXT_MODELS = {
+    "gemma3": "gemma3_text",
+    "llama4": "llama4_text",
+    "llava": "llama",
+    "mistral3": "mistral",
+    "qwen2_5_vl": "qwen2_5_vl_text",
+    "qwen2_vl": "qwen2_vl_text",
+    "qwen3_vl": "qwen3_vl_text",
+    "smolvlm": "llama",
+}
+IDS = tiny.random_tokens([11])[0]
+
+
+@pytest.fixture(scope="module", params=TEXT_MODELS)
+def saved(request, tmp_path_factory):
+    """Return the family, the folder that transformers' multimodal class writes, and the whole model of it."""
+    folder = tmp_path_factory.mktemp(request.param)
+    tiny.model_with_head(request.param).save_pretrained(folder)
+    return request.param, folder, AutoModelForImageTextToText.from_pretrained(folder)
+
+
+@torch.inference_mode()
+def test_the_stream_is_that_of_the_whole_model(saved):
+    family, folder, whole = saved
+    model = load_model(folder)
+    assert model.config.model_type == TEXT_MODELS[family]
+    assert not any("vision" in path for path, _ in model.module.named_modules())
+    read = read_sites(model, IDS, range(-len(IDS), 0))[Site.RESID_PRE]
+    states = whole(input_ids=torch.tensor([IDS]), output_hidden_states=True, use_cache=False).hidden_states
+    for layer in range(5):
+        assert relative_errors(read[:, layer], states[layer][0].numpy()).max() < 1e-6, layer
+
+
+@torch.inference_mode()
+def test_heads_and_the_unembedding_are_read_from_the_files_of_the_whole(saved):
+    _, folder, whole = saved
+    weights, model = Weights(folder, load_config(folder)), load_model(folder)
+    assert torch.equal(weights.unembedding(), whole.get_output_embeddings().weight)
+    read = read_sites(model, (5,), [-1])  # the output of a head for a single token is the token's value
+    for layer in range(5):
+        circuits = read_circuits(weights, layer)
+        x = torch.from_numpy(read[Site.RESID_PRE][0, layer]).float()
+        normed = model.blocks[layer].get_submodule(model.anatomy.norms["attention"])(x).double().numpy()
+        value = normed @ circuits.value + (0 if circuits.value_bias is None else circuits.value_bias)
+        heads = value[circuits.kv_head_of].reshape(-1)
+        assert relative_errors(heads, read[Site.HEAD_OUT][0, layer]) < 1e-5
+
+
+@pytest.mark.parametrize("family", TEXT_MODELS)
+def test_the_description_names_the_text_model(family):
+    facts = describe_model(tiny.CONFIGS[family])
+    assert (facts["family"], facts["text_model"]) == (family, TEXT_MODELS[family])
+    assert "text_model" not in describe_model(tiny.CONFIGS["llama"])
+
+
+def test_a_model_with_several_text_parts_is_refused():
+    for read in (known_anatomy, dimensions_of):
+        config = MusicgenConfig()
+        config.is_encoder_decoder = False
+        with pytest.raises(UnsupportedModelError) as caught:
+            read(config)
+        assert only_line(caught) == "'musicgen' has several text parts; a survey needs a model with one"
+
+
+def test_an_encoder_and_a_decoder_are_refused_as_two_streams():
+    with pytest.raises(UnsupportedModelError, match="two residual streams"):
+        dimensions_of(T5Gemma2Config())
+
+
+def test_a_text_model_whose_attention_depends_on_the_kernel_is_refused():
+    with pytest.raises(UnsupportedModelError, match="as in PaliGemma, cannot be surveyed: in transformers, its tokens"):
+        known_anatomy(PaliGemmaConfig())
+
+
+class _Whole(LlavaModel):
+    """A multimodal model that changes the embeddings of text before its text model reads them."""
+
+    def forward(self, input_ids, **options):
+        return self.language_model(inputs_embeds=2 * self.get_input_embeddings()(input_ids), **options)
+
+
+def test_a_text_model_that_differs_from_the_whole_on_text_is_refused():
+    check_text_part(LlavaModel(copy.deepcopy(tiny.CONFIGS["llava"])))
+    whole = _Whole(copy.deepcopy(tiny.CONFIGS["llava"]))
+    kernel = whole.config._attn_implementation
+    with pytest.raises(UnsupportedModelError, match="its text model alone differs from the whole model on text, by"):
+        check_text_part(whole)
+    assert whole.config._attn_implementation == kernel
+    whole.forward = None
+    with pytest.raises(UnsupportedModelError) as caught:
+        check_text_part(whole)
+    assert "it does not run on text alone (TypeError)" in only_line(caught)
+
+
+def test_a_text_model_that_is_no_module_is_refused():
+    model = tiny.tiny_model("llava", auto_class=AutoModelForImageTextToText).model
+    model.text = model.language_model
+    del model.language_model
+    with pytest.raises(UnsupportedModelError) as caught:
+        text_part(model)
+    assert only_line(caught).startswith("'llava' cannot be surveyed: its text model is not one of its modules; use a")
