@@ -11,6 +11,7 @@ from safetensors.torch import load_file, save_file
 from support import tiny
 from support.errors import only_line
 from transformers import (
+    AlbertConfig,
     AutoModelForCausalLM,
     AutoModelForMaskedLM,
     LlamaForCausalLM,
