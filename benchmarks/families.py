@@ -112,7 +112,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
     **dict.fromkeys(("glm4_moe_lite", "glm_moe_dsa", "minicpm3", "youtu"), UNGROUPED),
     "dots1": {"n_shared_experts": 1},
     "helium": SAME_WIDTH,
-    **dict.fromkeys(("qwen2_vl_text", "qwen2_5_vl_text"), MROPE | SAME_WIDTH),
+    **dict.fromkeys(("qwen2_vl_text", "qwen2_5_vl_text", "qwen2_5_omni_text"), MROPE | SAME_WIDTH),
+    **dict.fromkeys(("glm4v_text", "glm4v_moe_text", "glm_ocr_text", "paddleocr_vl_text"), MROPE | SAME_WIDTH),
     "stablelm": {"partial_rotary_factor": 0.5},
 }
 """Options of families that do not run with the sizes of all."""

@@ -490,7 +490,7 @@ def _falcon(record: Anatomy, config: Any) -> Anatomy:
 def _gemma(record: Anatomy, config: Any) -> Anatomy:
     if config.use_bidirectional_attention:
         raise UnsupportedModelError(
-            f"{config.model_type!r} with use_bidirectional_attention, as in PaliGemma, cannot be surveyed: in "
+            f"{config.model_type!r} cannot be surveyed with use_bidirectional_attention, as in PaliGemma: in "
             "transformers, its tokens attend to later tokens with sdpa, and do not with eager; use another model"
         )
     return record

@@ -89,7 +89,7 @@ def test_an_encoder_and_a_decoder_are_refused_as_two_streams():
 
 
 def test_a_text_model_whose_attention_depends_on_the_kernel_is_refused():
-    with pytest.raises(UnsupportedModelError, match="as in PaliGemma, cannot be surveyed: in transformers, its tokens"):
+    with pytest.raises(UnsupportedModelError, match="as in PaliGemma: in transformers, its tokens attend"):
         known_anatomy(PaliGemmaConfig())
 
 
