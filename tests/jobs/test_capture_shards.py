@@ -9,7 +9,10 @@ import pytest
 from theodolite.errors import CaptureError
 from theodolite.metrics import REGISTRY
 from theodolite.settings import Settings
+from theodolite.spec_parts import ModelSpec
 from theodolite_jobs import capture_shards
+from theodolite_jobs import replicas as replicas_module
+from theodolite_jobs.cluster.replica import Assignment
 from theodolite_jobs.cluster.session import Resources
 from theodolite_jobs.progress import Console
 
@@ -22,7 +25,7 @@ def replicas(name):
 
 
 @pytest.fixture
-def capture(monkeypatch):
+def capture(monkeypatch, tmp_path):
     """Let a capture of a model run without a cluster; `at` has functions that it calls at its stages."""
 
     def capture_model(name, settings, **at):
@@ -38,19 +41,19 @@ def capture(monkeypatch):
             callbacks.replicas(2)
             at.get("captured", lambda: None)()
 
-        replaced = {
-            "_check_space": lambda *_: None,
+        assignment = Assignment("run-0", "", ModelSpec(id="m"), "", tmp_path, tmp_path, (), (), 1)
+        of_capture = {"_check_space": lambda *_: None, "_assignment": lambda *_: assignment, "run_shards": run_shards}
+        of_replicas = {
             "ray_session": lambda _address: nullcontext(),
             "marked_store": lambda _store: nullcontext(),
             "choose_resources": choose,
             "choose_ranks": lambda *_: 1,
-            "Assignment": MagicMock(),
             "start_workers": lambda *_: [],
             "certify_workers": certify,
-            "run_shards": run_shards,
         }
-        for function, other in replaced.items():
-            monkeypatch.setattr(capture_shards, function, other)
+        for module, replaced in ((capture_shards, of_capture), (replicas_module, of_replicas)):
+            for function, other in replaced.items():
+                monkeypatch.setattr(module, function, other)
         prepared = MagicMock()
         prepared.source.name, prepared.run_id = name, "run-0"
         record = SimpleNamespace(sets={"set": SimpleNamespace(n_samples=4)})

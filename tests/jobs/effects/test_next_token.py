@@ -11,7 +11,7 @@ from theodolite_jobs.effects.next_token import logit_head, next_token_change
 from theodolite_jobs.effects.routes import prepare_variants, run_variants
 from theodolite_jobs.effects.variants import Add, Location, Variant
 from theodolite_jobs.models.families import known_anatomy
-from theodolite_jobs.models.load import load_model
+from theodolite_jobs.models.load import load_config, load_model
 from theodolite_jobs.models.weights import Weights
 
 DECODERS = [family for family, config in tiny.CONFIGS.items() if known_anatomy(config).causal]
@@ -23,7 +23,7 @@ def check_logits(whole, folder):
     model = load_model(folder, dtype="float32")
     with torch.inference_mode():
         theirs = whole(input_ids=torch.tensor(PROMPTS)).logits[:, -1]
-        ours = logit_head(Weights(folder, model.config)).logits(prepare_variants(model, PROMPTS, []).output)
+        ours = logit_head(Weights(folder, load_config(folder))).logits(prepare_variants(model, PROMPTS, []).output)
     torch.testing.assert_close(ours, theirs, rtol=0, atol=float(theirs.abs().max()) * 5e-6)
 
 
