@@ -140,8 +140,8 @@ def test_findings_with_intervals_treat_prompts_as_independent(analysed_run, tmp_
 def test_the_last_position_is_the_last_token_of_the_prompt_with_its_template(tmp_path, position, where):
     first, *_ = read_conclusion(finished_run(tmp_path, {"curves": {}}, positions=[position])).limits
     assert first == (
-        f"The findings hold for these prompts, with these templates, at {where}. Other prompts, templates and positions "
-        "can give other findings."
+        f"The findings hold for these prompts, with these templates, at {where}. Other prompts, templates and "
+        "positions can give other findings."
     )
 
 
