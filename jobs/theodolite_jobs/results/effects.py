@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from theodolite.errors import StoreError, UnsupportedModelError
+from theodolite.errors import ModelError, StoreError, UnsupportedModelError
 from theodolite.groups.effects import (
     ADD,
     CONTROLS,
@@ -119,6 +119,10 @@ def _measured(context: Context, work: EffectsWork, label: str) -> tuple[Arrays, 
     """Return the numbers of all prompts of a label, and the indices of pairs that are left out.
 
     A pair is left out if one of its prompts kills the process that runs it, or if a number of it is not finite.
+
+    Raises:
+        ModelError: no pair is left.
+        StoreError: a part is missing.
     """
     parts = []
     for part in work.parts(label):
@@ -127,6 +131,8 @@ def _measured(context: Context, work: EffectsWork, label: str) -> tuple[Arrays, 
             raise StoreError(f"{context.run.id}: a part of effects is missing; run `theodolite analyse` again")
         parts.append((part.stop - part.start, arrays))
     known: dict[str, NDArray[Any]] = next((arrays for _, arrays in parts if "patch_kl" in arrays), {})
+    if not known:
+        raise ModelError(f"{context.run.id}: effects: every prompt ends the process that changes its states")
     joined = {
         name: np.concatenate([arrays.get(name, np.full((count, *values.shape[1:]), np.nan)) for count, arrays in parts])
         for name, values in known.items()
