@@ -216,10 +216,10 @@ def load_model(
     wrong = sorted(report["mismatched_keys"])
     if wrong:
         raise ModelError(f"the weights in {folder} do not fit the configuration: {wrong[0][0]} has {wrong[0][1]}")
-    check_text_part(module)
     loaded = wrap(module)
     if ranks == 1:
         _check_heads(loaded, folder)
+    check_text_part(module)
     reload = partial(load_model, folder, attention=attention, trust_remote_code=trust_remote_code)
     return replace(loaded, ranks=ranks, reload=reload)
 
