@@ -96,10 +96,10 @@ def requested_groups(run: Run, spec: SurveySpec, contrasts: Contrasts) -> list[s
 
 
 def named_groups(spec: SurveySpec) -> set[str]:
-    """Return the analyses that a spec names; if it names none, all but those on request without their section."""
-    if spec.analyses is not None:
-        return set(spec.analyses)
-    return {name for name in ANALYSES if not GROUPS[name].on_request or getattr(spec, name) is not None}
+    """Return the analyses that a spec names, or else all but those on request; a section requests its own."""
+    on_request = {name for name in ANALYSES if GROUPS[name].on_request}
+    named = set(ANALYSES) - on_request if spec.analyses is None else set(spec.analyses)
+    return named | {name for name in on_request if getattr(spec, name) is not None}
 
 
 def requested_spec(run: Run) -> SurveySpec:

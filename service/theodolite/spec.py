@@ -58,7 +58,7 @@ class SurveySpec(Part):
     # A spec without effects has no such field, so specs that are older than the field keep their digests.
     effects: EffectsSpec | None = Field(
         None,
-        description="Options of `effects`, which is computed only if this section exists or `analyses` names it.",
+        description="Options of `effects`, which is computed only if this section exists, or if `analyses` names it.",
         exclude_if=lambda effects: effects is None,
     )
 
@@ -146,6 +146,9 @@ class SurveySpec(Part):
         options = self.effects
         if options is None:
             return self
+        least, keep = LEAST_SAMPLES["effects"], self.capture.keep
+        if keep is not None and keep < least:
+            raise ValueError(f"effects needs the activations of at least {least} prompts, but capture.keep is {keep}")
         lost = [site for site in options.sites or [] if site not in self.capture.sites]
         if lost:
             raise ValueError(f"effects.sites: {lost[0]} is not captured; add it to capture.sites")

@@ -315,7 +315,7 @@ class GramSpec(Part):
 class EffectsSpec(Part):
     """Options of the analysis `effects`, which changes the last token's state and measures the next token."""
 
-    prompts: Annotated[int, Field(ge=4, le=512)] = Field(
+    prompts: Annotated[int, Field(ge=10, le=512)] = Field(
         32, description="Maximum number of prompts of each side of a contrast, the first ones; pairs, if it is paired."
     )
     sites: list[Site] | None = Field(
@@ -341,8 +341,10 @@ class EffectsSpec(Part):
         description="Factors on the difference of the means (positive minus negative) that is added to the state. -1 "
         "and 1 are always included.",
     )
-    controls: Annotated[int, Field(ge=5, le=200)] = Field(
-        20, description="Number of directions of each control; the smallest p is 1 over this number plus 1."
+    controls: Annotated[int, Field(ge=19, le=200)] = Field(
+        20,
+        description="Number of directions of each control. The smallest p is 1 over this number plus 1, so 19 is the "
+        "least number that can give a p of 0.05.",
     )
     parts: bool = Field(
         True,

@@ -29,7 +29,7 @@ from theodolite_jobs.survey import survey
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("without_figures")]
 
-OPTIONS = {"prompts": 10, "layers": [1, 3], "controls": 5}
+OPTIONS = {"prompts": 10, "layers": [1, 3], "controls": 19}
 
 
 @pytest.fixture(autouse=True)
@@ -60,7 +60,7 @@ def test_every_number_is_known_and_the_report_describes_it(run):
     for name in ("kl", "log_odds", "dose_kl", "everywhere_kl", "head_kl", "head_direct", "mlp_log_odds"):
         assert np.isfinite(effects[name]).all(), name
     tested = effects["kl_p"].sel(intervention="remove", control=["matched", "permuted"])
-    assert ((tested >= 1 / 6) & (tested <= 1)).all()
+    assert ((tested >= 1 / 20) & (tested <= 1)).all()
     assert np.isnan(effects["kl_p"].sel(intervention="patch")).all()
     assert (effects["kl_low"] <= effects["kl"]).all()
     assert float(effects["route_error"]) < 5e-5

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from theodolite.errors import RankOutOfMemoryError
+from theodolite.errors import ParityError, RankOutOfMemoryError
 from theodolite.spec import TokenIds
 from theodolite.store.objects import open_location
 from theodolite_jobs.capture.plan import SetPlan, ShardPlan
@@ -74,6 +74,7 @@ class EffectsReplica(Replica):
             found = measure(engine.model, self._head, question, self._vectors[label], kept, columns)
         except torch.OutOfMemoryError as error:
             raise RankOutOfMemoryError(f"{columns} tokens at once do not fit into memory: {error}") from error
+        _check_route(engine.model, found["route_error"])
         arrays = {name: np.full((len(tokens), *values.shape[1:]), np.nan) for name, values in found.items()}
         for name, values in found.items():
             arrays[name][rows] = values
@@ -94,8 +95,27 @@ class EffectsReplica(Replica):
         return read_vectors(open_location(self.assignment.run_url), self.assignment.digest, label)
 
     def _write_part(self, part: ShardPlan, arrays: dict[str, Any]) -> dict[str, Any]:
+        from theodolite_jobs.effects.routes import why_full_route
         from theodolite_jobs.effects.work import write_part
 
-        location = open_location(self.assignment.run_url)
-        write_part(location, self.assignment.digest, part, arrays, full_arithmetic(self._certificate))
+        location, reason = open_location(self.assignment.run_url), why_full_route(self._ready().model)
+        facts = {"arithmetic": full_arithmetic(self._certificate), "full_route": reason or ""}
+        write_part(location, self.assignment.digest, part, arrays, **facts)
         return {"prompts": part.stop - part.start}
+
+
+def _check_route(model: Any, errors: Any) -> None:
+    """Raise ParityError if float32 interventions differ from those in forward passes of all tokens.
+
+    `errors` are NaN for prompts that were not compared.
+    """
+    import torch
+
+    from theodolite_jobs.capture.parity import FLOAT32_BOUND
+
+    compared = errors[~np.isnan(errors)]
+    if model.dtype == torch.float32 and not (compared <= FLOAT32_BOUND).all():
+        raise ParityError(
+            f"effects: interventions that cost one token differ by {compared.max():.1e} from those in forward passes "
+            f"of all tokens (allowed {FLOAT32_BOUND:.0e}); nothing of them is stored. Please report it with the model"
+        )

@@ -1,7 +1,7 @@
 """Measure what all interventions of a contrast change for some of its prompts."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from theodolite.groups.effects import ADD, MATCHED, PATCH, PERMUTED, RANDOM, REMOVE
 from theodolite.sites import Site
 from theodolite.spec import TokenIds
-from theodolite_jobs.effects.intact import Intact
+from theodolite_jobs.effects.intact import Intact, run_intact
 from theodolite_jobs.effects.next_token import LogitHead, NextTokenChange, next_token_change
 from theodolite_jobs.effects.one_token import COLUMNS
 from theodolite_jobs.effects.outcome import Outcome, Reading
@@ -21,20 +21,16 @@ from theodolite_jobs.effects.work import Arrays, Question, Vectors
 from theodolite_jobs.models.load import LoadedModel
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Prompts:
-    """Prompts with their forward passes: prompts 2i and 2i + 1 are the positive and the negative one of pair i."""
+    """Prompts and the intact states of their last tokens.
 
-    tokens: Sequence[TokenIds]
-    groups: list[tuple[list[int], Intact]] = field(default_factory=list)  # prompts of equal length
+    Prompts 2i and 2i + 1 are the positive and the negative one of pair i. `groups` are the indices of prompts of equal
+    length that run together; `states` are (prompt, feature) by location.
+    """
 
-    def states(self, location: Location) -> torch.Tensor:
-        """Return the intact states of all prompts, (prompt, feature)."""
-        parts = [(rows, intact.states[location]) for rows, intact in self.groups]
-        states = parts[0][1].new_empty((len(self.tokens), parts[0][1].shape[-1]))
-        for rows, values in parts:
-            states[rows] = values.to(states)
-        return states
+    groups: list[list[int]]
+    states: Mapping[Location, torch.Tensor]
 
 
 def measure(
@@ -58,37 +54,45 @@ def measure(
         tokens: token ids of each prompt.
         columns: the largest number of tokens of a prompt that run at once.
     """
-    prompts = _run_intact(model, question, vectors, tokens, columns)
-    found: dict[str, NDArray[np.float64]] = {}
-    for rows, intact in prompts.groups:
-        work = _Work(model, head, question, vectors, prompts, rows, intact, columns)
-        for name, values in work.arrays().items():
+    locations = list(dict.fromkeys(_locations(model, question, vectors)))
+    prompts = _run_intact(model, tokens, locations, columns)
+    found: dict[str, NDArray[np.float64]] = {"route_error": np.full(len(tokens), np.nan)}
+    for rows in prompts.groups:
+        # Keys and values of one group at a time, since those of all prompts may not fit into memory.
+        intact = prepare_variants(model, [tokens[row] for row in rows], locations)
+        for name, values in _Work(model, head, question, vectors, prompts, rows, intact, columns).arrays().items():
             if name not in found:
                 found[name] = np.full((len(tokens), *values.shape[1:]), np.nan)
             found[name][rows] = values
-    rows, intact = prompts.groups[0]  # a sample, since each comparison costs forward passes of all tokens
-    middle = _places(question)[len(question.places) // 2]
-    found["route_error"] = np.full(len(tokens), np.nan)
-    found["route_error"][rows] = route_error(model, intact, [middle])
+        if rows is prompts.groups[0]:  # a sample, since each comparison costs forward passes of all tokens
+            found["route_error"][rows] = route_error(model, intact, [_places(question)[len(question.places) // 2]])
     return found
 
 
+def _locations(model: LoadedModel, question: Question, vectors: Vectors) -> list[Location]:
+    """Return where states are changed and read."""
+    read = [Location(Site.RESID_PRE, layer) for layer in vectors.score_layers]
+    return [*_places(question), *read, *(part_locations(model, question.layers) if question.has_parts else ())]
+
+
 def _run_intact(
-    model: LoadedModel, question: Question, vectors: Vectors, tokens: Sequence[TokenIds], columns: int
+    model: LoadedModel, tokens: Sequence[TokenIds], locations: Sequence[Location], columns: int
 ) -> _Prompts:
-    locations = [*_places(question), *(Location(Site.RESID_PRE, layer) for layer in vectors.score_layers)]
-    if question.has_parts:
-        locations += part_locations(model, question.layers)
+    """Run the prompts without a change, and keep the states of their last tokens."""
     by_length: dict[int, list[int]] = {}
     for row, ids in enumerate(tokens):
         by_length.setdefault(len(ids), []).append(row)
-    prompts = _Prompts(tokens)
     most = max(1, columns // 4)  # prompts of one forward, so that fewer columns also mean less memory
-    for same in by_length.values():
-        for rows in (same[start : start + most] for start in range(0, len(same), most)):
-            intact = prepare_variants(model, [tokens[row] for row in rows], dict.fromkeys(locations))
-            prompts.groups.append((rows, intact))
-    return prompts
+    groups = [same[start : start + most] for same in by_length.values() for start in range(0, len(same), most)]
+    states: dict[Location, torch.Tensor] = {}
+    for rows in groups:
+        intact = run_intact(model, [tokens[row] for row in rows], locations, is_cached=False)
+        for location in locations:
+            values = intact.states[location]
+            if location not in states:
+                states[location] = values.new_empty((len(tokens), values.shape[-1]))
+            states[location][rows] = values.to(states[location])
+    return _Prompts(groups, states)
 
 
 @dataclass(frozen=True)
@@ -123,11 +127,12 @@ class _Work:
         """Return the effects at one place, (prompt, …)."""
         at, vectors = _places(self.question)[place], self.vectors
         step = torch.from_numpy(vectors.differences[place]).to(self.model.device)
-        main: list[Change] = [Patch(self._patched_state(place)), Remove(step)]
+        centre = self._centres()[place]
+        main: list[Change] = [Patch(self._patched_state(place)), Remove(step, centre)]
         main += [Add(step, dose) for dose in self.question.doses]
         controls: dict[tuple[str, str], list[Change]] = {
-            (REMOVE, MATCHED): [Remove(one) for one in self._directions(vectors.matched, place)],
-            (REMOVE, PERMUTED): [Remove(one) for one in self._directions(vectors.permuted, place)],
+            (REMOVE, MATCHED): [Remove(one, centre) for one in self._directions(vectors.matched, place)],
+            (REMOVE, PERMUTED): [Remove(one, centre) for one in self._directions(vectors.permuted, place)],
             (ADD, RANDOM): [Add(self._towards_other(one)) for one in self._directions(vectors.random, place)],
             (ADD, PERMUTED): [Add(self._towards_other(one)) for one in self._directions(vectors.permuted, place)],
         }
@@ -153,12 +158,15 @@ class _Work:
 
     def _everywhere(self) -> Arrays:
         """Return the effects of removing each place's own direction at every place in one forward."""
-        places = _places(self.question)
+        places, centres = _places(self.question), self._centres()
         kinds = {"": self.vectors.differences[None], MATCHED: self.vectors.matched, PERMUTED: self.vectors.permuted}
         arrays = {}
         for kind, vectors in kinds.items():
             directions = torch.from_numpy(vectors).to(self.model.device)
-            variants = [Variant({at: Remove(draw[place]) for place, at in enumerate(places)}) for draw in directions]
+            variants = [
+                Variant({at: Remove(draw[place], centres[place]) for place, at in enumerate(places)})
+                for draw in directions
+            ]
             change = self._changes(self._run(variants))
             for name, values in {"kl": change.kl, "log_odds": _moved(change)}.items():
                 arrays[f"everywhere_{kind}_{name}" if kind else f"everywhere_{name}"] = values if kind else values[:, 0]
@@ -172,6 +180,10 @@ class _Work:
 
     def _directions(self, vectors: NDArray[np.float32], place: int) -> Iterator[torch.Tensor]:
         yield from torch.from_numpy(np.ascontiguousarray(vectors[:, place])).to(self.model.device)
+
+    def _centres(self) -> torch.Tensor:
+        """Return the midpoint of both sets' means at each place, (place, d_model)."""
+        return torch.from_numpy(self.vectors.means.mean(axis=0)).to(self.model.device)
 
     def _towards_other(self, step: torch.Tensor) -> torch.Tensor:
         """Return the step of each prompt: negative for positive prompts, whose other set is the negative one."""
@@ -190,7 +202,7 @@ class _Work:
 
     def _partners(self, location: Location) -> torch.Tensor:
         """Return the states of the other prompts of the pairs."""
-        return self.prompts.states(location)[[row ^ 1 for row in self.rows]]
+        return self.prompts.states[location][[row ^ 1 for row in self.rows]]
 
     def _score_changes(
         self, outcome: Outcome, readings: Sequence[Reading], variants: NDArray[np.int64]

@@ -41,8 +41,8 @@ def measure_parts(
 ) -> dict[str, NDArray[np.float64]]:
     """Return `PART_kl`, `PART_log_odds` and `PART_direct` of each part, (prompt, layer[, head]).
 
-    Parts that the model does not have, and direct effects without the output of attention or in a stream that is no
-    sum, are NaN.
+    Parts that the model does not have, heads that ranks share, and direct effects without the output of attention or in
+    a stream that is no sum, are NaN.
 
     Args:
         model: the model.
@@ -81,10 +81,10 @@ def measure_parts(
 
 
 def _parts_of(model: LoadedModel, layer: int) -> list[tuple[str, Location]]:
-    """Return the parts of a layer with their locations."""
+    """Return the parts of a layer with their locations; a rank has only some of the heads, so there are none."""
     parts = []
     for part, site in _SITES.items():
-        if site in model.anatomy.taps:
+        if site in model.anatomy.taps and not (part == HEAD and model.ranks > 1):
             heads = range(model.dimensions.n_heads) if part == HEAD else [None]
             parts += [(part, Location(site, layer, head)) for head in heads]
     return parts

@@ -48,15 +48,20 @@ class Patch:
 
 @dataclass(frozen=True, eq=False)
 class Remove:
-    """Project a direction out of the state; `direction` is (feature,), of any length. 0 has no direction to remove."""
+    """Project a direction out of the state's difference from a centre; without a centre, out of the state.
+
+    `direction` is (feature,), of any length; 0 has no direction to remove. `centre` is (feature,).
+    """
 
     direction: torch.Tensor
+    centre: torch.Tensor | None = None
 
     def __call__(self, state: torch.Tensor) -> torch.Tensor:
         """Return the changed state, (prompt, feature)."""
         wide = _wide(state)
+        offset = wide if self.centre is None else wide - self.centre.to(wide)
         unit = torch.nn.functional.normalize(self.direction.to(wide), dim=0, eps=torch.finfo(wide.dtype).tiny)
-        return torch.sub(wide, (wide @ unit)[:, None] * unit).to(state)
+        return torch.sub(wide, (offset @ unit)[:, None] * unit).to(state)
 
 
 @dataclass(frozen=True, eq=False)

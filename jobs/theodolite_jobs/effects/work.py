@@ -56,7 +56,8 @@ class Vectors:
         means: means of the positive and of the negative set, (2, place, d_model).
         random: random directions with the length of the differences, (draw, place, d_model).
         matched: random directions with the variance of the differences', (draw, place, d_model).
-        permuted: differences with permuted labels, with the length of the differences, (draw, place, d_model).
+        permuted: differences with permuted labels at right angles to the differences, with their length, (draw, place,
+            d_model).
         scores: (layer, d_model) vectors whose product with the difference of the means at a block's input is 1.
         score_layers: the layers of these blocks.
     """
@@ -115,15 +116,14 @@ def read_vectors(location: Location, digest: str, label: str) -> Vectors:
     return Vectors(**arrays, score_layers=layers)
 
 
-def write_part(location: Location, digest: str, part: ShardPlan, arrays: Arrays, arithmetic: list[str]) -> None:
-    """Store the numbers of a part; the first writer wins."""
-    facts = {"quarantined": {str(sample): reason for sample, reason in part.quarantined.items()}}
-    content = _encode({**arrays, "facts": np.array(json.dumps({**facts, "arithmetic": arithmetic}))})
+def write_part(location: Location, digest: str, part: ShardPlan, arrays: Arrays, **facts: Any) -> None:
+    """Store the numbers of a part, with facts about their origin; the first writer wins."""
+    content = _encode({**arrays, "facts": np.array(json.dumps(facts))})
     put_new(location, _part_key(digest, part), content)
 
 
 def read_part(location: Location, digest: str, part: ShardPlan) -> dict[str, NDArray[Any]] | None:
-    """Return the numbers of a part and its `facts` as JSON, or None if the part is not stored or is damaged."""
+    """Return the numbers of a part, and its `facts` as JSON; None if the part is not stored or is damaged."""
     return _decode(get(location, _part_key(digest, part)))
 
 

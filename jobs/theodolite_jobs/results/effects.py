@@ -1,5 +1,6 @@
 """The result group `effects`: what interventions on the last token change in the distribution of the next token."""
 
+import json
 from collections.abc import Sequence
 from itertools import product
 from typing import Any
@@ -8,7 +9,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from theodolite.errors import ModelError, StoreError, UnsupportedModelError
+from theodolite.errors import StoreError, UnsupportedModelError
 from theodolite.groups.effects import (
     ADD,
     CONTROLS,
@@ -79,11 +80,16 @@ def compute(context: Context) -> Result:
         "dose": options.doses,
         "head": range(weights.dimensions.n_heads),
     }
-    arrays, frames, excluded = missing_arrays("effects", coordinates), [_empty_table()], {}
+    arrays, frames = missing_arrays("effects", coordinates), [_empty_table()]
+    excluded: dict[str, NDArray[np.int64]] = {}
+    routes: dict[str, str] = {}
     for label, contrast in contrasts.items():
         name, position = _parsed(label)
         at = list(context.contrasts).index(name), coordinates["position"].index(position)
-        measured, excluded[label] = _measured(context, work, label)
+        measured, excluded[label], route = _measured(context, work, label)
+        routes |= {label: route} if route else {}
+        if not len(measured["intact_log_odds"]):
+            continue
         for variable, values in _statistics(measured, (len(sites), len(layers))).items():
             arrays[variable][at] = values
         arrays["score_change"][at][..., scored[label]] = _score_changes(measured, (len(sites), len(layers)))
@@ -96,6 +102,7 @@ def compute(context: Context) -> Result:
         "options": options.model_dump(mode="json"),
         "tokens": {name: [tokenizer.decode([token]) for token in ids] for name, ids in groups.items()},
         "patch": {label: "pair" if question.is_paired else "mean" for label, question in questions.items()},
+        "full_route": routes,
         "excluded_pairs": {label: [int(pair) for pair in pairs] for label, pairs in excluded.items() if len(pairs)},
     }
     table = pd.concat(frames, ignore_index=True)[list(frames[0].columns)]
@@ -115,13 +122,13 @@ def _parsed(label: str) -> tuple[str, int]:
     return name, int(position)
 
 
-def _measured(context: Context, work: EffectsWork, label: str) -> tuple[Arrays, NDArray[np.int64]]:
-    """Return the numbers of all prompts of a label, and the indices of pairs that are left out.
+def _measured(context: Context, work: EffectsWork, label: str) -> tuple[Arrays, NDArray[np.int64], str]:
+    """Return the numbers of all prompts of a label, the indices of the pairs left out, and the full route's reason.
 
-    A pair is left out if one of its prompts kills the process that runs it, or if a number of it is not finite.
+    A pair is left out if one of its prompts kills the process that runs it, or if a number of it is not finite. Without
+    pairs, the arrays are empty. The reason is empty if interventions cost one token.
 
     Raises:
-        ModelError: no pair is left.
         StoreError: a part is missing.
     """
     parts = []
@@ -130,19 +137,22 @@ def _measured(context: Context, work: EffectsWork, label: str) -> tuple[Arrays, 
         if arrays is None:
             raise StoreError(f"{context.run.id}: a part of effects is missing; run `theodolite analyse` again")
         parts.append((part.stop - part.start, arrays))
+    route = next((reason for _, arrays in parts if (reason := json.loads(str(arrays["facts"]))["full_route"])), "")
     known: dict[str, NDArray[Any]] = next((arrays for _, arrays in parts if "patch_kl" in arrays), {})
     if not known:
-        raise ModelError(f"{context.run.id}: effects: every prompt ends the process that changes its states")
+        return {"intact_log_odds": np.empty(0)}, np.arange(len(work.tokens[label]) // 2), route
     joined = {
         name: np.concatenate([arrays.get(name, np.full((count, *values.shape[1:]), np.nan)) for count, arrays in parts])
         for name, values in known.items()
         if name != "facts"
     }
-    own = [f"{of}_{name}" for of in (*INTERVENTIONS, "dose", "everywhere") for name in MEASURES]
-    is_good = np.all([np.isfinite(joined[name].reshape(len(joined[name]), -1)).all(axis=1) for name in own], axis=0)
+    of_parts = {f"{part}_{name}" for part in PARTS for name in (*MEASURES, "direct")}  # NaN if the model lacks the part
+    needed = joined.keys() - of_parts - {"route_error"}
+    is_good = np.all([np.isfinite(joined[name].reshape(len(joined[name]), -1)).all(axis=1) for name in needed], axis=0)
     pairs = is_good[0::2] & is_good[1::2]
-    kept = np.repeat(pairs, 2)
-    return {name: values[kept] for name, values in joined.items()}, np.flatnonzero(~pairs)
+    errors = joined["route_error"][~np.isnan(joined["route_error"])]
+    joined["route_error"] = np.full(len(is_good), errors.max() if len(errors) else np.nan)
+    return {name: values[np.repeat(pairs, 2)] for name, values in joined.items()}, np.flatnonzero(~pairs), route
 
 
 def _statistics(measured: Arrays, shape: tuple[int, int]) -> dict[str, NDArray[np.float64]]:
@@ -152,8 +162,7 @@ def _statistics(measured: Arrays, shape: tuple[int, int]) -> dict[str, NDArray[n
     odds = measured["intact_log_odds"]
     found |= _named("intact_difference", mean_over_prompts(odds[0::2] - odds[1::2]))
     errors = {"intact_error": measured["intact_error"].max(initial=0.0)}
-    known = measured["route_error"][np.isfinite(measured["route_error"])]
-    return {**found, **errors, "route_error": known.max() if len(known) else np.array(np.nan)}
+    return {**found, **errors, "route_error": measured["route_error"][0]}
 
 
 def _of_side(measured: Arrays, which: int, shape: tuple[int, int]) -> dict[str, NDArray[np.float64]]:

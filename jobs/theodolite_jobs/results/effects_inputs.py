@@ -128,9 +128,15 @@ def _vectors_at(run: Run, contrast: PermutedContrast, site: Site, layer: int, co
         means,
         length * random_directions(controls, len(difference), _SEED),
         np.nan_to_num(matched),
-        length * np.nan_to_num(unit(draws[1:])),
+        length * np.nan_to_num(unit(_at_right_angles(draws[1:], difference))),
         ratio(variances[0].mean(), variances[1][0]),
     )
+
+
+def _at_right_angles(vectors: Floats, direction: Floats) -> Floats:
+    """Return vectors without their components along a direction; a direction of length 0 takes nothing away."""
+    along = np.nan_to_num(unit(direction))
+    return vectors - np.outer(vectors @ along, along)
 
 
 def _score_at(run: Run, contrast: PermutedContrast, layer: int) -> Floats | None:

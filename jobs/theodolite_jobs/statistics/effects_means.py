@@ -33,15 +33,17 @@ def mean_over_prompts(values: Float64[np.ndarray, "prompt *places"]) -> Estimate
 def share_of_means(values: Float64[np.ndarray, "prompt *places"], wholes: Float64[np.ndarray, " prompt"]) -> Estimate:
     """Return the mean of `values` over the mean of `wholes`, with the percentile interval of a bootstrap over prompts.
 
-    It is the ratio of the means, since a prompt whose own whole is near 0 would decide a mean of ratios. If the
-    interval of the mean of `wholes` contains 0, there may be no whole to share, and all is NaN.
+    It is the ratio of the means, since a prompt whose own whole is near 0 would decide a mean of ratios. If the mean of
+    `wholes` has both signs among the draws, there may be no whole to share, and all is NaN.
     """
-    whole = mean_over_prompts(wholes)
-    if not len(values) or not whole.low * whole.high > 0:
+    if not len(values):
         return _unknown(values)
-    sign = np.sign(whole.value)
-    whole_draws = sign * _resampled(wholes).reshape(-1, *[1] * (values.ndim - 1))
-    return _ends(ratio(sign * values.mean(axis=0), sign * whole.value), ratio(sign * _resampled(values), whole_draws))
+    whole, draws = wholes.mean(), _resampled(wholes)
+    if not (whole * draws > 0).all():
+        return _unknown(values)
+    sign = np.sign(whole)
+    whole_draws = sign * draws.reshape(-1, *[1] * (values.ndim - 1))
+    return _ends(ratio(sign * values.mean(axis=0), sign * whole), ratio(sign * _resampled(values), whole_draws))
 
 
 def _resampled(values: NDArray[np.float64]) -> NDArray[np.float64]:

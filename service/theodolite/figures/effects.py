@@ -16,7 +16,7 @@ from theodolite.sites import Site
 CONTROL_NAMES = {
     RANDOM: "random vectors",
     MATCHED: "directions of equal variance",
-    PERMUTED: "those of permuted labels",
+    PERMUTED: "directions of permuted labels",
 }
 """The controls as legends name them."""
 

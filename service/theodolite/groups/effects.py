@@ -128,7 +128,7 @@ VARIABLES = (
         "route_error",
         ("contrast", "position"),
         "Maximum of ‖x - y‖/‖y‖ at resid_final, and at the output of the final norm, between interventions that cost "
-        "one token and the same interventions in forward passes of all tokens, over a sample; 0 if all cost a pass.",
+        "one token and the same in forward passes of all tokens, over a sample; NaN if none was compared.",
     ),
 )
 

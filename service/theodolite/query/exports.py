@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from theodolite.groups.effects import ADD
 from theodolite.query.curves import has_values
+from theodolite.query.effects import largest, strictest
 from theodolite.query.group_selection import select_directions
 from theodolite.store.manifest import finished_groups
 from theodolite.store.result_reader import read_contrasts, read_group
@@ -87,9 +88,9 @@ def _numbers(run: Run, contrast: str, at: dict[str, Any]) -> dict[str, Any]:
 
 
 def _effects(run: Run, contrast: str, place: dict[str, Any]) -> dict[str, Any]:
-    """Return where the difference of the means changes the next token the most, and what its doses change there.
+    """Return where the difference of the means stands out the most from its controls, and what its doses change there.
 
-    Nothing, if the run has no effects at this site and position.
+    Nothing, if the run has no effects at this site and position, or no test is possible.
     """
     if "effects" not in finished_groups(run):
         return {}
@@ -98,17 +99,20 @@ def _effects(run: Run, contrast: str, place: dict[str, Any]) -> dict[str, Any]:
     if any(label not in effects[dim].values.tolist() for dim, label in measured.items()):
         return {}
     values = effects.sel(measured)
-    sizes = values["kl"].sel(intervention=ADD).mean("prompt_side")
-    if not np.isfinite(sizes).any():
+    z = strictest(values, ADD, "z").min("prompt_side", skipna=False)
+    if not np.isfinite(z).any():
         return {}
-    layer = int(sizes["layer"].values[int(np.nanargmax(sizes.values))])
-    at_layer = values.sel(layer=layer).mean("prompt_side")
+    at = largest(z)
+    means = values.sel(at).mean("prompt_side")
     first, second = effects.attrs["tokens"]
+    norm = read_group(run, "curves")["difference_norm"].sel(contrast=contrast, **place, **at)
     return {
-        "largest_effect_layer": layer,
+        "effect_layer": at["layer"],
+        "effect_p": float(strictest(values, ADD, "p_family").sel(at).max()),
+        "effect_difference_norm": float(norm),
         "doses": values["dose"].values.tolist(),
-        "dose_kl": at_layer["dose_kl"].values.tolist(),
-        "dose_log_odds": at_layer["dose_log_odds"].values.tolist(),
+        "dose_kl": means["dose_kl"].values.tolist(),
+        "dose_log_odds": means["dose_log_odds"].values.tolist(),
         "log_odds": f"{first} against {second}",
     }
 

@@ -10,8 +10,9 @@ import xarray as xr
 from theodolite.figures.effects import CONTROL_NAMES, dose_figure, effects_figure, score_figure
 from theodolite.figures.heads import head_map
 from theodolite.figures.style import set_colours
-from theodolite.groups.effects import ADD, CONTROLS_OF, MATCHED, PATCH, REMOVE
+from theodolite.groups.effects import ADD, CONTROLS_OF, PATCH, REMOVE
 from theodolite.groups.permutations import LEVEL
+from theodolite.query.effects import largest, strictest
 from theodolite.query.first_tokens import set_labels
 from theodolite.query.heads import head_name
 from theodolite.sections.parts import (
@@ -34,15 +35,16 @@ _HOW_TO_READ = (
     "Each intervention changes the state of the last token at one site and layer, and all later blocks compute with "
     "the changed state. No text is generated: the probabilities of the next token are compared with those without a "
     "change. KL is the divergence of the changed probabilities from the unchanged ones; it is 0 if nothing changes, "
-    "and it does not say which tokens change. To patch is to replace the state by that of the other prompt of the pair "
-    "(or by the mean state of the other set). To remove is to project the contrast's direction out of the state. To "
-    "add is to add the difference of the means towards the other set: its dose is 1 for prompts of the negative set, "
-    "and -1 for prompts of the positive set. Every vector that is large enough changes the next token. So the "
-    "direction is compared with control directions: random ones, random ones along which the activations vary as much, "
-    "and the directions that permuted labels give. Random directions are the weakest control, because activations "
-    "hardly vary along them. If the direction changes no more than the controls, the model need "
-    "not use it, also where the direction separates the sets. If it changes more, the model uses what lies along the "
-    "direction at this place; the next token can still depend on other directions too."
+    "and it does not say which tokens change. To patch is to replace the state by that of the other prompt of the "
+    "pair (or by the mean state of the other set). To remove is to set the coordinate of the state along the "
+    "contrast's direction to that of the midpoint between the two means. To add is to add the difference of the means "
+    "towards the other set: its dose is 1 for prompts of the negative set, and -1 for prompts of the positive set. "
+    "Every vector that is large enough changes the next token. So the direction is compared with control directions: "
+    "random ones, random ones along which the activations vary as much, and the directions that permuted labels give. "
+    "Random directions are the weakest control, because activations hardly vary along them. If the direction changes "
+    "no more than the controls, the model need not use it, also where the direction separates the sets. If it changes "
+    "more, the model uses what lies along the direction at this place; the next token can still depend on other "
+    "directions too."
 )
 
 _TESTS = (
@@ -51,6 +53,8 @@ _TESTS = (
     "family-wise p is the share of directions, the contrast's own one included, whose largest z over all changed sites "
     "and layers is at least as large as the z of the effect. Each set, intervention and control is tested by itself"
 )
+
+_HALF = 0.5
 
 _SAME_PROMPTS = (
     "the contrast's direction comes from the activations of prompts that include those that are changed; it was not "
@@ -79,11 +83,12 @@ def _section(run: Run, effects: xr.Dataset, contrast: str) -> Section | None:
     if "separation" in finished_groups(run):
         group = read_group(run, "separation")
         separation = group.sel(contrast=contrast, position=position) if contrast in group["contrast"] else None
-    name = f"effects.{contrast}"
+    name, label = f"effects.{contrast}", f"{contrast}@{position}"
+    route = effects.attrs.get("full_route", {}).get(label, "")
     pairs = f"{counts[0]} matched pairs" if names["paired"] else f"{' and '.join(map(str, counts))} prompts"
     return Section(
         f"Effects along {quoted(contrast)} at position {position}: {pairs}",
-        list(_facts(values, sides, effects.attrs["tokens"], effects.attrs["patch"][f"{contrast}@{position}"])),
+        list(_facts(values, sides, effects.attrs["tokens"], effects.attrs["patch"][label], route)),
         [
             Figure(
                 name, "Effects of interventions by layer", partial(effects_figure, values, sides, colours, separation)
@@ -96,7 +101,7 @@ def _section(run: Run, effects: xr.Dataset, contrast: str) -> Section | None:
             _TESTS,
             LARGEST,
             _SAME_PROMPTS,
-            *_excluded(effects, f"{contrast}@{position}"),
+            *_excluded(effects, label, is_paired=names["paired"]),
             *same_token_notes(run, [names[side] for side in SIDES], labels, position),
         ],
         how_to_read=_HOW_TO_READ,
@@ -108,25 +113,23 @@ def _place_figures(
     values: xr.Dataset, name: str, sides: Mapping[str, str], colours: Mapping[str, str]
 ) -> Iterator[Figure]:
     """Yield the dose curves at the place with the largest effect of an added difference, and the later scores."""
-    sizes = values["kl"].sel(intervention=ADD).mean("prompt_side")
-    place = _argmax(sizes, ("site", "layer"))
+    place = largest(values["kl"].sel(intervention=ADD).mean("prompt_side"))
     caption = f"Dose curves at {_at(values, place)}, where an added difference changes the next token the most"
     yield Figure(f"{name}.doses", caption, partial(dose_figure, values.sel(place), sides, colours))
-    scored = values["score_change"].sel(intervention=ADD, site=place["site"], prompt_side=SIDES[1])
-    known = [int(layer) for layer in scored["layer"].values if np.isfinite(scored.sel(layer=layer)).any()]
-    moved = [
-        layer
-        for layer in known
-        if layer in scored["layer_other"] and float(scored.sel(layer=layer, layer_other=layer)) > 0
-    ]
-    if moved:
-        chosen = list(dict.fromkeys([moved[0], moved[len(moved) // 2], moved[-1]]))
-        of_side = values.sel(site=place["site"], prompt_side=SIDES[1])
+    of_side = values.sel(site=place["site"], prompt_side=SIDES[1])
+    if layers := _followed_layers(of_side):
         yield Figure(
             f"{name}.scores",
             "How much of an added difference is left along the contrast's direction at the input of later blocks",
-            partial(score_figure, of_side, chosen, sides[SIDES[1]]),
+            partial(score_figure, of_side, layers, sides[SIDES[1]]),
         )
+
+
+def _followed_layers(values: xr.Dataset) -> list[int]:
+    """Return the first, the middle and the last layer whose added difference is seen at the input of a block."""
+    scores = abs(values["score_change"].sel(intervention=ADD)).max("layer_other")
+    layers = [int(layer) for layer in scores["layer"].values if float(scores.sel(layer=layer)) > 0]
+    return list(dict.fromkeys([layers[0], layers[len(layers) // 2], layers[-1]])) if layers else []
 
 
 def _maps(values: xr.Dataset, name: str, sides: Mapping[str, str]) -> list[Figure]:
@@ -149,29 +152,28 @@ def _maps(values: xr.Dataset, name: str, sides: Mapping[str, str]) -> list[Figur
     ]
 
 
-def _facts(values: xr.Dataset, sides: Mapping[str, str], tokens: Mapping[str, list[str]], patch: str) -> Iterator[str]:
+def _facts(
+    values: xr.Dataset, sides: Mapping[str, str], tokens: Mapping[str, list[str]], patch: str, full_route: str
+) -> Iterator[str]:
     first, second = tokens
     intact = {label: f"{float(values['intact_log_odds'].sel(prompt_side=side)):.2f}" for side, label in sides.items()}
-    difference = _with_ends(values, "intact_difference", 2)
     yield (
         f"Log-odds of the next token for the group {first} ({_texts(tokens[first])}) against the group {second} "
-        f"({_texts(tokens[second])}), without a change: {listed(intact)}; difference {difference}."
+        f"({_texts(tokens[second])}), without a change: {listed(intact)}; difference "
+        f"{_with_ends(values, 'intact_difference', 2)}."
     )
     yield from _patch_facts(values, sides, patch)
-    for intervention, what in (
-        (REMOVE, "Removing the direction"),
-        (ADD, "Adding the difference of the means towards the other set"),
-    ):
+    for intervention, what in ((REMOVE, "Removing the direction"), (ADD, "Adding the difference of the means")):
         texts = {label: _tested(values.sel(prompt_side=side), intervention) for side, label in sides.items()}
         yield (
-            f"{what} at one layer, compared with {_controls_text(intervention)}: layers where the KL divergence is "
-            f"larger than for both kinds of controls (family-wise p of at most {LEVEL}), and the layer with the "
-            f"largest z (of the smaller of both): {listed(texts)}."
+            f"{what}, compared with {_controls_text(intervention)}: {_places(values)} where the KL divergence is "
+            f"larger than for both kinds of controls (family-wise p of at most {LEVEL}): {listed(texts)}. Of the z and "
+            "of the p against each kind, the weaker ones are stated."
         )
     yield from _everywhere_facts(values, sides)
     yield from _score_facts(values, sides)
     yield from _part_facts(values, sides)
-    yield _certificate(values)
+    yield from _certificate(values, full_route)
 
 
 def _texts(texts: list[str]) -> str:
@@ -179,47 +181,56 @@ def _texts(texts: list[str]) -> str:
     return ", ".join(f"“{text}”" for text in stripped)
 
 
+def _places(values: xr.Dataset) -> str:
+    return "layers" if values.sizes["site"] == 1 else "sites and layers"
+
+
 def _patch_facts(values: xr.Dataset, sides: Mapping[str, str], patch: str) -> Iterator[str]:
     kl = values["kl"].sel(intervention=PATCH)
     texts = {}
     for side, label in sides.items():
-        place = _argmax(kl.sel(prompt_side=side), ("site", "layer"))
+        place = largest(kl.sel(prompt_side=side))
         own = values.sel(**place, prompt_side=side, intervention=PATCH)
         texts[label] = f"{_with_ends(own, 'kl', 3)} nats at {_at(values, place)}"
     given = "the state of the other prompt of its pair" if patch == "pair" else "the mean state of the other set"
-    yield f"Patch (each prompt gets {given}): the largest KL divergence over layers is {listed(texts)}."
+    yield (
+        f"Patch (each prompt gets {given}): the largest KL divergence over {_places(values)} is {listed(texts)}. Late "
+        "layers have large effects, since a patch there replaces nearly all that the prompt has computed."
+    )
     restored = values["restored"]
     if not np.isfinite(restored).any():
         yield (
-            "The difference of the log-odds between the sets may be 0 (its interval contains 0), so the share of it "
-            "that a patch restores is not stated."
+            "The difference of the log-odds between the sets may be 0 (it has both signs in the bootstrap), so the "
+            "share of it that a patch restores is not stated."
         )
         return
     texts = {}
     for side, label in sides.items():
-        place = _argmax(restored.sel(prompt_side=side), ("site", "layer"))
-        own = values.sel(**place, prompt_side=side)
-        ends = " to ".join(percent(own[f"restored{end}"], 0) for end in ("_low", "_high"))
-        texts[label] = f"{percent(own['restored'], 0)} [{ends}] at {_at(values, place)}"
-    yield f"Largest share of the difference of the log-odds that a patch restores: {listed(texts)}."
+        shares = restored.sel(prompt_side=side)
+        half = shares.where(shares >= _HALF, drop=True)
+        if not half.size:
+            texts[label] = f"less than {percent(_HALF, 0)} everywhere"
+            continue
+        place = {"site": half["site"].values.tolist()[0], "layer": int(half["layer"].values[0])}
+        at = values.sel(**place, prompt_side=side)
+        ends = " to ".join(percent(at[f"restored{end}"], 0) for end in ("_low", "_high"))
+        texts[label] = f"{_at(values, place)}, {percent(at['restored'], 0)} [{ends}]"
+    yield (
+        f"First layer at which a patch restores at least {percent(_HALF, 0)} of the difference of the log-odds to the "
+        f"other set: {listed(texts)}."
+    )
 
 
 def _controls_text(intervention: str) -> str:
-    return " and ".join(CONTROL_NAMES[control] for control in CONTROLS_OF[intervention])
-
-
-def _strictest(values: xr.Dataset, intervention: str, part: str) -> xr.DataArray:
-    """Return the larger p, or the smaller z, of the KL divergence over both kinds of controls of an intervention."""
-    of_controls = values[f"kl_{part}"].sel(intervention=intervention, control=list(CONTROLS_OF[intervention]))
-    return of_controls.max("control", skipna=False) if part == "p_family" else of_controls.min("control", skipna=False)
+    return " and with ".join(CONTROL_NAMES[control] for control in CONTROLS_OF[intervention])
 
 
 def _tested(values: xr.Dataset, intervention: str) -> str:
-    """Return at how many layers an intervention changes more than its controls, and the layer with the largest z."""
-    p, z = (_strictest(values, intervention, part) for part in ("p_family", "z"))
+    """Return at how many places an intervention changes more than its controls, and the place with the largest z."""
+    p, z = (strictest(values, intervention, part) for part in ("p_family", "z"))
     if not np.isfinite(z).any():
-        return f"{_passed(p)}, as nothing changes"
-    place = _argmax(z, ("site", "layer"))
+        return "no test is possible"
+    place = largest(z)
     at = values.sel(**place, intervention=intervention)
     controls = " and ".join(f"{float(at['kl_control'].sel(control=one)):.3f}" for one in CONTROLS_OF[intervention])
     return (
@@ -232,30 +243,30 @@ def _everywhere_facts(values: xr.Dataset, sides: Mapping[str, str]) -> Iterator[
     texts = {}
     for side, label in sides.items():
         own = values.sel(prompt_side=side)
-        control = own.sel(control=MATCHED)
-        texts[label] = (
-            f"{_with_ends(own, 'everywhere_kl', 3)} nats (controls {float(control['everywhere_kl_control']):.3f}, "
-            f"p = {float(control['everywhere_kl_p']):.2g})"
-        )
-    count = values.sizes["site"] * values.sizes["layer"]
+        controls = [own.sel(control=control) for control in CONTROLS_OF[REMOVE]]
+        means = " and ".join(f"{float(one['everywhere_kl_control']):.3f}" for one in controls)
+        p = max(float(one["everywhere_kl_p"]) for one in controls)
+        texts[label] = f"{_with_ends(own, 'everywhere_kl', 3)} nats (controls {means}, p = {p:.2g})"
     yield (
-        f"Removing the direction of each of the {count} changed layers in one forward pass gives a KL divergence of "
-        f"{listed(texts)}. The controls are directions of equal variance, which were removed at the same layers."
+        f"Removing, in one forward pass, the direction of each of the {values.sizes['site'] * values.sizes['layer']} "
+        f"{_places(values)} there gives a KL divergence of {listed(texts)}. The controls are "
+        f"{_controls_text(REMOVE).replace(' and with ', ' and ')}, removed in the same way; the larger p is stated."
     )
 
 
 def _score_facts(values: xr.Dataset, sides: Mapping[str, str]) -> Iterator[str]:
-    side = SIDES[1]
-    scores = values["score_change"].sel(intervention=ADD, prompt_side=side).isel(site=0)
+    site, side = values["site"].values.tolist()[0], SIDES[1]
+    of_side = values.sel(site=site, prompt_side=side)
     last = int(values["layer_other"].values[-1])
-    own = [int(layer) for layer in values["layer"].values if layer < last]
-    left = {layer: float(scores.sel(layer=layer, layer_other=last)) for layer in own}
-    known = {f"layer {layer}": percent(share, 0) for layer, share in left.items() if np.isfinite(share) and share}
-    if known:
+    scores = of_side["score_change"].sel(intervention=ADD, layer_other=last)
+    left = {
+        f"layer {layer}": percent(scores.sel(layer=layer), 0) for layer in _followed_layers(of_side) if layer < last
+    }
+    if left:
         yield (
-            f"Of a difference of the means that is added to {sides[side]} prompts, this share is left along the "
-            f"contrast's direction at the input of block {last}, by the layer at which it is added: {listed(known)}. "
-            "The share is in units of the distance of the means at that block."
+            f"Of a difference of the means that is added to {sides[side]} prompts at {site}, this share is left along "
+            f"the contrast's direction at the input of block {last}, by the layer at which it is added: "
+            f"{listed(left)}. The share is in units of the distance of the means at that block."
         )
 
 
@@ -265,49 +276,54 @@ def _part_facts(values: xr.Dataset, sides: Mapping[str, str]) -> Iterator[str]:
     texts = {}
     for side, label in sides.items():
         own = values.sel(prompt_side=side)
-        at = _argmax(own["head_kl"], ("layer", "head"))
+        at = largest(own["head_kl"])
         texts[label] = f"{head_name(int(at['layer']), int(at['head']))}, {_with_ends(own.sel(at), 'head_kl', 4)} nats"
     yield (
         "Single heads whose output is replaced by that of the other prompt: the largest KL divergence is "
         f"{listed(texts)}."
     )
-    correlation = {
-        label: f"{float(values['direct_correlation'].sel(prompt_side=side)):.2f}" for side, label in sides.items()
-    }
-    if np.isfinite(values["direct_correlation"]).all():
+    correlation = values["direct_correlation"]
+    if np.isfinite(correlation).all():
+        texts = {label: f"{float(correlation.sel(prompt_side=side)):.2f}" for side, label in sides.items()}
         yield (
             "Correlation over heads between the change of the log-odds by a patch and its direct part (that of the "
-            f"changed output alone, added to the stream after the last block): {listed(correlation)}. A low "
-            "correlation means that heads act through later blocks."
+            f"changed output alone, added to the stream after the last block): {listed(texts)}. A low correlation can "
+            "mean that heads act through later blocks, or that most changes are near 0."
         )
 
 
-def _certificate(values: xr.Dataset) -> str:
+def _certificate(values: xr.Dataset, full_route: str) -> Iterator[str]:
+    """Yield how exact the interventions are; nothing if none was compared."""
     error, intact = float(values["route_error"]), float(values["intact_error"])
-    if not error:
-        return "Each intervention was a forward pass of all tokens."
-    return (
-        "Each intervention cost one token per block. In a sample, the states after the last block differ from those of "
-        f"forward passes of all tokens by at most {error:.1e} of their norm; unchanged states differ by at most "
-        f"{intact:.1e}."
-    )
+    if full_route:
+        yield (
+            "Each intervention was a forward pass of all tokens: the model does not allow a shorter way, since "
+            f"{full_route}."
+        )
+    elif np.isfinite(error):
+        yield (
+            "Each intervention cost one token per block. In a sample, the states after the last block differ from "
+            f"those of forward passes of all tokens by at most {error:.1e} of their norm; unchanged states differ by "
+            f"at most {intact:.1e}."
+        )
 
 
-def _finding(values: xr.Dataset, sides: Mapping[str, str], pairs: str) -> str:
-    """Return at how many layers the direction changes the next token more than all its controls."""
+def _finding(values: xr.Dataset, sides: Mapping[str, str], prompts: str) -> str:
+    """Return at how many places the direction changes the next token more than all its controls."""
     counts = {
         intervention: {
-            label: _passed(_strictest(values.sel(prompt_side=side), intervention, "p_family"))
+            label: _passed(strictest(values.sel(prompt_side=side), intervention, "p_family"))
             for side, label in sides.items()
         }
         for intervention in (REMOVE, ADD)
     }
     return (
-        "Removing the direction from the last token at one layer changes the next token more than removing "
-        f"{_controls_text(REMOVE)} at this many layers: {listed(counts[REMOVE])}. Adding the difference of the means "
-        f"changes it more than adding {_controls_text(ADD)} of the same length at: {listed(counts[ADD])} (family-wise "
-        f"p of at most {LEVEL} against each kind, {pairs}). Where neither is larger, it is not shown that the model "
-        "uses the direction."
+        "Does the model use the direction at the last token? Removing it changes the next token more than removing "
+        f"{_controls_text(REMOVE).replace(' and with ', ' and ')} at this many {_places(values)}: "
+        f"{listed(counts[REMOVE])}. Adding the difference of the means changes it more than adding vectors of the same "
+        f"length along random directions and along directions of permuted labels at this many: {listed(counts[ADD])} "
+        f"(family-wise p of at most {LEVEL} against each kind, {prompts}). Where neither is larger, it is not shown "
+        "that the model uses the direction."
     )
 
 
@@ -316,19 +332,17 @@ def _passed(p: xr.DataArray) -> str:
     return f"{int((p <= LEVEL).sum())} of {int(np.isfinite(p).sum())}"
 
 
-def _excluded(effects: xr.Dataset, label: str) -> list[str]:
+def _excluded(effects: xr.Dataset, label: str, *, is_paired: bool) -> list[str]:
     pairs = effects.attrs.get("excluded_pairs", {}).get(label, [])
     if not pairs:
         return []
-    count = "1 pair is" if len(pairs) == 1 else f"{len(pairs)} pairs are"
+    of = "pairs" if is_paired else "prompts of each set"
+    count = (
+        f"1 {of.replace('pairs', 'pair').replace('prompts', 'prompt')} is"
+        if len(pairs) == 1
+        else f"{len(pairs)} {of} are"
+    )
     return [f"{count} left out, because a number was not finite, or a prompt ended the process that ran it"]
-
-
-def _argmax(values: xr.DataArray, dims: tuple[str, str]) -> dict[str, Any]:
-    """Return the labels of the largest value; the first ones if there is none."""
-    flat = values.transpose(*dims).values
-    index = np.unravel_index(int(np.nanargmax(flat)) if np.isfinite(flat).any() else 0, flat.shape)
-    return {dim: values[dim].values.tolist()[at] for dim, at in zip(dims, index, strict=True)}
 
 
 def _at(values: xr.Dataset, place: Mapping[str, Any]) -> str:

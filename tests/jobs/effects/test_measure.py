@@ -113,3 +113,17 @@ def test_unpaired_prompts_get_the_mean_state_of_the_other_set(model, head):
     assert found["patch_kl"][0, 0] == 0
     assert found["patch_kl"][1, 0] > 0
     assert "head_kl" not in found
+
+
+def test_a_removal_ignores_what_the_means_of_both_sets_have_along_the_direction(model, head):
+    """A prompt at the midpoint of the means has nothing to remove, whatever its own coordinate is."""
+    question = Question((Site.RESID_PRE,), (2,), (-1.0, 1.0), (1, 2), (3,), is_paired=False, has_parts=False)
+    at = Location(Site.RESID_PRE, 2)
+    own = prepare_variants(model, [TOKENS[0]], [at]).states[at].numpy()
+    direction = np.random.default_rng(0).normal(size=own.shape).astype(np.float32)
+    means = np.stack([own + direction, own - direction]).astype(np.float32)
+    none = np.zeros((DRAWS, *own.shape), dtype=np.float32)
+    vectors = Vectors(2 * direction, means, none, none, none, np.zeros((0, own.shape[1]), np.float32))
+    found = measure(model, head, question, vectors, TOKENS[:2])
+    assert found["remove_kl"][0, 0] < 1e-9
+    assert found["remove_kl"][1, 0] > 1e-4

@@ -58,8 +58,8 @@ def test_vectors_are_read_back_and_a_damaged_object_is_named(location):
 def test_a_part_is_read_back_once_it_is_whole_and_dropped_at_the_end(location):
     (part,) = EffectsWork("d", {"a@-1": [(1,)] * 4}, {"a@-1": QUESTION}).parts("a@-1")
     assert read_part(location, "d", part) is None
-    write_part(location, "d", part, {"kl": np.arange(4.0)}, ["float32"])
-    write_part(location, "d", part, {"kl": np.arange(4.0) + 1}, ["float32"])  # too late
+    write_part(location, "d", part, {"kl": np.arange(4.0)}, full_route="")
+    write_part(location, "d", part, {"kl": np.arange(4.0) + 1}, full_route="")  # too late
     np.testing.assert_array_equal(read_part(location, "d", part)["kl"], np.arange(4.0))
     (key,) = keys(location)
     put(location, key, get(location, key)[:-30])

@@ -38,6 +38,13 @@ def test_a_share_is_the_ratio_of_the_means_whatever_the_sign_of_the_whole():
         np.testing.assert_allclose(found.high, found.value, atol=1e-12)
 
 
+def test_a_share_is_known_with_both_ends_or_not_at_all():
+    for seed in range(60):
+        wholes = np.random.default_rng(seed).normal(size=32) + 0.45
+        found = share_of_means(wholes[:, None], wholes)
+        assert np.isfinite(found.value).all() == np.isfinite(found.low + found.high).all()
+
+
 def test_a_whole_that_may_be_0_has_no_shares():
     found = share_of_means(np.ones((40, 2)), RNG.normal(size=40))
     assert np.isnan([found.value, found.low, found.high]).all()

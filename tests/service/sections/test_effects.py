@@ -67,13 +67,17 @@ def test_effects_are_stated_beside_those_of_their_controls(run_of):
         "harmful 1 of 8 (largest z 6.0, p = 0.048, at layer 2 pre: 0.500 [0.250, 1.000] nats, controls 0.020 and "
         "0.020); harmless 0 of 8" in text
     )
-    assert "harmful 90 % [5 % to 110 %] at layer 2 pre" in text
-    assert "of harmful 0.700 [0.700, 0.700] nats (controls 0.600, p = 0.3)" in text
+    assert (
+        "at least 50 % of the difference of the log-odds to the other set: harmful layer 2 pre, 90 % [5 % to 110 %]"
+        in text
+    )
+    assert "of harmful 0.700 [0.700, 0.700] nats (controls 0.600 and 0.600, p = 0.3)" in text
     assert "the largest KL divergence is harmful L0H1, 0.0040 [0.0040, 0.0040] nats" in text
     assert "differ from those of forward passes of all tokens by at most 2.0e-06" in text
     assert section.finding.startswith(
-        "Removing the direction from the last token at one layer changes the next token more than removing directions "
-        "of equal variance and those of permuted labels at this many layers: harmful 1 of 8; harmless 0 of 8. "
+        "Does the model use the direction at the last token? Removing it changes the next token more than removing "
+        "directions of equal variance and directions of permuted labels at this many sites and layers: harmful 1 of 8; "
+        "harmless 0 of 8. Adding"
     )
 
 
@@ -81,12 +85,12 @@ def test_an_effect_that_one_kind_of_controls_also_has_is_not_counted(run_of):
     p = P.copy()
     p[..., 1, 2] = 0.6  # removed directions of permuted labels
     (section,) = effects.sections(run_of(kl_p_family=p))
-    assert "at this many layers: harmful 0 of 8; harmless 0 of 8. Adding" in section.finding
+    assert "at this many sites and layers: harmful 0 of 8; harmless 0 of 8. Adding" in section.finding
 
 
 def test_a_difference_that_may_be_0_has_no_restored_share(run_of):
     (section,) = effects.sections(run_of(restored=np.nan))
-    assert any("its interval contains 0" in fact for fact in section.facts)
+    assert any("it has both signs in the bootstrap" in fact for fact in section.facts)
     assert "nan" not in " ".join(section.facts)
 
 
@@ -96,15 +100,28 @@ def test_without_parts_there_are_no_maps_and_no_sentences_about_heads(run_of):
     assert not any("heads" in fact for fact in section.facts)
 
 
-def test_pairs_that_are_left_out_are_counted(run_of, monkeypatch):
+def test_prompts_that_are_left_out_are_counted(run_of, monkeypatch):
     monkeypatch.setitem(ATTRIBUTES, "excluded_pairs", {"refusal@-1": [3]})
     (section,) = effects.sections(run_of())
-    assert any(note.startswith("1 pair is left out") for note in section.notes)
+    assert any(note.startswith("1 prompt of each set is left out") for note in section.notes)
 
 
-def test_a_full_route_is_named(run_of):
-    (section,) = effects.sections(run_of(route_error=0.0))
-    assert section.facts[-1] == "Each intervention was a forward pass of all tokens."
+def test_a_full_route_is_named_with_its_reason(run_of, monkeypatch):
+    monkeypatch.setitem(ATTRIBUTES, "full_route", {"refusal@-1": "its matrices are sharded over processes"})
+    (section,) = effects.sections(run_of())
+    assert section.facts[-1].endswith(
+        "the model does not allow a shorter way, since its matrices are sharded over processes."
+    )
+
+
+def test_routes_that_were_not_compared_have_no_sentence(run_of):
+    (section,) = effects.sections(run_of(route_error=np.nan))
+    assert not any("one token per block" in fact for fact in section.facts)
+
+
+def test_without_a_test_no_layer_is_counted(run_of):
+    (section,) = effects.sections(run_of(kl_z=np.nan, kl_p_family=np.nan))
+    assert "harmful no test is possible; harmless no test is possible" in " ".join(section.facts)
 
 
 def test_every_figure_draws_the_stored_numbers(run_of):
@@ -127,9 +144,11 @@ def test_every_figure_draws_the_stored_numbers(run_of):
     assert section_items(run, "effects")[0]["figures"]
 
 
-def test_an_export_names_the_layer_of_the_largest_effect_and_its_doses(run_of):
-    facts = read_directions(run_of(), "refusal", "resid_pre", [1]).facts
-    assert facts["largest_effect_layer"] == 3
+def test_an_export_names_the_layer_that_stands_out_the_most_and_its_doses(run_of):
+    z = Z.copy()
+    z[:, 0, 2, 2] = 4.0  # the difference added at resid_pre of layer 2
+    facts = read_directions(run_of(kl_z=z), "refusal", "resid_pre", [1]).facts
+    assert facts["effect_layer"] == 2
     assert facts["doses"] == [-1, 1]
     assert facts["dose_log_odds"] == [0.3, 0.3]
     assert facts["log_odds"] == "refusal against answer"
