@@ -26,7 +26,7 @@ from chaos.schedules import COUNT, DASK, DRIVER_STEPS, EVERY, OUT_OF_MEMORY, POI
 from theodolite.errors import CaptureError, StoreError, TheodoliteError
 from theodolite.settings import Settings
 from theodolite.spec import SurveySpec
-from theodolite_jobs import capture_run, capture_shards
+from theodolite_jobs import capture_run, replicas
 from theodolite_jobs.capture.plan import ShardPlan
 from theodolite_jobs.cluster import scheduling, workers
 from theodolite_jobs.cluster.replica import Replica
@@ -167,14 +167,14 @@ def _drive(
 def capture_without_ray(faults: Sequence[Fault] = ()) -> Iterator[None]:
     """Let the drivers of this process capture with replicas behind pipes instead of Ray's, until the context ends."""
 
-    def start_workers(assignment: Any, _resources: Any, plans: Any, tokens: Any) -> list[ProcessWorker]:
+    def start_workers(assignment: Any, _resources: Any, plans: Any, tokens: Any, _class: Any) -> list[ProcessWorker]:
         return _start_replicas(assignment, plans, tokens, faults)
 
     resources = Resources(REPLICAS, gpus=0, threads=1, cpus=1)
     with (
-        patch.object(capture_shards, "ray_session", lambda _address: nullcontext()),
-        patch.object(capture_shards, "choose_resources", lambda *_, **__: resources),
-        patch.object(capture_shards, "start_workers", start_workers),
+        patch.object(replicas, "ray_session", lambda _address: nullcontext()),
+        patch.object(replicas, "choose_resources", lambda *_, **__: resources),
+        patch.object(replicas, "start_workers", start_workers),
         # On a busy machine the processes start slowly; without Ray, nothing says what is free.
         patch.object(workers, "has_node_for", lambda _resources: True),
         patch.object(workers, "describe_free", lambda: "processes start slowly"),

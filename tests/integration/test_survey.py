@@ -27,7 +27,7 @@ from theodolite.store.objects import keys
 from theodolite.store.prompts import read_prompts, read_tokens
 from theodolite.store.result_reader import read_group
 from theodolite.store.runs import open_run
-from theodolite_jobs import capture_shards
+from theodolite_jobs import capture_shards, replicas
 from theodolite_jobs.progress import Console
 from theodolite_jobs.survey import capture, survey
 
@@ -184,7 +184,7 @@ def test_a_run_is_not_continued_with_other_arithmetic(surveyed, tmp_path):
 
 
 def test_a_second_survey_repeats_nothing(surveyed, monkeypatch):
-    monkeypatch.setattr(capture_shards, "ray_session", None)  # would raise if it were entered
+    monkeypatch.setattr(replicas, "ray_session", None)  # would raise if it were entered
     stamps = {path: path.stat().st_mtime_ns for path in Path(surveyed.url).glob("**/c/**/*") if path.is_file()}
     assert run_survey(surveyed.store).id == surveyed.id
     assert {path: path.stat().st_mtime_ns for path in stamps} == stamps
