@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -127,7 +128,7 @@ class _Work:
         """Return the effects at one place, (prompt, …)."""
         at, vectors = _places(self.question)[place], self.vectors
         step = torch.from_numpy(vectors.differences[place]).to(self.model.device)
-        centre = self._centres()[place]
+        centre, readings = self._centres[place], self._readings
         main: list[Change] = [Patch(self._patched_state(place)), Remove(step, centre)]
         main += [Add(step, dose) for dose in self.question.doses]
         controls: dict[tuple[str, str], list[Change]] = {
@@ -136,10 +137,6 @@ class _Work:
             (ADD, RANDOM): [Add(self._towards_other(one)) for one in self._directions(vectors.random, place)],
             (ADD, PERMUTED): [Add(self._towards_other(one)) for one in self._directions(vectors.permuted, place)],
         }
-        readings = [
-            Reading(Location(Site.RESID_PRE, layer), torch.from_numpy(row)[None].to(self.model.device))
-            for layer, row in zip(vectors.score_layers, vectors.scores, strict=True)
-        ]
         changes = [*main, *(change for of_control in controls.values() for change in of_control)]
         outcome = self._run([Variant({at: change}) for change in changes], readings)
         change = self._changes(outcome)
@@ -158,7 +155,7 @@ class _Work:
 
     def _everywhere(self) -> Arrays:
         """Return the effects of removing each place's own direction at every place in one forward."""
-        places, centres = _places(self.question), self._centres()
+        places, centres = _places(self.question), self._centres
         kinds = {"": self.vectors.differences[None], MATCHED: self.vectors.matched, PERMUTED: self.vectors.permuted}
         arrays = {}
         for kind, vectors in kinds.items():
@@ -181,18 +178,31 @@ class _Work:
     def _directions(self, vectors: NDArray[np.float32], place: int) -> Iterator[torch.Tensor]:
         yield from torch.from_numpy(np.ascontiguousarray(vectors[:, place])).to(self.model.device)
 
+    @cached_property
+    def _signs(self) -> NDArray[np.float64]:
+        """The sign of the step towards the other set: -1 for positive prompts, 1 for negative ones, (prompt,)."""
+        return np.array([1.0 if row % 2 else -1.0 for row in self.rows])
+
+    @cached_property
+    def _readings(self) -> list[Reading]:
+        """What reads the scores."""
+        return [
+            Reading(Location(Site.RESID_PRE, layer), torch.from_numpy(row)[None].to(self.model.device))
+            for layer, row in zip(self.vectors.score_layers, self.vectors.scores, strict=True)
+        ]
+
+    @cached_property
     def _centres(self) -> torch.Tensor:
-        """Return the midpoint of both sets' means at each place, (place, d_model)."""
+        """The midpoint of both sets' means at each place, (place, d_model)."""
         return torch.from_numpy(self.vectors.means.mean(axis=0)).to(self.model.device)
 
     def _towards_other(self, step: torch.Tensor) -> torch.Tensor:
-        """Return the step of each prompt: negative for positive prompts, whose other set is the negative one."""
-        signs = torch.tensor([1.0 if row % 2 else -1.0 for row in self.rows], device=step.device)
-        return signs[:, None] * step
+        """Return the step of each prompt, (prompt, d_model)."""
+        return torch.from_numpy(self._signs).to(step)[:, None] * step
 
     def _towards_other_dose(self) -> NDArray[np.int64]:
         """Return the index of the dose of each prompt that adds the difference of the means towards the other set."""
-        return np.array([self.question.doses.index(1.0 if row % 2 else -1.0) for row in self.rows])
+        return np.array([self.question.doses.index(sign) for sign in self._signs])
 
     def _patched_state(self, place: int) -> torch.Tensor:
         if self.question.is_paired:
@@ -214,8 +224,7 @@ class _Work:
         before = np.stack(
             [reading.of(self.intact.states[reading.location])[:, 0].double().cpu().numpy() for reading in readings], 1
         )
-        signs = np.array([1.0 if row % 2 else -1.0 for row in self.rows])
-        return np.asarray((after - before) * signs[:, None])
+        return np.asarray((after - before) * self._signs[:, None])
 
 
 def _chosen(values: NDArray[np.float64], variants: NDArray[np.int64]) -> NDArray[np.float64]:

@@ -17,7 +17,7 @@ class Reading:
     directions: torch.Tensor | None = None
 
     def of(self, states: torch.Tensor) -> torch.Tensor:
-        """Return what is kept of states (…, feature): (…, feature) or (…, direction)."""
+        """Return the states (…, feature), or their products with the directions, (…, direction)."""
         return states if self.directions is None else states @ self.directions.to(states).T
 
 

@@ -88,7 +88,7 @@ def _numbers(run: Run, contrast: str, at: dict[str, Any]) -> dict[str, Any]:
 
 
 def _effects(run: Run, contrast: str, place: dict[str, Any]) -> dict[str, Any]:
-    """Return where the difference of the means stands out the most from its controls, and what its doses change there.
+    """Return where an added difference is farthest above its controls, and what its doses change there.
 
     Nothing, if the run has no effects at this site and position, or no test is possible.
     """

@@ -166,9 +166,9 @@ def _facts(
     for intervention, what in ((REMOVE, "Removing the direction"), (ADD, "Adding the difference of the means")):
         texts = {label: _tested(values.sel(prompt_side=side), intervention) for side, label in sides.items()}
         yield (
-            f"{what}, compared with {_controls_text(intervention)}: {_places(values)} where the KL divergence is "
-            f"larger than for both kinds of controls (family-wise p of at most {LEVEL}): {listed(texts)}. Of the z and "
-            "of the p against each kind, the weaker ones are stated."
+            f"{what}, compared with {_controls_text(intervention, ' and with ')}: {_places(values)} where the KL "
+            f"divergence is larger than for both kinds of controls (family-wise p of at most {LEVEL}): "
+            f"{listed(texts)}. Of the z and of the p against each kind, the weaker ones are stated."
         )
     yield from _everywhere_facts(values, sides)
     yield from _score_facts(values, sides)
@@ -221,8 +221,8 @@ def _patch_facts(values: xr.Dataset, sides: Mapping[str, str], patch: str) -> It
     )
 
 
-def _controls_text(intervention: str) -> str:
-    return " and with ".join(CONTROL_NAMES[control] for control in CONTROLS_OF[intervention])
+def _controls_text(intervention: str, joint: str = " and ") -> str:
+    return joint.join(CONTROL_NAMES[control] for control in CONTROLS_OF[intervention])
 
 
 def _tested(values: xr.Dataset, intervention: str) -> str:
@@ -250,7 +250,7 @@ def _everywhere_facts(values: xr.Dataset, sides: Mapping[str, str]) -> Iterator[
     yield (
         f"Removing, in one forward pass, the direction of each of the {values.sizes['site'] * values.sizes['layer']} "
         f"{_places(values)} there gives a KL divergence of {listed(texts)}. The controls are "
-        f"{_controls_text(REMOVE).replace(' and with ', ' and ')}, removed in the same way; the larger p is stated."
+        f"{_controls_text(REMOVE)}, removed in the same way; the larger p is stated."
     )
 
 
@@ -319,7 +319,7 @@ def _finding(values: xr.Dataset, sides: Mapping[str, str], prompts: str) -> str:
     }
     return (
         "Does the model use the direction at the last token? Removing it changes the next token more than removing "
-        f"{_controls_text(REMOVE).replace(' and with ', ' and ')} at this many {_places(values)}: "
+        f"{_controls_text(REMOVE)} at this many {_places(values)}: "
         f"{listed(counts[REMOVE])}. Adding the difference of the means changes it more than adding vectors of the same "
         f"length along random directions and along directions of permuted labels at this many: {listed(counts[ADD])} "
         f"(family-wise p of at most {LEVEL} against each kind, {prompts}). Where neither is larger, it is not shown "

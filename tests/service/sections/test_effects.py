@@ -144,7 +144,7 @@ def test_every_figure_draws_the_stored_numbers(run_of):
     assert section_items(run, "effects")[0]["figures"]
 
 
-def test_an_export_names_the_layer_that_stands_out_the_most_and_its_doses(run_of):
+def test_an_export_names_the_layer_farthest_above_the_controls_and_its_doses(run_of):
     z = Z.copy()
     z[:, 0, 2, 2] = 4.0  # the difference added at resid_pre of layer 2
     facts = read_directions(run_of(kl_z=z), "refusal", "resid_pre", [1]).facts
