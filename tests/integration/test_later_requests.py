@@ -141,7 +141,7 @@ def test_analyses_that_need_more_prompts_than_are_kept_are_not_computed(ray_with
 @pytest.mark.parametrize("name", ["permutations", "contributions"])
 def test_an_analysis_of_contrasts_without_contrasts_is_refused(tiny_folder, tmp_path, name):
     capture = {"sites": ["resid_pre", "head_out"]}
-    with pytest.raises(SpecError, match=f"analyses: '{name}' compares two prompt sets; add a contrast"):
+    with pytest.raises(SpecError, match=f"analyses: '{name}' needs contrasts, but contrasts is empty; add a contrast"):
         surveyed(tmp_path, tiny_folder, analyses=[name], contrasts={}, capture=capture)
 
 

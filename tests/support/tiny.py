@@ -380,7 +380,8 @@ def tiny_model(family: str, seed: int = 0, auto_class: Any = AutoModel) -> Any:
 
 def class_with_head(config: Any) -> Any:
     """Return the class with a language-model head, which a configuration on the hub names."""
-    for mapping in (MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_MASKED_LM_MAPPING, MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING):
+    # Llama4's configuration of text and images is in two of them; its checkpoints have the class of the first.
+    for mapping in (MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING, MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_MASKED_LM_MAPPING):
         if type(config) in mapping:
             return mapping[type(config)]
     raise KeyError(type(config))
