@@ -53,6 +53,7 @@ def measure_effects(
     ):
 
         def written(_part: ShardPlan, numbers: Mapping[str, Any]) -> None:
+            metrics.measured(int(numbers["prompts"]))
             bar.advance(int(numbers["prompts"]))
 
         callbacks = Callbacks(written, metrics.retried, metrics.replicas, console.say)

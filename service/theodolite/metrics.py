@@ -89,6 +89,7 @@ _PER_SHARD = {
         ["model"],
     ),
 }
+_MEASURED = _counter("theodolite_prompts_measured_total", "Prompts whose interventions are measured.", ["model"])
 _SHARDS = _counter("theodolite_shards_committed_total", "Committed shards.", ["model"])
 _RETRIES = _counter("theodolite_shard_retries_total", "Requeued shards, by reason.", ["model", "reason"])
 _PER_SHARD_SECONDS = {
@@ -140,7 +141,7 @@ class CaptureMetrics:
     def __init__(self, model: str, reasons: tuple[str, ...]) -> None:
         self._model = model
         self._spot_check_error = 0.0
-        for metric in (*_PER_SHARD.values(), _SHARDS):
+        for metric in (*_PER_SHARD.values(), _SHARDS, _MEASURED):
             metric.labels(model)
         for reason in reasons:
             _RETRIES.labels(model, reason)
@@ -154,6 +155,10 @@ class CaptureMetrics:
         _SPOT_CHECK_ERROR.labels(self._model).set(self._spot_check_error)
         for name, histogram in _PER_SHARD_SECONDS.items():
             histogram.labels(self._model).observe(numbers[name])
+
+    def measured(self, prompts: int) -> None:
+        """Count prompts whose interventions are measured."""
+        _MEASURED.labels(self._model).inc(prompts)
 
     def retried(self, reason: str) -> None:
         """Count a requeued shard."""

@@ -15,6 +15,7 @@ from support.tiny_survey import spec_of
 
 from theodolite.errors import SpecError, UnsupportedModelError
 from theodolite.groups.effects import PROMPT_EFFECTS
+from theodolite.metrics import REGISTRY
 from theodolite.query.runs import spec_of_results
 from theodolite.query.verification import verify
 from theodolite.sections.catalogue import section_items
@@ -77,6 +78,10 @@ def test_the_table_has_a_row_for_each_prompt_place_and_change(run):
     effects = read_group(run, "effects").sel(contrast="refusal", position=-1, site="resid_pre", intervention="remove")
     for side, name in (("positive", "harmful"), ("negative", "harmless")):
         np.testing.assert_allclose(means[name], effects["kl"].sel(prompt_side=side))
+    own = table[table["dose"].isna() | (table["dose"] == table["set"].map({"harmful": -1.0, "harmless": 1.0}))]
+    assert np.isfinite(own["score_change"]).all()
+    assert table.drop(own.index)["score_change"].isna().all()
+    assert (np.isfinite(table["restored"]) == (table["intervention"] == "patch")).all()
 
 
 def test_nothing_is_left_of_the_parts_and_the_run_is_whole(run):
@@ -110,9 +115,15 @@ def test_a_killed_replica_restarts_and_the_bits_are_the_same(run, tiny_folder, t
         run_shards(workers, work, tokens, replace(watch, committed=kill_and_go_on))
 
     monkeypatch.setattr(measure_effects, "run_shards", kill_one_after_the_first_part)
+    counted = _counted(run)
     again = surveyed_into(tmp_path, tiny_folder)
     assert killed
+    assert _counted(run) - counted == 20, "each prompt counts once"
     xr.testing.assert_identical(read_group(again, "effects"), read_group(run, "effects"))
+
+
+def _counted(run):
+    return REGISTRY.get_sample_value("theodolite_prompts_measured_total", {"model": run.record.model.name})
 
 
 def test_an_analysis_that_is_killed_goes_on_after_its_last_part(run, tiny_folder, tmp_path, monkeypatch):

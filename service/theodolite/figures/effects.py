@@ -120,9 +120,12 @@ def score_figure(effects: xr.Dataset, layers: Sequence[int], label: str) -> go.F
     """
     lines = []
     for layer, colour in zip(layers, (MAIN, THIRD, SECOND), strict=False):
-        values = effects["score_change"].sel(layer=layer, intervention=ADD)
-        later = values["layer_other"] >= layer
+        added = effects.sel(layer=layer, intervention=ADD)
+        added = added.sel(layer_other=added["layer_other"] >= layer)
+        scores, *ends = (added[f"score_change{end}"] for end in ("", "_low", "_high"))
         n = prompts_text(effects["n_prompts"])
-        lines.append(Line(f"added at layer {layer}, {label}", values["layer_other"][later], values[later], colour, n=n))
+        lines.append(
+            Line(f"added at layer {layer}, {label}", added["layer_other"], scores, colour, "solid", *ends, n=n)
+        )
     panel = Panel("distances of the means", lines, [Reference(1, "all that was added: 1"), Reference(0, "nothing: 0")])
     return panels_figure([panel], x_title=LAYER, ticks={})

@@ -103,11 +103,12 @@ VARIABLES = (
         "the interval of intact_difference contains 0",
         "1",
     ),
-    Variable(
+    *_with_ends(
         "score_change",
         (*_OF_PLACE, "layer_other"),
-        "Mean over prompts of the change of the stream at the input of block layer_other along the contrast's "
-        "direction there, over the distance of the means there, towards the other set.",
+        "change of the stream at the input of block layer_other along the contrast's direction there, over the "
+        "distance of the means there, towards the other set",
+        "1",
     ),
     Variable(
         "direct_correlation",
@@ -133,12 +134,14 @@ VARIABLES = (
 )
 
 PROMPT_EFFECTS = "prompt_effects"
-"""The table with what each intervention changes for each prompt."""
+"""The table with what each intervention changes for each prompt: KL, the change of the log-odds, the restored share of
+the difference of the log-odds to the other prompt of the pair (patches), and the change of the score at the input of
+the last captured block (NaN for other doses than the one that adds the difference of the means)."""
 
 GROUP = Group(
     name="effects",
     title="Effects",
-    version=1,
+    version=2,
     variables=VARIABLES,
     tables=(PROMPT_EFFECTS,),
     needs=frozenset({"prompts", "contrasts", "weights"}),

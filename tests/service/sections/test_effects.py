@@ -37,6 +37,8 @@ VALUES = {
     "restored_low": 0.05,
     "restored_high": 1.1,
     "score_change": 0.25,
+    "score_change_low": 0.125,
+    "score_change_high": 0.5,
     **{f"head_kl{end}": np.array([0.001, 0.004]) for end in ("", "_low", "_high")},
     "head_log_odds": 0.1,
     "head_direct": 0.1,

@@ -1,0 +1,80 @@
+"""The table of effects and the means of scores, from numbers written by hand."""
+
+import numpy as np
+import pytest
+
+from theodolite.sites import Site
+from theodolite_jobs.effects.work import Question
+from theodolite_jobs.results.effects_means import score_changes
+from theodolite_jobs.results.effects_table import empty_table, table_of
+
+DOSES = (-1.0, 1.0, 2.0)
+
+
+def question(*, is_paired: bool = True) -> Question:
+    return Question((Site.RESID_PRE,), (4,), DOSES, (0,), (1,), is_paired=is_paired, has_parts=False)
+
+
+def measured(scored: int = 2) -> dict[str, np.ndarray]:
+    """Two pairs, one place, three doses: prompts 0 and 2 are positive."""
+    column = np.arange(4.0)[:, None]
+    changes = {
+        "patch": {"kl": column, "log_odds": np.array([[1.0], [-3.0], [0.5], [2.0]])},
+        "remove": {"kl": 10 + column, "log_odds": 20 + column},
+        "dose": {"kl": np.tile(30 + column, (1, 3))[:, None], "log_odds": np.tile(40 + column, (1, 3))[:, None]},
+    }
+    arrays = {f"{name}_{measure}": values for name, of in changes.items() for measure, values in of.items()}
+    scores = {
+        f"{name}_score": first + np.arange(4.0 * scored).reshape(4, 1, scored)
+        for name, first in {"patch": 100, "remove": 200, "add": 300}.items()
+    }
+    return {**arrays, **scores, "intact_log_odds": np.array([0.0, 4.0, 1.0, 1.0])}
+
+
+def rows(table, **where):
+    for name, value in where.items():
+        table = table[table[name].isna() if value is None else table[name] == value]
+    return table
+
+
+def test_a_row_holds_the_numbers_of_its_prompt_and_intervention():
+    table = table_of(measured(), question(), np.array([7, 7, 9, 9]), ("harmful", "harmless"))
+    assert len(table) == 4 * (2 + 3)
+    (row,) = rows(table, set="harmless", sample=9, intervention="remove").to_dict("records")
+    assert (row["kl"], row["log_odds"], row["site"], row["layer"]) == (13, 23, "resid_pre", 4)
+    assert set(table.columns) | {"contrast", "position"} == set(empty_table().columns)
+
+
+def test_a_patch_restores_a_share_of_the_difference_of_its_own_pair():
+    patched = rows(table_of(measured(), question(), np.arange(4), ("a", "b")), intervention="patch")
+    # From 0 to 4 it moved by 1, from 4 to 0 by -3; the second pair has no difference to restore.
+    np.testing.assert_array_equal(patched["restored"], [0.25, 0.75, np.nan, np.nan])
+
+
+def test_without_pairs_no_share_is_restored():
+    table = table_of(measured(), question(is_paired=False), np.arange(4), ("a", "b"))
+    assert table["restored"].isna().all()
+
+
+def test_the_score_is_that_of_the_last_layer_and_of_the_dose_towards_the_other_set():
+    table = table_of(measured(), question(), np.arange(4), ("a", "b"))
+    assert rows(table, intervention="patch")["score_change"].tolist() == [101, 103, 105, 107]
+    assert rows(table, set="a", dose=-1.0)["score_change"].tolist() == [301, 305]
+    assert rows(table, set="b", dose=1.0)["score_change"].tolist() == [303, 307]
+    for where in ({"set": "a", "dose": 1.0}, {"set": "b", "dose": -1.0}, {"dose": 2.0}):
+        assert rows(table, **where)["score_change"].isna().all()
+
+
+def test_without_a_captured_block_input_no_score_is_known():
+    table = table_of(measured(scored=0), question(), np.arange(4), ("a", "b"))
+    assert table["score_change"].isna().all()
+
+
+def test_score_changes_are_means_over_the_prompts_of_a_side_with_intervals():
+    found = score_changes(measured(), (1, 1))
+    assert found["score_change"].shape == (2, 1, 1, 3, 2)
+    # Positive prompts are 0 and 2: (100 + 104) / 2 at the first layer that is scored.
+    assert found["score_change"][0, 0, 0, :, 0] == pytest.approx([102, 202, 302])
+    assert found["score_change"][1, 0, 0, :, 1] == pytest.approx([105, 205, 305])
+    assert (found["score_change_low"][0, 0, 0, :, 0] == [100, 200, 300]).all()
+    assert (found["score_change_high"][0, 0, 0, :, 0] == [104, 204, 304]).all()
