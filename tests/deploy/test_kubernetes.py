@@ -286,12 +286,23 @@ def test_a_new_setting_replaces_the_pods_that_read_it_and_a_new_survey_none(over
     changed = render(tmp_path / "deploy/kubernetes/overlays" / overlay.name)
     for kind, name in (("RayCluster", None), ("RayJob", None), ("Deployment", "api"), ("Deployment", "dask-worker")):
         assert one(changed, kind, name) != one(things, kind, name), kind
+    assert one(changed, "Deployment", "prometheus") == one(things, "Deployment", "prometheus")
     survey = tmp_path / "deploy/kubernetes/overlays" / overlay.name / "survey.yaml"
     if survey.exists():
         survey.write_text(survey.read_text() + "name: another\n")
         again = render(survey.parent)
         assert one(again, "RayCluster") == one(changed, "RayCluster")
         assert config(again, "survey") != config(changed, "survey")
+
+
+@pytest.mark.parametrize("file", ["prometheus/rules/theodolite.yml", "kubernetes/base/prometheus-config.yaml"])
+def test_a_new_alert_or_target_replaces_the_pod_of_prometheus(overlay, things, tmp_path, file):
+    shutil.copytree(ROOT / "deploy", tmp_path / "deploy")
+    with (tmp_path / "deploy" / file).open("a") as content:
+        content.write("# another\n")
+    changed = render(tmp_path / "deploy/kubernetes/overlays" / overlay.name)
+    assert one(changed, "Deployment", "prometheus") != one(things, "Deployment", "prometheus")
+    assert one(changed, "Deployment", "api") == one(things, "Deployment", "api")
 
 
 def test_no_pod_reaches_the_metadata_service_of_a_cloud(things):
@@ -373,11 +384,11 @@ def test_the_service_answers_to_the_names_it_is_called_by(things):
 
 
 def test_prometheus_watches_all_that_it_does_elsewhere(things, overlay, tmp_path):
-    content = one(things, "ConfigMap", "prometheus")["data"]["prometheus.yml"]
+    content = config(things, "prometheus")["prometheus.yml"]
     here, elsewhere = yaml.safe_load(content), yaml.safe_load((ROOT / "deploy/prometheus/prometheus.yml").read_text())
     names = [[job["job_name"] for job in config["scrape_configs"]] for config in (here, elsewhere)]
     assert names[0] == names[1]
-    (rules,) = one(things, "ConfigMap", "prometheus-rules")["data"].values()
+    (rules,) = config(things, "prometheus-rules").values()
     assert yaml.safe_load(rules) == yaml.safe_load((ROOT / "deploy/prometheus/rules/theodolite.yml").read_text())
     settings = config(things, "settings")
     (found,) = here["scrape_configs"][1]["file_sd_configs"]

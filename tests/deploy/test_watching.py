@@ -79,8 +79,7 @@ def test_each_alert_has_a_runbook_and_each_runbook_an_alert():
 def test_runbooks_are_linked_where_the_site_has_them():
     site = yaml.safe_load((ROOT / "mkdocs.yml").read_text())
     assert "offline" in site["plugins"], "without it, the page is operations/ and not operations.html"
-    manifests = yaml.safe_load_all((ROOT / "deploy/kubernetes/base/prometheus.yaml").read_text())
-    (in_pods,) = (manifest["data"]["prometheus.yml"] for manifest in manifests if manifest["kind"] == "ConfigMap")
+    in_pods = (ROOT / "deploy/kubernetes/base/prometheus-config.yaml").read_text()
     for config in (in_pods, (PROMETHEUS / "prometheus.yml").read_text()):
         assert re.fullmatch(r"https://\S+[^/]", yaml.safe_load(config)["global"]["external_labels"]["docs"])
 

@@ -1,6 +1,8 @@
 """The result group `effects`: what interventions on the last token change in the distribution of the next token."""
 
 import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
@@ -10,9 +12,10 @@ from numpy.typing import NDArray
 
 from theodolite.errors import StoreError, UnsupportedModelError
 from theodolite.groups.effects import CONTROLS, INTERVENTIONS, MEASURES, PARTS, PROMPT_EFFECTS, SIDES
+from theodolite.sites import Site
 from theodolite.spec_parts import EffectsSpec
 from theodolite.store.tables import encode_table
-from theodolite_jobs.effects.work import Arrays, EffectsWork, read_part, write_vectors
+from theodolite_jobs.effects.work import Arrays, EffectsWork, Question, read_part, write_vectors
 from theodolite_jobs.prompts.next_tokens import next_token_groups
 from theodolite_jobs.results.context import Context, Result, missing_arrays
 from theodolite_jobs.results.effects_inputs import check_range, places_of, question_of, sides_of, tokens_of, vectors_of
@@ -45,17 +48,12 @@ def compute(context: Context) -> Result:
     tokenizer = context.open_tokenizer(weights)
     groups = next_token_groups(tokenizer, options.tokens)
     sites, layers = places_of(context.run, options)
-    contrasts = _contrasts(context)
-    tokens, questions, variances, scored = {}, {}, {}, {}
     with context.tasks():
-        for label, contrast in contrasts.items():
-            tokens[label] = tokens_of(context.run, contrast, _parsed(label)[1], options.prompts)
-            questions[label] = question_of(options, contrast, sites, layers, list(groups.values()))
-            vectors, variances[label] = vectors_of(context, contrast, sites, layers, options.controls)
-            check_range(context.run, questions[label], vectors)
-            scored[label] = [context.run.record.layers.index(layer) for layer in vectors.score_layers]
-            write_vectors(context.run.location, context.stale["effects"], label, vectors)
-    work = EffectsWork(context.stale["effects"], tokens, questions)
+        asked = {one.label: one for one in _asked(context, sites, layers, list(groups.values()))}
+    tokens = {
+        label: tokens_of(context.run, one.contrast, one.position, options.prompts) for label, one in asked.items()
+    }
+    work = EffectsWork(context.stale["effects"], tokens, {label: one.question for label, one in asked.items()})
     context.measure_effects(work)
 
     coordinates = {
@@ -69,47 +67,83 @@ def compute(context: Context) -> Result:
         "head": range(weights.dimensions.n_heads),
     }
     arrays, frames = missing_arrays("effects", coordinates), [empty_table()]
-    excluded: dict[str, NDArray[np.int64]] = {}
+    excluded: dict[str, list[int]] = {}
     routes: dict[str, str] = {}
-    for label, contrast in contrasts.items():
-        name, position = _parsed(label)
-        at = list(context.contrasts).index(name), coordinates["position"].index(position)
-        measured, excluded[label], route = _measured(context, work, label)
+    for label, one in asked.items():
+        measured, left_out, route = _measured(context, work, label)
         routes |= {label: route} if route else {}
-        if not len(measured["intact_log_odds"]):
-            continue
-        shape = len(sites), len(layers)
-        for variable, values in means_of(measured, shape).items():
-            arrays[variable][at] = values
-        for variable, values in score_changes(measured, shape).items():
-            arrays[variable][at][..., scored[label]] = values
-        arrays["matched_variance"][at] = variances[label].reshape(len(sites), len(layers))
-        samples = np.delete(np.transpose(sides_of(contrast, options.prompts)), excluded[label], axis=0).ravel()
-        sets = contrast.positive.prompt_set, contrast.negative.prompt_set
-        frames.append(table_of(measured, questions[label], samples, sets).assign(contrast=name, position=position))
+        excluded |= {label: left_out.tolist()} if len(left_out) else {}
+        if len(measured["intact_log_odds"]):
+            at = list(context.contrasts).index(one.name), coordinates["position"].index(one.position)
+            for variable, values in one.variables(measured).items():
+                arrays[variable][at] = values
+            samples = np.delete(np.transpose(sides_of(one.contrast, options.prompts)), left_out, axis=0).ravel()
+            frames.append(one.table(measured, samples))
     attributes = {
         "contrasts": context.contrasts,
         "options": options.model_dump(mode="json"),
         "tokens": {name: [tokenizer.decode([token]) for token in ids] for name, ids in groups.items()},
-        "patch": {label: "pair" if question.is_paired else "mean" for label, question in questions.items()},
+        "patch": {label: "pair" if one.question.is_paired else "mean" for label, one in asked.items()},
         "full_route": routes,
-        "excluded_pairs": {label: [int(pair) for pair in pairs] for label, pairs in excluded.items() if len(pairs)},
+        "excluded_pairs": excluded,
     }
     table = pd.concat(frames, ignore_index=True)[list(frames[0].columns)]
     return Result(arrays, coordinates, attributes, tables={PROMPT_EFFECTS: encode_table(table)})
 
 
-def _contrasts(context: Context) -> dict[str, PermutedContrast]:
-    """Return the contrasts at each of their positions, by label."""
-    places = product(context.contrasts, context.coordinates["position"])
-    found = {f"{name}@{position}": permuted_contrast(context, name, position) for name, position in places}
-    return {label: contrast for label, contrast in found.items() if contrast is not None}
+@dataclass(frozen=True)
+class _Asked:
+    """What is asked about a contrast at a position.
+
+    Attributes:
+        name, position, contrast: the contrast at the position.
+        question: what is changed and measured.
+        variance_shares: variance along the `matched` controls over that along the direction, (place,).
+        captured, scored: the captured layers, and those at whose input the score is measured.
+    """
+
+    name: str
+    position: int
+    contrast: PermutedContrast
+    question: Question
+    variance_shares: NDArray[np.float64]
+    captured: list[int]
+    scored: tuple[int, ...]
+
+    @property
+    def label(self) -> str:
+        return f"{self.name}@{self.position}"
+
+    def variables(self, measured: Arrays) -> dict[str, NDArray[np.float64]]:
+        """Return the variables of the group at this contrast and position."""
+        shape = len(self.question.sites), len(self.question.layers)
+        scores = {}
+        for name, values in score_changes(measured, shape).items():
+            scores[name] = np.full((*values.shape[:-1], len(self.captured)), np.nan)
+            scores[name][..., [self.captured.index(layer) for layer in self.scored]] = values
+        return {**means_of(measured, shape), **scores, "matched_variance": self.variance_shares.reshape(shape)}
+
+    def table(self, measured: Arrays, samples: NDArray[np.int64]) -> pd.DataFrame:
+        """Return the rows of the table; `samples` are the indices of the prompts in their sets."""
+        sets = self.contrast.positive.prompt_set, self.contrast.negative.prompt_set
+        return table_of(measured, self.question, samples, sets).assign(contrast=self.name, position=self.position)
 
 
-def _parsed(label: str) -> tuple[str, int]:
-    """Return the contrast and the position of a label."""
-    name, _, position = label.rpartition("@")
-    return name, int(position)
+def _asked(
+    context: Context, sites: Sequence[Site], layers: Sequence[int], groups: Sequence[Sequence[int]]
+) -> Iterator[_Asked]:
+    """Yield what is asked about each contrast at each position, and store its vectors for the replicas."""
+    options, run = _options(context), context.run
+    for name, position in product(context.contrasts, context.coordinates["position"]):
+        contrast = permuted_contrast(context, name, position)
+        if contrast is None:
+            continue
+        question = question_of(options, contrast, sites, layers, groups)
+        vectors, shares = vectors_of(context, contrast, sites, layers, options.controls)
+        check_range(run, question, vectors)
+        one = _Asked(name, position, contrast, question, shares, list(run.record.layers), vectors.score_layers)
+        write_vectors(run.location, context.stale["effects"], one.label, vectors)
+        yield one
 
 
 def _measured(context: Context, work: EffectsWork, label: str) -> tuple[Arrays, NDArray[np.int64], str]:

@@ -152,7 +152,8 @@ def token_notes(run: Run, labels: Mapping[str, str], position: int) -> list[str]
         return []
     note = (
         f"at position {position}, {_one_token(shared)}; the prompts of {' and '.join(varied)} have different tokens. "
-        f"This alone can make the statistics of {' and '.join(varied)} differ from those of {' and '.join(shared)}"
+        f"This alone can make the statistics of {' and '.join(varied)} differ from those of {' and '.join(shared)}; so "
+        "can a different template"
     )
     if len(shared) > 1:
         note += (
