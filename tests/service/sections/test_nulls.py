@@ -293,8 +293,8 @@ def test_several_sets_that_share_a_token_are_not_independent(monkeypatch):
     assert parts.token_notes(None, {"a": "one", "b": "two", "c": "three"}, -1) == [
         "at position -1, all prompts of one have the same token, and so have those of three; the prompts of two have "
         "different tokens. This alone can make the statistics of two differ from those of one and three; so can a "
-        "different template. The shared tokens can also make the statistics of one and three agree, so equal results of these sets are not "
-        "independent findings"
+        "different template. The shared tokens can also make the statistics of one and three agree, so equal results "
+        "of these sets are not independent findings"
     ]
     assert parts.same_token_notes(None, ["a", "c"], {"a": "one", "c": "three"}, -1) == [
         "at position -1, all prompts of one have the same token, and so have those of three. This alone makes the "
