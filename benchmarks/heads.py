@@ -40,13 +40,14 @@ from safetensors.torch import save_file
 
 from theodolite.settings import Settings
 from theodolite.spec_file import parse_spec
-from theodolite.spec_parts import HeadsSpec
+from theodolite.spec_options import HeadsSpec
 from theodolite.store.result_reader import read_group
 from theodolite.store.runs import create_run, open_run
 from theodolite_jobs.analysis import compute_groups
+from theodolite_jobs.models.config_numbers import score_scale
 from theodolite_jobs.models.load import load_config
 from theodolite_jobs.models.tensors import TensorFiles
-from theodolite_jobs.models.weights import Weights, score_scale
+from theodolite_jobs.models.weights import Weights
 from theodolite_jobs.prepare import prepare
 from theodolite_jobs.results.circuits import read_circuits
 from theodolite_jobs.results.context import Context

@@ -14,7 +14,7 @@ from theodolite.groups import ANALYSES, GROUPS
 from theodolite.query.runs import spec_of_results, with_analyses
 from theodolite.sites import Site
 from theodolite.spec import LEAST_SAMPLES, SurveySpec
-from theodolite.spec_parts import EffectsSpec
+from theodolite.spec_options import EffectsSpec
 from theodolite.store.manifest import finished_groups, unfinished_request, write_request
 from theodolite.store.result_reader import read_contrasts
 from theodolite.store.runs import Run

@@ -8,21 +8,18 @@ from pydantic import Field, field_validator, model_validator
 from theodolite.digests import canonical_json
 from theodolite.groups import ANALYSES, GROUPS
 from theodolite.shard_bounds import ShardBounds
+from theodolite.spec_options import EffectsSpec, GramSpec, HeadsSpec, WordsSpec
 from theodolite.spec_parts import (
     NOUNS,
     SENTENCES,
     CaptureSpec,
     ContrastSpec,
-    EffectsSpec,
-    GramSpec,
-    HeadsSpec,
     ModelSpec,
     Name,
     Part,
     Place,
     PromptSetSpec,
     Text,
-    WordsSpec,
     check_unique,
 )
 

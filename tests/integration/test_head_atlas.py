@@ -24,7 +24,8 @@ from theodolite.query.runs import run_state, spec_of_results, summaries
 from theodolite.query.verification import verify
 from theodolite.settings import Settings
 from theodolite.spec_file import parse_spec
-from theodolite.spec_parts import HeadsSpec, ModelSpec
+from theodolite.spec_options import HeadsSpec
+from theodolite.spec_parts import ModelSpec
 from theodolite.store.manifest import finished_groups
 from theodolite.store.result_reader import read_group, read_layer
 from theodolite.store.result_writer import claim_layers

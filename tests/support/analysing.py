@@ -5,7 +5,7 @@ from typing import Any
 
 from theodolite.digests import digest_of
 from theodolite.groups import GROUPS
-from theodolite.spec_parts import GramSpec
+from theodolite.spec_options import GramSpec
 from theodolite.store.manifest import finished_groups
 from theodolite.store.runs import Run
 from theodolite_jobs.analysis import compute_groups

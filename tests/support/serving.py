@@ -21,7 +21,7 @@ from theodolite.api.access import SECONDS_CACHED
 from theodolite.api.app import create_app
 from theodolite.api.serving import serve
 from theodolite.settings import Settings
-from theodolite.spec_parts import GramSpec
+from theodolite.spec_options import GramSpec
 from theodolite.store.runs import Run
 
 SITES = ("resid_pre", "resid_mid")

@@ -8,10 +8,10 @@ from typing import Any
 from theodolite.errors import UnsupportedModelError
 from theodolite.sites import Site
 from theodolite_jobs.models.anatomy import Anatomy, Dimensions, Files, dimensions_of, text_config_of
+from theodolite_jobs.models.config_numbers import score_scale
 from theodolite_jobs.models.families import known_anatomy
 from theodolite_jobs.models.load import plain_errors, quantisation, resolved_dtype
 from theodolite_jobs.models.text_part import text_part
-from theodolite_jobs.models.weights import score_scale
 
 # Constants in a family's code that neither its configuration nor an attribute of its modules states.
 _EPSILON_OF_OLMO = 1e-5

@@ -1,11 +1,7 @@
-"""Read weights from safetensors files, one tensor at a time, in one layout for all families.
-
-Row convention, `y = x W`: projections are (head, d_model, d_head) and (head, d_head, d_model). No model is built.
-"""
+"""Read weights from safetensors files, one tensor at a time, in one layout for all families. No model is built."""
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -15,8 +11,10 @@ import torch
 from torch import Tensor
 
 from theodolite.errors import ModelError, UnsupportedModelError
-from theodolite_jobs.models.anatomy import Dimensions, MergedExperts, dimensions_of, rotary_settings
+from theodolite_jobs.models.anatomy import Dimensions, MergedExperts, dimensions_of
+from theodolite_jobs.models.config_numbers import expert_count, norm_epsilon, score_scale
 from theodolite_jobs.models.latent import latent_heads, latent_sizes
+from theodolite_jobs.models.layer_weights import AttentionWeights, MlpWeights
 from theodolite_jobs.models.load import check_readable
 from theodolite_jobs.models.tensors import TensorFiles
 from theodolite_jobs.statistics.norms import Norm
@@ -27,43 +25,6 @@ _LEARNED = (".weight", ".bias", ".gamma", ".beta", ".sinks", "_proj", "_proj_bia
 
 SHARED = "shared"
 """The name of the expert that all tokens use."""
-
-
-@dataclass(frozen=True)
-class AttentionWeights:
-    """The attention weights of one layer; a bias or norm that the layer does not have is None."""
-
-    q: Tensor  # (head, d_model, d_head)
-    k: Tensor  # (kv_head, d_model, d_head)
-    v: Tensor  # (kv_head, d_model, d_head)
-    o: Tensor  # (head, d_head, d_model)
-    q_bias: Tensor | None  # (head, d_head)
-    k_bias: Tensor | None  # (kv_head, d_head)
-    v_bias: Tensor | None  # (kv_head, d_head)
-    o_bias: Tensor | None  # (d_model,)
-    q_norm: Tensor | None  # (head, d_head), the scale of the norm on queries, which is of the model's kind of norm
-    k_norm: Tensor | None  # (kv_head, d_head)
-    q_norm_bias: Tensor | None  # (head, d_head)
-    k_norm_bias: Tensor | None  # (kv_head, d_head)
-    q_rotary: Tensor | None  # (head, d_model, width): in latent attention, the part of queries that rotates
-    k_rotary: Tensor | None  # (1, d_model, width), the same of keys; the circuits leave both out
-    norm_spans_heads: bool  # the norm of queries runs over all heads at once instead of over each head
-    scale: float  # the factor of a score before the softmax
-    clip: float | None  # the largest magnitude of queries, keys and values after their biases (OLMo)
-    sinks: Tensor | None  # (head,), scores that the softmax adds to those of the tokens, without a value
-    soft_cap: float | None  # c of c·tanh(score/c), which is applied to scaled scores before the softmax (Gemma-2)
-
-
-@dataclass(frozen=True)
-class MlpWeights:
-    """The weights of one layer's MLP, or of one expert: gate and up are (d_model, d_mlp), down is (d_mlp, d_model)."""
-
-    gate: Tensor | None
-    up: Tensor
-    down: Tensor
-    gate_bias: Tensor | None
-    up_bias: Tensor | None
-    down_bias: Tensor | None
 
 
 class Weights:
@@ -406,50 +367,3 @@ class Weights:
 def _per_head(values: Tensor, shape: tuple[int, int]) -> Tensor:
     """Return (head, d_head) from one row for all heads, or from one row per head."""
     return values.reshape(-1, shape[1]).expand(shape).contiguous()
-
-
-def score_scale(config: Any, dimensions: Dimensions, layer: int) -> float:
-    """Return the factor of a layer's attention scores before the softmax.
-
-    The factor is 1/√d_head, with exceptions. Gemma-2 and 3 state the number under the root, and Granite states the
-    factor. GPT-2 may divide by the layer's number (from 1), or have no scale. Gemma-2's soft cap is not included.
-    """
-    if getattr(config, "attention_multiplier", None) is not None:
-        return float(config.attention_multiplier)
-    if getattr(config, "kv_lora_rank", None):
-        return float((config.qk_nope_head_dim + config.qk_rope_head_dim) ** -0.5 * _stretched_scale(config))
-    scale = (getattr(config, "query_pre_attn_scalar", None) or dimensions.d_head) ** -0.5
-    if not getattr(config, "scale_attn_weights", True):
-        scale = 1.0
-    return float(scale / (layer + 1) if getattr(config, "scale_attn_by_inverse_layer_idx", False) else scale)
-
-
-def _stretched_scale(config: Any) -> float:
-    """Return the factor that DeepSeek adds to scores if its rotary positions are scaled (YaRN)."""
-    (rotary, *_) = [*rotary_settings(config), {}]
-    share, factor = rotary.get("mscale_all_dim"), float(rotary.get("factor") or 1)
-    if not share or factor <= 1 or rotary.get("rope_type", "default") == "default":
-        return 1.0
-    return float((0.1 * share * math.log(factor) + 1) ** 2)
-
-
-def expert_count(config: Any) -> int:
-    """Return the number of experts of a layer, without shared ones; families name it differently."""
-    names = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
-    return int(next(getattr(config, name) for name in names if getattr(config, name, None) is not None))
-
-
-def norm_epsilon(config: Any) -> float:
-    """Return the number that a family's norms add under the root; OLMo, OPT and DistilBERT have it in their code."""
-    names = ("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_epsilon", "norm_eps")
-    stated = (getattr(config, name, None) for name in names)
-    in_code = 1e-12 if config.model_type == "distilbert" else 1e-5
-    return float(next((epsilon for epsilon in stated if epsilon is not None), in_code))
-
-
-def embedding_scale(config: Any) -> float:
-    """Return the factor of token embeddings before the first block (Gemma: √d_model; Granite states it)."""
-    text = config.get_text_config()
-    if text.model_type.startswith(("gemma", "vaultgemma")):
-        return float(text.hidden_size**0.5)
-    return float(getattr(text, "embedding_multiplier", None) or 1.0)

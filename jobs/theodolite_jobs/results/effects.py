@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from theodolite.errors import StoreError, UnsupportedModelError
 from theodolite.groups.effects import CONTROLS, INTERVENTIONS, MEASURES, PARTS, PROMPT_EFFECTS, SIDES
 from theodolite.sites import Site
-from theodolite.spec_parts import EffectsSpec
+from theodolite.spec_options import EffectsSpec
 from theodolite.store.tables import encode_table
 from theodolite_jobs.effects.work import Arrays, EffectsWork, Question, read_part, write_vectors
 from theodolite_jobs.prompts.next_tokens import next_token_groups

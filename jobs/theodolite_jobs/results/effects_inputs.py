@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from theodolite.errors import SpecError
 from theodolite.sites import Site
 from theodolite.spec import TokenIds
-from theodolite.spec_parts import EffectsSpec
+from theodolite.spec_options import EffectsSpec
 from theodolite.store.prompts import read_tokens
 from theodolite.store.runs import Run
 from theodolite_jobs.effects.work import Question, Vectors

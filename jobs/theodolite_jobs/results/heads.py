@@ -9,7 +9,7 @@ import numpy as np
 
 from theodolite.digests import digest_of
 from theodolite.groups import GROUPS
-from theodolite.spec_parts import HeadsSpec
+from theodolite.spec_options import HeadsSpec
 from theodolite.store.manifest import drop_groups, drop_outdated, finished_groups
 from theodolite.store.result_reader import read_group
 from theodolite.store.result_writer import check_claim, claim_layers, write_layer

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from theodolite.errors import UnsupportedModelError
-from theodolite.spec_parts import HeadsSpec
+from theodolite.spec_options import HeadsSpec
 from theodolite_jobs.models.weights import Weights
 from theodolite_jobs.passes.collect import Arrays
 from theodolite_jobs.results.circuits import input_norm, read_circuits

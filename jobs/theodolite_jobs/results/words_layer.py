@@ -9,7 +9,8 @@ import pandas as pd
 import torch
 from numpy.typing import NDArray
 
-from theodolite_jobs.models.weights import Weights, embedding_scale
+from theodolite_jobs.models.config_numbers import embedding_scale
+from theodolite_jobs.models.weights import Weights
 from theodolite_jobs.results.circuits import read_circuits
 from theodolite_jobs.statistics.heads import Circuits
 from theodolite_jobs.statistics.norms import Norm, normalised, projected

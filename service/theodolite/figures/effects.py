@@ -122,10 +122,8 @@ def score_figure(effects: xr.Dataset, layers: Sequence[int], label: str) -> go.F
     for layer, colour in zip(layers, (MAIN, THIRD, SECOND), strict=False):
         added = effects.sel(layer=layer, intervention=ADD)
         added = added.sel(layer_other=added["layer_other"] >= layer)
-        scores, *ends = (added[f"score_change{end}"] for end in ("", "_low", "_high"))
-        n = prompts_text(effects["n_prompts"])
-        lines.append(
-            Line(f"added at layer {layer}, {label}", added["layer_other"], scores, colour, "solid", *ends, n=n)
-        )
+        scores, low, high = (added[f"score_change{end}"] for end in ("", "_low", "_high"))
+        name, n = f"added at layer {layer}, {label}", prompts_text(effects["n_prompts"])
+        lines.append(Line(name, added["layer_other"], scores, colour, "solid", low, high, n=n))
     panel = Panel("distances of the means", lines, [Reference(1, "all that was added: 1"), Reference(0, "nothing: 0")])
     return panels_figure([panel], x_title=LAYER, ticks={})

@@ -25,10 +25,11 @@ from transformers import AutoModel, AutoModelForCausalLM, CodeGenConfig, Deepsee
 
 from theodolite.errors import ModelError, UnsupportedModelError
 from theodolite.sites import Site
+from theodolite_jobs.models.config_numbers import embedding_scale, norm_epsilon
 from theodolite_jobs.models.load import load_config, wrap
 from theodolite_jobs.models.reference import read_sites, relative_errors
 from theodolite_jobs.models.text_part import text_part
-from theodolite_jobs.models.weights import SHARED, Weights, embedding_scale, norm_epsilon
+from theodolite_jobs.models.weights import SHARED, Weights
 
 TOKENS = (5, 60, 17, 33, 9)  # fewer tokens than the tiny models' windows
 POSITIONS = [-5, -4, -3, -2, -1]

@@ -5,7 +5,7 @@ import pytest
 from support.analysing import analyse, survey_gram
 from support.stored import store_run
 
-from theodolite.spec_parts import GramSpec
+from theodolite.spec_options import GramSpec
 from theodolite_jobs.report.page import render_report
 
 SEQUENTIAL, ENTERING = ("resid_pre", "resid_mid"), ("resid_pre",)

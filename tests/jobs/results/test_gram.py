@@ -12,7 +12,7 @@ from support.result_cases import assert_same_rows, contrast, draw, model_of, sil
 from support.stored import read_table, store_run
 
 from theodolite.errors import RunDamagedError
-from theodolite.spec_parts import GramSpec
+from theodolite.spec_options import GramSpec
 from theodolite.store.manifest import finished_groups
 from theodolite.store.result_reader import read_group
 from theodolite_jobs.results.gram import similarities

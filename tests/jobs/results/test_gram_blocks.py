@@ -6,7 +6,7 @@ from support.gram_cases import debiased_cka, in_spaces
 from support.result_cases import draw, silent
 from support.stored import store_run
 
-from theodolite.spec_parts import GramSpec
+from theodolite.spec_options import GramSpec
 from theodolite.store.result_reader import read_group
 
 WIDTH, LAYERS = 8, 3

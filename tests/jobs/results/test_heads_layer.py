@@ -9,7 +9,7 @@ from safetensors.torch import load_file, save_file
 from support import tiny
 
 from theodolite.errors import ModelError
-from theodolite.spec_parts import HeadsSpec
+from theodolite.spec_options import HeadsSpec
 from theodolite_jobs.models.rotary import rotation
 from theodolite_jobs.models.weights import Weights
 from theodolite_jobs.results.heads_layer import SIDES, Stream, decompose_layer, vocabulary_products

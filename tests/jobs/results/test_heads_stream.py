@@ -6,7 +6,7 @@ from support import tiny
 from support.analysing import analyse, context_of
 from support.stored import store_run
 
-from theodolite.spec_parts import HeadsSpec
+from theodolite.spec_options import HeadsSpec
 from theodolite.store.result_reader import read_group
 from theodolite_jobs.models.weights import Weights
 from theodolite_jobs.results.heads_layer import SIDES, decompose_layer

@@ -7,7 +7,7 @@ from support.serving import surveyed_run
 from theodolite.query.first_tokens import is_first_token, n_first_tokens, set_labels
 from theodolite.query.runs import describe
 from theodolite.sections.catalogue import draw_figure, sections_of
-from theodolite.spec_parts import GramSpec
+from theodolite.spec_options import GramSpec
 from theodolite.store.runs import Run
 
 REMARK = "nouns (first token: an attention sink)"

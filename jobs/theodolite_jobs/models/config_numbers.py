@@ -1,0 +1,53 @@
+"""Numbers of a forward pass that a configuration states, or that the code of a family contains."""
+
+import math
+from typing import Any
+
+from theodolite_jobs.models.anatomy import Dimensions, rotary_settings
+
+
+def score_scale(config: Any, dimensions: Dimensions, layer: int) -> float:
+    """Return the factor of a layer's attention scores before the softmax.
+
+    The factor is 1/√d_head, with exceptions. Gemma-2 and 3 state the number under the root, and Granite states the
+    factor. GPT-2 may divide by the layer's number (from 1), or have no scale. Gemma-2's soft cap is not included.
+    """
+    if getattr(config, "attention_multiplier", None) is not None:
+        return float(config.attention_multiplier)
+    if getattr(config, "kv_lora_rank", None):
+        return float((config.qk_nope_head_dim + config.qk_rope_head_dim) ** -0.5 * _stretched_scale(config))
+    scale = (getattr(config, "query_pre_attn_scalar", None) or dimensions.d_head) ** -0.5
+    if not getattr(config, "scale_attn_weights", True):
+        scale = 1.0
+    return float(scale / (layer + 1) if getattr(config, "scale_attn_by_inverse_layer_idx", False) else scale)
+
+
+def _stretched_scale(config: Any) -> float:
+    """Return the factor that DeepSeek adds to scores if its rotary positions are scaled (YaRN)."""
+    (rotary, *_) = [*rotary_settings(config), {}]
+    share, factor = rotary.get("mscale_all_dim"), float(rotary.get("factor") or 1)
+    if not share or factor <= 1 or rotary.get("rope_type", "default") == "default":
+        return 1.0
+    return float((0.1 * share * math.log(factor) + 1) ** 2)
+
+
+def expert_count(config: Any) -> int:
+    """Return the number of experts of a layer, without shared ones; families name it differently."""
+    names = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
+    return int(next(getattr(config, name) for name in names if getattr(config, name, None) is not None))
+
+
+def norm_epsilon(config: Any) -> float:
+    """Return the number that a family's norms add under the root; OLMo, OPT and DistilBERT have it in their code."""
+    names = ("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_epsilon", "norm_eps")
+    stated = (getattr(config, name, None) for name in names)
+    in_code = 1e-12 if config.model_type == "distilbert" else 1e-5
+    return float(next((epsilon for epsilon in stated if epsilon is not None), in_code))
+
+
+def embedding_scale(config: Any) -> float:
+    """Return the factor of token embeddings before the first block (Gemma: √d_model; Granite states it)."""
+    text = config.get_text_config()
+    if text.model_type.startswith(("gemma", "vaultgemma")):
+        return float(text.hidden_size**0.5)
+    return float(getattr(text, "embedding_multiplier", None) or 1.0)

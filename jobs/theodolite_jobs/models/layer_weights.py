@@ -1,0 +1,45 @@
+"""The weights of one layer, in one layout for all families.
+
+Row convention, `y = x W`: projections are (head, d_model, d_head) and (head, d_head, d_model).
+"""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class AttentionWeights:
+    """The attention weights of one layer; a bias or norm that the layer does not have is None."""
+
+    q: Tensor  # (head, d_model, d_head)
+    k: Tensor  # (kv_head, d_model, d_head)
+    v: Tensor  # (kv_head, d_model, d_head)
+    o: Tensor  # (head, d_head, d_model)
+    q_bias: Tensor | None  # (head, d_head)
+    k_bias: Tensor | None  # (kv_head, d_head)
+    v_bias: Tensor | None  # (kv_head, d_head)
+    o_bias: Tensor | None  # (d_model,)
+    q_norm: Tensor | None  # (head, d_head), the scale of the norm on queries, which is of the model's kind of norm
+    k_norm: Tensor | None  # (kv_head, d_head)
+    q_norm_bias: Tensor | None  # (head, d_head)
+    k_norm_bias: Tensor | None  # (kv_head, d_head)
+    q_rotary: Tensor | None  # (head, d_model, width): in latent attention, the part of queries that rotates
+    k_rotary: Tensor | None  # (1, d_model, width), the same of keys; the circuits leave both out
+    norm_spans_heads: bool  # the norm of queries runs over all heads at once instead of over each head
+    scale: float  # the factor of a score before the softmax
+    clip: float | None  # the largest magnitude of queries, keys and values after their biases (OLMo)
+    sinks: Tensor | None  # (head,), scores that the softmax adds to those of the tokens, without a value
+    soft_cap: float | None  # c of c·tanh(score/c), which is applied to scaled scores before the softmax (Gemma-2)
+
+
+@dataclass(frozen=True)
+class MlpWeights:
+    """The weights of one layer's MLP, or of one expert: gate and up are (d_model, d_mlp), down is (d_mlp, d_model)."""
+
+    gate: Tensor | None
+    up: Tensor
+    down: Tensor
+    gate_bias: Tensor | None
+    up_bias: Tensor | None
+    down_bias: Tensor | None
