@@ -85,7 +85,7 @@ def check_spec(request: Request, _caller: Reader, spec: _Spec) -> dict[str, Any]
 
 @run_router.post("/{run_id}/sentence-spec", responses={200: {"model": CheckedSpec}, **problems_of(404, 409)})
 def spec_of_sentence(request: Request, _caller: Reader, run_id: RunId, given: Sentence) -> dict[str, Any]:
-    """Return the spec of a small survey: the trajectory of a sentence in the run's model. `POST /v1/jobs` submits it."""
+    """Return the spec of a survey of a sentence's trajectory in the run's model; `POST /v1/jobs` submits it."""
     run = complete_run(request, run_id)
     return _checked(request, sentence_spec(run_id, run.record.spec, given.sentence))
 
