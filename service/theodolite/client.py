@@ -141,6 +141,19 @@ class Client:
                 prompt_set["source"] = self.upload(folder / path)
         return Job(self, self.send("POST", "/v1/jobs", json=content).json())
 
+    def submit_sentence(self, run_id: str, sentence: str) -> "Job":
+        """Submit a small survey of one sentence with the model of a run, and return its job.
+
+        The table `trajectories` of the job's run has the trajectory. The same sentence is the same job.
+
+        Raises:
+            RunNotFoundError: the service has no such run.
+            SpecError: the sentence is empty or too long.
+            ClusterError: the service has no cluster, or it cannot reach the cluster.
+        """
+        checked = self.send("POST", _path_of(run_id, "sentence-spec"), json={"sentence": sentence}).json()
+        return self.submit(checked["spec"])
+
     def upload(self, path: str | Path) -> str:
         """Upload a prompt file (.csv .jsonl .json .parquet .txt) to the store, and return its `source` for a spec.
 

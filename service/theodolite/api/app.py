@@ -47,7 +47,7 @@ def create_app(
     app.state.cache = Cache(settings.results_cache_bytes)
     app.state.access = Access(settings.store, open_without_tokens=open_without_tokens, seconds_cached=seconds_cached)
     add_handlers(app)
-    of_runs = (prompts.router, tables.router, exports.router, runs.router, labels.router)
+    of_runs = (prompts.router, tables.router, exports.router, runs.router, labels.router, jobs.run_router)
     of_api = (*of_runs, groups.router, compare.router, jobs.router, jobs.spec_router, uploads.router)
     others = (health.router, page.router)
     app.state.routes = [*app.routes, *(route for router in (*of_api, *others) for route in router.routes)]

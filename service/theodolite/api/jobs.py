@@ -12,7 +12,8 @@ from theodolite.api.encoding import JSON, to_json
 from theodolite.api.openapi import SPEC_SCHEMA
 from theodolite.api.paging import Cursor, Limit, next_cursor, start_of
 from theodolite.api.problems import Problem
-from theodolite.api.schemas import CheckedSpec, Job, JobList, problems_of
+from theodolite.api.run_lookup import RunId, complete_run
+from theodolite.api.schemas import CheckedSpec, Job, JobList, Sentence, problems_of
 from theodolite.api.spec_policy import check_submission
 from theodolite.settings import Settings
 from theodolite.spec import SurveySpec
@@ -20,10 +21,12 @@ from theodolite.spec_file import parse_json, parse_spec
 from theodolite.store.uploads import with_uploaded_texts
 from theodolite.submission.job_store import StoredJob, read_jobs
 from theodolite.submission.ray_jobs import ClusterState, cluster_logs
+from theodolite.submission.sentences import sentence_spec
 from theodolite.submission.surveys import job_content, job_states, stop_survey, submit_survey
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
 spec_router = APIRouter(prefix="/v1", tags=["jobs"])
+run_router = APIRouter(prefix="/v1/runs", tags=["jobs"])
 
 JobId = Annotated[str, Path(pattern=r"^[0-9a-f]{64}$", description="Id of the survey job: the digest of its spec.")]
 
@@ -77,6 +80,17 @@ def _schema() -> dict[str, Any]:
 @spec_router.post("/spec/check", responses={200: {"model": CheckedSpec}}, openapi_extra=_BODY)
 def check_spec(request: Request, _caller: Reader, spec: _Spec) -> dict[str, Any]:
     """Validate a spec without submitting it; the `detail` of 422, 403 and 413 describes the error in it."""
+    return _checked(request, spec)
+
+
+@run_router.post("/{run_id}/sentence-spec", responses={200: {"model": CheckedSpec}, **problems_of(404, 409)})
+def spec_of_sentence(request: Request, _caller: Reader, run_id: RunId, given: Sentence) -> dict[str, Any]:
+    """Return the spec of a survey of a sentence's trajectory in the run's model; `POST /v1/jobs` submits it."""
+    run = complete_run(request, run_id)
+    return _checked(request, sentence_spec(run_id, run.record.spec, given.sentence))
+
+
+def _checked(request: Request, spec: SurveySpec) -> dict[str, Any]:
     check_submission(spec, request.app.state.settings)
     job_id = with_uploaded_texts(spec).digest()
     has_cluster = request.app.state.settings.jobs_url is not None

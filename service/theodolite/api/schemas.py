@@ -1,12 +1,13 @@
 """Describe the responses for OpenAPI: names, units, examples. The service does not validate responses with them."""
 
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, Field
+from pydantic import AfterValidator, BaseModel, Field
 
 from theodolite.api.encoding import ARROW, CSV, HAS_ARROW, PARQUET
 from theodolite.api.problems import MEDIA_TYPE
 from theodolite.query.heads import TOKEN_COLUMNS
+from theodolite.spec_parts import Part, Text
 from theodolite.store.labels import Labels
 
 _RUN = "smollm2-135m-instruct-01862668a346"
@@ -354,6 +355,20 @@ class CheckedSpec(BaseModel):
     id: str = Field(description="Digest of the spec, the id of its survey job.", examples=["0123456789abcdef" * 4])
     has_cluster: bool = Field(description="Whether the service has a Ray cluster; it refuses survey jobs without one.")
     spec: dict[str, Any] = Field(description="The spec with its defaults.")
+
+
+def _not_blank(text: str) -> str:
+    if not text.strip():
+        raise ValueError("must have at least one word")
+    return text
+
+
+class Sentence(Part):
+    """The sentence of a small survey."""
+
+    sentence: Annotated[Text, AfterValidator(_not_blank)] = Field(
+        description="The sentence; no template is applied.", examples=["To kill two birds with one stone"]
+    )
 
 
 class Upload(BaseModel):

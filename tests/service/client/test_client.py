@@ -293,3 +293,18 @@ def test_texts_of_a_spec_are_uploaded_by_the_service(submitting):
     (upload,) = (Path(store) / "uploads").iterdir()
     assert json.loads(upload.read_text()) == ["Ein Satz"]
     assert "Ein Satz" not in client.send("GET", f"/v1/jobs/{job.id}").text
+
+
+def test_a_sentence_is_submitted_with_the_model_of_a_run(shelf, tmp_path, cluster):
+    store = copied(shelf, tmp_path, "tiny-0")
+    with served(store, jobs_url="http://head:8265", models_allowed=["tiny"]) as url:
+        client = Client(url)
+        job = client.submit_sentence("tiny-0", "Ein Satz")
+        assert job.id == client.submit_sentence("tiny-0", "Ein Satz").id
+        assert job.describe()["spec"]["words"]["sentences"] == ["Ein Satz"]
+        assert len(cluster.submitted) == 1
+        with pytest.raises(SpecError, match="at least one word"):
+            client.submit_sentence("tiny-0", " ")
+        with pytest.raises(RunNotFoundError):
+            client.submit_sentence("none-0", "Ein Satz")
+        client.close()

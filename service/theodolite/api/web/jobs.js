@@ -20,9 +20,10 @@ export function openJobs(node, signal) {
   };
 }
 
-class Jobs {
-  constructor(signal, only) {
-    this.only = only;
+/** All survey jobs, or the one of an id `only`; `drawn` gets them each time after the page has shown them. */
+export class Jobs {
+  constructor(signal, only, drawn = () => {}) {
+    Object.assign(this, { only, drawn });
     this.stop = new AbortController();
     this.signal = AbortSignal.any([signal, this.stop.signal]);
     this.rows = new Map();
@@ -44,6 +45,7 @@ class Jobs {
         : (await ask("/v1/jobs", {}, this.signal)).items;
       if (this.signal.aborted) return;
       this.draw(jobs);
+      this.drawn(jobs);
       const hasActive = jobs.some((job) => ACTIVE.includes(job.state));
       if (hasActive) this.timer = setTimeout(() => this.poll(), SECONDS * 1000);
     } catch (error) {

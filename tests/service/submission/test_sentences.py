@@ -1,0 +1,53 @@
+"""The spec of the survey of one sentence: the model of a run, and only what the trajectory needs."""
+
+import pytest
+from pydantic import ValidationError
+from support.serving import SPEC
+
+from theodolite.sites import Site
+from theodolite.spec_file import parse_spec
+from theodolite.submission.sentences import sentence_spec
+
+RUN, SENTENCE = "tiny-0", "The capital of France is Paris"
+
+
+def derived(spec=SPEC, sentence=SENTENCE, run_id=RUN):
+    return sentence_spec(run_id, parse_spec(spec), sentence)
+
+
+def test_the_survey_has_the_model_of_the_run_and_only_the_sentence():
+    model = {"id": "org/x", "revision": "abc", "dtype": "bfloat16", "attention": "eager", "weights": "random"}
+    result = derived({**SPEC, "model": model, "words": {"sentences": ["Another"], "tokens": 7}})
+    assert result.model.model_dump(exclude_defaults=True) == model
+    assert result.words.sentences == [SENTENCE]
+    assert result.analyses == ["words"]
+    assert (result.heads.vectors, result.words.tokens, result.words.umap) == (1, 1, False)
+    assert (result.contrasts, result.effects, [one.limit for one in result.prompts.values()]) == ({}, None, [1])
+    assert result.sets["sentences"].positions == "all"
+
+
+def test_the_path_has_the_states_of_the_run_at_all_layers():
+    captured = {"sites": ["resid_pre", "resid_post", "head_out", "mlp_out"], "layers": [0, 3], "final": False}
+    capture = derived({**SPEC, "capture": {**captured, "keep": 4, "positions": [-2]}}).capture
+    assert capture.all_sites == (Site.RESID_PRE, Site.RESID_POST, Site.RESID_FINAL)
+    assert (capture.layers, capture.positions, capture.keep) == ("all", [-1], None)
+    assert derived({**SPEC, "capture": {"sites": ["mlp_out"]}}).capture.sites == [Site.RESID_PRE]
+    assert derived({**SPEC, "words": {"umap": True}}).words.umap
+
+
+def test_the_same_sentence_in_the_same_model_is_the_same_survey():
+    other = {**SPEC, "name": "label", "prompts": {"mine": {"source": "builtin:nouns"}}, "contrasts": {}}
+    assert derived().digest() == derived(other, run_id="tiny-1").digest()
+    assert derived().digest() != derived(sentence=f"{SENTENCE}.").digest()
+    assert derived().digest() == sentence_spec(RUN, derived(), SENTENCE).digest()
+
+
+def test_the_label_names_the_run_and_the_start_of_the_sentence():
+    assert derived().name == f"“{SENTENCE}” in the model of tiny-0"
+    assert derived(sentence="a\n" * 100).name == f"“{'a ' * 29}a…” in the model of tiny-0"
+
+
+@pytest.mark.parametrize("sentence", ["", "a" * 100_001])
+def test_the_sentence_has_the_limits_of_a_spec(sentence):
+    with pytest.raises(ValidationError):
+        derived(sentence=sentence)
