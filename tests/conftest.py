@@ -26,6 +26,7 @@ SLOW_FIXTURES = {"atlas", "chat_model_folder", "chat_tokenizer", "ray_with_prete
 SLOW_PLACES = [
     Path(__file__).parent / name
     for name in (
+        "deploy/test_configuration.py",
         "deploy/test_images.py",
         "deploy/test_kubernetes.py",
         "integration",

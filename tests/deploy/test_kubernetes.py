@@ -2,8 +2,6 @@
 
 import json
 import re
-import shutil
-import subprocess
 from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import Any
@@ -11,7 +9,7 @@ from typing import Any
 import jsonschema
 import pytest
 import yaml
-from support.deploy_commands import assert_fetches_what_surveys_read, assert_understood, promtool
+from support.deploy_commands import assert_understood
 from support.kubernetes_objects import (
     check_core,
     components_of,
@@ -25,11 +23,9 @@ from support.kubernetes_objects import (
     one,
     pods,
 )
-from support.rendering import render
 from transformers import LlamaConfig, Qwen2Config
 
 from theodolite import __version__
-from theodolite.api.guards import LOOPBACK
 from theodolite.settings import Settings
 from theodolite.spec_file import parse_spec
 from theodolite_jobs.models.sharding import choose_ranks
@@ -279,32 +275,6 @@ def test_budgets_of_ray_are_ones_that_kubernetes_can_compute(things):
         assert ("minAvailable" if name.endswith("-head") else "maxUnavailable") in budget
 
 
-def test_a_new_setting_replaces_the_pods_that_read_it_and_a_new_survey_none(overlay, things, tmp_path):
-    shutil.copytree(ROOT / "deploy", tmp_path / "deploy")
-    base = tmp_path / "deploy/kubernetes/base/kustomization.yaml"
-    base.write_text(base.read_text().replace("LINGER_SECONDS=20", "LINGER_SECONDS=30"))
-    changed = render(tmp_path / "deploy/kubernetes/overlays" / overlay.name)
-    for kind, name in (("RayCluster", None), ("RayJob", None), ("Deployment", "api"), ("Deployment", "dask-worker")):
-        assert one(changed, kind, name) != one(things, kind, name), kind
-    assert one(changed, "Deployment", "prometheus") == one(things, "Deployment", "prometheus")
-    survey = tmp_path / "deploy/kubernetes/overlays" / overlay.name / "survey.yaml"
-    if survey.exists():
-        survey.write_text(survey.read_text() + "name: another\n")
-        again = render(survey.parent)
-        assert one(again, "RayCluster") == one(changed, "RayCluster")
-        assert config(again, "survey") != config(changed, "survey")
-
-
-@pytest.mark.parametrize("file", ["prometheus/rules/theodolite.yml", "kubernetes/base/prometheus-config.yaml"])
-def test_a_new_alert_or_target_replaces_the_pod_of_prometheus(overlay, things, tmp_path, file):
-    shutil.copytree(ROOT / "deploy", tmp_path / "deploy")
-    with (tmp_path / "deploy" / file).open("a") as content:
-        content.write("# another\n")
-    changed = render(tmp_path / "deploy/kubernetes/overlays" / overlay.name)
-    assert one(changed, "Deployment", "prometheus") != one(things, "Deployment", "prometheus")
-    assert one(changed, "Deployment", "api") == one(things, "Deployment", "api")
-
-
 def test_no_pod_reaches_the_metadata_service_of_a_cloud(things):
     policies = {thing["metadata"]["name"]: thing["spec"] for thing in of_kind(things, "NetworkPolicy")}
     assert policies["nobody"] == {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}
@@ -335,75 +305,3 @@ def test_the_operator_reaches_ray_however_it_was_installed(things):
         {"app.kubernetes.io/name": "kuberay", "app.kubernetes.io/component": "kuberay-operator"},
     ):
         assert any(wanted and wanted.items() <= installed.items() for wanted in labels)
-
-
-def test_the_example_names_the_images_that_make_pushes():
-    things = render(ROOT / "deploy/kubernetes/overlays/example")
-    used = {container["image"] for _, template in pods(things) for container in template["spec"]["containers"]}
-    make = ["make", "--silent", "push", "ENGINE=echo", f"REGISTRY={REGISTRY}"]
-    printed = subprocess.run(make, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    pushed = {line.split()[1] for line in printed.splitlines() if line.startswith("push ")}
-    assert len(pushed) == 3
-    assert used == pushed | {COMPOSE["prometheus"]["image"]}
-
-
-def test_the_example_changes_what_the_page_says():
-    things = render(ROOT / "deploy/kubernetes/overlays/example")
-    classes = {claim["metadata"]["name"]: claim["spec"] for claim in of_kind(things, "PersistentVolumeClaim")}
-    shared = {name for name, claim in classes.items() if "ReadWriteMany" in claim["accessModes"]}
-    assert shared == {name for name, claim in classes.items() if "storageClassName" in claim}
-    accounts = [thing for thing in of_kind(things, "ServiceAccount") if thing["metadata"]["name"] != "prometheus"]
-    assert len(accounts) == 2
-    assert all("eks.amazonaws.com/role-arn" in account["metadata"]["annotations"] for account in accounts)
-    assert one(things, "Ingress")["spec"]["ingressClassName"] == "nginx"
-
-
-def test_models_are_fetched_as_surveys_look_for_them(things):
-    for job in of_kind(things, "Job"):
-        command = job["spec"]["template"]["spec"]["containers"][0]["command"]
-        assert_fetches_what_surveys_read(command)
-        model = config(things, "model")
-        assert re.fullmatch("[0-9a-f]{40}", model["REVISION"])
-    for owner, template in pods(things):
-        for container in template["spec"]["containers"]:
-            for mount in container["volumeMounts"]:
-                assert mount["name"] != "models" or mount.get("readOnly") or owner == "fetch-model", owner
-
-
-def test_the_service_answers_to_the_names_it_is_called_by(things):
-    hosts = json.loads(environment_of_api(things)["THEODOLITE_HOSTS"])
-    assert "$(POD_IP)" in hosts, "Prometheus asks each pod by its address"
-    ingress = one(things, "Ingress")["spec"]
-    assert {rule["host"] for rule in ingress["rules"]} <= set(hosts)
-    assert [host for tls in ingress["tls"] for host in tls["hosts"]] == [rule["host"] for rule in ingress["rules"]]
-    container = one(things, "Deployment", "api")["spec"]["template"]["spec"]["containers"][0]
-    for probe in ("readinessProbe", "livenessProbe"):
-        (header,) = container[probe]["httpGet"]["httpHeaders"]
-        assert header["name"] == "Host"
-        assert header["value"] in LOOPBACK
-
-
-def test_prometheus_watches_all_that_it_does_elsewhere(things, overlay, tmp_path):
-    content = config(things, "prometheus")["prometheus.yml"]
-    here, elsewhere = yaml.safe_load(content), yaml.safe_load((ROOT / "deploy/prometheus/prometheus.yml").read_text())
-    names = [[job["job_name"] for job in config["scrape_configs"]] for config in (here, elsewhere)]
-    assert names[0] == names[1]
-    (rules,) = config(things, "prometheus-rules").values()
-    assert yaml.safe_load(rules) == yaml.safe_load((ROOT / "deploy/prometheus/rules/theodolite.yml").read_text())
-    settings = config(things, "settings")
-    (found,) = here["scrape_configs"][1]["file_sd_configs"]
-    assert found["files"] == [f"{settings['THEODOLITE_METRICS_TARGETS']}/*.json"]
-    for job in here["scrape_configs"]:
-        if job.pop("kubernetes_sd_configs", None):  # Debian's promtool is built without them
-            job["static_configs"] = [{"targets": ["10.0.0.1:8000"]}]
-    (tmp_path / "prometheus.yml").write_text(yaml.safe_dump(here))
-    promtool("check", "config", "--syntax-only", tmp_path / "prometheus.yml")
-
-
-def test_settings_are_ones_that_theodolite_knows(things):
-    names = {
-        name.removeprefix("THEODOLITE_").lower()
-        for name in config(things, "settings")
-        if name.startswith("THEODOLITE_")
-    }
-    assert names <= Settings.model_fields.keys()

@@ -8,8 +8,9 @@ from fastapi.responses import Response
 
 from theodolite.api.access import Reader
 from theodolite.api.encoding import answer
+from theodolite.api.responses import described
 from theodolite.api.run_lookup import RUN_ID, complete_run, digest_over
-from theodolite.api.schemas import Comparison, described
+from theodolite.api.schemas import Comparison
 from theodolite.digests import digest_of
 from theodolite.errors import SpecError
 from theodolite.figures.comparison import comparison_figure, description, width_figure

@@ -7,8 +7,8 @@ from fastapi.responses import Response
 
 from theodolite.api.access import Reader
 from theodolite.api.encoding import JSON, answer_file
+from theodolite.api.responses import UNCHANGED, problems_of
 from theodolite.api.run_lookup import RunId, complete_run, digest_over
-from theodolite.api.schemas import UNCHANGED, problems_of
 from theodolite.export import FORMATS, encode_directions, file_name
 from theodolite.query.exports import GROUPS_READ
 

@@ -8,7 +8,8 @@ from fastapi.responses import Response
 
 from theodolite.api.access import Reader
 from theodolite.api.encoding import answer
-from theodolite.api.schemas import GroupList, described
+from theodolite.api.responses import described
+from theodolite.api.schemas import GroupList
 from theodolite.digests import digest_of
 from theodolite.groups import GROUPS, Group, Variable
 from theodolite.query.curves import is_along_depth

@@ -12,7 +12,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from theodolite import metrics
 from theodolite.api.access import metrics_reader
 from theodolite.api.problems import Problem
-from theodolite.api.schemas import problems_of
+from theodolite.api.responses import problems_of
 from theodolite.errors import StoreError
 from theodolite.store.runs import list_run_ids
 

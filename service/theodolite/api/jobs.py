@@ -9,11 +9,12 @@ from fastapi.responses import PlainTextResponse, Response
 
 from theodolite.api.access import Caller, Reader, Submitter
 from theodolite.api.encoding import JSON, to_json
+from theodolite.api.job_schemas import CheckedSpec, Job, JobList, Sentence
 from theodolite.api.openapi import SPEC_SCHEMA
 from theodolite.api.paging import Cursor, Limit, next_cursor, start_of
 from theodolite.api.problems import Problem
+from theodolite.api.responses import problems_of
 from theodolite.api.run_lookup import RunId, complete_run
-from theodolite.api.schemas import CheckedSpec, Job, JobList, Sentence, problems_of
 from theodolite.api.spec_policy import check_submission
 from theodolite.settings import Settings
 from theodolite.spec import SurveySpec

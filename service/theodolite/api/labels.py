@@ -5,8 +5,9 @@ from fastapi.responses import Response
 
 from theodolite.api.access import Admin, Submitter
 from theodolite.api.problems import Problem
+from theodolite.api.responses import problems_of
 from theodolite.api.run_lookup import RunId, any_run
-from theodolite.api.schemas import LabelsOfRun, problems_of
+from theodolite.api.schemas import LabelsOfRun
 from theodolite.store.labels import Labels, change_labels
 from theodolite.store.removal import remove_run
 from theodolite.submission.surveys import unfinished_jobs

@@ -6,7 +6,8 @@ from typing import Any
 
 from fastapi import FastAPI
 
-from theodolite.api.schemas import ProblemDetails, problems_of
+from theodolite.api.responses import problems_of
+from theodolite.api.schemas import ProblemDetails
 from theodolite.spec import SurveySpec
 
 _REFERENCE = "#/components/schemas/{model}"

@@ -9,8 +9,9 @@ from fastapi.responses import Response
 from theodolite.api.access import Reader
 from theodolite.api.encoding import answer
 from theodolite.api.paging import Cursor, Limit, next_cursor, start_of
+from theodolite.api.responses import described
 from theodolite.api.run_lookup import RunId, complete_run, digest_over
-from theodolite.api.schemas import PromptAnswer, PromptPage, described
+from theodolite.api.schemas import PromptAnswer, PromptPage
 from theodolite.digests import digest_of
 from theodolite.errors import SpecError
 from theodolite.figures.prompts import prompt_figure

@@ -11,6 +11,7 @@ from fastapi.responses import Response
 from theodolite.api.access import Reader
 from theodolite.api.encoding import answer, dataset_content
 from theodolite.api.paging import Cursor, Limit, next_cursor, start_of
+from theodolite.api.responses import described
 from theodolite.api.run_lookup import RunId, any_run, complete_run, digest_of_section, digest_over, digest_with_twin
 from theodolite.api.schemas import (
     Atlas,
@@ -24,7 +25,6 @@ from theodolite.api.schemas import (
     RunList,
     SectionAnswer,
     SectionList,
-    described,
 )
 from theodolite.digests import digest_of
 from theodolite.groups import READ_WHOLE

@@ -1,18 +1,13 @@
 """Describe the responses for OpenAPI: names, units, examples. The service does not validate responses with them."""
 
-from typing import Annotated, Any
+from typing import Any
 
-from pydantic import AfterValidator, BaseModel, Field
+from pydantic import BaseModel, Field
 
-from theodolite.api.encoding import ARROW, CSV, HAS_ARROW, PARQUET
-from theodolite.api.problems import MEDIA_TYPE
 from theodolite.query.heads import TOKEN_COLUMNS
-from theodolite.spec_parts import Part, Text
 from theodolite.store.labels import Labels
 
-_RUN = "smollm2-135m-instruct-01862668a346"
-_TEXT: dict[str, Any] = {"schema": {"type": "string"}}
-_STRING: dict[str, Any] = {"schema": {"type": "string", "format": "binary"}}
+EXAMPLE_RUN = "smollm2-135m-instruct-01862668a346"
 
 
 class ProblemDetails(BaseModel):
@@ -27,7 +22,7 @@ class ProblemDetails(BaseModel):
 class OfRun(BaseModel):
     """A response about one run."""
 
-    run_id: str = Field(description="Id of the run.", examples=[_RUN])
+    run_id: str = Field(description="Id of the run.", examples=[EXAMPLE_RUN])
 
 
 class RunLine(OfRun):
@@ -346,106 +341,3 @@ class Comparison(BaseModel):
     width_figure: dict[str, Any] | None = Field(
         description="The medians over depth against d_model, in Plotly's JSON; null if all models have one width."
     )
-
-
-class CheckedSpec(BaseModel):
-    """A valid spec."""
-
-    valid: bool = Field(description="True; an invalid spec is a problem.")
-    id: str = Field(description="Digest of the spec, the id of its survey job.", examples=["0123456789abcdef" * 4])
-    has_cluster: bool = Field(description="Whether the service has a Ray cluster; it refuses survey jobs without one.")
-    spec: dict[str, Any] = Field(description="The spec with its defaults.")
-
-
-def _not_blank(text: str) -> str:
-    if not text.strip():
-        raise ValueError("must have at least one word")
-    return text
-
-
-class Sentence(Part):
-    """The sentence of a small survey."""
-
-    sentence: Annotated[Text, AfterValidator(_not_blank)] = Field(
-        description="The sentence; no template is applied.", examples=["To kill two birds with one stone"]
-    )
-
-
-class Upload(BaseModel):
-    """A prompt file in the store."""
-
-    source: str = Field(description="The `source` of a prompt set that reads the file.", examples=["upload:DIGEST.csv"])
-    bytes: int = Field(description="Size of the file.")
-
-
-class Job(BaseModel):
-    """A survey job: a survey that a client submitted to the cluster."""
-
-    id: str = Field(description="Digest of the spec.", examples=["0123456789abcdef" * 4])
-    name: str | None = Field(description="Label from the spec.")
-    model: str = Field(description="The spec's model id.")
-    state: str = Field(description="queued, running, succeeded, failed, stopped or lost.")
-    attempt: int = Field(description="Number of the last attempt on the cluster; the first is 1.", examples=[1])
-    submitted: str = Field(description="Time at which the attempt was submitted, ISO 8601.")
-    reason: str | None = Field(description="Reason why the job failed or is lost; null if it is unknown.")
-    run_id: str | None = Field(
-        description="Id of its run; null until the job has determined it, and after the run was deleted.",
-        examples=[_RUN],
-    )
-    progress: dict[str, dict[str, int]] = Field(
-        description="By prompt set: committed prompts (`done`) and all prompts (`total`)."
-    )
-    spec: dict[str, Any] = Field(description="The submitted spec.")
-    yours: bool = Field(description="Whether this token may stop the job and read its logs.")
-
-
-class JobList(BaseModel):
-    """A page of survey jobs, newest first."""
-
-    items: list[Job]
-    next: str | None = Field(description="Cursor of the next page; null on the last page.")
-
-
-UNCHANGED: dict[int | str, dict[str, Any]] = {
-    304: {"description": "Not modified: If-None-Match contains the current ETag."}
-}
-
-_PROBLEMS = {
-    400: "The request has both Content-Length and Transfer-Encoding, or its JSON is nested too deeply.",
-    401: "The token is missing, unknown or expired.",
-    403: "The request comes from another site, the token lacks the scope, or the deployment does not allow the spec.",
-    404: "The run, the results or the job do not exist.",
-    406: "The route offers none of the media types in Accept.",
-    408: "The body did not arrive in time.",
-    409: "The run is incomplete, damaged or in use, or its results changed after the previous page.",
-    413: "The body is too long, or the spec exceeds a limit of the deployment.",
-    415: "The Content-Type of the body is not application/json.",
-    421: "The Host header is not a name of this service.",
-    422: "A parameter or the body is invalid; `detail` lists the allowed values.",
-    429: "The caller exceeds a limit; the header Retry-After contains the seconds to wait.",
-    500: "The service failed; its log has the location of the error.",
-    503: "The service cannot reach the store or the cluster.",
-}
-
-
-def described(model: type[BaseModel], *problems: int, flat: bool = False) -> dict[int | str, dict[str, Any]]:
-    """Return OpenAPI's description of the responses of a route that calls `answer`.
-
-    Args:
-        model: the schema of the JSON response.
-        problems: the statuses of the route's own problems; `openapi.py` adds those that the guard returns.
-        flat: whether the route also offers CSV, Parquet and Arrow.
-    """
-    forms = {CSV: _TEXT, PARQUET: _STRING, **({ARROW: _STRING} if HAS_ARROW else {})} if flat else {}
-    return {200: {"model": model, "content": forms}, **UNCHANGED, **problems_of(406, *problems)}
-
-
-def problems_of(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """Return OpenAPI's description of problems with these statuses."""
-    content = {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/ProblemDetails"}}}
-    problems: dict[int | str, dict[str, Any]] = {
-        str(status): {"description": _PROBLEMS[status], "content": content} for status in statuses
-    }
-    if "429" in problems:
-        problems["429"]["headers"] = {"Retry-After": {"required": True, "schema": {"type": "integer"}}}
-    return problems

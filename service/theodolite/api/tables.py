@@ -9,8 +9,9 @@ from fastapi.responses import Response
 from theodolite.api.access import Reader
 from theodolite.api.encoding import answer
 from theodolite.api.paging import Cursor, next_cursor, start_of
+from theodolite.api.responses import described
 from theodolite.api.run_lookup import RunId, complete_run, digest_over
-from theodolite.api.schemas import TableRows, described
+from theodolite.api.schemas import TableRows
 from theodolite.groups import table_owner
 from theodolite.query.tables import (
     Condition,

@@ -9,8 +9,8 @@ from fastapi.responses import Response
 from theodolite.api.access import Submitter
 from theodolite.api.bodies import UPLOAD_TYPE, UPLOADS
 from theodolite.api.encoding import JSON, to_json
+from theodolite.api.job_schemas import Upload
 from theodolite.api.problems import Problem
-from theodolite.api.schemas import Upload
 from theodolite.spec_parts import FILE_TYPES
 from theodolite.store.uploads import store_upload
 

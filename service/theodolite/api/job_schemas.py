@@ -1,0 +1,66 @@
+"""Describe survey jobs, uploads and checked specs for OpenAPI."""
+
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BaseModel, Field
+
+from theodolite.api.schemas import EXAMPLE_RUN
+from theodolite.spec_parts import Part, Text
+
+
+class CheckedSpec(BaseModel):
+    """A valid spec."""
+
+    valid: bool = Field(description="True; an invalid spec is a problem.")
+    id: str = Field(description="Digest of the spec, the id of its survey job.", examples=["0123456789abcdef" * 4])
+    has_cluster: bool = Field(description="Whether the service has a Ray cluster; it refuses survey jobs without one.")
+    spec: dict[str, Any] = Field(description="The spec with its defaults.")
+
+
+def _not_blank(text: str) -> str:
+    if not text.strip():
+        raise ValueError("must have at least one word")
+    return text
+
+
+class Sentence(Part):
+    """The sentence of a small survey."""
+
+    sentence: Annotated[Text, AfterValidator(_not_blank)] = Field(
+        description="The sentence; no template is applied.", examples=["To kill two birds with one stone"]
+    )
+
+
+class Upload(BaseModel):
+    """A prompt file in the store."""
+
+    source: str = Field(description="The `source` of a prompt set that reads the file.", examples=["upload:DIGEST.csv"])
+    bytes: int = Field(description="Size of the file.")
+
+
+class Job(BaseModel):
+    """A survey job: a survey that a client submitted to the cluster."""
+
+    id: str = Field(description="Digest of the spec.", examples=["0123456789abcdef" * 4])
+    name: str | None = Field(description="Label from the spec.")
+    model: str = Field(description="The spec's model id.")
+    state: str = Field(description="queued, running, succeeded, failed, stopped or lost.")
+    attempt: int = Field(description="Number of the last attempt on the cluster; the first is 1.", examples=[1])
+    submitted: str = Field(description="Time at which the attempt was submitted, ISO 8601.")
+    reason: str | None = Field(description="Reason why the job failed or is lost; null if it is unknown.")
+    run_id: str | None = Field(
+        description="Id of its run; null until the job has determined it, and after the run was deleted.",
+        examples=[EXAMPLE_RUN],
+    )
+    progress: dict[str, dict[str, int]] = Field(
+        description="By prompt set: committed prompts (`done`) and all prompts (`total`)."
+    )
+    spec: dict[str, Any] = Field(description="The submitted spec.")
+    yours: bool = Field(description="Whether this token may stop the job and read its logs.")
+
+
+class JobList(BaseModel):
+    """A page of survey jobs, newest first."""
+
+    items: list[Job]
+    next: str | None = Field(description="Cursor of the next page; null on the last page.")
