@@ -1,0 +1,175 @@
+"""How the blocks of some families depend on their configuration."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Literal
+
+from theodolite.errors import UnsupportedModelError
+from theodolite_jobs.models.anatomy import Anatomy, Files
+from theodolite_jobs.models.records.gpt import GPT_BIGCODE_FILES
+from theodolite_jobs.models.records.taps import after_sum, in_parallel, reading, sequential, writing
+
+Variant = Callable[[Anatomy, Any], Anatomy]
+"""Returns a family's record, adapted to a configuration."""
+
+
+def _bloom(record: Anatomy, config: Any) -> Anatomy:
+    if config.apply_residual_connection_post_layernorm:
+        raise UnsupportedModelError(
+            "BLOOM with apply_residual_connection_post_layernorm adds each branch to a normalised stream, "
+            "so it has no residual stream; use another model"
+        )
+    if config.pretraining_tp > 1 and config.slow_but_exact:
+        raise UnsupportedModelError("BLOOM with slow_but_exact sums its projections in slices; set it to false")
+    return record
+
+
+def _cohere2(record: Anatomy, config: Any) -> Anatomy:
+    full = [layer for layer, kind in enumerate(config.layer_types) if kind == "full_attention"]
+    return replace(record, layers_without_rotary=tuple(full))
+
+
+def _dense_first(record: Anatomy, config: Any) -> Anatomy:
+    if kinds := getattr(config, "mlp_layer_types", None):
+        return replace(record, dense_layers=tuple(layer for layer, kind in enumerate(kinds) if kind == "dense"))
+    return replace(record, dense_layers=tuple(range(min(config.first_k_dense_replace, config.num_hidden_layers))))
+
+
+def _deepseek(record: Anatomy, config: Any) -> Anatomy:
+    record = _dense_first(record, config)
+    if config.qk_nope_head_dim > config.v_head_dim:
+        return replace(record, no_circuits="the keys of a head are wider than its values")
+    return record
+
+
+def _ernie_moe(record: Anatomy, config: Any) -> Anatomy:
+    first, last, interval = config.moe_layer_start_index, config.moe_layer_end_index, config.moe_layer_interval
+    layers = range(config.num_hidden_layers)
+    dense = tuple(layer for layer in layers if (layer + 1) % interval or not first <= layer <= last)
+    shared = "mlp.shared_experts." if config.moe_num_shared_experts else None
+    return replace(record, dense_layers=dense, files=Files(experts="mlp.experts.{}.", shared_expert=shared))
+
+
+def _qwen_moe(record: Anatomy, config: Any) -> Anatomy:
+    layers = range(config.num_hidden_layers)
+    dense = (one for one in layers if one in config.mlp_only_layers or (one + 1) % config.decoder_sparse_step)
+    return replace(record, dense_layers=tuple(dense))
+
+
+def _exaone4(record: Anatomy, config: Any) -> Anatomy:
+    return record if config.sliding_window is None else _cohere2(record, config)
+
+
+def _falcon(record: Anatomy, config: Any) -> Anatomy:
+    if config.alibi and config._attn_implementation == "eager":
+        raise UnsupportedModelError(
+            "transformers' eager attention adds Falcon's ALiBi twice; set model.attention to sdpa"
+        )
+    record = replace(record, positions="ALiBi" if config.alibi else "rotary")
+    if not (config.parallel_attn or config.new_decoder_architecture):
+        return record
+    two = config.new_decoder_architecture and config.num_ln_in_parallel_attn in (None, 2)
+    norms = reading("ln_attn", "ln_mlp") if two else reading("input_layernorm", "input_layernorm")
+    return replace(record, taps=in_parallel("self_attention", "mlp"), norms=norms)
+
+
+def _gemma(record: Anatomy, config: Any) -> Anatomy:
+    if config.use_bidirectional_attention:
+        raise UnsupportedModelError(
+            f"{config.model_type!r} cannot be surveyed with use_bidirectional_attention, as in PaliGemma: in "
+            "transformers, its tokens attend to later tokens with sdpa, and do not with eager; use another model"
+        )
+    return record
+
+
+def _gpt_bigcode(record: Anatomy, config: Any) -> Anatomy:
+    layout: Literal["concatenated", "grouped"] = "concatenated" if config.multi_query else "grouped"
+    return replace(record, files=replace(GPT_BIGCODE_FILES, qkv_layout=layout))
+
+
+def _gpt_neox(record: Anatomy, config: Any) -> Anatomy:
+    return replace(record, taps=in_parallel("attention", "mlp")) if config.use_parallel_residual else record
+
+
+def _granite(record: Anatomy, config: Any) -> Anatomy:
+    mlp = "block_sparse_moe" if config.model_type == "granitemoe" else "mlp"
+    return replace(record, taps=sequential("post_attention_layernorm", "self_attn", mlp, config.residual_multiplier))
+
+
+def _llama4(record: Anatomy, config: Any) -> Anatomy:
+    layers = range(config.num_hidden_layers)
+    record = replace(_smollm3(record, config), dense_layers=tuple(set(layers) - set(config.moe_layers)))
+    # The norm follows the rotation, which does not change it, because it has no scale.
+    normed = set(layers) - set(record.layers_without_rotary) if config.use_qk_norm else ()
+    return replace(record, unscaled_qk_norm=tuple(normed))
+
+
+def _opt(record: Anatomy, config: Any) -> Anatomy:
+    if config.do_layer_norm_before:
+        return replace(record, final_norm=None) if config._remove_final_layer_norm else record
+    return replace(
+        record,
+        taps=after_sum("self_attn_layer_norm", "self_attn", "fc2"),
+        norms=writing("self_attn_layer_norm", "final_layer_norm"),
+        final_norm=None,
+        post_norm=True,
+    )
+
+
+def _smollm3(record: Anatomy, config: Any) -> Anatomy:
+    # The list has a 1 for each layer with rotary positions.
+    rotates = config.no_rope_layers[: config.num_hidden_layers]
+    without = [layer for layer, one in enumerate(rotates) if not one]
+    return replace(record, layers_without_rotary=tuple(without))
+
+
+def _stablelm(record: Anatomy, config: Any) -> Anatomy:
+    if not config.use_parallel_residual:
+        return record
+    return replace(record, taps=in_parallel("self_attn", "mlp"), norms=reading("input_layernorm", "input_layernorm"))
+
+
+def _bert(record: Anatomy, config: Any) -> Anatomy:
+    if config.chunk_size_feed_forward:
+        raise UnsupportedModelError(
+            "chunk_size_feed_forward runs the MLP on chunks of a prompt; set it to 0 in config.json"
+        )
+    return record
+
+
+def _after_padding(record: Anatomy, config: Any) -> Anatomy:
+    return replace(_bert(record, config), reserved_positions=config.pad_token_id + 1)
+
+
+VARIANTS: dict[str, Variant] = {
+    "bert": _bert,
+    "bloom": _bloom,
+    "camembert": _after_padding,
+    "cohere2": _cohere2,
+    "deepseek_v2": _deepseek,
+    "deepseek_v3": _deepseek,
+    "distilbert": _bert,
+    "dots1": _dense_first,
+    "electra": _bert,
+    "ernie4_5_moe": _ernie_moe,
+    "exaone4": _exaone4,
+    "falcon": _falcon,
+    "gemma": _gemma,
+    "gemma2": _gemma,
+    "glm4_moe": _dense_first,
+    "glm4_moe_lite": _deepseek,
+    "gpt_bigcode": _gpt_bigcode,
+    "gpt_neox": _gpt_neox,
+    "granite": _granite,
+    "granitemoe": _granite,
+    "llama4_text": _llama4,
+    "mpnet": _after_padding,
+    "opt": _opt,
+    "qwen2_moe": _qwen_moe,
+    "qwen3_moe": _qwen_moe,
+    "roberta": _after_padding,
+    "smollm3": _smollm3,
+    "stablelm": _stablelm,
+    "xlm-roberta": _after_padding,
+}
+"""Families whose blocks depend on their configuration."""

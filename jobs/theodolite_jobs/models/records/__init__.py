@@ -1,0 +1,1 @@
+"""The records of families, by the form of their blocks."""

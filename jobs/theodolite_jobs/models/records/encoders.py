@@ -1,0 +1,104 @@
+"""Encoders: BERT and its relatives, and ModernBERT."""
+
+from dataclasses import replace
+
+from theodolite_jobs.models.anatomy import Anatomy, Files
+from theodolite_jobs.models.records.taps import after_sum, reading, sequential, writing
+
+BERT_FILES = Files(
+    embedding="embeddings.word_embeddings",
+    unembedding="cls.predictions.decoder",
+    block="encoder.layer.{}.",
+    qkv=("attention.self.query", "attention.self.key", "attention.self.value"),
+    output="attention.output.dense",
+    gate=None,
+    up="intermediate.dense",
+    down="output.dense",
+)
+BERT = Anatomy(
+    blocks="encoder.layer",
+    taps=after_sum("attention.output.LayerNorm", "attention.output.dense", "output.dense"),
+    norms=writing("attention.output.LayerNorm", "output.LayerNorm"),
+    embedding_norm="embeddings.LayerNorm",
+    norm_kind="layer",
+    positions="learned",
+    post_norm=True,
+    causal=False,
+    load_options={"add_pooling_layer": False},
+    files=BERT_FILES,
+)
+ROBERTA = replace(BERT, files=replace(BERT_FILES, unembedding="lm_head.decoder"))
+MPNET = replace(
+    BERT,
+    taps=after_sum("attention.LayerNorm", "attention.attn", "output.dense"),
+    norms=writing("attention.LayerNorm", "output.LayerNorm"),
+    positions="learned and relative",
+    files=replace(
+        BERT_FILES,
+        unembedding="lm_head.decoder",
+        qkv=("attention.attn.q", "attention.attn.k", "attention.attn.v"),
+        output="attention.attn.o",
+    ),
+)
+ELECTRA = replace(BERT, load_options={}, files=replace(BERT_FILES, unembedding="generator_lm_head"))
+DISTILBERT = replace(
+    BERT,
+    blocks="transformer.layer",
+    taps=after_sum("sa_layer_norm", "attention", "ffn"),
+    norms=writing("sa_layer_norm", "output_layer_norm"),
+    load_options={},
+    files=Files(
+        embedding="embeddings.word_embeddings",
+        unembedding="vocab_projector",
+        block="transformer.layer.{}.",
+        qkv=("attention.q_lin", "attention.k_lin", "attention.v_lin"),
+        output="attention.out_lin",
+        gate=None,
+        up="ffn.lin1",
+        down="ffn.lin2",
+    ),
+)
+MODERNBERT = Anatomy(
+    blocks="layers",
+    taps=sequential("mlp_norm", "attn", "mlp"),
+    norms=reading("attn_norm", "mlp_norm"),
+    final_norm="final_norm",
+    embedding_norm="embeddings.norm",
+    norm_kind="layer",
+    unnormed_layers=(0,),
+    causal=False,
+    files=Files(
+        embedding="embeddings.tok_embeddings",
+        unembedding="decoder",
+        qkv=("attn.Wqkv",),
+        qkv_layout="concatenated",
+        output="attn.Wo",
+        gate=None,
+        up="mlp.Wi",
+        down="mlp.Wo",
+        gate_up_fused=True,
+    ),
+)
+NOMIC_BERT = replace(
+    BERT,
+    blocks="layers",
+    taps=after_sum("post_attention_layernorm", "self_attn", "mlp"),
+    norms=writing("post_attention_layernorm", "post_mlp_layernorm"),
+    positions="rotary",
+    files=Files(
+        embedding="embeddings.word_embeddings",
+        unembedding="cls.predictions.decoder",
+        block="encoder.layers.{}.",
+        qkv=("attn.Wqkv",),
+        qkv_layout="concatenated",
+        stored={
+            "embeddings.LayerNorm": "emb_ln",
+            "post_attention_layernorm": "norm1",
+            "post_mlp_layernorm": "norm2",
+            "self_attn.o_proj": "attn.out_proj",
+            "mlp.gate_proj": "mlp.fc12",
+            "mlp.up_proj": "mlp.fc11",
+            "mlp.down_proj": "mlp.fc2",
+        },
+    ),
+)
