@@ -20,10 +20,10 @@ from unittest.mock import patch
 import httpx
 import pytest
 from chaos.processes import PRELOADED, PROCESSES, capture_without_ray
-from support import tiny
 from support.documented import PAGES, Block, blocks, commands
 from support.faulty_bucket import faulty_bucket
 from support.listening import served
+from support.tiny_configs import GROUPED
 from support.tiny_survey import save_model
 from threadpoolctl import threadpool_limits
 
@@ -152,10 +152,10 @@ def followed(surroundings, tmp_path_factory) -> tuple[Path, list[str]]:
     folder = tmp_path_factory.mktemp("first")
     # The documentation's examples name layer 15 and head 4.
     sizes = {"num_hidden_layers": 16, "hidden_size": 24, "intermediate_size": 32, "num_attention_heads": 6}
-    with patch.dict(tiny.GROUPED, {**sizes, "max_position_embeddings": 256}):
+    with patch.dict(GROUPED, {**sizes, "max_position_embeddings": 256}):
         for name in (MODEL, HUB_ID):
             save_model(folder / name)
-    with patch.dict(tiny.GROUPED, {"max_position_embeddings": 256}):
+    with patch.dict(GROUPED, {"max_position_embeddings": 256}):
         for seed, name in enumerate(SMALL_MODELS):
             save_model(folder / name, seed)
     # Several threads would only wait for each other: the matrices are tiny.

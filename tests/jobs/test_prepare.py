@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from support import tiny
+from support.tiny_configs import CONFIGS
 
 from theodolite.digests import digest_of
 from theodolite.errors import SiteNotFoundError
@@ -32,7 +32,7 @@ class OneTokenALetter:
 def prepared(folder, family, prompts=None, weights=None, **capture):
     model = folder / family
     model.mkdir(exist_ok=True)
-    tiny.CONFIGS[family].save_pretrained(model)
+    CONFIGS[family].save_pretrained(model)
     spec = {"model": {"id": str(model)}, "prompts": prompts or {}, "words": {"sentences": []}}
     if weights:
         spec["model"]["weights"] = weights

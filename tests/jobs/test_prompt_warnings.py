@@ -5,7 +5,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from support import tiny
+from support.tiny_configs import CONFIGS
 
 from theodolite.errors import ModelError
 from theodolite.settings import Settings
@@ -27,7 +27,7 @@ class OneTokenALetter:
 
 def planned(folder: Path) -> dict[str, Any]:
     (folder / "some.txt").write_text("one\nanother\none\n")
-    tiny.CONFIGS["llama"].save_pretrained(folder / "llama")
+    CONFIGS["llama"].save_pretrained(folder / "llama")
     spec = {"model": {"id": "llama"}, "prompts": {"some": {"source": "file:some.txt"}}, "words": {"sentences": []}}
     return estimate.plan_survey(parse_spec(spec), folder, Settings(cache=folder / "cache"))
 

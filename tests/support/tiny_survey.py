@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from support import tiny
+from support.tiny_configs import GROUPED
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedTokenizerFast
 
@@ -23,7 +24,7 @@ def save_model(folder: Path, seed: int = 0) -> Path:
     pad, begin, end = _SPECIAL
     fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token=pad, bos_token=begin, eos_token=end)
     fast.save_pretrained(folder)
-    config = LlamaConfig(**{**tiny.GROUPED, "vocab_size": len(vocabulary)})
+    config = LlamaConfig(**{**GROUPED, "vocab_size": len(vocabulary)})
     tiny.random_model(config, AutoModelForCausalLM, seed).save_pretrained(folder)
     return folder
 

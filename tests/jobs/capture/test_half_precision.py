@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from support import tiny
+from support.tiny_configs import CONFIGS, GROUPED, PLAIN
 from transformers import AutoModel, DeepseekV32Config, Llama4TextConfig, Olmo3Config, PhimoeConfig, Qwen3MoeConfig
 
 from theodolite.errors import ParityError
@@ -20,9 +21,9 @@ from theodolite_jobs.models.reference import read_sites
 
 _EXPERTS = {"num_local_experts": 8, "num_experts_per_tok": 2}
 _LATENT = {"q_lora_rank": 24, "kv_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 12}
-CONFIGS = {
+HALF_CONFIGS = {
     "llama4": Llama4TextConfig(
-        **tiny.GROUPED,
+        **GROUPED,
         head_dim=16,
         intermediate_size_mlp=80,
         num_local_experts=4,
@@ -30,16 +31,14 @@ CONFIGS = {
         interleave_moe_layer_step=1,
         attention_chunk_size=16,
     ),
-    "olmo3": Olmo3Config(**tiny.GROUPED, sliding_window=6),
-    "phimoe": PhimoeConfig(**tiny.GROUPED, **_EXPERTS),
-    "qwen3_moe": Qwen3MoeConfig(
-        **tiny.GROUPED, head_dim=16, num_experts=8, num_experts_per_tok=2, moe_intermediate_size=32
-    ),
+    "olmo3": Olmo3Config(**GROUPED, sliding_window=6),
+    "phimoe": PhimoeConfig(**GROUPED, **_EXPERTS),
+    "qwen3_moe": Qwen3MoeConfig(**GROUPED, head_dim=16, num_experts=8, num_experts_per_tok=2, moe_intermediate_size=32),
 }
 
 
 def tiny_half(family):
-    config = CONFIGS.get(family) or tiny.CONFIGS[family]
+    config = HALF_CONFIGS.get(family) or CONFIGS[family]
     return wrap(tiny.random_model(type(config).from_dict(config.to_dict()), AutoModel).to(torch.bfloat16))
 
 
@@ -59,7 +58,7 @@ def certify_half(model, lengths=range(11, 27), positions=(-3, -1)):
 
 
 # Before, the bound between captured and plain vectors refused each of them.
-@pytest.mark.parametrize("family", CONFIGS)
+@pytest.mark.parametrize("family", HALF_CONFIGS)
 def test_sound_models_pass(family):
     certificate = certify_half(tiny_half(family))
     assert certificate.prompts == HALF_PROBES
@@ -147,7 +146,7 @@ def test_padding_that_leaks_is_refused(monkeypatch, unarbitrated):
 
 def test_a_model_that_is_not_continuous_is_reported():
     config = DeepseekV32Config(
-        **tiny.PLAIN,
+        **PLAIN,
         **_LATENT,
         num_key_value_heads=4,
         n_routed_experts=8,

@@ -5,6 +5,7 @@ import accelerate
 import pytest
 import torch
 from support import tiny
+from support.tiny_configs import CONFIGS
 from transformers import AutoModel
 from transformers.modeling_outputs import BaseModelOutputWithPast
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaModel
@@ -31,7 +32,7 @@ def certify_tiny(model, lengths=(12, 30, 17, 25), prefix=9, **bound):
     return certify(model, (*model.anatomy.taps, Site.RESID_FINAL), range(5), {"set": plan}, probes, **bound)
 
 
-@pytest.mark.parametrize("family", tiny.CONFIGS)
+@pytest.mark.parametrize("family", CONFIGS)
 def test_every_family_passes_in_float32(family):
     certificate = certify_tiny(wrap(tiny.tiny_model(family)))
     assert certificate.max_error < 1e-5
@@ -46,7 +47,7 @@ def test_every_family_passes_in_float32(family):
 INEXACT_SDPA = {"gemma3_text", "glm4_moe_lite"}
 
 
-@pytest.mark.parametrize("family", tiny.CONFIGS)
+@pytest.mark.parametrize("family", CONFIGS)
 def test_half_precision_also_checks_the_first_blocks_in_float32(family):
     module = tiny.tiny_model(family).bfloat16()
     if family in INEXACT_SDPA:
@@ -111,7 +112,7 @@ class _TokenFirst(LlamaModel):
 @pytest.mark.parametrize("lengths", [(12, 30), (3, 60), (12, 12)])
 def test_blocks_that_hold_the_tokens_first_are_refused(lengths):
     torch.manual_seed(0)
-    module = _TokenFirst(tiny.CONFIGS["llama"])
+    module = _TokenFirst(CONFIGS["llama"])
     taps = {Site.RESID_PRE: Tap("", "input"), Site.RESID_POST: Tap("", "output")}
     model = wrap(module, replace(known_anatomy(module.config), taps=taps))
     with pytest.raises(UnsupportedModelError, match=r"supported are blocks that hold \(prompt, token, d_model\)"):
@@ -187,7 +188,7 @@ def test_a_failure_that_remains_in_float64_is_reported_as_a_mistake(monkeypatch,
 
 
 def test_a_bidirectional_decoder_gets_a_mask():
-    config = copy.deepcopy(tiny.CONFIGS["gemma3_text"])
+    config = copy.deepcopy(CONFIGS["gemma3_text"])
     config.use_bidirectional_attention = True
     torch.manual_seed(0)
     model = wrap(AutoModel.from_config(config))
@@ -242,7 +243,7 @@ def test_terms_that_cancel_in_half_precision_pass(family):
 
 
 def test_first_blocks_include_every_kind_of_layer():
-    config = copy.deepcopy(tiny.CONFIGS["gemma3_text"])
+    config = copy.deepcopy(CONFIGS["gemma3_text"])
     config.num_hidden_layers, config.layer_types = 7, ["sliding_attention"] * 5 + ["full_attention"] * 2
     torch.manual_seed(0)
     assert first_block_count(wrap(AutoModel.from_config(config))) == 6

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from support import tiny
+from support.tiny_configs import GROUPED
 from transformers import AutoModel, OlmoeConfig
 
 from theodolite.errors import ParityError
@@ -37,7 +38,7 @@ def checked_engine(model, share=1.0):
 
 
 def tiny_experts(dtype):
-    config = OlmoeConfig(**tiny.GROUPED, num_experts=8, num_experts_per_tok=2)
+    config = OlmoeConfig(**GROUPED, num_experts=8, num_experts_per_tok=2)
     return wrap(tiny.random_model(config, AutoModel).to(dtype))
 
 

@@ -5,6 +5,7 @@ import pytest
 import torch
 from support import tiny
 from support.rank_group import SECONDS, Group
+from support.tiny_configs import CONFIGS, GROUPED
 from transformers import LlamaConfig
 
 from theodolite.errors import ParityError
@@ -19,7 +20,7 @@ from theodolite_jobs.models.reference import relative_errors
 
 SHARDED = [
     family
-    for family, config in tiny.CONFIGS.items()
+    for family, config in CONFIGS.items()
     if config.get_text_config().base_model_tp_plan and family != "cohere"  # it has a norm scale per head
 ]
 LAYERS = (0, 2, 4)
@@ -84,9 +85,9 @@ def test_two_ranks_capture_the_same_as_one_process(family, group, tmp_path):
 
 
 def test_shards_may_have_different_sizes(group, tmp_path):
-    sizes = {**tiny.GROUPED, "vocab_size": 67, "intermediate_size": 81}
+    sizes = {**GROUPED, "vocab_size": 67, "intermediate_size": 81}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(tiny.CONFIGS, "uneven", LlamaConfig(**sizes))
+        patch.setitem(CONFIGS, "uneven", LlamaConfig(**sizes))
         folder = saved("uneven", tmp_path)
     whole, (first, _) = capture(folder, 1), group.run(capture_sharded, folder)
     assert first.positive_counts.shape[-1] == 81

@@ -6,6 +6,7 @@ import pytest
 import torch
 from accelerate.hooks import AlignDevicesHook, add_hook_to_module
 from support import tiny
+from support.tiny_configs import CONFIGS, GROUPED, PLAIN
 from transformers import AutoModel, Lfm2Config, PersimmonConfig
 
 from theodolite.errors import SiteNotFoundError
@@ -16,7 +17,7 @@ from theodolite_jobs.effects.variants import Location, Patch, Variant
 from theodolite_jobs.models.families import known_anatomy
 from theodolite_jobs.models.load import wrap
 
-ENCODERS = [family for family, config in tiny.CONFIGS.items() if not known_anatomy(config).causal]
+ENCODERS = [family for family, config in CONFIGS.items() if not known_anatomy(config).causal]
 PRE = [Location(Site.RESID_PRE, layer) for layer in (0, 2, 4)]
 PROMPTS = tiny.random_tokens([12] * 3)
 
@@ -29,7 +30,7 @@ def loaded(family):
 def recurrent():
     """A family outside the table: three of five blocks keep the state of a convolution."""
     kinds = ["conv", "full_attention", "conv", "conv", "full_attention"]
-    return wrap(tiny.random_model(Lfm2Config(**tiny.GROUPED, layer_types=kinds), AutoModel))
+    return wrap(tiny.random_model(Lfm2Config(**GROUPED, layer_types=kinds), AutoModel))
 
 
 def patched(model):
@@ -77,7 +78,7 @@ def test_sharded_matrices_take_the_full_route():
 
 
 def test_a_family_outside_the_table_takes_the_one_token_route_if_it_caches_keys_and_values():
-    model = wrap(tiny.random_model(PersimmonConfig(**tiny.PLAIN), AutoModel))
+    model = wrap(tiny.random_model(PersimmonConfig(**PLAIN), AutoModel))
     assert model.anatomy.known_by == "probe"
     assert why_full_route(model) is None
     assert route_error(model, prepare_variants(model, PROMPTS, PRE), PRE) <= 5e-5

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from support import tiny
+from support.tiny_configs import CONFIGS, GROUPED
 from transformers import AutoModelForCausalLM, CohereConfig, Gemma3TextConfig, GraniteConfig
 
 from theodolite.errors import UnsupportedModelError
@@ -14,7 +15,7 @@ from theodolite_jobs.models.families import known_anatomy
 from theodolite_jobs.models.load import load_config, load_model
 from theodolite_jobs.models.weights import Weights
 
-DECODERS = [family for family, config in tiny.CONFIGS.items() if known_anatomy(config).causal]
+DECODERS = [family for family, config in CONFIGS.items() if known_anatomy(config).causal]
 PROMPTS = tiny.random_tokens([7, 7])
 
 
@@ -35,9 +36,9 @@ def test_logits_equal_those_of_the_model_with_its_head(family, tmp_path):
 @pytest.mark.parametrize(
     "config",
     [
-        CohereConfig(**tiny.GROUPED, logit_scale=0.3),
-        GraniteConfig(**tiny.GROUPED, logits_scaling=8.0),
-        Gemma3TextConfig(**tiny.GROUPED, head_dim=16, final_logit_softcapping=2.0),
+        CohereConfig(**GROUPED, logit_scale=0.3),
+        GraniteConfig(**GROUPED, logits_scaling=8.0),
+        Gemma3TextConfig(**GROUPED, head_dim=16, final_logit_softcapping=2.0),
     ],
     ids=lambda config: config.model_type,
 )

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from support import tiny
+from support.tiny_configs import PLAIN
 
 from theodolite.groups.effects import CONTROLS_OF
 from theodolite.sites import Site
@@ -34,7 +35,7 @@ class Planted:
         generator = torch.Generator().manual_seed(0)
         self.used, self.unused = torch.linalg.qr(torch.randn(width, 2, generator=generator))[0].T
         both = torch.stack([self.used, self.unused])
-        head = torch.randn(tiny.PLAIN["vocab_size"], width, generator=generator) * 0.05
+        head = torch.randn(PLAIN["vocab_size"], width, generator=generator) * 0.05
         with torch.no_grad():
             for block in module.layers:
                 attention, mlp = block.self_attn, block.mlp

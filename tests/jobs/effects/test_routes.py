@@ -4,6 +4,7 @@ import pytest
 import torch
 from support import tiny
 from support.float64 import in_float64
+from support.tiny_configs import CONFIGS
 
 from theodolite.errors import SiteNotFoundError
 from theodolite.sites import Site
@@ -19,7 +20,7 @@ from theodolite_jobs.models.load import wrap
 FIRST, MIDDLE, LAST = LAYERS = (0, 2, 4)
 BOUND = 5e-5
 ROUNDING = 5e-6
-DECODERS = [family for family, config in tiny.CONFIGS.items() if known_anatomy(config).causal]
+DECODERS = [family for family, config in CONFIGS.items() if known_anatomy(config).causal]
 WINDOWED = ["cohere2", "gemma2", "gemma3", "mistral", "olmo3", "starcoder2", "vaultgemma"]  # 6 tokens
 
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 import yaml
 from support import tiny
+from support.tiny_configs import CONFIGS
 from transformers import DeepseekV3Config, GPTNeoXJapaneseConfig
 
 from theodolite_jobs.estimate import count_parameters
@@ -33,23 +34,23 @@ POST_NORM |= {"bert", "mpnet", "opt-post-norm", "roberta", "xlm-roberta"}
 
 
 def facts_of(family: str) -> dict[str, Any]:
-    return describe_model(tiny.CONFIGS[family])
+    return describe_model(CONFIGS[family])
 
 
 # The facts
 
 
-@pytest.mark.parametrize("family", tiny.CONFIGS)
+@pytest.mark.parametrize("family", CONFIGS)
 def test_every_family_is_described_in_plain_types(family: str) -> None:
     facts = facts_of(family)
     assert json.loads(json.dumps(facts)) == facts == yaml.safe_load(yaml.safe_dump(facts))
-    assert facts["family"] == tiny.CONFIGS[family].model_type
+    assert facts["family"] == CONFIGS[family].model_type
     assert facts["notes"] == []
 
 
-@pytest.mark.parametrize("family", tiny.CONFIGS)
+@pytest.mark.parametrize("family", CONFIGS)
 def test_sizes_equal_those_of_the_model_in_memory(family: str) -> None:
-    facts, config = facts_of(family), tiny.CONFIGS[family]
+    facts, config = facts_of(family), CONFIGS[family]
     anatomy = known_anatomy(config)
     assert anatomy is not None
     model = tiny.tiny_model(family)
@@ -64,9 +65,9 @@ def test_sizes_equal_those_of_the_model_in_memory(family: str) -> None:
     assert facts["vocabulary_size"] == embedding.shape[0] == 64
 
 
-@pytest.mark.parametrize("family", sorted(set(tiny.CONFIGS) - LATENT - {"nomic_bert"}))  # it is fused on disk
+@pytest.mark.parametrize("family", sorted(set(CONFIGS) - LATENT - {"nomic_bert"}))  # it is fused on disk
 def test_numbers_and_width_of_heads_are_those_of_the_projections(family: str) -> None:
-    facts, model, files = facts_of(family), wrap(tiny.tiny_model(family)), known_anatomy(tiny.CONFIGS[family]).files
+    facts, model, files = facts_of(family), wrap(tiny.tiny_model(family)), known_anatomy(CONFIGS[family]).files
     weights = {path: weight.numel() // 48 for path, weight in model.blocks[0].named_parameters() if weight.ndim == 2}
     n_heads, n_kv_heads, d_head = facts["n_heads"], facts["n_kv_heads"], facts["d_head"]
     assert n_heads == 4
@@ -75,7 +76,7 @@ def test_numbers_and_width_of_heads_are_those_of_the_projections(family: str) ->
     assert read == (n_heads + 2 * n_kv_heads) * d_head
 
 
-@pytest.mark.parametrize("family", tiny.CONFIGS)
+@pytest.mark.parametrize("family", CONFIGS)
 def test_sites_are_listed_and_each_absent_one_has_a_reason(family: str) -> None:
     facts = facts_of(family)
     absent = {"resid_mid_sum": "norms follow the sums"}
@@ -118,7 +119,7 @@ def test_biases_match_the_architecture(family: str) -> None:
     assert biases == dict(zip(("query_key_value", "output", "mlp"), BIASES[family], strict=True))
 
 
-@pytest.mark.parametrize("family", tiny.CONFIGS)
+@pytest.mark.parametrize("family", CONFIGS)
 def test_norms_of_queries_and_keys_match_the_architecture(family: str) -> None:
     per_head = {"cohere", "gemma3", "gemma3_text", "phi-qk-norm", "qwen3", "stablelm"}
     per_head |= {"apertus", "exaone4", "exaone4-without-window", "hunyuan_v1_dense", "hunyuan_v1_moe"}
@@ -231,14 +232,14 @@ def test_other_positions_have_no_rotary_settings(family: str, kind: str) -> None
 
 
 def test_interleaved_rotary_positions_are_recognised() -> None:
-    interleaved = {family for family in tiny.CONFIGS if "interleaved" in facts_of(family)["positions"]["kind"]}
+    interleaved = {family for family in CONFIGS if "interleaved" in facts_of(family)["positions"]["kind"]}
     assert (
         interleaved
         == {"cohere", "cohere2", "ernie4_5", "ernie4_5_moe", "glm", "glm4", "gptj", "helium"} | LLAMA4 | LATENT
     )
 
 
-@pytest.mark.parametrize("family", tiny.CONFIGS)
+@pytest.mark.parametrize("family", CONFIGS)
 def test_sliding_windows_name_their_layers(family: str) -> None:
     some, every = {"tokens": 6, "layers": [0, 1, 3]}, {"tokens": 6, "layers": [0, 1, 2, 3, 4]}
     alternating = {"cohere2", "cwm", "exaone4", "gemma2", "gemma3", "gemma3_text", "ministral", "olmo3", "vaultgemma"}

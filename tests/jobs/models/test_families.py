@@ -1,10 +1,6 @@
-"""Every family's record against a hand-run: the block's own submodules, called one after the other in float64.
-
-The hand-runs are written from the architectures (papers and transformers' sources); they do not use records or taps.
-"""
+"""Every family's record against a hand-run: the block's own submodules, called one after the other in float64."""
 
 import copy
-from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from itertools import permutations
@@ -14,6 +10,8 @@ import numpy as np
 import pytest
 import torch
 from support import tiny
+from support.hand_runs import HAND_RUNS, run_by_hand
+from support.tiny_configs import CONFIGS
 from transformers import BloomConfig
 
 from theodolite.errors import SiteNotFoundError, UnsupportedModelError
@@ -28,265 +26,6 @@ from theodolite_jobs.models.reference import identity_errors, read_sites, relati
 
 IDS = tiny.random_tokens([11])[0]
 POSITIONS = [-3, -1]
-
-Stream = torch.Tensor
-Call = Callable[..., torch.Tensor]
-HandRun = Callable[[Stream, Call], dict[Site, Stream]]
-
-
-# Kinds of block. `x` enters, `call(module, input)` runs a module of the block on another input.
-
-
-def sequential(norm1: str, attention: str, norm2: str, mlp: str, multiplier: float = 1.0) -> HandRun:
-    """Pre-norm: x + attention(norm(x)), then the same with the MLP; Granite multiplies what each adds."""
-
-    def run(x: Stream, call: Call) -> dict[Site, Stream]:
-        attn = call(attention, call(norm1, x)) * multiplier
-        mid = x + attn
-        added = call(mlp, call(norm2, mid)) * multiplier
-        return {Site.ATTN_OUT: attn, Site.RESID_MID: mid, Site.MLP_OUT: added, Site.RESID_POST: mid + added}
-
-    return run
-
-
-def parallel(norm1: str, attention: str, norm2: str, mlp: str) -> HandRun:
-    """x + attention(norm1(x)) + mlp(norm2(x)); many families use one norm for both."""
-
-    def run(x: Stream, call: Call) -> dict[Site, Stream]:
-        attn, added = call(attention, call(norm1, x)), call(mlp, call(norm2, x))
-        return {Site.ATTN_OUT: attn, Site.MLP_OUT: added, Site.RESID_POST: x + attn + added}
-
-    return run
-
-
-def norms_on_both_sides(x: Stream, call: Call) -> dict[Site, Stream]:
-    """Gemma-2 and 3: each branch is normalised before it reads and again before it is added."""
-    attn = call("post_attention_layernorm", call("self_attn", call("input_layernorm", x)))
-    mid = x + attn
-    added = call("post_feedforward_layernorm", call("mlp", call("pre_feedforward_layernorm", mid)))
-    return {Site.ATTN_OUT: attn, Site.RESID_MID: mid, Site.MLP_OUT: added, Site.RESID_POST: mid + added}
-
-
-def norms_on_both_sides_of_glm(x: Stream, call: Call) -> dict[Site, Stream]:
-    """GLM-4: as in Gemma-2, with other names."""
-    attn = call("post_self_attn_layernorm", call("self_attn", call("input_layernorm", x)))
-    mid = x + attn
-    added = call("post_mlp_layernorm", call("mlp", call("post_attention_layernorm", mid)))
-    return {Site.ATTN_OUT: attn, Site.RESID_MID: mid, Site.MLP_OUT: added, Site.RESID_POST: mid + added}
-
-
-def norms_after_the_branch(x: Stream, call: Call) -> dict[Site, Stream]:
-    """OLMo-2: branches read the stream itself, and what they add is normalised."""
-    attn = call("post_attention_layernorm", call("self_attn", x))
-    mid = x + attn
-    added = call("post_feedforward_layernorm", call("mlp", mid))
-    return {Site.ATTN_OUT: attn, Site.RESID_MID: mid, Site.MLP_OUT: added, Site.RESID_POST: mid + added}
-
-
-def residual_passed_in(x: Stream, call: Call) -> dict[Site, Stream]:
-    """BLOOM: each branch adds the residual it is given; given zeros, it puts out what it adds."""
-    nothing = torch.zeros_like(x)
-    attn = call("self_attention", call("input_layernorm", x), nothing)
-    mid = x + attn
-    added = call("mlp", call("post_attention_layernorm", mid), nothing)
-    return {Site.ATTN_OUT: attn, Site.RESID_MID: mid, Site.MLP_OUT: added, Site.RESID_POST: mid + added}
-
-
-def opt(x: Stream, call: Call) -> dict[Site, Stream]:
-    attn = call("self_attn", call("self_attn_layer_norm", x))
-    mid = x + attn
-    added = call("fc2", call("fc1", call("final_layer_norm", mid)).relu())
-    return {Site.ATTN_OUT: attn, Site.RESID_MID: mid, Site.MLP_OUT: added, Site.RESID_POST: mid + added}
-
-
-def opt_norms_after_the_sum(x: Stream, call: Call) -> dict[Site, Stream]:
-    attn = call("self_attn", x)
-    mid = call("self_attn_layer_norm", x + attn)
-    added = call("fc2", call("fc1", mid).relu())
-    return {
-        Site.ATTN_OUT: attn,
-        Site.RESID_MID_SUM: x + attn,
-        Site.RESID_MID: mid,
-        Site.MLP_OUT: added,
-        Site.RESID_POST: call("final_layer_norm", mid + added),
-    }
-
-
-def encoder(attend: Callable[[Stream, Call], Stream], norm: str) -> HandRun:
-    """Post-norm: norm(x + attention(x)), then the same with the MLP."""
-
-    def run(x: Stream, call: Call) -> dict[Site, Stream]:
-        attn = attend(x, call)
-        mid = call(norm, x + attn)
-        added = call("output.dense", call("intermediate", mid))
-        return {
-            Site.ATTN_OUT: attn,
-            Site.RESID_MID_SUM: x + attn,
-            Site.RESID_MID: mid,
-            Site.MLP_OUT: added,
-            Site.RESID_POST: call("output.LayerNorm", mid + added),
-        }
-
-    return run
-
-
-llama = sequential("input_layernorm", "self_attn", "post_attention_layernorm", "mlp")
-llama_parallel = parallel("input_layernorm", "self_attn", "input_layernorm", "mlp")
-bert = encoder(
-    lambda x, call: call("attention.output.dense", call("attention.self", x)), norm="attention.output.LayerNorm"
-)
-mpnet = encoder(lambda x, call: call("attention.attn", x), norm="attention.LayerNorm")
-
-
-def post_norm(attention: str, norm1: str, mlp: str, norm2: str) -> HandRun:
-    """As in BERT, with attention and MLP as one module each."""
-
-    def run(x: Stream, call: Call) -> dict[Site, Stream]:
-        attn = call(attention, x)
-        mid = call(norm1, x + attn)
-        added = call(mlp, mid)
-        return {
-            Site.ATTN_OUT: attn,
-            Site.RESID_MID_SUM: x + attn,
-            Site.RESID_MID: mid,
-            Site.MLP_OUT: added,
-            Site.RESID_POST: call(norm2, mid + added),
-        }
-
-    return run
-
-
-HAND_RUNS: dict[str, HandRun] = {
-    "bert": bert,
-    "bloom": residual_passed_in,
-    "cohere": llama_parallel,
-    "cohere2": llama_parallel,
-    "falcon-groups": parallel("ln_attn", "self_attention", "ln_mlp", "mlp"),
-    "falcon-heads": sequential("input_layernorm", "self_attention", "post_attention_layernorm", "mlp"),
-    "falcon-multi-query": parallel("input_layernorm", "self_attention", "input_layernorm", "mlp"),
-    "gemma": llama,
-    "gemma2": norms_on_both_sides,
-    "gemma3": norms_on_both_sides,
-    "gemma3_text": norms_on_both_sides,
-    "gpt2": sequential("ln_1", "attn", "ln_2", "mlp"),
-    "gpt2-scaled-by-layer": sequential("ln_1", "attn", "ln_2", "mlp"),
-    "gpt_neox": parallel("input_layernorm", "attention", "post_attention_layernorm", "mlp"),
-    "gpt_neox-sequential": sequential("input_layernorm", "attention", "post_attention_layernorm", "mlp"),
-    "gpt_oss": llama,
-    "gptj": parallel("ln_1", "attn", "ln_1", "mlp"),
-    "granite": sequential("input_layernorm", "self_attn", "post_attention_layernorm", "mlp", multiplier=0.4),
-    "granitemoe": sequential(
-        "input_layernorm", "self_attn", "post_attention_layernorm", "block_sparse_moe", multiplier=0.4
-    ),
-    "llama": llama,
-    "llama4": sequential("input_layernorm", "self_attn", "post_attention_layernorm", "feed_forward"),
-    "llama4_text": sequential("input_layernorm", "self_attn", "post_attention_layernorm", "feed_forward"),
-    "llama-dynamic": llama,
-    "llama-yarn": llama,
-    "llava": llama,
-    "qwen2_5_vl": llama,
-    "qwen2_vl": llama,
-    "qwen3_vl": llama,
-    "smolvlm": llama,
-    "mistral": llama,
-    "mistral-nemo": llama,
-    "mixtral": llama,
-    "mpnet": mpnet,
-    "olmo": llama,
-    "olmo2": norms_after_the_branch,
-    "opt": opt,
-    "opt-post-norm": opt_norms_after_the_sum,
-    "phi": llama_parallel,
-    "phi-qk-norm": llama_parallel,
-    "phi3": llama,
-    "phi3-longrope": llama,
-    "qwen2": llama,
-    "qwen3": llama,
-    "roberta": bert,
-    "llama-3": llama,
-    "olmo-clipped": llama,
-    "xlm-roberta": bert,
-    "stablelm": llama,
-    "stablelm-parallel": llama_parallel,
-    "arcee": llama,
-    "cwm": llama,
-    "ernie4_5": llama,
-    "glm": llama,
-    "helium": llama,
-    "hunyuan_v1_dense": llama,
-    "jais2": llama,
-    "ministral": llama,
-    "ministral3": llama,
-    "mistral3": llama,
-    "nemotron": llama,
-    "phi3-partial": llama,
-    "seed_oss": llama,
-    "smollm3": llama,
-    "starcoder2": llama,
-    "exaone4": norms_after_the_branch,
-    "exaone4-without-window": norms_after_the_branch,
-    "olmo3": norms_after_the_branch,
-    "apertus": sequential("attention_layernorm", "self_attn", "feedforward_layernorm", "mlp"),
-    "glm4": norms_on_both_sides_of_glm,
-    "gpt_bigcode": sequential("ln_1", "attn", "ln_2", "mlp"),
-    "gpt_bigcode-heads": sequential("ln_1", "attn", "ln_2", "mlp"),
-    "deepseek_v2": llama,
-    "deepseek_v3": llama,
-    "dots1": llama,
-    "ernie4_5_moe": llama,
-    "glm4_moe": llama,
-    "glm4_moe_lite": llama,
-    "hunyuan_v1_moe": llama,
-    "minimax_m2": llama,
-    "olmoe": llama,
-    "olmoe-clipped": llama,
-    "phimoe": llama,
-    "phimoe-longrope": llama,
-    "qwen2_moe": llama,
-    "qwen3_moe": llama,
-    "flex_olmo": norms_after_the_branch,
-    "camembert": bert,
-    "distilbert": post_norm("attention", "sa_layer_norm", "ffn", "output_layer_norm"),
-    "electra": bert,
-    "electra-projected": bert,
-    "eurobert": llama,
-    "modernbert": sequential("attn_norm", "attn", "mlp_norm", "mlp"),
-    "nomic_bert": post_norm("self_attn", "post_attention_layernorm", "mlp", "post_mlp_layernorm"),
-    "vaultgemma": sequential("input_layernorm", "self_attn", "pre_feedforward_layernorm", "mlp"),
-}
-"""A new family is one line here, and one in `tiny.CONFIGS`."""
-
-
-def run_by_hand(module: Any, ids: tuple[int, ...], hand_run: HandRun) -> list[dict[Site, Stream]]:
-    """Record one run, then compute every block again from the input of the first block."""
-    blocks = next(child for child in module.modules() if isinstance(child, torch.nn.ModuleList) and len(child) == 5)
-    entered: list[Stream] = []
-    given: dict[torch.nn.Module, tuple[Any, dict[str, Any]]] = {}  # all but the hidden states: masks, positions
-
-    def record(child: torch.nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
-        if child is blocks[0]:
-            entered.append(args[0] if args else kwargs["hidden_states"])
-        given[child] = (args[1:], {name: value for name, value in kwargs.items() if name != "hidden_states"})
-
-    handles = [child.register_forward_pre_hook(record, with_kwargs=True) for child in blocks.modules()]
-    module(input_ids=torch.tensor([ids]), use_cache=False)
-    for handle in handles:
-        handle.remove()
-
-    def caller(block: torch.nn.Module) -> Call:
-        def call(path: str, x: Stream, *others: Stream) -> Stream:
-            child = block.get_submodule(path)
-            args, kwargs = given[child]
-            output = child(x, *(others or args), **kwargs)
-            return output[0] if isinstance(output, tuple) else output
-
-        return call
-
-    streams, x = [], entered[0]
-    for block in blocks:
-        streams.append({Site.RESID_PRE: x, **hand_run(x, caller(block))})
-        x = streams[-1][Site.RESID_POST]
-    return streams
 
 
 def eager_float64(family: str) -> LoadedModel:
@@ -314,8 +53,8 @@ def sites_of(family: str) -> set[Site]:
 
 
 def test_every_family_of_the_table_has_a_hand_run():
-    assert set(HAND_RUNS) == set(tiny.CONFIGS)
-    assert set(FAMILIES) - {config.get_text_config().model_type for config in tiny.CONFIGS.values()} == set()
+    assert set(HAND_RUNS) == set(CONFIGS)
+    assert set(FAMILIES) - {config.get_text_config().model_type for config in CONFIGS.values()} == set()
 
 
 @torch.inference_mode()
@@ -332,7 +71,7 @@ def test_sites_equal_a_hand_run(family):
     assert relative_errors(read[Site.RESID_FINAL], final.numpy()).max() <= 1e-12
 
 
-@pytest.mark.parametrize("family", tiny.CONFIGS)
+@pytest.mark.parametrize("family", CONFIGS)
 def test_the_identities_hold_and_fail_for_swapped_taps(family):
     model = eager_float64(family)
     read = read_sites(model, IDS, POSITIONS)
@@ -344,7 +83,7 @@ def test_the_identities_hold_and_fail_for_swapped_taps(family):
         assert max(identity_errors(model, misread).values()) > 1e-3, (site, other)
 
 
-@pytest.mark.parametrize("family", tiny.CONFIGS)
+@pytest.mark.parametrize("family", CONFIGS)
 def test_the_identities_fail_if_attention_is_read_from_the_mlp(family):
     model = eager_float64(family)
     taps = {**model.anatomy.taps, Site.ATTN_OUT: model.anatomy.taps[Site.MLP_OUT]}
@@ -354,7 +93,7 @@ def test_the_identities_fail_if_attention_is_read_from_the_mlp(family):
 
 @pytest.mark.parametrize("family", sorted(PARALLEL))
 def test_resid_mid_of_a_parallel_block_is_refused_with_the_reason(family):
-    anatomy = known_anatomy(tiny.CONFIGS[family])
+    anatomy = known_anatomy(CONFIGS[family])
     for site in (Site.RESID_MID, Site.RESID_MID_SUM):
         with pytest.raises(SiteNotFoundError) as caught:
             check_sites(anatomy, [Site.RESID_PRE, site])
@@ -366,8 +105,8 @@ def test_resid_mid_of_a_parallel_block_is_refused_with_the_reason(family):
 
 def test_only_post_norm_blocks_have_resid_mid_sum():
     with pytest.raises(SiteNotFoundError, match="no resid_mid_sum: only a model whose norms follow the sums has it"):
-        check_sites(known_anatomy(tiny.CONFIGS["llama"]), [Site.RESID_MID_SUM])
-    check_sites(known_anatomy(tiny.CONFIGS["bert"]), list(BLOCK_SITES))
+        check_sites(known_anatomy(CONFIGS["llama"]), [Site.RESID_MID_SUM])
+    check_sites(known_anatomy(CONFIGS["bert"]), list(BLOCK_SITES))
 
 
 @pytest.mark.parametrize(
@@ -383,7 +122,7 @@ def test_a_bloom_without_a_residual_stream_is_refused(options):
 
 
 @torch.inference_mode()
-@pytest.mark.parametrize("family", tiny.CONFIGS)
+@pytest.mark.parametrize("family", CONFIGS)
 def test_norms_match_the_record(family):
     model = eager_float64(family)
     anatomy = model.anatomy
@@ -391,7 +130,7 @@ def test_norms_match_the_record(family):
     paths = {role: layer.get_submodule(path) for role, path in anatomy.norms.items()}
     if anatomy.final_norm:
         paths["final"] = model.module.get_submodule(anatomy.final_norm)
-    ran: dict[torch.nn.Module, tuple[Stream, Stream]] = {}
+    ran: dict[torch.nn.Module, tuple[torch.Tensor, torch.Tensor]] = {}
     for norm in paths.values():
         norm.register_forward_hook(lambda norm, args, output: ran.update({norm: (args[0], output)}))
     read = read_sites(model, IDS, POSITIONS)

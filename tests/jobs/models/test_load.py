@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from support import tiny
 from support.errors import only_line
+from support.tiny_configs import PLAIN
 from transformers import (
     AlbertConfig,
     AutoModelForCausalLM,
@@ -24,7 +25,7 @@ from theodolite_jobs.models.load import load_config, load_model, load_tokenizer,
 
 WEIGHTS = "model.safetensors"
 A_TENSOR = "layers.1.self_attn.q_proj.weight"
-ENCODER = {**tiny.PLAIN, "pad_token_id": 1, "bos_token_id": 0}
+ENCODER = {**PLAIN, "pad_token_id": 1, "bos_token_id": 0}
 
 
 def change_weights(folder: Path, change: Callable[[dict[str, torch.Tensor]], Any]) -> None:

@@ -6,6 +6,7 @@ import pytest
 import torch
 from support import tiny
 from support.errors import only_line
+from support.tiny_configs import CONFIGS
 from transformers import AutoModelForImageTextToText, LlavaModel, MusicgenConfig, PaliGemmaConfig, T5Gemma2Config
 
 from theodolite.errors import UnsupportedModelError
@@ -69,9 +70,9 @@ def test_heads_and_the_unembedding_are_read_from_the_files_of_the_whole(saved):
 
 @pytest.mark.parametrize("family", TEXT_MODELS)
 def test_the_description_names_the_text_model(family):
-    facts = describe_model(tiny.CONFIGS[family])
+    facts = describe_model(CONFIGS[family])
     assert (facts["family"], facts["text_model"]) == (family, TEXT_MODELS[family])
-    assert "text_model" not in describe_model(tiny.CONFIGS["llama"])
+    assert "text_model" not in describe_model(CONFIGS["llama"])
 
 
 def test_a_model_with_several_text_parts_is_refused():
@@ -101,8 +102,8 @@ class _Whole(LlavaModel):
 
 
 def test_a_text_model_that_differs_from_the_whole_on_text_is_refused():
-    check_text_part(LlavaModel(copy.deepcopy(tiny.CONFIGS["llava"])))
-    whole = _Whole(copy.deepcopy(tiny.CONFIGS["llava"]))
+    check_text_part(LlavaModel(copy.deepcopy(CONFIGS["llava"])))
+    whole = _Whole(copy.deepcopy(CONFIGS["llava"]))
     kernel = whole.config._attn_implementation
     with pytest.raises(UnsupportedModelError, match="its text model alone differs from the whole model on text, by"):
         check_text_part(whole)

@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from support import tiny
 from support.errors import only_line
+from support.tiny_configs import CONFIGS
 
 from theodolite.errors import ModelError
 from theodolite_jobs.models.load import load_config, load_model
@@ -21,7 +22,7 @@ WEIGHTS = "model.safetensors"
 BLOCK = re.compile(r"\b(layers?|h)\.3\.")  # the fourth block: one with experts in every family that has any
 
 
-@pytest.fixture(scope="module", params=tiny.CONFIGS)
+@pytest.fixture(scope="module", params=CONFIGS)
 def saved(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp(request.param)
     tiny.model_with_head(request.param).save_pretrained(folder)

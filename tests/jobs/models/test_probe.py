@@ -6,6 +6,7 @@ import pytest
 import torch
 import transformers
 from support import tiny
+from support.tiny_configs import CONFIGS, GROUPED, PLAIN, SLIDING
 
 from theodolite.errors import ModelError, SiteNotFoundError, UnsupportedModelError
 from theodolite.sites import Site
@@ -21,16 +22,16 @@ STREAM = {Site.RESID_PRE: Tap("", "input"), Site.RESID_POST: Tap("", "output")}
 
 # Only a norm reads the sum of stream and attention output, and the block passes on its normalised value.
 NORMALISED_SUMS = {"opt-post-norm"}
-ENCODERS = {family for family in tiny.CONFIGS if not known_anatomy(tiny.CONFIGS[family]).causal}
+ENCODERS = {family for family in CONFIGS if not known_anatomy(CONFIGS[family]).causal}
 
 
 def probed(family: str) -> Any:
-    return probe_anatomy(tiny.tiny_model(family), dimensions_of(tiny.CONFIGS[family]))
+    return probe_anatomy(tiny.tiny_model(family), dimensions_of(CONFIGS[family]))
 
 
-@pytest.mark.parametrize("family", sorted(set(tiny.CONFIGS) - NORMALISED_SUMS - ENCODERS))
+@pytest.mark.parametrize("family", sorted(set(CONFIGS) - NORMALISED_SUMS - ENCODERS))
 def test_the_probe_finds_the_taps_of_the_record(family):
-    found, record = probed(family), known_anatomy(tiny.CONFIGS[family])
+    found, record = probed(family), known_anatomy(CONFIGS[family])
     of_stream = {site: tap for site, tap in record.taps.items() if site is not Site.HEAD_OUT}
     assert (found.blocks, found.taps) == (record.blocks, of_stream)
     assert (found.known_by, record.known_by) == ("probe", "record")
@@ -70,12 +71,12 @@ UNKNOWN: dict[str, tuple[Any, dict[Site, Tap]]] = {
         {Site.ATTN_OUT: Tap("attn", "output"), Site.MLP_OUT: Tap("mlp", "output")},
     ),
     "jamba": (  # its blocks have attention or a state-space module, so no single tap for attention fits all blocks
-        transformers.JambaConfig(**tiny.GROUPED, attn_layer_period=2, attn_layer_offset=1, use_mamba_kernels=False),
+        transformers.JambaConfig(**GROUPED, attn_layer_period=2, attn_layer_offset=1, use_mamba_kernels=False),
         {Site.RESID_MID: Tap("pre_ff_layernorm", "input"), Site.MLP_OUT: Tap("feed_forward", "output")},
     ),
     "qwen3_next": (  # its blocks have attention or linear attention
         transformers.Qwen3NextConfig(
-            **tiny.GROUPED,
+            **GROUPED,
             num_experts=4,
             num_experts_per_tok=2,
             moe_intermediate_size=16,
@@ -96,13 +97,13 @@ UNKNOWN: dict[str, tuple[Any, dict[Site, Tap]]] = {
     ),
     "exaone_moe": (  # some blocks have a dense MLP
         transformers.ExaoneMoeConfig(
-            **tiny.GROUPED,
+            **GROUPED,
             num_experts=4,
             num_experts_per_tok=2,
             moe_intermediate_size=16,
             first_k_dense_replace=1,
             sliding_window=6,
-            layer_types=tiny.SLIDING,
+            layer_types=SLIDING,
         ),
         LLAMA_LIKE,
     ),
@@ -119,7 +120,7 @@ UNKNOWN: dict[str, tuple[Any, dict[Site, Tap]]] = {
 def test_an_unknown_family_is_found_and_certified(family, monkeypatch):
     config, taps = UNKNOWN[family]
     assert known_anatomy(config) is None
-    monkeypatch.setitem(tiny.CONFIGS, family, config)
+    monkeypatch.setitem(CONFIGS, family, config)
     model = wrap(tiny.tiny_model(family))
     assert model.anatomy.taps == STREAM | taps
     tokens = tiny.random_tokens([12, 30, 17, 25], prefix=9)
@@ -157,12 +158,12 @@ def test_an_unknown_model_with_weights_that_are_not_numbers_is_not_refused_for_i
 REFUSED: dict[str, tuple[Any, str]] = {
     "gemma3n_text": (
         transformers.Gemma3nTextConfig(
-            **tiny.GROUPED,
+            **GROUPED,
             head_dim=12,
             vocab_size_per_layer_input=64,
             hidden_size_per_layer_input=8,
             num_kv_shared_layers=0,
-            layer_types=tiny.SLIDING,
+            layer_types=SLIDING,
             activation_sparsity_pattern=[0.0] * 5,
             laurel_rank=8,
         ),
@@ -173,10 +174,10 @@ REFUSED: dict[str, tuple[Any, str]] = {
         "its configuration lacks a size",
     ),
     "albert": (
-        transformers.AlbertConfig(**tiny.PLAIN),
+        transformers.AlbertConfig(**PLAIN),
         "all its layers run the same block, and a survey needs a block of its own for each layer",
     ),
-    "deberta-v2": (transformers.DebertaV2Config(**tiny.PLAIN), "a token's stream depends on the tokens after it"),
+    "deberta-v2": (transformers.DebertaV2Config(**PLAIN), "a token's stream depends on the tokens after it"),
     "t5": (
         transformers.T5Config(vocab_size=64, d_model=48, d_kv=12, d_ff=80, num_layers=5, num_heads=4),
         "two residual streams (encoder and decoder)",
@@ -187,7 +188,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
 @pytest.mark.parametrize("family", REFUSED)
 def test_a_model_without_a_single_causal_stream_is_refused_in_one_line(family, monkeypatch):
     config, reason = REFUSED[family]
-    monkeypatch.setitem(tiny.CONFIGS, family, config)
+    monkeypatch.setitem(CONFIGS, family, config)
     with pytest.raises(UnsupportedModelError) as caught:
         wrap(tiny.tiny_model(family))
     assert reason in str(caught.value)

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support import tiny
+from support.tiny_configs import CONFIGS
 
 from theodolite.sites import BLOCK_SITES, Site
 from theodolite_jobs.models import supported
@@ -41,9 +41,9 @@ def test_every_record_and_every_refused_family_is_in_the_table():
     assert {ROWS[family].known_by for family in REFUSED} == {"refused"}
 
 
-@pytest.mark.parametrize("family", sorted({config.model_type for config in tiny.CONFIGS.values()}))
+@pytest.mark.parametrize("family", sorted({config.model_type for config in CONFIGS.values()}))
 def test_a_row_agrees_with_the_record_of_a_configuration(family):
-    anatomies = [known_anatomy(config) for config in tiny.CONFIGS.values() if config.model_type == family]
+    anatomies = [known_anatomy(config) for config in CONFIGS.values() if config.model_type == family]
     row = ROWS[family]
     assert row.known_by == "record"
     present = set(BLOCK_SITES) - set(row.missing_sites) - {Site.RESID_MID_SUM}

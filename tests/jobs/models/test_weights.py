@@ -21,6 +21,7 @@ from support.reference_blocks import (
     reference_heads,
     reference_mlp,
 )
+from support.tiny_configs import CONFIGS
 from transformers import AutoModel, AutoModelForCausalLM, CodeGenConfig, DeepseekV32Config, Qwen3NextConfig
 
 from theodolite.errors import ModelError, UnsupportedModelError
@@ -38,11 +39,11 @@ BOUND = 1e-9
 BOUND_OF_ANGLES = {"gptj": 1e-6, "phimoe": 1e-6}
 
 
-@pytest.fixture(scope="module", params=list(tiny.CONFIGS))
+@pytest.fixture(scope="module", params=list(CONFIGS))
 def saved(request, tmp_path_factory):
     """Return a family's folder, as it is saved with its head, and its base model in float64."""
     folder = tmp_path_factory.mktemp(request.param)
-    config = tiny.CONFIGS[request.param]
+    config = CONFIGS[request.param]
     tiny.model_with_head(request.param).save_pretrained(folder)
     base = AutoModel.from_pretrained(folder, dtype=torch.float64).double()  # some load their router in float32
     if config._experts_implementation != "eager":
@@ -225,7 +226,7 @@ def assert_same(ours, theirs):
 @pytest.fixture
 def llama(tmp_path):
     tiny.tiny_model("llama", auto_class=AutoModelForCausalLM).save_pretrained(tmp_path, max_shard_size="50KB")
-    return tmp_path, tiny.CONFIGS["llama"]
+    return tmp_path, CONFIGS["llama"]
 
 
 def test_a_sharded_checkpoint_is_read_through_its_index(llama):
@@ -265,36 +266,36 @@ def test_a_missing_tensor_is_named(llama):
 
 def test_gamma_and_beta_of_older_files_are_read_as_scale_and_bias(tmp_path):
     tiny.tiny_model("bert").save_pretrained(tmp_path)
-    whole = Weights(tmp_path, tiny.CONFIGS["bert"]).norm(1, "mlp_output")
+    whole = Weights(tmp_path, CONFIGS["bert"]).norm(1, "mlp_output")
     tensors = load_file(tmp_path / "model.safetensors")
     renamed = {
         name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): tensor
         for name, tensor in tensors.items()
     }
     save_file(renamed, tmp_path / "model.safetensors", metadata={"format": "pt"})
-    older = Weights(tmp_path, tiny.CONFIGS["bert"]).norm(1, "mlp_output")
+    older = Weights(tmp_path, CONFIGS["bert"]).norm(1, "mlp_output")
     np.testing.assert_array_equal(older.scale, whole.scale)
     np.testing.assert_array_equal(older.bias, whole.bias)
 
 
 def test_weights_in_half_precision_are_returned_in_the_requested_dtype(tmp_path):
     tiny.tiny_model("qwen2").bfloat16().save_pretrained(tmp_path)
-    assert Weights(tmp_path, tiny.CONFIGS["qwen2"]).embedding().dtype == torch.float32
+    assert Weights(tmp_path, CONFIGS["qwen2"]).embedding().dtype == torch.float32
 
 
 def test_a_missing_head_is_refused(tmp_path):
     tiny.tiny_model("qwen2").save_pretrained(tmp_path)
     with pytest.raises(ModelError, match="no language-model head"):
-        Weights(tmp_path, tiny.CONFIGS["qwen2"]).unembedding()
+        Weights(tmp_path, CONFIGS["qwen2"]).unembedding()
 
 
 def test_an_expert_is_required_only_for_a_model_with_experts(tmp_path):
     tiny.tiny_model("mixtral").save_pretrained(tmp_path / "mixtral")
     with pytest.raises(ValueError, match="experts"):
-        Weights(tmp_path / "mixtral", tiny.CONFIGS["mixtral"]).mlp(0)
+        Weights(tmp_path / "mixtral", CONFIGS["mixtral"]).mlp(0)
     tiny.tiny_model("qwen2").save_pretrained(tmp_path / "qwen2")
     with pytest.raises(ValueError, match="no experts"):
-        Weights(tmp_path / "qwen2", tiny.CONFIGS["qwen2"]).mlp(0, 1)
+        Weights(tmp_path / "qwen2", CONFIGS["qwen2"]).mlp(0, 1)
 
 
 def test_a_family_that_is_not_in_the_table_is_refused(tmp_path):

@@ -7,6 +7,7 @@ from support import tiny
 from support.errors import only_line
 from support.float64 import in_float64
 from support.reference_blocks import epsilon_of, inputs_of
+from support.tiny_configs import CONFIGS
 from transformers import AutoModel
 
 from theodolite.errors import UnsupportedModelError
@@ -23,7 +24,7 @@ LAYERS = (0, 4)  # of every kind that a family has
 BOUND = 1e-9
 # GPT-J has a table of sines in float32, and Phi-MoE computes its frequencies in each run, here in float64.
 BOUND_OF_ANGLES = {"gptj": 1e-6, "phimoe": 1e-6}
-RECORDS = {family: known_anatomy(config) for family, config in tiny.CONFIGS.items()}
+RECORDS = {family: known_anatomy(config) for family, config in CONFIGS.items()}
 # test_latent_heads.py tests latent attention.
 CIRCUITS = [family for family, record in RECORDS.items() if not (record.no_circuits or record.files.latent)]
 
@@ -223,7 +224,7 @@ def test_a_folded_norm_has_scale_one_and_bias_zero_and_its_projection_is_in_the_
 def test_heads_whose_scores_are_no_fixed_form_are_refused_with_the_reason(tmp_path, family, reason):
     tiny.tiny_model(family).save_pretrained(tmp_path)
     with pytest.raises(UnsupportedModelError) as caught:
-        read_circuits(Weights(tmp_path, tiny.CONFIGS[family]), 0)
+        read_circuits(Weights(tmp_path, CONFIGS[family]), 0)
     assert f"the heads of '{family}' have no circuits: {reason}" in only_line(caught)
 
 
@@ -244,9 +245,9 @@ def test_heads_whose_scores_are_no_fixed_form_are_refused_with_the_reason(tmp_pa
 )
 def test_notes_list_what_circuits_leave_out(tmp_path, family, said):
     tiny.tiny_model(family).save_pretrained(tmp_path)
-    notes = notes_on(Weights(tmp_path, tiny.CONFIGS[family]), fold_norm=False)
+    notes = notes_on(Weights(tmp_path, CONFIGS[family]), fold_norm=False)
     assert len(notes) == len(said)
     for note, part in zip(notes, said, strict=True):
         assert part in note
     if said[0] == "not folded":
-        assert "folded into the weights" in notes_on(Weights(tmp_path, tiny.CONFIGS[family]), fold_norm=True)[0]
+        assert "folded into the weights" in notes_on(Weights(tmp_path, CONFIGS[family]), fold_norm=True)[0]

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from support import tiny
+from support.tiny_configs import CONFIGS
 from transformers import AutoModelForCausalLM
 
 from theodolite_jobs.models.weights import Weights
@@ -104,7 +105,7 @@ def test_standardised_rows_are_equal_on_both_devices(cuda, kind):
 @pytest.mark.parametrize("family", ["llama", "gpt2"])  # untied with RMSNorm; tied with LayerNorm and biases
 def test_a_gpu_decodes_a_layer_as_the_cpu(cuda, tmp_path, family):
     tiny.tiny_model(family, auto_class=AutoModelForCausalLM).save_pretrained(tmp_path)
-    weights = Weights(tmp_path, tiny.CONFIGS[family])
+    weights = Weights(tmp_path, CONFIGS[family])
     rows, nouns = input_embeddings(weights), np.array([7, 11, 23])
     decoding = Decoding(
         count=5,
@@ -127,6 +128,6 @@ def test_a_gpu_decodes_a_layer_as_the_cpu(cuda, tmp_path, family):
 @pytest.mark.gpu
 def test_a_gpu_sums_the_vocabulary_product_as_the_cpu(cuda, tmp_path):
     tiny.tiny_model("gpt2", auto_class=AutoModelForCausalLM).save_pretrained(tmp_path)
-    weights = Weights(tmp_path, tiny.CONFIGS["gpt2"])
+    weights = Weights(tmp_path, CONFIGS["gpt2"])
     on_cpu, on_gpu = (vocabulary_products(weights, False, device).centred for device in (CPU, cuda))
     assert np.linalg.norm(on_gpu - on_cpu) <= TOLERANCE * np.linalg.norm(on_cpu)

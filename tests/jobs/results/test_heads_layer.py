@@ -7,6 +7,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from support import tiny
+from support.tiny_configs import CONFIGS
 
 from theodolite.errors import ModelError
 from theodolite.spec_options import HeadsSpec
@@ -26,7 +27,7 @@ NO_STREAM = Stream(np.empty((0, 48)), np.empty((0, 48)))
 def saved(family, folder):
     """Save a family's tiny model with its head, and return its weights on disk."""
     tiny.model_with_head(family).save_pretrained(folder)
-    return Weights(folder, tiny.CONFIGS[family])
+    return Weights(folder, CONFIGS[family])
 
 
 @pytest.fixture(scope="module", params=FAMILIES)
@@ -273,7 +274,7 @@ def test_the_vocabulary_products_do_not_depend_on_the_block_size(weights, block)
 def test_the_vocabulary_products_are_none_without_a_head_or_with_projected_embeddings(tmp_path):
     assert vocabulary_products(saved("opt-post-norm", tmp_path / "projected"), False, CPU) is None
     tiny.tiny_model("qwen2").save_pretrained(tmp_path / "headless")
-    assert vocabulary_products(Weights(tmp_path / "headless", tiny.CONFIGS["qwen2"]), False, CPU) is None
+    assert vocabulary_products(Weights(tmp_path / "headless", CONFIGS["qwen2"]), False, CPU) is None
 
 
 def rewritten(family, folder, change):
@@ -282,7 +283,7 @@ def rewritten(family, folder, change):
     tensors = load_file(folder / "model.safetensors")
     change(tensors)
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
-    return Weights(folder, tiny.CONFIGS[family])
+    return Weights(folder, CONFIGS[family])
 
 
 def atlas_of(weights, layer=LAYER):

@@ -5,6 +5,7 @@ import pytest
 from support import tiny
 from support.analysing import analyse, context_of
 from support.stored import store_run
+from support.tiny_configs import CONFIGS
 
 from theodolite.spec_options import HeadsSpec
 from theodolite.store.result_reader import read_group
@@ -29,7 +30,7 @@ def draw(n, seed):
 def around(request, tmp_path):
     """Return the weights, both sets at attention's input, the directions, and those around one layer."""
     tiny.tiny_model(request.param).save_pretrained(tmp_path / "model")
-    weights = Weights(tmp_path / "model", tiny.CONFIGS[request.param])
+    weights = Weights(tmp_path / "model", CONFIGS[request.param])
     arrays = {"bad": draw(12, seed=0), "good": draw(12, seed=1)}
     run = store_run(tmp_path / "store", arrays, contrasts=CONTRASTS)
     analyse(run, CONTRASTS)

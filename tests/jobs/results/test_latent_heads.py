@@ -11,6 +11,7 @@ import torch
 from support import tiny
 from support.errors import only_line
 from support.float64 import in_float64
+from support.tiny_configs import CONFIGS
 from transformers import AutoModel, AutoModelForCausalLM, DeepseekV3Config
 
 from theodolite.errors import UnsupportedModelError
@@ -28,23 +29,23 @@ BOUND = 1e-9
 TOKENS = (5, 60, 17, 33, 9, 41, 28)
 PLAIN, ROTARY, VALUE, LATENT, HEADS = 10, 8, 12, 14, 4
 YARN = {"rope_type": "yarn", "rope_theta": 5000.0, "factor": 4.0, "original_max_position_embeddings": 32}
-CONFIGS = {
-    "deepseek_v2": tiny.CONFIGS["deepseek_v2"],
-    "deepseek_v3": tiny.CONFIGS["deepseek_v3"],
-    "glm4_moe_lite": tiny.CONFIGS["glm4_moe_lite"],
-    "biases": DeepseekV3Config(**{**tiny.CONFIGS["deepseek_v3"].to_dict(), "attention_bias": True}),
-    "no-latent-of-queries": DeepseekV3Config(**{**tiny.CONFIGS["deepseek_v3"].to_dict(), "q_lora_rank": None}),
+LATENT_CONFIGS = {
+    "deepseek_v2": CONFIGS["deepseek_v2"],
+    "deepseek_v3": CONFIGS["deepseek_v3"],
+    "glm4_moe_lite": CONFIGS["glm4_moe_lite"],
+    "biases": DeepseekV3Config(**{**CONFIGS["deepseek_v3"].to_dict(), "attention_bias": True}),
+    "no-latent-of-queries": DeepseekV3Config(**{**CONFIGS["deepseek_v3"].to_dict(), "q_lora_rank": None}),
     "yarn": DeepseekV3Config(
-        **{**tiny.CONFIGS["deepseek_v3"].to_dict(), "rope_parameters": {**YARN, "mscale_all_dim": 0.7, "mscale": 1.1}}
+        **{**CONFIGS["deepseek_v3"].to_dict(), "rope_parameters": {**YARN, "mscale_all_dim": 0.7, "mscale": 1.1}}
     ),
 }
 
 
-@pytest.fixture(scope="module", params=CONFIGS)
+@pytest.fixture(scope="module", params=LATENT_CONFIGS)
 def saved(request, tmp_path_factory):
     """Return the weights on disk, and the base model in float64."""
     folder = tmp_path_factory.mktemp(request.param)
-    tiny.random_model(copy.deepcopy(CONFIGS[request.param]), AutoModelForCausalLM).save_pretrained(folder)
+    tiny.random_model(copy.deepcopy(LATENT_CONFIGS[request.param]), AutoModelForCausalLM).save_pretrained(folder)
     base = AutoModel.from_pretrained(folder, dtype=torch.float64).double()
     base.set_experts_implementation("eager")
     base.set_attn_implementation("eager")
@@ -165,17 +166,17 @@ def test_notes_name_what_the_circuits_leave_out(saved):
 
 
 def test_a_head_is_as_wide_as_its_values():
-    assert dimensions_of(CONFIGS["deepseek_v3"]).d_head == VALUE
+    assert dimensions_of(LATENT_CONFIGS["deepseek_v3"]).d_head == VALUE
 
 
 def test_words_are_refused_with_the_reason():
     with pytest.raises(UnsupportedModelError) as caught:
-        check_words(known_anatomy(CONFIGS["deepseek_v3"]), "deepseek_v3")
+        check_words(known_anatomy(LATENT_CONFIGS["deepseek_v3"]), "deepseek_v3")
     assert "divides the values of each token by a norm that its circuits leave out" in only_line(caught)
 
 
 def test_keys_wider_than_values_are_refused_with_the_reason():
-    config = copy.deepcopy(CONFIGS["deepseek_v3"])
+    config = copy.deepcopy(LATENT_CONFIGS["deepseek_v3"])
     config.qk_nope_head_dim = VALUE + 1
     with pytest.raises(UnsupportedModelError, match="have no circuits: the keys of a head are wider than its values"):
         check_circuits(known_anatomy(config), "deepseek_v3")

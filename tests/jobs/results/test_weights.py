@@ -8,6 +8,7 @@ import torch
 from support import tiny
 from support.analysing import survey_weights
 from support.stored import record_of
+from support.tiny_configs import CONFIGS
 from transformers import AutoModel, AutoModelForCausalLM
 
 from theodolite.store.result_reader import read_group
@@ -211,14 +212,14 @@ def test_the_group_holds_the_overlaps_of_all_layers(saved, tmp_path):
 def test_shared_row_lengths_alone_explain_the_overlap_of_random_weights(tmp_path, spread):
     """With equal features the null is that of random subspaces; with long rows in common it lies above them."""
     torch.manual_seed(0)
-    model = AutoModelForCausalLM.from_config(tiny.CONFIGS["llama"])
+    model = AutoModelForCausalLM.from_config(CONFIGS["llama"])
     lengths = torch.exp(spread * torch.randn(48))
     with torch.no_grad():
         for block in model.model.layers:
             block.self_attn.o_proj.weight *= lengths[:, None]
             block.mlp.down_proj.weight *= lengths[:, None]
     model.save_pretrained(tmp_path / "model")
-    group = surveyed(tmp_path / "store", Weights(tmp_path / "model", tiny.CONFIGS["llama"]))
+    group = surveyed(tmp_path / "store", Weights(tmp_path / "model", CONFIGS["llama"]))
     apart = ~np.eye(5, dtype=bool)
     found, null = (group[f"writing_overlap{suffix}"].values[:, apart].mean() for suffix in ("", "_null"))
     assert abs(found - null) < 0.03
@@ -229,8 +230,8 @@ def test_shared_row_lengths_alone_explain_the_overlap_of_random_weights(tmp_path
 
 def test_random_weights_have_the_overlap_of_random_subspaces(tmp_path):
     torch.manual_seed(0)
-    model = AutoModelForCausalLM.from_config(tiny.CONFIGS["llama"])
+    model = AutoModelForCausalLM.from_config(CONFIGS["llama"])
     model.save_pretrained(tmp_path / "model")
-    group = surveyed(tmp_path / "store", Weights(tmp_path / "model", tiny.CONFIGS["llama"]))
+    group = surveyed(tmp_path / "store", Weights(tmp_path / "model", CONFIGS["llama"]))
     apart = group["reading_overlap"].values[:, ~np.eye(5, dtype=bool)]
     assert abs(np.nanmean(apart) - group["random_overlap"].item()) < 0.02

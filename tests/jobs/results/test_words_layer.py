@@ -8,6 +8,7 @@ import pytest
 import torch
 from scipy.stats import spearmanr
 from support import tiny
+from support.tiny_configs import CONFIGS
 from transformers import AutoModel
 
 from theodolite.sites import Site
@@ -102,7 +103,7 @@ def folders(tmp_path_factory):
     """Where each family's model is saved, once."""
     found = {}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tiny.CONFIGS["llama-yarn"], "attention_bias", True)
+        patch.setattr(CONFIGS["llama-yarn"], "attention_bias", True)
         for family in FAMILIES:
             found[family] = tmp_path_factory.mktemp(family)
             tiny.model_with_head(family).save_pretrained(found[family])

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import tiny
+from support.tiny_configs import CONFIGS
 
 from theodolite_jobs.models.weights import Weights
 from theodolite_jobs.results.circuits import read_circuits
@@ -75,7 +76,7 @@ def test_composition_equals_that_of_dense_matrices(seed):
 @pytest.mark.parametrize("family", ["llama", "llama-yarn", "gpt2", "gemma2", "granite", "qwen3", "cohere", "bert"])
 def test_composition_of_a_models_layers_equals_that_of_dense_matrices(tmp_path, family, fold_norm):
     tiny.tiny_model(family).save_pretrained(tmp_path)
-    weights = Weights(tmp_path, tiny.CONFIGS[family])
+    weights = Weights(tmp_path, CONFIGS[family])
     writer, reader = (read_circuits(weights, layer, fold_norm=fold_norm) for layer in (1, 3))
     found = composition(writer, reader)
     np.testing.assert_allclose(found, scores(writer, reader), rtol=1e-11)

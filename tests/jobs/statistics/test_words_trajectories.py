@@ -5,6 +5,7 @@ import pytest
 import torch
 from support import tiny
 from support.stored import record_of
+from support.tiny_configs import CONFIGS
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
 
 from theodolite.digests import digest_of
@@ -164,7 +165,7 @@ def captured(request, tmp_path):
     head = AutoModelForMaskedLM if request.param == "bert" else AutoModelForCausalLM
     tiny.tiny_model(request.param, auto_class=head).save_pretrained(tmp_path / "model")
     states = made_up_states(TOKENS)
-    weights = Weights(tmp_path / "model", tiny.CONFIGS[request.param])
+    weights = Weights(tmp_path / "model", CONFIGS[request.param])
     return states, store_sentences(tmp_path / "store", states, TOKENS), weights
 
 
@@ -247,7 +248,7 @@ def test_sentences_of_one_token_have_no_trajectories(tmp_path):
     tiny.tiny_model("gpt2").save_pretrained(tmp_path / "model")
     tokens = [(4,), (9,), (4,)]
     run = store_sentences(tmp_path / "store", made_up_states(tokens), tokens)
-    assert len(trajectory_table(run, Weights(tmp_path / "model", tiny.CONFIGS["gpt2"]), KNOWN, CPU, umap=False)) == 0
+    assert len(trajectory_table(run, Weights(tmp_path / "model", CONFIGS["gpt2"]), KNOWN, CPU, umap=False)) == 0
 
 
 def test_the_umap_is_fitted_in_the_space_of_the_points_that_it_places(captured, monkeypatch):

@@ -13,6 +13,7 @@ import pytest
 import torch
 from support import tiny
 from support.errors import only_line
+from support.tiny_configs import CONFIGS, GROUPED
 from support.tiny_survey import save_model
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config
 
@@ -30,7 +31,7 @@ Usage = namedtuple("Usage", "total used free")
 
 
 def save_config(folder: Path, family: str, **changes: Any) -> Path:
-    config = copy.deepcopy(tiny.CONFIGS[family])
+    config = copy.deepcopy(CONFIGS[family])
     config.architectures = [tiny.class_with_head(config).__name__]
     for name, value in changes.items():
         setattr(config, name, value)
@@ -60,7 +61,7 @@ def initialised_by_transformers(folder: Path, into: Path) -> Path:
 
 
 # transformers does not initialise what Apertus trains in its activation function; a model of it is refused.
-INITIALISED = [family for family in tiny.CONFIGS if family != "apertus"]
+INITIALISED = [family for family in CONFIGS if family != "apertus"]
 
 
 @pytest.mark.parametrize("family", INITIALISED)
@@ -212,7 +213,7 @@ def test_a_class_that_leaves_a_tensor_without_values_is_refused(
             whole(self, module)
 
     monkeypatch.setattr(LlamaForCausalLM, "_init_weights", partial)
-    monkeypatch.setattr(type(LlamaForCausalLM(LlamaConfig(**tiny.GROUPED)).model), "_init_weights", partial)
+    monkeypatch.setattr(type(LlamaForCausalLM(LlamaConfig(**GROUPED)).model), "_init_weights", partial)
     with pytest.raises(ModelError) as caught:
         create_random(folder, tmp_path / "random")
     assert only_line(caught) == (
