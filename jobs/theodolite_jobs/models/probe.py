@@ -178,7 +178,7 @@ def _adds_scaled(recorded: _Recording, pre: torch.Tensor, mid: torch.Tensor) -> 
     """
     outputs = [output for name, output in recorded.outputs.items() if name and "." not in name]
     step = (mid.double() - pre.double()).flatten()
-    rounding = 8 * torch.finfo(mid.dtype).eps * mid.double().norm()
+    rounding = 2 * torch.finfo(mid.dtype).eps * mid.double().norm()
     for pair in combinations(outputs, 2):
         terms = torch.stack([one.double().flatten() for one in pair], dim=1)
         if (terms @ torch.linalg.lstsq(terms, step).solution - step).norm() <= rounding:
