@@ -14,6 +14,7 @@ larger than the bound of this check. The last line is one JSON object.
 Usage: python benchmarks/drawn_families.py --help
 """
 
+import json
 import random
 import tempfile
 from collections import Counter
@@ -106,7 +107,7 @@ def configuration(name: str, seed: str, redrawn: Counter[str]) -> dict[str, Any]
             except Exception as error:  # each family fails with another error
                 redrawn[f"{name}: {one_line(error)[:120]}"] += 1
                 continue
-            facts = {"family": name, "settings": settings, "draws": attempt + 1}
+            facts = {"family": name, "settings": json.dumps(settings), "draws": attempt + 1}  # in one line
             return facts | outcome_of(Path(folder), prompts, reference)
     return {"family": name, "outcome": "not built", "draws": DRAWS}
 
