@@ -107,6 +107,10 @@ MROPE = {"rope_parameters": {"rope_type": "default", "rope_theta": 5000.0, "mrop
 SAME_WIDTH = {"head_dim": 12}
 UNGROUPED = {"num_key_value_heads": 4}  # in latent attention, each head has its own keys and values
 
+MAMBA: dict[str, Any] = {"mamba_n_heads": 4, "mamba_d_state": 8, "mamba_expand": 2, "mamba_chunk_size": 8}
+HYBRID = {"layer_types": ["linear_attention", "full_attention", "linear_attention", "linear_attention"]}
+SHARED: dict[str, Any] = {"shared_intermediate_size": 40, "residual_multiplier": 0.4}
+
 OPTIONS: dict[str, dict[str, Any]] = {
     **dict.fromkeys(("axk1", "axk2", "deepseek_v2", "deepseek_v3", "deepseek_v32", "esmc"), UNGROUPED),
     **dict.fromkeys(("glm4_moe_lite", "glm_moe_dsa", "minicpm3", "youtu"), UNGROUPED),
@@ -114,6 +118,16 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "helium": SAME_WIDTH,
     **dict.fromkeys(("qwen2_vl_text", "qwen2_5_vl_text", "qwen2_5_omni_text"), MROPE | SAME_WIDTH),
     **dict.fromkeys(("glm4v_text", "glm4v_moe_text", "glm_ocr_text", "paddleocr_vl_text"), MROPE | SAME_WIDTH),
+    "bamba": MAMBA | {"attn_layer_indices": [1]},
+    "falcon_h1": MAMBA | {"mamba_d_ssm": 64, "attention_out_multiplier": 0.6, "ssm_out_multiplier": 0.3},
+    "gemma3n_text": {"layer_types": ["sliding_attention", "full_attention"] * 2, "num_kv_shared_layers": 0}
+    | {"vocab_size_per_layer_input": 64, "hidden_size_per_layer_input": 16, "laurel_rank": 8},
+    "granitemoehybrid": MAMBA | HYBRID | SHARED,
+    "granitemoe_swa": SHARED,
+    "granitemoeshared": SHARED,
+    "nemotron_h": {"layer_types": ["linear_attention", "moe", "full_attention", "mlp"], "n_groups": 1}
+    | {"mamba_num_heads": 4, "mamba_head_dim": 24, "ssm_state_size": 8, "chunk_size": 8, "n_shared_experts": 1}
+    | {"moe_shared_expert_intermediate_size": 40},
     "stablelm": {"partial_rotary_factor": 0.5},
 }
 """Options of families that do not run with the sizes of all."""
@@ -146,7 +160,7 @@ def survey(name: str) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         try:
             with quiet_transformers():
-                save_tiny_model(name, folder)
+                save_tiny_model(tiny_config(name), folder)
         except Exception as error:  # each family fails with another error
             return {"not_built": one_line(error)}
         return {**stream_of(Path(folder)), "tensor_parallel": tensor_parallel(Path(folder))}
@@ -190,10 +204,14 @@ def tensor_parallel(folder: Path) -> Any:
     return True
 
 
-def save_tiny_model(name: str, folder: str) -> None:
+def auto_of(config: Any) -> Any:
+    """Return the class of transformers that loads a model of a configuration with its head."""
+    return next(auto for kind, auto in HEADS if type(config) in kind)
+
+
+def save_tiny_model(config: Any, folder: str) -> None:
     """Save a random model with its head."""
-    config = tiny_config(name)
-    auto = next(auto for kind, auto in HEADS if type(config) in kind)
+    auto = auto_of(config)
     with torch.device("meta"):
         weights = sum(parameter.numel() for parameter in auto.from_config(copy.deepcopy(config)).parameters())
     if weights > MOST_WEIGHTS:
@@ -208,15 +226,20 @@ def save_tiny_model(name: str, folder: str) -> None:
     model.save_pretrained(folder)
 
 
-def tiny_config(name: str) -> Any:
-    """Return the configuration of a family; a multimodal model gets a text part, and small other parts."""
+def tiny_config(name: str, drawn: dict[str, Any] | None = None) -> Any:
+    """Return the configuration of a family; a multimodal model gets a text part, and small other parts.
+
+    The options `drawn` are those of the text part, and replace the usual ones.
+    """
     config_class = CONFIG_MAPPING[name]
-    options = {**known_options(config_class), **OPTIONS.get(name, {})}
+    own = {} if "text_config" in config_class.sub_configs else drawn or {}
+    options = {**known_options(config_class), **OPTIONS.get(name, {}), **own}
     if "text_config" in config_class.sub_configs:
         default = config_class()
         for part in config_class.sub_configs:
             kind = type(getattr(default, part))
-            sizes = known_options(kind) | OPTIONS.get(kind.model_type, {}) if part == "text_config" else {}
+            is_text = part == "text_config"
+            sizes = known_options(kind) | OPTIONS.get(kind.model_type, {}) | (drawn or {}) if is_text else {}
             options[part] = kind(**copy.deepcopy(sizes or known_options(kind, OTHER_PARTS)))
     return config_class(**copy.deepcopy(options))
 

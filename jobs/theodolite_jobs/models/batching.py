@@ -10,16 +10,33 @@ def length_class_of(config: Any) -> Callable[[int], int]:
     """Return the function from a prompt's length to its class; prompts of two classes never share a batch.
 
     Two rotary kinds choose their frequencies by the longest prompt of a batch. `longrope` has one set up to a boundary
-    and another beyond it. `dynamic` has one set up to a boundary, and beyond it a different set for every length.
+    and another beyond it. `dynamic` has one set up to a boundary, and beyond it a different set for every length. A
+    model whose layers have two kinds of positions has the boundaries of both.
+
+    A sparse attention with an indexer selects the tokens with the highest scores. Many scores are zero, and which of
+    equal scores it selects depends on the number of tokens. So a prompt that has more tokens than it selects is only in
+    a batch with prompts of its length.
     """
-    for settings in rotary_settings(config):
-        if settings.get("rope_type") == "longrope":
-            boundary = int(settings["original_max_position_embeddings"])
-            return lambda length: int(length > boundary)
-        if settings.get("rope_type") == "dynamic":
-            last = int(config.get_text_config().max_position_embeddings)
-            return lambda length: length if length > last else 0
-    return lambda _length: 0
+    text = config.get_text_config()
+    kinds = [(settings.get("rope_type"), settings) for settings in rotary_settings(config)]
+    boundaries = [int(one["original_max_position_embeddings"]) for kind, one in kinds if kind == "longrope"]
+    last = [int(text.max_position_embeddings) for kind, _ in kinds if kind == "dynamic"]
+    last += [] if (selected := _selected_tokens(text)) is None else [selected]
+
+    def class_of(length: int) -> int:
+        if any(length > one for one in last):
+            return length
+        return sum(length > boundary for boundary in boundaries)
+
+    return class_of
+
+
+def _selected_tokens(text: Any) -> int | None:
+    """Return how many tokens the indexer of a sparse attention selects; None if the model has none."""
+    if blocks := getattr(text, "index_topk_blocks", None):
+        return int(blocks) * int(text.index_block_size)
+    tokens = getattr(text, "index_topk", None)
+    return None if tokens is None else int(tokens)
 
 
 def can_share_prefix(config: Any, anatomy: Anatomy | None) -> bool:

@@ -127,6 +127,8 @@ FAMILIES: dict[str, Anatomy] = {
 
 REFUSED = {
     "albert": "all its layers run the same block, and a survey needs a block of its own for each layer",
+    "gemma3n_text": "its blocks pass on several streams (AltUp), and a survey needs a model with one",
+    "minimax": "its blocks replace the stream by its norm before they add to it, so it has no residual stream",
 }
 """The reasons why families cannot be surveyed, where a probe would not find them."""
 
@@ -151,6 +153,11 @@ def known_anatomy(config: Any) -> Anatomy | None:
     family = text.model_type
     if family in REFUSED:
         raise UnsupportedModelError(f"{family!r} cannot be surveyed: {REFUSED[family]}")
+    if "sliding_attention" in (getattr(text, "layer_types", None) or ()) and getattr(text, "sliding_window", None) == 0:
+        raise UnsupportedModelError(
+            f"{family!r} has layers with a sliding window of 0 tokens, in which no token attends to any; in "
+            "config.json, set use_sliding_window to true, or each of layer_types to full_attention"
+        )
     record = FAMILIES.get(family)
     if record is None:
         return None

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import pairwise, product
+from itertools import combinations, pairwise, product
 from typing import Any
 
 import torch
@@ -45,8 +45,9 @@ def probe_anatomy(module: Any, dimensions: Dimensions) -> Anatomy:
         raise _refusal(family, f"it does not run on two tokens ({type(error).__name__})") from error
     _check_stream(recorded, changed, dimensions.n_layers, family)
     # Some families scale what a branch adds, after the module that computes it.
-    scale = float(getattr(module.config.get_text_config(), "residual_multiplier", 1.0))
-    candidates = [[*_sequential(one, scale), *_parallel(one)] for one in recorded]
+    block = module.get_submodule(path)[0]
+    scale = float(getattr(block, "residual_multiplier", getattr(block, "residual_scale", 1.0)))
+    candidates = [[*_sequential(one, scale), *_parallel(one), *_single(one)] for one in recorded]
     branches = _common_taps(candidates, module.get_submodule(path))
     if branches is None:
         raise _refusal(family, "no modules of a block add up to its output")
@@ -116,23 +117,30 @@ def _common_taps(candidates: list[list[dict[Site, Tap]]], blocks: Any) -> dict[S
     """Return the first mapping that holds in every block, else the part of it that does; None if a block has none.
 
     Blocks of two kinds have different modules, but each block must prove that it adds to one stream. If some have
-    attention and others another mixer, `resid_mid` and `mlp_out` may still be the same modules in all.
+    attention and others another mixer, `resid_mid` and `mlp_out` may still be the same modules in all. If the MLP is
+    the sum of two modules, `resid_mid` and `attn_out` may be.
     """
     if not all(candidates):
         return None
     for taps in candidates[0]:
-        if not all(taps in other for other in candidates):
-            continue
-        # A path may have attention in some blocks and another mixer in others. The MLP may have experts in some blocks.
-        if len({type(block.get_submodule(taps[Site.ATTN_OUT].module)) for block in blocks}) == 1:
+        if len(taps) > 1 and all(taps in other for other in candidates) and _is_one_kind(taps, blocks):
             return taps
-    for sites in ((Site.RESID_MID, Site.MLP_OUT), (Site.RESID_MID,)):
+    for sites in ((Site.RESID_MID, Site.MLP_OUT), (Site.RESID_MID, Site.ATTN_OUT), (Site.RESID_MID,)):
         parts = [[{site: taps.get(site) for site in sites} for taps in of_block] for of_block in candidates]
         for part in parts[0]:
             shared = {site: tap for site, tap in part.items() if tap is not None}
-            if len(shared) == len(sites) and all(part in others for others in parts):
+            if len(shared) == len(sites) and all(part in others for others in parts) and _is_one_kind(shared, blocks):
                 return shared
     return {}
+
+
+def _is_one_kind(taps: dict[Site, Tap], blocks: Any) -> bool:
+    """Return whether attention is of one class; one path may have it in some blocks, and another mixer in others.
+
+    The MLP may have experts in some blocks.
+    """
+    tap = taps.get(Site.ATTN_OUT)
+    return tap is None or len({type(block.get_submodule(tap.module)) for block in blocks}) == 1
 
 
 def _sequential(recorded: _Recording, scale: float) -> Iterator[dict[Site, Tap]]:
@@ -145,12 +153,44 @@ def _sequential(recorded: _Recording, scale: float) -> Iterator[dict[Site, Tap]]
             continue
         attention = [name for name, branch in added.items() if torch.equal(pre + branch, mid)]
         mlp = [name for name, branch in added.items() if torch.equal(mid + branch, post)]
+        mid_tap = {Site.RESID_MID: Tap(mid_name, "input")}
+        if mlp and not attention and _adds_scaled(recorded, pre, mid):
+            yield from (mid_tap | {Site.MLP_OUT: Tap(name, "output", scale)} for name in mlp)
+        if not mlp and _adds_two(recorded, mid, post, scale):
+            yield from (mid_tap | {Site.ATTN_OUT: Tap(name, "output", scale)} for name in attention)
         for first, second in product(attention, mlp):
-            yield {
-                Site.RESID_MID: Tap(mid_name, "input"),
+            yield mid_tap | {
                 Site.ATTN_OUT: Tap(first, "output", scale),
                 Site.MLP_OUT: Tap(second, "output", scale),
             }
+
+
+def _adds_two(recorded: _Recording, mid: torch.Tensor, post: torch.Tensor, scale: float) -> bool:
+    """Return whether the block adds the sum of two modules, such as routed and shared experts, to `mid`."""
+    outputs = [output for name, output in recorded.outputs.items() if name and "." not in name]
+    return any(torch.equal(mid + (one + other) * scale, post) for one, other in combinations(outputs, 2))
+
+
+def _adds_scaled(recorded: _Recording, pre: torch.Tensor, mid: torch.Tensor) -> bool:
+    """Return whether `mid` is `pre` and two modules times two unknown numbers, such as attention beside a state space.
+
+    The numbers are a least-squares solution, which leaves only rounding.
+    """
+    outputs = [output for name, output in recorded.outputs.items() if name and "." not in name]
+    step = (mid.double() - pre.double()).flatten()
+    rounding = 2 * torch.finfo(mid.dtype).eps * mid.double().norm()
+    for pair in combinations(outputs, 2):
+        terms = torch.stack([one.double().flatten() for one in pair], dim=1)
+        if (terms @ torch.linalg.lstsq(terms, step).solution - step).norm() <= rounding:
+            return True
+    return False
+
+
+def _single(recorded: _Recording) -> Iterator[dict[Site, Tap]]:
+    """Yield no tap for a block that adds one module to its input: it has no site but its input and output."""
+    pre, post = recorded.inputs[""], recorded.outputs[""]
+    if any(name and torch.equal(pre + output, post) for name, output in recorded.outputs.items()):
+        yield {}
 
 
 def _parallel(recorded: _Recording) -> Iterator[dict[Site, Tap]]:

@@ -114,6 +114,8 @@ def identity_errors(model: LoadedModel, read: Reading) -> dict[str, float]:
             identities["resid_post = resid_pre + attn_out + mlp_out"] = ([pre, attention, mlp], post)
     elif Site.RESID_MID in read and Site.MLP_OUT in read:  # some blocks have another mixer than attention
         identities["resid_post = resid_mid + mlp_out"] = ([read[Site.RESID_MID], read[Site.MLP_OUT]], post)
+    elif Site.RESID_MID in read and Site.ATTN_OUT in read:  # the MLP is the sum of two modules
+        identities["resid_mid = resid_pre + attn_out"] = ([pre, read[Site.ATTN_OUT]], read[Site.RESID_MID])
     if Site.HEAD_OUT in read and model.ranks == 1:
         identities["attn_out = projected head_out"] = ([_projected(model, read[Site.HEAD_OUT])], read[Site.ATTN_OUT])
     return {name: _sum_error(*sides) for name, sides in identities.items()}

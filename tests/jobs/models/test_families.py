@@ -11,8 +11,8 @@ import pytest
 import torch
 from support import tiny
 from support.hand_runs import HAND_RUNS, run_by_hand
-from support.tiny_configs import CONFIGS
-from transformers import BloomConfig
+from support.tiny_configs import CONFIGS, GROUPED, SLIDING
+from transformers import BloomConfig, Qwen2MoeConfig
 
 from theodolite.errors import SiteNotFoundError, UnsupportedModelError
 from theodolite.sites import BLOCK_SITES, STREAM_SITES, Site
@@ -116,6 +116,13 @@ def test_only_post_norm_blocks_have_resid_mid_sum():
 def test_a_bloom_without_a_residual_stream_is_refused(options):
     with pytest.raises(UnsupportedModelError, match=next(reversed(options))):
         known_anatomy(BloomConfig(**options))
+
+
+def test_a_sliding_window_of_no_tokens_is_refused():
+    # transformers sets the window of Qwen2-MoE to 0 if use_sliding_window is false; then sdpa and eager differ.
+    config = Qwen2MoeConfig(**GROUPED, layer_types=SLIDING, use_sliding_window=False)
+    with pytest.raises(UnsupportedModelError, match=r"sliding window of 0 tokens.*set use_sliding_window to true"):
+        known_anatomy(config)
 
 
 # Norms.

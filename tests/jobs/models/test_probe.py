@@ -64,6 +64,17 @@ def sequential(mid: str, attention: str, mlp: str) -> dict[Site, Tap]:
 
 LLAMA_LIKE = sequential("post_attention_layernorm", "self_attn", "mlp")
 
+MAMBA: dict[str, Any] = {"mamba_n_heads": 4, "mamba_d_state": 8, "mamba_expand": 2, "mamba_chunk_size": 8}
+LATENT: dict[str, Any] = {"q_lora_rank": 20, "kv_lora_rank": 14, "qk_nope_head_dim": 8, "qk_rope_head_dim": 8}
+LATENT |= {"v_head_dim": 12, "num_key_value_heads": 4}
+HYBRID = ["linear_attention", "full_attention", "linear_attention", "linear_attention", "full_attention"]
+GRANITE_SHARED: dict[str, Any] = {
+    "num_local_experts": 4,
+    "num_experts_per_tok": 2,
+    "shared_intermediate_size": 40,
+    "residual_multiplier": 0.4,
+}
+
 # Families that are not in the table, and the taps of their architectures; the stream's own taps are left out.
 UNKNOWN: dict[str, tuple[Any, dict[Site, Tap]]] = {
     "codegen": (
@@ -106,6 +117,46 @@ UNKNOWN: dict[str, tuple[Any, dict[Site, Tap]]] = {
             layer_types=SLIDING,
         ),
         LLAMA_LIKE,
+    ),
+    "falcon_h1": (  # attention and a state-space module are scaled and add to the same sum
+        transformers.FalconH1Config(
+            **GROUPED, **MAMBA, mamba_d_ssm=64, attention_out_multiplier=0.6, ssm_out_multiplier=0.3
+        ),
+        {Site.RESID_MID: Tap("pre_ff_layernorm", "input"), Site.MLP_OUT: Tap("feed_forward", "output")},
+    ),
+    "granitemoehybrid": (  # Granite 4: state-space modules, and routed and shared experts that are two modules
+        transformers.GraniteMoeHybridConfig(**GROUPED, **MAMBA, **GRANITE_SHARED, layer_types=HYBRID),
+        {Site.RESID_MID: Tap("post_attention_layernorm", "input")},
+    ),
+    "granitemoeshared": (
+        transformers.GraniteMoeSharedConfig(**GROUPED, **GRANITE_SHARED),
+        {
+            Site.RESID_MID: Tap("post_attention_layernorm", "input"),
+            Site.ATTN_OUT: Tap("self_attn", "output", 0.4),
+        },
+    ),
+    "minicpm3": (
+        transformers.MiniCPM3Config(**PLAIN, **LATENT, scale_depth=1.4),
+        {
+            Site.RESID_MID: Tap("post_attention_layernorm", "input"),
+            Site.ATTN_OUT: Tap("self_attn", "output", 1.4 / 5**0.5),
+            Site.MLP_OUT: Tap("mlp", "output", 1.4 / 5**0.5),
+        },
+    ),
+    "nemotron_h": (  # each block adds one module
+        transformers.NemotronHConfig(
+            **GROUPED,
+            head_dim=12,
+            layer_types=["linear_attention", "moe", "full_attention", "mlp", "linear_attention"],
+            n_groups=1,
+            mamba_num_heads=4,
+            mamba_head_dim=24,
+            ssm_state_size=8,
+            chunk_size=8,
+            moe_intermediate_size=24,
+            moe_shared_expert_intermediate_size=40,
+        ),
+        {},
     ),
     "xglm": (
         transformers.XGLMConfig(
@@ -167,7 +218,11 @@ REFUSED: dict[str, tuple[Any, str]] = {
             activation_sparsity_pattern=[0.0] * 5,
             laurel_rank=8,
         ),
-        "a block does not run once on a stream of (prompt, token, d_model)",  # it has four streams
+        "its blocks pass on several streams (AltUp), and a survey needs a model with one",
+    ),
+    "minimax": (
+        transformers.MiniMaxConfig(**GROUPED, num_local_experts=4, num_experts_per_tok=2),
+        "its blocks replace the stream by its norm before they add to it, so it has no residual stream",
     ),
     "mamba": (
         transformers.MambaConfig(vocab_size=64, hidden_size=48, num_hidden_layers=5, state_size=8),
@@ -183,6 +238,12 @@ REFUSED: dict[str, tuple[Any, str]] = {
         "two residual streams (encoder and decoder)",
     ),
 }
+
+
+def test_the_probe_refuses_blocks_that_add_to_a_normalised_stream(monkeypatch):
+    monkeypatch.setitem(CONFIGS, "minimax", REFUSED["minimax"][0])
+    with pytest.raises(UnsupportedModelError, match="no modules of a block add up to its output"):
+        probed("minimax")
 
 
 @pytest.mark.parametrize("family", REFUSED)

@@ -10,6 +10,7 @@ import pytest
 from support.tiny_configs import CONFIGS
 
 from theodolite.sites import BLOCK_SITES, Site
+from theodolite_jobs.capture.parity import FLOAT32_BOUND
 from theodolite_jobs.models import supported
 from theodolite_jobs.models.families import FAMILIES, REFUSED, known_anatomy
 from theodolite_jobs.models.supported import SWEPT, cells, supported_families
@@ -50,6 +51,15 @@ def test_a_row_agrees_with_the_record_of_a_configuration(family):
     assert any(set(anatomy.taps) - {Site.RESID_MID_SUM} == present for anatomy in anatomies)
     assert row.heads == (not anatomies[0].no_circuits)
     assert row.words == (row.heads and not anatomies[0].no_words)
+
+
+@pytest.mark.parametrize("path", sorted(ROOT.glob("benchmarks/results/drawn_*.json")), ids=lambda path: path.stem)
+def test_a_sweep_of_drawn_settings_has_no_wrong_capture(path):
+    sweep = json.loads(path.read_text(encoding="utf-8"))
+    assert set(sweep["outcomes"]) <= {"captured", "refused"}
+    assert sweep["outcomes"]["captured"] >= 200
+    assert sweep["max_error"] <= FLOAT32_BOUND
+    assert all(one["reason"] for one in sweep["configurations"] if one["outcome"] == "refused")
 
 
 def test_a_record_that_the_sweep_lacks_was_not_tried(monkeypatch, tmp_path):

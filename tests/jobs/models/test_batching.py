@@ -1,0 +1,74 @@
+"""Prompts whose vectors depend on the longest prompt of a batch share a batch only with prompts of their class."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from support import tiny
+from support.tiny_configs import GROUPED, PLAIN, SLIDING
+from transformers import AutoModel, DeepseekV32Config, Gemma3TextConfig, GlmMoeDsaConfig, MiniMaxM3VLTextConfig
+
+from theodolite.sites import Site
+from theodolite_jobs.capture.engine import Engine
+from theodolite_jobs.capture.plan import plan_set
+from theodolite_jobs.models.batching import length_class_of
+from theodolite_jobs.models.load import LoadedModel, wrap
+from theodolite_jobs.models.reference import read_sites, relative_errors
+
+LENGTHS = (14, 15, 17, 22, 30, 39)
+LATENT: dict[str, Any] = {"q_lora_rank": 20, "kv_lora_rank": 14, "qk_nope_head_dim": 8, "qk_rope_head_dim": 4}
+LATENT |= {"v_head_dim": 12, "num_key_value_heads": 4, "n_routed_experts": 4, "num_experts_per_tok": 2}
+LATENT |= {"n_group": 1, "topk_group": 1, "moe_intermediate_size": 24}
+INDEXER: dict[str, Any] = {"index_topk": 3, "index_n_heads": 1, "index_head_dim": 8}
+
+
+def errors(model: LoadedModel, **options: Any) -> list[float]:
+    """Return the error of each prompt's stream in batches, against the prompt alone."""
+    tokens = tiny.random_tokens(list(LENGTHS))
+    options = {"batch_tokens": 400, "share_prefix": False} | options
+    plan = plan_set("set", tokens, (-1,), shard_prompts=len(tokens), **options)
+    captured = Engine(model, [Site.RESID_POST], range(5)).capture(plan, plan.shards[0], tokens)
+    alone = [read_sites(model, ids, [-1])[Site.RESID_POST] for ids in tokens]
+    ours = captured.activations[Site.RESID_POST]
+    return [float(relative_errors(one, theirs).max()) for one, theirs in zip(ours, alone, strict=True)]
+
+
+@pytest.mark.parametrize("config", [DeepseekV32Config, GlmMoeDsaConfig])
+def test_equal_scores_of_an_indexer_select_the_same_tokens_in_a_batch(config):
+    # Many scores of the indexer are zero. Padding changes which of them it selects, also in plain transformers.
+    model = wrap(tiny.random_model(config(**PLAIN, **LATENT, **INDEXER), AutoModel))
+    assert max(errors(model)) > 1e-3
+    assert max(errors(model, length_class=length_class_of(model.config))) < 1e-5
+
+
+def test_prompts_from_which_an_indexer_selects_all_tokens_share_batches():
+    class_of = length_class_of(DeepseekV32Config(**PLAIN, **LATENT, index_topk=17))
+    assert [class_of(length) for length in LENGTHS] == [0, 0, 0, 22, 30, 39]
+    class_of = length_class_of(MiniMaxM3VLTextConfig(**PLAIN, index_topk_blocks=2, index_block_size=8))
+    assert [class_of(length) for length in LENGTHS] == [0, 0, 17, 22, 30, 39]
+
+
+LONGROPE = {
+    "rope_type": "longrope",
+    "rope_theta": 10000.0,
+    "short_factor": [1.0] * 8,
+    "long_factor": [1.0, 3.0, 5.0, 7.0, 9.0, 11.0, 13.0, 15.0],
+    "factor": 4.0,
+    "original_max_position_embeddings": 16,
+}
+DYNAMIC = {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 4.0}
+
+
+def test_layers_of_two_kinds_have_two_boundaries():
+    config = Gemma3TextConfig(
+        **GROUPED | {"max_position_embeddings": 20},
+        head_dim=16,
+        sliding_window=6,
+        layer_types=SLIDING,
+        rope_parameters={"full_attention": LONGROPE, "sliding_attention": DYNAMIC},
+    )
+    model, class_of = wrap(tiny.random_model(config, AutoModel)), length_class_of(config)
+    assert len({class_of(length) for length in (12, 14, 16)}) == 1
+    assert len(np.unique([class_of(length) for length in (16, 17, 21, 22)])) == 4
+    assert max(errors(model, length_class=class_of)) < 1e-5
+    assert max(errors(model)) > 1e-3
