@@ -20,7 +20,7 @@ from theodolite.store.runs import ModelFacts, RunRecord, SetFacts
 from theodolite.version import __version__
 from theodolite_jobs.capture.plan import SetPlan, ShardPlan, plan_set
 from theodolite_jobs.models.anatomy import Anatomy, Dimensions, check_layers, check_sites, dimensions_of, text_config_of
-from theodolite_jobs.models.batching import can_share_prefix, length_class_of
+from theodolite_jobs.models.batching import batching_version, can_share_prefix, length_class_of
 from theodolite_jobs.models.convert.random_weights import RULE, SEED
 from theodolite_jobs.models.facts import mlp_width
 from theodolite_jobs.models.families import known_anatomy
@@ -76,6 +76,8 @@ class Prepared:
         # These options are newer than the first runs, whose digests stay the same.
         if self.source.weights == "random":
             model |= {"weights": {"rule": RULE, "seed": SEED}}
+        if (batching := batching_version(self.config)) > 1:
+            model |= {"batching": batching}
         newer = {
             name for name, default in {"final": True, "keep": None}.items() if getattr(spec.capture, name) == default
         }

@@ -111,6 +111,12 @@ def test_trained_weights_are_part_of_no_run_id(tmp_path, prompts):
     assert random.run_id == f"llama-random-weights-{digest_of(content)[:12]}"
 
 
+def test_a_run_whose_vectors_padding_changed_has_another_run_id(tmp_path, prompts, monkeypatch):
+    before = prepared(tmp_path, "llama", prompts).run_id
+    monkeypatch.setattr("theodolite_jobs.prepare.batching_version", lambda _config: 2)
+    assert prepared(tmp_path, "llama", prompts).run_id != before
+
+
 @pytest.mark.parametrize("sites", [["resid_mid"], ["resid_pre", "resid_mid"]])
 def test_a_named_site_that_the_model_lacks_is_refused(tmp_path, prompts, sites):
     with pytest.raises(SiteNotFoundError, match=r"no resid_mid: attention and MLP.*; it has resid_pre, resid_post"):

@@ -18,9 +18,8 @@ def length_class_of(config: Any) -> Callable[[int], int]:
     a batch with prompts of its length.
     """
     text = config.get_text_config()
-    kinds = [(settings.get("rope_type"), settings) for settings in rotary_settings(config)]
-    boundaries = [int(one["original_max_position_embeddings"]) for kind, one in kinds if kind == "longrope"]
-    last = [int(text.max_position_embeddings) for kind, _ in kinds if kind == "dynamic"]
+    boundaries = [int(one["original_max_position_embeddings"]) for one in _rotary(config, "longrope")]
+    last = [int(text.max_position_embeddings) for _ in _rotary(config, "dynamic")]
     last += [] if (selected := _selected_tokens(text)) is None else [selected]
 
     def class_of(length: int) -> int:
@@ -29,6 +28,19 @@ def length_class_of(config: Any) -> Callable[[int], int]:
         return sum(length > boundary for boundary in boundaries)
 
     return class_of
+
+
+def batching_version(config: Any) -> int:
+    """Return the version of `length_class_of` for a model; run ids contain it if it is not 1.
+
+    Version 1 let padding change the vectors of models with an indexer, and of models with both kinds of boundaries.
+    """
+    has_both = _rotary(config, "longrope") and _rotary(config, "dynamic")
+    return 2 if has_both or _selected_tokens(config.get_text_config()) is not None else 1
+
+
+def _rotary(config: Any, kind: str) -> list[dict[str, Any]]:
+    return [settings for settings in rotary_settings(config) if settings.get("rope_type") == kind]
 
 
 def _selected_tokens(text: Any) -> int | None:
