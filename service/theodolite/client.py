@@ -148,8 +148,10 @@ class Client:
 
         Raises:
             RunNotFoundError: the service has no such run.
-            SpecError: the sentence is empty or too long.
+            ResultsNotFoundError: the run is not complete.
+            SpecError: the sentence is blank or too long, or the cluster cannot find the run's model.
             ClusterError: the service has no cluster, or it cannot reach the cluster.
+            ServiceError: the token lacks the scope `submit`, or the deployment does not allow the survey.
         """
         checked = self.send("POST", _path_of(run_id, "sentence-spec"), json={"sentence": sentence}).json()
         return self.submit(checked["spec"])

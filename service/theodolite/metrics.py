@@ -89,7 +89,11 @@ _PER_SHARD = {
         ["model"],
     ),
 }
-_MEASURED = _counter("theodolite_prompts_measured_total", "Prompts whose interventions are measured.", ["model"])
+_MEASURED = _counter(
+    "theodolite_prompts_measured_total",
+    "Prompts of the stored parts of the analysis effects, once for each contrast and position.",
+    ["model"],
+)
 _SHARDS = _counter("theodolite_shards_committed_total", "Committed shards.", ["model"])
 _RETRIES = _counter("theodolite_shard_retries_total", "Requeued shards, by reason.", ["model", "reason"])
 _PER_SHARD_SECONDS = {
@@ -157,7 +161,7 @@ class CaptureMetrics:
             histogram.labels(self._model).observe(numbers[name])
 
     def measured(self, prompts: int) -> None:
-        """Count prompts whose interventions are measured."""
+        """Count the prompts of a stored part of the analysis effects."""
         _MEASURED.labels(self._model).inc(prompts)
 
     def retried(self, reason: str) -> None:

@@ -57,7 +57,9 @@ class EffectsSpec(Part):
     """Options of the analysis `effects`, which changes the last token's state and measures the next token."""
 
     prompts: Annotated[int, Field(ge=10, le=512)] = Field(
-        32, description="Maximum number of prompts of each side of a contrast, the first ones; pairs, if it is paired."
+        32,
+        description="Maximum number of prompts of each side of a contrast, evenly spaced over its prompts. In a paired "
+        "contrast they are pairs.",
     )
     sites: list[Site] | None = Field(
         None,

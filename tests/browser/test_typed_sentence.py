@@ -86,6 +86,7 @@ def test_a_failed_survey_and_a_refused_sentence_are_shown_in_words(browser, nois
         type_sentence(page)
         expect(page.locator(".job")).to_contain_text("the model cannot be read")
         expect(page.get_by_role("button", name=f"Submit {SENTENCE} again")).to_be_visible()
+        expect(page.get_by_role("status").filter(has_text="has ended without a trajectory")).to_be_visible()
         assert noise == []
         page.get_by_label("sentence", exact=True).fill("  ")
         page.get_by_role("button", name="Get its trajectory").click()

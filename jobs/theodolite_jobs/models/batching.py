@@ -44,9 +44,10 @@ def _rotary(config: Any, kind: str) -> list[dict[str, Any]]:
 
 
 def _selected_tokens(text: Any) -> int | None:
-    """Return how many tokens the indexer of a sparse attention selects; None if the model has none."""
-    if blocks := getattr(text, "index_topk_blocks", None):
-        return int(blocks) * int(text.index_block_size)
+    """Return how many tokens the indexer of a sparse attention selects; None if the model has none.
+
+    MiniMax-M3 selects blocks of tokens by scores that padding does not change.
+    """
     tokens = getattr(text, "index_topk", None)
     return None if tokens is None else int(tokens)
 

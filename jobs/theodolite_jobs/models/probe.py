@@ -1,8 +1,9 @@
 """Probe a family that is not in the table: find its sites by the identities they must obey, or refuse the model.
 
 One forward on two tokens records the input and output of every module inside every block. A module is attention if the
-block's input plus the module's output equals, to the last bit, the input of another module; and so on. Module names are
-only used to distinguish attention from MLP if both add to the same sum.
+block's input plus the module's output equals, to the last bit, the input of another module; and so on. A sum of two
+modules with unknown factors is proven up to rounding only. Module names are only used to distinguish attention from MLP
+if both add to the same sum.
 """
 
 from collections.abc import Iterator
@@ -17,6 +18,9 @@ import torch
 from theodolite.errors import ModelError, UnsupportedModelError
 from theodolite.sites import Site
 from theodolite_jobs.models.anatomy import Anatomy, Dimensions, Tap
+
+_CLEAR = 16
+"""How many times larger than rounding a step must be, so that a fitted sum proves something."""
 
 
 @dataclass
@@ -174,14 +178,18 @@ def _adds_two(recorded: _Recording, mid: torch.Tensor, post: torch.Tensor, scale
 def _adds_scaled(recorded: _Recording, pre: torch.Tensor, mid: torch.Tensor) -> bool:
     """Return whether `mid` is `pre` and two modules times two unknown numbers, such as attention beside a state space.
 
-    The numbers are a least-squares solution, which leaves only rounding.
+    The numbers are a least-squares solution, which leaves only rounding at each token. Tokens are weighted by their
+    rounding. Where rounding is not small beside what is added, nothing is proven.
     """
     outputs = [output for name, output in recorded.outputs.items() if name and "." not in name]
-    step = (mid.double() - pre.double()).flatten()
-    rounding = 2 * torch.finfo(mid.dtype).eps * mid.double().norm()
+    unit = 2 * torch.finfo(mid.dtype).eps * mid.double().norm(dim=-1, keepdim=True)  # rounding of each token
+    step = (mid.double() - pre.double()) / unit
+    if (step.norm(dim=-1) < _CLEAR).any():
+        return False
     for pair in combinations(outputs, 2):
-        terms = torch.stack([one.double().flatten() for one in pair], dim=1)
-        if (terms @ torch.linalg.lstsq(terms, step).solution - step).norm() <= rounding:
+        terms = torch.stack([(one.double() / unit).flatten() for one in pair], dim=1)
+        added = (terms @ torch.linalg.lstsq(terms, step.flatten()).solution).view_as(step)
+        if ((added - step).norm(dim=-1) <= 1).all():
             return True
     return False
 

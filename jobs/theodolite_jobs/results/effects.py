@@ -19,7 +19,7 @@ from theodolite_jobs.effects.work import Arrays, EffectsWork, Question, read_par
 from theodolite_jobs.prompts.next_tokens import next_token_groups
 from theodolite_jobs.results.context import Context, Result, missing_arrays
 from theodolite_jobs.results.effects_inputs import check_range, places_of, question_of, sides_of, tokens_of, vectors_of
-from theodolite_jobs.results.effects_means import means_of, score_changes
+from theodolite_jobs.results.effects_means import score_changes, variables_of
 from theodolite_jobs.results.effects_table import empty_table, table_of
 from theodolite_jobs.results.permuted_labels import PermutedContrast, permuted_contrast
 
@@ -34,7 +34,7 @@ def _options(context: Context) -> EffectsSpec:
 
 
 def compute(context: Context) -> Result:
-    """Return the group from interventions on the first stored prompts of each contrast.
+    """Return the group from interventions on stored prompts of each contrast.
 
     Raises:
         SpecError: the options do not fit the captured sites and layers, the vocabulary, or the range of float16.
@@ -49,11 +49,11 @@ def compute(context: Context) -> Result:
     groups = next_token_groups(tokenizer, options.tokens)
     sites, layers = places_of(context.run, options)
     with context.tasks():
-        asked = {one.label: one for one in _asked(context, sites, layers, list(groups.values()))}
+        requests = {one.label: one for one in _requests(context, sites, layers, list(groups.values()))}
     tokens = {
-        label: tokens_of(context.run, one.contrast, one.position, options.prompts) for label, one in asked.items()
+        label: tokens_of(context.run, one.contrast, one.position, options.prompts) for label, one in requests.items()
     }
-    work = EffectsWork(context.stale["effects"], tokens, {label: one.question for label, one in asked.items()})
+    work = EffectsWork(context.stale["effects"], tokens, {label: one.question for label, one in requests.items()})
     context.measure_effects(work)
 
     coordinates = {
@@ -69,7 +69,7 @@ def compute(context: Context) -> Result:
     arrays, frames = missing_arrays("effects", coordinates), [empty_table()]
     excluded: dict[str, list[int]] = {}
     routes: dict[str, str] = {}
-    for label, one in asked.items():
+    for label, one in requests.items():
         measured, left_out, route = _measured(context, work, label)
         routes |= {label: route} if route else {}
         excluded |= {label: left_out.tolist()} if len(left_out) else {}
@@ -83,7 +83,8 @@ def compute(context: Context) -> Result:
         "contrasts": context.contrasts,
         "options": options.model_dump(mode="json"),
         "tokens": {name: [tokenizer.decode([token]) for token in ids] for name, ids in groups.items()},
-        "patch": {label: "pair" if one.question.is_paired else "mean" for label, one in asked.items()},
+        "patch": {label: "pair" if one.question.is_paired else "mean" for label, one in requests.items()},
+        "available": {label: one.available for label, one in requests.items()},
         "full_route": routes,
         "excluded_pairs": excluded,
     }
@@ -92,8 +93,8 @@ def compute(context: Context) -> Result:
 
 
 @dataclass(frozen=True)
-class _Asked:
-    """What is asked about a contrast at a position.
+class _Request:
+    """What is measured of a contrast at a position.
 
     Attributes:
         name, position, contrast: the contrast at the position.
@@ -114,25 +115,33 @@ class _Asked:
     def label(self) -> str:
         return f"{self.name}@{self.position}"
 
+    @property
+    def available(self) -> list[int]:
+        """Number of positive and of negative prompts, of which some are intervened on."""
+        return [len(side.samples) for side in (self.contrast.positive, self.contrast.negative)]
+
     def variables(self, measured: Arrays) -> dict[str, NDArray[np.float64]]:
         """Return the variables of the group at this contrast and position."""
         shape = len(self.question.sites), len(self.question.layers)
         scores = {}
-        for name, values in score_changes(measured, shape).items():
-            scores[name] = np.full((*values.shape[:-1], len(self.captured)), np.nan)
-            scores[name][..., [self.captured.index(layer) for layer in self.scored]] = values
-        return {**means_of(measured, shape), **scores, "matched_variance": self.variance_shares.reshape(shape)}
+        for name, values in score_changes(measured, self.question.places, self.scored).items():
+            sides, _, interventions, _ = values.shape
+            scores[name] = np.full((sides, *shape, interventions, len(self.captured)), np.nan)
+            at = [self.captured.index(layer) for layer in self.scored]
+            scores[name][..., at] = values.reshape(sides, *shape, interventions, -1)
+        return {**variables_of(measured, shape), **scores, "matched_variance": self.variance_shares.reshape(shape)}
 
     def table(self, measured: Arrays, samples: NDArray[np.int64]) -> pd.DataFrame:
         """Return the rows of the table; `samples` are the indices of the prompts in their sets."""
         sets = self.contrast.positive.prompt_set, self.contrast.negative.prompt_set
-        return table_of(measured, self.question, samples, sets).assign(contrast=self.name, position=self.position)
+        table = table_of(measured, self.question, samples, sets, self.scored)
+        return table.assign(contrast=self.name, position=self.position)
 
 
-def _asked(
+def _requests(
     context: Context, sites: Sequence[Site], layers: Sequence[int], groups: Sequence[Sequence[int]]
-) -> Iterator[_Asked]:
-    """Yield what is asked about each contrast at each position, and store its vectors for the replicas."""
+) -> Iterator[_Request]:
+    """Yield what is measured of each contrast at each position, and store its vectors for the replicas."""
     options, run = _options(context), context.run
     for name, position in product(context.contrasts, context.coordinates["position"]):
         contrast = permuted_contrast(context, name, position)
@@ -141,7 +150,7 @@ def _asked(
         question = question_of(options, contrast, sites, layers, groups)
         vectors, shares = vectors_of(context, contrast, sites, layers, options.controls)
         check_range(run, question, vectors)
-        one = _Asked(name, position, contrast, question, shares, list(run.record.layers), vectors.score_layers)
+        one = _Request(name, position, contrast, question, shares, list(run.record.layers), vectors.score_layers)
         write_vectors(run.location, context.stale["effects"], one.label, vectors)
         yield one
 

@@ -49,10 +49,17 @@ def places_of(run: Run, options: EffectsSpec) -> tuple[list[Site], list[int]]:
 
 
 def sides_of(contrast: PermutedContrast, most: int) -> tuple[list[int], list[int]]:
-    """Return the samples of the positive and of the negative prompts that are intervened on, in pairs of an index."""
-    positive, negative = (side.samples[:most] for side in (contrast.positive, contrast.negative))
-    count = min(len(positive), len(negative))
-    return list(positive[:count]), list(negative[:count])
+    """Return the samples of the positive and of the negative prompts that are intervened on, in pairs of an index.
+
+    They are evenly spaced over the prompts of their set, because neighbouring prompts often share a topic.
+    """
+    positive, negative = contrast.positive.samples, contrast.negative.samples
+    count = min(len(positive), len(negative), most)
+    return _spaced(positive, count), _spaced(negative, count)
+
+
+def _spaced(samples: Sequence[int], count: int) -> list[int]:
+    return [int(samples[index * len(samples) // count]) for index in range(count)]
 
 
 def tokens_of(run: Run, contrast: PermutedContrast, position: int, most: int) -> list[TokenIds]:

@@ -1,6 +1,7 @@
 """The variables of `effects` from the numbers of all prompts: means, intervals, and tests against controls."""
 
 from collections.abc import Sequence
+from itertools import product
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,13 +17,15 @@ from theodolite.groups.effects import (
     PERMUTED,
     SIDES,
 )
+from theodolite.sites import Site, depth
 from theodolite_jobs.effects.work import Arrays
 from theodolite_jobs.statistics.effects_means import Estimate, against_controls, mean_over_prompts, share_of_means
 
 _TESTED = ("control", "z", "p", "p_family")
+_SCORES = ("score_change", "score_change_low", "score_change_high")
 
 
-def means_of(measured: Arrays, shape: tuple[int, int]) -> dict[str, NDArray[np.float64]]:
+def variables_of(measured: Arrays, shape: tuple[int, int]) -> dict[str, NDArray[np.float64]]:
     """Return the variables of a contrast at a position, except those of the scores, (side, …).
 
     Args:
@@ -94,19 +97,30 @@ def _of_parts(own: Arrays) -> dict[str, NDArray[np.float64]]:
     return found
 
 
-def score_changes(measured: Arrays, shape: tuple[int, int]) -> dict[str, NDArray[np.float64]]:
-    """Return the mean changes of the scores, (side, site, layer, intervention, layer that is scored).
+def score_changes(
+    measured: Arrays, places: Sequence[tuple[Site, int]], scored: Sequence[int]
+) -> dict[str, NDArray[np.float64]]:
+    """Return the variables `score_change` and its ends, (side, place, intervention, layer that is scored).
 
     Args:
         measured: the numbers of all prompts, the positive and the negative one of each pair in turns.
-        shape: number of sites and of layers.
+        places: the site and the layer of each change.
+        scored: the layers at whose input the scores are measured; NaN where the input precedes the change.
     """
-    sides = []
-    for which in range(len(SIDES)):
-        means = [mean_over_prompts(measured[f"{name}_score"][which::2]) for name in INTERVENTIONS]
-        reshaped = [_named("score_change", _reshaped(mean, shape)) for mean in means]
-        sides.append({name: np.stack([one[name] for one in reshaped], axis=2) for name in reshaped[0]})
-    return _joined(sides)
+    found = {name: np.full((len(SIDES), len(places), len(INTERVENTIONS), len(scored)), np.nan) for name in _SCORES}
+    for side, (place, change), (which, name) in product(range(len(SIDES)), enumerate(places), enumerate(INTERVENTIONS)):
+        later = [index for index, layer in enumerate(scored) if is_after(layer, change)]
+        if not later:
+            continue
+        means = mean_over_prompts(measured[f"{name}_score"][side::2, place][:, later])
+        for variable, values in _named("score_change", means).items():
+            found[variable][side, place, which, later] = values
+    return found
+
+
+def is_after(scored: int, change: tuple[Site, int]) -> bool:
+    """Return whether the input of a block comes after a change, or is what is changed."""
+    return depth(Site.RESID_PRE, scored) >= depth(*change)
 
 
 def _named(name: str, estimate: Estimate) -> dict[str, NDArray[np.float64]]:

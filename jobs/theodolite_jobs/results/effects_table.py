@@ -8,12 +8,15 @@ from numpy.typing import NDArray
 
 from theodolite.groups.effects import ADD, INTERVENTIONS, PATCH
 from theodolite_jobs.effects.work import Arrays, Question
+from theodolite_jobs.results.effects_means import is_after
 from theodolite_jobs.statistics.effects import restored_share
 
 _NUMBERS = ("dose", "kl", "log_odds", "restored", "score_change")
 
 
-def table_of(measured: Arrays, question: Question, samples: NDArray[np.int64], sets: Sequence[str]) -> pd.DataFrame:
+def table_of(
+    measured: Arrays, question: Question, samples: NDArray[np.int64], sets: Sequence[str], scored: Sequence[int]
+) -> pd.DataFrame:
     """Return the table of one contrast at one position: a row for each prompt, place, and intervention or dose.
 
     Args:
@@ -21,6 +24,7 @@ def table_of(measured: Arrays, question: Question, samples: NDArray[np.int64], s
         question: what was changed.
         samples: index of each prompt in its set.
         sets: the positive and the negative set.
+        scored: the layers at whose input the scores are measured.
     """
     without_dose = [name for name in INTERVENTIONS if name != ADD]
     names = [*without_dose, *[ADD] * len(question.doses)]
@@ -38,7 +42,7 @@ def table_of(measured: Arrays, question: Question, samples: NDArray[np.int64], s
             "kl": kl.ravel(),
             "log_odds": moved.ravel(),
             "restored": _restored(measured, moved, question, names).ravel(),
-            "score_change": _last_score(measured, kl.shape, names, doses).ravel(),
+            "score_change": _last_score(measured, question, scored, names, doses).ravel(),
         }
     )
 
@@ -63,16 +67,22 @@ def _restored(
 
 
 def _last_score(
-    measured: Arrays, shape: tuple[int, ...], names: Sequence[str], doses: Sequence[float]
+    measured: Arrays, question: Question, scored: Sequence[int], names: Sequence[str], doses: Sequence[float]
 ) -> NDArray[np.float64]:
-    """Return the change of the last score; NaN for doses other than the one that adds the difference of the means."""
-    found = np.full(shape, np.nan)
-    if not measured[f"{PATCH}_score"].shape[-1]:
+    """Return the change of the last score, (prompt, place, intervention or dose).
+
+    It is NaN where the score is measured before the change, and for all doses except -1 of positive and 1 of negative
+    prompts.
+    """
+    found = np.full((len(measured["intact_log_odds"]), len(question.places), len(names)), np.nan)
+    if not scored:
         return found
+    places = [place for place, change in enumerate(question.places) if is_after(scored[-1], change)]
     for which, (name, dose) in enumerate(zip(names, doses, strict=True)):
-        own = {-1.0: slice(0, None, 2), 1.0: slice(1, None, 2)}.get(dose) if name == ADD else slice(None)
-        if own is not None:
-            found[own, :, which] = measured[f"{name}_score"][own, :, -1]
+        first = {-1.0: 0, 1.0: 1}.get(dose) if name == ADD else None
+        if name != ADD or first is not None:
+            own = slice(None) if first is None else slice(first, None, 2)
+            found[own, places, which] = measured[f"{name}_score"][own, places, -1]
     return found
 
 

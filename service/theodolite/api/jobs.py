@@ -16,6 +16,7 @@ from theodolite.api.problems import Problem
 from theodolite.api.responses import problems_of
 from theodolite.api.run_lookup import RunId, complete_run
 from theodolite.api.spec_policy import check_submission
+from theodolite.query.runs import spec_of_results
 from theodolite.settings import Settings
 from theodolite.spec import SurveySpec
 from theodolite.spec_file import parse_json, parse_spec
@@ -88,7 +89,7 @@ def check_spec(request: Request, _caller: Reader, spec: _Spec) -> dict[str, Any]
 def spec_of_sentence(request: Request, _caller: Reader, run_id: RunId, given: Sentence) -> dict[str, Any]:
     """Return the spec of a survey of a sentence's trajectory in the run's model; `POST /v1/jobs` submits it."""
     run = complete_run(request, run_id)
-    return _checked(request, sentence_spec(run_id, run.record.spec, given.sentence))
+    return _checked(request, sentence_spec(run.record, given.sentence, umap=spec_of_results(run).words.umap))
 
 
 def _checked(request: Request, spec: SurveySpec) -> dict[str, Any]:

@@ -111,7 +111,7 @@ def dose_figure(effects: xr.Dataset, sides: Mapping[str, str], colours: Mapping[
 
 
 def score_figure(effects: xr.Dataset, layers: Sequence[int], label: str) -> go.Figure:
-    """Return how much of an added difference is left at the input of later blocks.
+    """Return how far an added difference moves the input of later blocks along the contrast's direction there.
 
     Args:
         effects: the result group at one contrast, position, site and side.
@@ -125,5 +125,7 @@ def score_figure(effects: xr.Dataset, layers: Sequence[int], label: str) -> go.F
         scores, low, high = (added[f"score_change{end}"] for end in ("", "_low", "_high"))
         name, n = f"added at layer {layer}, {label}", prompts_text(effects["n_prompts"])
         lines.append(Line(name, added["layer_other"], scores, colour, "solid", low, high, n=n))
-    panel = Panel("distances of the means", lines, [Reference(1, "all that was added: 1"), Reference(0, "nothing: 0")])
+    panel = Panel(
+        "distances of the means", lines, [Reference(1, "distance of the means: 1"), Reference(0, "no change: 0")]
+    )
     return panels_figure([panel], x_title=LAYER, ticks={})

@@ -96,18 +96,23 @@ VARIABLES = (
         "nats",
     ),
     *_measured(),
-    *_with_ends(
+    Variable(
         "restored",
         _PLACE,
-        "share of the difference of the log-odds to the other set that a patch restores (ratio of means); NaN if "
-        "the interval of intact_difference contains 0",
-        "1",
+        "Mean change of the log-odds by a patch, over the mean difference of the log-odds to the other set; NaN if "
+        "this difference has both signs in the bootstrap.",
+        interval="restored",
+    ),
+    *variables(
+        _PLACE,
+        restored_low="Lower end of the 95 % interval of restored.",
+        restored_high="Upper end of the 95 % interval of restored.",
     ),
     *_with_ends(
         "score_change",
         (*_OF_PLACE, "layer_other"),
         "change of the stream at the input of block layer_other along the contrast's direction there, over the "
-        "distance of the means there, towards the other set",
+        "distance of the means there, towards the other set (NaN if the input precedes the change)",
         "1",
     ),
     Variable(
@@ -136,12 +141,12 @@ VARIABLES = (
 PROMPT_EFFECTS = "prompt_effects"
 """The table with what each intervention changes for each prompt: KL, the change of the log-odds, the restored share of
 the difference of the log-odds to the other prompt of the pair (patches), and the change of the score at the input of
-the last captured block (NaN for other doses than the one that adds the difference of the means)."""
+the last captured block (NaN for all doses except -1 of positive and 1 of negative prompts)."""
 
 GROUP = Group(
     name="effects",
     title="Effects",
-    version=2,
+    version=3,
     variables=VARIABLES,
     tables=(PROMPT_EFFECTS,),
     needs=frozenset({"prompts", "contrasts", "weights"}),

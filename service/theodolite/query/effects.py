@@ -1,4 +1,4 @@
-"""Select from the result group `effects`: the stricter kind of controls, and the place of the largest effect."""
+"""Select from the result group `effects`: the stricter kind of controls, and the first or largest effect."""
 
 from typing import Any
 
@@ -6,6 +6,7 @@ import numpy as np
 import xarray as xr
 
 from theodolite.groups.effects import CONTROLS_OF
+from theodolite.sites import Site, depth
 
 
 def strictest(effects: xr.Dataset, intervention: str, part: str) -> xr.DataArray:
@@ -25,3 +26,14 @@ def largest(values: xr.DataArray) -> dict[str, Any]:
     flat = values.values
     index = np.unravel_index(int(np.nanargmax(flat)) if np.isfinite(flat).any() else 0, flat.shape)
     return {str(dim): values[dim].values.tolist()[at] for dim, at in zip(values.dims, index, strict=True)}
+
+
+def first_place(is_wanted: xr.DataArray) -> dict[str, Any] | None:
+    """Return the site and the layer of the first true value along depth, from (site, layer); None if all are false."""
+    places = [
+        {"site": site, "layer": layer}
+        for site in is_wanted["site"].values.tolist()
+        for layer in is_wanted["layer"].values.tolist()
+        if bool(is_wanted.sel(site=site, layer=layer))
+    ]
+    return min(places, key=lambda place: depth(Site(place["site"]), place["layer"]), default=None)

@@ -107,10 +107,9 @@ def _rests_on(run: Run) -> Iterator[str]:
         )
     if "permutations" in finished_groups(run):
         yield (
-            "Numbers in square brackets are 95 % intervals. Those of the smallest and the largest value over depths, "
-            "and of the share of pairs in the right order, are simultaneous over depths. Values with permuted labels "
-            "are stated as mean ± standard deviation over permutations; with 200 of them, the smallest possible p is "
-            "1/201 ≈ 0.005."
+            "Numbers in square brackets are 95 % intervals; the notes of a section say which of them are simultaneous "
+            "over depths. A ± after a value with permuted labels is the standard deviation over permutations. With 200 "
+            "of them, the smallest possible p is 1/201 ≈ 0.005."
         )
 
 

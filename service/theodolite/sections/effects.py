@@ -22,7 +22,6 @@ from theodolite.sections.effects_facts import (
     places_word,
 )
 from theodolite.sections.parts import (
-    BRACKETS,
     LARGEST,
     SIDES,
     Figure,
@@ -46,6 +45,7 @@ _HOW_TO_READ = (
     "towards the other set: its dose is 1 for prompts of the negative set, and -1 for prompts of the positive set. "
     "Every vector that is large enough changes the next token. So the direction is compared with control directions: "
     "random ones, random ones along which the activations vary as much, and the directions that permuted labels give. "
+    "The last two kinds are at right angles to the contrast's direction. "
     "Random directions are the weakest control, because activations hardly vary along them. If the direction changes "
     "no more than the controls, the model need not use it, also where the direction separates the sets. If it changes "
     "more, the model uses what lies along the direction at this place; the next token can still depend on other "
@@ -54,9 +54,16 @@ _HOW_TO_READ = (
 
 _TESTS = (
     "z is the logarithm of an effect minus the mean of those of the control directions, divided by their standard "
-    "deviation. The "
-    "family-wise p is the share of directions, the contrast's own one included, whose largest z over all changed sites "
-    "and layers is at least as large as the z of the effect. Each set, intervention and control is tested by itself"
+    "deviation. The family-wise p is the share of directions, the contrast's own one included, whose largest z over "
+    "all changed sites and layers is at least as large as the z of the effect. Each set, intervention and control is "
+    "tested by itself. "
+    "There are {directions} control directions of each kind, so the smallest possible p is about {least:.2g}"
+)
+
+_BRACKETS = (
+    "numbers in square brackets are 95 % intervals for one layer or one head alone, also where it was chosen as the "
+    "largest. They are bootstraps over prompts or pairs. If these are few and some of them have far larger effects "
+    "than the others, the intervals contain the true mean in fewer than 95 % of cases"
 )
 
 _SAME_PROMPTS = (
@@ -86,9 +93,11 @@ def _section(run: Run, effects: xr.Dataset, contrast: str) -> Section | None:
     if "separation" in finished_groups(run):
         group = read_group(run, "separation")
         separation = group.sel(contrast=contrast, position=position) if contrast in group["contrast"] else None
-    name, label = f"effects.{contrast}", f"{contrast}@{position}"
+    name, label, directions = f"effects.{contrast}", f"{contrast}@{position}", effects.attrs["options"]["controls"]
     route = effects.attrs.get("full_route", {}).get(label, "")
-    pairs = f"{counts[0]} matched pairs" if names["paired"] else f"{' and '.join(map(str, counts))} prompts"
+    available = effects.attrs.get("available", {}).get(label, counts)
+    selected = [str(n) if n == of else f"{n} of {of}" for n, of in zip(counts, available, strict=True)]
+    pairs = f"{selected[0]} matched pairs" if names["paired"] else f"{' and '.join(selected)} prompts"
     return Section(
         f"Effects along {quoted(contrast)} at position {position}: {pairs}",
         list(effects_facts(values, sides, effects.attrs["tokens"], effects.attrs["patch"][label], route)),
@@ -100,15 +109,15 @@ def _section(run: Run, effects: xr.Dataset, contrast: str) -> Section | None:
         ],
         _maps(values, name, sides),
         notes=[
-            BRACKETS,
-            _TESTS,
+            _BRACKETS,
+            _TESTS.format(directions=directions, least=1 / (directions + 1)),
             LARGEST,
             _SAME_PROMPTS,
             *_excluded(effects, label, is_paired=names["paired"]),
             *same_token_notes(run, [names[side] for side in SIDES], labels, position),
         ],
         how_to_read=_HOW_TO_READ,
-        finding=_finding(values, sides, pairs),
+        finding=_finding(values, sides, f"{directions} directions of each kind; {pairs}"),
     )
 
 
@@ -123,7 +132,7 @@ def _place_figures(
     if layers := followed_layers(of_side):
         yield Figure(
             f"{name}.scores",
-            "How much of an added difference is left along the contrast's direction at the input of later blocks",
+            "How far an added difference moves the input of later blocks along the contrast's direction there",
             partial(score_figure, of_side, layers, sides[SIDES[1]]),
         )
 

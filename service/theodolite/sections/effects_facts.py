@@ -9,9 +9,9 @@ import xarray as xr
 from theodolite.figures.effects import CONTROL_NAMES
 from theodolite.groups.effects import ADD, CONTROLS_OF, PATCH, REMOVE
 from theodolite.groups.permutations import LEVEL
-from theodolite.query.effects import largest, strictest
+from theodolite.query.effects import first_place, largest, strictest
 from theodolite.query.heads import head_name
-from theodolite.sections.parts import SIDES, listed, percent
+from theodolite.sections.parts import SIDES, listed, number, percent, significant
 
 _HALF = 0.5
 
@@ -28,6 +28,7 @@ def effects_facts(
         patch: what a patched prompt gets, "pair" or "mean".
         full_route: why interventions took forward passes of all tokens; empty if they did not.
     """
+    yield _where(values)
     first, second = tokens
     intact = {label: f"{float(values['intact_log_odds'].sel(prompt_side=side)):.2f}" for side, label in sides.items()}
     yield (
@@ -41,12 +42,26 @@ def effects_facts(
         yield (
             f"{what}, compared with {controls_text(intervention, ' and with ')}: {places_word(values)} where the KL "
             f"divergence is larger than for both kinds of controls (family-wise p of at most {LEVEL}): "
-            f"{listed(texts)}. Of the z and of the p against each kind, the weaker ones are stated."
+            f"{listed(texts)}. z and p are those against the kind of controls that is exceeded less."
         )
     yield from _everywhere_facts(values, sides)
     yield from _score_facts(values, sides)
     yield from _part_facts(values, sides)
     yield from _certificate(values, full_route)
+
+
+def _where(values: xr.Dataset) -> str:
+    """Return at which sites and layers states are changed, and whether the outputs of heads are."""
+    sites, layers = (values[dim].values.tolist() for dim in ("site", "layer"))
+    captured = values["layer_other"].size
+    which = f"all {captured} captured layers"
+    if len(layers) < captured:
+        which = f"{len(layers)} of {captured} captured layers ({', '.join(map(str, layers))})"
+    heads = ""
+    if np.isfinite(values["head_kl"]).any():
+        per_layer = values.sizes["head"]
+        heads = f", and the outputs of the heads in these layers ({len(layers) * per_layer} of {captured * per_layer})"
+    return f"Interventions change the states at {' and '.join(sites)} of {which}{heads}."
 
 
 def _texts(texts: list[str]) -> str:
@@ -65,11 +80,11 @@ def _patch_facts(values: xr.Dataset, sides: Mapping[str, str], patch: str) -> It
     for side, label in sides.items():
         place = largest(kl.sel(prompt_side=side))
         own = values.sel(**place, prompt_side=side, intervention=PATCH)
-        texts[label] = f"{_with_ends(own, 'kl', 3)} nats at {at_place(values, place)}"
+        texts[label] = f"{_with_ends(own, 'kl')} nats at {at_place(values, place)}"
     given = "the state of the other prompt of its pair" if patch == "pair" else "the mean state of the other set"
     yield (
         f"Patch (each prompt gets {given}): the largest KL divergence over {places_word(values)} is {listed(texts)}. "
-        "Late layers have large effects, since a patch there replaces nearly all that the prompt has computed."
+        "Late layers have large effects, since a patch there replaces nearly all that the next token depends on."
     )
     restored = values["restored"]
     if not np.isfinite(restored).any():
@@ -81,15 +96,13 @@ def _patch_facts(values: xr.Dataset, sides: Mapping[str, str], patch: str) -> It
     texts = {}
     for side, label in sides.items():
         shares = restored.sel(prompt_side=side)
-        half = shares.where(shares >= _HALF, drop=True)
-        if not half.size:
+        if first := first_place(shares >= _HALF):
+            at = values.sel(**first, prompt_side=side)
+            texts[label] = f"{at_place(values, first)}, {_share(at, 'restored')}"
+        else:
             texts[label] = f"less than {percent(_HALF, 0)} everywhere"
-            continue
-        place = {"site": half["site"].values.tolist()[0], "layer": int(half["layer"].values[0])}
-        at = values.sel(**place, prompt_side=side)
-        texts[label] = f"{at_place(values, place)}, {_share(at, 'restored')}"
     yield (
-        f"First layer at which a patch restores at least {percent(_HALF, 0)} of the difference of the log-odds to the "
+        f"First place at which a patch restores at least {percent(_HALF, 0)} of the difference of the log-odds to the "
         f"other set: {listed(texts)}."
     )
 
@@ -106,10 +119,15 @@ def _tested(values: xr.Dataset, intervention: str) -> str:
         return "no test is possible"
     place = largest(z)
     at = values.sel(**place, intervention=intervention)
-    controls = " and ".join(f"{float(at['kl_control'].sel(control=one)):.3f}" for one in CONTROLS_OF[intervention])
+    controls = " and ".join(significant(at["kl_control"].sel(control=one)) for one in CONTROLS_OF[intervention])
+    each = "; ".join(
+        f"against {CONTROL_NAMES[one]} alone "
+        f"{passed(values['kl_p_family'].sel(intervention=intervention, control=one)).partition(' ')[0]}"
+        for one in CONTROLS_OF[intervention]
+    )
     return (
-        f"{passed(p)} (largest z {float(z.sel(place)):.1f}, p = {float(p.sel(place)):.2g}, at "
-        f"{at_place(values, place)}: {_with_ends(at, 'kl', 3)} nats, controls {controls})"
+        f"{passed(p)} ({each}; largest z {float(z.sel(place)):.1f}, p = {float(p.sel(place)):.2g}, at "
+        f"{at_place(values, place)}: {_with_ends(at, 'kl')} nats, controls {controls})"
     )
 
 
@@ -118,9 +136,9 @@ def _everywhere_facts(values: xr.Dataset, sides: Mapping[str, str]) -> Iterator[
     for side, label in sides.items():
         own = values.sel(prompt_side=side)
         controls = [own.sel(control=control) for control in CONTROLS_OF[REMOVE]]
-        means = " and ".join(f"{float(one['everywhere_kl_control']):.3f}" for one in controls)
+        means = " and ".join(significant(one["everywhere_kl_control"]) for one in controls)
         p = max(float(one["everywhere_kl_p"]) for one in controls)
-        texts[label] = f"{_with_ends(own, 'everywhere_kl', 3)} nats (controls {means}, p = {p:.2g})"
+        texts[label] = f"{_with_ends(own, 'everywhere_kl')} nats (controls {means}, p = {p:.2g})"
     yield (
         f"Removing, in one forward pass, the direction of each of the {values.sizes['site'] * values.sizes['layer']} "
         f"{places_word(values)} there gives a KL divergence of {listed(texts)}. The controls are "
@@ -134,15 +152,16 @@ def _score_facts(values: xr.Dataset, sides: Mapping[str, str]) -> Iterator[str]:
     last = int(values["layer_other"].values[-1])
     at_last = of_side.sel(intervention=ADD, layer_other=last)
     left = {
-        f"layer {layer}": _share(at_last.sel(layer=layer), "score_change")
+        f"layer {layer}:": _share(at_last.sel(layer=layer), "score_change")
         for layer in followed_layers(of_side)
         if layer < last
     }
     if left:
         yield (
-            f"Of a difference of the means that is added to {sides[side]} prompts at {site}, this share is left along "
-            f"the contrast's direction at the input of block {last}, by the layer at which it is added: "
-            f"{listed(left)}. The share is in units of the distance of the means at that block."
+            f"A difference of the means that is added to {sides[side]} prompts at {site} moves the stream at the input "
+            f"of block {last} along the contrast's direction there by this share of the distance of the means there, "
+            f"by the layer at which it is added: {listed(left)}. The added vector itself can be shorter or longer than "
+            "that distance."
         )
 
 
@@ -153,18 +172,18 @@ def _part_facts(values: xr.Dataset, sides: Mapping[str, str]) -> Iterator[str]:
     for side, label in sides.items():
         own = values.sel(prompt_side=side)
         at = largest(own["head_kl"])
-        texts[label] = f"{head_name(int(at['layer']), int(at['head']))}, {_with_ends(own.sel(at), 'head_kl', 4)} nats"
+        texts[label] = f"{head_name(int(at['layer']), int(at['head']))}, {_with_ends(own.sel(at), 'head_kl')} nats"
     yield (
-        "Single heads whose output is replaced by that of the other prompt: the largest KL divergence is "
-        f"{listed(texts)}."
+        f"Single heads whose output is replaced by that of the other prompt: the largest KL divergence of these "
+        f"{own['head_kl'].size} heads is {listed(texts)}."
     )
     correlation = values["direct_correlation"]
     if np.isfinite(correlation).all():
         texts = {label: f"{float(correlation.sel(prompt_side=side)):.2f}" for side, label in sides.items()}
         yield (
-            "Correlation over heads between the change of the log-odds by a patch and its direct part (that of the "
-            f"changed output alone, added to the stream after the last block): {listed(texts)}. A low correlation can "
-            "mean that heads act through later blocks, or that most changes are near 0."
+            "Correlation over these heads between the change of the log-odds by a patch and its direct part (that of "
+            f"the changed output alone, added to the stream after the last block): {listed(texts)}. A low correlation "
+            "can mean that heads act through later parts, or that most changes are near 0."
         )
 
 
@@ -202,11 +221,13 @@ def at_place(values: xr.Dataset, place: Mapping[str, Any]) -> str:
     return f"layer {place['layer']}{site}"
 
 
-def _with_ends(values: xr.Dataset, name: str, digits: int) -> str:
-    numbers = [f"{float(values[f'{name}{end}']) + 0.0:.{digits}f}" for end in ("", "_low", "_high")]
-    return f"{numbers[0]} [{numbers[1]}, {numbers[2]}]"
+def _with_ends(values: xr.Dataset, name: str, digits: int | None = None) -> str:
+    """Return a value and its interval with this number of decimal places, or with two significant digits."""
+    ends = (values[f"{name}{end}"] for end in ("", "_low", "_high"))
+    value, low, high = (significant(end) if digits is None else number(end, digits) for end in ends)
+    return f"{value} [{low}, {high}]"
 
 
 def _share(values: xr.Dataset, name: str) -> str:
-    share, low, high = (percent(values[f"{name}{end}"], 0) for end in ("", "_low", "_high"))
-    return f"{share} [{low} to {high}]"
+    share, low, high = (significant(100 * values[f"{name}{end}"]) for end in ("", "_low", "_high"))
+    return f"{share} [{low}, {high}] %"

@@ -105,6 +105,11 @@ class Section:
     finding: str = ""
 
 
+def significant(value: SupportsFloat) -> str:
+    """Return a number with two significant digits; whole numbers of three digits and more stay whole."""
+    return f"{float(value) + 0.0:{'.0f' if abs(float(value)) >= 99.5 else '.2g'}}"
+
+
 def listed(texts: Mapping[str, str]) -> str:
     """Return the texts of several sets as one: `harmful 3.53; harmless 3.55`."""
     return "; ".join(f"{label} {text}" for label, text in texts.items())

@@ -44,8 +44,23 @@ def test_equal_scores_of_an_indexer_select_the_same_tokens_in_a_batch(config):
 def test_prompts_from_which_an_indexer_selects_all_tokens_share_batches():
     class_of = length_class_of(DeepseekV32Config(**PLAIN, **LATENT, index_topk=17))
     assert [class_of(length) for length in LENGTHS] == [0, 0, 0, 22, 30, 39]
-    class_of = length_class_of(MiniMaxM3VLTextConfig(**PLAIN, index_topk_blocks=2, index_block_size=8))
-    assert [class_of(length) for length in LENGTHS] == [0, 0, 17, 22, 30, 39]
+
+
+def test_blocks_that_an_indexer_selects_do_not_depend_on_padding():
+    config = MiniMaxM3VLTextConfig(
+        **GROUPED,
+        head_dim=16,
+        num_local_experts=4,
+        num_experts_per_tok=2,
+        moe_intermediate_size=24,
+        index_n_heads=1,
+        index_head_dim=8,
+        index_block_size=4,
+        index_topk_blocks=1,
+        layer_types=["minimax_m3_sparse"] * 5,
+    )
+    assert {length_class_of(config)(length) for length in LENGTHS} == {0}
+    assert max(errors(wrap(tiny.random_model(config, AutoModel)))) < 1e-5
 
 
 LONGROPE = {

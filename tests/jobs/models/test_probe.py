@@ -16,7 +16,7 @@ from theodolite_jobs.models.anatomy import Tap, check_sites, dimensions_of
 from theodolite_jobs.models.batching import length_class_of
 from theodolite_jobs.models.families import known_anatomy
 from theodolite_jobs.models.load import wrap
-from theodolite_jobs.models.probe import probe_anatomy
+from theodolite_jobs.models.probe import _adds_scaled, _Recording, probe_anatomy
 
 STREAM = {Site.RESID_PRE: Tap("", "input"), Site.RESID_POST: Tap("", "output")}
 
@@ -255,3 +255,13 @@ def test_a_model_without_a_single_causal_stream_is_refused_in_one_line(family, m
     assert reason in str(caught.value)
     assert repr(family) in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_a_scaled_sum_is_proven_only_if_rounding_is_small_beside_it():
+    generator = torch.Generator().manual_seed(0)
+    pre, first, second, other = (torch.randn(1, 2, 48, generator=generator) for _ in range(4))
+    pre[:, 0] *= 100  # an attention sink
+    recorded = _Recording(outputs={"attention": first, "mamba": second})
+    assert _adds_scaled(recorded, pre, pre + 0.6 * first + 0.3 * second)
+    assert not _adds_scaled(recorded, pre, pre + other)
+    assert not _adds_scaled(recorded, pre.bfloat16(), (pre + other).bfloat16())

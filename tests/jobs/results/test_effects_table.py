@@ -15,6 +15,9 @@ def question(*, is_paired: bool = True) -> Question:
     return Question((Site.RESID_PRE,), (4,), DOSES, (0,), (1,), is_paired=is_paired, has_parts=False)
 
 
+SCORED = (3, 5)  # the layers at whose input scores are measured: before and after the change at layer 4
+
+
 def measured(scored: int = 2) -> dict[str, np.ndarray]:
     """Two pairs, one place, three doses: prompts 0 and 2 are positive."""
     column = np.arange(4.0)[:, None]
@@ -38,7 +41,7 @@ def rows(table, **where):
 
 
 def test_a_row_holds_the_numbers_of_its_prompt_and_intervention():
-    table = table_of(measured(), question(), np.array([7, 7, 9, 9]), ("harmful", "harmless"))
+    table = table_of(measured(), question(), np.array([7, 7, 9, 9]), ("harmful", "harmless"), SCORED)
     assert len(table) == 4 * (2 + 3)
     (row,) = rows(table, set="harmless", sample=9, intervention="remove").to_dict("records")
     assert (row["kl"], row["log_odds"], row["site"], row["layer"]) == (13, 23, "resid_pre", 4)
@@ -46,18 +49,18 @@ def test_a_row_holds_the_numbers_of_its_prompt_and_intervention():
 
 
 def test_a_patch_restores_a_share_of_the_difference_of_its_own_pair():
-    patched = rows(table_of(measured(), question(), np.arange(4), ("a", "b")), intervention="patch")
+    patched = rows(table_of(measured(), question(), np.arange(4), ("a", "b"), SCORED), intervention="patch")
     # From 0 to 4 it moved by 1, from 4 to 0 by -3; the second pair has no difference to restore.
     np.testing.assert_array_equal(patched["restored"], [0.25, 0.75, np.nan, np.nan])
 
 
 def test_without_pairs_no_share_is_restored():
-    table = table_of(measured(), question(is_paired=False), np.arange(4), ("a", "b"))
+    table = table_of(measured(), question(is_paired=False), np.arange(4), ("a", "b"), SCORED)
     assert table["restored"].isna().all()
 
 
 def test_the_score_is_that_of_the_last_layer_and_of_the_dose_towards_the_other_set():
-    table = table_of(measured(), question(), np.arange(4), ("a", "b"))
+    table = table_of(measured(), question(), np.arange(4), ("a", "b"), SCORED)
     assert rows(table, intervention="patch")["score_change"].tolist() == [101, 103, 105, 107]
     assert rows(table, set="a", dose=-1.0)["score_change"].tolist() == [301, 305]
     assert rows(table, set="b", dose=1.0)["score_change"].tolist() == [303, 307]
@@ -66,15 +69,22 @@ def test_the_score_is_that_of_the_last_layer_and_of_the_dose_towards_the_other_s
 
 
 def test_without_a_captured_block_input_no_score_is_known():
-    table = table_of(measured(scored=0), question(), np.arange(4), ("a", "b"))
+    table = table_of(measured(scored=0), question(), np.arange(4), ("a", "b"), ())
     assert table["score_change"].isna().all()
 
 
+def test_a_score_that_is_measured_before_the_change_is_missing():
+    assert table_of(measured(), question(), np.arange(4), ("a", "b"), (2, 3))["score_change"].isna().all()
+    later = Question((Site.RESID_MID,), (5,), DOSES, (0,), (1,), is_paired=True, has_parts=False)
+    assert table_of(measured(), later, np.arange(4), ("a", "b"), SCORED)["score_change"].isna().all()
+
+
 def test_score_changes_are_means_over_the_prompts_of_a_side_with_intervals():
-    found = score_changes(measured(), (1, 1))
-    assert found["score_change"].shape == (2, 1, 1, 3, 2)
-    # Positive prompts are 0 and 2: (100 + 104) / 2 at the first layer that is scored.
-    assert found["score_change"][0, 0, 0, :, 0] == pytest.approx([102, 202, 302])
-    assert found["score_change"][1, 0, 0, :, 1] == pytest.approx([105, 205, 305])
-    assert (found["score_change_low"][0, 0, 0, :, 0] == [100, 200, 300]).all()
-    assert (found["score_change_high"][0, 0, 0, :, 0] == [104, 204, 304]).all()
+    found = score_changes(measured(), question().places, SCORED)
+    assert found["score_change"].shape == (2, 1, 3, 2)
+    assert np.isnan(found["score_change"][..., 0]).all(), "measured before the change"
+    # Positive prompts are 0 and 2: (101 + 105) / 2 at the second layer that is scored.
+    assert found["score_change"][0, 0, :, 1] == pytest.approx([103, 203, 303])
+    assert found["score_change"][1, 0, :, 1] == pytest.approx([105, 205, 305])
+    assert (found["score_change_low"][0, 0, :, 1] == [101, 201, 301]).all()
+    assert (found["score_change_high"][0, 0, :, 1] == [105, 205, 305]).all()

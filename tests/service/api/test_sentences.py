@@ -22,7 +22,7 @@ def test_the_spec_is_that_of_a_survey_job_which_the_cluster_accepts(library, tmp
     assert answer.status_code == 200, answer.text
     content = answer.json()
     assert (content["valid"], content["has_cluster"]) == (True, True)
-    expected = sentence_spec("tiny-0", open_run(store, "tiny-0").record.spec, SENTENCE)
+    expected = sentence_spec(open_run(store, "tiny-0").record, SENTENCE)
     assert parse_spec(content["spec"]) == expected
     assert ray.submitted == []
     job = submit(client, content["spec"]).json()

@@ -46,7 +46,12 @@ VALUES = {
     "intact_error": 1e-6,
     "route_error": 2e-6,
 }
-ATTRIBUTES = {"tokens": {"refusal": ["I", " I"], "answer": ["Sure"]}, "patch": {"refusal@-1": "mean"}}
+ATTRIBUTES = {
+    "options": {"controls": 20},
+    "available": {"refusal@-1": [40, 12]},
+    "tokens": {"refusal": ["I", " I"], "answer": ["Sure"]},
+    "patch": {"refusal@-1": "mean"},
+}
 
 
 @pytest.fixture
@@ -60,21 +65,22 @@ def run_of(tmp_path):
 
 def test_effects_are_stated_beside_those_of_their_controls(run_of):
     (section,) = effects.sections(run_of())
-    assert section.title == "Effects along the contrast “refusal” at position -1: 12 and 12 prompts"
+    assert section.title == "Effects along the contrast “refusal” at position -1: 12 of 40 and 12 prompts"
     text = " ".join(section.facts)
     assert "without a change: harmful -1.00; harmless -2.00; difference 1.00 [0.80, 1.20]." in text
     assert "group refusal (“I”) against the group answer (“Sure”)" in text
     assert "each prompt gets the mean state of the other set" in text
     assert (
-        "harmful 1 of 8 (largest z 6.0, p = 0.048, at layer 2 pre: 0.500 [0.250, 1.000] nats, controls 0.020 and "
-        "0.020); harmless 0 of 8" in text
+        "harmful 1 of 8 (against directions of equal variance alone 1; against directions of permuted labels alone 1; "
+        "largest z 6.0, p = 0.048, at layer 2 pre: 0.5 [0.25, 1] nats, controls 0.02 and 0.02); harmless 0 of 8" in text
     )
     assert (
-        "at least 50 % of the difference of the log-odds to the other set: harmful layer 2 pre, 90 % [5 % to 110 %]"
-        in text
+        "at least 50 % of the difference of the log-odds to the other set: harmful layer 2 pre, 90 [5, 110] %" in text
     )
-    assert "of harmful 0.700 [0.700, 0.700] nats (controls 0.600 and 0.600, p = 0.3)" in text
-    assert "the largest KL divergence is harmful L0H1, 0.0040 [0.0040, 0.0040] nats" in text
+    assert "of harmful 0.7 [0.7, 0.7] nats (controls 0.6 and 0.6, p = 0.3)" in text
+    assert "the largest KL divergence of these 8 heads is harmful L0H1, 0.004 [0.004, 0.004] nats" in text
+    assert "moves the stream at the input of block 3 along the contrast's direction there by this share" in text
+    assert "layer 0: 25 [12, 50] %" in text
     assert "differ from those of forward passes of all tokens by at most 2.0e-06" in text
     assert section.finding.startswith(
         "Does the model use the direction at the last token? Removing it changes the next token more than removing "
@@ -83,11 +89,35 @@ def test_effects_are_stated_beside_those_of_their_controls(run_of):
     )
 
 
+def test_what_is_changed_and_how_small_p_can_be_is_said(run_of):
+    (section,) = effects.sections(run_of())
+    assert section.facts[0] == (
+        "Interventions change the states at resid_pre and resid_mid of all 4 captured layers, and the outputs of the "
+        "heads in these layers (8 of 8)."
+    )
+    assert any(
+        "There are 20 control directions of each kind, so the smallest possible p is about 0.048" in note
+        for note in section.notes
+    )
+    assert "20 directions of each kind; 12 of 40 and 12 prompts" in section.finding
+
+
+def test_small_effects_keep_two_digits(run_of):
+    (section,) = effects.sections(run_of(kl=3.04e-5, kl_low=1.3e-5, kl_high=5.1e-5, kl_control=0.00654))
+    assert "3e-05 [1.3e-05, 5.1e-05] nats, controls 0.0065 and 0.0065" in " ".join(section.facts)
+
+
 def test_an_effect_that_one_kind_of_controls_also_has_is_not_counted(run_of):
     p = P.copy()
     p[..., 1, 2] = 0.6  # removed directions of permuted labels
     (section,) = effects.sections(run_of(kl_p_family=p))
     assert "at this many sites and layers: harmful 0 of 8; harmless 0 of 8. Adding" in section.finding
+
+
+def test_the_first_place_that_restores_half_is_the_first_along_depth(run_of):
+    shares = np.array([[0.1, 0.2, 0.45, 0.9], [0.1, 0.2, 0.6, 0.9]])  # resid_pre, resid_mid
+    (section,) = effects.sections(run_of(restored=shares))
+    assert "to the other set: harmful layer 2 mid, 60 [5, 110] %" in " ".join(section.facts)
 
 
 def test_a_difference_that_may_be_0_has_no_restored_share(run_of):
@@ -143,6 +173,9 @@ def test_every_figure_draws_the_stored_numbers(run_of):
     doses = next(trace for trace in drawn["effects.refusal.doses"].data if trace.name == "harmful")
     assert list(doses.x) == [-1, 0, 1]
     assert list(doses.y) == [0.3, 0, 0.3]
+    bands = [list(trace.y) for trace in drawn["effects.refusal.scores"].data if trace.fill]
+    assert bands
+    assert {0.125, 0.5} == {value for band in bands for value in band}
     assert section_items(run, "effects")[0]["figures"]
 
 

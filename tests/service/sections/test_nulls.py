@@ -271,7 +271,7 @@ def test_sets_whose_prompts_share_their_last_token_are_told_from_the_others(tmp_
     (section,) = gram.sections(run)
     assert section.notes == [
         "at position -1, all prompts of harmful have the same token; the prompts of harmless have different tokens. "
-        "This alone can make the statistics of harmless differ from those of harmful",
+        "This alone can make the statistics of harmless differ from those of harmful; so can a different template",
         parts.LARGEST,
         gram._SIZES,
         gram._ROTATED,

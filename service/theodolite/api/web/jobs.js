@@ -6,6 +6,9 @@ import { ask, askText, send } from "./service.js";
 
 const SECONDS = 2;
 const ACTIVE = ["queued", "running"];
+
+/** Return whether a survey job has not ended. */
+export const isActive = ({ state }) => ACTIVE.includes(state);
 const ENDED = ["failed", "stopped", "lost"]; // submitted again, they continue where they stopped
 
 /** Open the list of survey jobs, or one job, whose id is the second part of the address. */
@@ -46,7 +49,7 @@ export class Jobs {
       if (this.signal.aborted) return;
       this.draw(jobs);
       this.drawn(jobs);
-      const hasActive = jobs.some((job) => ACTIVE.includes(job.state));
+      const hasActive = jobs.some(isActive);
       if (hasActive) this.timer = setTimeout(() => this.poll(), SECONDS * 1000);
     } catch (error) {
       if (!this.signal.aborted) this.message.replaceChildren(problem(error, () => this.poll()));
@@ -116,7 +119,7 @@ class JobRow {
       this.run.href = addressOf(["runs", job.run_id]);
       this.run.textContent = job.state === "succeeded" ? "Open the run" : "Open the unfinished run";
     }
-    this.stop.hidden = !(job.yours && ACTIVE.includes(job.state));
+    this.stop.hidden = !(job.yours && isActive(job));
     this.logs.hidden = !job.yours;
     const isDeleted = job.state === "succeeded" && !job.run_id;
     this.again.hidden = !ENDED.includes(job.state) && !isDeleted;

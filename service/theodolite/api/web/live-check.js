@@ -54,10 +54,10 @@ export class LiveCheck {
 }
 
 /** Return the message of an error; the service lists each wrong field of a spec on its own line. */
-export function errorMessage(error) {
+export function errorMessage(error, invalid = "The spec is not valid") {
   const lines = linesOf(error);
   const [first, ...rest] = error.status === 422 && lines.length > 1 ? ["", ...lines.slice(1)] : lines;
-  const title = error.status === 422 ? "The spec is not valid" : error.title;
+  const title = error.status === 422 ? invalid : error.title;
   return element("div.problem",
     element("p", title && element("strong", `${title}. `), first),
     rest.length > 0 && element("ul", rest.map((line) => element("li", line))),

@@ -3,7 +3,7 @@
 import { addressOf } from "./address.js";
 import { element, fill } from "./elements.js";
 import { labelled } from "./form-fields.js";
-import { Jobs } from "./jobs.js";
+import { Jobs, isActive } from "./jobs.js";
 import { errorMessage } from "./live-check.js";
 import { howToRead, openSections, readSections, sectionNode } from "./sections.js";
 import { ask, ofRun, send } from "./service.js";
@@ -20,7 +20,7 @@ export function openWords(node, signal, run) {
   openSections(stored, signal, run, "words");
 }
 
-/** Show the form if the service can submit the survey of a sentence, or else the reason why it cannot. */
+/** Show the form if the service has a cluster and surveys the run's model, or else the reason why there is none. */
 async function openForm(node, signal, run) {
   const reason = (text) => node.replaceChildren(element("p.soft", `The page cannot get the trajectory of another sentence: ${text}`));
   try {
@@ -50,7 +50,7 @@ class SentenceForm {
     this.result = element("div");
     this.nodes = [
       element("h2", "Trajectory of your sentence"),
-      element("p.soft", "The cluster computes it as a small survey job of its own: this model and this sentence alone. The same sentence again is the same run."),
+      element("p.soft", "The cluster computes it as a survey job of its own, with this model and this sentence. The job also decomposes the heads of the model, so it takes long for a large one. Its run stays in the list of runs, and everyone who can read this service can read the sentence. The same sentence again is the same run."),
       element("form.sentence", { onsubmit: (event) => this.submit(event) }, labelled("sentence", this.field), this.button),
       this.status,
       this.problem,
@@ -71,7 +71,7 @@ class SentenceForm {
     } catch (error) {
       if (this.signal.aborted) return;
       this.say("");
-      this.problem.replaceChildren(errorMessage(error));
+      this.problem.replaceChildren(errorMessage(error, "The sentence is not valid"));
     } finally {
       this.button.disabled = false;
     }
@@ -89,7 +89,8 @@ class SentenceForm {
   follow(id) {
     const signal = AbortSignal.any([this.signal, this.shown.signal]);
     const jobs = new Jobs(signal, id, ([job]) => {
-      if (job.state !== "succeeded" || !job.run_id) return this.say("The trajectory appears here when the survey job has succeeded.");
+      if (isActive(job)) return this.say("The trajectory appears here when the survey job has succeeded.");
+      if (job.state !== "succeeded" || !job.run_id) return this.say("The survey job has ended without a trajectory.");
       jobs.stop.abort();
       this.show(job.run_id, signal);
     });
@@ -109,7 +110,7 @@ class SentenceForm {
     fill(this.result, signal, async () => {
       const run = await ask(ofRun(id), {}, signal);
       const sections = (await readSections(run, "words", signal)).filter(isOwn);
-      if (sections.length === 0) return element("p.nothing", "The sentence has no trajectory: it is a single token, which precedes no other one.");
+      if (sections.length === 0) return element("p.nothing", "The sentence has no trajectory: it is a single token, which precedes no other one, or its activations could not be captured. The run has the details.");
       return [...sections.map((section) => sectionNode(section, run, signal).node), ...howToRead(sections)];
     });
   }
