@@ -72,7 +72,8 @@ def main() -> None:
     peer = peers.patching_loop(folder) if find_spec("transformer_lens") else None
     result = measure(model, prompts, locations, variants, sample, head, options.repeats, peer)
     sizes = {"prompts": options.prompts, "tokens": options.tokens, "layers": len(layers), "variants": len(variants)}
-    measuring.publish({"model": folder.name, **sizes, "repeats": options.repeats, **result}, options.out)
+    name = folder.name if options.folder else "smollm2-135m-instruct"
+    measuring.publish({"model": name, **sizes, "repeats": options.repeats, **result}, options.out)
 
 
 def variants_at(intact: Intact, locations: Sequence[Location], controls: int) -> list[Variant]:
