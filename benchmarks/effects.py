@@ -72,7 +72,7 @@ def main() -> None:
     peer = peers.patching_loop(folder) if find_spec("transformer_lens") else None
     result = measure(model, prompts, locations, variants, sample, head, options.repeats, peer)
     sizes = {"prompts": options.prompts, "tokens": options.tokens, "layers": len(layers), "variants": len(variants)}
-    name = folder.name if options.folder else "smollm2-135m-instruct"
+    name = folder.name if options.folder else measuring.MODEL
     measuring.publish({"model": name, **sizes, "repeats": options.repeats, **result}, options.out)
 
 
