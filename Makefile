@@ -30,7 +30,7 @@ test: test-fast test-slow ## run all tests
 # The processes of the tests share the cores: with more threads than cores, matrix products wait for each other.
 test-fast test-slow: export OMP_NUM_THREADS = 1
 
-test-fast: .venv/ready ## run the tests without a model, a cluster or a browser, in 3 minutes
+test-fast: .venv/ready ## run the tests without a model, a cluster or a browser, in 7 minutes on two cores
 	@$(BIN)/python -m pytest -q --numprocesses=auto --dist=loadfile -m 'not ($(HEAVY))' $(COVERAGE)
 
 coverage: COVERAGE := --cov --cov-report=term:skip-covered
