@@ -4,6 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, field_validator
 
+from theodolite.groups.effects import CHANGEABLE
 from theodolite.sites import Site
 from theodolite.spec_parts import NOUNS, Count, Index, Name, Part, Text, check_unique
 
@@ -104,10 +105,9 @@ class EffectsSpec(Part):
     @field_validator("sites")
     @classmethod
     def _stream_sites_once(cls, sites: list[Site] | None) -> list[Site] | None:
-        allowed = [Site.RESID_PRE, Site.RESID_MID, Site.RESID_POST]
-        wrong = [site for site in sites or [] if site not in allowed]
+        wrong = [site for site in sites or [] if site not in CHANGEABLE]
         if wrong:
-            raise ValueError(f"{wrong[0]} is not a state of the residual stream; allowed: {', '.join(allowed)}")
+            raise ValueError(f"{wrong[0]} is not a state of the residual stream; allowed: {', '.join(CHANGEABLE)}")
         return None if sites is None else sorted(check_unique(sites), key=list(Site).index)
 
     @field_validator("layers")

@@ -30,6 +30,11 @@ class _Recording:
     inputs: dict[str, torch.Tensor] = field(default_factory=dict)
     outputs: dict[str, torch.Tensor] = field(default_factory=dict)
 
+    @property
+    def of_children(self) -> dict[str, torch.Tensor]:
+        """The outputs of the block's own modules, without those inside them."""
+        return {name: output for name, output in self.outputs.items() if name and "." not in name}
+
 
 def probe_anatomy(module: Any, dimensions: Dimensions) -> Anatomy:
     """Return the record of an unknown decoder, with the sites that the identities prove.
@@ -171,8 +176,8 @@ def _sequential(recorded: _Recording, scale: float) -> Iterator[dict[Site, Tap]]
 
 def _adds_two(recorded: _Recording, mid: torch.Tensor, post: torch.Tensor, scale: float) -> bool:
     """Return whether the block adds the sum of two modules, such as routed and shared experts, to `mid`."""
-    outputs = [output for name, output in recorded.outputs.items() if name and "." not in name]
-    return any(torch.equal(mid + (one + other) * scale, post) for one, other in combinations(outputs, 2))
+    pairs = combinations(recorded.of_children.values(), 2)
+    return any(torch.equal(mid + (one + other) * scale, post) for one, other in pairs)
 
 
 def _adds_scaled(recorded: _Recording, pre: torch.Tensor, mid: torch.Tensor) -> bool:
@@ -181,12 +186,11 @@ def _adds_scaled(recorded: _Recording, pre: torch.Tensor, mid: torch.Tensor) -> 
     The numbers are a least-squares solution, which leaves only rounding at each token. Tokens are weighted by their
     rounding. Where rounding is not small beside what is added, nothing is proven.
     """
-    outputs = [output for name, output in recorded.outputs.items() if name and "." not in name]
     unit = 2 * torch.finfo(mid.dtype).eps * mid.double().norm(dim=-1, keepdim=True)  # rounding of each token
     step = (mid.double() - pre.double()) / unit
     if (step.norm(dim=-1) < _CLEAR).any():
         return False
-    for pair in combinations(outputs, 2):
+    for pair in combinations(recorded.of_children.values(), 2):
         terms = torch.stack([(one.double() / unit).flatten() for one in pair], dim=1)
         added = (terms @ torch.linalg.lstsq(terms, step.flatten()).solution).view_as(step)
         if ((added - step).norm(dim=-1) <= 1).all():
@@ -203,9 +207,7 @@ def _single(recorded: _Recording) -> Iterator[dict[Site, Tap]]:
 
 def _parallel(recorded: _Recording) -> Iterator[dict[Site, Tap]]:
     pre, post = recorded.inputs[""], recorded.outputs[""]
-    branches = [name for name in recorded.outputs if name and "." not in name]
-    for first, second in product(branches, branches):
-        a, b = recorded.outputs[first], recorded.outputs[second]
+    for (first, a), (second, b) in product(recorded.of_children.items(), repeat=2):
         sums = ((pre + a) + b, (pre + b) + a, (a + b) + pre)
         if "att" in first and "att" not in second and any(torch.equal(post, total) for total in sums):
             yield {Site.ATTN_OUT: Tap(first, "output"), Site.MLP_OUT: Tap(second, "output")}

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from theodolite.errors import SpecError
+from theodolite.groups.effects import CHANGEABLE
 from theodolite.sites import Site
 from theodolite.spec import TokenIds
 from theodolite.spec_options import EffectsSpec
@@ -33,7 +34,7 @@ def places_of(run: Run, options: EffectsSpec) -> tuple[list[Site], list[int]]:
     """Return the sites and layers at which states are changed; raise SpecError if one is not captured."""
     captured = run.record.spec.capture.stream_sites
     default = [Site.RESID_PRE] if Site.RESID_PRE in captured else captured[:1]
-    sites = options.sites or [site for site in default if site in (Site.RESID_PRE, Site.RESID_MID, Site.RESID_POST)]
+    sites = options.sites or [site for site in default if site in CHANGEABLE]
     layers = run.record.layers if options.layers == "all" else options.layers
     if not sites:
         raise SpecError("effects.sites: no state of the residual stream is captured; add resid_pre to capture.sites")

@@ -3,6 +3,10 @@
 from collections.abc import Iterator
 
 from theodolite.groups.record import Group, Variable, variables
+from theodolite.sites import Site
+
+CHANGEABLE = (Site.RESID_PRE, Site.RESID_MID, Site.RESID_POST)
+"""The sites at which states can be changed."""
 
 SIDES = ("positive", "negative")
 """The two sets of a contrast; interventions change the states of the prompts of one of them."""
