@@ -36,27 +36,27 @@ from theodolite.store.result_reader import read_group
 from theodolite.store.runs import Run
 
 _HOW_TO_READ = (
-    "Each intervention changes the state of the last token at one site and layer, and all later blocks compute with "
-    "the changed state. No text is generated: the probabilities of the next token are compared with those without a "
-    "change. KL is the divergence of the changed probabilities from the unchanged ones; it is 0 if nothing changes, "
-    "and it does not say which tokens change. To patch is to replace the state by that of the other prompt of the "
-    "pair (or by the mean state of the other set). To remove is to set the coordinate of the state along the "
-    "contrast's direction to that of the midpoint between the two means. To add is to add the difference of the means "
-    "towards the other set: its dose is 1 for prompts of the negative set, and -1 for prompts of the positive set. "
-    "Every vector that is large enough changes the next token. So the direction is compared with control directions: "
-    "random ones, random ones along which the activations vary as much, and the directions that permuted labels give. "
-    "The last two kinds are at right angles to the contrast's direction. "
-    "Random directions are the weakest control, because activations hardly vary along them. If the direction changes "
-    "no more than the controls, the model need not use it, also where the direction separates the sets. If it changes "
-    "more, the model uses what lies along the direction at this place; the next token can still depend on other "
-    "directions too."
+    "An intervention changes the state of the last token, or the output of one head there, and all later blocks "
+    "compute with the change. No text is generated: the probabilities of the next token are compared with those that "
+    "the model gives without a change. KL is the divergence of the changed probabilities from the unchanged ones; it "
+    "is 0 if nothing changes, and it does not say which tokens change. To patch is to replace the state by that of the "
+    "other prompt of the pair (or by the mean state of the other set). To remove is to set the coordinate of the state "
+    "along the contrast's direction to that of the midpoint between the two means. To add is to add the difference of "
+    "the means towards the other set: its dose is 1 for prompts of the negative set, and -1 for prompts of the "
+    "positive set. Every vector that is large enough changes the next token. So the direction is compared with control "
+    "directions: random ones, random ones along which the activations vary as much, and the directions that permuted "
+    "labels give. The last two kinds are at right angles to the contrast's direction. Activations hardly vary along "
+    "random directions, so removing is not compared with these. Along the directions of permuted labels they can vary "
+    "more, or less, than along the contrast's. If the direction changes no more than the controls, the model need not "
+    "use it, also where the direction separates the sets. If it changes more, the next token depends more on the state "
+    "along it than on that along the controls; it can still depend on other directions too."
 )
 
 _TESTS = (
     "z is the logarithm of an effect minus the mean of those of the control directions, divided by their standard "
     "deviation. The family-wise p is the share of directions, the contrast's own one included, whose largest z over "
     "all changed sites and layers is at least as large as the z of the effect. Each set, intervention and control is "
-    "tested by itself. "
+    "tested by itself, for the KL divergence; these tests are not corrected for each other. "
     "There are {directions} control directions of each kind, so the smallest possible p is about {least:.2g}"
 )
 
@@ -65,6 +65,8 @@ _BRACKETS = (
     "largest. They are bootstraps over prompts or pairs. If these are few and some of them have far larger effects "
     "than the others, the intervals contain the true mean in fewer than 95 % of cases"
 )
+
+_GROUPS = "the names of the groups of tokens are those of the spec; a token of a group can also begin other answers"
 
 _SAME_PROMPTS = (
     "the contrast's direction comes from the activations of prompts that include those that are changed; it was not "
@@ -112,6 +114,7 @@ def _section(run: Run, effects: xr.Dataset, contrast: str) -> Section | None:
             _BRACKETS,
             _TESTS.format(directions=directions, least=1 / (directions + 1)),
             LARGEST,
+            _GROUPS,
             _SAME_PROMPTS,
             *_excluded(effects, label, is_paired=names["paired"]),
             *same_token_notes(run, [names[side] for side in SIDES], labels, position),
@@ -126,7 +129,7 @@ def _place_figures(
 ) -> Iterator[Figure]:
     """Yield the dose curves at the place with the largest effect of an added difference, and the later scores."""
     place = largest(values["kl"].sel(intervention=ADD).mean("prompt_side"))
-    caption = f"Dose curves at {at_place(values, place)}, where an added difference changes the next token the most"
+    caption = f"Dose curves at {at_place(values, place)}, where an added difference has the largest KL divergence"
     yield Figure(f"{name}.doses", caption, partial(dose_figure, values.sel(place), sides, colours))
     of_side = values.sel(site=place["site"], prompt_side=SIDES[1])
     if layers := followed_layers(of_side):
@@ -171,8 +174,8 @@ def _finding(values: xr.Dataset, sides: Mapping[str, str], prompts: str) -> str:
         f"{controls_text(REMOVE)} at this many {places_word(values)}: "
         f"{listed(counts[REMOVE])}. Adding the difference of the means changes it more than adding vectors of the same "
         f"length along random directions and along directions of permuted labels at this many: {listed(counts[ADD])} "
-        f"(family-wise p of at most {LEVEL} against each kind, {prompts}). Where neither is larger, it is not shown "
-        "that the model uses the direction."
+        f"(KL divergence, family-wise p of at most {LEVEL} against each kind, {prompts}). Where neither is larger, "
+        "it is not shown that the model uses the direction."
     )
 
 

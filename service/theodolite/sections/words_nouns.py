@@ -126,7 +126,7 @@ def _subject_facts(run: Run, words: xr.Dataset, n: int, chance: float) -> Iterat
         )
     yield (
         f"{sentence}. The largest share is {percent(best['own_first'], 0)}, of "
-        f"{head_name(int(best['layer']), int(best['head']))}; permuted nouns give "
+        f"{head_name(int(best['layer']), int(best['head']))}{_ties(first)}; permuted nouns give "
         f"{percent(best['own_first_null_mean'], 1)}."
     )
     keys = words["own_keys"]
@@ -137,13 +137,21 @@ def _subject_facts(run: Run, words: xr.Dataset, n: int, chance: float) -> Iterat
         yield (
             f"For each noun as query, take the {int(words.attrs['tokens'])} tokens of the vocabulary with the largest "
             "scores as keys. Share of nouns for which a spelling of the noun (the noun as one token, in any case, "
-            f"with or without spaces) is among these tokens: largest {percent(top, 0)}, of {head_name(layer, head)}; "
-            f"median over heads {percent(keys.median(), 1)}. Two comparisons: the tokens of a noun A contain a "
-            f"spelling of another noun B in {percent(others.loc[layer, head], 1)} of the pairs (A, B) "
+            f"with or without spaces) is among these tokens: largest {percent(top, 0)}, of {head_name(layer, head)}"
+            f"{_ties(keys)}; median over heads {percent(keys.median(), 1)}. Two comparisons: the tokens of a noun A "
+            f"contain a spelling of another noun B in {percent(others.loc[layer, head], 1)} of the pairs (A, B) "
             f"({head_name(layer, head)}; median head {percent(others.median(), 1)}). If as many tokens are drawn at "
             f"random for each noun, they contain a spelling of this noun for {percent(chance, 2)} of the nouns (n = "
             f"{n} nouns; the shares are not tested)."
         )
+
+
+def _ties(shares: xr.DataArray) -> str:
+    """Return how many other heads have the largest share too; empty if none has."""
+    others = int((shares == shares.max()).sum()) - 1
+    if not others:
+        return ""
+    return f" ({others} other {'head has' if others == 1 else 'heads have'} the same share)"
 
 
 def _keys_of_others(run: Run) -> "pd.Series[float]":

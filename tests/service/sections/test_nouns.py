@@ -164,6 +164,18 @@ def test_sentences_name_the_subject_heads_and_the_keys_at_offsets(section):
     ]
 
 
+@pytest.mark.parametrize(
+    ("others", "said"),
+    [(1, " (1 other head has the same share)"), (2, " (2 other heads have the same share)")],
+)
+def test_other_heads_with_the_largest_share_are_counted(section_of, others, said):
+    shares = np.zeros((LAYERS, HEADS))
+    shares.flat[: others + 1] = 0.5
+    facts = section_of(words_group(own_first=shares, own_keys=shares)).facts
+    assert f"The largest share is 50 %, of L0H0{said}; permuted nouns" in facts[2]
+    assert f"largest 50 %, of L0H0{said}; median over heads" in facts[3]
+
+
 def test_keys_of_a_noun_that_are_spellings_of_another_are_counted(section_of, found):
     """In each head, " Dog" and "dog" are keys of the cat and "cat" one of the sun: 2 of 12 pairs of two nouns.
 
