@@ -16,7 +16,7 @@ from typing import Any
 from support.tiny_survey import save_model, spec_of
 
 from chaos.outcomes import contents, open_only_run, records_of
-from chaos.processes import PRELOADED, PROCESSES, capture_without_ray
+from chaos.processes import capture_without_ray
 from theodolite.errors import TheodoliteError
 from theodolite.query.verification import verify
 from theodolite.settings import Settings
@@ -79,7 +79,6 @@ def damage(run: Path, present: Sequence[str], draw: random.Random) -> tuple[str,
 
 def run_damages(seeds: Iterable[int], report: Callable[[Damaged], None]) -> list[Damaged]:
     """Damage a copy of a run for each seed, repair it, and return what was wrong."""
-    PROCESSES.set_forkserver_preload(PRELOADED)
     folder = Path(tempfile.mkdtemp(prefix="theodolite-damages-"))
     spec = spec_of(save_model(folder / "model"))
     found = []

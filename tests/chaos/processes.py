@@ -29,7 +29,7 @@ from theodolite.spec import SurveySpec
 from theodolite_jobs import capture_run, replicas
 from theodolite_jobs.capture.plan import ShardPlan
 from theodolite_jobs.cluster import scheduling, workers
-from theodolite_jobs.cluster.replica import Replica
+from theodolite_jobs.cluster.replica import REPLICA_ENVIRONMENT, Replica
 from theodolite_jobs.cluster.scheduling import DIED, IN_FLIGHT, Capture, ReplicaDiedError
 from theodolite_jobs.cluster.session import Resources
 from theodolite_jobs.cluster.write_queue import MAX_SHARDS
@@ -167,13 +167,18 @@ def _drive(
 def capture_without_ray(faults: Sequence[Fault] = ()) -> Iterator[None]:
     """Let the drivers of this process capture with replicas behind pipes instead of Ray's, until the context ends."""
 
-    def start_workers(assignment: Any, _resources: Any, plans: Any, tokens: Any, _class: Any) -> list[ProcessWorker]:
-        return _start_replicas(assignment, plans, tokens, faults)
+    def choose_resources(requested: int | None, *_: Any, **__: Any) -> Resources:
+        return Resources(requested or REPLICAS, gpus=0, threads=1, cpus=1)
 
-    resources = Resources(REPLICAS, gpus=0, threads=1, cpus=1)
+    def start_workers(
+        assignment: Any, resources: Resources, plans: Any, tokens: Any, replica_class: type[Replica]
+    ) -> list[ProcessWorker]:
+        return _start_replicas(resources.replicas, replica_class, assignment, plans, tokens, faults)
+
+    PROCESSES.set_forkserver_preload(PRELOADED)
     with (
         patch.object(replicas, "ray_session", lambda _address: nullcontext()),
-        patch.object(replicas, "choose_resources", lambda *_, **__: resources),
+        patch.object(replicas, "choose_resources", choose_resources),
         patch.object(replicas, "start_workers", start_workers),
         # On a busy machine the processes start slowly; without Ray, nothing says what is free.
         patch.object(workers, "has_node_for", lambda _resources: True),
@@ -182,15 +187,17 @@ def capture_without_ray(faults: Sequence[Fault] = ()) -> Iterator[None]:
         yield
 
 
-def _start_replicas(assignment: Any, plans: Any, tokens: Any, faults: Sequence[Fault]) -> list["ProcessWorker"]:
+def _start_replicas(
+    number: int, replica_class: type[Replica], assignment: Any, plans: Any, tokens: Any, faults: Sequence[Fault]
+) -> list["ProcessWorker"]:
     probes = {name: workers.probe_prompts(tokens[name]) for name in plans}
     without_shards = {name: workers.replace(plan, shards=()) for name, plan in plans.items()}
     poison = [fault for fault in faults if fault.action == POISON]
     others = [fault for fault in faults if fault.action != POISON]
     # The first replica has the faults, and only in its first life; poison kills every life of each.
     return [
-        ProcessWorker(assignment, without_shards, probes, others if index == 0 else (), poison)
-        for index in range(REPLICAS)
+        ProcessWorker(replica_class, (assignment, without_shards, probes), others if index == 0 else (), poison)
+        for index in range(number)
     ]
 
 
@@ -198,9 +205,13 @@ class ProcessWorker:
     """A replica in a process behind a pipe, with the interface that the scheduling loop needs."""
 
     def __init__(
-        self, assignment: Any, plans: Any, probes: Any, faults: Sequence[Fault], poison: Sequence[Fault]
+        self,
+        replica_class: type[Replica],
+        arguments: tuple[Any, ...],
+        faults: Sequence[Fault],
+        poison: Sequence[Fault],
     ) -> None:
-        self._arguments = assignment, plans, probes
+        self._class, self._arguments = replica_class, arguments
         self._faults, self._poison = list(faults), list(poison)
         self._restarts = 0
         self.expected: Any = None
@@ -208,7 +219,8 @@ class ProcessWorker:
 
     def _start(self) -> None:
         self._connection, theirs = PROCESSES.Pipe()
-        arguments = theirs, *self._arguments, self._faults, self._poison, dict(os.environ)
+        environment = {**os.environ, **REPLICA_ENVIRONMENT}
+        arguments = theirs, self._class, self._arguments, self._faults, self._poison, environment
         self._process = PROCESSES.Process(target=_serve, args=arguments, daemon=True)
         self._process.start()
         theirs.close()
@@ -293,9 +305,8 @@ class ProcessWorker:
 
 def _serve(
     connection: Connection,
-    assignment: Any,
-    plans: Any,
-    probes: Any,
+    replica_class: type[Replica],
+    assigned: tuple[Any, ...],
     faults: Sequence[Fault],
     poison: Sequence[Fault],
     environment: Mapping[str, str],
@@ -304,7 +315,7 @@ def _serve(
     os.environ.update(environment)
     torch.set_num_threads(1)
     arm(faults, REPLICA_STEPS)
-    replica = Replica(assignment, plans, probes)
+    replica = replica_class(*assigned)
     lock, writers = threading.Lock(), ThreadPoolExecutor(IN_FLIGHT + MAX_SHARDS)
 
     def send(*message: Any) -> None:

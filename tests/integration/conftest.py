@@ -1,9 +1,10 @@
-"""A complete run of the tiny model, and copies of it that tests damage."""
+"""A complete run of the tiny model, copies of it that tests damage, and replicas that start without Ray."""
 
 import shutil
 from pathlib import Path
 
 import pytest
+from chaos.processes import capture_without_ray
 from support.damages import settings
 from support.short_reports import short_reports
 from support.tiny_survey import save_model, spec_of
@@ -18,11 +19,21 @@ def tiny_folder(tmp_path_factory):
     return save_model(tmp_path_factory.mktemp("tiny") / "model")
 
 
+@pytest.fixture(scope="module")
+def forked_replicas():
+    """Let the surveys of a module capture with forked replicas, which start in milliseconds; those of Ray need seconds.
+
+    Tests of Ray itself use `ray_with_pretend_gpus` instead.
+    """
+    with capture_without_ray():
+        yield
+
+
 @pytest.fixture(scope="session")
-def whole(ray_with_pretend_gpus, tiny_folder, tmp_path_factory):
+def whole(tiny_folder, tmp_path_factory):
     """The folder of a complete run."""
     store = tmp_path_factory.mktemp("whole")
-    with short_reports():
+    with short_reports(), capture_without_ray():
         return Path(survey(spec_of(tiny_folder), Path(), settings(store), Console()).url)
 
 

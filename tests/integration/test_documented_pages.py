@@ -19,7 +19,7 @@ from unittest.mock import patch
 
 import httpx
 import pytest
-from chaos.processes import PRELOADED, PROCESSES, capture_without_ray
+from chaos.processes import capture_without_ray
 from support.documented import PAGES, Block, blocks, commands
 from support.faulty_bucket import faulty_bucket
 from support.listening import served
@@ -140,7 +140,6 @@ def in_this_process(command: str) -> tuple[int, str]:
 @pytest.fixture(scope="module")
 def surroundings() -> Iterator[dict[str, str]]:
     """Environment variables of a bucket, for replicas that are forked."""
-    PROCESSES.set_forkserver_preload(PRELOADED)
     with faulty_bucket() as bucket, capture_without_ray():  # no test disturbs this bucket
         assert httpx.put(f"{bucket.environment['AWS_ENDPOINT']}/bucket").is_success
         yield bucket.environment

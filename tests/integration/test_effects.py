@@ -1,4 +1,4 @@
-"""Effects from a spec to the report, on replicas of Ray: restarts, kills and numbers of replicas change no bit."""
+"""Effects from a spec to the report: restarts, kills and numbers of replicas, of Ray or forked, change no bit."""
 
 import os
 import signal
@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import xarray as xr
+from chaos.processes import capture_without_ray
 from support.damages import interrupt, opened, settings
 from support.requests import analyse, assert_nothing_to_compute, survey_again
 from support.stored import read_table
@@ -43,12 +44,14 @@ def effects_spec(tiny_folder, **changes):
 
 
 def surveyed_into(folder, tiny_folder, replicas=1, **changes):
-    own = settings(folder).model_copy(update={"replicas": replicas, "gpus_per_replica": 1})
-    return opened(Path(survey(effects_spec(tiny_folder, **changes), Path(), own, Console()).url))
+    """Survey with forked replicas."""
+    own = settings(folder).model_copy(update={"replicas": replicas})
+    with capture_without_ray():
+        return opened(Path(survey(effects_spec(tiny_folder, **changes), Path(), own, Console()).url))
 
 
 @pytest.fixture(scope="module")
-def run(ray_with_pretend_gpus, tiny_folder, tmp_path_factory):
+def run(tiny_folder, tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(effects_work, "PART_PROMPTS", 4)
         return surveyed_into(tmp_path_factory.mktemp("effects"), tiny_folder)
@@ -98,7 +101,9 @@ def test_more_replicas_give_the_same_bits(run, tiny_folder, tmp_path, replicas):
     )
 
 
-def test_a_killed_replica_restarts_and_the_bits_are_the_same(run, tiny_folder, tmp_path, monkeypatch):
+def test_a_killed_replica_of_ray_restarts_and_the_bits_are_the_same(
+    ray_with_pretend_gpus, run, tiny_folder, tmp_path, monkeypatch
+):
     import ray
 
     killed, run_shards = [], measure_effects.run_shards
@@ -116,7 +121,7 @@ def test_a_killed_replica_restarts_and_the_bits_are_the_same(run, tiny_folder, t
 
     monkeypatch.setattr(measure_effects, "run_shards", kill_one_after_the_first_part)
     counted = _counted(run)
-    again = surveyed_into(tmp_path, tiny_folder)
+    again = survey(effects_spec(tiny_folder), Path(), settings(tmp_path), Console())
     assert killed
     assert _counted(run) - counted == 20, "each prompt counts once"
     xr.testing.assert_identical(read_group(again, "effects"), read_group(run, "effects"))
@@ -144,7 +149,8 @@ def test_an_analysis_that_is_killed_goes_on_after_its_last_part(run, tiny_folder
         surveyed_into(tmp_path, tiny_folder)
     again = opened(next((tmp_path / "runs").iterdir()))
     assert "effects" not in finished_groups(again)
-    analyse(Path(again.url))
+    with capture_without_ray():
+        analyse(Path(again.url))
     assert counts[0] == 5
     assert 1 <= counts[1] <= 3
     xr.testing.assert_identical(read_group(opened(Path(again.url)), "effects"), read_group(run, "effects"))
@@ -167,7 +173,8 @@ def test_a_text_of_several_tokens_is_refused_before_anything_is_captured(tiny_fo
     assert not (tmp_path / "runs").exists()
 
 
-def test_an_encoder_has_no_next_token(ray_with_pretend_gpus, tmp_path):
+def test_an_encoder_has_no_next_token(tmp_path):
     spec = spec_of(Path("all-minilm-l6-v2"), analyses=["curves", "effects"])
-    with pytest.raises(UnsupportedModelError, match="'bert' is an encoder, and effects need a next token"):
+    refused = pytest.raises(UnsupportedModelError, match="'bert' is an encoder, and effects need a next token")
+    with capture_without_ray(), refused:
         survey(spec, Path(), settings(tmp_path), Console())

@@ -36,7 +36,7 @@ from theodolite_jobs.progress import Console
 from theodolite_jobs.results import heads as heads_module
 from theodolite_jobs.survey import survey
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("forked_replicas")]
 
 THEODOLITE = str(Path(sys.executable).with_name("theodolite"))
 ENCODER = "all-minilm-l6-v2"
@@ -63,7 +63,7 @@ def encoder_folder():
 
 
 @pytest.fixture(scope="module")
-def encoder(ray_with_pretend_gpus, tmp_path_factory):
+def encoder(tmp_path_factory):
     spec = {
         "model": {"id": ENCODER},
         "prompts": {

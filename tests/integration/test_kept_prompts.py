@@ -18,7 +18,7 @@ from theodolite_jobs.progress import Console
 from theodolite_jobs.repair.run import repair
 from theodolite_jobs.survey import survey
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("without_figures")]
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("forked_replicas", "without_figures")]
 
 ANALYSES = ["curves", "sphere", "gram", "separation", "travel", "heads"]
 N, KEPT = 78, 20
@@ -30,7 +30,7 @@ def settings(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def surveyed(ray_with_pretend_gpus, tmp_path_factory, settings):
+def surveyed(tmp_path_factory, settings):
     """Return a survey of all prompts, or of the first prompts alone."""
     model = save_model(tmp_path_factory.mktemp("tiny") / "model")
 

@@ -17,7 +17,7 @@ from theodolite_jobs.progress import Console
 from theodolite_jobs.requested import requested_spec
 from theodolite_jobs.survey import survey
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("without_figures")]
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("forked_replicas", "without_figures")]
 
 PAIR = {"positive": "harmful", "negative": "harmless"}
 TWO = {"refusal": PAIR, "reversed": {"positive": "harmless", "negative": "harmful"}}
@@ -47,9 +47,7 @@ def unsupported():
 
 
 @pytest.mark.parametrize("group", ["travel", "basis"])
-def test_options_of_a_group_are_kept_although_the_group_with_their_name_is_missing(
-    ray_with_pretend_gpus, tiny_folder, tmp_path, group
-):
+def test_options_of_a_group_are_kept_although_the_group_with_their_name_is_missing(tiny_folder, tmp_path, group):
     run = surveyed(tmp_path, tiny_folder, analyses=["curves"])
     survey_again(run, spec_of(tiny_folder, analyses=[group], gram={"samples": 6}))
     assert_nothing_to_compute(run)
@@ -100,9 +98,7 @@ def test_contrasts_of_damaged_results_are_kept(damaged, tiny_folder):
     ],
     ids=["all", "named", "contrast"],
 )
-def test_new_options_allow_what_was_requested_before(
-    ray_with_pretend_gpus, tiny_folder, tmp_path, first, later, allowed
-):
+def test_new_options_allow_what_was_requested_before(tiny_folder, tmp_path, first, later, allowed):
     run = surveyed(tmp_path, tiny_folder, **first)
     for changes in later:
         survey_again(run, spec_of(tiny_folder, **{"analyses": ["heads"], **changes}))
@@ -130,7 +126,7 @@ def test_damaged_heads_that_cannot_be_computed_again_stay_requested(damaged):
     assert repair_again(damaged) == []
 
 
-def test_analyses_that_need_more_prompts_than_are_kept_are_not_computed(ray_with_pretend_gpus, tiny_folder, tmp_path):
+def test_analyses_that_need_more_prompts_than_are_kept_are_not_computed(tiny_folder, tmp_path):
     run = surveyed(tmp_path, tiny_folder, analyses=["curves"], capture={"keep": 6, "shard_prompts": 3})
     survey_again(run, spec_of(tiny_folder, analyses=None, capture={"keep": 6, "shard_prompts": 3}))
     assert finished_groups(opened(run)).keys().isdisjoint({"basis", "separation"})
@@ -184,7 +180,7 @@ def test_results_that_keep_their_options_are_not_requested_again(damaged, tiny_f
     assert_nothing_to_compute(damaged)
 
 
-def test_composition_that_was_never_requested_stays_away(ray_with_pretend_gpus, tiny_folder, tmp_path):
+def test_composition_that_was_never_requested_stays_away(tiny_folder, tmp_path):
     """The spec of run.json has layers of composition, but does not request heads."""
     run = surveyed(tmp_path, tiny_folder, analyses=["curves"], heads={"composition": [0, 1]})
     with killed_before("heads"):

@@ -24,7 +24,7 @@ from theodolite_jobs.progress import Console
 from theodolite_jobs.repair.run import repair
 from theodolite_jobs.survey import survey
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("forked_replicas")]
 
 ANALYSES = ["curves", "sphere", "gram", "separation", "permutations", "travel", "weights", "heads", "words"]
 TWIN = "An untrained twin of this model (random weights, seed 0) has"
@@ -43,7 +43,7 @@ def surveyed(model, store, weights):
 
 
 @pytest.fixture(scope="module")
-def runs(ray_with_pretend_gpus, model, tmp_path_factory):
+def runs(model, tmp_path_factory):
     """A survey of a model, then one of its twin in the same store; the first report, and the one after the second."""
     store = tmp_path_factory.mktemp("store")
     trained = surveyed(model, store, "trained")
@@ -96,7 +96,7 @@ def test_heads_are_those_of_the_random_weights(runs):
     assert not np.allclose(of_vo, read_group(trained, "heads")["singular_values"].sel(of_vo.coords))
 
 
-def test_a_second_survey_elsewhere_gives_the_same_bits(runs, model, ray_with_pretend_gpus, tmp_path):
+def test_a_second_survey_elsewhere_gives_the_same_bits(runs, model, tmp_path):
     again = surveyed(model, tmp_path, "random")
     assert again.id == runs[1].id
     for group in ("moments", "curves", "separation", "heads"):
@@ -127,7 +127,7 @@ def test_other_versions_of_the_libraries_do_not_read_the_weights_again(runs, mon
         analysis._open_weights(twin, twin.record.spec, None, Settings())
 
 
-def test_a_damaged_shard_is_repaired(runs, ray_with_pretend_gpus):
+def test_a_damaged_shard_is_repaired(runs):
     twin = runs[1]
     chunk = next(path for path in Path(twin.url).glob("activations.zarr/harmful/resid_pre/c/**/*") if path.is_file())
     whole = chunk.read_bytes()

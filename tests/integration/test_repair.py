@@ -37,7 +37,7 @@ from theodolite_jobs.progress import Console
 from theodolite_jobs.repair.run import repair
 from theodolite_jobs.survey import capture, survey
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("without_figures")]
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("forked_replicas", "without_figures")]
 
 
 @pytest.mark.parametrize(
@@ -270,7 +270,7 @@ def test_the_files_of_others_are_left_alone(whole, damaged):
 
 
 @pytest.fixture(scope="module")
-def with_quarantine(ray_with_pretend_gpus, tiny_folder, tmp_path_factory):
+def with_quarantine(tiny_folder, tmp_path_factory):
     """The folder of a complete run with a prompt in quarantine, the second of five in shards of three."""
     broken = AutoModelForCausalLM.from_pretrained(
         shutil.copytree(tiny_folder, tmp_path_factory.mktemp("broken") / "model")

@@ -12,10 +12,10 @@ from theodolite.submission.sentences import sentence_spec
 from theodolite_jobs.progress import Console
 from theodolite_jobs.survey import survey
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("without_figures")]
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("forked_replicas", "without_figures")]
 
 
-def test_the_survey_of_a_sentence_has_its_trajectory(ray_with_pretend_gpus, tiny_folder, tmp_path):
+def test_the_survey_of_a_sentence_has_its_trajectory(tiny_folder, tmp_path):
     run = survey(spec_of(tiny_folder, analyses=["curves"]), Path(), settings(tmp_path), Console())
     spec = sentence_spec(run.record, "Two birds with one stone")
     found = survey(spec, Path(), settings(tmp_path), Console())

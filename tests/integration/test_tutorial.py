@@ -10,6 +10,7 @@ import nbformat
 import pytest
 from jupyter_client import AsyncKernelManager
 from nbclient import NotebookClient
+from support.short_reports import short_reports
 
 from theodolite.settings import Settings
 from theodolite.spec_file import parse_spec
@@ -33,9 +34,10 @@ SPEC = {
 
 
 @pytest.fixture(scope="module")
-def run(ray_with_pretend_gpus, tmp_path_factory):
+def run(forked_replicas, tmp_path_factory):
     settings = Settings(store=str(tmp_path_factory.mktemp("tutorial")), replicas=1, gpus_per_replica=0)
-    return survey(parse_spec(SPEC), Path(), settings, Console())
+    with short_reports():
+        return survey(parse_spec(SPEC), Path(), settings, Console())
 
 
 @pytest.mark.slow

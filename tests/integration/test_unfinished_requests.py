@@ -19,7 +19,7 @@ from theodolite_jobs.repair.run import repair
 from theodolite_jobs.requested import requested_spec
 from theodolite_jobs.survey import survey
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("without_figures")]
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("forked_replicas", "without_figures")]
 
 
 @pytest.fixture(scope="module")
@@ -249,7 +249,7 @@ def test_the_request_of_another_version_is_refused_and_kept(damaged, tiny_folder
     assert unseal((damaged / "COMPLETE").read_bytes(), required=True)["requested"] == request_
 
 
-def test_a_repair_names_a_group_that_it_could_not_compute(ray_with_pretend_gpus, tiny_folder, tmp_path):
+def test_a_repair_names_a_group_that_it_could_not_compute(tiny_folder, tmp_path):
     """A spec that lists no analyses leaves out what cannot be computed."""
     run = Path(survey(spec_of(tiny_folder, analyses=None), Path(), settings(tmp_path), Console()).url)
     flip(run / "results.zarr/weights/zarr.json")

@@ -29,7 +29,7 @@ from theodolite_jobs.analysis import analyse_run
 from theodolite_jobs.progress import Console
 from theodolite_jobs.survey import capture, survey
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("without_figures")]
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("forked_replicas", "without_figures")]
 
 
 @pytest.mark.parametrize("step", ["describe", "capture_shards", "finish_capture", "list_groups"])
@@ -64,7 +64,7 @@ def test_a_shard_that_is_captured_with_other_bits_drops_the_results_that_rest_on
 
 
 @pytest.fixture(scope="module")
-def captured(ray_with_pretend_gpus, tiny_folder, tmp_path_factory):
+def captured(tiny_folder, tmp_path_factory):
     """The folder of a run that is captured and has no results."""
     return Path(capture(spec_of(tiny_folder), Path(), settings(tmp_path_factory.mktemp("captured")), Console()).url)
 

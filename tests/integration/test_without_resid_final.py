@@ -14,13 +14,13 @@ from theodolite.store.result_reader import read_group
 from theodolite_jobs.progress import Console
 from theodolite_jobs.survey import survey
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("forked_replicas")]
 
 ANALYSES = ["curves", "sphere", "gram", "separation", "travel", "heads", "words"]
 
 
 @pytest.fixture(scope="module")
-def runs(ray_with_pretend_gpus, tmp_path_factory):
+def runs(tmp_path_factory):
     """The same survey of the first layers with and without `resid_final`."""
     model, store = save_model(tmp_path_factory.mktemp("tiny") / "model"), tmp_path_factory.mktemp("store")
 
