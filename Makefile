@@ -30,7 +30,13 @@ test: test-fast test-slow ## run all tests
 # The processes of the tests share the cores: with more threads than cores, matrix products wait for each other.
 test-fast test-slow: export OMP_NUM_THREADS = 1
 
-test-fast: .venv/ready ## run the tests without a model, a cluster or a browser, in 7 minutes on two cores
+# Tests start hundreds of processes, which would each compile a thousand modules if none were stored.
+unexport PYTHONDONTWRITEBYTECODE
+
+# Tests write hundreds of thousands of small files: into memory, if it has 4 GB for them.
+test-fast test-slow: export PYTEST_DEBUG_TEMPROOT = $(shell df --output=avail /dev/shm 2>/dev/null | awk '$$1 + 0 > 4e6 {print "/dev/shm"}')
+
+test-fast: .venv/ready ## run the tests without a model, a cluster or a browser, in 3 minutes on two cores
 	@$(BIN)/python -m pytest -q --numprocesses=auto --dist=loadfile -m 'not ($(HEAVY))' $(COVERAGE)
 
 coverage: COVERAGE := --cov --cov-report=term:skip-covered

@@ -1,5 +1,6 @@
 """Shapes in annotations are checked while testing, and fixtures that several folders share."""
 
+import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,26 +27,52 @@ SLOW_FIXTURES = {"atlas", "chat_model_folder", "chat_tokenizer", "ray_with_prete
 SLOW_PLACES = [
     Path(__file__).parent / name
     for name in (
+        "browser",
         "deploy/test_configuration.py",
         "deploy/test_images.py",
         "deploy/test_kubernetes.py",
+        "deploy/test_slurm.py",
+        "deploy/test_watching.py",
         "integration",
         "jobs/capture",
         "jobs/cluster/test_ranks.py",
+        "jobs/effects/test_routes.py",
         "jobs/models",
+        "jobs/passes/test_collect.py",
         "jobs/report",
         "jobs/results",
+        "jobs/statistics/test_bands.py",
         "jobs/statistics/test_curves.py",
+        "jobs/statistics/test_curves_sample_size.py",
+        "jobs/statistics/test_directions_reliability.py",
         "jobs/statistics/test_separation.py",
+        "jobs/statistics/test_travel_nulls.py",
+        "jobs/statistics/test_travel_verdict.py",
         "jobs/statistics/test_words_trajectories.py",
+        "jobs/test_damaged_results.py",
         "jobs/test_inspection.py",
+        "jobs/test_metrics_server.py",
         "service/api/test_damaged_runs.py",
         "service/api/test_light.py",
         "service/api/test_openapi.py",
+        "service/query/test_first_tokens.py",
         "service/query/test_sections.py",
+        "service/store/test_commit_protocol.py",
+        "service/store/test_damaged_stores.py",
+        "service/submission/test_job_histories.py",
         "test_imports.py",
     )
 ]
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave slow files unread where they would only be deselected, since their imports take seconds."""
+    return True if "not (slow" in config.option.markexpr and collection_path in SLOW_PLACES else None
+
+
+def pytest_collection_finish() -> None:
+    """Keep the garbage collector from the objects of imported libraries and collected tests, which all stay."""
+    gc.freeze()
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m selects

@@ -6,6 +6,7 @@ import shutil
 import socket
 import threading
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import httpx
@@ -22,7 +23,8 @@ from theodolite.api.app import create_app
 from theodolite.api.serving import serve
 from theodolite.settings import Settings
 from theodolite.spec_options import GramSpec
-from theodolite.store.runs import Run
+from theodolite.store.objects import get, keys, open_location, put
+from theodolite.store.runs import Run, open_run, run_url
 
 SITES = ("resid_pre", "resid_mid")
 REFUSAL = {"positive": "harmful", "negative": "harmless", "paired": False}
@@ -58,13 +60,24 @@ def captured_run(folder: Path, run_id: str = "tiny-0", seed: int = 0, n_layers: 
     return store_run(folder, draw_sets(seed, n_layers), run_id=run_id, contrasts=contrasts, **record)
 
 
+_SURVEYED: dict[str, dict[str, bytes]] = {}
+"""The objects of each surveyed run by their keys, since the statistics of a run take seconds."""
+
+
 def surveyed_run(folder: Path, run_id: str = "tiny-0", seed: int = 0, n_layers: int = 4, **record: Any) -> Run:
     """Write a complete run with every result group that needs no model."""
-    run = captured_run(folder, run_id, seed, n_layers, **record)
-    contrasts = run.record.spec.resolved_contrasts()
-    analyse(run, contrasts, None, lambda *_: None, {"separation", "travel"})
-    survey_gram(run, contrasts, GramSpec(), None, lambda *_: None)
-    return run
+    arguments = repr((run_id, seed, n_layers, record))
+    if arguments not in _SURVEYED:
+        with TemporaryDirectory() as scratch:
+            run = captured_run(Path(scratch), run_id, seed, n_layers, **record)
+            contrasts = run.record.spec.resolved_contrasts()
+            analyse(run, contrasts, None, lambda *_: None, {"separation", "travel"})
+            survey_gram(run, contrasts, GramSpec(), None, lambda *_: None)
+            _SURVEYED[arguments] = {key: get(run.location, key) or b"" for key in keys(run.location)}
+    location = open_location(run_url(str(folder), run_id), create=True)
+    for key, content in _SURVEYED[arguments].items():
+        put(location, key, content)
+    return open_run(str(folder), run_id)
 
 
 def copied(library: str, folder: Path, *run_ids: str, with_activations: bool = False) -> str:
