@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from theodolite.digests import digest_of
-from theodolite.errors import PromptError, SpecError
+from theodolite.errors import SpecError
 from theodolite.model_aliases import MODEL_ALIASES
 from theodolite.settings import Settings
 from theodolite.sites import Site
@@ -27,8 +27,15 @@ from theodolite_jobs.models.families import known_anatomy
 from theodolite_jobs.models.load import check_readable, load_config, load_tokenizer, resolved_dtype
 from theodolite_jobs.models.source import ModelSource, fetch, random_versions, resolve_source, slug
 from theodolite_jobs.prompts.next_tokens import next_token_groups
-from theodolite_jobs.prompts.sources import read_prompts
-from theodolite_jobs.prompts.tokens import check_tokens, repeated, resolve_positions, resolve_template, tokenize
+from theodolite_jobs.prompts.sources import check_pairs, read_prompts
+from theodolite_jobs.prompts.tokens import (
+    check_tokens,
+    equal_sets,
+    repeated,
+    resolve_positions,
+    resolve_template,
+    tokenize,
+)
 from theodolite_jobs.requested import check_request, named_groups
 
 _RECORDED_VERSIONS = ("torch", "transformers", "zarr", "numpy", "ray")
@@ -186,7 +193,7 @@ def prepare(
     prompts = {name: read_prompts(name, one, folder, settings.store) for name, one in spec.prompts.items()}
     if SENTENCES in spec.sets:
         prompts[SENTENCES] = list(spec.words.sentences)
-    _check_pairs(spec, {name: len(texts) for name, texts in prompts.items()})
+    check_pairs(spec, {name: len(texts) for name, texts in prompts.items()})
     source = resolve_source(spec.model, folder)
     files = fetch(source, settings.cache, weights=False)
     config = load_config(files, spec.model.trust_remote_code)
@@ -223,6 +230,7 @@ def prepare(
             length_class=length_class_of(config),
         )
     warnings = [warning for name, ids in tokens.items() if (warning := repeated(name, ids))]
+    warnings += equal_sets(spec, tokens)
     return Prepared(spec, folder, source, config, dimensions, layers, prompts, tokens, templates, plans, warnings)
 
 
@@ -249,16 +257,3 @@ def check_remote_code(model: ModelSpec, settings: Settings) -> None:
             f"model.trust_remote_code: this deployment does not allow {model.id!r} to run its own code; "
             "add the model to THEODOLITE_REMOTE_CODE_ALLOWED"
         )
-
-
-def _check_pairs(spec: SurveySpec, sizes: Mapping[str, int]) -> None:
-    for name, contrast in spec.contrasts.items():
-        if not spec.is_paired(name):
-            continue
-        positive, negative = sizes[contrast.positive], sizes[contrast.negative]
-        if positive != negative:
-            raise PromptError(
-                f"contrasts.{name}.paired: {contrast.positive} has {positive} prompts and {contrast.negative} "
-                f"{negative}; pairs need equal numbers of prompts in the same order; change the sets, or "
-                "set paired: false"
-            )

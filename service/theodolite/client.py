@@ -105,7 +105,7 @@ class Client:
             run_ids: ids of the runs.
             statistic: a statistic along depth.
             choices: `contrast` (one name, or a list of `RUN:CONTRAST` for contrasts of other names) or `set`, `site`,
-                `position`; and `bound`: sets separate if the AUROC's interval lies above it.
+                `position`; and `bound`: sets separate if the simultaneous interval of AUROC lies above it.
 
         Raises:
             SpecError: there is no such statistic or label.

@@ -25,10 +25,11 @@ class OneTokenALetter:
         return {"input_ids": [[ord(letter) % 60 + 3 for letter in text] for text in texts]}
 
 
-def planned(folder: Path) -> dict[str, Any]:
-    (folder / "some.txt").write_text("one\nanother\none\n")
+def planned(folder: Path, texts: str = "one\nanother\none\n", **changes: Any) -> dict[str, Any]:
+    (folder / "some.txt").write_text(texts)
     CONFIGS["llama"].save_pretrained(folder / "llama")
-    spec = {"model": {"id": "llama"}, "prompts": {"some": {"source": "file:some.txt"}}, "words": {"sentences": []}}
+    prompts = {"some": {"source": "file:some.txt"}}
+    spec = {"model": {"id": "llama"}, "prompts": prompts, "words": {"sentences": []}, **changes}
     return estimate.plan_survey(parse_spec(spec), folder, Settings(cache=folder / "cache"))
 
 
@@ -36,6 +37,15 @@ def test_a_plan_lists_the_warnings(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     monkeypatch.setattr(estimate, "load_tokenizer", lambda *_: OneTokenALetter())
     (warning,) = planned(tmp_path)["warnings"]
     assert warning.startswith(WARNING)
+
+
+def test_a_contrast_of_equal_sets_is_in_the_warnings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(estimate, "load_tokenizer", lambda *_: OneTokenALetter())
+    sets = {name: {"source": "file:some.txt"} for name in ("some", "same")}
+    contrasts = {"any": {"positive": "some", "negative": "same", "paired": False}}
+    assert planned(tmp_path, "one\ntwo\n", prompts=sets, contrasts=contrasts)["warnings"] == [
+        "contrasts.any: some and same have the same prompts; nothing separates them"
+    ]
 
 
 def test_a_plan_without_the_tokenizer_does_not_know_which_tokens_repeat(

@@ -7,6 +7,7 @@ plan counts characters / 4.
 
 import csv
 import json
+import shutil
 from importlib import resources
 from pathlib import Path
 
@@ -118,8 +119,9 @@ def test_every_model_of_the_published_figures_has_a_spec():
 
 
 @pytest.mark.parametrize("name", [*OWN, *READY])
-def test_a_ready_spec_is_right(name):
-    result = CliRunner().invoke(app, ["spec", "check", str(FOLDER / f"{name}.yaml")])
+def test_a_ready_spec_is_right_beside_its_prompts(name, prompts):
+    spec = shutil.copy(FOLDER / f"{name}.yaml", prompts)
+    result = CliRunner().invoke(app, ["spec", "check", str(spec)])
     assert result.exit_code == 0, result.exception
     assert "is a valid survey" in result.stdout
 

@@ -11,14 +11,25 @@ from theodolite_jobs.commands.options import AsJson, ModelId, Revision, SpecPath
 
 
 def check_spec(spec: SpecPath, as_json: AsJson = False) -> None:
-    """Check a spec file. Each error names the field, the given value and the allowed values.
+    """Check a spec file and its prompts. Each error names the field, the given value and the allowed values.
+
+    The model and prompts on the hub are not looked up; `theodolite plan` does that.
 
     For example: theodolite spec check survey.yaml
     """
     from theodolite.store.uploads import with_uploaded_texts
+    from theodolite_jobs.prompts.sources import check_pairs, read_prompts
 
-    digest = with_uploaded_texts(spec_of(spec)).digest()  # the id of its survey job
-    print(json.dumps({"valid": True, "digest": digest}) if as_json else f"{spec} is a valid survey; digest {digest}")
+    parsed = spec_of(spec)
+    here = [(name, one) for name, one in parsed.prompts.items() if not one.source.startswith(("hub:", "upload:"))]
+    sizes = {name: len(read_prompts(name, one, spec.parent)) for name, one in here}
+    check_pairs(parsed, sizes)
+    digest = with_uploaded_texts(parsed).digest()  # the id of its survey job
+    if as_json:
+        print(json.dumps({"valid": True, "digest": digest, "prompts": sizes}))
+        return
+    counts = "".join(f", {name} {n}" for name, n in sizes.items()).removeprefix(", ")
+    print(f"{spec} is a valid survey; digest {digest}" + (f"; prompts: {counts}" if counts else ""))
 
 
 def print_schema() -> None:

@@ -229,7 +229,9 @@ def compare(
         print(json.dumps({"page": str(output), "statistic": statistic, "bound": bound, "items": records(table)}))
         return
     for row in milestone_texts(table):
-        print(f"{row['run']}  smallest cosine: {row['smallest cosine']}  separates: {row['separates']}")
+        print(row["run"])
+        print(f"  smallest debiased cosine: {row['smallest cosine']}")
+        print(f"  first depth whose simultaneous AUROC interval lies above {bound:g}: {row['separates']}")
     print(f"page  {output}")
 
 

@@ -1,12 +1,14 @@
 """Read a prompt set: built-in, from a file, or from a dataset on the hub."""
 
 import csv
+from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from theodolite.errors import PromptError, one_line
+from theodolite.spec import SurveySpec
 from theodolite.spec_parts import PromptSetSpec
 from theodolite.store.uploads import read_upload
 from theodolite_jobs.prompts.files import Rows, is_name, named, numbered, read_file
@@ -57,6 +59,24 @@ def read_prompts(name: str, prompt_set: PromptSetSpec, folder: Path, store: str 
     for index, (place, text) in enumerate(texts):
         _check_text(f"prompts.{name} ({prompt_set.source}, {place}): prompt {index}", text)
     return [text for _, text in texts]
+
+
+def check_pairs(spec: SurveySpec, sizes: Mapping[str, int]) -> None:
+    """Raise PromptError if the sets of a paired contrast have different numbers of prompts.
+
+    `sizes` has the number of prompts of each set that was read; a contrast of another set is not checked.
+    """
+    for name, contrast in spec.contrasts.items():
+        sides = contrast.positive, contrast.negative
+        if not spec.is_paired(name) or not sizes.keys() >= set(sides):
+            continue
+        positive, negative = (sizes[side] for side in sides)
+        if positive != negative:
+            raise PromptError(
+                f"contrasts.{name}.paired: {contrast.positive} has {positive} prompts and {contrast.negative} "
+                f"{negative}; pairs need equal numbers of prompts in the same order; change the sets, or "
+                "set paired: false"
+            )
 
 
 def _check_text(where: str, text: Any) -> None:

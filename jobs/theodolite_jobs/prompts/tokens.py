@@ -1,6 +1,6 @@
 """Convert texts to token ids: chat templates with a fixed date, and the checks that need no weights."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import date, datetime, time
 from functools import partial
@@ -8,7 +8,7 @@ from typing import Any, Literal
 from unittest import mock
 
 from theodolite.errors import PromptError
-from theodolite.spec import TokenIds
+from theodolite.spec import SurveySpec, TokenIds
 from theodolite.spec_parts import NOUN_TEMPLATE, NOUNS, PromptSetSpec
 
 _TEXTS_AT_ONCE = 10_000
@@ -83,6 +83,15 @@ def repeated(name: str, tokens: Sequence[TokenIds]) -> str | None:
         f"prompts.{name}: {len(tokens) - len(known)} of {len(tokens)} prompts repeat the tokens of an earlier prompt, "
         f"the first are prompt {first[0]} and prompt {first[1]}; the statistics count each as an independent prompt"
     )
+
+
+def equal_sets(spec: SurveySpec, tokens: Mapping[str, Sequence[TokenIds]]) -> list[str]:
+    """Return a warning for each contrast of two sets with the same tokens; `tokens` has those of each set."""
+    return [
+        f"contrasts.{name}: {contrast.positive} and {contrast.negative} have the same prompts; nothing separates them"
+        for name, contrast in spec.contrasts.items()
+        if tokens[contrast.positive] == tokens[contrast.negative]
+    ]
 
 
 def _encode(texts: Sequence[str], tokenizer: Any, *, add_special_tokens: bool) -> Iterator[TokenIds]:

@@ -1,7 +1,8 @@
 """The standalone page that compares several runs: one figure and a table of milestones."""
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -57,7 +58,7 @@ def milestone_texts(table: pd.DataFrame) -> list[dict[str, str]]:
             "smallest cosine": _with_depth(
                 row["least_cosine_at"], row["least_cosine_relative_depth"], row["least_cosine"]
             ),
-            "separates": _with_depth(row["separates_at"], row["separates_relative_depth"]),
+            "separates": _separation(row),
         }
         for row in table.to_dict("records")
     ]
@@ -68,6 +69,13 @@ def _with_depth(label: str, relative_depth: float, value: float | None = None) -
     if np.isnan(relative_depth):
         return label
     return f"{'' if value is None else f'{value:.4f} at '}{label} ({relative_depth:.2f})"
+
+
+def _separation(row: Mapping[Hashable, Any]) -> str:
+    """Return the first depth at which the sets separate, or how near they come."""
+    if row["separates_at"] == "never" and np.isfinite(row["largest_auroc_low"]):
+        return f"none; the largest lower end is {row['largest_auroc_low']:.3f}"
+    return _with_depth(row["separates_at"], row["separates_relative_depth"])
 
 
 def _selection_text(frame: pd.DataFrame, question: Question) -> str:

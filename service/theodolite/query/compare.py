@@ -92,8 +92,9 @@ def milestones(runs: Sequence[Run], question: Question, bound: float = BOUND) ->
     older versions have only the interval of this depth.
     Sets separate at the first depth where the lower end of the simultaneous band of the cross-validated AUROC is at
     least `bound`. `separates_at` is `never` if there is no such depth, and `not measured` if the run lacks the
-    group. `least_cosine_at` is `not resolved` if there are too few prompts for the debiased cosine. The statistic and
-    the set of the question are ignored.
+    group. `largest_auroc_low` is the largest lower end over all depths; few prompts limit it. `least_cosine_at` is
+    `not resolved` if there are too few prompts for the debiased cosine. The statistic and the set of the question
+    are ignored.
 
     Raises:
         SpecError: a run lacks the contrast, site or position.
@@ -177,6 +178,7 @@ def _milestones(run: Run, question: Question, bound: float) -> dict[str, Any]:
         "least_cosine_relative_depth": np.nan,
         "separates_at": "not measured",
         "separates_relative_depth": np.nan,
+        "largest_auroc_low": np.nan,
     }
     curves = _read(run, "curves")
     if question.contrast is None and not curves.sizes["contrast"]:
@@ -201,6 +203,7 @@ def _milestones(run: Run, question: Question, bound: float) -> dict[str, Any]:
     question = replace(question, contrast=contrast, position=position, statistic=separating(separation))
     low = along_depth(_select(run, separation, question)["value"])
     separated = low["depth"].values[low.values >= bound].tolist()
+    row["largest_auroc_low"] = low.max().item()
     return row | (_at_depth(run, "separates", separated[0]) if separated else {"separates_at": "never"})
 
 

@@ -43,6 +43,7 @@ CHANCE = (
 )
 """Note of sections whose sentences have permutation tests."""
 
+_MOST_RANGES = 3  # of depths, in one sentence
 
 MISSING = "\N{EN DASH}"
 """A value that is missing in a table."""
@@ -244,6 +245,29 @@ def layer_text(depth: int) -> str:
 def layer_of(curve: xr.DataArray, index: int) -> str:
     """Return the depth of one point of a curve along depth, such as `layer 17 mid`."""
     return layer_text(int(curve["depth"][index]))
+
+
+def depths_text(chosen: xr.DataArray) -> str:
+    """Return the chosen depths of a curve as ranges, such as `layers 7 mid to 10 pre and 15 mid to 29 mid`.
+
+    Empty if no depth is chosen, or if there are more than three ranges.
+
+    Args:
+        chosen: whether each depth is chosen, (depth).
+    """
+    indices = np.flatnonzero(chosen.values)
+    ranges = np.split(indices, np.flatnonzero(np.diff(indices) > 1) + 1)
+    if not len(indices) or len(ranges) > _MOST_RANGES:
+        return ""
+    ends = [[layer_of(chosen, index).removeprefix("layer ") for index in (one[0], one[-1])] for one in ranges]
+    names = [" to ".join(dict.fromkeys(pair)) for pair in ends]
+    return f"layer{'s' if len(indices) > 1 else ''} {' and '.join(names)}"
+
+
+def in_brackets(*details: str) -> str:
+    """Return the details that are not empty in brackets, after a space; empty if all are."""
+    known = "; ".join(filter(None, details))
+    return f" ({known})" if known else ""
 
 
 def point_text(values: xr.Dataset, statistic: str, index: int, form: str, scale: int = 1, *, band: bool = False) -> str:

@@ -8,14 +8,29 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from theodolite.groups.permutations import LEVEL
-from theodolite.query.curves import has_values
-from theodolite.sections.parts import SIDES, Table, layer_text, listed, null_text, number, percent
+from theodolite.query.curves import along_depth, has_values
+from theodolite.sections.parts import (
+    SIDES,
+    Table,
+    depths_text,
+    in_brackets,
+    layer_text,
+    listed,
+    null_text,
+    number,
+    percent,
+)
 from theodolite.sites import Site, depth
 
 NO_WORDS = "This test does not show that words alone separate the sets."
 _SOME_WORDS = (
     "So the sets can be separated to some degree without a model; another classifier of words may separate them better."
 )
+_WEAK = (
+    "This control says little: in most pairs, the words that differ have no weight, for example because they occur in "
+    "no other prompt."
+)
+_MOST_PAIRS = 0.5
 _NAMES = {
     "auroc": "AUROC",
     "paired_accuracy": "share of pairs in the right order",
@@ -27,7 +42,10 @@ _NAMES = {
 def permutation_facts(tests: xr.Dataset) -> Iterator[str]:
     """Yield a sentence about each statistic of one contrast that is tested against permuted labels, (site, layer)."""
     counts = " and ".join(str(int(tests[f"n_{side}"])) for side in SIDES)
-    texts = {_NAMES[one]: f"{_passed(tests, one)}{_clusters(tests, one)}" for one in _tested(tests)}
+    texts = {
+        _NAMES[one]: f"{_passed(tests, one)}{in_brackets(_where(tests, one), _clusters(tests, one))}"
+        for one in _tested(tests)
+    }
     if texts:
         yield (
             f"Number of depths at which a statistic exceeds its values under permuted labels (family-wise p of at most "
@@ -57,12 +75,18 @@ def _passed(tests: xr.Dataset, statistic: str) -> str:
     return f"{(p <= LEVEL).sum()} of {np.isfinite(z).sum()}"
 
 
+def _where(tests: xr.Dataset, statistic: str) -> str:
+    """Return the depths at which a statistic exceeds chance; empty if these are all depths, or not a few ranges."""
+    p = along_depth(tests[f"{statistic}_p_family"])
+    return "" if bool((p <= LEVEL).sum() == np.isfinite(p).sum()) else depths_text(p <= LEVEL)
+
+
 def _clusters(tests: xr.Dataset, statistic: str) -> str:
     """Return the largest silhouette, which can exceed chance although it is small; empty for other statistics."""
     if statistic != "silhouette":
         return ""
     largest = np.nanmax(tests["silhouette_null_mean"] + tests["silhouette_z"] * tests["silhouette_null_sd"])
-    return f" (largest value {largest:.3f}; near 0 the sets form no clusters)"
+    return f"largest value {largest:.3f}; near 0 the sets form no clusters"
 
 
 def _row(tests: xr.Dataset, statistic: str) -> list[str]:
@@ -124,7 +148,7 @@ def token_facts(tests: xr.Dataset) -> Iterator[str]:
     separate = float(tests["tokens_auroc_p"]) <= LEVEL
     yield (
         f"With counts of the prompts' tokens in place of activations, and the same folds: {listed(texts)}. "
-        f"{_SOME_WORDS if separate else NO_WORDS}"
+        f"{_SOME_WORDS if separate else NO_WORDS}{_weakness(tests)}"
     )
 
 
@@ -134,7 +158,13 @@ def token_finding(tests: xr.Dataset) -> str:
     if has_values(tests, "tokens_paired_accuracy"):
         text += f" and {_with_interval(100 * tests, 'tokens_paired_accuracy', 1)} % of the pairs in the right order"
         text += _equal_pairs(tests)
-    return f"{text}; another classifier of words may do better."
+    return f"{text}; another classifier of words may do better.{_weakness(tests)}"
+
+
+def _weakness(tests: xr.Dataset) -> str:
+    """Return that the control says little, after a space; empty unless most pairs have equal token scores."""
+    is_weak = has_values(tests, "tokens_equal_pairs") and float(tests["tokens_equal_pairs"]) > _MOST_PAIRS
+    return f" {_WEAK}" if is_weak else ""
 
 
 def _equal_pairs(tests: xr.Dataset) -> str:

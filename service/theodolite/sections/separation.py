@@ -42,7 +42,7 @@ from theodolite.sections.permutations import (
     token_facts,
     token_finding,
 )
-from theodolite.sections.twin import twin_cosine_between_layers, twin_separation_facts
+from theodolite.sections.twin import twin_cosine_between_layers, twin_finding, twin_separation_facts
 from theodolite.store.manifest import finished_groups
 from theodolite.store.result_reader import read_group
 from theodolite.store.runs import Run
@@ -121,7 +121,8 @@ def _section(
             *([CHANCE, _DEPENDENT] if tests is not None else []),
             *_same_token_notes(run, contrast, position),
         ],
-        finding=_finding(values, sides, tested),
+        finding=_finding(values, sides, tested)
+        + (twin_finding(twin["separation"].sel(shown)) if "separation" in twin else ""),
     )
 
 
@@ -220,7 +221,7 @@ def _facts(values: xr.Dataset, counts: list[int], tests: xr.Dataset | None, labe
         yield "The interval of the largest AUROC contains 0.5, so chance can explain it."
     passed = np.flatnonzero(low.values >= BOUND)
     if len(passed):
-        yield f"First depth whose AUROC interval lies above {BOUND}: {layer_of(low, int(passed[0]))}."
+        yield f"First depth whose simultaneous AUROC interval lies above {BOUND}: {layer_of(low, int(passed[0]))}."
 
 
 def _searched(values: xr.Dataset, auroc: xr.DataArray) -> str:

@@ -6,7 +6,7 @@ import numpy as np
 import xarray as xr
 
 from theodolite.query.curves import along_depth, has_values
-from theodolite.sections.parts import layer_of, point_text
+from theodolite.sections.parts import depths_text, in_brackets, layer_of, point_text
 
 
 def twin_cosine_facts(values: xr.Dataset, twin: xr.Dataset) -> Iterator[str]:
@@ -48,11 +48,23 @@ def twin_separation_facts(values: xr.Dataset, twin: xr.Dataset) -> Iterator[str]
     )
     # Over all depths together, so the bands of both count; results of older versions have only intervals.
     kind = "_band" if all(has_values(one, "auroc_band_low") for one in (values, twin)) else ""
-    above = along_depth(values[f"auroc{kind}_low"]).values > along_depth(twin[f"auroc{kind}_high"]).values
+    low, high = along_depth(values[f"auroc{kind}_low"]), along_depth(twin[f"auroc{kind}_high"])
+    measured, above = np.isfinite(low) & np.isfinite(high), low > high
     elsewhere = "At the other depths, these" if above.any() else "These"
-    limit = "" if above.all() else f" {elsewhere} prompts do not show that training raises the AUROC."
-    counts = f"{above.sum()} of {above.size} depths"
+    is_everywhere = bool((above | ~measured).all())
+    limit = "" if is_everywhere else f" {elsewhere} prompts do not show that training raises the AUROC."
+    where = "" if is_everywhere else in_brackets(depths_text(above))
+    counts = f"{int(above.sum())} of {int(measured.sum())} depths{where}"
     yield f"The AUROC interval of this model lies above that of the twin at {counts}.{limit}"
+
+
+def twin_finding(twin: xr.Dataset) -> str:
+    """Return the twin's largest AUROC, after a space; `twin` has one contrast at one position, (site, layer)."""
+    auroc = along_depth(twin["auroc"])
+    if not np.isfinite(auroc).any():
+        return ""
+    value = point_text(twin, "auroc", int(np.nanargmax(auroc.values)), ".3f", band=True)
+    return f" The largest AUROC of an untrained twin of the model is {value}."
 
 
 def twin_cosine_between_layers(directions: xr.Dataset) -> Iterator[str]:

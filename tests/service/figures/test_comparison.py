@@ -80,9 +80,15 @@ def test_the_command_writes_a_page_and_prints_the_table(store, tmp_path):
     result = compare(store, "first-0", "second-0", "third-0", "--output", str(page))
     assert result.exit_code == 0, result.exception
     assert result.stdout.splitlines() == [
-        "first-0  smallest cosine: 0.8000 at 0-pre (0.00)  separates: 0-pre (0.00)",
-        "second-0  smallest cosine: 0.8000 at 0-pre (0.00)  separates: not measured",
-        "third-0  smallest cosine: 0.3000 at 3-pre (0.75)  separates: not measured",
+        "first-0",
+        "  smallest debiased cosine: 0.8000 at 0-pre (0.00)",
+        "  first depth whose simultaneous AUROC interval lies above 0.95: 0-pre (0.00)",
+        "second-0",
+        "  smallest debiased cosine: 0.8000 at 0-pre (0.00)",
+        "  first depth whose simultaneous AUROC interval lies above 0.95: not measured",
+        "third-0",
+        "  smallest debiased cosine: 0.3000 at 3-pre (0.75)",
+        "  first depth whose simultaneous AUROC interval lies above 0.95: not measured",
         f"page  {page}",
     ]
     text = page.read_text()

@@ -118,6 +118,7 @@ def test_milestones_are_the_smallest_cosine_and_the_first_separation(tmp_path):
         "least_cosine_relative_depth": 0.375,
         "separates_at": "2-pre",
         "separates_relative_depth": 0.5,
+        "largest_auroc_low": 0.99,
     }
     (lower,) = records(milestones([run], Question(), bound=0.94))
     assert lower["separates_at"] == "1-mid"
@@ -134,13 +135,14 @@ def test_milestones_may_be_never_not_measured_or_not_resolved(tmp_path):
         finished_run(tmp_path, {"curves": {"variance_mean": 1}}, run_id="alone-0", contrasts={}),
     ]
     milestones_at = {
-        row["run_id"]: (row["least_cosine_at"], row["separates_at"]) for row in records(milestones(runs, Question()))
+        row["run_id"]: (row["least_cosine_at"], row["separates_at"], row["largest_auroc_low"])
+        for row in records(milestones(runs, Question()))
     }
     assert milestones_at == {
-        "never-0": ("1-mid", "never"),
-        "unmeasured-0": ("1-mid", "not measured"),
-        "unresolved-0": ("not resolved", "never"),
-        "alone-0": ("not measured", "not measured"),
+        "never-0": ("1-mid", "never", 0.9),
+        "unmeasured-0": ("1-mid", "not measured", None),
+        "unresolved-0": ("not resolved", "never", 0.9),
+        "alone-0": ("not measured", "not measured", None),
     }
     assert all(row["separates_relative_depth"] is None for row in records(milestones(runs, Question())))
 

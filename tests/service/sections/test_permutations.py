@@ -7,7 +7,7 @@ from support.finished_runs import finished_run
 from theodolite.query.compare import BOUND
 from theodolite.sections import separation
 from theodolite.sections.parts import CHANCE, Table
-from theodolite.sections.permutations import permutation_facts, permutation_tables, token_facts, token_finding
+from theodolite.sections.permutations import permutation_facts, permutation_tables
 from theodolite.store.result_reader import read_group
 
 Z = {
@@ -31,7 +31,13 @@ NULLS = {
 AUROC = ["AUROC", "4 of 8", "9.0", "layer 1 mid", "0.95", "0.5 ± 0.05", "0.005"]
 PAIRS = ["share of pairs in the right order", "1 of 7", "6.0", "layer 3 mid", "0.983", "0.5 ± 0.08", "0.005"]
 DISTANCE = ["distance of the two means", "1 of 8", "5.0", "layer 0 pre", "4.5", "2 ± 0.5", "0.005"]
-CLUSTERS = " (largest value 0.124; near 0 the sets form no clusters)"
+WHERE = {
+    AUROC[0]: "layers 1 mid and 2 mid to 3 mid",
+    PAIRS[0]: "layer 3 mid",
+    DISTANCE[0]: "layer 0 pre",
+    "silhouette of the two sets": "layer 2 pre",
+}
+CLUSTERS = "largest value 0.124; near 0 the sets form no clusters"
 SILHOUETTE = ["silhouette of the two sets", "1 of 8", "12.0", "layer 2 pre", "0.124", "0.004 ± 0.01", "0.005"]
 COLUMNS = ["statistic", "depths above chance", "largest z", "depth", "value there", "permuted labels", "p"]
 CAPTION = (
@@ -78,15 +84,19 @@ def starting(facts, text):
 
 def counted(*rows):
     """Return the sentence about the statistics in these rows of the table."""
-    texts = [f"{name} {passed}{CLUSTERS if name == SILHOUETTE[0] else ''}" for name, passed, *_ in rows]
+    details = {
+        name: [WHERE[name]] * (passed[0] != "0") + [CLUSTERS] * (name == SILHOUETTE[0]) for name, passed, *_ in rows
+    }
+    texts = [f"{name} {passed} ({'; '.join(details[name])})" for name, passed, *_ in rows]
     return f"{DEPTHS}{'; '.join(texts)}."
 
 
 def test_a_sentence_counts_the_depths_of_all_tested_statistics_and_a_table_has_their_largest_z(tmp_path):
     section = section_of(tmp_path, permuted())
     assert starting(section.facts, "Number of depths") == (
-        f"{DEPTHS}AUROC 4 of 8; share of pairs in the right order 1 of 7; distance of the two means 1 of 8; silhouette "
-        f"of the two sets 1 of 8{CLUSTERS}."
+        f"{DEPTHS}AUROC 4 of 8 (layers 1 mid and 2 mid to 3 mid); share of pairs in the right order 1 of 7 (layer 3 "
+        "mid); distance of the two means 1 of 8 (layer 0 pre); silhouette of the two sets 1 of 8 (layer 2 pre; "
+        f"{CLUSTERS})."
     )
     assert section.tables == [Table(CAPTION, COLUMNS, [AUROC, PAIRS, DISTANCE, SILHOUETTE])]
 
@@ -126,7 +136,7 @@ def test_the_largest_silhouette_can_lie_at_another_depth_than_the_largest_z(tmp_
     mean[1, 0, 3] = 0.3  # z is 1 there, and the standard deviation 0.01
     section = section_of(tmp_path, permuted(silhouette_null_mean=mean))
     assert starting(section.facts, "Number of depths").endswith(
-        "silhouette of the two sets 1 of 8 (largest value 0.310; near 0 the sets form no clusters)."
+        "silhouette of the two sets 1 of 8 (layer 2 pre; largest value 0.310; near 0 the sets form no clusters)."
     )
     assert [table.rows[-1] for table in section.tables] == [SILHOUETTE]
 
@@ -162,56 +172,6 @@ def test_the_set_with_the_smaller_mean_length_is_named(tmp_path):
 def test_controls_without_values_are_left_out(tmp_path):
     facts = facts_of(tmp_path, permuted(on_sphere_auroc=np.nan, norm_auroc=np.nan))
     assert not any(fact.startswith(("Scaled", "By their length")) for fact in facts)
-
-
-def of_tokens(name, value, low, high, mean, sd, p):
-    ends = {"": value, "_low": low, "_high": high, "_null_mean": mean, "_null_sd": sd, "_p": p}
-    return {f"{name}{end}": number for end, number in ends.items()}
-
-
-TOKENS = of_tokens("tokens_auroc", 0.565, 0.519, 0.61, 0.5, 0.0149, 0.00498)
-PAIRS_OF_TOKENS = of_tokens("tokens_paired_accuracy", 0.727, 0.668, 0.78, 0.501, 0.03, 0.00498)
-WITH_TOKENS = (
-    "With counts of the prompts' tokens in place of activations, and the same folds: AUROC 0.565 [0.519, 0.610] "
-)
-
-
-def test_token_counts_stand_beside_the_activations(tmp_path):
-    facts = facts_of(tmp_path, permuted(**TOKENS, **PAIRS_OF_TOKENS))
-    assert starting(facts, "With counts") == (
-        f"{WITH_TOKENS}(permuted labels give 0.500 ± 0.015, p = 0.005); share of held-out pairs in the right order "
-        "0.727 [0.668, 0.780] (permuted labels give 0.501 ± 0.030, p = 0.005). So the sets can be separated to "
-        "some degree without a model; another classifier of words may separate them better."
-    )
-
-
-def test_token_counts_that_chance_explains_separate_nothing(tmp_path):
-    unpaired = {"tokens_paired_accuracy": np.nan}
-    facts = facts_of(tmp_path, permuted(**TOKENS | unpaired | {"tokens_auroc_p": 0.2}))
-    assert starting(facts, "With counts") == (
-        f"{WITH_TOKENS}(permuted labels give 0.500 ± 0.015, p = 0.200). This test does not show that words alone "
-        "separate the sets."
-    )
-
-
-def test_without_token_counts_their_sentence_is_left_out(tmp_path, older_run):
-    facts = facts_of(tmp_path, permuted(tokens_auroc=np.nan))
-    assert not any(fact.startswith("With counts") for fact in facts)
-    older = read_group(older_run("permutations", permuted(), "tokens_auroc"), "permutations")
-    assert list(token_facts(older.sel(contrast="refusal", position=-1))) == []
-
-
-@pytest.mark.parametrize(
-    ("of_pairs", "expected"),
-    [(PAIRS_OF_TOKENS, " and 72.7 [66.8, 78.0] % of the pairs in the right order"), ({}, "")],
-    ids=["pairs", "no"],
-)
-def test_the_finding_has_the_intervals_of_token_counts_alone(tmp_path, of_pairs, expected):
-    tests = read_group(finished_run(tmp_path, {"permutations": permuted(**TOKENS, **of_pairs)}), "permutations")
-    assert token_finding(tests.sel(contrast="refusal", position=-1)) == (
-        f"Token counts alone, without a model, give an AUROC of 0.565 [0.519, 0.610]{expected}; another classifier of "
-        "words may do better."
-    )
 
 
 def test_without_tests_the_interval_decides_whether_chance_can_explain_the_auroc(tmp_path):
@@ -294,7 +254,7 @@ def test_of_equal_aurocs_the_sentence_has_the_chance_of_the_depth_that_it_names(
 @pytest.mark.parametrize(("low", "known"), [(BOUND, True), (BOUND - 0.001, False)])
 def test_no_depth_is_named_if_no_interval_of_the_auroc_lies_above_the_bound(tmp_path, low, known):
     facts = facts_of(tmp_path, auroc=0.98, auroc_low=low, auroc_high=0.99)
-    first = [f"First depth whose AUROC interval lies above {BOUND}: layer 0 pre."]
+    first = [f"First depth whose simultaneous AUROC interval lies above {BOUND}: layer 0 pre."]
     assert [fact for fact in facts if "AUROC interval" in fact] == (first if known else [])
 
 

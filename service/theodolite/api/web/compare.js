@@ -168,7 +168,7 @@ function shared(lists) {
 
 function milestones(rows, known) {
   const named = (row) => ({ ...row, name: known.find((run) => run.run_id === row.run_id)?.name });
-  const columns = ["run", "contrast", "position", "smallest debiased cosine", "its depth", "depth of the first AUROC interval above 0.95"];
+  const columns = ["run", "contrast", "position", "smallest debiased cosine", "its depth", "first depth with a simultaneous AUROC interval above 0.95"];
   const share = (depth) => (depth === null ? "" : ` (relative depth ${(100 * depth).toFixed(0)} %)`);
   const cells = rows.map((row) => [
     element("a", { href: addressOf(["runs", row.run_id]) }, runLabel(named(row))),
@@ -176,12 +176,17 @@ function milestones(rows, known) {
     row.position === null ? "" : String(row.position),
     row.least_cosine === null ? "" : row.least_cosine.toFixed(4),
     row.least_cosine_at + share(row.least_cosine_relative_depth),
-    row.separates_at + share(row.separates_relative_depth),
+    separation(row) + share(row.separates_relative_depth),
   ]);
   return [
     element("h2", "Smallest cosine and first separation"),
     table(columns, cells, "Smallest cosine and first separation of each run", [2, 3]),
   ];
+}
+
+/** Return the first depth at which the sets separate, or how near they come. */
+function separation({ separates_at: depth, largest_auroc_low: low }) {
+  return depth === "never" && low !== null ? `none; the largest lower end is ${low.toFixed(3)}` : depth;
 }
 
 /** Return a table of the options in which the surveys differ, with a column for each run. */

@@ -127,11 +127,12 @@ function milestoneText(row) {
     row.least_cosine === null
       ? "The debiased cosine is missing at all depths: with this number of prompts, the noise is larger than the means."
       : `Smallest debiased cosine: ${row.least_cosine.toFixed(4)}${interval} at ${depth(row.least_cosine_at)}.`;
+  const nearest = row.largest_auroc_low === null ? "" : ` (largest lower end: ${row.largest_auroc_low.toFixed(3)})`;
   const separation = {
     "not measured": "Separation was not measured.",
-    never: "No depth’s AUROC interval lies above 0.95.",
+    never: `No depth’s simultaneous AUROC interval lies above 0.95${nearest}.`,
   };
-  return `${cosine} ${separation[row.separates_at] ?? `First depth whose AUROC interval lies above 0.95: ${depth(row.separates_at)}.`}`;
+  return `${cosine} ${separation[row.separates_at] ?? `First depth whose simultaneous AUROC interval lies above 0.95: ${depth(row.separates_at)}.`}`;
 }
 
 /** Return the parity certificate as sentences, as in the report. */
