@@ -59,6 +59,7 @@ def estimate(prepared: Prepared) -> dict[str, Any]:
     sets = {
         name: {
             "prompts": plan.n_samples,
+            "template": prepared.templates[name],
             "tokens": plan.tokens,
             "shared_prefix": plan.shared_prefix,
             "computed_tokens": plan.computed_tokens,

@@ -30,6 +30,7 @@ from theodolite_jobs.prompts.next_tokens import next_token_groups
 from theodolite_jobs.prompts.sources import check_pairs, read_prompts
 from theodolite_jobs.prompts.tokens import (
     check_tokens,
+    different_templates,
     equal_sets,
     repeated,
     resolve_positions,
@@ -230,7 +231,7 @@ def prepare(
             length_class=length_class_of(config),
         )
     warnings = [warning for name, ids in tokens.items() if (warning := repeated(name, ids))]
-    warnings += equal_sets(spec, tokens)
+    warnings += [*equal_sets(spec, tokens), *different_templates(spec, templates)]
     return Prepared(spec, folder, source, config, dimensions, layers, prompts, tokens, templates, plans, warnings)
 
 

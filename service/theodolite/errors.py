@@ -26,6 +26,8 @@ Each message states the problem with its value, the allowed values, and the acti
 """
 
 import re
+from collections.abc import Collection
+from difflib import get_close_matches
 
 
 class TheodoliteError(Exception):
@@ -119,6 +121,17 @@ class RunDamagedError(StoreError):
 
 class StoreVersionError(StoreError):
     """The run was written by a newer version of Theodolite."""
+
+
+_MOST_CHOICES = 20
+
+
+def choices_text(given: str, allowed: Collection[str]) -> str:
+    """Return the allowed names for a message; of many names, only those that are most like the given one."""
+    near = get_close_matches(given, allowed, n=8, cutoff=0.5) if len(allowed) > _MOST_CHOICES else []
+    if not near:
+        return f"allowed: {', '.join(allowed)}"
+    return f"of the {len(allowed)} allowed names, these are the most similar: {', '.join(near)}"
 
 
 def one_line(text: object) -> str:

@@ -164,10 +164,11 @@ class PromptSetSpec(Part):
             raise ValueError("must be upload:NAME with the name that the service returned for the uploaded file")
         return source
 
-    @field_validator("template")
+    @field_validator("template", mode="before")
     @classmethod
-    def _known_template(cls, template: str | None) -> str | None:
-        if template not in (None, "chat", "none") and "{prompt}" not in template:
+    def _known_template(cls, template: object) -> object:
+        is_custom = isinstance(template, str) and "{prompt}" in template
+        if template not in (None, "chat", "none") and not is_custom:
             raise ValueError("allowed: chat, none, or a text that contains {prompt}")
         return template
 

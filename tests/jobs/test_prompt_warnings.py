@@ -48,6 +48,21 @@ def test_a_contrast_of_equal_sets_is_in_the_warnings(monkeypatch: pytest.MonkeyP
     ]
 
 
+def test_a_contrast_of_different_templates_is_in_the_warnings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(estimate, "load_tokenizer", lambda *_: OneTokenALetter())
+    sets = {
+        name: {"source": "inline", "texts": texts, "template": template}
+        for name, texts, template in (("plain", ["one"], "none"), ("quoted", ["two"], "“{prompt}”"))
+    }
+    contrasts = {"any": {"positive": "plain", "negative": "quoted", "paired": False}}
+    plan = planned(tmp_path, prompts=sets, contrasts=contrasts)
+    assert plan["warnings"] == [
+        "contrasts.any: plain has the template 'none' and quoted '“{prompt}”'; the templates alone can separate "
+        "the sets"
+    ]
+    assert [one["template"] for one in plan["sets"].values()] == ["none", "“{prompt}”"]
+
+
 def test_a_plan_without_the_tokenizer_does_not_know_which_tokens_repeat(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -231,6 +231,8 @@ def compare(
     for row in milestone_texts(table):
         print(row["run"])
         print(f"  smallest debiased cosine: {row['smallest cosine']}")
+        print(f"  largest AUROC: {row['largest AUROC']}")
+        print(f"  first depth whose AUROC exceeds that of permuted labels: {row['above chance']}")
         print(f"  first depth whose simultaneous AUROC interval lies above {bound:g}: {row['separates']}")
     print(f"page  {output}")
 

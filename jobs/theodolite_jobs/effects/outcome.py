@@ -17,8 +17,8 @@ class Reading:
     directions: torch.Tensor | None = None
 
     def of(self, states: torch.Tensor) -> torch.Tensor:
-        """Return the states (…, feature), or their products with the directions, (…, direction)."""
-        return states if self.directions is None else states @ self.directions.to(states).T
+        """Return the states (…, feature), or their products with the directions in float64, (…, direction)."""
+        return states if self.directions is None else states.double() @ self.directions.to(states.device).double().T
 
 
 @dataclass(frozen=True, eq=False)

@@ -94,6 +94,16 @@ def equal_sets(spec: SurveySpec, tokens: Mapping[str, Sequence[TokenIds]]) -> li
     ]
 
 
+def different_templates(spec: SurveySpec, templates: Mapping[str, str]) -> list[str]:
+    """Return a warning for each contrast of sets with different templates; `templates` has that of each set."""
+    return [
+        f"contrasts.{name}: {positive} has the template {templates[positive]!r} and {negative} "
+        f"{templates[negative]!r}; the templates alone can separate the sets"
+        for name, (positive, negative) in ((name, contrast.sides) for name, contrast in spec.contrasts.items())
+        if templates[positive] != templates[negative]
+    ]
+
+
 def _encode(texts: Sequence[str], tokenizer: Any, *, add_special_tokens: bool) -> Iterator[TokenIds]:
     """Yield the token ids of each text, with little memory for many texts.
 

@@ -58,6 +58,8 @@ def milestone_texts(table: pd.DataFrame) -> list[dict[str, str]]:
             "smallest cosine": _with_depth(
                 row["least_cosine_at"], row["least_cosine_relative_depth"], row["least_cosine"]
             ),
+            "largest AUROC": _with_depth(row["largest_auroc_at"], np.nan, row["largest_auroc"]),
+            "above chance": str(row["above_chance_at"]),
             "separates": _separation(row),
         }
         for row in table.to_dict("records")
@@ -65,10 +67,9 @@ def milestone_texts(table: pd.DataFrame) -> list[dict[str, str]]:
 
 
 def _with_depth(label: str, relative_depth: float, value: float | None = None) -> str:
-    """Return a text such as `0.8123 at 17-mid (0.58)`, or the label alone if there is no depth."""
-    if np.isnan(relative_depth):
-        return label
-    return f"{'' if value is None else f'{value:.4f} at '}{label} ({relative_depth:.2f})"
+    """Return a text such as `0.8123 at 17-mid (0.58)`, without what is missing."""
+    text = label if value is None or np.isnan(value) else f"{value:.4f} at {label}"
+    return text if np.isnan(relative_depth) else f"{text} ({relative_depth:.2f})"
 
 
 def _separation(row: Mapping[Hashable, Any]) -> str:

@@ -150,7 +150,7 @@ the last captured block (NaN for all doses except -1 of positive and 1 of negati
 GROUP = Group(
     name="effects",
     title="Effects",
-    version=3,
+    version=4,
     variables=VARIABLES,
     tables=(PROMPT_EFFECTS,),
     needs=frozenset({"prompts", "contrasts", "weights"}),

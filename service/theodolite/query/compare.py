@@ -9,13 +9,15 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from theodolite.errors import ResultsNotFoundError, SpecError, StoreError
+from theodolite.errors import ResultsNotFoundError, SpecError, StoreError, choices_text
 from theodolite.groups import GROUPS
+from theodolite.groups.permutations import LEVEL
 from theodolite.query.curves import along_depth, has_values
 from theodolite.query.group_selection import measured_positions
 from theodolite.query.profiles import PROFILES
 from theodolite.query.runs import run_state
 from theodolite.sites import HALF_BLOCKS, Site, depth, depth_label
+from theodolite.store.labels import read_labels
 from theodolite.store.manifest import finished_groups
 from theodolite.store.result_reader import read_group
 from theodolite.store.runs import Run
@@ -80,7 +82,8 @@ def comparison(runs: Sequence[Run], question: Question) -> pd.DataFrame:
     """
     if question.statistic not in PROFILES:
         raise SpecError(
-            f"statistic: given {question.statistic!r}, which is not a curve along depth; allowed: {', '.join(PROFILES)}"
+            f"statistic: given {question.statistic!r}, which is not a curve along depth; "
+            f"{choices_text(question.statistic, PROFILES)}"
         )
     return pd.concat([_curve(run, question.to(run)) for run in runs], ignore_index=True)
 
@@ -92,9 +95,9 @@ def milestones(runs: Sequence[Run], question: Question, bound: float = BOUND) ->
     older versions have only the interval of this depth.
     Sets separate at the first depth where the lower end of the simultaneous band of the cross-validated AUROC is at
     least `bound`. `separates_at` is `never` if there is no such depth, and `not measured` if the run lacks the
-    group. `largest_auroc_low` is the largest lower end over all depths; few prompts limit it. `least_cosine_at` is
-    `not resolved` if there are too few prompts for the debiased cosine. The statistic and the set of the question
-    are ignored.
+    group. `largest_auroc_low` is the largest lower end over all depths; few prompts limit it. `above_chance_at` is the
+    first depth at which the AUROC exceeds that of permuted labels. `least_cosine_at` is `not resolved` if there are too
+    few prompts for the debiased cosine. The statistic and the set of the question are ignored.
 
     Raises:
         SpecError: a run lacks the contrast, site or position.
@@ -121,16 +124,18 @@ def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
 def labels(frame: pd.DataFrame) -> dict[str, str]:
     """Return the label of each run of a comparison.
 
-    It is the run's model, with part of the run's id if runs share a model, and with the contrast if contrasts differ.
+    It is the run's model, with the run's name if runs share a model (with part of its id, if runs share the name too),
+    and with the contrast if contrasts differ.
     """
     of_runs = frame.drop_duplicates("run_id").set_index("run_id")
-    models, contrasts = dict(of_runs["model"]), dict(of_runs["contrast"])
-    runs_of, differ = Counter(models.values()), of_runs["contrast"].nunique() > 1
-    return {
-        run_id: (f"{model} ({run_id.rsplit('-', 1)[-1][:6]})" if runs_of[model] > 1 else model)
-        + (f", {contrasts[run_id]}" if differ and contrasts[run_id] else "")
-        for run_id, model in models.items()
-    }
+    runs_of, named = Counter(of_runs["model"]), Counter(zip(of_runs["model"], of_runs["name"], strict=True))
+    differ = of_runs["contrast"].nunique() > 1
+    found = {}
+    for run_id, model, name, contrast in of_runs[["model", "name", "contrast"]].itertuples():
+        own = name if name and named[model, name] == 1 else str(run_id).rsplit("-", 1)[-1][:6]
+        label = f"{model} ({own})" if runs_of[model] > 1 else model
+        found[str(run_id)] = f"{label}, {contrast}" if differ and contrast else label
+    return found
 
 
 def _curve(run: Run, question: Question) -> pd.DataFrame:
@@ -150,6 +155,7 @@ def _curve(run: Run, question: Question) -> pd.DataFrame:
     depths = [depth(Site(site or Site.RESID_PRE), layer) for site, layer in zip(sites, points["layer"], strict=True)]
     columns = {
         "run_id": run.id,
+        "name": read_labels(run).name or run.record.spec.name or "",
         "model": run.record.model.name,
         "d_model": run.record.model.d_model,
         "d_head": run.record.model.d_head,
@@ -178,7 +184,10 @@ def _milestones(run: Run, question: Question, bound: float) -> dict[str, Any]:
         "least_cosine_relative_depth": np.nan,
         "separates_at": "not measured",
         "separates_relative_depth": np.nan,
+        "largest_auroc": np.nan,
+        "largest_auroc_at": "not measured",
         "largest_auroc_low": np.nan,
+        "above_chance_at": "not measured",
     }
     curves = _read(run, "curves")
     if question.contrast is None and not curves.sizes["contrast"]:
@@ -203,8 +212,24 @@ def _milestones(run: Run, question: Question, bound: float) -> dict[str, Any]:
     question = replace(question, contrast=contrast, position=position, statistic=separating(separation))
     low = along_depth(_select(run, separation, question)["value"])
     separated = low["depth"].values[low.values >= bound].tolist()
-    row["largest_auroc_low"] = low.max().item()
+    auroc = along_depth(_select(run, separation, replace(question, statistic="auroc"))["value"])
+    if np.isfinite(auroc).any():
+        best = auroc[int(np.nanargmax(auroc.values))]
+        row |= {"largest_auroc": best.item(), "largest_auroc_at": depth_label(int(best["depth"]))}
+    row |= {"largest_auroc_low": low.max().item(), "above_chance_at": _above_chance(run, question)}
     return row | (_at_depth(run, "separates", separated[0]) if separated else {"separates_at": "never"})
+
+
+def _above_chance(run: Run, question: Question) -> str:
+    """Return the first depth at which the AUROC exceeds that of permuted labels."""
+    if "permutations" not in finished_groups(run):
+        return "not measured"
+    tests = read_group(run, "permutations")
+    if question.contrast not in tests["contrast"].values:
+        return "not measured"
+    p = along_depth(_select(run, tests, replace(question, statistic="auroc_p_family"))["value"])
+    above = p["depth"].values[p.values <= LEVEL].tolist()
+    return depth_label(above[0]) if above else "never"
 
 
 def _at_depth(run: Run, what: str, half_blocks: int) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from theodolite.errors import SpecError
+from theodolite.errors import SpecError, choices_text
 from theodolite.groups import GROUPS, Variable
 from theodolite.sites import Site, depth
 from theodolite.store.result_reader import read_group
@@ -90,7 +90,7 @@ def select_curves(
     unknown = [name for name in chosen if name not in STATISTICS]
     if unknown:
         raise SpecError(
-            f"statistic: given {unknown[0]!r}, which is not a curve along depth; allowed: {', '.join(STATISTICS)}"
+            f"statistic: given {unknown[0]!r}, which is not a curve along depth; {choices_text(unknown[0], STATISTICS)}"
         )
     wanted = {dim: list(dict.fromkeys(labels)) for dim, labels in (only or {}).items() if labels}
     groups = {name: read_group(run, name) for name in dict.fromkeys(STATISTICS[name] for name in chosen)}

@@ -95,7 +95,7 @@ def _rests_on(run: Run) -> Iterator[str]:
     counts = {
         name: f"{facts['n_samples']} ({facts['quarantined']} left out)" for name, facts in described["sets"].items()
     }
-    yield f"Prompts: {listed(counts)}."
+    yield f"Prompts: {listed(counts)}. {_templates(run)}"
     if parity := described["parity"]:
         allowed = "" if parity["bound"] is None else f" (allowed: {parity['bound']:.0e})"
         notes = "".join(f"{note} " for note in described["parity_notes"])
@@ -113,6 +113,14 @@ def _rests_on(run: Run) -> Iterator[str]:
         )
 
 
+def _templates(run: Run) -> str:
+    """Return the template of each set."""
+    of_sets = {name: f"“{facts.template}”" for name, facts in run.record.sets.items()}
+    if len(set(of_sets.values())) == 1:
+        return f"The template of all sets is {next(iter(of_sets.values()))}."
+    return f"Templates: {listed(of_sets)}."
+
+
 def _limits(run: Run, found: Sequence[Finding]) -> Iterator[str]:
     groups = {finding.group for finding in found}
     sets = run.record.sets
@@ -125,6 +133,9 @@ def _limits(run: Run, found: Sequence[Finding]) -> Iterator[str]:
             f"The findings hold for these prompts, with these templates, at {where}. Other prompts, templates and "
             "positions can give other findings."
         )
+    for name, of in read_contrasts(run, finished_groups(run)).items():
+        if len({sets[of[side]].template for side in SIDES}) > 1:
+            yield f"The two sets of “{name}” have different templates, which alone can separate them."
     if groups & {"separation", "curves", "contributions"}:
         names = ", ".join(f"“{name}”" for name in read_contrasts(run, finished_groups(run)))
         unchanged = "" if "effects" in groups else "nothing was changed in the model, and "

@@ -45,11 +45,11 @@ _HOW_TO_READ = (
     "the means towards the other set: its dose is 1 for prompts of the negative set, and -1 for prompts of the "
     "positive set. Every vector that is large enough changes the next token. So the direction is compared with control "
     "directions: random ones, random ones along which the activations vary as much, and the directions that permuted "
-    "labels give. The last two kinds are at right angles to the contrast's direction. Activations hardly vary along "
-    "random directions, so removing is not compared with these. Along the directions of permuted labels they can vary "
-    "more, or less, than along the contrast's. If the direction changes no more than the controls, the model need not "
-    "use it, also where the direction separates the sets. If it changes more, the next token depends more on the state "
-    "along it than on that along the controls; it can still depend on other directions too."
+    "labels give. The last two kinds are at right angles to the contrast's direction. Activations usually vary much "
+    "less along random directions, so removing is not compared with these. Along the directions of permuted labels "
+    "they can vary more, or less, than along the contrast's. If the direction changes no more than the controls, the "
+    "model need not use it, also where the direction separates the sets. If it changes more, the next token depends "
+    "more on the state along it than on that along the controls; it can still depend on other directions too."
 )
 
 _TESTS = (

@@ -142,8 +142,8 @@ def _everywhere_facts(values: xr.Dataset, sides: Mapping[str, str]) -> Iterator[
     yield (
         f"Removing, in one forward pass, the direction of each of the {values.sizes['site'] * values.sizes['layer']} "
         f"{places_word(values)} there gives a KL divergence of {listed(texts)}. The controls are "
-        f"{controls_text(REMOVE)}, removed in the same way; those of equal variance are drawn anew at each layer. The "
-        "larger p is stated."
+        f"{controls_text(REMOVE)}, removed in the same way. Together, those of equal variance can take out more than "
+        "the contrast's own directions, which can be more alike from layer to layer. The larger p is stated."
     )
 
 

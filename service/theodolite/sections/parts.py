@@ -248,7 +248,7 @@ def layer_of(curve: xr.DataArray, index: int) -> str:
 
 
 def depths_text(chosen: xr.DataArray) -> str:
-    """Return the chosen depths of a curve as ranges, such as `layers 7 mid to 10 pre and 15 mid to 29 mid`.
+    """Return the chosen depths of a curve as ranges, such as `layers 7 mid to 10 pre, 15 mid to 29 mid`.
 
     Empty if no depth is chosen, or if there are more than three ranges.
 
@@ -261,7 +261,7 @@ def depths_text(chosen: xr.DataArray) -> str:
         return ""
     ends = [[layer_of(chosen, index).removeprefix("layer ") for index in (one[0], one[-1])] for one in ranges]
     names = [" to ".join(dict.fromkeys(pair)) for pair in ends]
-    return f"layer{'s' if len(indices) > 1 else ''} {' and '.join(names)}"
+    return f"layer{'s' if len(indices) > 1 else ''} {', '.join(names)}"
 
 
 def in_brackets(*details: str) -> str:

@@ -229,7 +229,7 @@ def _searched(values: xr.Dataset, auroc: xr.DataArray) -> str:
     n = int(np.isfinite(auroc).sum())
     depths = "1 depth" if n == 1 else f"{n} depths"
     last = ", without the output of the last block" if leaves_out_end(values) else ""
-    return f"The search covers the {depths} at which the prompts differ{last}."
+    return f"The search covers the {depths} at which the means of the two sets differ{last}."
 
 
 def _before_end(values: xr.Dataset) -> str:

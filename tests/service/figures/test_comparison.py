@@ -82,12 +82,18 @@ def test_the_command_writes_a_page_and_prints_the_table(store, tmp_path):
     assert result.stdout.splitlines() == [
         "first-0",
         "  smallest debiased cosine: 0.8000 at 0-pre (0.00)",
+        "  largest AUROC: 0.9900 at 0-pre",
+        "  first depth whose AUROC exceeds that of permuted labels: not measured",
         "  first depth whose simultaneous AUROC interval lies above 0.95: 0-pre (0.00)",
         "second-0",
         "  smallest debiased cosine: 0.8000 at 0-pre (0.00)",
+        "  largest AUROC: not measured",
+        "  first depth whose AUROC exceeds that of permuted labels: not measured",
         "  first depth whose simultaneous AUROC interval lies above 0.95: not measured",
         "third-0",
         "  smallest debiased cosine: 0.3000 at 3-pre (0.75)",
+        "  largest AUROC: not measured",
+        "  first depth whose AUROC exceeds that of permuted labels: not measured",
         "  first depth whose simultaneous AUROC interval lies above 0.95: not measured",
         f"page  {page}",
     ]

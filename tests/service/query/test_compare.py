@@ -104,7 +104,10 @@ def test_only_block_inputs_and_middles_are_compared_by_default(tmp_path):
 def test_milestones_are_the_smallest_cosine_and_the_first_separation(tmp_path):
     low = np.array([[[[0.5, 0.8, 0.96, 0.99]], [[0.6, 0.94, 0.97, 0.9]]]])
     band = {"cosine_of_means_band_low": COSINES - 0.1, "cosine_of_means_band_high": COSINES + 0.1}
-    run = finished_run(tmp_path, curves(**band) | {"separation": {"auroc_band_low": low}})
+    auroc = np.array([[[[0.5, 0.6, 0.7, 0.8]], [[0.5, 0.6, 0.7, 0.97]]]])
+    p = np.array([[[[np.nan, 0.05, 0.01, 0.01]], [[0.06, 0.01, 0.01, 0.01]]]])
+    separation = {"auroc": auroc, "auroc_band_low": low}
+    run = finished_run(tmp_path, curves(**band) | {"separation": separation, "permutations": {"auroc_p_family": p}})
     (row,) = records(milestones([run], Question()))
     assert row == {
         "run_id": "tiny-0",
@@ -118,7 +121,10 @@ def test_milestones_are_the_smallest_cosine_and_the_first_separation(tmp_path):
         "least_cosine_relative_depth": 0.375,
         "separates_at": "2-pre",
         "separates_relative_depth": 0.5,
+        "largest_auroc": 0.97,
+        "largest_auroc_at": "3-mid",
         "largest_auroc_low": 0.99,
+        "above_chance_at": "1-pre",
     }
     (lower,) = records(milestones([run], Question(), bound=0.94))
     assert lower["separates_at"] == "1-mid"
@@ -160,7 +166,7 @@ def test_the_separation_of_another_contrast_is_ignored(tmp_path):
     [
         (
             Question("cosine"),
-            "statistic: given 'cosine', .* allowed: norm_mean, .*cosine_of_means, .*auroc.*step_norm_attn",
+            r"statistic: given 'cosine', .* of the \d+ allowed names, these are the most similar: .*cosine_of_means",
         ),
         (Question("mean"), "statistic: given 'mean'"),  # it has the dimension d_model
         (Question(contrast="subject"), "contrast: tiny-0 has no 'subject'; it has: refusal"),

@@ -11,6 +11,7 @@ from support.stored import store_run
 
 from theodolite.sections.conclusion import conclusion, read_conclusion
 from theodolite.sections.parts import Figure, Section
+from theodolite.store.runs import Run
 
 TESTED = {
     "auroc_z": 9.0,
@@ -189,3 +190,15 @@ def test_a_run_of_weights_asks_about_the_weights(tmp_path):
     assert [finding.text for finding in written.found] == ["the rank is small."]
     assert "float64" in written.rests_on[0]
     assert written.limits == []
+
+
+def test_the_templates_of_the_sets_are_named_and_differing_ones_are_a_limit(tmp_path):
+    run = finished_run(tmp_path, {"curves": {}})
+    differ = "The two sets of “refusal” have different templates, which alone can separate them."
+    same = read_conclusion(run)
+    assert any(text.endswith(" The template of all sets is “none”.") for text in same.rests_on)
+    assert differ not in same.limits
+    sets = run.record.sets | {"harmful": run.record.sets["harmful"].model_copy(update={"template": "chat"})}
+    changed = read_conclusion(Run(run.store, run.record.model_copy(update={"sets": sets})))
+    assert any(text.endswith(" Templates: harmful “chat”; harmless “none”.") for text in changed.rests_on)
+    assert differ in changed.limits

@@ -32,7 +32,7 @@ AUROC = ["AUROC", "4 of 8", "9.0", "layer 1 mid", "0.95", "0.5 ± 0.05", "0.005"
 PAIRS = ["share of pairs in the right order", "1 of 7", "6.0", "layer 3 mid", "0.983", "0.5 ± 0.08", "0.005"]
 DISTANCE = ["distance of the two means", "1 of 8", "5.0", "layer 0 pre", "4.5", "2 ± 0.5", "0.005"]
 WHERE = {
-    AUROC[0]: "layers 1 mid and 2 mid to 3 mid",
+    AUROC[0]: "layers 1 mid, 2 mid to 3 mid",
     PAIRS[0]: "layer 3 mid",
     DISTANCE[0]: "layer 0 pre",
     "silhouette of the two sets": "layer 2 pre",
@@ -94,7 +94,7 @@ def counted(*rows):
 def test_a_sentence_counts_the_depths_of_all_tested_statistics_and_a_table_has_their_largest_z(tmp_path):
     section = section_of(tmp_path, permuted())
     assert starting(section.facts, "Number of depths") == (
-        f"{DEPTHS}AUROC 4 of 8 (layers 1 mid and 2 mid to 3 mid); share of pairs in the right order 1 of 7 (layer 3 "
+        f"{DEPTHS}AUROC 4 of 8 (layers 1 mid, 2 mid to 3 mid); share of pairs in the right order 1 of 7 (layer 3 "
         "mid); distance of the two means 1 of 8 (layer 0 pre); silhouette of the two sets 1 of 8 (layer 2 pre; "
         f"{CLUSTERS})."
     )
@@ -184,7 +184,9 @@ def test_without_tests_the_interval_decides_whether_chance_can_explain_the_auroc
 
 
 LARGEST = "The largest cross-validated AUROC is "
-SEARCHED = "The search covers the {} depths at which the prompts differ, without the output of the last block."
+SEARCHED = (
+    "The search covers the {} depths at which the means of the two sets differ, without the output of the last block."
+)
 
 
 def test_the_largest_auroc_says_which_depths_it_is_over(tmp_path):
@@ -200,7 +202,7 @@ def test_depths_that_include_the_output_of_the_last_block_do_not_end_before_it(t
     (section,) = separation.sections(finished_run(tmp_path, groups, sites=["resid_post"]))
     assert starting(section.facts, LARGEST) == (
         f"{LARGEST}0.900 [0.800, 0.950], at layer 1 pre (64 and 63 prompts; chance gives 0.5). The search covers the "
-        "4 depths at which the prompts differ."
+        "4 depths at which the means of the two sets differ."
     )
 
 

@@ -168,7 +168,7 @@ function shared(lists) {
 
 function milestones(rows, known) {
   const named = (row) => ({ ...row, name: known.find((run) => run.run_id === row.run_id)?.name });
-  const columns = ["run", "contrast", "position", "smallest debiased cosine", "its depth", "first depth with a simultaneous AUROC interval above 0.95"];
+  const columns = ["run", "contrast", "position", "smallest debiased cosine", "its depth", "largest AUROC", "first depth above permuted labels", "first depth with a simultaneous AUROC interval above 0.95"];
   const share = (depth) => (depth === null ? "" : ` (relative depth ${(100 * depth).toFixed(0)} %)`);
   const cells = rows.map((row) => [
     element("a", { href: addressOf(["runs", row.run_id]) }, runLabel(named(row))),
@@ -176,6 +176,8 @@ function milestones(rows, known) {
     row.position === null ? "" : String(row.position),
     row.least_cosine === null ? "" : row.least_cosine.toFixed(4),
     row.least_cosine_at + share(row.least_cosine_relative_depth),
+    row.largest_auroc === null ? row.largest_auroc_at : `${row.largest_auroc.toFixed(3)} at ${row.largest_auroc_at}`,
+    row.above_chance_at,
     separation(row) + share(row.separates_relative_depth),
   ]);
   return [
