@@ -68,7 +68,8 @@ def estimate(prepared: Prepared) -> dict[str, Any]:
         }
         for name, plan in prepared.plans.items()
     }
-    prompts, tokens = (sum(facts[name] for facts in sets.values()) for name in ("prompts", "computed_tokens"))
+    prompts = sum(plan.n_samples for plan in prepared.plans.values())
+    tokens = sum(plan.computed_tokens for plan in prepared.plans.values())
     weights = parameters * _BYTES.get(dtype, 4)
     # The parity check loads the embedding and the first blocks in float32.
     embedding = int(prepared.config.get_text_config().vocab_size) * prepared.dimensions.d_model
