@@ -19,7 +19,15 @@ from theodolite.store.layout import CAPTURE_VERSION
 from theodolite.store.runs import ModelFacts, RunRecord, SetFacts
 from theodolite.version import __version__
 from theodolite_jobs.capture.plan import SetPlan, ShardPlan, plan_set
-from theodolite_jobs.models.anatomy import Anatomy, Dimensions, check_layers, check_sites, dimensions_of, text_config_of
+from theodolite_jobs.models.anatomy import (
+    Anatomy,
+    Dimensions,
+    check_layers,
+    check_next_token,
+    check_sites,
+    dimensions_of,
+    text_config_of,
+)
 from theodolite_jobs.models.batching import batching_version, can_share_prefix, length_class_of
 from theodolite_jobs.models.convert.random_weights import RULE, SEED
 from theodolite_jobs.models.facts import mlp_width
@@ -206,6 +214,8 @@ def prepare(
     layers = list(range(dimensions.n_layers)) if spec.capture.layers == "all" else spec.capture.layers
     check_layers(dimensions, layers)
     if anatomy is not None:  # an unknown family is probed after loading
+        if "effects" in named_groups(spec):
+            check_next_token(anatomy, config.model_type)
         spec = _with_resolved_sites(spec, anatomy)
     check_request(spec, spec.resolved_contrasts(), spec.capture.sites, dimensions.n_layers)
 

@@ -173,8 +173,8 @@ def test_a_text_of_several_tokens_is_refused_before_anything_is_captured(tiny_fo
     assert not (tmp_path / "runs").exists()
 
 
-def test_an_encoder_has_no_next_token(tmp_path):
+def test_an_encoder_is_refused_before_anything_is_captured(tmp_path):
     spec = spec_of(Path("all-minilm-l6-v2"), analyses=["curves", "effects"])
-    refused = pytest.raises(UnsupportedModelError, match="'bert' is an encoder, and effects need a next token")
-    with capture_without_ray(), refused:
+    with pytest.raises(UnsupportedModelError, match="needs a next token, and 'bert' is an encoder; leave effects out"):
         survey(spec, Path(), settings(tmp_path), Console())
+    assert not (tmp_path / "runs").exists()

@@ -29,7 +29,8 @@ def check_spec(spec: SpecPath, as_json: AsJson = False) -> None:
         print(json.dumps({"valid": True, "digest": digest, "prompts": sizes}))
         return
     counts = "".join(f", {name} {n}" for name, n in sizes.items()).removeprefix(", ")
-    print(f"{spec} is a valid survey; digest {digest}" + (f"; prompts: {counts}" if counts else ""))
+    read = f"; prompts: {counts}" if counts else ""
+    print(f"{spec} is a valid survey; digest {digest}{read}; the model was not looked up, `theodolite plan` does that")
 
 
 def print_schema() -> None:

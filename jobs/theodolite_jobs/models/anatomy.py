@@ -238,6 +238,14 @@ def check_words(anatomy: Anatomy, family: str) -> None:
         raise UnsupportedModelError(f"the analysis words of {family!r} cannot be computed: {anatomy.no_words}")
 
 
+def check_next_token(anatomy: Anatomy, family: str) -> None:
+    """Raise UnsupportedModelError if the models of a family predict no next token."""
+    if not anatomy.causal:
+        raise UnsupportedModelError(
+            f"the analysis effects needs a next token, and {family!r} is an encoder; leave effects out"
+        )
+
+
 def check_layers(dimensions: Dimensions, layers: Sequence[int]) -> None:
     """Raise SiteNotFoundError for a layer that the model does not have."""
     outside = [layer for layer in layers if layer >= dimensions.n_layers]

@@ -10,12 +10,13 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from theodolite.errors import StoreError, UnsupportedModelError
+from theodolite.errors import StoreError
 from theodolite.groups.effects import CONTROLS, INTERVENTIONS, MEASURES, PARTS, PROMPT_EFFECTS, SIDES
 from theodolite.sites import Site
 from theodolite.spec_options import EffectsSpec
 from theodolite.store.tables import encode_table
 from theodolite_jobs.effects.work import Arrays, EffectsWork, Question, read_part, write_vectors
+from theodolite_jobs.models.anatomy import check_next_token
 from theodolite_jobs.prompts.next_tokens import next_token_groups
 from theodolite_jobs.results.context import Context, Result, missing_arrays
 from theodolite_jobs.results.effects_inputs import check_range, places_of, question_of, sides_of, tokens_of, vectors_of
@@ -43,8 +44,7 @@ def compute(context: Context) -> Result:
         CaptureError: replicas cannot start, or all of them failed.
     """
     options, weights = _options(context), context.weights
-    if not weights.anatomy.causal:
-        raise UnsupportedModelError(f"{weights.config.model_type!r} is an encoder, and effects need a next token")
+    check_next_token(weights.anatomy, weights.config.model_type)
     tokenizer = context.open_tokenizer(weights)
     groups = next_token_groups(tokenizer, options.tokens)
     sites, layers = places_of(context.run, options)

@@ -140,7 +140,10 @@ def direction(
 
 @router.get("/{run_id}/heads", responses=described(Atlas, 404, 409, flat=True))
 def heads(request: Request, _caller: Reader, run_id: RunId, circuit: Circuit = "qk", offset: Offset = 0) -> Response:
-    """Return leading singular value, ranks and alignment with the contrasts' directions of all heads, (layer, head)."""
+    """Return leading singular value and ranks of all heads, (layer, head), and their alignment with each contrast.
+
+    The alignment has its tests against permuted labels. A flat table has a row for each head, contrast and side.
+    """
     run = complete_run(request, run_id)
     digest = digest_over(run, ["heads"])
 
@@ -150,7 +153,8 @@ def heads(request: Request, _caller: Reader, run_id: RunId, circuit: Circuit = "
 
     def frame() -> pd.DataFrame:
         atlas = head_atlas(run, circuit, offset)
-        return atlas.drop_dims([dim for dim in ("contrast", "side") if dim in atlas.dims]).to_dataframe().reset_index()
+        without = [] if atlas.sizes.get("contrast") else [dim for dim in ("contrast", "side") if dim in atlas.dims]
+        return atlas.drop_dims(without).to_dataframe().reset_index()
 
     return answer(request, digest, content, frame)
 

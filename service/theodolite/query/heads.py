@@ -19,6 +19,15 @@ TOKEN_COLUMNS = ["side", "vector", "end", "place", "token", "token_id", "score",
 """Columns of the tokens of one head."""
 
 
+_TESTS = (
+    "alignment_null_mean",
+    "alignment_null_sd",
+    "alignment_z",
+    "alignment_p_family",
+    "alignment_p_low_family",
+)
+
+
 @dataclass(frozen=True, eq=False)
 class Head:
     """One circuit of one attention head.
@@ -56,8 +65,8 @@ def head_name(layer: int, head: int) -> str:
 def head_atlas(run: Run, circuit: str, offset: int = 0) -> xr.Dataset:
     """Return each head's leading singular value, ranks and alignment, (layer, head); callers must not change it.
 
-    `direction_alignment` has the sides of this circuit, (contrast, side, layer, head); `copying_score` exists only for
-    vo.
+    `direction_alignment` and its tests against permuted labels have the sides of this circuit, (contrast, side, layer,
+    head). `copying_score` and `copying_score_random_sd` exist only for vo. Results of older versions lack some tests.
 
     Raises:
         SiteNotFoundError: the circuit was not decomposed, or not at this offset.
@@ -67,10 +76,12 @@ def head_atlas(run: Run, circuit: str, offset: int = 0) -> xr.Dataset:
     at = heads.sel(circuit=circuit, offset=offset)
     sides = [side for side in heads["side"].values.tolist() if side.startswith(circuit)]
     atlas = at[["effective_rank", "stable_rank", "coverage_99"]].assign(
-        leading_singular_value=at["singular_values"].isel(rank=0, drop=True),
-        direction_alignment=heads["direction_alignment"].sel(side=sides),
+        leading_singular_value=at["singular_values"].isel(rank=0, drop=True)
     )
-    return atlas.assign(copying_score=heads["copying_score"]) if circuit == "vo" else atlas
+    alignment = ("direction_alignment", *_TESTS)
+    atlas = atlas.assign({name: heads[name].sel(side=sides) for name in alignment if name in heads})
+    scores = ("copying_score", "copying_score_random_sd") if circuit == "vo" else ()
+    return atlas.assign({name: heads[name] for name in scores if name in heads})
 
 
 def read_head(run: Run, layer: int, head: int, circuit: str = "qk", offset: int = 0) -> Head:

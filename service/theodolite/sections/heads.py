@@ -30,6 +30,7 @@ from theodolite.store.result_reader import read_group
 from theodolite.store.runs import Run
 
 _LISTED_LAYERS = 6  # more are not listed in a sentence
+_LISTED_HEADS = 8  # with the largest copying scores, and as many with the smallest ones
 _TESTS = 8  # four sides, for larger and for smaller alignments
 _ALIGNMENT_NOTES = (
     "each side of the heads is tested by itself, for larger and for smaller alignments; p is not corrected for these "
@@ -45,12 +46,13 @@ _SIDES = {"qk_query": "QK query", "qk_key": "QK key", "vo_read": "VO read", "vo_
 _HOW_TO_READ = (
     "Each cell of a map is one head; select it to open the head's card below the maps. Spectra are singular values of "
     "the circuits W_QK = s·W_Q R W_Kᵀ and W_VO = W_V W_O, in float64, at offset 0 between query and key; s is the "
-    "scale of the scores, and R the rotary rotation. A head has four sides: QK query, QK key, VO read, VO write. On "
-    "VO write, u is the contrast's direction in the stream directly after this attention. On the other three sides, "
-    "each activation first passes the norm before attention; u is the difference of the two sets' means after this "
-    "norm, scaled to length 1. Let σ₁ be the largest singular value of a circuit M. The alignment is |uᵀM|/σ₁ on QK "
-    "query and VO read, and |M u|/σ₁ on QK key and VO write; it is 1 if u is the leading singular vector. z is the "
-    "alignment minus its mean under permuted labels, divided by their standard deviation."
+    "scale of the scores, and R the rotary rotation. A head has four sides: QK query, QK key, VO read, VO write. On VO "
+    "write, u is the contrast's direction in the stream directly after this attention (in post-norm blocks, before the "
+    "norm that follows, if resid_mid_sum was captured). On the other three sides, each activation first passes the "
+    "norm before attention; u is the difference of the two sets' means after this norm, scaled to length 1. Let σ₁ be "
+    "the largest singular value of a circuit M. The alignment is |uᵀM|/σ₁ on QK query and VO read, and |M u|/σ₁ on QK "
+    "key and VO write; it is 1 if u is the leading singular vector. z is the alignment minus its mean under permuted "
+    "labels, divided by their standard deviation."
 )
 
 
@@ -65,7 +67,8 @@ def sections(run: Run) -> list[Section]:
     maps, notes = list(_maps(heads, directions)), texts_of(heads.attrs["notes"])
     if np.isfinite(heads["alignment_z"]).any():
         notes += [CHANCE, *_ALIGNMENT_NOTES]
-    facts, tables = list(_facts(run, heads, directions)), list(_alignment_tables(heads, directions))
+    facts = list(_facts(run, heads, directions))
+    tables = [*_copying_tables(heads), *_alignment_tables(heads, directions)]
     return [
         Section(
             title,
@@ -74,7 +77,7 @@ def sections(run: Run) -> list[Section]:
             tables=tables,
             notes=notes,
             how_to_read=_HOW_TO_READ,
-            finding=facts[0],
+            finding=" ".join([facts[0], *_writing_findings(heads, directions)]),
         ),
         *composition_sections(run, heads.sizes["d_model"]),
     ]
@@ -159,6 +162,31 @@ def _copying_facts(heads: xr.Dataset) -> Iterator[str]:
             f"sign; the largest difference is that of {head_name(layer, head)}: {before:.2f} without the subtraction, "
             f"{after:.2f} with it."
         )
+
+
+def _copying_tables(heads: xr.Dataset) -> Iterator[Table]:
+    """Yield a table of the heads with the largest and the smallest copying scores."""
+    scores = heads["copying_score"].transpose("layer", "head").stack(place=("layer", "head"))
+    scores = scores[np.isfinite(scores.values)]
+    if not scores.size:
+        return
+    order = np.argsort(-scores.values, kind="stable").tolist()
+    ends = order if len(order) <= 2 * _LISTED_HEADS else order[:_LISTED_HEADS] + order[-_LISTED_HEADS:]
+    rows = [[head_name(*scores["place"].values[index]), f"{float(scores[index]):.3f}"] for index in ends]
+    yield Table("Heads with the largest and the smallest copying scores", ["head", "copying score"], rows)
+
+
+def _writing_findings(heads: xr.Dataset, directions: xr.Dataset | None) -> Iterator[str]:
+    """Yield, for each contrast with tests, how many heads write along its direction more than chance."""
+    for contrast in heads["contrast"].values.tolist():
+        tests = _reliable(heads, directions, contrast, "vo_write")
+        if np.isfinite(tests["alignment_z"]).any():
+            many = int((tests["alignment_p_family"] <= LEVEL).sum())
+            yield (
+                f"VO write is aligned with the direction of {quoted(contrast)} more than with permuted labels in "
+                f"{many} of {int(np.isfinite(tests['alignment_z']).sum())} heads (family-wise p of at most {LEVEL}"
+                f"{_prompts(heads, contrast)})."
+            )
 
 
 def _random_scores(heads: xr.Dataset) -> str:

@@ -232,7 +232,7 @@ def test_a_head_has_its_spectrum_and_tokens(shelf):
 
 
 MISTAKES = {
-    "statistic: given 'cosine'.* allowed: norm_mean, .*cosine_of_means": (SpecError, lambda run: run.curves("cosine")),
+    "statistic: given 'cosine'.* allowed names, .*cosine_of_means": (SpecError, lambda run: run.curves("cosine")),
     "contrast: tiny-0 has no 'other'; it has: refusal": (SpecError, lambda run: run.curves(contrast="other")),
     "layer: tiny-0 has no 4; it has 0 to 3": (SpecError, lambda run: run.direction("refusal", "resid_pre", 4)),
     "group: given 'curves'; allowed: moments, sphere, gram": (SpecError, lambda run: run.group("curves")),

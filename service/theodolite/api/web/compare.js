@@ -166,23 +166,28 @@ function shared(lists) {
   return lists[0].filter((name) => lists.every((list) => list.includes(name)));
 }
 
+/** Return a table of the extremes along depth of each run, and of the first depths at which its sets separate. */
 function milestones(rows, known) {
   const named = (row) => ({ ...row, name: known.find((run) => run.run_id === row.run_id)?.name });
-  const columns = ["run", "contrast", "position", "smallest debiased cosine", "its depth", "largest AUROC", "first depth above permuted labels", "first depth with a simultaneous AUROC interval above 0.95"];
-  const share = (depth) => (depth === null ? "" : ` (relative depth ${(100 * depth).toFixed(0)} %)`);
+  const columns = [
+    "run", "contrast", "position", "smallest debiased cosine", "largest AUROC", "first depth above permuted labels",
+    "first depth with a simultaneous AUROC interval above 0.95",
+  ];
+  const share = (depth) => (depth === null ? "" : ` (${(100 * depth).toFixed(0)} %)`);
+  const at = (value, digits, depth) => (value === null ? depth : `${value.toFixed(digits)} at ${depth}`);
   const cells = rows.map((row) => [
     element("a", { href: addressOf(["runs", row.run_id]) }, runLabel(named(row))),
     row.contrast || "none",
     row.position === null ? "" : String(row.position),
-    row.least_cosine === null ? "" : row.least_cosine.toFixed(4),
-    row.least_cosine_at + share(row.least_cosine_relative_depth),
-    row.largest_auroc === null ? row.largest_auroc_at : `${row.largest_auroc.toFixed(3)} at ${row.largest_auroc_at}`,
+    at(row.least_cosine, 4, row.least_cosine_at) + share(row.least_cosine_relative_depth),
+    at(row.largest_auroc, 3, row.largest_auroc_at),
     row.above_chance_at,
     separation(row) + share(row.separates_relative_depth),
   ]);
   return [
     element("h2", "Smallest cosine and first separation"),
-    table(columns, cells, "Smallest cosine and first separation of each run", [2, 3]),
+    element("div.wrapped", table(columns, cells, "Smallest cosine and first separation of each run", [2])),
+    element("p.soft", "Percentages are relative depths. A difference between two runs has no interval here."),
   ];
 }
 
