@@ -33,10 +33,13 @@ test-fast test-slow: export OMP_NUM_THREADS = 1
 # Tests start hundreds of processes, which would each compile a thousand modules if none were stored.
 unexport PYTHONDONTWRITEBYTECODE
 
-# Tests write hundreds of thousands of small files: into memory, if it has 4 GB for them.
-test-fast test-slow: export PYTEST_DEBUG_TEMPROOT = $(shell df --output=avail /dev/shm 2>/dev/null | awk '$$1 + 0 > 4e6 {print "/dev/shm"}')
+# Tests write hundreds of thousands of small files: into memory, if it has room for them and may hold programs.
+IN_MEMORY = $(shell grep -s ' /dev/shm ' /proc/mounts | grep -vq noexec && \
+	awk '/MemAvailable/ {exit $$2 < 8e6}' /proc/meminfo && \
+	df --output=avail /dev/shm | awk '$$1 + 0 > 4e6 {print "/dev/shm"}')
+test-fast test-slow: export PYTEST_DEBUG_TEMPROOT ?= $(IN_MEMORY)
 
-test-fast: .venv/ready ## run the tests without a model, a cluster or a browser, in 3 minutes on two cores
+test-fast: .venv/ready ## run the tests that need neither a model, a cluster, a browser nor seconds, in 3 minutes on two cores
 	@$(BIN)/python -m pytest -q --numprocesses=auto --dist=loadfile -m 'not ($(HEAVY))' $(COVERAGE)
 
 coverage: COVERAGE := --cov --cov-report=term:skip-covered

@@ -49,9 +49,11 @@ SLOW_PLACES = [
         "jobs/statistics/test_travel_nulls.py",
         "jobs/statistics/test_travel_verdict.py",
         "jobs/statistics/test_words_trajectories.py",
+        "jobs/test_analysis.py",
         "jobs/test_damaged_results.py",
         "jobs/test_inspection.py",
         "jobs/test_metrics_server.py",
+        "service/api/test_connections.py",
         "service/api/test_damaged_runs.py",
         "service/api/test_light.py",
         "service/api/test_openapi.py",
@@ -67,7 +69,8 @@ SLOW_PLACES = [
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Leave slow files unread where they would only be deselected, since their imports take seconds."""
-    return True if "not (slow" in config.option.markexpr and collection_path in SLOW_PLACES else None
+    is_fast = config.option.markexpr == "not (slow or browser or gpu)"
+    return True if is_fast and collection_path in SLOW_PLACES else None
 
 
 def pytest_collection_finish() -> None:

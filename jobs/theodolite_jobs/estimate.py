@@ -48,6 +48,9 @@ def plan_survey(spec: SurveySpec, folder: Path, settings: Settings) -> dict[str,
 
     prepared = prepare(spec, folder, settings, tokenizer_of)
     costs = {**estimate(prepared), "tokens_counted_by": counted_by[0]}
+    if counted_by != [exact]:  # the default template depends on the tokenizer
+        for name, facts in costs["sets"].items():
+            facts["template"] = spec.sets[name].template
     # The replacement of a tokenizer gives different prompts equal tokens.
     return {**costs, "warnings": list(prepared.warnings)} if prepared.warnings and counted_by == [exact] else costs
 

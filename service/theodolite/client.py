@@ -98,8 +98,9 @@ class Client:
     def compare(self, run_ids: Sequence[str], statistic: str, **choices: Any) -> pd.DataFrame:
         """Return the same curve of several runs on relative depth, one row for each point.
 
-        The table's `attrs` have the statistic's `description`, and `milestones`: for each run the depth of the
-        smallest debiased cosine, and the first depth at which its sets separate.
+        The table's `attrs` have the statistic's `description`, and `milestones`: for each run the depths of the
+        smallest debiased cosine, of the largest AUROC, of the first AUROC above permuted labels, and of the first
+        separation of its sets.
 
         Args:
             run_ids: ids of the runs.

@@ -194,7 +194,10 @@ class RunReader(ABC):
 
     @abstractmethod
     def heads(self, circuit: str = "qk", offset: int = 0) -> xr.Dataset:
-        """Return each head's singular value, ranks and alignment with the contrasts' directions, (layer, head).
+        """Return each head's singular value and ranks, (layer, head), and its alignments with the directions.
+
+        The alignments with the contrasts' directions, and their tests against permuted labels, are (contrast, side,
+        layer, head).
 
         Args:
             circuit: qk is W_Q R W_Kᵀ, vo is W_V W_O.

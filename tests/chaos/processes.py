@@ -312,6 +312,7 @@ def _serve(
     environment: Mapping[str, str],
 ) -> None:
     """Run the calls of a replica in order."""
+    os.environ.clear()  # the server of forks started with the variables of another test
     os.environ.update(environment)
     torch.set_num_threads(1)
     arm(faults, REPLICA_STEPS)

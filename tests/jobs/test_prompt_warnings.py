@@ -43,9 +43,10 @@ def test_a_contrast_of_equal_sets_is_in_the_warnings(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(estimate, "load_tokenizer", lambda *_: OneTokenALetter())
     sets = {name: {"source": "file:some.txt"} for name in ("some", "same")}
     contrasts = {"any": {"positive": "some", "negative": "same", "paired": False}}
-    assert planned(tmp_path, "one\ntwo\n", prompts=sets, contrasts=contrasts)["warnings"] == [
-        "contrasts.any: some and same have the same prompts; nothing separates them"
-    ]
+    same = "contrasts.any: some and same have the same prompts; nothing separates them"
+    assert planned(tmp_path, "one\ntwo\n", prompts=sets, contrasts=contrasts)["warnings"] == [same]
+    sets["same"] = {"source": "inline", "texts": ["two", "one"]}
+    assert planned(tmp_path, "one\ntwo\n", prompts=sets, contrasts=contrasts)["warnings"] == [same]
 
 
 def test_a_contrast_of_different_templates_is_in_the_warnings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

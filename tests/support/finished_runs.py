@@ -91,7 +91,8 @@ _encode_group = result_writer._encode_group
 
 
 def _encoded(name: str, dataset: xr.Dataset) -> dict[str, bytes]:
-    key = sha256(pickle.dumps((name, dataset.to_dict()))).digest()
+    types = {str(variable): dataset[variable].dtype.str for variable in dataset.variables}
+    key = sha256(pickle.dumps((name, list(GROUPS[name].by_layer), types, dataset.to_dict()))).digest()
     if key not in _ENCODED:
         _ENCODED[key] = _encode_group(name, dataset)
     return _ENCODED[key]

@@ -73,7 +73,9 @@ def surveyed_run(folder: Path, run_id: str = "tiny-0", seed: int = 0, n_layers: 
             contrasts = run.record.spec.resolved_contrasts()
             analyse(run, contrasts, None, lambda *_: None, {"separation", "travel"})
             survey_gram(run, contrasts, GramSpec(), None, lambda *_: None)
-            _SURVEYED[arguments] = {key: get(run.location, key) or b"" for key in keys(run.location)}
+            contents = {key: get(run.location, key) for key in keys(run.location)}
+            _SURVEYED[arguments] = {key: content for key, content in contents.items() if content is not None}
+            assert len(_SURVEYED[arguments]) == len(contents)
     location = open_location(run_url(str(folder), run_id), create=True)
     for key, content in _SURVEYED[arguments].items():
         put(location, key, content)

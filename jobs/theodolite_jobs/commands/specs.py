@@ -13,7 +13,7 @@ from theodolite_jobs.commands.options import AsJson, ModelId, Revision, SpecPath
 def check_spec(spec: SpecPath, as_json: AsJson = False) -> None:
     """Check a spec file and its prompts. Each error names the field, the given value and the allowed values.
 
-    The model and prompts on the hub are not looked up; `theodolite plan` does that.
+    The model, prompts on the hub and uploads are not looked up; `theodolite plan` does that.
 
     For example: theodolite spec check survey.yaml
     """
@@ -30,7 +30,10 @@ def check_spec(spec: SpecPath, as_json: AsJson = False) -> None:
         return
     counts = "".join(f", {name} {n}" for name, n in sizes.items()).removeprefix(", ")
     read = f"; prompts: {counts}" if counts else ""
-    print(f"{spec} is a valid survey; digest {digest}{read}; the model was not looked up, `theodolite plan` does that")
+    unread = ["the model", *(f"the prompts of {name}" for name in parsed.prompts if name not in sizes)]
+    print(
+        f"{spec} is a valid survey; digest {digest}{read}; not looked up (`theodolite plan` does): {', '.join(unread)}"
+    )
 
 
 def print_schema() -> None:

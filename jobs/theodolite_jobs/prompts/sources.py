@@ -17,9 +17,6 @@ _COMMON_COLUMNS = ("prompt", "prompts", "text", "goal", "instruction", "question
 """Names that no prompt is. A .csv file with one column needs `column` in the spec if its header has another name."""
 
 
-_MOST_VALUES = 8  # of a column, in a message
-
-
 def read_prompts(name: str, prompt_set: PromptSetSpec, folder: Path, store: str = "") -> list[str]:
     """Return the texts of the set `name`: `where` filters, `draw` shuffles, `skip` leaves out, `limit` takes the first.
 
@@ -49,7 +46,7 @@ def read_prompts(name: str, prompt_set: PromptSetSpec, folder: Path, store: str 
     if not texts:
         raise PromptError(
             f"prompts.{name}.where: none of the {len(rows)} rows has the requested values; "
-            f"{_values_found(rows, prompt_set.where, column)}"
+            f"{_rows_found(rows, prompt_set.where)}; compare the spec with the file"
         )
     if prompt_set.draw:
         texts = _draw(name, texts, prompt_set.draw.test_size, prompt_set.draw.random_state)
@@ -175,18 +172,14 @@ def _keep_where(name: str, rows: Rows, where: dict[str, Any]) -> Rows:
     }
 
 
-def _values_found(rows: Rows, where: dict[str, Any], prompts: str) -> str:
-    """Return the requested value and some of the values of each column of `where`, but no prompts."""
-    texts = []
-    for column, value in where.items():
-        if column == prompts:
-            texts.append(f"{column}: requested {_as_text(value)!r}")
-            continue
-        found = list(dict.fromkeys(_as_text(row[column]) for row in rows.values()))
-        shown = ", ".join(repr(one[:40]) for one in found[:_MOST_VALUES])
-        more = f" and {len(found) - _MOST_VALUES} other values" if len(found) > _MOST_VALUES else ""
-        texts.append(f"{column}: requested {_as_text(value)!r}, found {shown}{more}")
-    return "; ".join(texts)
+def _rows_found(rows: Rows, where: dict[str, Any]) -> str:
+    """Return how many rows have the requested value of each column; no values, since messages end up in logs."""
+    counts = {column: sum(_same(row[column], value) for row in rows.values()) for column, value in where.items()}
+    distinct = {column: len({_as_text(row[column]) for row in rows.values()}) for column in where}
+    texts = [
+        f"{column}: {n} rows have it, and the column has {distinct[column]} values" for column, n in counts.items()
+    ]
+    return "; ".join([*texts, "no row has all of them"] if len(texts) > 1 else texts)
 
 
 def _same(cell: Any, value: Any) -> bool:

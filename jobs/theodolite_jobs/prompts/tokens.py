@@ -1,5 +1,6 @@
 """Convert texts to token ids: chat templates with a fixed date, and the checks that need no weights."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import date, datetime, time
@@ -86,22 +87,27 @@ def repeated(name: str, tokens: Sequence[TokenIds]) -> str | None:
 
 
 def equal_sets(spec: SurveySpec, tokens: Mapping[str, Sequence[TokenIds]]) -> list[str]:
-    """Return a warning for each contrast of two sets with the same tokens; `tokens` has those of each set."""
+    """Return a warning for each contrast of two sets with the same tokens, in any order; `tokens` has those of each."""
     return [
         f"contrasts.{name}: {contrast.positive} and {contrast.negative} have the same prompts; nothing separates them"
         for name, contrast in spec.contrasts.items()
-        if tokens[contrast.positive] == tokens[contrast.negative]
+        if Counter(tokens[contrast.positive]) == Counter(tokens[contrast.negative])
     ]
 
 
 def different_templates(spec: SurveySpec, templates: Mapping[str, str]) -> list[str]:
-    """Return a warning for each contrast of sets with different templates; `templates` has that of each set."""
+    """Return a warning for each contrast whose sets differ in what the template adds; `templates` has that of each."""
+    added = {name: (templates[name], spec.sets[name].system) for name in templates}
     return [
-        f"contrasts.{name}: {positive} has the template {templates[positive]!r} and {negative} "
-        f"{templates[negative]!r}; the templates alone can separate the sets"
+        f"contrasts.{name}: {positive} has the template {_named(*added[positive])} and {negative} "
+        f"{_named(*added[negative])}; the templates alone can separate the sets"
         for name, (positive, negative) in ((name, contrast.sides) for name, contrast in spec.contrasts.items())
-        if templates[positive] != templates[negative]
+        if added[positive] != added[negative]
     ]
+
+
+def _named(template: str, system: str | None) -> str:
+    return f"{template!r}{'' if system is None else ' with a system message'}"
 
 
 def _encode(texts: Sequence[str], tokenizer: Any, *, add_special_tokens: bool) -> Iterator[TokenIds]:

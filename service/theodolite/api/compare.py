@@ -16,6 +16,7 @@ from theodolite.errors import SpecError
 from theodolite.figures.comparison import comparison_figure, description, width_figure
 from theodolite.query.compare import BOUND, Question, comparison, contrast_choices, milestones, records
 from theodolite.query.spec_differences import spec_differences
+from theodolite.store.labels import read_labels
 from theodolite.store.runs import Run
 
 router = APIRouter(prefix="/v1/compare", tags=["compare"])
@@ -88,7 +89,9 @@ def compare(
             "width_figure": None if against_width is None else against_width.to_plotly_json(),
         }
 
-    return answer(request, digest_of([digest_over(run) for run in runs]), content, lambda: comparison(runs, question))
+    # The curves are told apart by the names of the runs, which can change.
+    digest = digest_of([[digest_over(run), read_labels(run).name] for run in runs])
+    return answer(request, digest, content, lambda: comparison(runs, question))
 
 
 def _milestones(runs: Sequence[Run], question: Question, bound: float) -> list[dict[str, Any]]:

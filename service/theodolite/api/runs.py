@@ -34,6 +34,7 @@ from theodolite.query.heads import Head, head_atlas, read_head
 from theodolite.query.runs import describe_results, select_summaries, summaries
 from theodolite.sections.catalogue import draw_figure, section_items, shown_groups
 from theodolite.sections.conclusion import read_conclusion
+from theodolite.version import __version__
 
 router = APIRouter(prefix="/v1/runs", tags=["runs"])
 
@@ -145,7 +146,7 @@ def heads(request: Request, _caller: Reader, run_id: RunId, circuit: Circuit = "
     The alignment has its tests against permuted labels. A flat table has a row for each head, contrast and side.
     """
     run = complete_run(request, run_id)
-    digest = digest_over(run, ["heads"])
+    digest = digest_of([__version__, digest_over(run, ["heads"])])  # versions of this package choose the variables
 
     def content() -> dict[str, Any]:
         dataset = dataset_content(head_atlas(run, circuit, offset))

@@ -177,7 +177,7 @@ class Dataset(BaseModel):
 
 
 class Atlas(OfRun):
-    """Leading singular value, ranks and alignment of every head, (layer, head)."""
+    """Leading singular value and ranks of every head, (layer, head); alignments are (contrast, side, layer, head)."""
 
     circuit: str = Field(description="qk (W_Q R W_Kᵀ) or vo (W_V W_O).", examples=["qk"])
     offset: int = Field(description="Query position minus key position.")
@@ -326,12 +326,12 @@ class Comparison(BaseModel):
     statistic: str = Field(description="Name of the statistic.", examples=["auroc"])
     description: str = Field(description="One sentence about the statistic.")
     items: list[dict[str, Any]] = Field(
-        description="One row for each point, with run_id, model, contrast, site, layer, position, depth, "
+        description="One row for each point, with run_id, name, model, contrast, site, layer, position, depth, "
         "relative_depth (1 is the end of the last block), value, and low and high of the 95 % interval."
     )
     milestones: list[dict[str, Any]] = Field(
-        description="One row for each run: the depths of its smallest debiased cosine and of the first separation of "
-        "its sets."
+        description="One row for each run: the depths of its smallest debiased cosine, of its largest AUROC, of the "
+        "first AUROC above permuted labels, and of the first separation of its sets."
     )
     differences: list[dict[str, Any]] = Field(
         description="The options in which the specs differ: the option's path in the spec, and its value by run id.",

@@ -70,11 +70,11 @@ def contrast_choices(given: Sequence[str], run_ids: Sequence[str]) -> dict[str, 
 def comparison(runs: Sequence[Run], question: Question) -> pd.DataFrame:
     """Return one curve of each run as a table, one row for each point, in the order of depth.
 
-    The columns are `run_id`, `model`, its sizes `d_model` and `d_head`, `statistic`, `contrast` (empty for a statistic
-    without one), `site` (empty for a statistic of
-    whole blocks, which has the depth of the block's input), `layer`, `position` (missing for a statistic of weights),
-    `depth` (0-pre is 0, 0-mid is 1), `relative_depth` (1 is the end of the last block), `value`, and `low` and `high`
-    of its 95 % interval, NaN without an interval.
+    The columns are `run_id`, the run's `name`, `model`, its sizes `d_model` and `d_head`, `statistic`, `contrast`
+    (empty for a statistic without one), `site` (empty for a statistic of whole blocks, which has the depth of the
+    block's input), `layer`, `position` (missing for a statistic of weights), `depth` (0-pre is 0, 0-mid is 1),
+    `relative_depth` (1 is the end of the last block), `value`, and `low` and `high` of its 95 % interval, NaN
+    without an interval.
 
     Raises:
         SpecError: there is no such statistic, or a run lacks the contrast, set, site or position.
@@ -95,9 +95,10 @@ def milestones(runs: Sequence[Run], question: Question, bound: float = BOUND) ->
     older versions have only the interval of this depth.
     Sets separate at the first depth where the lower end of the simultaneous band of the cross-validated AUROC is at
     least `bound`. `separates_at` is `never` if there is no such depth, and `not measured` if the run lacks the
-    group. `largest_auroc_low` is the largest lower end over all depths; few prompts limit it. `above_chance_at` is the
-    first depth at which the AUROC exceeds that of permuted labels. `least_cosine_at` is `not resolved` if there are too
-    few prompts for the debiased cosine. The statistic and the set of the question are ignored.
+    group. `largest_auroc_low` is the largest lower end over all depths; few prompts limit it. `above_chance_at` is
+    the first depth at which the AUROC exceeds that of permuted labels. Results of older versions have no band of
+    the AUROC, so the interval of each depth stands in its place. `least_cosine_at` is `not resolved` if there are
+    too few prompts for the debiased cosine. The statistic and the set of the question are ignored.
 
     Raises:
         SpecError: a run lacks the contrast, site or position.
@@ -216,6 +217,8 @@ def _milestones(run: Run, question: Question, bound: float) -> dict[str, Any]:
     if np.isfinite(auroc).any():
         best = auroc[int(np.nanargmax(auroc.values))]
         row |= {"largest_auroc": best.item(), "largest_auroc_at": depth_label(int(best["depth"]))}
+    else:
+        row["largest_auroc_at"] = "not resolved"
     row |= {"largest_auroc_low": low.max().item(), "above_chance_at": _above_chance(run, question)}
     return row | (_at_depth(run, "separates", separated[0]) if separated else {"separates_at": "never"})
 
@@ -224,10 +227,13 @@ def _above_chance(run: Run, question: Question) -> str:
     """Return the first depth at which the AUROC exceeds that of permuted labels."""
     if "permutations" not in finished_groups(run):
         return "not measured"
-    tests = read_group(run, "permutations")
-    if question.contrast not in tests["contrast"].values:
+    p_family = read_group(run, "permutations")["auroc_p_family"]
+    if question.contrast not in p_family["contrast"].values or question.position not in p_family["position"].values:
         return "not measured"
-    p = along_depth(_select(run, tests, replace(question, statistic="auroc_p_family"))["value"])
+    sites = [question.site] if question.site else [site for site in HALF_BLOCKS if site in p_family["site"].values]
+    p = along_depth(p_family.sel(contrast=question.contrast, position=question.position, site=sites))
+    if not np.isfinite(p).any():
+        return "not measured"
     above = p["depth"].values[p.values <= LEVEL].tolist()
     return depth_label(above[0]) if above else "never"
 

@@ -66,7 +66,8 @@ def head_atlas(run: Run, circuit: str, offset: int = 0) -> xr.Dataset:
     """Return each head's leading singular value, ranks and alignment, (layer, head); callers must not change it.
 
     `direction_alignment` and its tests against permuted labels have the sides of this circuit, (contrast, side, layer,
-    head). `copying_score` and `copying_score_random_sd` exist only for vo. Results of older versions lack some tests.
+    head). `copying_score` and `copying_score_random_sd` exist only for vo. In results of older versions, some
+    tests are NaN.
 
     Raises:
         SiteNotFoundError: the circuit was not decomposed, or not at this offset.
@@ -79,9 +80,9 @@ def head_atlas(run: Run, circuit: str, offset: int = 0) -> xr.Dataset:
         leading_singular_value=at["singular_values"].isel(rank=0, drop=True)
     )
     alignment = ("direction_alignment", *_TESTS)
-    atlas = atlas.assign({name: heads[name].sel(side=sides) for name in alignment if name in heads})
+    atlas = atlas.assign({name: heads[name].sel(side=sides) for name in alignment})
     scores = ("copying_score", "copying_score_random_sd") if circuit == "vo" else ()
-    return atlas.assign({name: heads[name] for name in scores if name in heads})
+    return atlas.assign({name: heads[name] for name in scores})
 
 
 def read_head(run: Run, layer: int, head: int, circuit: str = "qk", offset: int = 0) -> Head:

@@ -115,10 +115,15 @@ def _rests_on(run: Run) -> Iterator[str]:
 
 def _templates(run: Run) -> str:
     """Return the template of each set."""
-    of_sets = {name: f"“{facts.template}”" for name, facts in run.record.sets.items()}
+    of_sets = {name: _template(run, name) for name in run.record.sets}
     if len(set(of_sets.values())) == 1:
         return f"The template of all sets is {next(iter(of_sets.values()))}."
     return f"Templates: {listed(of_sets)}."
+
+
+def _template(run: Run, name: str) -> str:
+    system = run.record.spec.sets[name].system
+    return f"“{run.record.sets[name].template}”" + ("" if system is None else f" with the system message “{system}”")
 
 
 def _limits(run: Run, found: Sequence[Finding]) -> Iterator[str]:
@@ -134,7 +139,7 @@ def _limits(run: Run, found: Sequence[Finding]) -> Iterator[str]:
             "positions can give other findings."
         )
     for name, of in read_contrasts(run, finished_groups(run)).items():
-        if len({sets[of[side]].template for side in SIDES}) > 1:
+        if len({_template(run, of[side]) for side in SIDES}) > 1:
             yield f"The two sets of “{name}” have different templates, which alone can separate them."
     if groups & {"separation", "curves", "contributions"}:
         names = ", ".join(f"“{name}”" for name in read_contrasts(run, finished_groups(run)))

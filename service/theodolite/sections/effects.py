@@ -36,20 +36,21 @@ from theodolite.store.result_reader import read_group
 from theodolite.store.runs import Run
 
 _HOW_TO_READ = (
-    "An intervention changes the state of the last token, or the output of one head there, and all later blocks "
-    "compute with the change. No text is generated: the probabilities of the next token are compared with those that "
-    "the model gives without a change. KL is the divergence of the changed probabilities from the unchanged ones; it "
-    "is 0 if nothing changes, and it does not say which tokens change. To patch is to replace the state by that of the "
-    "other prompt of the pair (or by the mean state of the other set). To remove is to set the coordinate of the state "
-    "along the contrast's direction to that of the midpoint between the two means. To add is to add the difference of "
-    "the means towards the other set: its dose is 1 for prompts of the negative set, and -1 for prompts of the "
-    "positive set. Every vector that is large enough changes the next token. So the direction is compared with control "
-    "directions: random ones, random ones along which the activations vary as much, and the directions that permuted "
-    "labels give. The last two kinds are at right angles to the contrast's direction. Activations usually vary much "
-    "less along random directions, so removing is not compared with these. Along the directions of permuted labels "
-    "they can vary more, or less, than along the contrast's. If the direction changes no more than the controls, the "
-    "model need not use it, also where the direction separates the sets. If it changes more, the next token depends "
-    "more on the state along it than on that along the controls; it can still depend on other directions too."
+    "An intervention changes the state of the last token (in pairs also the output of a head, of attention or of an "
+    "MLP there), and all later blocks compute with the change. No text is generated: the probabilities of the next "
+    "token are compared with those that the model gives without a change. KL is the divergence of the changed "
+    "probabilities from the unchanged ones; it is 0 if nothing changes, and it does not say which tokens change. To "
+    "patch is to replace the state by that of the other prompt of the pair (or by the mean state of the other set). To "
+    "remove is to set the coordinate of the state along the contrast's direction to that of the midpoint between the "
+    "two means. To add is to add the difference of the means towards the other set: its dose is 1 for prompts of the "
+    "negative set, and -1 for prompts of the positive set. Every vector that is large enough changes the next token. "
+    "So the direction is compared with control directions: random ones, random ones along which the activations vary "
+    "as much, and the directions that permuted labels give. The last two kinds are at right angles to the contrast's "
+    "direction. Activations usually vary much less along random directions, so removing is not compared with these. "
+    "Along the directions of permuted labels they can vary more, or less, than along the contrast's. If the direction "
+    "changes no more than the controls, the model need not use it, also where the direction separates the sets. If it "
+    "changes more, the next token depends more on the state along it than on that along the controls; it can still "
+    "depend on other directions too."
 )
 
 _TESTS = (
@@ -66,7 +67,7 @@ _BRACKETS = (
     "than the others, the intervals contain the true mean in fewer than 95 % of cases"
 )
 
-_GROUPS = "the names of the groups of tokens are those of the spec; a token of a group can also begin other answers"
+_GROUPS = "the names of the groups of tokens are only labels; a token of a group can also begin other answers"
 
 _SAME_PROMPTS = (
     "the contrast's direction comes from the activations of prompts that include those that are changed; it was not "

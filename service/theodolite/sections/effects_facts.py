@@ -139,11 +139,15 @@ def _everywhere_facts(values: xr.Dataset, sides: Mapping[str, str]) -> Iterator[
         means = " and ".join(significant(one["everywhere_kl_control"]) for one in controls)
         p = max(float(one["everywhere_kl_p"]) for one in controls)
         texts[label] = f"{_with_ends(own, 'everywhere_kl')} nats (controls {means}, p = {p:.2g})"
+    n_layers = values.sizes["layer"]
+    together = (
+        "Together, those of equal variance can take out more than the contrast's own directions, which can be more "
+        "alike from layer to layer. "
+    ) * (n_layers > 1)
     yield (
         f"Removing, in one forward pass, the direction of each of the {values.sizes['site'] * values.sizes['layer']} "
         f"{places_word(values)} there gives a KL divergence of {listed(texts)}. The controls are "
-        f"{controls_text(REMOVE)}, removed in the same way. Together, those of equal variance can take out more than "
-        "the contrast's own directions, which can be more alike from layer to layer. The larger p is stated."
+        f"{controls_text(REMOVE)}, removed in the same way. {together}The larger p is stated."
     )
 
 

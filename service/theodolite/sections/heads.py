@@ -181,11 +181,12 @@ def _writing_findings(heads: xr.Dataset, directions: xr.Dataset | None) -> Itera
     for contrast in heads["contrast"].values.tolist():
         tests = _reliable(heads, directions, contrast, "vo_write")
         if np.isfinite(tests["alignment_z"]).any():
-            many = int((tests["alignment_p_family"] <= LEVEL).sum())
+            p = tests["alignment_p_family"]
+            many, strict = (int((p <= level).sum()) for level in (LEVEL, LEVEL / _TESTS))
             yield (
-                f"VO write is aligned with the direction of {quoted(contrast)} more than with permuted labels in "
-                f"{many} of {int(np.isfinite(tests['alignment_z']).sum())} heads (family-wise p of at most {LEVEL}"
-                f"{_prompts(heads, contrast)})."
+                f"In {many} of {int(np.isfinite(p).sum())} heads with a reliable direction, the alignment of VO write "
+                f"with {quoted(contrast)} is larger than with permuted labels (family-wise p of at most {LEVEL}"
+                f"{_prompts(heads, contrast)}; with Bonferroni's correction {strict})."
             )
 
 

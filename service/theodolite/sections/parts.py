@@ -250,14 +250,15 @@ def layer_of(curve: xr.DataArray, index: int) -> str:
 def depths_text(chosen: xr.DataArray) -> str:
     """Return the chosen depths of a curve as ranges, such as `layers 7 mid to 10 pre, 15 mid to 29 mid`.
 
-    Empty if no depth is chosen, or if there are more than three ranges.
+    Empty if no depth is chosen, if there are more than three ranges, or if the curve leaves out layers.
 
     Args:
         chosen: whether each depth is chosen, (depth).
     """
     indices = np.flatnonzero(chosen.values)
     ranges = np.split(indices, np.flatnonzero(np.diff(indices) > 1) + 1)
-    if not len(indices) or len(ranges) > _MOST_RANGES:
+    steps = np.diff(chosen["depth"].values)
+    if not len(indices) or len(ranges) > _MOST_RANGES or len(set(steps.tolist())) > 1:
         return ""
     ends = [[layer_of(chosen, index).removeprefix("layer ") for index in (one[0], one[-1])] for one in ranges]
     names = [" to ".join(dict.fromkeys(pair)) for pair in ends]

@@ -27,8 +27,8 @@ _SOME_WORDS = (
     "So the sets can be separated to some degree without a model; another classifier of words may separate them better."
 )
 _WEAK = (
-    "This control says little: in most pairs, the words that differ have no weight, for example because they occur in "
-    "no other prompt."
+    "This control says little: in most pairs, both prompts have the same tokens, or the tokens that differ have no "
+    "weight, for example because they occur in no other prompt."
 )
 _MOST_PAIRS = 0.5
 _NAMES = {

@@ -121,8 +121,15 @@ def _section(
             *([CHANCE, _DEPENDENT] if tests is not None else []),
             *_same_token_notes(run, contrast, position),
         ],
-        finding=_finding(values, sides, tested)
-        + (twin_finding(twin["separation"].sel(shown)) if "separation" in twin else ""),
+        finding=" ".join(
+            filter(
+                None,
+                [
+                    _finding(values, sides, tested),
+                    twin_finding(twin["separation"].sel(shown)) if "separation" in twin else "",
+                ],
+            )
+        ),
     )
 
 
@@ -221,7 +228,8 @@ def _facts(values: xr.Dataset, counts: list[int], tests: xr.Dataset | None, labe
         yield "The interval of the largest AUROC contains 0.5, so chance can explain it."
     passed = np.flatnonzero(low.values >= BOUND)
     if len(passed):
-        yield f"First depth whose simultaneous AUROC interval lies above {BOUND}: {layer_of(low, int(passed[0]))}."
+        kind = "simultaneous AUROC interval" if has_values(values, "auroc_band_low") else "AUROC interval"
+        yield f"First depth whose {kind} lies above {BOUND}: {layer_of(low, int(passed[0]))}."
 
 
 def _searched(values: xr.Dataset, auroc: xr.DataArray) -> str:

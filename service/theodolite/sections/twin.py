@@ -59,12 +59,13 @@ def twin_separation_facts(values: xr.Dataset, twin: xr.Dataset) -> Iterator[str]
 
 
 def twin_finding(twin: xr.Dataset) -> str:
-    """Return the twin's largest AUROC, after a space; `twin` has one contrast at one position, (site, layer)."""
+    """Return the twin's largest AUROC; `twin` has one contrast at one position, (site, layer)."""
     auroc = along_depth(twin["auroc"])
     if not np.isfinite(auroc).any():
         return ""
-    value = point_text(twin, "auroc", int(np.nanargmax(auroc.values)), ".3f", band=True)
-    return f" The largest AUROC of an untrained twin of the model is {value}."
+    best = int(np.nanargmax(auroc.values))
+    value = point_text(twin, "auroc", best, ".3f", band=True)
+    return f"The largest AUROC of an untrained twin of the model is {value}, at {layer_of(auroc, best)}."
 
 
 def twin_cosine_between_layers(directions: xr.Dataset) -> Iterator[str]:

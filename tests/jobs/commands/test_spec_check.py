@@ -25,12 +25,13 @@ def checked(folder: Path, *options: str, **changes: str):
 
 
 def test_it_counts_the_prompts(tmp_path):
-    assert "; prompts: ours 3, theirs 3; the model was not looked up" in checked(tmp_path).stdout
+    assert "; prompts: ours 3, theirs 3; not looked up (`theodolite plan` does): the model" in checked(tmp_path).stdout
     assert json.loads(checked(tmp_path, "--json").stdout)["prompts"] == {"ours": 3, "theirs": 3}
 
 
 def test_prompts_on_the_hub_are_not_looked_up(tmp_path):
-    assert "; prompts: ours 3; the model" in checked(tmp_path, theirs="hub:nobody/nothing").stdout
+    assert "; prompts: ours 3; not looked up" in checked(tmp_path, theirs="hub:nobody/nothing").stdout
+    assert checked(tmp_path, theirs="hub:nobody/nothing").stdout.rstrip().endswith("the model, the prompts of theirs")
 
 
 def test_a_missing_file_is_named(tmp_path):

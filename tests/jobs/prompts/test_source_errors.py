@@ -44,13 +44,16 @@ BAD = {
         "goal,kind\na,b\n",
         "a.csv",
         {"column": "goal", "where": {"kind": "c"}},
-        ["goals.where", "none of the 1 rows has the requested values; kind: requested 'c', found 'b'"],
+        [
+            "goals.where",
+            "none of the 1 rows has the requested values; kind: 0 rows have it, and the column has 1 values",
+        ],
     ),
-    "where_on_the_prompts": (
-        "goal,kind\na,b\n",
+    "where_keeps_no_row_of_both": (
+        "goal,kind,part\na,b,c\nd,e,f\n",
         "a.csv",
-        {"column": "goal", "where": {"goal": "c"}},
-        ["goals.where", "the requested values; goal: requested 'c'"],
+        {"column": "goal", "where": {"kind": "b", "part": "f"}},
+        ["kind: 1 rows have it, and the column has 2 values; part: 1 rows", "no row has all of them; compare the spec"],
     ),
     "empty_prompt": ("first\n\nthird\n", "a.txt", {}, ["prompts.goals", "a.txt, line 2): prompt 1 is empty"]),
     "blank_prompt": ('["a", "b", " \\t\\n"]', "a.json", {}, ["prompts.goals", "prompt 2 is empty"]),

@@ -18,6 +18,8 @@ from theodolite.query.compare import (
     separating,
 )
 from theodolite.query.curves import STATISTICS
+from theodolite.store.labels import Labels, change_labels
+from theodolite.store.runs import open_run
 
 # (contrast, site, position, layer): pre and mid of four layers
 COSINES = np.array([[[[1.0, 0.9, 0.7, 0.8]], [[0.95, 0.6, 0.75, 0.85]]]])
@@ -151,6 +153,22 @@ def test_milestones_may_be_never_not_measured_or_not_resolved(tmp_path):
         "alone-0": ("not measured", "not measured", None),
     }
     assert all(row["separates_relative_depth"] is None for row in records(milestones(runs, Question())))
+
+
+@pytest.mark.parametrize(("p", "expected"), [(np.nan, "not measured"), (0.06, "never"), (0.05, "0-pre")])
+def test_the_first_depth_above_chance_may_be_never_or_not_measured(tmp_path, p, expected):
+    groups = {"separation": {"auroc": 0.9, "auroc_band_low": 0.8}, "permutations": {"auroc_p_family": p}}
+    (row,) = records(milestones([finished_run(tmp_path, curves() | groups)], Question()))
+    assert (row["above_chance_at"], row["largest_auroc_at"]) == (expected, "0-pre")
+
+
+def test_runs_of_one_model_are_told_apart_by_their_names(tmp_path):
+    for run_id, name in (("one-0a", "chat"), ("two-0b", "plain"), ("three-0c", None)):
+        change_labels(finished_run(tmp_path, curves(), run_id=run_id), Labels(name=name))
+    runs = [open_run(str(tmp_path), run_id) for run_id in ("one-0a", "two-0b", "three-0c")]
+    assert list(labels(comparison(runs, Question())).values()) == ["tiny (chat)", "tiny (plain)", "tiny (0c)"]
+    change_labels(runs[1], Labels(name="chat"))
+    assert list(labels(comparison(runs, Question())).values()) == ["tiny (0a)", "tiny (0b)", "tiny (0c)"]
 
 
 def test_the_separation_of_another_contrast_is_ignored(tmp_path):

@@ -92,6 +92,18 @@ def test_copying_scores_are_compared_with_those_of_random_circuits(sd, distinct)
     )
 
 
+def test_the_heads_with_the_largest_and_smallest_copying_scores_are_listed():
+    scores = xr.DataArray(np.linspace(-1, 0.7, 18).reshape(9, 2), dims=("layer", "head"))
+    scores = scores.assign_coords(layer=range(9), head=range(2))
+    (table,) = heads._copying_tables(xr.Dataset({"copying_score": scores}))
+    assert [row[0] for row in table.rows[:2] + table.rows[-2:]] == ["L8H1", "L8H0", "L0H1", "L0H0"]
+    assert [row[0] for row in table.rows[7:9]] == ["L5H0", "L3H1"]
+    few = xr.Dataset({"copying_score": scores[:2].where(scores[:2] < -0.75)})
+    (table,) = heads._copying_tables(few)
+    assert [row[0] for row in table.rows] == ["L1H0", "L0H1", "L0H0"]
+    assert list(heads._copying_tables(few * np.nan)) == []
+
+
 SECTION = {
     "effective_rank": 1.5,
     "singular_values": 1.0,
@@ -122,6 +134,11 @@ def test_the_section_has_a_table_of_tested_alignments(tmp_path, monkeypatch, z):
         )
     ]
     assert [table.rows for table in section.tables] == ([] if np.isnan(z) else [rows])
+    writing = (
+        " In 8 of 8 heads with a reliable direction, the alignment of VO write with the contrast “refusal” is larger "
+        "than with permuted labels (family-wise p of at most 0.05; with Bonferroni's correction 0)."
+    )
+    assert section.finding == section.facts[0] + ("" if np.isnan(z) else writing)
     assert section.notes == ([CHANCE, *heads._ALIGNMENT_NOTES] if np.isfinite(z) else [])
     assert section.facts[-1] == (
         "Median dimension of the null space of a query or key projection: 3 of 8, 37.5 %. Share of the variance of "

@@ -255,9 +255,11 @@ def test_of_equal_aurocs_the_sentence_has_the_chance_of_the_depth_that_it_names(
 
 @pytest.mark.parametrize(("low", "known"), [(BOUND, True), (BOUND - 0.001, False)])
 def test_no_depth_is_named_if_no_interval_of_the_auroc_lies_above_the_bound(tmp_path, low, known):
-    facts = facts_of(tmp_path, auroc=0.98, auroc_low=low, auroc_high=0.99)
-    first = [f"First depth whose simultaneous AUROC interval lies above {BOUND}: layer 0 pre."]
-    assert [fact for fact in facts if "AUROC interval" in fact] == (first if known else [])
+    band = {"auroc_band_low": low, "auroc_band_high": 0.995}
+    for older, kind, ends in ((True, "AUROC interval", {}), (False, "simultaneous AUROC interval", band)):
+        facts = facts_of(tmp_path / str(older), auroc=0.98, auroc_low=low, auroc_high=0.99, **ends)
+        first = [f"First depth whose {kind} lies above {BOUND}: layer 0 pre."]
+        assert [fact for fact in facts if "AUROC interval" in fact] == (first if known else [])
 
 
 @pytest.mark.parametrize(

@@ -82,7 +82,9 @@ def test_the_largest_auroc_of_the_twin_and_the_depths_above_it_are_stated(run, t
 
 def test_the_finding_states_the_largest_auroc_of_the_twin(run, twin):
     (section,) = separation.sections(run)
-    assert section.finding.endswith(" The largest AUROC of an untrained twin of the model is 0.810 [0.710, 0.910].")
+    assert section.finding.endswith(
+        " The largest AUROC of an untrained twin of the model is 0.810 [0.710, 0.910], at layer 0 mid."
+    )
     (own,) = separation.sections(twin)
     assert "twin" not in own.finding
 
