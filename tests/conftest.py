@@ -46,6 +46,7 @@ SLOW_PLACES = [
         "jobs/statistics/test_curves_sample_size.py",
         "jobs/statistics/test_directions_reliability.py",
         "jobs/statistics/test_separation.py",
+        "jobs/statistics/test_travel_growth.py",
         "jobs/statistics/test_travel_nulls.py",
         "jobs/statistics/test_travel_verdict.py",
         "jobs/statistics/test_words_trajectories.py",
@@ -57,11 +58,14 @@ SLOW_PLACES = [
         "service/api/test_damaged_runs.py",
         "service/api/test_light.py",
         "service/api/test_openapi.py",
+        "service/query/test_exports.py",
         "service/query/test_first_tokens.py",
         "service/query/test_sections.py",
+        "service/sections/test_nulls.py",
         "service/store/test_commit_protocol.py",
         "service/store/test_damaged_stores.py",
         "service/submission/test_job_histories.py",
+        "service/test_spec_fuzz.py",
         "test_imports.py",
     )
 ]
