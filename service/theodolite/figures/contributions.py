@@ -10,7 +10,7 @@ from theodolite.figures.style import ATTENTION, MLP, THIRD
 
 
 def contributions_figure(contributions: xr.Dataset) -> go.Figure:
-    """Return the share of the separation that attention and MLP of each layer write, and their sum up to each layer.
+    """Return the share of the distance of the means that attention and MLP of each layer write, and its sums.
 
     Args:
         contributions: the result group at one contrast and position.
@@ -28,7 +28,7 @@ def contributions_figure(contributions: xr.Dataset) -> go.Figure:
     sums = float(contributions["embedding_share"]) + np.cumsum(whole.values)
     ends = [Line("sum up to this layer", layers, sums, THIRD, n=n)]
     panels = [
-        Panel("share of the separation", lines, [Reference(0, "no contribution: 0")]),
-        Panel("sum of the shares", ends, [Reference(1, "whole separation: 1")]),
+        Panel("share of the distance", lines, [Reference(0, "no contribution: 0")]),
+        Panel("sum of the shares", ends, [Reference(1, "whole distance: 1")]),
     ]
     return panels_figure(panels, x_title="layer", ticks={})

@@ -1,4 +1,4 @@
-"""What each head, each MLP and the embedding writes onto a contrast's direction, and its share of the separation."""
+"""What heads, MLPs and the embedding write onto a contrast's direction: shares of the distance of the means."""
 
 from theodolite.groups.record import N_SIDES, STREAM_UNIT, Group, Variable, variables
 

@@ -57,8 +57,9 @@ _TESTS = (
     "z is the logarithm of an effect minus the mean of those of the control directions, divided by their standard "
     "deviation. The family-wise p is the share of directions, the contrast's own one included, whose largest z over "
     "all changed sites and layers is at least as large as the z of the effect. Each set, intervention and control is "
-    "tested by itself, for the KL divergence; these tests are not corrected for each other. "
-    "There are {directions} control directions of each kind, so the smallest possible p is about {least:.2g}"
+    "tested by itself, for the KL divergence; these tests are not corrected for each other. They compare directions, "
+    "and do not treat the prompts as random. There are {directions} control directions of each kind, so the smallest "
+    "possible p is about {least:.2g}"
 )
 
 _BRACKETS = (

@@ -84,7 +84,8 @@ def _patch_facts(values: xr.Dataset, sides: Mapping[str, str], patch: str) -> It
     given = "the state of the other prompt of its pair" if patch == "pair" else "the mean state of the other set"
     yield (
         f"Patch (each prompt gets {given}): the largest KL divergence over {places_word(values)} is {listed(texts)}. "
-        "Late layers have large effects, since a patch there replaces nearly all that the next token depends on."
+        "Late layers have large effects, since a patch there replaces the whole stream of the last token, and few "
+        "blocks follow."
     )
     restored = values["restored"]
     if not np.isfinite(restored).any():

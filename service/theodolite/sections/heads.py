@@ -197,8 +197,8 @@ def _random_scores(heads: xr.Dataset) -> str:
         return ""
     many = int((abs(heads["copying_score"]) > 4 * sd).sum())
     return (
-        f" A random W_VO with this model's embeddings gives 0 ± {sd:.2f}; the score differs from 0 by more than four "
-        f"of these standard deviations in {_counted_heads(many)}."
+        f" A random Gaussian W_VO with this model's embeddings gives 0 ± {sd:.2f}; the score differs from 0 by more "
+        f"than four of these standard deviations in {_counted_heads(many)}."
     )
 
 

@@ -87,8 +87,8 @@ def test_copying_scores_are_compared_with_those_of_random_circuits(sd, distinct)
     data = {"copying_score": scores, "copying_score_uncentred": scores * np.nan, "copying_score_random_sd": sd}
     (fact,) = heads._copying_facts(xr.Dataset(data))
     assert fact.endswith(
-        f" tokens on the whole lower them. A random W_VO with this model's embeddings gives 0 ± {sd:.2f}; the score "
-        f"differs from 0 by more than four of these standard deviations in {distinct}.{NORMS}"
+        f" tokens on the whole lower them. A random Gaussian W_VO with this model's embeddings gives 0 ± {sd:.2f}; the "
+        f"score differs from 0 by more than four of these standard deviations in {distinct}.{NORMS}"
     )
 
 
