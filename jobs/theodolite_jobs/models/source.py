@@ -174,10 +174,10 @@ def _hub_commit(model_id: str, revision: str | None) -> str:
     # Bad names, no network, offline mode: the client and its HTTP library each raise their own exception types.
     except Exception as error:
         similar = difflib.get_close_matches(model_id, MODEL_ALIASES, 1)
-        hint = f"did you mean {similar[0]}?" if similar else f"aliases: {', '.join(MODEL_ALIASES)}"
+        hint = f"; did you mean {similar[0]}?" if similar else ""
         raise ModelError(
             f"model.id: the hub did not resolve {model_id!r} at {revision or 'its newest revision'}: "
-            f"{first_line(error, _REASON_CHARACTERS)}; offline, give the full commit as model.revision; {hint}"
+            f"{first_line(error, _REASON_CHARACTERS)}; offline, give the full commit as model.revision{hint}"
         ) from error
     if commit is None:
         raise ModelError(f"model.id: the hub returned no commit for {model_id!r}")
