@@ -28,7 +28,7 @@ def check_spec(spec: SpecPath, as_json: AsJson = False) -> None:
     if as_json:
         print(json.dumps({"valid": True, "digest": digest, "prompts": sizes}))
         return
-    counts = "".join(f", {name} {n}" for name, n in sizes.items()).removeprefix(", ")
+    counts = ", ".join(f"{name} {n}" for name, n in sizes.items())
     read = f"; prompts: {counts}" if counts else ""
     unread = ["the model", *(f"the prompts of {name}" for name in parsed.prompts if name not in sizes)]
     print(

@@ -89,7 +89,7 @@ def compare(
             "width_figure": None if against_width is None else against_width.to_plotly_json(),
         }
 
-    # The curves are told apart by the names of the runs, which can change.
+    # The labels of the curves contain the names of the runs, which can change.
     digest = digest_of([[digest_over(run), read_labels(run).name] for run in runs])
     return answer(request, digest, content, lambda: comparison(runs, question))
 

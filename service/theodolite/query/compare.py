@@ -213,25 +213,26 @@ def _milestones(run: Run, question: Question, bound: float) -> dict[str, Any]:
     question = replace(question, contrast=contrast, position=position, statistic=separating(separation))
     low = along_depth(_select(run, separation, question)["value"])
     separated = low["depth"].values[low.values >= bound].tolist()
-    auroc = along_depth(_select(run, separation, replace(question, statistic="auroc"))["value"])
+    of_sites = _select(run, separation, replace(question, statistic="auroc"))["value"]
+    auroc = along_depth(of_sites)
     if np.isfinite(auroc).any():
         best = auroc[int(np.nanargmax(auroc.values))]
         row |= {"largest_auroc": best.item(), "largest_auroc_at": depth_label(int(best["depth"]))}
     else:
         row["largest_auroc_at"] = "not resolved"
-    row |= {"largest_auroc_low": low.max().item(), "above_chance_at": _above_chance(run, question)}
+    row |= {"largest_auroc_low": low.max().item(), "above_chance_at": _above_chance(run, of_sites)}
     return row | (_at_depth(run, "separates", separated[0]) if separated else {"separates_at": "never"})
 
 
-def _above_chance(run: Run, question: Question) -> str:
-    """Return the first depth at which the AUROC exceeds that of permuted labels."""
+def _above_chance(run: Run, auroc: xr.DataArray) -> str:
+    """Return the first depth at which the AUROC, (site, layer), exceeds that of permuted labels."""
     if "permutations" not in finished_groups(run):
         return "not measured"
     p_family = read_group(run, "permutations")["auroc_p_family"]
-    if question.contrast not in p_family["contrast"].values or question.position not in p_family["position"].values:
+    labels = {dim: auroc[dim].values for dim in ("contrast", "position", "site")}
+    if not all(np.isin(wanted, p_family[dim].values).all() for dim, wanted in labels.items()):
         return "not measured"
-    sites = [question.site] if question.site else [site for site in HALF_BLOCKS if site in p_family["site"].values]
-    p = along_depth(p_family.sel(contrast=question.contrast, position=question.position, site=sites))
+    p = along_depth(p_family.sel(labels))
     if not np.isfinite(p).any():
         return "not measured"
     above = p["depth"].values[p.values <= LEVEL].tolist()

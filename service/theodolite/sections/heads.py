@@ -182,7 +182,7 @@ def _writing_findings(heads: xr.Dataset, directions: xr.Dataset | None) -> Itera
         tests = _reliable(heads, directions, contrast, "vo_write")
         if np.isfinite(tests["alignment_z"]).any():
             p = tests["alignment_p_family"]
-            many, strict = (int((p <= level).sum()) for level in (LEVEL, LEVEL / _TESTS))
+            many, strict = _counts(p)
             yield (
                 f"In {many} of {int(np.isfinite(p).sum())} heads with a reliable direction, the alignment of VO write "
                 f"with {quoted(contrast)} is larger than with permuted labels (family-wise p of at most {LEVEL}"
@@ -267,11 +267,16 @@ def _alignment(tests: xr.Dataset) -> str:
 def _passing(p: xr.DataArray, what: str) -> str:
     """Return the number of heads that pass a test; their layers if these are few, and how many pass eight tests."""
     layers = p["layer"].values[(p <= LEVEL).any("head").values].tolist()
-    many, strict = (np.count_nonzero(p <= level) for level in (LEVEL, LEVEL / _TESTS))
+    many, strict = _counts(p)
     if not many:
         return f"0 {what}"
     where = f"layer{'s' if len(layers) > 1 else ''} {', '.join(map(str, layers))}; " * (len(layers) <= _LISTED_LAYERS)
     return f"{many} {what} ({where}{strict} with Bonferroni's correction)"
+
+
+def _counts(p: xr.DataArray) -> tuple[int, int]:
+    """Return how many heads pass a test, and how many with Bonferroni's correction for eight tests."""
+    return int((p <= LEVEL).sum()), int((p <= LEVEL / _TESTS).sum())
 
 
 def _alignment_tables(heads: xr.Dataset, directions: xr.Dataset | None) -> Iterator[Table]:

@@ -93,6 +93,9 @@ def _section(
     tested = null if null is not None and np.isfinite(null["auroc_z"]).any() else None
     labels = _side_labels(run, contrast, position)
     sides = " and ".join(f"{n} {label}" for n, label in zip(counts, labels.values(), strict=True)) + " prompts"
+    findings = [_finding(values, sides, tested)]
+    if "separation" in twin:
+        findings.append(twin_finding(twin["separation"].sel(shown)))
     return Section(
         f"Separation of {quoted(contrast)} at position {position}: {sides} in five folds",
         [
@@ -121,15 +124,7 @@ def _section(
             *([CHANCE, _DEPENDENT] if tests is not None else []),
             *_same_token_notes(run, contrast, position),
         ],
-        finding=" ".join(
-            filter(
-                None,
-                [
-                    _finding(values, sides, tested),
-                    twin_finding(twin["separation"].sel(shown)) if "separation" in twin else "",
-                ],
-            )
-        ),
+        finding=" ".join(filter(None, findings)),
     )
 
 

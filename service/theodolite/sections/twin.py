@@ -37,15 +37,10 @@ def twin_separation_facts(values: xr.Dataset, twin: xr.Dataset) -> Iterator[str]
         values: statistics of one contrast at one position, (site, layer).
         twin: the same statistics of the twin.
     """
-    auroc = along_depth(twin["auroc"])
-    if not np.isfinite(auroc).any():
+    if (largest := _largest_auroc(twin)) is None:
         return
-    best = int(np.nanargmax(auroc.values))
-    value = point_text(twin, "auroc", best, ".3f", band=True)
-    yield (
-        f"{_subject(twin)} has a largest cross-validated AUROC of {value} at {layer_of(auroc, best)}, on the same "
-        "prompts."
-    )
+    value, where = largest
+    yield f"{_subject(twin)} has a largest cross-validated AUROC of {value} at {where}, on the same prompts."
     # Over all depths together, so the bands of both count; results of older versions have only intervals.
     kind = "_band" if all(has_values(one, "auroc_band_low") for one in (values, twin)) else ""
     low, high = along_depth(values[f"auroc{kind}_low"]), along_depth(twin[f"auroc{kind}_high"])
@@ -60,12 +55,19 @@ def twin_separation_facts(values: xr.Dataset, twin: xr.Dataset) -> Iterator[str]
 
 def twin_finding(twin: xr.Dataset) -> str:
     """Return the twin's largest AUROC; `twin` has one contrast at one position, (site, layer)."""
+    if (largest := _largest_auroc(twin)) is None:
+        return ""
+    value, where = largest
+    return f"The largest AUROC of an untrained twin of the model is {value}, at {where}."
+
+
+def _largest_auroc(twin: xr.Dataset) -> tuple[str, str] | None:
+    """Return the largest AUROC with its interval, and its depth; None if no depth has one."""
     auroc = along_depth(twin["auroc"])
     if not np.isfinite(auroc).any():
-        return ""
+        return None
     best = int(np.nanargmax(auroc.values))
-    value = point_text(twin, "auroc", best, ".3f", band=True)
-    return f"The largest AUROC of an untrained twin of the model is {value}, at {layer_of(auroc, best)}."
+    return point_text(twin, "auroc", best, ".3f", band=True), layer_of(auroc, best)
 
 
 def twin_cosine_between_layers(directions: xr.Dataset) -> Iterator[str]:

@@ -162,7 +162,7 @@ def test_the_first_depth_above_chance_may_be_never_or_not_measured(tmp_path, p, 
     assert (row["above_chance_at"], row["largest_auroc_at"]) == (expected, "0-pre")
 
 
-def test_runs_of_one_model_are_told_apart_by_their_names(tmp_path):
+def test_the_labels_of_runs_of_one_model_contain_their_names(tmp_path):
     for run_id, name in (("one-0a", "chat"), ("two-0b", "plain"), ("three-0c", None)):
         change_labels(finished_run(tmp_path, curves(), run_id=run_id), Labels(name=name))
     runs = [open_run(str(tmp_path), run_id) for run_id in ("one-0a", "two-0b", "three-0c")]
