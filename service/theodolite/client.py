@@ -1,5 +1,6 @@
 """Use a Theodolite service from Python: read and compare its runs, and submit surveys."""
 
+import time
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
@@ -134,13 +135,34 @@ class Client:
             SpecError: the spec is invalid, or a prompt file cannot be read.
             ClusterError: the service has no cluster, or it cannot reach the cluster.
         """
+        return Job(self, self.send("POST", "/v1/jobs", json=self._with_uploads(spec)).json())
+
+    def estimate(self, spec: Mapping[str, Any] | str | Path, seconds_to_wait: float = 120.0) -> dict[str, Any]:
+        """Return the estimated tokens, memory, bytes and time of a survey, as `theodolite plan --json` prints them.
+
+        The cluster computes the estimate, which takes up to half a minute. Prompt files are uploaded as by `submit`.
+
+        Raises:
+            SpecError: the spec is invalid, or the survey is not possible.
+            ClusterError: the service has no cluster, it cannot reach the cluster, or the cluster takes too long.
+            ServiceError: the token lacks the scope `submit`.
+        """
+        content, deadline = self._with_uploads(spec), time.monotonic() + seconds_to_wait
+        while (response := self.send("POST", "/v1/spec/estimate", json=content)).status_code == httpx.codes.ACCEPTED:
+            if time.monotonic() > deadline:
+                raise ClusterError(f"the cluster did not estimate the survey in {seconds_to_wait:g} s; try again later")
+            time.sleep(float(response.headers["Retry-After"]))
+        return dict(response.json())
+
+    def _with_uploads(self, spec: Mapping[str, Any] | str | Path) -> dict[str, Any]:
+        """Return the content of a spec, after uploading the files that it names by relative paths."""
         content = _spec(spec)
         folder = Path() if isinstance(spec, Mapping) else Path(spec).parent
         for prompt_set in _mappings(content.get("prompts")):
             kind, _, path = str(prompt_set.get("source")).partition(":")
             if kind == "file" and not Path(path).is_absolute():
                 prompt_set["source"] = self.upload(folder / path)
-        return Job(self, self.send("POST", "/v1/jobs", json=content).json())
+        return content
 
     def submit_sentence(self, run_id: str, sentence: str) -> "Job":
         """Submit a small survey of one sentence with the model of a run, and return its job.

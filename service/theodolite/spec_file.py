@@ -36,18 +36,32 @@ def read_spec(path: Path) -> SurveySpec:
             text = file.read(_MAX_CHARACTERS + 1)
     except (OSError, UnicodeDecodeError) as error:
         raise SpecError(f"cannot read the spec {path}: {error}") from error
+    return parse_spec(parse_text(text, str(path)), str(path))
+
+
+def parse_text(text: str, origin: str = "the text", yaml_characters: int = _MAX_CHARACTERS) -> dict[str, Any]:
+    """Return the mapping in a YAML or JSON text, which may be no spec.
+
+    Args:
+        text: the text.
+        origin: names the text in error messages.
+        yaml_characters: maximum length of YAML; reading it takes about 100 times as long as reading JSON.
+
+    Raises:
+        SpecError: the text is neither YAML nor JSON, is too long, or holds no mapping.
+    """
     if len(text) > _MAX_CHARACTERS:
-        raise SpecError(f"{path} is longer than a spec may be ({_MAX_CHARACTERS:,} characters)")
+        raise SpecError(f"{origin} is longer than a spec may be ({_MAX_CHARACTERS:,} characters)")
     try:
-        data = _parse_json_or_yaml(text)
+        data = _parse_json_or_yaml(text, yaml_characters)
         size = _count(data, {})
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise SpecError(f"{path} is neither YAML nor JSON: {error}") from error
+        raise SpecError(f"{origin} is neither YAML nor JSON: {_in_one_line(error)}") from error
     if size > _MAX_VALUES:
-        raise SpecError(f"{path}: its aliases stand for more than {_MAX_VALUES:,} values, or a value contains itself")
+        raise SpecError(f"{origin}: its aliases stand for more than {_MAX_VALUES:,} values, or a value contains itself")
     if not isinstance(data, dict):
-        raise SpecError(f"{path} must hold a mapping with the keys {', '.join(SurveySpec.model_fields)}")
-    return parse_spec(data, str(path))
+        raise SpecError(f"{origin} must hold a mapping with the keys {', '.join(SurveySpec.model_fields)}")
+    return data
 
 
 def parse_spec(data: dict[str, Any], origin: str = "spec") -> SurveySpec:
@@ -100,11 +114,19 @@ class _UniqueKeyLoader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
-def _parse_json_or_yaml(text: str) -> Any:
+def _parse_json_or_yaml(text: str, yaml_characters: int) -> Any:
     try:
         return parse_json(text)  # YAML is almost a superset of JSON; tabs and escaped emoji are exceptions
-    except ValueError:
+    except ValueError as error:
+        if len(text) > yaml_characters:
+            raise ValueError(f"{error}; as YAML, {yaml_characters:,} characters are allowed") from error
         return yaml.load(text, _UniqueKeyLoader)
+
+
+def _in_one_line(error: Exception) -> str:
+    """Return the message of an error, for YAML with the place, but without the line that it shows."""
+    mark = getattr(error, "problem_mark", None)
+    return str(error) if mark is None else f"line {mark.line + 1}, column {mark.column + 1}: {error.problem}"  # type: ignore[attr-defined]
 
 
 def _count(value: Any, known: dict[int, int]) -> int:

@@ -1,16 +1,18 @@
-"""The form of a new survey in a real browser: its fields and its JSON text show the same spec."""
+"""The form of a new survey in a real browser: its fields and its text show the same spec."""
 
 import json
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import yaml
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Locator, Page, expect
 from support.browsing import opened, served, settle
 
 from theodolite.groups import ANALYSES
 from theodolite.model_aliases import MODEL_ALIASES
+from theodolite.spec_file import parse_text
 from theodolite.spec_parts import BUILTIN_SETS, FILE_TYPES
 
 pytestmark = pytest.mark.browser
@@ -49,9 +51,8 @@ def form(browser, noise, place) -> Iterator[Page]:
 
 
 def written(page: Page) -> dict[str, Any]:
-    """Return the spec in the text."""
-    spec: dict[str, Any] = json.loads(page.locator("#spec-text").input_value())
-    return spec
+    """Return the spec in the text, as the command line reads it from a file."""
+    return parse_text(page.locator("#spec-text").input_value())
 
 
 def write(page: Page, spec: Any) -> None:
@@ -118,10 +119,83 @@ def test_the_text_changes_the_fields_and_keeps_what_they_do_not_show(form):
     write(form, '{"prompts": 3, "contrasts": [], "analyses": "x", "model": null}')
     expect(form.get_by_role("group", name="Prompt set")).to_have_count(0)
     write(form, '{"model": ')
-    expect(answer(form)).to_contain_text("The text is not JSON")
+    expect(answer(form)).to_contain_text("the text is neither YAML nor JSON")
     expect(form.get_by_label("model")).to_be_disabled()
     write(form, RICH)
     expect(form.get_by_label("model")).to_be_enabled()
+
+
+def test_the_text_is_yaml_or_json_and_both_are_the_same_spec(form):
+    write(form, RICH)
+    answer(form)
+    text = form.locator("#spec-text")
+    formats = form.get_by_label("format of the spec")
+    formats.select_option("JSON")
+    assert json.loads(text.input_value()) == RICH
+    formats.select_option("YAML")
+    assert text.input_value().startswith("model:\n  id: smollm2-135m-instruct\n  dtype: float32\n")
+    assert yaml.safe_load(text.input_value()) == RICH
+    text.fill("# mine\nmodel: {id: all-minilm-l6-v2}\nprompts: {a: {source: 'builtin:nouns', limit: 0o17}}\n")
+    expect(prompt_set(form, "a").get_by_label("limit")).to_have_value("")  # a text in YAML 1.1
+    text.fill("model: {id: all-minilm-l6-v2}\nprompts: {a: &b {source: 'builtin:nouns', limit: 9}, c: *b}\n")
+    expect(prompt_set(form, "c").get_by_label("limit")).to_have_value("9")
+    expect(answer(form)).to_contain_text("valid survey")
+    text.fill("model: {id: x}\nmodel: {id: y}\n")
+    expect(answer(form)).to_contain_text("line 1, column 1: model is given twice")
+    form.reload()
+    expect(text).to_have_value("model: {id: x}\nmodel: {id: y}\n")
+    expect(form.get_by_label("label")).to_be_disabled()
+
+
+def test_any_spec_is_written_as_yaml_that_the_command_line_reads(form):
+    words = ["yes", "No", "null", "~", "", " ", "a ", "- a", "a: b", "a #b", "#", "'", '"', "\\", "1", "1e5", "0x1"]
+    words += ["2026-01-01", "12:30", ".nan", "1_0", "@a", "%", "*a", "!a", "é", "😀", "a\nb\n", "\t"]
+    words += ["\u2028", "\x85", "\ufeff", "a\x7f"]
+    numbers = [0, -1, 1.5, 1e21, 1e-7, -2e-30, True, None]
+    parts = [[], {}, [[]], [{}], [[1, [2]], {"a": [{"b": 1}]}], [{word: [word]} for word in words]]
+    spec = {word: word for word in words} | {"words": words, "numbers": numbers, "parts": parts}
+    write = "spec => import('/static/yaml-text.js').then(({ writeYaml }) => writeYaml(spec))"
+    assert parse_text(form.evaluate(write, spec)) == spec
+
+
+def test_the_cost_is_estimated_and_a_change_removes_it(form):
+    estimate = {
+        "sets": {"a": {"prompts": 2000, "tokens": 90_000, "computed_tokens": 50_000}},
+        "stored_bytes_at_most": 1_234_000_000,
+        "replica_memory_bytes": 65_000_000_000,
+        "capture_seconds_about": {"one CPU core": 7300.0},
+        "on_gpus_about": {
+            "L40S": {"gpus_per_replica": None, "why": "the model does not fit"},
+            "H100": {
+                "gpus_per_replica": 2,
+                "gpu_hours_per_million_prompts": 50,
+                "dollars_per_million_prompts": 140,
+            },
+        },
+        "tokens_counted_by": "the model's tokenizer",
+        "warnings": ["the sets differ"],
+    }
+    checked = {"valid": True, "id": ID, "has_cluster": True, "spec": {}}
+    answers = [
+        {"status": 202, "json": {"state": "running"}, "headers": {"Retry-After": "0"}},
+        {"status": 200, "json": estimate},
+        {"status": 422, "json": {"title": "Unprocessable Entity", "detail": "model.id: there is none"}},
+    ]
+    form.route("**/v1/spec/estimate", lambda route: route.fulfill(**answers.pop(0)))
+    button = form.get_by_role("button", name="Estimate the cost")
+    expect(button).to_be_hidden()  # this service has no cluster
+    form.route("**/v1/spec/check", lambda route: route.fulfill(json=checked))
+    form.get_by_label("label").fill("a")
+    button.click()
+    costs = form.locator(".spec")
+    expect(costs).to_contain_text("Estimated cost")
+    for shown in ("90,000", "50,000", "at most 1.2 GB", "65 GB", "2 h", "the model does not fit", "the sets differ"):
+        expect(costs).to_contain_text(shown)
+    expect(costs.get_by_role("row", name="H100")).to_have_text("H10020.10.28")
+    form.get_by_label("label").fill("b")
+    expect(costs).not_to_contain_text("Estimated cost")
+    button.click()
+    expect(costs).to_contain_text("The survey is not possible. model.id: there is none")
 
 
 def test_prompts_are_typed_and_a_changed_source_comes_back(form):
@@ -201,7 +275,7 @@ def test_errors_are_shown_in_words_and_the_focus_stays(form):
     expect(text).to_be_focused()
     expect(text).to_have_attribute("aria-invalid", "true")
     write(form, '{"model": {"id": "a/b"}, "model": {"id": "a/b"}, "prompts": {}}')
-    expect(answer(form)).to_contain_text("the key model is given twice")
+    expect(answer(form)).to_contain_text("model is given twice")
     write(form, {"model": {"id": "smollm2-135m-instruct"}, "prompts": {"a": {"source": "builtin:nouns"}}})
     expect(answer(form)).to_contain_text("valid survey")
     expect(text).not_to_have_attribute("aria-invalid", "true")

@@ -206,6 +206,8 @@ class RayStandIn:
             return 404, f"Job {parts[0]} does not exist"
         if method == "GET":
             return 200, {"logs": self.log} if parts[1:] == ["logs"] else self.jobs[parts[0]]
+        if method == "DELETE":
+            return 200, {"deleted": bool(self.jobs.pop(parts[0]))}
         self.set_state(parts[0], "STOPPED")
         return 200, {"stopped": True}
 

@@ -8,7 +8,21 @@ import anyio.to_thread
 from fastapi import Depends, FastAPI
 from fastapi.middleware.gzip import GZipMiddleware
 
-from theodolite.api import compare, exports, groups, health, jobs, labels, page, prompts, runs, tables, uploads
+from theodolite.api import (
+    compare,
+    exports,
+    groups,
+    health,
+    job_events,
+    jobs,
+    labels,
+    page,
+    prompts,
+    runs,
+    specs,
+    tables,
+    uploads,
+)
 from theodolite.api.access import SECONDS_CACHED, Access
 from theodolite.api.connections import log_failed_accept, log_warnings_once_a_minute
 from theodolite.api.guards import Guard
@@ -46,9 +60,11 @@ def create_app(
     app.state.store_check = health.StoreCheck(settings.store)
     app.state.cache = Cache(settings.results_cache_bytes)
     app.state.access = Access(settings.store, open_without_tokens=open_without_tokens, seconds_cached=seconds_cached)
+    app.state.streams, app.state.is_stopping = 0, lambda: False
     add_handlers(app)
-    of_runs = (prompts.router, tables.router, exports.router, runs.router, labels.router, jobs.run_router)
-    of_api = (*of_runs, groups.router, compare.router, jobs.router, jobs.spec_router, uploads.router)
+    of_runs = (prompts.router, tables.router, exports.router, runs.router, labels.router, specs.run_router)
+    of_jobs = (jobs.router, job_events.router, specs.schema_router, specs.router, uploads.router)
+    of_api = (*of_runs, groups.router, compare.router, *of_jobs)
     others = (health.router, page.router)
     app.state.routes = [*app.routes, *(route for router in (*of_api, *others) for route in router.routes)]
     for router in of_api:

@@ -108,7 +108,8 @@ class Guard:
             await response(scope, receive, with_headers)
             return
         # The routes answer GET; the response to HEAD has the same headers and no body.
-        asked = {**scope, "method": "GET"} if scope["method"] == "HEAD" else scope
+        scope["state"]["is_head"] = scope["method"] == "HEAD"
+        asked = {**scope, "method": "GET"} if scope["state"]["is_head"] else scope
         try:
             await self.app(asked, receive if body is None else replay(body, receive), with_headers)
         except Exception as error:

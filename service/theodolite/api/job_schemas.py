@@ -17,6 +17,44 @@ class CheckedSpec(BaseModel):
     spec: dict[str, Any] = Field(description="The spec with its defaults.")
 
 
+class SpecText(Part):
+    """The text of a spec."""
+
+    text: str = Field(description="YAML or JSON.", examples=["model: {id: smollm2-135m-instruct}"])
+
+
+class ParsedText(BaseModel):
+    """The mapping in the text of a spec."""
+
+    spec: dict[str, Any] = Field(description="The mapping, without defaults, not checked.")
+
+
+class EstimateState(BaseModel):
+    """An estimate that is not known yet."""
+
+    state: str = Field(description="Always `running`: the cluster computes the estimate.")
+
+
+class Estimate(BaseModel):
+    """The estimated cost of a survey, as `theodolite plan` prints it."""
+
+    run_id: str = Field(description="Id that the run will have.", examples=[EXAMPLE_RUN])
+    model: dict[str, Any] = Field(description="Name, revision, parameters, dtype and sizes of the model.")
+    sets: dict[str, dict[str, Any]] = Field(
+        description="By prompt set: prompts, template, tokens, computed_tokens (those that prompts share count once), "
+        "shards and batches."
+    )
+    replica_memory_bytes: int = Field(description="Memory of one replica of the model.")
+    stored_bytes_at_most: int = Field(description="Bytes of the stored activations before compression.")
+    capture_seconds_about: dict[str, float] = Field(description="Seconds of the forward passes, by device.")
+    on_gpus_about: dict[str, dict[str, Any]] = Field(
+        description="By kind of GPU: GPUs per replica, hours on one node of 8 GPUs, and GPU hours and US dollars per "
+        "million prompts."
+    )
+    tokens_counted_by: str = Field(description="What counted the tokens.")
+    warnings: list[str] = Field([], description="Warnings about the prompts; absent if there are none.")
+
+
 def _not_blank(text: str) -> str:
     if not text.strip():
         raise ValueError("must have at least one word")

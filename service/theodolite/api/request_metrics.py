@@ -2,6 +2,7 @@
 
 import time
 
+from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from theodolite.api.access_log import log_request, name_request
@@ -22,14 +23,15 @@ class Measured:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        start, status, n_bytes = time.perf_counter(), 500, 0
+        start, status, n_bytes, is_stream = time.perf_counter(), 500, 0, False
         # All copies of the scope share its state.
         request_id = scope.setdefault("state", {})["request_id"] = name_request(scope)
 
         async def send_and_record(message: Message) -> None:
-            nonlocal status, n_bytes
+            nonlocal status, n_bytes, is_stream
             if message["type"] == "http.response.start":
                 status = message["status"]
+                is_stream = Headers(raw=message["headers"]).get("content-type", "").startswith("text/event-stream")
                 message = {**message, "headers": [*message["headers"], (b"x-request-id", request_id.encode())]}
             n_bytes += len(message.get("body", b""))
             await send(message)
@@ -39,5 +41,6 @@ class Measured:
         finally:
             route, seconds = getattr(scope.get("route"), "path", "none"), time.perf_counter() - start
             HTTP_REQUESTS.labels(route, str(status)).inc()
-            HTTP_SECONDS.labels(route).observe(seconds)
+            if not is_stream:  # events last as long as the client listens
+                HTTP_SECONDS.labels(route).observe(seconds)
             log_request(scope, status, n_bytes, seconds)

@@ -46,8 +46,9 @@ def serve(settings: Settings, host: str, port: int) -> None:
     url = f"http://{host}:{listener.getsockname()[1]}"
     if settings.access_log:
         log_to_stderr()
+    app = create_app(settings, open_without_tokens=on_loopback)
     config = uvicorn.Config(
-        create_app(settings, open_without_tokens=on_loopback),
+        app,
         log_level="warning",
         access_log=False,  # uvicorn's log would contain queries
         server_header=False,
@@ -59,8 +60,10 @@ def serve(settings: Settings, host: str, port: int) -> None:
     gc.collect()
     gc.freeze()  # imported objects stay alive; collecting them again would delay responses
     print(f"Theodolite listens at {url} and serves {settings.store}; press Ctrl-C to stop", flush=True)
+    server = uvicorn.Server(config)
+    app.state.is_stopping = lambda: server.should_exit  # uvicorn waits for the streams of events
     with suppress(KeyboardInterrupt):  # uvicorn raises it again after the shutdown
-        uvicorn.Server(config).run(sockets=[listener])
+        server.run(sockets=[listener])
 
 
 def block_imports() -> None:

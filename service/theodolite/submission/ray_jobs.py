@@ -1,7 +1,7 @@
 """Client of the Ray Jobs HTTP API on the dashboard of a Ray cluster; it does not import Ray.
 
-The entry point of a Ray job is a fixed command with the id of the survey job (64 hex digits) and the number of the
-attempt. Text from users never reaches a shell.
+The entry point of a Ray job is a fixed command: with the id of the survey job (64 hex digits) and the number of the
+attempt, or with the name of the uploaded spec whose cost it estimates. Text from users never reaches a shell.
 """
 
 import importlib.metadata
@@ -27,7 +27,6 @@ SUBMITTED_BY = "THEODOLITE_SUBMITTED_BY"
 """Environment variable of a Ray job with the version of Theodolite that submitted it."""
 
 _SECONDS = 10.0
-_ENTRYPOINT = "{} -m theodolite_jobs.job {} {}"
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _STATES = {
     "PENDING": "queued",
@@ -63,6 +62,18 @@ def submit(settings: Settings, store: str, job_id: str, attempt: "Attempt") -> N
         ClusterRefusedError: the cluster refused the Ray job.
         ClusterError: the cluster did not respond; it may have accepted the Ray job.
     """
+    run_module(settings, store, attempt.submission, f"theodolite_jobs.job {job_id} {attempt.number}")
+
+
+def run_module(settings: Settings, store: str, submission: str, module: str) -> None:
+    """Start a Ray job with a new submission id, which runs a Python module; raises as `submit` does.
+
+    Args:
+        settings: the cluster, and the settings that the Ray job inherits.
+        store: an absolute path or a URL, which the nodes must reach.
+        submission: the submission id.
+        module: the module and its arguments, for a shell.
+    """
     given = set(_PASSED_ON) & settings.model_fields_set  # the nodes decide the settings that are not set
     inherited = settings.model_dump(mode="json", include=given, exclude_none=True)
     environment = {
@@ -71,8 +82,8 @@ def submit(settings: Settings, store: str, job_id: str, attempt: "Attempt") -> N
     }
     fixed = {"THEODOLITE_STORE": store, SUBMITTED_BY: __version__, "PYTHONUNBUFFERED": "1"}
     content: dict[str, Any] = {
-        "entrypoint": _ENTRYPOINT.format(_interpreter(settings), job_id, attempt.number),
-        "submission_id": attempt.submission,
+        "entrypoint": f"{_interpreter(settings)} -m {module}",
+        "submission_id": submission,
         "runtime_env": {"env_vars": {**environment, **fixed}},
     }
     if settings.driver_memory is not None:
@@ -102,6 +113,11 @@ def cluster_logs(settings: Settings, submission: str) -> str | None:
 def stop(settings: Settings, submission: str) -> None:
     """Stop a Ray job; do nothing if the cluster does not know it. Raises ClusterError."""
     _request(settings, "POST", f"/api/jobs/{submission}/stop", required="stopped")
+
+
+def forget(settings: Settings, submission: str) -> None:
+    """Make the cluster forget a Ray job that has ended; do nothing if it does not know it. Raises ClusterError."""
+    _request(settings, "DELETE", f"/api/jobs/{submission}", required="deleted")
 
 
 def check_version(settings: Settings) -> None:

@@ -2,7 +2,7 @@
 
 import { addressOf } from "./address.js";
 import { element, problem } from "./elements.js";
-import { ask, askText, send } from "./service.js";
+import { ask, askText, events, send } from "./service.js";
 
 const SECONDS = 2;
 const ACTIVE = ["queued", "running"];
@@ -46,17 +46,31 @@ export class Jobs {
       const jobs = this.only
         ? [await ask(`/v1/jobs/${encodeURIComponent(this.only)}`, {}, this.signal)]
         : (await ask("/v1/jobs", {}, this.signal)).items;
-      if (this.signal.aborted) return;
       this.draw(jobs);
-      this.drawn(jobs);
-      const hasActive = jobs.some(isActive);
-      if (hasActive) this.timer = setTimeout(() => this.poll(), SECONDS * 1000);
+      if (this.isFollowing || !jobs.some(isActive)) return;
+      if (this.only) await this.follow();
+      else this.timer = setTimeout(() => this.poll(), SECONDS * 1000);
     } catch (error) {
       if (!this.signal.aborted) this.message.replaceChildren(problem(error, () => this.poll()));
     }
   }
 
+  /** Draw one job after each change that the service sends; if it stops before the job has ended, read the job again. */
+  async follow() {
+    this.isFollowing = true;
+    let job = null;
+    try {
+      for await (const { name, data } of events(`/v1/jobs/${encodeURIComponent(this.only)}/events`, this.signal))
+        if (name === "job") this.draw([(job = data)]);
+    } catch (error) {
+      if (this.signal.aborted) return; // otherwise the service sends no events now, and the job is read again and again
+    }
+    this.isFollowing = false;
+    if (!job || isActive(job)) this.timer = setTimeout(() => this.poll(), SECONDS * 1000);
+  }
+
   draw(jobs) {
+    if (this.signal.aborted) return;
     const nothing = element("p.nothing",
       "No survey job was submitted to the cluster. ",
       element("a", { href: "#/new" }, "Submit a survey."),
@@ -73,6 +87,7 @@ export class Jobs {
       row.update(job);
       if (this.list.children[index] !== row.node) this.list.insertBefore(row.node, this.list.children[index] ?? null);
     });
+    this.drawn(jobs);
   }
 }
 

@@ -1,17 +1,19 @@
-// The check of a spec by the service, a moment after the text has changed. It never moves the focus.
+// The service reads and checks the text of a spec, a moment after the text has changed. It never moves the focus.
 
 import { element } from "./elements.js";
-import { sendBody } from "./service.js";
-import { readSpec } from "./spec-text.js";
+import { send } from "./service.js";
 
 const MILLISECONDS = 400;
 const ACCEPTED = "This is a valid survey spec, and this service accepts it.";
 const NO_CLUSTER = "This is a valid survey spec, but this service has no cluster that could run the survey.";
 
 export class LiveCheck {
-  /** `answer` shows the result; `mark` gets the error, or null for a valid spec. `signal` ends all checks. */
-  constructor(answer, mark, signal) {
-    Object.assign(this, { answer, mark });
+  /**
+   * `found` gets the spec of the text; `answer` shows the result; `mark` gets the error, or null for a valid spec, and
+   * whether the service accepts it. `signal` ends all checks.
+   */
+  constructor(found, answer, mark, signal) {
+    Object.assign(this, { found, answer, mark });
     this.asksForToken = true;
     signal.addEventListener("abort", () => this.stop());
   }
@@ -33,11 +35,12 @@ export class LiveCheck {
   async check(text) {
     const { signal } = (this.running = new AbortController());
     try {
-      readSpec(text);
       const options = { signal, asksForToken: this.asksForToken };
-      const { id, has_cluster: isAccepted } = await sendBody("POST", "/v1/spec/check", text, "application/json", options);
+      const spec = await readSpec(text, options);
+      this.found(spec);
+      const { id, has_cluster: isAccepted } = await send("POST", "/v1/spec/check", spec, options);
       const message = `${isAccepted ? ACCEPTED : NO_CLUSTER} The id of its survey job is ${id.slice(0, 12)}….`;
-      this.show(element(isAccepted ? "p.good" : "p.warn", message));
+      this.show(element(isAccepted ? "p.good" : "p.warn", message), null, isAccepted);
     } catch (error) {
       if (signal.aborted) return;
       if (error.status === 401) this.asksForToken = false; // the user closed the dialog: only a submission opens it again
@@ -45,12 +48,17 @@ export class LiveCheck {
     }
   }
 
-  show(message, error = null) {
+  show(message, error = null, isAccepted = false) {
     this.answer.removeAttribute("aria-busy");
-    this.mark(error);
+    this.mark(error, isAccepted);
     // A screen reader reads each new message, so an equal one stays.
     if (this.answer.textContent !== message.textContent) this.answer.replaceChildren(message);
   }
+}
+
+/** Return a promise of the spec in a text of YAML or JSON; `options` are those of `request`. */
+export async function readSpec(text, options = {}) {
+  return (await send("POST", "/v1/spec/parse", { text }, options)).spec;
 }
 
 /** Return the message of an error; the service lists each wrong field of a spec on its own line. */

@@ -1,13 +1,17 @@
-// A new survey: fields and the JSON text of the spec, which both change the other; the service checks each change.
+// A new survey: fields and the text of the spec, which both change the other; the service checks each change.
 
 import { addressOf } from "./address.js";
 import { element } from "./elements.js";
-import { errorMessage, linesOf, LiveCheck } from "./live-check.js";
-import { sendBody } from "./service.js";
-import { EXAMPLE, readSpec, SpecTextError, writeSpec } from "./spec-text.js";
+import { showEstimate } from "./estimate.js";
+import { errorMessage, linesOf, LiveCheck, readSpec } from "./live-check.js";
+import { send } from "./service.js";
+import { EXAMPLE } from "./spec-text.js";
 import { SurveyForm } from "./survey-form.js";
+import { writeYaml } from "./yaml-text.js";
 
 const KEY = "theodolite-spec"; // this browser tab stores the text until the survey is submitted
+const FORMATS = { YAML: writeYaml, JSON: (spec) => JSON.stringify(spec, null, 2) };
+const FORMAT_KEY = "theodolite-spec-format";
 
 /** Open the form. */
 export function openNewSurvey(node, signal) {
@@ -16,69 +20,94 @@ export function openNewSurvey(node, signal) {
   node.append(
     element("h1", "New survey"),
     element("p.lead",
-      "A survey captures a model’s activations on prompt sets, and measures their geometry. The same spec always gives the same survey job, which continues where it stopped. The spec has more options than the fields: ",
+      "A survey captures a model’s activations on prompt sets, and measures their geometry. The same spec always gives the same survey job, which continues where it stopped. The command theodolite survey reads the same spec from a file. The spec has more options than the fields: ",
       element("a", { href: "/v1/spec.schema.json" }, "the schema describes all of them."),
     ),
     view.node,
   );
-  view.show(sessionStorage.getItem(KEY) ?? writeSpec(EXAMPLE), 0);
+  const stored = sessionStorage.getItem(KEY);
+  if (stored === null) view.edit(() => EXAMPLE);
+  else view.show(stored, 0);
 }
 
 class NewSurvey {
   constructor(signal) {
     this.signal = signal;
     this.form = new SurveyForm((change) => this.edit(change), signal);
+    this.spec = null; // that of the text; null while it is unknown
     this.text = element("textarea", { id: "spec-text", rows: 20, spellcheck: "false", autocomplete: "off" });
-    this.text.addEventListener("input", () => this.changed());
+    this.text.addEventListener("input", () => this.show(this.text.value));
+    const formats = Object.keys(FORMATS).map((name) => element("option", name));
+    this.format = element("select", { "aria-label": "format of the spec", onchange: () => this.reformat() }, formats);
+    this.format.value = sessionStorage.getItem(FORMAT_KEY) ?? "YAML";
     this.submitButton = element("button.main", { type: "button", id: "submit-spec", onclick: () => this.submit() }, "Submit");
+    this.estimateButton = element("button", { type: "button", hidden: true, onclick: () => this.estimate() }, "Estimate the cost");
     const again = element("button", { type: "button", onclick: () => this.startAgain() }, "Start again");
-    this.backButton = element("button", { type: "button", hidden: true, onclick: () => this.show(this.before) }, "Undo “Start again”");
+    this.backButton = element("button", { type: "button", hidden: true, onclick: () => this.show(this.before, 0) }, "Undo “Start again”");
     this.problem = element("div", { id: "spec-problem", role: "alert" });
     this.answer = element("div", { id: "spec-answer", role: "status" });
-    this.check = new LiveCheck(this.answer, (error) => this.mark(error), signal);
+    this.costs = element("div");
+    this.check = new LiveCheck((spec) => this.fill(spec), this.answer, (...result) => this.mark(...result), signal);
     this.node = element("form.survey", { onsubmit: (event) => event.preventDefault() },
       this.form.node,
       element("div.spec",
-        element("label", { for: "spec-text" }, "Spec of the survey, as JSON"),
+        element("p.soft", element("label", { for: "spec-text" }, "Spec of the survey"), ", as ", this.format),
         this.text,
-        element("div.buttons", this.submitButton, again, this.backButton),
+        element("div.buttons", this.submitButton, this.estimateButton, again, this.backButton),
         this.problem,
         this.answer,
+        this.costs,
       ),
     );
   }
 
-  /** Change the spec in the text; the text has other formatting afterwards. */
+  /** Change the spec; the text is written again, without comments. */
   edit(change) {
-    this.text.value = writeSpec(change(readSpec(this.text.value)));
-    this.changed();
+    const spec = change(this.spec);
+    this.show(FORMATS[this.format.value](spec), undefined, spec);
   }
 
-  /** Show a text, and check it after some milliseconds. */
-  show(text, milliseconds) {
-    this.text.value = text;
-    this.changed(milliseconds);
+  /** Write the text again in the chosen format. */
+  reformat() {
+    store(FORMAT_KEY, this.format.value);
+    if (this.spec) this.edit((spec) => spec);
   }
 
-  changed(milliseconds) {
-    const text = this.text.value;
-    store(text);
-    this.form.show(specOf(text));
+  /** Show a text, and read and check it after some milliseconds; the fields wait for its spec if it is not given. */
+  show(text, milliseconds, spec = null) {
+    if (this.text.value !== text) this.text.value = text;
+    store(KEY, text);
+    this.fill(spec);
     this.problem.replaceChildren();
+    this.estimating?.abort();
+    this.costs.replaceChildren();
     this.backButton.hidden = true;
     this.check.soon(text, milliseconds);
   }
 
+  /** Show the spec of the text in the fields; without one, they change nothing. */
+  fill(spec) {
+    this.spec = spec;
+    this.form.show(spec);
+  }
+
   startAgain() {
     this.before = this.text.value;
-    this.show(writeSpec(EXAMPLE));
+    this.edit(() => EXAMPLE);
     this.backButton.hidden = false;
   }
 
+  /** Show the estimated cost of the survey; the next change of the text removes it. */
+  estimate() {
+    this.estimating = new AbortController();
+    showEstimate(this.costs, () => readSpec(this.text.value), AbortSignal.any([this.signal, this.estimating.signal]));
+  }
+
   /** Mark the fields that an error names, and the text if the error is about the spec. */
-  mark(error) {
+  mark(error, isAccepted = false) {
+    this.estimateButton.hidden = !isAccepted;
     this.form.mark(error ? linesOf(error) : []);
-    const isWrong = error instanceof SpecTextError || [413, 422].includes(error?.status);
+    const isWrong = [413, 422].includes(error?.status);
     if (isWrong) this.text.setAttribute("aria-invalid", "true");
     else this.text.removeAttribute("aria-invalid");
   }
@@ -88,8 +117,7 @@ class NewSurvey {
     this.problem.replaceChildren();
     this.submitButton.disabled = true;
     try {
-      readSpec(this.text.value);
-      const job = await sendBody("POST", "/v1/jobs", this.text.value, "application/json");
+      const job = await send("POST", "/v1/jobs", await readSpec(this.text.value));
       sessionStorage.removeItem(KEY);
       if (!this.signal.aborted) location.hash = addressOf(["jobs", job.id]);
     } catch (error) {
@@ -103,17 +131,9 @@ class NewSurvey {
   }
 }
 
-function specOf(text) {
+function store(key, text) {
   try {
-    return readSpec(text);
-  } catch {
-    return null;
-  }
-}
-
-function store(text) {
-  try {
-    sessionStorage.setItem(KEY, text);
+    sessionStorage.setItem(key, text);
   } catch {
     // The text is longer than the browser stores; the service refuses a spec of this length too.
   }

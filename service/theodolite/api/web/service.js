@@ -29,10 +29,27 @@ export async function askText(path, signal = null) {
   return (await request(path, { signal })).text();
 }
 
-/** Send content as JSON, and return the JSON of the response. */
-export async function send(method, path, content) {
+/** Yield the server-sent events of a path as `{ name, data }`, with the data read from JSON, until the service ends them. */
+export async function* events(path, signal) {
+  const answer = await request(path, { signal });
+  const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
+  let text = "";
+  for (;;) {
+    const { value, done } = await reader.read();
+    if (done) return;
+    const blocks = (text + value).split("\n\n");
+    text = blocks.pop();
+    for (const block of blocks) {
+      const fields = Object.fromEntries(block.split("\n").map((line) => line.split(/: (.*)/s, 2)));
+      if (fields.event) yield { name: fields.event, data: JSON.parse(fields.data) };
+    }
+  }
+}
+
+/** Send content as JSON, and return the JSON of the response; `options` are those of `request`. */
+export async function send(method, path, content, options = {}) {
   const body = content === undefined ? undefined : JSON.stringify(content);
-  return sendBody(method, path, body, "application/json");
+  return sendBody(method, path, body, "application/json", options);
 }
 
 /** Send a text or a file of a media type, and return the JSON of the response; `options` are those of `request`. */

@@ -1,4 +1,4 @@
-// A spec as JSON text, and the changes that the form makes to it. Each change keeps all fields that it does not name.
+// Changes that the form makes to a spec. Each change keeps all fields that it does not name.
 
 /** The spec with which the form starts. */
 export const EXAMPLE = {
@@ -7,25 +7,6 @@ export const EXAMPLE = {
   contrasts: { refusal: { positive: "harmful", negative: "harmless", paired: true } },
   analyses: ["curves", "separation"],
 };
-
-export class SpecTextError extends Error {}
-
-/** Return the spec of a text; throws SpecTextError if the text is not a JSON object. */
-export function readSpec(text) {
-  let spec;
-  try {
-    spec = JSON.parse(text);
-  } catch (error) {
-    throw new SpecTextError(`The text is not JSON: ${error.message}.`);
-  }
-  if (!isMapping(spec)) throw new SpecTextError("The text is not a JSON object. A spec begins with { and ends with }.");
-  return spec;
-}
-
-/** Return the text of a spec. */
-export function writeSpec(spec) {
-  return JSON.stringify(spec, null, 2);
-}
 
 /** Return a value if it is a mapping, or else an empty one: the user may write any value in the text. */
 export function mappingOf(value) {

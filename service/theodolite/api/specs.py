@@ -1,0 +1,133 @@
+"""Define the routes of specs: their schema, and how a survey of them would run."""
+
+import json
+from functools import cache
+from typing import Annotated, Any
+
+import orjson
+from fastapi import APIRouter, Depends, Request, Response
+from fastapi.concurrency import run_in_threadpool
+
+from theodolite.api.access import Reader, Submitter
+from theodolite.api.encoding import JSON, to_json
+from theodolite.api.job_schemas import CheckedSpec, Estimate, EstimateState, ParsedText, Sentence, SpecText
+from theodolite.api.openapi import SPEC_SCHEMA
+from theodolite.api.problems import Problem
+from theodolite.api.responses import problems_of
+from theodolite.api.run_lookup import RunId, complete_run
+from theodolite.api.spec_policy import check_submission
+from theodolite.query.runs import spec_of_results
+from theodolite.spec import SurveySpec
+from theodolite.spec_file import parse_json, parse_spec, parse_text
+from theodolite.store.uploads import with_uploaded_texts
+from theodolite.submission.estimates import estimate_survey
+from theodolite.submission.sentences import sentence_spec
+
+router = APIRouter(prefix="/v1/spec", tags=["jobs"])
+schema_router = APIRouter(prefix="/v1", tags=["jobs"])
+run_router = APIRouter(prefix="/v1/runs", tags=["jobs"])
+
+_MAX_ESTIMATES = 4
+"""Maximum number of estimates that the cluster computes at the same time; each takes about a gigabyte of its head."""
+
+_YAML_CHARACTERS = 100_000
+"""Maximum length of YAML; reading it takes up to a second."""
+
+_EXAMPLE = {
+    "model": {"id": "smollm2-135m-instruct"},
+    "prompts": {
+        "harmful": {"source": "builtin:harmful", "limit": 32},
+        "harmless": {"source": "builtin:harmless", "limit": 32},
+    },
+    "contrasts": {"refusal": {"positive": "harmful", "negative": "harmless", "paired": True}},
+    "analyses": ["curves", "separation"],
+}
+SPEC_BODY = {
+    "requestBody": {
+        "required": True,
+        "description": "A survey's spec as JSON.",
+        "content": {JSON: {"schema": SPEC_SCHEMA, "example": _EXAMPLE}},
+    }
+}
+
+
+async def spec_of_body(request: Request) -> SurveySpec:
+    """Return the spec in a request's body; raises SpecError, or Problem 422 if the body is not a JSON object."""
+    return await run_in_threadpool(_spec_of, await request.body())
+
+
+def _spec_of(body: bytes) -> SurveySpec:
+    try:
+        data = parse_json(body)
+    except ValueError as error:
+        raise Problem(422, "invalid-json", f"the body cannot be read as JSON: {error}") from error
+    if not isinstance(data, dict):
+        raise Problem(422, "invalid-json", "the body is not a JSON object; /v1/spec.schema.json describes a spec")
+    return parse_spec(data)
+
+
+SpecBody = Annotated[SurveySpec, Depends(spec_of_body)]
+
+
+@schema_router.get("/spec.schema.json")
+async def spec_schema() -> dict[str, Any]:
+    """Return the JSON Schema of specs, with a description of every field."""
+    return _schema()
+
+
+@cache
+def _schema() -> dict[str, Any]:
+    return SurveySpec.model_json_schema()
+
+
+@router.post("/check", responses={200: {"model": CheckedSpec}}, openapi_extra=SPEC_BODY)
+def check_spec(request: Request, _caller: Reader, spec: SpecBody) -> dict[str, Any]:
+    """Validate a spec without submitting it; the `detail` of 422, 403 and 413 describes the error in it."""
+    return _checked(request, spec)
+
+
+@router.post("/parse", responses={200: {"model": ParsedText}})
+def parse_spec_text(_caller: Reader, given: SpecText) -> Response:
+    """Return the mapping in a text of YAML or JSON. It need not be a valid spec."""
+    spec = parse_text(given.text, yaml_characters=_YAML_CHARACTERS)
+    try:
+        json.dumps(spec, allow_nan=False)
+        return Response(orjson.dumps({"spec": spec}, option=orjson.OPT_PASSTHROUGH_DATETIME), media_type=JSON)
+    except (TypeError, ValueError) as error:
+        detail = f"the text has a value that JSON does not have: {error}; put names, texts and dates in quotes"
+        raise Problem(422, "not-json", detail) from error
+
+
+@router.post("/estimate", responses={200: {"model": Estimate}, 202: {"model": EstimateState}}, openapi_extra=SPEC_BODY)
+def estimate_spec(request: Request, _caller: Submitter, spec: SpecBody) -> Response:
+    """Estimate the tokens, memory, bytes and time of a survey on the cluster, which takes up to half a minute.
+
+    202 means that the cluster computes the estimate: send the same request again after the seconds in Retry-After.
+    """
+    settings = request.app.state.settings
+    check_submission(spec, settings)
+    found = estimate_survey(settings, spec, _check_room)
+    if found is None:
+        return Response(to_json({"state": "running"}), 202, {"Retry-After": "2"}, JSON)
+    return Response(to_json(found), media_type=JSON)
+
+
+def _check_room(running: int) -> None:
+    if running >= _MAX_ESTIMATES:
+        detail = f"the cluster computes {running} estimates, its maximum; try again in some seconds"
+        raise Problem(429, "estimate-limit", detail, {"Retry-After": "10"})
+
+
+@run_router.post("/{run_id}/sentence-spec", responses={200: {"model": CheckedSpec}, **problems_of(404, 409)})
+def spec_of_sentence(request: Request, _caller: Reader, run_id: RunId, given: Sentence) -> dict[str, Any]:
+    """Return the spec of a survey of a sentence's trajectory in the run's model; `POST /v1/jobs` submits it."""
+    run = complete_run(request, run_id)
+    return _checked(request, sentence_spec(run.record, given.sentence, umap=spec_of_results(run).words.umap))
+
+
+def _checked(request: Request, spec: SurveySpec) -> dict[str, Any]:
+    check_submission(spec, request.app.state.settings)
+    job_id = with_uploaded_texts(spec).digest()
+    has_cluster = request.app.state.settings.jobs_url is not None
+    content = spec.model_dump(mode="json", exclude_none=True)
+    return {"valid": True, "id": job_id, "has_cluster": has_cluster, "spec": content}

@@ -1,0 +1,119 @@
+"""Estimate the cost of a survey on the cluster, over HTTP and from Python."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from starlette.testclient import TestClient
+from support.serving import SPEC, assert_problem, bearer, client_of
+from support.submitted_jobs import URL, another
+
+import theodolite
+from theodolite.api.credentials import create_credential
+from theodolite.errors import ClusterError, SpecError
+from theodolite.spec_file import parse_spec
+from theodolite_jobs import estimate_job
+
+PATH = "/v1/spec/estimate"
+
+
+@pytest.fixture
+def client(tmp_path, ray):
+    return client_of(tmp_path, jobs_url=URL)
+
+
+def run_the_job(ray, capsys, monkeypatch) -> None:
+    """Run the entry point of the cluster's only Ray job in this process, as the cluster would."""
+    ((name, job),) = ray.jobs.items()
+    module, upload = re.fullmatch(r".* -m (\S+) ([0-9a-f]{64}\.json)", job["entrypoint"]).groups()
+    assert module == "theodolite_jobs.estimate_job"
+    with monkeypatch.context() as patched:
+        patched.setattr("sys.argv", ["job", upload])
+        for variable, value in job["runtime_env"]["env_vars"].items():
+            patched.setenv(variable, value)
+        estimate_job.main()
+    ray.log = f"a warning\n{capsys.readouterr().out}another\n"
+    ray.set_state(name, "SUCCEEDED")
+
+
+def test_the_estimate_is_that_of_the_command(client, ray, capsys, monkeypatch):
+    first = client.post(PATH, json=SPEC)
+    assert (first.status_code, first.json(), first.headers["Retry-After"]) == (202, {"state": "running"}, "2")
+    assert client.post(PATH, json=SPEC).status_code == 202
+    assert len(ray.jobs) == 1
+    run_the_job(ray, capsys, monkeypatch)
+    found = client.post(PATH, json=SPEC)
+    assert found.status_code == 200, found.text
+    content = found.json()
+    assert content["sets"]["harmful"]["prompts"] == 8
+    assert content["sets"]["harmful"]["tokens"] > 8 * 30  # with the chat template
+    assert content["run_id"].startswith("smollm2-135m-instruct-")
+    assert ray.jobs == {}  # so that a later request estimates anew
+    assert client.post(PATH, json=SPEC).status_code == 202
+
+
+def test_an_impossible_survey_is_a_problem_that_says_why(client, ray, capsys, monkeypatch):
+    spec = {**SPEC, "analyses": ["effects"], "model": {"id": "all-minilm-l6-v2"}}
+    assert client.post(PATH, json=spec).status_code == 202
+    run_the_job(ray, capsys, monkeypatch)
+    assert_problem(client.post(PATH, json=spec), 422, "effects")
+
+
+@pytest.mark.parametrize(("status", "message"), [("FAILED", "exit code 1"), ("SUCCEEDED", "")])
+def test_a_job_without_a_result_is_an_error_of_the_cluster(client, ray, status, message):
+    client.post(PATH, json=SPEC)
+    ray.set_state(next(iter(ray.jobs)), status, message)
+    assert_problem(client.post(PATH, json=SPEC), 503, "could not estimate the survey", message)
+
+
+def test_prompts_are_in_no_request_to_the_cluster(client, ray, tmp_path):
+    texts = {"source": "inline", "texts": ["A secret prompt.", "Another one."]}
+    client.post(PATH, json={**SPEC, "prompts": {"mine": texts}, "contrasts": {}})
+    assert "secret" not in json.dumps(ray.jobs)
+    uploads = [path.read_text() for path in (Path(tmp_path) / "uploads").iterdir()]
+    (spec,) = [parse_spec(json.loads(text)) for text in uploads if "model" in text]
+    assert spec.prompts["mine"].source.startswith("upload:")
+
+
+def test_estimates_are_limited_and_need_the_scope_submit(client, ray, tmp_path, monkeypatch):
+    monkeypatch.setattr("theodolite.api.specs._MAX_ESTIMATES", 1)
+    client.post(PATH, json=SPEC)
+    assert_problem(client.post(PATH, json=another(1)), 429, "computes 1 estimates, its maximum")
+    assert_problem(client_of(tmp_path).post(PATH, json=SPEC), 503, "no cluster")
+    token, _ = create_credential(str(tmp_path), ("read",))
+    closed = client_of(tmp_path, jobs_url=URL, tokenless=False)
+    assert_problem(closed.post(PATH, json=SPEC, headers=bearer(token)), 403, "needs the scope submit")
+
+
+@pytest.fixture
+def python(client, monkeypatch) -> theodolite.Client:
+    """A Python client whose requests reach the service in this process."""
+    monkeypatch.setattr("time.sleep", lambda _seconds: None)
+    made = theodolite.Client("http://localhost")
+    made._http = client
+    return made
+
+
+def test_the_python_client_waits_for_the_estimate(python, client, ray, monkeypatch, tmp_path):
+    (tmp_path / "goals.csv").write_text("prompt\nName a city.\nName a river.\n")
+    spec = {**SPEC, "prompts": {"goals": {"source": f"file:{tmp_path.name}/goals.csv"}}, "contrasts": {}}
+    monkeypatch.chdir(tmp_path.parent)
+    answers = []
+
+    def post(method, url, **given):
+        answer = TestClient.request(client, method, url, **given)
+        answers.append(answer.status_code)
+        if answer.status_code == 202 and answers.count(202) == 2:
+            (name,) = ray.jobs
+            ray.log = json.dumps({"estimate": {"run_id": "tiny-0"}})
+            ray.set_state(name, "SUCCEEDED")
+        return answer
+
+    monkeypatch.setattr(client, "request", post)
+    assert python.estimate(spec) == {"run_id": "tiny-0"}
+    assert answers == [201, 202, 202, 200]
+    with pytest.raises(ClusterError, match="did not estimate the survey in 0 s"):
+        python.estimate(SPEC, seconds_to_wait=0)
+    with pytest.raises(SpecError):
+        python.estimate({**SPEC, "contrasts": 3})
