@@ -65,8 +65,8 @@ def measure_parts(
 ) -> dict[str, NDArray[np.float64]]:
     """Return `PART_kl`, `PART_log_odds` and `PART_direct` of each part, (prompt, layer[, head]).
 
-    Parts that the model does not have, heads that ranks share, and direct effects without the output of attention or in
-    a stream that is no sum, are NaN. A block is NaN if one of its two outputs is not known, because then only a part of what it writes
+    Parts that the model does not have, and direct effects without the output of attention or in a stream that is no
+    sum, are NaN. A block is NaN if one of its two outputs is not known, because then only a part of what it writes
     could be replaced: in hybrid models, for example, some blocks have another mixer than attention.
 
     Args:
@@ -103,10 +103,10 @@ def measure_parts(
 
 
 def _parts_of(model: LoadedModel, layer: int) -> list[_Part]:
-    """Return the parts of a layer; a rank has only some of the heads, so there are none."""
+    """Return the parts of a layer."""
     parts = []
     for name, sites in _SITES.items():
-        if all(site in model.anatomy.taps for site in sites) and not (name == HEAD and model.ranks > 1):
+        if all(site in model.anatomy.taps for site in sites):
             heads = range(model.dimensions.n_heads) if name == HEAD else [None]
             parts += [_Part(name, layer, head) for head in heads]
     return parts
