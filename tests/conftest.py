@@ -36,6 +36,7 @@ SLOW_PLACES = [
         "integration",
         "jobs/capture",
         "jobs/cluster/test_ranks.py",
+        "jobs/effects/test_ranks.py",
         "jobs/effects/test_routes.py",
         "jobs/models",
         "jobs/passes/test_collect.py",

@@ -92,8 +92,8 @@ class EffectsSpec(Part):
     )
     parts: bool = Field(
         True,
-        description="Also patch the output of each head, each attention and each MLP with that of the prompt's pair. "
-        "Contrasts without pairs have no such patches.",
+        description="Also patch the outputs of each head, each attention, each MLP, and each block (attention and MLP "
+        "together) with those of the prompt's pair. Contrasts without pairs have no such patches.",
     )
     tokens: dict[Name, Annotated[list[Annotated[Text, Field(min_length=1)]], Field(max_length=1_000)]] = Field(
         default_factory=dict,

@@ -61,7 +61,7 @@ def test_every_number_is_known_and_the_report_describes_it(run):
     effects = read_group(run, "effects").sel(contrast="refusal", position=-1)
     assert effects["n_prompts"].values.tolist() == [10, 10]
     assert effects["layer"].values.tolist() == [1, 3]
-    for name in ("kl", "log_odds", "dose_kl", "everywhere_kl", "head_kl", "head_direct", "mlp_log_odds"):
+    for name in ("kl", "log_odds", "dose_kl", "everywhere_kl", "head_kl", "head_direct", "mlp_log_odds", "block_kl"):
         assert np.isfinite(effects[name]).all(), name
     tested = effects["kl_p"].sel(intervention="remove", control=["matched", "permuted"])
     assert ((tested >= 1 / 20) & (tested <= 1)).all()
@@ -70,7 +70,8 @@ def test_every_number_is_known_and_the_report_describes_it(run):
     assert float(effects["route_error"]) < 5e-5
     (section,) = section_items(run, "effects")
     assert section["title"] == "Effects along the contrast “refusal” at position -1: 10 matched pairs"
-    assert {figure["name"] for figure in section["figures"]} >= {"effects.refusal", "effects.refusal.doses"}
+    names = {figure["name"] for figure in section["figures"]}
+    assert names >= {"effects.refusal", "effects.refusal.doses", "effects.refusal.parts"}
     assert "nan" not in " ".join([*section["facts"], section["finding"]])
 
 

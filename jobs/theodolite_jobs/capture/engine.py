@@ -196,13 +196,13 @@ class Engine:
             values[Site.HEAD_OUT] = self._by_head(values[Site.HEAD_OUT])
         if units:
             counts = _count_positive(collected[POSITIVE_UNITS], _finite_prompts(values.values()))
-            values[POSITIVE_UNITS] = _gather_ranks(counts, units, self.model.ranks)
+            values[POSITIVE_UNITS] = gather_ranks(counts, units, self.model.ranks)
         return values
 
     def _by_head(self, outputs: torch.Tensor) -> torch.Tensor:
         """Return the outputs of all heads, (batch, position, layer, head, d_head); ranks have those of some heads."""
         sizes = self.model.dimensions
-        whole = _gather_ranks(outputs, sizes.n_heads * sizes.d_head, self.model.ranks)
+        whole = gather_ranks(outputs, sizes.n_heads * sizes.d_head, self.model.ranks)
         return whole.view(*whole.shape[:-1], sizes.n_heads, sizes.d_head)
 
     def _expanded_prefix(self, prefix: TokenIds, batch_size: int) -> DynamicCache | None:
@@ -269,12 +269,15 @@ def _count_positive(signs: Sequence[torch.Tensor], usable: torch.Tensor) -> torc
     return torch.stack([count.to(usable.device) for count in counts], dim=1)
 
 
-def _gather_ranks(values: torch.Tensor, width: int, ranks: int) -> torch.Tensor:
-    """Return the values of all units, along the last dimension; each rank has those of its shard of a matrix."""
+def gather_ranks(values: torch.Tensor, width: int, ranks: int) -> torch.Tensor:
+    """Return the values of all units, along the last dimension; each rank has those of its shard of a matrix.
+
+    If there is nothing to gather, these are `values` themselves.
+    """
     if values.shape[-1] == width:  # one process, or a family that gathers its shards before
         return values
     widest = -(-width // ranks)  # torch makes all shards equally wide, except that the last may be narrower
-    own = torch.nn.functional.pad(values, (0, widest - values.shape[-1]))
+    own = torch.nn.functional.pad(values, (0, widest - values.shape[-1])).contiguous()
     parts = [torch.empty_like(own) for _ in range(ranks)]
     torch.distributed.all_gather(parts, own)
     return torch.cat(parts, dim=-1)[..., :width]

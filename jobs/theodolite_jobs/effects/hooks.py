@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from theodolite.sites import Site
+from theodolite_jobs.capture.engine import gather_ranks
 from theodolite_jobs.effects.variants import Change, Location
 from theodolite_jobs.models.anatomy import Tap
 from theodolite_jobs.models.load import LoadedModel
@@ -92,7 +93,8 @@ def _hook_read(model: LoadedModel, columns: Columns, location: Location, receive
     tap = model.anatomy.taps[location.site]
 
     def read(hidden: torch.Tensor) -> None:
-        receive(columns.of(hidden)[..., _features(model, location)] * tap.scale)  # a copy: later sums may be in place
+        states = _of_all_ranks(model, location, columns.of(hidden))
+        receive(states[..., _features(model, location)] * tap.scale)  # a copy: later sums may be in place
 
     return hook(model.blocks[location.layer], tap, read)
 
@@ -105,9 +107,14 @@ def _hook_edits(hooks: ExitStack, model: LoadedModel, columns: Columns, location
 
     def replace(hidden: torch.Tensor) -> torch.Tensor:
         hidden = _copy(hidden)
-        states = columns.of(hidden)[..., _features(model, location)]
+        own = columns.of(hidden)
+        whole = _of_all_ranks(model, location, own)
+        states = whole[..., _features(model, location)]
         for column, change in edits:
             states[:, column] = change(states[:, column] * tap.scale) / tap.scale
+        if whole is not own:  # the heads of this rank; the shard of the last rank may be narrower
+            start = torch.distributed.get_rank() * -(-whole.shape[-1] // model.ranks)
+            own.copy_(whole[..., start : start + own.shape[-1]])
         return hidden
 
     hooks.enter_context(hook(block, tap, replace))
@@ -135,6 +142,17 @@ def _hook_shift(hooks: ExitStack, model: LoadedModel, columns: Columns, block: t
 
 def _copy(hidden: torch.Tensor) -> torch.Tensor:
     return hidden.clone(memory_format=torch.contiguous_format)  # so that a view of its columns writes into it
+
+
+def _of_all_ranks(model: LoadedModel, location: Location, own: torch.Tensor) -> torch.Tensor:
+    """Return all features of a site, from those that this rank has.
+
+    A rank has the outputs of some heads, and all features of every other site. With the outputs of all heads, all ranks
+    agree on which variants change a bit, so they run the same ones.
+    """
+    if location.site is not Site.HEAD_OUT:
+        return own
+    return gather_ranks(own, model.dimensions.n_heads * model.dimensions.d_head, model.ranks)
 
 
 def _features(model: LoadedModel, location: Location) -> slice:

@@ -39,7 +39,7 @@ class Question:
     first: tuple[int, ...]  # the first group of next tokens
     second: tuple[int, ...]
     is_paired: bool  # whether a patch gives the pair's state, else the other set's mean state
-    has_parts: bool  # whether heads, attention and MLPs are patched; needs pairs
+    has_parts: bool  # whether heads, attention, MLPs and blocks are patched; needs pairs
 
     @property
     def places(self) -> list[tuple[Site, int]]:

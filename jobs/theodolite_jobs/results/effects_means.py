@@ -85,7 +85,7 @@ def _tests(own: Arrays, name: str, shape: tuple[int, int]) -> dict[str, NDArray[
 
 
 def _of_parts(own: Arrays) -> dict[str, NDArray[np.float64]]:
-    """Return the variables of patched heads, attention and MLPs, (layer, …)."""
+    """Return the variables of patched heads, attention, MLPs and blocks, (layer, …)."""
     found: dict[str, NDArray[np.float64]] = {}
     for part in PARTS:
         for name in MEASURES:

@@ -6,11 +6,23 @@ import numpy as np
 import plotly.graph_objects as go
 import xarray as xr
 
+from theodolite.figures import style
 from theodolite.figures.panels import Line, Panel, panels_figure, prompts_text
 from theodolite.figures.references import Reference
 from theodolite.figures.style import DASHES, MAIN, SECOND, THIRD, short_site
 from theodolite.figures.switches import LAYER
-from theodolite.groups.effects import ADD, CONTROLS_OF, MATCHED, PATCH, PERMUTED, RANDOM, REMOVE
+from theodolite.groups.effects import (
+    ADD,
+    ATTENTION,
+    BLOCK,
+    CONTROLS_OF,
+    MATCHED,
+    MLP,
+    PATCH,
+    PERMUTED,
+    RANDOM,
+    REMOVE,
+)
 from theodolite.sites import Site
 
 CONTROL_NAMES = {
@@ -19,6 +31,11 @@ CONTROL_NAMES = {
     PERMUTED: "directions of permuted labels",
 }
 """The controls as legends name them."""
+
+PART_NAMES = {ATTENTION: "attention", MLP: "MLP", BLOCK: "block"}
+"""The parts of a layer as legends name them."""
+
+_PART_COLOURS = {ATTENTION: style.ATTENTION, MLP: style.MLP, BLOCK: style.BLOCK}
 
 _CONTROL_DASHES = {RANDOM: "dot", MATCHED: "dot", PERMUTED: "dash"}
 
@@ -108,6 +125,25 @@ def dose_figure(effects: xr.Dataset, sides: Mapping[str, str], colours: Mapping[
             lines.append(Line(label, np.array(doses)[order], curve, colours[side], "solid", low, high, n=n))
         panels.append(Panel(title, lines, [Reference(0, "no change: 0")] if measure == "log_odds" else ()))
     return panels_figure(panels, x_title="dose: factor on the difference of the means", ticks={})
+
+
+def parts_figure(effects: xr.Dataset, sides: Mapping[str, str]) -> go.Figure:
+    """Return what a patch of attention, of the MLP, and of both together changes, by layer; a panel for each set.
+
+    Args:
+        effects: the result group at one contrast and position.
+        sides: label of the set on each side.
+    """
+    panels = []
+    for side, label in sides.items():
+        values, n = effects.sel(prompt_side=side), prompts_text(effects["n_prompts"].sel(prompt_side=side))
+        lines = []
+        for part, name in PART_NAMES.items():
+            kl, low, high = (values[f"{part}_kl{end}"] for end in ("", "_low", "_high"))
+            if np.isfinite(kl).any():
+                lines.append(Line(name, values["layer"], kl, _PART_COLOURS[part], "solid", low, high, n=n))
+        panels.append(Panel(f"KL, {label} [nats]", lines, positive=True))
+    return panels_figure(panels, x_title=LAYER, ticks={})
 
 
 def score_figure(effects: xr.Dataset, layers: Sequence[int], label: str) -> go.Figure:

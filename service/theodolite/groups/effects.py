@@ -22,8 +22,15 @@ permuted labels."""
 CONTROLS_OF = {REMOVE: (MATCHED, PERMUTED), ADD: (RANDOM, PERMUTED)}
 """The controls of each intervention; a patch uses no direction, so it has none."""
 
-HEAD, ATTENTION, MLP = PARTS = ("head", "attention", "mlp")
-"""The parts of a block whose outputs are patched."""
+HEAD, ATTENTION, MLP, BLOCK = PARTS = ("head", "attention", "mlp", "block")
+"""The parts whose outputs are patched; `block` is attention and the MLP of a layer together."""
+
+_OUTPUTS = {
+    HEAD: "the head's output is",
+    ATTENTION: "the output of the block's attention is",
+    MLP: "the output of the block's MLP is",
+    BLOCK: "the outputs of the block's attention and MLP are",
+}
 
 MEASURES = {
     "kl": ("KL divergence of the changed from the intact distribution of the next token", "nats"),
@@ -78,14 +85,14 @@ def _measured() -> Iterator[Variable]:
         yield from _tests(f"everywhere_{name}", (*_POINT, "control"), units)
         for part in PARTS:
             dims = (*_POINT, "layer", "head") if part == HEAD else (*_POINT, "layer")
-            output = "head's output" if part == HEAD else f"output of the block's {part}"
-            yield from _with_ends(f"{part}_{name}", dims, f"{text}, when the {output} is patched", units)
+            output = _OUTPUTS[part]
+            yield from _with_ends(f"{part}_{name}", dims, f"{text}, when {output} patched", units)
             if name == "log_odds":
                 yield Variable(
                     f"{part}_direct",
                     dims,
-                    f"Mean over prompts of the {text}, when the change of the {output} reaches the stream only after "
-                    "the last block.",
+                    f"Mean over prompts of the {text}, when {output} patched, but the change reaches the stream only "
+                    "after the last block.",
                     units,
                 )
 
@@ -150,7 +157,7 @@ the last captured block (NaN for all doses except -1 of positive and 1 of negati
 GROUP = Group(
     name="effects",
     title="Effects",
-    version=4,
+    version=5,
     variables=VARIABLES,
     tables=(PROMPT_EFFECTS,),
     needs=frozenset({"prompts", "contrasts", "weights"}),

@@ -6,7 +6,7 @@ from functools import partial
 import numpy as np
 import xarray as xr
 
-from theodolite.figures.effects import dose_figure, effects_figure, score_figure
+from theodolite.figures.effects import PART_NAMES, dose_figure, effects_figure, parts_figure, score_figure
 from theodolite.figures.heads import head_map
 from theodolite.figures.style import set_colours
 from theodolite.groups.effects import ADD, REMOVE
@@ -36,21 +36,21 @@ from theodolite.store.result_reader import read_group
 from theodolite.store.runs import Run
 
 _HOW_TO_READ = (
-    "An intervention changes the state of the last token (in pairs also the output of a head, of attention or of an "
-    "MLP there), and all later blocks compute with the change. No text is generated: the probabilities of the next "
-    "token are compared with those that the model gives without a change. KL is the divergence of the changed "
-    "probabilities from the unchanged ones; it is 0 if nothing changes, and it does not say which tokens change. To "
-    "patch is to replace the state by that of the other prompt of the pair (or by the mean state of the other set). To "
-    "remove is to set the coordinate of the state along the contrast's direction to that of the midpoint between the "
-    "two means. To add is to add the difference of the means towards the other set: its dose is 1 for prompts of the "
-    "negative set, and -1 for prompts of the positive set. Every vector that is large enough changes the next token. "
-    "So the direction is compared with control directions: random ones, random ones along which the activations vary "
-    "as much, and the directions that permuted labels give. The last two kinds are at right angles to the contrast's "
-    "direction. Activations usually vary much less along random directions, so removing is not compared with these. "
-    "Along the directions of permuted labels they can vary more, or less, than along the contrast's. If the direction "
-    "changes no more than the controls, the model need not use it, also where the direction separates the sets. If it "
-    "changes more, the next token depends more on the state along it than on that along the controls; it can still "
-    "depend on other directions too."
+    "An intervention changes the state of the last token (in pairs also the output of a head, of attention, of an MLP, "
+    "or of attention and MLP together), and all later blocks compute with the change. No text is generated: the "
+    "probabilities of the next token are compared with those that the model gives without a change. KL is the "
+    "divergence of the changed probabilities from the unchanged ones; it is 0 if nothing changes, and it does not say "
+    "which tokens change. To patch is to replace the state by that of the other prompt of the pair (or by the mean "
+    "state of the other set). To remove is to set the coordinate of the state along the contrast's direction to that "
+    "of the midpoint between the two means. To add is to add the difference of the means towards the other set: its "
+    "dose is 1 for prompts of the negative set, and -1 for prompts of the positive set. Every vector that is large "
+    "enough changes the next token. So the direction is compared with control directions: random ones, random ones "
+    "along which the activations vary as much, and the directions that permuted labels give. The last two kinds are at "
+    "right angles to the contrast's direction. Activations usually vary much less along random directions, so removing "
+    "is not compared with these. Along the directions of permuted labels they can vary more, or less, than along the "
+    "contrast's. If the direction changes no more than the controls, the model need not use it, also where the "
+    "direction separates the sets. If it changes more, the next token depends more on the state along it than on that "
+    "along the controls; it can still depend on other directions too."
 )
 
 _TESTS = (
@@ -129,7 +129,7 @@ def _section(run: Run, effects: xr.Dataset, contrast: str) -> Section | None:
 def _place_figures(
     values: xr.Dataset, name: str, sides: Mapping[str, str], colours: Mapping[str, str]
 ) -> Iterator[Figure]:
-    """Yield the dose curves at the place with the largest effect of an added difference, and the later scores."""
+    """Yield the dose curves at the place with the largest effect, the later scores, and the patches of parts."""
     place = largest(values["kl"].sel(intervention=ADD).mean("prompt_side"))
     caption = f"Dose curves at {at_place(values, place)}, where an added difference has the largest KL divergence"
     yield Figure(f"{name}.doses", caption, partial(dose_figure, values.sel(place), sides, colours))
@@ -140,6 +140,9 @@ def _place_figures(
             "How far an added difference moves the input of later blocks along the contrast's direction there",
             partial(score_figure, of_side, layers, sides[SIDES[1]]),
         )
+    if any(np.isfinite(values[f"{part}_kl"]).any() for part in PART_NAMES):
+        caption = "KL divergence when the output of attention, of the MLP, or of both (block) is patched, by layer"
+        yield Figure(f"{name}.parts", caption, partial(parts_figure, values, sides))
 
 
 def _maps(values: xr.Dataset, name: str, sides: Mapping[str, str]) -> list[Figure]:

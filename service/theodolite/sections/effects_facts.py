@@ -7,13 +7,19 @@ import numpy as np
 import xarray as xr
 
 from theodolite.figures.effects import CONTROL_NAMES
-from theodolite.groups.effects import ADD, CONTROLS_OF, PATCH, REMOVE
+from theodolite.groups.effects import ADD, ATTENTION, BLOCK, CONTROLS_OF, MLP, PATCH, REMOVE
 from theodolite.groups.permutations import LEVEL
 from theodolite.query.effects import first_place, largest, strictest
 from theodolite.query.heads import head_name
 from theodolite.sections.parts import SIDES, listed, number, percent, significant
 
 _HALF = 0.5
+
+_REPLACED = {
+    ATTENTION: "The output of attention in one layer is replaced by that",
+    MLP: "The output of the MLP in one layer is replaced by that",
+    BLOCK: "The outputs of attention and MLP of one block are replaced by those",
+}
 
 
 def effects_facts(
@@ -46,6 +52,7 @@ def effects_facts(
         )
     yield from _everywhere_facts(values, sides)
     yield from _score_facts(values, sides)
+    yield from _head_facts(values, sides)
     yield from _part_facts(values, sides)
     yield from _certificate(values, full_route)
 
@@ -171,7 +178,7 @@ def _score_facts(values: xr.Dataset, sides: Mapping[str, str]) -> Iterator[str]:
         )
 
 
-def _part_facts(values: xr.Dataset, sides: Mapping[str, str]) -> Iterator[str]:
+def _head_facts(values: xr.Dataset, sides: Mapping[str, str]) -> Iterator[str]:
     if not np.isfinite(values["head_kl"]).any():
         return
     texts = {}
@@ -191,6 +198,17 @@ def _part_facts(values: xr.Dataset, sides: Mapping[str, str]) -> Iterator[str]:
             f"the changed output alone, added to the stream after the last block): {listed(texts)}. A low correlation "
             "can mean that heads act through later parts, or that most changes are near 0."
         )
+
+
+def _part_facts(values: xr.Dataset, sides: Mapping[str, str]) -> Iterator[str]:
+    for part, what in _REPLACED.items():
+        if np.isfinite(values[f"{part}_kl"]).any():
+            texts = {}
+            for side, label in sides.items():
+                own = values.sel(prompt_side=side)
+                at = largest(own[f"{part}_kl"])
+                texts[label] = f"layer {at['layer']}, {_with_ends(own.sel(at), f'{part}_kl')} nats"
+            yield f"{what} of the other prompt: the largest KL divergence over layers is {listed(texts)}."
 
 
 def _certificate(values: xr.Dataset, full_route: str) -> Iterator[str]:

@@ -40,6 +40,10 @@ VALUES = {
     "score_change_low": 0.125,
     "score_change_high": 0.5,
     **{f"head_kl{end}": np.array([0.001, 0.004]) for end in ("", "_low", "_high")},
+    "attention_kl": np.array([0.02, 0.03, 0.07, 0.05]),
+    "attention_kl_low": 0.01,
+    "attention_kl_high": 0.08,
+    **{f"block_kl{end}": np.array([0.2, 0.9, 0.4, 0.3]) for end in ("", "_low", "_high")},
     "head_log_odds": 0.1,
     "head_direct": 0.1,
     "direct_correlation": 0.42,
@@ -79,6 +83,13 @@ def test_effects_are_stated_beside_those_of_their_controls(run_of):
     )
     assert "of harmful 0.7 [0.7, 0.7] nats (controls 0.6 and 0.6, p = 0.3)" in text
     assert "the largest KL divergence of these 8 heads is harmful L0H1, 0.004 [0.004, 0.004] nats" in text
+    assert (
+        "The outputs of attention and MLP of one block are replaced by those of the other prompt: the largest KL "
+        "divergence over layers is harmful layer 1, 0.9 [0.9, 0.9] nats; harmless layer 1, 0.9 [0.9, 0.9] nats." in text
+    )
+    assert "of attention in one layer is replaced by that of the other prompt: the largest" in text
+    assert "harmful layer 2, 0.07 [0.01, 0.08] nats" in text
+    assert "of the MLP in one layer" not in text, "its numbers are not known"
     assert "moves the stream at the input of block 3 along the contrast's direction there by this share" in text
     assert "layer 0: 25 [12, 50] %" in text
     assert "differ from those of forward passes of all tokens by at most 2.0e-06" in text
@@ -126,10 +137,12 @@ def test_a_difference_that_may_be_0_has_no_restored_share(run_of):
     assert "nan" not in " ".join(section.facts)
 
 
-def test_without_parts_there_are_no_maps_and_no_sentences_about_heads(run_of):
-    (section,) = effects.sections(run_of(head_kl=np.nan, direct_correlation=np.nan))
+def test_without_parts_there_are_no_maps_and_no_sentences_about_them(run_of):
+    unknown = dict.fromkeys(("head_kl", "attention_kl", "block_kl", "direct_correlation"), np.nan)
+    (section,) = effects.sections(run_of(**unknown))
     assert section.maps == []
-    assert not any("heads" in fact for fact in section.facts)
+    assert "effects.refusal.parts" not in [figure.name for figure in section.figures]
+    assert not any("heads" in fact or "replaced" in fact for fact in section.facts)
 
 
 def test_prompts_that_are_left_out_are_counted(run_of, monkeypatch):
@@ -164,6 +177,7 @@ def test_every_figure_draws_the_stored_numbers(run_of):
         "effects.refusal",
         "effects.refusal.doses",
         "effects.refusal.scores",
+        "effects.refusal.parts",
         "effects.refusal.heads_kl",
         "effects.refusal.heads_patched",
         "effects.refusal.heads_direct",
@@ -173,6 +187,8 @@ def test_every_figure_draws_the_stored_numbers(run_of):
     doses = next(trace for trace in drawn["effects.refusal.doses"].data if trace.name == "harmful")
     assert list(doses.x) == [-1, 0, 1]
     assert list(doses.y) == [0.3, 0, 0.3]
+    of_parts = [(trace.name, list(trace.y)) for trace in drawn["effects.refusal.parts"].data if trace.name]
+    assert of_parts == 2 * [("attention", [0.02, 0.03, 0.07, 0.05]), ("block", [0.2, 0.9, 0.4, 0.3])]
     bands = [list(trace.y) for trace in drawn["effects.refusal.scores"].data if trace.fill]
     assert bands
     assert {0.125, 0.5} == {value for band in bands for value in band}
