@@ -18,7 +18,7 @@ from theodolite.query.curves import Curve, select_curves
 from theodolite.query.group_selection import select_direction, select_group
 from theodolite.query.heads import TOKEN_COLUMNS, Head, head_atlas, read_head
 from theodolite.query.prompts import read_prompt_path, read_scored_prompts
-from theodolite.query.runs import describe_results, select_summaries, summaries
+from theodolite.query.runs import describe_results, run_id_of, select_summaries, summaries
 from theodolite.run_reader import LabelLists, RunReader
 from theodolite.sections.catalogue import draw_figure, section_items, shown_groups
 from theodolite.sections.conclusion import read_conclusion
@@ -53,14 +53,15 @@ def open_run(store: str | Path, run_id: str, *, cache_bytes: int = CACHE_BYTES) 
 
     Args:
         store: a folder, or a file://, s3://, gs:// or az:// URL.
-        run_id: the run's id.
+        run_id: the run's id, or a name that only one run has.
         cache_bytes: size of the cache of results.
 
     Raises:
         RunNotFoundError: the run does not exist; the message lists the existing runs.
         StoreError: the store cannot be reached, or a newer version wrote the run.
     """
-    return _StoredRun(open_stored_run(absolute(str(store)), run_id, Cache(cache_bytes)))
+    url = absolute(str(store))
+    return _StoredRun(open_stored_run(url, run_id_of(url, run_id), Cache(cache_bytes)))
 
 
 class _StoredRun(RunReader):

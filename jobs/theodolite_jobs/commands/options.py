@@ -12,7 +12,9 @@ if TYPE_CHECKING:
     from theodolite.store.runs import Run
 
 SpecPath = Annotated[Path, typer.Argument(metavar="SPEC", help="YAML or JSON file that describes the survey.")]
-RunId = Annotated[str, typer.Argument(metavar="RUN", help="Run id, as `theodolite runs` lists it.")]
+RunId = Annotated[
+    str, typer.Argument(metavar="RUN", help="Run id, or a name that only one run has; `theodolite runs` lists both.")
+]
 ModelId = Annotated[
     str, typer.Argument(metavar="MODEL", help="Hub id, local folder, .gguf file, or alias (smollm2-135m-instruct).")
 ]
@@ -74,10 +76,11 @@ def spec_of(path: Path) -> "SurveySpec":
 
 
 def run_of(run_id: str, settings: "Settings") -> "Run":
-    """Return the run of an id in the store."""
+    """Return the run with this id or name in the store."""
+    from theodolite.query.runs import run_id_of
     from theodolite.store.runs import open_run
 
-    return open_run(settings.store, run_id)
+    return open_run(settings.store, run_id_of(settings.store, run_id))
 
 
 def print_outcome(run: "Run", as_json: bool) -> None:

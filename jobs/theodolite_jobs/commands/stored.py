@@ -124,10 +124,10 @@ def remove(
     stored = sizes(opened.location)
     gigabytes = sum(stored.values()) / 1e9
     about = f"{opened.record.model.name}, created {opened.record.created:%Y-%m-%d}, state {run_state(opened)}"
-    typer.echo(f"{run}: {about}, {len(stored)} objects, {gigabytes:.2f} GB")
+    typer.echo(f"{opened.id}: {about}, {len(stored)} objects, {gigabytes:.2f} GB")
     if not yes:
         typer.confirm("Delete this run and all of its data?", abort=True)
-    typer.echo(f"deleted {remove_run(opened)} objects of {run}")
+    typer.echo(f"deleted {remove_run(opened)} objects of {opened.id}")
 
 
 def label(
@@ -220,8 +220,10 @@ def compare(
     from theodolite.query.compare import Question, contrast_choices, milestones, records
     from theodolite_jobs.report.comparison import milestone_texts, write_comparison
 
-    opened = [run_of(run, settings_of(store=store)) for run in dict.fromkeys(runs)]
-    choices = contrast_choices(contrast or (), runs)
+    named = {run: run_of(run, settings_of(store=store)) for run in runs}
+    opened = list({run.id: run for run in named.values()}.values())
+    choices = contrast_choices(contrast or (), list(named))
+    choices["contrasts"] = {named[run].id: one for run, one in choices["contrasts"].items()}
     question = Question(statistic, prompt_set=prompt_set, site=site, position=position, **choices)
     write_comparison(opened, question, bound, output)
     table = milestones(opened, question, bound)

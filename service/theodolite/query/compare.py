@@ -15,7 +15,7 @@ from theodolite.groups.permutations import LEVEL
 from theodolite.query.curves import along_depth, has_values
 from theodolite.query.group_selection import measured_positions
 from theodolite.query.profiles import PROFILES
-from theodolite.query.runs import run_state
+from theodolite.query.runs import run_name, run_state
 from theodolite.sites import HALF_BLOCKS, Site, depth, depth_label
 from theodolite.store.labels import read_labels
 from theodolite.store.manifest import finished_groups
@@ -156,7 +156,7 @@ def _curve(run: Run, question: Question) -> pd.DataFrame:
     depths = [depth(Site(site or Site.RESID_PRE), layer) for site, layer in zip(sites, points["layer"], strict=True)]
     columns = {
         "run_id": run.id,
-        "name": read_labels(run).name or run.record.spec.name or "",
+        "name": run_name(run, read_labels(run)) or "",
         "model": run.record.model.name,
         "d_model": run.record.model.d_model,
         "d_head": run.record.model.d_head,

@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from theodolite.errors import RunDamagedError, StoreError, StoreVersionError
+from theodolite.errors import RunDamagedError, RunNotFoundError, StoreError, StoreVersionError
 from theodolite.groups import ANALYSES, GROUPS
 from theodolite.query.first_tokens import n_first_tokens
 from theodolite.query.parity import parity_notes, spot_check_notes
@@ -30,12 +30,33 @@ def run_state(run: Run) -> str:
     return "captured" if done == sum(facts.n_shards for facts in run.record.sets.values()) else "capturing"
 
 
+def run_name(run: Run, labels: Labels) -> str | None:
+    """Return the name of a run: the one in its labels, or else that of its spec; None if it has neither."""
+    return labels.name or run.record.spec.name
+
+
+def run_id_of(store: str, given: str) -> str:
+    """Return the id of a run from its id, or from its name if no other run has it.
+
+    A text that is neither is returned as it is: `open_run` then says which runs exist.
+
+    Raises:
+        RunNotFoundError: several runs have this name; the message lists their ids.
+    """
+    if given in list_run_ids(store):
+        return given
+    named = [str(item["run_id"]) for item in summaries(store) if item["name"] == given]
+    if len(named) > 1:
+        raise RunNotFoundError(f"{len(named)} runs have the name {given!r}; give the id of one: {', '.join(named)}")
+    return named[0] if named else given
+
+
 def summary(run: Run, labels: Labels) -> dict[str, Any]:
     """Return the short description of a run that lists show; a name among its labels replaces that of its spec."""
     finished = finished_groups(run)
     return {
         "run_id": run.id,
-        "name": labels.name or run.record.spec.name,
+        "name": run_name(run, labels),
         "tags": list(labels.tags),
         "model": run.record.model.name,
         "sets": {name: facts.n_samples for name, facts in run.record.sets.items()},

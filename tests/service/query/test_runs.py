@@ -1,10 +1,14 @@
-"""The spec of a run's results names only analyses that it can name."""
+"""The spec of a run's results names only analyses that it can name, and runs are found by id or name."""
 
 import pytest
+from support.serving import captured_run
 
+import theodolite
+from theodolite.errors import RunNotFoundError
 from theodolite.groups import ANALYSES
-from theodolite.query.runs import with_analyses
+from theodolite.query.runs import run_id_of, with_analyses
 from theodolite.spec_file import parse_spec
+from theodolite.store.labels import Labels, change_labels
 
 PROMPTS = {name: {"source": f"builtin:{name}", "template": "none"} for name in ("harmful", "harmless")}
 
@@ -24,3 +28,18 @@ def test_analyses_that_the_spec_cannot_name_are_left_out(changes, left_out):
     names = {"curves", "gram", "separation", "basis", "heads", "words", "moments"}
     named = with_analyses(spec, names).analyses
     assert named == [name for name in ANALYSES if name in names - left_out]
+
+
+def test_a_run_is_found_by_its_id_or_by_a_name_that_only_it_has(tmp_path):
+    runs = [captured_run(tmp_path, run_id) for run_id in ("tiny-0", "tiny-1", "tiny-2")]
+    store = str(tmp_path)
+    change_labels(runs[0], Labels(name="first"))
+    assert run_id_of(store, "first") == run_id_of(store, "tiny-0") == "tiny-0"
+    assert theodolite.open_run(store, "first").id == "tiny-0"
+    change_labels(runs[1], Labels(name="tiny-2"))
+    assert run_id_of(store, "tiny-2") == "tiny-2"  # an id comes before a name
+    change_labels(runs[2], Labels(name="first"))
+    with pytest.raises(RunNotFoundError, match=r"2 runs have the name 'first'; give the id of one: .*tiny-[02]"):
+        run_id_of(store, "first")
+    with pytest.raises(RunNotFoundError, match="has no run 'other'; it has tiny-0, tiny-1, tiny-2"):
+        theodolite.open_run(store, "other")
