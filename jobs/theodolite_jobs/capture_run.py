@@ -10,11 +10,12 @@ from theodolite.digests import digest_of
 from theodolite.errors import RunDamagedError
 from theodolite.metrics import CaptureMetrics
 from theodolite.settings import Settings
+from theodolite.spec import TokenIds
 from theodolite.store.commits import committed_indices, drop_pending, recover
 from theodolite.store.layout import COMPLETE, RUN_RECORD, tokens_key
 from theodolite.store.manifest import list_groups, listed_checksums, refuse_changed_captured
 from theodolite.store.objects import get, get_all, open_location, sweep_staged
-from theodolite.store.prompts import decode_tokens, encode_tokens
+from theodolite.store.prompts import encode_tokens, tokens_of_rows
 from theodolite.store.records import decode_record, record_key
 from theodolite.store.runs import Run, create_run, find_run, run_url
 from theodolite_jobs.captured_objects import describe, finish_capture
@@ -158,11 +159,21 @@ def check_same_shards(run: Run, prepared: Prepared, parity: dict[str, Any]) -> N
 def _has_other_tokens(run: Run, prepared: Prepared, prompt_set: str) -> bool:
     """Return whether a stored table of tokens, which is not damaged, has other tokens than the survey."""
     content = get(run.location, tokens_key(prompt_set)) or b""
+    tokens = decode_unproven_tokens(content)
+    return tokens is not None and encode_tokens(tokens) == content and tokens != list(prepared.tokens[prompt_set])
+
+
+def decode_unproven_tokens(content: bytes) -> list[TokenIds] | None:
+    """Return the token ids in a table whose checksum is lost, or None if the table is damaged."""
+    import pyarrow.parquet
+
+    # Not fastparquet, which reads tables after their checksum: a damaged file can crash its process.
     try:
-        tokens = decode_tokens(content)
-    except RunDamagedError:
-        return False
-    return encode_tokens(tokens) == content and tokens != list(prepared.tokens[prompt_set])
+        rows = pyarrow.parquet.ParquetFile(pyarrow.BufferReader(content)).read(["sample", "token_id"])
+        return tokens_of_rows(rows["sample"].to_numpy(), rows["token_id"].to_numpy())
+    # Damaged columns raise exceptions of many types, MemoryError among them.
+    except Exception:
+        return None
 
 
 def check_equal_arithmetic(run_id: str, created_with: Sequence[str], now: Sequence[str]) -> None:

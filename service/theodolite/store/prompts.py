@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from theodolite.digests import digest_of
 from theodolite.errors import RunDamagedError
@@ -31,7 +32,11 @@ def encode_tokens(tokens: Sequence[TokenIds]) -> bytes:
 def read_tokens(run: Run, prompt_set: str) -> list[TokenIds]:
     """Return the token ids of each prompt of a set; raises RunDamagedError if they are not those of run.json."""
     key = tokens_key(prompt_set)
-    tokens = decode_tokens(captured_object(run, key), key)
+    frame = decode_table(captured_object(run, key), key)
+    try:
+        tokens = tokens_of_rows(frame["sample"].to_numpy(), frame["token_id"].to_numpy())
+    except (KeyError, ValueError, IndexError) as error:
+        raise RunDamagedError(f"the table {key} has no token ids: {error}") from error
     if digest_of(tokens) != run.record.sets[prompt_set].token_ids_sha256:
         raise RunDamagedError(
             f"{run.id}: {key}: its tokens are not those of run.json; run `theodolite verify {run.id} --repair`"
@@ -39,18 +44,12 @@ def read_tokens(run: Run, prompt_set: str) -> list[TokenIds]:
     return tokens
 
 
-def decode_tokens(content: bytes, name: str = "of tokens") -> list[TokenIds]:
-    """Return the token ids of each prompt; raises RunDamagedError if the table `name` cannot be read."""
-    try:
-        frame = decode_table(content, name)
-        samples = frame["sample"].to_numpy()
-        if not (samples == np.sort(samples)).all() or not 0 <= samples[0] <= samples[-1] < len(samples):
-            raise ValueError("its samples are not in order")
-        ends = np.cumsum(np.bincount(samples))[:-1]
-        return [tuple(int(token) for token in ids) for ids in np.split(frame["token_id"].to_numpy(), ends)]
-    # Damaged columns raise exceptions of many types, MemoryError among them.
-    except Exception as error:
-        raise RunDamagedError(f"the table {name} has no token ids: {error}") from error
+def tokens_of_rows(samples: NDArray[np.int64], token_ids: NDArray[np.int64]) -> list[TokenIds]:
+    """Return the token ids of each prompt from the columns of the table; raises ValueError if it is another table."""
+    if not (samples == np.sort(samples)).all() or not 0 <= samples[0] <= samples[-1] < len(samples):
+        raise ValueError("the samples are not in order")
+    ends = np.cumsum(np.bincount(samples))[:-1]
+    return [tuple(int(token) for token in ids) for ids in np.split(token_ids, ends)]
 
 
 def encode_prompts(
