@@ -1,32 +1,56 @@
 """Entry point of a Ray job that estimates the cost of a spec: `python -m theodolite_jobs.estimate_job UPLOAD`.
 
-Its last line is JSON: the `estimate`, or the `error`. The process prints no prompts.
+It prints the result, and no prompts, in a line that `theodolite.submission.estimates` reads.
 """
 
 import json
+import signal
 import sys
 from contextlib import chdir
 from pathlib import Path
+from socket import gethostname
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from theodolite.errors import TheodoliteError
+from theodolite.errors import ClusterError, ModelError, PromptError, SpecError, TheodoliteError
 from theodolite.settings import read_settings
 from theodolite.spec_file import parse_json, parse_spec
+from theodolite.store.objects import SHARING
 from theodolite.store.uploads import read_upload
+from theodolite.submission.estimates import RESULT
+from theodolite.submission.ray_jobs import check_submitter
 from theodolite_jobs.estimate import plan_survey
+
+SECONDS = 300
+"""Time limit: a download that hangs would keep a place among the estimates for ever."""
 
 
 def main() -> None:
     """Print the estimate of the upload in the command-line arguments."""
+    signal.signal(signal.SIGALRM, _give_up)
+    signal.alarm(SECONDS)
     with TemporaryDirectory() as empty, chdir(empty):  # so that a hub id OWNER/NAME never matches a folder of this node
         try:
-            settings = read_settings()
-            spec = parse_spec(parse_json(read_upload(settings.store, sys.argv[1])))
-            result: dict[str, Any] = {"estimate": plan_survey(spec, Path(), settings)}
+            result = _estimate(sys.argv[1])
         except TheodoliteError as error:
-            result = {"error": str(error)}
-    print(json.dumps(result), flush=True)
+            result = {"error": str(error), "is_of_survey": isinstance(error, SpecError | ModelError)}
+    signal.alarm(0)
+    print(f"{RESULT}{json.dumps(result)}", flush=True)
+
+
+def _estimate(upload: str) -> dict[str, Any]:
+    check_submitter()
+    settings = read_settings()
+    try:
+        content = read_upload(settings.store, upload)
+    except PromptError as error:
+        raise ClusterError(f"the store {settings.store} on node {gethostname()} has no such spec: {SHARING}") from error
+    spec = parse_spec(parse_json(content))
+    return {"estimate": plan_survey(spec, Path(), settings)}
+
+
+def _give_up(*_: Any) -> None:
+    raise ClusterError(f"the estimate took longer than {SECONDS} seconds; estimate the survey again")
 
 
 if __name__ == "__main__":

@@ -3,19 +3,17 @@
 The process prints its progress and no prompts, because readers of its log may not be allowed to read the prompts.
 """
 
-import os
 import sys
 from contextlib import chdir, suppress
 from pathlib import Path
 from socket import gethostname
 from tempfile import TemporaryDirectory
 
-from theodolite.errors import ClusterRefusedError, SpecError, StoreError, TheodoliteError
+from theodolite.errors import SpecError, StoreError, TheodoliteError
 from theodolite.settings import Settings, read_settings
 from theodolite.store.objects import SHARING
 from theodolite.submission.job_store import End, end_attempt, read_job_spec, record_run
-from theodolite.submission.ray_jobs import SUBMITTED_BY
-from theodolite.version import __version__
+from theodolite.submission.ray_jobs import check_submitter
 from theodolite_jobs.metrics_server import served
 from theodolite_jobs.progress import Console
 from theodolite_jobs.survey import survey
@@ -28,7 +26,7 @@ def run_job(job_id: str, number: int, settings: Settings) -> str:
         TheodoliteError: the survey failed; the recorded end has the same message.
     """
     try:
-        _check_version()  # first, because the spec of a newer version may have unknown fields
+        check_submitter()  # first, because the spec of a newer version may have unknown fields
         spec = read_job_spec(settings.store, job_id)
         if spec is None:
             raise SpecError(f"the store {settings.store} on node {gethostname()} has no survey job {job_id}: {SHARING}")
@@ -39,16 +37,6 @@ def run_job(job_id: str, number: int, settings: Settings) -> str:
         raise
     end_attempt(settings.store, job_id, number, End("succeeded"))
     return run.id
-
-
-def _check_version() -> None:
-    """Raise ClusterRefusedError if another version submitted the survey job; its spec and store may differ."""
-    submitted_by = os.environ.get(SUBMITTED_BY, __version__)
-    if submitted_by != __version__:
-        raise ClusterRefusedError(
-            f"the cluster has Theodolite {__version__}, but version {submitted_by} submitted this survey job; "
-            "install the same version on both"
-        )
 
 
 def main() -> None:

@@ -48,15 +48,16 @@ def parse_text(text: str, origin: str = "the text", yaml_characters: int = _MAX_
         yaml_characters: maximum length of YAML; reading it takes about 100 times as long as reading JSON.
 
     Raises:
-        SpecError: the text is neither YAML nor JSON, is too long, or holds no mapping.
+        SpecError: the text cannot be read as YAML or JSON, is too long, or holds no mapping.
     """
     if len(text) > _MAX_CHARACTERS:
         raise SpecError(f"{origin} is longer than a spec may be ({_MAX_CHARACTERS:,} characters)")
     try:
         data = _parse_json_or_yaml(text, yaml_characters)
         size = _count(data, {})
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise SpecError(f"{origin} is neither YAML nor JSON: {_in_one_line(error)}") from error
+    # YAML with a tag such as !!int, but another value, raises errors of many types.
+    except (yaml.YAMLError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError) as error:
+        raise SpecError(f"{origin} cannot be read as YAML or JSON: {_in_one_line(error)}") from error
     if size > _MAX_VALUES:
         raise SpecError(f"{origin}: its aliases stand for more than {_MAX_VALUES:,} values, or a value contains itself")
     if not isinstance(data, dict):
@@ -100,18 +101,27 @@ def _refuse_constant(name: str) -> Any:
     raise ValueError(f"{name} is not valid JSON; use null or a number")
 
 
+_MERGE = "tag:yaml.org,2002:merge"
+
+
 class _UniqueKeyLoader(yaml.SafeLoader):
-    """A YAML loader that refuses duplicate keys."""
+    """A YAML loader that refuses duplicate keys and merge keys."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        for key, _ in node.value:
+            if key.tag == _MERGE:
+                raise _refused(key, "merge keys (<<) are not allowed; repeat the values")
         keys = [self.construct_object(key, deep=True) for key, _ in node.value]
         counts = Counter(key for key in keys if isinstance(key, Hashable))  # the base class refuses the others
-        duplicates = {str(key) for key, count in counts.items() if count > 1}
-        if duplicates:
-            raise yaml.constructor.ConstructorError(
-                None, None, f"{', '.join(sorted(duplicates))} is given twice", node.start_mark
-            )
+        twice = next((key for key, count in counts.items() if count > 1), None)
+        if twice is not None:
+            last = max(index for index, key in enumerate(keys) if key == twice)
+            raise _refused(node.value[last][0], f"{twice} is given twice")
         return super().construct_mapping(node, deep)
+
+
+def _refused(node: yaml.Node, problem: str) -> yaml.constructor.ConstructorError:
+    return yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
 
 
 def _parse_json_or_yaml(text: str, yaml_characters: int) -> Any:
@@ -119,14 +129,17 @@ def _parse_json_or_yaml(text: str, yaml_characters: int) -> Any:
         return parse_json(text)  # YAML is almost a superset of JSON; tabs and escaped emoji are exceptions
     except ValueError as error:
         if len(text) > yaml_characters:
-            raise ValueError(f"{error}; as YAML, {yaml_characters:,} characters are allowed") from error
+            allowed = f"as YAML it has {len(text):,} characters, and {yaml_characters:,} are allowed; write it as JSON"
+            raise ValueError(f"{error}; {allowed}") from error
         return yaml.load(text, _UniqueKeyLoader)
 
 
 def _in_one_line(error: Exception) -> str:
     """Return the message of an error, for YAML with the place, but without the line that it shows."""
     mark = getattr(error, "problem_mark", None)
-    return str(error) if mark is None else f"line {mark.line + 1}, column {mark.column + 1}: {error.problem}"  # type: ignore[attr-defined]
+    if mark is None:
+        return " ".join(str(error).split())
+    return f"line {mark.line + 1}, column {mark.column + 1}: {getattr(error, 'problem', error)}"
 
 
 def _count(value: Any, known: dict[int, int]) -> int:

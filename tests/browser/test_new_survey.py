@@ -119,7 +119,7 @@ def test_the_text_changes_the_fields_and_keeps_what_they_do_not_show(form):
     write(form, '{"prompts": 3, "contrasts": [], "analyses": "x", "model": null}')
     expect(form.get_by_role("group", name="Prompt set")).to_have_count(0)
     write(form, '{"model": ')
-    expect(answer(form)).to_contain_text("the text is neither YAML nor JSON")
+    expect(answer(form)).to_contain_text("the text cannot be read as YAML or JSON")
     expect(form.get_by_label("model")).to_be_disabled()
     write(form, RICH)
     expect(form.get_by_label("model")).to_be_enabled()
@@ -141,7 +141,7 @@ def test_the_text_is_yaml_or_json_and_both_are_the_same_spec(form):
     expect(prompt_set(form, "c").get_by_label("limit")).to_have_value("9")
     expect(answer(form)).to_contain_text("valid survey")
     text.fill("model: {id: x}\nmodel: {id: y}\n")
-    expect(answer(form)).to_contain_text("line 1, column 1: model is given twice")
+    expect(answer(form)).to_contain_text("line 2, column 1: model is given twice")
     form.reload()
     expect(text).to_have_value("model: {id: x}\nmodel: {id: y}\n")
     expect(form.get_by_label("label")).to_be_disabled()
@@ -156,6 +156,26 @@ def test_any_spec_is_written_as_yaml_that_the_command_line_reads(form):
     spec = {word: word for word in words} | {"words": words, "numbers": numbers, "parts": parts}
     write = "spec => import('/static/yaml-text.js').then(({ writeYaml }) => writeYaml(spec))"
     assert parse_text(form.evaluate(write, spec)) == spec
+
+
+def test_a_long_spec_is_written_as_json_and_an_unreadable_text_is_kept(form):
+    long = [f"Name the city number {number}, and say where it lies on the map." for number in range(2000)]
+    write(form, {"model": {"id": "all-minilm-l6-v2"}, "prompts": {"mine": {"source": "inline", "texts": long}}})
+    answer(form)
+    form.get_by_label("label").fill("long")
+    expect(form.get_by_label("format of the spec")).to_have_value("JSON")
+    expect(answer(form)).to_contain_text("valid survey")
+    assert written(form)["prompts"]["mine"]["texts"] == long
+    form.get_by_role("button", name="Start again").click()
+    form.get_by_role("button", name="Add a prompt set").click()
+    mine = prompt_set(form, "prompts")
+    mine.get_by_label("source").select_option("uploaded file")
+    answer(form)
+    form.route("**/v1/uploads*", lambda route: (form.locator("#spec-text").fill("model: ["), route.continue_()))
+    file = {"name": "goals.csv", "mimeType": "text/csv", "buffer": b"prompt\nName a city.\n"}
+    mine.locator("input[type=file]").set_input_files(file)
+    expect(mine).to_contain_text("goals.csv is not uploaded: The text of the spec cannot be read now")
+    expect(form.locator("#spec-text")).to_have_value("model: [")
 
 
 def test_the_cost_is_estimated_and_a_change_removes_it(form):
@@ -282,7 +302,8 @@ def test_errors_are_shown_in_words_and_the_focus_stays(form):
     form.locator("#submit-spec").click()
     expect(form.locator("#spec-problem")).to_contain_text("no cluster")
     expect(form.locator("#spec-problem")).to_have_attribute("role", "alert")
-    expect(form.locator("#spec-answer")).to_be_empty()
+    expect(answer(form)).to_contain_text("no cluster")
+    expect(form.get_by_label("label")).to_be_enabled()
 
 
 def test_the_spec_is_stored_until_it_is_submitted(form, place):

@@ -40,6 +40,12 @@ def pretend(page: Page, *shown: dict[str, Any]) -> list[dict[str, Any]]:
 
     page.route("**/v1/jobs", submit)
     page.route(f"**/v1/jobs/{ID}", lambda route: route.fulfill(json=next(states)))
+
+    def send(route: Route) -> None:  # one change, and then the connection is lost
+        body = f": ping\n\nevent: job\ndata: {json.dumps(next(states))}\n\n"
+        route.fulfill(body=body, content_type="text/event-stream")
+
+    page.route(f"**/v1/jobs/{ID}/events", send)
     return submitted
 
 
@@ -55,7 +61,8 @@ def test_a_typed_sentence_gets_its_trajectory(browser, noise, place, store, sche
     done = job(state="succeeded", run_id=store[1])
     with opened(browser, noise, **options) as page:
         page.goto(f"{place}/#/runs/{store[1]}/words")
-        submitted = pretend(page, job(state="running", run_id="tiny-2", progress=progress), done)
+        running = job(state="running", run_id="tiny-2")
+        submitted = pretend(page, running, {**running, "progress": progress}, done)
         settle(page)
         before = drawn(page)
         type_sentence(page)

@@ -302,9 +302,9 @@ def test_a_spec_error_exits_with_two() -> None:
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (b"model: {id: a\nprompts: ]", ["is neither YAML nor JSON", "line 2"]),
-        (b"model:\n\tid: a", ["is neither YAML nor JSON", "line 2"]),
-        (b'{"model": {"id": "a"', ["is neither YAML nor JSON"]),
+        (b"model: {id: a\nprompts: ]", ["cannot be read as YAML or JSON", "line 2"]),
+        (b"model:\n\tid: a", ["cannot be read as YAML or JSON", "line 2"]),
+        (b'{"model": {"id": "a"', ["cannot be read as YAML or JSON"]),
         (b"model: {id: a}\nmodel: {id: b}\nprompts: {a: {source: 'builtin:nouns'}}", ["model"]),
         (b"model: {id: a}\ncapture: {template_date: 2024-13-45}", ["month"]),
         (b"- model\n- prompts\n", ["must hold a mapping with the keys name, model, prompts"]),

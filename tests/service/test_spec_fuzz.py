@@ -74,11 +74,21 @@ def test_any_mapping_is_valid_or_refused_by_name(path, mapping):
         (f"{BOMB}\nmodel: {{id: *i}}\nprompts: *i\n", "stand for more than"),
         ("model: &m {id: x, again: *m}\nprompts: {}\n", "contains itself"),
         (f"model: {{id: {'x' * 10_000_000}}}\n", "longer than a spec may be"),
-        (f"model: {'[' * 5000}{']' * 5000}\n", "neither YAML nor JSON"),
+        (f"model: {'[' * 5000}{']' * 5000}\n", "cannot be read as YAML or JSON"),
         ("model: {id: a}\nmodel: {id: b}\n", "model is given twice"),
-        ("model: !!python/object/apply:os.system [id]\n", "neither YAML nor JSON"),
+        ("model: !!bool x\n", "cannot be read as YAML or JSON"),
+        ("model: !!int ''\n", "cannot be read as YAML or JSON"),
+        ("model: !!timestamp x\n", "cannot be read as YAML or JSON"),
+        (f"model: {'1:' * 400}1.0\n", "cannot be read as YAML or JSON"),
+        ("model: \x01\n", "position 7"),
+        ("a: &a {b: 1}\nmodel:\n  <<: *a\n", "line 3, column 3: merge keys"),
+        ("model:\n  id: a\n  id: b\n", "line 3, column 3: id is given twice"),
+        ("model: !!python/object/apply:os.system [id]\n", "cannot be read as YAML or JSON"),
     ],
-    ids=["bomb", "loop", "long", "deep", "duplicate", "code"],
+    ids=[
+        *("bomb", "loop", "long", "deep", "duplicate", "bool", "int", "time", "sixties", "control", "merge"),
+        *("later-duplicate", "code"),
+    ],
 )
 def test_a_hostile_spec_is_refused_with_the_reason(path, content, reason):
     path.write_text(content)

@@ -1,6 +1,7 @@
 """The service as one ASGI app."""
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -60,7 +61,8 @@ def create_app(
     app.state.store_check = health.StoreCheck(settings.store)
     app.state.cache = Cache(settings.results_cache_bytes)
     app.state.access = Access(settings.store, open_without_tokens=open_without_tokens, seconds_cached=seconds_cached)
-    app.state.streams, app.state.is_stopping = 0, lambda: False
+    app.state.streams = Counter()  # of events, by caller
+    app.state.is_stopping = lambda: False  # the server replaces it
     add_handlers(app)
     of_runs = (prompts.router, tables.router, exports.router, runs.router, labels.router, specs.run_router)
     of_jobs = (jobs.router, job_events.router, specs.schema_router, specs.router, uploads.router)

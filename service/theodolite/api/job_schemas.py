@@ -1,6 +1,6 @@
 """Describe survey jobs, uploads and checked specs for OpenAPI."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, Field
 
@@ -32,7 +32,7 @@ class ParsedText(BaseModel):
 class EstimateState(BaseModel):
     """An estimate that is not known yet."""
 
-    state: str = Field(description="Always `running`: the cluster computes the estimate.")
+    state: Literal["running"] = Field(description="The cluster computes the estimate.")
 
 
 class Estimate(BaseModel):

@@ -4,6 +4,7 @@ import json
 from functools import cache
 from typing import Annotated, Any
 
+import anyio.to_thread
 import orjson
 from fastapi import APIRouter, Depends, Request, Response
 from fastapi.concurrency import run_in_threadpool
@@ -17,6 +18,7 @@ from theodolite.api.responses import problems_of
 from theodolite.api.run_lookup import RunId, complete_run
 from theodolite.api.spec_policy import check_submission
 from theodolite.query.runs import spec_of_results
+from theodolite.settings import Settings
 from theodolite.spec import SurveySpec
 from theodolite.spec_file import parse_json, parse_spec, parse_text
 from theodolite.store.uploads import with_uploaded_texts
@@ -32,6 +34,9 @@ _MAX_ESTIMATES = 4
 
 _YAML_CHARACTERS = 100_000
 """Maximum length of YAML; reading it takes up to a second."""
+
+_PARSES, _ESTIMATES = anyio.CapacityLimiter(1), anyio.CapacityLimiter(1)
+"""Long texts and a slow cluster must not occupy the threads of other responses, so each has a thread of its own."""
 
 _EXAMPLE = {
     "model": {"id": "smollm2-135m-instruct"},
@@ -87,34 +92,41 @@ def check_spec(request: Request, _caller: Reader, spec: SpecBody) -> dict[str, A
 
 
 @router.post("/parse", responses={200: {"model": ParsedText}})
-def parse_spec_text(_caller: Reader, given: SpecText) -> Response:
+async def parse_spec_text(_caller: Reader, given: SpecText) -> Response:
     """Return the mapping in a text of YAML or JSON. It need not be a valid spec."""
-    spec = parse_text(given.text, yaml_characters=_YAML_CHARACTERS)
+    return await anyio.to_thread.run_sync(_mapping_in, given.text, limiter=_PARSES)
+
+
+def _mapping_in(text: str) -> Response:
+    spec = parse_text(text, yaml_characters=_YAML_CHARACTERS)
     try:
         json.dumps(spec, allow_nan=False)
         return Response(orjson.dumps({"spec": spec}, option=orjson.OPT_PASSTHROUGH_DATETIME), media_type=JSON)
     except (TypeError, ValueError) as error:
-        detail = f"the text has a value that JSON does not have: {error}; put names, texts and dates in quotes"
+        detail = f"the text has a value that a spec cannot have: {error}; put names, texts and dates in quotes"
         raise Problem(422, "not-json", detail) from error
 
 
 @router.post("/estimate", responses={200: {"model": Estimate}, 202: {"model": EstimateState}}, openapi_extra=SPEC_BODY)
-def estimate_spec(request: Request, _caller: Submitter, spec: SpecBody) -> Response:
+async def estimate_spec(request: Request, _caller: Submitter, spec: SpecBody) -> Response:
     """Estimate the tokens, memory, bytes and time of a survey on the cluster, which takes up to half a minute.
 
     202 means that the cluster computes the estimate: send the same request again after the seconds in Retry-After.
     """
-    settings = request.app.state.settings
-    check_submission(spec, settings)
-    found = estimate_survey(settings, spec, _check_room)
+    found = await anyio.to_thread.run_sync(_estimate, request.app.state.settings, spec, limiter=_ESTIMATES)
     if found is None:
         return Response(to_json({"state": "running"}), 202, {"Retry-After": "2"}, JSON)
     return Response(to_json(found), media_type=JSON)
 
 
+def _estimate(settings: Settings, spec: SurveySpec) -> dict[str, Any] | None:
+    check_submission(spec, settings)
+    return estimate_survey(settings, spec, _check_room)
+
+
 def _check_room(running: int) -> None:
     if running >= _MAX_ESTIMATES:
-        detail = f"the cluster computes {running} estimates, its maximum; try again in some seconds"
+        detail = f"the cluster computes {_MAX_ESTIMATES} estimates, its maximum; try again in some seconds"
         raise Problem(429, "estimate-limit", detail, {"Retry-After": "10"})
 
 

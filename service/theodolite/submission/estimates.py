@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from theodolite.digests import digest_of
-from theodolite.errors import ClusterError, SpecError
+from theodolite.errors import ClusterError, ClusterRefusedError, SpecError
 from theodolite.settings import Settings
 from theodolite.spec import SurveySpec
 from theodolite.store.objects import absolute
@@ -22,6 +22,9 @@ from theodolite.submission.ray_jobs import (
 from theodolite.submission.surveys import UNFINISHED
 from theodolite.version import __version__
 
+RESULT = "theodolite-estimate: "
+"""Begins the line of the Ray job's log with the result as JSON: the `estimate`, or an `error` and `is_of_survey`."""
+
 _PREFIX = "theodolite-estimate-"
 
 
@@ -29,6 +32,8 @@ def estimate_survey(
     settings: Settings, spec: SurveySpec, check_room: Callable[[int], None] = lambda _running: None
 ) -> dict[str, Any] | None:
     """Return the estimated cost of a survey, or None while the cluster computes it: then call the function again.
+
+    An estimate that nobody has read stays on the cluster until the same survey is estimated again.
 
     Args:
         settings: the store and the cluster.
@@ -39,27 +44,40 @@ def estimate_survey(
         SpecError: the survey is not possible, for example because there is no such model.
         ClusterError: the cluster refused the Ray job, does not respond, or the Ray job failed.
     """
-    spec = with_uploaded_texts(spec, settings.store)
-    submission = f"{_PREFIX}{digest_of([spec.digest(), __version__])[:32]}"
+    submission = f"{_PREFIX}{digest_of([with_uploaded_texts(spec).digest(), __version__])[:32]}"
     state = cluster_state(settings, submission)
     if state is None:
-        states = cluster_states(settings)
-        check_room(sum(_is_running(name, one) for name, one in states.items()))
-        check_version(settings)
-        content = json.dumps(spec.model_dump(mode="json", exclude_unset=True)).encode()
-        name = store_upload(settings.store, content, "json").removeprefix("upload:")
-        run_module(settings, absolute(settings.store), submission, f"theodolite_jobs.estimate_job {name}")
+        check_room(sum(_is_running(name, one) for name, one in cluster_states(settings).items()))
+        _start(settings, spec, submission)
         return None
-    if state.state in UNFINISHED:
+    log = None if state.state in UNFINISHED else cluster_logs(settings, submission)
+    if log is None:  # it is not finished, or another request has just read it
         return None
-    log = cluster_logs(settings, submission) or ""
     forget(settings, submission)  # a later request estimates anew: the model and the prompts may change
-    found = next((line for line in reversed(log.splitlines()) if line.startswith('{"')), None)
+    return _result_in(log, state)
+
+
+def _start(settings: Settings, spec: SurveySpec, submission: str) -> None:
+    """Start the Ray job, unless another request has just started it."""
+    check_version(settings)
+    content = with_uploaded_texts(spec, settings.store).model_dump(mode="json", exclude_unset=True)
+    name = store_upload(settings.store, json.dumps(content).encode(), "json").removeprefix("upload:")
+    try:
+        run_module(settings, absolute(settings.store), submission, f"theodolite_jobs.estimate_job {name}")
+    except ClusterRefusedError:
+        if cluster_state(settings, submission) is None:
+            raise
+
+
+def _result_in(log: str, state: ClusterState) -> dict[str, Any]:
+    lines = log.splitlines()
+    found = next((line for line in reversed(lines) if line.startswith(RESULT)), None)
     if found is None:
-        raise ClusterError(f"the cluster could not estimate the survey: {state.reason or 'its Ray job has no result'}")
-    result = json.loads(found)
+        cause = "; ".join([state.reason or "its Ray job has no result", *(line[:300] for line in lines[-1:])])
+        raise ClusterError(f"the cluster could not estimate the survey: {cause}")
+    result = json.loads(found.removeprefix(RESULT))
     if "error" in result:
-        raise SpecError(result["error"])
+        raise (SpecError if result["is_of_survey"] else ClusterError)(result["error"])
     return dict(result["estimate"])
 
 

@@ -62,10 +62,11 @@ def submit(settings: Settings, store: str, job_id: str, attempt: "Attempt") -> N
         ClusterRefusedError: the cluster refused the Ray job.
         ClusterError: the cluster did not respond; it may have accepted the Ray job.
     """
-    run_module(settings, store, attempt.submission, f"theodolite_jobs.job {job_id} {attempt.number}")
+    module = f"theodolite_jobs.job {job_id} {attempt.number}"
+    run_module(settings, store, attempt.submission, module, settings.driver_memory)
 
 
-def run_module(settings: Settings, store: str, submission: str, module: str) -> None:
+def run_module(settings: Settings, store: str, submission: str, module: str, memory: int | None = None) -> None:
     """Start a Ray job with a new submission id, which runs a Python module; raises as `submit` does.
 
     Args:
@@ -73,6 +74,7 @@ def run_module(settings: Settings, store: str, submission: str, module: str) -> 
         store: an absolute path or a URL, which the nodes must reach.
         submission: the submission id.
         module: the module and its arguments, for a shell.
+        memory: the bytes that Ray reserves for it on the head; None reserves nothing.
     """
     given = set(_PASSED_ON) & settings.model_fields_set  # the nodes decide the settings that are not set
     inherited = settings.model_dump(mode="json", include=given, exclude_none=True)
@@ -86,9 +88,9 @@ def run_module(settings: Settings, store: str, submission: str, module: str) -> 
         "submission_id": submission,
         "runtime_env": {"env_vars": {**environment, **fixed}},
     }
-    if settings.driver_memory is not None:
+    if memory is not None:
         # With a reservation, Ray would start the driver on any node that has the memory.
-        content |= {"entrypoint_memory": settings.driver_memory, "entrypoint_resources": _ON_THE_HEAD}
+        content |= {"entrypoint_memory": memory, "entrypoint_resources": _ON_THE_HEAD}
     _request(settings, "POST", "/api/jobs/", content, required="submission_id")
 
 
@@ -118,6 +120,16 @@ def stop(settings: Settings, submission: str) -> None:
 def forget(settings: Settings, submission: str) -> None:
     """Make the cluster forget a Ray job that has ended; do nothing if it does not know it. Raises ClusterError."""
     _request(settings, "DELETE", f"/api/jobs/{submission}", required="deleted")
+
+
+def check_submitter() -> None:
+    """Raise ClusterRefusedError in a Ray job that another version of Theodolite submitted; its spec may differ."""
+    submitted_by = os.environ.get(SUBMITTED_BY, __version__)
+    if submitted_by != __version__:
+        raise ClusterRefusedError(
+            f"the cluster has Theodolite {__version__}, but version {submitted_by} submitted this survey job; "
+            "install the same version on both"
+        )
 
 
 def check_version(settings: Settings) -> None:

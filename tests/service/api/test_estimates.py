@@ -2,6 +2,7 @@
 
 import json
 import re
+import threading
 from pathlib import Path
 
 import pytest
@@ -12,8 +13,12 @@ from support.submitted_jobs import URL, another
 import theodolite
 from theodolite.api.credentials import create_credential
 from theodolite.errors import ClusterError, SpecError
+from theodolite.settings import Settings
 from theodolite.spec_file import parse_spec
+from theodolite.submission.estimates import RESULT
+from theodolite.submission.ray_jobs import cluster_state
 from theodolite_jobs import estimate_job
+from theodolite_jobs.estimate import plan_survey
 
 PATH = "/v1/spec/estimate"
 
@@ -23,21 +28,22 @@ def client(tmp_path, ray):
     return client_of(tmp_path, jobs_url=URL)
 
 
-def run_the_job(ray, capsys, monkeypatch) -> None:
+def run_the_job(ray, capsys, monkeypatch, **variables: str) -> None:
     """Run the entry point of the cluster's only Ray job in this process, as the cluster would."""
     ((name, job),) = ray.jobs.items()
     module, upload = re.fullmatch(r".* -m (\S+) ([0-9a-f]{64}\.json)", job["entrypoint"]).groups()
     assert module == "theodolite_jobs.estimate_job"
     with monkeypatch.context() as patched:
         patched.setattr("sys.argv", ["job", upload])
-        for variable, value in job["runtime_env"]["env_vars"].items():
+        changed = {f"THEODOLITE_{name.upper()}": value for name, value in variables.items()}
+        for variable, value in (job["runtime_env"]["env_vars"] | changed).items():
             patched.setenv(variable, value)
         estimate_job.main()
-    ray.log = f"a warning\n{capsys.readouterr().out}another\n"
+    ray.log = f'a warning\n{capsys.readouterr().out}{{"another": 1}}\n'
     ray.set_state(name, "SUCCEEDED")
 
 
-def test_the_estimate_is_that_of_the_command(client, ray, capsys, monkeypatch):
+def test_the_estimate_is_that_of_the_command(client, ray, capsys, monkeypatch, tmp_path):
     first = client.post(PATH, json=SPEC)
     assert (first.status_code, first.json(), first.headers["Retry-After"]) == (202, {"state": "running"}, "2")
     assert client.post(PATH, json=SPEC).status_code == 202
@@ -46,6 +52,7 @@ def test_the_estimate_is_that_of_the_command(client, ray, capsys, monkeypatch):
     found = client.post(PATH, json=SPEC)
     assert found.status_code == 200, found.text
     content = found.json()
+    assert content == json.loads(json.dumps(plan_survey(parse_spec(SPEC), Path(), Settings(store=str(tmp_path)))))
     assert content["sets"]["harmful"]["prompts"] == 8
     assert content["sets"]["harmful"]["tokens"] > 8 * 30  # with the chat template
     assert content["run_id"].startswith("smollm2-135m-instruct-")
@@ -65,6 +72,48 @@ def test_a_job_without_a_result_is_an_error_of_the_cluster(client, ray, status, 
     client.post(PATH, json=SPEC)
     ray.set_state(next(iter(ray.jobs)), status, message)
     assert_problem(client.post(PATH, json=SPEC), 503, "could not estimate the survey", message)
+
+
+def test_two_requests_at_once_start_one_job_and_read_it_once(client, ray, monkeypatch):
+    client.post(PATH, json=SPEC)
+    (name,) = ray.jobs
+    with monkeypatch.context() as patched:  # both have looked before one of them has started the Ray job
+        states = iter([None, *[cluster_state(client.app.state.settings, name)] * 2])
+        patched.setattr("theodolite.submission.estimates.cluster_state", lambda *_: next(states))
+        assert client.post(PATH, json=SPEC).status_code == 202
+    assert list(ray.jobs) == [name]
+    ray.set_state(name, "SUCCEEDED")
+    with monkeypatch.context() as patched:  # the other has read the log and removed the Ray job
+        patched.setattr("theodolite.submission.estimates.cluster_logs", lambda *_: None)
+        assert client.post(PATH, json=SPEC).status_code == 202
+
+
+def test_an_error_of_the_cluster_is_not_one_of_the_survey(client, ray, capsys, monkeypatch):
+    client.post(PATH, json=SPEC)
+    with monkeypatch.context() as patched:
+        patched.setattr("theodolite.submission.ray_jobs.__version__", "0.0.1")
+        run_the_job(ray, capsys, patched)
+    assert_problem(client.post(PATH, json=SPEC), 503, "the cluster has Theodolite 0.0.1, but version")
+    client.post(PATH, json=SPEC)
+    run_the_job(ray, capsys, monkeypatch, store="/nonexistent/store")
+    assert_problem(client.post(PATH, json=SPEC), 503, "has no such spec")
+
+
+def test_an_estimate_ends_in_time_and_reserves_no_memory(client, ray, capsys, monkeypatch, tmp_path):
+    client = client_of(tmp_path, jobs_url=URL, driver_memory=2**35)
+    client.post(PATH, json=SPEC)
+    assert "entrypoint_memory" not in next(iter(ray.jobs.values()))
+    monkeypatch.setattr(estimate_job, "SECONDS", 1)
+    monkeypatch.setattr(estimate_job, "plan_survey", lambda *_: threading.Event().wait(60))
+    run_the_job(ray, capsys, monkeypatch)
+    assert_problem(client.post(PATH, json=SPEC), 503, "took longer than 1 seconds")
+
+
+def test_a_refused_estimate_stores_nothing(client, ray, tmp_path, monkeypatch):
+    monkeypatch.setattr("theodolite.api.specs._MAX_ESTIMATES", 0)
+    spec = {**SPEC, "prompts": {"mine": {"source": "inline", "texts": ["One.", "Two."]}}, "contrasts": {}}
+    assert_problem(client.post(PATH, json=spec), 429, "its maximum")
+    assert not (tmp_path / "uploads").exists()
 
 
 def test_prompts_are_in_no_request_to_the_cluster(client, ray, tmp_path):
@@ -106,7 +155,7 @@ def test_the_python_client_waits_for_the_estimate(python, client, ray, monkeypat
         answers.append(answer.status_code)
         if answer.status_code == 202 and answers.count(202) == 2:
             (name,) = ray.jobs
-            ray.log = json.dumps({"estimate": {"run_id": "tiny-0"}})
+            ray.log = RESULT + json.dumps({"estimate": {"run_id": "tiny-0"}})
             ray.set_state(name, "SUCCEEDED")
         return answer
 

@@ -5,6 +5,7 @@ import threading
 import time
 from typing import Any
 
+import httpx
 import pytest
 from support.serving import assert_problem, bearer, client_of
 from support.submitted_jobs import ID, URL, show, submit
@@ -38,12 +39,13 @@ def events_of(text: str) -> list[tuple[str, Any]]:
 class Following:
     """A client that reads the events in a thread, while the test changes the job."""
 
-    def __init__(self, client, **given):
+    def __init__(self, client, ray, **given):
+        known = len(ray.requests)
         self.answer: Any = None
         self._thread = threading.Thread(target=lambda: setattr(self, "answer", client.get(PATH, **given)))
         self._thread.start()
         deadline = time.monotonic() + 10
-        while not client.app.state.streams and self._thread.is_alive() and time.monotonic() < deadline:
+        while len(ray.requests) < known + 2 and self._thread.is_alive() and time.monotonic() < deadline:
             time.sleep(0.005)
 
     def end(self) -> list[tuple[str, Any]]:
@@ -55,7 +57,7 @@ class Following:
 
 def test_each_change_is_one_event_until_the_job_ends(client, ray, tmp_path):
     submit(client)
-    following = Following(client)
+    following = Following(client, ray)
     time.sleep(0.2)
     ray.set_state(ray.submitted[0], "RUNNING")
     time.sleep(0.2)
@@ -71,7 +73,7 @@ def test_each_change_is_one_event_until_the_job_ends(client, ray, tmp_path):
     ]
     assert [job["state"] for job in jobs[3:]] == ["succeeded"]
     assert jobs[3] == show(client)
-    assert client.app.state.streams == 0
+    assert client.app.state.streams.total() == 0
 
 
 def test_a_job_that_has_ended_is_one_event(client, ray):
@@ -79,7 +81,6 @@ def test_a_job_that_has_ended_is_one_event(client, ray):
     ray.set_state(ray.submitted[0], "FAILED", "why")
     answer = client.get(PATH)
     assert events_of(answer.text) == [("job", show(client))]
-    assert client.head(PATH).text == ""
 
 
 def test_head_ends_at_once_while_a_job_runs(client, ray):
@@ -91,15 +92,37 @@ def test_head_ends_at_once_while_a_job_runs(client, ray):
 def test_an_unknown_job_and_too_many_streams_are_problems(client, ray, monkeypatch):
     assert_problem(client.get(PATH), 404, "there is no job")
     submit(client)
-    monkeypatch.setattr("theodolite.api.job_events.MAX_STREAMS", 0)
-    assert_problem(client.get(PATH), 429, "follows 0 survey jobs already")
+    monkeypatch.setattr("theodolite.api.job_events.MAX_STREAMS_OF_CALLER", 1)
+    following = Following(client, ray)
+    assert_problem(client.get(PATH), 429, "1 streams of this caller are open, and 1 in all, the maximum")
+    ray.set_state(ray.submitted[0], "SUCCEEDED")
+    following.end()
+    assert client.get(PATH).status_code == 200
+
+
+def test_a_short_silence_of_the_cluster_is_no_change(client, ray):
+    submit(client)
+    following = Following(client, ray)
+    ray.failure = httpx.ConnectError("refused")
+    time.sleep(0.3)
+    ray.failure = None
+    ray.set_state(ray.submitted[0], "SUCCEEDED")
+    assert [job["state"] for _, job in following.end()] == ["queued", "succeeded"]
+
+
+def test_a_job_that_stays_lost_ends_the_events(client, ray, monkeypatch):
+    monkeypatch.setattr("theodolite.api.job_events.SECONDS_LOST", 0.1)
+    submit(client)
+    following = Following(client, ray)
+    ray.failure = httpx.ConnectError("refused")
+    assert [job["state"] for _, job in following.end()] == ["queued", "lost"]
 
 
 def test_a_revoked_token_ends_the_events(tmp_path, ray):
     token, credential = create_credential(str(tmp_path), ("read", "submit"))
     client = client_of(tmp_path, jobs_url=URL, seconds_cached=0)
     submit(client, headers=bearer(token))
-    following = Following(client, headers=bearer(token))
+    following = Following(client, ray, headers=bearer(token))
     revoke_credential(str(tmp_path), credential.id)
     name, problem = following.end()[-1]
     assert (name, problem["status"]) == ("problem", 401)
@@ -107,7 +130,7 @@ def test_a_revoked_token_ends_the_events(tmp_path, ray):
 
 def test_a_stopping_service_ends_the_events(client, ray):
     submit(client)
-    following = Following(client)
+    following = Following(client, ray)
     client.app.state.is_stopping = lambda: True
     assert [name for name, _ in following.end()] == ["job"]
 

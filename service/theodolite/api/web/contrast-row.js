@@ -2,7 +2,7 @@
 
 import { element } from "./elements.js";
 import { choiceField, labelled, markFields, markName, nameField, showChoice, showValue } from "./form-fields.js";
-import { mappingOf, withPart } from "./spec-text.js";
+import { mappingOf, withPart } from "./spec-changes.js";
 
 const PAIRED = [["", "default"], ["true", "yes"], ["false", "no"]];
 

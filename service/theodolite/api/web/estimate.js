@@ -3,13 +3,12 @@
 import { cards, element, fill, table } from "./elements.js";
 import { request } from "./service.js";
 
-const WAITING = "The cluster estimates the cost, which takes up to half a minute…";
+const WAITING = "The cluster estimates the cost, which takes about half a minute…";
 const UNITS = { bytes: [["TB", 1e12], ["GB", 1e9], ["MB", 1e6], ["kB", 1e3]], time: [["h", 3600], ["min", 60], ["s", 1]] };
 
 /** Show in an element the estimated cost of the spec that `readSpec` returns, or why there is none. */
-export async function showEstimate(node, readSpec, signal) {
-  await fill(node, signal, async () => draw(await readEstimate(await readSpec(), signal)), WAITING);
-  if (!signal.aborted) node.scrollIntoView({ block: "nearest" });
+export function showEstimate(node, readSpec, signal) {
+  return fill(node, signal, async () => draw(await readEstimate(await readSpec(), signal)), WAITING);
 }
 
 async function readEstimate(spec, signal) {
@@ -21,7 +20,7 @@ async function readEstimate(spec, signal) {
       throw error;
     });
     if (answer.status !== 202) return answer.json();
-    await new Promise((resolve) => setTimeout(resolve, 1000 * answer.headers.get("Retry-After")));
+    await new Promise((resolve) => setTimeout(resolve, 1000 * (answer.headers.get("Retry-After") || 2)));
     signal.throwIfAborted();
   }
 }

@@ -41,13 +41,14 @@ export class Jobs {
   /** Read the jobs, and read them again later while one is active and the page is visible. */
   async poll() {
     clearTimeout(this.timer);
+    if (document.hidden) this.following?.abort(); // a browser has few connections to one service
     if (document.hidden || this.signal.aborted) return;
     try {
       const jobs = this.only
         ? [await ask(`/v1/jobs/${encodeURIComponent(this.only)}`, {}, this.signal)]
         : (await ask("/v1/jobs", {}, this.signal)).items;
       this.draw(jobs);
-      if (this.isFollowing || !jobs.some(isActive)) return;
+      if (this.following || !jobs.some(isActive)) return;
       if (this.only) await this.follow();
       else this.timer = setTimeout(() => this.poll(), SECONDS * 1000);
     } catch (error) {
@@ -57,15 +58,18 @@ export class Jobs {
 
   /** Draw one job after each change that the service sends; if it stops before the job has ended, read the job again. */
   async follow() {
-    this.isFollowing = true;
+    this.following = new AbortController();
+    const signal = AbortSignal.any([this.signal, this.following.signal]);
+    const stream = events(`/v1/jobs/${encodeURIComponent(this.only)}/events`, signal);
+    // Without a next event, also after an error, the service sends none now: then the job is read again.
+    const next = async () => (await stream.next().catch(() => ({}))).value;
     let job = null;
     try {
-      for await (const { name, data } of events(`/v1/jobs/${encodeURIComponent(this.only)}/events`, this.signal))
-        if (name === "job") this.draw([(job = data)]);
-    } catch (error) {
-      if (this.signal.aborted) return; // otherwise the service sends no events now, and the job is read again and again
+      for (let event = await next(); event; event = await next()) if (event.name === "job") this.draw([(job = event.data)]);
+    } finally {
+      this.following.abort();
+      this.following = null;
     }
-    this.isFollowing = false;
     if (!job || isActive(job)) this.timer = setTimeout(() => this.poll(), SECONDS * 1000);
   }
 

@@ -1,6 +1,6 @@
 // The service reads and checks the text of a spec, a moment after the text has changed. It never moves the focus.
 
-import { element } from "./elements.js";
+import { element, problem } from "./elements.js";
 import { send } from "./service.js";
 
 const MILLISECONDS = 400;
@@ -9,7 +9,7 @@ const NO_CLUSTER = "This is a valid survey spec, but this service has no cluster
 
 export class LiveCheck {
   /**
-   * `found` gets the spec of the text; `answer` shows the result; `mark` gets the error, or null for a valid spec, and
+   * `found` gets the spec of a text; `answer` shows the result; `mark` gets the error, or null for a valid spec, and
    * whether the service accepts it. `signal` ends all checks.
    */
   constructor(found, answer, mark, signal) {
@@ -18,11 +18,11 @@ export class LiveCheck {
     signal.addEventListener("abort", () => this.stop());
   }
 
-  /** Check a text soon, instead of the one before; the result of that one is marked as old. */
-  soon(text, milliseconds = MILLISECONDS) {
+  /** Check a text soon, instead of the one before; the result of that one is marked as old. `spec` may be unknown. */
+  soon(text, milliseconds = MILLISECONDS, spec = null) {
     this.stop();
     this.answer.setAttribute("aria-busy", "true");
-    this.timer = setTimeout(() => this.check(text), milliseconds);
+    this.timer = setTimeout(() => this.check(text, spec), milliseconds);
   }
 
   /** End the check that waits or runs. */
@@ -32,19 +32,20 @@ export class LiveCheck {
     this.answer.removeAttribute("aria-busy");
   }
 
-  async check(text) {
+  async check(text, known) {
     const { signal } = (this.running = new AbortController());
     try {
       const options = { signal, asksForToken: this.asksForToken };
-      const spec = await readSpec(text, options);
-      this.found(spec);
+      const spec = known ?? (await readSpec(text, options));
+      if (!known) this.found(spec);
       const { id, has_cluster: isAccepted } = await send("POST", "/v1/spec/check", spec, options);
       const message = `${isAccepted ? ACCEPTED : NO_CLUSTER} The id of its survey job is ${id.slice(0, 12)}….`;
       this.show(element(isAccepted ? "p.good" : "p.warn", message), null, isAccepted);
     } catch (error) {
       if (signal.aborted) return;
       if (error.status === 401) this.asksForToken = false; // the user closed the dialog: only a submission opens it again
-      this.show(errorMessage(error), error);
+      const again = () => this.soon(text, 0, known);
+      this.show(error.status ? errorMessage(error) : problem(error, again), error);
     }
   }
 

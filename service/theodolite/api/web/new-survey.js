@@ -5,12 +5,13 @@ import { element } from "./elements.js";
 import { showEstimate } from "./estimate.js";
 import { errorMessage, linesOf, LiveCheck, readSpec } from "./live-check.js";
 import { send } from "./service.js";
-import { EXAMPLE } from "./spec-text.js";
+import { EXAMPLE } from "./spec-changes.js";
 import { SurveyForm } from "./survey-form.js";
 import { writeYaml } from "./yaml-text.js";
 
 const KEY = "theodolite-spec"; // this browser tab stores the text until the survey is submitted
 const FORMATS = { YAML: writeYaml, JSON: (spec) => JSON.stringify(spec, null, 2) };
+const LONGEST_YAML = 100_000; // in characters; the service reads longer texts only as JSON
 const FORMAT_KEY = "theodolite-spec-format";
 
 /** Open the form. */
@@ -26,7 +27,7 @@ export function openNewSurvey(node, signal) {
     view.node,
   );
   const stored = sessionStorage.getItem(KEY);
-  if (stored === null) view.edit(() => EXAMPLE);
+  if (stored === null) view.write(EXAMPLE);
   else view.show(stored, 0);
 }
 
@@ -43,10 +44,10 @@ class NewSurvey {
     this.submitButton = element("button.main", { type: "button", id: "submit-spec", onclick: () => this.submit() }, "Submit");
     this.estimateButton = element("button", { type: "button", hidden: true, onclick: () => this.estimate() }, "Estimate the cost");
     const again = element("button", { type: "button", onclick: () => this.startAgain() }, "Start again");
-    this.backButton = element("button", { type: "button", hidden: true, onclick: () => this.show(this.before, 0) }, "Undo “Start again”");
+    this.backButton = element("button", { type: "button", hidden: true, onclick: () => this.undo() }, "Undo “Start again”");
     this.problem = element("div", { id: "spec-problem", role: "alert" });
     this.answer = element("div", { id: "spec-answer", role: "status" });
-    this.costs = element("div");
+    this.costs = element("div", { "aria-live": "polite" });
     this.check = new LiveCheck((spec) => this.fill(spec), this.answer, (...result) => this.mark(...result), signal);
     this.node = element("form.survey", { onsubmit: (event) => event.preventDefault() },
       this.form.node,
@@ -61,16 +62,23 @@ class NewSurvey {
     );
   }
 
-  /** Change the spec; the text is written again, without comments. */
+  /** Change the spec by a function of it; throws an error if the text is no spec now. */
   edit(change) {
-    const spec = change(this.spec);
-    this.show(FORMATS[this.format.value](spec), undefined, spec);
+    if (!this.spec) throw new Error("The text of the spec cannot be read now. Correct it, and try again.");
+    this.write(change(this.spec));
+  }
+
+  /** Write a spec as the text, without the comments that it had. */
+  write(spec) {
+    const text = FORMATS[this.format.value](spec);
+    if (text.length > LONGEST_YAML) this.format.value = "JSON";
+    this.show(text.length > LONGEST_YAML ? FORMATS.JSON(spec) : text, undefined, spec);
   }
 
   /** Write the text again in the chosen format. */
   reformat() {
     store(FORMAT_KEY, this.format.value);
-    if (this.spec) this.edit((spec) => spec);
+    this.write(this.spec);
   }
 
   /** Show a text, and read and check it after some milliseconds; the fields wait for its spec if it is not given. */
@@ -82,25 +90,33 @@ class NewSurvey {
     this.estimating?.abort();
     this.costs.replaceChildren();
     this.backButton.hidden = true;
-    this.check.soon(text, milliseconds);
+    this.check.soon(text, milliseconds, spec);
   }
 
   /** Show the spec of the text in the fields; without one, they change nothing. */
   fill(spec) {
     this.spec = spec;
+    this.format.disabled = spec === null;
     this.form.show(spec);
   }
 
   startAgain() {
-    this.before = this.text.value;
-    this.edit(() => EXAMPLE);
+    const before = this.backButton.hidden ? this.text.value : this.before;
+    this.write(EXAMPLE);
+    this.before = before;
     this.backButton.hidden = false;
+  }
+
+  undo() {
+    this.show(this.before, 0);
+    this.text.focus();
   }
 
   /** Show the estimated cost of the survey; the next change of the text removes it. */
   estimate() {
+    this.estimating?.abort();
     this.estimating = new AbortController();
-    showEstimate(this.costs, () => readSpec(this.text.value), AbortSignal.any([this.signal, this.estimating.signal]));
+    showEstimate(this.costs, () => this.readText(), AbortSignal.any([this.signal, this.estimating.signal]));
   }
 
   /** Mark the fields that an error names, and the text if the error is about the spec. */
@@ -112,19 +128,22 @@ class NewSurvey {
     else this.text.removeAttribute("aria-invalid");
   }
 
+  async readText() {
+    return this.spec ?? readSpec(this.text.value);
+  }
+
   async submit() {
     this.check.stop();
     this.problem.replaceChildren();
     this.submitButton.disabled = true;
     try {
-      const job = await send("POST", "/v1/jobs", await readSpec(this.text.value));
+      const job = await send("POST", "/v1/jobs", await this.readText());
       sessionStorage.removeItem(KEY);
       if (!this.signal.aborted) location.hash = addressOf(["jobs", job.id]);
     } catch (error) {
       if (this.signal.aborted) return;
-      this.answer.replaceChildren();
-      this.mark(error);
       this.problem.replaceChildren(errorMessage(error));
+      this.check.soon(this.text.value, 0, this.spec);
     } finally {
       this.submitButton.disabled = false;
     }

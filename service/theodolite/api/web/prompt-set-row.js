@@ -3,7 +3,7 @@
 import { element } from "./elements.js";
 import { choiceField, labelled, markFields, markName, nameField, showChoice, showValue, textField } from "./form-fields.js";
 import { sendBody } from "./service.js";
-import { linesOf, listOf, mappingOf, partsOfSource, promptsOf, withPart } from "./spec-text.js";
+import { linesOf, listOf, mappingOf, partsOfSource, promptsOf, withPart } from "./spec-changes.js";
 
 const KINDS = [
   ["builtin", "built in"],

@@ -34,15 +34,19 @@ export async function* events(path, signal) {
   const answer = await request(path, { signal });
   const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
   let text = "";
-  for (;;) {
-    const { value, done } = await reader.read();
-    if (done) return;
-    const blocks = (text + value).split("\n\n");
-    text = blocks.pop();
-    for (const block of blocks) {
-      const fields = Object.fromEntries(block.split("\n").map((line) => line.split(/: (.*)/s, 2)));
-      if (fields.event) yield { name: fields.event, data: JSON.parse(fields.data) };
+  try {
+    for (;;) {
+      const { value, done } = await reader.read();
+      if (done) return;
+      const blocks = (text + value).split("\n\n");
+      text = blocks.pop();
+      for (const block of blocks) {
+        const fields = Object.fromEntries(block.split("\n").map((line) => line.split(/: (.*)/s, 2)));
+        if (fields.event) yield { name: fields.event, data: JSON.parse(fields.data) };
+      }
     }
+  } finally {
+    reader.cancel().catch(() => {});
   }
 }
 

@@ -5,7 +5,7 @@ import { element, problem } from "./elements.js";
 import { labelled, markFields, matchRows, showValue, textField } from "./form-fields.js";
 import { PromptSetRow } from "./prompt-set-row.js";
 import { ask, readGroups } from "./service.js";
-import { freeName, listOf, mappingOf, renamed, renamedSet, withPart, withValues } from "./spec-text.js";
+import { freeName, listOf, mappingOf, renamed, renamedSet, withPart, withValues } from "./spec-changes.js";
 
 const ALIASES = ["smollm2-135m-instruct", "all-minilm-l6-v2"];
 
@@ -46,9 +46,9 @@ export class SurveyForm {
 
   /** Show a spec in the fields; null means that the text is no spec, so no field can change it. */
   show(spec) {
+    this.spec = spec;
     this.node.disabled = spec === null;
     if (spec === null) return;
-    this.spec = spec;
     showValue(this.label, String(spec.name ?? ""));
     showValue(this.model, String(mappingOf(spec.model).id ?? ""));
     const sets = mappingOf(spec.prompts), contrasts = mappingOf(spec.contrasts);

@@ -8,10 +8,10 @@ const ESCAPED = /[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]/g;
 
 /** Return the YAML text of a spec. */
 export function writeYaml(spec) {
-  return linesOf(spec, "").join("\n") + "\n";
+  return isFilled(spec) ? `${mappingLines(spec, "").join("\n")}\n` : "{}\n";
 }
 
-function linesOf(mapping, indent) {
+function mappingLines(mapping, indent) {
   return Object.entries(mapping).flatMap(([key, value]) => {
     const name = `${indent}${scalar(key)}:`;
     if (isFilled(value) && !isShort(value)) return [name, ...blockOf(value, indent + INDENT)];
@@ -20,7 +20,7 @@ function linesOf(mapping, indent) {
 }
 
 function blockOf(value, indent) {
-  if (!Array.isArray(value)) return linesOf(value, indent);
+  if (!Array.isArray(value)) return mappingLines(value, indent);
   return value.flatMap((item) => {
     if (!isFilled(item) || isShort(item)) return [`${indent}- ${inline(item)}`];
     const [first, ...rest] = blockOf(item, indent + INDENT);
