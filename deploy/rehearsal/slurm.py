@@ -3,8 +3,8 @@
 The script submits a survey to one node, and to two nodes of which one loses its Ray during the capture. It lets a job
 run into the end of its time, which must requeue it, cancels another one, and runs a capture with the statistics in a
 dependent job. It ends the step of the workers, after which the survey must continue on the head's node, and kills the
-head, after which the job must fail at once. After each, no process and no folder of the job may stay, and the results must equal those of a survey
-without Slurm, bit by bit.
+head, after which the job must fail at once. After each, no process and no folder of the job may stay. The results must
+equal those of a survey without Slurm, bit by bit.
 
 It needs root, and Debian's packages slurmctld, slurmd, slurm-client and munge. The nodes have their own host names and
 folders /tmp, but share the network and the cores.

@@ -121,7 +121,9 @@ def test_the_head_of_a_batch_survey_does_not_pass_for_the_long_lived_one(things)
     label = {"source_labels": ["__meta_kubernetes_pod_label_ray_io_cluster"], "target_label": "raycluster"}
     assert label in of_ray["relabel_configs"]
     rules = yaml.safe_load(config(things, "prometheus-rules")["theodolite.yml"])["groups"]
-    (expression,) = [rule["expr"] for group in rules for rule in group["rules"] if rule["alert"] == "TheodoliteHeadDown"]
+    (expression,) = [
+        rule["expr"] for group in rules for rule in group["rules"] if rule["alert"] == "TheodoliteHeadDown"
+    ]
     assert f'raycluster=~"|{one(things, "RayCluster")["metadata"]["name"]}"' in expression
 
 
