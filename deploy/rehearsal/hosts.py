@@ -2,8 +2,8 @@
 
 The hosts share no folder: the store is a bucket on the host of Ray's head. Each other host runs a Ray node and a Dask
 worker. Every frame takes 10 ms, and one in a hundred is lost. The clock of one host is three minutes ahead. During a
-survey on two hosts, and during one on four, a host is cut off from the network for a minute while it captures, and let
-back. The results must equal those of a survey without a cluster, bit by bit.
+survey on two hosts, and during one on four, a host is cut off from the network for a minute in the middle of a request
+that writes an array of a shard, and let back. The results must equal those of a survey without a cluster, bit by bit.
 
 It needs root, and Debian's packages iproute2, ethtool and faketime.
 
@@ -44,6 +44,7 @@ class Hosts:
     def __init__(self, folder: Path, count: int) -> None:
         """Name the hosts, without creating them; the folder gets their logs."""
         self.folder = folder
+        self.order = folder / "order"  # see switch.py
         self.names = ["head", *(f"host{index}" for index in range(1, count + 1))]
         self.processes: list[subprocess.Popen[bytes]] = []
         self.environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
@@ -105,7 +106,8 @@ class Hosts:
             for prefix, device in (([], f"t-{name}"), (["ip", "netns", "exec", f"theo-{name}"], "eth0")):
                 subprocess.run([*prefix, "ethtool", "-K", device, *whole], check=True, capture_output=True)
         ports = [f"t-{name}" for name in self.names]
-        switch = [sys.executable, str(ROOT / "deploy/rehearsal/switch.py"), str(DELAY_SECONDS), str(LOSS), *ports]
+        program = str(ROOT / "deploy/rehearsal/switch.py")
+        switch = [sys.executable, program, str(DELAY_SECONDS), str(LOSS), str(self.order), *ports]
         self.processes.append(subprocess.Popen(switch))
 
     def _remove(self) -> None:
@@ -148,17 +150,27 @@ class Hosts:
             raise SystemExit(f"{' '.join(command[:4])} …: {done.stderr[-2000:]}")
         return done.stdout
 
-    def connect(self, name: str, *, is_connected: bool) -> None:
-        """Cut a host off from the network, or let it back."""
-        subprocess.run(["ip", "link", "set", f"t-{name}", "up" if is_connected else "down"], check=True)
+    def cut_at_next_write(self, name: str) -> None:
+        """Let the switch cut a host off in the middle of its next write of an array."""
+        self.order.write_text(f"t-{name}")
+
+    def cut(self) -> dict[str, Any] | None:
+        """Return the request in whose middle the host was cut off; None if that has not happened yet."""
+        found = self.order.with_suffix(".cut")
+        return dict(json.loads(found.read_text())) if found.exists() else None
+
+    def let_back(self) -> None:
+        """Connect the host again."""
+        self.order.unlink()
 
 
 def rehearse(hosts: Hosts) -> dict[str, Any]:
-    """Survey while a host is cut off; return what differs from a survey without a cluster."""
+    """Survey while a host is cut off; return the write that was cut, and what differs from a survey on one machine."""
     begin, count = time.monotonic(), len(hosts.names) - 1
     spec = hosts.folder / "spec.yaml"
     spec.write_text(yaml.safe_dump(spec_of(f"hosts {count}", 16 + count)))
     survey = ["theodolite", "survey", str(spec), "--store", STORE, "--ray", "10.77.0.10:6379"]
+    hosts.cut_at_next_write("host2")
     hosts.start("head", [*survey, "--replicas", str(count)])
     driver, log = hosts.processes[-1], hosts.folder / "head-theodolite.log"
 
@@ -166,11 +178,11 @@ def rehearse(hosts: Hosts) -> dict[str, Any]:
         if driver.poll() is not None:
             raise SystemExit(f"the survey has ended: {log.read_text()[-2000:]}")
 
-    wait_for(lambda: "capture:" in log.read_text(), "the capture to begin", check)
-    hosts.connect("host2", is_connected=False)
-    say(f"host2 is cut off for {CUT_OFF_SECONDS} s")
+    wait_for(lambda: hosts.cut() is not None, "host2 to write a shard", check, seconds=300)
+    write = hosts.cut()
+    say(f"host2 is cut off for {CUT_OFF_SECONDS} s in the middle of {write}")
     time.sleep(CUT_OFF_SECONDS)
-    hosts.connect("host2", is_connected=True)
+    hosts.let_back()
     code = driver.wait(timeout=400)
     seconds = round(time.monotonic() - begin, 1)
     said = [line for line in log.read_text().splitlines() if "died" in line or "refused" in line]
@@ -180,7 +192,8 @@ def rehearse(hosts: Hosts) -> dict[str, Any]:
     run_id = next((undisturbed / "runs").iterdir()).name
     found = json.loads(hosts.output("head", sys.executable, "-", STORE, str(undisturbed), run_id, text=RECORDS))
     shutil.rmtree(undisturbed)
-    return {"hosts": count, "exit_code": code, "problems": found["problems"], "said": said, "seconds": seconds}
+    problems = found["problems"]
+    return {"hosts": count, "cut": write, "exit_code": code, "problems": problems, "said": said, "seconds": seconds}
 
 
 def main() -> None:

@@ -2,8 +2,9 @@
 
 The script submits a survey to one node, and to two nodes of which one loses its Ray during the capture. It lets a job
 run into the end of its time, which must requeue it, cancels another one, and runs a capture with the statistics in a
-dependent job. After each, no process and no folder of the job may stay, and the results must equal those of a survey
-without Slurm, bit by bit.
+dependent job. It ends the step of the workers, after which the survey must continue on the head's node, and kills the
+head, after which the job must fail at once. After each, no process and no folder of the job may stay. The results must
+equal those of a survey without Slurm, bit by bit.
 
 It needs root, and Debian's packages slurmctld, slurmd, slurm-client and munge. The nodes have their own host names and
 folders /tmp, but share the network and the cores.
@@ -206,6 +207,17 @@ def rehearse(slurm: Slurm) -> Iterator[dict[str, Any]]:
     job = slurm.submit(5, "--nodes=1", "--cpus-per-task=2", "--export=ALL,COMMAND=capture")
     after = slurm.submit(5, "--cpus-per-task=2", f"--dependency=afterok:{job}", script="statistics")
     yield result(5, "none, statistics in a dependent job", slurm.wait(after), capture=slurm.state(job))
+
+    job = slurm.submit(6, "--nodes=2", "--cpus-per-task=1", words=("--replicas", "2"))
+    wait_for(lambda: is_halfway(slurm, 6), "the survey to be halfway")
+    slurm.run("scancel", f"{job}.1")  # the head's step is 0
+    yield result(6, "the step of the workers cancelled", slurm.wait(job))
+
+    job = slurm.submit(7, "--nodes=2", "--cpus-per-task=1", words=("--replicas", "2"))
+    wait_for(lambda: is_halfway(slurm, 7), "the survey to be halfway")
+    (head,) = [one for one in slurm.processes() if one.name() == "gcs_server"]
+    head.kill()
+    yield result(7, "Ray's head killed", slurm.wait(job, seconds=60), "FAILED")
 
 
 def is_on(process: psutil.Process, node: str) -> bool:

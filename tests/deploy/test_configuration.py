@@ -115,6 +115,18 @@ def test_prometheus_watches_all_that_it_does_elsewhere(things, overlay, tmp_path
     promtool("check", "config", "--syntax-only", tmp_path / "prometheus.yml")
 
 
+def test_the_head_of_a_batch_survey_does_not_pass_for_the_long_lived_one(things):
+    scraped = yaml.safe_load(config(things, "prometheus")["prometheus.yml"])["scrape_configs"]
+    (of_ray,) = [job for job in scraped if job["job_name"] == "ray"]
+    label = {"source_labels": ["__meta_kubernetes_pod_label_ray_io_cluster"], "target_label": "raycluster"}
+    assert label in of_ray["relabel_configs"]
+    rules = yaml.safe_load(config(things, "prometheus-rules")["theodolite.yml"])["groups"]
+    (expression,) = [
+        rule["expr"] for group in rules for rule in group["rules"] if rule["alert"] == "TheodoliteHeadDown"
+    ]
+    assert f'raycluster=~"|{one(things, "RayCluster")["metadata"]["name"]}"' in expression
+
+
 def test_settings_are_ones_that_theodolite_knows(things):
     names = {
         name.removeprefix("THEODOLITE_").lower()

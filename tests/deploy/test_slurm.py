@@ -5,8 +5,10 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import pytest
 
 SCRIPT = Path(__file__).parents[2] / "deploy/slurm/survey.sbatch"
@@ -60,7 +62,7 @@ def nodes(): return [{"Alive": True}] * len(Path(os.environ["JOINED"]).read_text
 
 @pytest.fixture
 def job(tmp_path):
-    """Return what starts the job, with changes to its environment."""
+    """Yield what starts the job, with changes to its environment; a job that still runs is stopped."""
     programs = tmp_path / "programs"
     programs.mkdir()
     (programs / "ray.py").write_text(RAY_MODULE)
@@ -75,13 +77,19 @@ def job(tmp_path):
     environment |= {"CALLS": str(tmp_path / "calls"), "JOINED": str(tmp_path / "joined")}
     environment.pop("THEODOLITE_STORE", None)
 
+    started = []
+
     def start(**changes: str) -> subprocess.Popen:
-        return subprocess.Popen(
+        started.append(subprocess.Popen(
             ["bash", SCRIPT, "survey.yaml", "--gpus-per-replica", "2"],
             cwd=tmp_path / "submitted", env=environment | changes, stderr=subprocess.PIPE, text=True,
-        )  # fmt: skip
+        ))  # fmt: skip
+        return started[-1]
 
-    return start
+    yield start
+    for process in started:
+        process.terminate()
+        process.wait(30)
 
 
 def calls(tmp_path: Path, first: str) -> list[str]:
@@ -95,8 +103,19 @@ def wait_for_survey(tmp_path: Path) -> None:
         time.sleep(0.05)
 
 
-def assert_nothing_stays(tmp_path: Path) -> None:
-    assert len(calls(tmp_path, "ray stopped")) == len(calls(tmp_path, "ray start"))
+def ray_of(job: subprocess.Popen, option: str) -> list[psutil.Process]:
+    """Return the processes of the step that starts Ray with an option: the step's shell, and Ray."""
+    step = []
+    for one in psutil.Process(job.pid).children(recursive=True):
+        with suppress(psutil.NoSuchProcess):
+            if option in one.cmdline():
+                step.append(one)
+    assert len(step) == 2
+    return sorted(step, key=lambda one: one.cmdline()[1] != "-c")
+
+
+def assert_nothing_stays(tmp_path: Path, killed: int = 0) -> None:
+    assert len(calls(tmp_path, "ray stopped")) == len(calls(tmp_path, "ray start")) - killed
     assert not list((tmp_path / "submitted").iterdir()), "the token must go"
     (scratch,) = {
         word.split("=")[1] for call in calls(tmp_path, "ray start") for word in call.split() if "temp-dir" in word
@@ -180,6 +199,28 @@ def test_a_node_where_ray_fails_again_and_again_does_not_hold_the_allocation(job
     assert process.wait(30) == 1
     assert "not all nodes joined; Ray said:" in process.stderr.read()
     assert_nothing_stays(tmp_path)
+
+
+def test_a_job_whose_head_ends_ends_with_the_reason(job, tmp_path):
+    process = job(SURVEY_SECONDS="60")
+    wait_for_survey(tmp_path)
+    # Its step would start it again, as it does on the other nodes: but that would be another cluster.
+    ray_of(process, "--head")[1].kill()
+    assert process.wait(20) == 1
+    assert "Ray's head on node1 ended during the survey; Ray said:" in process.stderr.read()
+    assert calls(tmp_path, "survey stopped")
+    assert_nothing_stays(tmp_path, killed=1)
+
+
+def test_a_survey_continues_without_the_other_nodes(job, tmp_path):
+    process = job(SURVEY_SECONDS="4")
+    wait_for_survey(tmp_path)
+    for one in ray_of(process, "--address=127.0.0.1:6000"):
+        one.kill()
+    assert process.wait(20) == 0
+    assert "Ray ended on all other nodes; the survey continues on node1 alone" in process.stderr.read()
+    assert not calls(tmp_path, "survey stopped")
+    assert_nothing_stays(tmp_path, killed=1)
 
 
 def test_folders_of_jobs_that_were_killed_are_removed(job, tmp_path):

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from theodolite.errors import CaptureError, RunDamagedError, StoreError
 from theodolite.spec import TokenIds
 from theodolite_jobs.capture.plan import SetPlan, ShardPlan
-from theodolite_jobs.cluster.poison import PoisonSearch, without
+from theodolite_jobs.cluster.poison import MAX_POISON, PoisonSearch, without
 from theodolite_jobs.full_disk import is_full
 
 IN_FLIGHT = 2
@@ -34,9 +34,6 @@ RESTART_SECONDS = 2.0
 
 MAX_ATTEMPTS = 3
 """Failures of one shard that end the run, or start the search for a prompt that kills the replica."""
-
-MAX_POISON = 3
-"""Maximum number of prompts of one shard that are quarantined because they kill their replica."""
 
 POISON = "kills the process that captures it"
 """The reason of the quarantine of such a prompt."""
@@ -225,15 +222,18 @@ class _Loop:
         self.callbacks.retried(error.reason)
         if task.incarnation == task.replica.incarnation:  # the first event of this death
             task.replica.n_deaths += error.reason == DIED and task.search is None
-            self._on_death(task.replica, error)
+            self._on_death(task.replica, error, is_faulty=search is not None and search.is_replica)
         if error.was_executing and search is None:
             self._count_failure(task, error.reason, error)
 
-    def _on_death(self, replica: _Replica, error: ReplicaDiedError) -> None:
-        """Remove the free slots of a dead replica, and restart it."""
+    def _on_death(self, replica: _Replica, error: ReplicaDiedError, *, is_faulty: bool) -> None:
+        """Remove the free slots of a dead replica, and restart it unless it has a fault itself."""
         replica.incarnation, replica.is_ready = replica.incarnation + 1, False
         self.free_slots = deque(other for other in self.free_slots if other is not replica)
-        self._restart(replica, error.reason, error)
+        if is_faulty:
+            self._remove(replica, error)
+        else:
+            self._restart(replica, error.reason, error)
 
     def _on_store_error(self, task: _Task, error: StoreError) -> None:
         """Requeue a shard that could not be written; if no shard can be, wait until the store may have recovered."""
@@ -300,7 +300,11 @@ class _Loop:
         elif search.suspects:
             self.queue.appendleft((task.plan, search.probe(), search))
         else:
-            self.callbacks.message(f"no prompt of shard {task.shard.name} kills its replica alone; trying it again")
+            if search.is_replica:
+                message = f"a replica died with each of {MAX_POISON + 1} prompts alone, so no prompt is the cause"
+            else:
+                message = f"no prompt of shard {task.shard.name} kills its replica alone; trying it again"
+            self.callbacks.message(message)
             self.queue.appendleft((task.plan, search.shard, None))
 
     def _restart(self, replica: _Replica, reason: str, error: BaseException) -> None:

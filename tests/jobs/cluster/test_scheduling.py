@@ -9,7 +9,16 @@ from support.simulated_replicas import NUMBERS, SimulatedReplica, work_of
 from theodolite.errors import CaptureError, ModelError, RunDamagedError, StoreError
 from theodolite_jobs.capture.plan import SetPlan, ShardPlan
 from theodolite_jobs.cluster import scheduling
-from theodolite_jobs.cluster.scheduling import IN_FLIGHT, OUT_OF_MEMORY, POISON, Callbacks, Capture, run_shards
+from theodolite_jobs.cluster.poison import MAX_POISON
+from theodolite_jobs.cluster.scheduling import (
+    IN_FLIGHT,
+    MAX_ATTEMPTS,
+    OUT_OF_MEMORY,
+    POISON,
+    Callbacks,
+    Capture,
+    run_shards,
+)
 
 
 class Seen:
@@ -292,11 +301,11 @@ def test_a_damaged_record_ends_the_run_at_once():
         run([SimulatedReplica(failures={2: [RunDamagedError("shards/set/00002.json is not JSON")]})], 6)
 
 
-def run_one_shard(workers, n_prompts):
+def run_one_shard(workers, n_prompts, watch=lambda _seen: None):
     """Run one shard whose batches have four prompts."""
     batches = tuple(tuple(range(start, min(start + 4, n_prompts))) for start in range(0, n_prompts, 4))
     shard = ShardPlan("set", 0, 0, n_prompts, batches)
-    seen = Seen(lambda _seen: None)
+    seen = Seen(watch)
     plan = SetPlan("set", (-1,), 0, (shard,), n_prompts, n_prompts)
     run_shards(workers, [(plan, shard)], {"set": [(1,)] * n_prompts}, seen.callbacks)
     return seen
@@ -318,7 +327,33 @@ def test_prompts_that_kill_their_replica_are_found_and_the_rest_of_the_shard_is_
 
 def test_a_shard_with_more_poison_prompts_than_are_plausible_ends_the_run():
     with pytest.raises(CaptureError, match=r"shard set/00000 failed 3 times; last error: killed"):
-        run_one_shard([SimulatedReplica(restarts=99, poison=range(10))], 10)
+        run_one_shard([SimulatedReplica(restarts=99, poison=range(3, 10))], 10)
+
+
+def test_a_replica_that_dies_with_each_prompt_ends_the_run_if_it_is_the_only_one():
+    """For example, its GPU has an error that every process on it sees."""
+    worker = SimulatedReplica({0: 99}, restarts=99)
+    with pytest.raises(CaptureError, match=r"shard set/00000 has no replica left to run on; last error: killed"):
+        run_one_shard([worker], 64)
+    assert worker.probes == MAX_POISON + 1
+    assert worker.quarantined == {0: {}}
+    assert worker.is_killed
+
+
+def test_a_replica_that_dies_with_each_prompt_convicts_none_and_others_capture_its_shard():
+    bad, other = SimulatedReplica({0: 99}, restarts=99), SimulatedReplica()
+    other.ready = Future()
+
+    def join(seen):
+        if len(seen.retried) == MAX_ATTEMPTS + MAX_POISON + 1 and not other.ready.done():
+            other.ready.set_result(None)
+
+    seen = run_one_shard([bad, other], 64, join)
+    assert [index for index, _ in seen.committed] == [0]
+    assert other.quarantined == {0: {}}
+    assert "a replica died with each of 4 prompts alone, so no prompt is the cause" in seen.messages
+    assert "a replica was removed: killed" in seen.messages
+    assert (bad.is_killed, other.is_killed) == (True, False)
 
 
 def test_a_shard_of_one_poison_prompt_is_committed_without_it():
