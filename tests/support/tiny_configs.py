@@ -69,8 +69,12 @@ from transformers import (
     Qwen2Config,
     Qwen2MoeConfig,
     Qwen2VLConfig,
+    Qwen3_5Config,
+    Qwen3_5MoeTextConfig,
+    Qwen3_5TextConfig,
     Qwen3Config,
     Qwen3MoeConfig,
+    Qwen3NextConfig,
     Qwen3VLConfig,
     RobertaConfig,
     SeedOssConfig,
@@ -114,6 +118,10 @@ _HALF_ROTARY = {**_ROTARY, "partial_rotary_factor": 0.5}
 _YARN = {"rope_type": "yarn", "rope_theta": 5000.0, "factor": 4.0, "original_max_position_embeddings": 16}
 _LLAMA4: dict[str, Any] = {"intermediate_size_mlp": 72, "num_local_experts": 4, "num_experts_per_tok": 2}
 _LLAMA4 |= {"moe_layers": [1, 3, 4], "no_rope_layers": [1, 1, 0, 1, 1], "attention_chunk_size": 16}
+_HYBRID = ["full_attention", "linear_attention", "linear_attention", "linear_attention", "full_attention"]
+_LINEAR: dict[str, Any] = {"linear_num_value_heads": 4, "linear_num_key_heads": 2, "linear_key_head_dim": 8}
+_LINEAR |= {"linear_value_head_dim": 10, "layer_types": _HYBRID, "attention_bias": True}
+_QWEN3_EXPERTS = {**_EXPERTS, "moe_intermediate_size": 24, "shared_expert_intermediate_size": 40}
 _MROPE: dict[str, Any] = {
     "rope_type": "default",
     "rope_theta": 5000.0,
@@ -318,8 +326,22 @@ CONFIGS: dict[str, Any] = {
         **_IMAGE_TOKENS,
     ),
     "qwen3": Qwen3Config(**_WIDE),
+    "qwen3_5": Qwen3_5Config(
+        text_config={**_WIDE, **_LINEAR, "rope_parameters": {**_MROPE, "partial_rotary_factor": 0.75}},
+        vision_config={
+            **{"depth": 1, "hidden_size": 16, "intermediate_size": 16, "num_heads": 1, "out_hidden_size": 48},
+            "num_position_embeddings": 16,
+        },
+        **_IMAGE_TOKENS,
+    ),
+    "qwen3_5_text": Qwen3_5TextConfig(**_WIDE, **_LINEAR),
+    "qwen3_5_text-attention": Qwen3_5TextConfig(**_WIDE, layer_types=["full_attention"] * 5),
+    "qwen3_5_moe_text": Qwen3_5MoeTextConfig(**_WIDE, **_LINEAR, **_QWEN3_EXPERTS),
     "qwen3_moe": Qwen3MoeConfig(
         **_WIDE, **_EXPERTS, moe_intermediate_size=24, decoder_sparse_step=2, attention_bias=True
+    ),
+    "qwen3_next": Qwen3NextConfig(
+        **_WIDE, **_LINEAR, **_QWEN3_EXPERTS, mlp_only_layers=[1], rope_parameters=_HALF_ROTARY
     ),
     "qwen3_vl": Qwen3VLConfig(
         text_config={**_WIDE, "attention_bias": True, "rope_parameters": {**_MROPE, "mrope_section": [4, 2, 2]}},

@@ -12,6 +12,7 @@ from theodolite_jobs.models.anatomy import Anatomy, Files, Tap, text_config_of
 from theodolite_jobs.models.family_variants import VARIANTS
 from theodolite_jobs.models.records.encoders import BERT, DISTILBERT, ELECTRA, MODERNBERT, MPNET, NOMIC_BERT, ROBERTA
 from theodolite_jobs.models.records.gpt import BLOOM, FALCON, GPT2, GPT_BIGCODE_FILES, GPT_NEOX, GPTJ, OPT
+from theodolite_jobs.models.records.hybrids import QWEN3_5, QWEN3_NEXT
 from theodolite_jobs.models.records.llama import (
     APERTUS,
     ARCEE,
@@ -108,7 +109,10 @@ FAMILIES: dict[str, Anatomy] = {
     "qwen2_moe": QWEN2_MOE,
     "qwen2_vl_text": LLAMA,
     "qwen3": QWEN3,
+    "qwen3_5_moe_text": QWEN3_NEXT,
+    "qwen3_5_text": QWEN3_5,
     "qwen3_moe": QWEN3_MOE,
+    "qwen3_next": QWEN3_NEXT,
     "qwen3_vl_text": QWEN3,
     "roberta": ROBERTA,
     "seed_oss": LLAMA,
@@ -134,8 +138,8 @@ REFUSED = {
 
 
 def with_head_site(record: Anatomy) -> Anatomy:
-    """Return a record with the site `head_out`, if the family's output projection is known."""
-    if record.files is None:
+    """Return a record with the site `head_out`, if all blocks have attention and its output projection is known."""
+    if record.files is None or Site.ATTN_OUT not in record.taps:
         return record
     return replace(record, taps={**record.taps, Site.HEAD_OUT: Tap(record.files.output, "input")})
 

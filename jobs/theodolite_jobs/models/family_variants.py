@@ -7,6 +7,7 @@ from typing import Any, Literal
 from theodolite.errors import UnsupportedModelError
 from theodolite_jobs.models.anatomy import Anatomy, Files
 from theodolite_jobs.models.records.gpt import GPT_BIGCODE_FILES
+from theodolite_jobs.models.records.hybrids import with_layers
 from theodolite_jobs.models.records.taps import after_sum, in_parallel, reading, sequential, writing
 
 Variant = Callable[[Anatomy, Any], Anatomy]
@@ -54,6 +55,14 @@ def _qwen_moe(record: Anatomy, config: Any) -> Anatomy:
     layers = range(config.num_hidden_layers)
     dense = (one for one in layers if one in config.mlp_only_layers or (one + 1) % config.decoder_sparse_step)
     return replace(record, dense_layers=tuple(dense))
+
+
+def _qwen3_next(record: Anatomy, config: Any) -> Anatomy:
+    return _hybrid(_qwen_moe(record, config), config)
+
+
+def _hybrid(record: Anatomy, config: Any) -> Anatomy:
+    return with_layers(record, config.layer_types[: config.num_hidden_layers])
 
 
 def _exaone4(record: Anatomy, config: Any) -> Anatomy:
@@ -166,7 +175,10 @@ VARIANTS: dict[str, Variant] = {
     "mpnet": _after_padding,
     "opt": _opt,
     "qwen2_moe": _qwen_moe,
+    "qwen3_5_moe_text": _hybrid,
+    "qwen3_5_text": _hybrid,
     "qwen3_moe": _qwen_moe,
+    "qwen3_next": _qwen3_next,
     "roberta": _after_padding,
     "smollm3": _smollm3,
     "stablelm": _stablelm,

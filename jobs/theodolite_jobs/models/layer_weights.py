@@ -26,6 +26,8 @@ class AttentionWeights:
     k_norm_bias: Tensor | None  # (kv_head, d_head)
     q_rotary: Tensor | None  # (head, d_model, width): in latent attention, the part of queries that rotates
     k_rotary: Tensor | None  # (1, d_model, width), the same of keys; the circuits leave both out
+    gate: Tensor | None  # (head, d_model, d_head): the sigmoid of its output multiplies a head's output before W_O
+    gate_bias: Tensor | None  # (head, d_head)
     norm_spans_heads: bool  # the norm of queries runs over all heads at once instead of over each head
     scale: float  # the factor of a score before the softmax
     clip: float | None  # the largest magnitude of queries, keys and values after their biases (OLMo)

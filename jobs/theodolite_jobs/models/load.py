@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from theodolite.errors import ModelError, TheodoliteError, UnsupportedModelError
-from theodolite.sites import Site
 from theodolite_jobs.models.anatomy import (
     Anatomy,
     Dimensions,
@@ -226,13 +225,15 @@ def load_model(
 
 def _check_heads(model: LoadedModel, folder: Path) -> None:
     """Raise ModelError if the heads of the configuration do not fill the input of attention's output projection."""
-    tap, sizes = model.anatomy.taps.get(Site.HEAD_OUT), model.dimensions
-    if tap is None:
+    anatomy, sizes = model.anatomy, model.dimensions
+    layers = anatomy.attention_layers(sizes.n_layers)
+    if anatomy.files is None or not layers:
         return
-    width = model.blocks[0].get_submodule(tap.module).weight.numel() // sizes.d_model
+    output = anatomy.files.output
+    width = model.blocks[layers[0]].get_submodule(output).weight.numel() // sizes.d_model
     if width != sizes.n_heads * sizes.d_head:
         raise ModelError(
-            f"the weights in {folder} do not fit the configuration: {tap.module} reads {width} values, and "
+            f"the weights in {folder} do not fit the configuration: {output} reads {width} values, and "
             f"{sizes.n_heads} heads of {sizes.d_head} have {sizes.n_heads * sizes.d_head}; "
             "use the config.json that belongs to these weights"
         )

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,9 @@ class Weights:
         self.dimensions: Dimensions = dimensions_of(config, self.anatomy.reserved_positions)
         self.dtype = dtype
         self._files = TensorFiles(folder)
+        merged, start = self._names.merged, f"{self._prefix}{self._names.block}".split("{}")[0]
+        if merged is not None and any(n.startswith(start) and n.endswith(merged.gate_up) for n in self._files.file_of):
+            self._names = replace(self._names, experts=merged)
         self._check_blocks()
 
     def _check_blocks(self) -> None:
@@ -60,10 +64,12 @@ class Weights:
             blocks[layer] |= {
                 f"{norm}{kind}" for kind in _LEARNED if any(f"{norm}{kind}" in one for one in blocks.values())
             }
-        dense = set(self.anatomy.dense_layers)
-        for kind in (set(blocks) - dense, set(blocks) & dense):
+        kinds: dict[tuple[bool, ...], list[int]] = {}
+        for layer in blocks:
+            kinds.setdefault(self.anatomy.kind_of(layer), []).append(layer)
+        for kind in kinds.values():
             all_names = set().union(*(blocks[layer] for layer in kind))
-            for layer in sorted(kind):
+            for layer in kind:
                 # A missing norm or bias would seem to be absent.
                 if missing := sorted(all_names - blocks[layer]):
                     raise ModelError(
@@ -167,7 +173,10 @@ class Weights:
 
         Raises:
             ModelError: a projection is missing or has another shape.
+            ValueError: the layer has no attention.
         """
+        if layer in self.anatomy.layers_without_attention:
+            raise ValueError(f"layer {layer} has no attention: {self.anatomy.hybrid}")
         sizes, names = self.dimensions, self._names
         heads = self._latent_heads(layer) if names.latent else self._heads(layer)
         wide = sizes.n_heads * sizes.d_head
@@ -195,15 +204,27 @@ class Weights:
         """Return the matrices and biases of queries, keys and values, by the names of `AttentionWeights`."""
         sizes, names = self.dimensions, self._names
         wide, narrow = sizes.n_heads * sizes.d_head, sizes.n_kv_heads * sizes.d_head
-        rows = (wide, narrow, narrow) if len(names.qkv) == 3 else (wide + 2 * narrow,)
+        rows = (wide * (1 + names.gated), narrow, narrow) if len(names.qkv) == 3 else (wide + 2 * narrow,)
         stored = [
             self._projection(layer, name, (count, sizes.d_model)) for name, count in zip(names.qkv, rows, strict=True)
         ]
-        q, k, v = (matrix.transpose(1, 2) for matrix in self._split_heads(stored))
         biases = [bias for name in names.qkv if (bias := self._bias(layer, name)) is not None]
+        gate, gate_bias = None, None
+        if names.gated:
+            stored[0], gate = self._split_gate(stored[0])
+            gate = gate.unflatten(0, (sizes.n_heads, sizes.d_head)).transpose(1, 2)
+            if biases:
+                biases[0], gate_bias = self._split_gate(biases[0])
+                gate_bias = gate_bias.unflatten(0, (sizes.n_heads, sizes.d_head))
+        q, k, v = (matrix.transpose(1, 2) for matrix in self._split_heads(stored))
         q_bias, k_bias, v_bias = self._split_heads(biases) if len(biases) == len(names.qkv) else (None, None, None)
         heads = {"q": q, "k": k, "v": v, "q_bias": q_bias, "k_bias": k_bias, "v_bias": v_bias}
-        return {**heads, "q_rotary": None, "k_rotary": None}
+        return {**heads, "q_rotary": None, "k_rotary": None, "gate": gate, "gate_bias": gate_bias}
+
+    def _split_gate(self, stored: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the rows of queries and of gates, which alternate by head."""
+        queries, gates = stored.unflatten(0, (self.dimensions.n_heads, 2, self.dimensions.d_head)).unbind(1)
+        return queries.flatten(0, 1), gates.flatten(0, 1)
 
     def _latent_heads(self, layer: int) -> dict[str, Any]:
         """Return the same for multi-head latent attention."""
@@ -215,13 +236,15 @@ class Weights:
             lambda name: self._bias(layer, name),
             lambda name: self._scale_and_bias(block + name)[0],
         )
-        return vars(heads)
+        return {**vars(heads), "gate": None, "gate_bias": None}
 
     def experts(self, layer: int) -> Sequence[int | str | None]:
         """Return the values of `expert` that `mlp` accepts: None for a single MLP, else the indices of the experts.
 
-        `shared` is the expert that all tokens use, in a family that has one.
+        `shared` is the expert that all tokens use, in a family that has one. It is empty for a layer without an MLP.
         """
+        if layer in self.anatomy.layers_without_mlp:
+            return []
         if self._names.experts is None or layer in self.anatomy.dense_layers:
             return [None]
         return [*range(expert_count(self.config)), *([SHARED] if self._names.shared_expert else [])]

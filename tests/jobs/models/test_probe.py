@@ -85,27 +85,6 @@ UNKNOWN: dict[str, tuple[Any, dict[Site, Tap]]] = {
         transformers.JambaConfig(**GROUPED, attn_layer_period=2, attn_layer_offset=1, use_mamba_kernels=False),
         {Site.RESID_MID: Tap("pre_ff_layernorm", "input"), Site.MLP_OUT: Tap("feed_forward", "output")},
     ),
-    "qwen3_next": (  # its blocks have attention or linear attention
-        transformers.Qwen3NextConfig(
-            **GROUPED,
-            num_experts=4,
-            num_experts_per_tok=2,
-            moe_intermediate_size=16,
-            shared_expert_intermediate_size=24,
-            linear_num_value_heads=4,
-            linear_num_key_heads=2,
-            linear_key_head_dim=8,
-            linear_value_head_dim=8,
-            layer_types=[
-                "linear_attention",
-                "full_attention",
-                "linear_attention",
-                "linear_attention",
-                "full_attention",
-            ],
-        ),
-        {Site.RESID_MID: Tap("post_attention_layernorm", "input"), Site.MLP_OUT: Tap("mlp", "output")},
-    ),
     "exaone_moe": (  # some blocks have a dense MLP
         transformers.ExaoneMoeConfig(
             **GROUPED,

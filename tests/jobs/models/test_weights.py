@@ -17,12 +17,13 @@ from support.reference_blocks import (
     gpt_oss_mlp,
     inputs_of,
     normalised,
+    read_attention,
     reference_attention,
     reference_heads,
     reference_mlp,
 )
 from support.tiny_configs import CONFIGS
-from transformers import AutoModel, AutoModelForCausalLM, CodeGenConfig, DeepseekV32Config, Qwen3NextConfig
+from transformers import AutoModel, AutoModelForCausalLM, CodeGenConfig, DeepseekV32Config, OlmoHybridConfig
 
 from theodolite.errors import ModelError, UnsupportedModelError
 from theodolite.sites import Site
@@ -65,20 +66,21 @@ def saved_heads(saved):
 def test_attention_by_hand_equals_the_modules(saved_heads):
     folder, model = saved_heads
     weights = Weights(folder, model.config, torch.float64)
-    theirs = read_sites(model, TOKENS, POSITIONS)[Site.ATTN_OUT]
-    for layer, x in enumerate(inputs_of(model, "attention", TOKENS)):
+    inputs = inputs_of(model, "attention", TOKENS)
+    for layer, theirs in read_attention(model, TOKENS).items():
+        x = inputs[layer]
         out = reference_attention(x, weights.attention(layer), layer, model)
         ours = after_branch(out, layer, "attention_output", weights, model)
-        assert relative_errors(ours.numpy(), theirs[:, layer]).max() < bound_of(model), layer
+        assert relative_errors(ours.numpy(), theirs[Site.ATTN_OUT]).max() < bound_of(model), layer
 
 
 def test_outputs_of_heads_by_hand_equal_the_captured_site(saved_heads):
     folder, model = saved_heads
     weights = Weights(folder, model.config, torch.float64)
-    theirs = read_sites(model, TOKENS, POSITIONS)[Site.HEAD_OUT]
-    for layer, x in enumerate(inputs_of(model, "attention", TOKENS)):
-        ours = reference_heads(x, weights.attention(layer), layer, model).transpose(0, 1).flatten(1)
-        assert relative_errors(ours.numpy(), theirs[:, layer]).max() < bound_of(model), layer
+    inputs = inputs_of(model, "attention", TOKENS)
+    for layer, theirs in read_attention(model, TOKENS).items():
+        ours = reference_heads(inputs[layer], weights.attention(layer), layer, model).transpose(0, 1).flatten(1)
+        assert relative_errors(ours.numpy(), theirs[Site.HEAD_OUT]).max() < bound_of(model), layer
 
 
 ROUTERS = {"phimoe": "mlp.router", "gpt_oss": "mlp.router", "granitemoe": "block_sparse_moe.router"}
@@ -306,7 +308,7 @@ def test_a_family_that_is_not_in_the_table_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("config", "reason"),
     [
-        (Qwen3NextConfig(), "its layers of the kind linear_attention have no circuits of heads"),
+        (OlmoHybridConfig(), "its layers of the kind linear_attention have no circuits of heads"),
         (DeepseekV32Config(), "multi-head latent attention has no matrices of queries, keys and values for each head"),
     ],
 )

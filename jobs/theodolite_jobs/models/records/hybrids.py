@@ -1,0 +1,43 @@
+"""Hybrids: models of which only some blocks have attention; the others have linear attention or a state space.
+
+Their mixers are different modules, so no tap is `attn_out`. A configuration may give all blocks attention.
+"""
+
+from dataclasses import replace
+
+from theodolite.sites import Site
+from theodolite_jobs.models.anatomy import Anatomy, Tap
+from theodolite_jobs.models.records.llama import LLAMA, MERGED, QWEN3_FILES
+
+_NO_WORDS = "some of its blocks have no attention heads"
+_GATED = replace(QWEN3_FILES, gated=True)
+
+
+def hybrid(record: Anatomy, mixer: str) -> Anatomy:
+    """Return the record of a family of which some blocks have `mixer` in place of attention."""
+    taps: dict[Site, Tap] = {site: tap for site, tap in record.taps.items() if site != Site.ATTN_OUT}
+    reason = f"some blocks have {mixer} in place of attention"
+    return replace(record, taps=taps, hybrid=reason, no_words=record.no_words or _NO_WORDS)
+
+
+def with_layers(record: Anatomy, kinds: list[str]) -> Anatomy:
+    """Return the record of a hybrid whose layers are of these kinds."""
+    without = tuple(layer for layer, kind in enumerate(kinds) if kind != "full_attention")
+    if without:
+        none = "none of its blocks has attention" if len(without) == len(kinds) else ""
+        return replace(record, layers_without_attention=without, no_circuits=none)
+    taps = {**record.taps, Site.ATTN_OUT: Tap("self_attn", "output", record.attention_scale)}
+    return replace(record, taps=taps, hybrid="", no_words=record.no_words.replace(_NO_WORDS, ""))
+
+
+_QWEN3_5 = replace(
+    LLAMA,
+    norm_offset=1.0,
+    files=_GATED,
+    no_words="a gate of the token that attends multiplies the output of each head, and circuits leave it out",
+)
+QWEN3_5 = hybrid(_QWEN3_5, "linear attention")
+QWEN3_NEXT = replace(
+    QWEN3_5,
+    files=replace(_GATED, experts="mlp.experts.{}.", merged=MERGED, shared_expert="mlp.shared_expert."),
+)
