@@ -44,7 +44,8 @@ def sequential(norm1: str, attention: str, norm2: str, mlp: str, multiplier: flo
     def run(x: Stream, call: Call) -> dict[Site, Stream]:
         attn = call(attention, call(norm1, x)) * multiplier
         mid = x + attn
-        added = call(mlp, call(norm2, mid)) * multiplier
+        normed = call(norm2, mid)
+        added = sum((call(one, normed) for one in mlp.split(" + ")), start=torch.zeros(())) * multiplier
         return {Site.ATTN_OUT: attn, Site.RESID_MID: mid, Site.MLP_OUT: added, Site.RESID_POST: mid + added}
 
     return run
@@ -54,9 +55,9 @@ def hybrid(norm1: str, mixers: Sequence[str], norm2: str, mlp: str, multiplier: 
     """As `sequential`, with the one of these mixers that the block has."""
 
     def run(x: Stream, call: Call) -> dict[Site, Stream]:
-        mixed = call.first(mixers, call(norm1, x)) * multiplier
-        mid = x + mixed
-        added = call(mlp, call(norm2, mid)) * multiplier
+        mid = x + call.first(mixers, call(norm1, x)) * multiplier
+        normed = call(norm2, mid)
+        added = sum((call(one, normed) for one in mlp.split(" + ")), start=torch.zeros(())) * multiplier
         return {Site.RESID_MID: mid, Site.MLP_OUT: added, Site.RESID_POST: mid + added}
 
     return run
@@ -170,6 +171,14 @@ def post_norm(attention: str, norm1: str, mlp: str, norm2: str) -> HandRun:
     return run
 
 
+GRANITE = ("input_layernorm", "self_attn", "post_attention_layernorm")
+
+
+def granite_hybrid(mlp: str) -> HandRun:
+    """Attention or a state space, then the MLP."""
+    return hybrid("input_layernorm", ("self_attn", "mamba"), "post_attention_layernorm", mlp, multiplier=0.4)
+
+
 HAND_RUNS: dict[str, HandRun] = {
     "bert": bert,
     "bloom": residual_passed_in,
@@ -188,10 +197,13 @@ HAND_RUNS: dict[str, HandRun] = {
     "gpt_neox-sequential": sequential("input_layernorm", "attention", "post_attention_layernorm", "mlp"),
     "gpt_oss": llama,
     "gptj": parallel("ln_1", "attn", "ln_1", "mlp"),
-    "granite": sequential("input_layernorm", "self_attn", "post_attention_layernorm", "mlp", multiplier=0.4),
-    "granitemoe": sequential(
-        "input_layernorm", "self_attn", "post_attention_layernorm", "block_sparse_moe", multiplier=0.4
-    ),
+    "granite": sequential(*GRANITE, "mlp", multiplier=0.4),
+    "granitemoe": sequential(*GRANITE, "block_sparse_moe", multiplier=0.4),
+    "granitemoehybrid": granite_hybrid("block_sparse_moe + shared_mlp"),
+    "granitemoehybrid-attention": sequential(*GRANITE, "block_sparse_moe + shared_mlp", multiplier=0.4),
+    "granitemoehybrid-dense": granite_hybrid("shared_mlp"),
+    "granitemoeshared": sequential(*GRANITE, "block_sparse_moe + shared_mlp", multiplier=0.4),
+    "granitemoeshared-none": sequential(*GRANITE, "block_sparse_moe", multiplier=0.4),
     "llama": llama,
     "llama4": sequential("input_layernorm", "self_attn", "post_attention_layernorm", "feed_forward"),
     "llama4_text": sequential("input_layernorm", "self_attn", "post_attention_layernorm", "feed_forward"),
@@ -276,7 +288,7 @@ HAND_RUNS: dict[str, HandRun] = {
 """A new family is one line here, and one in `CONFIGS`."""
 
 
-HYBRIDS = {"qwen3_5", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_next"}
+HYBRIDS = {"granitemoehybrid", "granitemoehybrid-dense", "qwen3_5", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_next"}
 """The families of `CONFIGS` of which some blocks have another mixer than attention."""
 
 

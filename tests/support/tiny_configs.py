@@ -38,6 +38,8 @@ from transformers import (
     GptOssConfig,
     GraniteConfig,
     GraniteMoeConfig,
+    GraniteMoeHybridConfig,
+    GraniteMoeSharedConfig,
     HeliumConfig,
     HunYuanDenseV1Config,
     HunYuanMoEV1Config,
@@ -122,6 +124,9 @@ _HYBRID = ["full_attention", "linear_attention", "linear_attention", "linear_att
 _LINEAR: dict[str, Any] = {"linear_num_value_heads": 4, "linear_num_key_heads": 2, "linear_key_head_dim": 8}
 _LINEAR |= {"linear_value_head_dim": 10, "layer_types": _HYBRID, "attention_bias": True}
 _QWEN3_EXPERTS = {**_EXPERTS, "moe_intermediate_size": 24, "shared_expert_intermediate_size": 40}
+_MAMBA: dict[str, Any] = {"mamba_n_heads": 4, "mamba_d_state": 8, "mamba_expand": 2, "mamba_chunk_size": 8}
+_GRANITE: dict[str, Any] = {"residual_multiplier": 0.4, "attention_multiplier": 0.2, "embedding_multiplier": 3.0}
+_GRANITE_EXPERTS = {**_GRANITE, "num_local_experts": 4, "num_experts_per_tok": 2, "shared_intermediate_size": 40}
 _MROPE: dict[str, Any] = {
     "rope_type": "default",
     "rope_theta": 5000.0,
@@ -217,15 +222,23 @@ CONFIGS: dict[str, Any] = {
         attention_bias=True,
     ),
     "gptj": GPTJConfig(**_GPT, rotary_dim=8),
-    "granite": GraniteConfig(**GROUPED, residual_multiplier=0.4, attention_multiplier=0.2, embedding_multiplier=3.0),
-    "granitemoe": GraniteMoeConfig(
-        **GROUPED,
-        num_local_experts=4,
-        num_experts_per_tok=2,
-        residual_multiplier=0.4,
-        attention_multiplier=0.2,
-        embedding_multiplier=3.0,
+    "granite": GraniteConfig(**GROUPED, **_GRANITE),
+    "granitemoe": GraniteMoeConfig(**GROUPED, **_GRANITE, num_local_experts=4, num_experts_per_tok=2),
+    "granitemoehybrid": GraniteMoeHybridConfig(
+        **GROUPED, **_GRANITE_EXPERTS, **_MAMBA, layer_types=_HYBRID, attention_bias=True
     ),
+    "granitemoehybrid-attention": GraniteMoeHybridConfig(
+        **GROUPED, **_GRANITE_EXPERTS, **_MAMBA, layer_types=["full_attention"] * 5, position_embedding_type="rope"
+    ),
+    "granitemoehybrid-dense": GraniteMoeHybridConfig(
+        **GROUPED,
+        **{**_GRANITE_EXPERTS, "num_local_experts": 0},
+        **_MAMBA,
+        layer_types=_HYBRID,
+        position_embedding_type="rope",
+    ),
+    "granitemoeshared": GraniteMoeSharedConfig(**GROUPED, **_GRANITE_EXPERTS, attention_bias=True),
+    "granitemoeshared-none": GraniteMoeSharedConfig(**GROUPED, **{**_GRANITE_EXPERTS, "shared_intermediate_size": 0}),
     "helium": HeliumConfig(**GROUPED, head_dim=12, attention_bias=True),
     "hunyuan_v1_dense": HunYuanDenseV1Config(**_WIDE, attention_bias=True),
     "hunyuan_v1_moe": HunYuanMoEV1Config(**_WIDE, num_experts=4, moe_topk=2),

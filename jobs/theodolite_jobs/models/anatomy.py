@@ -12,12 +12,14 @@ from theodolite.sites import BLOCK_SITES, Site
 class Tap:
     """The source of a site: the input or the output of a module inside the block ("" is the block itself).
 
-    The value is multiplied by `scale`: some families scale a branch after the module that computes it.
+    The value is multiplied by `scale`: some families scale a branch after the module that computes it. Before, the
+    output of `plus` is added, which runs earlier in the block: some families add the outputs of two modules.
     """
 
     module: str
     side: Literal["input", "output"]
     scale: float = 1.0
+    plus: str | None = None
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from theodolite_jobs.models.anatomy import Anatomy, Files, Tap, text_config_of
 from theodolite_jobs.models.family_variants import VARIANTS
 from theodolite_jobs.models.records.encoders import BERT, DISTILBERT, ELECTRA, MODERNBERT, MPNET, NOMIC_BERT, ROBERTA
 from theodolite_jobs.models.records.gpt import BLOOM, FALCON, GPT2, GPT_BIGCODE_FILES, GPT_NEOX, GPTJ, OPT
-from theodolite_jobs.models.records.hybrids import QWEN3_5, QWEN3_NEXT
+from theodolite_jobs.models.records.hybrids import GRANITE_HYBRID, QWEN3_5, QWEN3_NEXT
 from theodolite_jobs.models.records.llama import (
     APERTUS,
     ARCEE,
@@ -27,6 +27,7 @@ from theodolite_jobs.models.records.llama import (
     GLM4_MOE,
     GPT_OSS,
     GRANITE_MOE,
+    GRANITE_SHARED,
     HUNYUAN,
     HUNYUAN_FILES,
     LLAMA,
@@ -79,6 +80,8 @@ FAMILIES: dict[str, Anatomy] = {
     "gptj": GPTJ,
     "granite": LLAMA,
     "granitemoe": GRANITE_MOE,
+    "granitemoehybrid": GRANITE_HYBRID,
+    "granitemoeshared": GRANITE_SHARED,
     "helium": replace(LLAMA, positions="rotary, interleaved"),
     "hunyuan_v1_dense": HUNYUAN,
     "hunyuan_v1_moe": replace(

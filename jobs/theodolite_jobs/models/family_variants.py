@@ -5,10 +5,12 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from theodolite.errors import UnsupportedModelError
+from theodolite.sites import Site
 from theodolite_jobs.models.anatomy import Anatomy, Files
 from theodolite_jobs.models.records.gpt import GPT_BIGCODE_FILES
 from theodolite_jobs.models.records.hybrids import with_layers
-from theodolite_jobs.models.records.taps import after_sum, in_parallel, reading, sequential, writing
+from theodolite_jobs.models.records.llama import GRANITE_MOE
+from theodolite_jobs.models.records.taps import after_sum, in_parallel, reading, writing
 
 Variant = Callable[[Anatomy, Any], Anatomy]
 """Returns a family's record, adapted to a configuration."""
@@ -101,8 +103,21 @@ def _gpt_neox(record: Anatomy, config: Any) -> Anatomy:
 
 
 def _granite(record: Anatomy, config: Any) -> Anatomy:
-    mlp = "block_sparse_moe" if config.model_type == "granitemoe" else "mlp"
-    return replace(record, taps=sequential("post_attention_layernorm", "self_attn", mlp, config.residual_multiplier))
+    scale, branches = float(config.residual_multiplier), (Site.ATTN_OUT, Site.MLP_OUT)
+    taps = {site: replace(tap, scale=scale) if site in branches else tap for site, tap in record.taps.items()}
+    return replace(record, taps=taps, attention_scale=scale)
+
+
+def _granite_shared(record: Anatomy, config: Any) -> Anatomy:
+    return _granite(record if config.shared_intermediate_size else GRANITE_MOE, config)
+
+
+def _granite_hybrid(record: Anatomy, config: Any) -> Anatomy:
+    if not config.num_local_experts and record.files is not None:  # one dense MLP
+        taps = {**record.taps, Site.MLP_OUT: replace(record.taps[Site.MLP_OUT], plus=None)}
+        record = replace(record, taps=taps, files=replace(record.files, experts=None, shared_expert=None))
+    record = record if config.position_embedding_type == "rope" else replace(record, positions="none")
+    return _hybrid(_granite(record, config), config)
 
 
 def _llama4(record: Anatomy, config: Any) -> Anatomy:
@@ -171,6 +186,8 @@ VARIANTS: dict[str, Variant] = {
     "gpt_neox": _gpt_neox,
     "granite": _granite,
     "granitemoe": _granite,
+    "granitemoehybrid": _granite_hybrid,
+    "granitemoeshared": _granite_shared,
     "llama4_text": _llama4,
     "mpnet": _after_padding,
     "opt": _opt,

@@ -84,6 +84,7 @@ def test_outputs_of_heads_by_hand_equal_the_captured_site(saved_heads):
 
 
 ROUTERS = {"phimoe": "mlp.router", "gpt_oss": "mlp.router", "granitemoe": "block_sparse_moe.router"}
+ROUTERS |= dict.fromkeys(("granitemoehybrid", "granitemoeshared"), "block_sparse_moe.router")
 ROUTERS |= {"llama4_text": "feed_forward.router"}
 
 
@@ -118,7 +119,7 @@ def routed(model, weights, layer, x, route):
     out = (every.gather(1, chosen[..., None].expand(-1, -1, x.shape[-1])) * shares[..., None]).sum(1)
     if SHARED in experts:
         shared = reference_mlp(x, weights.mlp(layer, SHARED), activation)
-        gate = getattr(model.blocks[layer].mlp, "shared_expert_gate", None)  # Qwen2-MoE
+        gate = getattr(getattr(model.blocks[layer], "mlp", None), "shared_expert_gate", None)  # Qwen2-MoE
         out = out + (shared if gate is None else gate(x).sigmoid() * shared)
     return out
 

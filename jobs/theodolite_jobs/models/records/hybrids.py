@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from theodolite.sites import Site
 from theodolite_jobs.models.anatomy import Anatomy, Tap
-from theodolite_jobs.models.records.llama import LLAMA, MERGED, QWEN3_FILES
+from theodolite_jobs.models.records.llama import GRANITE_SHARED, LLAMA, MERGED, QWEN3_FILES
 
 _NO_WORDS = "some of its blocks have no attention heads"
 _GATED = replace(QWEN3_FILES, gated=True)
@@ -41,3 +41,4 @@ QWEN3_NEXT = replace(
     QWEN3_5,
     files=replace(_GATED, experts="mlp.experts.{}.", merged=MERGED, shared_expert="mlp.shared_expert."),
 )
+GRANITE_HYBRID = hybrid(GRANITE_SHARED, "a state space")

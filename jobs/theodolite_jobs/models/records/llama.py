@@ -41,12 +41,24 @@ GPT_OSS = replace(
         ),
     ),
 )
+GRANITE_EXPERTS = MergedExperts(
+    "block_sparse_moe.input_linear.weight", "block_sparse_moe.output_linear.weight", "expert, out, in"
+)
 GRANITE_MOE = replace(
     LLAMA,
+    taps=sequential("post_attention_layernorm", "self_attn", "block_sparse_moe"),
+    files=Files(experts=GRANITE_EXPERTS),
+)
+GRANITE_SHARED = replace(
+    LLAMA,
+    taps=sequential("post_attention_layernorm", "self_attn", "shared_mlp", plus="block_sparse_moe"),
     files=Files(
-        experts=MergedExperts(
-            "block_sparse_moe.input_linear.weight", "block_sparse_moe.output_linear.weight", "expert, out, in"
-        )
+        gate=None,
+        up="shared_mlp.input_linear",
+        down="shared_mlp.output_linear",
+        gate_up_fused=True,
+        experts=GRANITE_EXPERTS,
+        shared_expert="shared_mlp.",
     ),
 )
 LLAMA4 = replace(
