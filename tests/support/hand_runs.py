@@ -179,6 +179,19 @@ def granite_hybrid(mlp: str) -> HandRun:
     return hybrid("input_layernorm", ("self_attn", "mamba"), "post_attention_layernorm", mlp, multiplier=0.4)
 
 
+def falcon_h1(x: Stream, call: Call) -> dict[Site, Stream]:
+    """Attention and a state space read the same input; both are multiplied, as are the inputs of attention."""
+    normed = call("input_layernorm", x)
+    mid = x + call("mamba", normed) * 0.3 + call("self_attn", normed * 0.7) * 0.6
+    added = call("feed_forward", call("pre_ff_layernorm", mid))
+    return {Site.RESID_MID: mid, Site.MLP_OUT: added, Site.RESID_POST: mid + added}
+
+
+def nemotron_h(x: Stream, call: Call) -> dict[Site, Stream]:
+    """One module: attention, a state space, or an MLP."""
+    return {Site.RESID_POST: x + call("mixer", call("norm", x))}
+
+
 HAND_RUNS: dict[str, HandRun] = {
     "bert": bert,
     "bloom": residual_passed_in,
@@ -275,6 +288,9 @@ HAND_RUNS: dict[str, HandRun] = {
     "qwen3_5_text-attention": llama,
     "qwen3_moe": llama,
     "qwen3_next": qwen_hybrid,
+    "falcon_h1": falcon_h1,
+    "nemotron_h": nemotron_h,
+    "nemotron_h-dense": nemotron_h,
     "flex_olmo": norms_after_the_branch,
     "camembert": bert,
     "distilbert": post_norm("attention", "sa_layer_norm", "ffn", "output_layer_norm"),
@@ -288,7 +304,8 @@ HAND_RUNS: dict[str, HandRun] = {
 """A new family is one line here, and one in `CONFIGS`."""
 
 
-HYBRIDS = {"granitemoehybrid", "granitemoehybrid-dense", "qwen3_5", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_next"}
+HYBRIDS = {"granitemoehybrid", "granitemoehybrid-dense", "nemotron_h", "nemotron_h-dense", "qwen3_5"}
+HYBRIDS |= {"qwen3_5_moe_text", "qwen3_5_text", "qwen3_next"}
 """The families of `CONFIGS` of which some blocks have another mixer than attention."""
 
 

@@ -145,6 +145,8 @@ def reference_attention(x: Tensor, weights: AttentionWeights, layer: int, model:
 def after_branch(out: Tensor, layer: int, which: str, weights: Weights, model: LoadedModel) -> Tensor:
     """Apply the scale or the norm that a family applies to the output of a branch before the addition."""
     scale = model.anatomy.scale_of_attention
+    if which == "mlp_output" and Site.MLP_OUT in model.anatomy.taps:
+        scale = model.anatomy.taps[Site.MLP_OUT].scale
     if which not in model.anatomy.norms or model.anatomy.post_norm:
         return out * scale
     norm = weights.norm(layer, which)
@@ -182,5 +184,5 @@ def activation_of(model: LoadedModel, layer: int) -> Any:
         return model.blocks[layer].mlp.act_fn
     if config.model_type == "bloom":
         return ACT2FN["gelu_pytorch_tanh"]
-    names = ("hidden_activation", "hidden_act", "activation_function", "activation")
+    names = ("mlp_hidden_act", "hidden_activation", "hidden_act", "activation_function", "activation")
     return ACT2FN[next(getattr(config, name) for name in names if getattr(config, name, None) is not None)]

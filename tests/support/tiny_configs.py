@@ -22,6 +22,7 @@ from transformers import (
     EuroBertConfig,
     Exaone4Config,
     FalconConfig,
+    FalconH1Config,
     FlexOlmoConfig,
     Gemma2Config,
     Gemma3Config,
@@ -57,6 +58,7 @@ from transformers import (
     ModernBertConfig,
     MPNetConfig,
     NemotronConfig,
+    NemotronHConfig,
     NomicBertConfig,
     Olmo2Config,
     Olmo3Config,
@@ -125,6 +127,9 @@ _LINEAR: dict[str, Any] = {"linear_num_value_heads": 4, "linear_num_key_heads": 
 _LINEAR |= {"linear_value_head_dim": 10, "layer_types": _HYBRID, "attention_bias": True}
 _QWEN3_EXPERTS = {**_EXPERTS, "moe_intermediate_size": 24, "shared_expert_intermediate_size": 40}
 _MAMBA: dict[str, Any] = {"mamba_n_heads": 4, "mamba_d_state": 8, "mamba_expand": 2, "mamba_chunk_size": 8}
+_NEMOTRON_H: dict[str, Any] = {"mamba_num_heads": 4, "mamba_head_dim": 24, "ssm_state_size": 8, "chunk_size": 8}
+_NEMOTRON_H |= {"n_groups": 1, "moe_intermediate_size": 24, "moe_shared_expert_intermediate_size": 40}
+_NEMOTRON_H |= {"n_routed_experts": 4, "mlp_bias": True}
 _GRANITE: dict[str, Any] = {"residual_multiplier": 0.4, "attention_multiplier": 0.2, "embedding_multiplier": 3.0}
 _GRANITE_EXPERTS = {**_GRANITE, "num_local_experts": 4, "num_experts_per_tok": 2, "shared_intermediate_size": 40}
 _MROPE: dict[str, Any] = {
@@ -183,6 +188,20 @@ CONFIGS: dict[str, Any] = {
     "falcon-groups": FalconConfig(**_FALCON, new_decoder_architecture=True, num_kv_heads=2),
     "falcon-heads": FalconConfig(**_FALCON, parallel_attn=False, multi_query=False, alibi=True),
     "falcon-multi-query": FalconConfig(**_FALCON, parallel_attn=True, multi_query=True),
+    "falcon_h1": FalconH1Config(
+        **_WIDE,
+        **_MAMBA,
+        mamba_d_ssm=64,
+        attention_bias=True,
+        mlp_bias=True,
+        attention_in_multiplier=0.7,
+        attention_out_multiplier=0.6,
+        key_multiplier=1.3,
+        ssm_out_multiplier=0.3,
+        embedding_multiplier=2.0,
+        lm_head_multiplier=0.5,
+        mlp_multipliers=[1.2, 0.8],
+    ),
     "flex_olmo": FlexOlmoConfig(**GROUPED, **_EXPERTS),
     "gemma": GemmaConfig(**_WIDE),
     "gemma2": Gemma2Config(**_WIDE, sliding_window=6, query_pre_attn_scalar=20, layer_types=SLIDING),
@@ -299,6 +318,12 @@ CONFIGS: dict[str, Any] = {
     ),
     "mpnet": MPNetConfig(**_ENCODER),
     "nemotron": NemotronConfig(**_WIDE, attention_bias=True, mlp_bias=True, rope_parameters=_HALF_ROTARY),
+    "nemotron_h": NemotronHConfig(
+        **_WIDE, **_NEMOTRON_H, layers_block_type=["full_attention", "linear_attention", "moe", "moe", "full_attention"]
+    ),
+    "nemotron_h-dense": NemotronHConfig(
+        **_WIDE, **_NEMOTRON_H, layers_block_type=["full_attention", "mlp", "linear_attention", "mlp", "full_attention"]
+    ),
     "nomic_bert": NomicBertConfig(**PLAIN, rope_parameters=_ROTARY),
     "olmo": OlmoConfig(**GROUPED),
     "olmo-clipped": OlmoConfig(**GROUPED, clip_qkv=0.8),

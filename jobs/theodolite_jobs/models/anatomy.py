@@ -110,7 +110,7 @@ class Anatomy:
         reason = "only a model whose norms follow the sums has it; here resid_mid is the sum"
         if self.known_by == "probe":
             reason = "no module has it as input or output in every block, by the identities that it must obey"
-        elif Site.RESID_MID not in self.taps:
+        elif Site.RESID_MID not in self.taps and not self.hybrid:
             reason = "attention and MLP run in parallel, both read resid_pre"
         reasons: dict[Site, str] = {site: reason for site in BLOCK_SITES if site not in self.taps}
         if self.hybrid:

@@ -12,7 +12,7 @@ from theodolite_jobs.models.anatomy import Anatomy, Files, Tap, text_config_of
 from theodolite_jobs.models.family_variants import VARIANTS
 from theodolite_jobs.models.records.encoders import BERT, DISTILBERT, ELECTRA, MODERNBERT, MPNET, NOMIC_BERT, ROBERTA
 from theodolite_jobs.models.records.gpt import BLOOM, FALCON, GPT2, GPT_BIGCODE_FILES, GPT_NEOX, GPTJ, OPT
-from theodolite_jobs.models.records.hybrids import GRANITE_HYBRID, QWEN3_5, QWEN3_NEXT
+from theodolite_jobs.models.records.hybrids import FALCON_H1, GRANITE_HYBRID, NEMOTRON_H, QWEN3_5, QWEN3_NEXT
 from theodolite_jobs.models.records.llama import (
     APERTUS,
     ARCEE,
@@ -65,6 +65,7 @@ FAMILIES: dict[str, Anatomy] = {
     "eurobert": replace(LLAMA, causal=False),
     "exaone4": OLMO2,
     "falcon": FALCON,
+    "falcon_h1": FALCON_H1,
     "flex_olmo": replace(OLMO2, files=QWEN3_MOE_FILES),
     "gemma": GEMMA,
     "gemma2": GEMMA2,
@@ -98,6 +99,7 @@ FAMILIES: dict[str, Anatomy] = {
     "modernbert": MODERNBERT,
     "mpnet": MPNET,
     "nemotron": replace(ARCEE, norm_kind="layer", norm_offset=1.0),
+    "nemotron_h": NEMOTRON_H,
     "nomic_bert": NOMIC_BERT,
     "olmo": replace(LLAMA, norm_kind="layer"),
     "olmo2": OLMO2,

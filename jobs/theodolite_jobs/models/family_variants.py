@@ -120,6 +120,26 @@ def _granite_hybrid(record: Anatomy, config: Any) -> Anatomy:
     return _hybrid(_granite(record, config), config)
 
 
+def _nemotron_h(record: Anatomy, config: Any) -> Anatomy:
+    kinds = config.layers_block_type[: config.num_hidden_layers]
+
+    def layers(*names: str) -> tuple[int, ...]:
+        return tuple(layer for layer, kind in enumerate(kinds) if kind in names)
+
+    others = layers("linear_attention", "mlp", "moe")
+    return replace(
+        record,
+        dense_layers=layers("mlp"),
+        layers_without_attention=others,
+        layers_without_mlp=layers("linear_attention", "full_attention"),
+        no_circuits="none of its blocks has attention" if len(others) == len(kinds) else "",
+    )
+
+
+def _falcon_h1(record: Anatomy, config: Any) -> Anatomy:
+    return replace(record, attention_scale=float(config.attention_out_multiplier))
+
+
 def _llama4(record: Anatomy, config: Any) -> Anatomy:
     layers = range(config.num_hidden_layers)
     record = replace(_smollm3(record, config), dense_layers=tuple(set(layers) - set(config.moe_layers)))
@@ -178,6 +198,7 @@ VARIANTS: dict[str, Variant] = {
     "ernie4_5_moe": _ernie_moe,
     "exaone4": _exaone4,
     "falcon": _falcon,
+    "falcon_h1": _falcon_h1,
     "gemma": _gemma,
     "gemma2": _gemma,
     "glm4_moe": _dense_first,
@@ -190,6 +211,7 @@ VARIANTS: dict[str, Variant] = {
     "granitemoeshared": _granite_shared,
     "llama4_text": _llama4,
     "mpnet": _after_padding,
+    "nemotron_h": _nemotron_h,
     "opt": _opt,
     "qwen2_moe": _qwen_moe,
     "qwen3_5_moe_text": _hybrid,

@@ -3,7 +3,7 @@
 Row convention, `y = x W`: projections are (head, d_model, d_head) and (head, d_head, d_model).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 
@@ -45,3 +45,17 @@ class MlpWeights:
     gate_bias: Tensor | None
     up_bias: Tensor | None
     down_bias: Tensor | None
+
+    def multiplied(self, gate: float, down: float) -> "MlpWeights":
+        """Return the MLP in float64 with a factor of the gate's output, and one of its own output."""
+
+        def times(tensor: Tensor | None, factor: float) -> Tensor | None:
+            return None if tensor is None else tensor.double() * factor
+
+        return replace(
+            self,
+            gate=times(self.gate, gate),
+            gate_bias=times(self.gate_bias, gate),
+            down=self.down.double() * down,
+            down_bias=times(self.down_bias, down),
+        )

@@ -174,8 +174,7 @@ def load_model(
     if ranks > 1:
         check_shardable(config, ranks)
     if blocks is not None:
-        for one in (config, config.get_text_config()):
-            one.num_hidden_layers = blocks
+        keep_first_blocks(config, blocks)
     anatomy = known_anatomy(config)
     TensorFiles(folder)  # opens every file, so that the error names a broken or missing one
     method = quantisation(config)
@@ -221,6 +220,14 @@ def load_model(
     check_text_part(module)
     reload = partial(load_model, folder, attention=attention, trust_remote_code=trust_remote_code)
     return replace(loaded, ranks=ranks, reload=reload)
+
+
+def keep_first_blocks(config: Any, count: int) -> None:
+    """Change a configuration into that of a model with the first blocks only."""
+    for one in (config, config.get_text_config()):
+        one.num_hidden_layers = count
+        if one.num_hidden_layers != count:  # Nemotron-H counts its list of kinds
+            one.layer_types = one.layer_types[:count]
 
 
 def _check_heads(model: LoadedModel, folder: Path) -> None:

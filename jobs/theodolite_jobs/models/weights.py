@@ -13,7 +13,7 @@ from torch import Tensor
 
 from theodolite.errors import ModelError, UnsupportedModelError
 from theodolite_jobs.models.anatomy import Dimensions, MergedExperts, dimensions_of
-from theodolite_jobs.models.config_numbers import expert_count, norm_epsilon, score_scale
+from theodolite_jobs.models.config_numbers import expert_count, multipliers, norm_epsilon, score_scale
 from theodolite_jobs.models.latent import latent_heads, latent_sizes
 from theodolite_jobs.models.layer_weights import AttentionWeights, MlpWeights
 from theodolite_jobs.models.load import check_readable
@@ -150,7 +150,10 @@ class Weights:
 
     def norm(self, layer: int, which: str) -> Norm | None:
         """Return a block's norm by its name in `Anatomy.norms`, or None if this block does not have it."""
-        if which == "attention" and layer in self.anatomy.unnormed_layers:
+        alone = self.anatomy.layers_without_mlp  # if there are any, no block has both
+        if which == "attention" and (layer in self.anatomy.unnormed_layers or (alone and layer not in alone)):
+            return None
+        if which == "mlp" and layer in alone:
             return None
         return self._norm(self._names.block.format(layer) + self._stored_name(self.anatomy.norms[which]))
 
@@ -216,8 +219,13 @@ class Weights:
             if biases:
                 biases[0], gate_bias = self._split_gate(biases[0])
                 gate_bias = gate_bias.unflatten(0, (sizes.n_heads, sizes.d_head))
+        factors = multipliers(self.config)
+        if factors.attention != 1:
+            stored = [matrix.double() * factors.attention for matrix in stored]
         q, k, v = (matrix.transpose(1, 2) for matrix in self._split_heads(stored))
         q_bias, k_bias, v_bias = self._split_heads(biases) if len(biases) == len(names.qkv) else (None, None, None)
+        if factors.key != 1:
+            k, k_bias = k.double() * factors.key, None if k_bias is None else k_bias.double() * factors.key
         heads = {"q": q, "k": k, "v": v, "q_bias": q_bias, "k_bias": k_bias, "v_bias": v_bias}
         return {**heads, "q_rotary": None, "k_rotary": None, "gate": gate, "gate_bias": gate_bias}
 
@@ -254,11 +262,14 @@ class Weights:
 
         Raises:
             ModelError: a projection is missing or has another shape.
+            UnsupportedModelError: experts read a latent of the stream.
             ValueError: `expert` is given for a layer without experts, or missing for a layer with experts.
         """
         if expert not in self.experts(layer):
             rule = "no experts; leave expert out" if expert is not None else "experts; choose one"
             raise ValueError(f"got {expert=}, but the MLP of layer {layer} has {rule}")
+        if isinstance(expert, int) and getattr(self.config, "moe_latent_size", None):
+            raise UnsupportedModelError("the experts of this model read a latent, and not the stream (moe_latent_size)")
         names, width = self._names, self.dimensions.d_model
         if isinstance(names.experts, MergedExperts) and isinstance(expert, int):
             return self._merged_expert(layer, names.experts, expert)
@@ -271,7 +282,7 @@ class Weights:
             gate_bias, up_bias = (None, None) if up_bias is None else up_bias.chunk(2)
         elif gate_name is not None:
             gate, gate_bias = self._projection(layer, gate_name, (len(up), width)), self._bias(layer, gate_name)
-        return MlpWeights(
+        mlp = MlpWeights(
             gate=None if gate is None else gate.T.contiguous(),
             up=up.T.contiguous(),
             down=self._projection(layer, down_name, (width, len(up))).T.contiguous(),
@@ -279,6 +290,8 @@ class Weights:
             up_bias=up_bias,
             down_bias=self._bias(layer, down_name),
         )
+        factors = multipliers(self.config)
+        return mlp if factors.gate == factors.down == 1 else mlp.multiplied(factors.gate, factors.down)
 
     def _merged_expert(self, layer: int, names: MergedExperts, expert: int) -> MlpWeights:
         """Return one expert from the tensors of all experts."""

@@ -200,7 +200,7 @@ def vocabulary_products(
     d_model = weights.dimensions.d_model
     if not weights.has_unembedding or weights.embedding(slice(0, 1)).shape[1] != d_model:
         return None
-    last = weights.dimensions.n_layers - 1
+    last = weights.anatomy.attention_layers(weights.dimensions.n_layers)[-1]
     before, final = (input_norm(weights, last), weights.final_norm()) if fold_norm else (None, None)
     read = weights.embedding if before is None else input_embeddings(weights)
     total, sum_e, sum_u = np.zeros((d_model, d_model)), np.zeros(d_model), np.zeros(d_model)

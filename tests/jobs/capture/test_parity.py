@@ -5,7 +5,6 @@ import accelerate
 import pytest
 import torch
 from support import tiny
-from support.hand_runs import HYBRIDS
 from support.tiny_configs import CONFIGS
 from transformers import AutoModel
 from transformers.modeling_outputs import BaseModelOutputWithPast
@@ -39,10 +38,7 @@ def test_every_family_passes_in_float32(family):
     assert certificate.max_error < 1e-5
     assert certificate.warning is None
     assert certificate.identity_error < 1e-6
-    expected = {"resid_pre", "resid_post", "attn_out", "mlp_out", "resid_final"} - (
-        {"attn_out"} if family in HYBRIDS else set()
-    )
-    assert expected <= set(certificate.max_error_by_site)
+    assert {*known_anatomy(CONFIGS[family]).taps, "resid_final"} == set(certificate.max_error_by_site)
     # Prompts of the probes' two lengths never share a batch in this family, so each has a companion of its length.
     assert certificate.prompts == (4 if family in ("llama-dynamic", "phi3-longrope", "phimoe-longrope") else 2)
 

@@ -88,8 +88,12 @@ def test_sites_are_listed_and_each_absent_one_has_a_reason(family: str) -> None:
     elif family in PARALLEL:
         absent = dict.fromkeys(["resid_mid", "resid_mid_sum"], "in parallel")
     elif family in HYBRIDS:
-        absent |= dict.fromkeys(["attn_out", "head_out"], "in place of attention")
+        alone, others = family.startswith("nemotron_h"), ["attn_out", "head_out"]
+        others += ["resid_mid", "mlp_out"] if alone else []
+        absent |= dict.fromkeys(others, "an MLP alone" if alone else "in place of attention")
         assert facts["attention_layers"] == [0, 4]
+    elif family == "falcon_h1":
+        absent |= dict.fromkeys(["attn_out", "head_out"], "attention and a state space in one sum")
     all_sites = {"resid_pre", "resid_mid", "resid_mid_sum", "resid_post", "head_out", "attn_out", "mlp_out"}
     all_sites.add("resid_final")
     assert set(facts["sites"]) == all_sites - set(absent)

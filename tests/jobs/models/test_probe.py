@@ -90,12 +90,6 @@ UNKNOWN: dict[str, tuple[Any, dict[Site, Tap]]] = {
         ),
         LLAMA_LIKE,
     ),
-    "falcon_h1": (  # attention and a state-space module are scaled and add to the same sum
-        transformers.FalconH1Config(
-            **GROUPED, **MAMBA, mamba_d_ssm=64, attention_out_multiplier=0.6, ssm_out_multiplier=0.3
-        ),
-        {Site.RESID_MID: Tap("pre_ff_layernorm", "input"), Site.MLP_OUT: Tap("feed_forward", "output")},
-    ),
     "minicpm3": (
         transformers.MiniCPM3Config(**PLAIN, **LATENT, scale_depth=1.4),
         {
@@ -103,21 +97,6 @@ UNKNOWN: dict[str, tuple[Any, dict[Site, Tap]]] = {
             Site.ATTN_OUT: Tap("self_attn", "output", 1.4 / 5**0.5),
             Site.MLP_OUT: Tap("mlp", "output", 1.4 / 5**0.5),
         },
-    ),
-    "nemotron_h": (  # each block adds one module
-        transformers.NemotronHConfig(
-            **GROUPED,
-            head_dim=12,
-            layer_types=["linear_attention", "moe", "full_attention", "mlp", "linear_attention"],
-            n_groups=1,
-            mamba_num_heads=4,
-            mamba_head_dim=24,
-            ssm_state_size=8,
-            chunk_size=8,
-            moe_intermediate_size=24,
-            moe_shared_expert_intermediate_size=40,
-        ),
-        {},
     ),
     "xglm": (
         transformers.XGLMConfig(

@@ -84,6 +84,7 @@ def test_outputs_of_heads_by_hand_equal_the_captured_site(saved_heads):
 
 
 ROUTERS = {"phimoe": "mlp.router", "gpt_oss": "mlp.router", "granitemoe": "block_sparse_moe.router"}
+ROUTERS["nemotron_h"] = "mixer.gate"
 ROUTERS |= dict.fromkeys(("granitemoehybrid", "granitemoeshared"), "block_sparse_moe.router")
 ROUTERS |= {"llama4_text": "feed_forward.router"}
 
@@ -127,8 +128,13 @@ def routed(model, weights, layer, x, route):
 def test_the_mlp_by_hand_equals_the_modules(saved):
     folder, model = saved
     weights = Weights(folder, model.config, torch.float64)
-    theirs, routes = read_sites(model, TOKENS, POSITIONS)[Site.MLP_OUT], routes_of(model)
+    read, routes = read_sites(model, TOKENS, POSITIONS), routes_of(model)
+    # The blocks of Nemotron-H add one module each.
+    theirs = read[Site.MLP_OUT] if Site.MLP_OUT in read else read[Site.RESID_POST] - read[Site.RESID_PRE]
     for layer, x in enumerate(inputs_of(model, "mlp", TOKENS)):
+        if layer in model.anatomy.layers_without_mlp:
+            assert weights.experts(layer) == []
+            continue
         if layer in routes:
             out = routed(model, weights, layer, x, routes[layer])
         else:
@@ -136,7 +142,8 @@ def test_the_mlp_by_hand_equals_the_modules(saved):
         ours = after_branch(out, layer, "mlp_output", weights, model)
         assert relative_errors(ours.numpy(), theirs[:, layer]).max() < bound_of(model), layer
     dense = [layer for layer in range(5) if weights.experts(layer) == [None]]
-    assert dense == [layer for layer in range(5) if layer not in routes]
+    without = model.anatomy.layers_without_mlp
+    assert dense == [layer for layer in range(5) if layer not in routes and layer not in without]
 
 
 def test_norms_and_embeddings_equal_the_modules(saved):
@@ -149,13 +156,20 @@ def test_norms_and_embeddings_equal_the_modules(saved):
     assert torch.equal(weights.unembedding(), weights.embedding()) == weights.tied
     assert weights.tied == bool(whole.tie_word_embeddings)
     stream = torch.randn(4, model.dimensions.d_model, dtype=torch.float64)
-    pairs = [(weights.norm(2, name), model.blocks[2].get_submodule(path)) for name, path in model.anatomy.norms.items()]
+    pairs = norms_of_a_block(weights, model)
     if model.anatomy.final_norm:
         pairs.append((weights.final_norm(), model.module.get_submodule(model.anatomy.final_norm)))
     for norm, module in pairs:
         epsilon = module.eps if config.model_type == "opt" else epsilon_of(config)
         ours = normalised(stream, model.anatomy.norm_kind, norm.scale, norm.bias, epsilon)
         assert relative_errors(ours.numpy(), module(stream).numpy()).max() < 1e-6
+
+
+def norms_of_a_block(weights, model):
+    """Return each norm of a block from the files, and its module; a block that is one module has one of them."""
+    found = {path: weights.norm(2, name) for name, path in model.anatomy.norms.items() if weights.norm(2, name)}
+    assert set(found) == set(model.anatomy.norms.values())
+    return [(norm, model.blocks[2].get_submodule(path)) for path, norm in found.items()]
 
 
 def positions_of(model):
@@ -196,7 +210,7 @@ def test_norms_add_the_modules_epsilon(saved):
     folder, model = saved
     weights = Weights(folder, model.config, torch.float64)
     epsilon = norm_epsilon(weights.config)
-    pairs = [(weights.norm(2, name), model.blocks[2].get_submodule(path)) for name, path in model.anatomy.norms.items()]
+    pairs = norms_of_a_block(weights, model)
     others = {model.anatomy.final_norm: weights.final_norm(), model.anatomy.embedding_norm: weights.embedding_norm()}
     pairs += [(norm, model.module.get_submodule(path)) for path, norm in others.items() if path]
     for norm, module in pairs:

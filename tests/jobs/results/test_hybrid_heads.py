@@ -50,7 +50,7 @@ def test_a_layer_without_attention_has_the_same_arrays_without_numbers(family, t
         assert (values.shape, values.dtype) == (measured[name].shape, measured[name].dtype), name
         assert (values == -1).all() if name == "null_dimension" else np.isnan(values).all(), name
         assert np.isfinite(measured[name]).any(), name
-    with pytest.raises(ValueError, match=r"layer 2 has no attention: some blocks have .* in place of attention"):
+    with pytest.raises(ValueError, match=r"layer 2 has no attention: (some blocks have|each block is) "):
         weights.attention(2)
 
 
@@ -83,11 +83,43 @@ def test_singular_values_of_gated_heads_are_those_of_the_dense_products(family, 
             assert np.abs(found[at][head] - dense).max() < BOUND * dense[0], (at, head)
 
 
+# The factors of scores, of what attention reads, of keys, and of what attention adds.
+FACTORS = {
+    "falcon_h1": (16**-0.5, 0.7, 1.3, 0.6),
+    "granitemoehybrid": (0.2, 1, 1, 0.4),
+    "granitemoehybrid-dense": (0.2, 1, 1, 0.4),
+    "nemotron_h": (16**-0.5, 1, 1, 1),
+}
+
+
+@pytest.mark.parametrize("family", FACTORS)
+def test_singular_values_of_heads_beside_state_spaces_are_those_of_the_dense_products(family, tmp_path):
+    weights, model = saved(family, tmp_path)
+    score, read, key, added = FACTORS[family]
+    block = getattr(model.model.layers[4], "mixer" if family == "nemotron_h" else "self_attn")
+    q, k, v, o = (getattr(block, f"{name}_proj").weight.detach().double().numpy() for name in "qkvo")
+    width, found = len(q) // 4, part_of(weights, 4)["singular_values"]
+    for head in range(4):
+        own, shared = slice(head * width, (head + 1) * width), slice(head // 2 * width, (head // 2 + 1) * width)
+        products = {
+            (0, 0): score * (read * q[own].T) @ (read * key * k[shared]),
+            (1, 0): (read * v[shared].T) @ (added * o[:, own].T),
+        }
+        for at, product in products.items():
+            dense = np.linalg.svd(product, compute_uv=False)[:width]
+            assert np.abs(found[at][head] - dense).max() < BOUND * dense[0], (at, head)
+    rotates = not np.allclose(found[0, 0], found[0, 1], rtol=1e-6)
+    assert rotates == (family in ("falcon_h1", "granitemoehybrid-dense"))
+
+
 @pytest.mark.parametrize("family", sorted(HYBRIDS))
 def test_a_layer_without_attention_writes_and_reads_with_its_mlp_alone(family, tmp_path):
     weights, _ = saved(family, tmp_path)
-    assert set(layer_bases(weights, 4)[STORED]) == {"q", "k", "v", "o", "gate", "up", "down"}
-    assert set(layer_bases(weights, 2)[STORED]) == {"gate", "up", "down"}
+    mlp, attention = {"gate", "up", "down"}, {"q", "k", "v", "o"}
+    expected = {"nemotron_h": ({"up", "down"}, attention), "nemotron_h-dense": (set(), attention)}
+    of_third, of_last = expected.get(family, (mlp, mlp | attention))
+    assert set(layer_bases(weights, 2)[STORED]) == of_third
+    assert set(layer_bases(weights, 4)[STORED]) == of_last
 
 
 @pytest.mark.parametrize("family", ["qwen3_5_moe_text", "deepseek_v3"])

@@ -6,8 +6,9 @@ Their mixers are different modules, so no tap is `attn_out`. A configuration may
 from dataclasses import replace
 
 from theodolite.sites import Site
-from theodolite_jobs.models.anatomy import Anatomy, Tap
+from theodolite_jobs.models.anatomy import Anatomy, Files, Tap
 from theodolite_jobs.models.records.llama import GRANITE_SHARED, LLAMA, MERGED, QWEN3_FILES
+from theodolite_jobs.models.records.taps import STREAM, reading, sequential
 
 _NO_WORDS = "some of its blocks have no attention heads"
 _GATED = replace(QWEN3_FILES, gated=True)
@@ -40,5 +41,34 @@ QWEN3_5 = hybrid(_QWEN3_5, "linear attention")
 QWEN3_NEXT = replace(
     QWEN3_5,
     files=replace(_GATED, experts="mlp.experts.{}.", merged=MERGED, shared_expert="mlp.shared_expert."),
+)
+NEMOTRON_H = Anatomy(
+    blocks="layers",
+    taps=STREAM,
+    norms=reading("norm", "norm"),
+    final_norm="norm_f",
+    positions="none",
+    hybrid="each block is attention, a state space or an MLP alone",
+    no_words=_NO_WORDS,
+    files=Files(
+        embedding="embeddings",
+        qkv=("mixer.q_proj", "mixer.k_proj", "mixer.v_proj"),
+        output="mixer.o_proj",
+        gate=None,
+        up="mixer.up_proj",
+        down="mixer.down_proj",
+        experts="mixer.experts.{}.",
+        shared_expert="mixer.shared_experts.",
+    ),
+)
+_FALCON_H1 = replace(
+    LLAMA,
+    taps=sequential("pre_ff_layernorm", "self_attn", "feed_forward"),
+    norms=reading("input_layernorm", "pre_ff_layernorm"),
+    final_norm="final_layernorm",
+    files=Files(gate="feed_forward.gate_proj", up="feed_forward.up_proj", down="feed_forward.down_proj"),
+)
+FALCON_H1 = replace(
+    hybrid(_FALCON_H1, ""), hybrid="each block adds attention and a state space in one sum", no_words=""
 )
 GRANITE_HYBRID = hybrid(GRANITE_SHARED, "a state space")

@@ -3,12 +3,12 @@
 from theodolite.sites import Site
 from theodolite_jobs.models.anatomy import Tap
 
-_STREAM = {Site.RESID_PRE: Tap("", "input"), Site.RESID_POST: Tap("", "output")}
+STREAM = {Site.RESID_PRE: Tap("", "input"), Site.RESID_POST: Tap("", "output")}
 
 
 def in_parallel(attention: str, mlp: str, plus: str | None = None) -> dict[Site, Tap]:
     """Return the taps of a block whose attention and MLP both read the block's input; `plus` is a part of the MLP."""
-    return {**_STREAM, Site.ATTN_OUT: Tap(attention, "output"), Site.MLP_OUT: Tap(mlp, "output", plus=plus)}
+    return {**STREAM, Site.ATTN_OUT: Tap(attention, "output"), Site.MLP_OUT: Tap(mlp, "output", plus=plus)}
 
 
 def sequential(mid: str, attention: str, mlp: str, plus: str | None = None) -> dict[Site, Tap]:
