@@ -146,6 +146,8 @@ def encoder(attend: Callable[[Stream, Call], Stream], norm: str) -> HandRun:
 
 llama = sequential("input_layernorm", "self_attn", "post_attention_layernorm", "mlp")
 qwen_hybrid = hybrid("input_layernorm", ("self_attn", "linear_attn"), "post_attention_layernorm", "mlp")
+bamba = hybrid("input_layernorm", ("self_attn", "mamba"), "pre_ff_layernorm", "feed_forward")
+lfm2 = hybrid("operator_norm", ("self_attn", "conv"), "ffn_norm", "feed_forward")
 llama_parallel = parallel("input_layernorm", "self_attn", "input_layernorm", "mlp")
 bert = encoder(
     lambda x, call: call("attention.output.dense", call("attention.self", x)), norm="attention.output.LayerNorm"
@@ -288,7 +290,11 @@ HAND_RUNS: dict[str, HandRun] = {
     "qwen3_5_text-attention": llama,
     "qwen3_moe": llama,
     "qwen3_next": qwen_hybrid,
+    "bamba": bamba,
     "falcon_h1": falcon_h1,
+    "jamba": bamba,
+    "lfm2": lfm2,
+    "lfm2_moe": lfm2,
     "nemotron_h": nemotron_h,
     "nemotron_h-dense": nemotron_h,
     "flex_olmo": norms_after_the_branch,
@@ -304,7 +310,8 @@ HAND_RUNS: dict[str, HandRun] = {
 """A new family is one line here, and one in `CONFIGS`."""
 
 
-HYBRIDS = {"granitemoehybrid", "granitemoehybrid-dense", "nemotron_h", "nemotron_h-dense", "qwen3_5"}
+HYBRIDS = {"bamba", "jamba", "lfm2", "lfm2_moe"}
+HYBRIDS |= {"granitemoehybrid", "granitemoehybrid-dense", "nemotron_h", "nemotron_h-dense", "qwen3_5"}
 HYBRIDS |= {"qwen3_5_moe_text", "qwen3_5_text", "qwen3_next"}
 """The families of `CONFIGS` of which some blocks have another mixer than attention."""
 

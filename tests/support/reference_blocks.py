@@ -182,6 +182,8 @@ def activation_of(model: LoadedModel, layer: int) -> Any:
     config = model.config.get_text_config()
     if config.model_type == "apertus":
         return model.blocks[layer].mlp.act_fn
+    if config.model_type.startswith("lfm2"):
+        return ACT2FN["silu"]
     if config.model_type == "bloom":
         return ACT2FN["gelu_pytorch_tanh"]
     names = ("mlp_hidden_act", "hidden_activation", "hidden_act", "activation_function", "activation")

@@ -5,6 +5,7 @@ from typing import Any
 from transformers import (
     ApertusConfig,
     ArceeConfig,
+    BambaConfig,
     BertConfig,
     BloomConfig,
     CamembertConfig,
@@ -45,6 +46,9 @@ from transformers import (
     HunYuanDenseV1Config,
     HunYuanMoEV1Config,
     Jais2Config,
+    JambaConfig,
+    Lfm2Config,
+    Lfm2MoeConfig,
     Llama4Config,
     Llama4TextConfig,
     LlamaConfig,
@@ -123,6 +127,7 @@ _YARN = {"rope_type": "yarn", "rope_theta": 5000.0, "factor": 4.0, "original_max
 _LLAMA4: dict[str, Any] = {"intermediate_size_mlp": 72, "num_local_experts": 4, "num_experts_per_tok": 2}
 _LLAMA4 |= {"moe_layers": [1, 3, 4], "no_rope_layers": [1, 1, 0, 1, 1], "attention_chunk_size": 16}
 _HYBRID = ["full_attention", "linear_attention", "linear_attention", "linear_attention", "full_attention"]
+_CONVOLVED = ["full_attention", "conv", "conv", "conv", "full_attention"]
 _LINEAR: dict[str, Any] = {"linear_num_value_heads": 4, "linear_num_key_heads": 2, "linear_key_head_dim": 8}
 _LINEAR |= {"linear_value_head_dim": 10, "layer_types": _HYBRID, "attention_bias": True}
 _QWEN3_EXPERTS = {**_EXPERTS, "moe_intermediate_size": 24, "shared_expert_intermediate_size": 40}
@@ -155,6 +160,7 @@ _LONGROPE = {
 CONFIGS: dict[str, Any] = {
     "apertus": ApertusConfig(**_WIDE, attention_bias=True),
     "arcee": ArceeConfig(**_WIDE, attention_bias=True, mlp_bias=True),
+    "bamba": BambaConfig(**_WIDE, **_MAMBA, attn_layer_indices=[0, 4], attention_bias=True, mlp_bias=True),
     "bert": BertConfig(**PLAIN),
     "bloom": BloomConfig(vocab_size=64, hidden_size=48, n_layer=5, n_head=4),
     "camembert": CamembertConfig(**_ENCODER),
@@ -262,6 +268,13 @@ CONFIGS: dict[str, Any] = {
     "hunyuan_v1_dense": HunYuanDenseV1Config(**_WIDE, attention_bias=True),
     "hunyuan_v1_moe": HunYuanMoEV1Config(**_WIDE, num_experts=4, moe_topk=2),
     "jais2": Jais2Config(**_WIDE),
+    "jamba": JambaConfig(
+        **GROUPED, **_EXPERTS, attn_layer_period=4, attn_layer_offset=0, mamba_d_state=8, use_mamba_kernels=False
+    ),
+    "lfm2": Lfm2Config(**GROUPED, layer_types=_CONVOLVED, conv_bias=True),
+    "lfm2_moe": Lfm2MoeConfig(
+        **GROUPED, **_EXPERTS, moe_intermediate_size=24, num_dense_layers=2, layer_types=_CONVOLVED
+    ),
     "llama": LlamaConfig(**_WIDE, attention_bias=True, mlp_bias=True),
     "llava": LlavaConfig(
         text_config=LlamaConfig(**_WIDE),

@@ -12,7 +12,17 @@ from theodolite_jobs.models.anatomy import Anatomy, Files, Tap, text_config_of
 from theodolite_jobs.models.family_variants import VARIANTS
 from theodolite_jobs.models.records.encoders import BERT, DISTILBERT, ELECTRA, MODERNBERT, MPNET, NOMIC_BERT, ROBERTA
 from theodolite_jobs.models.records.gpt import BLOOM, FALCON, GPT2, GPT_BIGCODE_FILES, GPT_NEOX, GPTJ, OPT
-from theodolite_jobs.models.records.hybrids import FALCON_H1, GRANITE_HYBRID, NEMOTRON_H, QWEN3_5, QWEN3_NEXT
+from theodolite_jobs.models.records.hybrids import (
+    BAMBA,
+    FALCON_H1,
+    GRANITE_HYBRID,
+    JAMBA,
+    LFM2,
+    LFM2_MOE,
+    NEMOTRON_H,
+    QWEN3_5,
+    QWEN3_NEXT,
+)
 from theodolite_jobs.models.records.llama import (
     APERTUS,
     ARCEE,
@@ -49,6 +59,7 @@ from theodolite_jobs.models.records.taps import reading, sequential
 FAMILIES: dict[str, Anatomy] = {
     "apertus": APERTUS,
     "arcee": ARCEE,
+    "bamba": BAMBA,
     "bert": BERT,
     "bloom": BLOOM,
     "camembert": ROBERTA,
@@ -89,6 +100,9 @@ FAMILIES: dict[str, Anatomy] = {
         HUNYUAN, files=replace(HUNYUAN_FILES, experts="mlp.experts.{}.", shared_expert="mlp.shared_mlp.")
     ),
     "jais2": replace(ARCEE, norm_kind="layer"),
+    "jamba": JAMBA,
+    "lfm2": LFM2,
+    "lfm2_moe": LFM2_MOE,
     "llama": LLAMA,
     "llama4_text": LLAMA4,
     "minimax_m2": replace(MIXTRAL, files=replace(MIXTRAL_FILES, qk_norm=QWEN3_FILES.qk_norm)),

@@ -120,6 +120,16 @@ def _granite_hybrid(record: Anatomy, config: Any) -> Anatomy:
     return _hybrid(_granite(record, config), config)
 
 
+def _jamba(record: Anatomy, config: Any) -> Anatomy:
+    dense = (layer for layer, count in enumerate(config.layers_num_experts) if count == 1)
+    return _hybrid(replace(record, dense_layers=tuple(dense)), config)
+
+
+def _lfm2_moe(record: Anatomy, config: Any) -> Anatomy:
+    dense = range(min(config.num_dense_layers, config.num_hidden_layers))
+    return _hybrid(replace(record, dense_layers=tuple(dense)), config)
+
+
 def _nemotron_h(record: Anatomy, config: Any) -> Anatomy:
     kinds = config.layers_block_type[: config.num_hidden_layers]
 
@@ -186,6 +196,7 @@ def _after_padding(record: Anatomy, config: Any) -> Anatomy:
 
 
 VARIANTS: dict[str, Variant] = {
+    "bamba": _hybrid,
     "bert": _bert,
     "bloom": _bloom,
     "camembert": _after_padding,
@@ -209,6 +220,9 @@ VARIANTS: dict[str, Variant] = {
     "granitemoe": _granite,
     "granitemoehybrid": _granite_hybrid,
     "granitemoeshared": _granite_shared,
+    "jamba": _jamba,
+    "lfm2": _hybrid,
+    "lfm2_moe": _lfm2_moe,
     "llama4_text": _llama4,
     "mpnet": _after_padding,
     "nemotron_h": _nemotron_h,

@@ -133,6 +133,7 @@ def test_biases_match_the_architecture(family: str) -> None:
 def test_norms_of_queries_and_keys_match_the_architecture(family: str) -> None:
     per_head = {"cohere", "gemma3", "gemma3_text", "phi-qk-norm", "qwen3", "stablelm"}
     per_head |= {"apertus", "exaone4", "exaone4-without-window", "hunyuan_v1_dense", "hunyuan_v1_moe"}
+    per_head |= {"lfm2", "lfm2_moe"}
     per_head |= {"dots1", "glm4_moe", "qwen3_moe", "qwen3_vl"}
     per_head |= {"qwen3_5", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_5_text-attention", "qwen3_next"}
     full_width = {"flex_olmo", "minimax_m2", "olmo2", "olmo3", "olmoe", "olmoe-clipped"}

@@ -74,10 +74,6 @@ UNKNOWN: dict[str, tuple[Any, dict[Site, Tap]]] = {
         transformers.CodeGenConfig(vocab_size=64, n_embd=48, n_layer=5, n_head=4, n_positions=128, rotary_dim=8),
         {Site.ATTN_OUT: Tap("attn", "output"), Site.MLP_OUT: Tap("mlp", "output")},
     ),
-    "jamba": (  # its blocks have attention or a state-space module, so no single tap for attention fits all blocks
-        transformers.JambaConfig(**GROUPED, attn_layer_period=2, attn_layer_offset=1, use_mamba_kernels=False),
-        {Site.RESID_MID: Tap("pre_ff_layernorm", "input"), Site.MLP_OUT: Tap("feed_forward", "output")},
-    ),
     "exaone_moe": (  # some blocks have a dense MLP
         transformers.ExaoneMoeConfig(
             **GROUPED,

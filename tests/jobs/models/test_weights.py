@@ -84,7 +84,7 @@ def test_outputs_of_heads_by_hand_equal_the_captured_site(saved_heads):
 
 
 ROUTERS = {"phimoe": "mlp.router", "gpt_oss": "mlp.router", "granitemoe": "block_sparse_moe.router"}
-ROUTERS["nemotron_h"] = "mixer.gate"
+ROUTERS |= {"nemotron_h": "mixer.gate", "jamba": "feed_forward.router", "lfm2_moe": "feed_forward.gate"}
 ROUTERS |= dict.fromkeys(("granitemoehybrid", "granitemoeshared"), "block_sparse_moe.router")
 ROUTERS |= {"llama4_text": "feed_forward.router"}
 

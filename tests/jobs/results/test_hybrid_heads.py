@@ -116,7 +116,7 @@ def test_singular_values_of_heads_beside_state_spaces_are_those_of_the_dense_pro
 def test_a_layer_without_attention_writes_and_reads_with_its_mlp_alone(family, tmp_path):
     weights, _ = saved(family, tmp_path)
     mlp, attention = {"gate", "up", "down"}, {"q", "k", "v", "o"}
-    expected = {"nemotron_h": ({"up", "down"}, attention), "nemotron_h-dense": (set(), attention)}
+    expected: dict = {"nemotron_h": ({"up", "down"}, attention), "nemotron_h-dense": (set(), attention)}
     of_third, of_last = expected.get(family, (mlp, mlp | attention))
     assert set(layer_bases(weights, 2)[STORED]) == of_third
     assert set(layer_bases(weights, 4)[STORED]) == of_last

@@ -1,4 +1,4 @@
-"""Hybrids: models of which only some blocks have attention; the others have linear attention or a state space.
+"""Hybrids: only some blocks have attention; the others have linear attention, a state space or a convolution.
 
 Their mixers are different modules, so no tap is `attn_out`. A configuration may give all blocks attention.
 """
@@ -11,6 +11,7 @@ from theodolite_jobs.models.records.llama import GRANITE_SHARED, LLAMA, MERGED, 
 from theodolite_jobs.models.records.taps import STREAM, reading, sequential
 
 _NO_WORDS = "some of its blocks have no attention heads"
+_FEED_FORWARD = Files(gate="feed_forward.gate_proj", up="feed_forward.up_proj", down="feed_forward.down_proj")
 _GATED = replace(QWEN3_FILES, gated=True)
 
 
@@ -61,14 +62,30 @@ NEMOTRON_H = Anatomy(
         shared_expert="mixer.shared_experts.",
     ),
 )
-_FALCON_H1 = replace(
+_BAMBA = replace(
     LLAMA,
     taps=sequential("pre_ff_layernorm", "self_attn", "feed_forward"),
     norms=reading("input_layernorm", "pre_ff_layernorm"),
     final_norm="final_layernorm",
-    files=Files(gate="feed_forward.gate_proj", up="feed_forward.up_proj", down="feed_forward.down_proj"),
+    files=_FEED_FORWARD,
 )
-FALCON_H1 = replace(
-    hybrid(_FALCON_H1, ""), hybrid="each block adds attention and a state space in one sum", no_words=""
+BAMBA = hybrid(_BAMBA, "a state space")
+JAMBA = replace(BAMBA, positions="none", files=replace(_FEED_FORWARD, experts="feed_forward.experts.{}."))
+FALCON_H1 = replace(BAMBA, hybrid="each block adds attention and a state space in one sum", no_words="")
+_LFM2_FILES = Files(
+    output="self_attn.out_proj",
+    qk_norm=("self_attn.q_layernorm", "self_attn.k_layernorm"),
+    gate="feed_forward.w1",
+    up="feed_forward.w3",
+    down="feed_forward.w2",
 )
+_LFM2 = replace(
+    LLAMA,
+    taps=sequential("ffn_norm", "self_attn", "feed_forward"),
+    norms=reading("operator_norm", "ffn_norm"),
+    final_norm="embedding_norm",
+    files=_LFM2_FILES,
+)
+LFM2 = hybrid(_LFM2, "a convolution")
+LFM2_MOE = replace(LFM2, files=replace(_LFM2_FILES, experts="feed_forward.experts.{}."))
 GRANITE_HYBRID = hybrid(GRANITE_SHARED, "a state space")
