@@ -215,10 +215,9 @@ class Weights:
         gate, gate_bias = None, None
         if names.gated:
             stored[0], gate = self._split_gate(stored[0])
-            gate = gate.unflatten(0, (sizes.n_heads, sizes.d_head)).transpose(1, 2)
+            gate = gate.transpose(1, 2)
             if biases:
                 biases[0], gate_bias = self._split_gate(biases[0])
-                gate_bias = gate_bias.unflatten(0, (sizes.n_heads, sizes.d_head))
         factors = multipliers(self.config)
         if factors.attention != 1:
             stored = [matrix.double() * factors.attention for matrix in stored]
@@ -230,9 +229,9 @@ class Weights:
         return {**heads, "q_rotary": None, "k_rotary": None, "gate": gate, "gate_bias": gate_bias}
 
     def _split_gate(self, stored: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the rows of queries and of gates, which alternate by head."""
+        """Return the rows of queries, and those of gates by head; the two alternate by head."""
         queries, gates = stored.unflatten(0, (self.dimensions.n_heads, 2, self.dimensions.d_head)).unbind(1)
-        return queries.flatten(0, 1), gates.flatten(0, 1)
+        return queries.flatten(0, 1), gates
 
     def _latent_heads(self, layer: int) -> dict[str, Any]:
         """Return the same for multi-head latent attention."""
