@@ -1,5 +1,7 @@
 """Heads of hybrids: dense float64 references in the layers with attention, missing numbers in the others."""
 
+import json
+
 import numpy as np
 import pytest
 import torch
@@ -10,12 +12,15 @@ from support.hand_runs import HYBRIDS
 from support.tiny_configs import CONFIGS
 from transformers import AutoModelForCausalLM, Qwen3_5TextConfig
 
-from theodolite.errors import UnsupportedModelError
+from theodolite.errors import ModelError, UnsupportedModelError
 from theodolite.spec_options import HeadsSpec
 from theodolite_jobs.models.anatomy import check_circuits, check_words
+from theodolite_jobs.models.facts import describe_model
 from theodolite_jobs.models.families import known_anatomy
+from theodolite_jobs.models.load import load_model
 from theodolite_jobs.models.weights import Weights
-from theodolite_jobs.results.heads_layer import Stream, Vocabulary, decompose_layer
+from theodolite_jobs.results.circuits import notes_on
+from theodolite_jobs.results.heads_layer import Stream, Vocabulary, decompose_layer, vocabulary_products
 from theodolite_jobs.results.weights import STORED, layer_bases
 
 BOUND = 1e-9
@@ -151,3 +156,29 @@ def test_a_model_without_attention_has_no_circuits(tmp_path):
     assert "have no circuits: none of its blocks has attention" in only_line(caught)
     tiny.random_model(config, AutoModelForCausalLM).save_pretrained(tmp_path)
     assert Weights(tmp_path, config).mlp(0).up.shape == (48, 80)
+
+
+def test_the_first_and_the_last_block_need_no_attention(tmp_path):
+    kinds = [*["linear_attention"] * 3, "full_attention", "linear_attention"]
+    config = Qwen3_5TextConfig(**{**CONFIGS["qwen3_5_text"].to_dict(), "layer_types": kinds})
+    model = tiny.random_model(config, AutoModelForCausalLM)
+    model.save_pretrained(tmp_path)
+    facts, weights = describe_model(config), Weights(tmp_path, config)
+    assert (facts["attention_layers"], facts["qk_norm"]) == ([3], "per head")
+    assert facts["biases"] == {"query_key_value": True, "output": True, "mlp": False}
+    assert any("1 of 5 blocks have attention heads (layers 3)" in note for note in notes_on(weights, fold_norm=True))
+    assert np.isfinite(part_of(weights, 3)["singular_values"][0]).all()
+    assert np.isnan(part_of(weights, 0)["singular_values"]).all()
+    vocabulary = vocabulary_products(weights, True, torch.device("cpu"))
+    assert np.isfinite(vocabulary.centred).all()
+    assert load_model(tmp_path).anatomy.attention_layers(5) == [3]
+
+
+def test_heads_that_do_not_fill_the_output_projection_are_refused(tmp_path):
+    saved("qwen3_5_text", tmp_path)
+    config = CONFIGS["qwen3_5_text"].to_dict()
+    # Half as many heads of twice the width give the same shapes of queries, but other ones of keys.
+    (tmp_path / "config.json").write_text(json.dumps({**config, "num_attention_heads": 2, "head_dim": 32}))
+    with pytest.raises(ModelError) as caught:
+        load_model(tmp_path)
+    assert "do not fit the configuration: " in only_line(caught)
