@@ -3,7 +3,7 @@
 The hand-runs are written from the architectures (papers and transformers' sources); they do not use records or taps.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 import torch
@@ -11,7 +11,27 @@ import torch
 from theodolite.sites import Site
 
 Stream = torch.Tensor
-Call = Callable[..., torch.Tensor]
+
+
+class Call:
+    """Runs a module of a block on another input, with the other arguments of a recorded run."""
+
+    def __init__(self, block: torch.nn.Module, given: Mapping[torch.nn.Module, tuple[Any, dict[str, Any]]]) -> None:
+        self._block, self._given = block, given
+
+    def __call__(self, path: str, x: Stream, *others: Stream) -> Stream:
+        """Return the output of the module with this path."""
+        child = self._block.get_submodule(path)
+        args, kwargs = self._given[child]
+        output = child(x, *(others or args), **kwargs)
+        return cast("Stream", output[0] if isinstance(output, tuple) else output)
+
+    def first(self, paths: Sequence[str], x: Stream) -> Stream:
+        """Return the output of the one module that the block has."""
+        (path,) = (path for path in paths if isinstance(getattr(self._block, path, None), torch.nn.Module))
+        return self(path, x)
+
+
 HandRun = Callable[[Stream, Call], dict[Site, Stream]]
 
 
@@ -24,8 +44,21 @@ def sequential(norm1: str, attention: str, norm2: str, mlp: str, multiplier: flo
     def run(x: Stream, call: Call) -> dict[Site, Stream]:
         attn = call(attention, call(norm1, x)) * multiplier
         mid = x + attn
-        added = call(mlp, call(norm2, mid)) * multiplier
+        normed = call(norm2, mid)
+        added = sum((call(one, normed) for one in mlp.split(" + ")), start=torch.zeros(())) * multiplier
         return {Site.ATTN_OUT: attn, Site.RESID_MID: mid, Site.MLP_OUT: added, Site.RESID_POST: mid + added}
+
+    return run
+
+
+def hybrid(norm1: str, mixers: Sequence[str], norm2: str, mlp: str, multiplier: float = 1.0) -> HandRun:
+    """As `sequential`, with the one of these mixers that the block has."""
+
+    def run(x: Stream, call: Call) -> dict[Site, Stream]:
+        mid = x + call.first(mixers, call(norm1, x)) * multiplier
+        normed = call(norm2, mid)
+        added = sum((call(one, normed) for one in mlp.split(" + ")), start=torch.zeros(())) * multiplier
+        return {Site.RESID_MID: mid, Site.MLP_OUT: added, Site.RESID_POST: mid + added}
 
     return run
 
@@ -112,6 +145,9 @@ def encoder(attend: Callable[[Stream, Call], Stream], norm: str) -> HandRun:
 
 
 llama = sequential("input_layernorm", "self_attn", "post_attention_layernorm", "mlp")
+qwen_hybrid = hybrid("input_layernorm", ("self_attn", "linear_attn"), "post_attention_layernorm", "mlp")
+bamba = hybrid("input_layernorm", ("self_attn", "mamba"), "pre_ff_layernorm", "feed_forward")
+lfm2 = hybrid("operator_norm", ("self_attn", "conv"), "ffn_norm", "feed_forward")
 llama_parallel = parallel("input_layernorm", "self_attn", "input_layernorm", "mlp")
 bert = encoder(
     lambda x, call: call("attention.output.dense", call("attention.self", x)), norm="attention.output.LayerNorm"
@@ -137,6 +173,27 @@ def post_norm(attention: str, norm1: str, mlp: str, norm2: str) -> HandRun:
     return run
 
 
+GRANITE = ("input_layernorm", "self_attn", "post_attention_layernorm")
+
+
+def granite_hybrid(mlp: str) -> HandRun:
+    """Attention or a state space, then the MLP."""
+    return hybrid("input_layernorm", ("self_attn", "mamba"), "post_attention_layernorm", mlp, multiplier=0.4)
+
+
+def falcon_h1(x: Stream, call: Call) -> dict[Site, Stream]:
+    """Attention and a state space read the same input; both are multiplied, as are the inputs of attention."""
+    normed = call("input_layernorm", x)
+    mid = x + call("mamba", normed) * 0.3 + call("self_attn", normed * 0.7) * 0.6
+    added = call("feed_forward", call("pre_ff_layernorm", mid))
+    return {Site.RESID_MID: mid, Site.MLP_OUT: added, Site.RESID_POST: mid + added}
+
+
+def nemotron_h(x: Stream, call: Call) -> dict[Site, Stream]:
+    """One module: attention, a state space, or an MLP."""
+    return {Site.RESID_POST: x + call("mixer", call("norm", x))}
+
+
 HAND_RUNS: dict[str, HandRun] = {
     "bert": bert,
     "bloom": residual_passed_in,
@@ -155,10 +212,13 @@ HAND_RUNS: dict[str, HandRun] = {
     "gpt_neox-sequential": sequential("input_layernorm", "attention", "post_attention_layernorm", "mlp"),
     "gpt_oss": llama,
     "gptj": parallel("ln_1", "attn", "ln_1", "mlp"),
-    "granite": sequential("input_layernorm", "self_attn", "post_attention_layernorm", "mlp", multiplier=0.4),
-    "granitemoe": sequential(
-        "input_layernorm", "self_attn", "post_attention_layernorm", "block_sparse_moe", multiplier=0.4
-    ),
+    "granite": sequential(*GRANITE, "mlp", multiplier=0.4),
+    "granitemoe": sequential(*GRANITE, "block_sparse_moe", multiplier=0.4),
+    "granitemoehybrid": granite_hybrid("block_sparse_moe + shared_mlp"),
+    "granitemoehybrid-attention": sequential(*GRANITE, "block_sparse_moe + shared_mlp", multiplier=0.4),
+    "granitemoehybrid-dense": granite_hybrid("shared_mlp"),
+    "granitemoeshared": sequential(*GRANITE, "block_sparse_moe + shared_mlp", multiplier=0.4),
+    "granitemoeshared-none": sequential(*GRANITE, "block_sparse_moe", multiplier=0.4),
     "llama": llama,
     "llama4": sequential("input_layernorm", "self_attn", "post_attention_layernorm", "feed_forward"),
     "llama4_text": sequential("input_layernorm", "self_attn", "post_attention_layernorm", "feed_forward"),
@@ -224,7 +284,19 @@ HAND_RUNS: dict[str, HandRun] = {
     "phimoe": llama,
     "phimoe-longrope": llama,
     "qwen2_moe": llama,
+    "qwen3_5": qwen_hybrid,
+    "qwen3_5_moe_text": qwen_hybrid,
+    "qwen3_5_text": qwen_hybrid,
+    "qwen3_5_text-attention": llama,
     "qwen3_moe": llama,
+    "qwen3_next": qwen_hybrid,
+    "bamba": bamba,
+    "falcon_h1": falcon_h1,
+    "jamba": bamba,
+    "lfm2": lfm2,
+    "lfm2_moe": lfm2,
+    "nemotron_h": nemotron_h,
+    "nemotron_h-dense": nemotron_h,
     "flex_olmo": norms_after_the_branch,
     "camembert": bert,
     "distilbert": post_norm("attention", "sa_layer_norm", "ffn", "output_layer_norm"),
@@ -236,6 +308,12 @@ HAND_RUNS: dict[str, HandRun] = {
     "vaultgemma": sequential("input_layernorm", "self_attn", "pre_feedforward_layernorm", "mlp"),
 }
 """A new family is one line here, and one in `CONFIGS`."""
+
+
+HYBRIDS = {"bamba", "jamba", "lfm2", "lfm2_moe"}
+HYBRIDS |= {"granitemoehybrid", "granitemoehybrid-dense", "nemotron_h", "nemotron_h-dense", "qwen3_5"}
+HYBRIDS |= {"qwen3_5_moe_text", "qwen3_5_text", "qwen3_next"}
+"""The families of `CONFIGS` of which some blocks have another mixer than attention."""
 
 
 def run_by_hand(module: Any, ids: tuple[int, ...], hand_run: HandRun) -> list[dict[Site, Stream]]:
@@ -254,17 +332,8 @@ def run_by_hand(module: Any, ids: tuple[int, ...], hand_run: HandRun) -> list[di
     for handle in handles:
         handle.remove()
 
-    def caller(block: torch.nn.Module) -> Call:
-        def call(path: str, x: Stream, *others: Stream) -> Stream:
-            child = block.get_submodule(path)
-            args, kwargs = given[child]
-            output = child(x, *(others or args), **kwargs)
-            return cast("Stream", output[0] if isinstance(output, tuple) else output)
-
-        return call
-
     streams, x = [], entered[0]
     for block in blocks:
-        streams.append({Site.RESID_PRE: x, **hand_run(x, caller(block))})
+        streams.append({Site.RESID_PRE: x, **hand_run(x, Call(block, given))})
         x = streams[-1][Site.RESID_POST]
     return streams

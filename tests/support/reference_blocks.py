@@ -4,7 +4,9 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from transformers.activations import ACT2FN
 
 from theodolite.sites import Site
@@ -38,6 +40,32 @@ def recorded(model: LoadedModel, path: str, tokens: TokenIds) -> list[Any]:
     for handle in handles:
         handle.remove()
     return [out.reshape(-1, out.shape[-1]) if isinstance(out, torch.Tensor) else out for out in outputs]
+
+
+def read_attention(model: LoadedModel, tokens: TokenIds) -> dict[int, dict[Site, NDArray[np.float64]]]:
+    """Return `attn_out` and `head_out`, (token, feature), of each layer that has attention.
+
+    In a hybrid they are no sites; there they are the output and the input of the output projection.
+    """
+    sites, layers = (Site.ATTN_OUT, Site.HEAD_OUT), model.anatomy.attention_layers(model.dimensions.n_layers)
+    if set(sites) <= set(model.anatomy.taps):
+        read = read_sites(model, tokens, range(-len(tokens), 0))
+        return {layer: {site: read[site][:, layer] for site in sites} for layer in layers}
+    found: dict[int, dict[Site, NDArray[np.float64]]] = {}
+    assert model.anatomy.files is not None
+    handles = []
+    for layer in layers:
+
+        def keep(_: Any, args: Any, output: Tensor, layer: int = layer) -> None:
+            added = output * model.anatomy.scale_of_attention
+            found[layer] = {Site.ATTN_OUT: added[0].numpy(), Site.HEAD_OUT: args[0][0].numpy()}
+
+        output = model.blocks[layer].get_submodule(model.anatomy.files.output)
+        handles.append(output.register_forward_hook(keep))
+    read_sites(model, tokens, [-1])
+    for handle in handles:
+        handle.remove()
+    return found
 
 
 def normalised(x: Tensor, kind: str, scale: Any, bias: Any, epsilon: float) -> Tensor:
@@ -102,7 +130,10 @@ def reference_heads(x: Tensor, weights: AttentionWeights, layer: int, model: Loa
         scores = scores.masked_fill(torch.ones(len(x), len(x)).triu(1).bool(), -math.inf)
     if weights.sinks is not None:
         scores = torch.cat([scores, weights.sinks[:, None, None].expand(-1, len(x), 1)], dim=-1)
-    return scores.softmax(-1)[..., : len(x)] @ v
+    out = scores.softmax(-1)[..., : len(x)] @ v
+    if weights.gate is None:
+        return out
+    return out * (x @ weights.gate + (0 if weights.gate_bias is None else weights.gate_bias[:, None])).sigmoid()
 
 
 def reference_attention(x: Tensor, weights: AttentionWeights, layer: int, model: LoadedModel) -> Tensor:
@@ -113,7 +144,9 @@ def reference_attention(x: Tensor, weights: AttentionWeights, layer: int, model:
 
 def after_branch(out: Tensor, layer: int, which: str, weights: Weights, model: LoadedModel) -> Tensor:
     """Apply the scale or the norm that a family applies to the output of a branch before the addition."""
-    scale = model.anatomy.taps[Site.ATTN_OUT].scale
+    scale = model.anatomy.scale_of_attention
+    if which == "mlp_output" and Site.MLP_OUT in model.anatomy.taps:
+        scale = model.anatomy.taps[Site.MLP_OUT].scale
     if which not in model.anatomy.norms or model.anatomy.post_norm:
         return out * scale
     norm = weights.norm(layer, which)
@@ -149,7 +182,9 @@ def activation_of(model: LoadedModel, layer: int) -> Any:
     config = model.config.get_text_config()
     if config.model_type == "apertus":
         return model.blocks[layer].mlp.act_fn
+    if config.model_type.startswith("lfm2"):
+        return ACT2FN["silu"]
     if config.model_type == "bloom":
         return ACT2FN["gelu_pytorch_tanh"]
-    names = ("hidden_activation", "hidden_act", "activation_function", "activation")
+    names = ("mlp_hidden_act", "hidden_activation", "hidden_act", "activation_function", "activation")
     return ACT2FN[next(getattr(config, name) for name in names if getattr(config, name, None) is not None)]

@@ -5,6 +5,7 @@ from typing import Any
 from transformers import (
     ApertusConfig,
     ArceeConfig,
+    BambaConfig,
     BertConfig,
     BloomConfig,
     CamembertConfig,
@@ -22,6 +23,7 @@ from transformers import (
     EuroBertConfig,
     Exaone4Config,
     FalconConfig,
+    FalconH1Config,
     FlexOlmoConfig,
     Gemma2Config,
     Gemma3Config,
@@ -38,10 +40,15 @@ from transformers import (
     GptOssConfig,
     GraniteConfig,
     GraniteMoeConfig,
+    GraniteMoeHybridConfig,
+    GraniteMoeSharedConfig,
     HeliumConfig,
     HunYuanDenseV1Config,
     HunYuanMoEV1Config,
     Jais2Config,
+    JambaConfig,
+    Lfm2Config,
+    Lfm2MoeConfig,
     Llama4Config,
     Llama4TextConfig,
     LlamaConfig,
@@ -55,6 +62,7 @@ from transformers import (
     ModernBertConfig,
     MPNetConfig,
     NemotronConfig,
+    NemotronHConfig,
     NomicBertConfig,
     Olmo2Config,
     Olmo3Config,
@@ -69,8 +77,12 @@ from transformers import (
     Qwen2Config,
     Qwen2MoeConfig,
     Qwen2VLConfig,
+    Qwen3_5Config,
+    Qwen3_5MoeTextConfig,
+    Qwen3_5TextConfig,
     Qwen3Config,
     Qwen3MoeConfig,
+    Qwen3NextConfig,
     Qwen3VLConfig,
     RobertaConfig,
     SeedOssConfig,
@@ -114,6 +126,17 @@ _HALF_ROTARY = {**_ROTARY, "partial_rotary_factor": 0.5}
 _YARN = {"rope_type": "yarn", "rope_theta": 5000.0, "factor": 4.0, "original_max_position_embeddings": 16}
 _LLAMA4: dict[str, Any] = {"intermediate_size_mlp": 72, "num_local_experts": 4, "num_experts_per_tok": 2}
 _LLAMA4 |= {"moe_layers": [1, 3, 4], "no_rope_layers": [1, 1, 0, 1, 1], "attention_chunk_size": 16}
+_HYBRID = ["full_attention", "linear_attention", "linear_attention", "linear_attention", "full_attention"]
+_CONVOLVED = ["full_attention", "conv", "conv", "conv", "full_attention"]
+_LINEAR: dict[str, Any] = {"linear_num_value_heads": 4, "linear_num_key_heads": 2, "linear_key_head_dim": 8}
+_LINEAR |= {"linear_value_head_dim": 10, "layer_types": _HYBRID, "attention_bias": True}
+_QWEN3_EXPERTS = {**_EXPERTS, "moe_intermediate_size": 24, "shared_expert_intermediate_size": 40}
+_MAMBA: dict[str, Any] = {"mamba_n_heads": 4, "mamba_d_state": 8, "mamba_expand": 2, "mamba_chunk_size": 8}
+_NEMOTRON_H: dict[str, Any] = {"mamba_num_heads": 4, "mamba_head_dim": 24, "ssm_state_size": 8, "chunk_size": 8}
+_NEMOTRON_H |= {"n_groups": 1, "moe_intermediate_size": 24, "moe_shared_expert_intermediate_size": 40}
+_NEMOTRON_H |= {"n_routed_experts": 4, "mlp_bias": True}
+_GRANITE: dict[str, Any] = {"residual_multiplier": 0.4, "attention_multiplier": 0.2, "embedding_multiplier": 3.0}
+_GRANITE_EXPERTS = {**_GRANITE, "num_local_experts": 4, "num_experts_per_tok": 2, "shared_intermediate_size": 40}
 _MROPE: dict[str, Any] = {
     "rope_type": "default",
     "rope_theta": 5000.0,
@@ -137,6 +160,7 @@ _LONGROPE = {
 CONFIGS: dict[str, Any] = {
     "apertus": ApertusConfig(**_WIDE, attention_bias=True),
     "arcee": ArceeConfig(**_WIDE, attention_bias=True, mlp_bias=True),
+    "bamba": BambaConfig(**_WIDE, **_MAMBA, attn_layer_indices=[0, 4], attention_bias=True, mlp_bias=True),
     "bert": BertConfig(**PLAIN),
     "bloom": BloomConfig(vocab_size=64, hidden_size=48, n_layer=5, n_head=4),
     "camembert": CamembertConfig(**_ENCODER),
@@ -170,6 +194,20 @@ CONFIGS: dict[str, Any] = {
     "falcon-groups": FalconConfig(**_FALCON, new_decoder_architecture=True, num_kv_heads=2),
     "falcon-heads": FalconConfig(**_FALCON, parallel_attn=False, multi_query=False, alibi=True),
     "falcon-multi-query": FalconConfig(**_FALCON, parallel_attn=True, multi_query=True),
+    "falcon_h1": FalconH1Config(
+        **_WIDE,
+        **_MAMBA,
+        mamba_d_ssm=64,
+        attention_bias=True,
+        mlp_bias=True,
+        attention_in_multiplier=0.7,
+        attention_out_multiplier=0.6,
+        key_multiplier=1.3,
+        ssm_out_multiplier=0.3,
+        embedding_multiplier=2.0,
+        lm_head_multiplier=0.5,
+        mlp_multipliers=[1.2, 0.8],
+    ),
     "flex_olmo": FlexOlmoConfig(**GROUPED, **_EXPERTS),
     "gemma": GemmaConfig(**_WIDE),
     "gemma2": Gemma2Config(**_WIDE, sliding_window=6, query_pre_attn_scalar=20, layer_types=SLIDING),
@@ -209,19 +247,34 @@ CONFIGS: dict[str, Any] = {
         attention_bias=True,
     ),
     "gptj": GPTJConfig(**_GPT, rotary_dim=8),
-    "granite": GraniteConfig(**GROUPED, residual_multiplier=0.4, attention_multiplier=0.2, embedding_multiplier=3.0),
-    "granitemoe": GraniteMoeConfig(
-        **GROUPED,
-        num_local_experts=4,
-        num_experts_per_tok=2,
-        residual_multiplier=0.4,
-        attention_multiplier=0.2,
-        embedding_multiplier=3.0,
+    "granite": GraniteConfig(**GROUPED, **_GRANITE),
+    "granitemoe": GraniteMoeConfig(**GROUPED, **_GRANITE, num_local_experts=4, num_experts_per_tok=2),
+    "granitemoehybrid": GraniteMoeHybridConfig(
+        **GROUPED, **_GRANITE_EXPERTS, **_MAMBA, layer_types=_HYBRID, attention_bias=True
     ),
+    "granitemoehybrid-attention": GraniteMoeHybridConfig(
+        **GROUPED, **_GRANITE_EXPERTS, **_MAMBA, layer_types=["full_attention"] * 5, position_embedding_type="rope"
+    ),
+    "granitemoehybrid-dense": GraniteMoeHybridConfig(
+        **GROUPED,
+        **{**_GRANITE_EXPERTS, "num_local_experts": 0},
+        **_MAMBA,
+        layer_types=_HYBRID,
+        position_embedding_type="rope",
+    ),
+    "granitemoeshared": GraniteMoeSharedConfig(**GROUPED, **_GRANITE_EXPERTS, attention_bias=True),
+    "granitemoeshared-none": GraniteMoeSharedConfig(**GROUPED, **{**_GRANITE_EXPERTS, "shared_intermediate_size": 0}),
     "helium": HeliumConfig(**GROUPED, head_dim=12, attention_bias=True),
     "hunyuan_v1_dense": HunYuanDenseV1Config(**_WIDE, attention_bias=True),
     "hunyuan_v1_moe": HunYuanMoEV1Config(**_WIDE, num_experts=4, moe_topk=2),
     "jais2": Jais2Config(**_WIDE),
+    "jamba": JambaConfig(
+        **GROUPED, **_EXPERTS, attn_layer_period=4, attn_layer_offset=0, mamba_d_state=8, use_mamba_kernels=False
+    ),
+    "lfm2": Lfm2Config(**GROUPED, layer_types=_CONVOLVED, conv_bias=True),
+    "lfm2_moe": Lfm2MoeConfig(
+        **GROUPED, **_EXPERTS, moe_intermediate_size=24, num_dense_layers=2, layer_types=_CONVOLVED
+    ),
     "llama": LlamaConfig(**_WIDE, attention_bias=True, mlp_bias=True),
     "llava": LlavaConfig(
         text_config=LlamaConfig(**_WIDE),
@@ -278,6 +331,12 @@ CONFIGS: dict[str, Any] = {
     ),
     "mpnet": MPNetConfig(**_ENCODER),
     "nemotron": NemotronConfig(**_WIDE, attention_bias=True, mlp_bias=True, rope_parameters=_HALF_ROTARY),
+    "nemotron_h": NemotronHConfig(
+        **_WIDE, **_NEMOTRON_H, layers_block_type=["full_attention", "linear_attention", "moe", "moe", "full_attention"]
+    ),
+    "nemotron_h-dense": NemotronHConfig(
+        **_WIDE, **_NEMOTRON_H, layers_block_type=["full_attention", "mlp", "linear_attention", "mlp", "full_attention"]
+    ),
     "nomic_bert": NomicBertConfig(**PLAIN, rope_parameters=_ROTARY),
     "olmo": OlmoConfig(**GROUPED),
     "olmo-clipped": OlmoConfig(**GROUPED, clip_qkv=0.8),
@@ -318,8 +377,22 @@ CONFIGS: dict[str, Any] = {
         **_IMAGE_TOKENS,
     ),
     "qwen3": Qwen3Config(**_WIDE),
+    "qwen3_5": Qwen3_5Config(
+        text_config={**_WIDE, **_LINEAR, "rope_parameters": {**_MROPE, "partial_rotary_factor": 0.75}},
+        vision_config={
+            **{"depth": 1, "hidden_size": 16, "intermediate_size": 16, "num_heads": 1, "out_hidden_size": 48},
+            "num_position_embeddings": 16,
+        },
+        **_IMAGE_TOKENS,
+    ),
+    "qwen3_5_text": Qwen3_5TextConfig(**_WIDE, **_LINEAR),
+    "qwen3_5_text-attention": Qwen3_5TextConfig(**_WIDE, layer_types=["full_attention"] * 5),
+    "qwen3_5_moe_text": Qwen3_5MoeTextConfig(**_WIDE, **_LINEAR, **_QWEN3_EXPERTS),
     "qwen3_moe": Qwen3MoeConfig(
         **_WIDE, **_EXPERTS, moe_intermediate_size=24, decoder_sparse_step=2, attention_bias=True
+    ),
+    "qwen3_next": Qwen3NextConfig(
+        **_WIDE, **_LINEAR, **_QWEN3_EXPERTS, mlp_only_layers=[1], rope_parameters=_HALF_ROTARY
     ),
     "qwen3_vl": Qwen3VLConfig(
         text_config={**_WIDE, "attention_bias": True, "rope_parameters": {**_MROPE, "mrope_section": [4, 2, 2]}},

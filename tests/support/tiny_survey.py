@@ -1,5 +1,6 @@
 """A survey of a tiny random model with a tokenizer of its own: all stages run in seconds."""
 
+import copy
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,8 @@ from theodolite.spec_file import parse_spec
 _SPECIAL = ["<pad>", "<s>", "</s>"]
 
 
-def save_model(folder: Path, seed: int = 0) -> Path:
-    """Write a tiny Llama whose tokens are the bytes of a text, and return its folder."""
+def save_model(folder: Path, seed: int = 0, config: Any = None) -> Path:
+    """Write a tiny model, by default a Llama, whose tokens are the bytes of a text; return its folder."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     vocabulary = {token: index for index, token in enumerate([*_SPECIAL, *alphabet])}
     tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
@@ -24,7 +25,8 @@ def save_model(folder: Path, seed: int = 0) -> Path:
     pad, begin, end = _SPECIAL
     fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token=pad, bos_token=begin, eos_token=end)
     fast.save_pretrained(folder)
-    config = LlamaConfig(**{**GROUPED, "vocab_size": len(vocabulary)})
+    config = copy.deepcopy(config or LlamaConfig(**GROUPED))
+    config.vocab_size = len(vocabulary)
     tiny.random_model(config, AutoModelForCausalLM, seed).save_pretrained(folder)
     return folder
 

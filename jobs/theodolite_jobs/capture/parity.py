@@ -31,7 +31,7 @@ from theodolite_jobs.capture.comparison import Comparison, Measured, change_by_p
 from theodolite_jobs.capture.plan import SetPlan
 from theodolite_jobs.capture.probes import Probes, few_probes, many_probes
 from theodolite_jobs.capture.rounding import ROUNDING, Limits, excess
-from theodolite_jobs.models.load import LoadedModel, wrap
+from theodolite_jobs.models.load import LoadedModel, keep_first_blocks, wrap
 from theodolite_jobs.models.routing import routing_kind
 
 FLOAT32_BOUND = 5e-5
@@ -259,6 +259,5 @@ def _copied_blocks(model: LoadedModel, dtype: torch.dtype, count: int) -> Loaded
     torch.nn.Module.to(module, dtype)
     if dtype == torch.float64 and getattr(module.config, "_experts_implementation", "eager") != "eager":
         module.set_experts_implementation("eager")  # the fused kernels have no float64
-    for config in (module.config, module.config.get_text_config()):
-        config.num_hidden_layers = count
+    keep_first_blocks(module.config, count)
     return wrap(module, model.anatomy)

@@ -81,14 +81,28 @@ class _AllCollected(Exception):
     """Ends a forward."""
 
 
+def hook_plus(hooks: ExitStack, owner: torch.nn.Module, tap: Tap) -> Callable[[torch.Tensor], torch.Tensor]:
+    """Return what adds the output of the tap's second module, if it has one, to a hidden state of its first."""
+    if tap.plus is None:
+        return lambda hidden: hidden
+    found: list[torch.Tensor] = []
+    keep = lambda _, __, output: found.append(output[0] if isinstance(output, tuple) else output)  # noqa: E731
+    hooks.enter_context(owner.get_submodule(tap.plus).register_forward_hook(keep))
+    return lambda hidden: found.pop() + hidden
+
+
 def _hook(owner: torch.nn.Module, tap: Tap, keep: Keep) -> Any:
     def keep_input(_: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         keep(args[0] if args else kwargs["hidden_states"])
 
+    hooks = ExitStack()
+    added = hook_plus(hooks, owner, tap)
+
     def keep_output(_: Any, __: Any, output: Any) -> None:
-        keep(output[0] if isinstance(output, tuple) else output)
+        keep(added(output[0] if isinstance(output, tuple) else output))
 
     module = owner.get_submodule(tap.module)
     if tap.side == "input":
         return module.register_forward_pre_hook(keep_input, with_kwargs=True)
-    return module.register_forward_hook(keep_output)
+    hooks.enter_context(module.register_forward_hook(keep_output))
+    return hooks

@@ -9,6 +9,7 @@ import torch
 
 from theodolite.sites import Site
 from theodolite_jobs.capture.engine import gather_ranks
+from theodolite_jobs.capture.taps import hook_plus
 from theodolite_jobs.effects.variants import Change, Location
 from theodolite_jobs.models.anatomy import Tap
 from theodolite_jobs.models.load import LoadedModel
@@ -79,14 +80,22 @@ def hook(owner: torch.nn.Module, tap: Tap, act: Act) -> Any:
             return None
         return ((changed, *args[1:]), kwargs) if args else (args, {**kwargs, "hidden_states": changed})
 
+    hooks = ExitStack()
+    added = hook_plus(hooks, owner, tap)
+
     def on_output(_: Any, __: Any, output: Any) -> Any:
-        changed = act(output[0] if isinstance(output, tuple) else output)
+        own = output[0] if isinstance(output, tuple) else output
+        total = added(own)
+        changed = act(total)
+        if changed is not None and total is not own:  # this module's part takes the whole change
+            changed = own + (changed - total)
         return (changed, *output[1:]) if changed is not None and isinstance(output, tuple) else changed
 
     module = owner.get_submodule(tap.module)
     if tap.side == "input":
         return module.register_forward_pre_hook(on_input, with_kwargs=True)
-    return module.register_forward_hook(on_output)
+    hooks.enter_context(module.register_forward_hook(on_output))
+    return hooks
 
 
 def _hook_read(model: LoadedModel, columns: Columns, location: Location, receive: Receive) -> Any:

@@ -52,8 +52,9 @@ def logit_head(weights: Weights, device: torch.device | str = "cpu") -> LogitHea
     return LogitHead(
         table=weights.unembedding().to(device),
         bias=None if bias is None else bias.to(device),
-        # Cohere multiplies, Granite divides; Gemma-2 has a soft cap.
-        scale=float(getattr(config, "logit_scale", 1.0)) / float(getattr(config, "logits_scaling", 1.0)),
+        # Cohere and Falcon-H1 multiply, Granite divides; Gemma-2 has a soft cap.
+        scale=float(getattr(config, "logit_scale", 1.0) * getattr(config, "lm_head_multiplier", 1.0))
+        / float(getattr(config, "logits_scaling", 1.0)),
         soft_cap=getattr(config, "final_logit_softcapping", None),
     )
 

@@ -12,12 +12,14 @@ from theodolite.sites import BLOCK_SITES, Site
 class Tap:
     """The source of a site: the input or the output of a module inside the block ("" is the block itself).
 
-    The value is multiplied by `scale`: some families scale a branch after the module that computes it.
+    The value is multiplied by `scale`: some families scale a branch after the module that computes it. Before, the
+    output of `plus` is added, which runs earlier in the block: some families add the outputs of two modules.
     """
 
     module: str
     side: Literal["input", "output"]
     scale: float = 1.0
+    plus: str | None = None
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,7 @@ class Files:
     qkv_layout: Literal["separate", "concatenated", "grouped"] = "separate"
     # Multi-head latent attention (DeepSeek): with it, `qkv` is empty, and models/latent.py names the tensors.
     latent: bool = False
+    gated: bool = False  # the tensor of queries holds, for each head, its queries, then a gate of its output
     output: str = "self_attn.o_proj"  # attention's output projection
     sinks: str | None = None  # a score of each head that the softmax adds to those of the tokens, without a value
     qk_norm: tuple[str, str] | None = None  # norms of queries and keys; `{}` is the head if each head has its own norm
@@ -57,6 +60,7 @@ class Files:
     # The prefix of an expert's tensor names, if MLPs have experts; `{}` is the expert. After it, names of projections
     # are those above without their own prefix, so that a block without experts may have a dense MLP.
     experts: str | MergedExperts | None = None
+    merged: MergedExperts | None = None  # the same, for files that hold all experts of a block in two tensors
     shared_expert: str | None = None  # the same prefix of the expert that all tokens use
     transposed: bool = False  # projections are stored as [in, out]
     stored: Mapping[str, str] = field(default_factory=dict)  # names on disk of modules that have another name there
@@ -75,13 +79,17 @@ class Anatomy:
     embedding_norm: str | None = None  # the norm between the token embedding and the first block
     norm_kind: Literal["rms", "layer"] = "rms"
     norm_offset: float = 0.0  # the number that is added to a norm's stored scale before use
-    positions: Literal["rotary", "rotary, interleaved", "learned", "ALiBi", "learned and relative", "unknown"] = (
-        "rotary"
-    )
+    positions: Literal[
+        "rotary", "rotary, interleaved", "learned", "ALiBi", "learned and relative", "none", "unknown"
+    ] = "rotary"
     layers_without_rotary: tuple[int, ...] = ()  # layers whose queries and keys have no positions
     unscaled_qk_norm: tuple[int, ...] = ()  # layers whose queries and keys are normalised without a learned scale
     unnormed_layers: tuple[int, ...] = ()  # layers whose attention reads the stream without the norm of the others
     dense_layers: tuple[int, ...] = ()  # layers with a single MLP, in a family whose other layers have experts
+    hybrid: str = ""  # in a hybrid, how its blocks differ from those with attention and an MLP, which some sites need
+    layers_without_attention: tuple[int, ...] = ()  # layers of a hybrid with another mixer, or without one
+    layers_without_mlp: tuple[int, ...] = ()  # layers of a hybrid that are attention or another mixer alone
+    attention_scale: float = 1.0  # the factor of what attention adds, in blocks without the site `attn_out`
     post_norm: bool = False  # the norms follow the sum of stream and branch, and their output is the next stream
     causal: bool = True  # a token does not attend to later tokens
     reserved_positions: int = 0  # the number of first rows of the position table that no token uses
@@ -102,12 +110,30 @@ class Anatomy:
         reason = "only a model whose norms follow the sums has it; here resid_mid is the sum"
         if self.known_by == "probe":
             reason = "no module has it as input or output in every block, by the identities that it must obey"
-        elif Site.RESID_MID not in self.taps:
+        elif Site.RESID_MID not in self.taps and not self.hybrid:
             reason = "attention and MLP run in parallel, both read resid_pre"
         reasons: dict[Site, str] = {site: reason for site in BLOCK_SITES if site not in self.taps}
+        if self.hybrid:
+            return {site: old if site is Site.RESID_MID_SUM else self.hybrid for site, old in reasons.items()}
         if Site.HEAD_OUT in reasons:
             reasons[Site.HEAD_OUT] = self.no_circuits or "the attention's output projection is not known for this model"
         return reasons
+
+    def kind_of(self, layer: int) -> tuple[bool, ...]:
+        """Return what tells layers apart that have other modules."""
+        return tuple(
+            layer in some for some in (self.dense_layers, self.layers_without_attention, self.layers_without_mlp)
+        )
+
+    @property
+    def scale_of_attention(self) -> float:
+        """The factor of attention's output before it is added to the stream."""
+        tap = self.taps.get(Site.ATTN_OUT)
+        return self.attention_scale if tap is None else tap.scale
+
+    def attention_layers(self, n_layers: int) -> list[int]:
+        """Return the layers that have attention: all layers, except in a hybrid."""
+        return [layer for layer in range(n_layers) if layer not in self.layers_without_attention]
 
     @property
     def mlp_units(self) -> str | None:
@@ -115,7 +141,11 @@ class Anatomy:
 
         This is its name in memory. If it contains gate and up, the function's input is its first half.
         """
-        return None if self.files is None or self.files.experts else self.files.gate or self.files.up
+        return (
+            None
+            if self.files is None or self.files.experts or self.layers_without_mlp
+            else self.files.gate or self.files.up
+        )
 
 
 @dataclass(frozen=True)

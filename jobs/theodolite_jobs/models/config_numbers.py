@@ -1,7 +1,7 @@
 """Numbers of a forward pass that a configuration states, or that the code of a family contains."""
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 from theodolite_jobs.models.anatomy import Dimensions, rotary_settings
 
@@ -20,6 +20,21 @@ def score_scale(config: Any, dimensions: Dimensions, layer: int) -> float:
     if not getattr(config, "scale_attn_weights", True):
         scale = 1.0
     return float(scale / (layer + 1) if getattr(config, "scale_attn_by_inverse_layer_idx", False) else scale)
+
+
+class Multipliers(NamedTuple):
+    """The factors of the inputs of attention, of keys, of the outputs of gates, and of the MLP (Falcon-H1)."""
+
+    attention: float
+    key: float
+    gate: float
+    down: float
+
+
+def multipliers(config: Any) -> Multipliers:
+    """Return the factors inside a block that a configuration states, 1 in most families."""
+    attention, key = (getattr(config, name, 1.0) for name in ("attention_in_multiplier", "key_multiplier"))
+    return Multipliers(attention, key, *getattr(config, "mlp_multipliers", (1.0, 1.0)))
 
 
 def _stretched_scale(config: Any) -> float:

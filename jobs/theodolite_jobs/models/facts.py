@@ -98,7 +98,8 @@ def _sizes(module: Any, config: Any) -> dict[str, Any]:
 
 def _anatomy_facts(module: Any, config: Any, anatomy: Anatomy, dimensions: Dimensions) -> dict[str, Any]:
     """Return facts from a family's record and its last block, since the first blocks of some families lack a part."""
-    block = module.get_submodule(anatomy.blocks)[-1]
+    blocks = module.get_submodule(anatomy.blocks)
+    block, with_attention = blocks[-1], anatomy.attention_layers(dimensions.n_layers)
     facts = {
         "causal": anatomy.causal,
         "attention": _attention(config.get_text_config(), dimensions),
@@ -111,7 +112,10 @@ def _anatomy_facts(module: Any, config: Any, anatomy: Anatomy, dimensions: Dimen
             "final": _norm(module, anatomy.final_norm) if anatomy.final_norm else None,
         },
     }
-    if anatomy.files is not None:
+    if len(with_attention) < dimensions.n_layers:
+        facts["attention_layers"] = with_attention
+    if anatomy.files is not None and with_attention:
+        block = blocks[with_attention[-1]]
         facts |= {"qk_norm": _qk_norm(block, anatomy, dimensions.d_head), "biases": _biases(block, anatomy.files)}
     return facts
 

@@ -12,6 +12,17 @@ from theodolite_jobs.models.anatomy import Anatomy, Files, Tap, text_config_of
 from theodolite_jobs.models.family_variants import VARIANTS
 from theodolite_jobs.models.records.encoders import BERT, DISTILBERT, ELECTRA, MODERNBERT, MPNET, NOMIC_BERT, ROBERTA
 from theodolite_jobs.models.records.gpt import BLOOM, FALCON, GPT2, GPT_BIGCODE_FILES, GPT_NEOX, GPTJ, OPT
+from theodolite_jobs.models.records.hybrids import (
+    BAMBA,
+    FALCON_H1,
+    GRANITE_HYBRID,
+    JAMBA,
+    LFM2,
+    LFM2_MOE,
+    NEMOTRON_H,
+    QWEN3_5,
+    QWEN3_NEXT,
+)
 from theodolite_jobs.models.records.llama import (
     APERTUS,
     ARCEE,
@@ -26,6 +37,7 @@ from theodolite_jobs.models.records.llama import (
     GLM4_MOE,
     GPT_OSS,
     GRANITE_MOE,
+    GRANITE_SHARED,
     HUNYUAN,
     HUNYUAN_FILES,
     LLAMA,
@@ -47,6 +59,7 @@ from theodolite_jobs.models.records.taps import reading, sequential
 FAMILIES: dict[str, Anatomy] = {
     "apertus": APERTUS,
     "arcee": ARCEE,
+    "bamba": BAMBA,
     "bert": BERT,
     "bloom": BLOOM,
     "camembert": ROBERTA,
@@ -63,6 +76,7 @@ FAMILIES: dict[str, Anatomy] = {
     "eurobert": replace(LLAMA, causal=False),
     "exaone4": OLMO2,
     "falcon": FALCON,
+    "falcon_h1": FALCON_H1,
     "flex_olmo": replace(OLMO2, files=QWEN3_MOE_FILES),
     "gemma": GEMMA,
     "gemma2": GEMMA2,
@@ -78,12 +92,17 @@ FAMILIES: dict[str, Anatomy] = {
     "gptj": GPTJ,
     "granite": LLAMA,
     "granitemoe": GRANITE_MOE,
+    "granitemoehybrid": GRANITE_HYBRID,
+    "granitemoeshared": GRANITE_SHARED,
     "helium": replace(LLAMA, positions="rotary, interleaved"),
     "hunyuan_v1_dense": HUNYUAN,
     "hunyuan_v1_moe": replace(
         HUNYUAN, files=replace(HUNYUAN_FILES, experts="mlp.experts.{}.", shared_expert="mlp.shared_mlp.")
     ),
     "jais2": replace(ARCEE, norm_kind="layer"),
+    "jamba": JAMBA,
+    "lfm2": LFM2,
+    "lfm2_moe": LFM2_MOE,
     "llama": LLAMA,
     "llama4_text": LLAMA4,
     "minimax_m2": replace(MIXTRAL, files=replace(MIXTRAL_FILES, qk_norm=QWEN3_FILES.qk_norm)),
@@ -94,6 +113,7 @@ FAMILIES: dict[str, Anatomy] = {
     "modernbert": MODERNBERT,
     "mpnet": MPNET,
     "nemotron": replace(ARCEE, norm_kind="layer", norm_offset=1.0),
+    "nemotron_h": NEMOTRON_H,
     "nomic_bert": NOMIC_BERT,
     "olmo": replace(LLAMA, norm_kind="layer"),
     "olmo2": OLMO2,
@@ -108,7 +128,10 @@ FAMILIES: dict[str, Anatomy] = {
     "qwen2_moe": QWEN2_MOE,
     "qwen2_vl_text": LLAMA,
     "qwen3": QWEN3,
+    "qwen3_5_moe_text": QWEN3_NEXT,
+    "qwen3_5_text": QWEN3_5,
     "qwen3_moe": QWEN3_MOE,
+    "qwen3_next": QWEN3_NEXT,
     "qwen3_vl_text": QWEN3,
     "roberta": ROBERTA,
     "seed_oss": LLAMA,
@@ -134,8 +157,8 @@ REFUSED = {
 
 
 def with_head_site(record: Anatomy) -> Anatomy:
-    """Return a record with the site `head_out`, if the family's output projection is known."""
-    if record.files is None:
+    """Return a record with the site `head_out`, if all blocks have attention and its output projection is known."""
+    if record.files is None or Site.ATTN_OUT not in record.taps:
         return record
     return replace(record, taps={**record.taps, Site.HEAD_OUT: Tap(record.files.output, "input")})
 

@@ -5,9 +5,12 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from theodolite.errors import UnsupportedModelError
+from theodolite.sites import Site
 from theodolite_jobs.models.anatomy import Anatomy, Files
 from theodolite_jobs.models.records.gpt import GPT_BIGCODE_FILES
-from theodolite_jobs.models.records.taps import after_sum, in_parallel, reading, sequential, writing
+from theodolite_jobs.models.records.hybrids import with_layers
+from theodolite_jobs.models.records.llama import GRANITE_MOE
+from theodolite_jobs.models.records.taps import after_sum, in_parallel, reading, writing
 
 Variant = Callable[[Anatomy, Any], Anatomy]
 """Returns a family's record, adapted to a configuration."""
@@ -56,6 +59,14 @@ def _qwen_moe(record: Anatomy, config: Any) -> Anatomy:
     return replace(record, dense_layers=tuple(dense))
 
 
+def _qwen3_next(record: Anatomy, config: Any) -> Anatomy:
+    return _hybrid(_qwen_moe(record, config), config)
+
+
+def _hybrid(record: Anatomy, config: Any) -> Anatomy:
+    return with_layers(record, config.layer_types[: config.num_hidden_layers])
+
+
 def _exaone4(record: Anatomy, config: Any) -> Anatomy:
     return record if config.sliding_window is None else _cohere2(record, config)
 
@@ -92,8 +103,51 @@ def _gpt_neox(record: Anatomy, config: Any) -> Anatomy:
 
 
 def _granite(record: Anatomy, config: Any) -> Anatomy:
-    mlp = "block_sparse_moe" if config.model_type == "granitemoe" else "mlp"
-    return replace(record, taps=sequential("post_attention_layernorm", "self_attn", mlp, config.residual_multiplier))
+    scale, branches = float(config.residual_multiplier), (Site.ATTN_OUT, Site.MLP_OUT)
+    taps = {site: replace(tap, scale=scale) if site in branches else tap for site, tap in record.taps.items()}
+    return replace(record, taps=taps, attention_scale=scale)
+
+
+def _granite_shared(record: Anatomy, config: Any) -> Anatomy:
+    return _granite(record if config.shared_intermediate_size else GRANITE_MOE, config)
+
+
+def _granite_hybrid(record: Anatomy, config: Any) -> Anatomy:
+    if not config.num_local_experts and record.files is not None:  # one dense MLP
+        taps = {**record.taps, Site.MLP_OUT: replace(record.taps[Site.MLP_OUT], plus=None)}
+        record = replace(record, taps=taps, files=replace(record.files, experts=None, shared_expert=None))
+    record = record if config.position_embedding_type == "rope" else replace(record, positions="none")
+    return _hybrid(_granite(record, config), config)
+
+
+def _jamba(record: Anatomy, config: Any) -> Anatomy:
+    dense = (layer for layer, count in enumerate(config.layers_num_experts) if count == 1)
+    return _hybrid(replace(record, dense_layers=tuple(dense)), config)
+
+
+def _lfm2_moe(record: Anatomy, config: Any) -> Anatomy:
+    dense = range(min(config.num_dense_layers, config.num_hidden_layers))
+    return _hybrid(replace(record, dense_layers=tuple(dense)), config)
+
+
+def _nemotron_h(record: Anatomy, config: Any) -> Anatomy:
+    kinds = config.layers_block_type[: config.num_hidden_layers]
+
+    def layers(*names: str) -> tuple[int, ...]:
+        return tuple(layer for layer, kind in enumerate(kinds) if kind in names)
+
+    others = layers("linear_attention", "mlp", "moe")
+    return replace(
+        record,
+        dense_layers=layers("mlp"),
+        layers_without_attention=others,
+        layers_without_mlp=layers("linear_attention", "full_attention"),
+        no_circuits="none of its blocks has attention" if len(others) == len(kinds) else "",
+    )
+
+
+def _falcon_h1(record: Anatomy, config: Any) -> Anatomy:
+    return replace(record, attention_scale=float(config.attention_out_multiplier))
 
 
 def _llama4(record: Anatomy, config: Any) -> Anatomy:
@@ -142,6 +196,7 @@ def _after_padding(record: Anatomy, config: Any) -> Anatomy:
 
 
 VARIANTS: dict[str, Variant] = {
+    "bamba": _hybrid,
     "bert": _bert,
     "bloom": _bloom,
     "camembert": _after_padding,
@@ -154,6 +209,7 @@ VARIANTS: dict[str, Variant] = {
     "ernie4_5_moe": _ernie_moe,
     "exaone4": _exaone4,
     "falcon": _falcon,
+    "falcon_h1": _falcon_h1,
     "gemma": _gemma,
     "gemma2": _gemma,
     "glm4_moe": _dense_first,
@@ -162,11 +218,20 @@ VARIANTS: dict[str, Variant] = {
     "gpt_neox": _gpt_neox,
     "granite": _granite,
     "granitemoe": _granite,
+    "granitemoehybrid": _granite_hybrid,
+    "granitemoeshared": _granite_shared,
+    "jamba": _jamba,
+    "lfm2": _hybrid,
+    "lfm2_moe": _lfm2_moe,
     "llama4_text": _llama4,
     "mpnet": _after_padding,
+    "nemotron_h": _nemotron_h,
     "opt": _opt,
     "qwen2_moe": _qwen_moe,
+    "qwen3_5_moe_text": _hybrid,
+    "qwen3_5_text": _hybrid,
     "qwen3_moe": _qwen_moe,
+    "qwen3_next": _qwen3_next,
     "roberta": _after_padding,
     "smollm3": _smollm3,
     "stablelm": _stablelm,

@@ -3,7 +3,7 @@
 Row convention, `y = x W`: projections are (head, d_model, d_head) and (head, d_head, d_model).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 
@@ -26,6 +26,8 @@ class AttentionWeights:
     k_norm_bias: Tensor | None  # (kv_head, d_head)
     q_rotary: Tensor | None  # (head, d_model, width): in latent attention, the part of queries that rotates
     k_rotary: Tensor | None  # (1, d_model, width), the same of keys; the circuits leave both out
+    gate: Tensor | None  # (head, d_model, d_head): the sigmoid of its output multiplies a head's output before W_O
+    gate_bias: Tensor | None  # (head, d_head)
     norm_spans_heads: bool  # the norm of queries runs over all heads at once instead of over each head
     scale: float  # the factor of a score before the softmax
     clip: float | None  # the largest magnitude of queries, keys and values after their biases (OLMo)
@@ -43,3 +45,17 @@ class MlpWeights:
     gate_bias: Tensor | None
     up_bias: Tensor | None
     down_bias: Tensor | None
+
+    def multiplied(self, gate: float, down: float) -> "MlpWeights":
+        """Return the MLP in float64 with a factor of the gate's output, and one of its own output."""
+
+        def times(tensor: Tensor | None, factor: float) -> Tensor | None:
+            return None if tensor is None else tensor.double() * factor
+
+        return replace(
+            self,
+            gate=times(self.gate, gate),
+            gate_bias=times(self.gate_bias, gate),
+            down=self.down.double() * down,
+            down_bias=times(self.down_bias, down),
+        )

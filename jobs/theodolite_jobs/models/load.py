@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from theodolite.errors import ModelError, TheodoliteError, UnsupportedModelError
-from theodolite.sites import Site
 from theodolite_jobs.models.anatomy import (
     Anatomy,
     Dimensions,
@@ -175,8 +174,7 @@ def load_model(
     if ranks > 1:
         check_shardable(config, ranks)
     if blocks is not None:
-        for one in (config, config.get_text_config()):
-            one.num_hidden_layers = blocks
+        keep_first_blocks(config, blocks)
     anatomy = known_anatomy(config)
     TensorFiles(folder)  # opens every file, so that the error names a broken or missing one
     method = quantisation(config)
@@ -224,15 +222,25 @@ def load_model(
     return replace(loaded, ranks=ranks, reload=reload)
 
 
+def keep_first_blocks(config: Any, count: int) -> None:
+    """Change a configuration into that of a model with the first blocks only."""
+    for one in (config, config.get_text_config()):
+        one.num_hidden_layers = count
+        if one.num_hidden_layers != count:  # Nemotron-H counts its list of kinds
+            one.layer_types = one.layer_types[:count]
+
+
 def _check_heads(model: LoadedModel, folder: Path) -> None:
     """Raise ModelError if the heads of the configuration do not fill the input of attention's output projection."""
-    tap, sizes = model.anatomy.taps.get(Site.HEAD_OUT), model.dimensions
-    if tap is None:
+    anatomy, sizes = model.anatomy, model.dimensions
+    layers = anatomy.attention_layers(sizes.n_layers)
+    if anatomy.files is None or not layers:
         return
-    width = model.blocks[0].get_submodule(tap.module).weight.numel() // sizes.d_model
+    output = anatomy.files.output
+    width = model.blocks[layers[0]].get_submodule(output).weight.numel() // sizes.d_model
     if width != sizes.n_heads * sizes.d_head:
         raise ModelError(
-            f"the weights in {folder} do not fit the configuration: {tap.module} reads {width} values, and "
+            f"the weights in {folder} do not fit the configuration: {output} reads {width} values, and "
             f"{sizes.n_heads} heads of {sizes.d_head} have {sizes.n_heads * sizes.d_head}; "
             "use the config.json that belongs to these weights"
         )

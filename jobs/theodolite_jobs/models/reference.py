@@ -5,6 +5,7 @@ It shares no code with the capture engine, and uses full sequences, no padding, 
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -27,18 +28,25 @@ def read_sites(model: LoadedModel, ids: TokenIds, positions: Sequence[int]) -> R
     for each site, (position, d_model) for `resid_final`, (position, layer, n_heads·d_head) for `head_out`.
     """
     collected: dict[Site, list[torch.Tensor]] = {site: [] for site in model.anatomy.taps}
+    second: dict[Site, list[torch.Tensor]] = {site: [] for site in model.anatomy.taps}  # the other term of a sum
     final: list[torch.Tensor] = []
     with ExitStack() as hooks:  # removes them at its end
         for block in model.blocks:
             for site, tap in model.anatomy.taps.items():
                 module = block.get_submodule(tap.module)
                 hooks.enter_context(_keep(module, tap, list(positions), collected[site]))
+                if tap.plus is not None:
+                    other = replace(tap, module=tap.plus, plus=None)
+                    hooks.enter_context(_keep(block.get_submodule(tap.plus), other, list(positions), second[site]))
         if model.anatomy.final_norm is not None:
             norm = model.module.get_submodule(model.anatomy.final_norm)
             hooks.enter_context(_keep(norm, Tap("", "input"), list(positions), final))
         with _eager(model):
             model.run(input_ids=torch.tensor([ids], device=model.device), use_cache=False)
     stacked = {site: torch.stack(rows, dim=1).numpy() for site, rows in collected.items()}
+    for site, rows in second.items():
+        if rows:
+            stacked[site] = stacked[site] + torch.stack(rows, dim=1).numpy()
     if Site.HEAD_OUT in stacked and model.ranks > 1:
         stacked[Site.HEAD_OUT] = _of_all_ranks(stacked[Site.HEAD_OUT], model)
     last = final[0].numpy() if final else stacked[Site.RESID_POST][:, -1]

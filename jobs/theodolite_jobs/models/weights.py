@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from theodolite.errors import ModelError, UnsupportedModelError
 from theodolite_jobs.models.anatomy import Dimensions, MergedExperts, dimensions_of
-from theodolite_jobs.models.config_numbers import expert_count, norm_epsilon, score_scale
+from theodolite_jobs.models.config_numbers import expert_count, multipliers, norm_epsilon, score_scale
 from theodolite_jobs.models.latent import latent_heads, latent_sizes
 from theodolite_jobs.models.layer_weights import AttentionWeights, MlpWeights
 from theodolite_jobs.models.load import check_readable
@@ -45,6 +46,9 @@ class Weights:
         self.dimensions: Dimensions = dimensions_of(config, self.anatomy.reserved_positions)
         self.dtype = dtype
         self._files = TensorFiles(folder)
+        merged, start = self._names.merged, f"{self._prefix}{self._names.block}".split("{}")[0]
+        if merged is not None and any(n.startswith(start) and n.endswith(merged.gate_up) for n in self._files.file_of):
+            self._names = replace(self._names, experts=merged)
         self._check_blocks()
 
     def _check_blocks(self) -> None:
@@ -60,10 +64,12 @@ class Weights:
             blocks[layer] |= {
                 f"{norm}{kind}" for kind in _LEARNED if any(f"{norm}{kind}" in one for one in blocks.values())
             }
-        dense = set(self.anatomy.dense_layers)
-        for kind in (set(blocks) - dense, set(blocks) & dense):
+        kinds: dict[tuple[bool, ...], list[int]] = {}
+        for layer in blocks:
+            kinds.setdefault(self.anatomy.kind_of(layer), []).append(layer)
+        for kind in kinds.values():
             all_names = set().union(*(blocks[layer] for layer in kind))
-            for layer in sorted(kind):
+            for layer in kind:
                 # A missing norm or bias would seem to be absent.
                 if missing := sorted(all_names - blocks[layer]):
                     raise ModelError(
@@ -144,7 +150,10 @@ class Weights:
 
     def norm(self, layer: int, which: str) -> Norm | None:
         """Return a block's norm by its name in `Anatomy.norms`, or None if this block does not have it."""
-        if which == "attention" and layer in self.anatomy.unnormed_layers:
+        alone = self.anatomy.layers_without_mlp  # if there are any, no block has both
+        if which == "attention" and (layer in self.anatomy.unnormed_layers or (alone and layer not in alone)):
+            return None
+        if which == "mlp" and layer in alone:
             return None
         return self._norm(self._names.block.format(layer) + self._stored_name(self.anatomy.norms[which]))
 
@@ -167,7 +176,10 @@ class Weights:
 
         Raises:
             ModelError: a projection is missing or has another shape.
+            ValueError: the layer has no attention.
         """
+        if layer in self.anatomy.layers_without_attention:
+            raise ValueError(f"layer {layer} has no attention: {self.anatomy.hybrid}")
         sizes, names = self.dimensions, self._names
         heads = self._latent_heads(layer) if names.latent else self._heads(layer)
         wide = sizes.n_heads * sizes.d_head
@@ -195,15 +207,31 @@ class Weights:
         """Return the matrices and biases of queries, keys and values, by the names of `AttentionWeights`."""
         sizes, names = self.dimensions, self._names
         wide, narrow = sizes.n_heads * sizes.d_head, sizes.n_kv_heads * sizes.d_head
-        rows = (wide, narrow, narrow) if len(names.qkv) == 3 else (wide + 2 * narrow,)
+        rows = (wide * (1 + names.gated), narrow, narrow) if len(names.qkv) == 3 else (wide + 2 * narrow,)
         stored = [
             self._projection(layer, name, (count, sizes.d_model)) for name, count in zip(names.qkv, rows, strict=True)
         ]
-        q, k, v = (matrix.transpose(1, 2) for matrix in self._split_heads(stored))
         biases = [bias for name in names.qkv if (bias := self._bias(layer, name)) is not None]
+        gate, gate_bias = None, None
+        if names.gated:
+            stored[0], gate = self._split_gate(stored[0])
+            gate = gate.transpose(1, 2)
+            if biases:
+                biases[0], gate_bias = self._split_gate(biases[0])
+        factors = multipliers(self.config)
+        if factors.attention != 1:
+            stored = [matrix.double() * factors.attention for matrix in stored]
+        q, k, v = (matrix.transpose(1, 2) for matrix in self._split_heads(stored))
         q_bias, k_bias, v_bias = self._split_heads(biases) if len(biases) == len(names.qkv) else (None, None, None)
+        if factors.key != 1:
+            k, k_bias = k.double() * factors.key, None if k_bias is None else k_bias.double() * factors.key
         heads = {"q": q, "k": k, "v": v, "q_bias": q_bias, "k_bias": k_bias, "v_bias": v_bias}
-        return {**heads, "q_rotary": None, "k_rotary": None}
+        return {**heads, "q_rotary": None, "k_rotary": None, "gate": gate, "gate_bias": gate_bias}
+
+    def _split_gate(self, stored: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the rows of queries, and those of gates by head; the two alternate by head."""
+        queries, gates = stored.unflatten(0, (self.dimensions.n_heads, 2, self.dimensions.d_head)).unbind(1)
+        return queries.flatten(0, 1), gates
 
     def _latent_heads(self, layer: int) -> dict[str, Any]:
         """Return the same for multi-head latent attention."""
@@ -215,13 +243,15 @@ class Weights:
             lambda name: self._bias(layer, name),
             lambda name: self._scale_and_bias(block + name)[0],
         )
-        return vars(heads)
+        return {**vars(heads), "gate": None, "gate_bias": None}
 
     def experts(self, layer: int) -> Sequence[int | str | None]:
         """Return the values of `expert` that `mlp` accepts: None for a single MLP, else the indices of the experts.
 
-        `shared` is the expert that all tokens use, in a family that has one.
+        `shared` is the expert that all tokens use, in a family that has one. It is empty for a layer without an MLP.
         """
+        if layer in self.anatomy.layers_without_mlp:
+            return []
         if self._names.experts is None or layer in self.anatomy.dense_layers:
             return [None]
         return [*range(expert_count(self.config)), *([SHARED] if self._names.shared_expert else [])]
@@ -231,11 +261,14 @@ class Weights:
 
         Raises:
             ModelError: a projection is missing or has another shape.
+            UnsupportedModelError: experts read a latent of the stream.
             ValueError: `expert` is given for a layer without experts, or missing for a layer with experts.
         """
         if expert not in self.experts(layer):
             rule = "no experts; leave expert out" if expert is not None else "experts; choose one"
             raise ValueError(f"got {expert=}, but the MLP of layer {layer} has {rule}")
+        if isinstance(expert, int) and getattr(self.config, "moe_latent_size", None):
+            raise UnsupportedModelError("the experts of this model read a latent, and not the stream (moe_latent_size)")
         names, width = self._names, self.dimensions.d_model
         if isinstance(names.experts, MergedExperts) and isinstance(expert, int):
             return self._merged_expert(layer, names.experts, expert)
@@ -248,7 +281,7 @@ class Weights:
             gate_bias, up_bias = (None, None) if up_bias is None else up_bias.chunk(2)
         elif gate_name is not None:
             gate, gate_bias = self._projection(layer, gate_name, (len(up), width)), self._bias(layer, gate_name)
-        return MlpWeights(
+        mlp = MlpWeights(
             gate=None if gate is None else gate.T.contiguous(),
             up=up.T.contiguous(),
             down=self._projection(layer, down_name, (width, len(up))).T.contiguous(),
@@ -256,6 +289,8 @@ class Weights:
             up_bias=up_bias,
             down_bias=self._bias(layer, down_name),
         )
+        factors = multipliers(self.config)
+        return mlp if factors.gate == factors.down == 1 else mlp.multiplied(factors.gate, factors.down)
 
     def _merged_expert(self, layer: int, names: MergedExperts, expert: int) -> MlpWeights:
         """Return one expert from the tensors of all experts."""

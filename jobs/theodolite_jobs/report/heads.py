@@ -6,7 +6,7 @@ import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
 
-from theodolite.query.heads import head_name, token_lists
+from theodolite.query.heads import attention_layers, head_name, token_lists
 from theodolite.query.words import read_words
 from theodolite.store.runs import Run
 
@@ -18,9 +18,10 @@ _VECTORS, _TOKENS = 5, 8  # singular vectors and tokens of each list of a card
 
 def heads_with_cards(heads: xr.Dataset) -> list[tuple[int, int]]:
     """Return (layer, head) of each head with a card: all heads, or the heads with the largest values of the maps."""
-    everything = [(layer, head) for layer in heads["layer"].values.tolist() for head in heads["head"].values.tolist()]
+    everything = [(layer, head) for layer in attention_layers(heads) for head in heads["head"].values.tolist()]
     if len(everything) <= CARDS:
         return everything
+    heads = heads.sel(layer=attention_layers(heads))
     leading = heads["singular_values"].sel(offset=0).isel(rank=0)
     rankings = [leading.sel(circuit=circuit) for circuit in heads["circuit"].values]
     alignment = heads["direction_alignment"]

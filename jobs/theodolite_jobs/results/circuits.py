@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from theodolite.sites import Site
 from theodolite_jobs.models.anatomy import check_circuits, rotary_settings
 from theodolite_jobs.models.rotary import rotation
 from theodolite_jobs.models.weights import Weights
@@ -32,7 +31,7 @@ def read_circuits(weights: Weights, layer: int, offsets: Sequence[int] = (0,), f
     norm_after = None if anatomy.post_norm else anatomy.norms.get("attention_output")
     output_norm = None if norm_after is None else weights.norm(layer, "attention_output")
     output = _array(attention.o).transpose(0, 2, 1)
-    scale = anatomy.taps[Site.ATTN_OUT].scale
+    scale = anatomy.scale_of_attention
     circuits = Circuits(
         query=_array(attention.q),
         key=_array(attention.k),
@@ -69,7 +68,9 @@ def input_norm(weights: Weights, layer: int) -> Norm | None:
 
 def notes_on(weights: Weights, fold_norm: bool) -> list[str]:
     """Return notes on the circuits: the choice of `fold_norm`, and parts of attention that the circuits leave out."""
-    attention, anatomy = weights.attention(0), weights.anatomy
+    anatomy, n_layers = weights.anatomy, weights.dimensions.n_layers
+    with_heads = anatomy.attention_layers(n_layers)
+    attention = weights.attention(with_heads[0])
     if anatomy.post_norm or "attention" not in anatomy.norms:
         notes = ["attention reads the stream directly, without a norm"]
     else:
@@ -78,6 +79,12 @@ def notes_on(weights: Weights, fold_norm: bool) -> list[str]:
         if anatomy.unnormed_layers:
             layers = ", ".join(map(str, anatomy.unnormed_layers))
             notes.append(f"attention in layer {layers} reads the stream directly, without a norm")
+    if len(with_heads) < n_layers:
+        layers = ", ".join(map(str, with_heads))
+        notes.append(
+            f"{len(with_heads)} of {n_layers} blocks have attention heads (layers {layers}); all numbers of the heads "
+            f"of other blocks are missing, because {anatomy.hybrid}"
+        )
     if fold_norm:
         notes.append(
             "copying scores use embeddings after the norm before attention, and an unembedding with the linear part of "
@@ -107,6 +114,11 @@ def notes_on(weights: Weights, fold_norm: bool) -> list[str]:
         )
     if attention.sinks is not None:
         notes.append("the softmax adds a learned score of each head that belongs to no token; QK leaves this sink out")
+    if attention.gate is not None:
+        notes.append(
+            "a gate, the sigmoid of a projection of the token that attends, multiplies each entry of a head's output "
+            "before W_O; VO leaves the gate out, so it is the map of a head whose gate is open"
+        )
     if attention.q_rotary is not None:
         notes.append(
             "queries, keys and values pass through normalised latents, so QK and VO give scores and outputs up to a "
@@ -121,7 +133,7 @@ def notes_on(weights: Weights, fold_norm: bool) -> list[str]:
             "each QK circuit is computed for one offset between query and key (dimension “offset” of the arrays); "
             "in a layer without rotary positions the offset changes nothing"
         )
-    elif anatomy.positions != "learned":
+    elif anatomy.positions not in ("learned", "none"):
         notes.append(f"QK leaves out the terms that {anatomy.positions} positions add to the scores")
     return notes
 

@@ -32,7 +32,13 @@ def compute(context: Context) -> Result:
     layers = list(range(heads.composition[0], heads.composition[1] + 1))
     n_heads = weights.dimensions.n_heads
     score = np.full((len(KINDS), len(layers), n_heads, len(layers), n_heads), np.nan)
-    pairs = [(first, second) for second in range(len(layers)) for first in range(second)]
+    other = weights.anatomy.layers_without_attention  # their heads do not exist, so their scores are NaN
+    pairs = [
+        (first, second)
+        for second in range(len(layers))
+        for first in range(second)
+        if layers[first] not in other and layers[second] not in other
+    ]
     arguments = [(weights, layers[first], layers[second], heads.fold_norm) for first, second in pairs]
     with context.tasks():
         scores = run_tasks(_pair_composition, arguments, context.progress, "composition", rounds=1)

@@ -81,6 +81,8 @@ def decompose_layer(
         ModelError: a projection is missing.
         UnsupportedModelError: a weight is not finite.
     """
+    if layer in weights.anatomy.layers_without_attention:
+        return _missing(weights, heads, stream, shape)
     circuits = read_circuits(weights, layer, heads.offsets, heads.fold_norm)
     thins = {name: _thin(circuits, name, layer) for name in ("query", "key", "value", "written")}
     each, kv = np.arange(len(circuits.query)), circuits.kv_head_of
@@ -102,6 +104,27 @@ def decompose_layer(
         "copying_score": copying[0],
         "copying_score_uncentred": copying[1],
     }
+
+
+def _missing(weights: Weights, heads: HeadsSpec, stream: Stream, shape: tuple[int, int]) -> Arrays:
+    """Return the arrays of a layer without attention: NaN, and -1 for whole numbers."""
+    sizes, n_contrasts = weights.dimensions, len(stream.read)
+    vectors, n_heads = min(heads.vectors, sizes.d_head), sizes.n_heads
+    circuits = (len(CIRCUITS), len(heads.offsets), n_heads)
+    shapes: dict[str, tuple[int, ...]] = {
+        "singular_values": (*circuits, sizes.d_head),
+        "direction_alignment": (n_contrasts, len(SIDES), n_heads),
+        "vector_cosine": (n_contrasts, len(SIDES), n_heads, vectors),
+        "null_variance": (*shape, len(PROJECTIONS), n_heads),
+        "copying_score": (n_heads,),
+        "copying_score_uncentred": (n_heads,),
+    }
+    if stream.read_draws is not None:
+        shapes["alignment_draws"] = (n_contrasts, len(SIDES), stream.read_draws.shape[1], n_heads)
+    arrays = {name: np.full(one, np.nan) for name, one in shapes.items()}
+    for name in ("left_vectors", "right_vectors"):
+        arrays[name] = np.full((*circuits, vectors, sizes.d_model), np.nan, np.float32)
+    return {**arrays, "null_dimension": np.full((len(PROJECTIONS), n_heads), -1)}
 
 
 def _against_directions(
@@ -177,7 +200,7 @@ def vocabulary_products(
     d_model = weights.dimensions.d_model
     if not weights.has_unembedding or weights.embedding(slice(0, 1)).shape[1] != d_model:
         return None
-    last = weights.dimensions.n_layers - 1
+    last = weights.anatomy.attention_layers(weights.dimensions.n_layers)[-1]
     before, final = (input_norm(weights, last), weights.final_norm()) if fold_norm else (None, None)
     read = weights.embedding if before is None else input_embeddings(weights)
     total, sum_e, sum_u = np.zeros((d_model, d_model)), np.zeros(d_model), np.zeros(d_model)

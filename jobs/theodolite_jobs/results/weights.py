@@ -57,7 +57,7 @@ def compute(context: Context) -> Result:
     arguments = [(weights, layer) for layer in range(weights.dimensions.n_layers)]
     with context.tasks():
         bases = list(run_tasks(layer_bases, arguments, context.progress, "weight matrices", rounds=1))
-    rank = bases[0][STORED]["o"].shape[1]
+    rank = _rank(weights)
     mean, sd = random_overlap(rank, weights.dimensions.d_model)
     values = {"random_overlap": np.array(mean), "random_overlap_sd": np.array(sd)}
     for prefix, suffix in bases[0]:
@@ -75,7 +75,7 @@ def layer_bases(weights: Weights, layer: int) -> dict[tuple[str, str], Bases]:
     folded into the matrix; where there is no such norm, it is equal to STORED. A random matrix is Gaussian and seeded.
     It has the shape of the matrix, and each of its rows (a feature of the stream) has the length of the matrix's row.
     """
-    rank = min(RANK, weights.dimensions.d_head)
+    rank = _rank(weights)
     bases: dict[tuple[str, str], Bases] = {form: {} for form in (STORED, FOLDED, NULL, FOLDED_NULL)}
     for index, (name, square, columns) in enumerate(_squares(weights, layer)):
         random = random_square(columns, np.random.default_rng([layer, index]), len(square))
@@ -89,6 +89,10 @@ def layer_bases(weights: Weights, layer: int) -> dict[tuple[str, str], Bases]:
     return bases
 
 
+def _rank(weights: Weights) -> int:
+    return min(RANK, weights.dimensions.d_head)
+
+
 def _norm(weights: Weights, layer: int, matrix: str) -> Norm | None:
     """Return the norm between the stream and a matrix, or None if the matrix reads or writes the stream directly."""
     anatomy = weights.anatomy
@@ -100,13 +104,8 @@ def _squares(weights: Weights, layer: int) -> Iterator[tuple[str, NDArray[np.flo
 
     M = W for a reader and Wᵀ for a writer.
     """
-    attention = weights.attention(layer)
-    readers = [heads.transpose(0, 1).flatten(1) for heads in (attention.q, attention.k, attention.v)]
-    for index, rotary in enumerate((attention.q_rotary, attention.k_rotary)):
-        if rotary is not None:  # a part of queries and keys apart
-            readers[index] = torch.cat([readers[index], rotary.transpose(0, 1).flatten(1)], dim=1)
-    for name, matrix in zip("qkvo", (*readers, attention.o.flatten(0, 1).T), strict=True):
-        yield name, _square(matrix), matrix.shape[1]
+    if layer not in weights.anatomy.layers_without_attention:
+        yield from _squares_of_attention(weights, layer)
     sums: dict[str, NDArray[np.float64]] = {}
     columns: dict[str, int] = {}
     for expert in weights.experts(layer):
@@ -116,6 +115,16 @@ def _squares(weights: Weights, layer: int) -> Iterator[tuple[str, NDArray[np.flo
                 sums[name] = sums.get(name, 0.0) + _square(part)
                 columns[name] = columns.get(name, 0) + part.shape[1]
     yield from ((name, square, columns[name]) for name, square in sums.items())
+
+
+def _squares_of_attention(weights: Weights, layer: int) -> Iterator[tuple[str, NDArray[np.float64], int]]:
+    attention = weights.attention(layer)
+    readers = [heads.transpose(0, 1).flatten(1) for heads in (attention.q, attention.k, attention.v)]
+    for index, rotary in enumerate((attention.q_rotary, attention.k_rotary)):
+        if rotary is not None:  # a part of queries and keys apart
+            readers[index] = torch.cat([readers[index], rotary.transpose(0, 1).flatten(1)], dim=1)
+    for name, matrix in zip("qkvo", (*readers, attention.o.flatten(0, 1).T), strict=True):
+        yield name, _square(matrix), matrix.shape[1]
 
 
 def _square(matrix: torch.Tensor) -> NDArray[np.float64]:
@@ -136,10 +145,14 @@ def _overlaps(weights: Weights, bases: Sequence[Bases]) -> dict[str, NDArray[np.
     for first, second in product(layers, layers):
         for names, overlaps in ((WRITING, writing), (READING, reading)):
             for row, name in enumerate(names):
-                if name in bases[first]:
+                if name in bases[first] and name in bases[second]:
                     overlaps[row, first, second] = overlap(bases[first][name], bases[second][name])
         for (row, writer), (column, reader) in product(enumerate(WRITING), enumerate(READING)):
-            if reader in bases[second] and _comes_later(weights, writer, first, reader, second):
+            if (
+                writer in bases[first]
+                and reader in bases[second]
+                and _comes_later(weights, writer, first, reader, second)
+            ):
                 between[row, column, first, second] = overlap(bases[first][writer], bases[second][reader])
     return {"writing_overlap": writing, "reading_overlap": reading, "writer_reader_overlap": between}
 

@@ -15,7 +15,8 @@ VARIABLES = (
     Variable(
         "coverage_99",
         _CIRCUIT,
-        "Number of leading singular values whose sum first exceeds 99 % of Σσ; -1 for a circuit of zeros.",
+        "Number of leading singular values whose sum first exceeds 99 % of Σσ; -1 for a circuit of zeros, and "
+        "in a layer without attention.",
         dtype="int64",
     ),
     Variable("effective_rank", _CIRCUIT, "Effective rank: exp of the entropy of σ/Σσ."),
@@ -58,7 +59,7 @@ VARIABLES = (
     Variable(
         "null_dimension",
         ("projection", "layer", "head"),
-        "Dimension of the null space of the head's query or key projection.",
+        "Dimension of the null space of the head's query or key projection; -1 in a layer without attention.",
         dtype="int64",
     ),
     Variable(

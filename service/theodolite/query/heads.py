@@ -62,6 +62,16 @@ def head_name(layer: int, head: int) -> str:
     return f"L{layer}H{head}"
 
 
+def attention_layers(heads: xr.Dataset) -> list[int]:
+    """Return the layers that have attention heads: those of which some singular value is known.
+
+    In a hybrid, blocks with another mixer than attention have none.
+    """
+    known = heads["singular_values"].sel(circuit="vo", offset=0).notnull().any(("head", "rank"))
+    layers: list[int] = heads["layer"].values[known.values | ~known.values.any()].tolist()
+    return layers
+
+
 def head_atlas(run: Run, circuit: str, offset: int = 0) -> xr.Dataset:
     """Return each head's leading singular value, ranks and alignment, (layer, head); callers must not change it.
 
@@ -89,10 +99,13 @@ def read_head(run: Run, layer: int, head: int, circuit: str = "qk", offset: int 
     """Return one head's spectrum, ranks and tokens; the tokens are empty if the run has no `words`.
 
     Raises:
-        SiteNotFoundError: the model has no such layer or head, or the circuit was not decomposed at this offset.
+        SiteNotFoundError: the model has no such layer or head, the layer has no attention, or the circuit was not
+            decomposed at this offset.
     """
     heads = read_group(run, "heads")
     _check(run, heads, circuit=circuit, offset=offset, layer=layer, head=head)
+    if layer not in (layers := attention_layers(heads)):
+        raise SiteNotFoundError(f"{run.id} has no attention heads in layer {layer}; it has {label_list(layers)}")
     at = heads.sel(circuit=circuit, offset=offset, layer=layer, head=head)
     of_head = [("layer", "==", layer), ("head", "==", head), ("circuit", "==", circuit)]
     has_words = "words" in finished_groups(run)

@@ -12,7 +12,7 @@ from theodolite.groups.directions import RELIABLE
 from theodolite.groups.permutations import LEVEL
 from theodolite.query.directions import unreliable_layers
 from theodolite.query.first_tokens import set_labels
-from theodolite.query.heads import head_name
+from theodolite.query.heads import attention_layers, head_name
 from theodolite.sections.heads_composition import composition_sections
 from theodolite.sections.parts import (
     CHANCE,
@@ -63,11 +63,18 @@ def sections(run: Run) -> list[Section]:
     """
     heads = read_group(run, "heads")
     directions = read_group(run, "directions") if heads.sizes["contrast"] else None
-    title = f"Heads: QK and VO circuits of {heads.sizes['layer'] * heads.sizes['head']} attention heads"
     maps, notes = list(_maps(heads, directions)), texts_of(heads.attrs["notes"])
+    layers, n_layers = attention_layers(heads), heads.sizes["layer"]
+    some = []
+    if len(layers) < n_layers:  # a hybrid
+        heads = heads.sel(layer=layers)
+        some = [
+            f"{len(layers)} of {n_layers} blocks have attention heads; all counts and medians are over these heads."
+        ]
+    title = f"Heads: QK and VO circuits of {heads.sizes['layer'] * heads.sizes['head']} attention heads"
     if np.isfinite(heads["alignment_z"]).any():
         notes += [CHANCE, *_ALIGNMENT_NOTES]
-    facts = list(_facts(run, heads, directions))
+    facts = [*some, *_facts(run, heads, directions)]
     tables = [*_copying_tables(heads), *_alignment_tables(heads, directions)]
     return [
         Section(
@@ -77,7 +84,7 @@ def sections(run: Run) -> list[Section]:
             tables=tables,
             notes=notes,
             how_to_read=_HOW_TO_READ,
-            finding=" ".join([facts[0], *_writing_findings(heads, directions)]),
+            finding=" ".join([*facts[: len(some) + 1], *_writing_findings(heads, directions)]),
         ),
         *composition_sections(run, heads.sizes["d_model"]),
     ]

@@ -15,6 +15,7 @@ from theodolite_jobs.capture.parity import FLOAT32_EXPECTED, certify
 from theodolite_jobs.capture.plan import plan_set, probe_prompts
 from theodolite_jobs.models.batching import can_share_prefix, length_class_of
 from theodolite_jobs.models.facts import mlp_width
+from theodolite_jobs.models.families import known_anatomy
 from theodolite_jobs.models.load import load_config, load_model
 from theodolite_jobs.models.reference import relative_errors
 
@@ -75,7 +76,7 @@ def test_two_ranks_capture_the_same_as_one_process(family, group, tmp_path):
     folder = saved(family, tmp_path)
     whole = capture(folder, 1)
     first, second = group.run(capture_sharded, folder)
-    assert {"resid_pre", "resid_post", "attn_out", "mlp_out", "resid_final"} <= set(whole.activations)
+    assert {*known_anatomy(CONFIGS[family]).taps, "resid_final"} <= set(whole.activations)
     for site, values in whole.activations.items():
         assert relative_errors(first.activations[site], values).max() < FLOAT32_EXPECTED, site
         np.testing.assert_array_equal(first.activations[site], second.activations[site])

@@ -4,6 +4,7 @@ import pytest
 import torch
 from support import tiny
 from support.float64 import in_float64
+from support.hand_runs import HYBRIDS
 from support.tiny_configs import CONFIGS
 
 from theodolite.errors import SiteNotFoundError
@@ -17,10 +18,11 @@ from theodolite_jobs.effects.variants import Add, Location, Patch, Remove, Varia
 from theodolite_jobs.models.families import known_anatomy
 from theodolite_jobs.models.load import wrap
 
+STATES = HYBRIDS | {"falcon_h1"}
+DECODERS = [family for family, config in CONFIGS.items() if known_anatomy(config).causal and family not in STATES]
 FIRST, MIDDLE, LAST = LAYERS = (0, 2, 4)
 BOUND = 5e-5
 ROUNDING = 5e-6
-DECODERS = [family for family, config in CONFIGS.items() if known_anatomy(config).causal]
 WINDOWED = ["cohere2", "gemma2", "gemma3", "mistral", "olmo3", "starcoder2", "vaultgemma"]  # 6 tokens
 
 
@@ -116,7 +118,8 @@ def test_the_numbers_do_not_depend_on_the_columns_of_a_forward(columns):
 
 
 @pytest.mark.parametrize(
-    "family", ["llama", "gemma3_text", "granite", "olmo2", "opt-post-norm", "bloom", "falcon-heads"]
+    "family",
+    ["llama", "gemma3_text", "granite", "granitemoeshared", "olmo2", "opt-post-norm", "bloom", "falcon-heads"],
 )
 def test_the_full_route_sets_the_state_that_the_change_returns(family):
     model = loaded(family)
@@ -137,6 +140,21 @@ def test_a_state_between_attention_and_mlp_is_what_the_mlp_is_added_to(family):
     wanted = intact.states[mid].roll(1, 0)
     outcome = run_full(model, intact, [Variant({mid: Patch(wanted)})], [Reading(mlp), Reading(post)])
     assert relative(outcome.readings[1] - outcome.readings[0], wanted[:, None]) < 2e-6
+
+
+@pytest.mark.parametrize("family", ["llama", "granitemoeshared", "granitemoehybrid"])
+def test_a_changed_output_of_the_mlp_is_what_the_block_adds(family):
+    model = loaded(family)
+    mlp, post = (Location(site, MIDDLE) for site in (Site.MLP_OUT, Site.RESID_POST))
+    intact = run_intact(model, prompts_of(12), [mlp, post], is_cached=False)
+    middle, wanted = intact.states[post] - intact.states[mlp], intact.states[mlp].roll(1, 0)
+    outcome = run_full(model, intact, [Variant({mlp: Patch(wanted)})], [Reading(post)])
+    assert relative(outcome.readings[0] - middle[:, None], wanted[:, None]) < 4e-6
+
+
+@pytest.mark.parametrize("family", sorted(STATES))
+def test_a_model_with_linear_attention_or_a_state_space_takes_the_full_route(family):
+    assert "not only the keys and values of tokens" in why_full_route(loaded(family))
 
 
 def test_a_patch_of_the_embedding_is_another_last_token():

@@ -8,6 +8,7 @@ import pytest
 import torch
 import yaml
 from support import tiny
+from support.hand_runs import HYBRIDS
 from support.tiny_configs import CONFIGS
 from transformers import DeepseekV3Config, GPTNeoXJapaneseConfig
 
@@ -73,7 +74,9 @@ def test_numbers_and_width_of_heads_are_those_of_the_projections(family: str) ->
     assert n_heads == 4
     assert weights[f"{files.output}.weight"] == n_heads * d_head
     read = sum(weights[f"{path}.weight"] for path in files.qkv)
-    assert read == (n_heads + 2 * n_kv_heads) * d_head
+    gated = {"qwen3_5_text", "qwen3_5_moe_text", "qwen3_next"}  # a gate beside each query
+    queries = n_heads * 2 if CONFIGS[family].get_text_config().model_type in gated else n_heads
+    assert read == (queries + 2 * n_kv_heads) * d_head
 
 
 @pytest.mark.parametrize("family", CONFIGS)
@@ -84,6 +87,13 @@ def test_sites_are_listed_and_each_absent_one_has_a_reason(family: str) -> None:
         absent = {}
     elif family in PARALLEL:
         absent = dict.fromkeys(["resid_mid", "resid_mid_sum"], "in parallel")
+    elif family in HYBRIDS:
+        alone, others = family.startswith("nemotron_h"), ["attn_out", "head_out"]
+        others += ["resid_mid", "mlp_out"] if alone else []
+        absent |= dict.fromkeys(others, "an MLP alone" if alone else "in place of attention")
+        assert facts["attention_layers"] == [0, 4]
+    elif family == "falcon_h1":
+        absent |= dict.fromkeys(["attn_out", "head_out"], "attention and a state space in one sum")
     all_sites = {"resid_pre", "resid_mid", "resid_mid_sum", "resid_post", "head_out", "attn_out", "mlp_out"}
     all_sites.add("resid_final")
     assert set(facts["sites"]) == all_sites - set(absent)
@@ -123,7 +133,9 @@ def test_biases_match_the_architecture(family: str) -> None:
 def test_norms_of_queries_and_keys_match_the_architecture(family: str) -> None:
     per_head = {"cohere", "gemma3", "gemma3_text", "phi-qk-norm", "qwen3", "stablelm"}
     per_head |= {"apertus", "exaone4", "exaone4-without-window", "hunyuan_v1_dense", "hunyuan_v1_moe"}
+    per_head |= {"lfm2", "lfm2_moe"}
     per_head |= {"dots1", "glm4_moe", "qwen3_moe", "qwen3_vl"}
+    per_head |= {"qwen3_5", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_5_text-attention", "qwen3_next"}
     full_width = {"flex_olmo", "minimax_m2", "olmo2", "olmo3", "olmoe", "olmoe-clipped"}
     expected = "per head" if family in per_head else "full width" if family in full_width else "none"
     expected = "per head, without a scale" if family == "llama4" else expected

@@ -17,12 +17,13 @@ from support.reference_blocks import (
     gpt_oss_mlp,
     inputs_of,
     normalised,
+    read_attention,
     reference_attention,
     reference_heads,
     reference_mlp,
 )
 from support.tiny_configs import CONFIGS
-from transformers import AutoModel, AutoModelForCausalLM, CodeGenConfig, DeepseekV32Config, Qwen3NextConfig
+from transformers import AutoModel, AutoModelForCausalLM, CodeGenConfig, DeepseekV32Config, OlmoHybridConfig
 
 from theodolite.errors import ModelError, UnsupportedModelError
 from theodolite.sites import Site
@@ -65,23 +66,26 @@ def saved_heads(saved):
 def test_attention_by_hand_equals_the_modules(saved_heads):
     folder, model = saved_heads
     weights = Weights(folder, model.config, torch.float64)
-    theirs = read_sites(model, TOKENS, POSITIONS)[Site.ATTN_OUT]
-    for layer, x in enumerate(inputs_of(model, "attention", TOKENS)):
+    inputs = inputs_of(model, "attention", TOKENS)
+    for layer, theirs in read_attention(model, TOKENS).items():
+        x = inputs[layer]
         out = reference_attention(x, weights.attention(layer), layer, model)
         ours = after_branch(out, layer, "attention_output", weights, model)
-        assert relative_errors(ours.numpy(), theirs[:, layer]).max() < bound_of(model), layer
+        assert relative_errors(ours.numpy(), theirs[Site.ATTN_OUT]).max() < bound_of(model), layer
 
 
 def test_outputs_of_heads_by_hand_equal_the_captured_site(saved_heads):
     folder, model = saved_heads
     weights = Weights(folder, model.config, torch.float64)
-    theirs = read_sites(model, TOKENS, POSITIONS)[Site.HEAD_OUT]
-    for layer, x in enumerate(inputs_of(model, "attention", TOKENS)):
-        ours = reference_heads(x, weights.attention(layer), layer, model).transpose(0, 1).flatten(1)
-        assert relative_errors(ours.numpy(), theirs[:, layer]).max() < bound_of(model), layer
+    inputs = inputs_of(model, "attention", TOKENS)
+    for layer, theirs in read_attention(model, TOKENS).items():
+        ours = reference_heads(inputs[layer], weights.attention(layer), layer, model).transpose(0, 1).flatten(1)
+        assert relative_errors(ours.numpy(), theirs[Site.HEAD_OUT]).max() < bound_of(model), layer
 
 
 ROUTERS = {"phimoe": "mlp.router", "gpt_oss": "mlp.router", "granitemoe": "block_sparse_moe.router"}
+ROUTERS |= {"nemotron_h": "mixer.gate", "jamba": "feed_forward.router", "lfm2_moe": "feed_forward.gate"}
+ROUTERS |= dict.fromkeys(("granitemoehybrid", "granitemoeshared"), "block_sparse_moe.router")
 ROUTERS |= {"llama4_text": "feed_forward.router"}
 
 
@@ -116,7 +120,7 @@ def routed(model, weights, layer, x, route):
     out = (every.gather(1, chosen[..., None].expand(-1, -1, x.shape[-1])) * shares[..., None]).sum(1)
     if SHARED in experts:
         shared = reference_mlp(x, weights.mlp(layer, SHARED), activation)
-        gate = getattr(model.blocks[layer].mlp, "shared_expert_gate", None)  # Qwen2-MoE
+        gate = getattr(getattr(model.blocks[layer], "mlp", None), "shared_expert_gate", None)  # Qwen2-MoE
         out = out + (shared if gate is None else gate(x).sigmoid() * shared)
     return out
 
@@ -124,8 +128,13 @@ def routed(model, weights, layer, x, route):
 def test_the_mlp_by_hand_equals_the_modules(saved):
     folder, model = saved
     weights = Weights(folder, model.config, torch.float64)
-    theirs, routes = read_sites(model, TOKENS, POSITIONS)[Site.MLP_OUT], routes_of(model)
+    read, routes = read_sites(model, TOKENS, POSITIONS), routes_of(model)
+    # The blocks of Nemotron-H add one module each.
+    theirs = read[Site.MLP_OUT] if Site.MLP_OUT in read else read[Site.RESID_POST] - read[Site.RESID_PRE]
     for layer, x in enumerate(inputs_of(model, "mlp", TOKENS)):
+        if layer in model.anatomy.layers_without_mlp:
+            assert weights.experts(layer) == []
+            continue
         if layer in routes:
             out = routed(model, weights, layer, x, routes[layer])
         else:
@@ -133,7 +142,8 @@ def test_the_mlp_by_hand_equals_the_modules(saved):
         ours = after_branch(out, layer, "mlp_output", weights, model)
         assert relative_errors(ours.numpy(), theirs[:, layer]).max() < bound_of(model), layer
     dense = [layer for layer in range(5) if weights.experts(layer) == [None]]
-    assert dense == [layer for layer in range(5) if layer not in routes]
+    without = model.anatomy.layers_without_mlp
+    assert dense == [layer for layer in range(5) if layer not in routes and layer not in without]
 
 
 def test_norms_and_embeddings_equal_the_modules(saved):
@@ -146,13 +156,20 @@ def test_norms_and_embeddings_equal_the_modules(saved):
     assert torch.equal(weights.unembedding(), weights.embedding()) == weights.tied
     assert weights.tied == bool(whole.tie_word_embeddings)
     stream = torch.randn(4, model.dimensions.d_model, dtype=torch.float64)
-    pairs = [(weights.norm(2, name), model.blocks[2].get_submodule(path)) for name, path in model.anatomy.norms.items()]
+    pairs = norms_of_a_block(weights, model)
     if model.anatomy.final_norm:
         pairs.append((weights.final_norm(), model.module.get_submodule(model.anatomy.final_norm)))
     for norm, module in pairs:
         epsilon = module.eps if config.model_type == "opt" else epsilon_of(config)
         ours = normalised(stream, model.anatomy.norm_kind, norm.scale, norm.bias, epsilon)
         assert relative_errors(ours.numpy(), module(stream).numpy()).max() < 1e-6
+
+
+def norms_of_a_block(weights, model):
+    """Return each norm of a block from the files, and its module; a block that is one module has one of them."""
+    found = {path: weights.norm(2, name) for name, path in model.anatomy.norms.items() if weights.norm(2, name)}
+    assert set(found) == set(model.anatomy.norms.values())
+    return [(norm, model.blocks[2].get_submodule(path)) for path, norm in found.items()]
 
 
 def positions_of(model):
@@ -193,7 +210,7 @@ def test_norms_add_the_modules_epsilon(saved):
     folder, model = saved
     weights = Weights(folder, model.config, torch.float64)
     epsilon = norm_epsilon(weights.config)
-    pairs = [(weights.norm(2, name), model.blocks[2].get_submodule(path)) for name, path in model.anatomy.norms.items()]
+    pairs = norms_of_a_block(weights, model)
     others = {model.anatomy.final_norm: weights.final_norm(), model.anatomy.embedding_norm: weights.embedding_norm()}
     pairs += [(norm, model.module.get_submodule(path)) for path, norm in others.items() if path]
     for norm, module in pairs:
@@ -306,7 +323,7 @@ def test_a_family_that_is_not_in_the_table_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("config", "reason"),
     [
-        (Qwen3NextConfig(), "its layers of the kind linear_attention have no circuits of heads"),
+        (OlmoHybridConfig(), "its layers of the kind linear_attention have no circuits of heads"),
         (DeepseekV32Config(), "multi-head latent attention has no matrices of queries, keys and values for each head"),
     ],
 )

@@ -6,7 +6,7 @@ import torch
 from support import tiny
 from support.errors import only_line
 from support.float64 import in_float64
-from support.reference_blocks import epsilon_of, inputs_of
+from support.reference_blocks import epsilon_of, inputs_of, read_attention
 from support.tiny_configs import CONFIGS
 from transformers import AutoModel
 
@@ -45,7 +45,7 @@ def numpy_of(tensor):
 
 
 def scores_before_softmax(model, monkeypatch):
-    """Run the tokens and return what each layer's attention hands to its softmax, (head, query, key).
+    """Run the tokens and return what each layer's attention hands to its softmax, (head, query, key), by layer.
 
     Families hand it to torch's softmax, or, where they cannot be switched to plain attention, queries and keys to
     torch's own attention.
@@ -68,8 +68,7 @@ def scores_before_softmax(model, monkeypatch):
         patch.setattr(torch.nn.functional, "softmax", softmax)
         patch.setattr(torch.nn.functional, "scaled_dot_product_attention", attention)
         read_sites(model, TOKENS, [-1])
-    assert len(found) == model.dimensions.n_layers
-    return found
+    return dict(zip(model.anatomy.attention_layers(model.dimensions.n_layers), found, strict=True))
 
 
 def without_what_is_in_no_circuit(scores, model, attention):
@@ -134,10 +133,16 @@ def scores_of(query, key, rotations, sign=1):
 
 
 def added_by_one_token(model, token):
-    """Return what attention reads and adds where there is but one token to attend to, (layer, d_model) each."""
-    added = read_sites(model, (token,), [-1])[Site.ATTN_OUT][0]
+    """Return what attention reads and adds, before a gate, where there is but one token to attend to."""
+    found = read_attention(model, (token,))
+    added = {layer: sites[Site.ATTN_OUT][0] for layer, sites in found.items()}
     read = [numpy_of(x)[0] for x in inputs_of(model, "attention", (token,))]
     return np.stack(read), added
+
+
+def gate_of(read, attention):
+    gate = np.einsum("d,hdk->hk", read, numpy_of(attention.gate))
+    return 1 / (1 + np.exp(-gate - (0 if attention.gate_bias is None else numpy_of(attention.gate_bias))))
 
 
 def error(ours, theirs):
@@ -183,6 +188,8 @@ def test_the_sum_over_heads_equals_attentions_output_for_one_token(saved, fold_n
             value = value if circuits.value_bias is None else value + circuits.value_bias
             value = value[circuits.kv_head_of]
             attention = weights.attention(layer)
+            if attention.gate is not None:  # VO is that of an open gate
+                value = value * gate_of(read[layer], attention)
             if attention.sinks is not None:  # a token alone shares the attention with the sink
                 query, key = attended(x[None], circuits, attention, weights, read[layer][None])
                 score = scores_of(query, key, circuits.rotations)[:, 0]
@@ -200,7 +207,7 @@ def test_the_sum_over_heads_equals_attentions_output_for_one_token(saved, fold_n
 
 def test_a_folded_norm_has_scale_one_and_bias_zero_and_its_projection_is_in_the_weights(saved):
     weights, _ = saved
-    plain, folded = (read_circuits(weights, 2, fold_norm=fold_norm) for fold_norm in (False, True))
+    plain, folded = (read_circuits(weights, 4, fold_norm=fold_norm) for fold_norm in (False, True))
     if plain.input_norm is None:
         for name in ("query", "key", "value", "query_bias", "key_bias", "value_bias"):
             np.testing.assert_array_equal(getattr(plain, name), getattr(folded, name))
@@ -240,6 +247,10 @@ def test_heads_whose_scores_are_no_fixed_form_are_refused_with_the_reason(tmp_pa
         ("olmo-clipped", ["not folded", "clipped to ±0.8", "one offset between"]),
         ("gpt_oss", ["not folded", "QK leaves this sink out", "one offset between"]),
         ("llama4", ["not folded", "queries and keys are", "1 + 0.1·log(1 + ⌊(p + 1)/8192⌋)", "one offset between"]),
+        (
+            "qwen3_next",
+            ["not folded", "2 of 5 blocks", "are normalised", "VO leaves the gate out", "one offset between"],
+        ),
         ("gemma2", ["not folded", "attention's output is normalised", "50·tanh(score/50)", "one offset between"]),
     ],
 )

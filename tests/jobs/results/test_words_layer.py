@@ -40,6 +40,7 @@ FAMILIES = [
     "bert",  # post-norm, a norm on embeddings, learned positions
     "bloom",  # a norm on embeddings, biases
     "cohere",  # queries and keys are normalised, LayerNorm
+    "falcon_h1",  # attention beside a state space, factors on its input, its keys and its output
     "falcon-groups",  # several heads to a key, biases, parallel
     "gemma2",  # embeddings are scaled, attention's output is normalised
     "gpt2",  # biases, learned positions
@@ -255,7 +256,7 @@ def after_values(reference):
         by_length = torch.from_numpy(stored.scale) / (together.square().mean(-1, keepdim=True) + stored.epsilon).sqrt()
         torch.testing.assert_close(by_length * together, module(together), rtol=1e-6, atol=1e-6)
         ways = ways * by_length
-    moved = stream + ways * model.anatomy.taps[Site.ATTN_OUT].scale
+    moved = stream + ways * model.anatomy.scale_of_attention
     if model.anatomy.post_norm:  # there the norm after attention is the nearest there is
         return numpy_of(model.blocks[LAYER].get_submodule(model.anatomy.norms["attention_output"])(moved))
     return numpy_of(model.module.get_submodule(model.anatomy.final_norm)(moved))

@@ -14,6 +14,7 @@ LLAMA = Anatomy(
 )
 QWEN3_FILES = Files(qk_norm=("self_attn.q_norm", "self_attn.k_norm"))
 QWEN3 = replace(LLAMA, files=QWEN3_FILES)
+MERGED = MergedExperts("mlp.experts.gate_up_proj", "mlp.experts.down_proj", "expert, out, in")
 MIXTRAL_FILES = Files(experts="block_sparse_moe.experts.{}.", gate="w1", up="w3", down="w2")
 MIXTRAL = replace(LLAMA, files=MIXTRAL_FILES)
 QWEN2_MOE = replace(LLAMA, files=Files(experts="mlp.experts.{}.", shared_expert="mlp.shared_expert."))
@@ -28,7 +29,7 @@ ERNIE_MOE = replace(
 DEEPSEEK = replace(
     LLAMA,
     positions="rotary, interleaved",
-    files=Files(qkv=(), latent=True, experts="mlp.experts.{}.", shared_expert="mlp.shared_experts."),
+    files=Files(qkv=(), latent=True, experts="mlp.experts.{}.", merged=MERGED, shared_expert="mlp.shared_experts."),
     no_words="multi-head latent attention divides the values of each token by a norm that its circuits leave out",
 )
 GPT_OSS = replace(
@@ -40,12 +41,24 @@ GPT_OSS = replace(
         ),
     ),
 )
+GRANITE_EXPERTS = MergedExperts(
+    "block_sparse_moe.input_linear.weight", "block_sparse_moe.output_linear.weight", "expert, out, in"
+)
 GRANITE_MOE = replace(
     LLAMA,
+    taps=sequential("post_attention_layernorm", "self_attn", "block_sparse_moe"),
+    files=Files(experts=GRANITE_EXPERTS),
+)
+GRANITE_SHARED = replace(
+    LLAMA,
+    taps=sequential("post_attention_layernorm", "self_attn", "shared_mlp", plus="block_sparse_moe"),
     files=Files(
-        experts=MergedExperts(
-            "block_sparse_moe.input_linear.weight", "block_sparse_moe.output_linear.weight", "expert, out, in"
-        )
+        gate=None,
+        up="shared_mlp.input_linear",
+        down="shared_mlp.output_linear",
+        gate_up_fused=True,
+        experts=GRANITE_EXPERTS,
+        shared_expert="shared_mlp.",
     ),
 )
 LLAMA4 = replace(

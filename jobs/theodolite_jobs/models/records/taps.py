@@ -3,17 +3,17 @@
 from theodolite.sites import Site
 from theodolite_jobs.models.anatomy import Tap
 
-_STREAM = {Site.RESID_PRE: Tap("", "input"), Site.RESID_POST: Tap("", "output")}
+STREAM = {Site.RESID_PRE: Tap("", "input"), Site.RESID_POST: Tap("", "output")}
 
 
-def in_parallel(attention: str, mlp: str, scale: float = 1.0) -> dict[Site, Tap]:
-    """Return the taps of a block whose attention and MLP both read the block's input; `scale` multiplies both."""
-    return {**_STREAM, Site.ATTN_OUT: Tap(attention, "output", scale), Site.MLP_OUT: Tap(mlp, "output", scale)}
+def in_parallel(attention: str, mlp: str, plus: str | None = None) -> dict[Site, Tap]:
+    """Return the taps of a block whose attention and MLP both read the block's input; `plus` is a part of the MLP."""
+    return {**STREAM, Site.ATTN_OUT: Tap(attention, "output"), Site.MLP_OUT: Tap(mlp, "output", plus=plus)}
 
 
-def sequential(mid: str, attention: str, mlp: str, scale: float = 1.0) -> dict[Site, Tap]:
+def sequential(mid: str, attention: str, mlp: str, plus: str | None = None) -> dict[Site, Tap]:
     """Return the taps of a block that adds attention, then the MLP; the input of `mid` is the sum in between."""
-    return {**in_parallel(attention, mlp, scale), Site.RESID_MID: Tap(mid, "input")}
+    return {**in_parallel(attention, mlp, plus), Site.RESID_MID: Tap(mid, "input")}
 
 
 def after_sum(norm: str, attention: str, mlp: str) -> dict[Site, Tap]:
