@@ -46,12 +46,6 @@ def test_a_family_that_must_be_probed_is_refused():
         check_shardable(CodeGenConfig(), 2)
 
 
-def test_quantised_weights_are_refused():
-    config = type(CONFIGS["llama"])(**GROUPED, quantization_config={"quant_method": "gptq", "bits": 4})
-    with pytest.raises(UnsupportedModelError, match="quantised"):
-        check_shardable(config, 2)
-
-
 def test_load_model_refuses_before_it_reads_a_weight(tmp_path):
     CONFIGS["gpt2"].save_pretrained(tmp_path)
     with pytest.raises(UnsupportedModelError, match="no tensor-parallel plan"):

@@ -223,13 +223,6 @@ def test_a_class_that_leaves_a_tensor_without_values_is_refused(
     assert not (tmp_path / "random").exists()
 
 
-def test_a_configuration_of_quantised_weights_is_refused(tmp_path: Path) -> None:
-    folder = save_config(tmp_path / "model", "qwen2", quantization_config={"quant_method": "gptq", "bits": 4})
-    with pytest.raises(UnsupportedModelError) as caught:
-        create_random(folder, tmp_path / "random")
-    assert "quantised weights (gptq)" in only_line(caught)
-
-
 # Sources
 
 
