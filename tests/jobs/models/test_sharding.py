@@ -1,7 +1,7 @@
 """Which models can be sharded over several GPUs, and the errors for the others."""
 
 import pytest
-from support.tiny_configs import CONFIGS, GROUPED
+from support.tiny_configs import CONFIGS
 from transformers import CodeGenConfig
 
 from theodolite.errors import UnsupportedModelError

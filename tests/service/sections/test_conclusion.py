@@ -148,8 +148,8 @@ def test_the_last_position_is_the_last_token_of_the_prompt_with_its_template(tmp
 
 def test_weights_of_a_gguf_file_are_dequantised(tmp_path):
     other = (
-        " The model in its original precision, and kernels that compute with quantised weights or activations, can give "
-        "other numbers."
+        " The model in its original precision, and kernels that compute with quantised weights or activations, can "
+        "give other numbers."
     )
     facts = model_facts(kind="gguf", place="tiny.gguf")  # of a run before formats were named
     quantised = finished_run(tmp_path / "gguf", {"curves": {}}, facts)

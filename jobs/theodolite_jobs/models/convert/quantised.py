@@ -32,8 +32,16 @@ _PACKED_DTYPES = {torch.int8, torch.uint8, torch.int32, torch.float8_e4m3fn, tor
 
 
 def is_quantised(folder: Path) -> bool:
-    """Return whether config.json describes quantised weights; raises UnsupportedModelError for an unknown format."""
-    return format_of(read_json(folder / "config.json")) is not None
+    """Return whether config.json describes quantised weights; False if it cannot be read.
+
+    Raises:
+        UnsupportedModelError: the format is not known.
+    """
+    try:
+        raw = read_json(folder / "config.json")
+    except ModelError:
+        return False
+    return format_of(raw) is not None
 
 
 def convert_quantised(folder: Path, into: Path) -> Path:

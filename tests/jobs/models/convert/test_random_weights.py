@@ -17,7 +17,7 @@ from support.tiny_configs import CONFIGS, GROUPED
 from support.tiny_survey import save_model
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config
 
-from theodolite.errors import ModelError, UnsupportedModelError
+from theodolite.errors import ModelError
 from theodolite.spec_parts import ModelSpec
 from theodolite_jobs.models import source
 from theodolite_jobs.models.convert import random_weights
