@@ -13,6 +13,7 @@ from theodolite_jobs.models.convert.random_weights import random_bytes
 from theodolite_jobs.models.facts import skeleton
 from theodolite_jobs.models.load import load_tokenizer, resolved_dtype
 from theodolite_jobs.models.sharding import choose_ranks
+from theodolite_jobs.models.source import weight_format
 from theodolite_jobs.prepare import Prepared, prepare
 
 _BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
@@ -58,6 +59,7 @@ def plan_survey(spec: SurveySpec, folder: Path, settings: Settings) -> dict[str,
 def estimate(prepared: Prepared) -> dict[str, Any]:
     """Return the prompts, tokens, shards and batches of each set, and the memory, bytes and time of the survey."""
     parameters = count_parameters(prepared.config)
+    stored = weight_format(prepared.source, prepared.config)
     dtype = resolved_dtype(prepared.config, prepared.spec.model.dtype)
     sets = {
         name: {
@@ -103,6 +105,7 @@ def estimate(prepared: Prepared) -> dict[str, Any]:
             "parameters": parameters,
             "dtype": dtype,
             "weights": prepared.source.weights,
+            **({"dequantised_from": stored} if stored else {}),
             **asdict(prepared.dimensions),
         },
         "sets": sets,

@@ -11,7 +11,8 @@ from theodolite_jobs.models.convert.gguf_header import check_header
 from theodolite_jobs.models.convert.qwen1 import is_qwen1, qwen2_config
 from theodolite_jobs.models.facts import describe_model
 from theodolite_jobs.models.load import load_config, plain_errors
-from theodolite_jobs.models.source import ModelSource, fetch, locate, resolve_source
+from theodolite_jobs.models.quantised import NAME_KEY
+from theodolite_jobs.models.source import ModelSource, fetch, locate, resolve_source, weight_format
 from theodolite_jobs.prepare import check_remote_code
 
 
@@ -40,7 +41,9 @@ def _configuration(source: ModelSource, trust_remote_code: bool, cache: Path) ->
         file = Path(source.location)
         with plain_errors(f"read the header of {file}"):
             check_header(file)
-            return AutoConfig.from_pretrained(file.parent, gguf_file=file.name)
+            config = AutoConfig.from_pretrained(file.parent, gguf_file=file.name)
+            setattr(config, NAME_KEY, weight_format(source, config))
+            return config
     folder = fetch(source, cache, weights=False) if source.kind == "hub" else Path(source.location)
     if is_qwen1(folder):
         with plain_errors(f"read the configuration in {folder}"):

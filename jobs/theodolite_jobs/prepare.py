@@ -29,11 +29,13 @@ from theodolite_jobs.models.anatomy import (
     text_config_of,
 )
 from theodolite_jobs.models.batching import batching_version, can_share_prefix, length_class_of
+from theodolite_jobs.models.convert.quantised import DEQUANTISATION
 from theodolite_jobs.models.convert.random_weights import RULE, SEED
 from theodolite_jobs.models.facts import mlp_width
 from theodolite_jobs.models.families import known_anatomy
 from theodolite_jobs.models.load import check_readable, load_config, load_tokenizer, resolved_dtype
-from theodolite_jobs.models.source import ModelSource, fetch, random_versions, resolve_source, slug
+from theodolite_jobs.models.quantised import dequantised_from
+from theodolite_jobs.models.source import ModelSource, fetch, random_versions, resolve_source, slug, weight_format
 from theodolite_jobs.prompts.next_tokens import next_token_groups
 from theodolite_jobs.prompts.sources import check_pairs, read_prompts
 from theodolite_jobs.prompts.tokens import (
@@ -92,6 +94,8 @@ class Prepared:
         # These options are newer than the first runs, whose digests stay the same.
         if self.source.weights == "random":
             model |= {"weights": {"rule": RULE, "seed": SEED}}
+        elif dequantised_from(self.config) is not None:
+            model |= {"dequantisation": DEQUANTISATION}
         if (batching := batching_version(self.config)) > 1:
             model |= {"batching": batching}
         newer = {
@@ -141,6 +145,7 @@ class Prepared:
 
     def record(self, attention: str, parity: dict[str, Any]) -> RunRecord:
         """Return the content of run.json."""
+        stored = weight_format(self.source, self.config)
         facts = ModelFacts(
             name=self.source.name,
             kind=self.source.kind,
@@ -153,6 +158,7 @@ class Prepared:
             **asdict(self.dimensions),
             weights=self.source.weights,
             seed=SEED if self.source.weights == "random" else None,
+            dequantised_from=stored,
         )
         versions = {name: version(name) for name in _RECORDED_VERSIONS}
         if self.source.weights == "random":
@@ -165,7 +171,7 @@ class Prepared:
             model=facts,
             layers=self.layers,
             sets={name: self._set_facts(name) for name in self.plans},
-            parity={**parity, "revision": self.source.revision} if parity else {},
+            parity={**parity, "revision": self.source.revision, "dequantised_from": stored} if parity else {},
             versions={"theodolite": __version__, **versions},
         )
 

@@ -131,8 +131,9 @@ def test_the_alias_is_described_from_its_header_and_not_converted(tmp_path: Path
     assert (facts["n_layers"], facts["d_model"], facts["n_heads"], facts["n_kv_heads"]) == (30, 576, 9, 3)
     assert facts["parameters"]["base_model"] == 134515008
     assert facts["tied_embeddings"]
+    assert facts["weights"]["quantised"] == "GGUF (Q4_1, Q8_0)"
     assert facts["positions"]["rotary"]["all"]["base"] == 100000.0
-    assert "GGUF" in facts["notes"][0]
+    assert ["GGUF" in note for note in facts["notes"]] == [True, True]
 
 
 @pytest.mark.slow
@@ -140,6 +141,8 @@ def test_a_header_gives_the_same_facts_as_the_converted_model(chat_model_folder:
     from_header, converted = (
         json.loads(inspect(model, "--json")[1]) for model in ("smollm2-135m-instruct", chat_model_folder)
     )
+    assert from_header["weights"].pop("quantised") == "GGUF (Q4_1, Q8_0)"
+    assert converted["weights"].pop("quantised") is None
     different = {"name", "kind", "notes"}
     assert {key: value for key, value in from_header.items() if key not in different} == {
         key: value for key, value in converted.items() if key not in different
@@ -163,15 +166,22 @@ def test_a_real_encoder_is_described(inspect: Inspect) -> None:
 
 
 def test_quantised_weights_are_named_with_their_method(tmp_path: Path, inspect: Inspect) -> None:
-    folder = written(
-        tmp_path / "q", {**SMALL, "quantization_config": {"quant_method": "gptq", "bits": 4}}, "model.safetensors"
-    )
+    settings = {"quant_method": "gptq", "bits": 4, "group_size": 128}
+    plain = json.loads(inspect(written(tmp_path / "p", SMALL, "model.safetensors"), "--json")[1])
+    folder = written(tmp_path / "q", {**SMALL, "quantization_config": settings}, "model.safetensors")
     code, printed, _ = inspect(folder, "--json")
     facts = json.loads(printed)
     assert code == 0
-    assert facts["weights"]["quantised"] == "gptq"
+    assert facts["weights"] == {**plain["weights"], "quantised": "GPTQ (4 bits, groups of 128)"}
     assert len(facts["notes"]) == 1
-    assert "quantised (gptq); a survey needs the kernels of that method" in facts["notes"][0]
+    assert facts["notes"][0].startswith("the weights are quantised: GPTQ (4 bits, groups of 128); the first load")
+
+
+def test_weights_in_an_unknown_format_are_refused(tmp_path: Path, inspect: Inspect) -> None:
+    folder = written(tmp_path / "q", {**SMALL, "quantization_config": {"quant_method": "aqlm"}}, "model.safetensors")
+    code, printed, messages = inspect(folder, "--json")
+    assert (code, printed) == (1, "")
+    assert "quantised with 'aqlm', which cannot be dequantised here; use the original checkpoint" in messages
 
 
 def test_a_model_with_pickled_weights_is_described_with_a_note(tmp_path: Path, inspect: Inspect) -> None:

@@ -10,7 +10,8 @@ from theodolite.sites import Site
 from theodolite_jobs.models.anatomy import Anatomy, Dimensions, Files, dimensions_of, text_config_of
 from theodolite_jobs.models.config_numbers import score_scale
 from theodolite_jobs.models.families import known_anatomy
-from theodolite_jobs.models.load import plain_errors, quantisation, resolved_dtype
+from theodolite_jobs.models.load import plain_errors, resolved_dtype
+from theodolite_jobs.models.quantised import dequantised_from
 from theodolite_jobs.models.text_part import text_part
 
 # Constants in a family's code that neither its configuration nor an attribute of its modules states.
@@ -92,7 +93,11 @@ def _sizes(module: Any, config: Any) -> dict[str, Any]:
             "embedding_share": round(embedding / total, 4),
             "untied_head": 0 if getattr(config, "tie_word_embeddings", False) else embedding,
         },
-        "weights": {"dtype": dtype, "bytes": total * getattr(torch, dtype).itemsize, "quantised": quantisation(config)},
+        "weights": {
+            "dtype": dtype,
+            "bytes": total * getattr(torch, dtype).itemsize,
+            "quantised": dequantised_from(config),
+        },
     }
 
 
@@ -208,9 +213,9 @@ def _notes(config: Any, anatomy: Anatomy | None) -> list[str]:
             f"the family {text_config_of(config).model_type!r} is not in the table; "
             "a survey probes the loaded model for its sites, and stops if the probe fails"
         )
-    if method := quantisation(config):
+    if name := dequantised_from(config):
         notes.append(
-            f"the weights are quantised ({method}); a survey needs the kernels of that method, "
-            "and bytes counts the weights as if they were not quantised"
+            f"the weights are quantised: {name}; the first load dequantises them into the cache, and bytes counts the "
+            "dequantised weights"
         )
     return notes

@@ -21,6 +21,7 @@ from theodolite_jobs.models.anatomy import (
 from theodolite_jobs.models.convert.files import read_json
 from theodolite_jobs.models.families import known_anatomy
 from theodolite_jobs.models.probe import probe_anatomy
+from theodolite_jobs.models.quantised import NAME_KEY, format_of
 from theodolite_jobs.models.sharding import check_shardable
 from theodolite_jobs.models.tensors import TensorFiles
 from theodolite_jobs.models.text_part import check_text_part, text_part
@@ -119,7 +120,12 @@ def plain_errors(action: str) -> Iterator[None]:
 
 
 def load_config(folder: Path, trust_remote_code: bool = False) -> Any:
-    """Return a model's configuration; raises ModelError, also if it needs the checkpoint's own code."""
+    """Return a model's configuration, without a quantisation of its weights, whose name is then `dequantised_from`.
+
+    Raises:
+        ModelError: the file cannot be read, or the model needs the checkpoint's own code.
+        UnsupportedModelError: the weights are quantised in an unknown format.
+    """
     from transformers import CONFIG_MAPPING, AutoConfig
 
     raw = read_json(folder / "config.json")
@@ -128,7 +134,19 @@ def load_config(folder: Path, trust_remote_code: bool = False) -> Any:
             f"{folder} needs its own code, because transformers does not know {raw.get('model_type')!r}; "
             "set trust_remote_code, and add the model to THEODOLITE_REMOTE_CODE_ALLOWED"
         )
-    return _load(AutoConfig, folder, "configuration", trust_remote_code=trust_remote_code)
+    stored = format_of(raw)
+    config = _load(AutoConfig, folder, "configuration", trust_remote_code=trust_remote_code)
+    if stored is not None:
+        for one in (config, config.get_text_config()):
+            vars(one).pop("quantization_config", None)
+        setattr(config, NAME_KEY, stored.name)
+    return config
+
+
+def check_plain(folder: Path) -> None:
+    """Raise UnsupportedModelError for weights in a quantised format, which `fetch` converts."""
+    if stored := format_of(read_json(folder / "config.json")):
+        raise UnsupportedModelError(f"the weights in {folder} are {stored.name}; a survey dequantises them first")
 
 
 def load_tokenizer(folder: Path, trust_remote_code: bool = False) -> Any:
@@ -171,23 +189,21 @@ def load_model(
     from transformers import AutoModel, DistributedConfig
 
     config = load_config(folder, trust_remote_code)
+    check_plain(folder)
     if ranks > 1:
         check_shardable(config, ranks)
     if blocks is not None:
         keep_first_blocks(config, blocks)
     anatomy = known_anatomy(config)
     TensorFiles(folder)  # opens every file, so that the error names a broken or missing one
-    method = quantisation(config)
-    if anatomy is not None and anatomy.files is not None and anatomy.files.experts and method is None:
+    if anatomy is not None and anatomy.files is not None and anatomy.files.experts:
         from theodolite_jobs.models.weights import Weights  # which imports this module
 
         Weights(folder, config)  # names a tensor of an expert that is missing; transformers merges them without names
-    hint = f"quantised ({method}; if its kernels are missing, use the original checkpoint) "
-    what = f"{hint if method else ''}weights"
     module, report = _load(
         AutoModel,
         folder,
-        what,
+        "weights",
         config=config,
         dtype=resolved_dtype(config, dtype),
         attn_implementation=None if attention == "auto" else attention,
@@ -261,21 +277,12 @@ def wrap(module: Any, anatomy: Anatomy | None = None) -> LoadedModel:
     return LoadedModel(module, anatomy, dimensions_of(module.config, anatomy.reserved_positions))
 
 
-def quantisation(config: Any) -> str | None:
-    """Return the method by which a checkpoint's weights are quantised, or None."""
-    settings = getattr(config, "quantization_config", None)
-    if not settings:
-        return None
-    method = settings.get("quant_method") if isinstance(settings, dict) else getattr(settings, "quant_method", None)
-    return str(method or "unknown method")
-
-
 def check_readable(config: Any, circuits: bool = False, words: bool = False) -> tuple[Anatomy, Files]:
     """Return the record of a model whose weights can be read from its files, and its tensors' names.
 
     Raises:
-        UnsupportedModelError: the family's tensor names are not known, or the weights are quantised; with `circuits`,
-            also a family whose heads have no circuits; with `words`, also one whose words cannot be computed.
+        UnsupportedModelError: the family's tensor names are not known; with `circuits`, also a family whose heads have
+            no circuits; with `words`, also one whose words cannot be computed.
     """
     anatomy = known_anatomy(config)
     if anatomy is None or anatomy.files is None:
@@ -283,10 +290,6 @@ def check_readable(config: Any, circuits: bool = False, words: bool = False) -> 
         raise UnsupportedModelError(
             f"the tensor names of the family {family!r} are not known{_other_attention(config)}; "
             "add them to theodolite_jobs/models/families.py"
-        )
-    if method := quantisation(config):
-        raise UnsupportedModelError(
-            f"the weights are quantised ({method}) and cannot be read as matrices; use the original checkpoint"
         )
     if circuits:
         check_circuits(anatomy, config.model_type)

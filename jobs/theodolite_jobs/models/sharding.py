@@ -38,8 +38,6 @@ def check_shardable(config: Any, ranks: int) -> None:
         reason = "its family is not in the table, and a probe does not work on shards of matrices"
     elif not text.base_model_tp_plan:
         reason = "transformers has no tensor-parallel plan for its family"
-    elif getattr(config, "quantization_config", None):
-        reason = "its weights are quantised"
     elif text.model_type == "cohere" and text.use_qk_norm:
         # Transformers' plan shards the heads, but not the scale of each head.
         reason = "its norms of queries and keys have one scale per head"

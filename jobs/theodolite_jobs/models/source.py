@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from theodolite.errors import ModelError, SpecError, first_line
 from theodolite.model_aliases import MODEL_ALIASES
@@ -16,8 +16,12 @@ from theodolite.spec_parts import ModelSpec
 from theodolite.store.runs import RANDOM_WEIGHTS, ModelFacts
 from theodolite_jobs.models.convert.files import SMALL_FILES
 from theodolite_jobs.models.convert.gguf import convert_gguf
+from theodolite_jobs.models.convert.gguf_header import quantised_types
+from theodolite_jobs.models.convert.quantised import DEQUANTISATION, convert_quantised, is_quantised
 from theodolite_jobs.models.convert.qwen1 import convert_qwen1, is_qwen1
 from theodolite_jobs.models.convert.random_weights import RULE, SEED, create_random
+from theodolite_jobs.models.load import plain_errors
+from theodolite_jobs.models.quantised import dequantised_from
 
 _REASON_CHARACTERS = 160
 """The number of characters that are quoted from another library's message."""
@@ -99,8 +103,8 @@ def _locate(model_id: str, folder: Path) -> ModelSource:
 def fetch(source: ModelSource, cache: Path, *, weights: bool = True) -> Path:
     """Return a folder on this machine that contains configuration, tokenizer and, if `weights`, safetensors weights.
 
-    A GGUF file or a Qwen1 checkpoint is converted once, into `cache`. Random weights are created there once; they need
-    no trained weights, except those of a GGUF file, whose conversion gives the configuration.
+    A GGUF file, a Qwen1 checkpoint or quantised weights are converted once, into `cache`. Random weights are created
+    there once; they need no trained weights, except those of a GGUF file, whose conversion gives the configuration.
     """
     if source.weights == "random":
         folder = fetch(replace(source, weights="trained"), cache, weights=False)
@@ -113,9 +117,22 @@ def fetch(source: ModelSource, cache: Path, *, weights: bool = True) -> Path:
         return convert_gguf(Path(source.location), cache / "gguf" / converted)
     files = [*SMALL_FILES, "*.safetensors"] if weights else SMALL_FILES
     folder = _hub_folder(source, files) if source.kind == "hub" else Path(source.location)
-    if not is_qwen1(folder):
-        return folder
-    return convert_qwen1(folder, cache / "qwen1" / f"{converted}{'' if weights else '-small'}", weights=weights)
+    if is_qwen1(folder):
+        return convert_qwen1(folder, cache / "qwen1" / f"{converted}{'' if weights else '-small'}", weights=weights)
+    if weights and is_quantised(folder):
+        return convert_quantised(folder, cache / "dequantised" / f"{converted}-rule{DEQUANTISATION}")
+    return folder
+
+
+def weight_format(source: ModelSource, config: Any) -> str | None:
+    """Return the name of the format from which a model's weights are dequantised, or None; raises ModelError."""
+    if source.weights == "random":
+        return None
+    if source.kind != "gguf":
+        return dequantised_from(config)
+    with plain_errors(f"read the header of {source.location}"):
+        types = quantised_types(Path(source.location))
+    return f"GGUF ({', '.join(types)})" if types else None
 
 
 def _short(revision: str) -> str:

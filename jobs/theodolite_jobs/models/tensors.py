@@ -1,6 +1,8 @@
 """Read single tensors from a folder of safetensors files."""
 
 import json
+import math
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -31,6 +33,14 @@ class TensorFiles:
         """Return a tensor's shape; raises ModelError."""
         with _opened(self._path(name)) as file:
             return tuple(file.get_slice(name).get_shape())
+
+    def n_bytes(self, name: str) -> int:
+        """Return the bytes of a tensor in its file; raises ModelError."""
+        with _opened(self._path(name)) as file:
+            part = file.get_slice(name)
+            bits = re.search(r"\d+", part.get_dtype())  # such as BF16, F8_E4M3 or BOOL
+            count: int = math.prod(part.get_shape())
+            return count * (int(bits[0]) if bits else 8) // 8
 
     def read(self, name: str, rows: slice = slice(None)) -> torch.Tensor:
         """Return a tensor, or some of its rows, in the stored dtype; raises ModelError."""

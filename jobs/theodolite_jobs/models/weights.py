@@ -16,7 +16,7 @@ from theodolite_jobs.models.anatomy import Dimensions, MergedExperts, dimensions
 from theodolite_jobs.models.config_numbers import expert_count, multipliers, norm_epsilon, score_scale
 from theodolite_jobs.models.latent import latent_heads, latent_sizes
 from theodolite_jobs.models.layer_weights import AttentionWeights, MlpWeights
-from theodolite_jobs.models.load import check_readable
+from theodolite_jobs.models.load import check_plain, check_readable
 from theodolite_jobs.models.tensors import TensorFiles
 from theodolite_jobs.statistics.norms import Norm
 
@@ -36,8 +36,9 @@ class Weights:
 
         Raises:
             ModelError: files or tensors are missing or unreadable.
-            UnsupportedModelError: the family's tensor names are not known, or the weights are quantised.
+            UnsupportedModelError: the family's tensor names are not known, or the weights are not dequantised yet.
         """
+        check_plain(folder)
         self.folder = folder
         self.config = config.get_text_config()
         # The setting of the whole model; its text part may say otherwise.
@@ -114,7 +115,7 @@ class Weights:
 
     def embedding(self, rows: slice = slice(None)) -> Tensor:
         """Return rows of the token embedding as stored, (token, d_model)."""
-        return self._files.read(f"{self._prefix}{self._names.embedding}.weight", rows).to(self.dtype)
+        return self._read(f"{self._prefix}{self._names.embedding}.weight", rows)
 
     def unembedding(self, rows: slice = slice(None)) -> Tensor:
         """Return rows of the language-model head, (token, d_model); the embedding if the two are tied.
@@ -124,7 +125,7 @@ class Weights:
         """
         name = self._shortest(f"{self._names.unembedding}.weight")
         if name is not None:
-            return self._files.read(name, rows).to(self.dtype)
+            return self._read(name, rows)
         if not self._may_be_tied:
             raise ModelError(
                 f"the weights in {self.folder} have no language-model head ({self._names.unembedding}.weight)"
@@ -146,7 +147,7 @@ class Weights:
     def unembedding_bias(self) -> Tensor | None:
         """Return the language-model head's bias, (token,), or None; GPT-J and Phi have one."""
         name = self._shortest(f"{self._names.unembedding}.bias")
-        return None if name is None else self._files.read(name).to(self.dtype)
+        return None if name is None else self._read(name)
 
     def norm(self, layer: int, which: str) -> Norm | None:
         """Return a block's norm by its name in `Anatomy.norms`, or None if this block does not have it."""
@@ -297,7 +298,7 @@ class Weights:
         block, width = self._prefix + self._names.block.format(layer), self.dimensions.d_model
 
         def stored(name: str) -> Tensor:
-            part = self._files.read(block + name, slice(expert, expert + 1))[0].to(self.dtype)
+            part = self._read(block + name, slice(expert, expert + 1))[0]
             return part.T if part.ndim == 2 and names.layout == "expert, out, in" else part
 
         def split(tensor: Tensor) -> tuple[Tensor, Tensor]:
@@ -377,7 +378,7 @@ class Weights:
     def _projection(self, layer: int, name: str, shape: tuple[int | None, int]) -> Tensor:
         """Return a projection as (out, in); raise ModelError if its shape is not that of the configuration."""
         full = f"{self._prefix}{self._names.block.format(layer)}{self._stored_name(name)}.weight"
-        stored = self._files.read(full).to(self.dtype)
+        stored = self._read(full)
         stored = stored.T if self._names.transposed else stored
         out, into = shape
         if stored.ndim != 2 or stored.shape[1] != into or out not in (None, len(stored)):
@@ -393,10 +394,20 @@ class Weights:
     def _bias(self, layer: int, name: str) -> Tensor | None:
         return self._stored(f"{self._names.block.format(layer)}{self._stored_name(name)}.bias")
 
+    def _read(self, name: str, rows: slice = slice(None)) -> Tensor:
+        """Return a tensor, or some of its rows; raise ModelError if it is quantised, which config.json did not say."""
+        stored = self._files.read(name, rows)
+        if stored.itemsize < 2:
+            raise ModelError(
+                f"the weights in {self.folder} have {name} in {str(stored.dtype).removeprefix('torch.')}, and "
+                "config.json describes no quantisation; use the config.json that belongs to these weights"
+            )
+        return stored.to(self.dtype)
+
     def _stored(self, name: str) -> Tensor | None:
         """Return a tensor by its name without the prefix, or None if the files do not contain it."""
         full = f"{self._prefix}{name}"
-        return self._files.read(full).to(self.dtype) if full in self._files.file_of else None
+        return self._read(full) if full in self._files.file_of else None
 
 
 def _per_head(values: Tensor, shape: tuple[int, int]) -> Tensor:

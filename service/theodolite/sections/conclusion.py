@@ -87,10 +87,16 @@ def _asked(run: Run) -> Iterator[str]:
     yield f"Results: {', '.join(GROUPS[name].title for name in SHOWN if name in finished)}."
 
 
+def _stored(run: Run) -> str:
+    """Return how the weights are stored, or from which format they are dequantised."""
+    model = run.record.model
+    return f"dequantised from {model.dequantised_from}" if model.dequantised_from else f"stored as {model.dtype}"
+
+
 def _rests_on(run: Run) -> Iterator[str]:
     described, record = describe(run), run.record
     if not record.sets:
-        yield f"The weights of {record.model.place}, stored as {record.model.dtype}, in float64."
+        yield f"The weights of {record.model.place}, {_stored(run)}, in float64."
         return
     counts = {
         name: f"{facts['n_samples']} ({facts['quarantined']} left out)" for name, facts in described["sets"].items()
@@ -99,9 +105,10 @@ def _rests_on(run: Run) -> Iterator[str]:
     if parity := described["parity"]:
         allowed = "" if parity["bound"] is None else f" (allowed: {parity['bound']:.0e})"
         notes = "".join(f"{note} " for note in described["parity_notes"])
+        same = f"weights, {_stored(run)}," if record.model.dequantised_from else "weights"
         yield (
             f"On {parity['prompts']} probe prompts, captured activations differ from those of plain Hugging Face "
-            f"transformers with the same weights by at most {parity['max_error']:.1e} of their norm{allowed}, in "
+            f"transformers with the same {same} by at most {parity['max_error']:.1e} of their norm{allowed}, in "
             f"{parity['dtype']} on {parity['device']}. {notes}Statistics are computed in float64, except copying "
             "scores, rankings of tokens and angles to all tokens (float32)."
         )
@@ -154,10 +161,11 @@ def _limits(run: Run, found: Sequence[Finding]) -> Iterator[str]:
             "Prompts that share a topic may not be independent, and a held-out prompt can share its topic with other "
             "prompts."
         )
-    if run.record.model.kind == "gguf":
+    if (model := run.record.model).kind == "gguf" or model.dequantised_from:
+        stated = f" from {model.dequantised_from}" if model.dequantised_from else ""
         yield (
-            f"The weights are those of {run.record.model.place}, dequantised. The model in its original precision can "
-            "give other numbers."
+            f"The weights are those of {model.place}, dequantised{stated}. The model in its original precision, and "
+            "kernels that compute with quantised weights or activations, can give other numbers."
         )
     if "separation" in groups and untrained_twin(run) is None:
         yield (

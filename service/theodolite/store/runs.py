@@ -46,6 +46,7 @@ class ModelFacts(BaseModel):
     weights: Literal["trained", "random"] = "trained"
     seed: int | None = None  # of random weights
     text_model: str | None = None  # the family of the surveyed text part, if the model is multimodal
+    dequantised_from: str | None = None  # the format of quantised weights, which are dequantised before everything else
 
 
 class SetFacts(BaseModel):

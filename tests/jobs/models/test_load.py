@@ -65,14 +65,6 @@ def test_truncated_weights_are_an_error_of_one_line(folder: Path, kept: float) -
     assert "corrupt or truncated" in only_line(caught)
 
 
-def test_quantised_weights_without_their_kernels_are_named(folder: Path) -> None:
-    config = json.loads((folder / "config.json").read_text())
-    config["quantization_config"] = {"quant_method": "gptq", "bits": 4, "group_size": 128}
-    (folder / "config.json").write_text(json.dumps(config))
-    with pytest.raises(ModelError, match=r"quantised \(gptq; if its kernels are missing, use the original checkpoint"):
-        load_model(folder)
-
-
 def test_a_missing_tensor_is_named(folder: Path) -> None:
     change_weights(folder, lambda weights: weights.pop(f"model.{A_TENSOR}"))
     with pytest.raises(ModelError) as caught:

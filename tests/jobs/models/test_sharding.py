@@ -1,7 +1,7 @@
 """Which models can be sharded over several GPUs, and the errors for the others."""
 
 import pytest
-from support.tiny_configs import CONFIGS, GROUPED
+from support.tiny_configs import CONFIGS
 from transformers import CodeGenConfig
 
 from theodolite.errors import UnsupportedModelError
@@ -44,12 +44,6 @@ def test_norms_with_a_scale_per_head_are_refused():
 def test_a_family_that_must_be_probed_is_refused():
     with pytest.raises(UnsupportedModelError, match="not in the table"):
         check_shardable(CodeGenConfig(), 2)
-
-
-def test_quantised_weights_are_refused():
-    config = type(CONFIGS["llama"])(**GROUPED, quantization_config={"quant_method": "gptq", "bits": 4})
-    with pytest.raises(UnsupportedModelError, match="quantised"):
-        check_shardable(config, 2)
 
 
 def test_load_model_refuses_before_it_reads_a_weight(tmp_path):

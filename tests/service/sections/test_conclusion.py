@@ -147,13 +147,30 @@ def test_the_last_position_is_the_last_token_of_the_prompt_with_its_template(tmp
 
 
 def test_weights_of_a_gguf_file_are_dequantised(tmp_path):
-    said = (
-        "The weights are those of tiny.gguf, dequantised. The model in its original precision can give other numbers."
+    other = (
+        " The model in its original precision, and kernels that compute with quantised weights or activations, can "
+        "give other numbers."
     )
-    quantised = finished_run(tmp_path / "gguf", {"curves": {}}, model_facts(kind="gguf", place="tiny.gguf"))
+    facts = model_facts(kind="gguf", place="tiny.gguf")  # of a run before formats were named
+    quantised = finished_run(tmp_path / "gguf", {"curves": {}}, facts)
+    assert f"The weights are those of tiny.gguf, dequantised.{other}" in read_conclusion(quantised).limits
+    named = facts.model_copy(update={"dequantised_from": "GGUF (Q4_K)"})
+    quantised = finished_run(tmp_path / "named", {"curves": {}}, named)
+    said = f"The weights are those of tiny.gguf, dequantised from GGUF (Q4_K).{other}"
     assert said in read_conclusion(quantised).limits
     folder = finished_run(tmp_path / "folder", {"curves": {}}, model_facts(place="tiny.gguf"))
-    assert said not in read_conclusion(folder).limits
+    assert not any("dequantised" in limit for limit in read_conclusion(folder).limits)
+
+
+def test_a_run_of_quantised_weights_rests_on_the_dequantised_ones(tmp_path):
+    facts = model_facts().model_copy(update={"dequantised_from": "FP8 (e4m3, blocks of 128 × 128)"})
+    run = finished_run(tmp_path, {"curves": {}}, facts)
+    parity = {"prompts": 16, "max_error": 2.34e-7, "bound": 1e-5, "dtype": "float32", "device": "cpu"}
+    run = replace(run, record=run.record.model_copy(update={"parity": parity}))
+    assert (
+        "with the same weights, dequantised from FP8 (e4m3, blocks of 128 × 128), by at most 2.3e-07"
+        in conclusion(run, {}).rests_on[-1]
+    )
 
 
 def test_a_run_rests_on_the_parity_of_its_probe_prompts(tmp_path):

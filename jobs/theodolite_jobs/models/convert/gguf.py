@@ -4,8 +4,9 @@ import contextlib
 import io
 from pathlib import Path
 
+from theodolite.errors import UnsupportedModelError
 from theodolite_jobs.models.convert.files import atomic_folder
-from theodolite_jobs.models.convert.gguf_header import check_header
+from theodolite_jobs.models.convert.gguf_header import check_header, quantised_types
 from theodolite_jobs.models.load import plain_errors
 
 
@@ -16,17 +17,24 @@ def convert_gguf(file: Path, folder: Path) -> Path:
 
     Raises:
         ModelError: the file cannot be read or is of an architecture that transformers does not know.
+        UnsupportedModelError: transformers does not dequantise a type of its tensors.
     """
     if folder.is_dir():
         return folder
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
+    from transformers.integrations.gguf.dequant import GGML_NAME
 
     options = {"gguf_file": file.name, "dtype": torch.float32, "quantization_config": GgufConfig(dequantize=True)}
     # The reader draws a progress bar of its own on standard error.
     silent = contextlib.redirect_stderr(io.StringIO())
     with plain_errors(f"convert {file} from GGUF"), atomic_folder(folder) as staging, silent:
         check_header(file)
+        if unknown := sorted(set(quantised_types(file)) - set(GGML_NAME.values())):
+            raise UnsupportedModelError(
+                f"{file} has weights in {', '.join(unknown)}, which transformers does not dequantise; use a file whose "
+                f"weights are {', '.join(GGML_NAME.values())} or not quantised"
+            )
         AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name).save_pretrained(staging)
         AutoModelForCausalLM.from_pretrained(file.parent, **options).save_pretrained(staging)
     return folder

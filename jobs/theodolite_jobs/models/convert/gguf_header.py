@@ -19,6 +19,20 @@ _MAX_ELEMENTS = 2**22
 
 def check_header(file: Path) -> None:
     """Raise ValueError if the file is no GGUF file, or if a value of its header is not whole or is that of no model."""
+    _tensor_types(file)
+
+
+def quantised_types(file: Path) -> list[str]:
+    """Return the names of the quantised types of a file's tensors, such as Q4_K; raises ValueError."""
+    from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
+
+    known = {int(one): one.name for one in GGMLQuantizationType if GGML_QUANT_SIZES[one][0] > 1}
+    whole = {int(one) for one in GGMLQuantizationType} - known.keys()
+    return [known.get(kind, f"type {kind}") for kind in _tensor_types(file) if kind not in whole]
+
+
+def _tensor_types(file: Path) -> list[int]:
+    """Return the numbers of the types of a file's tensors, in ascending order."""
     if not file.stat().st_size:
         raise ValueError("the file is empty")
     with file.open("rb") as opened, mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as data:
@@ -26,12 +40,19 @@ def check_header(file: Path) -> None:
             raise ValueError("the file is not a GGUF file")
         order = ">" if data[4:6] == b"\0\0" else "<"
         try:
-            (count,) = struct.unpack_from(f"{order}Q", data, 16)
-            offset = 24
+            n_tensors, count = struct.unpack_from(f"{order}QQ", data, 8)
+            offset, types = 24, set()
             for _ in range(count):
                 offset = _end_of_value(data, order, _STRING, offset)
                 (kind,) = struct.unpack_from(f"{order}I", data, offset)
                 offset = _end_of_value(data, order, kind, offset + 4)
+            for _ in range(n_tensors):
+                offset = _end_of_value(data, order, _STRING, offset)
+                (n_dimensions,) = struct.unpack_from(f"{order}I", data, offset)
+                offset += 4 + 8 * n_dimensions
+                types.add(struct.unpack_from(f"{order}I", data, offset)[0])
+                offset += 12
+            return sorted(types)
         except struct.error as error:
             raise ValueError("the header goes beyond the end of the file") from error
 

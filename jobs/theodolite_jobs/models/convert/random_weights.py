@@ -8,13 +8,13 @@ import copy
 import json
 import shutil
 from collections.abc import Iterator
-from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from theodolite.errors import ModelError, UnsupportedModelError
-from theodolite_jobs.models.convert.files import SMALL_FILES, atomic_folder
-from theodolite_jobs.models.load import load_config, plain_errors, quantisation, resolved_dtype
+from theodolite.errors import ModelError
+from theodolite_jobs.models.convert.files import atomic_folder
+from theodolite_jobs.models.convert.quantised import write_small_files
+from theodolite_jobs.models.load import load_config, plain_errors, resolved_dtype
 
 RULE = 1
 """Version of the rule that draws the weights. Raise it if a changed rule draws other numbers."""
@@ -34,7 +34,7 @@ def create_random(folder: Path, into: Path) -> Path:
     Raises:
         ModelError: the disk has too little space, a file cannot be read or written, or the model class leaves a tensor
             without initial values.
-        UnsupportedModelError: the configuration describes quantised weights.
+        UnsupportedModelError: the configuration describes quantised weights of an unknown format.
     """
     if into.is_dir():
         return into
@@ -64,9 +64,7 @@ def _create(folder: Path, into: Path) -> None:
             "space, or set THEODOLITE_CACHE to another folder"
         )
     with atomic_folder(into) as staging:
-        for path in sorted(folder.iterdir()):
-            if any(fnmatch(path.name, pattern) for pattern in SMALL_FILES) and not path.name.endswith(".index.json"):
-                shutil.copyfile(path, staging / path.name)
+        write_small_files(folder, staging)
         _write_weights(model, dtype, staging)
 
 
@@ -75,11 +73,6 @@ def _skeleton(config: Any) -> Any:
     import torch
     import transformers
 
-    if method := quantisation(config):
-        raise UnsupportedModelError(
-            f"model.weights: random, but the configuration describes quantised weights ({method}); use the original "
-            "checkpoint"
-        )
     named = (getattr(transformers, name, None) for name in config.architectures or ())
     classes = [one for one in named if isinstance(one, type) and issubclass(one, transformers.PreTrainedModel)]
     config = copy.deepcopy(config)  # models write into their configuration

@@ -30,6 +30,7 @@ function modelFacts({ model, sets, capture }) {
   const hasSets = Object.keys(sets).length > 0;
   return [
     ["family", model.family],
+    ...(model.dequantised_from ? [["weights", `dequantised from ${model.dequantised_from}`]] : []),
     ...(model.weights === "random" ? [["weights", `random, seed ${model.seed}`]] : []),
     ["layers × d_model", `${model.n_layers} × ${model.d_model}`],
     ["heads (key-value)", `${model.n_heads} (${model.n_kv_heads})`],

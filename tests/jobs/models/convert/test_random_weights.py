@@ -17,7 +17,7 @@ from support.tiny_configs import CONFIGS, GROUPED
 from support.tiny_survey import save_model
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config
 
-from theodolite.errors import ModelError, UnsupportedModelError
+from theodolite.errors import ModelError
 from theodolite.spec_parts import ModelSpec
 from theodolite_jobs.models import source
 from theodolite_jobs.models.convert import random_weights
@@ -221,13 +221,6 @@ def test_a_class_that_leaves_a_tensor_without_values_is_refused(
         "model.layers.0.input_layernorm.weight; use trained"
     )
     assert not (tmp_path / "random").exists()
-
-
-def test_a_configuration_of_quantised_weights_is_refused(tmp_path: Path) -> None:
-    folder = save_config(tmp_path / "model", "qwen2", quantization_config={"quant_method": "gptq", "bits": 4})
-    with pytest.raises(UnsupportedModelError) as caught:
-        create_random(folder, tmp_path / "random")
-    assert "quantised weights (gptq)" in only_line(caught)
 
 
 # Sources

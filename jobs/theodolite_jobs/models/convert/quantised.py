@@ -1,0 +1,197 @@
+"""Convert a quantised checkpoint once into a plain one, with matrices in the dtype of its configuration."""
+
+import json
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from theodolite.errors import ModelError
+from theodolite_jobs.models.convert.dequantise import LAYOUTS, Layout
+from theodolite_jobs.models.convert.files import SMALL_FILES, atomic_folder, read_json
+from theodolite_jobs.models.load import load_config, plain_errors, resolved_dtype
+from theodolite_jobs.models.quantised import Format, format_of, plain_config
+from theodolite_jobs.models.tensors import TensorFiles
+
+DEQUANTISATION = 1
+"""Version of the rules that dequantise. Raise it if a changed rule gives other numbers."""
+
+_INDEX = "model.safetensors.index.json"
+
+_FILE_BYTES = 2 * 2**30
+"""A written file is closed when it reaches this size; it is in memory until then."""
+
+# Masks that old libraries stored.
+_MASKS = (".bias", ".masked_bias", ".causal_mask")
+_PACKED_DTYPES = {torch.int8, torch.uint8, torch.int32, torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e8m0fnu}
+
+
+def is_quantised(folder: Path) -> bool:
+    """Return whether config.json describes quantised weights; False if it cannot be read.
+
+    Raises:
+        UnsupportedModelError: the format is not known.
+    """
+    try:
+        raw = read_json(folder / "config.json")
+    except ModelError:
+        return False
+    return format_of(raw) is not None
+
+
+def convert_quantised(folder: Path, into: Path) -> Path:
+    """Write a quantised checkpoint to `into` with plain matrices, unless `into` exists; return `into`.
+
+    About two gigabytes are in memory at a time. `into` appears completely or not at all. If several processes of a
+    machine convert the same folder, one writes and the others wait.
+
+    Raises:
+        ModelError: the disk has too little space, or a tensor is missing, has another shape or dtype than the format
+            states, or is quantised in another way.
+        UnsupportedModelError: the format is not known.
+    """
+    if into.is_dir():
+        return into
+    from filelock import FileLock
+
+    with plain_errors(f"dequantise the weights in {folder}"):
+        into.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(into.with_name(f"{into.name}.lock")):
+            if not into.is_dir():
+                _convert(folder, into)
+    return into
+
+
+def write_small_files(folder: Path, into: Path) -> None:
+    """Copy configuration and tokenizer; the configuration loses its quantisation, and names it."""
+    for path in sorted(folder.iterdir()):
+        if any(fnmatch(path.name, pattern) for pattern in SMALL_FILES) and not path.name.endswith(".index.json"):
+            shutil.copyfile(path, into / path.name)
+    raw = read_json(folder / "config.json")
+    if (plain := plain_config(raw)) != raw:
+        (into / "config.json").write_text(json.dumps(plain, indent=2), encoding="utf-8")
+
+
+@dataclass(frozen=True)
+class _Matrix:
+    """A matrix of the plain checkpoint, and the names of the tensors from which it is computed, by their role."""
+
+    name: str
+    parts: dict[str, str]
+    optional: dict[str, str]
+
+
+def _convert(folder: Path, into: Path) -> None:
+    layout_of = format_of(read_json(folder / "config.json"))
+    assert layout_of is not None, "only quantised checkpoints are converted"
+    files, dtype = TensorFiles(folder), getattr(torch, resolved_dtype(load_config(folder), "auto"))
+    layout = LAYOUTS[layout_of.method]
+    matrices = {one.name: one for one in _matrices(files, layout)}
+    if not matrices:
+        raise ModelError(
+            f"config.json in {folder} describes weights in {layout_of.name}, but no tensor is stored in this way; "
+            "use the config.json that belongs to these weights"
+        )
+    used = {name for one in matrices.values() for name in (*one.parts.values(), *one.optional.values())}
+    plain = [name for name in files.file_of if name not in used and not name.endswith(layout.unused)]
+    if both := sorted(matrices.keys() & set(plain)):
+        raise ModelError(f"the weights in {folder} have {both[0]} both quantised and plain")
+    _check_space(files, plain, used, dtype.itemsize * 8 / layout_of.bits, into)
+
+    def tensors() -> Iterator[tuple[str, Tensor]]:
+        for name in plain:
+            yield name, _plain(files, name, layout_of)
+        for one in matrices.values():
+            yield one.name, _dequantised(files, one, layout, layout_of, dtype)
+
+    with atomic_folder(into) as staging:
+        write_small_files(folder, staging)
+        _write(tensors(), staging)
+
+
+def _matrices(files: TensorFiles, layout: Layout) -> Iterator[_Matrix]:
+    """Yield the quantised matrices, in the order of their names; raise ModelError if one lacks a tensor."""
+    for anchor in sorted(files.file_of):
+        stem = next((anchor.removesuffix(one) for one in layout.roles[layout.anchor] if anchor.endswith(one)), None)
+        if stem is None or anchor.endswith(layout.unused):
+            continue
+        found: dict[str, str] = {}
+        for role, endings in layout.roles.items():
+            present = [f"{stem}{ending}" for ending in endings if f"{stem}{ending}" in files.file_of]
+            if not present:
+                raise ModelError(
+                    f"the weights in {files.folder} lack the tensor {stem}{endings[0]}, without which {anchor} cannot "
+                    "be dequantised"
+                )
+            found[role] = anchor if anchor in present else present[0]
+        optional = {
+            role: f"{stem}{ending}"
+            for role, endings in layout.optional.items()
+            for ending in endings
+            if f"{stem}{ending}" in files.file_of
+        }
+        yield _Matrix(stem + layout.matrix, found, optional)
+
+
+def _dequantised(files: TensorFiles, one: _Matrix, layout: Layout, stored: Format, dtype: torch.dtype) -> Tensor:
+    parts = {role: files.read(name) for role, name in (one.parts | one.optional).items()}
+    try:
+        matrix = layout.compute(parts, stored, dtype)
+    # Shapes that do not fit each other fail in many ways.
+    except (ValueError, RuntimeError, IndexError, KeyError, TypeError) as error:
+        raise ModelError(
+            f"the weights in {files.folder} are not {stored.name}, as config.json says: {one.name}: "
+            f"{' '.join(str(error).split())}"
+        ) from error
+    if not bool(matrix.isfinite().all()):
+        raise ModelError(f"the weights in {files.folder} give values that are not finite in {one.name}")
+    return matrix.to(dtype).contiguous()
+
+
+def _plain(files: TensorFiles, name: str, stored: Format) -> Tensor:
+    """Return a tensor that is not quantised; raise ModelError if it is, but not in the format of the checkpoint."""
+    tensor = files.read(name)
+    if tensor.dtype in _PACKED_DTYPES and not name.endswith(_MASKS):
+        raise ModelError(
+            f"the weights in {files.folder} have {name} in {str(tensor.dtype).removeprefix('torch.')} without the "
+            f"tensors that {stored.name} needs; use the original checkpoint"
+        )
+    return tensor
+
+
+def _check_space(files: TensorFiles, plain: list[str], used: set[str], growth: float, into: Path) -> None:
+    size = sum(files.n_bytes(name) for name in plain) + growth * sum(files.n_bytes(name) for name in used)
+    free = shutil.disk_usage(into.parent).free
+    if size > free:
+        raise ModelError(
+            f"the dequantised weights need {size / 1e9:.3g} GB, and {into.parent} has {free / 1e9:.3g} GB free; free "
+            "some space, or set THEODOLITE_CACHE to another folder"
+        )
+
+
+def _write(tensors: Iterator[tuple[str, Tensor]], folder: Path) -> None:
+    """Write tensors to safetensors files, and their index."""
+    weight_map: dict[str, str] = {}
+    batch: dict[str, Tensor] = {}
+    total_size = 0
+
+    def close() -> None:
+        file = folder / f"part-{len(set(weight_map.values())):05}.safetensors"
+        save_file(batch, file, metadata={"format": "pt"})
+        weight_map.update(dict.fromkeys(batch, file.name))
+        batch.clear()
+
+    for name, tensor in tensors:
+        batch[name] = tensor
+        total_size += tensor.nbytes
+        if sum(one.nbytes for one in batch.values()) >= _FILE_BYTES:
+            close()
+    if batch:
+        close()
+    index = {"metadata": {"total_size": total_size}, "weight_map": weight_map}
+    (folder / _INDEX).write_text(json.dumps(index, indent=2), encoding="utf-8")

@@ -1,0 +1,84 @@
+"""Surveys of quantised weights: the same bits as a survey of the plain matrices, with the format named everywhere."""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import xarray as xr
+from safetensors.torch import save_file
+from support import quantised as q
+from support.tiny_survey import save_model, spec_of
+
+from theodolite.settings import Settings
+from theodolite.store.layout import REPORT
+from theodolite.store.objects import get
+from theodolite.store.result_reader import read_group
+from theodolite_jobs.estimate import plan_survey
+from theodolite_jobs.progress import Console
+from theodolite_jobs.survey import survey
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("forked_replicas")]
+
+NAME = "GPTQ (4 bits, groups of 16)"
+GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": q.GROUP}
+
+
+def settings(store: Path) -> Settings:
+    return Settings(store=str(store), cache=store / "cache", replicas=1, gpus_per_replica=0)
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    """A quantised model, and the plain model that it means."""
+    quantised = save_model(tmp_path_factory.mktemp("quantised") / "model")
+    plain = tmp_path_factory.mktemp("plain") / "model"
+    shutil.copytree(quantised, plain)
+    save_file(q.quantise(quantised, GPTQ, q.gptq(4)), plain / "model.safetensors", metadata={"format": "pt"})
+    return quantised, plain
+
+
+@pytest.fixture(scope="module")
+def runs(models, tmp_path_factory):
+    store = tmp_path_factory.mktemp("store")
+    analyses = ["curves", "sphere", "heads", "weights", "words"]
+    return [survey(spec_of(one, analyses=analyses), Path(), settings(store), Console()) for one in models]
+
+
+def test_activations_and_results_are_those_of_the_plain_matrices(runs):
+    ours, plain = runs
+    assert ours.id != plain.id
+    for name in ("harmful", "harmless"):
+        arrays = [xr.open_zarr(f"{run.url}/activations.zarr", group=name, consolidated=False) for run in runs]
+        xr.testing.assert_identical(arrays[0].drop_attrs(), arrays[1].drop_attrs())
+    for group in ("curves", "sphere", "heads", "weights", "words"):
+        one, other = (read_group(run, group) for run in runs)
+        numbers = [name for name in one.data_vars if one[name].dtype.kind == "f"]
+        assert numbers
+        for name in numbers:
+            np.testing.assert_array_equal(one[name], other[name], err_msg=name)
+
+
+def test_the_run_and_its_report_name_the_format(runs):
+    ours, plain = runs
+    assert ours.record.model.dequantised_from == ours.record.parity["dequantised_from"] == NAME
+    assert plain.record.model.dequantised_from is plain.record.parity["dequantised_from"] is None
+    report = get(ours.location, REPORT).decode()
+    assert f"with the same weights, dequantised from {NAME}, by at most" in report
+    assert f"The weights are those of model, dequantised from {NAME}." in report
+    assert "dequantised" not in get(plain.location, REPORT).decode()
+
+
+def test_a_plan_names_the_format_and_counts_dequantised_weights(models, tmp_path):
+    ours, plain = (plan_survey(spec_of(one), Path(), settings(tmp_path)) for one in models)
+    assert ours["model"].pop("dequantised_from") == NAME
+    assert "dequantised_from" not in plain["model"]
+    assert ours["replica_memory_bytes"] == plain["replica_memory_bytes"]
+    assert not (tmp_path / "cache").exists()
+
+
+def test_the_twin_of_quantised_weights_is_that_of_the_plain_model(models, tmp_path):
+    spec = spec_of(models[0], analyses=["curves"])
+    spec = spec.model_copy(update={"model": spec.model.model_copy(update={"weights": "random"})})
+    twin = survey(spec, Path(), settings(tmp_path), Console())
+    assert (twin.record.model.weights, twin.record.model.dequantised_from) == ("random", None)
