@@ -19,7 +19,8 @@ from theodolite.store.runs import Run
 from theodolite.store.tables import encode_table
 from theodolite_jobs.effects.work import EffectsWork, drop_parts
 from theodolite_jobs.full_disk import repeat_while_disk_is_full
-from theodolite_jobs.models.load import check_readable, load_config, load_tokenizer
+from theodolite_jobs.models.load import load_config, load_tokenizer
+from theodolite_jobs.models.readable import check_readable
 from theodolite_jobs.models.source import ModelSource, fetch, pinned, random_versions, resolve_source
 from theodolite_jobs.models.weights import Weights
 from theodolite_jobs.prepare import check_remote_code

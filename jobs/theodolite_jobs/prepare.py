@@ -33,8 +33,9 @@ from theodolite_jobs.models.convert.quantised import DEQUANTISATION
 from theodolite_jobs.models.convert.random_weights import RULE, SEED
 from theodolite_jobs.models.facts import mlp_width
 from theodolite_jobs.models.families import known_anatomy
-from theodolite_jobs.models.load import check_readable, load_config, load_tokenizer, resolved_dtype
+from theodolite_jobs.models.load import load_config, load_tokenizer, resolved_dtype
 from theodolite_jobs.models.quantised import dequantised_from
+from theodolite_jobs.models.readable import check_readable
 from theodolite_jobs.models.source import ModelSource, fetch, random_versions, resolve_source, slug, weight_format
 from theodolite_jobs.prompts.next_tokens import next_token_groups
 from theodolite_jobs.prompts.sources import check_pairs, read_prompts

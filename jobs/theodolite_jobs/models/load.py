@@ -9,19 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from theodolite.errors import ModelError, TheodoliteError, UnsupportedModelError
-from theodolite_jobs.models.anatomy import (
-    Anatomy,
-    Dimensions,
-    Files,
-    check_circuits,
-    check_words,
-    dimensions_of,
-    text_config_of,
-)
+from theodolite_jobs.models.anatomy import Anatomy, Dimensions, dimensions_of
 from theodolite_jobs.models.convert.files import read_json
 from theodolite_jobs.models.families import known_anatomy
 from theodolite_jobs.models.probe import probe_anatomy
-from theodolite_jobs.models.quantised import NAME_KEY, format_of
+from theodolite_jobs.models.quantised import NAME_KEY, check_plain, format_of
 from theodolite_jobs.models.sharding import check_shardable
 from theodolite_jobs.models.tensors import TensorFiles
 from theodolite_jobs.models.text_part import check_text_part, text_part
@@ -29,9 +21,6 @@ from theodolite_jobs.models.text_part import check_text_part, text_part
 # A tensor of a block, but not the constants that older libraries stored, and not a server's scales for its cache.
 _CONSTANTS = r"inv_freq|masked_bias|causal_mask|cos_cached|sin_cached|\.attn\.bias|\.attention\.bias|\.[kv]_scale"
 _IN_A_BLOCK = re.compile(rf"\b(layers?|h)\.\d+(?!.*({_CONSTANTS})$)\.")
-
-# The values of `config.layer_types` with attention over tokens; others are linear attention, state spaces and mixtures.
-_ATTENTION_KINDS = ("attention", "full_attention", "sliding_attention", "chunked_attention")
 
 _VOCABULARIES = ("tokenizer.json", "*.model", "vocab.*", "tekken.json", "*.tiktoken")
 
@@ -143,12 +132,6 @@ def load_config(folder: Path, trust_remote_code: bool = False) -> Any:
     return config
 
 
-def check_plain(folder: Path) -> None:
-    """Raise UnsupportedModelError for weights in a quantised format, which `fetch` converts."""
-    if stored := format_of(read_json(folder / "config.json")):
-        raise UnsupportedModelError(f"the weights in {folder} are {stored.name}; a survey dequantises them first")
-
-
 def load_tokenizer(folder: Path, trust_remote_code: bool = False) -> Any:
     """Return a model's tokenizer; raises ModelError."""
     from transformers import AutoTokenizer
@@ -197,7 +180,7 @@ def load_model(
     anatomy = known_anatomy(config)
     TensorFiles(folder)  # opens every file, so that the error names a broken or missing one
     if anatomy is not None and anatomy.files is not None and anatomy.files.experts:
-        from theodolite_jobs.models.weights import Weights  # which imports this module
+        from theodolite_jobs.models.weights import Weights  # torch takes seconds to load
 
         Weights(folder, config)  # names a tensor of an expert that is missing; transformers merges them without names
     module, report = _load(
@@ -275,38 +258,6 @@ def wrap(module: Any, anatomy: Anatomy | None = None) -> LoadedModel:
     if anatomy is None:
         anatomy = probe_anatomy(module, dimensions_of(module.config))
     return LoadedModel(module, anatomy, dimensions_of(module.config, anatomy.reserved_positions))
-
-
-def check_readable(config: Any, circuits: bool = False, words: bool = False) -> tuple[Anatomy, Files]:
-    """Return the record of a model whose weights can be read from its files, and its tensors' names.
-
-    Raises:
-        UnsupportedModelError: the family's tensor names are not known; with `circuits`, also a family whose heads have
-            no circuits; with `words`, also one whose words cannot be computed.
-    """
-    anatomy = known_anatomy(config)
-    if anatomy is None or anatomy.files is None:
-        family = text_config_of(config).model_type
-        raise UnsupportedModelError(
-            f"the tensor names of the family {family!r} are not known{_other_attention(config)}; "
-            "add them to theodolite_jobs/models/families.py"
-        )
-    if circuits:
-        check_circuits(anatomy, config.model_type)
-    if words:
-        check_words(anatomy, config.model_type)
-    return anatomy, anatomy.files
-
-
-def _other_attention(config: Any) -> str:
-    """Return what else a family without a record needs for circuits of heads, or nothing."""
-    text = config.get_text_config()
-    if getattr(text, "kv_lora_rank", None):
-        return ", and multi-head latent attention has no matrices of queries, keys and values for each head"
-    kinds = {str(kind) for kind in getattr(text, "layer_types", None) or ()} - set(_ATTENTION_KINDS)
-    if kinds:
-        return f", and its layers of the kind {', '.join(sorted(kinds))} have no circuits of heads"
-    return ""
 
 
 def resolved_dtype(config: Any, dtype: str) -> str:

@@ -7,9 +7,11 @@ attribute `dequantised_from` is the name of the format.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from theodolite.errors import UnsupportedModelError
+from theodolite_jobs.models.convert.files import read_json
 
 _KEY = "quantization_config"
 NAME_KEY = "dequantised_from"
@@ -191,3 +193,9 @@ _FORMATS = {
     "bitsandbytes": _bitsandbytes,
     "compressed-tensors": _compressed,
 }
+
+
+def check_plain(folder: Path) -> None:
+    """Raise UnsupportedModelError for weights in a quantised format, which `fetch` converts."""
+    if stored := format_of(read_json(folder / "config.json")):
+        raise UnsupportedModelError(f"the weights in {folder} are {stored.name}; a survey dequantises them first")

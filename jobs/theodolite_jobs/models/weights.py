@@ -16,7 +16,8 @@ from theodolite_jobs.models.anatomy import Dimensions, MergedExperts, dimensions
 from theodolite_jobs.models.config_numbers import expert_count, multipliers, norm_epsilon, score_scale
 from theodolite_jobs.models.latent import latent_heads, latent_sizes
 from theodolite_jobs.models.layer_weights import AttentionWeights, MlpWeights
-from theodolite_jobs.models.load import check_plain, check_readable
+from theodolite_jobs.models.quantised import check_plain
+from theodolite_jobs.models.readable import check_readable
 from theodolite_jobs.models.tensors import TensorFiles
 from theodolite_jobs.statistics.norms import Norm
 
