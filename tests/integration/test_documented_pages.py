@@ -23,7 +23,7 @@ from chaos.processes import capture_without_ray
 from support.documented import PAGES, Block, blocks, commands
 from support.faulty_bucket import faulty_bucket
 from support.listening import served
-from support.tiny_configs import GROUPED
+from support.tiny_sizes import GROUPED
 from support.tiny_survey import save_model
 from threadpoolctl import threadpool_limits
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from support import tiny
-from support.tiny_configs import GROUPED
+from support.tiny_sizes import GROUPED
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedTokenizerFast
 

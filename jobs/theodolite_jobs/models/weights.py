@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from theodolite.errors import ModelError, UnsupportedModelError
+from theodolite_jobs.models.alike_blocks import check_alike, tensors_by_block, trained_of
 from theodolite_jobs.models.anatomy import Dimensions, MergedExperts, dimensions_of
 from theodolite_jobs.models.config_numbers import expert_count, multipliers, norm_epsilon, score_scale
 from theodolite_jobs.models.latent import latent_heads, latent_sizes
@@ -20,10 +21,6 @@ from theodolite_jobs.models.quantised import check_plain
 from theodolite_jobs.models.readable import check_readable
 from theodolite_jobs.models.tensors import TensorFiles
 from theodolite_jobs.statistics.norms import Norm
-
-# The suffixes of trained tensors; constants that older libraries stored have other suffixes.
-_LEARNED = (".weight", ".bias", ".gamma", ".beta", ".sinks", "_proj", "_proj_bias")
-
 
 SHARED = "shared"
 """The name of the expert that all tokens use."""
@@ -56,28 +53,10 @@ class Weights:
     def _check_blocks(self) -> None:
         """Raise ModelError if a block lacks a tensor that another of its kind has, or has other experts than stated."""
         prefix = f"{self._prefix}{self._names.block}".split("{}")[0]
-        blocks: dict[int, set[str]] = {layer: set() for layer in range(self.dimensions.n_layers)}
-        for name in self._files.file_of:
-            number, _, rest = name.removeprefix(prefix).partition(".")
-            if name.startswith(prefix) and number.isdecimal() and int(number) in blocks and rest.endswith(_LEARNED):
-                blocks[int(number)].add(rest)
+        blocks = tensors_by_block(self._files.file_of, prefix, self.dimensions.n_layers)
         for layer in self.anatomy.unnormed_layers:
-            norm = self._stored_name(self.anatomy.norms["attention"])
-            blocks[layer] |= {
-                f"{norm}{kind}" for kind in _LEARNED if any(f"{norm}{kind}" in one for one in blocks.values())
-            }
-        kinds: dict[tuple[bool, ...], list[int]] = {}
-        for layer in blocks:
-            kinds.setdefault(self.anatomy.kind_of(layer), []).append(layer)
-        for kind in kinds.values():
-            all_names = set().union(*(blocks[layer] for layer in kind))
-            for layer in kind:
-                # A missing norm or bias would seem to be absent.
-                if missing := sorted(all_names - blocks[layer]):
-                    raise ModelError(
-                        f"the weights in {self.folder} lack the tensor {prefix}{layer}.{missing[0]}, "
-                        "which other blocks have"
-                    )
+            blocks[layer] |= trained_of(self._stored_name(self.anatomy.norms["attention"]), blocks)
+        check_alike(self.folder, prefix, blocks, self.anatomy.kind_of)
         if self._names.experts is not None:
             self._check_experts(blocks)
 

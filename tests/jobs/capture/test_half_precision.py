@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import torch
 from support import tiny
-from support.tiny_configs import CONFIGS, GROUPED, PLAIN
+from support.tiny_configs import CONFIGS
+from support.tiny_sizes import GROUPED, PLAIN
 from transformers import AutoModel, DeepseekV32Config, Llama4TextConfig, Olmo3Config, PhimoeConfig, Qwen3MoeConfig
 
 from theodolite.errors import ParityError

@@ -5,7 +5,8 @@ import pytest
 import torch
 from support import tiny
 from support.rank_group import SECONDS, Group
-from support.tiny_configs import CONFIGS, GROUPED
+from support.tiny_configs import CONFIGS
+from support.tiny_sizes import GROUPED
 from transformers import LlamaConfig
 
 from theodolite.errors import ParityError

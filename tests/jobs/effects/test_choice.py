@@ -6,7 +6,8 @@ import pytest
 import torch
 from accelerate.hooks import AlignDevicesHook, add_hook_to_module
 from support import tiny
-from support.tiny_configs import CONFIGS, GROUPED, PLAIN
+from support.tiny_configs import CONFIGS
+from support.tiny_sizes import GROUPED, PLAIN
 from transformers import AutoModel, Lfm2Config, PersimmonConfig
 
 from theodolite.errors import SiteNotFoundError

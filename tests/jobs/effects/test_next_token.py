@@ -3,7 +3,8 @@
 import pytest
 import torch
 from support import tiny
-from support.tiny_configs import CONFIGS, GROUPED
+from support.tiny_configs import CONFIGS
+from support.tiny_sizes import GROUPED
 from transformers import AutoModelForCausalLM, CohereConfig, Gemma3TextConfig, GraniteConfig
 
 from theodolite.errors import UnsupportedModelError

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 from support import tiny
-from support.tiny_configs import GROUPED
+from support.tiny_sizes import GROUPED
 from transformers import AutoModel, Lfm2Config
 
 from theodolite.groups.effects import ATTENTION, BLOCK, MLP

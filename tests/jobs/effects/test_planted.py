@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 from support import tiny
-from support.tiny_configs import PLAIN
+from support.tiny_sizes import PLAIN
 
 from theodolite.groups.effects import CONTROLS_OF
 from theodolite.sites import Site

@@ -5,7 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 from support import tiny
-from support.tiny_configs import CONFIGS, GROUPED, PLAIN, SLIDING
+from support.tiny_configs import CONFIGS
+from support.tiny_sizes import GROUPED, PLAIN, SLIDING
 from transformers import AutoModel, DeepseekV32Config, Gemma3TextConfig, GlmMoeDsaConfig, MiniMaxM3VLTextConfig
 
 from theodolite.sites import Site

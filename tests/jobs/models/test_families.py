@@ -11,7 +11,8 @@ import pytest
 import torch
 from support import tiny
 from support.hand_runs import HAND_RUNS, HYBRIDS, run_by_hand
-from support.tiny_configs import CONFIGS, GROUPED, SLIDING
+from support.tiny_configs import CONFIGS
+from support.tiny_sizes import GROUPED, SLIDING
 from transformers import BloomConfig, Qwen2MoeConfig
 
 from theodolite.errors import SiteNotFoundError, UnsupportedModelError

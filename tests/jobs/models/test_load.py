@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from support import tiny
 from support.errors import only_line
-from support.tiny_configs import PLAIN
+from support.tiny_sizes import PLAIN
 from transformers import (
     AlbertConfig,
     AutoModelForCausalLM,

@@ -6,7 +6,8 @@ import pytest
 import torch
 import transformers
 from support import tiny
-from support.tiny_configs import CONFIGS, GROUPED, PLAIN, SLIDING
+from support.tiny_configs import CONFIGS
+from support.tiny_sizes import GROUPED, PLAIN, SLIDING
 
 from theodolite.errors import ModelError, SiteNotFoundError, UnsupportedModelError
 from theodolite.sites import Site

@@ -13,7 +13,8 @@ import pytest
 import torch
 from support import tiny
 from support.errors import only_line
-from support.tiny_configs import CONFIGS, GROUPED
+from support.tiny_configs import CONFIGS
+from support.tiny_sizes import GROUPED
 from support.tiny_survey import save_model
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config
 
