@@ -10,6 +10,7 @@ from safetensors.torch import save_file
 from support import quantised as q
 from support.tiny_survey import save_model, spec_of
 
+from theodolite.query.twin import untrained_twin
 from theodolite.settings import Settings
 from theodolite.store.layout import REPORT
 from theodolite.store.objects import get
@@ -82,3 +83,8 @@ def test_the_twin_of_quantised_weights_is_that_of_the_plain_model(models, tmp_pa
     spec = spec.model_copy(update={"model": spec.model.model_copy(update={"weights": "random"})})
     twin = survey(spec, Path(), settings(tmp_path), Console())
     assert (twin.record.model.weights, twin.record.model.dequantised_from) == ("random", None)
+    trained = survey(spec_of(models[0], analyses=["curves"]), Path(), settings(tmp_path), Console())
+    found = untrained_twin(trained)
+    assert found is not None
+    assert found.id == twin.id
+    assert "dequantised" not in get(twin.location, REPORT).decode()

@@ -121,7 +121,7 @@ def _fp8(settings: Mapping[str, Any]) -> Format:
 def _gptq(settings: Mapping[str, Any]) -> Format:
     bits = _number(settings, "bits", (2, 4, 8))
     size, words = _groups(_number(settings, "group_size"))
-    kind = settings.get("checkpoint_format") or "gptq"
+    kind = str(settings.get("checkpoint_format") or settings.get("format") or "gptq").lower()
     if kind not in {"gptq", "gptq_v2"}:
         raise _refused(f"GPTQ in the layout {kind!r}")
     # The first layout stores zero points minus one.
@@ -131,7 +131,7 @@ def _gptq(settings: Mapping[str, Any]) -> Format:
 def _awq(settings: Mapping[str, Any]) -> Format:
     bits = _number(settings, "bits" if "bits" in settings else "w_bit", (4,))
     size, words = _groups(_number(settings, "group_size" if "group_size" in settings else "q_group_size"))
-    version = str(settings.get("version") or "gemm").lower()
+    version = str(settings.get("version") or settings.get("format") or "gemm").lower()
     if version != "gemm" or settings.get("zero_point") is False:
         raise _refused(f"AWQ in the layout {version!r}{'' if version != 'gemm' else ' without zero points'}")
     return Format("awq", f"AWQ ({bits} bits, {words})", bits, (1, size))
@@ -148,8 +148,10 @@ def _bitsandbytes(settings: Mapping[str, Any]) -> Format:
 
 def _compressed(settings: Mapping[str, Any]) -> Format:
     """Return the format of compressed-tensors; all its groups of modules must have the same settings of weights."""
-    if settings.get("sparsity_config"):
+    if (settings.get("sparsity_config") or {}).get("format", "dense") != "dense":
         raise _refused("sparse compressed-tensors")
+    if settings.get("transform_config"):
+        raise _refused("compressed-tensors with rotations")
     groups = settings["config_groups"].values()
     weights = [group["weights"] for group in groups]
     one = weights[0]

@@ -65,7 +65,8 @@ def _twins(run: Run) -> Iterator[Run]:
 
 def _is_twin(run: Run, other: Run) -> bool:
     ours, theirs = run.record, other.record
-    trained = theirs.model.model_copy(update={"name": ours.model.name, "weights": "trained", "seed": None})
+    of_ours = {"name": ours.model.name, "dequantised_from": ours.model.dequantised_from}
+    trained = theirs.model.model_copy(update={**of_ours, "weights": "trained", "seed": None})
     return (
         theirs.model.weights == "random"
         and trained == ours.model

@@ -161,7 +161,8 @@ def _limits(run: Run, found: Sequence[Finding]) -> Iterator[str]:
             "Prompts that share a topic may not be independent, and a held-out prompt can share its topic with other "
             "prompts."
         )
-    if (model := run.record.model).kind == "gguf" or model.dequantised_from:
+    model = run.record.model
+    if model.weights == "trained" and (model.kind == "gguf" or model.dequantised_from):
         stated = f" from {model.dequantised_from}" if model.dequantised_from else ""
         yield (
             f"The weights are those of {model.place}, dequantised{stated}. The model in its original precision, and "

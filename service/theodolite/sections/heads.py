@@ -231,8 +231,8 @@ def _alignment_facts(heads: xr.Dataset, directions: xr.Dataset | None) -> Iterat
             measured = int(np.isfinite(tests["direction_alignment"]).sum())
             ignored = int(np.isfinite(all_values).sum()) - measured
             texts[_SIDES[side]] = _alignment(tests)
-            # A direction of length zero has no alignment.
-            counts = {"unreliable direction": ignored, "equal means": all_values.size - measured - ignored}
+            # Equal means have no direction, and neither have states that were not captured.
+            counts = {"unreliable direction": ignored, "no direction": all_values.size - measured - ignored}
             left_out += [_left_out(count, side, why) for why, count in counts.items() if count]
         if texts:
             yield (
@@ -244,7 +244,8 @@ def _alignment_facts(heads: xr.Dataset, directions: xr.Dataset | None) -> Iterat
         if left_out:
             yield (
                 f"Alignments with {quoted(contrast)} that are left out: {', '.join(left_out)}. A direction is "
-                f"unreliable if its reliability is below {RELIABLE}."
+                f"unreliable if its reliability is below {RELIABLE}. There is none if the means are equal, or if the "
+                "state was not captured."
             )
 
 

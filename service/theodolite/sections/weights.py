@@ -96,19 +96,20 @@ def _facts(weights: xr.Dataset) -> Iterator[str]:
                 for suffix in ("", "_null")
             )
             if np.isfinite(means[1]):
+                near = f"{percent(means[0], 1)} between neighbouring layers, " if np.isfinite(means[0]) else ""
                 yield (
-                    f"Mean overlap of the directions that {_NAMES[name]}{form} writes: {percent(means[0], 1)} between "
-                    f"neighbouring layers, {percent(means[1], 1)} between other layers "
+                    f"Mean overlap of the directions that {_NAMES[name]}{form} writes: {near}"
+                    f"{percent(means[1], 1)} between other layers "
                     f"({_null(nulls)}random subspaces give {percent(random, 1)}{_spread(spread)})."
                 )
     yield from _reading_facts(weights, random)
 
 
 def _near_and_far(overlaps: xr.DataArray) -> tuple[float, float]:
-    """Return the mean over neighbouring layers and over all other pairs of layers; NaN if there are no other pairs."""
+    """Return the mean over neighbouring layers and over other pairs of layers that have both matrices, NaN for none."""
     matrix = overlaps.values
-    distant = matrix[np.triu_indices(len(matrix), 2)]
-    return float(np.diag(matrix, 1).mean()), float(distant.mean()) if len(distant) else np.nan
+    near, far = (some[np.isfinite(some)] for some in (np.diag(matrix, 1), matrix[np.triu_indices(len(matrix), 2)]))
+    return float(near.mean()) if near.size else np.nan, float(far.mean()) if far.size else np.nan
 
 
 def _null(values: Sequence[float]) -> str:

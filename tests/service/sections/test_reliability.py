@@ -108,7 +108,10 @@ COLUMNS = ["side", "z", "head", "alignment", "permuted labels", "p"]
 NULL = "0.25 ± 0.12"
 LEFT_OUT = "Alignments with the contrast “refusal” that are left out: "
 UNRELIABLE = "(unreliable direction)"
-BELOW = "A direction is unreliable if its reliability is below 0.5."
+BELOW = (
+    "A direction is unreliable if its reliability is below 0.5. There is none if the means are equal, or if the state "
+    "was not captured."
+)
 READING = ("QK query", "QK key", "VO read")
 
 
@@ -228,7 +231,7 @@ def test_heads_whose_input_has_equal_means_are_counted(tmp_path):
         )
         + "."
     )
-    assert left_out == f"{LEFT_OUT}1 head of QK query (equal means), 4 heads of VO read (equal means). {BELOW}"
+    assert left_out == f"{LEFT_OUT}1 head of QK query (no direction), 4 heads of VO read (no direction). {BELOW}"
 
 
 def test_heads_that_all_have_a_reliable_direction_need_no_second_sentence(tmp_path):

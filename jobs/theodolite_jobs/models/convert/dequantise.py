@@ -81,7 +81,9 @@ def _awq(parts: Parts, layout: Format, _: torch.dtype) -> Tensor:
 
 
 def _bitsandbytes_8bit(parts: Parts, layout: Format, _: torch.dtype) -> Tensor:
-    """Return LLM.int8: the largest magnitude of each row is 127."""
+    """Return LLM.int8: the largest magnitude of each row is 127. Layout 0 is by rows; the others are permuted."""
+    if "layout" in parts and int(parts["layout"]) != 0:
+        raise ValueError(f"the weight_format is {int(parts['layout'])}, and only rows (0) can be read")
     _check_kind(parts["values"], layout.dtype, "values")
     largest = _per_value(_floats(parts["scale"]), layout.block, parts["values"].shape)
     return parts["values"].float() * largest / 127
@@ -144,7 +146,11 @@ LAYOUTS = {
     "gptq": Layout(".weight", "values", _GPTQ_ROLES, {"groups": (".g_idx",)}, _gptq),
     "awq": Layout(".weight", "values", _GPTQ_ROLES, {}, _awq),
     "bitsandbytes_8bit": Layout(
-        ".weight", "scale", {"values": (".weight",), "scale": (".SCB",)}, {}, _bitsandbytes_8bit, (".weight_format",)
+        ".weight",
+        "scale",
+        {"values": (".weight",), "scale": (".SCB",)},
+        {"layout": (".weight_format",)},
+        _bitsandbytes_8bit,
     ),
     "bitsandbytes_4bit": Layout(
         ".weight",

@@ -47,8 +47,8 @@ def is_quantised(folder: Path) -> bool:
 def convert_quantised(folder: Path, into: Path) -> Path:
     """Write a quantised checkpoint to `into` with plain matrices, unless `into` exists; return `into`.
 
-    About two gigabytes are in memory at a time. `into` appears completely or not at all. If several processes of a
-    machine convert the same folder, one writes and the others wait.
+    Two gigabytes of output and some copies of one tensor are in memory at a time. `into` appears completely or not at
+    all. If several processes of a machine convert the same folder, one writes and the others wait.
 
     Raises:
         ModelError: the disk has too little space, or a tensor is missing, has another shape or dtype than the format
@@ -63,6 +63,8 @@ def convert_quantised(folder: Path, into: Path) -> Path:
         into.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(into.with_name(f"{into.name}.lock")):
             if not into.is_dir():
+                for left in into.parent.glob(f"{into.name}-*"):  # of a process that was killed
+                    shutil.rmtree(left, ignore_errors=True)
                 _convert(folder, into)
     return into
 
@@ -148,9 +150,10 @@ def _dequantised(files: TensorFiles, one: _Matrix, layout: Layout, stored: Forma
             f"the weights in {files.folder} are not {stored.name}, as config.json says: {one.name}: "
             f"{' '.join(str(error).split())}"
         ) from error
+    matrix = matrix.to(dtype).contiguous()
     if not bool(matrix.isfinite().all()):
         raise ModelError(f"the weights in {files.folder} give values that are not finite in {one.name}")
-    return matrix.to(dtype).contiguous()
+    return matrix
 
 
 def _plain(files: TensorFiles, name: str, stored: Format) -> Tensor:

@@ -11,7 +11,7 @@ import torch
 from support import quantised as q
 from support import tiny
 from support.errors import only_line
-from support.quantised_cases import A_MATRIX, CASES, FP8, changed, fetched, saved, source_of
+from support.quantised_cases import A_MATRIX, CASES, FP8, GPTQ, changed, fetched, saved, source_of
 from support.tiny_configs import CONFIGS
 from transformers import AutoModel, FineGrainedFP8Config
 
@@ -23,7 +23,7 @@ from theodolite_jobs.capture.plan import plan_set, probe_prompts
 from theodolite_jobs.models.batching import can_share_prefix
 from theodolite_jobs.models.convert import quantised
 from theodolite_jobs.models.load import load_config, load_model
-from theodolite_jobs.models.quantised import dequantised_from
+from theodolite_jobs.models.quantised import dequantised_from, format_of
 from theodolite_jobs.models.source import fetch, resolve_source, weight_format
 from theodolite_jobs.models.tensors import TensorFiles
 from theodolite_jobs.models.weights import Weights
@@ -130,6 +130,20 @@ def test_weights_are_dequantised_once_and_planning_needs_none(tmp_path: Path) ->
     assert (fetch(source, cache) / "marker").exists()
     changed(tmp_path / "model", lambda tensors: tensors[f"{A_MATRIX}.scales"].mul_(2))
     assert not (fetch(source_of(tmp_path / "model"), cache) / "marker").exists()  # another revision
+
+
+def test_a_gptq_layout_under_its_newer_name_is_read_as_such() -> None:
+    offsets = [format_of({"quantization_config": {**GPTQ, "format": kind}}) for kind in ("gptq", "GPTQ_v2")]
+    assert [one.zero_offset for one in offsets if one] == [1, 0]
+
+
+def test_what_a_killed_process_left_is_deleted(tmp_path: Path) -> None:
+    saved("awq", tmp_path / "model")
+    into = fetched(tmp_path / "model")
+    left = into.with_name(f"{into.name}-abcd")
+    into.rename(left)
+    assert fetched(tmp_path / "model") == into
+    assert not left.exists()
 
 
 def test_the_files_of_a_large_checkpoint_are_split(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -57,6 +57,11 @@ WRONG = {
         f"{A_MATRIX}.weight in float8_e4m3fn without the tensors",
     ),
     "fp8-without-values": ("fp8", lacking(".weight"), f"lack the tensor {A_MATRIX}.weight, without which"),
+    "bitsandbytes-layout": (
+        "bitsandbytes-8",
+        set_to(".weight_format", 2),
+        "the weight_format is 2, and only rows (0) can be read",
+    ),
     "fp8-scales": ("fp8", cut(".weight_scale_inv"), "the scales have the shape (3, 2), and a matrix (64, 48) needs"),
     "fp8-e5m2": ("fp8", cast(".weight", torch.float8_e5m2), "float8_e5m2, and config.json means float8_e4m3fn"),
     "fp8-bytes": ("fp8", cast(".weight_scale_inv", torch.uint8), "the scales are uint8"),
@@ -154,7 +159,14 @@ UNKNOWN = {
     "block": ({**FP8, "weight_block_size": [0, 128]}, "weight_block_size is [0, 128]"),
     "blocks": ({**FP8, "weight_block_size": 128}, "does not describe fp8 weights"),
     "fp4": (compressed("nvfp4-pack-quantized", num_bits=4), "compressed-tensors in the layout 'nvfp4-pack-quantized'"),
-    "sparse": ({**compressed("float-quantized"), "sparsity_config": {"format": "dense"}}, "sparse compressed-tensors"),
+    "sparse": (
+        {**compressed("float-quantized"), "sparsity_config": {"format": "sparse-24-bitmask"}},
+        "sparse compressed-tensors",
+    ),
+    "rotated": (
+        {**compressed("float-quantized"), "transform_config": {"config_groups": {"R3": {}}}},
+        "compressed-tensors with rotations",
+    ),
     "no-groups": ({"quant_method": "compressed-tensors", "config_groups": {}}, "does not describe compressed-tensors"),
 }
 
