@@ -86,7 +86,10 @@ def hook_plus(hooks: ExitStack, owner: torch.nn.Module, tap: Tap) -> Callable[[t
     if tap.plus is None:
         return lambda hidden: hidden
     found: list[torch.Tensor] = []
-    keep = lambda _, __, output: found.append(output[0] if isinstance(output, tuple) else output)  # noqa: E731
+
+    def keep(_: Any, __: Any, output: Any) -> None:
+        found.append(output[0] if isinstance(output, tuple) else output)
+
     hooks.enter_context(owner.get_submodule(tap.plus).register_forward_hook(keep))
     return lambda hidden: found.pop() + hidden
 

@@ -12,9 +12,9 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from theodolite.errors import ModelError
+from theodolite_jobs.models.convert.files import INDEX
 
 _WHOLE = "model.safetensors"
-_INDEX = "model.safetensors.index.json"
 
 
 class TensorFiles:
@@ -58,14 +58,14 @@ class TensorFiles:
 def _file_of_tensors(folder: Path) -> dict[str, str]:
     """Return the file of each tensor; if an index exists, all files that it names must exist."""
     listed: dict[str, str] = {}
-    if (folder / _INDEX).is_file() and not (folder / _WHOLE).is_file():
+    if (folder / INDEX).is_file() and not (folder / _WHOLE).is_file():
         try:
-            listed = {name: str(file) for name, file in json.loads((folder / _INDEX).read_text())["weight_map"].items()}
+            listed = {name: str(file) for name, file in json.loads((folder / INDEX).read_text())["weight_map"].items()}
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise ModelError(f"{folder / _INDEX} is not an index of safetensors files: {error}") from error
+            raise ModelError(f"{folder / INDEX} is not an index of safetensors files: {error}") from error
         missing = sorted(file for file in set(listed.values()) if not (folder / file).is_file())
         if missing:
-            raise ModelError(f"{folder} lacks {missing[0]}, which {_INDEX} names; download it again")
+            raise ModelError(f"{folder} lacks {missing[0]}, which {INDEX} names; download it again")
     files = [_WHOLE] if (folder / _WHOLE).is_file() else sorted(set(listed.values()))
     files = files or sorted(path.name for path in folder.glob("*.safetensors"))
     if not files:

@@ -53,7 +53,7 @@ def estimate_survey(
     log = None if state.state in UNFINISHED else cluster_logs(settings, submission)
     if log is None:  # it is not finished, or another request has just read it
         return None
-    forget(settings, submission)  # a later request estimates anew: the model and the prompts may change
+    forget(settings, submission)  # so that a later request estimates it again: the model may change
     return _result_in(log, state)
 
 

@@ -56,7 +56,7 @@ def test_the_estimate_is_that_of_the_command(client, ray, capsys, monkeypatch, t
     assert content["sets"]["harmful"]["prompts"] == 8
     assert content["sets"]["harmful"]["tokens"] > 8 * 30  # with the chat template
     assert content["run_id"].startswith("smollm2-135m-instruct-")
-    assert ray.jobs == {}  # so that a later request estimates anew
+    assert ray.jobs == {}  # so that a later request estimates it again
     assert client.post(PATH, json=SPEC).status_code == 202
 
 

@@ -1,10 +1,10 @@
-"""Shared helpers of model conversions: write a folder atomically, and read JSON files."""
+"""Shared helpers of model conversions: write a folder once and atomically, its index, and read JSON files."""
 
 import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,44 @@ from theodolite.errors import ModelError
 
 SMALL_FILES = ["*.py", "*.json", "*.jinja", "*.model", "*.tiktoken", "*.txt"]
 """Configuration, tokenizer, and the code they may need (it runs only if it is allowed); no weights."""
+
+
+INDEX = "model.safetensors.index.json"
+"""The file that names the safetensors file of each tensor."""
+
+
+def create_once(into: Path, create: Callable[[], None]) -> Path:
+    """Return the folder `into`, after creating it by `create` if it does not exist.
+
+    If several processes of a machine need the same folder, one creates it and the others wait.
+    """
+    if into.is_dir():
+        return into
+    from filelock import FileLock
+
+    into.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(into.with_name(f"{into.name}.lock")):
+        if not into.is_dir():
+            for left in into.parent.glob(f"{into.name}-*"):  # by `atomic_folder`, in a process that was killed
+                shutil.rmtree(left, ignore_errors=True)
+            create()
+    return into
+
+
+def check_space(needed: float, into: Path, what: str) -> None:
+    """Raise ModelError if the disk has less free space beside a folder than `what` needs, in bytes."""
+    free = shutil.disk_usage(into.parent).free
+    if needed > free:
+        raise ModelError(
+            f"{what} need {needed / 1e9:.3g} GB, and {into.parent} has {free / 1e9:.3g} GB free; free some space, or "
+            "set THEODOLITE_CACHE to another folder"
+        )
+
+
+def write_index(folder: Path, weight_map: Mapping[str, str], total_size: int) -> None:
+    """Write the index of a folder's safetensors files: the file of each tensor, and the bytes of all."""
+    index = {"metadata": {"total_size": total_size}, "weight_map": weight_map}
+    (folder / INDEX).write_text(json.dumps(index, indent=2), encoding="utf-8")
 
 
 @contextmanager

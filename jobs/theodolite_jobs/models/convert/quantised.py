@@ -13,15 +13,20 @@ from torch import Tensor
 
 from theodolite.errors import ModelError
 from theodolite_jobs.models.convert.dequantise import LAYOUTS, Layout
-from theodolite_jobs.models.convert.files import SMALL_FILES, atomic_folder, read_json
+from theodolite_jobs.models.convert.files import (
+    SMALL_FILES,
+    atomic_folder,
+    check_space,
+    create_once,
+    read_json,
+    write_index,
+)
 from theodolite_jobs.models.load import load_config, plain_errors, resolved_dtype
 from theodolite_jobs.models.quantised import Format, format_of, plain_config
 from theodolite_jobs.models.tensors import TensorFiles
 
 DEQUANTISATION = 1
 """Version of the rules that dequantise. Raise it if a changed rule gives other numbers."""
-
-_INDEX = "model.safetensors.index.json"
 
 _FILE_BYTES = 2 * 2**30
 """A written file is closed when it reaches this size; it is in memory until then."""
@@ -55,18 +60,8 @@ def convert_quantised(folder: Path, into: Path) -> Path:
             states, or is quantised in another way.
         UnsupportedModelError: the format is not known.
     """
-    if into.is_dir():
-        return into
-    from filelock import FileLock
-
     with plain_errors(f"dequantise the weights in {folder}"):
-        into.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(into.with_name(f"{into.name}.lock")):
-            if not into.is_dir():
-                for left in into.parent.glob(f"{into.name}-*"):  # of a process that was killed
-                    shutil.rmtree(left, ignore_errors=True)
-                _convert(folder, into)
-    return into
+        return create_once(into, lambda: _convert(folder, into))
 
 
 def write_small_files(folder: Path, into: Path) -> None:
@@ -169,12 +164,7 @@ def _plain(files: TensorFiles, name: str, stored: Format) -> Tensor:
 
 def _check_space(files: TensorFiles, plain: list[str], used: set[str], growth: float, into: Path) -> None:
     size = sum(files.n_bytes(name) for name in plain) + growth * sum(files.n_bytes(name) for name in used)
-    free = shutil.disk_usage(into.parent).free
-    if size > free:
-        raise ModelError(
-            f"the dequantised weights need {size / 1e9:.3g} GB, and {into.parent} has {free / 1e9:.3g} GB free; free "
-            "some space, or set THEODOLITE_CACHE to another folder"
-        )
+    check_space(size, into, "the dequantised weights")
 
 
 def _write(tensors: Iterator[tuple[str, Tensor]], folder: Path) -> None:
@@ -196,5 +186,4 @@ def _write(tensors: Iterator[tuple[str, Tensor]], folder: Path) -> None:
             close()
     if batch:
         close()
-    index = {"metadata": {"total_size": total_size}, "weight_map": weight_map}
-    (folder / _INDEX).write_text(json.dumps(index, indent=2), encoding="utf-8")
+    write_index(folder, weight_map, total_size)

@@ -1,12 +1,11 @@
 """Convert a Qwen1 checkpoint once into Qwen2's layout, so that the checkpoint's own code never runs."""
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from theodolite.errors import ModelError
-from theodolite_jobs.models.convert.files import atomic_folder, read_json
+from theodolite_jobs.models.convert.files import INDEX, atomic_folder, read_json, write_index
 from theodolite_jobs.models.convert.qwen1_tokenizer import write_tokenizer
 from theodolite_jobs.models.load import plain_errors
 
@@ -146,12 +145,11 @@ def _write_weights(folder: Path, staging: Path, layers: int) -> None:
         sizes = _write_shard(shard, file, names)
         weight_map |= dict.fromkeys(sizes, file.name)
         total_size += sum(sizes.values())
-    index = {"metadata": {"total_size": total_size}, "weight_map": weight_map}
-    (staging / "model.safetensors.index.json").write_text(json.dumps(index, indent=2), encoding="utf-8")
+    write_index(staging, weight_map, total_size)
 
 
 def _shards(folder: Path) -> list[Path]:
-    index = folder / "model.safetensors.index.json"
+    index = folder / INDEX
     if index.is_file():
         return [folder / name for name in sorted(set(read_json(index)["weight_map"].values()))]
     shards = sorted(folder.glob("*.safetensors"))

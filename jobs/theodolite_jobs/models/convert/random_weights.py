@@ -5,14 +5,12 @@ float32 by torch's CPU generator, and stored in the dtype of the configuration.
 """
 
 import copy
-import json
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from theodolite.errors import ModelError
-from theodolite_jobs.models.convert.files import atomic_folder
+from theodolite_jobs.models.convert.files import atomic_folder, check_space, create_once, write_index
 from theodolite_jobs.models.convert.quantised import write_small_files
 from theodolite_jobs.models.load import load_config, plain_errors, resolved_dtype
 
@@ -21,8 +19,6 @@ RULE = 1
 
 SEED = 0
 """Seed of torch's CPU generator."""
-
-_INDEX = "model.safetensors.index.json"
 
 
 def create_random(folder: Path, into: Path) -> Path:
@@ -36,16 +32,8 @@ def create_random(folder: Path, into: Path) -> Path:
             without initial values.
         UnsupportedModelError: the configuration describes quantised weights of an unknown format.
     """
-    if into.is_dir():
-        return into
-    from filelock import FileLock
-
     with plain_errors(f"create random weights for {folder}"):
-        into.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(into.with_name(f"{into.name}.lock")):
-            if not into.is_dir():
-                _create(folder, into)
-    return into
+        return create_once(into, lambda: _create(folder, into))
 
 
 def random_bytes(config: Any) -> int:
@@ -57,12 +45,7 @@ def random_bytes(config: Any) -> int:
 def _create(folder: Path, into: Path) -> None:
     config = load_config(folder)
     model, dtype = _skeleton(config), _dtype(config)
-    needed, free = _bytes(model, dtype), shutil.disk_usage(into.parent).free
-    if needed > free:
-        raise ModelError(
-            f"the random weights need {needed / 1e9:.3g} GB, and {into.parent} has {free / 1e9:.3g} GB free; free some "
-            "space, or set THEODOLITE_CACHE to another folder"
-        )
+    check_space(_bytes(model, dtype), into, "the random weights")
     with atomic_folder(into) as staging:
         write_small_files(folder, staging)
         _write_weights(model, dtype, staging)
@@ -137,8 +120,7 @@ def _write_weights(model: Any, dtype: Any, folder: Path) -> None:
                 weight_map |= dict.fromkeys(tensors, file.name)
                 total_size += sum(tensor.nbytes for tensor in tensors.values())
             part.module.to_empty(device="meta", recurse=part.is_whole)
-    index = {"metadata": {"total_size": total_size}, "weight_map": weight_map}
-    (folder / _INDEX).write_text(json.dumps(index, indent=2), encoding="utf-8")
+    write_index(folder, weight_map, total_size)
 
 
 def _initialised(model: Any, part: _Part) -> dict[str, Any]:
