@@ -21,7 +21,7 @@ from theodolite_jobs.effects.work import EffectsWork, drop_parts
 from theodolite_jobs.full_disk import repeat_while_disk_is_full
 from theodolite_jobs.models.load import load_config, load_tokenizer
 from theodolite_jobs.models.readable import check_readable
-from theodolite_jobs.models.source import ModelSource, fetch, pinned, random_versions, resolve_source
+from theodolite_jobs.models.source import ModelSource, check_weight_versions, fetch, pinned, resolve_source
 from theodolite_jobs.models.weights import Weights
 from theodolite_jobs.prepare import check_remote_code
 from theodolite_jobs.progress import Console
@@ -241,7 +241,7 @@ def _report_failures(run: Run, spec: SurveySpec, failed: dict[str, ModelError], 
 def _open_weights(run: Run, spec: SurveySpec, source: ModelSource | None, settings: Settings) -> Weights:
     """Return the weights of the run's model; raise ModelError if they are missing or cannot be read."""
     check_remote_code(spec.model, settings)
-    _check_random_weights(run)
+    check_weight_versions(run)
     source = source or _same_model(run)
     check_readable(load_config(fetch(source, settings.cache, weights=False), spec.model.trust_remote_code))
     files = fetch(source, settings.cache)
@@ -256,19 +256,6 @@ def _measure_effects(
     source = source or _same_model(run)
     config = load_config(fetch(source, settings.cache, weights=False), spec.model.trust_remote_code)
     measure_effects(run, work, source, config, settings, console)
-
-
-def _check_random_weights(run: Run) -> None:
-    """Raise ModelError if the random weights of a run differ from those that this installation draws."""
-    if run.record.model.weights == "trained":
-        return
-    for name, here in random_versions().items():
-        recorded = run.record.versions.get(name)
-        if str(recorded).partition("+")[0] != here.partition("+")[0]:  # the draws are on the CPU in every build
-            raise ModelError(
-                f"{run.id}: its random weights were drawn with {name} {recorded}, and {name} {here} may draw others; "
-                f"analyse the run with {name} {recorded}, or survey it again in another store"
-            )
 
 
 def _same_model(run: Run) -> ModelSource:

@@ -19,6 +19,7 @@ from theodolite.store.prompts import encode_tokens, tokens_of_rows
 from theodolite.store.records import decode_record, record_key
 from theodolite.store.runs import Run, create_run, find_run, run_url
 from theodolite_jobs.captured_objects import describe, finish_capture
+from theodolite_jobs.models.source import check_weight_versions
 from theodolite_jobs.prepare import Prepared
 from theodolite_jobs.progress import Console
 
@@ -118,9 +119,14 @@ def check_same_plan(run: Run, prepared: Prepared) -> None:
 
 
 def check_same_arithmetic(run: Run, parity: dict[str, Any]) -> None:
-    """Raise RunDamagedError if the run's existing shards were computed with different arithmetic."""
+    """Raise RunDamagedError if the run's existing shards were computed with different arithmetic.
+
+    Raises:
+        ModelError: this installation may compute other random or dequantised weights than those of the run.
+    """
     from theodolite_jobs.cluster.replica import full_arithmetic
 
+    check_weight_versions(run)
     check_equal_arithmetic(run.id, recorded_arithmetic(run), full_arithmetic(parity))
 
 

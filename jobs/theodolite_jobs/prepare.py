@@ -36,7 +36,7 @@ from theodolite_jobs.models.families import known_anatomy
 from theodolite_jobs.models.load import load_config, load_tokenizer, resolved_dtype
 from theodolite_jobs.models.quantised import dequantised_from
 from theodolite_jobs.models.readable import check_readable
-from theodolite_jobs.models.source import ModelSource, fetch, random_versions, resolve_source, slug, weight_format
+from theodolite_jobs.models.source import ModelSource, fetch, resolve_source, slug, weight_format, weight_versions
 from theodolite_jobs.prompts.next_tokens import next_token_groups
 from theodolite_jobs.prompts.sources import check_pairs, read_prompts
 from theodolite_jobs.prompts.tokens import (
@@ -161,9 +161,7 @@ class Prepared:
             seed=SEED if self.source.weights == "random" else None,
             dequantised_from=stored,
         )
-        versions = {name: version(name) for name in _RECORDED_VERSIONS}
-        if self.source.weights == "random":
-            versions |= random_versions()
+        versions = {name: version(name) for name in _RECORDED_VERSIONS} | weight_versions(facts)
         return RunRecord(
             run_id=self.run_id,
             digest=self.digest,

@@ -10,12 +10,15 @@ from safetensors.torch import save_file
 from support import quantised as q
 from support.tiny_survey import save_model, spec_of
 
+from theodolite.errors import ModelError
 from theodolite.query.twin import untrained_twin
 from theodolite.settings import Settings
 from theodolite.store.layout import REPORT
 from theodolite.store.objects import get
 from theodolite.store.result_reader import read_group
+from theodolite_jobs import analysis
 from theodolite_jobs.estimate import plan_survey
+from theodolite_jobs.models import source
 from theodolite_jobs.progress import Console
 from theodolite_jobs.survey import survey
 
@@ -68,6 +71,22 @@ def test_the_run_and_its_report_name_the_format(runs):
     assert f"with the same weights, dequantised from {NAME}, by at most" in report
     assert f"The weights are those of model, dequantised from {NAME}." in report
     assert "dequantised" not in get(plain.location, REPORT).decode()
+
+
+def test_another_rule_of_dequantisation_does_not_read_or_capture_the_weights_again(runs, models, tmp_path, monkeypatch):
+    ours, plain = runs
+    assert ours.record.versions["dequantisation"] == "rule1"
+    assert "dequantisation" not in plain.record.versions
+    said = r"weights were computed with dequantisation rule1, and dequantisation rule2 may compute others"
+    monkeypatch.setattr(source, "DEQUANTISATION", 2)
+    source.check_weight_versions(plain)
+    with pytest.raises(ModelError, match=said):
+        analysis._open_weights(ours, ours.record.spec, None, settings(Path(ours.store)))
+    unfinished = Path(shutil.copytree(ours.url, tmp_path / "runs" / ours.id))
+    (unfinished / "COMPLETE").unlink()
+    next(unfinished.glob("shards/*/*.json")).unlink()
+    with pytest.raises(ModelError, match=said):
+        survey(ours.record.spec, models[0].parent, settings(tmp_path), Console())
 
 
 def test_a_plan_names_the_format_and_counts_dequantised_weights(models, tmp_path):

@@ -19,6 +19,7 @@ from theodolite.store.objects import get
 from theodolite.store.prompts import read_tokens
 from theodolite.store.result_reader import read_group
 from theodolite_jobs import analysis
+from theodolite_jobs.models import source
 from theodolite_jobs.models.convert.random_weights import RULE, SEED
 from theodolite_jobs.progress import Console
 from theodolite_jobs.repair.run import repair
@@ -121,9 +122,9 @@ def test_both_runs_are_compared_under_different_names(runs):
 
 def test_other_versions_of_the_libraries_do_not_read_the_weights_again(runs, monkeypatch):
     twin = runs[1]
-    versions = {**analysis.random_versions(), "torch": "1.0"}
-    monkeypatch.setattr(analysis, "random_versions", lambda: versions)
-    with pytest.raises(ModelError, match=r"random weights were drawn with torch .*, and torch 1\.0 may draw others"):
+    versions = {**source.random_versions(), "torch": "1.0"}
+    monkeypatch.setattr(source, "random_versions", lambda: versions)
+    with pytest.raises(ModelError, match=r"weights were computed with torch .*, and torch 1\.0 may compute others"):
         analysis._open_weights(twin, twin.record.spec, None, Settings())
 
 

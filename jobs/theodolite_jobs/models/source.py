@@ -13,7 +13,7 @@ from typing import Any, Literal
 from theodolite.errors import ModelError, SpecError, first_line
 from theodolite.model_aliases import MODEL_ALIASES
 from theodolite.spec_parts import ModelSpec
-from theodolite.store.runs import RANDOM_WEIGHTS, ModelFacts
+from theodolite.store.runs import RANDOM_WEIGHTS, ModelFacts, Run
 from theodolite_jobs.models.convert.files import SMALL_FILES
 from theodolite_jobs.models.convert.gguf import convert_gguf
 from theodolite_jobs.models.convert.gguf_header import quantised_types
@@ -142,6 +142,26 @@ def _short(revision: str) -> str:
 def random_versions() -> dict[str, str]:
     """Return the versions on which random weights depend, by the name of the library or of the rule."""
     return {"random_weights": f"rule{RULE}", **{name: version(name) for name in ("torch", "transformers")}}
+
+
+def weight_versions(model: ModelFacts) -> dict[str, str]:
+    """Return the versions on which a run's weights depend beside their revision, by the name of the library or rule."""
+    if model.weights == "random":
+        return random_versions()
+    if model.dequantised_from is not None and model.kind != "gguf":
+        return {"dequantisation": f"rule{DEQUANTISATION}"}
+    return {}
+
+
+def check_weight_versions(run: Run) -> None:
+    """Raise ModelError if this installation may compute other random or dequantised weights than those of a run."""
+    for name, here in weight_versions(run.record.model).items():
+        recorded = run.record.versions.get(name)
+        if str(recorded).partition("+")[0] != here.partition("+")[0]:  # every build of a library computes the same
+            raise ModelError(
+                f"{run.id}: its weights were computed with {name} {recorded}, and {name} {here} may compute others; "
+                f"use {name} {recorded}, or survey the model again in another store"
+            )
 
 
 def slug(name: str) -> str:
