@@ -29,6 +29,8 @@ test: test-fast test-slow ## run all tests
 
 # The processes of the tests share the cores: with more threads than cores, matrix products wait for each other.
 test-fast test-slow: export OMP_NUM_THREADS = 1
+# Replicas have threads of their own. If other tests use their cores, threads that spin while they wait cost most of the time.
+test-fast test-slow: export OMP_WAIT_POLICY = passive
 
 # Tests start hundreds of processes, which would each compile a thousand modules if none were stored.
 unexport PYTHONDONTWRITEBYTECODE
