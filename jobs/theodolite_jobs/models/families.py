@@ -22,6 +22,7 @@ from theodolite_jobs.models.records.hybrids import (
     NEMOTRON_H,
     QWEN3_5,
     QWEN3_NEXT,
+    with_some,
 )
 from theodolite_jobs.models.records.llama import (
     APERTUS,
@@ -157,10 +158,15 @@ REFUSED = {
 
 
 def with_head_site(record: Anatomy) -> Anatomy:
-    """Return a record with the site `head_out`, if all blocks have attention and its output projection is known."""
-    if record.files is None or Site.ATTN_OUT not in record.taps:
+    """Return a record with the site `head_out` in the blocks with `attn_out`, if the output projection is known."""
+    if record.files is None:
         return record
-    return replace(record, taps={**record.taps, Site.HEAD_OUT: Tap(record.files.output, "input")})
+    tap = Tap(record.files.output, "input")
+    if Site.ATTN_OUT in record.partial:
+        return with_some(record, Site.HEAD_OUT, tap, record.partial[Site.ATTN_OUT].layers)
+    if Site.ATTN_OUT not in record.taps:
+        return record
+    return replace(record, taps={**record.taps, Site.HEAD_OUT: tap})
 
 
 def known_anatomy(config: Any) -> Anatomy | None:

@@ -1,12 +1,14 @@
 """Hybrids: only some blocks have attention; the others have linear attention, a state space or a convolution.
 
-Their mixers are different modules, so no tap is `attn_out`. A configuration may give all blocks attention.
+Their mixers are different modules, so only the blocks with attention have `attn_out` and `head_out`. A configuration
+may give all blocks attention.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from theodolite.sites import Site
-from theodolite_jobs.models.anatomy import Anatomy, Files, Tap
+from theodolite_jobs.models.anatomy import Anatomy, Files, PartialTap, Tap
 from theodolite_jobs.models.records.llama import GRANITE_SHARED, LLAMA, MERGED, QWEN3_FILES
 from theodolite_jobs.models.records.taps import STREAM, reading, sequential
 
@@ -25,11 +27,20 @@ def hybrid(record: Anatomy, mixer: str) -> Anatomy:
 def with_layers(record: Anatomy, kinds: list[str]) -> Anatomy:
     """Return the record of a hybrid whose layers are of these kinds."""
     without = tuple(layer for layer, kind in enumerate(kinds) if kind != "full_attention")
+    attention = Tap("self_attn", "output", record.attention_scale)
     if without:
         none = "none of its blocks has attention" if len(without) == len(kinds) else ""
-        return replace(record, layers_without_attention=without, no_circuits=none)
-    taps = {**record.taps, Site.ATTN_OUT: Tap("self_attn", "output", record.attention_scale)}
+        record = replace(record, layers_without_attention=without, no_circuits=none)
+        return with_some(record, Site.ATTN_OUT, attention, record.attention_layers(len(kinds)))
+    taps = {**record.taps, Site.ATTN_OUT: attention}
     return replace(record, taps=taps, hybrid="", no_words=record.no_words.replace(_NO_WORDS, ""))
+
+
+def with_some(record: Anatomy, site: Site, tap: Tap, layers: Sequence[int]) -> Anatomy:
+    """Return the record with a site that only these layers have; without layers, the record itself."""
+    if not layers:
+        return record
+    return replace(record, partial={**record.partial, site: PartialTap(tap, tuple(layers))})
 
 
 _QWEN3_5 = replace(
