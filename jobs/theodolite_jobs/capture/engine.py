@@ -30,8 +30,8 @@ class CapturedShard:
 
     `activations` are (sample, position, layer, d_model) for each site, (sample, position, d_model) for `resid_final`,
     (sample, position, layer, head, d_head) for `head_out`; NaN before a prompt's first token, for quarantined prompts,
-    and at layers without the site. `positive_counts` are (position, layer, unit): for each hidden unit of the MLPs, the number of prompts in
-    which it is positive before gating, without quarantined prompts; None if units are not counted.
+    and at layers without the site. `positive_counts` are (position, layer, unit): for each hidden unit of the MLPs, the
+    number of prompts in which it is positive before gating, without quarantined prompts; None if units are not counted.
     """
 
     activations: Activations
@@ -177,7 +177,7 @@ class Engine:
     def _forward(self, plan: SetPlan, prompts: Sequence[TokenIds], units: int) -> dict[str, torch.Tensor]:
         """Run one batch; return (batch, position, layer, d_model) for each site and the units' counts, on the device.
 
-        The layers are those with the site.
+        The layers of a site are those that have it.
 
         Prompts are padded on the right. A causal model's tokens do not attend to the padding after them, so no mask
         is needed and positions are correct. An encoder's tokens attend to all tokens, so an encoder gets a mask.

@@ -27,7 +27,7 @@ class PartialTap:
     """The source of a site that only some blocks of a hybrid have."""
 
     tap: Tap
-    layers: tuple[int, ...]  # the blocks with the site, ascending
+    layers: tuple[int, ...] = ()  # the blocks with the site, ascending; none before a configuration is known
 
 
 @dataclass(frozen=True)

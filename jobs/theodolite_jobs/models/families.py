@@ -22,7 +22,6 @@ from theodolite_jobs.models.records.hybrids import (
     NEMOTRON_H,
     QWEN3_5,
     QWEN3_NEXT,
-    with_some,
 )
 from theodolite_jobs.models.records.llama import (
     APERTUS,
@@ -163,7 +162,10 @@ def with_head_site(record: Anatomy) -> Anatomy:
         return record
     tap = Tap(record.files.output, "input")
     if Site.ATTN_OUT in record.partial:
-        return with_some(record, Site.HEAD_OUT, tap, record.partial[Site.ATTN_OUT].layers)
+        return replace(
+            record,
+            partial={**record.partial, Site.HEAD_OUT: replace(record.partial[Site.ATTN_OUT], tap=tap)},
+        )
     if Site.ATTN_OUT not in record.taps:
         return record
     return replace(record, taps={**record.taps, Site.HEAD_OUT: tap})

@@ -32,7 +32,9 @@ def read_sites(model: LoadedModel, ids: TokenIds, positions: Sequence[int]) -> R
     layers without the site.
     """
     all_layers = range(len(model.blocks))
-    layers = {site: model.anatomy.layers_with(site, all_layers) for site in (*model.anatomy.taps, *model.anatomy.partial)}
+    layers = {
+        site: model.anatomy.layers_with(site, all_layers) for site in (*model.anatomy.taps, *model.anatomy.partial)
+    }
     collected: dict[Site, list[torch.Tensor]] = {site: [] for site, some in layers.items() if some}
     second: dict[Site, list[torch.Tensor]] = {site: [] for site in collected}  # the other term of a sum
     final: list[torch.Tensor] = []
@@ -195,9 +197,7 @@ def _normed(model: LoadedModel, norm: str, values: NDArray[np.float64]) -> NDArr
 
 
 @torch.inference_mode()
-def _applied(
-    model: LoadedModel, path: str, values: NDArray[np.float64], layers: Sequence[int]
-) -> NDArray[np.float64]:
+def _applied(model: LoadedModel, path: str, values: NDArray[np.float64], layers: Sequence[int]) -> NDArray[np.float64]:
     """Apply one module of each of some blocks to (position, layer, feature)."""
     rows = []
     for index, layer in enumerate(layers):

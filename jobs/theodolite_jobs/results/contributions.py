@@ -36,8 +36,8 @@ def compute(context: Context) -> Result:
     """Return the group from the first stored samples of each contrast, layer by layer.
 
     In post-norm models the stream is no sum, and all numbers are NaN. Without all layers or the output of the last
-    block, those of the last block's output are NaN. In a hybrid, the numbers of heads and MLPs are NaN in blocks without
-    them, and what other mixers add is no part.
+    block, those of the last block's output are NaN. In a hybrid, the numbers of heads and MLPs are NaN in blocks
+    without them, and what other mixers add is no part.
 
     Raises:
         ModelError: a projection of attention is missing.

@@ -195,6 +195,4 @@ def _pair_variables(
 def _by_place(points: Sequence[Mapping[str, float]], shape: tuple[int, int]) -> dict[str, NDArray[Any]]:
     """Return the values of all points by name, (site, layer), with the fill value where a point has none."""
     names = {name: None for point in points for name in point}
-    return {
-        name: np.array([point.get(name, _FILLS[name]) for point in points]).reshape(shape) for name in names
-    }
+    return {name: np.array([point.get(name, _FILLS[name]) for point in points]).reshape(shape) for name in names}

@@ -207,7 +207,7 @@ def _cosine_facts(values: xr.Dataset, prompts: str) -> list[str]:
     unresolved = int((np.isnan(debiased) & measured).sum())
     if unresolved:
         facts.append(
-            f"The debiased cosine is missing at {unresolved} of {int(measured.sum())} depths: with this number of prompts, "
-            "the noise is larger than the means."
+            f"The debiased cosine is missing at {unresolved} of {int(measured.sum())} depths: with this number of "
+            "prompts, the noise is larger than the means."
         )
     return facts
