@@ -46,7 +46,7 @@ def _row(family: str, swept: dict[str, Any]) -> SupportedFamily:
         sites = [Site(site) for site in swept["sites"]]
         return SupportedFamily(family, "probe", _missing(sites), half_precision=half, note=about)
     record = with_head_site(FAMILIES[text])
-    in_some = record.partial and f"{', '.join(sorted(record.partial, key=list(Site).index))} in some blocks"
+    some = ", ".join(site for site in Site if site in record.partial)
     no_heads = record.no_circuits and f"no heads: {record.no_circuits}"
     no_words = record.no_words and f"no words: {record.no_words}"
     return SupportedFamily(
@@ -57,7 +57,7 @@ def _row(family: str, swept: dict[str, Any]) -> SupportedFamily:
         words=not (record.no_circuits or record.no_words),
         tensor_parallel=swept.get("tensor_parallel"),
         half_precision=half,
-        note="; ".join(filter(None, [about, in_some, no_heads, no_words])),
+        note="; ".join(filter(None, [about, some and f"{some} in some blocks", no_heads, no_words])),
     )
 
 
