@@ -40,7 +40,7 @@ def set_shape(run: Run, cloud: PointCloud, site: Site, layer: int) -> tuple[dict
     The three parts are the values of the variables of `gram` by name, the packed centred Gram matrices, (space, entry),
     and their diagonals, (space, sample). At a layer without the site, there are no values, and the others are NaN.
     """
-    if site is not Site.RESID_FINAL and not run.record.has_site_at(site, layer):
+    if not run.record.has_site_at(site, layer):
         n = len(cloud.samples)
         nothing = np.full((len(TRANSFORMS), n, n), np.nan)
         return {}, np.stack([packed(matrix) for matrix in nothing]), nothing[:, 0]
