@@ -16,7 +16,7 @@ from theodolite.sites import Site
 from theodolite.spec import SurveySpec, TokenIds
 from theodolite.spec_parts import SENTENCES, ModelSpec
 from theodolite.store.layout import CAPTURE_VERSION
-from theodolite.store.runs import ModelFacts, RunRecord, SetFacts
+from theodolite.store.runs import ModelFacts, PartialSite, RunRecord, SetFacts
 from theodolite.version import __version__
 from theodolite_jobs.capture.plan import SetPlan, ShardPlan, plan_set
 from theodolite_jobs.models.anatomy import (
@@ -172,7 +172,18 @@ class Prepared:
             sets={name: self._set_facts(name) for name in self.plans},
             parity={**parity, "revision": self.source.revision, "dequantised_from": stored} if parity else {},
             versions={"theodolite": __version__, **versions},
+            partial_sites=self._partial_sites() if self.plans else {},
         )
+
+    def _partial_sites(self) -> dict[Site, PartialSite]:
+        """Return the captured sites that only some blocks have; none for an unknown family."""
+        anatomy = known_anatomy(self.config)
+        partial = anatomy.partial if anatomy is not None else {}
+        return {
+            site: PartialSite(layers=list(partial[site].layers), reason=anatomy.hybrid)
+            for site in self.spec.capture.sites
+            if anatomy is not None and site in partial
+        }
 
     def _set_facts(self, name: str) -> SetFacts:
         plan = self.plans[name]
@@ -221,7 +232,7 @@ def prepare(
     if anatomy is not None:  # an unknown family is probed after loading
         if "effects" in named_groups(spec):
             check_next_token(anatomy, config.model_type)
-        spec = _with_resolved_sites(spec, anatomy)
+        spec = _with_resolved_sites(spec, anatomy, layers)
     check_request(spec, spec.resolved_contrasts(), spec.capture.sites, dimensions.n_layers)
 
     tokenizer = tokenizer_of(files, spec.model.trust_remote_code) if prompts else None
@@ -250,15 +261,15 @@ def prepare(
     return Prepared(spec, folder, source, config, dimensions, layers, prompts, tokens, templates, plans, warnings)
 
 
-def _with_resolved_sites(spec: SurveySpec, anatomy: Anatomy) -> SurveySpec:
+def _with_resolved_sites(spec: SurveySpec, anatomy: Anatomy, layers: Sequence[int]) -> SurveySpec:
     """Return the spec with sites that the family has; if the spec names none, the default sites that exist.
 
     Raises:
-        SiteNotFoundError: the spec has prompts and names a site that the family does not have.
+        SiteNotFoundError: the spec has prompts and names a site that none of the captured layers has.
     """
     if "sites" in spec.capture.model_fields_set:
         if spec.prompts:
-            check_sites(anatomy, spec.capture.sites)
+            check_sites(anatomy, spec.capture.sites, layers)
         return spec
     sites = [site for site in spec.capture.sites if site in anatomy.taps]
     if sites == spec.capture.sites:

@@ -26,10 +26,9 @@ class Call:
         output = child(x, *(others or args), **kwargs)
         return cast("Stream", output[0] if isinstance(output, tuple) else output)
 
-    def first(self, paths: Sequence[str], x: Stream) -> Stream:
-        """Return the output of the one module that the block has."""
-        (path,) = (path for path in paths if isinstance(getattr(self._block, path, None), torch.nn.Module))
-        return self(path, x)
+    def has(self, path: str) -> bool:
+        """Return whether the block has a module with this path."""
+        return path in dict(self._block.named_modules())
 
 
 HandRun = Callable[[Stream, Call], dict[Site, Stream]]
@@ -52,13 +51,16 @@ def sequential(norm1: str, attention: str, norm2: str, mlp: str, multiplier: flo
 
 
 def hybrid(norm1: str, mixers: Sequence[str], norm2: str, mlp: str, multiplier: float = 1.0) -> HandRun:
-    """As `sequential`, with the one of these mixers that the block has."""
+    """As `sequential`, with the one of these mixers that the block has; the first one is attention."""
 
     def run(x: Stream, call: Call) -> dict[Site, Stream]:
-        mid = x + call.first(mixers, call(norm1, x)) * multiplier
+        (mixer,) = (path for path in mixers if call.has(path))
+        mixed = call(mixer, call(norm1, x)) * multiplier
+        mid = x + mixed
         normed = call(norm2, mid)
         added = sum((call(one, normed) for one in mlp.split(" + ")), start=torch.zeros(())) * multiplier
-        return {Site.RESID_MID: mid, Site.MLP_OUT: added, Site.RESID_POST: mid + added}
+        attention = {Site.ATTN_OUT: mixed} if mixer == mixers[0] else {}
+        return {**attention, Site.RESID_MID: mid, Site.MLP_OUT: added, Site.RESID_POST: mid + added}
 
     return run
 
@@ -191,7 +193,11 @@ def falcon_h1(x: Stream, call: Call) -> dict[Site, Stream]:
 
 def nemotron_h(x: Stream, call: Call) -> dict[Site, Stream]:
     """One module: attention, a state space, or an MLP."""
-    return {Site.RESID_POST: x + call("mixer", call("norm", x))}
+    added = call("mixer", call("norm", x))
+    branch = {Site.ATTN_OUT: added} if call.has("mixer.q_proj") else {}
+    if call.has("mixer.up_proj") or call.has("mixer.experts"):
+        branch = {Site.MLP_OUT: added}
+    return {**branch, Site.RESID_POST: x + added}
 
 
 HAND_RUNS: dict[str, HandRun] = {

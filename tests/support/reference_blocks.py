@@ -45,7 +45,7 @@ def recorded(model: LoadedModel, path: str, tokens: TokenIds) -> list[Any]:
 def read_attention(model: LoadedModel, tokens: TokenIds) -> dict[int, dict[Site, NDArray[np.float64]]]:
     """Return `attn_out` and `head_out`, (token, feature), of each layer that has attention.
 
-    In a hybrid they are no sites; there they are the output and the input of the output projection.
+    In a hybrid they are the output and the input of the output projection.
     """
     sites, layers = (Site.ATTN_OUT, Site.HEAD_OUT), model.anatomy.attention_layers(model.dimensions.n_layers)
     if set(sites) <= set(model.anatomy.taps):

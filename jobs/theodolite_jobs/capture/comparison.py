@@ -1,6 +1,6 @@
 """Compare captured probes with plain Hugging Face runs of them; in half precision, both with a float32 run too."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,7 +15,7 @@ from theodolite_jobs.capture.probes import Probes, batches_of, plan_of_batch
 from theodolite_jobs.capture.rounding import Rounding
 from theodolite_jobs.models.load import LoadedModel
 from theodolite_jobs.models.precision import computed_in
-from theodolite_jobs.models.reference import Reading, identity_errors, read_sites, relative_errors
+from theodolite_jobs.models.reference import Reading, at_layers, identity_errors, read_sites, relative_errors
 from theodolite_jobs.models.routing import (
     Chosen,
     Kind,
@@ -82,7 +82,7 @@ def measure(
     """
     reference = reference_model or model
     errors: dict[Site, list[NDArray[np.float64]]] = {site: [] for site in comparison.sites}
-    distances = _Distances(comparison)
+    distances = _Distances({site: reference.anatomy.layers_with(site, comparison.layers) for site in comparison.sites})
     identities: dict[str, float] = {}
     cosines = [1.0]
     for probe in _captured(model, comparison):
@@ -90,7 +90,7 @@ def measure(
             reading = read_sites(reference, probe.ids, probe.positions)
         for identity, error in identity_errors(reference, reading).items():
             identities[identity] = float(np.maximum(identities.get(identity, 0.0), error))
-        plain = _vectors(reading, comparison)
+        plain = _vectors(reference, reading, comparison)
         for site, vectors in plain.items():
             errors[site].append(relative_errors(probe.vectors[site], vectors))
             cosines.append(min_cosine(probe.vectors[site], vectors))
@@ -98,7 +98,7 @@ def measure(
             with computed_in(model, exact), recorded_routing(model) as exact_calls:
                 reading = read_sites(model, probe.ids, probe.positions)
             chosen = routing_of_prompt(calls), routing_of_prompt(exact_calls)
-            distances.add(probe, plain, _vectors(reading, comparison), *chosen)
+            distances.add(probe, plain, _vectors(model, reading, comparison), *chosen)
     joined = {site: np.concatenate(parts) for site, parts in errors.items()}
     rounding = distances.rounding(routing_kind(model)) if exact is not None else None
     return Measured(joined, identities, float(np.min(cosines)), rounding)
@@ -119,7 +119,7 @@ def _captured(model: LoadedModel, comparison: Comparison) -> Iterator[_Captured]
                 positions = [position for position in plan.positions if len(ids) + position >= 0]
                 first = len(plan.positions) - len(positions)
                 vectors = {
-                    site: values[row, first:].reshape(-1, engine.width(site)).astype(np.float64)
+                    site: engine.measured(site, values)[row, first:].reshape(-1, engine.width(site)).astype(np.float64)
                     for site, values in captured.activations.items()
                 }
                 yield _Captured(ids, positions, vectors, chosen)
@@ -140,26 +140,27 @@ def change_by_padding(model: LoadedModel, comparison: Comparison) -> float:
                 positions = [position for position in plan.positions if len(ids) + position >= 0]
                 alone = read_sites(model, ids, positions)
                 padded = read_sites(model, (*ids, *(0,) * padding), [position - padding for position in positions])
-                changes += [relative_errors(padded[site], vectors).max(initial=0.0) for site, vectors in alone.items()]
+                layers = range(len(model.blocks))
+                changes += [
+                    relative_errors(*(at_layers(model, one, site, layers) for one in (padded, alone))).max(initial=0.0)
+                    for site in alone
+                ]
     return float(np.max(changes))
 
 
-def _vectors(reading: Reading, comparison: Comparison) -> dict[Site, NDArray[np.float64]]:
+def _vectors(model: LoadedModel, reading: Reading, comparison: Comparison) -> dict[Site, NDArray[np.float64]]:
     """Return the vectors of a plain run at each site and layer of the comparison, (vector, feature)."""
-    chosen = {
-        site: reading[site] if site is Site.RESID_FINAL else reading[site][:, list(comparison.layers)]
-        for site in comparison.sites
-    }
+    chosen = {site: at_layers(model, reading, site, comparison.layers) for site in comparison.sites}
     return {site: values.reshape(-1, values.shape[-1]) for site, values in chosen.items()}
 
 
 class _Distances:
     """Collects the distances of the probes from a run in a wider dtype."""
 
-    def __init__(self, comparison: Comparison) -> None:
-        self._layers = comparison.layers
-        self._captured: dict[Site, list[NDArray[np.float64]]] = {site: [] for site in comparison.sites}
-        self._plain: dict[Site, list[NDArray[np.float64]]] = {site: [] for site in comparison.sites}
+    def __init__(self, layers: Mapping[Site, Sequence[int]]) -> None:
+        self._layers = layers
+        self._captured: dict[Site, list[NDArray[np.float64]]] = {site: [] for site in layers}
+        self._plain: dict[Site, list[NDArray[np.float64]]] = {site: [] for site in layers}
         self._rerouted: list[float] = []
         self._flips, self._routed = 0, 0
 

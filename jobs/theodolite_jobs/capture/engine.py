@@ -3,7 +3,7 @@
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -18,6 +18,7 @@ from theodolite.sites import Site
 from theodolite.spec import TokenIds
 from theodolite_jobs.capture.plan import Batch, SetPlan, ShardPlan, count_tokens, halved
 from theodolite_jobs.capture.taps import POSITIVE_UNITS, tapped
+from theodolite_jobs.models.anatomy import Anatomy
 from theodolite_jobs.models.load import LoadedModel
 
 Activations = dict[Site, NDArray[np.float32]]
@@ -28,9 +29,9 @@ class CapturedShard:
     """The result of capturing one shard.
 
     `activations` are (sample, position, layer, d_model) for each site, (sample, position, d_model) for `resid_final`,
-    (sample, position, layer, head, d_head) for `head_out`; NaN before a prompt's first token and for quarantined
-    prompts. `positive_counts` are (position, layer, unit): for each hidden unit of the MLPs, the number of prompts in
-    which it is positive before gating, without quarantined prompts; None if units are not counted.
+    (sample, position, layer, head, d_head) for `head_out`; NaN before a prompt's first token, for quarantined prompts,
+    and at layers without the site. `positive_counts` are (position, layer, unit): for each hidden unit of the MLPs, the
+    number of prompts in which it is positive before gating, without quarantined prompts; None if units are not counted.
     """
 
     activations: Activations
@@ -52,6 +53,7 @@ class Engine:
         self.model = model
         self.sites = tuple(sites)
         self.layers = tuple(layers)
+        self.rows = rows_of_sites(model.anatomy, self.sites, self.layers)
         self._prefix: tuple[TokenIds, list[tuple[torch.Tensor, torch.Tensor]]] = ((), [])
 
     def shard_bytes(self, plan: SetPlan, shard: ShardPlan, units: int = 0) -> int:
@@ -69,6 +71,14 @@ class Engine:
         """Return the number of features of a vector of a site; a vector of `head_out` has those of all heads."""
         sizes = self.model.dimensions
         return sizes.n_heads * sizes.d_head if site is Site.HEAD_OUT else sizes.d_model
+
+    def layers_with(self, site: Site) -> tuple[int, ...]:
+        """Return the captured layers that have a site."""
+        return self.model.anatomy.layers_with(site, self.layers)
+
+    def measured(self, site: Site, values: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return the activations of a site, (sample, position, layer, …), at the layers that have it."""
+        return values[:, :, self.rows[site]] if site in self.rows else values
 
     def capture(
         self, plan: SetPlan, shard: ShardPlan, tokens: Sequence[TokenIds], units: int = 0, halvings: int = 0
@@ -133,10 +143,10 @@ class Engine:
             captured = self._empty(len(tokens), len(plan.positions), units)
             captured.batches, captured.quarantined = [batch for batch, _ in copies], quarantined
             while copies:
-                _store(copies.pop(0), shard, captured)
+                _store(copies.pop(0), shard, captured, self.rows)
             # On the CPU the forward passes have ended; on a GPU the copies above have waited for them.
             seconds = (launched if self.model.device.type == "cpu" else time.perf_counter()) - started
-            _blank_unusable(captured, plan.positions, tokens, shard.start, self.layers)
+            _blank_unusable(captured, plan.positions, tokens, shard.start, self.layers, self.rows)
             counts = count_tokens(plan, shard, tokens, captured.batches)
             captured.counts = replace(counts, oom_backoffs=oom_backoffs, seconds=round(seconds, 4))
             return captured
@@ -166,6 +176,8 @@ class Engine:
     @torch.inference_mode()
     def _forward(self, plan: SetPlan, prompts: Sequence[TokenIds], units: int) -> dict[str, torch.Tensor]:
         """Run one batch; return (batch, position, layer, d_model) for each site and the units' counts, on the device.
+
+        The layers of a site are those that have it.
 
         Prompts are padded on the right. A causal model's tokens do not attend to the padding after them, so no mask
         is needed and positions are correct. An encoder's tokens attend to all tokens, so an encoder gets a mask.
@@ -237,14 +249,29 @@ class Engine:
         return CapturedShard(arrays, counts if units else None)
 
 
-def _store(copied: tuple[Batch, Any], shard: ShardPlan, captured: CapturedShard) -> None:
+Rows = Mapping[Site, Sequence[int]]
+"""For each site that only some of the captured layers have, the indices of these among the captured layers."""
+
+
+def rows_of_sites(anatomy: Anatomy, sites: Sequence[Site], layers: Sequence[int]) -> Rows:
+    """Return which of the captured layers have each site that not all of them have."""
+    having = {site: anatomy.layers_with(site, layers) for site in sites if site is not Site.RESID_FINAL}
+    return {site: [layers.index(layer) for layer in some] for site, some in having.items() if len(some) < len(layers)}
+
+
+def _store(copied: tuple[Batch, Any], shard: ShardPlan, captured: CapturedShard, site_rows: Rows) -> None:
     """Write a batch's copies to the shard's arrays, in float32, when they have arrived on the host."""
     batch, (host, event) = copied
     if event is not None:
         event.synchronize()
     rows = np.asarray(batch) - shard.start
     for site, target in captured.activations.items():
-        target[rows] = host[site].float().numpy()
+        values = host[site].float().numpy()
+        if site not in site_rows:
+            target[rows] = values
+            continue
+        for number, index in enumerate(site_rows[site]):
+            target[rows, :, index] = values[:, :, number]
     if captured.positive_counts is not None:
         captured.positive_counts += host[POSITIVE_UNITS].numpy()
 
@@ -303,19 +330,26 @@ def _start_copy(selected: dict[str, torch.Tensor]) -> tuple[dict[str, torch.Tens
 
 
 def _blank_unusable(
-    captured: CapturedShard, positions: Sequence[int], tokens: Sequence[TokenIds], start: int, layers: Sequence[int]
+    captured: CapturedShard,
+    positions: Sequence[int],
+    tokens: Sequence[TokenIds],
+    start: int,
+    layers: Sequence[int],
+    site_rows: Rows,
 ) -> None:
     """Set activations before a prompt's first token to NaN, and all activations of a quarantined prompt.
 
-    Prompts with other NaN or infinite activations are quarantined.
+    Prompts with other NaN or infinite activations are quarantined, except for the NaN at layers without a site.
     """
     exists = np.asarray([len(ids) for ids in tokens])[:, None] + np.asarray(positions) >= 0
     for site, values in captured.activations.items():
         values[~exists] = np.nan
-        bad = ~np.isfinite(values).all(axis=tuple(range(2 if site is Site.RESID_FINAL else 3, values.ndim)))
+        rows = site_rows.get(site, range(len(layers)))
+        measured = values[:, :, rows] if site in site_rows else values
+        bad = ~np.isfinite(measured).all(axis=tuple(range(2 if site is Site.RESID_FINAL else 3, values.ndim)))
         bad &= exists[:, :, None] if bad.ndim == 3 else exists
         for row in np.flatnonzero(bad.reshape(len(tokens), -1).any(axis=1)):
-            where = "" if bad.ndim == 2 else f", layer {layers[int(np.argwhere(bad[row])[0][1])]}"
+            where = "" if bad.ndim == 2 else f", layer {layers[rows[int(np.argwhere(bad[row])[0][1])]]}"
             captured.quarantined.setdefault(start + int(row), f"activation is not finite at {site}{where}")
     for sample in captured.quarantined:
         for values in captured.activations.values():

@@ -231,7 +231,8 @@ def _measure_first_blocks(model: LoadedModel, dtype: torch.dtype, comparison: Co
         head = model.reload(dtype=name, blocks=count, ranks=model.ranks)
         plain = model.reload(dtype=name, blocks=count, device_map=device)
     layers = tuple(layer for layer in comparison.layers if layer < head.dimensions.n_layers)
-    sites = tuple(site for site in comparison.sites if layers and site is not Site.RESID_FINAL)
+    blocks = (site for site in comparison.sites if site is not Site.RESID_FINAL)
+    sites = tuple(site for site in blocks if model.anatomy.layers_with(site, layers))
     measured = measure(head, replace(comparison, layers=layers, sites=(*sites, Site.RESID_FINAL)), plain)
     if model.ranks > 1:
         del head

@@ -6,7 +6,7 @@ So both are compared with a float32 run, and the plain run shows which distances
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -38,7 +38,7 @@ Distances = dict[Site, NDArray[np.float64]]
 class Rounding:
     """The distances of captured and plain activations from a float32 run, and the differences of their routing."""
 
-    layers: Sequence[int]
+    layers: Mapping[Site, Sequence[int]]  # the layers of each site
     captured: Distances
     plain: Distances
     # (probe,): the first layer that routes a token to other experts than in float32, in one of the two, or infinity
@@ -54,7 +54,7 @@ class Rounding:
 
     def comparable(self, site: Site) -> NDArray[np.bool_]:
         """Return the vectors before which no token is routed to other experts, (probe, layer)."""
-        return np.stack([precedes_experts(site, self.layers, first) for first in self.rerouted_from])
+        return np.stack([precedes_experts(site, self.layers[site], first) for first in self.rerouted_from])
 
     def usual(self, site: Site) -> NDArray[np.float64]:
         """Return the largest plain distance over the vectors that no routing has changed, (layer,)."""
@@ -116,7 +116,7 @@ def excess(rounding: Rounding, unit: float) -> str | None:
         limit = allowed_distance(rounding, site, unit)
         outlying = ~(captured <= limit) & rounding.comparable(site)
         for index in range(captured.shape[1]):
-            where = str(site) if site is Site.RESID_FINAL else f"{site}, layer {rounding.layers[index]}"
+            where = str(site) if site is Site.RESID_FINAL else f"{site}, layer {rounding.layers[site][index]}"
             distance, usual = float(captured[:, index].max()), float(plain[:, index].max())
             found = f"distance {distance:.1e} at {where}, of plain Hugging Face at most {usual:.1e}"
             if outlying[:, index].any():

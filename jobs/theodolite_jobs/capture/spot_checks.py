@@ -23,7 +23,7 @@ from theodolite_jobs.capture.engine import CapturedShard, Engine
 from theodolite_jobs.capture.plan import LONGEST_PROBE, SetPlan, ShardPlan
 from theodolite_jobs.capture.rounding import OUTLIER, Limits, precedes_experts
 from theodolite_jobs.models.precision import computed_in
-from theodolite_jobs.models.reference import Reading, read_sites, relative_errors
+from theodolite_jobs.models.reference import Reading, at_layers, read_sites, relative_errors
 from theodolite_jobs.models.routing import Chosen, first_rerouted, recorded_routing, routing_of_batch, routing_of_prompt
 
 _WIDER = {torch.float32: torch.float64}  # every narrower dtype is compared with float32
@@ -118,14 +118,16 @@ class CheckedEngine(Engine):
         """Compare one prompt, and add it to the counts of the shard; raise ParityError if it differs."""
         n_positions = len(plain.vectors[self.sites[0]])
         ours = {
-            site: values[sample - shard.start, len(plan.positions) - n_positions :].reshape(plain.vectors[site].shape)
+            site: self.measured(site, values)[sample - shard.start, len(plan.positions) - n_positions :].reshape(
+                plain.vectors[site].shape
+            )
             for site, values in captured.activations.items()
         }
         errors, first = _errors(ours, plain.vectors), math.inf
         if _above(errors, allowed := {site: self._allowed(site) for site in errors}):
             with self._lock:
                 first = self._first_rerouted(plan, shard, tokens, captured, sample, plain)
-                judged = {site: precedes_experts(site, self.layers, first) for site in errors}
+                judged = {site: precedes_experts(site, self.layers_with(site), first) for site in errors}
                 errors = {site: np.where(judged[site], error, 0.0) for site, error in errors.items()}
                 if _above(errors, allowed):
                     self._refuse_unexplained(shard, sample, ours, plain, judged)
@@ -187,7 +189,7 @@ class CheckedEngine(Engine):
         if (above := _above(judged_alone, allowed)) is None:
             return
         site, index = above
-        where = str(site) if site is Site.RESID_FINAL else f"{site}, layer {self.layers[index]}"
+        where = str(site) if site is Site.RESID_FINAL else f"{site}, layer {self.layers_with(site)[index]}"
         raise ParityError(
             f"sample {sample} of {shard.prompt_set} differs from plain Hugging Face: the distance from a run in a "
             f"wider dtype is {distances[site][index]:.1e} at {where}, allowed {allowed[site][index]:.1e}; its shard is "
@@ -195,11 +197,8 @@ class CheckedEngine(Engine):
         )
 
     def _vectors(self, reading: Reading) -> Vectors:
-        layers = list(self.layers)
-        return {
-            site: reading[site][:, None] if site is Site.RESID_FINAL else reading[site][:, layers]
-            for site in self.sites
-        }
+        chosen = {site: at_layers(self.model, reading, site, self.layers) for site in self.sites}
+        return {site: values[:, None] if site is Site.RESID_FINAL else values for site, values in chosen.items()}
 
 
 def _errors(ours: Vectors, reference: Vectors) -> Errors:

@@ -23,7 +23,7 @@ Keep = Callable[[torch.Tensor], None]
 def tapped(
     model: LoadedModel, sites: Sequence[Site], layers: Sequence[int], indices: torch.Tensor, units: int = 0
 ) -> Iterator[Mapping[str, list[torch.Tensor]]]:
-    """Collect, during one forward inside the context, one (batch, position, d_model) tensor per site and layer.
+    """Collect, during one forward inside the context, one (batch, position, d_model) tensor per layer with a site.
 
     The forward and the context end as soon as all tensors are collected, so no later block runs.
 
@@ -65,8 +65,8 @@ def tapped(
         if site is Site.RESID_FINAL:
             wanted.append((model.blocks[-1], Tap("", "output"), partial(keep_site, site, 1.0)))
         else:
-            tap = model.anatomy.taps[site]
-            wanted += [(model.blocks[layer], tap, partial(keep_site, site, tap.scale)) for layer in layers]
+            tap, having = model.anatomy.tap(site), model.anatomy.layers_with(site, layers)
+            wanted += [(model.blocks[layer], tap, partial(keep_site, site, tap.scale)) for layer in having]
     if units:
         assert model.anatomy.mlp_units is not None
         collected[POSITIVE_UNITS] = []

@@ -23,6 +23,14 @@ class Tap:
 
 
 @dataclass(frozen=True)
+class PartialTap:
+    """The source of a site that only some blocks of a hybrid have."""
+
+    tap: Tap
+    layers: tuple[int, ...] = ()  # the blocks with the site, ascending; none before a configuration is known
+
+
+@dataclass(frozen=True)
 class MergedExperts:
     """The names of two tensors that hold the projections of all experts of a block, gate and up together."""
 
@@ -71,7 +79,8 @@ class Anatomy:
     """The record of one family; module paths start at the base model (without a language-model head)."""
 
     blocks: str  # the path of the list of blocks
-    taps: Mapping[Site, Tap]  # the module inside the block that each site is read from
+    taps: Mapping[Site, Tap]  # the module inside the block that each site of all blocks is read from
+    partial: Mapping[Site, PartialTap] = field(default_factory=dict)  # the sites that only some blocks have
     # Module paths inside the block: `attention` and `mlp` act on the input of these branches; `attention_output` and
     # `mlp_output` act on their output, or with `post_norm` on its sum with the stream.
     norms: Mapping[str, str] = field(default_factory=dict)
@@ -101,12 +110,12 @@ class Anatomy:
 
     @property
     def sites(self) -> list[Site]:
-        """The sites of the blocks, in the order of the stream."""
+        """The sites that all blocks have, in the order of the stream."""
         return sorted(self.taps, key=list(Site).index)
 
     @property
     def absent(self) -> dict[Site, str]:
-        """The sites that the blocks do not have, with the reason."""
+        """The sites that not all blocks have, with the reason; some blocks have those in `partial`."""
         reason = "only a model whose norms follow the sums has it; here resid_mid is the sum"
         if self.known_by == "probe":
             reason = "no module has it as input or output in every block, by the identities that it must obey"
@@ -118,6 +127,14 @@ class Anatomy:
         if Site.HEAD_OUT in reasons:
             reasons[Site.HEAD_OUT] = self.no_circuits or "the attention's output projection is not known for this model"
         return reasons
+
+    def tap(self, site: Site) -> Tap:
+        """Return where a site of all blocks, or of some, is read from."""
+        return self.partial[site].tap if site in self.partial else self.taps[site]
+
+    def layers_with(self, site: Site, layers: Sequence[int]) -> tuple[int, ...]:
+        """Return those of some layers whose blocks have a site; all of them for `resid_final`."""
+        return tuple(layer for layer in layers if site not in self.partial or layer in self.partial[site].layers)
 
     def kind_of(self, layer: int) -> tuple[bool, ...]:
         """Return what tells layers apart that have other modules."""
@@ -245,11 +262,20 @@ def rotary_settings(config: Any) -> list[dict[str, Any]]:
     return per_kind or ([settings] if settings else [])
 
 
-def check_sites(anatomy: Anatomy, sites: Sequence[Site]) -> None:
-    """Raise SiteNotFoundError for a site that the model does not have, with the reason and the sites that it has."""
+def check_sites(anatomy: Anatomy, sites: Sequence[Site], layers: Sequence[int] | None = None) -> None:
+    """Raise SiteNotFoundError for a site that the model does not have, with the reason and the sites that it has.
+
+    With `layers`, also for a site that none of these layers has.
+    """
     for site in sites:
-        if site in anatomy.absent:
-            existing = ", ".join(anatomy.sites)
+        if site in anatomy.partial:
+            if layers is not None and not anatomy.layers_with(site, layers):
+                raise SiteNotFoundError(
+                    f"capture.sites: none of capture.layers has {site!s}, because {anatomy.hybrid}; "
+                    f"the layers with {site!s} are {', '.join(map(str, anatomy.partial[site].layers))}"
+                )
+        elif site in anatomy.absent:
+            existing = ", ".join([*anatomy.sites, *(f"{one} (in some blocks)" for one in anatomy.partial)])
             raise SiteNotFoundError(
                 f"capture.sites: this model has no {site!s}: {anatomy.absent[site]}; it has {existing}"
             )

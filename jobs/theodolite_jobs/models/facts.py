@@ -45,7 +45,10 @@ def describe_model(config: Any) -> dict[str, Any]:
     if anatomy is not None:
         facts |= _anatomy_facts(module, config, anatomy, dimensions)
         facts["sites"] = [site.value for site in (*anatomy.sites, Site.RESID_FINAL)]
-        facts["absent_sites"] = {site.value: reason for site, reason in anatomy.absent.items()}
+        if anatomy.partial:
+            facts["partial_sites"] = {site.value: list(some.layers) for site, some in anatomy.partial.items()}
+        absent = {site: reason for site, reason in anatomy.absent.items() if site not in anatomy.partial}
+        facts["absent_sites"] = {site.value: reason for site, reason in absent.items()}
     return {**facts, "notes": _notes(config, anatomy)}
 
 

@@ -157,10 +157,18 @@ REFUSED = {
 
 
 def with_head_site(record: Anatomy) -> Anatomy:
-    """Return a record with the site `head_out`, if all blocks have attention and its output projection is known."""
-    if record.files is None or Site.ATTN_OUT not in record.taps:
+    """Return a record with the site `head_out` in the blocks with `attn_out`, if the output projection is known."""
+    if record.files is None:
         return record
-    return replace(record, taps={**record.taps, Site.HEAD_OUT: Tap(record.files.output, "input")})
+    tap = Tap(record.files.output, "input")
+    if Site.ATTN_OUT in record.partial:
+        return replace(
+            record,
+            partial={**record.partial, Site.HEAD_OUT: replace(record.partial[Site.ATTN_OUT], tap=tap)},
+        )
+    if Site.ATTN_OUT not in record.taps:
+        return record
+    return replace(record, taps={**record.taps, Site.HEAD_OUT: tap})
 
 
 def known_anatomy(config: Any) -> Anatomy | None:

@@ -8,7 +8,7 @@ from theodolite.errors import UnsupportedModelError
 from theodolite.sites import Site
 from theodolite_jobs.models.anatomy import Anatomy, Files
 from theodolite_jobs.models.records.gpt import GPT_BIGCODE_FILES
-from theodolite_jobs.models.records.hybrids import with_layers
+from theodolite_jobs.models.records.hybrids import with_layers, with_some
 from theodolite_jobs.models.records.llama import GRANITE_MOE
 from theodolite_jobs.models.records.taps import after_sum, in_parallel, reading, writing
 
@@ -137,6 +137,8 @@ def _nemotron_h(record: Anatomy, config: Any) -> Anatomy:
         return tuple(layer for layer, kind in enumerate(kinds) if kind in names)
 
     others = layers("linear_attention", "mlp", "moe")
+    for site, names in {Site.ATTN_OUT: ("full_attention",), Site.MLP_OUT: ("mlp", "moe")}.items():
+        record = with_some(record, site, record.partial[site].tap, layers(*names))
     return replace(
         record,
         dense_layers=layers("mlp"),

@@ -19,20 +19,31 @@ from theodolite_jobs.models.load import LoadedModel, quiet_transformers
 
 Reading = dict[Site, NDArray[np.float64]]
 
+_Sides = tuple[list[NDArray[np.float64]], NDArray[np.float64]]
+"""The terms of an identity, and what they add up to."""
+
 
 @torch.inference_mode()
 def read_sites(model: LoadedModel, ids: TokenIds, positions: Sequence[int]) -> Reading:
     """Run one prompt alone and return every site of the model, at every layer.
 
     `positions` are the tokens to return, counted from the end; all must exist. The result is (position, layer, d_model)
-    for each site, (position, d_model) for `resid_final`, (position, layer, n_heads·d_head) for `head_out`.
+    for each site, (position, d_model) for `resid_final`, (position, layer, n_heads·d_head) for `head_out`; NaN at
+    layers without the site.
     """
-    collected: dict[Site, list[torch.Tensor]] = {site: [] for site in model.anatomy.taps}
-    second: dict[Site, list[torch.Tensor]] = {site: [] for site in model.anatomy.taps}  # the other term of a sum
+    all_layers = range(len(model.blocks))
+    layers = {
+        site: model.anatomy.layers_with(site, all_layers) for site in (*model.anatomy.taps, *model.anatomy.partial)
+    }
+    collected: dict[Site, list[torch.Tensor]] = {site: [] for site, some in layers.items() if some}
+    second: dict[Site, list[torch.Tensor]] = {site: [] for site in collected}  # the other term of a sum
     final: list[torch.Tensor] = []
     with ExitStack() as hooks:  # removes them at its end
-        for block in model.blocks:
-            for site, tap in model.anatomy.taps.items():
+        for layer, block in enumerate(model.blocks):
+            for site in collected:
+                if layer not in layers[site]:
+                    continue
+                tap = model.anatomy.tap(site)
                 module = block.get_submodule(tap.module)
                 hooks.enter_context(_keep(module, tap, list(positions), collected[site]))
                 if tap.plus is not None:
@@ -50,7 +61,22 @@ def read_sites(model: LoadedModel, ids: TokenIds, positions: Sequence[int]) -> R
     if Site.HEAD_OUT in stacked and model.ranks > 1:
         stacked[Site.HEAD_OUT] = _of_all_ranks(stacked[Site.HEAD_OUT], model)
     last = final[0].numpy() if final else stacked[Site.RESID_POST][:, -1]
-    return {**stacked, Site.RESID_FINAL: last}
+    whole = {site: _at_all_layers(values, layers[site], len(model.blocks)) for site, values in stacked.items()}
+    return {**whole, Site.RESID_FINAL: last}
+
+
+def _at_all_layers(values: NDArray[np.float64], layers: Sequence[int], n_layers: int) -> NDArray[np.float64]:
+    """Return (position, layer, feature) with NaN at the layers that `values` do not have."""
+    if len(layers) == n_layers:
+        return values
+    whole = np.full((len(values), n_layers, values.shape[-1]), np.nan)
+    whole[:, list(layers)] = values
+    return whole
+
+
+def at_layers(model: LoadedModel, read: Reading, site: Site, layers: Sequence[int]) -> NDArray[np.float64]:
+    """Return a site of a reading at those of some layers that have it; `resid_final` as it is."""
+    return read[site] if site is Site.RESID_FINAL else read[site][:, list(model.anatomy.layers_with(site, layers))]
 
 
 def _of_all_ranks(own: NDArray[np.float64], model: LoadedModel) -> NDArray[np.float64]:
@@ -100,10 +126,13 @@ def identity_errors(model: LoadedModel, read: Reading) -> dict[str, float]:
     resid_post = resid_pre + attn_out + mlp_out; post-norm: resid_mid_sum = resid_pre + attn_out. Always:
     resid_pre of a block = resid_post of the block before. The error is the norm of the difference between the two
     sides, divided by the largest norm among the terms and their sum, because terms may cancel. It is the maximum over
-    positions and layers.
+    positions and layers. The sites that only some blocks of a hybrid have obey these identities in those blocks; if
+    each block is one branch alone, resid_post = resid_pre + attn_out, or resid_post = resid_pre + mlp_out.
     """
+    identities = _identities_of_some(model, read)
+    read = {site: values for site, values in read.items() if site not in model.anatomy.partial}
     pre, post = read[Site.RESID_PRE], read[Site.RESID_POST]
-    identities = {
+    identities |= {
         "resid_pre[l+1] = resid_post[l]": ([post[:, :-1]], pre[:, 1:]),
         "resid_final = resid_post of the last block": ([post[:, -1]], read[Site.RESID_FINAL]),
     }
@@ -125,8 +154,26 @@ def identity_errors(model: LoadedModel, read: Reading) -> dict[str, float]:
     elif Site.RESID_MID in read and Site.ATTN_OUT in read:  # the MLP is the sum of two modules
         identities["resid_mid = resid_pre + attn_out"] = ([pre, read[Site.ATTN_OUT]], read[Site.RESID_MID])
     if Site.HEAD_OUT in read and model.ranks == 1:
-        identities["attn_out = projected head_out"] = ([_projected(model, read[Site.HEAD_OUT])], read[Site.ATTN_OUT])
+        projected = _projected(model, read[Site.HEAD_OUT], range(len(model.blocks)))
+        identities["attn_out = projected head_out"] = ([projected], read[Site.ATTN_OUT])
     return {name: _sum_error(*sides) for name, sides in identities.items()}
+
+
+def _identities_of_some(model: LoadedModel, read: Reading) -> dict[str, _Sides]:
+    """Return the identities of the sites that only some blocks have, at these blocks."""
+    identities: dict[str, _Sides] = {}
+    for site in (Site.ATTN_OUT, Site.MLP_OUT):
+        if site in model.anatomy.partial and site in read:
+            layers = list(model.anatomy.layers_with(site, range(len(model.blocks))))
+            has_middle = site is Site.ATTN_OUT and Site.RESID_MID in read
+            end = Site.RESID_MID if has_middle else Site.RESID_POST  # else the block is this branch alone
+            terms = [read[one][:, layers] for one in (Site.RESID_PRE, site)]
+            identities[f"{end} = resid_pre + {site}"] = (terms, read[end][:, layers])
+    if Site.HEAD_OUT in model.anatomy.partial and Site.HEAD_OUT in read and model.ranks == 1:
+        layers = list(model.anatomy.layers_with(Site.HEAD_OUT, range(len(model.blocks))))
+        projected = _projected(model, read[Site.HEAD_OUT][:, layers], layers)
+        identities["attn_out = projected head_out"] = ([projected], read[Site.ATTN_OUT][:, layers])
+    return identities
 
 
 def _sum_error(terms: Sequence[NDArray[np.float64]], total: NDArray[np.float64]) -> float:
@@ -135,28 +182,29 @@ def _sum_error(terms: Sequence[NDArray[np.float64]], total: NDArray[np.float64])
     return float((difference / np.where(largest == 0, 1.0, largest)).max(initial=0.0))
 
 
-def _projected(model: LoadedModel, values: NDArray[np.float64]) -> NDArray[np.float64]:
+def _projected(model: LoadedModel, values: NDArray[np.float64], layers: Sequence[int]) -> NDArray[np.float64]:
     """Return what attention adds to the stream, from the outputs of its heads, (position, layer, n_heads·d_head)."""
     anatomy = model.anatomy
-    projected = _applied(model, anatomy.taps[Site.HEAD_OUT].module, values) * anatomy.taps[Site.ATTN_OUT].scale
+    projected = _applied(model, anatomy.tap(Site.HEAD_OUT).module, values, layers) * anatomy.tap(Site.ATTN_OUT).scale
     if anatomy.post_norm or "attention_output" not in anatomy.norms:
         return projected
-    return _normed(model, "attention_output", projected)
+    return _applied(model, anatomy.norms["attention_output"], projected, layers)
 
 
 def _normed(model: LoadedModel, norm: str, values: NDArray[np.float64]) -> NDArray[np.float64]:
     """Apply each block's own norm module to (position, layer, d_model)."""
-    return _applied(model, model.anatomy.norms[norm], values)
+    return _applied(model, model.anatomy.norms[norm], values, range(len(model.blocks)))
 
 
 @torch.inference_mode()
-def _applied(model: LoadedModel, path: str, values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Apply one module of each block to (position, layer, feature)."""
+def _applied(model: LoadedModel, path: str, values: NDArray[np.float64], layers: Sequence[int]) -> NDArray[np.float64]:
+    """Apply one module of each of some blocks to (position, layer, feature)."""
     rows = []
-    for layer, block in enumerate(model.blocks):
+    for index, layer in enumerate(layers):
+        block = model.blocks[layer]
         module = block.get_submodule(path)
         device = next(block.parameters()).device  # blocks may be on several devices
-        stream = torch.from_numpy(values[:, layer]).to(device, model.dtype)
+        stream = torch.from_numpy(values[:, index]).to(device, model.dtype)
         rows.append(module(stream).double().cpu())
     return torch.stack(rows, dim=1).numpy()
 

@@ -20,12 +20,12 @@ class SupportedFamily:
 
     family: str  # `model_type` in config.json
     known_by: Literal["record", "probe", "refused"]
-    missing_sites: tuple[Site, ...] = ()  # the sites of blocks that it lacks; only post-norm blocks have resid_mid_sum
+    missing_sites: tuple[Site, ...] = ()  # the sites that no block has; only post-norm blocks have resid_mid_sum
     heads: bool = False
     words: bool = False
     tensor_parallel: bool | None = False  # None if the sweep lacks the family, as for the next field
     half_precision: tuple[str, ...] | None = ()  # the dtypes of two bytes in which the parity check passes
-    note: str = ""  # the text model of a multimodal family, or why the family or its heads are refused
+    note: str = ""  # the text model of a multimodal family, sites of some blocks, why it or its heads are refused
 
 
 def supported_families() -> list[SupportedFamily]:
@@ -46,17 +46,18 @@ def _row(family: str, swept: dict[str, Any]) -> SupportedFamily:
         sites = [Site(site) for site in swept["sites"]]
         return SupportedFamily(family, "probe", _missing(sites), half_precision=half, note=about)
     record = with_head_site(FAMILIES[text])
+    some = ", ".join(site for site in Site if site in record.partial)
     no_heads = record.no_circuits and f"no heads: {record.no_circuits}"
     no_words = record.no_words and f"no words: {record.no_words}"
     return SupportedFamily(
         family,
         "record",
-        _missing(record.sites),
+        _missing([*record.sites, *record.partial]),
         heads=not record.no_circuits,
         words=not (record.no_circuits or record.no_words),
         tensor_parallel=swept.get("tensor_parallel"),
         half_precision=half,
-        note="; ".join(filter(None, [about, no_heads, no_words])),
+        note="; ".join(filter(None, [about, some and f"{some} in some blocks", no_heads, no_words])),
     )
 
 

@@ -65,7 +65,7 @@ def _vectors(run: Run, anatomy: Anatomy, which: str, layer: int) -> tuple[tuple[
             continue
         if sites == (Site.RESID_FINAL,):
             return sites, 0, reads
-        if site_layer in run.record.layers:
+        if site_layer in run.record.layers and all(run.record.has_site(site, site_layer) for site in sites):
             return sites, run.record.layers.index(site_layer), reads
     return (), 0, True
 

@@ -65,6 +65,6 @@ def captured_blocks(
         captured = first_captured(run, leaving_block(layer, run.record.model.n_layers))
         leaving = None if captured is None else at(*captured)
         entering, middle = at(Site.RESID_PRE, index), at(Site.RESID_MID, index) if sums else None
-        branches = (Site.ATTN_OUT, Site.MLP_OUT)
-        attn, mlp = (row_lengths(at(site, index)) if site in sites else None for site in branches)
+        branches = (first_captured(run, [(site, layer)]) for site in (Site.ATTN_OUT, Site.MLP_OUT))
+        attn, mlp = (None if place is None else row_lengths(at(*place)) for place in branches)
         yield Block(entering, middle, leaving, attn, mlp, follows=layers[index - 1 : index] == [layer - 1])

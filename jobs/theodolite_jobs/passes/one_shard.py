@@ -122,11 +122,11 @@ def measure(run: Run, shard: Samples, outputs: frozenset[Output], norms: Sequenc
     quantities = np.full((n_samples * n_positions, len(norms), len(sphere.QUANTITIES)), np.nan)
 
     def visit(index: int) -> None:
-        for number, site in enumerate(sites):
-            if stream is not None:
-                stream.put(number, index, at(site, index))
-            if folds is not None:
-                folds.put(number, index, at(site, index))
+        for (number, site), arrays in product(enumerate(sites), (stream, folds)):
+            if arrays is not None and run.record.has_site_at(site, index):
+                arrays.put(number, index, at(site, index))
+            elif arrays is not None:
+                arrays.leave_out(number, index)
         if "norms" in outputs:
             measure_norms(quantities, norms, at, index, last=index == n_layers - 1)
 
@@ -171,6 +171,9 @@ def second_pass(
     first = [0 if side is None else int((side.samples < BAND_SAMPLES).sum()) for side in sides]
     dots = {space: [np.empty((count, 2, *shape)) for count in first] for space in means}
     for (number, site), index in product(enumerate(run.record.spec.capture.stream_sites), range(n_layers)):
+        if not run.record.has_site_at(site, index):
+            _leave_out(sums, dots, scores, (number, slice(None), index))
+            continue
         nothing = np.empty((0, n_positions, d_model), dtype=np.float32)
         layers = [nothing if side is None else side.layer(site, index) for side in sides]
         for position in range(n_positions):
@@ -187,6 +190,22 @@ def second_pass(
                     own[:, *at] = fold_scores(one, side.samples % FOLDS, axes[0][:, *at], axes[1][:, *at])
     of_sides: dict[str, Dots] = {space: ((p,), (q,)) for space, (p, q) in dots.items()}
     return SecondPass(sums, of_sides, *(() if axes is None else (own,) for own in scores))
+
+
+def _leave_out(
+    sums: Mapping[str, Scatter],
+    dots: Mapping[str, list[NDArray[np.float64]]],
+    scores: Sequence[NDArray[np.float64]],
+    at: tuple[int, slice, int],
+) -> None:
+    """Fill in NaN at a layer without the site."""
+    nan = np.asarray(np.nan)
+    for space, some in sums.items():
+        some.put(at, Scatter(nan, nan, nan, nan))
+        for of_side in dots[space]:
+            of_side[:, :, *at] = np.nan
+    for of_side in scores:
+        of_side[:, *at] = np.nan
 
 
 def _factors(samples: NDArray[Any]) -> NDArray[np.float64]:

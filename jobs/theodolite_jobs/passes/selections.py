@@ -76,7 +76,7 @@ def first_captured(run: Run, candidates: Sequence[tuple[Site, int]]) -> tuple[Si
             continue
         if site is Site.RESID_FINAL:
             return site, 0
-        if layer in run.record.layers:
+        if layer in run.record.layers and run.record.has_site(site, layer):
             return site, run.record.layers.index(layer)
     return None
 

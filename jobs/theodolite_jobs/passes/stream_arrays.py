@@ -32,6 +32,13 @@ class StreamArrays:
             bounds = extremes(samples)
             self.extremes.minimum[at], self.extremes.maximum[at] = bounds.minimum, bounds.maximum
 
+    def leave_out(self, site: int, layer: int) -> None:
+        """Fill in NaN at a layer without the site."""
+        at = (site, slice(None), layer)
+        for array in (*self.means.values(), *self.m2.values(), self.extremes.minimum, self.extremes.maximum):
+            array[at] = np.nan
+        self.norms[:, *at] = np.nan
+
     def moments(self) -> dict[str, Moments]:
         """Return moments of both spaces, (site, position, layer, d_model), and of norms, (site, position, layer)."""
         spaces = {name: Moments(self.n_samples, self.means[name], self.m2[name]) for name in STREAM_SPACES}
@@ -51,6 +58,10 @@ class FoldArrays:
         for position in range(self.n_positions):
             at, samples = (site, position, layer), np.ascontiguousarray(rows[position :: self.n_positions])
             self.means[:, *at], self.deviations[:, *at] = fold_moments(samples, self.fold_of)
+
+    def leave_out(self, site: int, layer: int) -> None:
+        """Fill in NaN at a layer without the site."""
+        self.means[:, site, :, layer] = self.deviations[:, site, :, layer] = np.nan
 
     def folds(self) -> Folds:
         """Return the moments of all folds."""

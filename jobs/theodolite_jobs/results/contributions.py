@@ -36,7 +36,8 @@ def compute(context: Context) -> Result:
     """Return the group from the first stored samples of each contrast, layer by layer.
 
     In post-norm models the stream is no sum, and all numbers are NaN. Without all layers or the output of the last
-    block, those of the last block's output are NaN.
+    block, those of the last block's output are NaN. In a hybrid, the numbers of heads and MLPs are NaN in blocks
+    without them, and what other mixers add is no part.
 
     Raises:
         ModelError: a projection of attention is missing.
@@ -59,18 +60,19 @@ class _Layer(NamedTuple):
     """The contributions of one layer.
 
     Attributes:
-        heads: along the difference of the means after the last block, (draw, head); None if that is unknown.
+        heads: along the difference of the means after the last block, (draw, head); None if that is unknown, and NaN in
+            a layer without heads.
         mlp: likewise, (draw,).
         local: the group's variables of this layer along the direction after its attention.
         standardised: the standardised difference along this direction, (draw, head).
-        error: decomposition error.
+        error: decomposition error; None in a layer without heads.
     """
 
     heads: Floats | None
     mlp: Floats | None
     local: dict[str, Floats]
     standardised: Floats
-    error: float
+    error: float | None
 
 
 def _of_contrast(context: Context, weights: Weights, contrast: PermutedContrast, label: str) -> dict[str, Any]:
@@ -86,7 +88,7 @@ def _of_contrast(context: Context, weights: Weights, contrast: PermutedContrast,
     arrays: dict[str, Any] = {
         "n_positive": len(contrast.positive.samples),
         "n_negative": len(contrast.negative.samples),
-        "decomposition_error": np.max([layer.error for layer in found]),
+        "decomposition_error": np.max([layer.error for layer in found if layer.error is not None]),
         **{name: np.stack([layer.local[name] for layer in found]) for name in found[0].local},
     }
     # Both signs count: a head can write against the direction.
@@ -119,34 +121,45 @@ def _of_contrast(context: Context, weights: Weights, contrast: PermutedContrast,
 
 def _layer(run: Run, weights: Weights, contrast: PermutedContrast, layer: int, directions: Floats | None) -> _Layer:
     """Return the contributions of the heads and of the MLP of one layer."""
-    index = run.record.layers.index(layer)
-    heads = head_outputs(contrast.samples(run, Site.HEAD_OUT, index), read_circuits(weights, layer))
-    summed = heads.attention()
+    anatomy, n_heads = weights.anatomy, weights.dimensions.n_heads
+    outputs = _captured(run, contrast, Site.HEAD_OUT, layer)  # a hybrid has layers without them
+    heads = None if outputs is None else head_outputs(outputs, read_circuits(weights, layer))
+    summed = None if heads is None else heads.attention()
     places = block_states(run, layer)
     start, middle, end = (None if place is None else contrast.samples(run, *place) for place in places)
     attention = _captured(run, contrast, Site.ATTN_OUT, layer)
     if attention is None and start is not None and middle is not None:
-        attention = middle - start
+        attention = middle - start  # what another mixer adds, in a layer without heads
     after = middle if middle is not None else end
     local = {
-        "head_difference": np.full(heads.scaled.shape[1], np.nan),
-        "head_standardised": np.full(heads.scaled.shape[1], np.nan),
+        "head_difference": np.full(n_heads, np.nan),
+        "head_standardised": np.full(n_heads, np.nan),
         "attention_difference": np.array(np.nan),
     }
     draw_weights = difference_weights(contrast.labels)
-    standardised = np.full((len(contrast.labels), heads.scaled.shape[1]), np.nan)
-    if after is not None:
+    standardised = np.full((len(contrast.labels), n_heads), np.nan)
+    if after is not None and heads is not None and summed is not None:
         after_directions = unit(draw_weights @ after)
         difference, standardised = standardised_differences(heads, after_directions, contrast.labels)
         local["head_difference"], local["head_standardised"] = difference[0], standardised[0]
         whole = summed if attention is None else attention
         local["attention_difference"] = np.asarray(draw_weights[0] @ whole @ after_directions[0])
-    error = np.nan if attention is None or after is None else sum_error(attention, summed, after)
+    error = None
+    if summed is not None:
+        error = np.nan if attention is None or after is None else sum_error(attention, summed, after)
     if directions is None or start is None or end is None:
         return _Layer(None, None, local, standardised, error)
-    mlp = end - start - (summed if attention is None else attention)
-    along = written_along(heads, draw_weights, directions), vectors_along(mlp, draw_weights, directions)
-    return _Layer(*along, local, standardised, error)
+    of_heads, of_mlp = np.full((len(directions), n_heads), np.nan), np.full(len(directions), np.nan)
+    if heads is not None:
+        of_heads = written_along(heads, draw_weights, directions)
+    if anatomy.layers_without_mlp:  # each block is attention, another mixer or an MLP alone
+        mlp = end - start if layer not in anatomy.layers_without_mlp else None
+    else:
+        mixer = summed if attention is None else attention
+        mlp = None if mixer is None else end - start - mixer
+    if mlp is not None:
+        of_mlp = vectors_along(mlp, draw_weights, directions)
+    return _Layer(of_heads, of_mlp, local, standardised, error)
 
 
 def _captured(run: Run, contrast: PermutedContrast, site: Site, layer: int) -> Floats | None:

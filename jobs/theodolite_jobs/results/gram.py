@@ -29,6 +29,8 @@ from theodolite_jobs.tasks import Progress, run_tasks
 _FILL = {"float64": np.nan, "int64": -1, "n_samples": 0}
 """The value where a variable is not measured, by dtype or by name."""
 
+_FILLS = {one.name: _FILL.get(one.name, _FILL[one.dtype]) for one in GROUPS["gram"].variables}
+
 
 def digest_inputs(context: Context) -> dict[str, Any]:
     """Return the contents of the group's digest."""
@@ -45,7 +47,7 @@ def compute(context: Context) -> Result:
     run, commits, coordinates = context.run, context.commits, context.coordinates
     arrays = {
         variable.name: xr.DataArray(
-            np.full([len(coordinates[dim]) for dim in variable.dims], _FILL.get(variable.name, _FILL[variable.dtype])),
+            np.full([len(coordinates[dim]) for dim in variable.dims], _FILLS[variable.name]),
             {dim: coordinates[dim] for dim in variable.dims},
             variable.dims,
         )
@@ -90,8 +92,7 @@ def _set_variables(run: Run, cloud: PointCloud, progress: Progress) -> dict[str,
         arguments.append((run, cloud, Site.RESID_FINAL, 0))
     shapes = run_tasks(set_shape, arguments, progress, f"Gram matrices of {cloud.prompt_set}", rounds=1)
     products, diagonals, values = similarities(shapes)
-    for name in values[0]:
-        arrays[name] = np.array([point[name] for point in values[: shape[0] * shape[1]]]).reshape(shape)
+    arrays |= _by_place(values[: shape[0] * shape[1]], shape)
     for space, prefix in enumerate(TRANSFORMS):
         plain, debiased = linear_cka(products[space]), linear_cka_debiased(products[space], diagonals[space])
         for name, matrix in (("linear_cka", plain), ("linear_cka_debiased", debiased)):
@@ -188,4 +189,10 @@ def _pair_variables(
     sites, n_layers = list(run.record.spec.capture.stream_sites), len(run.record.layers)
     arguments = [(run, positive, negative, site, index) for site in sites for index in range(n_layers)]
     points = list(run_tasks(pair_shape, arguments, progress, f"clusters of {label}"))
-    return {name: np.array([point[name] for point in points]).reshape(len(sites), n_layers) for name in points[0]}
+    return _by_place(points, (len(sites), n_layers))
+
+
+def _by_place(points: Sequence[Mapping[str, float]], shape: tuple[int, int]) -> dict[str, NDArray[Any]]:
+    """Return the values of all points by name, (site, layer), with the fill value where a point has none."""
+    names = {name: None for point in points for name in point}
+    return {name: np.array([point.get(name, _FILLS[name]) for point in points]).reshape(shape) for name in names}

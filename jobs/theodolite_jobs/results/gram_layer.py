@@ -38,8 +38,12 @@ def set_shape(run: Run, cloud: PointCloud, site: Site, layer: int) -> tuple[dict
     """Return the shape of a point cloud at a site and an index into the run's layers.
 
     The three parts are the values of the variables of `gram` by name, the packed centred Gram matrices, (space, entry),
-    and their diagonals, (space, sample).
+    and their diagonals, (space, sample). At a layer without the site, there are no values, and the others are NaN.
     """
+    if not run.record.has_site_at(site, layer):
+        n = len(cloud.samples)
+        nothing = np.full((len(TRANSFORMS), n, n), np.nan)
+        return {}, np.stack([packed(matrix) for matrix in nothing]), nothing[:, 0]
     samples = read_cloud(run, cloud, site, layer).astype(np.float64)
     values: dict[str, float] = {}
     matrices = []
@@ -61,7 +65,12 @@ def set_shape(run: Run, cloud: PointCloud, site: Site, layer: int) -> tuple[dict
 
 
 def pair_shape(run: Run, positive: PointCloud, negative: PointCloud, site: Site, layer: int) -> dict[str, float]:
-    """Return silhouettes, norms and cosines of two point clouds at a site and an index into the run's layers."""
+    """Return silhouettes, norms and cosines of two point clouds at a site and an index into the run's layers.
+
+    There are none at a layer without the site.
+    """
+    if not run.record.has_site_at(site, layer):
+        return {}
     p, q = (read_cloud(run, cloud, site, layer).astype(np.float64) for cloud in (positive, negative))
     both = np.concatenate([p, q])
     middle = both.mean(axis=0)

@@ -110,7 +110,15 @@ class _Place(NamedTuple):
 
 
 def _place(run: Run, contrast: PermutedContrast, site: Site, layer: int) -> _Place:
-    labels, captured = contrast.labels, contrast.samples(run, site, layer)
+    """Return the statistics at a site and an index into the run's layers; NaN at a layer without the site."""
+    labels = contrast.labels
+    if not run.record.has_site_at(site, layer):
+        return _Place(
+            np.full((len(labels), len(TESTED)), np.nan),
+            np.full((len(CONTROLS), labels.shape[1]), np.nan),
+            np.full((len(labels) - 1, run.record.model.d_model), np.nan, dtype=np.float32),
+        )
+    captured = contrast.samples(run, site, layer)
     samples, sphere = centred(captured), centred(on_sphere(captured))
     gram = samples @ samples.T
     scores = held_out_scores(gram, labels, contrast.folds)

@@ -9,6 +9,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from theodolite.groups.separation import MOST_SCORED, SCALES_TABLE, SCORES_TABLE
+from theodolite.store.runs import RunRecord
 from theodolite.store.tables import encode_table
 from theodolite_jobs.passes.selections import contrast_selection
 from theodolite_jobs.results.context import Context
@@ -28,10 +29,18 @@ def score_tables(context: Context) -> dict[str, bytes]:
         places = [positions, context.coordinates["site"], context.coordinates["layer"]]
         scores.append(_score_frame(label, places, prompts, by_place))
         scales.append(_scale_frame(label, places, prompts["side"].to_numpy(), by_place))
-    table, scale = (pd.concat(frames[1:] or frames, ignore_index=True) for frames in (scores, scales))
+    joined = (pd.concat(frames[1:] or frames, ignore_index=True) for frames in (scores, scales))
+    table, scale = (_at_existing_sites(context.run.record, frame) for frame in joined)
     table = table.astype({name: "category" for name in ("contrast", "site", "side", "set")})
     starts = np.flatnonzero((table[_PLACE] != table[_PLACE].shift()).any(axis=1))
     return {SCORES_TABLE: encode_table(table, _row_groups(starts.tolist())), SCALES_TABLE: encode_table(scale)}
+
+
+def _at_existing_sites(record: RunRecord, frame: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of a table without those of layers that lack their site."""
+    for site, partial in record.partial_sites.items():
+        frame = frame[(frame["site"] != str(site)) | frame["layer"].isin(partial.layers)]
+    return frame.reset_index(drop=True)
 
 
 def _row_groups(starts: list[int]) -> list[int]:

@@ -45,8 +45,8 @@ class Scatter:
             self.cross_trace + other.cross_trace,
         )
 
-    def put(self, at: tuple[int, ...], part: "Scatter") -> None:
-        """Fill in the sums of one curve."""
+    def put(self, at: tuple[int | slice, ...], part: "Scatter") -> None:
+        """Fill in the sums of one curve, or of several."""
         for name in ("positive", "negative", "cross", "cross_trace"):
             getattr(self, name)[at] = getattr(part, name)
 

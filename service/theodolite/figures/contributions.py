@@ -12,6 +12,8 @@ from theodolite.figures.style import ATTENTION, MLP, THIRD
 def contributions_figure(contributions: xr.Dataset) -> go.Figure:
     """Return the share of the distance of the means that attention and MLP of each layer write, and its sums.
 
+    In a hybrid there are no sums, because other mixers write shares too.
+
     Args:
         contributions: the result group at one contrast and position.
     """
@@ -25,10 +27,9 @@ def contributions_figure(contributions: xr.Dataset) -> go.Figure:
             values = values.sum("head", skipna=False) if "head" in values.dims else values
             lines.append(Line(f"{name}{text}", layers, values, colour, dash, markers=not suffix, n=n))
     whole = contributions["head_share"].sum("head", skipna=False) + contributions["mlp_share"]
-    sums = float(contributions["embedding_share"]) + np.cumsum(whole.values)
-    ends = [Line("sum up to this layer", layers, sums, THIRD, n=n)]
-    panels = [
-        Panel("share of the distance", lines, [Reference(0, "no contribution: 0")]),
-        Panel("sum of the shares", ends, [Reference(1, "whole distance: 1")]),
-    ]
+    panels = [Panel("share of the distance", lines, [Reference(0, "no contribution: 0")])]
+    if np.isfinite(whole).all():
+        sums = float(contributions["embedding_share"]) + np.cumsum(whole.values)
+        ends = [Line("sum up to this layer", layers, sums, THIRD, n=n)]
+        panels.append(Panel("sum of the shares", ends, [Reference(1, "whole distance: 1")]))
     return panels_figure(panels, x_title="layer", ticks={})

@@ -7,6 +7,8 @@ import xarray as xr
 
 from theodolite.errors import SpecError
 from theodolite.groups import GROUPS
+from theodolite.query.partial_sites import partial_site_notes
+from theodolite.sites import Site
 from theodolite.store.result_reader import read_group
 from theodolite.store.runs import Run
 
@@ -70,7 +72,7 @@ def select_direction(run: Run, contrast: str, site: str, layer: int, position: i
         position: token position from the end; None selects the last measured one.
 
     Raises:
-        SpecError: there is no such contrast, site, layer or position, or the two means are equal at it.
+        SpecError: there is no such contrast, site, layer or position, or there are no means at it that differ.
         RunDamagedError: the group cannot be read.
     """
     return select_directions(run, contrast, site, [layer], position).isel(layer=0)
@@ -98,10 +100,10 @@ def select_directions(
     missing = [layer for layer in layers if not is_measured.sel(layer=layer)]
     if missing or not layers:
         where = f"layer {missing[0]}" if missing else "any layer"
-        raise SpecError(
-            f"{contrast} has no direction at {site} of {where}, position {position}: the means of its sets are "
-            "equal there, or a set has no values at this position"
-        )
+        reason = "the means of its sets are equal there, or a set has no values at this position"
+        if missing and not run.record.has_site(Site(site), missing[0]):
+            reason = next(partial_site_notes(run.record, [Site(site)]))
+        raise SpecError(f"{contrast} has no direction at {site} of {where}, position {position}: {reason}")
     return vectors.sel(layer=list(dict.fromkeys(layers)))
 
 

@@ -164,6 +164,7 @@ def _place(
     auroc = of_contrast["auroc"].sel(position=position)
     sites, layers = auroc["site"].values.tolist(), auroc["layer"].values.tolist()
     candidates = [_known(run, "site", sites, site)] if site else [one for one in sites if one in HALF_BLOCKS] or sites
+    layers = [one for one in layers if any(run.record.has_site(Site(label), one) for label in candidates)]
     by_place = auroc.sel(site=candidates, layer=layers if layer is None else [_known(run, "layer", layers, layer)])
     best = by_place.fillna(-1).stack(place=("site", "layer")).idxmax("place").item()
     return Place(contrast, str(best[0]), int(best[1]), position)

@@ -10,6 +10,7 @@ from theodolite.errors import RunDamagedError, RunNotFoundError, StoreError, Sto
 from theodolite.groups import ANALYSES, GROUPS
 from theodolite.query.first_tokens import n_first_tokens
 from theodolite.query.parity import parity_notes, spot_check_notes
+from theodolite.query.partial_sites import partial_site_notes
 from theodolite.spec import SurveySpec
 from theodolite.store.cache import Cache
 from theodolite.store.commits import committed_indices, read_commits
@@ -181,7 +182,8 @@ def _captured(run: Run, name: str, *, is_complete: bool) -> dict[str, float]:
 
 
 def _notes(run: Run, n_quarantined: Mapping[str, int]) -> Iterator[str]:
-    """Yield the reason for missing values of each set, and remarks about reduced shards and prompts of one token."""
+    """Yield the reasons for missing values, and remarks about reduced shards and prompts of one token."""
+    yield from partial_site_notes(run.record)
     for name, facts in run.record.sets.items():
         kept = run.record.bounds(name).n_kept
         if kept < facts.n_samples:

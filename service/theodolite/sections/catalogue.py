@@ -1,7 +1,7 @@
 """The sections of a run by result group: `theodolite/sections/NAME.py` makes those of the group NAME."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import plotly.graph_objects as go
@@ -9,6 +9,7 @@ import plotly.graph_objects as go
 from theodolite.errors import FigureNotFoundError, ResultsNotFoundError
 from theodolite.figures.switches import add_depth_switch
 from theodolite.groups import GROUPS
+from theodolite.query.partial_sites import partial_site_notes
 from theodolite.sections import (
     basis,
     contributions,
@@ -23,7 +24,9 @@ from theodolite.sections import (
     words,
 )
 from theodolite.sections.parts import Figure, Section
+from theodolite.sites import Site
 from theodolite.store.manifest import finished_groups
+from theodolite.store.result_reader import read_group
 from theodolite.store.runs import Run
 
 SECTIONS: dict[str, Callable[[Run], list[Section]]] = {
@@ -49,7 +52,21 @@ def sections_of(run: Run, group: str) -> list[Section]:
         ResultsNotFoundError: a run with prompts has no curves yet; every analysed run has them.
         RunDamagedError: results cannot be read.
     """
-    return SECTIONS[group](run) if group in shown_groups(run) else []
+    if group not in shown_groups(run):
+        return []
+    sections = SECTIONS[group](run)
+    if not run.record.partial_sites:
+        return sections
+    notes = list(partial_site_notes(run.record, _sites_of(run, group)))
+    return [replace(section, notes=[*section.notes, *notes]) for section in sections]
+
+
+def _sites_of(run: Run, group: str) -> list[Site]:
+    """Return the sites whose statistics a result group has."""
+    if Site.HEAD_OUT in GROUPS[group].needs:
+        return [Site.HEAD_OUT]
+    has_sites = any("site" in variable.dims for variable in GROUPS[group].variables)
+    return [Site(site) for site in read_group(run, group)["site"].values.tolist()] if has_sites else []
 
 
 def shown_groups(run: Run) -> list[str]:

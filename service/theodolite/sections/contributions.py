@@ -25,8 +25,15 @@ from theodolite.sections.parts import (
     quoted,
     same_token_notes,
 )
+from theodolite.sites import Site
 from theodolite.store.result_reader import read_group
 from theodolite.store.runs import Run
+
+_OTHER_MIXERS = (
+    "what mixers other than attention add to the stream is no part, so the shares do not add up to 100 %, and the "
+    "family-wise p is over the parts that are measured"
+)
+"""Note about a hybrid."""
 
 _HOW_TO_READ = (
     "The stream after the last block is the sum of the input of the first block and of what all heads and MLPs add. "
@@ -74,7 +81,11 @@ def _section(run: Run, contributions: xr.Dataset, contrast: str) -> Section | No
             Figure(f"{name}.{key}", caption, partial(head_map, of_heads, caption, signed=True, pale=faded), "vo")
             for key, (caption, of_heads, faded) in maps.items()
         ],
-        notes=[CHANCE, LARGEST, *same_token_notes(run, [sides[side] for side in SIDES], labels, position)],
+        notes=[
+            *(CHANCE, LARGEST),
+            *([_OTHER_MIXERS] if Site.HEAD_OUT in run.record.partial_sites else []),
+            *same_token_notes(run, [sides[side] for side in SIDES], labels, position),
+        ],
         how_to_read=_HOW_TO_READ,
         finding=_finding(values),
     )
@@ -106,8 +117,13 @@ def _why_missing(values: xr.Dataset) -> str:
 
 
 def _reliable_standardised(run: Run, values: xr.Dataset, contrast: str) -> xr.Dataset:
-    """Return the variables of the standardised differences, NaN at layers whose direction is unreliable."""
+    """Return the variables of the standardised differences, NaN at layers whose direction is unreliable.
+
+    In a hybrid, the layers are those with heads.
+    """
     of_heads = values[[name for name in values if str(name).startswith("head_standardised")]]
+    layers = of_heads["layer"].values.tolist()
+    of_heads = of_heads.sel(layer=[layer for layer in layers if run.record.has_site(Site.HEAD_OUT, layer)])
     return of_heads.where(~of_heads["layer"].isin(_unreliable(run, contrast)))
 
 

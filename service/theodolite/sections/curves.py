@@ -203,10 +203,11 @@ def _cosine_facts(values: xr.Dataset, prompts: str) -> list[str]:
                 f"Debiased cosine of means at the last depth, {layer_of(debiased, last)}: "
                 f"{point_text(values, _COSINE, last, '.4f')}."
             )
-    unresolved = int(np.isnan(debiased).sum())
+    measured = np.isfinite(along_depth(values["cosine_of_means"]))  # false at a layer without the site
+    unresolved = int((np.isnan(debiased) & measured).sum())
     if unresolved:
         facts.append(
-            f"The debiased cosine is missing at {unresolved} of {len(debiased)} depths: with this number of prompts, "
-            "the noise is larger than the means."
+            f"The debiased cosine is missing at {unresolved} of {int(measured.sum())} depths: with this number of "
+            "prompts, the noise is larger than the means."
         )
     return facts

@@ -11,6 +11,7 @@ from typing_extensions import TypedDict
 
 from theodolite.errors import RunDamagedError, RunNotFoundError, StoreVersionError, one_line
 from theodolite.shard_bounds import MOST_REDUCED_PROMPTS, ShardBounds
+from theodolite.sites import Site
 from theodolite.spec import SurveySpec
 from theodolite.store.cache import Cache, Value
 from theodolite.store.checksums import seal, unseal
@@ -69,6 +70,15 @@ class SetFacts(BaseModel):
     """Hidden units of each MLP whose activity is counted, or 0; None in older runs."""
 
 
+class PartialSite(BaseModel):
+    """A captured site that only some blocks of a hybrid have."""
+
+    model_config = ConfigDict(frozen=True)
+
+    layers: _Labels  # of the model, whether they were captured or not
+    reason: str  # why the other layers lack it
+
+
 class Parity(TypedDict, total=False):
     """The fields of a parity certificate that are read again; it has more, and none in a survey of the weights."""
 
@@ -107,6 +117,16 @@ class RunRecord(BaseModel):
     sets: dict[str, SetFacts]
     parity: Parity
     versions: dict[str, str]
+    # A run without such sites has no such field, so run.json of other models stays the same.
+    partial_sites: dict[Site, PartialSite] = Field(default_factory=dict, exclude_if=lambda sites: not sites)
+
+    def has_site(self, site: Site, layer: int) -> bool:
+        """Return whether a layer of the model has a captured site; its activations are NaN at the other layers."""
+        return site not in self.partial_sites or layer in self.partial_sites[site].layers
+
+    def has_site_at(self, site: Site, index: int) -> bool:
+        """Return the same for an index into the run's layers; every index has `resid_final`."""
+        return self.has_site(site, self.layers[index])
 
     def bounds(self, prompt_set: str) -> ShardBounds:
         """Return the bounds of the shards of a set."""

@@ -175,7 +175,9 @@ def test_a_model_that_is_not_continuous_is_reported(monkeypatch):
 def rounding_of(captured, plain, rerouted=np.inf):
     """Return distances at one site and layer."""
     as_column = {Site.RESID_PRE: np.asarray(captured)[:, None]}, {Site.RESID_PRE: np.asarray(plain)[:, None]}
-    return Rounding([3], *as_column, np.broadcast_to(rerouted, len(captured)), "compared", 0, 100)
+    return Rounding(
+        {site: [3] for site in as_column[0]}, *as_column, np.broadcast_to(rerouted, len(captured)), "compared", 0, 100
+    )
 
 
 def test_two_draws_of_the_same_distances_pass():

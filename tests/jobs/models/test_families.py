@@ -3,7 +3,7 @@
 import copy
 from dataclasses import replace
 from functools import cache
-from itertools import permutations
+from itertools import permutations, product
 from typing import Any
 
 import numpy as np
@@ -46,6 +46,7 @@ NORMS_AFTER_THE_SUM |= {"bert", "mpnet", "opt-post-norm", "roberta", "xlm-robert
 
 
 def sites_of(family: str) -> set[Site]:
+    """Return the sites of the stream that all blocks of a family have."""
     if family.startswith("nemotron_h"):
         return {Site.RESID_PRE, Site.RESID_POST}
     if family in HYBRIDS | {"falcon_h1"}:
@@ -68,10 +69,14 @@ def test_sites_equal_a_hand_run(family):
     model = eager_float64(family)
     read = read_sites(model, IDS, POSITIONS)
     by_hand = run_by_hand(model.module, IDS, HAND_RUNS[family])
-    assert {site for site in read if site in STREAM_SITES} == sites_of(family) == set(by_hand[0])
-    for site in sites_of(family):
-        values = torch.stack([streams[site].view(len(IDS), -1)[POSITIONS] for streams in by_hand], dim=1)
-        assert relative_errors(read[site], values.numpy()).max() <= 1e-12, site
+    assert sites_of(family) == set.intersection(*(set(streams) for streams in by_hand))
+    assert {site for site in read if site in STREAM_SITES} == set.union(*(set(streams) for streams in by_hand))
+    for site, (layer, streams) in product(set(read) & set(STREAM_SITES), enumerate(by_hand)):
+        if site in streams:
+            values = streams[site].view(len(IDS), -1)[POSITIONS].numpy()
+            assert relative_errors(read[site][:, layer], values).max() <= 1e-12, site
+        else:
+            assert np.isnan(read[site][:, layer]).all(), site
     final = by_hand[-1][Site.RESID_POST].view(len(IDS), -1)[POSITIONS]
     assert relative_errors(read[Site.RESID_FINAL], final.numpy()).max() <= 1e-12
 
@@ -86,6 +91,30 @@ def test_the_identities_hold_and_fail_for_swapped_taps(family):
             continue
         misread = {**read, site: read[other]}
         assert max(identity_errors(model, misread).values()) > 1e-3, (site, other)
+
+
+@pytest.mark.parametrize("family", sorted(HYBRIDS))
+def test_the_identities_fail_if_a_site_of_some_blocks_is_another_vector(family):
+    model = eager_float64(family)
+    read = read_sites(model, IDS, POSITIONS)
+    for site, partial in model.anatomy.partial.items():
+        misread = {**read, site: read[site].copy()}
+        misread[site][:, partial.layers[-1]] *= 1.01
+        assert max(identity_errors(model, misread).values()) > 1e-5, site
+
+
+@pytest.mark.parametrize("family", sorted(HYBRIDS))
+def test_a_site_of_some_blocks_is_refused_for_other_layers_alone(family):
+    anatomy = known_anatomy(CONFIGS[family])
+    check_sites(anatomy, list(anatomy.partial), range(5))
+    for site in (Site.ATTN_OUT, Site.HEAD_OUT):
+        check_sites(anatomy, [site], [1, 4])
+        with pytest.raises(SiteNotFoundError) as caught:
+            check_sites(anatomy, [site], [1, 2, 3])
+        assert str(caught.value) == (
+            f"capture.sites: none of capture.layers has {site}, because {anatomy.hybrid}; "
+            f"the layers with {site} are 0, 4"
+        )
 
 
 @pytest.mark.parametrize("family", sorted(set(CONFIGS) - HYBRIDS - {"falcon_h1"}))

@@ -1,15 +1,19 @@
 """Hybrids: only some blocks have attention; the others have linear attention, a state space or a convolution.
 
-Their mixers are different modules, so no tap is `attn_out`. A configuration may give all blocks attention.
+Their mixers are different modules, so only the blocks with attention have `attn_out` and `head_out`. A configuration
+may give all blocks attention.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from theodolite.sites import Site
-from theodolite_jobs.models.anatomy import Anatomy, Files, Tap
+from theodolite_jobs.models.anatomy import Anatomy, Files, PartialTap, Tap
 from theodolite_jobs.models.records.llama import GRANITE_SHARED, LLAMA, MERGED, QWEN3_FILES
 from theodolite_jobs.models.records.taps import STREAM, reading, sequential
 
+_ATTENTION = Tap("self_attn", "output")
+_MIXER = Tap("mixer", "output")
 _NO_WORDS = "some of its blocks have no attention heads"
 _FEED_FORWARD = Files(gate="feed_forward.gate_proj", up="feed_forward.up_proj", down="feed_forward.down_proj")
 _GATED = replace(QWEN3_FILES, gated=True)
@@ -19,17 +23,26 @@ def hybrid(record: Anatomy, mixer: str) -> Anatomy:
     """Return the record of a family of which some blocks have `mixer` in place of attention."""
     taps: dict[Site, Tap] = {site: tap for site, tap in record.taps.items() if site != Site.ATTN_OUT}
     reason = f"some blocks have {mixer} in place of attention"
-    return replace(record, taps=taps, hybrid=reason, no_words=record.no_words or _NO_WORDS)
+    partial = {Site.ATTN_OUT: PartialTap(_ATTENTION)}
+    return replace(record, taps=taps, partial=partial, hybrid=reason, no_words=record.no_words or _NO_WORDS)
 
 
 def with_layers(record: Anatomy, kinds: list[str]) -> Anatomy:
     """Return the record of a hybrid whose layers are of these kinds."""
     without = tuple(layer for layer, kind in enumerate(kinds) if kind != "full_attention")
+    attention = replace(_ATTENTION, scale=record.attention_scale)
     if without:
         none = "none of its blocks has attention" if len(without) == len(kinds) else ""
-        return replace(record, layers_without_attention=without, no_circuits=none)
-    taps = {**record.taps, Site.ATTN_OUT: Tap("self_attn", "output", record.attention_scale)}
-    return replace(record, taps=taps, hybrid="", no_words=record.no_words.replace(_NO_WORDS, ""))
+        record = replace(record, layers_without_attention=without, no_circuits=none)
+        return with_some(record, Site.ATTN_OUT, attention, record.attention_layers(len(kinds)))
+    taps = {**record.taps, Site.ATTN_OUT: attention}
+    return replace(record, taps=taps, partial={}, hybrid="", no_words=record.no_words.replace(_NO_WORDS, ""))
+
+
+def with_some(record: Anatomy, site: Site, tap: Tap, layers: Sequence[int]) -> Anatomy:
+    """Return the record with a site that only these layers have; without layers, no block has it."""
+    others = {one: partial for one, partial in record.partial.items() if one is not site}
+    return replace(record, partial={**others, site: PartialTap(tap, tuple(layers))} if layers else others)
 
 
 _QWEN3_5 = replace(
@@ -46,6 +59,7 @@ QWEN3_NEXT = replace(
 NEMOTRON_H = Anatomy(
     blocks="layers",
     taps=STREAM,
+    partial={Site.ATTN_OUT: PartialTap(_MIXER), Site.MLP_OUT: PartialTap(_MIXER)},
     norms=reading("norm", "norm"),
     final_norm="norm_f",
     positions="none",
@@ -71,7 +85,7 @@ _BAMBA = replace(
 )
 BAMBA = hybrid(_BAMBA, "a state space")
 JAMBA = replace(BAMBA, positions="none", files=replace(_FEED_FORWARD, experts="feed_forward.experts.{}."))
-FALCON_H1 = replace(BAMBA, hybrid="each block adds attention and a state space in one sum", no_words="")
+FALCON_H1 = replace(BAMBA, partial={}, hybrid="each block adds attention and a state space in one sum", no_words="")
 _LFM2_FILES = Files(
     output="self_attn.out_proj",
     qk_norm=("self_attn.q_layernorm", "self_attn.k_layernorm"),
