@@ -173,6 +173,16 @@ def post_norm(attention: str, norm1: str, mlp: str, norm2: str) -> HandRun:
     return run
 
 
+def megatron_bert(x: Stream, call: Call) -> dict[Site, Stream]:
+    """BERT with norms before the branches; the sums are inside the output modules."""
+    nothing = torch.zeros_like(x)
+    attn = call("attention.output", call("attention.self", call("attention.ln", x)), nothing)
+    mid = x + attn
+    added = call("output", call("intermediate", call("ln", mid)), nothing)
+    return {Site.ATTN_OUT: attn, Site.RESID_MID: mid, Site.MLP_OUT: added, Site.RESID_POST: mid + added}
+
+
+rotary_encoder = post_norm("self_attn", "post_attention_layernorm", "mlp", "post_mlp_layernorm")
 GRANITE = ("input_layernorm", "self_attn", "post_attention_layernorm")
 
 
@@ -304,7 +314,13 @@ HAND_RUNS: dict[str, HandRun] = {
     "electra-projected": bert,
     "eurobert": llama,
     "modernbert": sequential("attn_norm", "attn", "mlp_norm", "mlp"),
-    "nomic_bert": post_norm("self_attn", "post_attention_layernorm", "mlp", "post_mlp_layernorm"),
+    "bert-generation": bert,
+    "data2vec-text": bert,
+    "ernie": bert,
+    "gte": rotary_encoder,
+    "jina_embeddings_v3": rotary_encoder,
+    "megatron-bert": megatron_bert,
+    "nomic_bert": rotary_encoder,
     "vaultgemma": sequential("input_layernorm", "self_attn", "pre_feedforward_layernorm", "mlp"),
 }
 """A new family is one line here, and one in `CONFIGS`."""

@@ -22,7 +22,7 @@ from theodolite_jobs.models.text_part import text_part
 def model_with_head(family: str) -> Any:
     """Return the tiny model of a family with its language-model head, of the class for masked words in encoders."""
     anatomy = known_anatomy(CONFIGS[family])
-    masked = anatomy is not None and not anatomy.causal
+    masked = anatomy is not None and not anatomy.causal and type(CONFIGS[family]) in MODEL_FOR_MASKED_LM_MAPPING
     multimodal = type(CONFIGS[family]) in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
     decoder = AutoModelForImageTextToText if multimodal else AutoModelForCausalLM
     return tiny_model(family, auto_class=AutoModelForMaskedLM if masked else decoder)

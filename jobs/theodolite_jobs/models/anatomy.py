@@ -57,6 +57,7 @@ class Files:
     up: str = "mlp.up_proj"  # the MLP's first projection; with `gate_up_fused`, gate then up in one tensor
     down: str = "mlp.down_proj"  # the MLP's second projection
     gate_up_fused: bool = False
+    up_and_gate: str | None = None  # the one tensor of up, then gate, of a family with two modules in memory
     # The prefix of an expert's tensor names, if MLPs have experts; `{}` is the expert. After it, names of projections
     # are those above without their own prefix, so that a block without experts may have a dense MLP.
     experts: str | MergedExperts | None = None

@@ -10,7 +10,19 @@ from theodolite.errors import UnsupportedModelError
 from theodolite.sites import Site
 from theodolite_jobs.models.anatomy import Anatomy, Files, Tap, text_config_of
 from theodolite_jobs.models.family_variants import VARIANTS
-from theodolite_jobs.models.records.encoders import BERT, DISTILBERT, ELECTRA, MODERNBERT, MPNET, NOMIC_BERT, ROBERTA
+from theodolite_jobs.models.records.encoders import (
+    BERT,
+    BERT_GENERATION,
+    DISTILBERT,
+    ELECTRA,
+    GTE,
+    JINA_EMBEDDINGS_V3,
+    MEGATRON_BERT,
+    MODERNBERT,
+    MPNET,
+    NOMIC_BERT,
+    ROBERTA,
+)
 from theodolite_jobs.models.records.gpt import BLOOM, FALCON, GPT2, GPT_BIGCODE_FILES, GPT_NEOX, GPTJ, OPT
 from theodolite_jobs.models.records.hybrids import (
     BAMBA,
@@ -61,16 +73,19 @@ FAMILIES: dict[str, Anatomy] = {
     "arcee": ARCEE,
     "bamba": BAMBA,
     "bert": BERT,
+    "bert-generation": BERT_GENERATION,
     "bloom": BLOOM,
     "camembert": ROBERTA,
     "cohere": COHERE,
     "cohere2": COHERE,
     "cwm": LLAMA,
+    "data2vec-text": ROBERTA,
     "deepseek_v2": DEEPSEEK,
     "deepseek_v3": DEEPSEEK,
     "distilbert": DISTILBERT,
     "dots1": GLM4_MOE,
     "electra": ELECTRA,
+    "ernie": BERT,
     "ernie4_5": replace(LLAMA, positions="rotary, interleaved"),
     "ernie4_5_moe": ERNIE_MOE,
     "eurobert": replace(LLAMA, causal=False),
@@ -94,6 +109,7 @@ FAMILIES: dict[str, Anatomy] = {
     "granitemoe": GRANITE_MOE,
     "granitemoehybrid": GRANITE_HYBRID,
     "granitemoeshared": GRANITE_SHARED,
+    "gte": GTE,
     "helium": replace(LLAMA, positions="rotary, interleaved"),
     "hunyuan_v1_dense": HUNYUAN,
     "hunyuan_v1_moe": replace(
@@ -101,10 +117,12 @@ FAMILIES: dict[str, Anatomy] = {
     ),
     "jais2": replace(ARCEE, norm_kind="layer"),
     "jamba": JAMBA,
+    "jina_embeddings_v3": JINA_EMBEDDINGS_V3,
     "lfm2": LFM2,
     "lfm2_moe": LFM2_MOE,
     "llama": LLAMA,
     "llama4_text": LLAMA4,
+    "megatron-bert": MEGATRON_BERT,
     "minimax_m2": replace(MIXTRAL, files=replace(MIXTRAL_FILES, qk_norm=QWEN3_FILES.qk_norm)),
     "ministral": LLAMA,
     "ministral3": LLAMA,

@@ -145,7 +145,7 @@ class Weights:
     def final_norm(self) -> Norm | None:
         """Return the norm after the last block, or None."""
         path = self.anatomy.final_norm
-        return None if path is None else self._norm(self._stored_name(path.rpartition(".")[2]))
+        return None if path is None else self._norm(self._names.stored.get(path, path.rpartition(".")[2]))
 
     def embedding_norm(self) -> Norm | None:
         """Return the norm between the token embedding and the first block, or None."""
@@ -254,12 +254,14 @@ class Weights:
         if isinstance(names.experts, MergedExperts) and isinstance(expert, int):
             return self._merged_expert(layer, names.experts, expert)
         gate_name = None if names.gate is None else self._inside(names.gate, expert)
-        up_name, down_name = self._inside(names.up, expert), self._inside(names.down, expert)
+        up_name, down_name = names.up_and_gate or self._inside(names.up, expert), self._inside(names.down, expert)
         up, gate, gate_bias = self._projection(layer, up_name, (None, width)), None, None
         up_bias = self._bias(layer, up_name)
         if names.gate_up_fused:
             gate, up = up.chunk(2)
             gate_bias, up_bias = (None, None) if up_bias is None else up_bias.chunk(2)
+        elif names.up_and_gate is not None:
+            up, gate = up.chunk(2)
         elif gate_name is not None:
             gate, gate_bias = self._projection(layer, gate_name, (len(up), width)), self._bias(layer, gate_name)
         mlp = MlpWeights(

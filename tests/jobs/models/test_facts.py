@@ -30,7 +30,9 @@ PARALLEL = {
 }
 LLAMA4 = {"llama4", "llama4_text"}
 LATENT = {"deepseek_v2", "deepseek_v3", "glm4_moe_lite"}
+FUSED_ON_DISK = {"gte", "jina_embeddings_v3", "nomic_bert"}
 POST_NORM = {"camembert", "distilbert", "electra", "electra-projected", "nomic_bert"}
+POST_NORM |= {"bert-generation", "data2vec-text", "ernie", "gte", "jina_embeddings_v3"}
 POST_NORM |= {"bert", "mpnet", "opt-post-norm", "roberta", "xlm-roberta"}
 
 
@@ -66,7 +68,7 @@ def test_sizes_equal_those_of_the_model_in_memory(family: str) -> None:
     assert facts["vocabulary_size"] == embedding.shape[0] == 64
 
 
-@pytest.mark.parametrize("family", sorted(set(CONFIGS) - LATENT - {"nomic_bert"}))  # it is fused on disk
+@pytest.mark.parametrize("family", sorted(set(CONFIGS) - LATENT - FUSED_ON_DISK))
 def test_numbers_and_width_of_heads_are_those_of_the_projections(family: str) -> None:
     facts, model, files = facts_of(family), wrap(tiny.tiny_model(family)), known_anatomy(CONFIGS[family]).files
     weights = {path: weight.numel() // 48 for path, weight in model.blocks[0].named_parameters() if weight.ndim == 2}

@@ -172,6 +172,9 @@ def norms_of_a_block(weights, model):
     return [(norm, model.blocks[2].get_submodule(path)) for path, norm in found.items()]
 
 
+ROTARY_ENCODERS = {"gte", "jina_embeddings_v3", "nomic_bert"}
+
+
 def positions_of(model):
     """Return what a family adds to the embeddings of TOKENS for their positions, or nothing."""
     module, count, reserved = model.module, len(TOKENS), model.anatomy.reserved_positions
@@ -179,13 +182,14 @@ def positions_of(model):
         return module.wpe.weight[:count]
     if model.config.model_type == "opt":
         return module.decoder.embed_positions.weight[2 : 2 + count]
-    if model.config.model_type == "nomic_bert":
+    if model.config.model_type in ROTARY_ENCODERS:
         return module.embeddings.token_type_embeddings.weight[0]
     if not model.anatomy.positions.startswith("learned"):
         return 0
     kinds = getattr(module.embeddings, "token_type_embeddings", None)  # MPNet has none
     learned = module.embeddings.position_embeddings.weight[reserved : reserved + count]
-    return learned if kinds is None else learned + kinds.weight[0]
+    tasks = getattr(module.embeddings, "task_type_embeddings", None)  # ERNIE
+    return learned + sum(table.weight[0] for table in (kinds, tasks) if table is not None)
 
 
 def test_scaled_and_normalised_embeddings_equal_the_input_of_the_first_block(saved):
@@ -200,7 +204,8 @@ def test_scaled_and_normalised_embeddings_equal_the_input_of_the_first_block(sav
     if x.shape[1] != model.dimensions.d_model:
         x = model.module.embeddings_project(x)  # small ELECTRA models
     normed = {"bert", "bloom", "camembert", "distilbert", "electra", "modernbert", "mpnet", "nomic_bert", "roberta"}
-    assert (norm is not None) == (model.config.model_type in normed | {"xlm-roberta"})
+    normed |= {"bert-generation", "data2vec-text", "ernie", "gte", "jina_embeddings_v3", "xlm-roberta"}
+    assert (norm is not None) == (model.config.model_type in normed)
     entering = read_sites(model, TOKENS, POSITIONS)[Site.RESID_PRE][:, 0]
     assert relative_errors(x.numpy(), entering).max() < 1e-6
 
