@@ -53,6 +53,10 @@ def random_model(config: Any, auto_class: Any, seed: int = 0) -> Any:
                 parameter.add_(0.3 * torch.randn_like(parameter))
             else:
                 parameter.mul_(4)  # as large as trained weights, so that every branch counts
+        for module in model.modules():
+            if hasattr(module, "layer_scalar"):  # a block of Gemma 4, which multiplies the stream
+                module.layer_scalar.uniform_(0.5, 1.5)
+                module.self_attn.q_norm.weight.mul_(0.25)  # its scores have no other scale
     return model
 
 

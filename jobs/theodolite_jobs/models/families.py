@@ -44,6 +44,7 @@ from theodolite_jobs.models.records.llama import (
     GEMMA,
     GEMMA2,
     GEMMA3,
+    GEMMA4,
     GLM,
     GLM4,
     GLM4_MOE,
@@ -96,6 +97,8 @@ FAMILIES: dict[str, Anatomy] = {
     "gemma": GEMMA,
     "gemma2": GEMMA2,
     "gemma3_text": GEMMA3,
+    "gemma4_text": GEMMA4,
+    "gemma4_unified_text": GEMMA4,
     "glm": GLM,
     "glm4": GLM4,
     "glm4_moe": GLM4_MOE,
@@ -175,8 +178,8 @@ REFUSED = {
 
 
 def with_head_site(record: Anatomy) -> Anatomy:
-    """Return a record with the site `head_out`, if all blocks have attention and its output projection is known."""
-    if record.files is None or Site.ATTN_OUT not in record.taps:
+    """Return a record with the site `head_out`, if all blocks have attention, with heads of one known width."""
+    if record.files is None or Site.ATTN_OUT not in record.taps or not record.one_head_width:
         return record
     return replace(record, taps={**record.taps, Site.HEAD_OUT: Tap(record.files.output, "input")})
 
@@ -194,7 +197,9 @@ def known_anatomy(config: Any) -> Anatomy | None:
     family = text.model_type
     if family in REFUSED:
         raise UnsupportedModelError(f"{family!r} cannot be surveyed: {REFUSED[family]}")
-    if "sliding_attention" in (getattr(text, "layer_types", None) or ()) and getattr(text, "sliding_window", None) == 0:
+    in_layers = getattr(text, "per_layer_attributes", None) or ()  # a setting of each layer, which the whole has not
+    windows = "sliding_attention" in (getattr(text, "layer_types", None) or ()) and "sliding_window" not in in_layers
+    if windows and getattr(text, "sliding_window", None) == 0:
         raise UnsupportedModelError(
             f"{family!r} has layers with a sliding window of 0 tokens, in which no token attends to any; in "
             "config.json, set use_sliding_window to true, or each of layer_types to full_attention"
@@ -204,6 +209,8 @@ def known_anatomy(config: Any) -> Anatomy | None:
         return None
     vary = VARIANTS.get(family)
     record = with_head_site(vary(record, text) if vary else record)
-    if getattr(text, "use_bidirectional_attention", False) or getattr(text, "is_causal", True) is False:
+    # Gemma 4 says `vision` if only the tokens of images attend to later tokens, and prompts contain none.
+    to_later = getattr(text, "use_bidirectional_attention", None) in (True, "all")
+    if to_later or getattr(text, "is_causal", True) is False:
         return replace(record, causal=False)  # a decoder that was made an encoder
     return record

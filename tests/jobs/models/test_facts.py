@@ -28,6 +28,7 @@ PARALLEL = {
     "phi-qk-norm",
     "stablelm-parallel",
 }
+GEMMA4 = {"gemma4", "gemma4_text", "gemma4_text-experts", "gemma4_unified_text"}
 LLAMA4 = {"llama4", "llama4_text"}
 LATENT = {"deepseek_v2", "deepseek_v3", "glm4_moe_lite"}
 FUSED_ON_DISK = {"gte", "jina_embeddings_v3", "nomic_bert"}
@@ -94,6 +95,8 @@ def test_sites_are_listed_and_each_absent_one_has_a_reason(family: str) -> None:
         others += ["resid_mid", "mlp_out"] if alone else []
         absent |= dict.fromkeys(others, "an MLP alone" if alone else "in place of attention")
         assert facts["attention_layers"] == [0, 4]
+    elif family in GEMMA4:
+        absent |= {"mlp_out": "a vector of its per-layer input", "head_out": "have several widths"}
     elif family == "falcon_h1":
         absent |= dict.fromkeys(["attn_out", "head_out"], "attention and a state space in one sum")
     all_sites = {"resid_pre", "resid_mid", "resid_mid_sum", "resid_post", "head_out", "attn_out", "mlp_out"}
@@ -136,7 +139,7 @@ def test_norms_of_queries_and_keys_match_the_architecture(family: str) -> None:
     per_head = {"cohere", "gemma3", "gemma3_text", "phi-qk-norm", "qwen3", "stablelm"}
     per_head |= {"apertus", "exaone4", "exaone4-without-window", "hunyuan_v1_dense", "hunyuan_v1_moe"}
     per_head |= {"lfm2", "lfm2_moe"}
-    per_head |= {"dots1", "glm4_moe", "qwen3_moe", "qwen3_vl"}
+    per_head |= GEMMA4 | {"dots1", "glm4_moe", "qwen3_moe", "qwen3_vl"}
     per_head |= {"qwen3_5", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_5_text-attention", "qwen3_next"}
     full_width = {"flex_olmo", "minimax_m2", "olmo2", "olmo3", "olmoe", "olmoe-clipped"}
     expected = "per head" if family in per_head else "full width" if family in full_width else "none"
@@ -211,6 +214,10 @@ def test_rotary_settings_may_differ_by_layer_type() -> None:
     for family in ("gemma3", "gemma3_text"):
         bases = {layers: settings["base"] for layers, settings in rotary(family).items()}
         assert bases == {"sliding_attention": 10000.0, "full_attention": 1000000.0}
+    gemma4 = rotary("gemma4_text")
+    assert gemma4["sliding_attention"] == {"kind": "default", "base": 10000.0, "factor": None, "rotated_fraction": 1}
+    assert gemma4["full_attention"]["kind"] == "proportional"
+    assert gemma4["full_attention"]["rotated_fraction"] == 0.25
     assert rotary("cohere2")["full_attention"] is None  # these layers have no positions
     assert rotary("cohere2")["sliding_attention"]["rotated_fraction"] == 1.0
     assert rotary("exaone4")["full_attention"] is None
@@ -262,7 +269,7 @@ def test_sliding_windows_name_their_layers(family: str) -> None:
         "mistral": every,
         "starcoder2": every,
         "modernbert": {**some, "tokens": 8},  # on each side
-        **dict.fromkeys(alternating, some),
+        **dict.fromkeys(alternating | GEMMA4, some),
     }
     assert facts_of(family)["sliding_window"] == expected.get(family)
 

@@ -18,6 +18,7 @@ from support.reference_blocks import (
     inputs_of,
     normalised,
     read_attention,
+    recorded,
     reference_attention,
     reference_heads,
     reference_mlp,
@@ -86,7 +87,7 @@ def test_outputs_of_heads_by_hand_equal_the_captured_site(saved_heads):
 ROUTERS = {"phimoe": "mlp.router", "gpt_oss": "mlp.router", "granitemoe": "block_sparse_moe.router"}
 ROUTERS |= {"nemotron_h": "mixer.gate", "jamba": "feed_forward.router", "lfm2_moe": "feed_forward.gate"}
 ROUTERS |= dict.fromkeys(("granitemoehybrid", "granitemoeshared"), "block_sparse_moe.router")
-ROUTERS |= {"llama4_text": "feed_forward.router"}
+ROUTERS |= {"llama4_text": "feed_forward.router", "gemma4_text": "router"}
 
 
 def routes_of(model):
@@ -113,6 +114,18 @@ def routed(model, weights, layer, x, route):
             return gpt_oss_mlp(inputs, weights.mlp(layer, expert), model)
         return reference_mlp(inputs, weights.mlp(layer, expert), activation)
 
+    if model.config.model_type == "gemma4_text":  # the experts and the MLP have norms of their own
+
+        def norm(name, inputs):
+            module = model.blocks[layer].get_submodule(name)
+            return normalised(inputs, "rms", module.weight, None, module.eps)
+
+        normed = norm("pre_feedforward_layernorm_2", x)
+        every = torch.stack([run(normed, one) for one in experts if one != SHARED], 1)
+        added = (every.gather(1, chosen[..., None].expand(-1, -1, x.shape[-1])) * shares[..., None]).sum(1)
+        dense = run(norm("pre_feedforward_layernorm", x), SHARED)
+        total = norm("post_feedforward_layernorm_1", dense) + norm("post_feedforward_layernorm_2", added)
+        return norm("post_feedforward_layernorm", total)
     if model.config.model_type == "llama4_text":  # it multiplies what the experts read
         scores = shares
         return sum(run(x * scores[:, one, None], one) for one in experts if one != SHARED) + run(x, SHARED)
@@ -131,6 +144,8 @@ def test_the_mlp_by_hand_equals_the_modules(saved):
     read, routes = read_sites(model, TOKENS, POSITIONS), routes_of(model)
     # The blocks of Nemotron-H add one module each.
     theirs = read[Site.MLP_OUT] if Site.MLP_OUT in read else read[Site.RESID_POST] - read[Site.RESID_PRE]
+    if model.anatomy.after_mlp:  # Gemma 4
+        theirs = torch.stack(recorded(model, "post_feedforward_layernorm", TOKENS), dim=1).numpy()
     for layer, x in enumerate(inputs_of(model, "mlp", TOKENS)):
         if layer in model.anatomy.layers_without_mlp:
             assert weights.experts(layer) == []
