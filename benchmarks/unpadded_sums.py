@@ -75,7 +75,9 @@ def sites_of(model: Any, ids: TokenIds) -> dict[Site, list[NDArray[np.float64] |
     layers = [_sites_of_block(listing.events, states[layer]) for layer in range(len(states) - 1)]
     added = [event for event in listing.events if event.kind in ("sum", "product")]
     sums = [event.result for event in added if event.result.shape == states[0].shape]
-    ends = [*states[1:-1], layers[-1][Site.RESID_POST] if Site.RESID_MID_SUM in layers[-1] else sums[-1]]
+    # Without a final norm, the last state is a sum itself; the head may have more sums of this shape.
+    end = states[-1] if any(torch.equal(states[-1], one) for one in sums) else sums[-1]
+    ends = [*states[1:-1], layers[-1][Site.RESID_POST] if Site.RESID_MID_SUM in layers[-1] else end]
     for sites, end in zip(layers, ends, strict=True):
         after = sites.get(Site.RESID_POST)
         if after is None or not torch.equal(after, end):

@@ -3,6 +3,7 @@
 from typing import Any
 
 from support.tiny_sizes import (
+    BUCKETS,
     CONVOLVED,
     ENCODER,
     EXPERTS,
@@ -29,6 +30,7 @@ from support.tiny_sizes import (
     PER_LAYER,
     PLAIN,
     QWEN3_EXPERTS,
+    RELATIVE,
     ROTARY,
     ROUTED,
     SLIDING,
@@ -49,6 +51,8 @@ from transformers import (
     CohereConfig,
     CwmConfig,
     Data2VecTextConfig,
+    DebertaConfig,
+    DebertaV2Config,
     DeepseekV2Config,
     DeepseekV3Config,
     DistilBertConfig,
@@ -149,6 +153,15 @@ CONFIGS: dict[str, Any] = {
     "cohere2": Cohere2Config(**GROUPED, sliding_window=6, layer_types=SLIDING),
     "cwm": CwmConfig(**WIDE, sliding_window=6, layer_types=SLIDING),
     "data2vec-text": Data2VecTextConfig(**ENCODER),
+    "deberta": DebertaConfig(**PLAIN, **RELATIVE, position_biased_input=False),
+    "deberta-learned": DebertaConfig(**PLAIN, type_vocab_size=2),
+    "deberta-v2": DebertaV2Config(**PLAIN, **RELATIVE),
+    "deberta-v2-buckets": DebertaV2Config(
+        **PLAIN,
+        **RELATIVE,
+        **BUCKETS,
+        position_biased_input=False,
+    ),
     "deepseek_v2": DeepseekV2Config(**PLAIN, **LATENT, **ROUTED, first_k_dense_replace=2),
     "deepseek_v3": DeepseekV3Config(
         **PLAIN, num_key_value_heads=4, **LATENT, **ROUTED, **GROUPS, first_k_dense_replace=2

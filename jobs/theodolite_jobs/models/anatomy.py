@@ -47,6 +47,7 @@ class Files:
     # the other; `grouped` is, for each key-value head, its queries, then its key, then its value.
     qkv: tuple[str, ...] = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
     qkv_layout: Literal["separate", "concatenated", "grouped"] = "separate"
+    query_and_value_bias: tuple[str, str] | None = None  # tensors of biases that are stored apart; keys have none
     # Multi-head latent attention (DeepSeek): with it, `qkv` is empty, and models/latent.py names the tensors.
     latent: bool = False
     gated: bool = False  # the tensor of queries holds, for each head, its queries, then a gate of its output
@@ -81,7 +82,7 @@ class Anatomy:
     norm_kind: Literal["rms", "layer"] = "rms"
     norm_offset: float = 0.0  # the number that is added to a norm's stored scale before use
     positions: Literal[
-        "rotary", "rotary, interleaved", "learned", "ALiBi", "learned and relative", "none", "unknown"
+        "rotary", "rotary, interleaved", "learned", "ALiBi", "learned and relative", "relative", "none", "unknown"
     ] = "rotary"
     layers_without_rotary: tuple[int, ...] = ()  # layers whose queries and keys have no positions
     unscaled_qk_norm: tuple[int, ...] = ()  # layers whose queries and keys are normalised without a learned scale

@@ -160,7 +160,7 @@ def _biases(block: Any, files: Files) -> dict[str, bool]:
     biased = {path for path in paths if shapes.get(f"{path}.weight") == 2}
     attention = {*files.qkv, files.output}
     return {
-        "query_key_value": bool(biased & set(files.qkv)),
+        "query_key_value": bool(biased & set(files.qkv)) or files.query_and_value_bias is not None,
         "output": files.output in biased,
         "mlp": bool(biased - attention),
     }

@@ -13,6 +13,8 @@ from theodolite_jobs.models.family_variants import VARIANTS
 from theodolite_jobs.models.records.encoders import (
     BERT,
     BERT_GENERATION,
+    DEBERTA,
+    DEBERTA_V2,
     DISTILBERT,
     ELECTRA,
     GTE,
@@ -81,6 +83,8 @@ FAMILIES: dict[str, Anatomy] = {
     "cohere2": COHERE,
     "cwm": LLAMA,
     "data2vec-text": ROBERTA,
+    "deberta": DEBERTA,
+    "deberta-v2": DEBERTA_V2,
     "deepseek_v2": DEEPSEEK,
     "deepseek_v3": DEEPSEEK,
     "distilbert": DISTILBERT,

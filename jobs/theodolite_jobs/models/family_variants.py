@@ -210,6 +210,21 @@ def _bert(record: Anatomy, config: Any) -> Anatomy:
     return record
 
 
+def _deberta(record: Anatomy, config: Any) -> Anatomy:
+    if getattr(config, "conv_kernel_size", 0) > 0:
+        raise UnsupportedModelError(
+            f"{config.model_type!r} cannot be surveyed with conv_kernel_size: a convolution changes the stream between "
+            "its first two blocks; use DeBERTa-v3, which has none"
+        )
+    if getattr(config, "talking_head", False):
+        record = replace(record, no_circuits="its heads exchange their scores (talking_head)")
+    if getattr(config, "embedding_size", config.hidden_size) != config.hidden_size:
+        record = replace(record, embedding_norm=None)  # it follows a projection of the embeddings
+    if not config.relative_attention:
+        return replace(record, positions="learned" if config.position_biased_input else "none")
+    return replace(record, positions="learned and relative" if config.position_biased_input else "relative")
+
+
 def _after_padding(record: Anatomy, config: Any) -> Anatomy:
     return replace(_bert(record, config), reserved_positions=config.pad_token_id + 1)
 
@@ -222,6 +237,8 @@ VARIANTS: dict[str, Variant] = {
     "camembert": _after_padding,
     "cohere2": _cohere2,
     "data2vec-text": _after_padding,
+    "deberta": _deberta,
+    "deberta-v2": _deberta,
     "deepseek_v2": _deepseek,
     "deepseek_v3": _deepseek,
     "distilbert": _bert,

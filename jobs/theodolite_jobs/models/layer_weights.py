@@ -76,3 +76,8 @@ def split_heads(layout: str, sizes: Dimensions, stored: list[Tensor]) -> tuple[T
     if layout == "concatenated":
         stored = list(stored[0].split([count * sizes.d_head for count in heads]))
     return tuple(part.reshape(count, sizes.d_head, *part.shape[1:]) for part, count in zip(stored, heads, strict=True))
+
+
+def per_head(values: Tensor, shape: tuple[int, int]) -> Tensor:
+    """Return (head, d_head) from one row for all heads, or from one row per head."""
+    return values.reshape(-1, shape[1]).expand(shape).contiguous()

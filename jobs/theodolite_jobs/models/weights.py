@@ -16,7 +16,7 @@ from theodolite_jobs.models.alike_blocks import check_alike, tensors_by_block, t
 from theodolite_jobs.models.anatomy import Dimensions, MergedExperts, dimensions_of
 from theodolite_jobs.models.config_numbers import expert_count, multipliers, norm_epsilon, score_scale
 from theodolite_jobs.models.latent import latent_heads, latent_sizes
-from theodolite_jobs.models.layer_weights import AttentionWeights, MlpWeights, split_heads
+from theodolite_jobs.models.layer_weights import AttentionWeights, MlpWeights, per_head, split_heads
 from theodolite_jobs.models.quantised import check_plain
 from theodolite_jobs.models.readable import check_readable
 from theodolite_jobs.models.tensors import TensorFiles
@@ -213,10 +213,20 @@ class Weights:
         q, k, v = (matrix.transpose(1, 2) for matrix in split_heads(names.qkv_layout, sizes, stored))
         whole = len(biases) == len(names.qkv)
         q_bias, k_bias, v_bias = split_heads(names.qkv_layout, sizes, biases) if whole else (None, None, None)
+        if names.query_and_value_bias is not None:
+            q_bias, v_bias = (self._stored_bias(layer, name) for name in names.query_and_value_bias)
         if factors.key != 1:
             k, k_bias = k.double() * factors.key, None if k_bias is None else k_bias.double() * factors.key
         heads = {"q": q, "k": k, "v": v, "q_bias": q_bias, "k_bias": k_bias, "v_bias": v_bias}
         return {**heads, "q_rotary": None, "k_rotary": None, "gate": gate, "gate_bias": gate_bias}
+
+    def _stored_bias(self, layer: int, name: str) -> Tensor:
+        """Return a bias of heads that is a tensor of its own, (head, d_head)."""
+        sizes, full = self._sizes_of(layer), f"{self._prefix}{self._names.block.format(layer)}{name}"
+        stored, wide = self._read(full), sizes.n_heads * sizes.d_head
+        if stored.shape != (wide,):
+            raise self._misfit(full, stored, f"({wide},)")
+        return stored.reshape(sizes.n_heads, sizes.d_head)
 
     def _split_gate(self, stored: Tensor) -> tuple[Tensor, Tensor]:
         """Return the rows of queries, and those of gates by head; the two alternate by head."""
@@ -328,7 +338,7 @@ class Weights:
         if scale.numel() not in (shape[1], math.prod(shape)):
             raise self._misfit(f"{self._prefix}{name}.weight", scale, f"({shape[1]},) or {shape}")
         spans = scale.ndim == 1 and scale.numel() == math.prod(shape) and len(each) == 1 and heads > 1
-        return _per_head(scale, shape), _per_head(torch.cat(biases), shape) if biases else None, spans
+        return per_head(scale, shape), per_head(torch.cat(biases), shape) if biases else None, spans
 
     def _norm(self, name: str, size: int | None = None) -> Norm:
         scale, bias = self._scale_and_bias(name)
@@ -385,8 +395,3 @@ class Weights:
         """Return a tensor by its name without the prefix, or None if the files do not contain it."""
         full = f"{self._prefix}{name}"
         return self._read(full) if full in self._files.file_of else None
-
-
-def _per_head(values: Tensor, shape: tuple[int, int]) -> Tensor:
-    """Return (head, d_head) from one row for all heads, or from one row per head."""
-    return values.reshape(-1, shape[1]).expand(shape).contiguous()

@@ -33,6 +33,7 @@ LLAMA4 = {"llama4", "llama4_text"}
 LATENT = {"deepseek_v2", "deepseek_v3", "glm4_moe_lite"}
 FUSED_ON_DISK = {"gte", "jina_embeddings_v3", "nomic_bert"}
 POST_NORM = {"camembert", "distilbert", "electra", "electra-projected", "nomic_bert"}
+POST_NORM |= {"deberta", "deberta-learned", "deberta-v2", "deberta-v2-buckets"}
 POST_NORM |= {"bert-generation", "data2vec-text", "ernie", "gte", "jina_embeddings_v3"}
 POST_NORM |= {"bert", "mpnet", "opt-post-norm", "roberta", "xlm-roberta"}
 
@@ -111,6 +112,7 @@ BIASES = {
     "bert": (True, True, True),
     "bloom": (True, True, True),
     "cohere": (False, False, False),
+    "deberta": (True, True, True),
     "gemma3": (False, False, False),
     "gpt2": (True, True, True),
     "gptj": (False, False, True),
@@ -244,6 +246,9 @@ def test_the_base_in_the_code_of_gptj_is_the_one_it_uses() -> None:
         ("bloom", "ALiBi"),
         ("falcon-heads", "ALiBi"),
         ("gpt2", "learned"),
+        ("deberta", "relative"),
+        ("deberta-learned", "learned"),
+        ("deberta-v2", "learned and relative"),
         ("mpnet", "learned and relative"),
         ("opt", "learned"),
     ],

@@ -171,7 +171,11 @@ REFUSED: dict[str, tuple[Any, str]] = {
         transformers.AlbertConfig(**PLAIN),
         "all its layers run the same block, and a survey needs a block of its own for each layer",
     ),
-    "deberta-v2": (transformers.DebertaV2Config(**PLAIN), "a token's stream depends on the tokens after it"),
+    "deberta-v2": (
+        transformers.DebertaV2Config(**PLAIN, **{"conv_kernel_size": 3}),
+        "a convolution changes the stream between its first two blocks",
+    ),
+    "roformer": (transformers.RoFormerConfig(**PLAIN), "a token's stream depends on the tokens after it"),
     "t5": (
         transformers.T5Config(vocab_size=64, d_model=48, d_kv=12, d_ff=80, num_layers=5, num_heads=4),
         "two residual streams (encoder and decoder)",

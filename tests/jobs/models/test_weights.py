@@ -219,6 +219,7 @@ def test_scaled_and_normalised_embeddings_equal_the_input_of_the_first_block(sav
     if x.shape[1] != model.dimensions.d_model:
         x = model.module.embeddings_project(x)  # small ELECTRA models
     normed = {"bert", "bloom", "camembert", "distilbert", "electra", "modernbert", "mpnet", "nomic_bert", "roberta"}
+    normed |= {"deberta", "deberta-v2"}
     normed |= {"bert-generation", "data2vec-text", "ernie", "gte", "jina_embeddings_v3", "xlm-roberta"}
     assert (norm is not None) == (model.config.model_type in normed)
     entering = read_sites(model, TOKENS, POSITIONS)[Site.RESID_PRE][:, 0]

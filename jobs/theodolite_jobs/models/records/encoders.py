@@ -68,6 +68,22 @@ DISTILBERT = replace(
         down="ffn.lin2",
     ),
 )
+DEBERTA_V2 = replace(
+    BERT,
+    load_options={},
+    files=replace(
+        BERT_FILES, qkv=("attention.self.query_proj", "attention.self.key_proj", "attention.self.value_proj")
+    ),
+)
+DEBERTA = replace(
+    DEBERTA_V2,
+    files=replace(
+        BERT_FILES,
+        qkv=("attention.self.in_proj",),
+        qkv_layout="grouped",
+        query_and_value_bias=("attention.self.q_bias", "attention.self.v_bias"),
+    ),
+)
 MODERNBERT = Anatomy(
     blocks="layers",
     taps=sequential("mlp_norm", "attn", "mlp"),
