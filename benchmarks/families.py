@@ -122,6 +122,9 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "falcon_h1": MAMBA | {"mamba_d_ssm": 64, "attention_out_multiplier": 0.6, "ssm_out_multiplier": 0.3},
     "gemma3n_text": {"layer_types": ["sliding_attention", "full_attention"] * 2, "num_kv_shared_layers": 0}
     | {"vocab_size_per_layer_input": 64, "hidden_size_per_layer_input": 16, "laurel_rank": 8},
+    "gemma4_text": {"vocab_size_per_layer_input": 64, "hidden_size_per_layer_input": 16, "num_kv_shared_layers": 1}
+    | {"layer_types": ["full_attention", "sliding_attention"] + ["full_attention"] * 2, "global_head_dim": 24},
+    "gemma4_unified_text": {"global_head_dim": 24, "num_global_key_value_heads": 1, "attention_k_eq_v": True},
     "granitemoehybrid": MAMBA | HYBRID | SHARED,
     "granitemoe_swa": SHARED,
     "granitemoeshared": SHARED,
@@ -223,6 +226,9 @@ def save_tiny_model(config: Any, folder: str) -> None:
             parameter.add_(0.3 * torch.randn_like(parameter))
         else:
             parameter.mul_(4)  # about as large as trained weights, so that each branch has an effect
+    for path, buffer in model.named_buffers():
+        if path.endswith("layer_scalar"):  # the factor of a block of Gemma 4
+            buffer.uniform_(0.5, 1.5)
     model.save_pretrained(folder)
 
 
@@ -237,6 +243,8 @@ def tiny_config(name: str, drawn: dict[str, Any] | None = None) -> Any:
     if "text_config" in config_class.sub_configs:
         default = config_class()
         for part in config_class.sub_configs:
+            if getattr(default, part) is None:  # a part that a model may lack
+                continue
             kind = type(getattr(default, part))
             is_text = part == "text_config"
             sizes = known_options(kind) | OPTIONS.get(kind.model_type, {}) | (drawn or {}) if is_text else {}

@@ -1,8 +1,9 @@
 """The sites of one prompt in a plain model of transformers, from its sums, without any name of a module.
 
 Each block adds a branch to its input, and another to this sum. The sums are found in the list of all additions of a
-forward pass: the first has the block's input as a term, the second has the first. The block's input is the hidden state
-that transformers returns. No code of the capture, no record and no probe takes part.
+forward pass: the first has the block's input as a term, the second has the first. A block may add a third vector and
+multiply the stream in place (Gemma 4). The block's input is the hidden state that transformers returns. No code of the
+capture, no record and no probe takes part.
 """
 
 from dataclasses import dataclass, field
@@ -17,7 +18,8 @@ from theodolite.sites import Site
 from theodolite.spec import TokenIds
 
 _SUMS = ("add", "add_", "__add__", "__radd__", "__iadd__")
-_PRODUCTS = {"linear": (0, 1), "addmm": (1, 2)}
+_IN_PLACE = ("mul_", "__imul__")
+_PROJECTIONS = {"linear": (0, 1), "addmm": (1, 2)}
 """Functions that project a stream, with the positions of the input and of the matrix among their arguments."""
 
 
@@ -32,7 +34,7 @@ class _Event:
 
 @dataclass
 class _Listing(TorchFunctionMode):
-    """Lists the additions, norms and projections of a forward pass, in order of execution."""
+    """Lists the additions, products in place, norms and projections of a forward pass, in order of execution."""
 
     n_tokens: int
     events: list[_Event] = field(default_factory=list)
@@ -42,12 +44,14 @@ class _Listing(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = getattr(func, "__name__", "")
-        kind = "sum" if name in _SUMS else "projection" if name in _PRODUCTS else "norm" if "norm" in name else ""
-        operands = [self._rows(one) for one in args] if kind == "sum" else []  # an addition in place changes an operand
+        kind = "sum" if name in _SUMS else "projection" if name in _PROJECTIONS else "norm" if "norm" in name else ""
+        kind = "product" if name in _IN_PLACE else kind
+        changes = kind in ("sum", "product")  # an operation in place changes an operand
+        operands = [self._rows(one) for one in args] if changes else []
         result = func(*args, **(kwargs or {}))
         if kind and isinstance(result, torch.Tensor) and (rows := self._rows(result)) is not None:
-            if kind != "sum":
-                operands = [self._rows(args[_PRODUCTS[name][0] if kind == "projection" else 0])]
+            if not changes:
+                operands = [self._rows(args[_PROJECTIONS[name][0] if kind == "projection" else 0])]
             self.events.append(_Event(kind, [one for one in operands if one is not None], rows))
         return result
 
@@ -69,8 +73,11 @@ def sites_of(model: Any, ids: TokenIds) -> dict[Site, list[NDArray[np.float64] |
         output = model(input_ids=torch.tensor([ids]), output_hidden_states=True, use_cache=False)
     states = [state[0] for state in output.hidden_states]
     layers = [_sites_of_block(listing.events, states[layer]) for layer in range(len(states) - 1)]
-    sums = [event.result for event in listing.events if event.kind == "sum" and event.result.shape == states[0].shape]
-    ends = [*states[1:-1], layers[-1][Site.RESID_POST] if Site.RESID_MID_SUM in layers[-1] else sums[-1]]
+    added = [event for event in listing.events if event.kind in ("sum", "product")]
+    sums = [event.result for event in added if event.result.shape == states[0].shape]
+    # Without a final norm, the last state is a sum itself; the head may have more sums of this shape.
+    end = states[-1] if any(torch.equal(states[-1], one) for one in sums) else sums[-1]
+    ends = [*states[1:-1], layers[-1][Site.RESID_POST] if Site.RESID_MID_SUM in layers[-1] else end]
     for sites, end in zip(layers, ends, strict=True):
         after = sites.get(Site.RESID_POST)
         if after is None or not torch.equal(after, end):
@@ -95,7 +102,7 @@ def _sites_of_block(events: list[_Event], pre: torch.Tensor) -> dict[Site, torch
     second = _find(events, first + 1, "sum", total)
     normed = _find(events, first + 1, "norm", total)
     if second is not None:  # pre-norm, or two parallel branches
-        middle, post = total, events[second].result
+        middle, post = total, _multiplied(events, second)
     elif normed is None or (second := _find(events, normed + 1, "sum", events[normed].result)) is None:
         return {**sites, Site.RESID_POST: total}  # one sum of all branches
     else:
@@ -107,6 +114,16 @@ def _sites_of_block(events: list[_Event], pre: torch.Tensor) -> dict[Site, torch
     sites |= {Site.ATTN_OUT: _other(events[first], pre), Site.MLP_OUT: _other(events[second], middle)}
     projections = [event for event in events[:first] if event.kind == "projection" and event.result.shape == pre.shape]
     return sites | ({Site.HEAD_OUT: projections[-1].operands[0]} if projections else {})
+
+
+def _multiplied(events: list[_Event], last: int) -> torch.Tensor:
+    """Return the sum that ends a block, or the product in place of it, perhaps after one more addition."""
+    chain = [last, _find(events, last + 1, "sum", events[last].result)]
+    for at in (one for one in chain if one is not None):
+        product = _find(events, at + 1, "product", events[at].result)
+        if product is not None:
+            return events[product].result
+    return events[last].result
 
 
 def _find(events: list[_Event], start: int, kind: str, operand: torch.Tensor) -> int | None:

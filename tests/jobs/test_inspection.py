@@ -227,7 +227,7 @@ REFUSED: dict[str, tuple[Any, list[str]]] = {
     "not a transformer": ({"model_type": "mamba"}, ["'mamba'", "not a supported transformer"]),
     "encoder and decoder": ({"model_type": "t5"}, ["'t5'", "two residual streams (encoder and decoder)"]),
     "no tokens": ({"model_type": "vit"}, ["'vit'", "no vocabulary"]),
-    "blocks of several sizes": ({"model_type": "gemma4_text"}, ["'gemma4_text'", "several sizes"]),
+    "blocks of several sizes": ({"model_type": "neomme"}, ["'neomme'", "several sizes"]),
     "no stream": ({"model_type": "bloom", "apply_residual_connection_post_layernorm": True}, ["BLOOM", "residual"]),
     "own code": (MYSTERY, ["'mystery'", "trust_remote_code", "THEODOLITE_REMOTE_CODE_ALLOWED"]),
 }

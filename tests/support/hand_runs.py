@@ -17,18 +17,28 @@ class Call:
     """Runs a module of a block on another input, with the other arguments of a recorded run."""
 
     def __init__(self, block: torch.nn.Module, given: Mapping[torch.nn.Module, tuple[Any, dict[str, Any]]]) -> None:
-        self._block, self._given = block, given
+        self.block, self._given = block, given
 
     def __call__(self, path: str, x: Stream, *others: Stream) -> Stream:
         """Return the output of the module with this path."""
-        child = self._block.get_submodule(path)
+        child = self.block.get_submodule(path)
         args, kwargs = self._given[child]
         output = child(x, *(others or args), **kwargs)
         return cast("Stream", output[0] if isinstance(output, tuple) else output)
 
     def has(self, path: str) -> bool:
         """Return whether the block has a module with this path."""
-        return path in dict(self._block.named_modules())
+        return path in dict(self.block.named_modules())
+
+    def first(self, paths: Sequence[str], x: Stream) -> Stream:
+        """Return the output of the one module that the block has."""
+        (path,) = (path for path in paths if isinstance(getattr(self.block, path, None), torch.nn.Module))
+        return self(path, x)
+
+    @property
+    def further_input(self) -> Stream:
+        """The second argument of the block."""
+        return cast("Stream", self._given[self.block][0][0])
 
 
 HandRun = Callable[[Stream, Call], dict[Site, Stream]]
@@ -81,6 +91,24 @@ def norms_on_both_sides(x: Stream, call: Call) -> dict[Site, Stream]:
     mid = x + attn
     added = call("post_feedforward_layernorm", call("mlp", call("pre_feedforward_layernorm", mid)))
     return {Site.ATTN_OUT: attn, Site.RESID_MID: mid, Site.MLP_OUT: added, Site.RESID_POST: mid + added}
+
+
+def gemma4(x: Stream, call: Call) -> dict[Site, Stream]:
+    """Gemma 4: as in Gemma-2, perhaps with experts beside the MLP, then a per-layer input, and a factor of the sum."""
+    block: Any = call.block
+    attn = call("post_attention_layernorm", call("self_attn", call("input_layernorm", x)))
+    mid = x + attn
+    added = call("mlp", call("pre_feedforward_layernorm", mid))
+    if hasattr(block, "experts"):
+        flat = mid.flatten(0, 1)
+        _, shares, chosen = block.router(flat)
+        experts = block.experts(block.pre_feedforward_layernorm_2(flat), chosen, shares).view(mid.shape)
+        added = block.post_feedforward_layernorm_1(added) + block.post_feedforward_layernorm_2(experts)
+    after = mid + call("post_feedforward_layernorm", added)
+    if hasattr(block, "per_layer_input_gate"):
+        gated = call("act_fn", call("per_layer_input_gate", after)) * call.further_input
+        after = after + call("post_per_layer_input_norm", call("per_layer_projection", gated))
+    return {Site.ATTN_OUT: attn, Site.RESID_MID: mid, Site.RESID_POST: after * block.layer_scalar}
 
 
 def norms_on_both_sides_of_glm(x: Stream, call: Call) -> dict[Site, Stream]:
@@ -175,6 +203,16 @@ def post_norm(attention: str, norm1: str, mlp: str, norm2: str) -> HandRun:
     return run
 
 
+def megatron_bert(x: Stream, call: Call) -> dict[Site, Stream]:
+    """BERT with norms before the branches; the sums are inside the output modules."""
+    nothing = torch.zeros_like(x)
+    attn = call("attention.output", call("attention.self", call("attention.ln", x)), nothing)
+    mid = x + attn
+    added = call("output", call("intermediate", call("ln", mid)), nothing)
+    return {Site.ATTN_OUT: attn, Site.RESID_MID: mid, Site.MLP_OUT: added, Site.RESID_POST: mid + added}
+
+
+rotary_encoder = post_norm("self_attn", "post_attention_layernorm", "mlp", "post_mlp_layernorm")
 GRANITE = ("input_layernorm", "self_attn", "post_attention_layernorm")
 
 
@@ -212,6 +250,10 @@ HAND_RUNS: dict[str, HandRun] = {
     "gemma2": norms_on_both_sides,
     "gemma3": norms_on_both_sides,
     "gemma3_text": norms_on_both_sides,
+    "gemma4": gemma4,
+    "gemma4_text": gemma4,
+    "gemma4_text-experts": gemma4,
+    "gemma4_unified_text": gemma4,
     "gpt2": sequential("ln_1", "attn", "ln_2", "mlp"),
     "gpt2-scaled-by-layer": sequential("ln_1", "attn", "ln_2", "mlp"),
     "gpt_neox": parallel("input_layernorm", "attention", "post_attention_layernorm", "mlp"),
@@ -310,7 +352,17 @@ HAND_RUNS: dict[str, HandRun] = {
     "electra-projected": bert,
     "eurobert": llama,
     "modernbert": sequential("attn_norm", "attn", "mlp_norm", "mlp"),
-    "nomic_bert": post_norm("self_attn", "post_attention_layernorm", "mlp", "post_mlp_layernorm"),
+    "bert-generation": bert,
+    "data2vec-text": bert,
+    "deberta": bert,
+    "deberta-learned": bert,
+    "deberta-v2": bert,
+    "deberta-v2-buckets": bert,
+    "ernie": bert,
+    "gte": rotary_encoder,
+    "jina_embeddings_v3": rotary_encoder,
+    "megatron-bert": megatron_bert,
+    "nomic_bert": rotary_encoder,
     "vaultgemma": sequential("input_layernorm", "self_attn", "pre_feedforward_layernorm", "mlp"),
 }
 """A new family is one line here, and one in `CONFIGS`."""

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from support.relative_positions import relative_scores
 from transformers.activations import ACT2FN
 
 from theodolite.sites import Site
@@ -122,8 +123,8 @@ def reference_heads(x: Tensor, weights: AttentionWeights, layer: int, model: Loa
     if anatomy.positions == "ALiBi":  # four heads: slopes 1/4, 1/16, …; Falcon scales them as it does scores
         slopes = 0.25 ** torch.arange(1, sizes.n_heads + 1) * (weights.scale if config.model_type == "falcon" else 1)
         scores += slopes[:, None, None] * torch.arange(len(x))
-    if anatomy.positions == "learned and relative":
-        scores += model.module.encoder.compute_position_bias(x[None])[0]
+    if anatomy.positions.endswith("relative"):
+        scores += relative_scores(x, weights, layer, model)
     if weights.soft_cap is not None:
         scores = weights.soft_cap * (scores / weights.soft_cap).tanh()
     if anatomy.causal:

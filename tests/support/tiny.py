@@ -22,7 +22,7 @@ from theodolite_jobs.models.text_part import text_part
 def model_with_head(family: str) -> Any:
     """Return the tiny model of a family with its language-model head, of the class for masked words in encoders."""
     anatomy = known_anatomy(CONFIGS[family])
-    masked = anatomy is not None and not anatomy.causal
+    masked = anatomy is not None and not anatomy.causal and type(CONFIGS[family]) in MODEL_FOR_MASKED_LM_MAPPING
     multimodal = type(CONFIGS[family]) in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
     decoder = AutoModelForImageTextToText if multimodal else AutoModelForCausalLM
     return tiny_model(family, auto_class=AutoModelForMaskedLM if masked else decoder)
@@ -53,6 +53,10 @@ def random_model(config: Any, auto_class: Any, seed: int = 0) -> Any:
                 parameter.add_(0.3 * torch.randn_like(parameter))
             else:
                 parameter.mul_(4)  # as large as trained weights, so that every branch counts
+        for module in model.modules():
+            if hasattr(module, "layer_scalar"):  # a block of Gemma 4, which multiplies the stream
+                module.layer_scalar.uniform_(0.5, 1.5)
+                module.self_attn.q_norm.weight.mul_(0.25)  # its scores have no other scale
     return model
 
 

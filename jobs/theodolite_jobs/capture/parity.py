@@ -60,6 +60,7 @@ class Certificate:
     device: str  # of both runs
     sites_known_by: str  # `record` if the sites come from the table of families, `probe` if from the loaded model
     post_norm: bool  # the norms follow the sums, so resid_mid − resid_pre is not the attention output
+    branches_add: bool  # resid_mid − resid_pre and resid_post − resid_mid are the outputs of attention and of the MLP
     bound: float | None  # the largest error that passes; None in half precision, which is compared with float32
     max_error: float  # the largest error over prompts, sites, layers and positions
     max_error_by_site: dict[str, float]
@@ -125,6 +126,7 @@ def certify_with_limits(
         device=str(model.device),
         sites_known_by=model.anatomy.known_by,
         post_norm=model.anatomy.post_norm,
+        branches_add=model.anatomy.branches_add,
         bound=None if is_half else float32_bound,
         max_error=whole.max_error,
         max_error_by_site={str(site): float(error.max()) for site, error in whole.errors.items()},
@@ -261,4 +263,4 @@ def _copied_blocks(model: LoadedModel, dtype: torch.dtype, count: int) -> Loaded
     if dtype == torch.float64 and getattr(module.config, "_experts_implementation", "eager") != "eager":
         module.set_experts_implementation("eager")  # the fused kernels have no float64
     keep_first_blocks(module.config, count)
-    return wrap(module, model.anatomy)
+    return replace(wrap(module, model.anatomy), dimensions=replace(model.dimensions, n_layers=count))

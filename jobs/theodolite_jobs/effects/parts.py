@@ -89,7 +89,7 @@ def measure_parts(
         parts = [(index, part) for index in some for part in _parts_of(model, layers[index])]
         variants = [Variant({at: Patch(partners[at]) for at in part.locations}) for _, part in parts]
         attention = {layers[index]: Location(Site.ATTN_OUT, layers[index]) for index in some}
-        is_sum = Site.ATTN_OUT in model.anatomy.taps and not model.anatomy.post_norm
+        is_sum = Site.ATTN_OUT in model.anatomy.taps and model.anatomy.branches_add
         outcome = run(variants, [Reading(at) for at in attention.values()] if is_sum else [])
         _store(found, parts, changes(outcome))
         if is_sum:

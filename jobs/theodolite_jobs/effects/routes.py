@@ -27,10 +27,10 @@ def why_full_route(model: LoadedModel) -> str | None:
         return "its matrices are sharded over processes"
     if model.config._attn_implementation not in ("eager", "sdpa"):
         return f"its attention kernel {model.config._attn_implementation!r} takes no mask for each query"
-    if other := _other_caches(config):
-        return f"its cache has {other}, not only the keys and values of tokens"
     if getattr(config, "num_kv_shared_layers", 0):
         return "some of its layers use the keys and values of another layer"
+    if other := _other_caches(config):
+        return f"its cache has {other}, not only the keys and values of tokens"
     if "attention_mask" not in of_block:
         return "its blocks take no mask, so columns would attend to each other"
     if "position_ids" not in parameters_of(model.module) and "alibi" not in of_block:

@@ -7,7 +7,7 @@ from typing import Any
 from theodolite.errors import ModelError
 
 # The suffixes of trained tensors; constants that older libraries stored have other suffixes.
-_TRAINED = (".weight", ".bias", ".gamma", ".beta", ".sinks", "_proj", "_proj_bias")
+_TRAINED = (".weight", ".bias", ".gamma", ".beta", ".sinks", ".q_bias", ".v_bias", "_proj", "_proj_bias")
 
 
 def tensors_by_block(names: Iterable[str], prefix: str, n_layers: int) -> dict[int, set[str]]:

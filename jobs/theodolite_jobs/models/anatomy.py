@@ -55,6 +55,7 @@ class Files:
     # the other; `grouped` is, for each key-value head, its queries, then its key, then its value.
     qkv: tuple[str, ...] = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
     qkv_layout: Literal["separate", "concatenated", "grouped"] = "separate"
+    query_and_value_bias: tuple[str, str] | None = None  # tensors of biases that are stored apart; keys have none
     # Multi-head latent attention (DeepSeek): with it, `qkv` is empty, and models/latent.py names the tensors.
     latent: bool = False
     gated: bool = False  # the tensor of queries holds, for each head, its queries, then a gate of its output
@@ -65,6 +66,7 @@ class Files:
     up: str = "mlp.up_proj"  # the MLP's first projection; with `gate_up_fused`, gate then up in one tensor
     down: str = "mlp.down_proj"  # the MLP's second projection
     gate_up_fused: bool = False
+    up_and_gate: str | None = None  # the one tensor of up, then gate, of a family with two modules in memory
     # The prefix of an expert's tensor names, if MLPs have experts; `{}` is the expert. After it, names of projections
     # are those above without their own prefix, so that a block without experts may have a dense MLP.
     experts: str | MergedExperts | None = None
@@ -89,7 +91,7 @@ class Anatomy:
     norm_kind: Literal["rms", "layer"] = "rms"
     norm_offset: float = 0.0  # the number that is added to a norm's stored scale before use
     positions: Literal[
-        "rotary", "rotary, interleaved", "learned", "ALiBi", "learned and relative", "none", "unknown"
+        "rotary", "rotary, interleaved", "learned", "ALiBi", "learned and relative", "relative", "none", "unknown"
     ] = "rotary"
     layers_without_rotary: tuple[int, ...] = ()  # layers whose queries and keys have no positions
     unscaled_qk_norm: tuple[int, ...] = ()  # layers whose queries and keys are normalised without a learned scale
@@ -98,6 +100,12 @@ class Anatomy:
     hybrid: str = ""  # in a hybrid, how its blocks differ from those with attention and an MLP, which some sites need
     layers_without_attention: tuple[int, ...] = ()  # layers of a hybrid with another mixer, or without one
     layers_without_mlp: tuple[int, ...] = ()  # layers of a hybrid that are attention or another mixer alone
+    # What a block does to the stream after it added the MLP's output. Then resid_post is not resid_mid + mlp_out.
+    after_mlp: str = ""
+    one_head_width: bool = True  # the heads of all layers have one width
+    keys_of: Mapping[int, int] = field(default_factory=dict)  # the layers whose keys and values other layers use
+    keys_as_values: tuple[int, ...] = ()  # layers whose values are their keys, before the norm and the positions
+    wide_mlp_layers: tuple[int, ...] = ()  # layers whose MLP is wider than that of the others
     attention_scale: float = 1.0  # the factor of what attention adds, in blocks without the site `attn_out`
     post_norm: bool = False  # the norms follow the sum of stream and branch, and their output is the next stream
     causal: bool = True  # a token does not attend to later tokens
@@ -124,6 +132,8 @@ class Anatomy:
         reasons: dict[Site, str] = {site: reason for site in BLOCK_SITES if site not in self.taps}
         if self.hybrid:
             return {site: old if site is Site.RESID_MID_SUM else self.hybrid for site, old in reasons.items()}
+        if self.after_mlp:
+            reasons[Site.MLP_OUT] = self.after_mlp
         if Site.HEAD_OUT in reasons:
             reasons[Site.HEAD_OUT] = self.no_circuits or "the attention's output projection is not known for this model"
         return reasons
@@ -138,9 +148,13 @@ class Anatomy:
 
     def kind_of(self, layer: int) -> tuple[bool, ...]:
         """Return what tells layers apart that have other modules."""
-        return tuple(
-            layer in some for some in (self.dense_layers, self.layers_without_attention, self.layers_without_mlp)
-        )
+        kinds = (self.dense_layers, self.layers_without_attention, self.layers_without_mlp)
+        return tuple(layer in some for some in (*kinds, self.keys_of, self.keys_as_values))
+
+    @property
+    def branches_add(self) -> bool:
+        """Whether the differences of resid_pre, resid_mid and resid_post are what attention and the MLP add."""
+        return not self.post_norm and not self.after_mlp
 
     @property
     def scale_of_attention(self) -> float:
@@ -154,20 +168,25 @@ class Anatomy:
 
     @property
     def mlp_units(self) -> str | None:
-        """The projection in the block that feeds the MLP's activation function; None if unknown, or for experts.
+        """The projection in the block that feeds the MLP's activation function.
+
+        It is None if it is unknown, for experts, and for MLPs of several widths.
 
         This is its name in memory. If it contains gate and up, the function's input is its first half.
         """
         return (
             None
-            if self.files is None or self.files.experts or self.layers_without_mlp
+            if self.files is None or self.files.experts or self.layers_without_mlp or self.wide_mlp_layers
             else self.files.gate or self.files.up
         )
 
 
 @dataclass(frozen=True)
 class Dimensions:
-    """The sizes of a model; `d_head` is the width of one head, which need not be d_model / n_heads."""
+    """The sizes of a model; `d_head` is the width of one head, which need not be d_model / n_heads.
+
+    If layers differ in `n_kv_heads` or `d_head`, they are those of one layer, by default the first.
+    """
 
     n_layers: int
     d_model: int
@@ -182,6 +201,9 @@ _STRETCHING = ("dynamic", "linear", "yarn")
 
 # The training length of BLOOM; ALiBi itself has no limit.
 _BLOOM_CONTEXT = 2048
+
+_OF_ATTENTION = {"head_dim", "num_key_value_heads"}
+"""The settings in which the layers of a model may differ."""
 
 # The context of a model that states a negative length, as XLNet does: it has no limit.
 _NO_LIMIT = 2**31 - 1
@@ -201,8 +223,8 @@ def text_config_of(config: Any) -> Any:
         ) from error
 
 
-def dimensions_of(config: Any, reserved_positions: int = 0) -> Dimensions:
-    """Return the sizes of a model from its configuration.
+def dimensions_of(config: Any, reserved_positions: int = 0, layer: int = 0) -> Dimensions:
+    """Return the sizes of a model from its configuration, with the keys and the width of the heads of one layer.
 
     Raises:
         UnsupportedModelError: the model has no attention heads, several sizes of block, or two streams.
@@ -213,9 +235,11 @@ def dimensions_of(config: Any, reserved_positions: int = 0) -> Dimensions:
         )
     text = text_config_of(config)
     if getattr(text, "is_heterogeneous", False):
-        raise UnsupportedModelError(
-            f"{config.model_type!r} has blocks of several sizes; a survey needs a model with one size"
-        )
+        if not set(text.per_layer_attributes) <= _OF_ATTENTION:
+            raise UnsupportedModelError(
+                f"{config.model_type!r} has blocks of several sizes; a survey needs a model with one size"
+            )
+        text = text.per_layer_config[layer]
     # In latent attention, `head_dim` is the width of the part of keys with positions.
     width = getattr(text, "v_head_dim" if getattr(text, "kv_lora_rank", None) else "head_dim", None)
     try:

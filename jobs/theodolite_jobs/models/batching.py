@@ -55,10 +55,11 @@ def _selected_tokens(text: Any) -> int | None:
 def can_share_prefix(config: Any, anatomy: Anatomy | None) -> bool:
     """Return whether the first tokens that all prompts share may be computed once.
 
-    They may not with a sliding window, which drops them; in an encoder, whose tokens attend to later tokens; or in an
-    unknown family, whose attention pattern is not known.
+    They may not with a sliding window, which drops them; in an encoder, whose tokens attend to later tokens; with
+    layers that use the keys of another layer, which the cache lacks; or in an unknown family, whose attention pattern
+    is not known.
     """
-    if anatomy is None or anatomy.known_by == "probe" or not anatomy.causal:
+    if anatomy is None or anatomy.known_by == "probe" or not anatomy.causal or anatomy.keys_of:
         return False
     text = config.get_text_config()
     layer_types = getattr(text, "layer_types", None)

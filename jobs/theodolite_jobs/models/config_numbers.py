@@ -10,12 +10,19 @@ def score_scale(config: Any, dimensions: Dimensions, layer: int) -> float:
     """Return the factor of a layer's attention scores before the softmax.
 
     The factor is 1/√d_head, with exceptions. Gemma-2 and 3 state the number under the root, and Granite states the
-    factor. GPT-2 may divide by the layer's number (from 1), or have no scale. Gemma-2's soft cap is not included.
+    factor. GPT-2 may divide by the layer's number (from 1), or have no scale. Gemma 4 has no scale. DeBERTa
+    counts the terms of a score under the root. Gemma-2's soft cap is not included.
     """
     if getattr(config, "attention_multiplier", None) is not None:
         return float(config.attention_multiplier)
     if getattr(config, "kv_lora_rank", None):
         return float((config.qk_nope_head_dim + config.qk_rope_head_dim) ** -0.5 * _stretched_scale(config))
+    if config.model_type.startswith("gemma4"):
+        return 1.0
+    if config.model_type.startswith("deberta"):
+        kinds = config.pos_att_type or ()
+        terms = len(kinds) if config.model_type == "deberta" else len({"c2p", "p2c"} & set(kinds))
+        return float((dimensions.d_head * (1 + terms)) ** -0.5)
     scale = (getattr(config, "query_pre_attn_scalar", None) or dimensions.d_head) ** -0.5
     if not getattr(config, "scale_attn_weights", True):
         scale = 1.0

@@ -111,7 +111,7 @@ def _anatomy_facts(module: Any, config: Any, anatomy: Anatomy, dimensions: Dimen
     facts = {
         "causal": anatomy.causal,
         "attention": _attention(config.get_text_config(), dimensions),
-        "positions": {"kind": anatomy.positions, "rotary": _rotary(module, config, anatomy, dimensions.d_head)},
+        "positions": {"kind": anatomy.positions, "rotary": _rotary(module, config, anatomy)},
         "norms": {
             "kind": anatomy.norm_kind,
             "scale_offset": anatomy.norm_offset,
@@ -123,8 +123,8 @@ def _anatomy_facts(module: Any, config: Any, anatomy: Anatomy, dimensions: Dimen
     if len(with_attention) < dimensions.n_layers:
         facts["attention_layers"] = with_attention
     if anatomy.files is not None and with_attention:
-        block = blocks[with_attention[-1]]
-        facts |= {"qk_norm": _qk_norm(block, anatomy, dimensions.d_head), "biases": _biases(block, anatomy.files)}
+        block, d_head = blocks[with_attention[-1]], dimensions_of(config, layer=with_attention[-1]).d_head
+        facts |= {"qk_norm": _qk_norm(block, anatomy, d_head), "biases": _biases(block, anatomy.files)}
     return facts
 
 
@@ -163,13 +163,13 @@ def _biases(block: Any, files: Files) -> dict[str, bool]:
     biased = {path for path in paths if shapes.get(f"{path}.weight") == 2}
     attention = {*files.qkv, files.output}
     return {
-        "query_key_value": bool(biased & set(files.qkv)),
+        "query_key_value": bool(biased & set(files.qkv)) or files.query_and_value_bias is not None,
         "output": files.output in biased,
         "mlp": bool(biased - attention),
     }
 
 
-def _rotary(module: Any, config: Any, anatomy: Anatomy, d_head: int) -> dict[str, Any] | None:
+def _rotary(module: Any, config: Any, anatomy: Anatomy) -> dict[str, Any] | None:
     """Return rotary settings by type of layer, or by `all` for a single type; None without rotary positions."""
     if not anatomy.positions.startswith("rotary"):
         return None
@@ -181,8 +181,10 @@ def _rotary(module: Any, config: Any, anatomy: Anatomy, d_head: int) -> dict[str
     buffers = {path.split(".")[-1]: buffer for path, buffer in module.named_buffers()}
     names = {"kind": "rope_type", "base": "rope_theta", "factor": "factor"}
     facts: dict[str, Any] = {}
+    types = getattr(text, "layer_types", None) or []
     for layer_type, value in (by_type or {"all": stated}).items():
-        fraction = {"rotated_fraction": _rotated(buffers, layer_type) / d_head}
+        d_head = dimensions_of(config, layer=types.index(layer_type) if layer_type in types else 0).d_head
+        fraction = {"rotated_fraction": _rotated(buffers, layer_type, value or {}) / d_head}
         facts[layer_type] = value and {name: value.get(setting) for name, setting in names.items()} | fraction
     return facts
 
@@ -196,10 +198,16 @@ def _with_and_without(text: Any, stated: Any, without: tuple[int, ...]) -> dict[
     return {"all": stated, f"layers {', '.join(map(str, without))}": None}
 
 
-def _rotated(buffers: Mapping[str, Any], layer_type: str) -> int:
-    """Return the number of rotated entries of a head: two for each frequency; GPT-J stores sines and cosines."""
+def _rotated(buffers: Mapping[str, Any], layer_type: str, settings: Mapping[str, Any]) -> int:
+    """Return the number of rotated entries of a head: two for each frequency; GPT-J stores sines and cosines.
+
+    Proportional positions have a frequency of 0 for each pair that does not rotate.
+    """
     frequencies = buffers.get(f"{layer_type}_inv_freq", buffers.get("inv_freq"))
-    return int(buffers["embed_positions"].shape[-1] if frequencies is None else 2 * len(frequencies))
+    if frequencies is None:
+        return int(buffers["embed_positions"].shape[-1])
+    is_proportional = settings.get("rope_type") == "proportional"
+    return 2 * int(len(frequencies) * (settings.get("partial_rotary_factor", 1.0) if is_proportional else 1))
 
 
 def _sliding_window(text: Any, n_layers: int) -> dict[str, Any] | None:

@@ -10,7 +10,21 @@ from theodolite.errors import UnsupportedModelError
 from theodolite.sites import Site
 from theodolite_jobs.models.anatomy import Anatomy, Files, Tap, text_config_of
 from theodolite_jobs.models.family_variants import VARIANTS
-from theodolite_jobs.models.records.encoders import BERT, DISTILBERT, ELECTRA, MODERNBERT, MPNET, NOMIC_BERT, ROBERTA
+from theodolite_jobs.models.records.encoders import (
+    BERT,
+    BERT_GENERATION,
+    DEBERTA,
+    DEBERTA_V2,
+    DISTILBERT,
+    ELECTRA,
+    GTE,
+    JINA_EMBEDDINGS_V3,
+    MEGATRON_BERT,
+    MODERNBERT,
+    MPNET,
+    NOMIC_BERT,
+    ROBERTA,
+)
 from theodolite_jobs.models.records.gpt import BLOOM, FALCON, GPT2, GPT_BIGCODE_FILES, GPT_NEOX, GPTJ, OPT
 from theodolite_jobs.models.records.hybrids import (
     BAMBA,
@@ -32,6 +46,7 @@ from theodolite_jobs.models.records.llama import (
     GEMMA,
     GEMMA2,
     GEMMA3,
+    GEMMA4,
     GLM,
     GLM4,
     GLM4_MOE,
@@ -61,16 +76,21 @@ FAMILIES: dict[str, Anatomy] = {
     "arcee": ARCEE,
     "bamba": BAMBA,
     "bert": BERT,
+    "bert-generation": BERT_GENERATION,
     "bloom": BLOOM,
     "camembert": ROBERTA,
     "cohere": COHERE,
     "cohere2": COHERE,
     "cwm": LLAMA,
+    "data2vec-text": ROBERTA,
+    "deberta": DEBERTA,
+    "deberta-v2": DEBERTA_V2,
     "deepseek_v2": DEEPSEEK,
     "deepseek_v3": DEEPSEEK,
     "distilbert": DISTILBERT,
     "dots1": GLM4_MOE,
     "electra": ELECTRA,
+    "ernie": BERT,
     "ernie4_5": replace(LLAMA, positions="rotary, interleaved"),
     "ernie4_5_moe": ERNIE_MOE,
     "eurobert": replace(LLAMA, causal=False),
@@ -81,6 +101,8 @@ FAMILIES: dict[str, Anatomy] = {
     "gemma": GEMMA,
     "gemma2": GEMMA2,
     "gemma3_text": GEMMA3,
+    "gemma4_text": GEMMA4,
+    "gemma4_unified_text": GEMMA4,
     "glm": GLM,
     "glm4": GLM4,
     "glm4_moe": GLM4_MOE,
@@ -94,6 +116,7 @@ FAMILIES: dict[str, Anatomy] = {
     "granitemoe": GRANITE_MOE,
     "granitemoehybrid": GRANITE_HYBRID,
     "granitemoeshared": GRANITE_SHARED,
+    "gte": GTE,
     "helium": replace(LLAMA, positions="rotary, interleaved"),
     "hunyuan_v1_dense": HUNYUAN,
     "hunyuan_v1_moe": replace(
@@ -101,10 +124,12 @@ FAMILIES: dict[str, Anatomy] = {
     ),
     "jais2": replace(ARCEE, norm_kind="layer"),
     "jamba": JAMBA,
+    "jina_embeddings_v3": JINA_EMBEDDINGS_V3,
     "lfm2": LFM2,
     "lfm2_moe": LFM2_MOE,
     "llama": LLAMA,
     "llama4_text": LLAMA4,
+    "megatron-bert": MEGATRON_BERT,
     "minimax_m2": replace(MIXTRAL, files=replace(MIXTRAL_FILES, qk_norm=QWEN3_FILES.qk_norm)),
     "ministral": LLAMA,
     "ministral3": LLAMA,
@@ -157,8 +182,11 @@ REFUSED = {
 
 
 def with_head_site(record: Anatomy) -> Anatomy:
-    """Return a record with the site `head_out` in the blocks with `attn_out`, if the output projection is known."""
-    if record.files is None:
+    """Return a record with the site `head_out` in the blocks with `attn_out`, if the output projection is known.
+
+    All heads must have one known width.
+    """
+    if record.files is None or not record.one_head_width:
         return record
     tap = Tap(record.files.output, "input")
     if Site.ATTN_OUT in record.partial:
@@ -184,7 +212,9 @@ def known_anatomy(config: Any) -> Anatomy | None:
     family = text.model_type
     if family in REFUSED:
         raise UnsupportedModelError(f"{family!r} cannot be surveyed: {REFUSED[family]}")
-    if "sliding_attention" in (getattr(text, "layer_types", None) or ()) and getattr(text, "sliding_window", None) == 0:
+    in_layers = getattr(text, "per_layer_attributes", None) or ()  # a setting of each layer, which the whole has not
+    windows = "sliding_attention" in (getattr(text, "layer_types", None) or ()) and "sliding_window" not in in_layers
+    if windows and getattr(text, "sliding_window", None) == 0:
         raise UnsupportedModelError(
             f"{family!r} has layers with a sliding window of 0 tokens, in which no token attends to any; in "
             "config.json, set use_sliding_window to true, or each of layer_types to full_attention"
@@ -194,6 +224,8 @@ def known_anatomy(config: Any) -> Anatomy | None:
         return None
     vary = VARIANTS.get(family)
     record = with_head_site(vary(record, text) if vary else record)
-    if getattr(text, "use_bidirectional_attention", False) or getattr(text, "is_causal", True) is False:
+    # Gemma 4 says `vision` if only the tokens of images attend to later tokens, and prompts contain none.
+    to_later = getattr(text, "use_bidirectional_attention", None) in (True, "all")
+    if to_later or getattr(text, "is_causal", True) is False:
         return replace(record, causal=False)  # a decoder that was made an encoder
     return record

@@ -6,10 +6,10 @@ from typing import Any, Literal
 
 from theodolite.errors import UnsupportedModelError
 from theodolite.sites import Site
-from theodolite_jobs.models.anatomy import Anatomy, Files
+from theodolite_jobs.models.anatomy import Anatomy, Files, MergedExperts
 from theodolite_jobs.models.records.gpt import GPT_BIGCODE_FILES
 from theodolite_jobs.models.records.hybrids import with_layers, with_some
-from theodolite_jobs.models.records.llama import GRANITE_MOE
+from theodolite_jobs.models.records.llama import GRANITE_MOE, QWEN3_FILES
 from theodolite_jobs.models.records.taps import after_sum, in_parallel, reading, writing
 
 Variant = Callable[[Anatomy, Any], Anatomy]
@@ -91,6 +91,25 @@ def _gemma(record: Anatomy, config: Any) -> Anatomy:
             "transformers, its tokens attend to later tokens with sdpa, and do not with eager; use another model"
         )
     return record
+
+
+def _gemma4(record: Anatomy, config: Any) -> Anatomy:
+    kinds, first = config.layer_types, config.num_hidden_layers - config.num_kv_shared_layers
+    own = {kind: layer for layer, kind in enumerate(kinds[:first])}  # the last layer of each kind with its own keys
+    shared = {layer: own[kinds[layer]] for layer in range(first, config.num_hidden_layers)}
+    full = tuple(layer for layer, kind in enumerate(kinds) if kind == "full_attention")
+    record = replace(
+        record,
+        keys_of=shared,
+        keys_as_values=full if config.attention_k_eq_v else (),
+        wide_mlp_layers=tuple(shared) if config.use_double_wide_mlp else (),
+    )
+    if not getattr(config, "enable_moe_block", False):
+        return record
+    # Each token has an MLP and experts, with norms of their own before their sum is normalised.
+    norms = {which: path for which, path in record.norms.items() if which.startswith("attention")}
+    merged = MergedExperts("experts.gate_up_proj", "experts.down_proj", "expert, out, in")
+    return replace(record, norms=norms, files=replace(QWEN3_FILES, experts=merged, shared_expert="mlp."))
 
 
 def _gpt_bigcode(record: Anatomy, config: Any) -> Anatomy:
@@ -193,6 +212,21 @@ def _bert(record: Anatomy, config: Any) -> Anatomy:
     return record
 
 
+def _deberta(record: Anatomy, config: Any) -> Anatomy:
+    if getattr(config, "conv_kernel_size", 0) > 0:
+        raise UnsupportedModelError(
+            f"{config.model_type!r} cannot be surveyed with conv_kernel_size: a convolution changes the stream between "
+            "its first two blocks; use DeBERTa-v3, which has none"
+        )
+    if getattr(config, "talking_head", False):
+        record = replace(record, no_circuits="its heads exchange their scores (talking_head)")
+    if getattr(config, "embedding_size", config.hidden_size) != config.hidden_size:
+        record = replace(record, embedding_norm=None)  # it follows a projection of the embeddings
+    if not config.relative_attention:
+        return replace(record, positions="learned" if config.position_biased_input else "none")
+    return replace(record, positions="learned and relative" if config.position_biased_input else "relative")
+
+
 def _after_padding(record: Anatomy, config: Any) -> Anatomy:
     return replace(_bert(record, config), reserved_positions=config.pad_token_id + 1)
 
@@ -200,20 +234,27 @@ def _after_padding(record: Anatomy, config: Any) -> Anatomy:
 VARIANTS: dict[str, Variant] = {
     "bamba": _hybrid,
     "bert": _bert,
+    "bert-generation": _bert,
     "bloom": _bloom,
     "camembert": _after_padding,
     "cohere2": _cohere2,
+    "data2vec-text": _after_padding,
+    "deberta": _deberta,
+    "deberta-v2": _deberta,
     "deepseek_v2": _deepseek,
     "deepseek_v3": _deepseek,
     "distilbert": _bert,
     "dots1": _dense_first,
     "electra": _bert,
+    "ernie": _bert,
     "ernie4_5_moe": _ernie_moe,
     "exaone4": _exaone4,
     "falcon": _falcon,
     "falcon_h1": _falcon_h1,
     "gemma": _gemma,
     "gemma2": _gemma,
+    "gemma4_text": _gemma4,
+    "gemma4_unified_text": _gemma4,
     "glm4_moe": _dense_first,
     "glm4_moe_lite": _deepseek,
     "gpt_bigcode": _gpt_bigcode,
@@ -226,6 +267,7 @@ VARIANTS: dict[str, Variant] = {
     "lfm2": _hybrid,
     "lfm2_moe": _lfm2_moe,
     "llama4_text": _llama4,
+    "megatron-bert": _bert,
     "mpnet": _after_padding,
     "nemotron_h": _nemotron_h,
     "opt": _opt,

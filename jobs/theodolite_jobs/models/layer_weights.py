@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
+from theodolite_jobs.models.anatomy import Dimensions
+
 
 @dataclass(frozen=True)
 class AttentionWeights:
@@ -59,3 +61,23 @@ class MlpWeights:
             down=self.down.double() * down,
             down_bias=times(self.down_bias, down),
         )
+
+
+def split_heads(layout: str, sizes: Dimensions, stored: list[Tensor]) -> tuple[Tensor, ...]:
+    """Return Q, K and V from stored weights as (head, d_head, d_model), or from biases as (head, d_head).
+
+    `layout` is the `qkv_layout` of the family's record.
+    """
+    heads = (sizes.n_heads, sizes.n_kv_heads, sizes.n_kv_heads)
+    if layout == "grouped":
+        group = sizes.n_heads // sizes.n_kv_heads
+        split = stored[0].reshape(sizes.n_kv_heads, group + 2, sizes.d_head, *stored[0].shape[1:])
+        return split[:, :group].flatten(0, 1), split[:, group], split[:, group + 1]
+    if layout == "concatenated":
+        stored = list(stored[0].split([count * sizes.d_head for count in heads]))
+    return tuple(part.reshape(count, sizes.d_head, *part.shape[1:]) for part, count in zip(stored, heads, strict=True))
+
+
+def per_head(values: Tensor, shape: tuple[int, int]) -> Tensor:
+    """Return (head, d_head) from one row for all heads, or from one row per head."""
+    return values.reshape(-1, shape[1]).expand(shape).contiguous()

@@ -162,7 +162,7 @@ def load_model(
         trust_remote_code: run the checkpoint's own code.
         ranks: the number of processes that load the model together, each with a shard of every matrix on its own
             device. They are in one torch.distributed group, and all must take part in every run of the model.
-        blocks: load only this many first blocks; None loads all.
+        blocks: load only this many first blocks, unless the model has a table for all blocks; None loads all.
 
     Raises:
         ModelError: a weight is missing or unreadable, or the folder has no safetensors weights.
@@ -222,7 +222,12 @@ def load_model(
 
 
 def keep_first_blocks(config: Any, count: int) -> None:
-    """Change a configuration into that of a model with the first blocks only."""
+    """Change a configuration into that of a model with the first blocks only.
+
+    It stays that of the whole model if one table has the per-layer inputs of all blocks (Gemma 4).
+    """
+    if getattr(config.get_text_config(), "hidden_size_per_layer_input", None):
+        return
     for one in (config, config.get_text_config()):
         one.num_hidden_layers = count
         if one.num_hidden_layers != count:  # Nemotron-H counts its list of kinds

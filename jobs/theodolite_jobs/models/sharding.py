@@ -32,7 +32,9 @@ def choose_ranks(parallelism: Literal["auto", "pipeline", "tensor"], config: Any
 def check_shardable(config: Any, ranks: int) -> None:
     """Raise UnsupportedModelError, with the reason, if a model cannot be sharded over `ranks` GPUs."""
     text, dimensions = config.get_text_config(), dimensions_of(config)
-    shared = gcd(dimensions.n_heads, dimensions.n_kv_heads)
+    # Layers may differ in the number of their keys.
+    of_layers = {dimensions_of(config, layer=layer).n_kv_heads for layer in range(dimensions.n_layers)}
+    shared = gcd(dimensions.n_heads, *of_layers)
     reason = None
     if known_anatomy(config) is None:
         reason = "its family is not in the table, and a probe does not work on shards of matrices"

@@ -16,7 +16,7 @@ from theodolite_jobs.models.alike_blocks import check_alike, tensors_by_block, t
 from theodolite_jobs.models.anatomy import Dimensions, MergedExperts, dimensions_of
 from theodolite_jobs.models.config_numbers import expert_count, multipliers, norm_epsilon, score_scale
 from theodolite_jobs.models.latent import latent_heads, latent_sizes
-from theodolite_jobs.models.layer_weights import AttentionWeights, MlpWeights
+from theodolite_jobs.models.layer_weights import AttentionWeights, MlpWeights, per_head, split_heads
 from theodolite_jobs.models.quantised import check_plain
 from theodolite_jobs.models.readable import check_readable
 from theodolite_jobs.models.tensors import TensorFiles
@@ -145,7 +145,7 @@ class Weights:
     def final_norm(self) -> Norm | None:
         """Return the norm after the last block, or None."""
         path = self.anatomy.final_norm
-        return None if path is None else self._norm(self._stored_name(path.rpartition(".")[2]))
+        return None if path is None else self._norm(self._names.stored.get(path, path.rpartition(".")[2]))
 
     def embedding_norm(self) -> Norm | None:
         """Return the norm between the token embedding and the first block, or None."""
@@ -161,14 +161,14 @@ class Weights:
         """
         if layer in self.anatomy.layers_without_attention:
             raise ValueError(f"layer {layer} has no attention: {self.anatomy.hybrid}")
-        sizes, names = self.dimensions, self._names
+        sizes, names = self._sizes_of(layer), self._names
         heads = self._latent_heads(layer) if names.latent else self._heads(layer)
         wide = sizes.n_heads * sizes.d_head
         o = self._projection(layer, names.output, (sizes.d_model, wide)).reshape(
             sizes.d_model, sizes.n_heads, sizes.d_head
         )
         q_norm, q_norm_bias, spans = self._head_norm(layer, 0, sizes.n_heads)
-        k_norm, k_norm_bias, _ = self._head_norm(layer, 1, sizes.n_kv_heads)
+        k_norm, k_norm_bias, _ = self._head_norm(self.anatomy.keys_of.get(layer, layer), 1, sizes.n_kv_heads)
         return AttentionWeights(
             **heads,
             o=o.permute(1, 2, 0),
@@ -184,15 +184,23 @@ class Weights:
             soft_cap=getattr(self.config, "attn_logit_softcapping", None),
         )
 
+    def _sizes_of(self, layer: int) -> Dimensions:
+        """Return the sizes of a layer, whose heads may differ from those of the first layer."""
+        return dimensions_of(self.config, self.anatomy.reserved_positions, layer)
+
     def _heads(self, layer: int) -> dict[str, Any]:
         """Return the matrices and biases of queries, keys and values, by the names of `AttentionWeights`."""
-        sizes, names = self.dimensions, self._names
+        sizes, names = self._sizes_of(layer), self._names
         wide, narrow = sizes.n_heads * sizes.d_head, sizes.n_kv_heads * sizes.d_head
         rows = (wide * (1 + names.gated), narrow, narrow) if len(names.qkv) == 3 else (wide + 2 * narrow,)
+        source = self.anatomy.keys_of.get(layer, layer)
+        tensors = [(layer, names.qkv[0]), *((source, name) for name in names.qkv[1:])]
+        if layer in self.anatomy.keys_as_values:
+            tensors[2] = tensors[1]
         stored = [
-            self._projection(layer, name, (count, sizes.d_model)) for name, count in zip(names.qkv, rows, strict=True)
+            self._projection(at, name, (count, sizes.d_model)) for (at, name), count in zip(tensors, rows, strict=True)
         ]
-        biases = [bias for name in names.qkv if (bias := self._bias(layer, name)) is not None]
+        biases = [bias for at, name in tensors if (bias := self._bias(at, name)) is not None]
         gate, gate_bias = None, None
         if names.gated:
             stored[0], gate = self._split_gate(stored[0])
@@ -202,12 +210,23 @@ class Weights:
         factors = multipliers(self.config)
         if factors.attention != 1:
             stored = [matrix.double() * factors.attention for matrix in stored]
-        q, k, v = (matrix.transpose(1, 2) for matrix in self._split_heads(stored))
-        q_bias, k_bias, v_bias = self._split_heads(biases) if len(biases) == len(names.qkv) else (None, None, None)
+        q, k, v = (matrix.transpose(1, 2) for matrix in split_heads(names.qkv_layout, sizes, stored))
+        whole = len(biases) == len(names.qkv)
+        q_bias, k_bias, v_bias = split_heads(names.qkv_layout, sizes, biases) if whole else (None, None, None)
+        if names.query_and_value_bias is not None:
+            q_bias, v_bias = (self._stored_bias(layer, name) for name in names.query_and_value_bias)
         if factors.key != 1:
             k, k_bias = k.double() * factors.key, None if k_bias is None else k_bias.double() * factors.key
         heads = {"q": q, "k": k, "v": v, "q_bias": q_bias, "k_bias": k_bias, "v_bias": v_bias}
         return {**heads, "q_rotary": None, "k_rotary": None, "gate": gate, "gate_bias": gate_bias}
+
+    def _stored_bias(self, layer: int, name: str) -> Tensor:
+        """Return a bias of heads that is a tensor of its own, (head, d_head)."""
+        sizes, full = self._sizes_of(layer), f"{self._prefix}{self._names.block.format(layer)}{name}"
+        stored, wide = self._read(full), sizes.n_heads * sizes.d_head
+        if stored.shape != (wide,):
+            raise self._misfit(full, stored, f"({wide},)")
+        return stored.reshape(sizes.n_heads, sizes.d_head)
 
     def _split_gate(self, stored: Tensor) -> tuple[Tensor, Tensor]:
         """Return the rows of queries, and those of gates by head; the two alternate by head."""
@@ -254,12 +273,14 @@ class Weights:
         if isinstance(names.experts, MergedExperts) and isinstance(expert, int):
             return self._merged_expert(layer, names.experts, expert)
         gate_name = None if names.gate is None else self._inside(names.gate, expert)
-        up_name, down_name = self._inside(names.up, expert), self._inside(names.down, expert)
+        up_name, down_name = names.up_and_gate or self._inside(names.up, expert), self._inside(names.down, expert)
         up, gate, gate_bias = self._projection(layer, up_name, (None, width)), None, None
         up_bias = self._bias(layer, up_name)
         if names.gate_up_fused:
             gate, up = up.chunk(2)
             gate_bias, up_bias = (None, None) if up_bias is None else up_bias.chunk(2)
+        elif names.up_and_gate is not None:
+            up, gate = up.chunk(2)
         elif gate_name is not None:
             gate, gate_bias = self._projection(layer, gate_name, (len(up), width)), self._bias(layer, gate_name)
         mlp = MlpWeights(
@@ -302,20 +323,6 @@ class Weights:
         prefix = self._names.shared_expert if expert == SHARED else self._names.experts
         return f"{prefix}".format(expert) + name.rpartition(".")[2]
 
-    def _split_heads(self, stored: list[Tensor]) -> tuple[Tensor, ...]:
-        """Return Q, K and V from stored weights as (head, d_head, d_model), or from biases as (head, d_head)."""
-        sizes = self.dimensions
-        heads = (sizes.n_heads, sizes.n_kv_heads, sizes.n_kv_heads)
-        if self._names.qkv_layout == "grouped":
-            group = sizes.n_heads // sizes.n_kv_heads
-            split = stored[0].reshape(sizes.n_kv_heads, group + 2, sizes.d_head, *stored[0].shape[1:])
-            return split[:, :group].flatten(0, 1), split[:, group], split[:, group + 1]
-        if self._names.qkv_layout == "concatenated":
-            stored = list(stored[0].split([count * sizes.d_head for count in heads]))
-        return tuple(
-            part.reshape(count, sizes.d_head, *part.shape[1:]) for part, count in zip(stored, heads, strict=True)
-        )
-
     def _head_norm(self, layer: int, which: int, heads: int) -> tuple[Tensor | None, Tensor | None, bool]:
         """Return scale and bias of the norm on queries (0) or keys (1), for each head, and whether it spans heads."""
         if layer in self.anatomy.unscaled_qk_norm:
@@ -327,11 +334,11 @@ class Weights:
         scales, biases = ([part for part in parts if part is not None] for parts in zip(*each, strict=True))
         if not scales:
             return None, None, False
-        scale, shape = torch.cat(scales), (heads, self.dimensions.d_head)
+        scale, shape = torch.cat(scales), (heads, self._sizes_of(layer).d_head)
         if scale.numel() not in (shape[1], math.prod(shape)):
             raise self._misfit(f"{self._prefix}{name}.weight", scale, f"({shape[1]},) or {shape}")
         spans = scale.ndim == 1 and scale.numel() == math.prod(shape) and len(each) == 1 and heads > 1
-        return _per_head(scale, shape), _per_head(torch.cat(biases), shape) if biases else None, spans
+        return per_head(scale, shape), per_head(torch.cat(biases), shape) if biases else None, spans
 
     def _norm(self, name: str, size: int | None = None) -> Norm:
         scale, bias = self._scale_and_bias(name)
@@ -388,8 +395,3 @@ class Weights:
         """Return a tensor by its name without the prefix, or None if the files do not contain it."""
         full = f"{self._prefix}{name}"
         return self._read(full) if full in self._files.file_of else None
-
-
-def _per_head(values: Tensor, shape: tuple[int, int]) -> Tensor:
-    """Return (head, d_head) from one row for all heads, or from one row per head."""
-    return values.reshape(-1, shape[1]).expand(shape).contiguous()

@@ -90,10 +90,12 @@ def block_states(run: Run, layer: int) -> list[tuple[Site, int] | None]:
 def branches_add(run: Run) -> bool:
     """Return whether the outputs of attention and MLP are differences of the stream.
 
-    In post-norm models they are not, since the stream after a norm is not a sum. An old parity certificate lacks
-    `post_norm`; no difference is then taken as an output.
+    In post-norm models they are not, since the stream after a norm is not a sum; nor in Gemma 4, whose blocks multiply
+    the stream. An older parity certificate has only `post_norm`; a still older one lacks it, and no difference is then
+    taken as an output.
     """
-    return not run.record.parity.get("post_norm", True)
+    parity = run.record.parity
+    return parity.get("branches_add", not parity.get("post_norm", True))
 
 
 def all_commits(run: Run) -> dict[str, list[Commit]]:

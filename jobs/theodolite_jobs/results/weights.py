@@ -71,7 +71,8 @@ def compute(context: Context) -> Result:
 def layer_bases(weights: Weights, layer: int) -> dict[tuple[str, str], Bases]:
     """Return the leading directions of the stream that each of a layer's matrices writes or reads, in each form.
 
-    A matrix covers all heads, or all experts. FOLDED has the scale of the norm before a reader and after a writer
+    A matrix covers all heads, or all experts. A layer that uses the keys and values of another layer has none of its
+    own. FOLDED has the scale of the norm before a reader and after a writer
     folded into the matrix; where there is no such norm, it is equal to STORED. A random matrix is Gaussian and seeded.
     It has the shape of the matrix, and each of its rows (a feature of the stream) has the length of the matrix's row.
     """
@@ -124,6 +125,8 @@ def _squares_of_attention(weights: Weights, layer: int) -> Iterator[tuple[str, N
         if rotary is not None:  # a part of queries and keys apart
             readers[index] = torch.cat([readers[index], rotary.transpose(0, 1).flatten(1)], dim=1)
     for name, matrix in zip("qkvo", (*readers, attention.o.flatten(0, 1).T), strict=True):
+        if name in "kv" and layer in weights.anatomy.keys_of:
+            continue
         yield name, _square(matrix), matrix.shape[1]
 
 

@@ -91,6 +91,7 @@ class Parity(TypedDict, total=False):
     ranks: int
     sites_known_by: str
     post_norm: bool
+    branches_add: bool
     bound: float | None
     max_error: float
     identity_error: float

@@ -196,6 +196,12 @@ def test_a_bidirectional_decoder_gets_a_mask():
     assert certify_tiny(model).max_error < 1e-5
 
 
+def test_a_certificate_says_whether_differences_of_the_stream_are_outputs_of_the_branches():
+    llama, bert, gemma4 = (certify_tiny(wrap(tiny.tiny_model(name))) for name in ("llama", "bert", "gemma4"))
+    assert (llama.branches_add, bert.branches_add, gemma4.branches_add) == (True, False, False)
+    assert (llama.post_norm, bert.post_norm, gemma4.post_norm) == (False, True, False)
+
+
 def test_a_mistake_after_the_first_blocks_is_not_reported_as_rounding(monkeypatch):
     capture = Engine.capture
 

@@ -63,6 +63,12 @@ def test_a_recurrent_model_takes_the_full_route(recurrent):
     check_full_route(recurrent)
 
 
+def test_layers_that_use_the_keys_of_another_layer_take_the_full_route():
+    model = loaded("gemma4")
+    assert why_full_route(model) == "some of its layers use the keys and values of another layer"
+    check_full_route(model)
+
+
 def test_a_state_between_the_steps_needs_the_output_of_attention(recurrent):
     with pytest.raises(SiteNotFoundError, match="no change of resid_mid, because attn_out is not known"):
         prepare_variants(recurrent, PROMPTS, [Location(Site.RESID_MID, 1)])

@@ -125,3 +125,9 @@ def test_a_block_has_no_direct_effect_in_a_stream_that_is_no_sum():
     found = measured(tiny.tiny_model("opt-post-norm"), TABLE[:, :32])  # its output is narrower than its stream
     assert np.isfinite(found["block_kl"]).all()
     assert np.isnan(found["block_direct"]).all()
+
+
+def test_attention_has_no_direct_effect_in_a_stream_that_later_blocks_multiply():
+    found = measured(tiny.tiny_model("gemma4_text"))
+    assert np.isfinite(found["attention_kl"]).all()
+    assert all(np.isnan(found[f"{part}_direct"]).all() for part in ("attention", "mlp", "block", "head"))

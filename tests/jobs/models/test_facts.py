@@ -28,9 +28,13 @@ PARALLEL = {
     "phi-qk-norm",
     "stablelm-parallel",
 }
+GEMMA4 = {"gemma4", "gemma4_text", "gemma4_text-experts", "gemma4_unified_text"}
 LLAMA4 = {"llama4", "llama4_text"}
 LATENT = {"deepseek_v2", "deepseek_v3", "glm4_moe_lite"}
+FUSED_ON_DISK = {"gte", "jina_embeddings_v3", "nomic_bert"}
 POST_NORM = {"camembert", "distilbert", "electra", "electra-projected", "nomic_bert"}
+POST_NORM |= {"deberta", "deberta-learned", "deberta-v2", "deberta-v2-buckets"}
+POST_NORM |= {"bert-generation", "data2vec-text", "ernie", "gte", "jina_embeddings_v3"}
 POST_NORM |= {"bert", "mpnet", "opt-post-norm", "roberta", "xlm-roberta"}
 
 
@@ -66,7 +70,7 @@ def test_sizes_equal_those_of_the_model_in_memory(family: str) -> None:
     assert facts["vocabulary_size"] == embedding.shape[0] == 64
 
 
-@pytest.mark.parametrize("family", sorted(set(CONFIGS) - LATENT - {"nomic_bert"}))  # it is fused on disk
+@pytest.mark.parametrize("family", sorted(set(CONFIGS) - LATENT - FUSED_ON_DISK))
 def test_numbers_and_width_of_heads_are_those_of_the_projections(family: str) -> None:
     facts, model, files = facts_of(family), wrap(tiny.tiny_model(family)), known_anatomy(CONFIGS[family]).files
     weights = {path: weight.numel() // 48 for path, weight in model.blocks[0].named_parameters() if weight.ndim == 2}
@@ -94,6 +98,8 @@ def test_sites_are_listed_and_each_absent_one_has_a_reason(family: str) -> None:
             partial |= {"mlp_out": [1, 3] if family.endswith("dense") else [2, 3]}
         assert facts["partial_sites"] == partial
         assert facts["attention_layers"] == [0, 4]
+    elif family in GEMMA4:
+        absent |= {"mlp_out": "a vector of its per-layer input", "head_out": "have several widths"}
     elif family == "falcon_h1":
         absent |= dict.fromkeys(["attn_out", "head_out"], "attention and a state space in one sum")
     all_sites = {"resid_pre", "resid_mid", "resid_mid_sum", "resid_post", "head_out", "attn_out", "mlp_out"}
@@ -108,6 +114,7 @@ BIASES = {
     "bert": (True, True, True),
     "bloom": (True, True, True),
     "cohere": (False, False, False),
+    "deberta": (True, True, True),
     "gemma3": (False, False, False),
     "gpt2": (True, True, True),
     "gptj": (False, False, True),
@@ -136,7 +143,7 @@ def test_norms_of_queries_and_keys_match_the_architecture(family: str) -> None:
     per_head = {"cohere", "gemma3", "gemma3_text", "phi-qk-norm", "qwen3", "stablelm"}
     per_head |= {"apertus", "exaone4", "exaone4-without-window", "hunyuan_v1_dense", "hunyuan_v1_moe"}
     per_head |= {"lfm2", "lfm2_moe"}
-    per_head |= {"dots1", "glm4_moe", "qwen3_moe", "qwen3_vl"}
+    per_head |= GEMMA4 | {"dots1", "glm4_moe", "qwen3_moe", "qwen3_vl"}
     per_head |= {"qwen3_5", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_5_text-attention", "qwen3_next"}
     full_width = {"flex_olmo", "minimax_m2", "olmo2", "olmo3", "olmoe", "olmoe-clipped"}
     expected = "per head" if family in per_head else "full width" if family in full_width else "none"
@@ -211,6 +218,10 @@ def test_rotary_settings_may_differ_by_layer_type() -> None:
     for family in ("gemma3", "gemma3_text"):
         bases = {layers: settings["base"] for layers, settings in rotary(family).items()}
         assert bases == {"sliding_attention": 10000.0, "full_attention": 1000000.0}
+    gemma4 = rotary("gemma4_text")
+    assert gemma4["sliding_attention"] == {"kind": "default", "base": 10000.0, "factor": None, "rotated_fraction": 1}
+    assert gemma4["full_attention"]["kind"] == "proportional"
+    assert gemma4["full_attention"]["rotated_fraction"] == 0.25
     assert rotary("cohere2")["full_attention"] is None  # these layers have no positions
     assert rotary("cohere2")["sliding_attention"]["rotated_fraction"] == 1.0
     assert rotary("exaone4")["full_attention"] is None
@@ -237,6 +248,9 @@ def test_the_base_in_the_code_of_gptj_is_the_one_it_uses() -> None:
         ("bloom", "ALiBi"),
         ("falcon-heads", "ALiBi"),
         ("gpt2", "learned"),
+        ("deberta", "relative"),
+        ("deberta-learned", "learned"),
+        ("deberta-v2", "learned and relative"),
         ("mpnet", "learned and relative"),
         ("opt", "learned"),
     ],
@@ -262,7 +276,7 @@ def test_sliding_windows_name_their_layers(family: str) -> None:
         "mistral": every,
         "starcoder2": every,
         "modernbert": {**some, "tokens": 8},  # on each side
-        **dict.fromkeys(alternating, some),
+        **dict.fromkeys(alternating | GEMMA4, some),
     }
     assert facts_of(family)["sliding_window"] == expected.get(family)
 

@@ -22,7 +22,9 @@ from theodolite_jobs.models.probe import _adds_scaled, _Recording, probe_anatomy
 STREAM = {Site.RESID_PRE: Tap("", "input"), Site.RESID_POST: Tap("", "output")}
 
 # Only a norm reads the sum of stream and attention output, and the block passes on its normalised value.
-NORMALISED_SUMS = {"opt-post-norm"}
+NOT_PROBED = {"opt-post-norm"}
+# Blocks that multiply the stream, after they added a third vector to it.
+NOT_PROBED |= {"gemma4", "gemma4_text", "gemma4_text-experts", "gemma4_unified_text"}
 ENCODERS = {family for family in CONFIGS if not known_anatomy(CONFIGS[family]).causal}
 
 
@@ -30,7 +32,7 @@ def probed(family: str) -> Any:
     return probe_anatomy(tiny.tiny_model(family), dimensions_of(CONFIGS[family]))
 
 
-@pytest.mark.parametrize("family", sorted(set(CONFIGS) - NORMALISED_SUMS - ENCODERS))
+@pytest.mark.parametrize("family", sorted(set(CONFIGS) - NOT_PROBED - ENCODERS))
 def test_the_probe_finds_the_taps_of_the_record(family):
     found, record = probed(family), known_anatomy(CONFIGS[family])
     of_stream = {site: tap for site, tap in record.taps.items() if site is not Site.HEAD_OUT and tap.plus is None}
@@ -43,7 +45,7 @@ def test_a_site_that_the_probe_did_not_find_is_refused_with_a_list_of_its_sites(
         check_sites(probed("gptj"), [Site.RESID_PRE, Site.RESID_MID])
 
 
-@pytest.mark.parametrize("family", sorted(NORMALISED_SUMS))
+@pytest.mark.parametrize("family", sorted(NOT_PROBED))
 def test_blocks_that_do_not_add_to_one_stream_are_refused(family):
     with pytest.raises(UnsupportedModelError, match="no modules of a block add up to its output"):
         probed(family)
@@ -169,7 +171,11 @@ REFUSED: dict[str, tuple[Any, str]] = {
         transformers.AlbertConfig(**PLAIN),
         "all its layers run the same block, and a survey needs a block of its own for each layer",
     ),
-    "deberta-v2": (transformers.DebertaV2Config(**PLAIN), "a token's stream depends on the tokens after it"),
+    "deberta-v2": (
+        transformers.DebertaV2Config(**PLAIN, **{"conv_kernel_size": 3}),
+        "a convolution changes the stream between its first two blocks",
+    ),
+    "roformer": (transformers.RoFormerConfig(**PLAIN), "a token's stream depends on the tokens after it"),
     "t5": (
         transformers.T5Config(vocab_size=64, d_model=48, d_kv=12, d_ff=80, num_layers=5, num_heads=4),
         "two residual streams (encoder and decoder)",

@@ -42,7 +42,8 @@ def test_every_record_and_every_refused_family_is_in_the_table():
     assert {ROWS[family].known_by for family in REFUSED} == {"refused"}
 
 
-@pytest.mark.parametrize("family", sorted({config.model_type for config in CONFIGS.values()}))
+# A multimodal family has no record of its own, so it has a row only if the sweep tried it.
+@pytest.mark.parametrize("family", sorted({config.model_type for config in CONFIGS.values()} & set(ROWS)))
 def test_a_row_agrees_with_the_record_of_a_configuration(family):
     anatomies = [known_anatomy(config) for config in CONFIGS.values() if config.model_type == family]
     row = ROWS[family]

@@ -18,6 +18,7 @@ from support.reference_blocks import (
     inputs_of,
     normalised,
     read_attention,
+    recorded,
     reference_attention,
     reference_heads,
     reference_mlp,
@@ -86,7 +87,7 @@ def test_outputs_of_heads_by_hand_equal_the_captured_site(saved_heads):
 ROUTERS = {"phimoe": "mlp.router", "gpt_oss": "mlp.router", "granitemoe": "block_sparse_moe.router"}
 ROUTERS |= {"nemotron_h": "mixer.gate", "jamba": "feed_forward.router", "lfm2_moe": "feed_forward.gate"}
 ROUTERS |= dict.fromkeys(("granitemoehybrid", "granitemoeshared"), "block_sparse_moe.router")
-ROUTERS |= {"llama4_text": "feed_forward.router"}
+ROUTERS |= {"llama4_text": "feed_forward.router", "gemma4_text": "router"}
 
 
 def routes_of(model):
@@ -113,6 +114,18 @@ def routed(model, weights, layer, x, route):
             return gpt_oss_mlp(inputs, weights.mlp(layer, expert), model)
         return reference_mlp(inputs, weights.mlp(layer, expert), activation)
 
+    if model.config.model_type == "gemma4_text":  # the experts and the MLP have norms of their own
+
+        def norm(name, inputs):
+            module = model.blocks[layer].get_submodule(name)
+            return normalised(inputs, "rms", module.weight, None, module.eps)
+
+        normed = norm("pre_feedforward_layernorm_2", x)
+        every = torch.stack([run(normed, one) for one in experts if one != SHARED], 1)
+        added = (every.gather(1, chosen[..., None].expand(-1, -1, x.shape[-1])) * shares[..., None]).sum(1)
+        dense = run(norm("pre_feedforward_layernorm", x), SHARED)
+        total = norm("post_feedforward_layernorm_1", dense) + norm("post_feedforward_layernorm_2", added)
+        return norm("post_feedforward_layernorm", total)
     if model.config.model_type == "llama4_text":  # it multiplies what the experts read
         scores = shares
         return sum(run(x * scores[:, one, None], one) for one in experts if one != SHARED) + run(x, SHARED)
@@ -131,6 +144,8 @@ def test_the_mlp_by_hand_equals_the_modules(saved):
     read, routes = read_sites(model, TOKENS, POSITIONS), routes_of(model)
     # The blocks of Nemotron-H add one module each.
     theirs = read[Site.MLP_OUT] if Site.MLP_OUT in read else read[Site.RESID_POST] - read[Site.RESID_PRE]
+    if model.anatomy.after_mlp:  # Gemma 4
+        theirs = torch.stack(recorded(model, "post_feedforward_layernorm", TOKENS), dim=1).numpy()
     for layer, x in enumerate(inputs_of(model, "mlp", TOKENS)):
         if layer in model.anatomy.layers_without_mlp:
             assert weights.experts(layer) == []
@@ -172,6 +187,9 @@ def norms_of_a_block(weights, model):
     return [(norm, model.blocks[2].get_submodule(path)) for path, norm in found.items()]
 
 
+ROTARY_ENCODERS = {"gte", "jina_embeddings_v3", "nomic_bert"}
+
+
 def positions_of(model):
     """Return what a family adds to the embeddings of TOKENS for their positions, or nothing."""
     module, count, reserved = model.module, len(TOKENS), model.anatomy.reserved_positions
@@ -179,13 +197,14 @@ def positions_of(model):
         return module.wpe.weight[:count]
     if model.config.model_type == "opt":
         return module.decoder.embed_positions.weight[2 : 2 + count]
-    if model.config.model_type == "nomic_bert":
+    if model.config.model_type in ROTARY_ENCODERS:
         return module.embeddings.token_type_embeddings.weight[0]
     if not model.anatomy.positions.startswith("learned"):
         return 0
     kinds = getattr(module.embeddings, "token_type_embeddings", None)  # MPNet has none
     learned = module.embeddings.position_embeddings.weight[reserved : reserved + count]
-    return learned if kinds is None else learned + kinds.weight[0]
+    tasks = getattr(module.embeddings, "task_type_embeddings", None)  # ERNIE
+    return learned + sum(table.weight[0] for table in (kinds, tasks) if table is not None)
 
 
 def test_scaled_and_normalised_embeddings_equal_the_input_of_the_first_block(saved):
@@ -200,7 +219,9 @@ def test_scaled_and_normalised_embeddings_equal_the_input_of_the_first_block(sav
     if x.shape[1] != model.dimensions.d_model:
         x = model.module.embeddings_project(x)  # small ELECTRA models
     normed = {"bert", "bloom", "camembert", "distilbert", "electra", "modernbert", "mpnet", "nomic_bert", "roberta"}
-    assert (norm is not None) == (model.config.model_type in normed | {"xlm-roberta"})
+    normed |= {"deberta", "deberta-v2"}
+    normed |= {"bert-generation", "data2vec-text", "ernie", "gte", "jina_embeddings_v3", "xlm-roberta"}
+    assert (norm is not None) == (model.config.model_type in normed)
     entering = read_sites(model, TOKENS, POSITIONS)[Site.RESID_PRE][:, 0]
     assert relative_errors(x.numpy(), entering).max() < 1e-6
 

@@ -7,6 +7,7 @@ from support import tiny
 from support.errors import only_line
 from support.float64 import in_float64
 from support.reference_blocks import epsilon_of, inputs_of, read_attention
+from support.relative_positions import relative_scores
 from support.tiny_configs import CONFIGS
 from transformers import AutoModel
 
@@ -71,7 +72,7 @@ def scores_before_softmax(model, monkeypatch):
     return dict(zip(model.anatomy.attention_layers(model.dimensions.n_layers), found, strict=True))
 
 
-def without_what_is_in_no_circuit(scores, model, attention):
+def without_what_is_in_no_circuit(scores, model, attention, layer):
     """Take away the sinks, the soft cap and what positions add, as docs/science.md has them."""
     n_heads, soft_cap = model.dimensions.n_heads, attention.soft_cap
     if attention.sinks is not None:  # the last column; gpt-oss subtracts the largest score from all
@@ -83,8 +84,9 @@ def without_what_is_in_no_circuit(scores, model, attention):
         falcon = model.dimensions.d_head**-0.5 if model.config.model_type == "falcon" else 1.0
         slopes = 0.25 ** np.arange(1, n_heads + 1) * falcon
         scores = scores - slopes[:, None, None] * np.arange(len(TOKENS))
-    if model.anatomy.positions == "learned and relative":
-        scores = scores - numpy_of(model.module.encoder.compute_position_bias(torch.zeros(1, len(TOKENS), 1))[0])
+    if model.anatomy.positions.endswith("relative"):
+        x = inputs_of(model, "attention", TOKENS)[layer]
+        scores = scores - numpy_of(relative_scores(x, attention, layer, model))
     return scores
 
 
@@ -161,7 +163,7 @@ def test_scores_equal_the_models_scores_before_softmax(saved, fold_norm, monkeyp
         folded = fold_norm and circuits.input_norm is not None
         x = standardised(stream[:, layer], weights) if folded else raw
         query, key = attended(x, circuits, attention, weights, raw)
-        expected = without_what_is_in_no_circuit(theirs[layer], model, attention)
+        expected = without_what_is_in_no_circuit(theirs[layer], model, attention, layer)
         seen = expected > -1e30  # by no mask covered
         assert seen[:, -1, -6:].all()
         assert seen[:, 0, 1:].any() != model.anatomy.causal
@@ -242,6 +244,7 @@ def test_heads_whose_scores_are_no_fixed_form_are_refused_with_the_reason(tmp_pa
         ("llama", ["not folded", "one offset between"]),
         ("bloom", ["not folded", "the terms that ALiBi positions add"]),
         ("mpnet", ["reads the stream directly", "the terms that learned and relative positions add"]),
+        ("deberta", ["reads the stream directly", "the terms that relative positions add"]),
         ("qwen3", ["not folded", "queries and keys are normalised", "one offset between"]),
         ("ministral3", ["not folded", "1 + 0.3·log(1 + ⌊p/16⌋)", "one offset between"]),
         ("olmo-clipped", ["not folded", "clipped to ±0.8", "one offset between"]),

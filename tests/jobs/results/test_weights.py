@@ -19,8 +19,9 @@ from theodolite_jobs.results.weights import FOLDED, FOLDED_NULL, NULL, STORED, l
 from theodolite_jobs.statistics.weights import random_overlap
 
 LAYER = 2
+BOTH_SIDES = {"gemma2", "gemma4_text"}  # with norms also behind the writers
 WRITING, READING = ["o", "down"], ["q", "k", "v", "gate", "up"]
-FAMILIES = ["llama", "gemma2", "mixtral", "gpt2", "phi3", "falcon-groups", "bert"]
+FAMILIES = ["llama", "gemma2", "mixtral", "gpt2", "phi3", "falcon-groups", "bert", "gemma4_text"]
 
 
 def silent(*_):
@@ -43,7 +44,7 @@ def linear(module):
 
 def matrices_of(family, block):
     """Each matrix as (d_model, …), from the modules: columns are what it writes, or what it reads."""
-    if family in ("llama", "gemma2"):
+    if family in ("llama", "gemma2", "gemma4_text"):
         attention, mlp = block.self_attn, block.mlp
         names = {"q": attention.q_proj, "k": attention.k_proj, "v": attention.v_proj}
         found = {name: linear(module).T for name, module in {**names, "gate": mlp.gate_proj, "up": mlp.up_proj}.items()}
@@ -79,6 +80,7 @@ def matrices_of(family, block):
 NORMS = {
     "llama": ("input_layernorm", "post_attention_layernorm"),
     "gemma2": ("input_layernorm", "pre_feedforward_layernorm"),
+    "gemma4_text": ("input_layernorm", "pre_feedforward_layernorm"),
     "mixtral": ("input_layernorm", "post_attention_layernorm"),
     "phi3": ("input_layernorm", "post_attention_layernorm"),
     "gpt2": ("ln_1", "ln_2"),
@@ -103,7 +105,7 @@ def folded_matrices(family, block):
     found = {}
     for name, matrix in matrices_of(family, block).items():
         found[name] = centring @ (scales[name][:, None] * matrix) if name in scales else matrix
-    if family == "gemma2":
+    if family in BOTH_SIDES:
         for name, norm in (("o", "post_attention_layernorm"), ("down", "post_feedforward_layernorm")):
             found[name] = scale(norm)[:, None] * found[name]
     return found
@@ -141,7 +143,7 @@ def test_only_matrices_beside_a_norm_are_folded(saved):
     readers = set() if family == "bert" else set(bases[STORED]) - {"o", "down"}
     for plain, folded in ((STORED, FOLDED), (NULL, FOLDED_NULL)):
         changed = {name for name in bases[plain] if not np.array_equal(bases[plain][name], bases[folded][name])}
-        assert changed == readers | ({"o", "down"} if family == "gemma2" else set())
+        assert changed == readers | ({"o", "down"} if family in BOTH_SIDES else set())
 
 
 def test_the_random_matrices_have_the_row_lengths_of_the_matrices(saved):

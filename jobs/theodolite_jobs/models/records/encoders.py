@@ -1,4 +1,4 @@
-"""Encoders: BERT and its relatives, and ModernBERT."""
+"""Encoders: BERT and its relatives, ModernBERT, and encoders with rotary positions."""
 
 from dataclasses import replace
 
@@ -28,6 +28,16 @@ BERT = Anatomy(
     files=BERT_FILES,
 )
 ROBERTA = replace(BERT, files=replace(BERT_FILES, unembedding="lm_head.decoder"))
+BERT_GENERATION = replace(ROBERTA, load_options={})
+MEGATRON_BERT = replace(
+    BERT,
+    taps=sequential("ln", "attention.output.dense", "output.dense"),
+    norms=reading("attention.ln", "ln"),
+    final_norm="encoder.ln",
+    embedding_norm=None,
+    post_norm=False,
+    files=replace(BERT_FILES, stored={"encoder.ln": "encoder.ln"}),
+)
 MPNET = replace(
     BERT,
     taps=after_sum("attention.LayerNorm", "attention.attn", "output.dense"),
@@ -56,6 +66,22 @@ DISTILBERT = replace(
         gate=None,
         up="ffn.lin1",
         down="ffn.lin2",
+    ),
+)
+DEBERTA_V2 = replace(
+    BERT,
+    load_options={},
+    files=replace(
+        BERT_FILES, qkv=("attention.self.query_proj", "attention.self.key_proj", "attention.self.value_proj")
+    ),
+)
+DEBERTA = replace(
+    DEBERTA_V2,
+    files=replace(
+        BERT_FILES,
+        qkv=("attention.self.in_proj",),
+        qkv_layout="grouped",
+        query_and_value_bias=("attention.self.q_bias", "attention.self.v_bias"),
     ),
 )
 MODERNBERT = Anatomy(
@@ -99,6 +125,42 @@ NOMIC_BERT = replace(
             "mlp.gate_proj": "mlp.fc12",
             "mlp.up_proj": "mlp.fc11",
             "mlp.down_proj": "mlp.fc2",
+        },
+    ),
+)
+GTE = replace(
+    NOMIC_BERT,
+    files=Files(
+        embedding="embeddings.word_embeddings",
+        unembedding="lm_head.decoder",
+        block="encoder.layer.{}.",
+        qkv=("attention.qkv_proj",),
+        qkv_layout="concatenated",
+        output="self_attn.o_proj",
+        up_and_gate="mlp.up_gate_proj",
+        stored={
+            "post_attention_layernorm": "attn_ln",
+            "post_mlp_layernorm": "mlp_ln",
+            "self_attn.o_proj": "attention.o_proj",
+        },
+    ),
+)
+JINA_EMBEDDINGS_V3 = replace(
+    NOMIC_BERT,
+    files=Files(
+        embedding="embeddings.word_embeddings",
+        unembedding="lm_head.decoder",
+        block="encoder.layers.{}.",
+        qkv=("mixer.Wqkv",),
+        qkv_layout="concatenated",
+        gate=None,
+        up="mlp.fc1",
+        down="mlp.fc2",
+        stored={
+            "embeddings.LayerNorm": "emb_ln",
+            "post_attention_layernorm": "norm1",
+            "post_mlp_layernorm": "norm2",
+            "self_attn.o_proj": "mixer.out_proj",
         },
     ),
 )

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from theodolite.sites import Site
 from theodolite_jobs.models.anatomy import Anatomy, Files, MergedExperts
 from theodolite_jobs.models.records.taps import in_parallel, reading, sequential, writing
 
@@ -91,6 +92,16 @@ GEMMA2 = replace(
     },
 )
 GEMMA3 = replace(GEMMA2, files=QWEN3_FILES)
+GEMMA4 = replace(
+    GEMMA3,
+    taps={site: tap for site, tap in GEMMA3.taps.items() if site is not Site.MLP_OUT},
+    norm_offset=0.0,
+    after_mlp="after the MLP, a block adds a vector of its per-layer input and multiplies the stream, so resid_post is "
+    "not resid_mid + mlp_out",
+    one_head_width=False,
+    no_circuits="the heads of its sliding and of its full attention have several widths, and the analysis compares all "
+    "heads with random ones of one width",
+)
 OLMO2 = replace(
     QWEN3,
     taps=sequential("mlp", "post_attention_layernorm", "post_feedforward_layernorm"),

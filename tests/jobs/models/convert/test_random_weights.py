@@ -61,8 +61,9 @@ def initialised_by_transformers(folder: Path, into: Path) -> Path:
 # The numbers
 
 
-# transformers does not initialise what Apertus trains in its activation function; a model of it is refused.
-INITIALISED = [family for family in CONFIGS if family != "apertus"]
+# transformers does not initialise what Apertus trains in its activation function, and a bias of the head of Data2Vec;
+# models of them are refused.
+INITIALISED = [family for family in CONFIGS if family not in ("apertus", "data2vec-text")]
 
 
 @pytest.mark.parametrize("family", INITIALISED)

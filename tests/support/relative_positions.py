@@ -1,0 +1,57 @@
+"""What relative positions add to attention scores, computed by hand in float64."""
+
+import math
+from typing import Any
+
+import torch
+
+from theodolite_jobs.models.layer_weights import AttentionWeights
+from theodolite_jobs.models.load import LoadedModel
+
+Tensor = torch.Tensor
+
+
+def relative_scores(x: Tensor, weights: AttentionWeights, layer: int, model: LoadedModel) -> Tensor:
+    """Return the terms of MPNet or DeBERTa, (head, query, key), for what attention reads, (token, d_model)."""
+    if model.config.model_type == "mpnet":
+        terms: Tensor = model.module.encoder.compute_position_bias(x[None])[0]
+        return terms
+    return _disentangled_scores(x, weights, layer, model)
+
+
+def _disentangled_scores(x: Tensor, weights: AttentionWeights, layer: int, model: LoadedModel) -> Tensor:
+    """Content to position, and position to content (He et al. 2021, arXiv 2006.03654, equation 4)."""
+    config, n_heads, encoder = model.config, model.dimensions.n_heads, model.module.encoder
+    assert weights.q_bias is not None
+    x = x.double()
+    attention: Any = model.blocks[layer].attention.self
+    queries = x @ weights.q.double() + weights.q_bias.double()[:, None]
+    keys = x @ weights.k.double() + (0 if weights.k_bias is None else weights.k_bias.double()[:, None])
+    table = encoder.rel_embeddings.weight
+    if hasattr(encoder, "LayerNorm"):
+        table = encoder.LayerNorm(table)
+    half, shared = len(table) // 2, getattr(config, "share_att_key", False)
+    if config.model_type == "deberta":
+        own = ("pos_proj", "pos_q_proj")
+    else:
+        own = ("key_proj", "query_proj") if shared else ("pos_key_proj", "pos_query_proj")
+    of_key, of_query = (getattr(attention, name) for name in own)
+    count, total = len(x), torch.zeros(n_heads, len(x), len(x), dtype=torch.float64)
+    for at in range(count):
+        for to in range(count):
+            row = table[min(max(_distance(at - to, config) + half, 0), 2 * half - 1)]
+            if "c2p" in config.pos_att_type:
+                total[:, at, to] += (queries[:, at] * of_key(row).view(n_heads, -1)).sum(-1)
+            if "p2c" in config.pos_att_type:
+                total[:, at, to] += (keys[:, to] * of_query(row).view(n_heads, -1)).sum(-1)
+    return total * weights.scale
+
+
+def _distance(offset: int, config: Any) -> int:
+    """Return an offset, or its bucket: far offsets share buckets whose widths grow as a logarithm does."""
+    buckets, middle = getattr(config, "position_buckets", -1), getattr(config, "position_buckets", -1) // 2
+    longest = config.max_relative_positions if config.max_relative_positions > 0 else config.max_position_embeddings
+    if buckets <= 0 or abs(offset) <= middle:
+        return offset
+    steps = math.log(abs(offset) / middle) / math.log((longest - 1) / middle) * (middle - 1)
+    return int(math.copysign(math.ceil(steps) + middle, offset))
