@@ -18,6 +18,9 @@ from theodolite_jobs.statistics.separation import FOLDS
 SAMPLES = 4096
 """Maximum number of prompts of each set: their intervals are narrow, and they fit into memory with all permutations."""
 
+_ENDS = ("", "_low", "_high")
+"""What follows the name of a variable in the names of both ends of its interval."""
+
 Chosen = NDArray[np.int16]
 """The experts that tokens use, (sample, position, layer, choice)."""
 
@@ -45,8 +48,8 @@ def compute(context: Context) -> Result:
             of_set = chosen[selection.prompt_set][usable, own]
             for layer in _layers_with_experts(of_set):
                 estimate = shares(used_experts(of_set[:, layer], n_experts))
-                for name, values in zip(("share", "share_low", "share_high"), estimate, strict=True):
-                    arrays[name][row, position, layer] = values
+                for end, values in zip(_ENDS, estimate, strict=True):
+                    arrays[f"expert_share{end}"][row, position, layer] = values
     for row, contrast in enumerate(context.contrasts.values()):
         selected = contrast_selection(run, contrast, context.commits)
         sides = [selected.positive, selected.negative]
@@ -82,7 +85,7 @@ def _of_contrast(
 ) -> Arrays:
     """Return the variables of a contrast, (layer, expert), from both sides' experts, (sample, layer, choice)."""
     n_layers = sides[0].shape[1]
-    names = ("difference", "difference_low", "difference_high")
+    names = [f"expert_difference{end}" for end in _ENDS]
     arrays: Arrays = {name: np.full((n_layers, n_experts), np.nan) for name in names}
     if not (len(sides[0]) and len(sides[1])):
         return arrays
@@ -95,7 +98,7 @@ def _of_contrast(
         draws[:, layer] = absolute_differences(np.concatenate(used), labels)
     tested = permutation_test(draws)
     parts = ("null_mean", "null_sd", "z", "p", "p_family")
-    return arrays | {f"difference_{part}": getattr(tested, part) for part in parts}
+    return arrays | {f"expert_difference_{part}": getattr(tested, part) for part in parts}
 
 
 def _layers_with_experts(chosen: Chosen) -> NDArray[np.int64]:

@@ -15,44 +15,44 @@ _CUT = 0.98
 
 
 def share_map(routing: xr.Dataset, title: str) -> go.Figure:
-    """Return a map of the share of a set's prompts that use each expert.
+    """Return a map of the share of a set's prompts that use each expert, in percent.
 
     Args:
         routing: the result group at one set and position.
         title: name of the number, above the map.
     """
-    values = routing["share"]
+    values = 100 * routing["expert_share"]
     finite = values.values[np.isfinite(values.values)]
-    top = float(np.quantile(finite, _CUT)) if len(finite) else 1.0
-    n = int(routing["n_samples"])
-    texts = _texts(routing, "share", f"n = {n}")
-    return _expert_map(values, title, (0.0, top or 1.0), texts)
+    top = float(np.quantile(finite, _CUT)) if len(finite) else 0.0
+    texts = _texts(routing, "expert_share", "%", f"n = {int(routing['n_samples'])}")
+    return _expert_map(values, title, (0.0, top or 100.0), texts)
 
 
 def difference_map(routing: xr.Dataset, title: str) -> go.Figure:
-    """Return a map of the difference of both sets' shares for each expert, positive minus negative.
+    """Return a map of the difference of both sets' shares (positive minus negative), in percentage points.
 
     Args:
         routing: the result group at one contrast and position.
         title: name of the number, above the map.
     """
-    values = routing["difference"]
+    values = 100 * routing["expert_difference"]
     sizes = np.abs(values.values[np.isfinite(values.values)])
-    top = float(np.quantile(sizes, _CUT)) if len(sizes) else 1.0
+    top = (float(np.quantile(sizes, _CUT)) if len(sizes) else 0.0) or 100.0
     n = f"n = {int(routing['n_positive'])} and {int(routing['n_negative'])}"
-    texts = _texts(routing, "difference", n, "difference_p_family")
-    return _expert_map(values, title, (-(top or 1.0), top or 1.0), texts)
+    texts = _texts(routing, "expert_difference", "percentage points", n, "expert_difference_p_family")
+    return _expert_map(values, title, (-top, top), texts)
 
 
-def _texts(routing: xr.Dataset, name: str, n: str, p: str = "") -> NDArray[np.str_]:
-    """Return the hover label of each expert, (layer, expert): its number, the interval, n, and p."""
+def _texts(routing: xr.Dataset, name: str, unit: str, n: str, p: str = "") -> NDArray[np.str_]:
+    """Return the hover label of each expert, (layer, expert): its number, the interval, the unit, n, and p."""
     names = [name, f"{name}_low", f"{name}_high", *([p] if p else [])]
     arrays = [routing[one].transpose("layer", "expert").values for one in names]
     texts = np.empty(arrays[0].shape, dtype=object)
     for at in np.ndindex(texts.shape):
-        value, low, high, *tested = (float(one[at]) for one in arrays)
+        value, low, high = (100 * float(one[at]) for one in arrays[:3])
+        tested = [float(one[at]) for one in arrays[3:]]
         of_test = "".join(f", family-wise p {one:.2g}" if np.isfinite(one) else ", not tested" for one in tested)
-        texts[at] = f"{value:.3f} [{low:.3f}, {high:.3f}], {n}{of_test}"
+        texts[at] = f"{value:.1f} [{low:.1f}, {high:.1f}] {unit}, {n}{of_test}"
     return texts
 
 

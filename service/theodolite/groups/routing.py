@@ -8,35 +8,35 @@ _OF_CONTRAST = ("contrast", "position", "layer", "expert")
 VARIABLES = (
     N_SAMPLES,
     Variable(
-        "share",
+        "expert_share",
         _OF_SET,
         "Share of the set's prompts whose token uses the expert; the sum over experts is the number of experts that a "
         "token uses; NaN in layers without experts.",
-        interval="share",
+        interval="expert_share",
     ),
     *variables(
         _OF_SET,
-        share_low="Lower end of the 95 % interval of share.",
-        share_high="Upper end of the 95 % interval of share.",
+        expert_share_low="Lower end of the 95 % interval of expert_share.",
+        expert_share_high="Upper end of the 95 % interval of expert_share.",
     ),
     *N_SIDES,
     Variable(
-        "difference",
+        "expert_difference",
         _OF_CONTRAST,
         "Share of the positive set's prompts whose token uses the expert, minus that of the negative set's prompts.",
-        interval="difference",
+        interval="expert_difference",
     ),
     *variables(
         _OF_CONTRAST,
-        difference_low="Lower end of the 95 % interval of difference.",
-        difference_high="Upper end of the 95 % interval of difference.",
-        difference_null_mean="Mean absolute difference with permuted labels.",
-        difference_null_sd="Standard deviation of the absolute difference with permuted labels.",
-        difference_z="The absolute difference minus its mean with permuted labels, over the standard deviation; NaN "
-        "if every permutation gives the same absolute difference.",
-        difference_p="Share of permutations with as large an absolute difference of this expert.",
-        difference_p_family="Share of permutations whose largest z of the absolute difference over all layers and "
-        "experts is as large as the z of this expert.",
+        expert_difference_low="Lower end of the 95 % interval of expert_difference.",
+        expert_difference_high="Upper end of the 95 % interval of expert_difference.",
+        expert_difference_null_mean="Mean absolute difference with permuted labels.",
+        expert_difference_null_sd="Standard deviation of the absolute difference with permuted labels.",
+        expert_difference_z="The absolute difference minus its mean with permuted labels, over the standard deviation; "
+        "NaN if every permutation gives the same absolute difference.",
+        expert_difference_p="Share of permutations with as large an absolute difference of this expert.",
+        expert_difference_p_family="Share of permutations whose largest z of the absolute difference over all layers "
+        "and experts is as large as the z of this expert.",
     ),
 )
 

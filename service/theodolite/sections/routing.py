@@ -55,8 +55,8 @@ def _of_sets(run: Run, routing: xr.Dataset) -> Section | None:
     maps = [
         Figure(
             f"routing.share.{name}",
-            f"{label}: share of the prompts that use each expert",
-            partial(share_map, at.sel(set=name), f"{label}: share of the prompts"),
+            f"{label}: share of the prompts that use each expert, %",
+            partial(share_map, at.sel(set=name), f"{label}: share of the prompts, %"),
         )
         for name, label in labels.items()
     ]
@@ -64,22 +64,23 @@ def _of_sets(run: Run, routing: xr.Dataset) -> Section | None:
         f"Experts at position {position}; {prompt_counts(routing, labels)}",
         [_shares(at.sel(set=name), label) for name, label in labels.items()],
         maps=maps,
-        notes=[BRACKETS, _LARGEST, *_without_experts(at["share"])],
+        notes=[BRACKETS, _LARGEST, *_without_experts(at["expert_share"])],
         how_to_read=_HOW_TO_READ,
     )
 
 
 def _shares(values: xr.Dataset, label: str) -> str:
     """Return the largest share of a set, beside that of equal use, and how many experts no prompt uses."""
-    share = values["share"].stack(place=("layer", "expert"))
-    used = float(values["share"].sum("expert").max())
+    share = values["expert_share"].stack(place=("layer", "expert"))
+    used = float(values["expert_share"].sum("expert").max())
     n_experts = values.sizes["expert"]
     top = values.stack(place=("layer", "expert")).isel(place=int(np.nanargmax(share.values)))
     finite = int(np.isfinite(share).sum())
+    value, low, high = (percent(top[f"expert_share{end}"], 1) for end in ("", "_low", "_high"))
     return (
         f"{label} (n = {int(values['n_samples'])}): each token uses {number(used, 0)} of {n_experts} experts of a "
         f"layer, so with equal use each share would be {percent(used / n_experts, 1)}. Largest share: {_name(top)}, "
-        f"{percent(top['share'], 1)} [{percent(top['share_low'], 1)}, {percent(top['share_high'], 1)}]. "
+        f"{value} [{low}, {high}]. "
         f"{int((share == 0).sum())} of {finite} experts (of all layers) are used by no prompt of the set."
     )
 
@@ -91,7 +92,7 @@ def _of_contrast(run: Run, routing: xr.Dataset, contrast: str) -> Section | None
     if not all(int(values[f"n_{side}"]) for side in SIDES):
         return None
     counts = " and ".join(f"{int(values[f'n_{side}'])} {labels[sides[side]]}" for side in SIDES)
-    caption = f"{contrast}: difference of the shares of each expert"
+    caption = f"{contrast}: difference of the shares of each expert, percentage points"
     return Section(
         f"Experts in {quoted(contrast)} at position {position}: {counts} prompts",
         list(_differences(values, [labels[sides[side]] for side in SIDES])),
@@ -100,7 +101,7 @@ def _of_contrast(run: Run, routing: xr.Dataset, contrast: str) -> Section | None
             BRACKETS,
             CHANCE,
             _LARGEST,
-            *_without_experts(values["difference"]),
+            *_without_experts(values["expert_difference"]),
             *same_token_notes(run, [sides[side] for side in SIDES], labels, position),
         ],
         how_to_read=_HOW_TO_READ,
@@ -110,7 +111,7 @@ def _of_contrast(run: Run, routing: xr.Dataset, contrast: str) -> Section | None
 
 def _differences(values: xr.Dataset, labels: list[str]) -> Iterator[str]:
     """Return the expert with the largest z, with its test, and how many experts pass theirs."""
-    p, difference = values["difference_p_family"], values["difference"]
+    p, difference = values["expert_difference_p_family"], values["expert_difference"]
     tested = int(np.isfinite(p).sum())
     if not tested:
         yield (
@@ -118,36 +119,38 @@ def _differences(values: xr.Dataset, labels: list[str]) -> Iterator[str]:
             "experts, or all permutations of the labels give the same differences."
         )
         return
-    top = values.stack(place=("layer", "expert"))
-    top = top.isel(place=int(np.nanargmax(top["difference_z"].values)))
+    at = values.stack(place=("layer", "expert"))
+    at = at.isel(place=int(np.nanargmax(at["expert_difference_z"].values)))
+    parts = ("", "_low", "_high", "_null_mean", "_null_sd")
+    value, low, high, mean, sd = (number(100 * at[f"expert_difference{part}"], 1) for part in parts)
+    first, second = labels if float(at["expert_difference"]) > 0 else labels[::-1]
     yield (
-        f"Expert with the largest z: {_name(top)}, z = {number(top['difference_z'], 1)}. The share of prompts that use "
-        f"it is {_points(top['difference'])} percentage points {'larger' if top['difference'] > 0 else 'smaller'} for "
-        f"{labels[0]} than for {labels[1]}: the difference is {number(top['difference'], 3)} "
-        f"[{number(top['difference_low'], 3)}, {number(top['difference_high'], 3)}]. Permuted labels give an absolute "
-        f"difference of {number(top['difference_null_mean'], 3)} ± {number(top['difference_null_sd'], 3)}; family-wise "
-        f"p = {float(top['difference_p_family']):.2g} over {tested} experts."
+        f"Expert with the largest z: {_name(at)}, z = {number(at['expert_difference_z'], 1)}. It is used by a larger "
+        f"share of {first} than of {second}: the difference of the shares ({labels[0]} minus {labels[1]}) is {value} "
+        f"percentage points [{low}, {high}]. Permuted labels give an absolute difference of {mean} ± {sd}; family-wise "
+        f"p = {float(at['expert_difference_p_family']):.2g} over {tested} experts."
     )
     passed = difference.where(p <= LEVEL)
     yield (
         f"Experts whose absolute difference is larger than with permuted labels (two-sided; family-wise p of at most "
         f"{LEVEL} over all layers and experts): {int((p <= LEVEL).sum())} of {tested}; {int((passed > 0).sum())} of "
-        f"them are used more by {labels[0]}, {int((passed < 0).sum())} more by {labels[1]}. If two sets differ at all, "
-        "many experts can be expected to differ, since all routers read the same stream."
+        f"them are used by a larger share of {labels[0]}, {int((passed < 0).sum())} by one of {labels[1]}. If two sets "
+        "differ at all, many experts can be expected to differ, since all routers read the same stream."
     )
 
 
 def _finding(values: xr.Dataset) -> str:
     """Return how many experts of how many layers are used more in one set than chance gives."""
-    p = values["difference_p_family"]
+    p = values["expert_difference_p_family"]
     tested = int(np.isfinite(p).sum())
     if not tested:
         return ""
-    layers, with_experts = (int(some.any("expert").sum()) for some in (p <= LEVEL, values["difference"].notnull()))
+    has_experts = values["expert_difference"].notnull()
+    layers, with_experts = (int(some.any("expert").sum()) for some in (p <= LEVEL, has_experts))
     return (
         f"{int((p <= LEVEL).sum())} of {tested} tested experts, in {layers} of {with_experts} layers with experts, are "
-        f"shown to be used by more prompts of one set than of the other (family-wise p of at most {LEVEL}; n = "
-        f"{int(values['n_positive'])} and {int(values['n_negative'])})."
+        f"shown to be used by a larger share of one set than of the other (family-wise p of at most {LEVEL}; n = "
+        f"{int(values['n_positive'])} and {int(values['n_negative'])} prompts)."
     )
 
 
@@ -164,7 +167,3 @@ def _without_experts(values: xr.DataArray) -> list[str]:
 
 def _name(at: xr.Dataset) -> str:
     return f"expert {int(at['expert'])} of layer {int(at['layer'])}"
-
-
-def _points(difference: xr.DataArray) -> str:
-    return number(100 * abs(float(difference)), 1)

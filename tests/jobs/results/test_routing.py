@@ -78,8 +78,8 @@ def test_shares_are_those_counted_by_hand(arrays, chosen):
         np.testing.assert_array_equal(arrays["n_samples"][row], len(samples))
         for at in np.ndindex(2, LAYERS, EXPERTS):
             expected = np.nan if at[1] == 1 else share_of(chosen[name], samples, *at)
-            np.testing.assert_allclose(arrays["share"][(row, *at)], expected, atol=1e-12)
-    np.testing.assert_allclose(arrays["share"].sum(axis=-1)[:, :, [0, 2]], 2)
+            np.testing.assert_allclose(arrays["expert_share"][(row, *at)], expected, atol=1e-12)
+    np.testing.assert_allclose(arrays["expert_share"].sum(axis=-1)[:, :, [0, 2]], 2)
 
 
 def test_differences_leave_out_the_partners_of_quarantined_prompts(arrays, chosen):
@@ -90,16 +90,16 @@ def test_differences_leave_out_the_partners_of_quarantined_prompts(arrays, chose
             expected = np.nan
             if at[1] != 1:
                 expected = share_of(chosen["bad"], own, *at) - share_of(chosen[other], others, *at)
-            np.testing.assert_allclose(arrays["difference"][(row, *at)], expected, atol=1e-12)
+            np.testing.assert_allclose(arrays["expert_difference"][(row, *at)], expected, atol=1e-12)
 
 
 def test_the_planted_expert_is_found_in_both_contrasts(arrays):
     for row in range(2):
-        assert arrays["difference"][row, 1, 2, 5] == 1
-        assert arrays["difference_p_family"][row, 1, 2, 5] == pytest.approx(1 / 201)
-        assert arrays["difference_low"][row, 1, 2, 5] > 0.6
-        assert np.nanargmax(arrays["difference_z"][row, 1]) == 2 * EXPERTS + 5
-    assert np.nanmin(arrays["difference_p_family"][:, 0]) > 0.05  # the other position
+        assert arrays["expert_difference"][row, 1, 2, 5] == 1
+        assert arrays["expert_difference_p_family"][row, 1, 2, 5] == pytest.approx(1 / 201)
+        assert arrays["expert_difference_low"][row, 1, 2, 5] > 0.6
+        assert np.nanargmax(arrays["expert_difference_z"][row, 1]) == 2 * EXPERTS + 5
+    assert np.nanmin(arrays["expert_difference_p_family"][:, 0]) > 0.05  # the other position
 
 
 def test_layers_without_experts_are_missing(arrays):
@@ -110,11 +110,11 @@ def test_layers_without_experts_are_missing(arrays):
 
 
 def test_the_smallest_shares_and_largest_differences_lie_inside_their_intervals(arrays):
-    for name in ("share", "difference"):
+    for name in ("expert_share", "expert_difference"):
         value, low, high = (arrays[f"{name}{end}"] for end in ("", "_low", "_high"))
         known = np.isfinite(value)
         assert ((low <= value) & (value <= high))[known].all()
-        assert (low[known] >= (-1 if name == "difference" else 0)).all()
+        assert (low[known] >= (-1 if name == "expert_difference" else 0)).all()
         assert (high[known] <= 1).all()
 
 
@@ -129,8 +129,8 @@ def test_a_run_without_contrasts_has_shares_alone(run):
     context = context_of(run, {})
     context.contrasts = {}
     arrays = routing.compute(context).arrays
-    assert np.isfinite(arrays["share"]).any()
-    assert arrays["difference"].shape == (0, 2, LAYERS, EXPERTS)
+    assert np.isfinite(arrays["expert_share"]).any()
+    assert arrays["expert_difference"].shape == (0, 2, LAYERS, EXPERTS)
 
 
 def test_damaged_experts_are_refused(run, chosen, tmp_path):
