@@ -119,7 +119,7 @@ def test_report_page_and_service_show_the_experts(whole):
         ("activations.zarr/harmful/experts/zarr.json", Path.unlink),
         ("activations.zarr/harmful/choice/c/0", flip),
         ("shards/harmful/00001.json", Path.unlink),
-        ("results.zarr/routing/share/c/0/0/0/0", flip),
+        ("results.zarr/routing/expert_share/c/0/0/0/0", flip),
     ],
 )
 def test_damage_is_named_and_repaired_to_the_bit(whole, damaged, key, damage):

@@ -45,24 +45,20 @@ def compute(context: Context) -> Result:
         row, usable = list(coordinates["set"]).index(selection.prompt_set), _usable(context, selection)
         for own, position in zip(selection.positions, positions, strict=True):
             arrays["n_samples"][row, position] = len(usable)
-            of_set = chosen[selection.prompt_set][usable, own]
-            for layer in _layers_with_experts(of_set):
-                estimate = shares(used_experts(of_set[:, layer], n_experts))
-                for end, values in zip(_ENDS, estimate, strict=True):
-                    arrays[f"expert_share{end}"][row, position, layer] = values
+            for name, values in _of_set(chosen[selection.prompt_set][usable, own], n_experts).items():
+                arrays[name][row, position] = values
     for row, contrast in enumerate(context.contrasts.values()):
         selected = contrast_selection(run, contrast, context.commits)
         sides = [selected.positive, selected.negative]
         usable_sides = [_usable(context, side) for side in sides]
+        folds = [usable % FOLDS for usable in usable_sides]
         for index, position in enumerate(selected.positions):
+            arrays["n_positive"][row, position], arrays["n_negative"][row, position] = map(len, usable_sides)
             of_sides = [
                 chosen[side.prompt_set][usable, side.positions[index]]
                 for side, usable in zip(sides, usable_sides, strict=True)
             ]
-            arrays["n_positive"][row, position], arrays["n_negative"][row, position] = map(len, usable_sides)
-            folds = [usable % FOLDS for usable in usable_sides]
-            found = _of_contrast(of_sides, folds, n_experts, paired=selected.paired)
-            for name, values in found.items():
+            for name, values in _of_contrast(of_sides, folds, n_experts, paired=selected.paired).items():
                 arrays[name][row, position] = values
     return Result(arrays, coordinates, {"contrasts": context.contrasts})
 
@@ -78,6 +74,16 @@ def _usable(context: Context, selection: SampleSelection) -> NDArray[np.int64]:
     stop = min(SAMPLES, context.run.record.bounds(selection.prompt_set).n_kept)
     usable = [sample for sample in range(stop) if sample not in selection.excluded]
     return np.array(usable, dtype=np.int64)
+
+
+def _of_set(chosen: Chosen, n_experts: int) -> Arrays:
+    """Return the variables of a set, (layer, expert), from the experts of its samples, (sample, layer, choice)."""
+    names = [f"expert_share{end}" for end in _ENDS]
+    arrays: Arrays = {name: np.full((chosen.shape[1], n_experts), np.nan) for name in names}
+    for layer in _layers_with_experts(chosen):
+        for name, values in zip(names, shares(used_experts(chosen[:, layer], n_experts)), strict=True):
+            arrays[name][layer] = values
+    return arrays
 
 
 def _of_contrast(
