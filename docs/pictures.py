@@ -6,15 +6,24 @@ The first argument is a store with that run. `make figures` runs this program.
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Literal
 
 from playwright.sync_api import Browser, Page, ViewportSize, expect, sync_playwright
+from transformers import Qwen3MoeConfig
 
 from theodolite.query.runs import summaries
+from theodolite.settings import Settings
+from theodolite.spec_file import parse_spec
+from theodolite.spec_parts import ModelSpec
 from theodolite.store_reader import open_run
+from theodolite_jobs.models.load import load_config, load_tokenizer
+from theodolite_jobs.models.source import fetch, resolve_source
+from theodolite_jobs.progress import Console
+from theodolite_jobs.survey import survey
 
 FOLDER = Path(__file__).with_name("pictures")
 WIDE, PHONE = ViewportSize(width=1280, height=860), ViewportSize(width=400, height=860)
@@ -50,10 +59,26 @@ FIGURES = {
     "figure-weights": "weights.written.down",
     "figure-heads": "heads.vo_write.refusal.z",
     "figure-contributions": "contributions.refusal",
+    "figure-routing": "routing.difference.refusal",
     "figure-effects": "effects.refusal",
     "figure-words": "words.0.curves",
 }
 """The name of the figure in the run, for each picture of a single figure."""
+
+EXPERTS = {
+    "num_hidden_layers": 12,
+    "hidden_size": 256,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 64,
+    "intermediate_size": 512,
+    "moe_intermediate_size": 128,
+    "num_experts": 16,
+    "num_experts_per_tok": 2,
+    "decoder_sparse_step": 1,
+    "initializer_range": 0.1,
+}
+"""The sizes of an untrained mixture of experts, since the demo's model has no experts."""
 
 
 def main() -> None:
@@ -74,8 +99,29 @@ def main() -> None:
         take(browser, comparison, FOLDER / "compare.png", WIDE, "light", None)
         for name, view in (("runs", "runs"), ("new-survey", "new")):
             take(browser, f"{address}/#/{view}", FOLDER / f"{name}.png", WIDE, "light", None)
-        take_figures(browser, store, f"{address}/#/runs/{demos[0]}", demos[0])
+        take_figures(browser, store, address, {"routing": survey_experts(store)}, demos[0])
         browser.close()
+
+
+def survey_experts(store: str) -> str:
+    """Survey the prompts of the demo with an untrained mixture of experts and the demo's tokenizer; return the run."""
+    sides = {"positive": "harmful", "negative": "harmless"}
+    with TemporaryDirectory() as folder:
+        demo = fetch(resolve_source(ModelSpec(id="smollm2-135m-instruct"), Path()), Path(folder), weights=False)
+        model = Path(folder) / "untrained-experts"
+        load_tokenizer(demo, False).save_pretrained(model)
+        Qwen3MoeConfig(vocab_size=load_config(demo).vocab_size, **EXPERTS).save_pretrained(model)
+        spec = parse_spec(
+            {
+                "name": "experts",
+                "model": {"id": str(model), "weights": "random", "dtype": "float32"},
+                "prompts": {name: {"source": f"builtin:{name}"} for name in sides.values()},
+                "contrasts": {"refusal": {**sides, "paired": True}},
+                "analyses": ["curves", "routing"],
+                "words": {"sentences": []},
+            }
+        )
+        return survey(spec, Path(), Settings(store=store), Console()).id
 
 
 @contextmanager
@@ -113,14 +159,18 @@ def take(browser: Browser, address: str, file: Path, size: ViewportSize, scheme:
     print(file)
 
 
-def take_figures(browser: Browser, store: str, address: str, run: str) -> None:
-    """Save each figure of FIGURES alone; the page names a figure by its caption."""
-    reader = open_run(store, run)
+def take_figures(browser: Browser, store: str, address: str, runs: Mapping[str, str], demo: str) -> None:
+    """Save each figure of FIGURES alone; the page names a figure by its caption.
+
+    `runs` are the runs of the groups that the run of the demo does not have.
+    """
     for picture, name in FIGURES.items():
         group, file = name.partition(".")[0], FOLDER / f"{picture}.png"
-        drawn = [figure for section in reader.section(group) for figure in [*section["figures"], *section["maps"]]]
+        run = runs.get(group, demo)
+        sections = open_run(store, run).section(group)
+        drawn = [figure for section in sections for figure in [*section["figures"], *section["maps"]]]
         caption = next(figure["caption"] for figure in drawn if figure["name"] == name)
-        with opened(browser, f"{address}/{group}", TALL, "light") as page:
+        with opened(browser, f"{address}/#/runs/{run}/{group}", TALL, "light") as page:
             page.get_by_role("img", name=caption, exact=True).screenshot(path=file)
         print(file)
 

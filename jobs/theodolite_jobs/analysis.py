@@ -32,6 +32,7 @@ from theodolite_jobs.requested import (
     close_request,
     merged_spec,
     open_request,
+    records_experts,
     requested_groups,
     requested_spec,
     stored_request,
@@ -86,7 +87,8 @@ def _analyse(run: Run, spec: SurveySpec, source: ModelSource | None, settings: S
         )
     refuse_changed_captured(run)
     contrasts = all_contrasts(run, spec.resolved_contrasts())
-    check_request(spec, contrasts, run.record.spec.capture.sites, run.record.model.n_layers)
+    sites, n_layers = run.record.spec.capture.sites, run.record.model.n_layers
+    check_request(spec, contrasts, sites, n_layers, has_experts=records_experts(run))
     requested = requested_groups(run, spec, contrasts)
     context = Context(
         run,

@@ -36,6 +36,7 @@ from theodolite_jobs.models.families import known_anatomy
 from theodolite_jobs.models.load import load_config, load_tokenizer, resolved_dtype
 from theodolite_jobs.models.quantised import dequantised_from
 from theodolite_jobs.models.readable import check_readable
+from theodolite_jobs.models.routers import Experts, captured_experts
 from theodolite_jobs.models.source import ModelSource, fetch, resolve_source, slug, weight_format, weight_versions
 from theodolite_jobs.prompts.next_tokens import next_token_groups
 from theodolite_jobs.prompts.sources import check_pairs, read_prompts
@@ -128,6 +129,14 @@ class Prepared:
     def _mlp_width(self) -> int:
         return mlp_width(self.config) or 0
 
+    def recorded_experts(self, prompt_set: str) -> Experts | None:
+        """Return the experts whose choice is recorded in a set; None for sets with `positions: all`, or without any."""
+        return None if self.spec.sets[prompt_set].positions == "all" else self._experts
+
+    @cached_property
+    def _experts(self) -> Experts | None:
+        return captured_experts(self.config, self.layers)
+
     def activation_bytes(self, shard: ShardPlan) -> int:
         """Return the bytes of the activations of a shard in float32, whether they are stored or reduced."""
         capture, n_positions = self.spec.capture, len(self.plans[shard.prompt_set].positions)
@@ -140,7 +149,9 @@ class Prepared:
         values = len(self.plans[shard.prompt_set].positions) * len(self.layers)  # of one feature or unit at one site
         counts = 4 * values * self.counted_units(shard.prompt_set)
         if not shard.is_reduced:
-            return self.activation_bytes(shard) + counts
+            experts = self.recorded_experts(shard.prompt_set)
+            chosen = 2 * (shard.stop - shard.start) * values * experts.n_choices if experts else 0
+            return self.activation_bytes(shard) + counts + chosen
         # Means and sums of squares, unscaled and on the sphere, and two extremes, in float64; the rest is small.
         return 6 * 8 * values * len(self.spec.capture.stream_sites) * self.dimensions.d_model + counts
 
@@ -186,7 +197,7 @@ class Prepared:
         }
 
     def _set_facts(self, name: str) -> SetFacts:
-        plan = self.plans[name]
+        plan, experts = self.plans[name], self.recorded_experts(name)
         return SetFacts(
             n_samples=plan.n_samples,
             n_shards=len(plan.shards),
@@ -200,6 +211,8 @@ class Prepared:
             token_ids_sha256=digest_of(self.tokens[name]),
             n_first=sum(len(ids) == -plan.positions[0] for ids in self.tokens[name]),
             n_units=self.counted_units(name),
+            n_experts=experts.n_experts if experts else 0,
+            n_choices=experts.n_choices if experts else 0,
         )
 
 
@@ -233,7 +246,8 @@ def prepare(
         if "effects" in named_groups(spec):
             check_next_token(anatomy, config.model_type)
         spec = _with_resolved_sites(spec, anatomy, layers)
-    check_request(spec, spec.resolved_contrasts(), spec.capture.sites, dimensions.n_layers)
+    has_experts = "routing" in (spec.analyses or []) and captured_experts(config, layers) is not None
+    check_request(spec, spec.resolved_contrasts(), spec.capture.sites, dimensions.n_layers, has_experts=has_experts)
 
     tokenizer = tokenizer_of(files, spec.model.trust_remote_code) if prompts else None
     if tokenizer is not None and "effects" in named_groups(spec):

@@ -47,11 +47,13 @@ def _finished_contrasts(run: Run) -> Contrasts:
     return {}
 
 
-def check_request(spec: SurveySpec, contrasts: Contrasts, sites: Collection[Site], n_layers: int) -> None:
-    """Raise an error if a spec requests what a run with these contrasts, sites and layers cannot give.
+def check_request(
+    spec: SurveySpec, contrasts: Contrasts, sites: Collection[Site], n_layers: int, *, has_experts: bool
+) -> None:
+    """Raise an error if a spec requests what a run with these contrasts, sites, layers and experts cannot give.
 
     Raises:
-        SpecError: the spec names a group that needs another site, or a contrast.
+        SpecError: the spec names a group that needs another site, a contrast, or recorded experts.
         SiteNotFoundError: `heads.composition` or `effects.layers` names a layer that the model lacks.
     """
     for name in spec.analyses or []:
@@ -60,6 +62,12 @@ def check_request(spec: SurveySpec, contrasts: Contrasts, sites: Collection[Site
             raise SpecError(f"analyses: {name!r} needs the site {site}, which is not captured; add it to capture.sites")
         if "contrasts" in GROUPS[name].needs and not contrasts:
             raise SpecError(f"analyses: {name!r} compares two prompt sets; add a contrast, or leave {name!r} out")
+        if "experts" in GROUPS[name].needs and not has_experts:
+            raise SpecError(
+                f"analyses: {name!r} needs the experts that tokens use, and none are recorded: the model has none in "
+                "the captured layers, or they cannot be read, or an older version captured the run; leave "
+                f"{name!r} out"
+            )
     layers = spec.effects.layers if spec.effects else "all"
     if layers != "all" and layers[-1] >= n_layers:
         raise SiteNotFoundError(f"effects.layers: this model has no layer {layers[-1]}; it has 0 to {n_layers - 1}")
@@ -77,6 +85,7 @@ def requested_groups(run: Run, spec: SurveySpec, contrasts: Contrasts) -> list[s
         "prompts": bool(run.record.sets),
         "contrasts": bool(contrasts),
         "weights": True,
+        "experts": records_experts(run),
         **{str(site): site in captured for site in _NEEDED_SITES.values()},
     }
     possible = {name for name, group in GROUPS.items() if all(available[need] for need in group.needs)}
@@ -93,6 +102,11 @@ def requested_groups(run: Run, spec: SurveySpec, contrasts: Contrasts) -> list[s
     if "heads" in requested:
         requested |= {"composition"} & possible
     return [name for name in GROUPS if name in requested]
+
+
+def records_experts(run: Run) -> bool:
+    """Return whether a run records the experts that tokens use; runs of older versions do not."""
+    return any(facts.n_choices for facts in run.record.sets.values())
 
 
 def named_groups(spec: SurveySpec) -> set[str]:

@@ -75,6 +75,7 @@ def finished_run(
         "side": ["qk_query", "qk_key", "vo_read", "vo_write"],
         "offset": [0],
         **{dim: range(2) for dim in ("head", "rank", "vector")},
+        "expert": range(3),
         "n_prompts": SAMPLE_SIZES,
     }
     attributes = {**attributes, "contrasts": dict(contrasts)}

@@ -13,7 +13,7 @@ from theodolite.digests import digest_of
 from theodolite.sites import Site
 from theodolite.spec import TokenIds
 from theodolite.spec_file import parse_spec
-from theodolite.store.activations import encode_counts, encode_shard
+from theodolite.store.activations import encode_counts, encode_experts, encode_shard
 from theodolite.store.checksums import sha256
 from theodolite.store.commits import commit_shard, new_attempt
 from theodolite.store.descriptions import encode_descriptions
@@ -67,6 +67,8 @@ def record_of(
     shard_prompts: int,
     contrasts: Mapping[str, Any] | None = None,
     positions: Mapping[str, list[int]] | None = None,
+    n_experts: int = 0,
+    n_choices: Mapping[str, int] | None = None,
     **changes: Any,
 ) -> RunRecord:
     """Return the record of a run that holds `arrays`; `changes` replace fields of the record."""
@@ -96,6 +98,8 @@ def record_of(
             tokens=8 * shape[0],
             computed_tokens=8 * shape[0],
             token_ids_sha256=digest_of(tokens_of(shape[0])),
+            n_experts=n_experts,
+            n_choices=(n_choices or {}).get(name, 0),
         )
         for name, shape in shapes.items()
     }
@@ -127,6 +131,7 @@ def store_run(
     quarantined: Mapping[str, Mapping[int, str]] | None = None,
     signs: Mapping[str, NDArray[np.bool_]] | None = None,
     final: Mapping[str, NDArray[Any]] | None = None,
+    experts: Mapping[str, NDArray[Any]] | None = None,
     **record: Any,
 ) -> Run:
     """Write a captured run.
@@ -138,9 +143,11 @@ def store_run(
         quarantined: set → sample → the reason of its quarantine.
         signs: set → (sample, position, layer, unit), counted over each shard's usable samples.
         final: set → `resid_final`, (sample, position, d_model); by default the first site at the last layer.
+        experts: set → the experts of each token, (sample, position, layer, choice); the record has `n_experts`.
         record: contrasts, positions and other fields of the record.
     """
-    run = create_run(str(folder), record_of(arrays, shard_prompts, **record))
+    n_choices = {name: chosen.shape[-1] for name, chosen in (experts or {}).items()}
+    run = create_run(str(folder), record_of(arrays, shard_prompts, n_choices=n_choices, **record))
     for name, of_set in arrays.items():
         whole: dict[Site, NDArray[Any]] = {Site(site): values for site, values in of_set.items()}
         first = next(iter(whole.values()))
@@ -154,6 +161,9 @@ def store_run(
         positive = (signs or {}).get(name)
         if positive is not None:
             coordinates["unit"] = range(positive.shape[-1])
+        chosen = (experts or {}).get(name)
+        if chosen is not None:
+            coordinates["choice"] = range(chosen.shape[-1])
         whole[Site.RESID_FINAL] = (final or {}).get(name, first[:, :, -1])
         described = encode_descriptions(name, run.record.bounds(name), list(whole), coordinates)
         for key, content in described.items():
@@ -168,6 +178,8 @@ def store_run(
             usable = [sample for sample in range(start, stop) if sample not in bad]
             if positive is not None:
                 encoded["mlp_positive"] = encode_counts(positive[usable].sum(axis=0, dtype=np.int32), index)
+            if chosen is not None:
+                encoded["experts"] = encode_experts(chosen[start:stop].astype(np.int16), start, shard_prompts)
             checksums = {str(array): sha256(content) for array, content in encoded.items()}
             own = {sample: why for sample, why in bad.items() if start <= sample < stop}
             commit = Commit(run.id, name, index, start, stop, new_attempt(), checksums, [list(range(start, stop))], own)

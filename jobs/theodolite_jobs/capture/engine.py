@@ -5,6 +5,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -17,9 +18,10 @@ from theodolite.shard_counts import ShardCounts
 from theodolite.sites import Site
 from theodolite.spec import TokenIds
 from theodolite_jobs.capture.plan import Batch, SetPlan, ShardPlan, count_tokens, halved
-from theodolite_jobs.capture.taps import POSITIVE_UNITS, tapped
+from theodolite_jobs.capture.taps import CHOSEN_EXPERTS, POSITIVE_UNITS, tapped
 from theodolite_jobs.models.anatomy import Anatomy
 from theodolite_jobs.models.load import LoadedModel
+from theodolite_jobs.models.routers import Router, router_of
 
 Activations = dict[Site, NDArray[np.float32]]
 
@@ -32,6 +34,8 @@ class CapturedShard:
     (sample, position, layer, head, d_head) for `head_out`; NaN before a prompt's first token, for quarantined prompts,
     and at layers without the site. `positive_counts` are (position, layer, unit): for each hidden unit of the MLPs, the
     number of prompts in which it is positive before gating, without quarantined prompts; None if units are not counted.
+    `experts` are those that each token uses, ascending, (sample, position, layer, choice): -1 in layers without
+    experts, before a prompt's first token and for quarantined prompts; None if they are not recorded.
     """
 
     activations: Activations
@@ -39,6 +43,7 @@ class CapturedShard:
     batches: list[Batch] = field(default_factory=list)  # as run; they differ from the plan's only if memory ran out
     quarantined: dict[int, str] = field(default_factory=dict)  # sample → why its activations cannot be used
     counts: ShardCounts = field(default_factory=ShardCounts)
+    experts: NDArray[np.int16] | None = None
 
 
 class Engine:
@@ -56,11 +61,18 @@ class Engine:
         self.rows = rows_of_sites(model.anatomy, self.sites, self.layers)
         self._prefix: tuple[TokenIds, list[tuple[torch.Tensor, torch.Tensor]]] = ((), [])
 
-    def shard_bytes(self, plan: SetPlan, shard: ShardPlan, units: int = 0) -> int:
+    @cached_property
+    def routers(self) -> dict[int, Router]:
+        """The routers of the captured layers that have experts."""
+        routers = {layer: router_of(self.model.blocks[layer]) for layer in self.layers}
+        return {layer: router for layer, router in routers.items() if router is not None}
+
+    def shard_bytes(self, plan: SetPlan, shard: ShardPlan, units: int = 0, choices: int = 0) -> int:
         """Return the number of bytes of a captured shard's arrays."""
         samples, positions = shard.stop - shard.start, len(plan.positions)
         features = sum(math.prod(self._shape_of(site)) for site in self.sites)
-        return 4 * positions * (samples * features + len(self.layers) * units)
+        experts = 2 * samples * positions * len(self.layers) * choices
+        return 4 * positions * (samples * features + len(self.layers) * units) + experts
 
     def _shape_of(self, site: Site) -> tuple[int, ...]:
         """Return the shape of a site's activations at a position: (layer, d_model), (d_model,) for `resid_final`."""
@@ -81,10 +93,16 @@ class Engine:
         return values[:, :, self.rows[site]] if site in self.rows else values
 
     def capture(
-        self, plan: SetPlan, shard: ShardPlan, tokens: Sequence[TokenIds], units: int = 0, halvings: int = 0
+        self,
+        plan: SetPlan,
+        shard: ShardPlan,
+        tokens: Sequence[TokenIds],
+        units: int = 0,
+        halvings: int = 0,
+        choices: int = 0,
     ) -> CapturedShard:
         """Return the captured activations of one shard; see `launch`."""
-        return self.launch(plan, shard, tokens, units, halvings)()
+        return self.launch(plan, shard, tokens, units, halvings, choices)()
 
     def launch(
         self,
@@ -93,6 +111,7 @@ class Engine:
         tokens: Sequence[TokenIds],
         units: int = 0,
         halvings: int = 0,
+        choices: int = 0,
         *,
         is_kept: bool = True,
     ) -> Callable[[], CapturedShard]:
@@ -107,6 +126,7 @@ class Engine:
             tokens: token ids of the shard's samples, from `shard.start` on.
             units: the number of hidden units of each MLP, to count their signs; 0 counts none.
             halvings: how often to halve each batch before it is run, after a batch did not fit into memory.
+            choices: the number of experts that a token uses in a layer, to record them; 0 records none.
             is_kept: False if another rank keeps the activations; then nothing is copied, and the function is of no use.
 
         Raises:
@@ -125,7 +145,8 @@ class Engine:
         copies: list[tuple[Batch, Any]] = []
         while waiting:
             batch = waiting.popleft()
-            selected = self._forward_or_none(plan, [tokens[sample - shard.start] for sample in batch], units)
+            prompts = [tokens[sample - shard.start] for sample in batch]
+            selected = self._forward_or_none(plan, prompts, units, choices)
             if selected is not None:
                 if is_kept:
                     copies.append((batch, _start_copy(selected)))
@@ -140,7 +161,7 @@ class Engine:
         launched = time.perf_counter()
 
         def finish() -> CapturedShard:
-            captured = self._empty(len(tokens), len(plan.positions), units)
+            captured = self._empty(len(tokens), len(plan.positions), units, choices)
             captured.batches, captured.quarantined = [batch for batch, _ in copies], quarantined
             while copies:
                 _store(copies.pop(0), shard, captured, self.rows)
@@ -154,11 +175,11 @@ class Engine:
         return finish
 
     def _forward_or_none(
-        self, plan: SetPlan, prompts: Sequence[TokenIds], units: int
+        self, plan: SetPlan, prompts: Sequence[TokenIds], units: int, choices: int
     ) -> dict[str, torch.Tensor] | None:
         """Return the result of `_forward`, or None if memory runs out; the failed forward's tensors are then free."""
         try:
-            return self._forward(plan, prompts, units)
+            return self._forward(plan, prompts, units, choices)
         except RuntimeError as error:
             if not isinstance(error, torch.OutOfMemoryError) and "can't allocate memory" not in str(error):
                 raise
@@ -174,8 +195,8 @@ class Engine:
             return None
 
     @torch.inference_mode()
-    def _forward(self, plan: SetPlan, prompts: Sequence[TokenIds], units: int) -> dict[str, torch.Tensor]:
-        """Run one batch; return (batch, position, layer, d_model) for each site and the units' counts, on the device.
+    def _forward(self, plan: SetPlan, prompts: Sequence[TokenIds], units: int, choices: int) -> dict[str, torch.Tensor]:
+        """Run one batch; return (batch, position, layer, d_model) for each site, counts and experts, on the device.
 
         The layers of a site are those that have it.
 
@@ -191,7 +212,8 @@ class Engine:
         # A position before a prompt's first token reads token 0 here; its values become NaN later.
         indices = (lengths[:, None] + torch.tensor(plan.positions)).clamp(min=0)
         prefix = self._expanded_prefix(prompts[0][:shared], len(prompts))
-        with tapped(self.model, self.sites, self.layers, _to(device, indices), units) as collected:
+        routers = self.routers if choices else {}
+        with tapped(self.model, self.sites, self.layers, _to(device, indices), units, routers) as collected:
             if self.model.anatomy.causal:
                 self.model.run(input_ids=_to(device, padded), past_key_values=prefix, use_cache=shared > 0)
             else:
@@ -209,6 +231,13 @@ class Engine:
         if units:
             counts = _count_positive(collected[POSITIVE_UNITS], _finite_prompts(values.values()))
             values[POSITIVE_UNITS] = gather_ranks(counts, units, self.model.ranks)
+        if choices:
+            shape = (len(prompts), len(plan.positions), len(self.layers), choices)
+            experts = torch.full(shape, -1, dtype=torch.int16, device=home)
+            for layer, chosen in zip(routers, collected.get(CHOSEN_EXPERTS, []), strict=True):
+                experts[:, :, self.layers.index(layer)] = chosen.to(home, torch.int16)
+            # Some families return them in an order without a meaning.
+            values[CHOSEN_EXPERTS] = experts.sort(dim=-1).values
         return values
 
     def _by_head(self, outputs: torch.Tensor) -> torch.Tensor:
@@ -240,13 +269,14 @@ class Engine:
                 f"prompts must have the position {min(plan.positions)}; capture with units=0"
             )
 
-    def _empty(self, n_samples: int, n_positions: int, units: int) -> CapturedShard:
+    def _empty(self, n_samples: int, n_positions: int, units: int, choices: int) -> CapturedShard:
         arrays: Activations = {
             site: np.full((n_samples, n_positions, *self._shape_of(site)), np.nan, dtype=np.float32)
             for site in self.sites
         }
         counts = np.zeros((n_positions, len(self.layers), units), dtype=np.int32)
-        return CapturedShard(arrays, counts if units else None)
+        experts = np.full((n_samples, n_positions, len(self.layers), choices), -1, dtype=np.int16)
+        return CapturedShard(arrays, counts if units else None, experts=experts if choices else None)
 
 
 Rows = Mapping[Site, Sequence[int]]
@@ -274,6 +304,8 @@ def _store(copied: tuple[Batch, Any], shard: ShardPlan, captured: CapturedShard,
             target[rows, :, index] = values[:, :, number]
     if captured.positive_counts is not None:
         captured.positive_counts += host[POSITIVE_UNITS].numpy()
+    if captured.experts is not None:
+        captured.experts[rows] = host[CHOSEN_EXPERTS].numpy()
 
 
 def _finite_prompts(activations: Iterable[torch.Tensor]) -> torch.Tensor:
@@ -337,7 +369,7 @@ def _blank_unusable(
     layers: Sequence[int],
     site_rows: Rows,
 ) -> None:
-    """Set activations before a prompt's first token to NaN, and all activations of a quarantined prompt.
+    """Set activations before a prompt's first token to NaN (experts to -1), and all those of a quarantined prompt.
 
     Prompts with other NaN or infinite activations are quarantined, except for the NaN at layers without a site.
     """
@@ -354,3 +386,6 @@ def _blank_unusable(
     for sample in captured.quarantined:
         for values in captured.activations.values():
             values[sample - start] = np.nan
+    if captured.experts is not None:
+        captured.experts[~exists] = -1
+        captured.experts[[sample - start for sample in captured.quarantined]] = -1

@@ -61,6 +61,7 @@ class CheckedEngine(Engine):
         tokens: Sequence[TokenIds],
         units: int = 0,
         halvings: int = 0,
+        choices: int = 0,
         *,
         is_kept: bool = True,
     ) -> Callable[[], CapturedShard]:
@@ -69,7 +70,7 @@ class CheckedEngine(Engine):
         The returned function raises ParityError if a prompt differs by more than rounding explains.
         """
         with self._lock:
-            finish = super().launch(plan, shard, tokens, units, halvings, is_kept=is_kept)
+            finish = super().launch(plan, shard, tokens, units, halvings, choices, is_kept=is_kept)
             runs = {sample: self._plain(plan, tokens[sample - shard.start]) for sample in self._chosen(shard, tokens)}
 
         def finish_and_compare() -> CapturedShard:

@@ -11,9 +11,13 @@ from theodolite.errors import UnsupportedModelError
 from theodolite.sites import Site
 from theodolite_jobs.models.anatomy import Tap
 from theodolite_jobs.models.load import LoadedModel
+from theodolite_jobs.models.routers import Router, hook_router
 
 POSITIVE_UNITS = "positive_units"
 """The key of the MLPs' hidden units, next to the sites."""
+
+CHOSEN_EXPERTS = "chosen_experts"
+"""The key of the experts that tokens use, next to the sites."""
 
 Keep = Callable[[torch.Tensor], None]
 """The action of a hook on a hidden state."""
@@ -21,7 +25,12 @@ Keep = Callable[[torch.Tensor], None]
 
 @contextmanager
 def tapped(
-    model: LoadedModel, sites: Sequence[Site], layers: Sequence[int], indices: torch.Tensor, units: int = 0
+    model: LoadedModel,
+    sites: Sequence[Site],
+    layers: Sequence[int],
+    indices: torch.Tensor,
+    units: int = 0,
+    routers: Mapping[int, Router] = {},
 ) -> Iterator[Mapping[str, list[torch.Tensor]]]:
     """Collect, during one forward inside the context, one (batch, position, d_model) tensor per layer with a site.
 
@@ -29,7 +38,8 @@ def tapped(
 
     `indices` are the tokens to copy, (batch, position). The list of `resid_final` has one tensor. If `units` is not 0,
     `POSITIVE_UNITS` is collected too: for each layer, whether each of the MLP's first `units` hidden units is positive
-    before gating, as (batch, position, unit) booleans.
+    before gating, as (batch, position, unit) booleans. For each layer of `routers`, in their order, `CHOSEN_EXPERTS`
+    has the experts that the tokens use, (batch, position, choice).
     """
     on_device = {indices.device: indices}
 
@@ -52,7 +62,7 @@ def tapped(
 
     def keep(name: str, values: torch.Tensor) -> None:
         collected[name].append(values)
-        if sum(map(len, collected.values())) == len(wanted):
+        if sum(map(len, collected.values())) == len(wanted) + len(routers):
             raise _AllCollected
 
     def keep_site(site: Site, scale: float, hidden: torch.Tensor) -> None:
@@ -71,7 +81,13 @@ def tapped(
         assert model.anatomy.mlp_units is not None
         collected[POSITIVE_UNITS] = []
         wanted += [(model.blocks[layer], Tap(model.anatomy.mlp_units, "output"), keep_signs) for layer in layers]
+    if routers:
+        collected[CHOSEN_EXPERTS] = []
     with ExitStack() as hooks, suppress(_AllCollected):  # the stack removes the hooks at its end
+        for layer, router in routers.items():
+            hooks.enter_context(
+                hook_router(model.blocks[layer], router, lambda experts: keep(CHOSEN_EXPERTS, selected(experts)))
+            )
         for block, tap, act in wanted:
             hooks.enter_context(_hook(block, tap, act))
         yield collected

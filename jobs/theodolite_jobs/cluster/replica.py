@@ -97,7 +97,7 @@ class Replica:
         self._limits = (GPU_WRITERS, GPU_BUFFER) if assignment.gpus else (CPU_WRITERS, CPU_BUFFER)
         self._writes = WriteQueue(*self._limits)
         self._idle_since: float | None = None
-        self._units: dict[str, int] = {}
+        self._recorded: dict[tuple[str, bool], tuple[int, int]] = {}
         self._engine: Any = None
         self._reducer: Any = None
         self._certificate: dict[str, Any] = {}
@@ -141,15 +141,15 @@ class Replica:
             RankOutOfStepError: an earlier call of this rank failed.
         """
         with self._writes.slot(call) as slot, self._in_step():
-            engine, location, units = self._open(shard)
+            engine, location, (units, choices) = self._open(shard)
             # A part, because the results of a reduced shard are smaller, and the reducer bounds the parts in memory.
             first = pieces(shard, self.assignment.shard_prompts)[0]
-            self._writes.reserve(slot, engine.shard_bytes(plan, first, units))
+            self._writes.reserve(slot, engine.shard_bytes(plan, first, units, choices))
             is_kept = self.rank is None or self.rank.index == 0
             if shard.is_reduced and is_kept:
                 launch = partial(self._ready_to_reduce().launch, engine)
             else:
-                launch = partial(engine.launch, is_kept=is_kept)
+                launch = partial(engine.launch, choices=choices, is_kept=is_kept)
             with self._busy() as idle_seconds:
                 finish = launch(plan, shard, tokens, units, halvings)
             if is_kept:
@@ -165,7 +165,7 @@ class Replica:
     def probe(self, plan: SetPlan, shard: ShardPlan, tokens: list[TokenIds], halvings: int = 0) -> None:
         """Capture a part of a shard and discard it; raises as `capture` does."""
         with self._in_step():
-            engine, _, units = self._open(shard)
+            engine, _, (units, _) = self._open(shard)
             with self._busy():
                 for batch in shard.batches:  # the prompts of a batch are close to each other, so memory stays small
                     start, stop = min(batch), max(batch) + 1
@@ -181,24 +181,28 @@ class Replica:
         finally:
             self._idle_since = time.perf_counter()
 
-    def _open(self, shard: ShardPlan) -> tuple[Any, Location, int]:
-        """Return the engine, the run's store, and the number of hidden units that it counts in the shard's set."""
-        from theodolite.store.descriptions import counted_units
+    def _open(self, shard: ShardPlan) -> tuple[Any, Location, tuple[int, int]]:
+        """Return the engine, the run's store, and the numbers of units and of experts that it records in the shard."""
+        from theodolite.store.descriptions import counted_units, recorded_choices
 
         engine, location = self._ready(), open_location(self.assignment.run_url)
-        # The store decides whether active neurons are counted, so that all shards of a run have the same arrays. It is
-        # asked until a shard of the set is committed: the device waits for each answer.
-        units = self._units.get(shard.prompt_set)
-        return engine, location, counted_units(location, shard.prompt_set) if units is None else units
+        # The store decides what is recorded, so that all shards of a run have the same arrays. It is asked until a
+        # shard of the set is committed: the device waits for each answer.
+        recorded = self._recorded.get((shard.prompt_set, shard.is_reduced))
+        if recorded is None:
+            has_choices = engine.routers and not shard.is_reduced
+            choices = recorded_choices(location, shard.prompt_set) if has_choices else 0
+            recorded = counted_units(location, shard.prompt_set), choices
+        return engine, location, recorded
 
     def _write(
         self, location: Location, shard: ShardPlan, captured: Any, device: str, idle_seconds: float
     ) -> dict[str, Any]:
         """Encode, write and commit a captured shard; return the numbers of its commit record and `commit_seconds`."""
-        from theodolite.store.activations import encode_counts, encode_shard
+        from theodolite.store.activations import encode_counts, encode_experts, encode_shard
         from theodolite.store.checksums import sha256
         from theodolite.store.commits import commit_shard, new_attempt
-        from theodolite.store.layout import MLP_POSITIVE, REDUCED
+        from theodolite.store.layout import EXPERTS, MLP_POSITIVE, REDUCED
         from theodolite.store.records import Commit
         from theodolite_jobs.passes.reduced import encode_reduced
 
@@ -212,6 +216,8 @@ class Replica:
             }
         if captured.positive_counts is not None:
             encoded[MLP_POSITIVE.name] = encode_counts(captured.positive_counts, shard.index)
+        if not shard.is_reduced and captured.experts is not None:
+            encoded[EXPERTS.name] = encode_experts(captured.experts, shard.start, self.assignment.shard_prompts)
         checksums = {name: sha256(content) for name, content in encoded.items()}
         encoded_at = time.perf_counter()
         commit = Commit(
@@ -232,7 +238,9 @@ class Replica:
         )
         committed = commit_shard(location, commit, encoded)
         # Only now is it sure that this node sees the run's folder; else it would read that no units are counted.
-        self._units[shard.prompt_set] = 0 if captured.positive_counts is None else captured.positive_counts.shape[-1]
+        units = 0 if captured.positive_counts is None else captured.positive_counts.shape[-1]
+        choices = 0 if shard.is_reduced or captured.experts is None else captured.experts.shape[-1]
+        self._recorded[shard.prompt_set, shard.is_reduced] = units, choices
         seconds = round(time.perf_counter() - encoded_at, 4)
         if committed.attempt != commit.attempt:  # another attempt was first; its times are not those of this replica
             committed = replace(

@@ -9,6 +9,7 @@ from typing import Any, Literal
 import torch
 
 from theodolite_jobs.models.load import LoadedModel
+from theodolite_jobs.models.routers import has_experts
 
 Calls = Mapping[int, list[torch.Tensor]]
 """By layer: for each call of its experts, the expert and its weight for each token and choice, (token, choice, 2).
@@ -26,16 +27,13 @@ Kind = Literal["no experts", "compared", "unknown"]
 # below a threshold when it computes the weights, so a weight can jump while the chosen experts stay the same.
 _JUMP = 0.1
 
-_COUNTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
-
 
 def routing_kind(model: LoadedModel) -> Kind:
     """Return `compared` if the configuration states several experts; `unknown` if attention selects tokens."""
     text = model.config.get_text_config()
     if getattr(text, "index_topk", None):  # DeepSeek's sparse attention: a selection that is not recorded
         return "unknown"
-    counts = [getattr(text, name, None) for name in _COUNTS]
-    return "compared" if any(isinstance(count, int) and count > 1 for count in counts) else "no experts"
+    return "compared" if has_experts(model.config) else "no experts"
 
 
 @contextmanager
@@ -70,7 +68,7 @@ def recorded_routing(model: LoadedModel) -> Iterator[Calls]:
                     hooks.enter_context(
                         module.register_forward_hook(lambda _, __, output, layer=layer: keep_scores(layer, output))
                     )
-                elif "Experts" in kind and "Shared" not in kind:
+                elif "Experts" in kind:  # a module of shared experts gets no indices
                     hooks.enter_context(
                         module.register_forward_pre_hook(
                             lambda _, args, kwargs, layer=layer: keep_indices(layer, [*args, *kwargs.values()]),

@@ -107,7 +107,8 @@ class GroupItem(BaseModel):
     is_read_whole: bool = Field(description="Whether `/v1/runs/{run_id}/{group}` returns it.")
     tables: list[str] = Field(description="Names of its flat tables.", examples=[["separation"]])
     needs: list[str] = Field(
-        description="Required inputs, some of prompts, contrasts, weights and resid_pre.", examples=[["contrasts"]]
+        description="Required inputs: prompts, contrasts, weights, experts, or the name of a site.",
+        examples=[["contrasts"]],
     )
     options: str | None = Field(description="Field of the spec with its options.", examples=["gram"])
     variables: list[VariableItem] = Field(description="Its arrays.")

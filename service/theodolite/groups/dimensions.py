@@ -8,6 +8,8 @@ DIMENSIONS = {
     "d_model": "Feature of the residual stream.",
     "shard": "Index of the shard in its set.",
     "unit": "Hidden unit of the MLP.",
+    "choice": "Index among the experts that a token uses in a layer, in ascending order.",
+    "expert": "Expert of a layer, among those that its router selects from.",
     "set": "Prompt set.",
     "contrast": "Contrast of two prompt sets.",
     "site": "Site in the block, such as resid_pre.",

@@ -163,5 +163,5 @@ GROUP = Group(
     needs=frozenset({"prompts", "contrasts", "weights"}),
     options="effects",
     on_request=True,
-    order=10,
+    order=11,
 )

@@ -4,8 +4,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-Need = Literal["prompts", "contrasts", "weights", "resid_pre", "head_out"]
-"""An input that a group requires: prompt sets, a contrast, the model's weights, a captured site."""
+Need = Literal["prompts", "contrasts", "weights", "resid_pre", "head_out", "experts"]
+"""An input that a group requires: prompt sets, a contrast, the model's weights, a captured site, recorded experts."""
 
 Output = Literal["stream", "norms", "travel", "folds"]
 """An output of the first pass over the activations: moments of the stream, of norm layers, of steps or of folds."""

@@ -55,5 +55,5 @@ GROUP = Group(
     requires=("heads",),
     options="words",
     is_read_whole=False,
-    order=11,
+    order=12,
 )

@@ -17,6 +17,7 @@ from theodolite.sections import (
     effects,
     gram,
     heads,
+    routing,
     separation,
     sphere,
     travel,
@@ -39,6 +40,7 @@ SECTIONS: dict[str, Callable[[Run], list[Section]]] = {
     "weights": weights.sections,
     "heads": heads.sections,
     "contributions": contributions.sections,
+    "routing": routing.sections,
     "effects": effects.sections,
     "words": words.sections,
 }

@@ -13,7 +13,7 @@ from theodolite.store.manifest import finished_groups
 from theodolite.store.result_reader import read_contrasts
 from theodolite.store.runs import Run
 
-_ORDER = ("separation", "effects", "curves", "contributions", "travel", "basis", "heads", "words")
+_ORDER = ("separation", "effects", "curves", "contributions", "routing", "travel", "basis", "heads", "words")
 """The groups with findings, the most direct answer first."""
 
 _MOST = 5  # findings

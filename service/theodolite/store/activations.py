@@ -1,6 +1,6 @@
-"""Read and write captured arrays: activations at each site, and counts of active neurons.
+"""Read and write captured arrays: activations at each site, counts of active neurons, and experts of tokens.
 
-Each capture shard is one Zarr shard of an array of activations, and one chunk of the array of counts.
+Each capture shard is one Zarr shard of an array of activations, and one chunk of the arrays of counts and experts.
 """
 
 import google_crc32c
@@ -13,8 +13,8 @@ from theodolite.errors import RunDamagedError
 from theodolite.sites import Site
 from theodolite.store.checksums import damage_of
 from theodolite.store.commits import array_key
-from theodolite.store.descriptions import counted_units, create_counts, group_in_memory
-from theodolite.store.layout import MLP_POSITIVE, shard_key
+from theodolite.store.descriptions import counted_units, create_counts, create_experts, group_in_memory
+from theodolite.store.layout import EXPERTS, MLP_POSITIVE, shard_key
 from theodolite.store.objects import get
 from theodolite.store.records import Commit
 from theodolite.store.runs import Run
@@ -48,6 +48,35 @@ def encode_counts(counts: NDArray[np.int32], shard_index: int) -> bytes:
     create_counts(group, shard_index + 1, lengths)[shard_index] = counts
     content: bytes = memory[shard_key(MLP_POSITIVE.name, shard_index)].to_bytes()
     return content
+
+
+def encode_experts(experts: NDArray[np.int16], start: int, shard_prompts: int) -> bytes:
+    """Return the bytes of the Zarr chunk with a shard's `experts`, (sample, position, layer, choice).
+
+    The first sample has the index `start` in its set; `start` is a multiple of `shard_prompts`.
+    """
+    lengths = dict(zip(EXPERTS.dims[1:], experts.shape[1:], strict=True))
+    group, memory = group_in_memory()
+    create_experts(group, start + len(experts), shard_prompts, lengths)[start:] = experts
+    content: bytes = memory[shard_key(EXPERTS.name, start // shard_prompts)].to_bytes()
+    return content
+
+
+def read_experts(run: Run, commit: Commit) -> NDArray[np.int16]:
+    """Return the experts of the tokens of a shard, (sample, position, layer, choice); -1 is none.
+
+    The run must record them (`n_choices` of the set), and the shard must be one that is stored whole.
+
+    Raises:
+        RunDamagedError: the experts are missing, or their checksum differs from the commit record.
+    """
+    content, facts = committed_bytes(run, commit, EXPERTS.name), run.record.sets[commit.prompt_set]
+    lengths = {"position": len(facts.positions), "layer": len(run.record.layers), "choice": facts.n_choices}
+    shard_prompts = run.record.bounds(commit.prompt_set).shard_prompts
+    group, memory = group_in_memory()
+    array = create_experts(group, commit.stop, shard_prompts, lengths)
+    memory[shard_key(EXPERTS.name, commit.index)] = Buffer.from_bytes(content)
+    return np.asarray(array[commit.start :], dtype=np.int16)
 
 
 def read_positive_counts(run: Run, commit: Commit) -> NDArray[np.int32] | None:

@@ -1,6 +1,6 @@
 """The Zarr metadata and the coordinates of a run's captured arrays: they follow from run.json.
 
-Each capture shard is one Zarr shard of an array of activations, and one chunk of the array of counts.
+Each capture shard is one Zarr shard of an array of activations, and one chunk of the arrays of counts and experts.
 """
 
 import json
@@ -17,7 +17,7 @@ from theodolite.errors import RunDamagedError
 from theodolite.groups.dimensions import DIMENSIONS
 from theodolite.shard_bounds import ShardBounds
 from theodolite.sites import Site
-from theodolite.store.layout import ACTIVATIONS, CAPTURED, MLP_POSITIVE
+from theodolite.store.layout import ACTIVATIONS, CAPTURED, EXPERTS, MLP_POSITIVE
 from theodolite.store.objects import Location, get
 from theodolite.store.runs import RunRecord
 
@@ -40,6 +40,8 @@ def descriptions_of(record: RunRecord, prompt_set: str, units: int) -> dict[str,
         coordinates |= {"head": range(model.n_heads), "d_head": range(model.d_head)}
     if units:
         coordinates["unit"] = range(units)
+    if choices := record.sets[prompt_set].n_choices:
+        coordinates["choice"] = range(choices)
     return encode_descriptions(prompt_set, record.bounds(prompt_set), sites, coordinates)
 
 
@@ -53,7 +55,7 @@ def encode_descriptions(
         bounds: of the set's shards.
         sites: captured sites, `resid_final` included.
         coordinates: the labels of `position`, `layer` and `d_model`; with `head_out` those of `head` and `d_head`, and
-            those of `unit` if active neurons are counted.
+            those of `unit` if active neurons are counted, and of `choice` if experts are recorded.
     """
     group, memory = group_in_memory()
     lengths = {name: len(values) for name, values in coordinates.items()}
@@ -61,6 +63,8 @@ def encode_descriptions(
     if "unit" in coordinates:
         labels["shard"] = range(bounds.n_shards)
         create_counts(group, bounds.n_shards, lengths)
+    if "choice" in coordinates:
+        create_experts(group, bounds.n_kept, bounds.shard_prompts, lengths)
     for name, values in labels.items():
         group.create_array(
             name,
@@ -81,14 +85,23 @@ def counted_units(location: Location, prompt_set: str) -> int:
     Raises:
         RunDamagedError: the metadata of the counts cannot be read.
     """
-    key = counts_key(prompt_set)
+    return _last_length(location, counts_key(prompt_set))
+
+
+def recorded_choices(location: Location, prompt_set: str) -> int:
+    """Return the number of experts of a token that a run records in each layer, or 0; raises as `counted_units`."""
+    return _last_length(location, f"{ACTIVATIONS}/{prompt_set}/{EXPERTS.name}/zarr.json")
+
+
+def _last_length(location: Location, key: str) -> int:
+    """Return the length of the last dimension of the array with this metadata, or 0 if there is no such array."""
     content = get(location, key)
     if content is None:
         return 0
     with suppress(ValueError, LookupError, TypeError, OverflowError):
-        units = int(json.loads(content)["shape"][-1])
-        if units > 0:
-            return units
+        length = int(json.loads(content)["shape"][-1])
+        if length > 0:
+            return length
     raise RunDamagedError(f"{key} is damaged; run `theodolite verify RUN --repair` with the id of this run")
 
 
@@ -103,7 +116,7 @@ def group_in_memory() -> tuple[zarr.Group, dict[str, Any]]:
     return zarr.create_group(MemoryStore(memory)), memory
 
 
-# Only these two functions choose chunk shapes.
+# Only these three functions choose chunk shapes.
 
 
 def _create_array(
@@ -119,6 +132,12 @@ def create_counts(group: zarr.Group, n_shards: int, lengths: dict[str, int]) -> 
     """Create the array of counts with one chunk for each capture shard; readers always read a whole chunk."""
     shape = [lengths[dim] for dim in MLP_POSITIVE.dims[1:]]
     return _create(group, MLP_POSITIVE.name, (n_shards, *shape), chunks=(1, *shape))
+
+
+def create_experts(group: zarr.Group, n_samples: int, shard_prompts: int, lengths: dict[str, int]) -> zarr.Array[Any]:
+    """Create the array of experts with one chunk for each capture shard."""
+    shape = [lengths[dim] for dim in EXPERTS.dims[1:]]
+    return _create(group, EXPERTS.name, (n_samples, *shape), chunks=(shard_prompts, *shape))
 
 
 def _create(group: zarr.Group, name: str, shape: tuple[int, ...], **chunks: Any) -> zarr.Array[Any]:

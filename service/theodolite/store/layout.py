@@ -47,11 +47,20 @@ MLP_POSITIVE = Variable(
     "prompts",
     "int32",
 )
+EXPERTS = Variable(
+    "experts",
+    ("sample", "position", "layer", "choice"),
+    "Experts that the router of a layer selects for a token, ascending; -1 in layers without experts, before a "
+    "prompt's first token and for quarantined prompts.",
+    "1",
+    "int16",
+)
 CAPTURED: dict[str, Variable] = {
     **dict.fromkeys(STREAM_SITES, RESID),
     HEAD_OUT.name: HEAD_OUT,
     RESID_FINAL.name: RESID_FINAL,
     MLP_POSITIVE.name: MLP_POSITIVE,
+    EXPERTS.name: EXPERTS,
 }
 """The arrays that a set's group of activations may have, by name."""
 

@@ -8,7 +8,7 @@ from pydantic import TypeAdapter, ValidationError
 from theodolite.errors import RunDamagedError, one_line
 from theodolite.shard_counts import ShardCounts
 from theodolite.store.checksums import seal, unseal
-from theodolite.store.layout import MLP_POSITIVE, REDUCED, SEALED_SINCE
+from theodolite.store.layout import EXPERTS, MLP_POSITIVE, REDUCED, SEALED_SINCE
 from theodolite.store.runs import RunRecord
 
 
@@ -137,4 +137,7 @@ def expected_arrays(run: RunRecord, prompt_set: str, index: int) -> set[str]:
     """Return the names of the arrays that a shard has; in older runs, active neurons may be counted besides."""
     is_reduced = index >= run.bounds(prompt_set).n_stored
     counts = {MLP_POSITIVE.name} if run.sets[prompt_set].n_units else set()
-    return counts | ({REDUCED} if is_reduced else set(map(str, run.spec.capture.all_sites)))
+    if is_reduced:
+        return {REDUCED} | counts
+    experts = {EXPERTS.name} if run.sets[prompt_set].n_choices else set()
+    return set(map(str, run.spec.capture.all_sites)) | counts | experts

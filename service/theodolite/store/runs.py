@@ -68,6 +68,11 @@ class SetFacts(BaseModel):
     n_first: int | None = None  # prompts whose earliest captured position is their first token; None in older runs
     n_units: Annotated[int, Field(ge=0, le=2**24)] | None = None
     """Hidden units of each MLP whose activity is counted, or 0; None in older runs."""
+    # Runs without these fields, those of older versions among them, record no experts and keep their bytes.
+    n_experts: Annotated[int, Field(ge=0, le=2**15)] = Field(0, exclude_if=lambda value: value == 0)
+    """Experts of a layer among which its router chooses, or 0 if experts are not recorded."""
+    n_choices: Annotated[int, Field(ge=0, le=2**15)] = Field(0, exclude_if=lambda value: value == 0)
+    """Experts that a token uses in a layer, or 0 if they are not recorded."""
 
 
 class PartialSite(BaseModel):

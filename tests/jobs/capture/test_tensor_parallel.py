@@ -19,6 +19,7 @@ from theodolite_jobs.models.facts import mlp_width
 from theodolite_jobs.models.families import known_anatomy
 from theodolite_jobs.models.load import load_config, load_model
 from theodolite_jobs.models.reference import relative_errors
+from theodolite_jobs.models.routers import experts_of
 
 SHARDED = [
     family
@@ -62,9 +63,9 @@ def plan_of(model):
 def capture(folder, ranks):
     """Return all sites, captured in padded batches, behind a shared prefix where the family can share one."""
     model = load_model(folder, ranks=ranks)
-    plan = plan_of(model)
+    plan, experts = plan_of(model), experts_of(model.config)
     return Engine(model, (*model.anatomy.sites, Site.RESID_FINAL), LAYERS).capture(
-        plan, plan.shards[0], TOKENS, mlp_width(model.config) or 0
+        plan, plan.shards[0], TOKENS, mlp_width(model.config) or 0, choices=experts.n_choices if experts else 0
     )
 
 
@@ -84,6 +85,7 @@ def test_two_ranks_capture_the_same_as_one_process(family, group, tmp_path):
     assert first.batches == whole.batches
     for sharded in (first, second):
         np.testing.assert_array_equal(sharded.positive_counts, whole.positive_counts)
+        np.testing.assert_array_equal(sharded.experts, whole.experts)
 
 
 def test_shards_may_have_different_sizes(group, tmp_path):

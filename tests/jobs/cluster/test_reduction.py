@@ -52,7 +52,7 @@ class Recorder:
 def test_a_search_runs_each_suspected_prompt_as_itself(plan, shard, monkeypatch, poison, quarantined):
     engine = Recorder()
     replica = Replica(Assignment("run", "", ModelSpec(id="x"), "", Path(), Path(), (), (), SHARD_PROMPTS, 1, 0), {}, {})
-    monkeypatch.setattr(replica, "_open", lambda _shard: (engine, None, 0))
+    monkeypatch.setattr(replica, "_open", lambda _shard: (engine, None, (0, 0)))
     for sample in set(quarantined) - {poison}:
         shard = without(shard, sample, "poison")
     search = PoisonSearch(shard)

@@ -1,0 +1,112 @@
+"""The result group `routing`: shares of the prompts whose token uses each expert, and their differences."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from theodolite.store.activations import read_experts
+from theodolite_jobs.passes.collect import Arrays
+from theodolite_jobs.passes.samples import SampleSelection
+from theodolite_jobs.passes.selections import contrast_selection, set_selections
+from theodolite_jobs.results.context import Context, Result, missing_arrays
+from theodolite_jobs.statistics.permutations import permutation_test, permuted_labels
+from theodolite_jobs.statistics.routing import absolute_differences, differences, shares, used_experts
+from theodolite_jobs.statistics.separation import FOLDS
+
+SAMPLES = 4096
+"""Maximum number of prompts of each set: their intervals are narrow, and they fit into memory with all permutations."""
+
+_ENDS = ("", "_low", "_high")
+"""What follows the name of a variable in the names of both ends of its interval."""
+
+Chosen = NDArray[np.int16]
+"""The experts that tokens use, (sample, position, layer, choice)."""
+
+
+def digest_inputs(context: Context) -> dict[str, Any]:
+    """Return the contents of the group's digest."""
+    return context.digest_inputs("routing", context.contrasts)
+
+
+def compute(context: Context) -> Result:
+    """Return the group from the first stored samples of each set.
+
+    Raises:
+        RunDamagedError: a shard differs from its commit record.
+    """
+    run = context.run
+    n_experts = max(facts.n_experts for facts in run.record.sets.values())
+    coordinates = {**context.coordinates, "expert": range(n_experts)}
+    arrays = missing_arrays("routing", coordinates)
+    chosen = {name: _read(context, name) for name in coordinates["set"]}
+    for selection, positions in set_selections(run, context.commits):
+        row, usable = list(coordinates["set"]).index(selection.prompt_set), _usable(context, selection)
+        for own, position in zip(selection.positions, positions, strict=True):
+            arrays["n_samples"][row, position] = len(usable)
+            for name, values in _of_set(chosen[selection.prompt_set][usable, own], n_experts).items():
+                arrays[name][row, position] = values
+    for row, contrast in enumerate(context.contrasts.values()):
+        selected = contrast_selection(run, contrast, context.commits)
+        sides = [selected.positive, selected.negative]
+        usable_sides = [_usable(context, side) for side in sides]
+        folds = [usable % FOLDS for usable in usable_sides]
+        for index, position in enumerate(selected.positions):
+            arrays["n_positive"][row, position], arrays["n_negative"][row, position] = map(len, usable_sides)
+            of_sides = [
+                chosen[side.prompt_set][usable, side.positions[index]]
+                for side, usable in zip(sides, usable_sides, strict=True)
+            ]
+            for name, values in _of_contrast(of_sides, folds, n_experts, paired=selected.paired).items():
+                arrays[name][row, position] = values
+    return Result(arrays, coordinates, {"contrasts": context.contrasts})
+
+
+def _read(context: Context, prompt_set: str) -> Chosen:
+    """Return the experts of the first samples of a set whose activations are stored."""
+    stop = min(SAMPLES, context.run.record.bounds(prompt_set).n_kept)
+    shards = [read_experts(context.run, commit) for commit in context.commits[prompt_set] if commit.start < stop]
+    return np.concatenate(shards)[:stop]
+
+
+def _usable(context: Context, selection: SampleSelection) -> NDArray[np.int64]:
+    stop = min(SAMPLES, context.run.record.bounds(selection.prompt_set).n_kept)
+    usable = [sample for sample in range(stop) if sample not in selection.excluded]
+    return np.array(usable, dtype=np.int64)
+
+
+def _of_set(chosen: Chosen, n_experts: int) -> Arrays:
+    """Return the variables of a set, (layer, expert), from the experts of its samples, (sample, layer, choice)."""
+    names = [f"expert_share{end}" for end in _ENDS]
+    arrays: Arrays = {name: np.full((chosen.shape[1], n_experts), np.nan) for name in names}
+    for layer in _layers_with_experts(chosen):
+        for name, values in zip(names, shares(used_experts(chosen[:, layer], n_experts)), strict=True):
+            arrays[name][layer] = values
+    return arrays
+
+
+def _of_contrast(
+    sides: Sequence[Chosen], folds: Sequence[NDArray[np.int64]], n_experts: int, *, paired: bool
+) -> Arrays:
+    """Return the variables of a contrast, (layer, expert), from both sides' experts, (sample, layer, choice)."""
+    n_layers = sides[0].shape[1]
+    names = [f"expert_difference{end}" for end in _ENDS]
+    arrays: Arrays = {name: np.full((n_layers, n_experts), np.nan) for name in names}
+    if not (len(sides[0]) and len(sides[1])):
+        return arrays
+    labels = permuted_labels(*folds, paired=paired)
+    draws = np.full((len(labels), n_layers, n_experts), np.nan)
+    for layer in _layers_with_experts(np.concatenate(sides)):
+        used = [used_experts(side[:, layer], n_experts) for side in sides]
+        for name, values in zip(names, differences(*used, paired=paired), strict=True):
+            arrays[name][layer] = values
+        draws[:, layer] = absolute_differences(np.concatenate(used), labels)
+    tested = permutation_test(draws)
+    parts = ("null_mean", "null_sd", "z", "p", "p_family")
+    return arrays | {f"expert_difference_{part}": getattr(tested, part) for part in parts}
+
+
+def _layers_with_experts(chosen: Chosen) -> NDArray[np.int64]:
+    """Return the indices of the layers in which a token uses an expert, from (sample, layer, choice)."""
+    return np.flatnonzero((chosen >= 0).any(axis=(0, 2)))

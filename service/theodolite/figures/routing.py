@@ -1,0 +1,80 @@
+"""Maps of the experts of each layer: the share of the prompts that use an expert, and its difference in a contrast."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import plotly.graph_objects as go
+import xarray as xr
+from numpy.typing import NDArray
+
+from theodolite.figures.maps import scale_of
+from theodolite.figures.style import map_layout
+
+_CUT = 0.98
+"""Share of the cells inside the scale: some experts are used far more often than all others."""
+
+
+def share_map(routing: xr.Dataset, title: str) -> go.Figure:
+    """Return a map of the share of a set's prompts that use each expert, in percent.
+
+    Args:
+        routing: the result group at one set and position.
+        title: name of the number, above the map.
+    """
+    values = 100 * routing["expert_share"]
+    finite = values.values[np.isfinite(values.values)]
+    top = float(np.quantile(finite, _CUT)) if len(finite) else 0.0
+    texts = _texts(routing, "expert_share", "%", f"n = {int(routing['n_samples'])}")
+    return _expert_map(values, title, (0.0, top or 100.0), texts)
+
+
+def difference_map(routing: xr.Dataset, title: str) -> go.Figure:
+    """Return a map of the difference of both sets' shares (positive minus negative), in percentage points.
+
+    Args:
+        routing: the result group at one contrast and position.
+        title: name of the number, above the map.
+    """
+    values = 100 * routing["expert_difference"]
+    sizes = np.abs(values.values[np.isfinite(values.values)])
+    top = (float(np.quantile(sizes, _CUT)) if len(sizes) else 0.0) or 100.0
+    n = f"n = {int(routing['n_positive'])} and {int(routing['n_negative'])}"
+    texts = _texts(routing, "expert_difference", "percentage points", n, "expert_difference_p_family")
+    return _expert_map(values, title, (-top, top), texts)
+
+
+def _texts(routing: xr.Dataset, name: str, unit: str, n: str, p: str = "") -> NDArray[np.str_]:
+    """Return the hover label of each expert, (layer, expert): its number, the interval, the unit, n, and p."""
+    names = [name, f"{name}_low", f"{name}_high", *([p] if p else [])]
+    arrays = [routing[one].transpose("layer", "expert").values for one in names]
+    texts = np.empty(arrays[0].shape, dtype=object)
+    for at in np.ndindex(texts.shape):
+        value, low, high = (100 * float(one[at]) for one in arrays[:3])
+        tested = [float(one[at]) for one in arrays[3:]]
+        of_test = "".join(f", family-wise p {one:.2g}" if np.isfinite(one) else ", not tested" for one in tested)
+        texts[at] = f"{value:.1f} [{low:.1f}, {high:.1f}] {unit}, {n}{of_test}"
+    return texts
+
+
+def _expert_map(values: xr.DataArray, title: str, limits: tuple[float, float], texts: NDArray[np.str_]) -> go.Figure:
+    """Return a map with layers from left to right, and experts from bottom to top."""
+    by_expert = values.transpose("expert", "layer").values
+    layers, experts = (values[name].values.tolist() for name in ("layer", "expert"))
+    figure = go.Figure(
+        go.Heatmap(
+            z=by_expert.tolist(),
+            x=layers,
+            y=experts,
+            customdata=_columns(texts),
+            hovertemplate="layer %{x}, expert %{y}: %{customdata}<extra></extra>",
+            **scale_of(by_expert, limits),
+        )
+    )
+    figure.update_layout(map_layout(130 + min(420, max(110, 13 * len(experts))), title))
+    figure.update_xaxes(title="layer", showgrid=False, zeroline=False)
+    figure.update_yaxes(title="expert", showgrid=False, zeroline=False, dtick=max(1, round(len(experts) / 8)))
+    return figure
+
+
+def _columns(texts: NDArray[np.str_]) -> Sequence[Sequence[str]]:
+    return [list(row) for row in texts.T]

@@ -1,0 +1,193 @@
+"""Surveys of mixtures of experts: which experts the prompts use, from the capture to the report."""
+
+import functools
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from support.damages import assert_same_bits, flip, opened, repair_again, settings, store_of, truncate
+from support.sealed import reseal
+from support.serving import client_of
+from support.tiny_configs import CONFIGS
+from support.tiny_survey import save_model, spec_of
+from transformers import AutoModelForCausalLM
+
+from theodolite import store_reader
+from theodolite.errors import SpecError
+from theodolite.query.verification import verify
+from theodolite.sections.routing import sections
+from theodolite.store.activations import read_experts
+from theodolite.store.commits import read_commit
+from theodolite.store.manifest import finished_groups
+from theodolite.store.prompts import read_tokens
+from theodolite.store.result_reader import read_group
+from theodolite_jobs.models.routers import experts_of
+from theodolite_jobs.progress import Console
+from theodolite_jobs.survey import survey
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("forked_replicas", "without_figures")]
+
+FAMILIES = ["mixtral", "qwen3_moe", "gpt_oss", "deepseek_v3"]
+SETS = ("harmful", "harmless")
+
+
+def surveyed(folder, family, **changes):
+    """Return the folder of a run with all analyses that the model allows, of which `routing` is one."""
+    model = save_model(folder / "model", config=CONFIGS[family])
+    spec = spec_of(model, **{"analyses": None, "heads": {"vectors": 2}, **changes})
+    return Path(survey(spec, Path(), settings(folder / "store"), Console()).url)
+
+
+@pytest.fixture(scope="module")
+def run_of(tmp_path_factory):
+    """Survey a family at its first use, and return the folder of its run."""
+    return functools.cache(lambda family: surveyed(tmp_path_factory.mktemp(family), family))
+
+
+@pytest.fixture
+def whole(run_of):
+    return run_of("deepseek_v3")
+
+
+@pytest.fixture
+def damaged(whole, tmp_path):
+    return Path(shutil.copytree(whole, tmp_path / "store/runs" / whole.name))
+
+
+@torch.inference_mode()
+def shares_by_hand(folder, tokens, layers):
+    """Return the share of the prompts whose last token uses each expert, (layer, expert), from plain unpadded runs.
+
+    The experts are the last one of the outputs of the model's own routers.
+    """
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    chosen = {layer: [] for layer in layers}
+    for layer in layers:
+        (router,) = [module for module in model.model.layers[layer].mlp.modules() if "Router" in type(module).__name__]
+        router.register_forward_hook(lambda _, __, output, layer=layer: chosen[layer].append(output[-1][-1]))
+    for ids in tokens:
+        model(torch.tensor([ids]))
+    n_experts = experts_of(model.config).n_experts
+    return np.stack(
+        [np.mean([np.isin(np.arange(n_experts), one) for one in chosen[layer]], axis=0) for layer in layers]
+    )
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_shares_are_those_of_plain_unpadded_runs(family, run_of):
+    whole = run_of(family)
+    run, layers = opened(whole), experts_of(CONFIGS[family]).layers
+    routing = read_group(run, "routing").sel(position=-1)
+    model = whole.parents[2] / "model"
+    for name in SETS:
+        expected = shares_by_hand(model, read_tokens(run, name), layers)
+        np.testing.assert_allclose(routing["expert_share"].sel(set=name, layer=list(layers)), expected)
+        assert int(routing["n_samples"].sel(set=name)) == 10
+    without = [layer for layer in range(5) if layer not in layers]
+    assert np.isnan(routing["expert_share"].sel(layer=without)).all()
+    difference = routing["expert_share"].sel(set="harmful") - routing["expert_share"].sel(set="harmless")
+    np.testing.assert_allclose(routing["expert_difference"].sel(contrast="refusal"), difference, atol=1e-12)
+
+
+def test_report_page_and_service_show_the_experts(whole):
+    assert "routing" in (whole / "report.html").read_text(encoding="utf-8")  # a report without figures names the groups
+    run, store = opened(whole), store_of(whole)
+    answer = client_of(store).get(f"/v1/runs/{run.id}/routing", params={"contrast": "refusal", "layer": 3})
+    assert answer.status_code == 200
+    stored = read_group(run, "routing")["expert_difference"].sel(contrast="refusal", layer=3).values
+    read = store_reader.open_run(str(store), run.id).group("routing", "expert_difference", contrast="refusal", layer=3)
+    np.testing.assert_array_equal(read["expert_difference"].values.ravel(), stored.ravel())
+    given = answer.json()["dataset"]["data_vars"]["expert_difference"]["data"]
+    np.testing.assert_allclose(np.ravel(given), stored.ravel())
+    section = sections(run)[1]
+    assert "10 harmful and 10 harmless prompts" in section.title
+    assert "layers 0, 1 have no experts, so their numbers are missing" in section.notes
+    for one in sections(run):
+        for figure in [*one.figures, *one.maps]:
+            figure.draw()
+        assert not any("nan" in fact for fact in one.facts)
+
+
+@pytest.mark.parametrize(
+    ("key", "damage"),
+    [
+        ("activations.zarr/harmful/experts/c/1/0/0/0", flip),
+        ("activations.zarr/harmless/experts/c/3/0/0/0", truncate),
+        ("activations.zarr/harmful/experts/zarr.json", Path.unlink),
+        ("activations.zarr/harmful/choice/c/0", flip),
+        ("shards/harmful/00001.json", Path.unlink),
+        ("results.zarr/routing/expert_share/c/0/0/0/0", flip),
+    ],
+)
+def test_damage_is_named_and_repaired_to_the_bit(whole, damaged, key, damage):
+    damage(damaged / key)
+    assert list(verify(opened(damaged))) != []
+    assert repair_again(damaged) == []
+    assert_same_bits(damaged, whole)
+
+
+def test_a_run_of_an_older_version_stays_readable_and_has_no_routing(whole, damaged):
+    model = whole.parents[2] / "model"
+    older = older_run(damaged)
+    run = opened(older)
+    assert set(read_commit(run, "harmful", 0).checksums) == {"resid_pre", "resid_mid", "resid_final"}
+    survey(spec_of(model, analyses=None, heads={"vectors": 2}), Path(), settings(store_of(older)), Console())
+    assert "routing" not in finished_groups(opened(older))
+    assert list(verify(opened(older))) == []
+    with pytest.raises(SpecError, match=r"^analyses: 'routing' needs the experts that tokens use, and none are record"):
+        survey(spec_of(model, analyses=["routing"]), Path(), settings(store_of(older)), Console())
+
+
+def older_run(folder):
+    """Remove from a run what older versions did not write: its results, the experts, and their number in run.json."""
+    for name in ("COMPLETE", "results.zarr", "tables", "report.html"):
+        path = folder / name
+        shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+    record = json.loads((folder / "run.json").read_text())
+    sets = {
+        name: {key: value for key, value in facts.items() if key not in ("n_experts", "n_choices")}
+        for name, facts in record["sets"].items()
+    }
+    reseal(folder / "run.json", sets=sets)
+    for name in SETS:
+        shutil.rmtree(folder / f"activations.zarr/{name}/experts")
+        shutil.rmtree(folder / f"activations.zarr/{name}/choice")
+        for file in (folder / f"shards/{name}").iterdir():
+            commit = json.loads(file.read_text())
+            size = commit["stored_bytes"]
+            checksums = {key: value for key, value in commit["checksums"].items() if key != "experts"}
+            stored = sum((folder / key_of(name, one, commit["index"])).stat().st_size for one in checksums)
+            assert stored < size
+            reseal(file, checksums=checksums, stored_bytes=stored)
+    return folder
+
+
+def key_of(name, array, index):
+    return f"activations.zarr/{name}/{array}/c/{index}/0/0" + ("" if array == "resid_final" else "/0")
+
+
+def test_only_stored_prompts_have_experts(tmp_path):
+    run = opened(surveyed(tmp_path, "mixtral", capture={"shard_prompts": 3, "batch_tokens": 200, "keep": 6}))
+    assert (read_group(run, "routing")["n_samples"] == 6).all()
+    assert read_experts(run, read_commit(run, "harmful", 1)).shape == (3, 1, 5, 2)
+    assert set(read_commit(run, "harmful", 2).checksums) == {"reduced"}
+    assert list(verify(run)) == []
+
+
+def test_experts_of_layers_that_are_not_captured_are_not_recorded(tmp_path):
+    capture = {"layers": [0, 1], "final": False, "shard_prompts": 3, "batch_tokens": 200}
+    run = opened(surveyed(tmp_path, "deepseek_v3", capture=capture))  # its first two layers have no experts
+    assert "routing" not in finished_groups(run)
+    assert run.record.sets["harmful"].n_choices == 0
+
+
+def test_a_model_without_experts_has_no_routing(tiny_folder, tmp_path):
+    run = opened(Path(survey(spec_of(tiny_folder, analyses=None), Path(), settings(tmp_path), Console()).url))
+    assert "routing" not in finished_groups(run)
+    assert not (Path(run.url) / "activations.zarr/harmful/experts").exists()
+    assert "n_experts" not in (Path(run.url) / "run.json").read_text()
+    with pytest.raises(SpecError, match=r"^analyses: 'routing' needs the experts that tokens use, and none are record"):
+        survey(spec_of(tiny_folder, analyses=["routing"]), Path(), settings(tmp_path), Console())
