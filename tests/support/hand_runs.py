@@ -212,6 +212,25 @@ def megatron_bert(x: Stream, call: Call) -> dict[Site, Stream]:
     return {Site.ATTN_OUT: attn, Site.RESID_MID: mid, Site.MLP_OUT: added, Site.RESID_POST: mid + added}
 
 
+def albert(x: Stream, call: Call) -> dict[Site, Stream]:
+    """BERT, with the norm after attention inside of its module."""
+    added: list[Stream] = []
+    dense = call.block.get_submodule("albert_layers.0.attention.dense")
+    handle = dense.register_forward_hook(lambda _, __, output: added.append(output))
+    call("albert_layers.0.attention", x)
+    handle.remove()
+    mid = call("albert_layers.0.attention.LayerNorm", x + added[0])
+    hidden = call("albert_layers.0.activation", call("albert_layers.0.ffn", mid))
+    mlp = call("albert_layers.0.ffn_output", hidden)
+    return {
+        Site.ATTN_OUT: added[0],
+        Site.RESID_MID_SUM: x + added[0],
+        Site.RESID_MID: mid,
+        Site.MLP_OUT: mlp,
+        Site.RESID_POST: call("albert_layers.0.full_layer_layer_norm", mid + mlp),
+    }
+
+
 rotary_encoder = post_norm("self_attn", "post_attention_layernorm", "mlp", "post_mlp_layernorm")
 GRANITE = ("input_layernorm", "self_attn", "post_attention_layernorm")
 
@@ -239,6 +258,8 @@ def nemotron_h(x: Stream, call: Call) -> dict[Site, Stream]:
 
 
 HAND_RUNS: dict[str, HandRun] = {
+    "albert": albert,
+    "albert-groups": albert,
     "bert": bert,
     "bloom": residual_passed_in,
     "cohere": llama_parallel,

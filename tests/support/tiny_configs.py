@@ -39,6 +39,7 @@ from support.tiny_sizes import (
     YARN,
 )
 from transformers import (
+    AlbertConfig,
     ApertusConfig,
     ArceeConfig,
     BambaConfig,
@@ -142,6 +143,8 @@ from transformers import (
 )
 
 CONFIGS: dict[str, Any] = {
+    "albert": AlbertConfig(**PLAIN, embedding_size=32),
+    "albert-groups": AlbertConfig(**PLAIN, embedding_size=48, num_hidden_groups=2),
     "apertus": ApertusConfig(**WIDE, attention_bias=True),
     "arcee": ArceeConfig(**WIDE, attention_bias=True, mlp_bias=True),
     "bamba": BambaConfig(**WIDE, **MAMBA, attn_layer_indices=[0, 4], attention_bias=True, mlp_bias=True),

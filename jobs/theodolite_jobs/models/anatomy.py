@@ -88,6 +88,7 @@ class Anatomy:
     norms: Mapping[str, str] = field(default_factory=dict)
     final_norm: str | None = None  # the norm after the last block
     embedding_norm: str | None = None  # the norm between the token embedding and the first block
+    projects_embeddings: bool = False  # a matrix maps embeddings into the stream, also if they are as wide as it
     norm_kind: Literal["rms", "layer"] = "rms"
     norm_offset: float = 0.0  # the number that is added to a norm's stored scale before use
     positions: Literal[
@@ -97,6 +98,7 @@ class Anatomy:
     unscaled_qk_norm: tuple[int, ...] = ()  # layers whose queries and keys are normalised without a learned scale
     unnormed_layers: tuple[int, ...] = ()  # layers whose attention reads the stream without the norm of the others
     dense_layers: tuple[int, ...] = ()  # layers with a single MLP, in a family whose other layers have experts
+    block_of: Mapping[int, int] = field(default_factory=dict)  # the block of each layer, if layers share their blocks
     hybrid: str = ""  # in a hybrid, how its blocks differ from those with attention and an MLP, which some sites need
     layers_without_attention: tuple[int, ...] = ()  # layers of a hybrid with another mixer, or without one
     layers_without_mlp: tuple[int, ...] = ()  # layers of a hybrid that are attention or another mixer alone

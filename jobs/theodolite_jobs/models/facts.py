@@ -12,6 +12,7 @@ from theodolite_jobs.models.config_numbers import score_scale
 from theodolite_jobs.models.families import known_anatomy
 from theodolite_jobs.models.load import plain_errors, resolved_dtype
 from theodolite_jobs.models.quantised import dequantised_from
+from theodolite_jobs.models.shared_blocks import unroll
 from theodolite_jobs.models.text_part import text_part
 
 # Constants in a family's code that neither its configuration nor an attribute of its modules states.
@@ -62,7 +63,10 @@ def skeleton(config: Any) -> Any:
     # A configuration of the checkpoint's own class exists only if its code was allowed to run.
     options["trust_remote_code"] = not type(config).__module__.startswith("transformers.")
     with plain_errors(f"build a {config.model_type!r} model from its configuration"), torch.device("meta"):
-        return text_part(AutoModel.from_config(copy.deepcopy(config), **options))  # from_config changes its argument
+        part = text_part(AutoModel.from_config(copy.deepcopy(config), **options))  # from_config changes its argument
+        if anatomy is not None:
+            unroll(part, anatomy)
+        return part
 
 
 def mlp_width(config: Any) -> int | None:

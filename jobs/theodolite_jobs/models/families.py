@@ -11,6 +11,7 @@ from theodolite.sites import Site
 from theodolite_jobs.models.anatomy import Anatomy, Files, Tap, text_config_of
 from theodolite_jobs.models.family_variants import VARIANTS
 from theodolite_jobs.models.records.encoders import (
+    ALBERT,
     BERT,
     BERT_GENERATION,
     DEBERTA,
@@ -72,6 +73,7 @@ from theodolite_jobs.models.records.llama import (
 from theodolite_jobs.models.records.taps import reading, sequential
 
 FAMILIES: dict[str, Anatomy] = {
+    "albert": ALBERT,
     "apertus": APERTUS,
     "arcee": ARCEE,
     "bamba": BAMBA,
@@ -174,7 +176,6 @@ FAMILIES: dict[str, Anatomy] = {
 
 
 REFUSED = {
-    "albert": "all its layers run the same block, and a survey needs a block of its own for each layer",
     "gemma3n_text": "its blocks pass on several streams (AltUp), and a survey needs a model with one",
     "minimax": "its blocks replace the stream by its norm before they add to it, so it has no residual stream",
 }

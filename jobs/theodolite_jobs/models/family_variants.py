@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from theodolite.errors import UnsupportedModelError
 from theodolite.sites import Site
+from theodolite_jobs.models import encoder_variants
 from theodolite_jobs.models.anatomy import Anatomy, Files, MergedExperts
 from theodolite_jobs.models.records.gpt import GPT_BIGCODE_FILES
 from theodolite_jobs.models.records.hybrids import with_layers, with_some
@@ -204,49 +205,23 @@ def _stablelm(record: Anatomy, config: Any) -> Anatomy:
     return replace(record, taps=in_parallel("self_attn", "mlp"), norms=reading("input_layernorm", "input_layernorm"))
 
 
-def _bert(record: Anatomy, config: Any) -> Anatomy:
-    if config.chunk_size_feed_forward:
-        raise UnsupportedModelError(
-            "chunk_size_feed_forward runs the MLP on chunks of a prompt; set it to 0 in config.json"
-        )
-    return record
-
-
-def _deberta(record: Anatomy, config: Any) -> Anatomy:
-    if getattr(config, "conv_kernel_size", 0) > 0:
-        raise UnsupportedModelError(
-            f"{config.model_type!r} cannot be surveyed with conv_kernel_size: a convolution changes the stream between "
-            "its first two blocks; use DeBERTa-v3, which has none"
-        )
-    if getattr(config, "talking_head", False):
-        record = replace(record, no_circuits="its heads exchange their scores (talking_head)")
-    if getattr(config, "embedding_size", config.hidden_size) != config.hidden_size:
-        record = replace(record, embedding_norm=None)  # it follows a projection of the embeddings
-    if not config.relative_attention:
-        return replace(record, positions="learned" if config.position_biased_input else "none")
-    return replace(record, positions="learned and relative" if config.position_biased_input else "relative")
-
-
-def _after_padding(record: Anatomy, config: Any) -> Anatomy:
-    return replace(_bert(record, config), reserved_positions=config.pad_token_id + 1)
-
-
 VARIANTS: dict[str, Variant] = {
+    "albert": encoder_variants.albert,
     "bamba": _hybrid,
-    "bert": _bert,
-    "bert-generation": _bert,
+    "bert": encoder_variants.bert,
+    "bert-generation": encoder_variants.bert,
     "bloom": _bloom,
-    "camembert": _after_padding,
+    "camembert": encoder_variants.after_padding,
     "cohere2": _cohere2,
-    "data2vec-text": _after_padding,
-    "deberta": _deberta,
-    "deberta-v2": _deberta,
+    "data2vec-text": encoder_variants.after_padding,
+    "deberta": encoder_variants.deberta,
+    "deberta-v2": encoder_variants.deberta,
     "deepseek_v2": _deepseek,
     "deepseek_v3": _deepseek,
-    "distilbert": _bert,
+    "distilbert": encoder_variants.bert,
     "dots1": _dense_first,
-    "electra": _bert,
-    "ernie": _bert,
+    "electra": encoder_variants.bert,
+    "ernie": encoder_variants.bert,
     "ernie4_5_moe": _ernie_moe,
     "exaone4": _exaone4,
     "falcon": _falcon,
@@ -267,8 +242,8 @@ VARIANTS: dict[str, Variant] = {
     "lfm2": _hybrid,
     "lfm2_moe": _lfm2_moe,
     "llama4_text": _llama4,
-    "megatron-bert": _bert,
-    "mpnet": _after_padding,
+    "megatron-bert": encoder_variants.bert,
+    "mpnet": encoder_variants.after_padding,
     "nemotron_h": _nemotron_h,
     "opt": _opt,
     "qwen2_moe": _qwen_moe,
@@ -276,9 +251,9 @@ VARIANTS: dict[str, Variant] = {
     "qwen3_5_text": _hybrid,
     "qwen3_moe": _qwen_moe,
     "qwen3_next": _qwen3_next,
-    "roberta": _after_padding,
+    "roberta": encoder_variants.after_padding,
     "smollm3": _smollm3,
     "stablelm": _stablelm,
-    "xlm-roberta": _after_padding,
+    "xlm-roberta": encoder_variants.after_padding,
 }
 """Families whose blocks depend on their configuration."""

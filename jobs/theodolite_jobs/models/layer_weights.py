@@ -3,11 +3,12 @@
 Row convention, `y = x W`: projections are (head, d_model, d_head) and (head, d_head, d_model).
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from theodolite_jobs.models.anatomy import Dimensions
+from theodolite_jobs.models.anatomy import Dimensions, MergedExperts
 
 
 @dataclass(frozen=True)
@@ -76,6 +77,23 @@ def split_heads(layout: str, sizes: Dimensions, stored: list[Tensor]) -> tuple[T
     if layout == "concatenated":
         stored = list(stored[0].split([count * sizes.d_head for count in heads]))
     return tuple(part.reshape(count, sizes.d_head, *part.shape[1:]) for part, count in zip(stored, heads, strict=True))
+
+
+def merged_expert(names: MergedExperts, stored: Callable[[str], Tensor]) -> MlpWeights:
+    """Return one expert from the tensors of all experts; `stored` returns the expert's part of a tensor by its name."""
+
+    def part(name: str) -> Tensor:
+        one = stored(name)
+        return one.T if one.ndim == 2 and names.layout == "expert, out, in" else one
+
+    def split(tensor: Tensor) -> tuple[Tensor, Tensor]:
+        gate, up = (tensor[..., ::2], tensor[..., 1::2]) if names.interleaved else tensor.chunk(2, dim=-1)
+        return gate.contiguous(), up.contiguous()
+
+    (gate, up), down = split(part(names.gate_up)), part(names.down).contiguous()
+    if names.bias is None:
+        return MlpWeights(gate, up, down, None, None, None)
+    return MlpWeights(gate, up, down, *split(part(names.gate_up + names.bias)), part(names.down + names.bias))
 
 
 def per_head(values: Tensor, shape: tuple[int, int]) -> Tensor:

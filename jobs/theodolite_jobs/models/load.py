@@ -15,12 +15,13 @@ from theodolite_jobs.models.families import known_anatomy
 from theodolite_jobs.models.probe import probe_anatomy
 from theodolite_jobs.models.quantised import NAME_KEY, check_plain, format_of
 from theodolite_jobs.models.sharding import check_shardable
+from theodolite_jobs.models.shared_blocks import unroll
 from theodolite_jobs.models.tensors import TensorFiles
 from theodolite_jobs.models.text_part import check_text_part, text_part
 
 # A tensor of a block, but not the constants that older libraries stored, and not a server's scales for its cache.
 _CONSTANTS = r"inv_freq|masked_bias|causal_mask|cos_cached|sin_cached|\.attn\.bias|\.attention\.bias|\.[kv]_scale"
-_IN_A_BLOCK = re.compile(rf"\b(layers?|h)\.\d+(?!.*({_CONSTANTS})$)\.")
+_IN_A_BLOCK = re.compile(rf"(\blayers?|\bh|layer_groups)\.\d+(?!.*({_CONSTANTS})$)\.")
 
 _VOCABULARIES = ("tokenizer.json", "*.model", "vocab.*", "tekken.json", "*.tiktoken")
 
@@ -262,6 +263,7 @@ def wrap(module: Any, anatomy: Anatomy | None = None) -> LoadedModel:
     anatomy = anatomy or known_anatomy(module.config)
     if anatomy is None:
         anatomy = probe_anatomy(module, dimensions_of(module.config))
+    unroll(module, anatomy)
     return LoadedModel(module, anatomy, dimensions_of(module.config, anatomy.reserved_positions))
 
 

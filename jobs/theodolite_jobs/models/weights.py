@@ -16,7 +16,7 @@ from theodolite_jobs.models.alike_blocks import check_alike, tensors_by_block, t
 from theodolite_jobs.models.anatomy import Dimensions, MergedExperts, dimensions_of
 from theodolite_jobs.models.config_numbers import expert_count, multipliers, norm_epsilon, score_scale
 from theodolite_jobs.models.latent import latent_heads, latent_sizes
-from theodolite_jobs.models.layer_weights import AttentionWeights, MlpWeights, per_head, split_heads
+from theodolite_jobs.models.layer_weights import AttentionWeights, MlpWeights, merged_expert, per_head, split_heads
 from theodolite_jobs.models.quantised import check_plain
 from theodolite_jobs.models.readable import check_readable
 from theodolite_jobs.models.tensors import TensorFiles
@@ -53,7 +53,8 @@ class Weights:
     def _check_blocks(self) -> None:
         """Raise ModelError if a block lacks a tensor that another of its kind has, or has other experts than stated."""
         prefix = f"{self._prefix}{self._names.block}".split("{}")[0]
-        blocks = tensors_by_block(self._files.file_of, prefix, self.dimensions.n_layers)
+        n_blocks = len(set(self.anatomy.block_of.values())) or self.dimensions.n_layers
+        blocks = tensors_by_block(self._files.file_of, prefix, n_blocks)
         for layer in self.anatomy.unnormed_layers:
             blocks[layer] |= trained_of(self._stored_name(self.anatomy.norms["attention"]), blocks)
         check_alike(self.folder, prefix, blocks, self.anatomy.kind_of)
@@ -65,7 +66,7 @@ class Weights:
         for layer, names in blocks.items():
             stated = {str(one) for one in self.experts(layer) if isinstance(one, int)}
             if isinstance(self._names.experts, MergedExperts):
-                full = self._prefix + self._names.block.format(layer) + self._names.experts.gate_up
+                full = self._prefix + self._block(layer) + self._names.experts.gate_up
                 found = set(map(str, range(self._files.shape(full)[0]))) if stated else set()
             else:
                 start = str(self._names.experts).split("{}")[0]
@@ -92,6 +93,12 @@ class Weights:
     def vocabulary_size(self) -> int:
         """The number of rows of the token embedding; a tokenizer may have fewer tokens."""
         return self._files.shape(f"{self._prefix}{self._names.embedding}.weight")[0]
+
+    @property
+    def embeds_into_stream(self) -> bool:
+        """Whether token embeddings are vectors of the stream; some models project them into it."""
+        width = self._files.shape(f"{self._prefix}{self._names.embedding}.weight")[1]
+        return not self.anatomy.projects_embeddings and width == self.dimensions.d_model
 
     def embedding(self, rows: slice = slice(None)) -> Tensor:
         """Return rows of the token embedding as stored, (token, d_model)."""
@@ -136,7 +143,11 @@ class Weights:
             return None
         if which == "mlp" and layer in alone:
             return None
-        return self._norm(self._names.block.format(layer) + self._stored_name(self.anatomy.norms[which]))
+        return self._norm(self._block(layer) + self._stored_name(self.anatomy.norms[which]))
+
+    def _block(self, layer: int) -> str:
+        """Return the prefix of the names of a layer's tensors; layers may share one block."""
+        return self._names.block.format(self.anatomy.block_of.get(layer, layer))
 
     def _stored_name(self, module: str) -> str:
         """Return a module's name on disk."""
@@ -180,7 +191,7 @@ class Weights:
             norm_spans_heads=spans,
             scale=score_scale(self.config, sizes, layer),
             clip=getattr(self.config, "clip_qkv", None),
-            sinks=None if names.sinks is None else self._stored(self._names.block.format(layer) + names.sinks),
+            sinks=None if names.sinks is None else self._stored(self._block(layer) + names.sinks),
             soft_cap=getattr(self.config, "attn_logit_softcapping", None),
         )
 
@@ -222,7 +233,7 @@ class Weights:
 
     def _stored_bias(self, layer: int, name: str) -> Tensor:
         """Return a bias of heads that is a tensor of its own, (head, d_head)."""
-        sizes, full = self._sizes_of(layer), f"{self._prefix}{self._names.block.format(layer)}{name}"
+        sizes, full = self._sizes_of(layer), f"{self._prefix}{self._block(layer)}{name}"
         stored, wide = self._read(full), sizes.n_heads * sizes.d_head
         if stored.shape != (wide,):
             raise self._misfit(full, stored, f"({wide},)")
@@ -235,7 +246,7 @@ class Weights:
 
     def _latent_heads(self, layer: int) -> dict[str, Any]:
         """Return the same for multi-head latent attention."""
-        block = self._names.block.format(layer)
+        block = self._block(layer)
         heads = latent_heads(
             latent_sizes(self.config),
             self.dimensions.d_model,
@@ -296,25 +307,13 @@ class Weights:
 
     def _merged_expert(self, layer: int, names: MergedExperts, expert: int) -> MlpWeights:
         """Return one expert from the tensors of all experts."""
-        block, width = self._prefix + self._names.block.format(layer), self.dimensions.d_model
-
-        def stored(name: str) -> Tensor:
-            part = self._read(block + name, slice(expert, expert + 1))[0]
-            return part.T if part.ndim == 2 and names.layout == "expert, out, in" else part
-
-        def split(tensor: Tensor) -> tuple[Tensor, Tensor]:
-            gate, up = (tensor[..., ::2], tensor[..., 1::2]) if names.interleaved else tensor.chunk(2, dim=-1)
-            return gate.contiguous(), up.contiguous()
-
-        both, down = stored(names.gate_up), stored(names.down)
-        if both.shape[0] != width or down.shape != (both.shape[1] // 2, width):
+        block, width = self._prefix + self._block(layer), self.dimensions.d_model
+        mlp = merged_expert(names, lambda name: self._read(block + name, slice(expert, expert + 1))[0])
+        assert mlp.gate is not None
+        if mlp.up.shape[0] != width or mlp.down.shape != (mlp.up.shape[1], width):
+            both = torch.cat([mlp.gate, mlp.up], dim=1)
             raise self._misfit(block + names.gate_up, both, f"({width}, 2·d_mlp) for each expert")
-        gate, up = split(both)
-        gate_bias, up_bias, down_bias = None, None, None
-        if names.bias is not None:
-            gate_bias, up_bias = split(stored(names.gate_up + names.bias))
-            down_bias = stored(names.down + names.bias)
-        return MlpWeights(gate, up, down.contiguous(), gate_bias, up_bias, down_bias)
+        return mlp
 
     def _inside(self, name: str, expert: int | str | None) -> str:
         """Return the name of a projection of an expert, or of a single MLP."""
@@ -329,7 +328,7 @@ class Weights:
             return torch.ones(heads, self.dimensions.d_head, dtype=self.dtype), None, False
         if self._names.qk_norm is None:
             return None, None, False
-        name = self._names.block.format(layer) + self._names.qk_norm[which]
+        name = self._block(layer) + self._names.qk_norm[which]
         each = [self._scale_and_bias(name.format(head)) for head in range(heads if "{}" in name else 1)]
         scales, biases = ([part for part in parts if part is not None] for parts in zip(*each, strict=True))
         if not scales:
@@ -364,7 +363,7 @@ class Weights:
 
     def _projection(self, layer: int, name: str, shape: tuple[int | None, int]) -> Tensor:
         """Return a projection as (out, in); raise ModelError if its shape is not that of the configuration."""
-        full = f"{self._prefix}{self._names.block.format(layer)}{self._stored_name(name)}.weight"
+        full = f"{self._prefix}{self._block(layer)}{self._stored_name(name)}.weight"
         stored = self._read(full)
         stored = stored.T if self._names.transposed else stored
         out, into = shape
@@ -379,7 +378,7 @@ class Weights:
         )
 
     def _bias(self, layer: int, name: str) -> Tensor | None:
-        return self._stored(f"{self._names.block.format(layer)}{self._stored_name(name)}.bias")
+        return self._stored(f"{self._block(layer)}{self._stored_name(name)}.bias")
 
     def _read(self, name: str, rows: slice = slice(None)) -> Tensor:
         """Return a tensor, or some of its rows; raise ModelError if it is quantised, which config.json did not say."""

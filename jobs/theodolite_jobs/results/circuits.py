@@ -85,6 +85,12 @@ def notes_on(weights: Weights, fold_norm: bool) -> list[str]:
             f"{len(with_heads)} of {n_layers} blocks have attention heads (layers {layers}); all numbers of the heads "
             f"of other blocks are missing, because {anatomy.hybrid}"
         )
+    if anatomy.block_of:
+        count = len(set(anatomy.block_of.values()))
+        notes.append(
+            f"the {n_layers} layers share the weights of {count} block{'s' * (count > 1)}, so layers with the same "
+            "block have the same circuits"
+        )
     if fold_norm:
         notes.append(
             "copying scores use embeddings after the norm before attention, and an unembedding with the linear part of "

@@ -198,7 +198,7 @@ def vocabulary_products(
         UnsupportedModelError: a weight is not finite.
     """
     d_model = weights.dimensions.d_model
-    if not weights.has_unembedding or weights.embedding(slice(0, 1)).shape[1] != d_model:
+    if not weights.has_unembedding or not weights.embeds_into_stream:
         return None
     last = weights.anatomy.attention_layers(weights.dimensions.n_layers)[-1]
     before, final = (input_norm(weights, last), weights.final_norm()) if fold_norm else (None, None)

@@ -56,7 +56,7 @@ def compute(context: Context) -> Result:
     run, weights, words = context.run, context.weights, context.spec.words
     check_words(weights.anatomy, weights.config.model_type)
     tokenizer = context.open_tokenizer(weights)
-    if weights.embedding(slice(0, 1)).shape[1] != weights.dimensions.d_model:
+    if not weights.embeds_into_stream:
         raise UnsupportedModelError("this model projects its embeddings into the stream, so vectors cannot be decoded")
     if not weights.has_unembedding:
         raise UnsupportedModelError("the model's files have no language-model head, so vectors cannot be decoded")

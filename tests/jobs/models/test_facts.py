@@ -33,6 +33,7 @@ LLAMA4 = {"llama4", "llama4_text"}
 LATENT = {"deepseek_v2", "deepseek_v3", "glm4_moe_lite"}
 FUSED_ON_DISK = {"gte", "jina_embeddings_v3", "nomic_bert"}
 POST_NORM = {"camembert", "distilbert", "electra", "electra-projected", "nomic_bert"}
+POST_NORM |= {"albert", "albert-groups"}
 POST_NORM |= {"deberta", "deberta-learned", "deberta-v2", "deberta-v2-buckets"}
 POST_NORM |= {"bert-generation", "data2vec-text", "ernie", "gte", "jina_embeddings_v3"}
 POST_NORM |= {"bert", "mpnet", "opt-post-norm", "roberta", "xlm-roberta"}
@@ -62,7 +63,7 @@ def test_sizes_equal_those_of_the_model_in_memory(family: str) -> None:
     pooler = sum(parameter.numel() for name, parameter in model.named_parameters() if name.startswith("pooler."))
     total = sum(parameter.numel() for parameter in model.parameters()) - pooler  # load_options exclude it
     assert facts["class"] == type(model).__name__
-    assert facts["n_layers"] == len(model.get_submodule(anatomy.blocks)) == 5
+    assert facts["n_layers"] == len(wrap(model).blocks) == 5
     assert facts["parameters"]["base_model"] == total == count_parameters(config)
     assert facts["weights"] == {"dtype": "float32", "bytes": 4 * total, "quantised": None}
     embedding = model.get_input_embeddings().weight

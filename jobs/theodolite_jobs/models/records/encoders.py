@@ -68,6 +68,26 @@ DISTILBERT = replace(
         down="ffn.lin2",
     ),
 )
+ALBERT = replace(
+    BERT,
+    blocks="encoder.albert_layer_groups",
+    taps=after_sum(
+        "albert_layers.0.attention.LayerNorm", "albert_layers.0.attention.dense", "albert_layers.0.ffn_output"
+    ),
+    norms=writing("albert_layers.0.attention.LayerNorm", "albert_layers.0.full_layer_layer_norm"),
+    projects_embeddings=True,
+    no_words="a matrix maps its embeddings into the stream, so vectors cannot be decoded",
+    files=Files(
+        embedding="embeddings.word_embeddings",
+        unembedding="predictions.decoder",
+        block="encoder.albert_layer_groups.{}.",
+        qkv=tuple(f"albert_layers.0.attention.{name}" for name in ("query", "key", "value")),
+        output="albert_layers.0.attention.dense",
+        gate=None,
+        up="albert_layers.0.ffn",
+        down="albert_layers.0.ffn_output",
+    ),
+)
 DEBERTA_V2 = replace(
     BERT,
     load_options={},
