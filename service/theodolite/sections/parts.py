@@ -36,10 +36,10 @@ LARGEST = "a largest value without brackets has no interval; as the largest of m
 CHANCE = (
     "chance is what the same prompts give with permuted labels; in a paired contrast, labels are exchanged only inside "
     "a pair. z is a statistic minus its mean with permuted labels, divided by their standard deviation. The "
-    "family-wise p of a statistic is the share of permutations whose largest z, over all depths or all heads, is at "
-    "least as large as the z of the statistic. Each statistic is tested by itself. The tests are one-sided: they look "
-    "for values above chance, unless the text says otherwise. The real labels count as one of the permutations, so "
-    "with 200 random permutations the smallest possible p is 1/201 ≈ 0.005"
+    "family-wise p of a statistic is the share of permutations whose largest z, over all depths, heads or experts, is "
+    "at least as large as the z of the statistic. Each statistic is tested by itself. The tests are one-sided: they "
+    "look for values above chance, unless the text says otherwise. The real labels count as one of the permutations, "
+    "so with 200 random permutations the smallest possible p is 1/201 ≈ 0.005"
 )
 """Note of sections whose sentences have permutation tests."""
 

@@ -134,11 +134,11 @@ def test_a_mistake_in_half_precision_alone_is_refused(monkeypatch, unarbitrated,
 def test_padding_that_leaks_is_refused(monkeypatch, unarbitrated):
     forward = Engine._forward
 
-    def leaking(self, plan, prompts, units):
+    def leaking(self, plan, prompts, *recorded):
         longest = max(map(len, prompts))
         if self.model.dtype == torch.float32:
-            return forward(self, plan, prompts, units)
-        return forward(self, plan, [(*ids, *ids[-1:] * (longest - len(ids))) for ids in prompts], units)
+            return forward(self, plan, prompts, *recorded)
+        return forward(self, plan, [(*ids, *ids[-1:] * (longest - len(ids))) for ids in prompts], *recorded)
 
     monkeypatch.setattr(Engine, "_forward", leaking)
     with pytest.raises(ParityError, match="farther from float32 than rounding explains"):

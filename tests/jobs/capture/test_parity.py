@@ -75,9 +75,9 @@ def test_half_precision_also_checks_the_first_blocks_in_float32(family):
 def test_the_probes_are_in_one_batch_with_padding(monkeypatch, family, lengths, prefix, prompts):
     forward, batches = Engine._forward, []
 
-    def noted(self, plan, prompts, units):
+    def noted(self, plan, prompts, *recorded):
         batches.append([len(ids) for ids in prompts])
-        return forward(self, plan, prompts, units)
+        return forward(self, plan, prompts, *recorded)
 
     monkeypatch.setattr(Engine, "_forward", noted)
     certificate = certify_tiny(wrap(tiny.tiny_model(family)), lengths, prefix)
