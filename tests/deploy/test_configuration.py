@@ -64,7 +64,8 @@ def test_the_example_names_the_images_that_make_pushes():
 
 def test_a_copy_of_the_example_can_have_another_survey(tmp_path):
     shutil.copytree(ROOT / "deploy", tmp_path / "deploy")
-    overlay = shutil.copytree(tmp_path / "deploy/kubernetes/overlays/example", tmp_path / "deploy/kubernetes/overlays/mine")
+    overlays = tmp_path / "deploy/kubernetes/overlays"
+    overlay = shutil.copytree(overlays / "example", overlays / "mine")
     (line,) = re.findall(r"`(- \{name: survey, .*\})`", (ROOT / "docs/kubernetes.md").read_text())
     file = overlay / "kustomization.yaml"
     file.write_text(file.read_text().replace("configMapGenerator:\n", f"configMapGenerator:\n  {line}\n"))

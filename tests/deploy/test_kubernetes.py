@@ -218,7 +218,7 @@ def test_a_batch_survey_has_a_cluster_like_the_long_lived_one(things):
     assert cluster.pop("upgradeStrategy") == {"type": "Recreate"}
     assert job["rayClusterSpec"] == cluster
     assert job["backoffLimit"] == 0, "KubeRay would also repeat a survey that ended with an error, on new nodes"
-    assert not {"suspend", "activeDeadlineSeconds"} & job.keys(), "to apply it again would stop it, or it ends after a time"
+    assert not {"suspend", "activeDeadlineSeconds"} & job.keys(), "one of them would stop it"
     mounts = job["rayClusterSpec"]["headGroupSpec"]["template"]["spec"]["containers"][0]["volumeMounts"]
     assert {"name": "survey", "mountPath": "/survey", "readOnly": True} in mounts
     assert job["entrypoint"].startswith("theodolite survey /survey/survey.yaml ")
