@@ -11,10 +11,8 @@ from typing import Any
 
 from checks import ROOT, say
 
-from theodolite import __version__
-
 PROJECT = "theodolite-rehearsal"
-IMAGES = {target: f"theodolite-{target}:{__version__}" for target in ("api", "jobs")}
+IMAGES = {target: f"theodolite-{target}:rehearsal" for target in ("api", "jobs")}  # compose.yml names them
 PROMETHEUS = "theodolite-prometheus:rehearsal"
 
 

@@ -1,10 +1,11 @@
-"""Rehearse deploy/slurm on a real Slurm: one controller, and one or two nodes on this machine.
+"""Rehearse deploy/slurm on a real Slurm: one controller, and three nodes on this machine, of which one is broken.
 
 The script submits a survey to one node, and to two nodes of which one loses its Ray during the capture. It lets a job
 run into the end of its time, which must requeue it, cancels another one, and runs a capture with the statistics in a
 dependent job. It ends the step of the workers, after which the survey must continue on the head's node, and kills the
-head, after which the job must fail at once. After each, no process and no folder of the job may stay. The results must
-equal those of a survey without Slurm, bit by bit.
+head, after which the job must fail at once, as it must on three nodes if Ray starts on two of them only. After each, no
+process and no folder of the job may stay, also on the nodes. The results must equal those of a survey without Slurm,
+bit by bit.
 
 It needs root, and Debian's packages slurmctld, slurmd, slurm-client and munge. The nodes have their own host names and
 folders /tmp, but share the network and the cores.
@@ -15,6 +16,7 @@ Usage: python deploy/rehearsal/slurm.py
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -31,7 +33,10 @@ from checks import RECORDS, ROOT, say, spec_of, wait_for
 
 import theodolite
 
-NODES = ("node1", "node2")
+NODES = ("node1", "node2", "node3")
+BROKEN = "node3"
+"""The node on which Ray does not start; Slurm gives it to jobs of three nodes only."""
+
 CONFIGURATION = """
 ClusterName=rehearsal
 SlurmctldHost=localhost
@@ -52,7 +57,7 @@ KillWait=30
 MpiDefault=none
 SchedulerParameters=batch_sched_delay=1,sched_interval=5
 {nodes}
-PartitionName=all Nodes=node[1-2] Default=YES MaxTime=INFINITE State=UP
+PartitionName=all Nodes=node[1-3] Default=YES MaxTime=INFINITE State=UP
 """
 
 
@@ -62,8 +67,9 @@ class Slurm:
     def __init__(self, folder: Path) -> None:
         """Write the configuration; the folder must not be in /tmp, which each node has for itself."""
         self.folder = folder
+        self.daemons: dict[str, subprocess.Popen[bytes]] = {}
         lines = [
-            f"NodeName={name} NodeHostname=localhost Port={17011 + index} CPUs=2 RealMemory=4000"
+            f"NodeName={name} NodeHostname=localhost Port={17011 + index} CPUs=2 RealMemory=4000 Weight={1 + index}"
             for index, name in enumerate(NODES)
         ]
         (folder / "slurm.conf").write_text(CONFIGURATION.format(folder=folder, nodes="\n".join(lines)))
@@ -86,20 +92,21 @@ class Slurm:
         commands = {"slurmctld": ["slurmctld", "-D"]}
         for node in NODES:
             own = f"mount -t tmpfs tmpfs /tmp && hostname {node} && exec slurmd -D -N {node}"
+            if node == BROKEN:
+                own = f"mount --bind /bin/false {shlex.quote(str(Path(sys.executable).parent / 'ray'))} && {own}"
             commands[node] = ["unshare", "--mount", "--uts", "sh", "-c", own]
-        daemons = []
         try:
             for name, command in commands.items():
                 log = (self.folder / f"{name}.log").open("wb")
-                daemons.append(subprocess.Popen(command, env=self.environment, stdout=log, stderr=log))
-            wait_for(lambda: self.run("sinfo", "-h", "-t", "idle", "-o", "%D", check=False).strip() == "2", "two nodes")
+                self.daemons[name] = subprocess.Popen(command, env=self.environment, stdout=log, stderr=log)
+            wait_for(lambda: self.run("sinfo", "-h", "-t", "idle", "-o", "%D", check=False).strip() == "3", "the nodes")
             yield
         finally:
             try:
                 self.run("scancel", "--user=root", check=False)  # of a rehearsal that was interrupted
                 wait_for(lambda: not self.processes(), "all jobs to end", seconds=60)
             finally:
-                for daemon in reversed(daemons):
+                for daemon in reversed(self.daemons.values()):
                     daemon.terminate()
                     daemon.wait()
 
@@ -150,7 +157,8 @@ class Slurm:
     def assert_nothing_stays(self) -> None:
         """Raise SystemExit if processes or folders of a job are left."""
         wait_for(lambda: not self.processes(), "the processes of the job to end", seconds=60)
-        if left := [str(path) for path in (self.folder / "jobs").glob(".ray-*")]:
+        folders = [Path(f"/proc/{self.daemons[node].pid}/root/tmp") for node in NODES]  # as the node sees its /tmp
+        if left := [str(path) for folder in (self.folder / "jobs", *folders) for path in folder.glob("*ray-*")]:
             raise SystemExit(f"folders of a job are left: {left}")
 
 
@@ -218,6 +226,9 @@ def rehearse(slurm: Slurm) -> Iterator[dict[str, Any]]:
     (head,) = [one for one in slurm.processes() if one.name() == "gcs_server"]
     head.kill()
     yield result(7, "Ray's head killed", slurm.wait(job, seconds=60), "FAILED")
+
+    job = slurm.submit(8, "--nodes=3", "--cpus-per-task=1")
+    yield result(8, "Ray starts on two of three nodes only", slurm.wait(job, seconds=120), "FAILED")
 
 
 def is_on(process: psutil.Process, node: str) -> bool:

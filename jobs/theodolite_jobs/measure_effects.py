@@ -1,4 +1,8 @@
-"""Measure the missing parts of an analysis of effects on replicas, and show the progress."""
+"""Measure the missing parts of an analysis of effects on replicas, and show the progress.
+
+The replicas may compute with another device than those of the capture. They have a parity certificate of their own, and
+compare changed states with unchanged ones of the same replica.
+"""
 
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,11 +1,11 @@
-"""The overlays of deploy/kubernetes, and their objects."""
+"""The overlays of deploy/kubernetes, and their objects with those of a batch survey."""
 
 import json
 from functools import cache
 from pathlib import Path
 
 import pytest
-from support.rendering import Thing, render
+from support.rendering import Thing, render_survey
 
 FOLDER = Path(__file__).parents[2] / "deploy/kubernetes/overlays"
 OVERLAYS = sorted(set(FOLDER.iterdir()) - {FOLDER / "mine"})
@@ -23,4 +23,4 @@ def things(overlay) -> list[Thing]:
 
 @cache
 def rendered_once(overlay: Path) -> str:
-    return json.dumps(render(overlay))
+    return json.dumps(render_survey(overlay))

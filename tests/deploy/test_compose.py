@@ -96,6 +96,24 @@ def test_images_are_pinned():
             assert re.fullmatch(r"\w+/\w+:v?\d+\.\d+\.\d+@sha256:[0-9a-f]{64}", service["image"]), name
 
 
+def test_a_rehearsal_runs_images_of_its_own():
+    """Images of a rehearsal can have another base, and must not be pushed as those of this version."""
+    changed = yaml.safe_load((ROOT / "deploy/rehearsal/compose.yml").read_text())["services"]
+    for name in OURS - ONE_SHOT - {"worker-gpu"}:
+        assert changed[name]["image"] == f"theodolite-{SERVICES[name]['build']['target']}:rehearsal", name
+    assert 'f"theodolite-{target}:rehearsal"' in (ROOT / "deploy/rehearsal/engine.py").read_text()
+
+
+def test_logs_are_rotated_whatever_the_default_of_the_engine_is():
+    for name, service in SERVICES.items():
+        assert service["logging"] == {"driver": "json-file", "options": {"max-size": "10m"}}, name
+
+
+def test_only_workers_have_the_memory_of_the_machine():
+    unlimited = {name for name in OURS - ONE_SHOT if "mem_limit" not in SERVICES[name]}
+    assert unlimited == {"worker-cpu", "worker-gpu"}
+
+
 def test_every_container_may_open_many_files():
     for name, service in SERVICES.items():
         assert service["ulimits"] == {"nofile": {"soft": 65536, "hard": 65536}}, name

@@ -16,7 +16,7 @@ from support.kubernetes_objects import (
     one,
     pods,
 )
-from support.rendering import render
+from support.rendering import render, render_survey
 
 from theodolite.api.guards import LOOPBACK
 from theodolite.settings import Settings
@@ -30,14 +30,14 @@ def test_a_new_setting_replaces_the_pods_that_read_it_and_a_new_survey_none(over
     shutil.copytree(ROOT / "deploy", tmp_path / "deploy")
     base = tmp_path / "deploy/kubernetes/base/kustomization.yaml"
     base.write_text(base.read_text().replace("LINGER_SECONDS=20", "LINGER_SECONDS=30"))
-    changed = render(tmp_path / "deploy/kubernetes/overlays" / overlay.name)
+    changed = render_survey(tmp_path / "deploy/kubernetes/overlays" / overlay.name)
     for kind, name in (("RayCluster", None), ("RayJob", None), ("Deployment", "api"), ("Deployment", "dask-worker")):
         assert one(changed, kind, name) != one(things, kind, name), kind
     assert one(changed, "Deployment", "prometheus") == one(things, "Deployment", "prometheus")
     survey = tmp_path / "deploy/kubernetes/overlays" / overlay.name / "survey.yaml"
     if survey.exists():
         survey.write_text(survey.read_text() + "name: another\n")
-        again = render(survey.parent)
+        again = render_survey(survey.parent)
         assert one(again, "RayCluster") == one(changed, "RayCluster")
         assert config(again, "survey") != config(changed, "survey")
 
@@ -47,7 +47,7 @@ def test_a_new_alert_or_target_replaces_the_pod_of_prometheus(overlay, things, t
     shutil.copytree(ROOT / "deploy", tmp_path / "deploy")
     with (tmp_path / "deploy" / file).open("a") as content:
         content.write("# another\n")
-    changed = render(tmp_path / "deploy/kubernetes/overlays" / overlay.name)
+    changed = render_survey(tmp_path / "deploy/kubernetes/overlays" / overlay.name)
     assert one(changed, "Deployment", "prometheus") != one(things, "Deployment", "prometheus")
     assert one(changed, "Deployment", "api") == one(things, "Deployment", "api")
 
@@ -60,6 +60,20 @@ def test_the_example_names_the_images_that_make_pushes():
     pushed = {line.split()[1] for line in printed.splitlines() if line.startswith("push ")}
     assert len(pushed) == 3
     assert used == pushed | {COMPOSE["prometheus"]["image"]}
+
+
+def test_a_copy_of_the_example_can_have_another_survey(tmp_path):
+    shutil.copytree(ROOT / "deploy", tmp_path / "deploy")
+    overlays = tmp_path / "deploy/kubernetes/overlays"
+    overlay = shutil.copytree(overlays / "example", overlays / "mine")
+    (line,) = re.findall(r"`(- \{name: survey, .*\})`", (ROOT / "docs/kubernetes.md").read_text())
+    file = overlay / "kustomization.yaml"
+    file.write_text(file.read_text().replace("configMapGenerator:\n", f"configMapGenerator:\n  {line}\n"))
+    (overlay / "survey.yaml").write_text("name: another\n")
+    things = render(tmp_path / "deploy/kubernetes/survey")  # which names the overlay `mine`
+    surveys = [thing for thing in of_kind(things, "ConfigMap") if thing["metadata"]["name"] == "survey"]
+    assert [survey["data"] for survey in surveys] == [{"survey.yaml": "name: another\n"}]
+    assert one(things, "RayJob")
 
 
 def test_the_example_changes_what_the_page_says():

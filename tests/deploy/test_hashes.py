@@ -94,6 +94,14 @@ def test_an_image_has_the_tested_versions_of_all_that_its_extras_need(image, mac
         assert has[canonicalize_name(need.name)] in need.specifier, need
 
 
+def test_each_requirement_has_a_tested_version():
+    """A library such as numcodecs writes the bytes of shards, so images must have the version of the tests."""
+    pinned = {canonicalize_name(line.partition("==")[0]) for line in (ROOT / "constraints.txt").read_text().split("\n")}
+    extras = [*IMAGES["api"][1], *IMAGES["jobs"][1]]
+    lines = [*PROJECT["dependencies"], *(line for extra in extras for line in PROJECT["optional-dependencies"][extra])]
+    assert not {canonicalize_name(Requirement(line).name) for line in lines} - pinned
+
+
 def is_here(name: str, version: Version) -> bool:
     """Return whether this version of a package is installed here; a part behind + such as `cpu` does not count."""
     try:

@@ -85,6 +85,10 @@ def test_what_is_copied_is_let_through_and_nothing_else_is():
     assert all((ROOT / name).exists() for name in copied)
 
 
+def test_no_frontend_without_a_digest_reads_the_file():
+    assert not re.search(r"^#\s*syntax\s*=", DOCKERFILE, flags=re.M)
+
+
 def test_the_base_is_pinned_and_the_model_is_the_one_that_surveys_name():
     assert re.search(r"^ARG PYTHON=python:3\.\d+\.\d+-slim-\w+@sha256:[0-9a-f]{64}$", DOCKERFILE, flags=re.M)
     models = {words[2] for words in MODEL_ALIASES.values()}

@@ -15,10 +15,13 @@ SCRIPT = Path(__file__).parents[2] / "deploy/slurm/survey.sbatch"
 STATISTICS = SCRIPT.with_name("statistics.sbatch")
 
 STAND_INS = {
-    # Runs what it is given here; of a step on several nodes it is one.
+    # Runs what it is given here; of a step on several nodes it is one, and another one if that is broken.
     "srun": """#!/usr/bin/env bash
         echo "srun $*" >> "$CALLS"
         while [[ $1 == --* ]]; do shift; done
+        if [[ $1 == rm && ${COMPLETING:-} ]]; then echo "Slurm job 77 has expired" >&2; exit 1; fi
+        export SLURMD_NODENAME=node2
+        if [[ ${BROKEN:-} && "$*" == *--address* ]]; then FAILURES=3 SLURMD_NODENAME=$BROKEN "$@" & fi
         exec "$@"
     """,
     "scontrol": """#!/usr/bin/env bash
@@ -33,11 +36,12 @@ STAND_INS = {
         if [[ "$*" == *--address* && ${FAILURES:-0} -gt $(grep -c "^worker failed" "$CALLS") ]]; then
             echo "worker failed" >> "$CALLS"; exit 1
         fi
-        echo "ray $* token=$(stat -c %a "$RAY_AUTH_TOKEN_PATH") mode=$RAY_AUTH_MODE" >> "$CALLS"
         for option in "$@"; do
             case $option in --temp-dir=*) temp=${option#*=};; esac
         done
-        mkdir -p "$temp"
+        folders=$(stat -c %a "${RAY_AUTH_TOKEN_PATH%/*}" "${temp%/*}" | xargs)
+        echo "ray $* folders=$folders mode=$RAY_AUTH_MODE" >> "$CALLS"
+        mkdir -p -m 777 "$temp"
         case "$*" in *--head*) echo 127.0.0.1:6000 > "$temp/ray_current_cluster";; esac
         echo 1 >> "$JOINED"
         while :; do sleep 0.05; done
@@ -46,6 +50,7 @@ STAND_INS = {
         exec sleep "${SURVEY_SECONDS:-0}" &
         trap 'echo "survey stopped" >> "$CALLS"; kill $!; exit 130' TERM
         echo "theodolite $*" >> "$CALLS"
+        umask >> "$CALLS"
         wait $!
         exit "${SURVEY_EXIT:-0}"
     """,
@@ -71,7 +76,8 @@ def job(tmp_path):
         (programs / name).write_text("\n".join(line.removeprefix("        ") for line in text.splitlines()))
         (programs / name).chmod(0o755)
     (tmp_path / "submitted").mkdir()
-    slurm = {"JOB_ID": "77", "JOB_NODELIST": "node[1-2]", "JOB_NUM_NODES": "2", "CPUS_PER_TASK": "16"}
+    slurm = {"CLUSTER_NAME": "here", "JOB_ID": "77"}
+    slurm |= {"JOB_NODELIST": "node[1-2]", "JOB_NUM_NODES": "2", "CPUS_PER_TASK": "16"}
     environment = os.environ | {f"SLURM_{name}": value for name, value in slurm.items()}
     environment |= {"PATH": f"{programs}:{os.environ['PATH']}", "PYTHONPATH": str(programs)}
     environment |= {"CALLS": str(tmp_path / "calls"), "JOINED": str(tmp_path / "joined")}
@@ -120,15 +126,17 @@ def assert_nothing_stays(tmp_path: Path, killed: int = 0) -> None:
     (scratch,) = {
         word.split("=")[1] for call in calls(tmp_path, "ray start") for word in call.split() if "temp-dir" in word
     }
-    assert not Path(scratch).exists()
+    assert not Path(scratch).parent.exists()
 
 
 def test_ray_starts_on_all_nodes_and_the_survey_on_it(job, tmp_path):
+    os.umask(mask := os.umask(0o77))
     assert job().wait(20) == 0
     head, worker = calls(tmp_path, "ray start")
     assert "--head --port=0 " in head
     assert "--address=127.0.0.1:6000 " in worker
-    assert all("token=600 mode=token" in call for call in (head, worker))
+    assert all("folders=700 700 mode=token" in call for call in (head, worker)), "no other user can enter them"
+    assert calls(tmp_path, "0") == [f"{mask:04o}"], "the store has the permissions that the user chose"
     steps = calls(tmp_path, "srun --overlap --cpus-per-task=16")
     assert "--nodelist=node1" in steps[0]
     assert "--nodes=1 --ntasks=1 --exclude=node1" in steps[1]
@@ -141,7 +149,8 @@ def test_ray_starts_on_all_nodes_and_the_survey_on_it(job, tmp_path):
 def test_statistics_can_follow_in_a_job_without_gpus(job, tmp_path):
     assert job(COMMAND="capture").wait(20) == 0
     assert calls(tmp_path, "theodolite")[0].startswith("theodolite capture survey.yaml --store ")
-    assert "sbatch deploy/slurm/survey.sbatch survey.yaml" in SCRIPT.read_text()
+    example = [line for line in SCRIPT.read_text().splitlines() if "--dependency" in line]
+    assert "--kill-on-invalid-dep=yes" in example[0], "else it is pending for ever after a capture that failed"
     assert STATISTICS.read_text().splitlines()[-1] == (
         'exec theodolite survey "$spec" --store "${THEODOLITE_STORE:-$PWD/theodolite-store}"'
     )
@@ -164,6 +173,14 @@ def test_the_end_of_the_time_stops_everything_at_once(job, tmp_path):
     process.send_signal(signal.SIGTERM)
     assert process.wait(20) == 143
     assert calls(tmp_path, "survey stopped")
+    assert_nothing_stays(tmp_path)
+
+
+def test_nodes_remove_their_folders_when_a_job_is_cancelled(job, tmp_path):
+    process = job(SURVEY_SECONDS="60", COMPLETING="1")
+    wait_for_survey(tmp_path)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(20) == 143
     assert_nothing_stays(tmp_path)
 
 
@@ -201,6 +218,15 @@ def test_a_node_where_ray_fails_again_and_again_does_not_hold_the_allocation(job
     assert_nothing_stays(tmp_path)
 
 
+def test_one_of_many_nodes_where_ray_fails_does_not_hold_the_allocation(job, tmp_path):
+    process = job(SLURM_JOB_NUM_NODES="3", BROKEN="node3", SECONDS_TO_JOIN="300")
+    assert process.wait(30) == 1
+    assert "not all nodes joined; Ray said:" in process.stderr.read()
+    assert len(calls(tmp_path, "worker failed")) == 3
+    assert len(calls(tmp_path, "ray start")) == 2
+    assert_nothing_stays(tmp_path)
+
+
 def test_a_job_whose_head_ends_ends_with_the_reason(job, tmp_path):
     process = job(SURVEY_SECONDS="60")
     wait_for_survey(tmp_path)
@@ -224,16 +250,17 @@ def test_a_survey_continues_without_the_other_nodes(job, tmp_path):
 
 
 def test_folders_of_jobs_that_were_killed_are_removed(job, tmp_path):
-    for name in (".ray-69.old", ".ray-70.runs", ".ray-77.requeued"):
+    for name in (".ray-here-69.old", ".ray-here-70.runs", ".ray-here-77.requeued", ".ray-there-69.runs"):
         (tmp_path / "submitted" / name).mkdir()
     assert job().wait(20) == 0
-    assert [path.name for path in (tmp_path / "submitted").iterdir()] == [".ray-70.runs"]
+    kept = {path.name for path in (tmp_path / "submitted").iterdir()}
+    assert kept == {".ray-here-70.runs", ".ray-there-69.runs"}, "job 69 runs on another cluster"
 
 
 def test_without_an_answer_of_slurm_no_folder_is_removed(job, tmp_path):
-    (tmp_path / "submitted/.ray-69.perhaps").mkdir()
+    (tmp_path / "submitted/.ray-here-69.perhaps").mkdir()
     assert job(SQUEUE_EXIT="1").wait(20) == 0
-    assert [path.name for path in (tmp_path / "submitted").iterdir()] == [".ray-69.perhaps"]
+    assert [path.name for path in (tmp_path / "submitted").iterdir()] == [".ray-here-69.perhaps"]
 
 
 def test_a_node_that_does_not_join_is_reported(job, tmp_path):

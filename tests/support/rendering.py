@@ -4,6 +4,7 @@ import os
 import re
 import shutil
 import subprocess
+import tempfile
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,18 @@ def render(folder: Path) -> list[Thing]:
     done = subprocess.run([_kubectl(), "kustomize", folder], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return list(yaml.safe_load_all(done.stdout))
+
+
+def render_survey(overlay: Path) -> list[Thing]:
+    """Return the objects of deploy/kubernetes/survey for an overlay: those of the overlay, and the batch survey."""
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder).resolve() / "survey"
+        shutil.copytree(overlay.parents[1] / "survey", copy)
+        file = copy / "kustomization.yaml"
+        before, named, after = file.read_text().partition("../overlays/mine")
+        assert named
+        file.write_text(before + os.path.relpath(overlay.resolve(), copy) + after)
+        return render(copy)
 
 
 @cache
