@@ -105,7 +105,8 @@ class Anatomy:
     # What a block does to the stream after it added the MLP's output. Then resid_post is not resid_mid + mlp_out.
     after_mlp: str = ""
     one_head_width: bool = True  # the heads of all layers have one width
-    keys_of: Mapping[int, int] = field(default_factory=dict)  # the layers whose keys and values other layers use
+    # By layer without keys and values of its own, the layer whose keys and values it uses.
+    keys_of: Mapping[int, int] = field(default_factory=dict)
     keys_as_values: tuple[int, ...] = ()  # layers whose values are their keys, before the norm and the positions
     wide_mlp_layers: tuple[int, ...] = ()  # layers whose MLP is wider than that of the others
     attention_scale: float = 1.0  # the factor of what attention adds, in blocks without the site `attn_out`

@@ -213,8 +213,8 @@ def known_anatomy(config: Any) -> Anatomy | None:
     family = text.model_type
     if family in REFUSED:
         raise UnsupportedModelError(f"{family!r} cannot be surveyed: {REFUSED[family]}")
-    in_layers = getattr(text, "per_layer_attributes", None) or ()  # a setting of each layer, which the whole has not
-    windows = "sliding_attention" in (getattr(text, "layer_types", None) or ()) and "sliding_window" not in in_layers
+    of_layers = getattr(text, "per_layer_attributes", None) or ()  # settings that only single layers have
+    windows = "sliding_attention" in (getattr(text, "layer_types", None) or ()) and "sliding_window" not in of_layers
     if windows and getattr(text, "sliding_window", None) == 0:
         raise UnsupportedModelError(
             f"{family!r} has layers with a sliding window of 0 tokens, in which no token attends to any; in "

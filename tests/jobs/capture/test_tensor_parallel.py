@@ -21,10 +21,12 @@ from theodolite_jobs.models.load import load_config, load_model
 from theodolite_jobs.models.reference import relative_errors
 from theodolite_jobs.models.routers import experts_of
 
+# Cohere has a norm scale per head, and some layers of this Gemma 4 have one key-value head.
+NOT_SHARDED = {"cohere", "gemma4_text-experts"}
 SHARDED = [
     family
     for family, config in CONFIGS.items()
-    if config.get_text_config().base_model_tp_plan and family != "cohere"  # it has a norm scale per head
+    if config.get_text_config().base_model_tp_plan and family not in NOT_SHARDED
 ]
 LAYERS = (0, 2, 4)
 POSITIONS = (-3, -1)
