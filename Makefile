@@ -170,7 +170,7 @@ rehearse-containers: .venv/ready ## run the compose file in containers, and kill
 rehearse-hosts: .venv/ready ## run Ray and Dask on hosts with slow, lossy networks and other clocks, and cut one off (root)
 	@$(BIN)/python deploy/rehearsal/hosts.py
 
-rehearse-slurm: .venv/ready ## run deploy/slurm on a real Slurm of two nodes: kill, requeue, cancel (root)
+rehearse-slurm: .venv/ready ## run deploy/slurm on a real Slurm of three nodes: kill, requeue, cancel (root)
 	@$(BIN)/python deploy/rehearsal/slurm.py
 
 clean: ## remove the environment and the caches

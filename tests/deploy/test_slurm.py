@@ -1,5 +1,6 @@
 """The Slurm example, with stand-ins for Slurm, Ray and the survey: what it starts, and that nothing of it stays."""
 
+import importlib.util
 import os
 import signal
 import subprocess
@@ -40,7 +41,7 @@ STAND_INS = {
             case $option in --temp-dir=*) temp=${option#*=};; esac
         done
         folders=$(stat -c %a "${RAY_AUTH_TOKEN_PATH%/*}" "${temp%/*}" | xargs)
-        echo "ray $* folders=$folders mode=$RAY_AUTH_MODE" >> "$CALLS"
+        echo "ray $* folders=$folders mode=$RAY_AUTH_MODE drain=$RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S" >> "$CALLS"
         mkdir -p -m 777 "$temp"
         case "$*" in *--head*) echo 127.0.0.1:6000 > "$temp/ray_current_cluster";; esac
         echo 1 >> "$JOINED"
@@ -144,6 +145,13 @@ def test_ray_starts_on_all_nodes_and_the_survey_on_it(job, tmp_path):
     survey = f"theodolite survey survey.yaml --store {store} --ray 127.0.0.1:6000 --gpus-per-replica 2"
     assert calls(tmp_path, "theodolite") == [survey]
     assert_nothing_stays(tmp_path)
+
+
+def test_ray_ends_before_slurm_kills_it(job, tmp_path):
+    assert job().wait(20) == 0
+    assert all(call.endswith(" drain=0") for call in calls(tmp_path, "ray start"))
+    (folder,) = importlib.util.find_spec("ray").submodule_search_locations
+    assert "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S" in Path(folder, "_private/ray_constants.py").read_text()
 
 
 def test_statistics_can_follow_in_a_job_without_gpus(job, tmp_path):
