@@ -59,11 +59,13 @@ FIGURES = {
     "figure-weights": "weights.written.down",
     "figure-heads": "heads.vo_write.refusal.z",
     "figure-contributions": "contributions.refusal",
-    "figure-routing": "routing.difference.refusal",
     "figure-effects": "effects.refusal",
     "figure-words": "words.0.curves",
 }
 """The name of the figure in the run, for each picture of a single figure."""
+
+EXPERT_FIGURES = {"figure-routing": "routing.difference.refusal"}
+"""The same for pictures of another run, since the demo's model has no experts."""
 
 EXPERTS = {
     "num_hidden_layers": 12,
@@ -78,7 +80,7 @@ EXPERTS = {
     "decoder_sparse_step": 1,
     "initializer_range": 0.1,
 }
-"""The sizes of an untrained mixture of experts, since the demo's model has no experts."""
+"""The sizes of the untrained mixture of experts of that run."""
 
 
 def main() -> None:
@@ -99,7 +101,11 @@ def main() -> None:
         take(browser, comparison, FOLDER / "compare.png", WIDE, "light", None)
         for name, view in (("runs", "runs"), ("new-survey", "new")):
             take(browser, f"{address}/#/{view}", FOLDER / f"{name}.png", WIDE, "light", None)
-        take_figures(browser, store, address, {"routing": survey_experts(store)}, demos[0])
+        take_figures(browser, store, f"{address}/#/runs/{demos[0]}", demos[0], FIGURES)
+        with TemporaryDirectory() as folder:
+            run = survey_experts(folder)
+            with served(folder) as other:
+                take_figures(browser, folder, f"{other}/#/runs/{run}", run, EXPERT_FIGURES)
         browser.close()
 
 
@@ -159,18 +165,14 @@ def take(browser: Browser, address: str, file: Path, size: ViewportSize, scheme:
     print(file)
 
 
-def take_figures(browser: Browser, store: str, address: str, runs: Mapping[str, str], demo: str) -> None:
-    """Save each figure of FIGURES alone; the page names a figure by its caption.
-
-    `runs` are the runs of the groups that the run of the demo does not have.
-    """
-    for picture, name in FIGURES.items():
+def take_figures(browser: Browser, store: str, address: str, run: str, figures: Mapping[str, str]) -> None:
+    """Save some figures of a run alone; the page names a figure by its caption."""
+    reader = open_run(store, run)
+    for picture, name in figures.items():
         group, file = name.partition(".")[0], FOLDER / f"{picture}.png"
-        run = runs.get(group, demo)
-        sections = open_run(store, run).section(group)
-        drawn = [figure for section in sections for figure in [*section["figures"], *section["maps"]]]
+        drawn = [figure for section in reader.section(group) for figure in [*section["figures"], *section["maps"]]]
         caption = next(figure["caption"] for figure in drawn if figure["name"] == name)
-        with opened(browser, f"{address}/#/runs/{run}/{group}", TALL, "light") as page:
+        with opened(browser, f"{address}/{group}", TALL, "light") as page:
             page.get_by_role("img", name=caption, exact=True).screenshot(path=file)
         print(file)
 
