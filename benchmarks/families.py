@@ -7,7 +7,8 @@ options that its configuration has, and those of OPTIONS. A multimodal model get
 The error is the largest relative error of two comparisons. The first is the parity certificate: batches with padding
 against plain runs of single prompts, at every site. The second compares the stream with the hidden states that
 transformers returns, in which no record takes part. The error of heads compares what each head puts out for a prompt of
-one token with what its weights in the files say. In bfloat16 and in float16, only the parity certificate is computed.
+one token with what its weights in the files say; there is none if a gate multiplies the output, or if it is no site. In
+bfloat16 and in float16, only the parity certificate is computed.
 
 The last line is one JSON object.
 
@@ -273,7 +274,7 @@ def certified(model: LoadedModel) -> float:
     share = can_share_prefix(model.config, model.anatomy)
     options = {"shard_prompts": 4, "batch_tokens": 64, "share_prefix": share}
     plan = plan_set("set", tokens, (-1,), **options, length_class=length_class_of(model.config))
-    sites = (*model.anatomy.taps, Site.RESID_FINAL)
+    sites = (*model.anatomy.taps, *model.anatomy.partial, Site.RESID_FINAL)
     return certify(model, sites, range(LAYERS), {"set": plan}, {"set": probe_prompts(tokens, HALF_PROBES)}).max_error
 
 
@@ -290,8 +291,13 @@ def against_hidden_states(model: LoadedModel) -> float:
 def weights_of(folder: Path, loaded: LoadedModel) -> dict[str, Any]:
     """Return whether heads and words can be computed, or why not."""
     try:
-        weights = Weights(folder, loaded.config)
-        error = max(heads_error(weights, loaded, layer) for layer in range(LAYERS))
+        weights, anatomy = Weights(folder, loaded.config), loaded.anatomy
+        layers = anatomy.attention_layers(LAYERS)
+        for layer in layers:
+            read_circuits(weights, layer)
+        # Circuits leave a gate of the outputs out.
+        captured = Site.HEAD_OUT in {*anatomy.taps, *anatomy.partial} and not (anatomy.files and anatomy.files.gated)
+        error = max(heads_error(weights, loaded, layer) for layer in layers) if captured else None
     except TheodoliteError as refusal:
         return {"heads": one_line(refusal), "words": one_line(refusal)}
     except Exception as failure:

@@ -14,18 +14,20 @@ _CUT = 0.98
 """Share of the cells inside the scale: some experts are used far more often than all others."""
 
 
-def share_map(routing: xr.Dataset, title: str) -> go.Figure:
+def share_map(routing: xr.Dataset, prompt_set: str, title: str) -> go.Figure:
     """Return a map of the share of a set's prompts that use each expert, in percent.
 
     Args:
-        routing: the result group at one set and position.
+        routing: the result group at one position; the maps of all its sets have one scale.
+        prompt_set: the set.
         title: name of the number, above the map.
     """
-    values = 100 * routing["expert_share"]
-    finite = values.values[np.isfinite(values.values)]
+    shares = 100 * routing["expert_share"].values
+    finite = shares[np.isfinite(shares)]
     top = float(np.quantile(finite, _CUT)) if len(finite) else 0.0
-    texts = _texts(routing, "expert_share", "%", f"n = {int(routing['n_samples'])}")
-    return _expert_map(values, title, (0.0, top or 100.0), texts)
+    own = routing.sel(set=prompt_set)
+    texts = _texts(own, "expert_share", "%", f"n = {int(own['n_samples'])}")
+    return _expert_map(100 * own["expert_share"], title, (0.0, top or 100.0), texts)
 
 
 def difference_map(routing: xr.Dataset, title: str) -> go.Figure:

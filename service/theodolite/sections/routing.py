@@ -56,7 +56,7 @@ def _of_sets(run: Run, routing: xr.Dataset) -> Section | None:
         Figure(
             f"routing.share.{name}",
             f"{label}: share of the prompts that use each expert, %",
-            partial(share_map, at.sel(set=name), f"{label}: share of the prompts, %"),
+            partial(share_map, at, name, f"{label}: share of the prompts, %"),
         )
         for name, label in labels.items()
     ]
