@@ -51,7 +51,7 @@ SERVICE = "http://127.0.0.1:8000"
 NOT_RUN = {
     r"\. |python3 -m venv|pip install|make ": "installs packages or builds an environment",
     r"kubectl |helm |cp -r deploy/kubernetes": "needs Kubernetes",
-    r"sbatch ": "needs Slurm",
+    r"(job=\$\()?sbatch ": "needs Slurm",
     r"ray start|theodolite (submit|status)|.*/v1/jobs|(export )?THEODOLITE_JOBS_URL": "needs a Ray cluster that stays",
     r"theodolite serve": "runs until it is stopped; the test serves the store itself",
     r"theodolite .*--replicas": "needs several GPUs",
