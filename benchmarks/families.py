@@ -39,7 +39,7 @@ from theodolite.errors import TheodoliteError
 from theodolite.sites import Site
 from theodolite_jobs.capture.parity import certify
 from theodolite_jobs.capture.plan import HALF_PROBES, plan_set, probe_prompts
-from theodolite_jobs.models.anatomy import dimensions_of
+from theodolite_jobs.models.anatomy import check_circuits, dimensions_of
 from theodolite_jobs.models.batching import can_share_prefix, length_class_of
 from theodolite_jobs.models.load import LoadedModel, load_config, load_model, quiet_transformers
 from theodolite_jobs.models.reference import read_sites, relative_errors
@@ -293,6 +293,7 @@ def weights_of(folder: Path, loaded: LoadedModel) -> dict[str, Any]:
     try:
         weights, anatomy = Weights(folder, loaded.config), loaded.anatomy
         layers = anatomy.attention_layers(LAYERS)
+        check_circuits(anatomy, loaded.config.model_type)
         for layer in layers:
             read_circuits(weights, layer)
         # Circuits leave a gate of the outputs out.
