@@ -76,13 +76,14 @@ def test_nothing_is_claimed_if_no_expert_can_be_tested(made):
 
 
 def test_maps_have_layers_from_left_to_right_and_say_what_lies_beyond_the_scale(made):
-    of_sets, of_contrast = made()
-    share, difference = of_sets.maps[0].draw().data[0], of_contrast.figures[0].draw().data[0]
+    of_sets, of_contrast = made(expert_share=np.stack([HARMFUL, HARMLESS / 2])[:, None])  # one share is the largest
+    shares, difference = [one.draw().data[0] for one in of_sets.maps], of_contrast.figures[0].draw().data[0]
+    share = shares[0]
     np.testing.assert_array_equal(np.array(share.z, dtype=float), 100 * HARMFUL.T)
     np.testing.assert_array_equal(np.array(difference.z, dtype=float), 100 * DIFFERENCE.T)
-    assert share.zmin == 0
+    assert [(one.zmin, one.zmax) for one in shares] == [(0, share.zmax)] * 2  # of one scale
     assert difference.zmin == -difference.zmax
-    assert share.colorbar.ticktext[-1].startswith("≥")
+    assert [one.colorbar.ticktext[-1].startswith("≥") for one in shares] == [True, False]
     assert share.customdata[1][1] == "90.0 [80.0, 95.0] %, n = 20"
     assert difference.customdata[1][1] == "50.0 [30.0, 60.0] percentage points, n = 20 and 18, family-wise p 0.005"
     assert difference.customdata[0][1].endswith("not tested")
