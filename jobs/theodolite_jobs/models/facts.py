@@ -165,11 +165,14 @@ def _biases(block: Any, files: Files) -> dict[str, bool]:
     shapes = {path: parameter.ndim for path, parameter in block.named_parameters()}
     paths = {path.removesuffix(".bias") for path in shapes if path.endswith(".bias")}
     biased = {path for path in paths if shapes.get(f"{path}.weight") == 2}
-    attention = {*files.qkv, files.output}
+    own = {path for path in files.qkv if f"{path}.weight" in shapes}
+    if not own:  # they have other names in memory than on disk
+        parent = files.output.rpartition(".")[0]
+        own = {path for path in biased if path.startswith(f"{parent}.") and path != files.output}
     return {
-        "query_key_value": bool(biased & set(files.qkv)) or files.query_and_value_bias is not None,
+        "query_key_value": bool(biased & own) or files.query_and_value_bias is not None,
         "output": files.output in biased,
-        "mlp": bool(biased - attention),
+        "mlp": bool(biased - own - {files.output}),
     }
 
 

@@ -59,14 +59,21 @@ def experts_of(config: Any) -> Experts | None:
     Raises:
         ModelError: no model can be built from the configuration.
     """
-    anatomy, n_choices = known_anatomy(config), getattr(config.get_text_config(), "num_experts_per_tok", None)
-    if anatomy is None or not has_experts(config) or not isinstance(n_choices, int):
+    anatomy, n_choices = known_anatomy(config), _n_choices(config.get_text_config())
+    if anatomy is None or not has_experts(config) or n_choices is None:
         return None
     blocks = skeleton(config).get_submodule(anatomy.blocks)
     routers = {layer: router for layer, block in enumerate(blocks) if (router := router_of(block)) is not None}
     if not routers:
         return None
     return Experts(max(router.n_experts for router in routers.values()), n_choices, tuple(routers))
+
+
+def _n_choices(text: Any) -> int | None:
+    """Return the number of experts that a token uses, which some families state for each layer; None if it varies."""
+    stated = getattr(text, "num_experts_per_tok", None) or getattr(text, "top_k_experts", None)
+    counts = set(stated) if isinstance(stated, list) else {stated}
+    return counts.pop() if len(counts) == 1 else None
 
 
 def captured_experts(config: Any, layers: Sequence[int]) -> Experts | None:

@@ -45,9 +45,10 @@ def check_shardable(config: Any, ranks: int) -> None:
         reason = "its norms of queries and keys have one scale per head"
     elif shared % ranks:
         sizes = ", ".join(str(size) for size in range(1, shared + 1) if shared % size == 0)
+        keys = " or ".join(map(str, sorted(of_layers)))
         reason = (
-            f"its {dimensions.n_heads} heads and {dimensions.n_kv_heads} key-value heads are not both divisible by "
-            f"{ranks}; allowed: {sizes}"
+            f"its {dimensions.n_heads} heads and {keys} key-value heads are not both divisible by {ranks}; "
+            f"allowed: {sizes}"
         )
     if reason is not None:
         raise UnsupportedModelError(

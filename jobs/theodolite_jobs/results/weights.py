@@ -65,16 +65,31 @@ def compute(context: Context) -> Result:
         values |= {f"{prefix}{name}{suffix}": array for name, array in overlaps.items()}
     layers = range(weights.dimensions.n_layers)
     coordinates = {"writing_matrix": WRITING, "reading_matrix": READING, "layer": layers, "layer_other": layers}
-    return Result(values, coordinates, {"rank": rank})
+    notes = list(_notes(weights))
+    return Result(values, coordinates, {"rank": rank} | ({"notes": notes} if notes else {}))
+
+
+def _notes(weights: Weights) -> Iterator[str]:
+    """Yield which matrices layers share with other layers."""
+    anatomy, n_layers = weights.anatomy, weights.dimensions.n_layers
+    if anatomy.block_of:
+        blocks = len(set(anatomy.block_of.values()))
+        yield (
+            f"the {n_layers} layers share the weights of {blocks} block{'s' * (blocks > 1)}; the directions of layers "
+            "with the same block are equal, so they overlap completely"
+        )
+    if anatomy.keys_of:
+        layers = ", ".join(map(str, anatomy.keys_of))
+        yield f"layers {layers} use the keys and values of another layer, so they have no W_K and W_V"
 
 
 def layer_bases(weights: Weights, layer: int) -> dict[tuple[str, str], Bases]:
     """Return the leading directions of the stream that each of a layer's matrices writes or reads, in each form.
 
     A matrix covers all heads, or all experts. A layer that uses the keys and values of another layer has none of its
-    own. FOLDED has the scale of the norm before a reader and after a writer
-    folded into the matrix; where there is no such norm, it is equal to STORED. A random matrix is Gaussian and seeded.
-    It has the shape of the matrix, and each of its rows (a feature of the stream) has the length of the matrix's row.
+    own. FOLDED has the scale of the norm before a reader and after a writer folded into the matrix; where there is no
+    such norm, it is equal to STORED. A random matrix is Gaussian and seeded. It has the shape of the matrix, and each
+    of its rows (a feature of the stream) has the length of the matrix's row.
     """
     rank = _rank(weights)
     bases: dict[tuple[str, str], Bases] = {form: {} for form in (STORED, FOLDED, NULL, FOLDED_NULL)}

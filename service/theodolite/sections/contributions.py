@@ -31,7 +31,8 @@ from theodolite.store.runs import Run
 
 _OTHER_MIXERS = (
     "what mixers other than attention add to the stream is no part, so the shares do not add up to 100 %, and the "
-    "family-wise p is over the parts that are measured"
+    "family-wise p is over the parts that are measured; the MLP of a block with another mixer is measured only if "
+    "resid_mid is captured"
 )
 """Note about a hybrid."""
 
@@ -98,9 +99,11 @@ def _finding(values: xr.Dataset) -> str:
         [percent(values[f"{part}_share{suffix}"].sum(), 0) for suffix in ("", "_permuted")] for part in ("head", "mlp")
     )
     n_heads, n_mlps = (int(np.isfinite(values[f"{part}_p_family"]).sum()) for part in ("head", "mlp"))
+    measured = np.isfinite(values["mlp_share"])
+    of_mlps = "all MLPs" if measured.all() else f"the {int(measured.sum())} measured MLPs"
     return (
         f"All heads together directly write {heads} of the distance between the two means after the last block, and "
-        f"all MLPs {mlps}; with permuted labels, {heads_permuted} and {mlps_permuted} (these totals are not tested). "
+        f"{of_mlps} {mlps}; with permuted labels, {heads_permuted} and {mlps_permuted} (these totals are not tested). "
         f"The share is shown to be above chance for {passed[0]} of {n_heads} heads and {passed[1]} of {n_mlps} MLPs "
         f"(family-wise p of at most {LEVEL}). This tests how the distance is divided among the parts, not whether a "
         "part separates the sets."
@@ -161,10 +164,11 @@ def _facts(values: xr.Dataset, of_heads: xr.Dataset) -> Iterator[str]:
             f"{head_name(at['layer'], at['head'])}: by {number(of_heads['head_standardised'].sel(at), 2)} pooled "
             f"standard deviations{_standardised_test(of_heads, at)}"
         )
-    yield (
-        "The sum over heads and biases differs from attention's output by at most "
-        f"{float(values['decomposition_error']):.1e} of the norm of the stream, over all prompts and layers."
-    )
+    if np.isfinite(values["decomposition_error"]):
+        yield (
+            "The sum over heads and biases differs from attention's output by at most "
+            f"{float(values['decomposition_error']):.1e} of the norm of the stream, over all prompts and layers."
+        )
 
 
 def _standardised_test(values: xr.Dataset, at: Mapping[str, int]) -> str:

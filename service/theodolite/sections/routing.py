@@ -38,7 +38,7 @@ _LARGEST = "a largest share or z is the largest of all experts of all layers, so
 
 
 def sections(run: Run) -> list[Section]:
-    """Return a section for the sets and one for each contrast, at the last position that each has."""
+    """Return a section for the sets and one for each contrast, at the last position; sets without it are left out."""
     routing = read_group(run, "routing")
     contrasts = routing["contrast"].values.tolist()
     found = [_of_sets(run, routing), *(_of_contrast(run, routing, contrast) for contrast in contrasts)]
@@ -124,11 +124,13 @@ def _differences(values: xr.Dataset, labels: list[str]) -> Iterator[str]:
     parts = ("", "_low", "_high", "_null_mean", "_null_sd")
     value, low, high, mean, sd = (number(100 * at[f"expert_difference{part}"], 1) for part in parts)
     first, second = labels if float(at["expert_difference"]) > 0 else labels[::-1]
+    differs = bool(at["expert_difference"] != 0)
     yield (
-        f"Expert with the largest z: {_name(at)}, z = {number(at['expert_difference_z'], 1)}. It is used by a larger "
-        f"share of {first} than of {second}: the difference of the shares ({labels[0]} minus {labels[1]}) is {value} "
-        f"percentage points [{low}, {high}]. Permuted labels give an absolute difference of {mean} ± {sd}; family-wise "
-        f"p = {float(at['expert_difference_p_family']):.2g} over {tested} experts."
+        f"Expert with the largest z: {_name(at)}, z = {number(at['expert_difference_z'], 1)}. "
+        f"{f'It is used by a larger share of {first} than of {second}: the' if differs else 'The'} difference of the "
+        f"shares ({labels[0]} minus {labels[1]}) is {value} percentage points [{low}, {high}]. Permuted labels give an "
+        f"absolute difference of {mean} ± {sd}; family-wise p = {float(at['expert_difference_p_family']):.2g} over "
+        f"{tested} experts."
     )
     passed = difference.where(p <= LEVEL)
     yield (

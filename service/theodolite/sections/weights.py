@@ -8,7 +8,7 @@ import xarray as xr
 
 from theodolite.figures.maps import scale_limits
 from theodolite.figures.weights import overlap_map
-from theodolite.sections.parts import Figure, Section, listed, number, percent
+from theodolite.sections.parts import Figure, Section, listed, number, percent, texts_of
 from theodolite.store.result_reader import read_group
 from theodolite.store.runs import Run
 
@@ -34,7 +34,8 @@ def sections(run: Run) -> list[Section]:
     weights = read_group(run, "weights")
     rank = int(weights.attrs["rank"])
     title = f"Weights: overlap of the {rank} leading directions of each matrix"
-    return [Section(title, list(_facts(weights)), maps=list(_maps(weights)), how_to_read=_HOW_TO_READ)]
+    notes = texts_of(weights.attrs.get("notes", []))
+    return [Section(title, list(_facts(weights)), maps=list(_maps(weights)), notes=notes, how_to_read=_HOW_TO_READ)]
 
 
 def _maps(weights: xr.Dataset) -> Iterator[Figure]:

@@ -117,8 +117,10 @@ BIASES = {
     "cohere": (False, False, False),
     "deberta": (True, True, True),
     "gemma3": (False, False, False),
+    "gte": (True, True, True),
     "gpt2": (True, True, True),
     "gptj": (False, False, True),
+    "jina_embeddings_v3": (True, True, True),
     "llama": (True, True, True),  # the tiny model has all of them
     "llama-yarn": (False, False, False),
     "mixtral": (False, False, False),

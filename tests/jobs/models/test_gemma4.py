@@ -116,5 +116,5 @@ def test_the_number_of_gpus_divides_the_keys_of_all_layers():
 
 @pytest.mark.parametrize("site", [Site.MLP_OUT, Site.HEAD_OUT])
 def test_a_site_that_the_blocks_lack_is_refused_with_the_reason(site):
-    with pytest.raises(SiteNotFoundError, match=r"adds a vector of its per-layer input|have several widths"):
+    with pytest.raises(SiteNotFoundError, match=r"add a vector of its per-layer input|have several widths"):
         check_sites(known_anatomy(CONFIGS["gemma4"]), [site])

@@ -36,6 +36,11 @@ def test_heads_that_do_not_divide_are_refused_with_their_numbers():
         check_shardable(CONFIGS["qwen2"], 4)
 
 
+def test_all_numbers_of_keys_are_named():
+    with pytest.raises(UnsupportedModelError, match=r"1 or 2 key-value heads are not both divisible by 2; allowed: 1;"):
+        check_shardable(CONFIGS["gemma4_text-experts"], 2)
+
+
 def test_norms_with_a_scale_per_head_are_refused():
     with pytest.raises(UnsupportedModelError, match="one scale per head"):
         check_shardable(CONFIGS["cohere"], 2)

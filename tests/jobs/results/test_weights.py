@@ -11,9 +11,10 @@ from support.stored import record_of
 from support.tiny_configs import CONFIGS
 from transformers import AutoModel, AutoModelForCausalLM
 
+from theodolite.sections.parts import texts_of
 from theodolite.store.result_reader import read_group
 from theodolite.store.runs import ModelFacts, create_run
-from theodolite_jobs.models.load import wrap
+from theodolite_jobs.models.load import load_config, wrap
 from theodolite_jobs.models.weights import Weights
 from theodolite_jobs.results.weights import FOLDED, FOLDED_NULL, NULL, STORED, layer_bases
 from theodolite_jobs.statistics.weights import random_overlap
@@ -169,6 +170,16 @@ def surveyed(folder, weights):
     assert survey_weights(run, weights, None, silent) == ["weights"]
     assert survey_weights(run, weights, None, silent) == []
     return read_group(run, "weights")
+
+
+@pytest.mark.parametrize(
+    ("family", "said"),
+    [("albert-groups", "share the weights of 2 blocks"), ("gemma4", "layers 3, 4 use the keys and values")],
+)
+def test_weights_that_layers_share_are_noted(tmp_path, family, said):
+    tiny.model_with_head(family).save_pretrained(tmp_path / "model")
+    weights = Weights(tmp_path / "model", load_config(tmp_path / "model"))
+    assert said in " ".join(texts_of(surveyed(tmp_path / "store", weights).attrs["notes"]))
 
 
 def test_the_group_holds_the_overlaps_of_all_layers(saved, tmp_path):

@@ -78,6 +78,13 @@ def test_the_finding_has_the_shares_of_all_parts_and_the_number_above_chance(sec
     )
 
 
+def test_mlps_that_are_not_measured_are_not_counted_among_all(section_of):
+    some = np.array([0.1, np.nan, 0.2, np.nan])
+    section = section_of(VALUES | {"mlp_share": some, "decomposition_error": np.nan})
+    assert "after the last block, and the 2 measured MLPs 30 %; with" in section.finding
+    assert not any("The sum over heads and biases" in fact for fact in section.facts)
+
+
 def test_a_negative_standardised_difference_keeps_its_sign(section_of):
     section = section_of(VALUES | {"head_standardised": np.array([[0.1, 0.0], [0.0, -2.0], [0.0, 0.0], [0.5, 0.0]])})
     assert "for L1H1: by -2.00 pooled" in section.facts[3]

@@ -75,6 +75,11 @@ def test_nothing_is_claimed_if_no_expert_can_be_tested(made):
     assert section.finding == ""
 
 
+def test_equal_shares_are_not_called_larger(made):
+    section = made(expert_difference=np.where(np.isnan(DIFFERENCE), NAN, 0.0))[1]
+    assert "z = 4.8. The difference of the shares (harmful minus harmless) is 0.0 percentage" in section.facts[0]
+
+
 def test_maps_have_layers_from_left_to_right_and_say_what_lies_beyond_the_scale(made):
     of_sets, of_contrast = made(expert_share=np.stack([HARMFUL, HARMLESS / 2])[:, None])  # one share is the largest
     shares, difference = [one.draw().data[0] for one in of_sets.maps], of_contrast.figures[0].draw().data[0]

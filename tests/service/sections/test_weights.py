@@ -181,6 +181,13 @@ def test_older_weights_have_only_the_stored_overlaps(monkeypatch):
     assert not any("folded" in one.caption for one in section.maps)
 
 
+def test_notes_of_the_group_are_shown(monkeypatch):
+    assert weights_section(monkeypatch, np.zeros((2, 5)), np.zeros((2, 5))).notes == []
+    noted = weights_group(np.zeros((2, 5)), np.zeros((2, 5))).assign_attrs(notes=["layers share a block"])
+    monkeypatch.setattr(weights, "read_group", lambda *_: noted)
+    assert weights.sections(None)[0].notes == ["layers share a block"]
+
+
 def test_random_subspaces_of_an_older_version_have_no_spread(monkeypatch):
     facts = weights_section(monkeypatch, 0.1, 0.07).facts
     assert facts[0] == (

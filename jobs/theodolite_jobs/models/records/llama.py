@@ -96,8 +96,8 @@ GEMMA4 = replace(
     GEMMA3,
     taps={site: tap for site, tap in GEMMA3.taps.items() if site is not Site.MLP_OUT},
     norm_offset=0.0,
-    after_mlp="after the MLP, a block adds a vector of its per-layer input and multiplies the stream, so resid_post is "
-    "not resid_mid + mlp_out",
+    after_mlp="after the MLP, a block may add a vector of its per-layer input, and multiplies the stream, so "
+    "resid_post is not resid_mid + mlp_out",
     one_head_width=False,
     no_circuits="the heads of its sliding and of its full attention have several widths, and the analysis compares all "
     "heads with random ones of one width",
