@@ -189,11 +189,12 @@ class Prepared:
     def _partial_sites(self) -> dict[Site, PartialSite]:
         """Return the captured sites that only some blocks have; none for an unknown family."""
         anatomy = known_anatomy(self.config)
-        partial = anatomy.partial if anatomy is not None else {}
+        if anatomy is None:
+            return {}
         return {
-            site: PartialSite(layers=list(partial[site].layers), reason=anatomy.hybrid)
+            site: PartialSite(layers=list(anatomy.partial[site].layers), reason=anatomy.hybrid)
             for site in self.spec.capture.sites
-            if anatomy is not None and site in partial
+            if site in anatomy.partial
         }
 
     def _set_facts(self, name: str) -> SetFacts:

@@ -90,7 +90,7 @@ class Engine:
 
     def measured(self, site: Site, values: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return the activations of a site, (sample, position, layer, …), at the layers that have it."""
-        return values[:, :, self.rows[site]] if site in self.rows else values
+        return _at_rows(self.rows, site, values)
 
     def capture(
         self,
@@ -289,6 +289,11 @@ def rows_of_sites(anatomy: Anatomy, sites: Sequence[Site], layers: Sequence[int]
     return {site: [layers.index(layer) for layer in some] for site, some in having.items() if len(some) < len(layers)}
 
 
+def _at_rows(site_rows: Rows, site: Site, values: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return the activations of a site, (sample, position, layer, …), at the captured layers that have it."""
+    return values[:, :, site_rows[site]] if site in site_rows else values
+
+
 def _store(copied: tuple[Batch, Any], shard: ShardPlan, captured: CapturedShard, site_rows: Rows) -> None:
     """Write a batch's copies to the shard's arrays, in float32, when they have arrived on the host."""
     batch, (host, event) = copied
@@ -376,8 +381,7 @@ def _blank_unusable(
     exists = np.asarray([len(ids) for ids in tokens])[:, None] + np.asarray(positions) >= 0
     for site, values in captured.activations.items():
         values[~exists] = np.nan
-        rows = site_rows.get(site, range(len(layers)))
-        measured = values[:, :, rows] if site in site_rows else values
+        rows, measured = site_rows.get(site, range(len(layers))), _at_rows(site_rows, site, values)
         bad = ~np.isfinite(measured).all(axis=tuple(range(2 if site is Site.RESID_FINAL else 3, values.ndim)))
         bad &= exists[:, :, None] if bad.ndim == 3 else exists
         for row in np.flatnonzero(bad.reshape(len(tokens), -1).any(axis=1)):

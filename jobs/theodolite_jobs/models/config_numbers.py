@@ -53,10 +53,13 @@ def _stretched_scale(config: Any) -> float:
     return float((0.1 * share * math.log(factor) + 1) ** 2)
 
 
+EXPERT_COUNTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
+"""The names of the number of experts of a layer, without shared ones."""
+
+
 def expert_count(config: Any) -> int:
-    """Return the number of experts of a layer, without shared ones; families name it differently."""
-    names = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
-    return int(next(getattr(config, name) for name in names if getattr(config, name, None) is not None))
+    """Return the number of experts of a layer, without shared ones."""
+    return int(next(getattr(config, name) for name in EXPERT_COUNTS if getattr(config, name, None) is not None))
 
 
 def norm_epsilon(config: Any) -> float:

@@ -6,10 +6,9 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 
+from theodolite_jobs.models.config_numbers import EXPERT_COUNTS
 from theodolite_jobs.models.facts import skeleton
 from theodolite_jobs.models.families import known_anatomy
-
-_COUNTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 
 _INDICES = ("top_k_index", "router_indices")
 """The names that transformers gives the chosen experts, as an argument of a module of experts."""
@@ -47,7 +46,7 @@ class Experts(NamedTuple):
 def has_experts(config: Any) -> bool:
     """Return whether a configuration states several experts."""
     text = config.get_text_config()
-    counts = [getattr(text, name, None) for name in _COUNTS]
+    counts = [getattr(text, name, None) for name in EXPERT_COUNTS]
     return any(isinstance(count, int) and count > 1 for count in counts)
 
 
