@@ -3,46 +3,14 @@
 The hand-runs are written from the architectures (papers and transformers' sources); they do not use records or taps.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, cast
+from collections.abc import Sequence
+from typing import Any
 
 import torch
+from support.hand_calls import Call, HandRun, Stream
+from support.hand_encoders import albert, bert, megatron_bert, mpnet, post_norm, rotary_encoder
 
 from theodolite.sites import Site
-
-Stream = torch.Tensor
-
-
-class Call:
-    """Runs a module of a block on another input, with the other arguments of a recorded run."""
-
-    def __init__(self, block: torch.nn.Module, given: Mapping[torch.nn.Module, tuple[Any, dict[str, Any]]]) -> None:
-        self.block, self._given = block, given
-
-    def __call__(self, path: str, x: Stream, *others: Stream) -> Stream:
-        """Return the output of the module with this path."""
-        child = self.block.get_submodule(path)
-        args, kwargs = self._given[child]
-        output = child(x, *(others or args), **kwargs)
-        return cast("Stream", output[0] if isinstance(output, tuple) else output)
-
-    def has(self, path: str) -> bool:
-        """Return whether the block has a module with this path."""
-        return path in dict(self.block.named_modules())
-
-    def first(self, paths: Sequence[str], x: Stream) -> Stream:
-        """Return the output of the one module that the block has."""
-        (path,) = (path for path in paths if isinstance(getattr(self.block, path, None), torch.nn.Module))
-        return self(path, x)
-
-    @property
-    def further_input(self) -> Stream:
-        """The second argument of the block."""
-        return cast("Stream", self._given[self.block][0][0])
-
-
-HandRun = Callable[[Stream, Call], dict[Site, Stream]]
-
 
 # Kinds of block. `x` enters, `call(module, input)` runs a module of the block on another input.
 
@@ -156,82 +124,11 @@ def opt_norms_after_the_sum(x: Stream, call: Call) -> dict[Site, Stream]:
     }
 
 
-def encoder(attend: Callable[[Stream, Call], Stream], norm: str) -> HandRun:
-    """Post-norm: norm(x + attention(x)), then the same with the MLP."""
-
-    def run(x: Stream, call: Call) -> dict[Site, Stream]:
-        attn = attend(x, call)
-        mid = call(norm, x + attn)
-        added = call("output.dense", call("intermediate", mid))
-        return {
-            Site.ATTN_OUT: attn,
-            Site.RESID_MID_SUM: x + attn,
-            Site.RESID_MID: mid,
-            Site.MLP_OUT: added,
-            Site.RESID_POST: call("output.LayerNorm", mid + added),
-        }
-
-    return run
-
-
 llama = sequential("input_layernorm", "self_attn", "post_attention_layernorm", "mlp")
 qwen_hybrid = hybrid("input_layernorm", ("self_attn", "linear_attn"), "post_attention_layernorm", "mlp")
 bamba = hybrid("input_layernorm", ("self_attn", "mamba"), "pre_ff_layernorm", "feed_forward")
 lfm2 = hybrid("operator_norm", ("self_attn", "conv"), "ffn_norm", "feed_forward")
 llama_parallel = parallel("input_layernorm", "self_attn", "input_layernorm", "mlp")
-bert = encoder(
-    lambda x, call: call("attention.output.dense", call("attention.self", x)), norm="attention.output.LayerNorm"
-)
-mpnet = encoder(lambda x, call: call("attention.attn", x), norm="attention.LayerNorm")
-
-
-def post_norm(attention: str, norm1: str, mlp: str, norm2: str) -> HandRun:
-    """As in BERT, with attention and MLP as one module each."""
-
-    def run(x: Stream, call: Call) -> dict[Site, Stream]:
-        attn = call(attention, x)
-        mid = call(norm1, x + attn)
-        added = call(mlp, mid)
-        return {
-            Site.ATTN_OUT: attn,
-            Site.RESID_MID_SUM: x + attn,
-            Site.RESID_MID: mid,
-            Site.MLP_OUT: added,
-            Site.RESID_POST: call(norm2, mid + added),
-        }
-
-    return run
-
-
-def megatron_bert(x: Stream, call: Call) -> dict[Site, Stream]:
-    """BERT with norms before the branches; the sums are inside the output modules."""
-    nothing = torch.zeros_like(x)
-    attn = call("attention.output", call("attention.self", call("attention.ln", x)), nothing)
-    mid = x + attn
-    added = call("output", call("intermediate", call("ln", mid)), nothing)
-    return {Site.ATTN_OUT: attn, Site.RESID_MID: mid, Site.MLP_OUT: added, Site.RESID_POST: mid + added}
-
-
-def albert(x: Stream, call: Call) -> dict[Site, Stream]:
-    """BERT, with the norm after attention inside of its module."""
-    added: list[Stream] = []
-    dense = call.block.get_submodule("albert_layers.0.attention.dense")
-    handle = dense.register_forward_hook(lambda _, __, output: added.append(output))
-    call("albert_layers.0.attention", x)
-    handle.remove()
-    mid = call("albert_layers.0.attention.LayerNorm", x + added[0])
-    hidden = call("albert_layers.0.activation", call("albert_layers.0.ffn", mid))
-    mlp = call("albert_layers.0.ffn_output", hidden)
-    return {
-        Site.ATTN_OUT: added[0],
-        Site.RESID_MID_SUM: x + added[0],
-        Site.RESID_MID: mid,
-        Site.MLP_OUT: mlp,
-        Site.RESID_POST: call("albert_layers.0.full_layer_layer_norm", mid + mlp),
-    }
-
-
-rotary_encoder = post_norm("self_attn", "post_attention_layernorm", "mlp", "post_mlp_layernorm")
 GRANITE = ("input_layernorm", "self_attn", "post_attention_layernorm")
 
 
@@ -393,26 +290,3 @@ HYBRIDS = {"bamba", "jamba", "lfm2", "lfm2_moe"}
 HYBRIDS |= {"granitemoehybrid", "granitemoehybrid-dense", "nemotron_h", "nemotron_h-dense", "qwen3_5"}
 HYBRIDS |= {"qwen3_5_moe_text", "qwen3_5_text", "qwen3_next"}
 """The families of `CONFIGS` of which some blocks have another mixer than attention."""
-
-
-def run_by_hand(module: Any, ids: tuple[int, ...], hand_run: HandRun) -> list[dict[Site, Stream]]:
-    """Record one run, then compute every block again from the input of the first block."""
-    blocks = next(child for child in module.modules() if isinstance(child, torch.nn.ModuleList) and len(child) == 5)
-    entered: list[Stream] = []
-    given: dict[torch.nn.Module, tuple[Any, dict[str, Any]]] = {}  # all but the hidden states: masks, positions
-
-    def record(child: torch.nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
-        if child is blocks[0]:
-            entered.append(args[0] if args else kwargs["hidden_states"])
-        given[child] = (args[1:], {name: value for name, value in kwargs.items() if name != "hidden_states"})
-
-    handles = [child.register_forward_pre_hook(record, with_kwargs=True) for child in blocks.modules()]
-    module(input_ids=torch.tensor([ids]), use_cache=False)
-    for handle in handles:
-        handle.remove()
-
-    streams, x = [], entered[0]
-    for block in blocks:
-        streams.append({Site.RESID_PRE: x, **hand_run(x, Call(block, given))})
-        x = streams[-1][Site.RESID_POST]
-    return streams

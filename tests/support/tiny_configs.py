@@ -2,10 +2,9 @@
 
 from typing import Any
 
+from support.tiny_encoders import ENCODERS
 from support.tiny_sizes import (
-    BUCKETS,
     CONVOLVED,
-    ENCODER,
     EXPERTS,
     FALCON,
     GEMMA3,
@@ -30,8 +29,6 @@ from support.tiny_sizes import (
     PER_LAYER,
     PLAIN,
     QWEN3_EXPERTS,
-    RELATIVE,
-    ROTARY,
     ROUTED,
     SLIDING,
     VISION,
@@ -39,30 +36,19 @@ from support.tiny_sizes import (
     YARN,
 )
 from transformers import (
-    AlbertConfig,
     ApertusConfig,
     ArceeConfig,
     BambaConfig,
-    BertConfig,
-    BertGenerationConfig,
     BloomConfig,
-    CamembertConfig,
     CLIPVisionConfig,
     Cohere2Config,
     CohereConfig,
     CwmConfig,
-    Data2VecTextConfig,
-    DebertaConfig,
-    DebertaV2Config,
     DeepseekV2Config,
     DeepseekV3Config,
-    DistilBertConfig,
     Dots1Config,
-    ElectraConfig,
     Ernie4_5_MoeConfig,
     Ernie4_5Config,
-    ErnieConfig,
-    EuroBertConfig,
     Exaone4Config,
     FalconConfig,
     FalconH1Config,
@@ -87,31 +73,25 @@ from transformers import (
     GraniteMoeConfig,
     GraniteMoeHybridConfig,
     GraniteMoeSharedConfig,
-    GteConfig,
     HeliumConfig,
     HunYuanDenseV1Config,
     HunYuanMoEV1Config,
     Jais2Config,
     JambaConfig,
-    JinaEmbeddingsV3Config,
     Lfm2Config,
     Lfm2MoeConfig,
     Llama4Config,
     Llama4TextConfig,
     LlamaConfig,
     LlavaConfig,
-    MegatronBertConfig,
     MiniMaxM2Config,
     Ministral3Config,
     MinistralConfig,
     Mistral3Config,
     MistralConfig,
     MixtralConfig,
-    ModernBertConfig,
-    MPNetConfig,
     NemotronConfig,
     NemotronHConfig,
-    NomicBertConfig,
     Olmo2Config,
     Olmo3Config,
     OlmoConfig,
@@ -132,50 +112,28 @@ from transformers import (
     Qwen3MoeConfig,
     Qwen3NextConfig,
     Qwen3VLConfig,
-    RobertaConfig,
     SeedOssConfig,
     SmolLM3Config,
     SmolVLMConfig,
     StableLmConfig,
     Starcoder2Config,
     VaultGemmaConfig,
-    XLMRobertaConfig,
 )
 
 CONFIGS: dict[str, Any] = {
-    "albert": AlbertConfig(**PLAIN, embedding_size=32),
-    "albert-groups": AlbertConfig(**PLAIN, embedding_size=48, num_hidden_groups=2),
+    **ENCODERS,
     "apertus": ApertusConfig(**WIDE, attention_bias=True),
     "arcee": ArceeConfig(**WIDE, attention_bias=True, mlp_bias=True),
     "bamba": BambaConfig(**WIDE, **MAMBA, attn_layer_indices=[0, 4], attention_bias=True, mlp_bias=True),
-    "bert": BertConfig(**PLAIN),
-    "bert-generation": BertGenerationConfig(**PLAIN),
     "bloom": BloomConfig(vocab_size=64, hidden_size=48, n_layer=5, n_head=4),
-    "camembert": CamembertConfig(**ENCODER),
     "cohere": CohereConfig(**GROUPED, use_qk_norm=True),
     "cohere2": Cohere2Config(**GROUPED, sliding_window=6, layer_types=SLIDING),
     "cwm": CwmConfig(**WIDE, sliding_window=6, layer_types=SLIDING),
-    "data2vec-text": Data2VecTextConfig(**ENCODER),
-    "deberta": DebertaConfig(**PLAIN, **RELATIVE, position_biased_input=False),
-    "deberta-learned": DebertaConfig(**PLAIN, type_vocab_size=2),
-    "deberta-v2": DebertaV2Config(**PLAIN, **RELATIVE),
-    "deberta-v2-buckets": DebertaV2Config(
-        **PLAIN,
-        **RELATIVE,
-        **BUCKETS,
-        position_biased_input=False,
-    ),
     "deepseek_v2": DeepseekV2Config(**PLAIN, **LATENT, **ROUTED, first_k_dense_replace=2),
     "deepseek_v3": DeepseekV3Config(
         **PLAIN, num_key_value_heads=4, **LATENT, **ROUTED, **GROUPS, first_k_dense_replace=2
     ),
-    "distilbert": DistilBertConfig(
-        vocab_size=64, dim=48, hidden_dim=80, n_layers=5, n_heads=4, max_position_embeddings=128, pad_token_id=0
-    ),
     "dots1": Dots1Config(**WIDE, **ROUTED, **GROUPS, first_k_dense_replace=1),
-    "electra": ElectraConfig(**PLAIN, embedding_size=48),
-    "electra-projected": ElectraConfig(**PLAIN, embedding_size=32),
-    "ernie": ErnieConfig(**PLAIN, use_task_id=True),
     "ernie4_5": Ernie4_5Config(**WIDE, use_bias=True),
     "ernie4_5_moe": Ernie4_5_MoeConfig(
         **GROUPED,
@@ -187,7 +145,6 @@ CONFIGS: dict[str, Any] = {
         moe_layer_start_index=1,
         moe_layer_interval=2,
     ),
-    "eurobert": EuroBertConfig(**WIDE, attention_bias=True, mlp_bias=True, rope_parameters=ROTARY),
     "exaone4": Exaone4Config(**WIDE, sliding_window=6, layer_types=SLIDING),
     "exaone4-without-window": Exaone4Config(**WIDE, sliding_window=None, layer_types=["full_attention"] * 5),
     "falcon-groups": FalconConfig(**FALCON, new_decoder_architecture=True, num_kv_heads=2),
@@ -283,7 +240,6 @@ CONFIGS: dict[str, Any] = {
     ),
     "granitemoeshared": GraniteMoeSharedConfig(**GROUPED, **GRANITE_EXPERTS, attention_bias=True),
     "granitemoeshared-none": GraniteMoeSharedConfig(**GROUPED, **{**GRANITE_EXPERTS, "shared_intermediate_size": 0}),
-    "gte": GteConfig(**ENCODER, rope_parameters=ROTARY),
     "helium": HeliumConfig(**GROUPED, head_dim=12, attention_bias=True),
     "hunyuan_v1_dense": HunYuanDenseV1Config(**WIDE, attention_bias=True),
     "hunyuan_v1_moe": HunYuanMoEV1Config(**WIDE, num_experts=4, moe_topk=2),
@@ -291,7 +247,6 @@ CONFIGS: dict[str, Any] = {
     "jamba": JambaConfig(
         **GROUPED, **EXPERTS, attn_layer_period=4, attn_layer_offset=0, mamba_d_state=8, use_mamba_kernels=False
     ),
-    "jina_embeddings_v3": JinaEmbeddingsV3Config(**ENCODER, rope_parameters=ROTARY),
     "lfm2": Lfm2Config(**GROUPED, layer_types=CONVOLVED, conv_bias=True),
     "lfm2_moe": Lfm2MoeConfig(
         **GROUPED, **EXPERTS, moe_intermediate_size=24, num_dense_layers=2, layer_types=CONVOLVED
@@ -337,7 +292,6 @@ CONFIGS: dict[str, Any] = {
             "original_max_position_embeddings": 32,
         },
     ),
-    "megatron-bert": MegatronBertConfig(**PLAIN),
     "minimax_m2": MiniMaxM2Config(**WIDE, num_local_experts=4, num_experts_per_tok=2, rope_parameters=HALF_ROTARY),
     "ministral": MinistralConfig(**WIDE, sliding_window=6, layer_types=SLIDING),
     "ministral3": Ministral3Config(**WIDE, rope_parameters=YARN | {"llama_4_scaling_beta": 0.3}),
@@ -348,10 +302,6 @@ CONFIGS: dict[str, Any] = {
         vision_config=PixtralVisionConfig(**VISION, image_size=28, patch_size=14),
     ),
     "mixtral": MixtralConfig(**GROUPED, num_local_experts=3, num_experts_per_tok=2),
-    "modernbert": ModernBertConfig(
-        **PLAIN, norm_bias=True, attention_bias=True, mlp_bias=True, layer_types=SLIDING, local_attention=16
-    ),
-    "mpnet": MPNetConfig(**ENCODER),
     "nemotron": NemotronConfig(**WIDE, attention_bias=True, mlp_bias=True, rope_parameters=HALF_ROTARY),
     "nemotron_h": NemotronHConfig(
         **WIDE, **NEMOTRON_H, layers_block_type=["full_attention", "linear_attention", "moe", "moe", "full_attention"]
@@ -359,7 +309,6 @@ CONFIGS: dict[str, Any] = {
     "nemotron_h-dense": NemotronHConfig(
         **WIDE, **NEMOTRON_H, layers_block_type=["full_attention", "mlp", "linear_attention", "mlp", "full_attention"]
     ),
-    "nomic_bert": NomicBertConfig(**PLAIN, rope_parameters=ROTARY),
     "olmo": OlmoConfig(**GROUPED),
     "olmo-clipped": OlmoConfig(**GROUPED, clip_qkv=0.8),
     "olmo2": Olmo2Config(**GROUPED),
@@ -427,7 +376,6 @@ CONFIGS: dict[str, Any] = {
         },
         **IMAGE_TOKENS,
     ),
-    "roberta": RobertaConfig(**ENCODER),
     "seed_oss": SeedOssConfig(**WIDE, attention_bias=True, attention_out_bias=True, mlp_bias=True),
     "smollm3": SmolLM3Config(**WIDE, attention_bias=True, no_rope_layers=[1, 0, 1, 1, 0]),
     "smolvlm": SmolVLMConfig(
@@ -439,6 +387,5 @@ CONFIGS: dict[str, Any] = {
     "stablelm-parallel": StableLmConfig(**PARTIAL, use_parallel_residual=True),
     "starcoder2": Starcoder2Config(**WIDE, sliding_window=6),
     "vaultgemma": VaultGemmaConfig(**WIDE, sliding_window=6, query_pre_attn_scalar=20, layer_types=SLIDING),
-    "xlm-roberta": XLMRobertaConfig(**ENCODER),
 }
 """By family, a hyphen, and what is special; `transformers` names the family in `config.model_type`."""

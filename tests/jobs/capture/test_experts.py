@@ -8,18 +8,14 @@ import numpy as np
 import pytest
 import torch
 from support import tiny
+from support.hand_made_replicas import replica_of
 from support.tiny_configs import CONFIGS
 
-from theodolite.shard_bounds import ShardBounds
 from theodolite.sites import Site
-from theodolite.spec_parts import ModelSpec
-from theodolite.store.descriptions import encode_descriptions
 from theodolite.store.layout import EXPERTS
-from theodolite.store.objects import open_location, put
 from theodolite.store.records import record_key
 from theodolite_jobs.capture.engine import Engine
 from theodolite_jobs.capture.plan import plan_set
-from theodolite_jobs.cluster import replica
 from theodolite_jobs.models.batching import can_share_prefix, length_class_of
 from theodolite_jobs.models.load import wrap
 from theodolite_jobs.models.routers import experts_of
@@ -165,26 +161,8 @@ def test_prompts_without_the_position_and_quarantined_prompts_have_no_experts():
 @pytest.mark.parametrize("choices", [2, 0])
 def test_a_replica_records_experts_only_if_the_store_has_an_array_for_them(tmp_path, choices):
     sites, tokens = (Site.RESID_PRE, Site.RESID_FINAL), TOKENS
-    coordinates = {"position": POSITIONS, "layer": LAYERS, "d_model": range(48)}
-    coordinates |= {"choice": range(choices)} if choices else {}
-    location = open_location(str(tmp_path), create=True)
-    for key, content in encode_descriptions("set", ShardBounds(5, 5, 2), sites, coordinates).items():
-        put(location, key, content)
-    assignment = replica.Assignment(
-        run_id="run-0",
-        run_url=str(tmp_path),
-        model=ModelSpec(id="tiny"),
-        revision="",
-        folder=tmp_path,
-        cache=tmp_path,
-        sites=sites,
-        layers=tuple(LAYERS),
-        shard_prompts=2,
-        threads=1,
-        gpus=0,
-    )
-    working = replica.Replica(assignment, {}, {})
-    working._engine = Engine(wrap(tiny.tiny_model("mixtral")), sites, LAYERS)  # loaded, with its parity check passed
+    coordinates = {"position": POSITIONS, "layer": LAYERS} | ({"choice": range(choices)} if choices else {})
+    working = replica_of("mixtral", tmp_path, len(tokens), sites, coordinates)
     plan = plan_set("set", tokens, POSITIONS, shard_prompts=2, batch_tokens=100, share_prefix=False)
     for shard in plan.shards:
         working.capture(shard.index, replace(plan, shards=()), shard, tokens[shard.start : shard.stop])

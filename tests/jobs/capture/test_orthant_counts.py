@@ -7,20 +7,16 @@ import numpy as np
 import pytest
 import torch
 from support import tiny
+from support.hand_made_replicas import replica_of
 from support.reference_blocks import inputs_of
 from support.tiny_configs import CONFIGS
 from transformers import AutoModel
 
-from theodolite.shard_bounds import ShardBounds
 from theodolite.sites import Site
-from theodolite.spec_parts import ModelSpec
-from theodolite.store.descriptions import encode_descriptions
 from theodolite.store.layout import MLP_POSITIVE
-from theodolite.store.objects import open_location, put
 from theodolite.store.records import record_key
 from theodolite_jobs.capture.engine import Engine
 from theodolite_jobs.capture.plan import plan_set
-from theodolite_jobs.cluster import replica
 from theodolite_jobs.models.batching import can_share_prefix, length_class_of
 from theodolite_jobs.models.facts import mlp_width
 from theodolite_jobs.models.families import known_anatomy
@@ -180,37 +176,12 @@ def test_the_real_model_gives_equal_counts_in_batches_and_alone(chat_model_folde
 # A replica counts if its run's store has an array for the counts.
 
 
-def replica_for(folder, tokens, units):
-    """Create a set's arrays as a new run does, and return a replica that captures into them."""
-    coordinates = {"position": POSITIONS, "layer": LAYERS, "d_model": range(48)}
-    coordinates |= {"unit": range(units)} if units else {}
-    location = open_location(str(folder), create=True)
-    bounds = ShardBounds(len(tokens), len(tokens), 2)
-    for key, content in encode_descriptions("set", bounds, SITES, coordinates).items():
-        put(location, key, content)
-    assignment = replica.Assignment(
-        run_id="run-0",
-        run_url=str(folder),
-        model=ModelSpec(id="tiny"),
-        revision="",
-        folder=folder,
-        cache=folder,
-        sites=SITES,
-        layers=tuple(LAYERS),
-        shard_prompts=2,
-        threads=1,
-        gpus=0,
-    )
-    working = replica.Replica(assignment, {}, {})
-    working._engine = Engine(wrap(tiny.tiny_model("llama")), SITES, LAYERS)  # loaded, with its parity check passed
-    return working
-
-
 @pytest.mark.parametrize("units", [80, 0])
 def test_a_replica_counts_only_if_the_store_has_an_array_for_counts(tmp_path, units):
     tokens = tiny.random_tokens([5, 6, 7, 8])
     plan = plan_set("set", tokens, POSITIONS, shard_prompts=2, batch_tokens=100, share_prefix=False)
-    working = replica_for(tmp_path, tokens, units)
+    coordinates = {"position": POSITIONS, "layer": LAYERS} | ({"unit": range(units)} if units else {})
+    working = replica_of("llama", tmp_path, len(tokens), SITES, coordinates)
     for shard in plan.shards:
         working.capture(shard.index, replace(plan, shards=()), shard, tokens[shard.start : shard.stop])
         working.written(shard.index)

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 import torch
 from support import tiny
-from support.hand_runs import HAND_RUNS, HYBRIDS, run_by_hand
+from support.hand_calls import run_by_hand
+from support.hand_runs import HAND_RUNS, HYBRIDS
 from support.tiny_configs import CONFIGS
 from support.tiny_sizes import GROUPED, SLIDING
 from transformers import BloomConfig, Qwen2MoeConfig
