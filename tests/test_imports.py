@@ -49,7 +49,7 @@ def test_module_imports_nothing_it_must_not_know(module, forbidden):
 def test_a_command_that_reads_needs_no_extra(arguments, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     command = start_command(*arguments)
-    _, errors = command.communicate(timeout=60)
+    _, errors = command.communicate(timeout=300)
     assert command.returncode == 0, errors
 
 
@@ -64,7 +64,7 @@ def test_a_command_that_reads_needs_no_extra(arguments, tmp_path, monkeypatch):
 def test_a_command_names_the_extra_that_it_lacks(arguments, extra, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     command = start_command(*arguments)
-    _, errors = command.communicate(timeout=60)
+    _, errors = command.communicate(timeout=300)
     assert command.returncode == 1
     lacking = "error: this command needs packages that are not installed (No module named '{}'); "
     assert re.sub(r"'\w+'", "'{}'", errors, count=1) == lacking + f"run: pip install 'theodolite[{extra}]'\n"

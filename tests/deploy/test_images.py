@@ -33,7 +33,7 @@ HEAVY = {
 def test_the_service_runs_on_its_requirements_alone(tmp_path):
     run = finished_run(tmp_path, {"moments": {}, "curves": {"variance_mean": 1.0}, "directions": {}})
     made = start_command("token", "create", "--store", str(tmp_path), "--scope", "read", "--json")
-    token = json.loads(made.communicate(timeout=30)[0])["token"]
+    token = json.loads(made.communicate(timeout=120)[0])["token"]
     serve = ("serve", "--store", str(tmp_path), "--host", "0.0.0.0", "--port", "0")
     service = start_command(*serve, extras=("service",))
     try:
@@ -46,7 +46,7 @@ def test_the_service_runs_on_its_requirements_alone(tmp_path):
         assert get(port, curves, token, "application/vnd.apache.parquet")[:4] == b"PAR1"
     finally:
         service.terminate()
-        service.communicate(timeout=30)
+        service.communicate(timeout=120)
 
 
 def test_the_service_has_nothing_heavy():

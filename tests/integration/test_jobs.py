@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from starlette.testclient import TestClient
-from support.ray_cluster import BIN, TOKEN, Cluster, wait_for
+from support.ray_cluster import BIN, SECONDS, TOKEN, Cluster, wait_for
 
 from theodolite.api.app import create_app
 from theodolite.query.verification import verify
@@ -151,7 +151,7 @@ def test_another_version_of_ray_on_the_cluster_is_said_before_any_work(cluster, 
 
 
 def cluster_says(cluster, job):
-    with urllib.request.urlopen(cluster.request(""), timeout=5) as answer:
+    with urllib.request.urlopen(cluster.request(""), timeout=60) as answer:
         known = json.loads(answer.read())
     name = f"theodolite-{job['id'][:16]}-{job['attempt']}-"
     return next(one["status"] for one in known if str(one["submission_id"]).startswith(name))
@@ -191,8 +191,8 @@ def test_a_survey_is_refused_and_then_submitted_on_the_page_and_followed_to_its_
             expect(page.locator("#spec-problem")).to_contain_text("does not survey '/etc'")
             page.fill("#spec-text", json.dumps(survey_of(8)))
             page.click("#submit-spec")
-            expect(page.locator("li.job[data-job-state=running]")).to_be_visible(timeout=60_000)
-            expect(page.locator("li.job[data-job-state=succeeded]")).to_be_visible(timeout=150_000)
+            expect(page.locator("li.job[data-job-state=running]")).to_be_visible(timeout=1000 * SECONDS)
+            expect(page.locator("li.job[data-job-state=succeeded]")).to_be_visible(timeout=1000 * SECONDS)
             page.locator("li.job a[href*='#/runs/']").first.click()
             expect(page.locator("h1").last).to_contain_text("smollm2-135m-instruct")
             expect(page.locator(".js-plotly-plot .main-svg").first).to_be_visible(timeout=30_000)

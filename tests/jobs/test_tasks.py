@@ -56,14 +56,14 @@ def square(number):
 def hold_the_first(number):
     CALLS.begun.append(number)
     if number == 0:
-        assert CALLS.let_go.wait(20)
+        assert CALLS.let_go.wait(60)
     return number
 
 
 def fail_at_three(number):
     CALLS.begun.append(number)
     if number == 0:
-        CALLS.let_go.wait(20)
+        CALLS.let_go.wait(60)
     if number == 3:
         raise RunDamagedError("shard 3 is damaged")
     return number
@@ -78,7 +78,7 @@ def recorder(said):
 
 
 def wait_until(is_so):
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while not is_so():
         assert time.monotonic() < deadline
         time.sleep(0.005)

@@ -91,7 +91,7 @@ class Cluster:
         assert self.process is not None
         assert self.process.poll() is None, "the head has ended"
         try:
-            with urllib.request.urlopen(self.request(""), timeout=5) as answer:
+            with urllib.request.urlopen(self.request(""), timeout=30) as answer:
                 return bool(answer.status == 200)
         except OSError:
             return False
@@ -109,7 +109,7 @@ class Cluster:
             for one in family:
                 if one.is_running():
                     one.kill()
-            psutil.wait_procs(family, timeout=20)
+            psutil.wait_procs(family, timeout=120)
             self.process.wait()
         self.process = None
 

@@ -66,7 +66,7 @@ def worker_of(ranks=1):
 
 
 def died(answer):
-    error = answer.exception(timeout=5)
+    error = answer.exception(timeout=60)
     assert isinstance(error, ReplicaDiedError)
     return error.reason, error.was_executing
 

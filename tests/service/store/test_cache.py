@@ -137,12 +137,12 @@ def test_a_slow_read_does_not_block_other_threads():
 
     def slow():
         has_started.set()
-        assert go_on.wait(10)
+        assert go_on.wait(60)
         return "slow"
 
     thread = threading.Thread(target=lambda: cache.get("slow", slow, lambda _: 1))
     thread.start()
-    assert has_started.wait(10)
+    assert has_started.wait(60)
     assert get(cache, "fast") == "fast"
     go_on.set()
     thread.join()
