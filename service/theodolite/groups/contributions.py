@@ -16,8 +16,8 @@ COMPONENTS = {
 
 def _shares(name: str, dims: tuple[str, ...], of: str) -> tuple[Variable, ...]:
     texts = {
-        "share": f"Share of the distance of the means at resid_final that {of} writes, along their difference; all "
-        "shares add up to 1.",
+        "share": f"Share of the distance of the means at resid_final that {of} writes, along their difference; except "
+        "in hybrids, all shares add up to 1.",
         "share_permuted": f"Mean over permuted labels of the share that {of} writes.",
         "z": f"The share that {of} writes minus its mean with permuted labels, over their standard deviation.",
         "p_family": f"Share of permutations whose largest z over all heads, MLPs and the embedding is as large as that "
