@@ -33,9 +33,7 @@ LATENT_CONFIGS = {
     "glm4_moe_lite": CONFIGS["glm4_moe_lite"],
     "biases": _changed("deepseek_v3", DeepseekV3Config, attention_bias=True),
     "no-latent-of-queries": _changed("deepseek_v3", DeepseekV3Config, q_lora_rank=None),
-    "yarn": _changed(
-        "deepseek_v3", DeepseekV3Config, rope_parameters={**YARN, "mscale_all_dim": 0.7, "mscale": 1.1}
-    ),
+    "yarn": _changed("deepseek_v3", DeepseekV3Config, rope_parameters={**YARN, "mscale_all_dim": 0.7, "mscale": 1.1}),
 }
 MORE_CONFIGS = {
     **LATENT_CONFIGS,

@@ -113,9 +113,7 @@ def _queries(
     return down, gamma, up.unflatten(0, (sizes.n_heads, width))
 
 
-def _through(
-    down: Tensor | None, gamma: Tensor | None, up: Tensor, own: Tensor | None
-) -> tuple[Tensor, Tensor | None]:
+def _through(down: Tensor | None, gamma: Tensor | None, up: Tensor, own: Tensor | None) -> tuple[Tensor, Tensor | None]:
     """Return W_D diag(γ) W_U as (head, d_model, width), and the bias of W_D through diag(γ) W_U."""
     if down is None:
         return up.transpose(1, 2), None

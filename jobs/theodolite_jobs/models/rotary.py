@@ -24,10 +24,8 @@ def rotation(config: Any, anatomy: Anatomy, layer: int, offset: int) -> NDArray[
     return rotation_of_entries(config, anatomy, layer, offset, d_head)
 
 
-def rotation_of_entries(
-    config: Any, anatomy: Anatomy, layer: int, offset: int, width: int
-) -> NDArray[np.float64]:
-    """Return R(δ) of entries that rotate, (width, width): of a whole head, or in latent attention of its rotary part."""
+def rotation_of_entries(config: Any, anatomy: Anatomy, layer: int, offset: int, width: int) -> NDArray[np.float64]:
+    """Return R(δ), (width, width), of a whole head, or of the entries that rotate in latent attention."""
     matrix = np.eye(width)
     if not anatomy.positions.startswith("rotary") or layer in anatomy.layers_without_rotary:
         return matrix

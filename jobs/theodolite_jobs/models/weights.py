@@ -257,7 +257,7 @@ class Weights:
         return {**vars(heads), "gate": None, "gate_bias": None}
 
     def rotary_part(self, layer: int) -> tuple[Tensor, Tensor]:
-        """Return the part of queries that rotates, (head, d_model, width), and of keys, (1, d_model, width), in float64.
+        """Return the rotary part of queries, (head, d_model, width), and of keys, (1, d_model, width), in float64.
 
         Only multi-head latent attention has these matrices apart. `attention` returns them too, and takes longer.
 

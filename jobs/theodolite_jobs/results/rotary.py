@@ -13,17 +13,13 @@ from theodolite.errors import UnsupportedModelError
 from theodolite.groups import GROUPS
 from theodolite_jobs.models.anatomy import check_circuits
 from theodolite_jobs.models.config_numbers import score_scale
+from theodolite_jobs.models.latent import latent_sizes
 from theodolite_jobs.models.rotary import rotation_of_entries
 from theodolite_jobs.models.weights import Weights
 from theodolite_jobs.results.circuits import folded, input_norm
 from theodolite_jobs.results.context import Context, Result
-from theodolite_jobs.statistics.heads import (
-    coverage_rank,
-    effective_rank,
-    effective_rank_of_gaussian_factors,
-    stable_rank,
-)
-from theodolite_jobs.statistics.rotary import rotary_singular_values
+from theodolite_jobs.statistics.heads import coverage_rank, effective_rank, stable_rank
+from theodolite_jobs.statistics.rotary import effective_rank_of_gaussian_matrices, rotary_singular_values
 from theodolite_jobs.tasks import run_tasks
 
 
@@ -53,18 +49,22 @@ def compute(context: Context) -> Result:
     """
     heads, weights = context.spec.heads, context.weights
     check_circuits(weights.anatomy, weights.config.model_type)
-    sizes, width = weights.dimensions, int(weights.config.qk_rope_head_dim)
+    sizes, widths = weights.dimensions, latent_sizes(weights.config)
+    width = widths.rotary
     layers = weights.anatomy.attention_layers(sizes.n_layers)
     arguments = [(weights, layer, heads.offsets, heads.fold_norm) for layer in layers]
     values = np.full((len(heads.offsets), sizes.n_layers, sizes.n_heads, width), np.nan)
     with context.tasks():
-        for layer, found in zip(layers, run_tasks(_values_of_layer, arguments, context.progress, "rotary"), strict=True):
+        for layer, found in zip(
+            layers, run_tasks(_values_of_layer, arguments, context.progress, "rotary"), strict=True
+        ):
             values[:, layer] = found
+    random = effective_rank_of_gaussian_matrices(sizes.d_model, widths.query_latent, width)
     arrays = {
         "singular_values": values,
         "coverage_99": coverage_rank(np.nan_to_num(values)),
         "effective_rank": effective_rank(values),
-        "effective_rank_random": np.array(effective_rank_of_gaussian_factors(sizes.d_model, width)),
+        "effective_rank_random": np.array(random),
         "stable_rank": stable_rank(values),
     }
     labels = {"offset": heads.offsets, "layer": range(sizes.n_layers), "head": range(sizes.n_heads)}
@@ -96,9 +96,9 @@ def _values_of_layer(weights: Weights, layer: int, offsets: Sequence[int], fold_
 
 def _notes(weights: Weights, fold_norm: bool) -> list[str]:
     notes = [f"the norm before attention is {'' if fold_norm else 'not '}folded into the weights"]
-    if weights.config.q_lora_rank is not None:
+    if latent_sizes(weights.config).query_latent is not None:
         notes.append(
-            "queries pass through a normalised latent, so the rotary part gives its term of the scores up to a positive "
-            "factor of the token that attends"
+            "queries pass through a normalised latent, so the rotary part gives its term of the scores up to a "
+            "positive factor of the token that attends"
         )
     return notes

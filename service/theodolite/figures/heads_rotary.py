@@ -9,7 +9,7 @@ from theodolite.figures.style import MAIN, SECOND
 
 
 def rotary_figure(rotary: xr.Dataset) -> go.Figure:
-    """Return the effective rank by layer, as the median over heads: at offset 0 and at the other offsets.
+    """Return the effective rank by layer: the median over heads at offset 0, and that of other offsets.
 
     The band of offset 0 is the range of the heads; that of the other offsets is the range of their medians.
 
@@ -33,11 +33,10 @@ def rotary_figure(rotary: xr.Dataset) -> go.Figure:
     if others.sizes["offset"]:
         lines.append(
             Line(
-                "other offsets: median of their medians",
+                "other offsets: median of the medians over heads",
                 layers,
                 others.median("offset"),
                 SECOND,
-                "dash",
                 low=others.min("offset"),
                 high=others.max("offset"),
                 n=f"{others.sizes['offset']} offsets",
@@ -45,5 +44,5 @@ def rotary_figure(rotary: xr.Dataset) -> go.Figure:
             )
         )
     random = float(rotary["effective_rank_random"])
-    references = [Reference(random, f"Gaussian factors: {random:.1f}")]
+    references = [Reference(random, f"random matrices: {random:.1f}")]
     return panels_figure([Panel("effective rank", lines, references)], x_title="layer", ticks={})

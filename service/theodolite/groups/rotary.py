@@ -20,7 +20,8 @@ VARIABLES = (
     Variable(
         "effective_rank_random",
         (),
-        "Mean effective rank of parts whose two factors are independent Gaussians, which is the same at all offsets.",
+        "Mean effective rank of the rotary part of random Gaussian matrices of the same shapes (W_DQ and W_UQ, if "
+        "queries pass through a latent, and W_KR); it is the same at all offsets.",
     ),
     Variable("stable_rank", _PART, "Stable rank: Σσ² over the largest σ²."),
 )

@@ -21,13 +21,13 @@ _HOW_TO_READ = (
     "queries and keys without positions. The other is the rotary part s·W_QR R(δ) W_KRᵀ, of the entries that rotate, "
     "for a key that is δ tokens (the offset) before the query. All heads of a layer share W_KR. The effective rank "
     "does not depend on the size of the weights; it is n if a part has n equal singular values and no others. "
-    "Rotations change no lengths, so random Gaussian factors have the same effective rank at all offsets."
+    "Rotations change no lengths, so random Gaussian matrices have the same effective rank at all offsets."
 )
 
 _NOTES = (
-    "singular values of QK and of the rotary part cannot be compared in size: the model divides the keys of QK, of each "
-    "token, by the root mean square of its latent, and the keys of the rotary part by nothing. So the section does not "
-    "say which of the two terms of a score is larger",
+    "singular values of QK and of the rotary part cannot be compared in size: the model divides the keys of QK by the "
+    "root mean square of each token's latent, and the keys of the rotary part by nothing. So this section does not say "
+    "which of the two terms of a score is larger",
     "all heads of a layer share the keys of the rotary part, so their numbers depend on each other",
 )
 
@@ -46,7 +46,7 @@ def rotary_sections(run: Run) -> list[Section]:
             [
                 Figure(
                     "heads.rotary.effective_rank",
-                    "Effective rank of the rotary part by layer; the line of random Gaussian factors is their mean",
+                    "Effective rank of the rotary part by layer; the grey line is the mean of random matrices",
                     partial(rotary_figure, rotary),
                 )
             ],
@@ -69,8 +69,8 @@ def _facts(rotary: xr.Dataset) -> Iterator[str]:
     texts = [f"{name} {at_0.values.flat[index]:.1f}, of {_head_at(at_0, index)}" for name, index in ends.items()]
     yield (
         f"Median effective rank of the rotary part at offset 0, of at most {rotary.sizes['rank']}: "
-        f"{float(at_0.median()):.1f} over n = {n} heads ({'; '.join(texts)}). Random Gaussian factors have {random:.1f} "
-        f"on average, at all offsets; {int((at_0 < random).sum())} of {n} heads have less."
+        f"{float(at_0.median()):.1f} over n = {n} heads ({'; '.join(texts)}). Random Gaussian matrices of the same "
+        f"shapes have {random:.1f} on average, at all offsets; {int((at_0 < random).sum())} of {n} heads have less."
     )
     medians = ranks.drop_sel(offset=0).median(("layer", "head"))
     labels, values = medians["offset"].values.tolist(), medians.values.tolist()
