@@ -41,6 +41,9 @@ def _dense_first(record: Anatomy, config: Any) -> Anatomy:
 
 def _deepseek(record: Anatomy, config: Any) -> Anatomy:
     record = _dense_first(record, config)
+    # The code of DeepSeek-V2 does not read this setting.
+    if config.model_type != "deepseek_v2" and not getattr(config, "rope_interleave", True):
+        record = replace(record, positions="rotary")
     if config.qk_nope_head_dim > config.v_head_dim:
         return replace(record, no_circuits="the keys of a head are wider than its values")
     return record

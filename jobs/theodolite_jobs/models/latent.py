@@ -62,29 +62,15 @@ def latent_heads(
 
     The functions return the layer's tensors by name: a weight of the given shape, a bias, and the scale of a norm.
     """
-
-    def through(down: Tensor | None, name: str, up: Tensor, own: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """Return W_D diag(γ) W_U as (head, d_model, width), and the bias of W_D through diag(γ) W_U."""
-        if down is None:
-            return up.transpose(1, 2), None
-        gamma = scale(name)
-        scaled = up if gamma is None else up * gamma.double()
-        mixed = None if own is None else scaled @ own.double()
-        return torch.einsum("rd,hwr->hdw", down, scaled), mixed
-
-    width = sizes.plain + sizes.rotary
-    query_down, own, name = None, None, QUERY
-    if sizes.query_latent is not None:
-        query_down = projection(QUERY_DOWN, (sizes.query_latent, d_model)).double()
-        own, name = bias(QUERY_DOWN), QUERY_UP
-    up = projection(name, (sizes.n_heads * width, sizes.query_latent or d_model)).double()
-    query, query_bias = through(query_down, QUERY_NORM, up.unflatten(0, (sizes.n_heads, width)), own)
+    query_down, gamma, up = _queries(sizes, d_model, projection, scale)
+    own = None if query_down is None else bias(QUERY_DOWN)
+    query, query_bias = _through(query_down, gamma, up, own)
 
     key_down = projection(KEY_DOWN, (sizes.latent + sizes.rotary, d_model)).double()
     own, both = bias(KEY_DOWN), sizes.plain + sizes.value
     up = projection(KEY_UP, (sizes.n_heads * both, sizes.latent)).double().unflatten(0, (sizes.n_heads, both))
     latent_bias = None if own is None else own[: sizes.latent]
-    keys, keys_bias = through(key_down[: sizes.latent], KEY_NORM, up, latent_bias)
+    keys, keys_bias = _through(key_down[: sizes.latent], scale(KEY_NORM), up, latent_bias)
 
     def part(matrix: Tensor | None, first: int, last: int) -> Tensor | None:
         return None if matrix is None else _padded(matrix[..., first:last], sizes.value)
@@ -94,6 +80,46 @@ def latent_heads(
     q, k, v = (_padded(matrix[..., first:last], sizes.value) for matrix, first, last in matrices)
     rotary = query[..., sizes.plain :], key_down[sizes.latent :].T[None]
     return LatentHeads(q, k, v, *rotary, *(part(*one) for one in biases))
+
+
+def rotary_part(
+    sizes: LatentSizes,
+    d_model: int,
+    projection: Callable[[str, tuple[int, int]], Tensor],
+    scale: Callable[[str], Tensor | None],
+) -> tuple[Tensor, Tensor]:
+    """Return the matrices of the entries that rotate: `q_rotary` and `k_rotary` of `LatentHeads`, and nothing else.
+
+    The other arguments are those of `latent_heads`, whose large products this function leaves out.
+    """
+    down, gamma, up = _queries(sizes, d_model, projection, scale)
+    query, _ = _through(down, gamma, up[:, sizes.plain :], None)
+    key = projection(KEY_DOWN, (sizes.latent + sizes.rotary, d_model))[sizes.latent :].double()
+    return query, key.T[None]
+
+
+def _queries(
+    sizes: LatentSizes,
+    d_model: int,
+    projection: Callable[[str, tuple[int, int]], Tensor],
+    scale: Callable[[str], Tensor | None],
+) -> tuple[Tensor | None, Tensor | None, Tensor]:
+    """Return W_DQ and γ of the latent of queries, None without one, and W_UQ, (head, width, latent or d_model)."""
+    width, down, gamma, name = sizes.plain + sizes.rotary, None, None, QUERY
+    if sizes.query_latent is not None:
+        down = projection(QUERY_DOWN, (sizes.query_latent, d_model)).double()
+        gamma, name = scale(QUERY_NORM), QUERY_UP
+    up = projection(name, (sizes.n_heads * width, sizes.query_latent or d_model)).double()
+    return down, gamma, up.unflatten(0, (sizes.n_heads, width))
+
+
+def _through(down: Tensor | None, gamma: Tensor | None, up: Tensor, own: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """Return W_D diag(γ) W_U as (head, d_model, width), and the bias of W_D through diag(γ) W_U."""
+    if down is None:
+        return up.transpose(1, 2), None
+    scaled = up if gamma is None else up * gamma.double()
+    mixed = None if own is None else scaled @ own.double()
+    return torch.einsum("rd,hwr->hdw", down, scaled), mixed
 
 
 def _padded(matrix: Tensor, width: int) -> Tensor:

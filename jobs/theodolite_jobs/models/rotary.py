@@ -19,11 +19,16 @@ def rotation(config: Any, anatomy: Anatomy, layer: int, offset: int) -> NDArray[
     rotate each kind of layer differently, or not at all: then R is the identity.
     """
     d_head = dimensions_of(config).d_head
-    matrix = np.eye(d_head)
+    if anatomy.files is not None and anatomy.files.latent:
+        return np.eye(d_head)  # the circuits are those of the part without positions
+    return rotation_of_entries(config, anatomy, layer, offset, d_head)
+
+
+def rotation_of_entries(config: Any, anatomy: Anatomy, layer: int, offset: int, width: int) -> NDArray[np.float64]:
+    """Return R(δ), (width, width), of a whole head, or of the entries that rotate in latent attention."""
+    matrix = np.eye(width)
     if not anatomy.positions.startswith("rotary") or layer in anatomy.layers_without_rotary:
         return matrix
-    if anatomy.files is not None and anatomy.files.latent:
-        return matrix  # the circuits are those of the part without positions
     frequencies, scaling = rotary_frequencies(config, layer)
     count = len(frequencies)
     if anatomy.positions == "rotary, interleaved":

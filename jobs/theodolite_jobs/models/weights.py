@@ -15,7 +15,7 @@ from theodolite.errors import ModelError, UnsupportedModelError
 from theodolite_jobs.models.alike_blocks import check_alike, tensors_by_block, trained_of
 from theodolite_jobs.models.anatomy import Dimensions, MergedExperts, dimensions_of
 from theodolite_jobs.models.config_numbers import expert_count, multipliers, norm_epsilon, score_scale
-from theodolite_jobs.models.latent import latent_heads, latent_sizes
+from theodolite_jobs.models.latent import latent_heads, latent_sizes, rotary_part
 from theodolite_jobs.models.layer_weights import AttentionWeights, MlpWeights, merged_expert, per_head, split_heads
 from theodolite_jobs.models.quantised import check_plain
 from theodolite_jobs.models.readable import check_readable
@@ -255,6 +255,22 @@ class Weights:
             lambda name: self._scale_and_bias(block + name)[0],
         )
         return {**vars(heads), "gate": None, "gate_bias": None}
+
+    def rotary_part(self, layer: int) -> tuple[Tensor, Tensor]:
+        """Return the rotary part of queries, (head, d_model, width), and of keys, (1, d_model, width), in float64.
+
+        Only multi-head latent attention has these matrices apart. `attention` returns them too, and takes longer.
+
+        Raises:
+            ModelError: a projection is missing or has another shape.
+        """
+        block = self._block(layer)
+        return rotary_part(
+            latent_sizes(self.config),
+            self.dimensions.d_model,
+            lambda name, shape: self._projection(layer, name, shape),
+            lambda name: self._scale_and_bias(block + name)[0],
+        )
 
     def experts(self, layer: int) -> Sequence[int | str | None]:
         """Return the values of `expert` that `mlp` accepts: None for a single MLP, else the indices of the experts.

@@ -132,7 +132,12 @@ def notes_on(weights: Weights, fold_norm: bool) -> list[str]:
         )
         notes.append(
             f"QK is that of the part of queries and keys without positions; it leaves out the part of "
-            f"{attention.q_rotary.shape[2]} entries that rotates, and so does not depend on the offset"
+            f"{attention.q_rotary.shape[2]} entries that rotates (group “rotary”), and so does not depend on the offset"
+        )
+        notes.append(
+            "the effective rank of random weights is that of two Gaussian factors as wide as values. Products of "
+            "random matrices through latents have a smaller one, so a smaller effective rank alone is no result of "
+            "training"
         )
     elif anatomy.positions.startswith("rotary"):
         notes.append(
@@ -144,11 +149,13 @@ def notes_on(weights: Weights, fold_norm: bool) -> list[str]:
     return notes
 
 
-def _folded(circuits: Circuits, norm: Norm) -> Circuits:
-    def weight(stored: NDArray[np.floating]) -> NDArray[np.float64]:
-        scaled = stored * norm.scale[:, None]
-        return projected(scaled.transpose(0, 2, 1), norm).transpose(0, 2, 1)
+def folded(stored: NDArray[np.floating], norm: Norm) -> NDArray[np.float64]:
+    """Return W′ = Π diag(γ) W of each head, (head, d_model, width), for a norm that W reads through."""
+    scaled = stored * norm.scale[:, None]
+    return projected(scaled.transpose(0, 2, 1), norm).transpose(0, 2, 1)
 
+
+def _folded(circuits: Circuits, norm: Norm) -> Circuits:
     def bias(projection: NDArray[np.floating], own: NDArray[np.float64] | None) -> NDArray[np.float64] | None:
         if own is None and not norm.bias.any():
             return None
@@ -157,9 +164,9 @@ def _folded(circuits: Circuits, norm: Norm) -> Circuits:
 
     return replace(
         circuits,
-        query=weight(circuits.query),
-        key=weight(circuits.key),
-        value=weight(circuits.value),
+        query=folded(circuits.query, norm),
+        key=folded(circuits.key, norm),
+        value=folded(circuits.value, norm),
         query_bias=bias(circuits.query, circuits.query_bias),
         key_bias=bias(circuits.key, circuits.key_bias),
         value_bias=bias(circuits.value, circuits.value_bias),

@@ -14,6 +14,7 @@ from theodolite.query.directions import unreliable_layers
 from theodolite.query.first_tokens import set_labels
 from theodolite.query.heads import attention_layers, head_name
 from theodolite.sections.heads_composition import composition_sections
+from theodolite.sections.heads_rotary import rotary_sections
 from theodolite.sections.parts import (
     CHANCE,
     MISSING,
@@ -57,9 +58,9 @@ _HOW_TO_READ = (
 
 
 def sections(run: Run) -> list[Section]:
-    """Return a section with maps of all heads, where a click on a cell opens that head's card, and one on composition.
+    """Return a section with maps of all heads, where a click on a cell opens that head's card.
 
-    The second exists only if the run has the group `composition`.
+    If the run has the groups `rotary` and `composition`, a section on each follows.
     """
     heads = read_group(run, "heads")
     directions = read_group(run, "directions") if heads.sizes["contrast"] else None
@@ -86,6 +87,7 @@ def sections(run: Run) -> list[Section]:
             how_to_read=_HOW_TO_READ,
             finding=" ".join([*facts[: len(some) + 1], *_writing_findings(heads, directions)]),
         ),
+        *rotary_sections(run),
         *composition_sections(run, heads.sizes["d_model"]),
     ]
 

@@ -7,77 +7,34 @@ import copy
 
 import numpy as np
 import pytest
-import torch
-from support import tiny
 from support.errors import only_line
-from support.float64 import in_float64
-from support.tiny_configs import CONFIGS
-from transformers import AutoModel, AutoModelForCausalLM, DeepseekV3Config
+from support.latent_attention import (
+    HEADS,
+    LATENT,
+    LATENT_CONFIGS,
+    PLAIN,
+    TOKENS,
+    VALUE,
+    run_attention,
+    saved_in_float64,
+    spread,
+)
 
 from theodolite.errors import UnsupportedModelError
 from theodolite.sites import Site
 from theodolite_jobs.models.anatomy import check_circuits, check_words, dimensions_of
 from theodolite_jobs.models.families import known_anatomy
-from theodolite_jobs.models.load import wrap
-from theodolite_jobs.models.reference import read_sites
-from theodolite_jobs.models.weights import Weights
 from theodolite_jobs.results.circuits import notes_on, read_circuits
 from theodolite_jobs.results.heads_layer import PROJECTIONS
 from theodolite_jobs.statistics.heads import decompose, numerical_rank, thin
 
 BOUND = 1e-9
-TOKENS = (5, 60, 17, 33, 9, 41, 28)
-PLAIN, ROTARY, VALUE, LATENT, HEADS = 10, 8, 12, 14, 4
-YARN = {"rope_type": "yarn", "rope_theta": 5000.0, "factor": 4.0, "original_max_position_embeddings": 32}
-LATENT_CONFIGS = {
-    "deepseek_v2": CONFIGS["deepseek_v2"],
-    "deepseek_v3": CONFIGS["deepseek_v3"],
-    "glm4_moe_lite": CONFIGS["glm4_moe_lite"],
-    "biases": DeepseekV3Config(**{**CONFIGS["deepseek_v3"].to_dict(), "attention_bias": True}),
-    "no-latent-of-queries": DeepseekV3Config(**{**CONFIGS["deepseek_v3"].to_dict(), "q_lora_rank": None}),
-    "yarn": DeepseekV3Config(
-        **{**CONFIGS["deepseek_v3"].to_dict(), "rope_parameters": {**YARN, "mscale_all_dim": 0.7, "mscale": 1.1}}
-    ),
-}
 
 
 @pytest.fixture(scope="module", params=LATENT_CONFIGS)
 def saved(request, tmp_path_factory):
     """Return the weights on disk, and the base model in float64."""
-    folder = tmp_path_factory.mktemp(request.param)
-    tiny.random_model(copy.deepcopy(LATENT_CONFIGS[request.param]), AutoModelForCausalLM).save_pretrained(folder)
-    base = AutoModel.from_pretrained(folder, dtype=torch.float64).double()
-    base.set_experts_implementation("eager")
-    base.set_attn_implementation("eager")
-    return Weights(folder, base.config, torch.float64), wrap(in_float64(base))
-
-
-def run(model, tokens, monkeypatch):
-    """Return, by layer, the scores before the softmax and the outputs of attention's modules, (token, feature)."""
-    layers, handles = [{} for _ in model.blocks], []
-    for found, block in zip(layers, model.blocks, strict=True):
-        for name, module in block.self_attn.named_children():
-            keep = lambda _, args, output, found=found, name=name: found.update(  # noqa: E731
-                {name: output[0].numpy(), f"{name} reads": args[0][0].numpy()}
-            )
-            handles.append(module.register_forward_hook(keep))
-    scores = []
-
-    def softmax(values, *args, original=torch.nn.functional.softmax, **options):
-        if values.ndim == 4:
-            scores.append(values[0].numpy())
-        return original(values, *args, **options)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(torch.nn.functional, "softmax", softmax)
-        read = read_sites(model, tokens, range(-len(tokens), 0))
-    for handle in handles:
-        handle.remove()
-    return [{**found, "scores": one} for found, one in zip(layers, scores, strict=True)], read
-
-
-def spread(x):
-    return np.sqrt((x**2).mean(axis=-1, keepdims=True) + 1e-6)
+    return saved_in_float64(LATENT_CONFIGS[request.param], tmp_path_factory.mktemp(request.param))
 
 
 def rotated(x, model):
@@ -96,7 +53,7 @@ def error(ours, theirs):
 @pytest.mark.parametrize("fold_norm", [False, True])
 def test_scores_are_qk_by_the_latents_spread_and_the_part_that_rotates(saved, fold_norm, layer, monkeypatch):
     weights, model = saved
-    layers, read = run(model, TOKENS, monkeypatch)
+    layers, read = run_attention(model, TOKENS, monkeypatch)
     found, circuits = layers[layer], read_circuits(weights, layer, (0, 3), fold_norm)
     x, stream = found["kv_a_proj_with_mqa reads"], read[Site.RESID_PRE][:, layer]
     if fold_norm:
@@ -121,7 +78,7 @@ def test_scores_are_qk_by_the_latents_spread_and_the_part_that_rotates(saved, fo
 @pytest.mark.parametrize("layer", [0, 4])
 def test_vo_by_the_latents_spread_is_attentions_output_for_one_token(saved, layer, monkeypatch):
     weights, model = saved
-    layers, read = run(model, (7,), monkeypatch)
+    layers, read = run_attention(model, (7,), monkeypatch)
     found, circuits = layers[layer], read_circuits(weights, layer)
     values = found["kv_a_proj_with_mqa reads"] @ circuits.value
     values = values if circuits.value_bias is None else values + circuits.value_bias[:, None]
@@ -159,10 +116,11 @@ def test_the_singular_values_are_those_of_the_dense_products(saved):
 
 def test_notes_name_what_the_circuits_leave_out(saved):
     weights, _ = saved
-    first, latents, rotary = notes_on(weights, fold_norm=False)
+    first, latents, rotary, random = notes_on(weights, fold_norm=False)
     assert "not folded" in first
     assert "pass through normalised latents" in latents
-    assert "leaves out the part of 8 entries that rotates" in rotary
+    assert "leaves out the part of 8 entries that rotates (group “rotary”)" in rotary
+    assert "a smaller effective rank alone is no result of training" in random
 
 
 def test_a_head_is_as_wide_as_its_values():

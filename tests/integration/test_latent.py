@@ -1,0 +1,159 @@
+"""Surveys of models with multi-head latent attention: the rotary part has a result group; other models have none."""
+
+import io
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import xarray as xr
+from support.latent_attention import MORE_CONFIGS, YARN
+from support.serving import client_of
+from support.tiny_configs import CONFIGS
+from support.tiny_survey import save_model
+from transformers import AutoConfig
+
+import theodolite
+from theodolite.groups import GROUPS
+from theodolite.query.runs import describe, run_state, spec_of_results
+from theodolite.query.verification import verify
+from theodolite.sections.heads import sections
+from theodolite.settings import Settings
+from theodolite.spec_file import parse_spec
+from theodolite.store.manifest import drop_groups, finished_groups
+from theodolite.store.result_reader import read_group
+from theodolite_jobs.analysis import analyse_run
+from theodolite_jobs.models.weights import Weights
+from theodolite_jobs.progress import Console
+from theodolite_jobs.survey import survey
+
+pytestmark = pytest.mark.slow
+
+OFFSETS = [0, 1, 40]
+FAMILIES = ("deepseek_v2", "deepseek_v3", "glm4_moe_lite")
+NAMES = {one.name for one in GROUPS["rotary"].variables}
+
+
+def surveyed(folder, config, **heads):
+    model = save_model(folder / "model", config=config)
+    spec = {"model": {"id": str(model)}, "prompts": {}, "analyses": ["heads"], "heads": {"vectors": 2, **heads}}
+    return survey(parse_spec(spec), Path(), Settings(store=str(folder / "store")), Console())
+
+
+@pytest.fixture(scope="module", params=[*FAMILIES, "yarn-v2", "halves-glm"])
+def run(request, tmp_path_factory):
+    return surveyed(tmp_path_factory.mktemp("latent"), MORE_CONFIGS[request.param], offsets=OFFSETS)
+
+
+def dense(run, layer, head, offset):
+    """Return s·W_QR R(δ) W_KRᵀ from the tensors of the model's files, with complex numbers for the rotation."""
+    folder = Path(run.record.spec.model.id)
+    config, files = AutoConfig.from_pretrained(folder), Weights(folder, AutoConfig.from_pretrained(folder))._files
+    named = {name: files.read(name).double().numpy() for name in files.file_of if f"layers.{layer}.self_attn" in name}
+    tensor = {name.partition("self_attn.")[2].removesuffix(".weight"): value for name, value in named.items()}
+    plain, width = config.qk_nope_head_dim, config.qk_rope_head_dim
+    rows = slice(head * (plain + width) + plain, (head + 1) * (plain + width))
+    if config.q_lora_rank is None:
+        query = tensor["q_proj"][rows].T
+    else:
+        query = (tensor["q_b_proj"][rows] * tensor["q_a_layernorm"] @ tensor["q_a_proj"]).T
+    key, settings = tensor["kv_a_proj_with_mqa"][config.kv_lora_rank :].T, config.rope_parameters
+    frequencies, scale = settings["rope_theta"] ** (-np.arange(0, width, 2) / width), (plain + width) ** -0.5
+    if settings["rope_type"] == "yarn":  # Peng et al. 2023, with the two factors of DeepSeek
+        turns = [32 / (2 * np.pi * rotations) for rotations in (32.0, 1.0)]
+        low, high = (width * np.log(turn) / (2 * np.log(settings["rope_theta"])) for turn in turns)
+        low, high = max(np.floor(low), 0), min(np.ceil(high), width - 1)
+        ramp = np.clip((np.arange(width // 2) - low) / (high - low), 0, 1)
+        frequencies = frequencies / YARN["factor"] * ramp + frequencies * (1 - ramp)
+        of_scores, of_turns = ((0.1 * settings[name] * np.log(4) + 1) for name in ("mscale_all_dim", "mscale"))
+        scale = scale * of_scores**2 * (of_turns / of_scores) ** 2
+    if getattr(config, "rope_interleave", True):
+        pairs = [matrix[:, ::2] + 1j * matrix[:, 1::2] for matrix in (query, key)]
+    else:
+        pairs = [matrix[:, : width // 2] + 1j * matrix[:, width // 2 :] for matrix in (query, key)]
+    return scale * (pairs[0] * np.exp(1j * offset * frequencies) @ pairs[1].conj().T).real
+
+
+def test_the_stored_values_are_those_of_the_dense_products(run):
+    rotary = read_group(run, "rotary")
+    assert {name: list(rotary[name].dims) for name in rotary} == {
+        one.name: list(one.dims) for one in GROUPS["rotary"].variables
+    }
+    assert rotary.sizes == {"offset": 3, "layer": 5, "head": 4, "rank": 8}
+    for layer, head, offset in ((0, 0, 0), (0, 3, 1), (2, 1, 40), (4, 2, 1)):
+        stored = rotary["singular_values"].sel(layer=layer, head=head, offset=offset).values
+        expected = np.linalg.svd(dense(run, layer, head, offset), compute_uv=False)[:8]
+        # The family's own frequencies are in float32.
+        assert np.abs(stored - expected).max() < (1e-9 if offset == 0 else 1e-6) * expected[0]
+        share = expected / expected.sum()
+        at = rotary.sel(layer=layer, head=head, offset=offset)
+        assert float(at["effective_rank"]) == pytest.approx(np.exp(-(share * np.log(share)).sum()), rel=1e-5)
+        assert float(at["stable_rank"]) == pytest.approx((expected**2).sum() / expected[0] ** 2, rel=1e-5)
+        assert int(at["coverage_99"]) == np.argmax(np.cumsum(share) > 0.99) + 1
+    assert 1 < float(rotary["effective_rank_random"]) < 8
+
+
+def test_readers_and_the_api_return_the_group(run):
+    rotary, opened = read_group(run, "rotary"), theodolite.open_run(run.store, run.id)
+    xr.testing.assert_equal(opened.group("rotary"), rotary)
+    assert opened.describe()["results"]["rotary"]["stable_rank"] == ["offset", "layer", "head"]
+    client = client_of(run.store)
+    path = f"/v1/runs/{run.id}/rotary"
+    answer = client.get(path, params={"statistic": "effective_rank", "layer": 2}).json()
+    values = xr.Dataset.from_dict(answer["dataset"])["effective_rank"]
+    xr.testing.assert_equal(values, rotary["effective_rank"].sel(layer=[2]))
+    flat = client.get(path, params={"statistic": "effective_rank"}, headers={"Accept": "text/csv"})
+    table = pd.read_csv(io.StringIO(flat.text))
+    assert len(table) == 3 * 5 * 4
+    np.testing.assert_allclose(table["effective_rank"], rotary["effective_rank"].values.ravel(), rtol=1e-12)
+    assert client.get(f"/v1/runs/{run.id}").json()["results"]["rotary"]["singular_values"][-1] == "rank"
+    assert list(verify(run)) == []
+
+
+def test_the_report_shows_the_part_apart(run):
+    _, section = sections(run)
+    assert section.title == "Heads: rotary part of the scores, 8 entries of each query and key"
+    rotary = read_group(run, "rotary")
+    ranks = rotary["effective_rank"].sel(offset=0)
+    assert f"of at most 8: {float(ranks.median()):.1f} over n = 20 heads" in section.facts[0]
+    assert section.facts[1].startswith("Median effective rank at the other offsets: offset 1: ")
+    assert "not folded" in section.notes[0]
+    assert any("cannot be compared in size" in note for note in section.notes)
+    for figure in (*section.figures, *section.maps):
+        figure.draw()
+    page = Path(run.report).read_text()
+    assert "rotary part of the scores" in page
+    assert "heads.rotary.effective_rank" in page
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen3_next"])
+def test_other_models_have_no_such_group(family, tmp_path):
+    run = surveyed(tmp_path, CONFIGS[family])
+    assert set(finished_groups(run)) == {"heads"}
+    assert "rotary" not in describe(run)["results"]
+    assert len(sections(run)) == 1
+    assert "rotary part" not in Path(run.report).read_text()
+
+
+def test_the_norm_is_folded_into_both_sides_and_a_change_computes_the_group_again(tmp_path):
+    run = surveyed(tmp_path, CONFIGS["deepseek_v3"])
+    digests, plain = finished_groups(run), read_group(run, "rotary")
+    assert run_state(run) == "complete"
+    drop_groups(run, ["rotary"])  # as an older version left it
+    analyse_run(run, spec_of_results(run), None, Settings(store=run.store), Console())
+    assert finished_groups(run) == digests
+    xr.testing.assert_identical(read_group(run, "rotary"), plain)
+
+    spec = spec_of_results(run).model_dump(mode="json")
+    spec["heads"] |= {"vectors": 3}
+    analyse_run(run, parse_spec(spec), None, Settings(store=run.store), Console())
+    again = finished_groups(run)
+    assert again["rotary"] == digests["rotary"]
+    assert again["heads"] != digests["heads"]
+
+    spec["heads"] |= {"fold_norm": True}
+    analyse_run(run, parse_spec(spec), None, Settings(store=run.store), Console())
+    folded = read_group(run, "rotary")
+    assert folded.attrs["notes"][0] == "the norm before attention is folded into the weights"
+    assert (abs(folded["singular_values"] / plain["singular_values"] - 1) > 1e-3).all("rank").mean() > 0.9
+    assert run_state(run) == "complete"

@@ -1,0 +1,70 @@
+"""Sentences and figures about the rotary part of latent attention, from given effective ranks."""
+
+import numpy as np
+import xarray as xr
+from support.finished_runs import finished_run
+
+from theodolite.figures.heads_rotary import rotary_figure
+from theodolite.sections.heads_rotary import _facts, rotary_sections
+
+AT_0 = [[50.0, 40.04], [np.nan, 62.0]]
+"""(layer, head); a part of zeros has no rank."""
+
+
+def group(offsets, ranks):
+    dims = ("offset", "layer", "head")
+    labels = {"offset": offsets, "layer": [3, 4], "head": [0, 1], "rank": range(64)}
+    return xr.Dataset({"effective_rank": (dims, np.array(ranks)), "effective_rank_random": 60.26}, labels)
+
+
+FIRST = (
+    "Median effective rank of the rotary part at offset 0, of at most 64: 50.0 over n = 3 heads (smallest 40.0, of "
+    "L3H1; largest 62.0, of L4H1). Random Gaussian matrices of the same shapes have 60.3 on average, at all offsets; 2 "
+    "of 3 heads have less."
+)
+
+
+def test_ranks_at_offset_0_stand_beside_those_of_random_matrices():
+    assert list(_facts(group([0], [AT_0]))) == [FIRST]
+
+
+def test_a_few_other_offsets_are_listed_and_many_are_a_range():
+    ranks = np.stack([np.array(AT_0) - offset for offset in range(10)])
+    assert list(_facts(group([0, 2, 7], ranks[[0, 2, 7]]))) == [
+        FIRST,
+        "Median effective rank at the other offsets: offset 2: 48.0; offset 7: 43.0.",
+    ]
+    assert list(_facts(group(list(range(10)), ranks))) == [
+        FIRST,
+        "Median effective rank at the 9 other offsets, 1 to 9: 41.0 to 49.0.",
+    ]
+
+
+def test_parts_of_zeros_alone_have_a_sentence():
+    assert list(_facts(group([0], [np.full((2, 2), np.nan)]))) == ["The rotary part of all heads is zero."]
+
+
+def curves(figure):
+    return {one.name: np.round(one.y, 2).tolist() for one in figure.data if one.mode == "lines+markers"}
+
+
+def test_the_figure_has_a_curve_of_other_offsets_only_if_there_are_some():
+    alone = rotary_figure(group([0], [AT_0]))
+    both = rotary_figure(group([0, 5, 9], [AT_0, np.array(AT_0) / 2, np.array(AT_0) / 4]))
+    at_0, others = "offset 0: median over heads", "other offsets: median of the medians over heads"
+    assert curves(alone) == {at_0: [45.02, 62.0]}
+    assert curves(both) == {at_0: [45.02, 62.0], others: [16.88, 23.25]}
+    assert any("random matrices: 60.3" in str(one.name) for one in alone.data)
+
+
+def test_a_run_without_the_group_has_no_section(tmp_path):
+    assert rotary_sections(finished_run(tmp_path / "a", {"heads": {}})) == []
+    values = {"effective_rank": 1.5, "effective_rank_random": 1.8}
+    run = finished_run(tmp_path / "b", {"heads": {}, "rotary": values}, attributes={"notes": ["folded"]})
+    (section,) = rotary_sections(run)
+    assert section.title == "Heads: rotary part of the scores, 2 entries of each query and key"
+    assert section.notes[0] == "folded"
+    assert {figure.name for figure in (*section.figures, *section.maps)} == {
+        "heads.rotary.effective_rank",
+        "heads.rotary.map",
+    }
