@@ -1,4 +1,4 @@
-"""The result group `routing`: shares of the prompts whose token uses each expert, and their differences."""
+"""The result group `routing`: shares of the prompts whose token uses each expert, differences, and active units."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -8,9 +8,11 @@ from numpy.typing import NDArray
 
 from theodolite.store.activations import read_experts
 from theodolite_jobs.passes.collect import Arrays
+from theodolite_jobs.passes.point_clouds import PointCloud
 from theodolite_jobs.passes.samples import SampleSelection
 from theodolite_jobs.passes.selections import contrast_selection, set_selections
 from theodolite_jobs.results.context import Context, Result, missing_arrays
+from theodolite_jobs.results.routing_units import Use, active_units
 from theodolite_jobs.statistics.permutations import permutation_test, permuted_labels
 from theodolite_jobs.statistics.routing import absolute_differences, differences, shares, used_experts
 from theodolite_jobs.statistics.separation import FOLDS
@@ -33,6 +35,8 @@ def digest_inputs(context: Context) -> dict[str, Any]:
 def compute(context: Context) -> Result:
     """Return the group from the first stored samples of each set.
 
+    Without the model's weights, active hidden units are missing, and a note says why.
+
     Raises:
         RunDamagedError: a shard differs from its commit record.
     """
@@ -41,10 +45,13 @@ def compute(context: Context) -> Result:
     coordinates = {**context.coordinates, "expert": range(n_experts)}
     arrays = missing_arrays("routing", coordinates)
     chosen = {name: _read(context, name) for name in coordinates["set"]}
+    uses: list[Use] = []
     for selection, positions in set_selections(run, context.commits):
         row, usable = list(coordinates["set"]).index(selection.prompt_set), _usable(context, selection)
         for own, position in zip(selection.positions, positions, strict=True):
             arrays["n_samples"][row, position] = len(usable)
+            cloud = PointCloud(selection.prompt_set, own, usable.tolist())
+            uses.append(Use(row, position, cloud, chosen[selection.prompt_set][usable, own]))
             for name, values in _of_set(chosen[selection.prompt_set][usable, own], n_experts).items():
                 arrays[name][row, position] = values
     for row, contrast in enumerate(context.contrasts.values()):
@@ -60,7 +67,8 @@ def compute(context: Context) -> Result:
             ]
             for name, values in _of_contrast(of_sides, folds, n_experts, paired=selected.paired).items():
                 arrays[name][row, position] = values
-    return Result(arrays, coordinates, {"contrasts": context.contrasts})
+    arrays["expert_active_units"], notes = active_units(context, uses, arrays["expert_share"].shape)
+    return Result(arrays, coordinates, {"contrasts": context.contrasts} | ({"notes": notes} if notes else {}))
 
 
 def _read(context: Context, prompt_set: str) -> Chosen:

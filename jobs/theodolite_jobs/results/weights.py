@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from itertools import product
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -12,6 +12,14 @@ from theodolite.groups import GROUPS
 from theodolite.sites import Site
 from theodolite_jobs.models.weights import Weights
 from theodolite_jobs.results.context import Context, Result
+from theodolite_jobs.results.weights_experts import (
+    ExpertBases,
+    ExpertOverlaps,
+    expert_arrays,
+    expert_attributes,
+    expert_coordinates,
+    expert_notes,
+)
 from theodolite_jobs.statistics.norms import Norm
 from theodolite_jobs.statistics.weights import (
     folded_reader,
@@ -38,6 +46,14 @@ STORED, FOLDED, NULL, FOLDED_NULL = ("", ""), ("folded_", ""), ("", "_null"), ("
 """Prefix and suffix of the variables: of the matrices as stored, with the scales of norms folded into them, and of
 random matrices with the row lengths of either."""
 
+
+class LayerBases(NamedTuple):
+    """Leading directions of a layer's matrices in each form, and the overlaps of its experts with each other."""
+
+    forms: dict[tuple[str, str], Bases]
+    experts: ExpertOverlaps | None
+
+
 _NORMS = {"q": "attention", "k": "attention", "v": "attention", "gate": "mlp", "up": "mlp"}
 _NORMS |= {"o": "attention_output", "down": "mlp_output"}  # in post-norm blocks these follow the sum with the stream
 
@@ -56,17 +72,21 @@ def compute(context: Context) -> Result:
     weights = context.weights
     arguments = [(weights, layer) for layer in range(weights.dimensions.n_layers)]
     with context.tasks():
-        bases = list(run_tasks(layer_bases, arguments, context.progress, "weight matrices", rounds=1))
+        of_layers = list(run_tasks(layer_bases, arguments, context.progress, "weight matrices", rounds=1))
     rank = _rank(weights)
     mean, sd = random_overlap(rank, weights.dimensions.d_model)
     values = {"random_overlap": np.array(mean), "random_overlap_sd": np.array(sd)}
-    for prefix, suffix in bases[0]:
-        overlaps = _overlaps(weights, [of_layer[prefix, suffix] for of_layer in bases])
+    for prefix, suffix in of_layers[0].forms:
+        overlaps = _overlaps(weights, [of_layer.forms[prefix, suffix] for of_layer in of_layers])
         values |= {f"{prefix}{name}{suffix}": array for name, array in overlaps.items()}
     layers = range(weights.dimensions.n_layers)
     coordinates = {"writing_matrix": WRITING, "reading_matrix": READING, "layer": layers, "layer_other": layers}
-    notes = list(_notes(weights))
-    return Result(values, coordinates, {"rank": rank} | ({"notes": notes} if notes else {}))
+    experts = [of_layer.experts for of_layer in of_layers]
+    coordinates |= expert_coordinates(experts)
+    values |= expert_arrays(experts)
+    notes = [*_notes(weights), *expert_notes(experts, rank)]
+    attributes = {"rank": rank, **expert_attributes(experts)} | ({"notes": notes} if notes else {})
+    return Result(values, coordinates, attributes)
 
 
 def _notes(weights: Weights) -> Iterator[str]:
@@ -83,7 +103,7 @@ def _notes(weights: Weights) -> Iterator[str]:
         yield f"layers {layers} use the keys and values of another layer, so they have no W_K and W_V"
 
 
-def layer_bases(weights: Weights, layer: int) -> dict[tuple[str, str], Bases]:
+def layer_bases(weights: Weights, layer: int) -> LayerBases:
     """Return the leading directions of the stream that each of a layer's matrices writes or reads, in each form.
 
     A matrix covers all heads, or all experts. A layer that uses the keys and values of another layer has none of its
@@ -93,7 +113,8 @@ def layer_bases(weights: Weights, layer: int) -> dict[tuple[str, str], Bases]:
     """
     rank = _rank(weights)
     bases: dict[tuple[str, str], Bases] = {form: {} for form in (STORED, FOLDED, NULL, FOLDED_NULL)}
-    for index, (name, square, columns) in enumerate(_squares(weights, layer)):
+    experts = ExpertBases(layer, rank, weights.experts(layer))
+    for index, (name, square, columns) in enumerate(_squares(weights, layer, experts)):
         random = random_square(columns, np.random.default_rng([layer, index]), len(square))
         bases[STORED][name] = bases[FOLDED][name] = leading_basis(square, rank)
         bases[NULL][name] = bases[FOLDED_NULL][name] = leading_basis(with_row_lengths(random, square), rank)
@@ -102,7 +123,7 @@ def layer_bases(weights: Weights, layer: int) -> dict[tuple[str, str], Bases]:
             folded = (folded_reader if name in READING else folded_writer)(square, norm)
             bases[FOLDED][name] = leading_basis(folded, rank)
             bases[FOLDED_NULL][name] = leading_basis(with_row_lengths(random, folded), rank)
-    return bases
+    return LayerBases(bases, experts.overlaps())
 
 
 def _rank(weights: Weights) -> int:
@@ -115,10 +136,10 @@ def _norm(weights: Weights, layer: int, matrix: str) -> Norm | None:
     return None if anatomy.post_norm or _NORMS[matrix] not in anatomy.norms else weights.norm(layer, _NORMS[matrix])
 
 
-def _squares(weights: Weights, layer: int) -> Iterator[tuple[str, NDArray[np.float64], int]]:
+def _squares(weights: Weights, layer: int, experts: ExpertBases) -> Iterator[tuple[str, NDArray[np.float64], int]]:
     """Yield MMᵀ of each matrix M that reads or writes the stream, (d_model, d_model), and M's number of columns.
 
-    M = W for a reader and Wᵀ for a writer.
+    M = W for a reader and Wᵀ for a writer. The matrices of single experts are added to `experts`.
     """
     if layer not in weights.anatomy.layers_without_attention:
         yield from _squares_of_attention(weights, layer)
@@ -128,8 +149,11 @@ def _squares(weights: Weights, layer: int) -> Iterator[tuple[str, NDArray[np.flo
         mlp = weights.mlp(layer, expert)
         for name, part in (("gate", mlp.gate), ("up", mlp.up), ("down", mlp.down.T)):
             if part is not None:
-                sums[name] = sums.get(name, 0.0) + _square(part)
+                square = _square(part)
+                sums[name] = sums.get(name, 0.0) + square
                 columns[name] = columns.get(name, 0) + part.shape[1]
+                if expert is not None:
+                    experts.add(name, expert, part.double().numpy(), square)
     yield from ((name, square, columns[name]) for name, square in sums.items())
 
 

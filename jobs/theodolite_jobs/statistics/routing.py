@@ -1,4 +1,4 @@
-"""Shares of prompts that use an expert, and differences of shares. Pure, in float64.
+"""Shares of prompts that use an expert, differences of shares, and active units of an expert. Pure, in float64.
 
 Sources: Wilson (1927) for the interval of a share; Newcombe (1998), Statistics in Medicine 17, for the interval of a
 difference of independent shares (p. 873, method 10) and of paired shares (p. 2635, method 10).
@@ -7,12 +7,15 @@ difference of independent shares (p. 873, method 10) and of paired shares (p. 26
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, Float64, Int16
+from jaxtyping import Bool, Float, Float64, Int16
 from numpy.typing import NDArray
 
+from theodolite_jobs.statistics.norms import Norm, normalised
 from theodolite_jobs.statistics.ratio import ratio
 
 Floats = NDArray[np.float64]
+
+_ROWS = 1024  # tokens in one product with an expert's matrix
 
 _Z = 1.959963984540054  # the 97.5 % quantile of the normal distribution
 
@@ -63,6 +66,24 @@ def absolute_differences(
     positive = labels.astype(np.float64) @ used
     n_positive = labels.sum(axis=1, keepdims=True)
     return np.abs(ratio(positive, n_positive) - ratio(used.sum(axis=0) - positive, len(used) - n_positive))
+
+
+def active_share(
+    states: Float[np.ndarray, "sample d_model"],
+    norm: Norm,
+    matrix: Float64[np.ndarray, "d_model unit"],
+    bias: Float64[np.ndarray, " unit"] | None,
+) -> float:
+    """Return the share of an expert's hidden units that are active, mean over at least one sample.
+
+    A unit is active if the input of the activation function, norm(x) W + b, is positive; x is the state before the norm
+    (`states`), and W the matrix whose output enters the function.
+    """
+    n_active = 0
+    for start in range(0, len(states), _ROWS):
+        inputs = normalised(states[start : start + _ROWS].astype(np.float64), norm) @ matrix
+        n_active += int((inputs + (0.0 if bias is None else bias) > 0).sum())
+    return float(n_active / (len(states) * matrix.shape[1]))
 
 
 def _wilson(counts: Floats, n: int) -> Estimate:

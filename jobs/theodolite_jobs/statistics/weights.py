@@ -2,7 +2,7 @@
 
 import numpy as np
 from jaxtyping import Float64
-from scipy.linalg import eigh
+from scipy.linalg import eigh, qr
 
 from theodolite_jobs.statistics.norms import Norm, projected
 
@@ -14,6 +14,24 @@ def leading_basis(square: Float64[np.ndarray, "d d"], rank: int) -> Float64[np.n
     last = len(square) - 1
     _, vectors = eigh(square, subset_by_index=(last - rank + 1, last), check_finite=False)
     return np.asarray(vectors[:, ::-1])
+
+
+def leading_columns(
+    matrix: Float64[np.ndarray, "d columns"], square: Float64[np.ndarray, "d d"], rank: int
+) -> Float64[np.ndarray, "d rank"]:
+    """Return the leading left singular vectors of a matrix, from the smaller one of WWᵀ (square) and WᵀW.
+
+    There are at most as many as columns. They are NaN if the matrix has fewer independent columns than that, since the
+    others could then be any.
+    """
+    size = min(matrix.shape)
+    side = square if size == len(matrix) else matrix.T @ matrix
+    first = size - min(rank, size)
+    values, vectors = eigh(side, subset_by_index=(first, size - 1), check_finite=False)
+    basis = vectors[:, ::-1]
+    if not values[0] > max(matrix.shape) * np.finfo(np.float64).eps * values[-1]:
+        return np.full((len(matrix), size - first), np.nan)
+    return np.asarray(basis if side is square else qr(matrix @ basis, mode="economic")[0])
 
 
 def folded_reader(square: Float64[np.ndarray, "d d"], norm: Norm) -> Float64[np.ndarray, "d d"]:
@@ -50,6 +68,18 @@ def with_row_lengths(
 def overlap(first: Float64[np.ndarray, "d rank"], second: Float64[np.ndarray, "d rank"]) -> float:
     """Return the overlap ‖UᵀV‖²_F/r of two subspaces: 1 if they are equal, r/d on average if they are random."""
     return float((np.square(first.T @ second)).sum() / first.shape[1])
+
+
+def pairwise_overlaps(bases: Float64[np.ndarray, "n d rank"]) -> Float64[np.ndarray, "n n"]:
+    """Return the overlap of each pair of subspaces; NaN for a basis with NaN."""
+    n, d, rank = bases.shape
+    side_by_side = bases.transpose(1, 0, 2).reshape(d, n * rank)
+    overlaps = np.empty((n, n))
+    for index, basis in enumerate(bases):
+        products = np.square(basis.T @ side_by_side[:, index * rank :])
+        overlaps[index, index:] = products.sum(axis=0).reshape(n - index, rank).sum(axis=1) / rank
+        overlaps[index:, index] = overlaps[index, index:]
+    return overlaps
 
 
 def random_overlap(rank: int, d_model: int) -> tuple[float, float]:

@@ -1,9 +1,16 @@
-"""Overlap between layers of the directions that their matrices write and read."""
+"""Overlap of the directions that matrices write and read: between layers, and between the experts of a layer."""
 
+from collections.abc import Mapping
+
+import numpy as np
 import plotly.graph_objects as go
 import xarray as xr
 
 from theodolite.figures.maps import layer_map
+from theodolite.figures.panels import Line, Panel, panels_figure
+from theodolite.figures.style import MAIN, SECOND, THIRD
+
+_COLOURS = {"down": MAIN, "gate": SECOND, "up": THIRD}
 
 
 def overlap_map(
@@ -23,3 +30,21 @@ def overlap_map(
         chance: the overlap of random matrices with the same row lengths.
     """
     return layer_map(overlap, title, axes=axes, limits=limits, chance=chance)
+
+
+def experts_figure(means: xr.DataArray, nulls: xr.DataArray, names: Mapping[str, str]) -> go.Figure:
+    """Return the mean overlap of the experts of each layer; dashed lines are random matrices with equal row lengths.
+
+    Args:
+        means: mean over pairs of routed experts, (mlp_matrix, layer), from 0 to 1.
+        nulls: the same of random matrices.
+        names: name of each matrix.
+    """
+    lines = []
+    for matrix, name in names.items():
+        mean, null = (values.sel(mlp_matrix=matrix) for values in (means, nulls))
+        if np.isfinite(mean).any():
+            lines.append(Line(name, mean["layer"], mean, _COLOURS[matrix]))
+            of_null = f"{name}, random matrices"
+            lines.append(Line(of_null, null["layer"], null, _COLOURS[matrix], "dash", markers=False))
+    return panels_figure([Panel("mean overlap of two experts", lines)], x_title="layer", ticks={})

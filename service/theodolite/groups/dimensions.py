@@ -10,6 +10,9 @@ DIMENSIONS = {
     "unit": "Hidden unit of the MLP.",
     "choice": "Index among the experts that a token uses in a layer, in ascending order.",
     "expert": "Expert of a layer, among those that its router selects from.",
+    "expert_or_shared": "Expert of a layer: the index of one that the router selects from, or `shared` for the expert "
+    "that all tokens use.",
+    "expert_or_shared_other": "Expert that `expert_or_shared` is compared with.",
     "set": "Prompt set.",
     "contrast": "Contrast of two prompt sets.",
     "site": "Site in the block, such as resid_pre.",
@@ -36,4 +39,5 @@ DIMENSIONS = {
     "norm_layer": "0-based index of the norm's block; -1 for the final norm.",
     "writing_matrix": "Matrix that writes to the stream: o is W_O of all heads, down is W_down of all experts.",
     "reading_matrix": "Matrix that reads the stream: q, k, v of all heads, gate and up of all experts.",
+    "mlp_matrix": "Matrix of one expert: down writes to the stream, gate and up read it.",
 }

@@ -1,4 +1,4 @@
-"""Mixtures of experts: the shares of the prompts that use each expert, and their differences in contrasts."""
+"""Mixtures of experts: the shares of the prompts that use each expert, their differences, and active hidden units."""
 
 from theodolite.groups.record import N_SAMPLES, N_SIDES, Group, Variable, variables
 
@@ -18,6 +18,9 @@ VARIABLES = (
         _OF_SET,
         expert_share_low="Lower end of the 95 % interval of expert_share.",
         expert_share_high="Upper end of the 95 % interval of expert_share.",
+        expert_active_units="Share of the expert's hidden units that are active, mean over the set's prompts whose "
+        "token uses the expert; NaN if none does, without resid_mid, and in families whose experts read something else "
+        "than its norm.",
     ),
     *N_SIDES,
     Variable(
@@ -43,7 +46,7 @@ VARIABLES = (
 GROUP = Group(
     name="routing",
     title="Experts",
-    version=1,
+    version=2,
     variables=VARIABLES,
     needs=frozenset({"prompts", "experts"}),
     order=10,

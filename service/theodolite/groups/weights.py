@@ -33,9 +33,20 @@ VARIABLES = (
     *_overlap_variables("folded_", "", _FOLDED),
     *_overlap_variables("", "_null", _NULL),
     *_overlap_variables("folded_", "_null", _FOLDED + _NULL),
+    Variable(
+        "expert_overlap",
+        ("mlp_matrix", "layer", "expert_or_shared", "expert_or_shared_other"),
+        "Overlap ‖UᵀV‖²/r of the r leading directions that two experts of a layer write (down) or read (gate, up); NaN "
+        "in layers without experts.",
+    ),
+    Variable(
+        "expert_overlap_null",
+        ("mlp_matrix", "layer"),
+        "Mean of this overlap over the 6 pairs of 4 random matrices with the row lengths of 4 routed experts.",
+    ),
     Variable("random_overlap", (), "Expected overlap of two random subspaces, r/d_model."),
     Variable("random_overlap_sd", (), "Standard deviation of the overlap of two random subspaces."),
 )
 
-GROUP = Group(name="weights", title="Weights", version=4, variables=VARIABLES, needs=frozenset({"weights"}), order=7)
+GROUP = Group(name="weights", title="Weights", version=5, variables=VARIABLES, needs=frozenset({"weights"}), order=7)
 """The result group `weights`: overlaps of the leading directions that the layers' matrices write and read."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from functools import partial
+from itertools import starmap
 
 import numpy as np
 import xarray as xr
@@ -21,6 +22,7 @@ from theodolite.sections.parts import (
     prompt_counts,
     quoted,
     same_token_notes,
+    texts_of,
 )
 from theodolite.store.result_reader import read_group
 from theodolite.store.runs import Run
@@ -60,11 +62,12 @@ def _of_sets(run: Run, routing: xr.Dataset) -> Section | None:
         )
         for name, label in labels.items()
     ]
+    of_sets = [(at.sel(set=name), label) for name, label in labels.items()]
     return Section(
         f"Experts at position {position}; {prompt_counts(routing, labels)}",
-        [_shares(at.sel(set=name), label) for name, label in labels.items()],
+        [*starmap(_shares, of_sets), *filter(None, starmap(_active_units, of_sets))],
         maps=maps,
-        notes=[BRACKETS, _LARGEST, *_without_experts(at["expert_share"])],
+        notes=[BRACKETS, _LARGEST, *_without_experts(at["expert_share"]), *texts_of(routing.attrs.get("notes", []))],
         how_to_read=_HOW_TO_READ,
     )
 
@@ -82,6 +85,22 @@ def _shares(values: xr.Dataset, label: str) -> str:
         f"layer, so with equal use each share would be {percent(used / n_experts, 1)}. Largest share: {_name(top)}, "
         f"{value} [{low}, {high}]. "
         f"{int((share == 0).sum())} of {finite} experts (of all layers) are used by no prompt of the set."
+    )
+
+
+def _active_units(values: xr.Dataset, label: str) -> str:
+    """Return the share of active hidden units of the experts that tokens use; empty if it is not known."""
+    shares, units = values["expert_share"], values["expert_active_units"]
+    if not np.isfinite(units).any():
+        return ""
+    mean = float(units.weighted(shares.fillna(0)).mean())
+    by_layer = units.weighted(shares.fillna(0)).mean("expert").dropna("layer")
+    low, high = (by_layer.isel(layer=int(at(by_layer.values))) for at in (np.argmin, np.argmax))
+    return (
+        f"{label} (n = {int(values['n_samples'])}): {percent(mean, 1)} of the hidden units of an expert that a token "
+        f"uses are active (mean over layers and prompts; {percent(low, 1)} in layer {int(low['layer'])} "
+        f"to {percent(high, 1)} in layer {int(high['layer'])}; 50 % if positive and negative inputs were "
+        "equally frequent)."
     )
 
 

@@ -1,4 +1,4 @@
-"""Directions of the residual stream that the weight matrices of different layers share."""
+"""Directions of the residual stream that weight matrices of different layers, or of different experts, share."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
@@ -9,6 +9,7 @@ import xarray as xr
 from theodolite.figures.maps import scale_limits
 from theodolite.figures.weights import overlap_map
 from theodolite.sections.parts import Figure, Section, listed, number, percent, texts_of
+from theodolite.sections.weights_experts import expert_facts, expert_figures
 from theodolite.store.result_reader import read_group
 from theodolite.store.runs import Run
 
@@ -35,7 +36,16 @@ def sections(run: Run) -> list[Section]:
     rank = int(weights.attrs["rank"])
     title = f"Weights: overlap of the {rank} leading directions of each matrix"
     notes = texts_of(weights.attrs.get("notes", []))
-    return [Section(title, list(_facts(weights)), maps=list(_maps(weights)), notes=notes, how_to_read=_HOW_TO_READ)]
+    return [
+        Section(
+            title,
+            [*_facts(weights), *expert_facts(weights)],
+            list(expert_figures(weights)),
+            maps=list(_maps(weights)),
+            notes=notes,
+            how_to_read=_HOW_TO_READ,
+        )
+    ]
 
 
 def _maps(weights: xr.Dataset) -> Iterator[Figure]:

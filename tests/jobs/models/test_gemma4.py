@@ -57,7 +57,7 @@ def test_keys_and_values_of_a_layer_without_its_own_are_those_of_the_last_layer_
 
 
 def test_directions_that_a_layer_reads_leave_out_the_keys_of_another_layer(shared):
-    bases = [layer_bases(Weights(shared, load_config(shared)), layer)[STORED] for layer in range(5)]
+    bases = [layer_bases(Weights(shared, load_config(shared)), layer).forms[STORED] for layer in range(5)]
     assert [set("kv") <= set(of_layer) for of_layer in bases] == [True, True, True, False, False]
     assert all({"q", "o", "gate", "up", "down"} <= set(of_layer) for of_layer in bases)
 

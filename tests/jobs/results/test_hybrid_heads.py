@@ -123,8 +123,8 @@ def test_a_layer_without_attention_writes_and_reads_with_its_mlp_alone(family, t
     mlp, attention = {"gate", "up", "down"}, {"q", "k", "v", "o"}
     expected: dict = {"nemotron_h": ({"up", "down"}, attention), "nemotron_h-dense": (set(), attention)}
     of_third, of_last = expected.get(family, (mlp, mlp | attention))
-    assert set(layer_bases(weights, 2)[STORED]) == of_third
-    assert set(layer_bases(weights, 4)[STORED]) == of_last
+    assert set(layer_bases(weights, 2).forms[STORED]) == of_third
+    assert set(layer_bases(weights, 4).forms[STORED]) == of_last
 
 
 @pytest.mark.parametrize("family", ["qwen3_5_moe_text", "deepseek_v3"])

@@ -123,7 +123,7 @@ def projector(basis):
 def test_bases_are_the_leading_singular_vectors_of_the_modules_weights(saved):
     family, weights, model = saved
     rank, block = weights.dimensions.d_head, model.blocks[LAYER]
-    found = layer_bases(weights, LAYER)
+    found = layer_bases(weights, LAYER).forms
     forms = {STORED: matrices_of(family, block), FOLDED: folded_matrices(family, block)}
     for form, matrices in forms.items():
         bases = found[form]
@@ -140,7 +140,7 @@ def test_bases_are_the_leading_singular_vectors_of_the_modules_weights(saved):
 
 def test_only_matrices_beside_a_norm_are_folded(saved):
     family, weights, _ = saved
-    bases = layer_bases(weights, LAYER)
+    bases = layer_bases(weights, LAYER).forms
     readers = set() if family == "bert" else set(bases[STORED]) - {"o", "down"}
     for plain, folded in ((STORED, FOLDED), (NULL, FOLDED_NULL)):
         changed = {name for name in bases[plain] if not np.array_equal(bases[plain][name], bases[folded][name])}
@@ -151,7 +151,7 @@ def test_the_random_matrices_have_the_row_lengths_of_the_matrices(saved):
     """Random matrices are drawn again here, and scaled row by row."""
     family, weights, model = saved
     rank, block = weights.dimensions.d_head, model.blocks[LAYER]
-    found = layer_bases(weights, LAYER)
+    found = layer_bases(weights, LAYER).forms
     for form, matrices in ((NULL, matrices_of(family, block)), (FOLDED_NULL, folded_matrices(family, block))):
         for index, name in enumerate(name for name in ("q", "k", "v", "o", "gate", "up", "down") if name in matrices):
             lengths = np.linalg.norm(matrices[name], axis=1)

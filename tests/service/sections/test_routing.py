@@ -50,6 +50,17 @@ def test_a_set_has_its_largest_share_beside_that_of_equal_use(made):
     assert [figure.name for figure in section.maps] == ["routing.share.harmful", "routing.share.harmless"]
 
 
+def test_active_units_are_weighted_by_the_prompts_that_use_an_expert(made):
+    units = np.array([[NAN] * 3, [0.5, 0.2, NAN], [0.6, 0.5, 0.6], [NAN] * 3])
+    facts = made(expert_active_units=np.stack([units, units + 0.1])[:, None])[0].facts
+    # layer 1: (1.0·0.5 + 0.9·0.2)/1.9; layer 2: (0.5·0.6 + 0.75·0.5 + 0.75·0.6)/2
+    assert facts[2] == (
+        "harmful (n = 20): 46.3 % of the hidden units of an expert that a token uses are active (mean over layers and "
+        "prompts; 35.8 % in layer 1 to 56.2 % in layer 2; 50 % if positive and negative inputs were equally frequent)."
+    )
+    assert facts[3].startswith("harmless (n = 20): ")
+
+
 def test_a_contrast_has_its_largest_z_with_the_test(made):
     section = made()[1]
     assert section.title == "Experts in the contrast “refusal” at position -1: 20 harmful and 18 harmless prompts"
