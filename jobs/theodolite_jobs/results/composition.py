@@ -13,6 +13,11 @@ from theodolite_jobs.results.context import Context, Result
 from theodolite_jobs.statistics.composition import KINDS, composition
 from theodolite_jobs.tasks import run_tasks
 
+_NOTE = (
+    "some layers use the keys and values of an earlier layer, which read the stream there; heads from that layer on do "
+    "not write into this stream, so their K- and V-composition with heads of these layers is missing"
+)
+
 
 def digest_inputs(context: Context) -> dict[str, Any]:
     """Return the contents of the group's digest."""
@@ -30,7 +35,7 @@ def compute(context: Context) -> Result:
     heads, weights = context.spec.heads, context.weights
     assert heads.composition is not None
     layers = list(range(heads.composition[0], heads.composition[1] + 1))
-    n_heads = weights.dimensions.n_heads
+    n_heads, keys_of = weights.dimensions.n_heads, weights.anatomy.keys_of
     score = np.full((len(KINDS), len(layers), n_heads, len(layers), n_heads), np.nan)
     other = weights.anatomy.layers_without_attention  # their heads do not exist, so their scores are NaN
     pairs = [
@@ -44,9 +49,15 @@ def compute(context: Context) -> Result:
         scores = run_tasks(_pair_composition, arguments, context.progress, "composition", rounds=1)
         for (first, second), values in zip(pairs, scores, strict=True):
             score[:, first, :, second] = values
+            # Keys and values of an earlier layer read the stream there, which does not contain later outputs.
+            if layers[first] >= keys_of.get(layers[second], layers[second]):
+                score[1:, first, :, second] = np.nan
     coordinates = {"composition": KINDS, "layer": layers, "head": range(n_heads)}
     coordinates |= {"layer_other": layers, "head_other": range(n_heads)}
-    return Result({"score": score}, coordinates, {"fold_norm": int(heads.fold_norm), "layers": list(heads.composition)})
+    attributes: dict[str, Any] = {"fold_norm": int(heads.fold_norm), "layers": list(heads.composition)}
+    if not keys_of.keys().isdisjoint(layers):
+        attributes["notes"] = [_NOTE]
+    return Result({"score": score}, coordinates, attributes)
 
 
 def _pair_composition(weights: Weights, writer: int, reader: int, fold_norm: bool) -> NDArray[np.float64]:
