@@ -35,7 +35,7 @@ def compute(context: Context) -> Result:
     heads, weights = context.spec.heads, context.weights
     assert heads.composition is not None
     layers = list(range(heads.composition[0], heads.composition[1] + 1))
-    n_heads, keys_of = weights.dimensions.n_heads, weights.anatomy.keys_of
+    n_heads = weights.dimensions.n_heads
     score = np.full((len(KINDS), len(layers), n_heads, len(layers), n_heads), np.nan)
     other = weights.anatomy.layers_without_attention  # their heads do not exist, so their scores are NaN
     pairs = [
@@ -49,13 +49,10 @@ def compute(context: Context) -> Result:
         scores = run_tasks(_pair_composition, arguments, context.progress, "composition", rounds=1)
         for (first, second), values in zip(pairs, scores, strict=True):
             score[:, first, :, second] = values
-            # Keys and values of an earlier layer read the stream there, which does not contain later outputs.
-            if layers[first] >= keys_of.get(layers[second], layers[second]):
-                score[1:, first, :, second] = np.nan
     coordinates = {"composition": KINDS, "layer": layers, "head": range(n_heads)}
     coordinates |= {"layer_other": layers, "head_other": range(n_heads)}
     attributes: dict[str, Any] = {"fold_norm": int(heads.fold_norm), "layers": list(heads.composition)}
-    if not keys_of.keys().isdisjoint(layers):
+    if not weights.anatomy.keys_of.keys().isdisjoint(layers):
         attributes["notes"] = [_NOTE]
     return Result({"score": score}, coordinates, attributes)
 
@@ -63,6 +60,10 @@ def compute(context: Context) -> Result:
 def _pair_composition(weights: Weights, writer: int, reader: int, fold_norm: bool) -> NDArray[np.float64]:
     circuits = [read_circuits(weights, layer, fold_norm=fold_norm) for layer in (writer, reader)]
     try:
-        return composition(*circuits)
+        scores = composition(*circuits)
     except ValueError as error:
         raise UnsupportedModelError(f"layer {writer} or layer {reader}: {error}") from error
+    # Keys and values of an earlier layer read the stream there, which does not contain later outputs.
+    if writer >= weights.anatomy.keys_of.get(reader, reader):
+        scores[1:] = np.nan
+    return scores
