@@ -133,6 +133,8 @@ def _facts(run: Run, heads: xr.Dataset, directions: xr.Dataset | None) -> Iterat
 def _null_space_fact(run: Run, heads: xr.Dataset, where: str, position: int) -> Iterator[str]:
     """Yield a sentence about the null spaces of queries and keys, if inputs were captured."""
     unseen = heads["null_variance"].sel(position=position)
+    if not np.isfinite(unseen).any():
+        return
     labels, texts = set_labels(run, position), {}
     for name, counts in heads["n_samples"].sel(position=position).groupby("set"):
         query, key = (unseen.sel(set=name, projection=one).median() for one in ("query", "key"))
