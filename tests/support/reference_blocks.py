@@ -46,7 +46,7 @@ def recorded(model: LoadedModel, path: str, tokens: TokenIds) -> list[Any]:
 def read_attention(model: LoadedModel, tokens: TokenIds) -> dict[int, dict[Site, NDArray[np.float64]]]:
     """Return `attn_out` and `head_out`, (token, feature), of each layer that has attention.
 
-    In a hybrid they are the output and the input of the output projection.
+    In a model without one of the sites they are the output and the input of the output projection; a norm may follow.
     """
     sites, layers = (Site.ATTN_OUT, Site.HEAD_OUT), model.anatomy.attention_layers(model.dimensions.n_layers)
     if set(sites) <= set(model.anatomy.taps):
@@ -59,6 +59,8 @@ def read_attention(model: LoadedModel, tokens: TokenIds) -> dict[int, dict[Site,
 
         def keep(_: Any, args: Any, output: Tensor, layer: int = layer) -> None:
             added = output * model.anatomy.scale_of_attention
+            if "attention_output" in model.anatomy.norms:
+                added = model.blocks[layer].get_submodule(model.anatomy.norms["attention_output"])(added)
             found[layer] = {Site.ATTN_OUT: added[0].numpy(), Site.HEAD_OUT: args[0][0].numpy()}
 
         output = model.blocks[layer].get_submodule(model.anatomy.files.output)
@@ -101,20 +103,28 @@ def with_head_norm(
     return wide.reshape(x.shape[1], x.shape[0], -1).transpose(0, 1)
 
 
-def reference_heads(x: Tensor, weights: AttentionWeights, layer: int, model: LoadedModel) -> Tensor:
-    """Return the output of each head before W_O, (head, token, d_head), for inputs (token, d_model)."""
+def reference_heads(
+    x: Tensor, weights: AttentionWeights, layer: int, model: LoadedModel, source: Tensor | None = None
+) -> Tensor:
+    """Return the output of each head before W_O, (head, token, d_head), for inputs (token, d_model).
+
+    `source` is the input of the layer whose keys and values these are, if it is another.
+    """
     config, sizes, anatomy = model.config, model.dimensions, model.anatomy
-    group = sizes.n_heads // sizes.n_kv_heads
+    group, source = sizes.n_heads // len(weights.k), x if source is None else source
 
     def project(
-        matrix: Tensor, bias: Tensor | None, scale: Tensor | None = None, shift: Tensor | None = None
+        x: Tensor, matrix: Tensor, bias: Tensor | None, scale: Tensor | None = None, shift: Tensor | None = None
     ) -> Tensor:
         projected = with_head_norm(x @ matrix + (0 if bias is None else bias[:, None]), scale, shift, weights, model)
         return projected if weights.clip is None else projected.clamp(-weights.clip, weights.clip)
 
-    q = project(weights.q, weights.q_bias, weights.q_norm, weights.q_norm_bias)
-    k = project(weights.k, weights.k_bias, weights.k_norm, weights.k_norm_bias)
-    k, v = k.repeat_interleave(group, 0), project(weights.v, weights.v_bias).repeat_interleave(group, 0)
+    q = project(x, weights.q, weights.q_bias, weights.q_norm, weights.q_norm_bias)
+    k = project(source, weights.k, weights.k_bias, weights.k_norm, weights.k_norm_bias)
+    v = project(source, weights.v, weights.v_bias)
+    if anatomy.normed_values:
+        v = normalised(v, "rms", None, None, epsilon_of(config))
+    k, v = k.repeat_interleave(group, 0), v.repeat_interleave(group, 0)
     scores = torch.empty(sizes.n_heads, len(x), len(x), dtype=torch.float64)
     for offset in range(1 - len(x), len(x)):
         turned = torch.from_numpy(rotation(config, anatomy, layer, offset))
@@ -137,9 +147,11 @@ def reference_heads(x: Tensor, weights: AttentionWeights, layer: int, model: Loa
     return out * (x @ weights.gate + (0 if weights.gate_bias is None else weights.gate_bias[:, None])).sigmoid()
 
 
-def reference_attention(x: Tensor, weights: AttentionWeights, layer: int, model: LoadedModel) -> Tensor:
-    """Return the output of attention, (token, d_model), for inputs (token, d_model)."""
-    out = (reference_heads(x, weights, layer, model) @ weights.o).sum(0)
+def reference_attention(
+    x: Tensor, weights: AttentionWeights, layer: int, model: LoadedModel, source: Tensor | None = None
+) -> Tensor:
+    """Return the output of attention, (token, d_model), for inputs (token, d_model); see `reference_heads`."""
+    out = (reference_heads(x, weights, layer, model, source) @ weights.o).sum(0)
     return out if weights.o_bias is None else out + weights.o_bias
 
 

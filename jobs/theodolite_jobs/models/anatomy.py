@@ -108,6 +108,7 @@ class Anatomy:
     # By layer without keys and values of its own, the layer whose keys and values it uses.
     keys_of: Mapping[int, int] = field(default_factory=dict)
     keys_as_values: tuple[int, ...] = ()  # layers whose values are their keys, before the norm and the positions
+    normed_values: bool = False  # a norm without a scale divides the values of each token and head
     wide_mlp_layers: tuple[int, ...] = ()  # layers whose MLP is wider than that of the others
     attention_scale: float = 1.0  # the factor of what attention adds, in blocks without the site `attn_out`
     post_norm: bool = False  # the norms follow the sum of stream and branch, and their output is the next stream
@@ -138,7 +139,9 @@ class Anatomy:
         if self.after_mlp:
             reasons[Site.MLP_OUT] = self.after_mlp
         if Site.HEAD_OUT in reasons:
-            reasons[Site.HEAD_OUT] = self.no_circuits or "the attention's output projection is not known for this model"
+            unknown = "the attention's output projection is not known for this model"
+            several = "" if self.one_head_width else "the heads of its layers have several widths"
+            reasons[Site.HEAD_OUT] = self.no_circuits or several or unknown
         return reasons
 
     def tap(self, site: Site) -> Tap:

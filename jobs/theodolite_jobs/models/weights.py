@@ -195,6 +195,14 @@ class Weights:
             soft_cap=getattr(self.config, "attn_logit_softcapping", None),
         )
 
+    @cached_property
+    def head_widths(self) -> dict[int, list[int]]:
+        """The layers with attention by the width of their heads; most models have one width."""
+        widths: dict[int, list[int]] = {}
+        for layer in self.anatomy.attention_layers(self.dimensions.n_layers):
+            widths.setdefault(self._sizes_of(layer).d_head, []).append(layer)
+        return widths
+
     def _sizes_of(self, layer: int) -> Dimensions:
         """Return the sizes of a layer, whose heads may differ from those of the first layer."""
         return dimensions_of(self.config, self.anatomy.reserved_positions, layer)

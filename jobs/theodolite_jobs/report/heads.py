@@ -58,4 +58,4 @@ def head_cards(run: Run, heads: xr.Dataset, shown: list[tuple[int, int]], *, wor
 
 
 def _rounded(values: NDArray[np.float64]) -> list[float]:
-    return [float(f"{value:.4g}") for value in values]
+    return [float(f"{value:.4g}") for value in values if np.isfinite(value)]  # other layers may have wider heads

@@ -3,7 +3,7 @@
 Operations that depend on the data are not part of a circuit; `notes_on` lists them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -20,7 +20,8 @@ from theodolite_jobs.statistics.norms import Norm, projected
 def read_circuits(weights: Weights, layer: int, offsets: Sequence[int] = (0,), fold_norm: bool = False) -> Circuits:
     """Return one layer's circuits; `fold_norm` folds the norm before attention into the weights.
 
-    For the norm Πx/σ · γ + β, folding gives W′ = Π diag(γ) W and b′ = b + βW; the norm then has scale 1 and bias 0.
+    For the norm Πx/σ · γ + β, folding gives W′ = Π diag(γ) W and b′ = b + βW; the norm then has scale 1 and bias 0. A
+    layer may use the keys and values of an earlier layer: then its key and value projections read the stream there.
 
     Raises:
         ModelError: a projection is missing.
@@ -45,11 +46,12 @@ def read_circuits(weights: Weights, layer: int, offsets: Sequence[int] = (0,), f
         value_bias=_optional(attention.v_bias),
         output_bias=_optional(attention.o_bias),
         input_norm=input_norm(weights, layer),
+        source_norm=input_norm(weights, anatomy.keys_of.get(layer, layer)),
         output_norm=output_norm,
         output_scale=scale,
     )
-    if fold_norm and circuits.input_norm is not None:
-        circuits = _folded(circuits, circuits.input_norm)
+    if fold_norm and circuits.input_norm is not None and circuits.source_norm is not None:
+        circuits = _folded(circuits, circuits.input_norm, circuits.source_norm)
     query, query_bias = _through_head_norm(
         circuits.query, circuits.query_bias, attention.q_norm, attention.q_norm_bias, anatomy.norm_kind
     )
@@ -79,6 +81,7 @@ def notes_on(weights: Weights, fold_norm: bool) -> list[str]:
         if anatomy.unnormed_layers:
             layers = ", ".join(map(str, anatomy.unnormed_layers))
             notes.append(f"attention in layer {layers} reads the stream directly, without a norm")
+    notes += _notes_on_layers(weights)
     if len(with_heads) < n_layers:
         layers = ", ".join(map(str, with_heads))
         notes.append(
@@ -98,6 +101,8 @@ def notes_on(weights: Weights, fold_norm: bool) -> list[str]:
         )
     if attention.q_norm is not None:
         notes.append("queries and keys are normalised, so QK gives scores up to a positive factor for each token")
+    if anatomy.normed_values:
+        notes.append("values are normalised, so VO gives outputs up to a positive factor for each head and token")
     if attention.q_norm_bias is not None:
         notes.append("query and key biases are the norm's bias plus the normalised bias of the projection")
     if "attention_output" in anatomy.norms and not anatomy.post_norm:
@@ -149,14 +154,42 @@ def notes_on(weights: Weights, fold_norm: bool) -> list[str]:
     return notes
 
 
+def _notes_on_layers(weights: Weights) -> Iterator[str]:
+    """Yield notes on layers whose heads have another width, or keys or values of another kind."""
+    anatomy, widths = weights.anatomy, weights.head_widths
+    if len(widths) > 1:
+        texts = (f"{width} in {_named(layers)}" for width, layers in sorted(widths.items()))
+        yield (
+            f"the width of heads differs: {', '.join(texts)}; singular values and vectors beyond the width of a "
+            "layer's heads are missing, and the random circuits that its numbers are compared with have its width"
+        )
+    for source in sorted(set(anatomy.keys_of.values())):
+        layers = [layer for layer, one in anatomy.keys_of.items() if one == source]
+        yield (
+            f"the keys and values of {_named(layers)} are those of layer {source}; so QK key, VO read and the null "
+            f"space of keys read the stream at layer {source}, and are compared with it"
+        )
+    if anatomy.keys_as_values:
+        yield (
+            f"in {_named(anatomy.keys_as_values)}, values are the keys before their norm and positions, so W_V is the "
+            "stored W_K"
+        )
+
+
+def _named(layers: Sequence[int]) -> str:
+    return f"layer{'s' * (len(layers) > 1)} {', '.join(map(str, layers))}"
+
+
 def folded(stored: NDArray[np.floating], norm: Norm) -> NDArray[np.float64]:
     """Return W′ = Π diag(γ) W of each head, (head, d_model, width), for a norm that W reads through."""
     scaled = stored * norm.scale[:, None]
     return projected(scaled.transpose(0, 2, 1), norm).transpose(0, 2, 1)
 
 
-def _folded(circuits: Circuits, norm: Norm) -> Circuits:
-    def bias(projection: NDArray[np.floating], own: NDArray[np.float64] | None) -> NDArray[np.float64] | None:
+def _folded(circuits: Circuits, norm: Norm, source: Norm) -> Circuits:
+    def bias(
+        projection: NDArray[np.floating], own: NDArray[np.float64] | None, norm: Norm
+    ) -> NDArray[np.float64] | None:
         if own is None and not norm.bias.any():
             return None
         added: NDArray[np.float64] = np.einsum("d,hdk->hk", norm.bias, projection)
@@ -165,13 +198,18 @@ def _folded(circuits: Circuits, norm: Norm) -> Circuits:
     return replace(
         circuits,
         query=folded(circuits.query, norm),
-        key=folded(circuits.key, norm),
-        value=folded(circuits.value, norm),
-        query_bias=bias(circuits.query, circuits.query_bias),
-        key_bias=bias(circuits.key, circuits.key_bias),
-        value_bias=bias(circuits.value, circuits.value_bias),
-        input_norm=replace(norm, scale=np.ones_like(norm.scale), bias=np.zeros_like(norm.bias)),
+        key=folded(circuits.key, source),
+        value=folded(circuits.value, source),
+        query_bias=bias(circuits.query, circuits.query_bias, norm),
+        key_bias=bias(circuits.key, circuits.key_bias, source),
+        value_bias=bias(circuits.value, circuits.value_bias, source),
+        input_norm=_without_scale(norm),
+        source_norm=_without_scale(source),
     )
+
+
+def _without_scale(norm: Norm) -> Norm:
+    return replace(norm, scale=np.ones_like(norm.scale), bias=np.zeros_like(norm.bias))
 
 
 def _through_head_norm(

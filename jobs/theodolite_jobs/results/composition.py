@@ -13,6 +13,11 @@ from theodolite_jobs.results.context import Context, Result
 from theodolite_jobs.statistics.composition import KINDS, composition
 from theodolite_jobs.tasks import run_tasks
 
+_NOTE = (
+    "some layers use the keys and values of an earlier layer, which read the stream there; heads from that layer on do "
+    "not write into this stream, so their K- and V-composition with heads of these layers is missing"
+)
+
 
 def digest_inputs(context: Context) -> dict[str, Any]:
     """Return the contents of the group's digest."""
@@ -46,12 +51,19 @@ def compute(context: Context) -> Result:
             score[:, first, :, second] = values
     coordinates = {"composition": KINDS, "layer": layers, "head": range(n_heads)}
     coordinates |= {"layer_other": layers, "head_other": range(n_heads)}
-    return Result({"score": score}, coordinates, {"fold_norm": int(heads.fold_norm), "layers": list(heads.composition)})
+    attributes: dict[str, Any] = {"fold_norm": int(heads.fold_norm), "layers": list(heads.composition)}
+    if not weights.anatomy.keys_of.keys().isdisjoint(layers):
+        attributes["notes"] = [_NOTE]
+    return Result({"score": score}, coordinates, attributes)
 
 
 def _pair_composition(weights: Weights, writer: int, reader: int, fold_norm: bool) -> NDArray[np.float64]:
     circuits = [read_circuits(weights, layer, fold_norm=fold_norm) for layer in (writer, reader)]
     try:
-        return composition(*circuits)
+        scores = composition(*circuits)
     except ValueError as error:
         raise UnsupportedModelError(f"layer {writer} or layer {reader}: {error}") from error
+    # Keys and values of an earlier layer read the stream there, which does not contain later outputs.
+    if writer >= weights.anatomy.keys_of.get(reader, reader):
+        scores[1:] = np.nan
+    return scores

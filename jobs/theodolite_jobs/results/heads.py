@@ -92,15 +92,15 @@ def compute(context: Context) -> Result:
 
 
 def _all_layers(context: Context, weights: Weights, vocabulary: Vocabulary | None) -> Result:
-    run, heads, sizes = context.run, context.spec.heads, weights.dimensions
+    run, heads, sizes, keys_of = context.run, context.spec.heads, weights.dimensions, weights.anatomy.keys_of
     stream, directions = CapturedInputs(context), Directions(context, weights)
     coordinates: Mapping[str, Sequence[Any]] = {
         "circuit": CIRCUITS,
         "offset": heads.offsets,
         "layer": range(sizes.n_layers),
         "head": range(sizes.n_heads),
-        "rank": range(sizes.d_head),
-        "vector": range(min(heads.vectors, sizes.d_head)),
+        "rank": range(max(weights.head_widths)),
+        "vector": range(min(heads.vectors, max(weights.head_widths))),
         "d_model": range(sizes.d_model),
         "projection": PROJECTIONS,
         "set": stream.sets,
@@ -111,9 +111,7 @@ def _all_layers(context: Context, weights: Weights, vocabulary: Vocabulary | Non
     lengths = {dim: len(labels) for dim, labels in coordinates.items()}
     vector_bytes = 4 * 4 * lengths["offset"] * lengths["head"] * lengths["vector"] * sizes.d_model
     rounds = max(1, min(8, _VECTOR_BYTES // (vector_bytes + 1)))
-    random_sd = np.nan
-    if vocabulary is not None:
-        random_sd = copying_score_sd_of_gaussian_factors(vocabulary.centred, sizes.d_head)
+    nulls = {width: _nulls(sizes.d_model, width, vocabulary) for width in weights.head_widths}
     shape, vocabulary = (lengths["set"], lengths["position"]), shared(vocabulary)
     parts: list[Arrays] = []
     checksums: dict[str, str] = {}
@@ -131,19 +129,47 @@ def _all_layers(context: Context, weights: Weights, vocabulary: Vocabulary | Non
                 checksums |= write_layer(run, "heads", name, lengths, len(parts), part.pop(name))
             parts.append(part)
     arrays = {name: np.stack([part[name] for part in parts], axis) for name, axis in _LAYER_AXIS.items()}
-    values = arrays["singular_values"]
-    arrays |= {"coverage_99": coverage_rank(np.nan_to_num(values)), "effective_rank": effective_rank(values)}
+    for layer, source in keys_of.items():  # they have the same keys, of the same stream
+        of_keys = arrays["null_variance"][:, :, PROJECTIONS.index("key")]
+        of_keys[:, :, layer] = of_keys[:, :, source]
+    values = np.nan_to_num(arrays["singular_values"])  # a missing value adds nothing; of zeros alone, ranks are missing
+    arrays |= {"coverage_99": coverage_rank(values), "effective_rank": effective_rank(values)}
     arrays |= {"stable_rank": stable_rank(values), "n_samples": stream.counts()}
-    arrays["effective_rank_random"] = np.array(effective_rank_of_gaussian_factors(sizes.d_model, sizes.d_head))
-    arrays["copying_score_random_sd"] = np.array(random_sd)
+    for name in ("effective_rank_random", "copying_score_random_sd"):
+        arrays[name] = np.array(nulls[lengths["rank"]][name] if len(nulls) == 1 else np.nan)
     arrays |= _tests(parts, arrays["direction_alignment"].shape)
-    attributes = {
+    attributes: dict[str, Any] = {
         "options": heads.model_dump(mode="json"),
         "notes": notes_on(weights, heads.fold_norm),
         "direction_prompts": directions.n_prompts,
         "direction_position": directions.position,
     }
+    if len(nulls) > 1:
+        attributes["widths"] = _widths(weights, nulls)
+    if keys_of:
+        attributes["keys_of"] = {str(layer): source for layer, source in keys_of.items()}
     return Result(arrays, coordinates, attributes, layers=checksums)
+
+
+def _nulls(d_model: int, width: int, vocabulary: Vocabulary | None) -> dict[str, float]:
+    """Return the numbers of random circuits of heads of one width, by variable; NaN without the vocabulary."""
+    sd = np.nan if vocabulary is None else copying_score_sd_of_gaussian_factors(vocabulary.centred, width)
+    return {
+        "effective_rank_random": effective_rank_of_gaussian_factors(d_model, width),
+        "copying_score_random_sd": sd,
+    }
+
+
+def _widths(weights: Weights, nulls: Mapping[int, Mapping[str, float]]) -> list[dict[str, Any]]:
+    """Return for each width of heads its layers, and the numbers of its random circuits that are known."""
+    return [
+        {
+            "width": width,
+            "layers": layers,
+            **{name: value for name, value in nulls[width].items() if np.isfinite(value)},
+        }
+        for width, layers in sorted(weights.head_widths.items())
+    ]
 
 
 def _tests(parts: Sequence[Arrays], shape: tuple[int, ...]) -> Arrays:

@@ -25,7 +25,7 @@ from theodolite_jobs.statistics.heads import (
     numerical_rank,
     thin,
 )
-from theodolite_jobs.statistics.norms import normalised, projected, standardised, unit
+from theodolite_jobs.statistics.norms import Norm, normalised, projected, standardised, unit
 
 CIRCUITS = ("qk", "vo")
 PROJECTIONS = ("query", "key")
@@ -50,6 +50,8 @@ class Stream:
         samples: inputs of the block, (sample, d_model), by indices of set and position.
         read_draws: as `read` under permuted labels, (contrast, draw, d_model); None without contrasts.
         written_draws: as `written` under permuted labels.
+        source_read: as `read`, at the earlier layer whose keys and values this layer uses; None if they are its own.
+        source_draws: as `source_read` under permuted labels.
     """
 
     read: NDArray[np.float64]
@@ -57,6 +59,8 @@ class Stream:
     samples: Mapping[tuple[int, int], NDArray[np.float32]] = field(default_factory=dict)
     read_draws: NDArray[np.float64] | None = None
     written_draws: NDArray[np.float64] | None = None
+    source_read: NDArray[np.float64] | None = None
+    source_draws: NDArray[np.float64] | None = None
 
 
 def decompose_layer(
@@ -68,6 +72,8 @@ def decompose_layer(
     vocabulary: Vocabulary | None,
 ) -> Arrays:
     """Return one layer's part of the variables of `heads`, by name.
+
+    If the layer uses the keys and values of another, the null variance of keys is that of the other, and here NaN.
 
     Args:
         weights: the model's weights on disk.
@@ -86,7 +92,7 @@ def decompose_layer(
     circuits = read_circuits(weights, layer, heads.offsets, heads.fold_norm)
     thins = {name: _thin(circuits, name, layer) for name in ("query", "key", "value", "written")}
     each, kv = np.arange(len(circuits.query)), circuits.kv_head_of
-    vectors = min(heads.vectors, weights.dimensions.d_head)
+    vectors = min(heads.vectors, circuits.query.shape[2])
     qk = [
         decompose(thins["query"], thins["key"], vectors, each, kv, circuits.rotations[offset])
         for offset in heads.offsets
@@ -96,7 +102,7 @@ def decompose_layer(
     copying = np.full((2, len(each)), np.nan)
     if vocabulary is not None:
         copying = np.stack([copying_score(circuits.value, circuits.written, kv, product) for product in vocabulary])
-    return {
+    arrays = {
         **_stacked(qk, vo),
         **_against_directions(circuits, thins, qk[0], vo, stream),
         "null_dimension": weights.dimensions.d_model - np.stack(ranks),
@@ -104,15 +110,31 @@ def decompose_layer(
         "copying_score": copying[0],
         "copying_score_uncentred": copying[1],
     }
+    if layer in weights.anatomy.keys_of:
+        arrays["null_variance"][:, :, PROJECTIONS.index("key")] = np.nan
+    return _widened(arrays, heads, max(weights.head_widths))
+
+
+def _widened(arrays: Arrays, heads: HeadsSpec, width: int) -> Arrays:
+    """Return the arrays as wide as those of the widest layer, with NaN where this layer has no singular values."""
+    vectors = min(heads.vectors, width)
+    lengths = {"singular_values": (-1, width), "vector_cosine": (-1, vectors)}
+    lengths |= {"left_vectors": (-2, vectors), "right_vectors": (-2, vectors)}
+    for name, (axis, length) in lengths.items():
+        after = np.zeros((arrays[name].ndim, 2), dtype=int)
+        after[axis, 1] = length - arrays[name].shape[axis]
+        if after.any():
+            arrays[name] = np.pad(arrays[name], after, constant_values=np.nan)
+    return arrays
 
 
 def _missing(weights: Weights, heads: HeadsSpec, stream: Stream, shape: tuple[int, int]) -> Arrays:
     """Return the arrays of a layer without attention: NaN, and -1 for whole numbers."""
-    sizes, n_contrasts = weights.dimensions, len(stream.read)
-    vectors, n_heads = min(heads.vectors, sizes.d_head), sizes.n_heads
+    sizes, width, n_contrasts = weights.dimensions, max(weights.head_widths), len(stream.read)
+    vectors, n_heads = min(heads.vectors, width), sizes.n_heads
     circuits = (len(CIRCUITS), len(heads.offsets), n_heads)
     shapes: dict[str, tuple[int, ...]] = {
-        "singular_values": (*circuits, sizes.d_head),
+        "singular_values": (*circuits, width),
         "direction_alignment": (n_contrasts, len(SIDES), n_heads),
         "vector_cosine": (n_contrasts, len(SIDES), n_heads, vectors),
         "null_variance": (*shape, len(PROJECTIONS), n_heads),
@@ -136,37 +158,51 @@ def _against_directions(
     """
     leading = {"qk": qk.singular_values[:, 0], "vo": vo.singular_values[:, 0]}
 
-    def alignments(read: NDArray[np.float64], written: NDArray[np.float64]) -> NDArray[np.float64]:
+    def as_sides_read(
+        by_queries: NDArray[np.float64], by_keys: NDArray[np.float64] | None
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return directions as queries read them, and as keys and values do."""
+        read = _as_read(by_queries, circuits.input_norm)
+        return read, read if by_keys is None else _as_read(by_keys, circuits.source_norm)
+
+    def alignments(
+        read: NDArray[np.float64], source: NDArray[np.float64] | None, written: NDArray[np.float64]
+    ) -> NDArray[np.float64]:
         """Return the alignments with directions, (side, direction, head)."""
-        gains = _gains(circuits, thins, _as_read(read, circuits), written)
+        gains = _gains(circuits, thins, *as_sides_read(read, source), written)
         with np.errstate(invalid="ignore"):  # a head of zeros has no alignment
             return np.stack([gains[side] / leading[side[:2]] for side in SIDES])
 
-    read, written = _as_read(stream.read, circuits), stream.written
-    vectors = {"qk_query": qk.left, "qk_key": qk.right, "vo_read": vo.left, "vo_write": vo.right}
-    cosines = [np.einsum("cd,hvd->chv", written if side == "vo_write" else read, vectors[side]) for side in SIDES]
+    read, source = as_sides_read(stream.read, stream.source_read)
+    compared = zip((read, source, source, stream.written), (qk.left, qk.right, vo.left, vo.right), strict=True)
+    cosines = [np.einsum("cd,hvd->chv", directions, vectors) for directions, vectors in compared]  # as SIDES
     arrays = {
-        "direction_alignment": alignments(stream.read, written).transpose(1, 0, 2),
+        "direction_alignment": alignments(stream.read, stream.source_read, stream.written).transpose(1, 0, 2),
         "vector_cosine": np.stack(cosines, axis=1),
     }
     if stream.read_draws is not None and stream.written_draws is not None:
         n_contrasts, n_draws, d_model = stream.read_draws.shape
-        rows = [draws.reshape(-1, d_model) for draws in (stream.read_draws, stream.written_draws)]
-        of_draws = alignments(*rows).reshape(len(SIDES), n_contrasts, n_draws, -1)
+        read, written = (draws.reshape(-1, d_model) for draws in (stream.read_draws, stream.written_draws))
+        by_keys = None if stream.source_draws is None else stream.source_draws.reshape(-1, d_model)
+        of_draws = alignments(read, by_keys, written).reshape(len(SIDES), n_contrasts, n_draws, -1)
         arrays["alignment_draws"] = of_draws.swapaxes(0, 1)
     return arrays
 
 
 def _gains(
-    circuits: Circuits, thins: Mapping[str, Thin], read: NDArray[np.float64], written: NDArray[np.float64]
+    circuits: Circuits,
+    thins: Mapping[str, Thin],
+    read: NDArray[np.float64],
+    source: NDArray[np.float64],
+    written: NDArray[np.float64],
 ) -> dict[str, NDArray[np.float64]]:
     """Return |dᵀM| or |M d| of each direction and head, (direction, head), by side."""
     each, kv, rotation = np.arange(len(circuits.query)), circuits.kv_head_of, circuits.rotations[0]
     query, key, value, output = (thins[name] for name in ("query", "key", "value", "written"))
     return {
         "qk_query": gain(read, query, key, each, kv, rotation),
-        "qk_key": gain(read, key, query, kv, each, rotation.T),
-        "vo_read": gain(read, value, output, kv, each),
+        "qk_key": gain(source, key, query, kv, each, rotation.T),
+        "vo_read": gain(source, value, output, kv, each),
         "vo_write": gain(written, output, value, each, kv),
     }
 
@@ -248,7 +284,6 @@ def _stacked(qk: Sequence[Decomposition], vo: Decomposition) -> Arrays:
     return arrays
 
 
-def _as_read(directions: NDArray[np.float64], circuits: Circuits) -> NDArray[np.float64]:
-    """Return unit vectors along the directions after the linear part of attention's input norm."""
-    norm = circuits.input_norm
+def _as_read(directions: NDArray[np.float64], norm: Norm | None) -> NDArray[np.float64]:
+    """Return unit vectors along the directions after the linear part of a norm before attention."""
     return directions if norm is None else unit(projected(directions, norm) * norm.scale)

@@ -65,13 +65,24 @@ class Directions:
 
         With contrasts it has the directions under permuted labels too.
         """
-        read, written = self._place(self._read(layer)), self._place(self._written(layer))
-        read_draws = self._draws_at(read, input_norm(self._weights, layer))
+        written = self._place(self._written(layer))
+        read_draws = self._read_draws(layer)
         if not self.contrasts:
             return Stream(read_draws[:, 0], self._stored_at(written))
+        source = self._weights.anatomy.keys_of.get(layer)
+        source_draws = None if source is None else self._read_draws(source)
         return Stream(
-            read_draws[:, 0], self._stored_at(written), read_draws=read_draws, written_draws=self._draws_at(written)
+            read_draws[:, 0],
+            self._stored_at(written),
+            read_draws=read_draws,
+            written_draws=self._draws_at(written),
+            source_read=None if source_draws is None else source_draws[:, 0],
+            source_draws=source_draws,
         )
+
+    def _read_draws(self, layer: int) -> NDArray[np.float64]:
+        """Return the directions at attention's input, (contrast, draw, d_model), first with the real labels."""
+        return self._draws_at(self._place(self._read(layer)), input_norm(self._weights, layer))
 
     def _read(self, layer: int) -> Candidates:
         """Return the places of attention's input."""

@@ -41,7 +41,8 @@ class Circuits:
         written: W_Oᵀ with the scale of the norm on attention's output and the residual multiplier folded in.
         kv_head_of: index of the key-value head that each head uses.
         rotations: s·R(δ) by offset δ, with the family's score scale s.
-        input_norm: the norm between the residual stream and attention.
+        input_norm: the norm between the residual stream and attention's queries.
+        source_norm: the norm between the residual stream and keys and values, which may be those of an earlier layer.
         output_norm: the norm on attention's output before it is added to the stream.
         output_scale: factor on attention's output before it is added to the stream.
     """
@@ -58,6 +59,7 @@ class Circuits:
     value_bias: Float[np.ndarray, "kv_head d_head"] | None
     output_bias: Float[np.ndarray, " d_model"] | None
     input_norm: Norm | None
+    source_norm: Norm | None
     output_norm: Norm | None
     output_scale: float
 

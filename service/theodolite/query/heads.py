@@ -37,7 +37,7 @@ class Head:
         circuit: qk (W_Q R W_Kᵀ) or vo (W_V W_O).
         offset: query position minus key position.
         offsets: all offsets at which the circuit was decomposed.
-        singular_values: (rank), in descending order.
+        singular_values: (rank), in descending order; as many as the head is wide.
         coverage_99: first rank at which the cumulative sum of the singular values exceeds 99 % of their sum.
         effective_rank: exp of the entropy of σ/Σσ.
         stable_rank: Σσ² over the largest σ².
@@ -110,12 +110,13 @@ def read_head(run: Run, layer: int, head: int, circuit: str = "qk", offset: int 
     of_head = [("layer", "==", layer), ("head", "==", head), ("circuit", "==", circuit)]
     has_words = "words" in finished_groups(run)
     tokens = read_words(run, "head_tokens", of_head) if has_words else pd.DataFrame(columns=TOKEN_COLUMNS)
+    values = at["singular_values"].values
     return Head(
         name=head_name(layer, head),
         circuit=circuit,
         offset=offset,
         offsets=[0] if circuit == "vo" else heads["offset"].values.tolist(),
-        singular_values=at["singular_values"].values.copy(),
+        singular_values=values[np.isfinite(values) | np.isnan(values).all()],  # other layers may have wider heads
         coverage_99=at["coverage_99"].item(),
         effective_rank=at["effective_rank"].item(),
         stable_rank=at["stable_rank"].item(),

@@ -106,7 +106,7 @@ def _maps(heads: xr.Dataset, directions: xr.Dataset | None) -> Iterator[Figure]:
             yield _map(f"{circuit}.{key}", caption, values.sel(circuit=circuit), circuit, logarithmic=logarithmic)
     aligned = [(one, *rest) for one in heads["contrast"].values.tolist() for rest in _alignments(heads, one)]
     for contrast, side, values in aligned:
-        pale = np.isin(values["layer"], _unreliable(directions, contrast, side)).tolist()
+        pale = np.isin(values["layer"], _unreliable(heads, directions, contrast, side)).tolist()
         caption = f"{_SIDES[side]}: alignment with {quoted(contrast)}"
         yield _map(f"{side}.{contrast}", caption, values, side[:2], pale=pale)
         z = heads["alignment_z"].sel(contrast=contrast, side=side)
@@ -128,18 +128,24 @@ def _facts(run: Run, heads: xr.Dataset, directions: xr.Dataset | None) -> Iterat
     if not heads.sizes["position"]:  # a survey without prompts
         return
     position = last_position(heads)
+    for where, part in _by_width(heads):
+        yield from _null_space_fact(run, part, where, position)
+
+
+def _null_space_fact(run: Run, heads: xr.Dataset, where: str, position: int) -> Iterator[str]:
+    """Yield a sentence about the null spaces of queries and keys, if inputs were captured."""
     unseen = heads["null_variance"].sel(position=position)
-    if np.isfinite(unseen).any():
-        labels, texts = set_labels(run, position), {}
-        for name, counts in heads["n_samples"].sel(position=position).groupby("set"):
-            query, key = (unseen.sel(set=name, projection=one).median() for one in ("query", "key"))
-            if np.isfinite(query + key):
-                texts[labels[str(name)]] = f"{percent(query, 1)} and {percent(key, 1)} (n = {int(counts.item())})"
-        dimension, d_model = int(heads["null_dimension"].median()), heads.sizes["d_model"]
-        if not texts:
-            return
+    if not np.isfinite(unseen).any():
+        return
+    labels, texts = set_labels(run, position), {}
+    for name, counts in heads["n_samples"].sel(position=position).groupby("set"):
+        query, key = (unseen.sel(set=name, projection=one).median() for one in ("query", "key"))
+        if np.isfinite(query + key):
+            texts[labels[str(name)]] = f"{percent(query, 1)} and {percent(key, 1)} (n = {int(counts.item())})"
+    dimension, d_model = int(heads["null_dimension"].median()), heads.sizes["d_model"]
+    if texts:
         yield (
-            f"Median dimension of the null space of a query or key projection: {dimension} of {d_model}, "
+            f"Median dimension of the null space of a query or key projection{where}: {dimension} of {d_model}, "
             f"{percent(dimension / d_model, 1)}. Share of the variance of attention's input in the null spaces of the "
             f"query and of the key, at position {position}, median over heads: {listed(texts)}. A random subspace of "
             f"this dimension holds {percent(dimension / d_model, 1)} on average."
@@ -201,18 +207,38 @@ def _writing_findings(heads: xr.Dataset, directions: xr.Dataset | None) -> Itera
 
 def _random_scores(heads: xr.Dataset) -> str:
     """Return how many copying scores random weights do not explain; empty for an older version."""
-    sd = float(heads["copying_score_random_sd"]) if "copying_score_random_sd" in heads else np.nan
-    if not np.isfinite(sd):
+    of_widths = [(where, part, _random(part, "copying_score_random_sd")) for where, part in _by_width(heads)]
+    if not any(np.isfinite(sd) for _, _, sd in of_widths):
         return ""
-    many = int((abs(heads["copying_score"]) > 4 * sd).sum())
+    many = sum(int((abs(part["copying_score"]) > 4 * sd).sum()) for _, part, sd in of_widths)
+    given = " and ".join(f"0 ± {sd:.2f}{where}" for where, _, sd in of_widths)
     return (
-        f" A random Gaussian W_VO with this model's embeddings gives 0 ± {sd:.2f}; the score differs from 0 by more "
+        f" A random Gaussian W_VO with this model's embeddings gives {given}; the score differs from 0 by more "
         f"than four of these standard deviations in {_counted_heads(many)}."
     )
 
 
+def _by_width(heads: xr.Dataset) -> list[tuple[str, xr.Dataset]]:
+    """Return the heads of each width, and where they are; all heads and no text if they have one width."""
+    parts = []
+    for one in heads.attrs.get("widths", []):
+        part = heads.sel(layer=one["layers"], rank=range(one["width"]))
+        numbers = {name: one.get(name, np.nan) for name in ("effective_rank_random", "copying_score_random_sd")}
+        layers = f"{len(one['layers'])} layer{'s' * (len(one['layers']) > 1)}"
+        parts.append((f" in the {layers} with heads of width {one['width']}", part.assign(numbers)))
+    return parts or [("", heads)]
+
+
+def _random(heads: xr.Dataset, name: str) -> float:
+    return float(heads[name]) if name in heads else np.nan
+
+
 def _rank_facts(heads: xr.Dataset) -> Iterator[str]:
     """Yield a sentence about the effective ranks of both circuits."""
+    yield " ".join(_rank_fact(part, where) for where, part in _by_width(heads))
+
+
+def _rank_fact(heads: xr.Dataset, where: str) -> str:
     random = float(heads["effective_rank_random"])
     known = f"; circuits of random weights have {random:.1f} on average" if np.isfinite(random) else ""
     texts = {}
@@ -220,7 +246,7 @@ def _rank_facts(heads: xr.Dataset) -> Iterator[str]:
         ranks = heads["effective_rank"].sel(offset=0, circuit=circuit)
         lowest = head_name(*_extreme_head(ranks, largest=False))
         texts[circuit.upper()] = f"{float(ranks.median()):.1f} (smallest {float(ranks.min()):.1f}, of {lowest})"
-    yield f"Median effective rank of the circuits, of at most {heads.sizes['rank']}: {listed(texts)}{known}."
+    return f"Median effective rank of the circuits{where}, of at most {heads.sizes['rank']}: {listed(texts)}{known}."
 
 
 def _alignment_facts(heads: xr.Dataset, directions: xr.Dataset | None) -> Iterator[str]:
@@ -340,11 +366,16 @@ def _reliable(heads: xr.Dataset, directions: xr.Dataset | None, contrast: str, s
     """Return the alignments of one side and their tests, NaN at layers whose direction is unreliable."""
     of_side = heads[[name for name in heads if {"contrast", "side"} <= set(heads[name].dims)]]
     of_side = of_side.sel(contrast=contrast, side=side)
-    return of_side.where(~of_side["layer"].isin(_unreliable(directions, contrast, side)))
+    return of_side.where(~of_side["layer"].isin(_unreliable(heads, directions, contrast, side)))
 
 
-def _unreliable(directions: xr.Dataset | None, contrast: str, side: str) -> list[int]:
-    return [] if directions is None else unreliable_layers(directions, contrast, side)
+def _unreliable(heads: xr.Dataset, directions: xr.Dataset | None, contrast: str, side: str) -> list[int]:
+    """Return the layers whose heads are compared with an unreliable direction on one side."""
+    unreliable = [] if directions is None else unreliable_layers(directions, contrast, side)
+    if side not in ("qk_key", "vo_read"):
+        return unreliable
+    keys_of = heads.attrs.get("keys_of", {})  # keys and values of an earlier layer read the stream there
+    return [layer for layer in heads["layer"].values.tolist() if keys_of.get(str(layer), layer) in unreliable]
 
 
 def _extreme_head(values: xr.DataArray, *, largest: bool) -> tuple[int, int]:

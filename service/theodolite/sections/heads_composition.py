@@ -9,7 +9,7 @@ import xarray as xr
 
 from theodolite.figures.heads import composition_map
 from theodolite.query.heads import head_name
-from theodolite.sections.parts import Figure, Section, Table
+from theodolite.sections.parts import Figure, Section, Table, texts_of
 from theodolite.store.manifest import finished_groups
 from theodolite.store.result_reader import read_group
 from theodolite.store.runs import Run
@@ -28,7 +28,8 @@ def composition_sections(run: Run, d_model: int) -> list[Section]:
     """Return the section on composition; none if the run has no such group."""
     if "composition" not in finished_groups(run):
         return []
-    score = read_group(run, "composition")["score"]
+    group = read_group(run, "composition")
+    score = group["score"]
     kinds = score["composition"].values.tolist()
     layers = f"{int(score['layer'].min())} to {int(score['layer'].max())}"
     maps = []
@@ -42,6 +43,7 @@ def composition_sections(run: Run, d_model: int) -> list[Section]:
             [fact for kind in kinds for fact in _facts(score.sel(composition=kind), kind.upper(), d_model)],
             maps=maps,
             tables=[_largest(score)],
+            notes=texts_of(group.attrs.get("notes", [])),
             how_to_read=_HOW_TO_READ,
         )
     ]

@@ -2,6 +2,7 @@
 
 import copy
 
+import numpy as np
 import pytest
 import torch
 from support import tiny
@@ -54,19 +55,28 @@ def test_the_stream_is_that_of_the_whole_model(saved):
         assert relative_errors(read[:, layer], states[layer][0].numpy()).max() < 2e-6, layer
 
 
+def spread(x):
+    return np.sqrt((x**2).mean(axis=-1, keepdims=True) + 1e-6)
+
+
 @torch.inference_mode()
 def test_heads_and_the_unembedding_are_read_from_the_files_of_the_whole(saved):
     _, folder, whole = saved
     weights, model = Weights(folder, load_config(folder)), load_model(folder)
     assert torch.equal(weights.unembedding(), whole.get_output_embeddings().weight)
-    if weights.anatomy.no_circuits:  # Gemma 4
-        return
     read = read_sites(model, (5,), [-1])  # the output of a head for a single token is the token's value
     for layer in range(5):
-        circuits = read_circuits(weights, layer)
-        x = torch.from_numpy(read[Site.RESID_PRE][0, layer]).float()
-        normed = model.blocks[layer].get_submodule(model.anatomy.norms["attention"])(x).double().numpy()
+        circuits, source = read_circuits(weights, layer), weights.anatomy.keys_of.get(layer, layer)
+        x = torch.from_numpy(read[Site.RESID_PRE][0, source]).float()
+        normed = model.blocks[source].get_submodule(model.anatomy.norms["attention"])(x).double().numpy()
         value = normed @ circuits.value + (0 if circuits.value_bias is None else circuits.value_bias)
+        if weights.anatomy.normed_values:  # Gemma 4, which has no site of the outputs of heads
+            value = value / spread(value)
+            plain, scaled = (
+                np.einsum("hk,hdk->d", value[circuits.kv_head_of], one) for one in (circuits.output, circuits.written)
+            )
+            assert relative_errors(scaled / spread(plain), read[Site.ATTN_OUT][0, layer]) < 1e-5
+            continue
         heads = value[circuits.kv_head_of].reshape(-1)
         assert relative_errors(heads, read[Site.HEAD_OUT][0, layer]) < 1e-5
 

@@ -69,8 +69,8 @@ def test_attention_by_hand_equals_the_modules(saved_heads):
     weights = Weights(folder, model.config, torch.float64)
     inputs = inputs_of(model, "attention", TOKENS)
     for layer, theirs in read_attention(model, TOKENS).items():
-        x = inputs[layer]
-        out = reference_attention(x, weights.attention(layer), layer, model)
+        source = inputs[model.anatomy.keys_of.get(layer, layer)]
+        out = reference_attention(inputs[layer], weights.attention(layer), layer, model, source)
         ours = after_branch(out, layer, "attention_output", weights, model)
         assert relative_errors(ours.numpy(), theirs[Site.ATTN_OUT]).max() < bound_of(model), layer
 
@@ -80,7 +80,9 @@ def test_outputs_of_heads_by_hand_equal_the_captured_site(saved_heads):
     weights = Weights(folder, model.config, torch.float64)
     inputs = inputs_of(model, "attention", TOKENS)
     for layer, theirs in read_attention(model, TOKENS).items():
-        ours = reference_heads(inputs[layer], weights.attention(layer), layer, model).transpose(0, 1).flatten(1)
+        source = inputs[model.anatomy.keys_of.get(layer, layer)]
+        outputs = reference_heads(inputs[layer], weights.attention(layer), layer, model, source)
+        ours = outputs.transpose(0, 1).flatten(1)
         assert relative_errors(ours.numpy(), theirs[Site.HEAD_OUT]).max() < bound_of(model), layer
 
 

@@ -104,14 +104,15 @@ def standardised(x, weights):
     return centred / spread(x, weights)
 
 
-def attended(x, circuits, attention, weights, raw):
+def attended(by_queries, by_keys, circuits, attention, weights):
     """Return queries and keys, (head, token, d_head), from circuits, with what norms on them divide by put back.
 
-    `raw` is what attention reads, and `x` what circuits are applied to: the same, or before a folded norm.
+    What queries and keys read differs if the keys are those of an earlier layer. It is given in two forms: `raw` as
+    attention reads it, and `x` as circuits are applied to it, which is the same, or before a folded norm.
     """
     found = []
-    sides = {"q": (circuits.query, circuits.query_bias), "k": (circuits.key, circuits.key_bias)}
-    for name, (matrix, bias) in sides.items():
+    sides = {"q": (by_queries, circuits.query, circuits.query_bias), "k": (by_keys, circuits.key, circuits.key_bias)}
+    for name, ((x, raw), matrix, bias) in sides.items():
         bias = np.zeros(matrix.shape[::2]) if bias is None else bias
         if attention.q_norm is None:
             found.append(x @ matrix + bias[:, None])
@@ -156,13 +157,16 @@ def test_scores_equal_the_models_scores_before_softmax(saved, fold_norm, monkeyp
     weights, model = saved
     theirs = scores_before_softmax(model, monkeypatch)
     stream = read_sites(model, TOKENS, range(-len(TOKENS), 0))[Site.RESID_PRE]
+    inputs = [numpy_of(x) for x in inputs_of(model, "attention", TOKENS)]
     for layer in LAYERS:
-        raw = numpy_of(inputs_of(model, "attention", TOKENS)[layer])
         circuits = read_circuits(weights, layer, OFFSETS, fold_norm)
         attention = weights.attention(layer)
         folded = fold_norm and circuits.input_norm is not None
-        x = standardised(stream[:, layer], weights) if folded else raw
-        query, key = attended(x, circuits, attention, weights, raw)
+        reads = [
+            (standardised(stream[:, one], weights) if folded else inputs[one], inputs[one])
+            for one in (layer, weights.anatomy.keys_of.get(layer, layer))
+        ]
+        query, key = attended(*reads, circuits, attention, weights)
         expected = without_what_is_in_no_circuit(theirs[layer], model, attention, layer)
         seen = expected > -1e30  # by no mask covered
         assert seen[:, -1, -6:].all()
@@ -185,15 +189,18 @@ def test_the_sum_over_heads_equals_attentions_output_for_one_token(saved, fold_n
         for layer in LAYERS:
             circuits = read_circuits(weights, layer, fold_norm=fold_norm)
             folded = fold_norm and circuits.input_norm is not None
-            x = standardised(stream[layer], weights) if folded else read[layer]
+            source = weights.anatomy.keys_of.get(layer, layer)
+            x = standardised(stream[source], weights) if folded else read[source]
             value = x @ circuits.value
             value = value if circuits.value_bias is None else value + circuits.value_bias
+            value = value / spread(value, weights) if weights.anatomy.normed_values else value
             value = value[circuits.kv_head_of]
             attention = weights.attention(layer)
             if attention.gate is not None:  # VO is that of an open gate
                 value = value * gate_of(read[layer], attention)
             if attention.sinks is not None:  # a token alone shares the attention with the sink
-                query, key = attended(x[None], circuits, attention, weights, read[layer][None])
+                both = x[None], read[layer][None]
+                query, key = attended(both, both, circuits, attention, weights)
                 score = scores_of(query, key, circuits.rotations)[:, 0]
                 value = value / (1 + np.exp(numpy_of(attention.sinks)[:, None] - score))
             ours = np.einsum("hk,hdk->d", value, circuits.written)
@@ -255,6 +262,31 @@ def test_heads_whose_scores_are_no_fixed_form_are_refused_with_the_reason(tmp_pa
             ["not folded", "2 of 5 blocks", "are normalised", "VO leaves the gate out", "one offset between"],
         ),
         ("gemma2", ["not folded", "attention's output is normalised", "50·tanh(score/50)", "one offset between"]),
+        (
+            "gemma4",
+            [
+                "not folded",
+                "the width of heads differs: 16 in layers 0, 1, 3, 24 in layers 2, 4;",
+                "the keys and values of layer 3 are those of layer 1",
+                "the keys and values of layer 4 are those of layer 2",
+                "queries and keys are normalised",
+                "values are normalised",
+                "attention's output is normalised",
+                "one offset between",
+            ],
+        ),
+        (
+            "gemma4_text-experts",
+            [
+                "not folded",
+                "the width of heads differs",
+                "in layers 2, 4, values are the keys before their norm",
+                "queries and keys are normalised",
+                "values are normalised",
+                "attention's output is normalised",
+                "one offset between",
+            ],
+        ),
     ],
 )
 def test_notes_list_what_circuits_leave_out(tmp_path, family, said):

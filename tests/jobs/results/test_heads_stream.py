@@ -102,3 +102,17 @@ def test_alignments_of_the_reading_sides_are_those_of_the_difference_of_normed_m
         alignment = np.linalg.norm(unit(read) @ whole) / np.linalg.norm(whole, 2)
         np.testing.assert_allclose(found["direction_alignment"][0, SIDES.index("vo_read"), head], alignment, rtol=1e-9)
     np.testing.assert_allclose(found["alignment_draws"][:, :3, 0], found["direction_alignment"][:, :3], rtol=1e-11)
+
+
+def test_keys_of_an_earlier_layer_have_the_directions_that_this_layer_reads(tmp_path):
+    tiny.tiny_model("gemma4").save_pretrained(tmp_path / "model")
+    weights = Weights(tmp_path / "model", CONFIGS["gemma4"].text_config)
+    run = store_run(tmp_path / "store", {"bad": draw(12, seed=0), "good": draw(12, seed=1)}, contrasts=CONTRASTS)
+    analyse(run, CONTRASTS)
+    directions = Directions(context_of(run, CONTRASTS, weights=weights), weights)
+    around = [directions.around(layer) for layer in range(LAYERS)]
+    assert [stream.source_read is None for stream in around] == [True, True, True, False, False]
+    for layer, source in ((3, 1), (4, 2)):
+        np.testing.assert_array_equal(around[layer].source_read, around[source].read)
+        np.testing.assert_array_equal(around[layer].source_draws, around[source].read_draws)
+        assert np.abs(around[layer].source_read - around[layer].read).max() > 0.01

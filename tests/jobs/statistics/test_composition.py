@@ -36,6 +36,7 @@ def circuits(seed, rank=3):
         value_bias=None,
         output_bias=None,
         input_norm=Norm("rms", 1e-5, rng.normal(size=WIDTH), np.zeros(WIDTH)),
+        source_norm=None,
         output_norm=None,
         output_scale=1.0,
     )

@@ -40,6 +40,7 @@ def circuits(norm=None, bias=None, scale=1.0):
         value_bias=None,
         output_bias=bias,
         input_norm=None,
+        source_norm=None,
         output_norm=norm,
         output_scale=scale,
     )

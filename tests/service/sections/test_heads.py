@@ -146,3 +146,13 @@ def test_the_section_has_a_table_of_tested_alignments(tmp_path, monkeypatch, z):
         "25.0 % and 25.0 % (n = 4); harmless 25.0 % and 25.0 % (n = 4). A random subspace of this dimension holds "
         "37.5 % on average."
     )
+
+
+def test_keys_of_an_earlier_layer_are_as_reliable_as_its_direction(monkeypatch):
+    monkeypatch.setattr(heads, "unreliable_layers", lambda *_: [0, 4])
+    group = xr.Dataset(coords={"layer": range(6)})
+    shared = group.assign_attrs(keys_of={"3": 0, "4": 1})
+    found = {side: heads._unreliable(shared, group, "refusal", side) for side in heads._SIDES}
+    assert found == {"qk_query": [0, 4], "qk_key": [0, 3], "vo_read": [0, 3], "vo_write": [0, 4]}
+    assert heads._unreliable(group, group, "refusal", "qk_key") == [0, 4]
+    assert heads._unreliable(shared, None, "refusal", "qk_key") == []

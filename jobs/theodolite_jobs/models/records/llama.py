@@ -99,8 +99,8 @@ GEMMA4 = replace(
     after_mlp="after the MLP, a block may add a vector of its per-layer input, and multiplies the stream, so "
     "resid_post is not resid_mid + mlp_out",
     one_head_width=False,
-    no_circuits="the heads of its sliding and of its full attention have several widths, and the analysis compares all "
-    "heads with random ones of one width",
+    normed_values=True,
+    no_words="a norm divides the values of each token, and its circuits leave this norm out",
 )
 OLMO2 = replace(
     QWEN3,
