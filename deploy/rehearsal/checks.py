@@ -18,7 +18,7 @@ SPEC = yaml.safe_load(SPEC_FILE.read_text())
 RECORDS = (ROOT / "deploy/rehearsal/records.py").read_text()
 """The script that compares two runs, to be read from standard input."""
 
-SECONDS = 180
+SECONDS = 600
 """Time after which a rehearsal gives up waiting for something."""
 
 

@@ -19,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -50,6 +51,8 @@ from theodolite.store.runs import open_run
 WORKERS = ("worker-cpu", "worker-cpu-2")
 """Two replicas of one service, as `docker compose up --scale worker-cpu=2` starts them."""
 
+START_ATTEMPTS = 3
+
 _GIVEN_PORTS: set[int] = set()
 
 OWN_PORTS = {"head": (6379, 8265, 8080), "dask-scheduler": (8786, 8787), "dask-worker": (8787,), "api": (8000,)}
@@ -66,6 +69,7 @@ class Rehearsal:
         self.services[WORKERS[1]] = self.services[WORKERS[0]]
         self.ports = {name: {port: free_port() for port in ports} for name, ports in OWN_PORTS.items()}
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self.starts: Counter[str] = Counter()
         self.store = store or f"file://{folder}/store"
         self.variables = {"THEODOLITE_REPLICAS": str(len(WORKERS)), "THEODOLITE_STORE": self.store}
         self.variables |= {name: value for name, value in os.environ.items() if name.startswith(("AWS_", "PIP_"))}
@@ -128,7 +132,20 @@ class Rehearsal:
         self.processes[service] = subprocess.Popen(
             command, env=self.environment(service), stdout=log, stderr=log, start_new_session=True, cwd=self.folder
         )
+        self.starts[service] += 1
         say(f"{service}: {' '.join(command)}")
+
+    def start_again(self, service: str) -> None:
+        """Start a service that has ended before it answered, at most twice; compose does so too, without a limit.
+
+        Ray gives a node half a minute to start, which is too short on a busy machine.
+        """
+        process = self.processes[service]
+        if process.poll() is not None and self.starts[service] < START_ATTEMPTS:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)  # what it started still has its ports
+            self.start(service)
+        self.check()
 
     def stop(self, service: str, signal_number: int = signal.SIGTERM) -> None:
         """Stop a service and its child processes."""
@@ -242,7 +259,7 @@ def started(stage: Rehearsal, has_prometheus: bool) -> Iterator[None]:
             stage.start(name)
             # One at a time, because Ray gives a node half a minute to start.
             for port in {8265, 8080} & set(OWN_PORTS[name]):
-                wait_for(partial(answers, stage.address(name, port)), name, stage.check)
+                wait_for(partial(answers, stage.address(name, port)), name, partial(stage.start_again, name))
         yield
     finally:
         for name in reversed(list(stage.processes)):

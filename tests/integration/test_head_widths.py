@@ -77,7 +77,7 @@ def test_random_circuits_have_the_width_of_each_layer(run):
     narrow, wide = heads.attrs["widths"]
     assert [(one["width"], one["layers"]) for one in (narrow, wide)] == [(16, [0, 1, 3]), (24, [2, 4])]
     for one in (narrow, wide):
-        assert one["effective_rank_random"] == effective_rank_of_gaussian_factors(48, one["width"])
+        assert one["effective_rank_random"] == effective_rank_of_gaussian_factors(48, [one["width"]], [one["width"]])
         assert 0.05 < one["copying_score_random_sd"] < 0.2
 
 

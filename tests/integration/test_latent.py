@@ -25,6 +25,7 @@ from theodolite.store.result_reader import read_group
 from theodolite_jobs.analysis import analyse_run
 from theodolite_jobs.models.weights import Weights
 from theodolite_jobs.progress import Console
+from theodolite_jobs.statistics.heads import effective_rank_of_gaussian_factors
 from theodolite_jobs.survey import survey
 
 pytestmark = pytest.mark.slow
@@ -91,6 +92,20 @@ def test_the_stored_values_are_those_of_the_dense_products(run):
         assert float(at["stable_rank"]) == pytest.approx((expected**2).sum() / expected[0] ** 2, rel=1e-5)
         assert int(at["coverage_99"]) == np.argmax(np.cumsum(share) > 0.99) + 1
     assert 1 < float(rotary["effective_rank_random"]) < 8
+
+
+def test_random_heads_have_the_latents_of_the_model(run):
+    heads, sizes = read_group(run, "heads"), AutoConfig.from_pretrained(run.record.spec.model.id)
+    assert np.isnan(heads["effective_rank_random"])
+    query = [width for width in (sizes.q_lora_rank, sizes.qk_nope_head_dim) if width]
+    key, value = ([sizes.kv_lora_rank, width] for width in (sizes.qk_nope_head_dim, sizes.v_head_dim))
+    assert heads.attrs["effective_rank_random"] == {
+        "qk": effective_rank_of_gaussian_factors(sizes.hidden_size, query, key),
+        "vo": effective_rank_of_gaussian_factors(sizes.hidden_size, value, [sizes.v_head_dim]),
+    }
+    assert 0 < float(heads["copying_score_random_sd"]) < 1
+    (ranks,) = (fact for fact in sections(run)[0].facts if fact.startswith("Median effective rank"))
+    assert ranks.count("; random weights: ") == 2
 
 
 def test_readers_and_the_api_return_the_group(run):

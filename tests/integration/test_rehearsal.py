@@ -31,7 +31,7 @@ def bucket(tmp_path):
         server = subprocess.Popen(command, stdout=log, stderr=log)
         url = f"http://127.0.0.1:{port}"
         try:
-            for _ in range(100):
+            for _ in range(600):
                 try:
                     assert httpx.put(f"{url}/surveys").is_success
                     break
@@ -49,7 +49,7 @@ def rehearse(*arguments, **environment):
         env=os.environ | environment,
         capture_output=True,
         text=True,
-        timeout=900,
+        timeout=1800,
         check=False,
     )
     assert found.returncode == 0, found.stderr[-3000:]

@@ -139,11 +139,6 @@ def notes_on(weights: Weights, fold_norm: bool) -> list[str]:
             f"QK is that of the part of queries and keys without positions; it leaves out the part of "
             f"{attention.q_rotary.shape[2]} entries that rotates (group “rotary”), and so does not depend on the offset"
         )
-        notes.append(
-            "the effective rank of random weights is that of two Gaussian factors as wide as values. Products of "
-            "random matrices through latents have a smaller one, so a smaller effective rank alone is no result of "
-            "training"
-        )
     elif anatomy.positions.startswith("rotary"):
         notes.append(
             "each QK circuit is computed for one offset between query and key (dimension “offset” of the arrays); "

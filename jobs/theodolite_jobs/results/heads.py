@@ -28,12 +28,11 @@ from theodolite_jobs.results.heads_layer import (
     decompose_layer,
     vocabulary_products,
 )
+from theodolite_jobs.results.heads_random import random_circuits
 from theodolite_jobs.results.heads_stream import CapturedInputs, Directions
 from theodolite_jobs.statistics.heads import (
-    copying_score_sd_of_gaussian_factors,
     coverage_rank,
     effective_rank,
-    effective_rank_of_gaussian_factors,
     stable_rank,
 )
 from theodolite_jobs.statistics.permutations import Tested, permutation_test
@@ -111,7 +110,7 @@ def _all_layers(context: Context, weights: Weights, vocabulary: Vocabulary | Non
     lengths = {dim: len(labels) for dim, labels in coordinates.items()}
     vector_bytes = 4 * 4 * lengths["offset"] * lengths["head"] * lengths["vector"] * sizes.d_model
     rounds = max(1, min(8, _VECTOR_BYTES // (vector_bytes + 1)))
-    nulls = {width: _nulls(sizes.d_model, width, vocabulary) for width in weights.head_widths}
+    random, attributes = random_circuits(weights, vocabulary)
     shape, vocabulary = (lengths["set"], lengths["position"]), shared(vocabulary)
     parts: list[Arrays] = []
     checksums: dict[str, str] = {}
@@ -134,42 +133,17 @@ def _all_layers(context: Context, weights: Weights, vocabulary: Vocabulary | Non
         of_keys[:, :, layer] = of_keys[:, :, source]
     values = np.nan_to_num(arrays["singular_values"])  # a missing value adds nothing; of zeros alone, ranks are missing
     arrays |= {"coverage_99": coverage_rank(values), "effective_rank": effective_rank(values)}
-    arrays |= {"stable_rank": stable_rank(values), "n_samples": stream.counts()}
-    for name in ("effective_rank_random", "copying_score_random_sd"):
-        arrays[name] = np.array(nulls[lengths["rank"]][name] if len(nulls) == 1 else np.nan)
+    arrays |= {"stable_rank": stable_rank(values), "n_samples": stream.counts(), **random}
     arrays |= _tests(parts, arrays["direction_alignment"].shape)
-    attributes: dict[str, Any] = {
+    attributes |= {
         "options": heads.model_dump(mode="json"),
         "notes": notes_on(weights, heads.fold_norm),
         "direction_prompts": directions.n_prompts,
         "direction_position": directions.position,
     }
-    if len(nulls) > 1:
-        attributes["widths"] = _widths(weights, nulls)
     if keys_of:
         attributes["keys_of"] = {str(layer): source for layer, source in keys_of.items()}
     return Result(arrays, coordinates, attributes, layers=checksums)
-
-
-def _nulls(d_model: int, width: int, vocabulary: Vocabulary | None) -> dict[str, float]:
-    """Return the numbers of random circuits of heads of one width, by variable; NaN without the vocabulary."""
-    sd = np.nan if vocabulary is None else copying_score_sd_of_gaussian_factors(vocabulary.centred, width)
-    return {
-        "effective_rank_random": effective_rank_of_gaussian_factors(d_model, width),
-        "copying_score_random_sd": sd,
-    }
-
-
-def _widths(weights: Weights, nulls: Mapping[int, Mapping[str, float]]) -> list[dict[str, Any]]:
-    """Return for each width of heads its layers, and the numbers of its random circuits that are known."""
-    return [
-        {
-            "width": width,
-            "layers": layers,
-            **{name: value for name, value in nulls[width].items() if np.isfinite(value)},
-        }
-        for width, layers in sorted(weights.head_widths.items())
-    ]
 
 
 def _tests(parts: Sequence[Arrays], shape: tuple[int, ...]) -> Arrays:

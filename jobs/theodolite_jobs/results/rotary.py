@@ -18,8 +18,13 @@ from theodolite_jobs.models.rotary import rotation_of_entries
 from theodolite_jobs.models.weights import Weights
 from theodolite_jobs.results.circuits import folded, input_norm
 from theodolite_jobs.results.context import Context, Result
-from theodolite_jobs.statistics.heads import coverage_rank, effective_rank, stable_rank
-from theodolite_jobs.statistics.rotary import effective_rank_of_gaussian_matrices, rotary_singular_values
+from theodolite_jobs.statistics.heads import (
+    coverage_rank,
+    effective_rank,
+    effective_rank_of_gaussian_factors,
+    stable_rank,
+)
+from theodolite_jobs.statistics.rotary import rotary_singular_values
 from theodolite_jobs.tasks import run_tasks
 
 
@@ -59,7 +64,8 @@ def compute(context: Context) -> Result:
             layers, run_tasks(_values_of_layer, arguments, context.progress, "rotary"), strict=True
         ):
             values[:, layer] = found
-    random = effective_rank_of_gaussian_matrices(sizes.d_model, widths.query_latent, width)
+    query = (width,) if widths.query_latent is None else (widths.query_latent, width)
+    random = effective_rank_of_gaussian_factors(sizes.d_model, query, (width,))
     arrays = {
         "singular_values": values,
         "coverage_99": coverage_rank(np.nan_to_num(values)),

@@ -5,8 +5,9 @@ A circuit is a (d_model, d_model) bilinear map of rank d_head, M = A C Bᵀ, wit
 Transformer Circuits", in row convention). M itself is never formed.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -196,17 +197,29 @@ def effective_rank(singular_values: Float[np.ndarray, "*head rank"]) -> Float[np
     return entropy
 
 
-def effective_rank_of_gaussian_factors(d_model: int, d_head: int) -> float:
-    """Return the mean effective rank of A Bᵀ, with independent standard Gaussians in A and B of (d_model, d_head).
+def effective_rank_of_gaussian_factors(d_model: int, left: Sequence[int], right: Sequence[int]) -> float:
+    """Return the mean effective rank of A Bᵀ of random weights.
 
+    A is a product of independent standard Gaussians, of (d_model, w₁), (w₁, w₂) and so on, for the widths w of `left`;
+    B is the same for `right`. A product of several matrices has a smaller effective rank than one matrix of its shape.
     The singular values are those of T_A T_Bᵀ, with A = Q T.
     """
     random = np.random.default_rng(_SEED)
     singular = []
     for _ in range(_GAUSSIAN_DRAWS):
-        first, second = (np.linalg.qr(random.standard_normal((d_model, d_head))).R for _ in range(2))
+        first, second = (np.linalg.qr(_gaussian(random, d_model, widths)).R for widths in (left, right))
         singular.append(np.linalg.svd(first @ second.T, compute_uv=False))
     return float(effective_rank(np.stack(singular)).mean())
+
+
+def _gaussian(
+    random: np.random.Generator, d_model: int, widths: Sequence[int], dtype: type[np.floating] = np.float64
+) -> NDArray[np.floating]:
+    """Return a product of standard Gaussians, of (d_model, w₁), (w₁, w₂), …."""
+    product: NDArray[np.floating] = random.standard_normal((d_model, widths[0]), dtype=dtype)
+    for before, after in pairwise(widths):
+        product = product @ random.standard_normal((before, after), dtype=dtype)
+    return product
 
 
 def stable_rank(singular_values: Float[np.ndarray, "*head rank"]) -> Float[np.ndarray, "*head"]:
@@ -283,15 +296,18 @@ def copying_score(
     return ratio(values.sum(axis=-1).real, np.abs(values).sum(axis=-1))
 
 
-def copying_score_sd_of_gaussian_factors(vocabulary: Float[np.ndarray, "d_model d_model"], d_head: int) -> float:
-    """Return the standard deviation of the copying score of W_VO = A Bᵀ, with standard Gaussians in A and B.
+def copying_score_sd_of_gaussian_factors(
+    vocabulary: Float[np.ndarray, "d_model d_model"], value: Sequence[int], output: Sequence[int]
+) -> float:
+    """Return the standard deviation of the copying score of W_VO = A Bᵀ of random weights.
 
-    A and B are independent, (d_model, d_head). B and −B are equally likely, so the mean is 0. `vocabulary` is that of
+    A and B are independent products of standard Gaussians, with the widths `value` and `output`, as in
+    `effective_rank_of_gaussian_factors`. B and −B are equally likely, so the mean is 0. `vocabulary` is that of
     `copying_score`.
     """
     random, only = np.random.default_rng(_SEED), np.array([0])
     scores = []
     for _ in range(_COPYING_DRAWS):
-        value, output = random.standard_normal((2, 1, len(vocabulary), d_head), dtype=np.float32)
-        scores.append(copying_score(value, output, only, vocabulary)[0])
+        first, second = (_gaussian(random, len(vocabulary), one, np.float32)[None] for one in (value, output))
+        scores.append(copying_score(first, second, only, vocabulary)[0])
     return float(np.sqrt(np.mean(np.square(scores))))

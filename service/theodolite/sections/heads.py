@@ -239,13 +239,14 @@ def _rank_facts(heads: xr.Dataset) -> Iterator[str]:
 
 
 def _rank_fact(heads: xr.Dataset, where: str) -> str:
-    random = float(heads["effective_rank_random"])
+    random, of_circuits = float(heads["effective_rank_random"]), heads.attrs.get("effective_rank_random", {})
     known = f"; circuits of random weights have {random:.1f} on average" if np.isfinite(random) else ""
     texts = {}
     for circuit in heads["circuit"].values.tolist():
         ranks = heads["effective_rank"].sel(offset=0, circuit=circuit)
         lowest = head_name(*_extreme_head(ranks, largest=False))
-        texts[circuit.upper()] = f"{float(ranks.median()):.1f} (smallest {float(ranks.min()):.1f}, of {lowest})"
+        own = f"; random weights: {of_circuits[circuit]:.1f} on average" if circuit in of_circuits else ""
+        texts[circuit.upper()] = f"{float(ranks.median()):.1f} (smallest {float(ranks.min()):.1f}, of {lowest}{own})"
     return f"Median effective rank of the circuits{where}, of at most {heads.sizes['rank']}: {listed(texts)}{known}."
 
 

@@ -22,8 +22,7 @@ from theodolite.sites import Site
 from theodolite_jobs.models.anatomy import rotary_settings
 from theodolite_jobs.results.circuits import read_circuits
 from theodolite_jobs.results.rotary import read_rotary_part
-from theodolite_jobs.statistics.heads import effective_rank_of_gaussian_factors
-from theodolite_jobs.statistics.rotary import effective_rank_of_gaussian_matrices, rotary_singular_values
+from theodolite_jobs.statistics.rotary import rotary_singular_values
 
 BOUND = 1e-9
 OFFSETS = [0, 1, 6, 50]
@@ -143,16 +142,3 @@ def test_a_part_of_known_numbers():
     bent = (np.eye(3, 2) * [3.0, 1.0])[None]
     found = rotary_singular_values(query, bent, [np.eye(2), quarter])
     np.testing.assert_allclose(found, [[[6, 1], [3, 1]], [[3, 2], [3, 1]]], rtol=1e-12)
-
-
-def test_the_null_is_that_of_random_matrices_of_the_same_shapes():
-    random, found = np.random.default_rng(1), []
-    for _ in range(400):
-        down, up, key = (random.normal(size=shape) for shape in ((48, 20), (20, 8), (48, 8)))
-        values = np.linalg.svd(down @ up @ key.T, compute_uv=False)[:8]
-        found.append(np.exp(-(values / values.sum() * np.log(values / values.sum())).sum()))
-    # A mean of five draws has an error of sd/√5.
-    assert abs(effective_rank_of_gaussian_matrices(48, 20, 8) - np.mean(found)) < 4 * np.std(found) / 5**0.5
-    one_matrix = effective_rank_of_gaussian_matrices(48, None, 8)
-    assert one_matrix == effective_rank_of_gaussian_factors(48, 8)
-    assert one_matrix > np.mean(found) + 2 * np.std(found)

@@ -261,7 +261,18 @@ def test_the_effective_rank_of_gaussian_factors_is_that_of_whole_matrices(d_mode
         first, second = rng.normal(size=(2, d_model, d_head))
         singular.append(np.linalg.svd(first @ second.T, compute_uv=False)[:d_head])
     expected = effective_rank(np.stack(singular)).mean()
-    assert effective_rank_of_gaussian_factors(d_model, d_head) == pytest.approx(expected, rel=0.01)
+    assert effective_rank_of_gaussian_factors(d_model, [d_head], [d_head]) == pytest.approx(expected, rel=0.01)
+
+
+def test_random_weights_through_latents_have_a_smaller_effective_rank():
+    rng, singular = np.random.default_rng(1), []
+    for _ in range(400):
+        down, up, key = (rng.normal(size=shape) for shape in ((48, 20), (20, 8), (48, 8)))
+        singular.append(np.linalg.svd(down @ up @ key.T, compute_uv=False)[:8])
+    found = effective_rank(np.stack(singular))
+    # A mean of five draws has an error of sd/√5.
+    assert abs(effective_rank_of_gaussian_factors(48, [20, 8], [8]) - np.mean(found)) < 4 * np.std(found) / 5**0.5
+    assert effective_rank_of_gaussian_factors(48, [8], [8]) > np.mean(found) + 2 * np.std(found)
 
 
 def test_the_copying_scores_of_gaussian_factors_spread_as_those_of_whole_matrices():
@@ -273,5 +284,5 @@ def test_the_copying_scores_of_gaussian_factors_spread_as_those_of_whole_matrice
         eigenvalues = np.linalg.eigvals(embedding @ first @ second.T @ unembedding.T)
         scores.append(eigenvalues.sum().real / np.abs(eigenvalues).sum())
     assert abs(np.mean(scores)) < 4 * np.std(scores) / 20
-    found = copying_score_sd_of_gaussian_factors(unembedding.T @ embedding, 6)
+    found = copying_score_sd_of_gaussian_factors(unembedding.T @ embedding, [6], [6])
     assert found == pytest.approx(np.std(scores), rel=0.3)
