@@ -187,5 +187,5 @@ def activation_of(model: LoadedModel, layer: int) -> Any:
         return ACT2FN["silu"]
     if config.model_type == "bloom":
         return ACT2FN["gelu_pytorch_tanh"]
-    names = ("mlp_hidden_act", "hidden_activation", "hidden_act", "activation_function", "activation")
+    names = ("mlp_hidden_act", "hidden_activation", "hidden_act", "activation_function", "activation", "dense_act_fn")
     return ACT2FN[next(getattr(config, name) for name in names if getattr(config, name, None) is not None)]

@@ -5,11 +5,14 @@ from typing import Any
 from support.tiny_sizes import (
     BUCKETS,
     ENCODER,
+    FEW_BUCKETS,
     PLAIN,
     RELATIVE,
     ROTARY,
     SLIDING,
+    T5,
     WIDE,
+    WIDE_HEADS,
 )
 from transformers import (
     AlbertConfig,
@@ -28,8 +31,11 @@ from transformers import (
     MegatronBertConfig,
     ModernBertConfig,
     MPNetConfig,
+    MT5Config,
     NomicBertConfig,
     RobertaConfig,
+    T5Config,
+    UMT5Config,
     XLMRobertaConfig,
 )
 
@@ -63,7 +69,12 @@ ENCODERS: dict[str, Any] = {
         **PLAIN, norm_bias=True, attention_bias=True, mlp_bias=True, layer_types=SLIDING, local_attention=16
     ),
     "mpnet": MPNetConfig(**ENCODER),
+    "mt5": MT5Config(**T5, feed_forward_proj="gated-gelu"),
     "nomic_bert": NomicBertConfig(**PLAIN, rope_parameters=ROTARY),
     "roberta": RobertaConfig(**ENCODER),
+    "t5": T5Config(**T5),
+    "t5-gated": T5Config(**T5 | WIDE_HEADS | FEW_BUCKETS, feed_forward_proj="gated-silu"),
+    "umt5": UMT5Config(**T5 | WIDE_HEADS | FEW_BUCKETS),
+    "umt5-plain": UMT5Config(**T5, feed_forward_proj="relu"),
     "xlm-roberta": XLMRobertaConfig(**ENCODER),
 }

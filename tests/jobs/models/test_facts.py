@@ -16,6 +16,7 @@ from theodolite_jobs.estimate import count_parameters
 from theodolite_jobs.models.facts import describe_model, skeleton
 from theodolite_jobs.models.families import known_anatomy
 from theodolite_jobs.models.load import wrap
+from theodolite_jobs.models.text_part import text_part
 
 PARALLEL = {
     "cohere",
@@ -59,7 +60,7 @@ def test_sizes_equal_those_of_the_model_in_memory(family: str) -> None:
     facts, config = facts_of(family), CONFIGS[family]
     anatomy = known_anatomy(config)
     assert anatomy is not None
-    model = tiny.tiny_model(family)
+    model = text_part(tiny.tiny_model(family))
     pooler = sum(parameter.numel() for name, parameter in model.named_parameters() if name.startswith("pooler."))
     total = sum(parameter.numel() for parameter in model.parameters()) - pooler  # load_options exclude it
     assert facts["class"] == type(model).__name__

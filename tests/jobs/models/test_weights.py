@@ -29,6 +29,7 @@ from transformers import AutoModel, AutoModelForCausalLM, CodeGenConfig, Deepsee
 from theodolite.errors import ModelError, UnsupportedModelError
 from theodolite.sites import Site
 from theodolite_jobs.models.config_numbers import embedding_scale, norm_epsilon
+from theodolite_jobs.models.families import is_encoder_alone
 from theodolite_jobs.models.load import load_config, wrap
 from theodolite_jobs.models.reference import read_sites, relative_errors
 from theodolite_jobs.models.text_part import text_part
@@ -246,7 +247,8 @@ def test_norms_add_the_modules_epsilon(saved):
 
 def test_files_of_the_base_model_give_the_same_weights(saved, tmp_path):
     folder, model = saved
-    text_part(AutoModel.from_pretrained(folder)).save_pretrained(tmp_path)
+    base = AutoModel.from_pretrained(folder)
+    (base if is_encoder_alone(base.config) else text_part(base)).save_pretrained(tmp_path)
     with_head, without = Weights(folder, model.config), Weights(tmp_path, model.config)
     for layer in (0, 4):
         ours, theirs = [each.attention(layer) for each in (with_head, without)] if model.anatomy.files.qkv else [(), ()]

@@ -127,7 +127,7 @@ def _initialised(model: Any, part: _Part) -> dict[str, Any]:
     """Initialise a part in memory, and return its tensors by their names in a checkpoint, without tied copies.
 
     Raises:
-        ModelError: the model class does not initialise one of the tensors.
+        ModelError: the model class does not initialise one of the tensors, or initialises one of another part.
     """
     from transformers.core_model_loading import revert_weight_conversion
 
@@ -135,8 +135,15 @@ def _initialised(model: Any, part: _Part) -> dict[str, Any]:
     for tensor in (*module.parameters(part.is_whole), *module.buffers(part.is_whole)):
         if tensor.is_floating_point():
             tensor.fill_(float("nan"))
+    matrices = ((name, tensor) for name, tensor in module.named_parameters() if tensor.is_meta and tensor.ndim > 1)
+    others = {name: (tensor, tensor._version) for name, tensor in matrices}
     for one in _children_first(module) if part.is_whole else [module]:
         part.owner._initialize_weights(one)
+    for name, (tensor, version) in others.items():
+        if tensor._version != version:  # T5 draws its embedding twice, and the first draw is already written
+            raise ModelError(
+                f"model.weights: random, but {type(module).__name__} initialises {name} of another module; use trained"
+            )
     # The other parts are on the meta device.
     tensors = {name: tensor for name, tensor in model.state_dict().items() if not tensor.is_meta}
     for name, tensor in tensors.items():
