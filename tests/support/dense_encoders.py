@@ -1,7 +1,7 @@
 """Encoders of models with a decoder, computed in float64 from the tensors of a file, without transformers' modules."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -21,6 +21,8 @@ def dense_sites(tensors: Mapping[str, Tensor], config: Any, ids: tuple[int, ...]
         full = min((one for one in tensors if f".{one}".endswith(f".{name}")), key=len)
         return tensors[full].double()
 
+    if not config.model_type.endswith("t5"):
+        return _stacked(_bart_blocks(ids, config, read))
     layers: list[dict[Site, Tensor]] = []
     x = read("shared.weight")[list(ids)]
     for layer in range(config.num_hidden_layers):
@@ -28,8 +30,62 @@ def dense_sites(tensors: Mapping[str, Tensor], config: Any, ids: tuple[int, ...]
         table = read(f"encoder.block.{first}.layer.0.SelfAttention.relative_attention_bias.weight")
         layers.append(_t5_block(x, table, config, partial(_read_in, read, f"encoder.block.{layer}.layer.")))
         x = layers[-1][Site.RESID_POST]
+    return _stacked(layers)
+
+
+def _stacked(layers: Sequence[dict[Site, Tensor]]) -> dict[Site, Tensor]:
     stacked = {site: torch.stack([one[site] for one in layers], dim=1) for site in layers[0]}
-    return {**stacked, Site.RESID_FINAL: x}
+    return {**stacked, Site.RESID_FINAL: layers[-1][Site.RESID_POST]}
+
+
+def _bart_blocks(ids: tuple[int, ...], config: Any, read: Read) -> list[dict[Site, Tensor]]:
+    """Return the sites of each block: BART, Marian and PLBart are post-norm, mBART, M2M-100 and Pegasus pre-norm."""
+    family, width = config.model_type, config.d_model
+
+    def norm(x: Tensor, name: str) -> Tensor:
+        centred = x - x.mean(-1, keepdim=True)
+        centred = centred / (centred.square().mean(-1, keepdim=True) + 1e-5).sqrt()
+        return centred * read(f"{name}.weight") + read(f"{name}.bias")
+
+    def linear(x: Tensor, name: str) -> Tensor:
+        return x @ read(f"{name}.weight").T + read(f"{name}.bias")
+
+    own = family == "marian" and not config.share_encoder_decoder_embeddings
+    table = read("encoder.embed_tokens.weight" if own else "shared.weight")
+    x = table[list(ids)] * (width**0.5 if config.scale_embedding else 1.0)
+    if family == "pegasus":  # its files have the table of sines
+        x = x + read("encoder.embed_positions.weight")[: len(ids)]
+    elif family in ("bart", "mbart", "plbart"):
+        x = norm(x + read("encoder.embed_positions.weight")[2 : 2 + len(ids)], "encoder.layernorm_embedding")
+    else:
+        x = x + sinusoids(len(ids), width, family)
+    act, d_head, pre_norm = ACT2FN[config.activation_function], width // 4, family in ("m2m_100", "mbart", "pegasus")
+    layers = []
+    for layer in range(config.encoder_layers):
+        block = f"encoder.layers.{layer}."
+        first, last = f"{block}self_attn_layer_norm", f"{block}final_layer_norm"
+        y = norm(x, first) if pre_norm else x
+        q, k, v = (_heads(linear(y, f"{block}self_attn.{name}_proj"), d_head) for name in "qkv")
+        heads = ((q @ k.transpose(1, 2) / d_head**0.5).softmax(-1) @ v).transpose(0, 1).flatten(1)
+        attention = linear(heads, f"{block}self_attn.out_proj")
+        total = x + attention
+        middle = total if pre_norm else norm(total, first)
+        mlp = linear(act(linear(norm(middle, last) if pre_norm else middle, f"{block}fc1")), f"{block}fc2")
+        after = middle + mlp if pre_norm else norm(middle + mlp, last)
+        branches = {Site.HEAD_OUT: heads, Site.ATTN_OUT: attention, Site.MLP_OUT: mlp, Site.RESID_MID_SUM: total}
+        layers.append({Site.RESID_PRE: x, Site.RESID_MID: middle, Site.RESID_POST: after, **branches})
+        x = after
+    return layers
+
+
+def sinusoids(count: int, width: int, family: str = "pegasus") -> Tensor:
+    """Return sines, then cosines, (position, feature); M2M-100 starts at 2, with tensor2tensor's frequencies."""
+    half = width // 2
+    if family == "m2m_100":
+        angles = (torch.arange(count) + 2)[:, None] * 10000 ** (-torch.arange(half, dtype=torch.float64) / (half - 1))
+    else:
+        angles = torch.arange(count)[:, None] * 10000 ** (-torch.arange(half, dtype=torch.float64) / half)
+    return torch.cat([angles.sin(), angles.cos()], dim=1)
 
 
 def _read_in(read: Read, prefix: str, name: str) -> Tensor:

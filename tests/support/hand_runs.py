@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from support.hand_calls import Call, HandRun, Stream
-from support.hand_encoders import albert, bert, megatron_bert, mpnet, post_norm, rotary_encoder
+from support.hand_encoders import albert, bart, bert, mbart, megatron_bert, mpnet, post_norm, rotary_encoder
 
 from theodolite.sites import Site
 
@@ -283,6 +283,8 @@ HAND_RUNS: dict[str, HandRun] = {
     "gte": rotary_encoder,
     "jina_embeddings_v3": rotary_encoder,
     "megatron-bert": megatron_bert,
+    **dict.fromkeys(("bart", "bart-scaled", "marian", "marian-own", "plbart"), bart),
+    **dict.fromkeys(("m2m_100", "mbart", "pegasus"), mbart),
     "mt5": t5,
     "nomic_bert": rotary_encoder,
     "t5": t5,

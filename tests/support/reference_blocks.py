@@ -80,7 +80,8 @@ def normalised(x: Tensor, kind: str, scale: Any, bias: Any, epsilon: float) -> T
 
 def epsilon_of(config: Any) -> float:
     """Return the epsilon of the norms of a family."""
-    if config.model_type == "olmo":  # its code has the number, its configuration none
+    # The code of these has the number, their configuration none.
+    if config.model_type in ("bart", "m2m_100", "marian", "mbart", "olmo", "pegasus", "plbart"):
         return 1e-5
     if config.model_type == "distilbert":
         return 1e-12

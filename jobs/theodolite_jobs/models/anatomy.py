@@ -96,7 +96,15 @@ class Anatomy:
     norm_kind: Literal["rms", "layer"] = "rms"
     norm_offset: float = 0.0  # the number that is added to a norm's stored scale before use
     positions: Literal[
-        "rotary", "rotary, interleaved", "learned", "ALiBi", "learned and relative", "relative", "none", "unknown"
+        "rotary",
+        "rotary, interleaved",
+        "learned",
+        "sinusoidal",
+        "ALiBi",
+        "learned and relative",
+        "relative",
+        "none",
+        "unknown",
     ] = "rotary"
     layers_without_rotary: tuple[int, ...] = ()  # layers whose queries and keys have no positions
     unscaled_qk_norm: tuple[int, ...] = ()  # layers whose queries and keys are normalised without a learned scale

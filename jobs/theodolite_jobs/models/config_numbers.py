@@ -71,8 +71,11 @@ def norm_epsilon(config: Any) -> float:
 
 
 def embedding_scale(config: Any) -> float:
-    """Return the factor of token embeddings before the first block (Gemma: √d_model; Granite states it)."""
+    """Return the factor of token embeddings before the first block: √d_model in Gemma, and in BART if it is stated.
+
+    Granite states the factor itself.
+    """
     text = config.get_text_config()
-    if text.model_type.startswith(("gemma", "vaultgemma")):
+    if text.model_type.startswith(("gemma", "vaultgemma")) or getattr(text, "scale_embedding", False):
         return float(text.hidden_size**0.5)
     return float(getattr(text, "embedding_multiplier", None) or 1.0)

@@ -10,7 +10,7 @@ from theodolite.errors import UnsupportedModelError
 from theodolite.sites import Site
 from theodolite_jobs.models.anatomy import Anatomy, Files, Tap, text_config_of
 from theodolite_jobs.models.family_variants import VARIANTS
-from theodolite_jobs.models.records.encoder_decoders import T5, UMT5
+from theodolite_jobs.models.records.encoder_decoders import BART, MARIAN, MBART, PEGASUS, T5, UMT5
 from theodolite_jobs.models.records.encoders import (
     ALBERT,
     BERT,
@@ -78,6 +78,7 @@ FAMILIES: dict[str, Anatomy] = {
     "apertus": APERTUS,
     "arcee": ARCEE,
     "bamba": BAMBA,
+    "bart": BART,
     "bert": BERT,
     "bert-generation": BERT_GENERATION,
     "bloom": BLOOM,
@@ -132,6 +133,9 @@ FAMILIES: dict[str, Anatomy] = {
     "lfm2_moe": LFM2_MOE,
     "llama": LLAMA,
     "llama4_text": LLAMA4,
+    "m2m_100": PEGASUS,
+    "marian": MARIAN,
+    "mbart": MBART,
     "megatron-bert": MEGATRON_BERT,
     "minimax_m2": replace(MIXTRAL, files=replace(MIXTRAL_FILES, qk_norm=QWEN3_FILES.qk_norm)),
     "ministral": LLAMA,
@@ -149,9 +153,11 @@ FAMILIES: dict[str, Anatomy] = {
     "olmo3": OLMO2,
     "olmoe": QWEN3_MOE,
     "opt": OPT,
+    "pegasus": PEGASUS,
     "phi": PHI,
     "phi3": PHI3,
     "phimoe": replace(MIXTRAL, norm_kind="layer"),
+    "plbart": BART,
     "qwen2": LLAMA,
     "qwen2_5_vl_text": LLAMA,
     "qwen2_moe": QWEN2_MOE,

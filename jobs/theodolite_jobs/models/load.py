@@ -183,6 +183,8 @@ def load_model(
         drop_decoder(config)
         unread.append("decoder.")
     anatomy = known_anatomy(config)
+    if anatomy is not None and anatomy.positions == "sinusoidal":
+        unread.append("encoder.embed_positions.")  # transformers computes the table if the files lack it
     TensorFiles(folder)  # opens every file, so that the error names a broken or missing one
     if anatomy is not None and anatomy.files is not None and anatomy.files.experts:
         from theodolite_jobs.models.weights import Weights  # torch takes seconds to load
@@ -208,7 +210,8 @@ def load_model(
     if missing:
         # transformers fills missing tensors with random numbers and only warns.
         raise ModelError(f"the weights in {folder} lack {len(missing)} tensors, the first is {missing[0]}")
-    unexpected = (key for key in report["unexpected_keys"] if not key.startswith(tuple(unread)))
+    # Keys that the model lacks have the prefix of a file with a head.
+    unexpected = (key for key in report["unexpected_keys"] if not key.removeprefix("model.").startswith(tuple(unread)))
     unused = sorted(key for key in unexpected if _IN_A_BLOCK.search(key))
     if unused and blocks is None:
         # transformers ignores them: a bias that the configuration does not have, or blocks after its last.

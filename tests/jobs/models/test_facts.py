@@ -35,6 +35,7 @@ LATENT = {"deepseek_v2", "deepseek_v3", "glm4_moe_lite"}
 FUSED_ON_DISK = {"gte", "jina_embeddings_v3", "nomic_bert"}
 POST_NORM = {"camembert", "distilbert", "electra", "electra-projected", "nomic_bert"}
 POST_NORM |= {"albert", "albert-groups"}
+POST_NORM |= {"bart", "bart-scaled", "marian", "marian-own", "plbart"}
 POST_NORM |= {"deberta", "deberta-learned", "deberta-v2", "deberta-v2-buckets"}
 POST_NORM |= {"bert-generation", "data2vec-text", "ernie", "gte", "jina_embeddings_v3"}
 POST_NORM |= {"bert", "mpnet", "opt-post-norm", "roberta", "xlm-roberta"}

@@ -1,9 +1,9 @@
-"""The encoders of models that also have a decoder: T5 and its relatives."""
+"""The encoders of models that also have a decoder: T5, BART and their relatives."""
 
 from dataclasses import replace
 
 from theodolite_jobs.models.anatomy import Anatomy, Files
-from theodolite_jobs.models.records.taps import reading, sequential
+from theodolite_jobs.models.records.taps import after_sum, reading, sequential, writing
 
 T5_FILES = Files(
     embedding="shared",
@@ -29,3 +29,35 @@ T5 = Anatomy(
     files=T5_FILES,
 )
 UMT5 = replace(T5, files=replace(T5_FILES, in_first_block=None))
+BART_FILES = Files(
+    embedding="shared",
+    own_embedding="encoder.embed_tokens",
+    unembedding="shared",  # the head reads the decoder
+    block="encoder.layers.{}.",
+    output="self_attn.out_proj",
+    gate=None,
+    up="fc1",
+    down="fc2",
+    stored={"layernorm_embedding": "encoder.layernorm_embedding", "layer_norm": "encoder.layer_norm"},
+)
+BART = Anatomy(
+    blocks="layers",
+    taps=after_sum("self_attn_layer_norm", "self_attn", "fc2"),
+    norms=writing("self_attn_layer_norm", "final_layer_norm"),
+    embedding_norm="layernorm_embedding",
+    norm_kind="layer",
+    positions="learned",
+    post_norm=True,
+    causal=False,
+    encoder_alone=True,
+    files=BART_FILES,
+)
+MARIAN = replace(BART, embedding_norm=None, positions="sinusoidal")
+MBART = replace(
+    BART,
+    taps=sequential("final_layer_norm", "self_attn", "fc2"),
+    norms=reading("self_attn_layer_norm", "final_layer_norm"),
+    final_norm="layer_norm",
+    post_norm=False,
+)
+PEGASUS = replace(MBART, embedding_norm=None, positions="sinusoidal")

@@ -72,8 +72,9 @@ def test_all_tensors_are_those_that_transformers_initialises(family: str, tmp_pa
     folder = save_config(tmp_path / "model", family)
     reference = tensors_in(initialised_by_transformers(folder, tmp_path / "reference"))
     written = tensors_in(create_random(folder, tmp_path / "random"))
-    assert written.keys() == reference.keys()
-    assert [name for name, tensor in written.items() if not torch.equal(tensor, reference[name])] == []
+    unsaved = tiny.class_with_head(CONFIGS[family])._keys_to_ignore_on_save or ()  # Marian's tables of sines
+    assert written.keys() - set(unsaved) == reference.keys()
+    assert [name for name, tensor in reference.items() if not torch.equal(tensor, written[name])] == []
     load_model(tmp_path / "random")  # no tensor is missing, unknown or of another shape
 
 
