@@ -237,7 +237,8 @@ def save_tiny_model(config: Any, folder: str) -> None:
         if parameter.ndim == 1 or "norm" in path:
             parameter.add_(0.3 * torch.randn_like(parameter))
         else:
-            parameter.mul_(4)  # about as large as trained weights, so that each branch has an effect
+            # About as large as trained weights, so that each branch has an effect; the scores of T5 have no scale.
+            parameter.mul_(0.4 if path.endswith("SelfAttention.q.weight") else 4)
     for path, buffer in model.named_buffers():
         if path.endswith("layer_scalar"):  # the factor of a block of Gemma 4
             buffer.uniform_(0.5, 1.5)
