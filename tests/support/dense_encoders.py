@@ -22,7 +22,8 @@ def dense_sites(tensors: Mapping[str, Tensor], config: Any, ids: tuple[int, ...]
         return tensors[full].double()
 
     if not config.model_type.endswith("t5"):
-        return _stacked(_bart_blocks(ids, config, read))
+        has_table = any(name.endswith("encoder.embed_positions.weight") for name in tensors)
+        return _stacked(_bart_blocks(ids, config, read, has_table))
     layers: list[dict[Site, Tensor]] = []
     x = read("shared.weight")[list(ids)]
     for layer in range(config.num_hidden_layers):
@@ -38,7 +39,7 @@ def _stacked(layers: Sequence[dict[Site, Tensor]]) -> dict[Site, Tensor]:
     return {**stacked, Site.RESID_FINAL: layers[-1][Site.RESID_POST]}
 
 
-def _bart_blocks(ids: tuple[int, ...], config: Any, read: Read) -> list[dict[Site, Tensor]]:
+def _bart_blocks(ids: tuple[int, ...], config: Any, read: Read, has_table: bool) -> list[dict[Site, Tensor]]:
     """Return the sites of each block: BART, Marian and PLBart are post-norm, mBART, M2M-100 and Pegasus pre-norm."""
     family, width = config.model_type, config.d_model
 
@@ -53,13 +54,17 @@ def _bart_blocks(ids: tuple[int, ...], config: Any, read: Read) -> list[dict[Sit
     own = family == "marian" and not config.share_encoder_decoder_embeddings
     table = read("encoder.embed_tokens.weight" if own else "shared.weight")
     x = table[list(ids)] * (width**0.5 if config.scale_embedding else 1.0)
-    if family == "pegasus":  # its files have the table of sines
-        x = x + read("encoder.embed_positions.weight")[: len(ids)]
-    elif family in ("bart", "mbart", "plbart"):
+    if family in ("bart", "mbart", "plbart"):
         x = norm(x + read("encoder.embed_positions.weight")[2 : 2 + len(ids)], "encoder.layernorm_embedding")
+    elif has_table:  # of sines
+        x = x + read("encoder.embed_positions.weight")[: len(ids)]
     else:
         x = x + sinusoids(len(ids), width, family)
-    act, d_head, pre_norm = ACT2FN[config.activation_function], width // 4, family in ("m2m_100", "mbart", "pegasus")
+    act, d_head, pre_norm = (
+        ACT2FN[config.activation_function],
+        width // config.encoder_attention_heads,
+        family in ("m2m_100", "mbart", "pegasus"),
+    )
     layers = []
     for layer in range(config.encoder_layers):
         block = f"encoder.layers.{layer}."
