@@ -210,9 +210,9 @@ def load_model(
     if missing:
         # transformers fills missing tensors with random numbers and only warns.
         raise ModelError(f"the weights in {folder} lack {len(missing)} tensors, the first is {missing[0]}")
-    # Keys that the model lacks have the prefix of a file with a head.
-    unexpected = (key for key in report["unexpected_keys"] if not key.removeprefix("model.").startswith(tuple(unread)))
-    unused = sorted(key for key in unexpected if _IN_A_BLOCK.search(key))
+    # In files of a model with a head, a prefix comes before the names of parts.
+    left_out = re.compile(rf"(\w+\.)?({'|'.join(map(re.escape, unread))})")
+    unused = sorted(k for k in report["unexpected_keys"] if _IN_A_BLOCK.search(k) and not left_out.match(k))
     if unused and blocks is None:
         # transformers ignores them: a bias that the configuration does not have, or blocks after its last.
         raise ModelError(

@@ -113,6 +113,18 @@ def test_a_checkpoint_of_the_encoder_alone_is_read(family, tmp_path):
     assert Weights(tmp_path, load_config(tmp_path)).attention(4).q.shape[0] == 4
 
 
+@pytest.mark.parametrize("family", [*T5, "bart", "mbart", "plbart"])
+def test_a_checkpoint_with_a_classifier_is_read(family, tmp_path):
+    config = copy.deepcopy(CONFIGS[family])
+    classifier = getattr(transformers, type(config).__name__.replace("Config", "ForSequenceClassification"))
+    torch.manual_seed(0)
+    classifier(config).save_pretrained(tmp_path)
+    stored = load_file(tmp_path / WEIGHTS)
+    assert any(name.endswith(".shared.weight") for name in stored)  # behind a prefix
+    assert largest_error(captured(load_model(tmp_path, dtype="float32")), stored, CONFIGS[family]) < BOUND
+    assert Weights(tmp_path, load_config(tmp_path)).embedding().shape == (64, 48)
+
+
 def with_tensors(folder: Path, into: Path, change: Any) -> Path:
     shutil.copytree(folder, into)
     tensors = load_file(into / WEIGHTS)
