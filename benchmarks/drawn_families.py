@@ -39,6 +39,7 @@ from theodolite_jobs.capture.parity import FLOAT32_BOUND, certify
 from theodolite_jobs.capture.plan import plan_set, probe_prompts
 from theodolite_jobs.models.anatomy import dimensions_of
 from theodolite_jobs.models.batching import can_share_prefix, length_class_of
+from theodolite_jobs.models.families import is_encoder_alone, known_anatomy
 from theodolite_jobs.models.load import LoadedModel, load_config, load_model, quiet_transformers
 from theodolite_jobs.models.reference import relative_errors
 from theodolite_jobs.models.supported import supported_families
@@ -84,7 +85,8 @@ def families(only: str | None) -> list[tuple[str, str]]:
     known = {row.family: row for row in supported_families() if row.known_by != "refused"}
     if only:
         return [(name, known[name].known_by if name in known else "probe") for name in only.split(",")]
-    alone = set(language_models())
+    # The settings that are drawn are those of models of one stream.
+    alone = {name for name in language_models() if not is_encoder_alone(CONFIG_MAPPING[name])}
     text_of = {name: row.note.rpartition("text model, ")[2] or name for name, row in known.items() if name in alone}
     chosen: dict[str, str] = {}
     for name, text in sorted(text_of.items(), key=lambda pair: pair[0] != pair[1]):
@@ -139,7 +141,9 @@ def outcome_of(folder: Path, prompts: Sequence[TokenIds], reference: Sequence[Ve
     """Return the errors of a captured model, or why it is refused."""
     facts: dict[str, Any] = {}
     try:
-        dimensions_of(load_config(folder))  # which a survey reads first
+        config = load_config(folder)
+        known_anatomy(config)  # a survey reads these first
+        dimensions_of(config)
         model = load_model(folder, dtype="float32")
         sites = (*model.anatomy.taps, Site.RESID_FINAL)
         facts = {"known_by": model.anatomy.known_by, "sites": [str(site) for site in sites]}

@@ -33,6 +33,7 @@ from transformers import (
     AutoModelForCausalLM,
     AutoModelForImageTextToText,
     AutoModelForMaskedLM,
+    AutoModelForSeq2SeqLM,
 )
 
 from theodolite.errors import TheodoliteError
@@ -41,6 +42,7 @@ from theodolite_jobs.capture.parity import certify
 from theodolite_jobs.capture.plan import HALF_PROBES, plan_set, probe_prompts
 from theodolite_jobs.models.anatomy import check_circuits, dimensions_of
 from theodolite_jobs.models.batching import can_share_prefix, length_class_of
+from theodolite_jobs.models.families import is_encoder_alone, known_anatomy
 from theodolite_jobs.models.load import LoadedModel, load_config, load_model, quiet_transformers
 from theodolite_jobs.models.reference import read_sites, relative_errors
 from theodolite_jobs.models.sharding import check_shardable
@@ -110,6 +112,9 @@ UNGROUPED = {"num_key_value_heads": 4}  # in latent attention, each head has its
 
 MAMBA: dict[str, Any] = {"mamba_n_heads": 4, "mamba_d_state": 8, "mamba_expand": 2, "mamba_chunk_size": 8}
 HYBRID = {"layer_types": ["linear_attention", "full_attention", "linear_attention", "linear_attention"]}
+DECODER: dict[str, Any] = {"num_decoder_layers": 3, "decoder_layers": 3, "decoder_attention_heads": 2}
+DECODER |= {"d_ff": 80, "encoder_ffn_dim": 80, "decoder_ffn_dim": 64, "scale_embedding": True}
+DECODER |= {"relative_attention_num_buckets": 8, "relative_attention_max_distance": 6}
 SHARED: dict[str, Any] = {"shared_intermediate_size": 40, "residual_multiplier": 0.4}
 
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -151,11 +156,15 @@ def main() -> None:
 
 
 def language_models() -> list[str]:
-    """Return the model types of all decoders, encoders and multimodal models that write or read text."""
+    """Return the model types of all decoders, encoders and multimodal models that write or read text.
+
+    Of the models with an encoder and a decoder, they are those with a record of the encoder.
+    """
     return sorted(
         name
         for name, config in CONFIG_MAPPING.items()
-        if config in MODEL_MAPPING and config.model_type == name and any(config in kind for kind, _ in HEADS)
+        if config in MODEL_MAPPING and config.model_type == name
+        if is_encoder_alone(config) or any(config in kind for kind, _ in HEADS)
     )
 
 
@@ -173,7 +182,9 @@ def survey(name: str) -> dict[str, Any]:
 def stream_of(folder: Path) -> dict[str, Any]:
     """Return the results of the model in a folder, in float32 and in half precision, or what refuses it."""
     try:
-        dimensions_of(load_config(folder))  # which a survey reads first; it refuses an encoder with a decoder
+        config = load_config(folder)
+        known_anatomy(config)  # a survey reads these first; they refuse an encoder with a decoder
+        dimensions_of(config)
         model = load_model(folder, dtype="float32")
         error = max(certified(model), against_hidden_states(model))
     except TheodoliteError as refusal:
@@ -210,7 +221,7 @@ def tensor_parallel(folder: Path) -> Any:
 
 def auto_of(config: Any) -> Any:
     """Return the class of transformers that loads a model of a configuration with its head."""
-    return next(auto for kind, auto in HEADS if type(config) in kind)
+    return AutoModelForSeq2SeqLM if is_encoder_alone(config) else next(a for kind, a in HEADS if type(config) in kind)
 
 
 def save_tiny_model(config: Any, folder: str) -> None:
@@ -226,7 +237,8 @@ def save_tiny_model(config: Any, folder: str) -> None:
         if parameter.ndim == 1 or "norm" in path:
             parameter.add_(0.3 * torch.randn_like(parameter))
         else:
-            parameter.mul_(4)  # about as large as trained weights, so that each branch has an effect
+            # About as large as trained weights, so that each branch has an effect; the scores of T5 have no scale.
+            parameter.mul_(0.4 if path.endswith("SelfAttention.q.weight") else 4)
     for path, buffer in model.named_buffers():
         if path.endswith("layer_scalar"):  # the factor of a block of Gemma 4
             buffer.uniform_(0.5, 1.5)
@@ -255,8 +267,9 @@ def tiny_config(name: str, drawn: dict[str, Any] | None = None) -> Any:
 
 def known_options(config_class: Any, options: dict[str, Any] | None = None) -> dict[str, Any]:
     """Return the options that a configuration has, by its own names or by those that it maps to them."""
+    own = DECODER if is_encoder_alone(config_class) else {}
     known = {*config_class.__dataclass_fields__, *config_class.attribute_map, "rope_theta", "pad_token_id"}
-    options = options or {**SIZES, **EXPERTS, **LATENT, **GPT, **IMAGE_TOKENS}
+    options = options or {**SIZES, **EXPERTS, **LATENT, **GPT, **IMAGE_TOKENS, **own}
     return {name: value for name, value in options.items() if name in known}
 
 

@@ -26,13 +26,12 @@ from theodolite_jobs.models.anatomy import (
     check_next_token,
     check_sites,
     dimensions_of,
-    text_config_of,
 )
 from theodolite_jobs.models.batching import batching_version, can_share_prefix, length_class_of
 from theodolite_jobs.models.convert.quantised import DEQUANTISATION
 from theodolite_jobs.models.convert.random_weights import RULE, SEED
 from theodolite_jobs.models.facts import mlp_width
-from theodolite_jobs.models.families import known_anatomy
+from theodolite_jobs.models.families import known_anatomy, text_model_of
 from theodolite_jobs.models.load import load_config, load_tokenizer, resolved_dtype
 from theodolite_jobs.models.quantised import dequantised_from
 from theodolite_jobs.models.readable import check_readable
@@ -164,7 +163,7 @@ class Prepared:
             place=self.source.location if self.source.kind == "hub" else Path(self.source.location).name,
             revision=self.source.revision,
             family=self.config.model_type,
-            text_model=None if text_config_of(self.config) is self.config else text_config_of(self.config).model_type,
+            text_model=text_model_of(self.config),
             dtype=resolved_dtype(self.config, self.spec.model.dtype),
             attention=attention,
             **asdict(self.dimensions),

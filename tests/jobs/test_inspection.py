@@ -225,7 +225,10 @@ REFUSED: dict[str, tuple[Any, list[str]]] = {
     "no heads": ({**SMALL, "num_attention_heads": 0}, ["'qwen2'"]),
     "no blocks": ({**SMALL, "num_hidden_layers": 0}, ["'qwen2'"]),
     "not a transformer": ({"model_type": "mamba"}, ["'mamba'", "not a supported transformer"]),
-    "encoder and decoder": ({"model_type": "t5"}, ["'t5'", "two residual streams (encoder and decoder)"]),
+    "encoder and decoder": (
+        {"model_type": "longt5"},
+        ["'longt5'", "two residual streams", "the encoders of these families"],
+    ),
     "no tokens": ({"model_type": "vit"}, ["'vit'", "no vocabulary"]),
     "blocks of several sizes": ({"model_type": "neomme"}, ["'neomme'", "several sizes"]),
     "no stream": ({"model_type": "bloom", "apply_residual_connection_post_layernorm": True}, ["BLOOM", "residual"]),

@@ -79,3 +79,25 @@ def albert(x: Stream, call: Call) -> dict[Site, Stream]:
 
 
 rotary_encoder = post_norm("self_attn", "post_attention_layernorm", "mlp", "post_mlp_layernorm")
+
+
+def bart(x: Stream, call: Call) -> dict[Site, Stream]:
+    """BART: post-norm, with the projections of the MLP in the block itself."""
+    attn = call("self_attn", x)
+    mid = call("self_attn_layer_norm", x + attn)
+    added = call("fc2", call("activation_fn", call("fc1", mid)))
+    return {
+        Site.ATTN_OUT: attn,
+        Site.RESID_MID_SUM: x + attn,
+        Site.RESID_MID: mid,
+        Site.MLP_OUT: added,
+        Site.RESID_POST: call("final_layer_norm", mid + added),
+    }
+
+
+def mbart(x: Stream, call: Call) -> dict[Site, Stream]:
+    """The same with norms before the branches."""
+    attn = call("self_attn", call("self_attn_layer_norm", x))
+    mid = x + attn
+    added = call("fc2", call("activation_fn", call("fc1", call("final_layer_norm", mid))))
+    return {Site.ATTN_OUT: attn, Site.RESID_MID: mid, Site.MLP_OUT: added, Site.RESID_POST: mid + added}

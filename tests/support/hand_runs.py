@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from support.hand_calls import Call, HandRun, Stream
-from support.hand_encoders import albert, bert, megatron_bert, mpnet, post_norm, rotary_encoder
+from support.hand_encoders import albert, bart, bert, mbart, megatron_bert, mpnet, post_norm, rotary_encoder
 
 from theodolite.sites import Site
 
@@ -154,6 +154,9 @@ def nemotron_h(x: Stream, call: Call) -> dict[Site, Stream]:
     return {**branch, Site.RESID_POST: x + added}
 
 
+t5 = sequential("layer.0.layer_norm", "layer.0.SelfAttention", "layer.1.layer_norm", "layer.1.DenseReluDense")
+
+
 HAND_RUNS: dict[str, HandRun] = {
     "albert": albert,
     "albert-groups": albert,
@@ -280,7 +283,14 @@ HAND_RUNS: dict[str, HandRun] = {
     "gte": rotary_encoder,
     "jina_embeddings_v3": rotary_encoder,
     "megatron-bert": megatron_bert,
+    **dict.fromkeys(("bart", "bart-scaled", "marian", "marian-own", "plbart"), bart),
+    **dict.fromkeys(("m2m_100", "mbart", "pegasus"), mbart),
+    "mt5": t5,
     "nomic_bert": rotary_encoder,
+    "t5": t5,
+    "t5-gated": t5,
+    "umt5": t5,
+    "umt5-plain": t5,
     "vaultgemma": sequential("input_layernorm", "self_attn", "pre_feedforward_layernorm", "mlp"),
 }
 """A new family is one line here, and one in `CONFIGS`."""

@@ -82,7 +82,8 @@ def normalised(x: Tensor, kind: str, scale: Any, bias: Any, epsilon: float) -> T
 
 def epsilon_of(config: Any) -> float:
     """Return the epsilon of the norms of a family."""
-    if config.model_type == "olmo":  # its code has the number, its configuration none
+    # The code of these has the number, their configuration none.
+    if config.model_type in ("bart", "m2m_100", "marian", "mbart", "olmo", "pegasus", "plbart"):
         return 1e-5
     if config.model_type == "distilbert":
         return 1e-12
@@ -199,5 +200,5 @@ def activation_of(model: LoadedModel, layer: int) -> Any:
         return ACT2FN["silu"]
     if config.model_type == "bloom":
         return ACT2FN["gelu_pytorch_tanh"]
-    names = ("mlp_hidden_act", "hidden_activation", "hidden_act", "activation_function", "activation")
+    names = ("mlp_hidden_act", "hidden_activation", "hidden_act", "activation_function", "activation", "dense_act_fn")
     return ACT2FN[next(getattr(config, name) for name in names if getattr(config, name, None) is not None)]

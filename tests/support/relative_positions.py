@@ -1,6 +1,7 @@
 """What relative positions add to attention scores, computed by hand in float64."""
 
 import math
+from itertools import product
 from typing import Any
 
 import torch
@@ -12,11 +13,29 @@ Tensor = torch.Tensor
 
 
 def relative_scores(x: Tensor, weights: AttentionWeights, layer: int, model: LoadedModel) -> Tensor:
-    """Return the terms of MPNet or DeBERTa, (head, query, key), for what attention reads, (token, d_model)."""
+    """Return the terms of MPNet, DeBERTa or T5, (head, query, key), for what attention reads, (token, d_model)."""
+    if model.config.model_type in ("mt5", "t5", "umt5"):
+        return _t5_scores(len(x), layer, model)
     if model.config.model_type == "mpnet":
         terms: Tensor = model.module.encoder.compute_position_bias(x[None])[0]
         return terms
     return _disentangled_scores(x, weights, layer, model)
+
+
+def _t5_scores(count: int, layer: int, model: LoadedModel) -> Tensor:
+    """One number for each head and bucket of offsets (Raffel et al. 2020, arXiv 1910.10683, section 2.1)."""
+    config, block = model.config, model.blocks[layer if model.config.model_type == "umt5" else 0]
+    table = block.get_submodule("layer.0.SelfAttention.relative_attention_bias").weight.double()
+    half, longest = config.relative_attention_num_buckets // 2, config.relative_attention_max_distance
+    total = torch.empty(model.dimensions.n_heads, count, count, dtype=torch.float64)
+    for at, to in product(range(count), repeat=2):
+        distance, exact = abs(at - to), half // 2
+        bucket = distance
+        if distance >= exact:
+            steps = math.log(distance / exact) / math.log(longest / exact) * (half - exact)
+            bucket = min(exact + int(steps), half - 1)
+        total[:, at, to] = table[bucket + half * (to > at)]
+    return total
 
 
 def _disentangled_scores(x: Tensor, weights: AttentionWeights, layer: int, model: LoadedModel) -> Tensor:

@@ -3,16 +3,21 @@
 from typing import Any
 
 from support.tiny_sizes import (
+    BART,
     BUCKETS,
     ENCODER,
+    FEW_BUCKETS,
     PLAIN,
     RELATIVE,
     ROTARY,
     SLIDING,
+    T5,
     WIDE,
+    WIDE_HEADS,
 )
 from transformers import (
     AlbertConfig,
+    BartConfig,
     BertConfig,
     BertGenerationConfig,
     CamembertConfig,
@@ -25,17 +30,27 @@ from transformers import (
     EuroBertConfig,
     GteConfig,
     JinaEmbeddingsV3Config,
+    M2M100Config,
+    MarianConfig,
+    MBartConfig,
     MegatronBertConfig,
     ModernBertConfig,
     MPNetConfig,
+    MT5Config,
     NomicBertConfig,
+    PegasusConfig,
+    PLBartConfig,
     RobertaConfig,
+    T5Config,
+    UMT5Config,
     XLMRobertaConfig,
 )
 
 ENCODERS: dict[str, Any] = {
     "albert": AlbertConfig(**PLAIN, embedding_size=32),
     "albert-groups": AlbertConfig(**PLAIN, embedding_size=48, num_hidden_groups=2),
+    "bart": BartConfig(**BART),
+    "bart-scaled": BartConfig(**BART, scale_embedding=True, activation_function="relu"),
     "bert": BertConfig(**PLAIN),
     "bert-generation": BertGenerationConfig(**PLAIN),
     "camembert": CamembertConfig(**ENCODER),
@@ -58,12 +73,23 @@ ENCODERS: dict[str, Any] = {
     "eurobert": EuroBertConfig(**WIDE, attention_bias=True, mlp_bias=True, rope_parameters=ROTARY),
     "gte": GteConfig(**ENCODER, rope_parameters=ROTARY),
     "jina_embeddings_v3": JinaEmbeddingsV3Config(**ENCODER, rope_parameters=ROTARY),
+    "m2m_100": M2M100Config(**BART),
+    "marian": MarianConfig(**BART, scale_embedding=True),
+    "marian-own": MarianConfig(**BART, share_encoder_decoder_embeddings=False, decoder_vocab_size=40),
+    "mbart": MBartConfig(**BART, scale_embedding=True),
     "megatron-bert": MegatronBertConfig(**PLAIN),
     "modernbert": ModernBertConfig(
         **PLAIN, norm_bias=True, attention_bias=True, mlp_bias=True, layer_types=SLIDING, local_attention=16
     ),
     "mpnet": MPNetConfig(**ENCODER),
+    "mt5": MT5Config(**T5, feed_forward_proj="gated-gelu"),
     "nomic_bert": NomicBertConfig(**PLAIN, rope_parameters=ROTARY),
+    "pegasus": PegasusConfig(**BART, scale_embedding=True),
+    "plbart": PLBartConfig(**BART),
     "roberta": RobertaConfig(**ENCODER),
+    "t5": T5Config(**T5),
+    "t5-gated": T5Config(**T5 | WIDE_HEADS | FEW_BUCKETS, feed_forward_proj="gated-silu"),
+    "umt5": UMT5Config(**T5 | WIDE_HEADS | FEW_BUCKETS),
+    "umt5-plain": UMT5Config(**T5, feed_forward_proj="relu"),
     "xlm-roberta": XLMRobertaConfig(**ENCODER),
 }

@@ -7,10 +7,11 @@ from typing import Any
 from support import tiny
 from support.tiny_sizes import GROUPED
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedTokenizerFast
+from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, LlamaConfig, PreTrainedTokenizerFast
 
 from theodolite.spec import SurveySpec
 from theodolite.spec_file import parse_spec
+from theodolite_jobs.models.families import is_encoder_alone
 
 _SPECIAL = ["<pad>", "<s>", "</s>"]
 
@@ -27,7 +28,8 @@ def save_model(folder: Path, seed: int = 0, config: Any = None) -> Path:
     fast.save_pretrained(folder)
     config = copy.deepcopy(config or LlamaConfig(**GROUPED))
     config.vocab_size = len(vocabulary)
-    tiny.random_model(config, AutoModelForCausalLM, seed).save_pretrained(folder)
+    auto = AutoModelForSeq2SeqLM if is_encoder_alone(config) else AutoModelForCausalLM
+    tiny.random_model(config, auto, seed).save_pretrained(folder)
     return folder
 
 

@@ -49,6 +49,9 @@ class Files:
     """
 
     embedding: str = "embed_tokens"  # the table of token embeddings
+    own_embedding: str | None = (
+        None  # the encoder's own table, in files that have one beside or in place of a shared one
+    )
     unembedding: str = "lm_head"  # the language-model head, if it is not the embedding
     block: str = "layers.{}."  # the prefix of a block's tensor names; `{}` is the layer
     # Query, key and value projections, or the one tensor that contains all three: `concatenated` is Q, K, V one after
@@ -74,6 +77,7 @@ class Files:
     shared_expert: str | None = None  # the same prefix of the expert that all tokens use
     transposed: bool = False  # projections are stored as [in, out]
     stored: Mapping[str, str] = field(default_factory=dict)  # names on disk of modules that have another name there
+    in_first_block: str | None = None  # a module that only the first block has, and that all blocks use
 
 
 @dataclass(frozen=True)
@@ -92,7 +96,15 @@ class Anatomy:
     norm_kind: Literal["rms", "layer"] = "rms"
     norm_offset: float = 0.0  # the number that is added to a norm's stored scale before use
     positions: Literal[
-        "rotary", "rotary, interleaved", "learned", "ALiBi", "learned and relative", "relative", "none", "unknown"
+        "rotary",
+        "rotary, interleaved",
+        "learned",
+        "sinusoidal",
+        "ALiBi",
+        "learned and relative",
+        "relative",
+        "none",
+        "unknown",
     ] = "rotary"
     layers_without_rotary: tuple[int, ...] = ()  # layers whose queries and keys have no positions
     unscaled_qk_norm: tuple[int, ...] = ()  # layers whose queries and keys are normalised without a learned scale
@@ -113,6 +125,7 @@ class Anatomy:
     attention_scale: float = 1.0  # the factor of what attention adds, in blocks without the site `attn_out`
     post_norm: bool = False  # the norms follow the sum of stream and branch, and their output is the next stream
     causal: bool = True  # a token does not attend to later tokens
+    encoder_alone: bool = False  # the family's models have a decoder too, which is not surveyed
     reserved_positions: int = 0  # the number of first rows of the position table that no token uses
     load_options: Mapping[str, Any] = field(default_factory=dict)  # keyword arguments that the base model's class needs
     files: Files | None = None  # names on disk; None if they are not known
@@ -211,7 +224,7 @@ _BLOOM_CONTEXT = 2048
 _OF_ATTENTION = {"head_dim", "num_key_value_heads"}
 """The settings in which the layers of a model may differ."""
 
-# The context of a model that states a negative length, as XLNet does: it has no limit.
+# The context of a model without a limit; XLNet states a negative length.
 _NO_LIMIT = 2**31 - 1
 
 
@@ -233,12 +246,8 @@ def dimensions_of(config: Any, reserved_positions: int = 0, layer: int = 0) -> D
     """Return the sizes of a model from its configuration, with the keys and the width of the heads of one layer.
 
     Raises:
-        UnsupportedModelError: the model has no attention heads, several sizes of block, or two streams.
+        UnsupportedModelError: the model has no attention heads, or several sizes of block.
     """
-    if getattr(config, "is_encoder_decoder", False):
-        raise UnsupportedModelError(
-            f"{config.model_type!r} has two residual streams (encoder and decoder); a survey needs a model with one"
-        )
     text = text_config_of(config)
     if getattr(text, "is_heterogeneous", False):
         if not set(text.per_layer_attributes) <= _OF_ATTENTION:
@@ -274,7 +283,9 @@ def _kv_heads(text: Any) -> int:
 
 def _context_length(text: Any) -> int:
     stated = (getattr(text, name, None) for name in ("max_position_embeddings", "max_seq_len", "seq_length"))
-    trained = next((int(length) for length in stated if length), _BLOOM_CONTEXT)
+    # In T5, all distances from this one on have one bias, so prompts of any length are read.
+    unstated = _NO_LIMIT if hasattr(text, "relative_attention_max_distance") else _BLOOM_CONTEXT
+    trained = next((int(length) for length in stated if length), unstated)
     if trained < 0:
         return _NO_LIMIT
     stretched = [

@@ -10,14 +10,14 @@ def score_scale(config: Any, dimensions: Dimensions, layer: int) -> float:
     """Return the factor of a layer's attention scores before the softmax.
 
     The factor is 1/√d_head, with exceptions. Gemma-2 and 3 state the number under the root, and Granite states the
-    factor. GPT-2 may divide by the layer's number (from 1), or have no scale. Gemma 4 has no scale. DeBERTa
+    factor. GPT-2 may divide by the layer's number (from 1), or have no scale. Gemma 4 and T5 have no scale. DeBERTa
     counts the terms of a score under the root. Gemma-2's soft cap is not included.
     """
     if getattr(config, "attention_multiplier", None) is not None:
         return float(config.attention_multiplier)
     if getattr(config, "kv_lora_rank", None):
         return float((config.qk_nope_head_dim + config.qk_rope_head_dim) ** -0.5 * _stretched_scale(config))
-    if config.model_type.startswith("gemma4"):
+    if config.model_type.startswith("gemma4") or config.model_type in ("mt5", "t5", "umt5"):
         return 1.0
     if config.model_type.startswith("deberta"):
         kinds = config.pos_att_type or ()
@@ -71,8 +71,11 @@ def norm_epsilon(config: Any) -> float:
 
 
 def embedding_scale(config: Any) -> float:
-    """Return the factor of token embeddings before the first block (Gemma: √d_model; Granite states it)."""
+    """Return the factor of token embeddings before the first block: √d_model in Gemma, and in BART if it is stated.
+
+    Granite states the factor itself.
+    """
     text = config.get_text_config()
-    if text.model_type.startswith(("gemma", "vaultgemma")):
+    if text.model_type.startswith(("gemma", "vaultgemma")) or getattr(text, "scale_embedding", False):
         return float(text.hidden_size**0.5)
     return float(getattr(text, "embedding_multiplier", None) or 1.0)

@@ -46,3 +46,10 @@ def deberta(record: Anatomy, config: Any) -> Anatomy:
 def after_padding(record: Anatomy, config: Any) -> Anatomy:
     """Return the same for a family whose first position follows the id of padding."""
     return replace(bert(record, config), reserved_positions=config.pad_token_id + 1)
+
+
+def t5(record: Anatomy, config: Any) -> Anatomy:
+    """Return the record of T5's encoder, with the projections of its MLP."""
+    if config.is_gated_act or record.files is None:
+        return record
+    return replace(record, files=replace(record.files, gate=None, up="layer.1.DenseReluDense.wi"))

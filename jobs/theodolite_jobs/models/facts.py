@@ -9,7 +9,7 @@ from theodolite.errors import UnsupportedModelError
 from theodolite.sites import Site
 from theodolite_jobs.models.anatomy import Anatomy, Dimensions, Files, dimensions_of, text_config_of
 from theodolite_jobs.models.config_numbers import score_scale
-from theodolite_jobs.models.families import known_anatomy
+from theodolite_jobs.models.families import known_anatomy, text_model_of
 from theodolite_jobs.models.load import plain_errors, resolved_dtype
 from theodolite_jobs.models.quantised import dequantised_from
 from theodolite_jobs.models.shared_blocks import unroll
@@ -35,7 +35,7 @@ def describe_model(config: Any) -> dict[str, Any]:
     module = skeleton(config)
     facts = {
         "family": config.model_type,
-        **({} if text is config else {"text_model": text.model_type}),
+        **({"text_model": part} if (part := text_model_of(config)) else {}),
         "class": type(module).__name__,
         **asdict(dimensions),
         "vocabulary_size": int(text.vocab_size),
@@ -54,7 +54,7 @@ def describe_model(config: Any) -> dict[str, Any]:
 
 
 def skeleton(config: Any) -> Any:
-    """Return the base model, or the text part of a multimodal one, without memory for weights; raises ModelError."""
+    """Return the base model, or the part of it that is surveyed, without memory for weights; raises ModelError."""
     import torch
     from transformers import AutoModel
 

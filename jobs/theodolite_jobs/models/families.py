@@ -10,6 +10,7 @@ from theodolite.errors import UnsupportedModelError
 from theodolite.sites import Site
 from theodolite_jobs.models.anatomy import Anatomy, Files, Tap, text_config_of
 from theodolite_jobs.models.family_variants import VARIANTS
+from theodolite_jobs.models.records.encoder_decoders import BART, MARIAN, MBART, PEGASUS, T5, UMT5
 from theodolite_jobs.models.records.encoders import (
     ALBERT,
     BERT,
@@ -77,6 +78,7 @@ FAMILIES: dict[str, Anatomy] = {
     "apertus": APERTUS,
     "arcee": ARCEE,
     "bamba": BAMBA,
+    "bart": BART,
     "bert": BERT,
     "bert-generation": BERT_GENERATION,
     "bloom": BLOOM,
@@ -131,6 +133,9 @@ FAMILIES: dict[str, Anatomy] = {
     "lfm2_moe": LFM2_MOE,
     "llama": LLAMA,
     "llama4_text": LLAMA4,
+    "m2m_100": PEGASUS,
+    "marian": MARIAN,
+    "mbart": MBART,
     "megatron-bert": MEGATRON_BERT,
     "minimax_m2": replace(MIXTRAL, files=replace(MIXTRAL_FILES, qk_norm=QWEN3_FILES.qk_norm)),
     "ministral": LLAMA,
@@ -139,6 +144,7 @@ FAMILIES: dict[str, Anatomy] = {
     "mixtral": MIXTRAL,
     "modernbert": MODERNBERT,
     "mpnet": MPNET,
+    "mt5": T5,
     "nemotron": replace(ARCEE, norm_kind="layer", norm_offset=1.0),
     "nemotron_h": NEMOTRON_H,
     "nomic_bert": NOMIC_BERT,
@@ -147,9 +153,11 @@ FAMILIES: dict[str, Anatomy] = {
     "olmo3": OLMO2,
     "olmoe": QWEN3_MOE,
     "opt": OPT,
+    "pegasus": PEGASUS,
     "phi": PHI,
     "phi3": PHI3,
     "phimoe": replace(MIXTRAL, norm_kind="layer"),
+    "plbart": BART,
     "qwen2": LLAMA,
     "qwen2_5_vl_text": LLAMA,
     "qwen2_moe": QWEN2_MOE,
@@ -165,6 +173,8 @@ FAMILIES: dict[str, Anatomy] = {
     "smollm3": LLAMA,
     "stablelm": STABLELM,
     "starcoder2": replace(LLAMA, norm_kind="layer", files=Files(gate=None, up="mlp.c_fc", down="mlp.c_proj")),
+    "t5": T5,
+    "umt5": UMT5,
     "vaultgemma": replace(
         GEMMA,
         taps=sequential("pre_feedforward_layernorm", "self_attn", "mlp"),
@@ -200,17 +210,38 @@ def with_head_site(record: Anatomy) -> Anatomy:
     return replace(record, taps={**record.taps, Site.HEAD_OUT: tap})
 
 
+def is_encoder_alone(config: Any) -> bool:
+    """Return whether a model is surveyed as its encoder, because its family has a decoder too."""
+    record = FAMILIES.get(config.model_type)
+    return record is not None and record.encoder_alone
+
+
+def text_model_of(config: Any) -> str | None:
+    """Return the surveyed part of a model: `encoder`, or the family of a multimodal model's text part, or None."""
+    if is_encoder_alone(config):
+        return "encoder"
+    text = text_config_of(config)
+    return None if text is config else str(text.model_type)
+
+
 def known_anatomy(config: Any) -> Anatomy | None:
     """Return a family's record, adapted to the configuration; None for a family that is not in the table.
 
-    A multimodal model has the record of its text part.
+    A multimodal model has the record of its text part, and an encoder with a decoder that of the encoder.
 
     Raises:
         UnsupportedModelError: an option of the configuration makes blocks whose sites cannot be read, or the family
-            has no such blocks.
+            has no such blocks; or a model with a decoder has no record of its encoder.
     """
     text = text_config_of(config)
     family = text.model_type
+    with_decoder = any(is_encoder_alone(one) or getattr(one, "is_encoder_decoder", False) for one in (config, text))
+    if with_decoder and not (text is config and is_encoder_alone(config)):
+        surveyed = ", ".join(name for name, record in FAMILIES.items() if record.encoder_alone)
+        raise UnsupportedModelError(
+            f"{config.model_type!r} has two residual streams (encoder and decoder), and no record of its encoder; the "
+            f"encoders of these families are surveyed: {surveyed}"
+        )
     if family in REFUSED:
         raise UnsupportedModelError(f"{family!r} cannot be surveyed: {REFUSED[family]}")
     of_layers = getattr(text, "per_layer_attributes", None) or ()  # settings that only single layers have

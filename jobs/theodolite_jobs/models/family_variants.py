@@ -247,6 +247,7 @@ VARIANTS: dict[str, Variant] = {
     "llama4_text": _llama4,
     "megatron-bert": encoder_variants.bert,
     "mpnet": encoder_variants.after_padding,
+    "mt5": encoder_variants.t5,
     "nemotron_h": _nemotron_h,
     "opt": _opt,
     "qwen2_moe": _qwen_moe,
@@ -257,6 +258,8 @@ VARIANTS: dict[str, Variant] = {
     "roberta": encoder_variants.after_padding,
     "smollm3": _smollm3,
     "stablelm": _stablelm,
+    "t5": encoder_variants.t5,
+    "umt5": encoder_variants.t5,
     "xlm-roberta": encoder_variants.after_padding,
 }
 """Families whose blocks depend on their configuration."""

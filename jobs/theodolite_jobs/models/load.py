@@ -11,17 +11,17 @@ from typing import Any
 from theodolite.errors import ModelError, TheodoliteError, UnsupportedModelError
 from theodolite_jobs.models.anatomy import Anatomy, Dimensions, dimensions_of
 from theodolite_jobs.models.convert.files import read_json
-from theodolite_jobs.models.families import known_anatomy
+from theodolite_jobs.models.families import is_encoder_alone, known_anatomy
 from theodolite_jobs.models.probe import probe_anatomy
 from theodolite_jobs.models.quantised import NAME_KEY, check_plain, format_of
 from theodolite_jobs.models.sharding import check_shardable
 from theodolite_jobs.models.shared_blocks import unroll
 from theodolite_jobs.models.tensors import TensorFiles
-from theodolite_jobs.models.text_part import check_text_part, text_part
+from theodolite_jobs.models.text_part import check_text_part, drop_decoder, text_part
 
 # A tensor of a block, but not the constants that older libraries stored, and not a server's scales for its cache.
 _CONSTANTS = r"inv_freq|masked_bias|causal_mask|cos_cached|sin_cached|\.attn\.bias|\.attention\.bias|\.[kv]_scale"
-_IN_A_BLOCK = re.compile(rf"(\blayers?|\bh|layer_groups)\.\d+(?!.*({_CONSTANTS})$)\.")
+_IN_A_BLOCK = re.compile(rf"(\blayers?|\bh|\bencoder\.block|layer_groups)\.\d+(?!.*({_CONSTANTS})$)\.")
 
 _VOCABULARIES = ("tokenizer.json", "*.model", "vocab.*", "tekken.json", "*.tiktoken")
 
@@ -178,7 +178,13 @@ def load_model(
         check_shardable(config, ranks)
     if blocks is not None:
         keep_first_blocks(config, blocks)
+    unread = ["pooler."]  # a pooler reads the stream after the last block, and many checkpoints lack it
+    if is_encoder_alone(config):
+        drop_decoder(config)
+        unread.append("decoder.")
     anatomy = known_anatomy(config)
+    if anatomy is not None and anatomy.positions == "sinusoidal":
+        unread.append("encoder.embed_positions.")  # transformers computes the table if the files lack it
     TensorFiles(folder)  # opens every file, so that the error names a broken or missing one
     if anatomy is not None and anatomy.files is not None and anatomy.files.experts:
         from theodolite_jobs.models.weights import Weights  # torch takes seconds to load
@@ -199,12 +205,14 @@ def load_model(
         trust_remote_code=trust_remote_code,
         **(anatomy.load_options if anatomy else {}),
     )
-    # A pooler reads the stream after the last block, so no site depends on it, and many checkpoints lack it.
-    missing = sorted(key for key in report["missing_keys"] if not key.startswith("pooler."))
+    # No site depends on what reads the stream after the last block.
+    missing = sorted(key for key in report["missing_keys"] if not key.startswith(tuple(unread)))
     if missing:
         # transformers fills missing tensors with random numbers and only warns.
         raise ModelError(f"the weights in {folder} lack {len(missing)} tensors, the first is {missing[0]}")
-    unused = sorted(key for key in report["unexpected_keys"] if _IN_A_BLOCK.search(key))
+    # In files of a model with a head, a prefix comes before the names of parts.
+    left_out = re.compile(rf"(\w+\.)?({'|'.join(map(re.escape, unread))})")
+    unused = sorted(k for k in report["unexpected_keys"] if _IN_A_BLOCK.search(k) and not left_out.match(k))
     if unused and blocks is None:
         # transformers ignores them: a bias that the configuration does not have, or blocks after its last.
         raise ModelError(
@@ -254,7 +262,7 @@ def _check_heads(model: LoadedModel, folder: Path) -> None:
 def wrap(module: Any, anatomy: Anatomy | None = None) -> LoadedModel:
     """Return a base model in memory as a LoadedModel; a family that is not in the table is probed.
 
-    Of a multimodal model, it is the text part.
+    Of a multimodal model, it is the text part, and of an encoder with a decoder, the encoder.
 
     Raises:
         UnsupportedModelError: a probe of the family's blocks fails, or the text part has no module of its own.

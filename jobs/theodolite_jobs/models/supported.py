@@ -42,6 +42,8 @@ def _row(family: str, swept: dict[str, Any]) -> SupportedFamily:
         return SupportedFamily(family, "refused", note=reason)
     half = tuple(swept["half_precision"]) if "half_precision" in swept else None
     about = f"surveyed as its text model, {text}" if text != family else ""
+    if text in FAMILIES and FAMILIES[text].encoder_alone:
+        about = "surveyed as its encoder"
     if text not in FAMILIES:
         sites = [Site(site) for site in swept["sites"]]
         return SupportedFamily(family, "probe", _missing(sites), half_precision=half, note=about)

@@ -1,4 +1,7 @@
-"""The text model of a multimodal checkpoint: find it, and prove that it computes what the whole model computes."""
+"""The text model of a multimodal checkpoint: find it, and prove that it computes what the whole model computes.
+
+The surveyed part of a model with a decoder is its encoder.
+"""
 
 from typing import Any
 
@@ -6,19 +9,22 @@ import torch
 
 from theodolite.errors import UnsupportedModelError
 from theodolite_jobs.models.anatomy import text_config_of
+from theodolite_jobs.models.families import is_encoder_alone
 
 _TOKENS = (5, 7, 6, 9, 8, 4)
 
 
 def text_part(module: Any) -> Any:
-    """Return the text part of a multimodal base model; for another model, the model itself.
+    """Return the text part of a multimodal base model, or an encoder without its decoder; else the model itself.
 
-    It is the module that transformers names as the decoder, without a language-model head.
+    The text part is the module that transformers names as the decoder, without a language-model head.
 
     Raises:
         UnsupportedModelError: the text part has no module of its own.
     """
     config = module.config
+    if is_encoder_alone(config):
+        return module.get_encoder()
     text = text_config_of(config)
     if text is config or config.is_encoder_decoder:
         return module
@@ -36,7 +42,7 @@ def check_text_part(module: Any) -> None:
     Some models attend to later tokens, or change the embeddings of tokens, outside of their text part.
     """
     part = text_part(module)
-    if part is module:
+    if part is module or is_encoder_alone(module.config):
         return
     module.eval()
     chosen = module.config._attn_implementation
@@ -60,3 +66,10 @@ def _refusal(module: Any, reason: str) -> UnsupportedModelError:
     return UnsupportedModelError(
         f"{module.config.model_type!r} cannot be surveyed: {reason}; use a checkpoint of a text model alone"
     )
+
+
+def drop_decoder(config: Any) -> None:
+    """Change the configuration of an encoder with a decoder into that of one whose decoder has no blocks."""
+    for name in ("num_decoder_layers", "decoder_layers"):
+        if hasattr(config, name):
+            setattr(config, name, 0)

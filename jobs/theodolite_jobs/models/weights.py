@@ -45,6 +45,9 @@ class Weights:
         self.dimensions: Dimensions = dimensions_of(config, self.anatomy.reserved_positions)
         self.dtype = dtype
         self._files = TensorFiles(folder)
+        own = self._names.own_embedding
+        if own is not None and self._shortest(f"{own}.weight") is not None:
+            self._names = replace(self._names, embedding=own, unembedding=own)
         merged, start = self._names.merged, f"{self._prefix}{self._names.block}".split("{}")[0]
         if merged is not None and any(n.startswith(start) and n.endswith(merged.gate_up) for n in self._files.file_of):
             self._names = replace(self._names, experts=merged)
@@ -57,6 +60,9 @@ class Weights:
         blocks = tensors_by_block(self._files.file_of, prefix, n_blocks)
         for layer in self.anatomy.unnormed_layers:
             blocks[layer] |= trained_of(self._stored_name(self.anatomy.norms["attention"]), blocks)
+        if (shared := self._names.in_first_block) is not None:
+            for layer in blocks:
+                blocks[layer] |= trained_of(shared, blocks)
         check_alike(self.folder, prefix, blocks, self.anatomy.kind_of)
         if self._names.experts is not None:
             self._check_experts(blocks)

@@ -144,7 +144,7 @@ def notes_on(weights: Weights, fold_norm: bool) -> list[str]:
             "each QK circuit is computed for one offset between query and key (dimension “offset” of the arrays); "
             "in a layer without rotary positions the offset changes nothing"
         )
-    elif anatomy.positions not in ("learned", "none"):
+    elif anatomy.positions not in ("learned", "sinusoidal", "none"):
         notes.append(f"QK leaves out the terms that {anatomy.positions} positions add to the scores")
     return notes
 

@@ -46,7 +46,7 @@ class ModelFacts(BaseModel):
     context_length: int = Field(ge=1)
     weights: Literal["trained", "random"] = "trained"
     seed: int | None = None  # of random weights
-    text_model: str | None = None  # the family of the surveyed text part, if the model is multimodal
+    text_model: str | None = None  # the surveyed part: the family of a multimodal model's text part, or `encoder`
     dequantised_from: str | None = None  # the format of quantised weights, which are dequantised before everything else
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from support.errors import only_line
-from transformers import LlamaConfig, MambaConfig, T5Config, XLNetConfig
+from transformers import LlamaConfig, LongT5Config, MambaConfig, XLNetConfig
 
 from theodolite.errors import SiteNotFoundError, UnsupportedModelError
 from theodolite.settings import Settings
@@ -16,7 +16,7 @@ from theodolite_jobs.models.families import known_anatomy
 from theodolite_jobs.models.load import load_config
 
 
-@pytest.mark.parametrize("config", [T5Config(), MambaConfig()])
+@pytest.mark.parametrize("config", [LongT5Config(), MambaConfig()])
 def test_an_unsupported_family_stops_the_preparation(tmp_path: Path, config: Any) -> None:
     from theodolite_jobs.prepare import prepare
 

@@ -44,6 +44,7 @@ PARALLEL = {"cohere", "cohere2", "falcon-groups", "falcon-multi-query", "gpt_neo
 PARALLEL |= {"stablelm-parallel"}
 NORMS_AFTER_THE_SUM = {"camembert", "distilbert", "electra", "electra-projected", "nomic_bert"}
 NORMS_AFTER_THE_SUM |= {"albert", "albert-groups"}
+NORMS_AFTER_THE_SUM |= {"bart", "bart-scaled", "marian", "marian-own", "plbart"}
 NORMS_AFTER_THE_SUM |= {"deberta", "deberta-learned", "deberta-v2", "deberta-v2-buckets"}
 NORMS_AFTER_THE_SUM |= {"bert-generation", "data2vec-text", "ernie", "gte", "jina_embeddings_v3"}
 NORMS_AFTER_THE_SUM |= {"bert", "mpnet", "opt-post-norm", "roberta", "xlm-roberta"}

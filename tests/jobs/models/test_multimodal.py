@@ -97,9 +97,14 @@ def test_a_model_with_several_text_parts_is_refused():
         assert only_line(caught) == "'musicgen' has several text parts; a survey needs a model with one"
 
 
-def test_an_encoder_and_a_decoder_are_refused_as_two_streams():
-    with pytest.raises(UnsupportedModelError, match="two residual streams"):
-        dimensions_of(T5Gemma2Config())
+def test_an_encoder_and_a_decoder_without_a_record_are_refused_as_two_streams():
+    with pytest.raises(UnsupportedModelError) as caught:
+        known_anatomy(T5Gemma2Config())
+    assert only_line(caught).startswith(
+        "'t5gemma2' has two residual streams (encoder and decoder), and no record of its encoder; "
+        "the encoders of these families are surveyed: "
+    )
+    assert "t5, umt5" in str(caught.value)
 
 
 def test_a_text_model_whose_attention_depends_on_the_kernel_is_refused():

@@ -20,7 +20,7 @@ from theodolite_jobs.models.weights import Weights
 Tensors = dict[str, torch.Tensor]
 WEIGHTS = "model.safetensors"
 # The fourth block: one with experts in every family that has any. The layers of ALBERT share one or two blocks.
-BLOCK = re.compile(r"\b(layers?|h)\.3\.|layer_groups\.0\.")
+BLOCK = re.compile(r"\b(encoder\.block|layers?|h)\.3\.|layer_groups\.0\.")
 
 
 @pytest.fixture(scope="module", params=CONFIGS)

@@ -18,6 +18,7 @@ from theodolite_jobs.models.batching import length_class_of
 from theodolite_jobs.models.families import known_anatomy
 from theodolite_jobs.models.load import wrap
 from theodolite_jobs.models.probe import _adds_scaled, _Recording, probe_anatomy
+from theodolite_jobs.models.text_part import text_part
 
 STREAM = {Site.RESID_PRE: Tap("", "input"), Site.RESID_POST: Tap("", "output")}
 
@@ -30,7 +31,7 @@ SHARED_BLOCKS = {"albert", "albert-groups"}  # a list of fewer blocks than layer
 
 
 def probed(family: str) -> Any:
-    return probe_anatomy(tiny.tiny_model(family), dimensions_of(CONFIGS[family]))
+    return probe_anatomy(text_part(tiny.tiny_model(family)), dimensions_of(CONFIGS[family]))
 
 
 @pytest.mark.parametrize("family", sorted(set(CONFIGS) - NOT_PROBED - ENCODERS))
@@ -177,8 +178,8 @@ REFUSED: dict[str, tuple[Any, str]] = {
         "a convolution changes the stream between its first two blocks",
     ),
     "roformer": (transformers.RoFormerConfig(**PLAIN), "a token's stream depends on the tokens after it"),
-    "t5": (
-        transformers.T5Config(vocab_size=64, d_model=48, d_kv=12, d_ff=80, num_layers=5, num_heads=4),
+    "longt5": (
+        transformers.LongT5Config(vocab_size=64, d_model=48, d_kv=12, d_ff=80, num_layers=5, num_heads=4),
         "two residual streams (encoder and decoder)",
     ),
 }

@@ -29,6 +29,7 @@ from transformers import AutoModel, AutoModelForCausalLM, CodeGenConfig, Deepsee
 from theodolite.errors import ModelError, UnsupportedModelError
 from theodolite.sites import Site
 from theodolite_jobs.models.config_numbers import embedding_scale, norm_epsilon
+from theodolite_jobs.models.families import is_encoder_alone
 from theodolite_jobs.models.load import load_config, wrap
 from theodolite_jobs.models.reference import read_sites, relative_errors
 from theodolite_jobs.models.text_part import text_part
@@ -192,6 +193,15 @@ def norms_of_a_block(weights, model):
 ROTARY_ENCODERS = {"gte", "jina_embeddings_v3", "nomic_bert"}
 
 
+def positions_of_encoder(encoder, family):
+    if family.endswith("t5"):
+        return 0
+    if family == "m2m_100":
+        return encoder.embed_positions.weights[2 : 2 + len(TOKENS)]
+    start = 0 if family in ("marian", "pegasus") else 2
+    return encoder.embed_positions.weight[start : start + len(TOKENS)]
+
+
 def positions_of(model):
     """Return what a family adds to the embeddings of TOKENS for their positions, or nothing."""
     module, count, reserved = model.module, len(TOKENS), model.anatomy.reserved_positions
@@ -199,6 +209,8 @@ def positions_of(model):
         return module.wpe.weight[:count]
     if model.config.model_type == "opt":
         return module.decoder.embed_positions.weight[2 : 2 + count]
+    if is_encoder_alone(model.config):
+        return positions_of_encoder(module, model.config.model_type)
     if model.config.model_type in ROTARY_ENCODERS:
         return module.embeddings.token_type_embeddings.weight[0]
     if not model.anatomy.positions.startswith("learned"):
@@ -224,7 +236,7 @@ def test_scaled_and_normalised_embeddings_equal_the_input_of_the_first_block(sav
         project = model.module.encoder.embedding_hidden_mapping_in if is_albert else model.module.embeddings_project
         x = project(x)
     normed = {"bert", "bloom", "camembert", "distilbert", "electra", "modernbert", "mpnet", "nomic_bert", "roberta"}
-    normed |= {"albert", "deberta", "deberta-v2"}
+    normed |= {"albert", "bart", "deberta", "deberta-v2", "mbart", "plbart"}
     normed |= {"bert-generation", "data2vec-text", "ernie", "gte", "jina_embeddings_v3", "xlm-roberta"}
     assert (norm is not None) == (model.config.model_type in normed)
     entering = read_sites(model, TOKENS, POSITIONS)[Site.RESID_PRE][:, 0]
@@ -248,7 +260,8 @@ def test_norms_add_the_modules_epsilon(saved):
 
 def test_files_of_the_base_model_give_the_same_weights(saved, tmp_path):
     folder, model = saved
-    text_part(AutoModel.from_pretrained(folder)).save_pretrained(tmp_path)
+    base = AutoModel.from_pretrained(folder)
+    (base if is_encoder_alone(base.config) else text_part(base)).save_pretrained(tmp_path)
     with_head, without = Weights(folder, model.config), Weights(tmp_path, model.config)
     for layer in (0, 4):
         ours, theirs = [each.attention(layer) for each in (with_head, without)] if model.anatomy.files.qkv else [(), ()]

@@ -16,6 +16,7 @@ from theodolite.sites import Site
 from theodolite_jobs.models.families import known_anatomy
 from theodolite_jobs.models.load import wrap
 from theodolite_jobs.models.reference import read_sites
+from theodolite_jobs.models.text_part import text_part
 from theodolite_jobs.models.weights import Weights
 from theodolite_jobs.results.circuits import notes_on, read_circuits
 
@@ -38,7 +39,7 @@ def saved(request, tmp_path_factory):
     base = AutoModel.from_pretrained(folder, dtype=torch.float64).double()  # some load their router in float32
     if hasattr(base.config, "clip_qkv"):
         base.config.clip_qkv = None  # what is clipped depends on the data
-    return Weights(folder, base.config), wrap(in_float64(base))
+    return Weights(folder, base.config), wrap(in_float64(text_part(base)))
 
 
 def numpy_of(tensor):

@@ -109,7 +109,7 @@ def _write_weights(model: Any, dtype: Any, folder: Path) -> None:
     from safetensors.torch import save_file
 
     weight_map: dict[str, str] = {}
-    total_size = 0
+    sizes: dict[str, int] = {}
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(SEED)
         for number, part in enumerate(_parts(model, model)):
@@ -117,10 +117,14 @@ def _write_weights(model: Any, dtype: Any, folder: Path) -> None:
             if tensors:
                 file = folder / f"part-{number:05}.safetensors"
                 save_file(tensors, file, metadata={"format": "pt"})
+                for old in {weight_map[name] for name in tensors if name in weight_map}:  # drawn again
+                    (folder / old).unlink()
                 weight_map |= dict.fromkeys(tensors, file.name)
-                total_size += sum(tensor.nbytes for tensor in tensors.values())
+                sizes |= {name: tensor.nbytes for name, tensor in tensors.items()}
             part.module.to_empty(device="meta", recurse=part.is_whole)
-    write_index(folder, weight_map, total_size)
+            for child in part.module.children():
+                child.to_empty(device="meta", recurse=False)
+    write_index(folder, weight_map, sum(sizes.values()))
 
 
 def _initialised(model: Any, part: _Part) -> dict[str, Any]:
@@ -129,14 +133,22 @@ def _initialised(model: Any, part: _Part) -> dict[str, Any]:
     Raises:
         ModelError: the model class does not initialise one of the tensors.
     """
+    import torch
     from transformers.core_model_loading import revert_weight_conversion
 
-    module = part.module.to_empty(device="cpu", recurse=part.is_whole)
-    for tensor in (*module.parameters(part.is_whole), *module.buffers(part.is_whole)):
-        if tensor.is_floating_point():
-            tensor.fill_(float("nan"))
+    module = _empty(part.module, part.is_whole)
+    children = [] if part.is_whole else list(module.children())
+    matrices = {child: child.weight for child in children if getattr(getattr(child, "weight", None), "ndim", 0) > 1}
+    versions, state = {child: matrix._version for child, matrix in matrices.items()}, torch.get_rng_state()
     for one in _children_first(module) if part.is_whole else [module]:
         part.owner._initialize_weights(one)
+    again = [child for child, matrix in matrices.items() if matrix._version != versions[child]]
+    if again:  # T5 draws its embedding again, after all other parts
+        for child in again:
+            _empty(child, is_whole=True)
+        torch.set_rng_state(state)
+        module._is_hf_initialized = False
+        part.owner._initialize_weights(module)
     # The other parts are on the meta device.
     tensors = {name: tensor for name, tensor in model.state_dict().items() if not tensor.is_meta}
     for name, tensor in tensors.items():
@@ -147,6 +159,15 @@ def _initialised(model: Any, part: _Part) -> dict[str, Any]:
     own = {name: tensor for name, tensor in tensors.items() if name not in model.all_tied_weights_keys}
     named: dict[str, Any] = revert_weight_conversion(model, own)
     return {name: tensor.contiguous() for name, tensor in named.items()}
+
+
+def _empty(module: Any, is_whole: bool) -> Any:
+    """Return a module whose tensors are in memory, without values."""
+    module.to_empty(device="cpu", recurse=is_whole)
+    for tensor in (*module.parameters(is_whole), *module.buffers(is_whole)):
+        if tensor.is_floating_point():
+            tensor.fill_(float("nan"))
+    return module
 
 
 def _children_first(module: Any) -> Iterator[Any]:
