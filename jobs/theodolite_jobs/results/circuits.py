@@ -155,7 +155,7 @@ def _notes_on_layers(weights: Weights) -> Iterator[str]:
     if len(widths) > 1:
         texts = (f"{width} in {_named(layers)}" for width, layers in sorted(widths.items()))
         yield (
-            f"the width of heads differs: {', '.join(texts)}; singular values and vectors beyond the width of a "
+            f"the width of heads differs: {' and '.join(texts)}; singular values and vectors beyond the width of a "
             "layer's heads are missing, and the random circuits that its numbers are compared with have its width"
         )
     for source in sorted(set(anatomy.keys_of.values())):

@@ -54,7 +54,7 @@ def expert_figures(weights: xr.Dataset) -> Iterator[Figure]:
     if _has_experts(weights):
         means = _of_pairs(weights).mean("pair")
         nulls = weights["expert_overlap_null"]
-        caption = "mean overlap of the directions that two routed experts of a layer write or read"
+        caption = "Mean overlap of the directions that two routed experts of a layer write or read"
         yield Figure("weights.experts", caption, partial(experts_figure, means, nulls, _NAMES))
 
 
