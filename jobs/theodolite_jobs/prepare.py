@@ -26,6 +26,7 @@ from theodolite_jobs.models.anatomy import (
     check_next_token,
     check_sites,
     dimensions_of,
+    head_widths_of,
 )
 from theodolite_jobs.models.batching import batching_version, can_share_prefix, length_class_of
 from theodolite_jobs.models.convert.quantised import DEQUANTISATION
@@ -167,6 +168,7 @@ class Prepared:
             dtype=resolved_dtype(self.config, self.spec.model.dtype),
             attention=attention,
             **asdict(self.dimensions),
+            head_widths=head_widths_of(self.config),
             weights=self.source.weights,
             seed=SEED if self.source.weights == "random" else None,
             dequantised_from=stored,

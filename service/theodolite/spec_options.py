@@ -21,8 +21,8 @@ class HeadsSpec(Part):
 
     offsets: _Offsets = Field(
         [0],
-        description="Offsets (query position minus key position) for W_QK of models with rotary positions. 0 is always "
-        "included.",
+        description="Offsets (query position minus key position) for W_QK of models with rotary positions, and for the "
+        "rotary part in multi-head latent attention. 0 is always included.",
     )
     fold_norm: bool = Field(
         False, description="Multiply the attention weights by the scale of the norm before attention (fold the norm)."

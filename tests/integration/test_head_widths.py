@@ -5,12 +5,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from support.serving import client_of
 from support.tiny_configs import CONFIGS
 from support.tiny_survey import save_model, spec_of
+from transformers import AutoConfig
 
 import theodolite
 from theodolite.errors import SiteNotFoundError, UnsupportedModelError
+from theodolite.query.compare import Question, comparison
 from theodolite.query.heads import read_head
 from theodolite.query.verification import verify
 from theodolite.sections.heads import sections
@@ -18,9 +21,16 @@ from theodolite.settings import Settings
 from theodolite.store.layout import REPORT
 from theodolite.store.objects import get
 from theodolite.store.result_reader import read_group, read_layer
+from theodolite_jobs.models.weights import Weights
 from theodolite_jobs.progress import Console
 from theodolite_jobs.report.heads import head_cards, heads_with_cards
-from theodolite_jobs.statistics.heads import effective_rank, effective_rank_of_gaussian_factors, stable_rank
+from theodolite_jobs.results.heads_layer import vocabulary_products
+from theodolite_jobs.statistics.heads import (
+    copying_score_sd_of_gaussian_factors,
+    effective_rank,
+    effective_rank_of_gaussian_factors,
+    stable_rank,
+)
 from theodolite_jobs.survey import survey
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("forked_replicas")]
@@ -74,11 +84,14 @@ def test_random_circuits_have_the_width_of_each_layer(run):
     heads = read_group(run, "heads")
     assert np.isnan(heads["effective_rank_random"])
     assert np.isnan(heads["copying_score_random_sd"])
+    folder = Path(run.record.spec.model.id)
+    vocabulary = vocabulary_products(Weights(folder, AutoConfig.from_pretrained(folder)), False, torch.device("cpu"))
     narrow, wide = heads.attrs["widths"]
     assert [(one["width"], one["layers"]) for one in (narrow, wide)] == [(16, [0, 1, 3]), (24, [2, 4])]
     for one in (narrow, wide):
         assert one["effective_rank_random"] == effective_rank_of_gaussian_factors(48, [one["width"]], [one["width"]])
-        assert 0.05 < one["copying_score_random_sd"] < 0.2
+        sd = copying_score_sd_of_gaussian_factors(vocabulary.centred, [one["width"]], [one["width"]])
+        assert one["copying_score_random_sd"] == pytest.approx(sd, rel=1e-6)
 
 
 def test_the_keys_of_a_layer_without_its_own_are_compared_with_what_they_read(run):
@@ -107,7 +120,7 @@ def test_sentences_state_each_width(run):
     assert [fact.partition(": ")[2][:8] for fact in spaces] == ["32 of 48", "24 of 48"]
     assert not any("nan" in fact for fact in section.facts)
     for part in (
-        "16 in layers 0, 1, 3, 24 in layers 2, 4",
+        "16 (layers 0, 1, 3) and 24 (layers 2, 4)",
         "keys and values of layer 3 are those of layer 1",
         "values are normalised",
     ):
@@ -140,6 +153,13 @@ def test_reader_service_and_report_have_the_spectrum_of_each_head(run, settings)
     assert lengths == [*WIDTHS, *WIDTHS]
     report = get(run.location, REPORT).decode()
     assert "keys and values of layer 4 are those of layer 2" in report
+    assert run.record.model.head_widths == tuple(WIDTHS)
+    assert "<dd>4 (2 in layer 0)</dd>" in report
+    assert "<dd>16 or 24, by layer</dd>" in report
+    table = comparison([run], Question("qk_effective_rank"))
+    assert table["d_head"].tolist() == WIDTHS
+    with pytest.raises(SiteNotFoundError, match="VO does not depend on the offset"):
+        read_head(run, 0, 0, "vo", 3)
 
 
 def test_what_heads_of_several_widths_do_not_have_is_refused_with_the_reason(model, settings):

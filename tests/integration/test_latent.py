@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 import xarray as xr
 from support.latent_attention import MORE_CONFIGS, YARN
 from support.serving import client_of
@@ -25,7 +26,11 @@ from theodolite.store.result_reader import read_group
 from theodolite_jobs.analysis import analyse_run
 from theodolite_jobs.models.weights import Weights
 from theodolite_jobs.progress import Console
-from theodolite_jobs.statistics.heads import effective_rank_of_gaussian_factors
+from theodolite_jobs.results.heads_layer import vocabulary_products
+from theodolite_jobs.statistics.heads import (
+    copying_score_sd_of_gaussian_factors,
+    effective_rank_of_gaussian_factors,
+)
 from theodolite_jobs.survey import survey
 
 pytestmark = pytest.mark.slow
@@ -91,7 +96,9 @@ def test_the_stored_values_are_those_of_the_dense_products(run):
         assert float(at["effective_rank"]) == pytest.approx(np.exp(-(share * np.log(share)).sum()), rel=1e-5)
         assert float(at["stable_rank"]) == pytest.approx((expected**2).sum() / expected[0] ** 2, rel=1e-5)
         assert int(at["coverage_99"]) == np.argmax(np.cumsum(share) > 0.99) + 1
-    assert 1 < float(rotary["effective_rank_random"]) < 8
+    sizes = AutoConfig.from_pretrained(run.record.spec.model.id)
+    query = [width for width in (sizes.q_lora_rank, 8) if width]
+    assert rotary["effective_rank_random"] == effective_rank_of_gaussian_factors(sizes.hidden_size, query, [8])
 
 
 def test_random_heads_have_the_latents_of_the_model(run):
@@ -99,12 +106,19 @@ def test_random_heads_have_the_latents_of_the_model(run):
     assert np.isnan(heads["effective_rank_random"])
     query = [width for width in (sizes.q_lora_rank, sizes.qk_nope_head_dim) if width]
     key, value = ([sizes.kv_lora_rank, width] for width in (sizes.qk_nope_head_dim, sizes.v_head_dim))
-    assert heads.attrs["effective_rank_random"] == {
-        "qk": effective_rank_of_gaussian_factors(sizes.hidden_size, query, key),
-        "vo": effective_rank_of_gaussian_factors(sizes.hidden_size, value, [sizes.v_head_dim]),
+    plain, own = sizes.qk_nope_head_dim, sizes.v_head_dim
+    of_qk = effective_rank_of_gaussian_factors(sizes.hidden_size, query, key)
+    of_vo = effective_rank_of_gaussian_factors(sizes.hidden_size, value, [own])
+    assert heads.attrs["circuits"] == {
+        "qk": {"largest_rank": min(plain, sizes.kv_lora_rank, *query), "effective_rank_random": of_qk},
+        "vo": {"largest_rank": min(own, sizes.kv_lora_rank), "effective_rank_random": of_vo},
     }
-    assert 0 < float(heads["copying_score_random_sd"]) < 1
+    weights = Weights(Path(run.record.spec.model.id), sizes)
+    vocabulary = vocabulary_products(weights, False, torch.device("cpu"))
+    sd = copying_score_sd_of_gaussian_factors(vocabulary.centred, value, [own])
+    assert float(heads["copying_score_random_sd"]) == pytest.approx(sd, rel=1e-6)
     (ranks,) = (fact for fact in sections(run)[0].facts if fact.startswith("Median effective rank"))
+    assert f"; at most {min(plain, sizes.kv_lora_rank, *query)}; random weights: {of_qk:.1f} on average)" in ranks
     assert ranks.count("; random weights: ") == 2
 
 

@@ -273,6 +273,15 @@ def dimensions_of(config: Any, reserved_positions: int = 0, layer: int = 0) -> D
         ) from error
 
 
+def head_widths_of(config: Any) -> tuple[int, ...] | None:
+    """Return the width of the heads in each layer; None if all layers have one width."""
+    text = text_config_of(config)
+    if not getattr(text, "is_heterogeneous", False):
+        return None
+    widths = tuple(dimensions_of(config, layer=layer).d_head for layer in range(text.num_hidden_layers))
+    return widths if len(set(widths)) > 1 else None
+
+
 def _kv_heads(text: Any) -> int:
     # Falcon-7B sets multi_query; later Falcon models have groups and set new_decoder_architecture.
     if getattr(text, "multi_query", False) and not getattr(text, "new_decoder_architecture", False):

@@ -7,7 +7,7 @@ from typing import Any
 
 from theodolite.errors import UnsupportedModelError
 from theodolite.sites import Site
-from theodolite_jobs.models.anatomy import Anatomy, Dimensions, Files, dimensions_of, text_config_of
+from theodolite_jobs.models.anatomy import Anatomy, Dimensions, Files, dimensions_of, head_widths_of, text_config_of
 from theodolite_jobs.models.config_numbers import score_scale
 from theodolite_jobs.models.families import known_anatomy, text_model_of
 from theodolite_jobs.models.load import plain_errors, resolved_dtype
@@ -38,6 +38,7 @@ def describe_model(config: Any) -> dict[str, Any]:
         **({"text_model": part} if (part := text_model_of(config)) else {}),
         "class": type(module).__name__,
         **asdict(dimensions),
+        **({"head_widths": list(widths)} if (widths := head_widths_of(config)) else {}),
         "vocabulary_size": int(text.vocab_size),
         "tied_embeddings": bool(getattr(config, "tie_word_embeddings", False)),
         "sliding_window": _sliding_window(text, dimensions.n_layers),

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from theodolite_jobs.models.anatomy import check_circuits, rotary_settings
+from theodolite_jobs.models.latent import latent_sizes
 from theodolite_jobs.models.rotary import rotation
 from theodolite_jobs.models.weights import Weights
 from theodolite_jobs.statistics.heads import Circuits
@@ -131,8 +132,9 @@ def notes_on(weights: Weights, fold_norm: bool) -> list[str]:
             "before W_O; VO leaves the gate out, so it is the map of a head whose gate is open"
         )
     if attention.q_rotary is not None:
+        through = "keys" if latent_sizes(weights.config).query_latent is None else "queries, keys"
         notes.append(
-            "queries, keys and values pass through normalised latents, so QK and VO give scores and outputs up to a "
+            f"{through} and values pass through normalised latents, so QK and VO give scores and outputs up to a "
             "positive factor for each token"
         )
         notes.append(
@@ -153,7 +155,7 @@ def _notes_on_layers(weights: Weights) -> Iterator[str]:
     """Yield notes on layers whose heads have another width, or keys or values of another kind."""
     anatomy, widths = weights.anatomy, weights.head_widths
     if len(widths) > 1:
-        texts = (f"{width} in {_named(layers)}" for width, layers in sorted(widths.items()))
+        texts = (f"{width} ({_named(layers)})" for width, layers in sorted(widths.items()))
         yield (
             f"the width of heads differs: {' and '.join(texts)}; singular values and vectors beyond the width of a "
             "layer's heads are missing, and the random circuits that its numbers are compared with have its width"

@@ -33,8 +33,8 @@ class Random(NamedTuple):
 def random_circuits(weights: Weights, vocabulary: Vocabulary | None) -> tuple[Arrays, dict[str, Any]]:
     """Return the variables of random circuits, and attributes.
 
-    A variable is NaN if one number is not that of all heads. Then `widths` has the numbers of each width of heads, or
-    `effective_rank_random` those of each circuit, if circuits go through latents.
+    A variable is NaN if one number is not that of all heads. Then `widths` has the numbers of each width of heads. If
+    circuits go through latents, `circuits` has those of each circuit, with its largest possible rank.
     """
     by_width = {width: _random(weights, width, vocabulary) for width in sorted(weights.head_widths)}
     ranks = {rank for one in by_width.values() for rank in one.ranks}
@@ -45,9 +45,14 @@ def random_circuits(weights: Weights, vocabulary: Vocabulary | None) -> tuple[Ar
     }
     if len(by_width) > 1:
         return arrays, {"widths": [_of_width(weights, width, one) for width, one in by_width.items()]}
-    (only,) = by_width.values()
-    differ = len(set(only.ranks)) > 1
-    return arrays, {"effective_rank_random": dict(zip(CIRCUITS, only.ranks, strict=True))} if differ else {}
+    if not weights.has_latents:
+        return arrays, {}
+    ((width, only),) = by_width.items()
+    largest = (min(*left, *right) for left, right in _factors(weights, width))
+    numbers = zip(CIRCUITS, largest, only.ranks, strict=True)
+    return arrays, {
+        "circuits": {one: {"largest_rank": rank, "effective_rank_random": mean} for one, rank, mean in numbers}
+    }
 
 
 def _of_width(weights: Weights, width: int, random: Random) -> dict[str, Any]:
@@ -67,7 +72,7 @@ def _random(weights: Weights, width: int, vocabulary: Vocabulary | None) -> Rand
 
 def _factors(weights: Weights, width: int) -> list[Factors]:
     """Return the factors of QK and of VO: queries and keys, and values and output."""
-    if weights.anatomy.files is None or not weights.anatomy.files.latent:
+    if not weights.has_latents:
         return [((width,), (width,))] * len(CIRCUITS)
     sizes = latent_sizes(weights.config)
     query = (sizes.plain,) if sizes.query_latent is None else (sizes.query_latent, sizes.plain)

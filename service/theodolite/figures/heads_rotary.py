@@ -26,7 +26,7 @@ def rotary_figure(rotary: xr.Dataset) -> go.Figure:
             MAIN,
             low=at_0.min("head"),
             high=at_0.max("head"),
-            n=f"{rotary.sizes['head']} heads",
+            n=f"up to {int(at_0.count('head').max())} heads",
             band="range of the heads",
         )
     ]
@@ -39,7 +39,7 @@ def rotary_figure(rotary: xr.Dataset) -> go.Figure:
                 SECOND,
                 low=others.min("offset"),
                 high=others.max("offset"),
-                n=f"{others.sizes['offset']} offsets",
+                n=f"{others.sizes['offset']} offset{'s' * (others.sizes['offset'] > 1)}",
                 band="range of the medians",
             )
         )

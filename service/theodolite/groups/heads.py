@@ -24,7 +24,7 @@ VARIABLES = (
         "effective_rank_random",
         (),
         "Mean effective rank of circuits whose two factors are independent Gaussians. NaN if heads or circuits differ "
-        "in it, and an attribute has the numbers.",
+        "in it; then the attribute `widths` or `circuits` has the numbers.",
     ),
     Variable("stable_rank", _CIRCUIT, "Stable rank: Σσ² over the largest σ²."),
     Variable(
@@ -57,7 +57,7 @@ VARIABLES = (
         "copying_score_random_sd",
         (),
         "Standard deviation of the copying score of circuits whose two factors are independent Gaussians; the mean is "
-        "0. NaN if heads differ in width, and an attribute has the numbers.",
+        "0. NaN if heads differ in width; then the attribute `widths` has the numbers.",
     ),
     Variable(
         "null_dimension",

@@ -70,11 +70,11 @@ def contrast_choices(given: Sequence[str], run_ids: Sequence[str]) -> dict[str, 
 def comparison(runs: Sequence[Run], question: Question) -> pd.DataFrame:
     """Return one curve of each run as a table, one row for each point, in the order of depth.
 
-    The columns are `run_id`, the run's `name`, `model`, its sizes `d_model` and `d_head`, `statistic`, `contrast`
-    (empty for a statistic without one), `site` (empty for a statistic of whole blocks, which has the depth of the
-    block's input), `layer`, `position` (missing for a statistic of weights), `depth` (0-pre is 0, 0-mid is 1),
-    `relative_depth` (1 is the end of the last block), `value`, and `low` and `high` of its 95 % interval, NaN
-    without an interval.
+    The columns are `run_id`, the run's `name`, `model`, its sizes `d_model` and `d_head` (that of the layer, if layers
+    differ), `statistic`, `contrast` (empty for a statistic without one), `site` (empty for a statistic of whole blocks,
+    which has the depth of the block's input), `layer`, `position` (missing for a statistic of weights), `depth` (0-pre
+    is 0, 0-mid is 1), `relative_depth` (1 is the end of the last block), `value`, and `low` and `high` of its 95 %
+    interval, NaN without an interval.
 
     Raises:
         SpecError: there is no such statistic, or a run lacks the contrast, set, site or position.
@@ -159,7 +159,7 @@ def _curve(run: Run, question: Question) -> pd.DataFrame:
         "name": run_name(run, read_labels(run)) or "",
         "model": run.record.model.name,
         "d_model": run.record.model.d_model,
-        "d_head": run.record.model.d_head,
+        "d_head": _head_widths(run, points["layer"]),
         "statistic": question.statistic,
         "contrast": str(selected["contrast"].values) if "contrast" in selected.coords else "",
         "site": sites,
@@ -241,6 +241,11 @@ def _above_chance(run: Run, auroc: xr.DataArray) -> str:
 
 def _at_depth(run: Run, what: str, half_blocks: int) -> dict[str, Any]:
     return {f"{what}_at": depth_label(half_blocks), f"{what}_relative_depth": _relative_depth(run, half_blocks)}
+
+
+def _head_widths(run: Run, layers: pd.Series) -> int | pd.Series:
+    widths = run.record.model.head_widths
+    return run.record.model.d_head if widths is None else layers.map(dict(enumerate(widths)))
 
 
 def _relative_depth(run: Run, half_blocks: int) -> float:

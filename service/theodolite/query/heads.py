@@ -106,6 +106,8 @@ def read_head(run: Run, layer: int, head: int, circuit: str = "qk", offset: int 
     _check(run, heads, circuit=circuit, offset=offset, layer=layer, head=head)
     if layer not in (layers := attention_layers(heads)):
         raise SiteNotFoundError(f"{run.id} has no attention heads in layer {layer}; it has {label_list(layers)}")
+    if circuit == "vo" and offset:
+        raise SiteNotFoundError(f"{run.id} has VO at offset 0 only, because VO does not depend on the offset")
     at = heads.sel(circuit=circuit, offset=offset, layer=layer, head=head)
     of_head = [("layer", "==", layer), ("head", "==", head), ("circuit", "==", circuit)]
     has_words = "words" in finished_groups(run)
@@ -116,7 +118,7 @@ def read_head(run: Run, layer: int, head: int, circuit: str = "qk", offset: int 
         circuit=circuit,
         offset=offset,
         offsets=[0] if circuit == "vo" else heads["offset"].values.tolist(),
-        singular_values=values[np.isfinite(values) | np.isnan(values).all()],  # other layers may have wider heads
+        singular_values=values[np.isfinite(values)],  # other layers may have wider heads
         coverage_99=at["coverage_99"].item(),
         effective_rank=at["effective_rank"].item(),
         stable_rank=at["stable_rank"].item(),

@@ -239,15 +239,18 @@ def _rank_facts(heads: xr.Dataset) -> Iterator[str]:
 
 
 def _rank_fact(heads: xr.Dataset, where: str) -> str:
-    random, of_circuits = float(heads["effective_rank_random"]), heads.attrs.get("effective_rank_random", {})
+    random, of_circuits = float(heads["effective_rank_random"]), heads.attrs.get("circuits", {})
     known = f"; circuits of random weights have {random:.1f} on average" if np.isfinite(random) else ""
-    texts = {}
+    texts: dict[str, str] = {}
     for circuit in heads["circuit"].values.tolist():
         ranks = heads["effective_rank"].sel(offset=0, circuit=circuit)
         lowest = head_name(*_extreme_head(ranks, largest=False))
-        own = f"; random weights: {of_circuits[circuit]:.1f} on average" if circuit in of_circuits else ""
-        texts[circuit.upper()] = f"{float(ranks.median()):.1f} (smallest {float(ranks.min()):.1f}, of {lowest}{own})"
-    return f"Median effective rank of the circuits{where}, of at most {heads.sizes['rank']}: {listed(texts)}{known}."
+        text = f"{float(ranks.median()):.1f} (smallest {float(ranks.min()):.1f}, of {lowest}"
+        if own := of_circuits.get(circuit):
+            text += f"; at most {own['largest_rank']}; random weights: {own['effective_rank_random']:.1f} on average"
+        texts[circuit.upper()] = f"{text})"
+    most = "" if of_circuits else f", of at most {heads.sizes['rank']}"
+    return f"Median effective rank of the circuits{where}{most}: {listed(texts)}{known}."
 
 
 def _alignment_facts(heads: xr.Dataset, directions: xr.Dataset | None) -> Iterator[str]:

@@ -43,6 +43,7 @@ class ModelFacts(BaseModel):
     n_heads: _Size
     n_kv_heads: _Size
     d_head: _Size
+    head_widths: tuple[int, ...] | None = None  # by layer, if layers differ; `d_head` and `n_kv_heads` are of the first
     context_length: int = Field(ge=1)
     weights: Literal["trained", "random"] = "trained"
     seed: int | None = None  # of random weights

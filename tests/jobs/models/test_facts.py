@@ -84,6 +84,10 @@ def test_numbers_and_width_of_heads_are_those_of_the_projections(family: str) ->
     gated = {"qwen3_5_text", "qwen3_5_moe_text", "qwen3_next"}  # a gate beside each query
     queries = n_heads * 2 if CONFIGS[family].get_text_config().model_type in gated else n_heads
     assert read == (queries + 2 * n_kv_heads) * d_head
+    layers = known_anatomy(CONFIGS[family]).attention_layers(len(model.blocks))
+    widths = [model.blocks[layer].get_submodule(files.output).weight.numel() // 48 // n_heads for layer in layers]
+    assert facts.get("head_widths", [d_head] * len(layers)) == widths
+    assert ("head_widths" in facts) == (len(set(widths)) > 1)
 
 
 @pytest.mark.parametrize("family", CONFIGS)

@@ -267,7 +267,7 @@ def test_heads_whose_scores_are_no_fixed_form_are_refused_with_the_reason(tmp_pa
             "gemma4",
             [
                 "not folded",
-                "the width of heads differs: 16 in layers 0, 1, 3 and 24 in layers 2, 4;",
+                "the width of heads differs: 16 (layers 0, 1, 3) and 24 (layers 2, 4);",
                 "the keys and values of layer 3 are those of layer 1",
                 "the keys and values of layer 4 are those of layer 2",
                 "queries and keys are normalised",

@@ -33,8 +33,8 @@ function modelFacts({ model, sets, capture }) {
     ...(model.dequantised_from ? [["weights", `dequantised from ${model.dequantised_from}`]] : []),
     ...(model.weights === "random" ? [["weights", `random, seed ${model.seed}`]] : []),
     ["layers × d_model", `${model.n_layers} × ${model.d_model}`],
-    ["heads (key-value)", `${model.n_heads} (${model.n_kv_heads})`],
-    ["d_head", model.d_head],
+    ["heads (key-value)", `${model.n_heads} (${model.n_kv_heads}${model.head_widths ? " in layer 0" : ""})`],
+    ["d_head", model.head_widths ? `${[...new Set(model.head_widths)].join(" or ")}, by layer` : model.d_head],
     ...(hasSets
       ? [["dtype, attention kernel", `${model.dtype}, ${model.attention}`], ["sites", capture.sites.join(", ")]]
       : [["dtype of weights", model.dtype]]),
