@@ -227,7 +227,7 @@ REFUSED: dict[str, tuple[Any, list[str]]] = {
     "not a transformer": ({"model_type": "mamba"}, ["'mamba'", "not a supported transformer"]),
     "encoder and decoder": (
         {"model_type": "longt5"},
-        ["'longt5'", "two residual streams", "the encoders of these families"],
+        ["'longt5'", "two residual streams", "use a model of a family whose encoder is surveyed: "],
     ),
     "no tokens": ({"model_type": "vit"}, ["'vit'", "no vocabulary"]),
     "blocks of several sizes": ({"model_type": "neomme"}, ["'neomme'", "several sizes"]),

@@ -125,13 +125,6 @@ def _heads(projected: Tensor, width: int) -> Tensor:
     return projected.reshape(len(projected), -1, width).transpose(0, 1)
 
 
-def _sites(
-    x: Tensor, heads: Tensor, attention: Tensor, middle: Tensor, mlp: Tensor, after: Tensor
-) -> dict[Site, Tensor]:
-    branches = {Site.HEAD_OUT: heads, Site.ATTN_OUT: attention, Site.MLP_OUT: mlp}
-    return {Site.RESID_PRE: x, Site.RESID_MID: middle, Site.RESID_POST: after, **branches}
-
-
 def _t5_bias(table: Tensor, count: int, config: Any) -> Tensor:
     """Return one number for each head and bucket of offsets, (head, query, key) (Raffel et al. 2020, section 2.1)."""
     half, longest = config.relative_attention_num_buckets // 2, config.relative_attention_max_distance

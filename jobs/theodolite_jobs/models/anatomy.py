@@ -49,9 +49,9 @@ class Files:
     """
 
     embedding: str = "embed_tokens"  # the table of token embeddings
-    own_embedding: str | None = (
-        None  # the encoder's own table, in files that have one beside or in place of a shared one
-    )
+    # Names of the table in the order in which they are looked for: files of an encoder with a decoder may have the
+    # encoder's own table beside a shared one, or one of three equal ones.
+    own_embeddings: tuple[str, ...] = ()
     unembedding: str = "lm_head"  # the language-model head, if it is not the embedding
     block: str = "layers.{}."  # the prefix of a block's tensor names; `{}` is the layer
     # Query, key and value projections, or the one tensor that contains all three: `concatenated` is Q, K, V one after

@@ -239,8 +239,13 @@ def known_anatomy(config: Any) -> Anatomy | None:
     if with_decoder and not (text is config and is_encoder_alone(config)):
         surveyed = ", ".join(name for name, record in FAMILIES.items() if record.encoder_alone)
         raise UnsupportedModelError(
-            f"{config.model_type!r} has two residual streams (encoder and decoder), and no record of its encoder; the "
-            f"encoders of these families are surveyed: {surveyed}"
+            f"{config.model_type!r} has two residual streams (encoder and decoder), and no record of its encoder; use "
+            f"a model of a family whose encoder is surveyed: {surveyed}"
+        )
+    if is_encoder_alone(config) and getattr(config, "is_decoder", False) and not config.is_encoder_decoder:
+        raise UnsupportedModelError(
+            f"{config.model_type!r} with is_decoder is a decoder alone; its family is surveyed as its encoder, so use "
+            "a checkpoint with the encoder"
         )
     if family in REFUSED:
         raise UnsupportedModelError(f"{family!r} cannot be surveyed: {REFUSED[family]}")

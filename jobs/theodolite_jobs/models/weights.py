@@ -45,9 +45,10 @@ class Weights:
         self.dimensions: Dimensions = dimensions_of(config, self.anatomy.reserved_positions)
         self.dtype = dtype
         self._files = TensorFiles(folder)
-        own = self._names.own_embedding
-        if own is not None and self._shortest(f"{own}.weight") is not None:
-            self._names = replace(self._names, embedding=own, unembedding=own)
+        for own in self._names.own_embeddings:
+            if self._shortest(f"{own}.weight") is not None:
+                self._names = replace(self._names, embedding=own, unembedding=own)
+                break
         merged, start = self._names.merged, f"{self._prefix}{self._names.block}".split("{}")[0]
         if merged is not None and any(n.startswith(start) and n.endswith(merged.gate_up) for n in self._files.file_of):
             self._names = replace(self._names, experts=merged)

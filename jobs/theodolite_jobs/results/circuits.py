@@ -83,6 +83,11 @@ def notes_on(weights: Weights, fold_norm: bool) -> list[str]:
             layers = ", ".join(map(str, anatomy.unnormed_layers))
             notes.append(f"attention in layer {layers} reads the stream directly, without a norm")
     notes += _notes_on_layers(weights)
+    if anatomy.encoder_alone:
+        notes.append(
+            "only the encoder was surveyed; the language-model head reads the decoder, so copying scores use the "
+            "embedding in place of the unembedding, and their logits are no logits of the model"
+        )
     if len(with_heads) < n_layers:
         layers = ", ".join(map(str, with_heads))
         notes.append(

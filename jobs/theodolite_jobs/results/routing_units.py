@@ -78,7 +78,7 @@ def _missing(reason: str) -> str:
 def _reason(anatomy: Anatomy) -> str:
     """Return why the input of a family's experts is not the norm of resid_mid; empty if it is."""
     reads_norm = Site.RESID_MID in anatomy.taps and "mlp" in anatomy.norms and not anatomy.post_norm
-    return "" if reads_norm else "the experts of this family do not read the norm of resid_mid"
+    return "" if reads_norm else "the experts of this family read something else than the MLP's norm of resid_mid"
 
 
 def _of_layer(

@@ -26,12 +26,14 @@ class ExpertOverlaps(NamedTuple):
         rank: number of directions that are compared.
         overlaps: by matrix, the overlap of each pair of experts, (expert, expert).
         nulls: by matrix, the mean overlap of pairs of random matrices.
+        left_out: by matrix, the experts without overlaps, because their matrix has too few independent columns.
     """
 
     experts: Sequence[str]
     rank: int
     overlaps: Mapping[str, Floats]
     nulls: Mapping[str, float]
+    left_out: Mapping[str, Sequence[str]]
 
 
 class ExpertBases:
@@ -51,8 +53,9 @@ class ExpertBases:
 
         A random matrix is Gaussian and seeded. Each of its rows has the length of the same row of M.
         """
-        self._bases.setdefault(matrix, []).append(leading_columns(columns, square, self._rank))
-        if isinstance(expert, int) and expert in self._drawn:
+        basis = leading_columns(columns, square, self._rank)
+        self._bases.setdefault(matrix, []).append(basis)
+        if expert in self._drawn and np.isfinite(basis).all():
             rng = np.random.default_rng([self._layer, MATRICES.index(matrix), expert])
             draw = rng.standard_normal(columns.shape)
             draw *= np.sqrt(np.diag(square) / np.square(draw).sum(axis=1))[:, None]
@@ -71,11 +74,16 @@ class ExpertBases:
             name: pairwise_overlaps(np.stack([basis[:, :rank] for basis in bases]))
             for name, bases in self._bases.items()
         }
+        names = [str(expert) for expert in self._experts]
+        left_out = {
+            name: [expert for expert, basis in zip(names, bases, strict=True) if np.isnan(basis).any()]
+            for name, bases in self._bases.items()
+        }
         nulls = {}
         for name, bases in self._random.items():
             pairs = combinations([basis[:, :rank] for basis in bases], 2)
             nulls[name] = float(np.mean([overlap(*pair) for pair in pairs])) if len(bases) > 1 else np.nan
-        return ExpertOverlaps([str(expert) for expert in self._experts], rank, overlaps, nulls)
+        return ExpertOverlaps(names, rank, overlaps, nulls, left_out)
 
 
 def expert_coordinates(layers: Sequence[ExpertOverlaps | None]) -> dict[str, Sequence[Any]]:
@@ -108,7 +116,14 @@ def expert_attributes(layers: Sequence[ExpertOverlaps | None]) -> dict[str, int]
 
 
 def expert_notes(layers: Sequence[ExpertOverlaps | None], rank: int) -> Iterator[str]:
-    """Yield a note if the experts are narrower than the rank."""
+    """Yield a note if the experts are narrower than the rank, and one on the experts without overlaps."""
     found = expert_attributes(layers).get("expert_rank", rank)
     if found < rank:
         yield f"overlaps of experts compare {found} directions, since an expert has {found} hidden units"
+    for layer, of_layer in enumerate(layers):
+        for matrix, experts in of_layer.left_out.items() if of_layer else ():
+            if experts:
+                yield (
+                    f"overlaps of W_{matrix} leave out expert{'s' * (len(experts) > 1)} {', '.join(experts)} of layer "
+                    f"{layer}, with fewer than {found} independent directions"
+                )

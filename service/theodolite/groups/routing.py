@@ -20,7 +20,7 @@ VARIABLES = (
         expert_share_high="Upper end of the 95 % interval of expert_share.",
         expert_active_units="Share of the expert's hidden units that are active, mean over the set's prompts whose "
         "token uses the expert; NaN if none does, without resid_mid, and in families whose experts read something else "
-        "than its norm.",
+        "than the MLP's norm of it.",
     ),
     *N_SIDES,
     Variable(

@@ -90,9 +90,9 @@ def _shares(values: xr.Dataset, label: str) -> str:
 
 def _active_units(values: xr.Dataset, label: str) -> str:
     """Return the share of active hidden units of the experts that tokens use; empty if it is not known."""
+    if "expert_active_units" not in values or not np.isfinite(values["expert_active_units"]).any():
+        return ""  # also in results of version 1
     shares, units = values["expert_share"], values["expert_active_units"]
-    if not np.isfinite(units).any():
-        return ""
     mean = float(units.weighted(shares.fillna(0)).mean())
     by_layer = units.weighted(shares.fillna(0)).mean("expert").dropna("layer")
     low, high = (by_layer.isel(layer=int(at(by_layer.values))) for at in (np.argmin, np.argmax))

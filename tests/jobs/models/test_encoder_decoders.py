@@ -147,6 +147,7 @@ def test_the_table_of_embeddings_may_be_shared_or_that_of_the_encoder(saved, tmp
         "own": lambda tensors: tensors.update({own: tensors.pop(shared)}),
         "equal": lambda tensors: tensors.update({own: tensors[shared].clone()}),
         "different": lambda tensors: tensors.update({own: tensors[shared].flip(0).contiguous()}),
+        "decoder": lambda tensors: tensors.update({own.replace("encoder", "decoder"): tensors.pop(shared)}),
     }
     for name, change in {"shared": lambda _: None, **changes}.items():
         changed = with_tensors(folder, tmp_path / name, change)
@@ -192,6 +193,13 @@ def test_queries_and_keys_leave_out_the_offsets(family, tmp_path):
 def test_a_multimodal_model_around_an_encoder_with_a_decoder_is_refused():
     config = InstructBlipConfig(text_config={"model_type": "t5"})
     with pytest.raises(UnsupportedModelError, match="'instructblip' has two residual streams"):
+        known_anatomy(config)
+
+
+def test_a_decoder_alone_is_refused():
+    config = copy.deepcopy(CONFIGS["bart"])
+    config.is_encoder_decoder, config.is_decoder = False, True
+    with pytest.raises(UnsupportedModelError, match="'bart' with is_decoder is a decoder alone"):
         known_anatomy(config)
 
 

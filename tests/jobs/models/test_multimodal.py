@@ -102,7 +102,7 @@ def test_an_encoder_and_a_decoder_without_a_record_are_refused_as_two_streams():
         known_anatomy(T5Gemma2Config())
     assert only_line(caught).startswith(
         "'t5gemma2' has two residual streams (encoder and decoder), and no record of its encoder; "
-        "the encoders of these families are surveyed: "
+        "use a model of a family whose encoder is surveyed: "
     )
     assert "t5, umt5" in str(caught.value)
 

@@ -195,7 +195,7 @@ def test_experts_that_do_not_read_the_norm_of_resid_mid_are_refused(family, tmp_
     assert np.isnan(result.arrays["expert_active_units"]).all()
     assert np.isfinite(result.arrays["expert_share"]).any()
     (note,) = texts_of(result.attributes["notes"])
-    assert note.endswith("missing: the experts of this family do not read the norm of resid_mid")
+    assert note.endswith("missing: the experts of this family read something else than the MLP's norm of resid_mid")
 
 
 def test_without_the_weights_the_group_has_its_other_arrays(tmp_path):

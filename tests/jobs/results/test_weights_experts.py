@@ -146,6 +146,17 @@ def test_narrow_experts_compare_as_many_directions_as_they_have(tmp_path):
     ]
 
 
+def test_experts_without_overlaps_are_named_and_have_no_random_matrices():
+    rng = np.random.default_rng(2)
+    matrices = [rng.standard_normal((12, 8)) for _ in range(4)]
+    whole, found = experts_with(matrices, 3), experts_with([np.zeros((12, 8)), *matrices[1:]], 3)
+    assert list(weights_experts.expert_notes([None, whole], 3)) == []
+    assert list(weights_experts.expert_notes([None, found], 3)) == [
+        "overlaps of W_up leave out expert 0 of layer 1, with fewer than 3 independent directions"
+    ]
+    assert 0 < found.nulls["up"] < 1
+
+
 @pytest.mark.parametrize("shape", [(20, 7), (7, 20), (9, 9)])
 def test_leading_columns_are_singular_vectors_whichever_side_is_smaller(shape):
     matrix = np.random.default_rng(2).standard_normal(shape)

@@ -7,6 +7,7 @@ from pathlib import Path
 from theodolite.errors import UnsupportedModelError
 from theodolite_jobs.models.convert.files import atomic_folder
 from theodolite_jobs.models.convert.gguf_header import check_header, quantised_types
+from theodolite_jobs.models.families import is_encoder_alone
 from theodolite_jobs.models.load import plain_errors
 
 
@@ -22,7 +23,7 @@ def convert_gguf(file: Path, folder: Path) -> Path:
     if folder.is_dir():
         return folder
     import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GgufConfig
     from transformers.integrations.gguf.dequant import GGML_NAME
 
     options = {"gguf_file": file.name, "dtype": torch.float32, "quantization_config": GgufConfig(dequantize=True)}
@@ -30,6 +31,10 @@ def convert_gguf(file: Path, folder: Path) -> Path:
     silent = contextlib.redirect_stderr(io.StringIO())
     with plain_errors(f"convert {file} from GGUF"), atomic_folder(folder) as staging, silent:
         check_header(file)
+        if is_encoder_alone(AutoConfig.from_pretrained(file.parent, gguf_file=file.name)):
+            raise UnsupportedModelError(
+                f"{file} has an encoder and a decoder; such a model is not read from GGUF, use its safetensors files"
+            )
         if unknown := sorted(set(quantised_types(file)) - set(GGML_NAME.values())):
             raise UnsupportedModelError(
                 f"{file} has weights in {', '.join(unknown)}, which transformers does not dequantise; use a file whose "

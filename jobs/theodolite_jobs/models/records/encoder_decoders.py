@@ -5,9 +5,11 @@ from dataclasses import replace
 from theodolite_jobs.models.anatomy import Anatomy, Files
 from theodolite_jobs.models.records.taps import after_sum, reading, sequential, writing
 
+_TABLES = ("encoder.embed_tokens", "shared", "decoder.embed_tokens")
+
 T5_FILES = Files(
     embedding="shared",
-    own_embedding="encoder.embed_tokens",
+    own_embeddings=_TABLES,
     unembedding="shared",  # the head reads the decoder
     block="encoder.block.{}.",
     qkv=tuple(f"layer.0.SelfAttention.{name}" for name in "qkv"),
@@ -31,7 +33,7 @@ T5 = Anatomy(
 UMT5 = replace(T5, files=replace(T5_FILES, in_first_block=None))
 BART_FILES = Files(
     embedding="shared",
-    own_embedding="encoder.embed_tokens",
+    own_embeddings=_TABLES,
     unembedding="shared",  # the head reads the decoder
     block="encoder.layers.{}.",
     output="self_attn.out_proj",

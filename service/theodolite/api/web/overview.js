@@ -29,7 +29,7 @@ export function openOverview(node, signal, run) {
 function modelFacts({ model, sets, capture }) {
   const hasSets = Object.keys(sets).length > 0;
   return [
-    ["family", model.family],
+    ["family", model.text_model ? `${model.family} (${model.text_model})` : model.family],
     ...(model.dequantised_from ? [["weights", `dequantised from ${model.dequantised_from}`]] : []),
     ...(model.weights === "random" ? [["weights", `random, seed ${model.seed}`]] : []),
     ["layers × d_model", `${model.n_layers} × ${model.d_model}`],

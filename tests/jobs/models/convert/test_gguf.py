@@ -17,9 +17,9 @@ from theodolite_jobs.models.tensors import TensorFiles
 WEIGHTS = "model.safetensors"
 
 
-def write_gguf_of_unknown_architecture(path: Path) -> None:
-    writer = gguf.GGUFWriter(str(path), "zork")
-    writer.add_uint32("zork.block_count", 1)
+def write_gguf_of_architecture(path: Path, name: str) -> None:
+    writer = gguf.GGUFWriter(str(path), name)
+    writer.add_uint32(f"{name}.block_count", 1)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -30,13 +30,21 @@ def write_gguf_of_unknown_architecture(path: Path) -> None:
 def test_a_gguf_file_that_cannot_be_read_leaves_no_files(tmp_path: Path, content: bytes | None) -> None:
     file, cache = tmp_path / "tiny.gguf", tmp_path / "cache"
     if content is None:
-        write_gguf_of_unknown_architecture(file)
+        write_gguf_of_architecture(file, "zork")
     else:
         file.write_bytes(content)
     with pytest.raises(ModelError) as caught:
         fetch(resolve_source(ModelSpec(id="tiny.gguf"), tmp_path), cache)
     assert only_line(caught).startswith(f"cannot convert {file} from GGUF: ")
     assert list((cache / "gguf").iterdir()) == []
+
+
+def test_a_gguf_file_of_an_encoder_with_a_decoder_is_refused_with_the_reason(tmp_path: Path) -> None:
+    write_gguf_of_architecture(tmp_path / "tiny.gguf", "t5")
+    with pytest.raises(UnsupportedModelError) as caught:
+        convert_gguf(tmp_path / "tiny.gguf", tmp_path / "cache")
+    assert "has an encoder and a decoder; such a model is not read from GGUF" in only_line(caught)
+    assert not (tmp_path / "cache").exists()
 
 
 def test_a_converted_gguf_file_is_not_read_again(tmp_path: Path) -> None:
