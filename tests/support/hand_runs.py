@@ -220,6 +220,7 @@ HAND_RUNS: dict[str, HandRun] = {
     "stablelm-parallel": llama_parallel,
     "arcee": llama,
     "cwm": llama,
+    "diffllama": llama,
     "ernie4_5": llama,
     "glm": llama,
     "helium": llama,

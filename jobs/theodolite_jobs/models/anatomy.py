@@ -116,7 +116,7 @@ class Anatomy:
     layers_without_mlp: tuple[int, ...] = ()  # layers of a hybrid that are attention or another mixer alone
     # What a block does to the stream after it added the MLP's output. Then resid_post is not resid_mid + mlp_out.
     after_mlp: str = ""
-    one_head_width: bool = True  # the heads of all layers have one width
+    no_head_site: str = ""  # the reason why the input of the output projection is no vector of one width for each head
     # By layer without keys and values of its own, the layer whose keys and values it uses.
     keys_of: Mapping[int, int] = field(default_factory=dict)
     keys_as_values: tuple[int, ...] = ()  # layers whose values are their keys, before the norm and the positions
@@ -153,8 +153,7 @@ class Anatomy:
             reasons[Site.MLP_OUT] = self.after_mlp
         if Site.HEAD_OUT in reasons:
             unknown = "the attention's output projection is not known for this model"
-            several = "" if self.one_head_width else "the heads of its layers have several widths"
-            reasons[Site.HEAD_OUT] = self.no_circuits or several or unknown
+            reasons[Site.HEAD_OUT] = self.no_head_site or self.no_circuits or unknown
         return reasons
 
     def tap(self, site: Site) -> Tap:

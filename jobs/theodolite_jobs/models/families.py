@@ -44,6 +44,7 @@ from theodolite_jobs.models.records.llama import (
     ARCEE,
     COHERE,
     DEEPSEEK,
+    DIFFLLAMA,
     ERNIE_MOE,
     GEMMA,
     GEMMA2,
@@ -91,6 +92,7 @@ FAMILIES: dict[str, Anatomy] = {
     "deberta-v2": DEBERTA_V2,
     "deepseek_v2": DEEPSEEK,
     "deepseek_v3": DEEPSEEK,
+    "diffllama": DIFFLLAMA,
     "distilbert": DISTILBERT,
     "dots1": GLM4_MOE,
     "electra": ELECTRA,
@@ -193,11 +195,8 @@ REFUSED = {
 
 
 def with_head_site(record: Anatomy) -> Anatomy:
-    """Return a record with the site `head_out` in the blocks with `attn_out`, if the output projection is known.
-
-    All heads must have one known width.
-    """
-    if record.files is None or not record.one_head_width:
+    """Return a record with the site `head_out` in the blocks with `attn_out`, if the output projection is known."""
+    if record.files is None or record.no_head_site:
         return record
     tap = Tap(record.files.output, "input")
     if Site.ATTN_OUT in record.partial:

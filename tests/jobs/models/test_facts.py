@@ -107,6 +107,8 @@ def test_sites_are_listed_and_each_absent_one_has_a_reason(family: str) -> None:
         assert facts["attention_layers"] == [0, 4]
     elif family in GEMMA4:
         absent |= {"mlp_out": "a vector of its per-layer input", "head_out": "have several widths"}
+    elif family == "diffllama":
+        absent |= {"head_out": "two heads share what they put out"}
     elif family == "falcon_h1":
         absent |= dict.fromkeys(["attn_out", "head_out"], "attention and a state space in one sum")
     all_sites = {"resid_pre", "resid_mid", "resid_mid_sum", "resid_post", "head_out", "attn_out", "mlp_out"}

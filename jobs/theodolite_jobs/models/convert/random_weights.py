@@ -60,7 +60,8 @@ def _skeleton(config: Any) -> Any:
     classes = [one for one in named if isinstance(one, type) and issubclass(one, transformers.PreTrainedModel)]
     config = copy.deepcopy(config)  # models write into their configuration
     with torch.device("meta"):
-        return classes[0](config) if classes else transformers.AutoModel.from_config(config, dtype=torch.float32)
+        model: Any = classes[0](config) if classes else transformers.AutoModel.from_config(config, dtype=torch.float32)
+    return model.to("meta")  # some tensors ignore the context (DiffLlama)
 
 
 def _dtype(config: Any) -> Any:

@@ -98,7 +98,7 @@ GEMMA4 = replace(
     norm_offset=0.0,
     after_mlp="after the MLP, a block may add a vector of its per-layer input, and multiplies the stream, so "
     "resid_post is not resid_mid + mlp_out",
-    one_head_width=False,
+    no_head_site="the heads of its layers have several widths",
     normed_values=True,
     no_words="a norm divides the values of each token, and its circuits leave this norm out",
 )
@@ -149,6 +149,11 @@ HUNYUAN = replace(
     files=HUNYUAN_FILES,
     no_circuits="it normalises queries and keys after their rotation, so QK depends on both positions, not on the "
     "offset between them",
+)
+DIFFLLAMA = replace(
+    LLAMA,
+    no_head_site="two heads share what they put out: the difference of their attention patterns, times the values",
+    no_circuits="a head subtracts two attention patterns, each with a QK of its own, and a norm divides the difference",
 )
 STABLELM = replace(
     LLAMA, norm_kind="layer", files=Files(qk_norm=("self_attn.q_layernorm.norms.{}", "self_attn.k_layernorm.norms.{}"))
