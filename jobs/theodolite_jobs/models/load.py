@@ -21,7 +21,7 @@ from theodolite_jobs.models.text_part import check_text_part, drop_decoder, text
 
 # A tensor of a block, but not the constants that older libraries stored, and not a server's scales for its cache.
 _CONSTANTS = r"inv_freq|masked_bias|causal_mask|cos_cached|sin_cached|\.attn\.bias|\.attention\.bias|\.[kv]_scale"
-_IN_A_BLOCK = re.compile(rf"(\blayers?|\bh|layer_groups)\.\d+(?!.*({_CONSTANTS})$)\.")
+_IN_A_BLOCK = re.compile(rf"(\blayers?|\bh|\bencoder\.block|layer_groups)\.\d+(?!.*({_CONSTANTS})$)\.")
 
 _VOCABULARIES = ("tokenizer.json", "*.model", "vocab.*", "tekken.json", "*.tiktoken")
 
