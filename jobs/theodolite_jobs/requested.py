@@ -110,7 +110,7 @@ def requested_groups(run: Run, spec: SurveySpec, contrasts: Contrasts) -> list[s
 def _has_latent_attention(run: Run) -> bool:
     """Return whether the model's family has multi-head latent attention, by its record."""
     record = FAMILIES.get(run.record.model.text_model or run.record.model.family)
-    return record is not None and record.files is not None and record.files.latent
+    return record is not None and record.has_latents
 
 
 def records_experts(run: Run) -> bool:

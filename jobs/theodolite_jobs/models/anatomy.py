@@ -170,6 +170,11 @@ class Anatomy:
         return tuple(layer in some for some in (*kinds, self.keys_of, self.keys_as_values))
 
     @property
+    def has_latents(self) -> bool:
+        """Whether heads have multi-head latent attention: their keys and values go through latents."""
+        return self.files is not None and self.files.latent
+
+    @property
     def branches_add(self) -> bool:
         """Whether the differences of resid_pre, resid_mid and resid_post are what attention and the MLP add."""
         return not self.post_norm and not self.after_mlp

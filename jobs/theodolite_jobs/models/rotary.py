@@ -19,7 +19,7 @@ def rotation(config: Any, anatomy: Anatomy, layer: int, offset: int) -> NDArray[
     rotate each kind of layer differently, or not at all: then R is the identity.
     """
     d_head = dimensions_of(config, layer=layer).d_head
-    if anatomy.files is not None and anatomy.files.latent:
+    if anatomy.has_latents:
         return np.eye(d_head)  # the circuits are those of the part without positions
     return rotation_of_entries(config, anatomy, layer, offset, d_head)
 

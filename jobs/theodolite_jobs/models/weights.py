@@ -202,11 +202,6 @@ class Weights:
             soft_cap=getattr(self.config, "attn_logit_softcapping", None),
         )
 
-    @property
-    def has_latents(self) -> bool:
-        """Whether queries, keys and values go through latents."""
-        return self._names.latent
-
     @cached_property
     def head_widths(self) -> dict[int, list[int]]:
         """The layers with attention by the width of their heads; most models have one width."""

@@ -30,11 +30,7 @@ from theodolite_jobs.results.heads_layer import (
 )
 from theodolite_jobs.results.heads_random import random_circuits
 from theodolite_jobs.results.heads_stream import CapturedInputs, Directions
-from theodolite_jobs.statistics.heads import (
-    coverage_rank,
-    effective_rank,
-    stable_rank,
-)
+from theodolite_jobs.statistics.heads import coverage_rank, effective_rank, stable_rank
 from theodolite_jobs.statistics.permutations import Tested, permutation_test
 from theodolite_jobs.tasks import run_tasks, shared
 

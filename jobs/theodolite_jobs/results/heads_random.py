@@ -45,7 +45,7 @@ def random_circuits(weights: Weights, vocabulary: Vocabulary | None) -> tuple[Ar
     }
     if len(by_width) > 1:
         return arrays, {"widths": [_of_width(weights, width, one) for width, one in by_width.items()]}
-    if not weights.has_latents:
+    if not weights.anatomy.has_latents:
         return arrays, {}
     ((width, only),) = by_width.items()
     largest = (min(*left, *right) for left, right in _factors(weights, width))
@@ -72,7 +72,7 @@ def _random(weights: Weights, width: int, vocabulary: Vocabulary | None) -> Rand
 
 def _factors(weights: Weights, width: int) -> list[Factors]:
     """Return the factors of QK and of VO: queries and keys, and values and output."""
-    if not weights.has_latents:
+    if not weights.anatomy.has_latents:
         return [((width,), (width,))] * len(CIRCUITS)
     sizes = latent_sizes(weights.config)
     query = (sizes.plain,) if sizes.query_latent is None else (sizes.query_latent, sizes.plain)
