@@ -242,3 +242,8 @@ def test_runs_show_and_analyse_over_a_captured_run(tmp_path):
     assert theodolite("report", run.id, "--store", tmp_path).returncode == 0
     assert Path(run.report).is_file()
     assert theodolite("verify", run.id, "--store", tmp_path).stdout == "tiny-0: no object is missing or damaged\n"
+    Path(run.report).unlink()
+    theodolite("label", run.id, "--name", "mine", "--store", tmp_path)
+    for options in ([], ["--repair"]):
+        verified = theodolite("verify", "mine", *options, "--store", tmp_path)
+        assert verified.stdout.splitlines()[-1] == "tiny-0: no object is missing or damaged"

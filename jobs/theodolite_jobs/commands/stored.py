@@ -79,9 +79,11 @@ def verify(
     settings = settings_of(store=store, ray_address=ray, dask_address=dask)
     different: list[str] = []
     if repair:
+        from theodolite.query.runs import run_id_of
         from theodolite_jobs.progress import Console
         from theodolite_jobs.repair.run import repair as repair_run
 
+        run = run_id_of(settings.store, run)
         folder = spec.parent if spec else Path()
         different = repair_run(run, spec_of(spec) if spec else None, folder, settings, Console())
     _print_verification(run_of(run, settings), different, as_json)
