@@ -153,7 +153,7 @@ def load_model(
     ranks: int = 1,
     blocks: int | None = None,
 ) -> LoadedModel:
-    """Return the base model, loaded for inference from safetensors only.
+    """Return the base model, loaded for inference from safetensors only, after turning off TF32 in this process.
 
     Args:
         folder: the folder with configuration and weights.
@@ -172,6 +172,9 @@ def load_model(
     """
     from transformers import AutoModel, DistributedConfig
 
+    from theodolite_jobs.models.float32 import turn_off_tf32  # torch takes seconds to load
+
+    turn_off_tf32()
     config = load_config(folder, trust_remote_code)
     check_plain(folder)
     if ranks > 1:
@@ -187,7 +190,7 @@ def load_model(
         unread.append("encoder.embed_positions.")  # transformers computes the table if the files lack it
     TensorFiles(folder)  # opens every file, so that the error names a broken or missing one
     if anatomy is not None and anatomy.files is not None and anatomy.files.experts:
-        from theodolite_jobs.models.weights import Weights  # torch takes seconds to load
+        from theodolite_jobs.models.weights import Weights  # it loads torch
 
         Weights(folder, config)  # names a tensor of an expert that is missing; transformers merges them without names
     module, report = _load(

@@ -45,6 +45,18 @@ def test_weights_load_as_they_were_saved(folder: Path) -> None:
     assert not any(parameter.requires_grad for parameter in model.module.parameters())
 
 
+def test_float32_keeps_all_bits_although_the_environment_allows_tf32(folder: Path) -> None:
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")  # as TORCH_ALLOW_TF32_CUBLAS_OVERRIDE=1 of NVIDIA's containers does
+    try:
+        load_model(folder)
+        assert torch.get_float32_matmul_precision() == "highest"
+        assert not torch.backends.cuda.matmul.allow_tf32
+        assert not torch.backends.cudnn.allow_tf32
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
 def test_dtype_is_that_of_the_checkpoint_or_the_requested_one(folder: Path) -> None:
     LlamaForCausalLM.from_pretrained(folder, dtype=torch.bfloat16).save_pretrained(folder)
     assert load_model(folder).dtype == torch.bfloat16
