@@ -18,7 +18,7 @@ from theodolite.spec_parts import SENTENCES, ModelSpec
 from theodolite.store.layout import CAPTURE_VERSION
 from theodolite.store.runs import ModelFacts, PartialSite, RunRecord, SetFacts
 from theodolite.version import __version__
-from theodolite_jobs.capture.plan import SetPlan, ShardPlan, plan_set
+from theodolite_jobs.capture.plan import SetPlan, ShardPlan, plan_set, planning_version
 from theodolite_jobs.models.anatomy import (
     Anatomy,
     Dimensions,
@@ -104,6 +104,8 @@ class Prepared:
             name for name, default in {"final": True, "keep": None}.items() if getattr(spec.capture, name) == default
         }
         capture = spec.capture.model_dump(mode="json", exclude={"positions", *newer})
+        if (planning := planning_version(spec.capture.batch_tokens)) > 1:
+            capture |= {"planning": planning}
         return digest_of({"capture_version": CAPTURE_VERSION, "model": model, "prompts": sets, "capture": capture})
 
     @property

@@ -117,6 +117,16 @@ def test_a_run_whose_vectors_padding_changed_has_another_run_id(tmp_path, prompt
     assert prepared(tmp_path, "llama", prompts).run_id != before
 
 
+def test_runs_with_a_budget_whose_batches_are_planned_in_another_way_have_another_run_id(
+    tmp_path, prompts, monkeypatch
+):
+    budgets = (1024, 2048, 4096)
+    before = [prepared(tmp_path, "llama", prompts, batch_tokens=budget).run_id for budget in budgets]
+    monkeypatch.setattr("theodolite_jobs.prepare.planning_version", lambda _budget: 1)
+    after = [prepared(tmp_path, "llama", prompts, batch_tokens=budget).run_id for budget in budgets]
+    assert [old == new for old, new in zip(before, after, strict=True)] == [True, True, False]
+
+
 @pytest.mark.parametrize("sites", [["resid_mid"], ["resid_pre", "resid_mid"]])
 def test_a_named_site_that_the_model_lacks_is_refused(tmp_path, prompts, sites):
     with pytest.raises(SiteNotFoundError, match=r"no resid_mid: attention and MLP.*; it has resid_pre, resid_post"):

@@ -14,8 +14,12 @@ from theodolite.spec import TokenIds
 
 Batch = tuple[int, ...]
 
-# The fixed cost of a batch, in tokens: measured on a CPU. On a GPU it hardly matters.
-_BATCH_OVERHEAD = 48
+_SMALL_BUDGET, _OVERHEAD = 2048, 48
+"""A token budget for a CPU, and the fixed cost of a batch there, in tokens, as measured.
+
+On a GPU, to launch the kernels of a batch of a 7B model takes as long as to compute about 1,700 tokens. A larger budget
+is for such a device, so the cost grows with it.
+"""
 
 LONGEST_PROBE = 4096
 """The largest probe, in tokens: the attention scores of 40 heads then take 1.3 GB in half precision."""
@@ -111,6 +115,14 @@ def plan_set(
     return SetPlan(prompt_set, positions, shared, tuple(shards), sum(map(len, tokens)), computed)
 
 
+def planning_version(batch_tokens: int) -> int:
+    """Return the version of `batch_by_length` for a token budget; run ids contain it if it is not 1.
+
+    In version 1, the fixed cost of a batch was the same for all budgets.
+    """
+    return 1 if batch_tokens <= _SMALL_BUDGET else 2
+
+
 def pieces(shard: ShardPlan, shard_prompts: int) -> list[ShardPlan]:
     """Return a shard's parts of at most `shard_prompts` consecutive prompts, which are captured one after another.
 
@@ -175,12 +187,13 @@ def batch_by_length(samples: Sequence[int], lengths: Sequence[int], batch_tokens
     A batch costs its tokens, padding included, plus a fixed overhead. Dynamic programming: the cheapest split of the
     first k samples follows from the cheapest splits of fewer samples.
     """
+    overhead = _OVERHEAD * max(1.0, batch_tokens / _SMALL_BUDGET)
     ordered = sorted(samples, key=lambda sample: (lengths[sample], sample))
     cheapest, last_start = [0.0], [0]
     for stop in range(1, len(ordered) + 1):
         longest = lengths[ordered[stop - 1]]  # lengths ascend, so the last one sets the padding
         first = max(0, min(stop - 1, stop - batch_tokens // longest))
-        costs = {start: cheapest[start] + (stop - start) * longest + _BATCH_OVERHEAD for start in range(first, stop)}
+        costs = {start: cheapest[start] + (stop - start) * longest + overhead for start in range(first, stop)}
         best = min(costs, key=lambda start: costs[start])
         cheapest.append(costs[best])
         last_start.append(best)

@@ -39,6 +39,13 @@ def test_batches_are_split_for_the_least_padding_even_if_the_budget_allows_large
     assert batch_by_length(range(4), [10, 11, 11, 12], 10_000) == ((0, 1, 2, 3),)  # each batch has a fixed cost
 
 
+def test_a_larger_budget_gives_fewer_batches_with_more_padding():
+    lengths = [100] * 6 + [40] * 6
+    # Padding of the short prompts takes 360 tokens. A batch costs 48 tokens at a budget of 2048, and 384 at 16384.
+    assert batch_by_length(range(12), lengths, 2048) == (tuple(range(6, 12)), tuple(range(6)))
+    assert batch_by_length(range(12), lengths, 16384) == ((*range(6, 12), *range(6)),)
+
+
 @given(prompts, st.integers(1, 3))
 def test_shared_prefix_is_common_and_excludes_every_captured_position(tokens, reach):
     shared = shared_prefix(tokens, tuple(range(-reach, 0)))
