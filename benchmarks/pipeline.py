@@ -29,6 +29,7 @@ import measuring  # first: it prepares the process before torch is imported
 import numpy as np
 import torch
 from aiohttp import web
+from generated import qwen_config
 from replicas import replica_with, run_replica
 
 from theodolite.sites import Site
@@ -36,20 +37,14 @@ from theodolite.spec import TokenIds
 from theodolite_jobs.capture.engine import Engine
 from theodolite_jobs.capture.plan import SetPlan, ShardPlan
 from theodolite_jobs.cluster import write_queue
-from theodolite_jobs.gpus import KINDS
-
-PROMPTS = 64
-"""Prompts of a shard, the default of a survey."""
+from theodolite_jobs.gpus import KINDS, REACHED
+from theodolite_jobs.models.families import known_anatomy
 
 TOKENS = 55
 """Tokens of a prompt that must be computed, without the shared prefix of its template."""
 
 WARM_SHARDS = 10
 """Shards before the measurement: the queue of captured shards is then full if the writers are too slow."""
-
-
-REACHED = 0.5
-"""Share of the peak rate that forward passes reach, as `theodolite plan` assumes."""
 
 
 @dataclass(frozen=True)
@@ -63,15 +58,15 @@ class Shape:
     gpu: str
     gpus: int = 1
 
-    @property
-    def shard_seconds(self) -> float:
-        """The time of a shard on the GPUs: two operations for each weight and token."""
-        return 2 * self.parameters * TOKENS * PROMPTS / (REACHED * self.gpus * KINDS[self.gpu].operations_per_second)
+    def shard_seconds(self, prompts: int) -> float:
+        """Return the time of a shard on the GPUs: two operations for each weight and token."""
+        return 2 * self.parameters * TOKENS * prompts / (REACHED * self.gpus * KINDS[self.gpu].operations_per_second)
 
 
 SHAPES = {
     "7b-a100": Shape("7B", 7.6e9, 28, 3584, "A100-80GB"),
     "7b-h100": Shape("7B", 7.6e9, 28, 3584, "H100-80GB"),
+    "32b-h100": Shape("32B", 32.8e9, 64, 5120, "H100-80GB"),
     "32b-2-a100": Shape("32B", 32.8e9, 64, 5120, "A100-80GB", gpus=2),
     "32b-h200": Shape("32B", 32.8e9, 64, 5120, "H200-141GB"),
 }
@@ -83,18 +78,23 @@ STORES = {"folder": None, "bucket-20ms": 0.02, "bucket-100ms": 0.1}
 class SleepingEngine(Engine):
     """An engine whose forward pass sleeps, and returns the same activations each time."""
 
-    def __init__(self, shape: Shape) -> None:
+    routers = {}  # noqa: RUF012 - a cached property of Engine
+
+    def __init__(self, shape: Shape, prompts: int) -> None:
         """Draw the activations."""
-        dimensions = SimpleNamespace(d_model=shape.d_model)
-        model: Any = SimpleNamespace(dimensions=dimensions, device=torch.device("cpu"))
+        model: Any = SimpleNamespace(
+            anatomy=known_anatomy(qwen_config(shape.layers, vocabulary=64)),
+            dimensions=SimpleNamespace(d_model=shape.d_model),
+            device=torch.device("cpu"),
+        )
         super().__init__(model, measuring.CAPTURED, range(shape.layers))
         draw = torch.Generator().manual_seed(0)
-        sizes = {site: (PROMPTS, 1, shape.layers, shape.d_model) for site in measuring.SITES}
-        sizes[Site.RESID_FINAL] = (PROMPTS, 1, shape.d_model)
-        self.seconds = shape.shard_seconds
+        sizes = {site: (prompts, 1, shape.layers, shape.d_model) for site in measuring.SITES}
+        sizes[Site.RESID_FINAL] = (prompts, 1, shape.d_model)
+        self.seconds = shape.shard_seconds(prompts)
         self.values = {site: torch.randn(size, generator=draw).bfloat16() for site, size in sizes.items()}
 
-    def _forward_or_none(self, plan: SetPlan, prompts: Any, units: int) -> dict[Any, torch.Tensor]:
+    def _forward_or_none(self, *_: Any) -> dict[Any, torch.Tensor]:
         time.sleep(self.seconds)
         return self.values
 
@@ -103,6 +103,7 @@ def main() -> None:
     options = measuring.read_options(
         __doc__ or "",
         shards=(40, "shards of each measurement"),
+        prompts=(256, "prompts of a shard"),
         shapes=(list(SHAPES), "models and GPUs"),
         stores=(list(STORES), "stores"),
     )
@@ -112,17 +113,18 @@ def main() -> None:
             for mode in ("serial", "pipeline") if store == "folder" else ("pipeline",):
                 measuring.say(f"{name}, {store}, {mode}: {options.shards} shards")
                 with place(STORES[store]) as url:
-                    results.append({"store": store, "mode": mode, **measure(SHAPES[name], url, options.shards, mode)})
+                    measured = measure(SHAPES[name], url, options.shards, options.prompts, mode)
+                results.append({"store": store, "mode": mode, **measured})
     measuring.publish({"cores": os.cpu_count(), "measurements": results}, options.out)
 
 
-def measure(shape: Shape, url: str, shards: int, mode: str) -> dict[str, Any]:
+def measure(shape: Shape, url: str, shards: int, prompts: int, mode: str) -> dict[str, Any]:
     """Return the measurements of a replica that captures shards of a shape as fast as it can."""
-    engine = SleepingEngine(shape)
-    replica = replica_with(engine, url, PROMPTS)
-    n_tokens = shards * PROMPTS * TOKENS
-    plan = SetPlan("set", (-1,), 0, tuple(map(shard_of, range(shards))), n_tokens, n_tokens)
-    tokens: list[TokenIds] = [tuple(range(TOKENS))] * (shards * PROMPTS)
+    engine = SleepingEngine(shape, prompts)
+    replica = replica_with(engine, url, prompts)
+    n_tokens = shards * prompts * TOKENS
+    plan = SetPlan("set", (-1,), 0, tuple(shard_of(index, prompts) for index in range(shards)), n_tokens, n_tokens)
+    tokens: list[TokenIds] = [tuple(range(TOKENS))] * (shards * prompts)
     max_shards = 1 if mode == "serial" else write_queue.MAX_SHARDS
     cost = time.process_time()
     with patch.object(write_queue, "MAX_SHARDS", max_shards):
@@ -137,19 +139,20 @@ def measure(shape: Shape, url: str, shards: int, mode: str) -> dict[str, Any]:
         "model": shape.model,
         "gpu": shape.gpu,
         "gpus": shape.gpus,
+        "shard_prompts": prompts,
         "raw_bytes": sum(4 * value.numel() for value in engine.values.values()),
         "stored_bytes": float(np.median([number["stored_bytes"] for number in numbers])),
-        "device_seconds": shape.shard_seconds,
+        "device_seconds": engine.seconds,
         "seconds_per_shard": seconds / (shards - WARM_SHARDS),
-        "busy_share": min(1.0, shape.shard_seconds * (shards - WARM_SHARDS) / seconds),
+        "busy_share": min(1.0, engine.seconds * (shards - WARM_SHARDS) / seconds),
         "core_seconds_per_shard": cost,
-        "cores_needed": cost / shape.shard_seconds,
+        "cores_needed": cost / engine.seconds,
         **steps,
     }
 
 
-def shard_of(index: int) -> ShardPlan:
-    start, stop = index * PROMPTS, (index + 1) * PROMPTS
+def shard_of(index: int, prompts: int) -> ShardPlan:
+    start, stop = index * prompts, (index + 1) * prompts
     return ShardPlan("set", index, start, stop, (tuple(range(start, stop)),))
 
 

@@ -30,7 +30,7 @@ GPU_WRITERS, CPU_WRITERS = 8, 1
 """Threads with which a replica writes shards. On a CPU the cores compute, and a second writer would take one of them;
 beside a GPU the writers of a distant store mostly wait."""
 
-GPU_BUFFER, CPU_BUFFER = 2**30, 2**29
+GPU_BUFFER, CPU_BUFFER = 2**32, 2**29
 """Maximum number of bytes of the activations that are captured and not written; another such number may wait to be
 reduced."""
 
