@@ -3,9 +3,10 @@
 The plan and engine capture `resid_pre` and `resid_mid` of every layer at the last token, for random token ids with the
 lengths and the shared prefix of the chat mix. Each shape first passes the parity check on a few prompts. For several
 plans the script then measures tokens and prompts per second, the ratio to the bare forward on the same batches, the
-share of the bf16 matrix peak of the same run, and peak GPU memory. `written` is the same for a replica that also writes
-and commits the shards into a local folder, while the next ones are captured; it counts no active hidden units. Capture,
-writing replica and bare forward run in turns; the result has the medians.
+share of the bf16 matrix peak of the same run, and peak GPU memory. As in a replica, threads wait for the activations of
+a shard, and check them, while the GPU computes the next one. `written` is the same for a replica that also writes and
+commits the shards into a local folder; it counts no active hidden units. Capture, writing replica and bare forward run
+in turns; the result has the medians.
 
 The script needs torch, transformers, numpy, pydantic and pyyaml, but no installed theodolite; for `written` also zarr,
 obstore and xarray. `--tiny` tries the code on a tiny model on the CPU; its speeds have no meaning. The last line is one
@@ -16,8 +17,10 @@ Usage: python benchmarks/capture_gpu.py --help
 import gc
 import random
 import tempfile
+from collections import deque
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from importlib.util import find_spec
 from pathlib import Path
@@ -29,7 +32,7 @@ import torch
 from transformers import AutoModel, Qwen2Config
 
 from theodolite.spec import TokenIds
-from theodolite_jobs.capture.engine import Engine
+from theodolite_jobs.capture.engine import CapturedShard, Engine
 from theodolite_jobs.capture.parity import Certificate, certify
 from theodolite_jobs.capture.plan import SetPlan
 from theodolite_jobs.models.load import LoadedModel, wrap
@@ -55,7 +58,10 @@ class Shape:
 
 
 # The first plan is the default of a survey; a larger token budget needs larger shards.
-PLANS = ((64, 2048), (1024, 8192), (1024, 16384), (1024, 32768))
+PLANS = ((64, 2048), (256, 8192), (512, 16384), (1024, 32768))
+
+WAITING_SHARDS = 3
+"""How many shards are captured but not yet on the host."""
 
 
 def sizes(layers: int, d_model: int, heads: int, kv_heads: int, d_mlp: int, vocabulary: int = 152064) -> dict[str, Any]:
@@ -69,11 +75,16 @@ SHAPES = {"7b": Shape(sizes(28, 3584, 28, 4, 18944), PLANS), "32b": Shape(sizes(
 TINY = Shape({**sizes(6, 64, 4, 2, 128, 512), "initializer_range": 0.15}, ((16, 512), (64, 2048)), matrix_size=256)
 
 
+def plan_name(plan: tuple[int, int]) -> str:
+    return f"{plan[0]}x{plan[1]}"
+
+
 def main() -> None:
     options = measuring.read_options(
         "Measure capture speed of large random models on one GPU; print JSON.",
         shapes=([*SHAPES], "shapes of the models"),
-        prompts=(1024, "prompts in the mix"),
+        plans=(list(map(plan_name, PLANS)), "prompts of a shard x token budget of a batch"),
+        prompts=(2048, "prompts in the mix"),
         repeats=(3, "turns; the result has the median"),
         tiny=(False, "try the code with a tiny model on the CPU"),
         out=(None, "also write the JSON to this file; the default is a file in benchmarks/results"),
@@ -82,7 +93,8 @@ def main() -> None:
         print("torch finds no CUDA device; run on a machine with one, or try the code on the CPU with --tiny.")
         return
     device = torch.device("cpu" if options.tiny else "cuda")
-    shapes = {"tiny": TINY} if options.tiny else {name: SHAPES[name] for name in options.shapes}
+    chosen = tuple(plan for plan in PLANS if plan_name(plan) in options.plans)
+    shapes = {"tiny": TINY} if options.tiny else {name: replace(SHAPES[name], plans=chosen) for name in options.shapes}
     default = None if options.tiny else str(RESULTS / f"capture_gpu_{datetime.now(UTC).date()}.json")
     rows = {
         name: measure_shape(name, shape, device, options.prompts, options.repeats) for name, shape in shapes.items()
@@ -171,7 +183,7 @@ def measure_plan(
         written = float(np.median(seconds["capture and write"]))
         row["written"] = {
             "prompts_per_second": plan.n_samples / written,
-            "ratio_to_capture": float(np.median(seconds["capture"])) / written,
+            "ratio_to_bare_forward": float(np.median(seconds["bare forward"])) / written,
         }
     row |= {"peak_gpu_memory_bytes": memory, "oom_backoffs": oom_backoffs}
     measuring.say(
@@ -200,12 +212,23 @@ def speeds(model: LoadedModel, plan: SetPlan, capture: float, bare: float, peak:
 def run_capture(model: LoadedModel, plan: SetPlan, tokens: Sequence[TokenIds]) -> int:
     """Capture all shards without storing them; return the number of batches halved for lack of memory."""
     engine = Engine(model, measuring.CAPTURED, range(model.dimensions.n_layers))
+    waiting: deque[Future[CapturedShard]] = deque()
     backoffs = 0
-    for shard in plan.shards:
-        captured = engine.capture(plan, shard, tokens[shard.start : shard.stop], model.config.intermediate_size)
+
+    def receive() -> int:
+        captured = waiting.popleft().result()
         if captured.quarantined:
             raise SystemExit(f"{len(captured.quarantined)} prompts failed: {captured.quarantined}")
-        backoffs += captured.counts.oom_backoffs
+        return captured.counts.oom_backoffs
+
+    with ThreadPoolExecutor(WAITING_SHARDS) as threads:
+        for shard in plan.shards:
+            if len(waiting) == WAITING_SHARDS:
+                backoffs += receive()
+            launched = engine.launch(plan, shard, tokens[shard.start : shard.stop], model.config.intermediate_size)
+            waiting.append(threads.submit(launched))
+        while waiting:
+            backoffs += receive()
     return backoffs
 
 

@@ -108,15 +108,15 @@ def measure_32b(temporary: Path, layers: int, threads: int) -> tuple[dict[str, A
     return {**surveys, **sizes}, against_dense(folder, layers // 2, stored)
 
 
-def write_weights(folder: Path, layers: int) -> None:
+def write_weights(folder: Path, layers: int, vocabulary: int = VOCABULARY) -> None:
     """Write random weights, a few layers in each file, so that memory contains only these layers."""
     folder.mkdir()
-    qwen_config(layers, VOCABULARY).save_pretrained(folder)
+    qwen_config(layers, vocabulary).save_pretrained(folder)
     file_of: dict[str, str] = {}
     for first in range(0, layers, SHARD_LAYERS):
         measuring.say(f"weights: layer {first} of {layers}")
         path = folder / f"model-{first:05}.safetensors"
-        shard = dict(tensors(range(first, min(first + SHARD_LAYERS, layers))))
+        shard = dict(tensors(range(first, min(first + SHARD_LAYERS, layers)), vocabulary))
         save_file(shard, path)
         with path.open("rb") as written:
             os.fsync(written)  # otherwise the system may still write during the measurements
@@ -124,7 +124,7 @@ def write_weights(folder: Path, layers: int) -> None:
     (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": file_of}))
 
 
-def tensors(layers: range) -> Iterator[tuple[str, torch.Tensor]]:
+def tensors(layers: range, vocabulary: int) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield random bf16 weights of some layers; with layer 0 also the embeddings and the final norm."""
     rng = torch.Generator().manual_seed(layers.start)
 
@@ -132,8 +132,8 @@ def tensors(layers: range) -> Iterator[tuple[str, torch.Tensor]]:
         return (torch.randn(shape, generator=rng) * deviation + around).bfloat16()
 
     if layers.start == 0:
-        yield "model.embed_tokens.weight", draw(VOCABULARY, D_MODEL)
-        yield "lm_head.weight", draw(VOCABULARY, D_MODEL)
+        yield "model.embed_tokens.weight", draw(vocabulary, D_MODEL)
+        yield "lm_head.weight", draw(vocabulary, D_MODEL)
         yield "model.norm.weight", draw(D_MODEL, around=1.0)
     for layer in layers:
         block = f"model.layers.{layer}."

@@ -8,7 +8,15 @@ from theodolite.errors import ModelError
 from theodolite.settings import Settings
 from theodolite.spec import SurveySpec
 from theodolite_jobs.capture.parity import FIRST_BLOCKS
-from theodolite_jobs.gpus import KINDS, REDUCE_SECONDS, WRITE_SECONDS, on_kind
+from theodolite_jobs.gpus import (
+    KINDS,
+    LARGE_BATCHES,
+    LAUNCH_SECONDS,
+    REDUCE_SECONDS,
+    WRITE_SECONDS,
+    has_small_batches,
+    on_kind,
+)
 from theodolite_jobs.models.convert.random_weights import random_bytes
 from theodolite_jobs.models.facts import skeleton
 from theodolite_jobs.models.load import load_tokenizer, resolved_dtype
@@ -20,8 +28,8 @@ _BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 _ACTIVATION_BYTES = 2**30
 
-# A forward pass takes about two operations per weight and token. The rates are rough estimates.
-_OPERATIONS_PER_SECOND = {"one CPU core": 6e10, "one H200 GPU": 4e14}
+# A forward pass takes about two operations per weight and token. Operations per second, and seconds to launch a block.
+_SPEEDS = {"one CPU core": (6e10, 0.0), "one H200 GPU": (4e14, LAUNCH_SECONDS)}
 
 
 class _CharacterTokenizer:
@@ -53,11 +61,12 @@ def plan_survey(spec: SurveySpec, folder: Path, settings: Settings) -> dict[str,
         for name, facts in costs["sets"].items():
             facts["template"] = spec.sets[name].template
     # The replacement of a tokenizer gives different prompts equal tokens.
-    return {**costs, "warnings": list(prepared.warnings)} if prepared.warnings and counted_by == [exact] else costs
+    warnings = [*(prepared.warnings if counted_by == [exact] else ()), *costs.pop("warnings")]
+    return {**costs, "warnings": warnings} if warnings else costs
 
 
 def estimate(prepared: Prepared) -> dict[str, Any]:
-    """Return the prompts, tokens, shards and batches of each set, and the memory, bytes and time of the survey."""
+    """Return the prompts, tokens, shards and batches of each set, the cost of the survey, and warnings on batches."""
     parameters = count_parameters(prepared.config)
     stored = weight_format(prepared.source, prepared.config)
     dtype = resolved_dtype(prepared.config, prepared.spec.model.dtype)
@@ -83,6 +92,8 @@ def estimate(prepared: Prepared) -> dict[str, Any]:
     first_blocks = 4 * (embedding + FIRST_BLOCKS * block)
     skipped = 0 if prepared.spec.capture.final else n_layers - 1 - max(prepared.layers)
     operations = 2 * (parameters - skipped * block) * tokens
+    batches = sum(len(shard.batches) for plan in prepared.plans.values() for shard in plan.shards)
+    launches = batches * (n_layers - skipped)
 
     def is_shardable(gpus: int) -> bool:
         return choose_ranks("auto", prepared.config, gpus) > 1
@@ -113,13 +124,22 @@ def estimate(prepared: Prepared) -> dict[str, Any]:
         "stored_bytes_at_most": sum(map(prepared.shard_bytes, shards)),
         **({"random_weights_bytes": random_bytes(prepared.config)} if prepared.source.weights == "random" else {}),
         "capture_seconds_about": {
-            device: float(f"{operations / speed:.2g}") for device, speed in _OPERATIONS_PER_SECOND.items()
+            device: float(f"{max(operations / speed, launches * each):.2g}")
+            for device, (speed, each) in _SPEEDS.items()
         },
         "on_gpus_about": {
-            name: on_kind(kind, weights, other_bytes, operations, prompts, core_seconds, is_shardable)
+            name: on_kind(kind, weights, other_bytes, operations, launches, prompts, core_seconds, is_shardable)
             for name, kind in KINDS.items()
         },
+        "warnings": _batch_warnings(prepared.spec, operations, launches),
     }
+
+
+def _batch_warnings(spec: SurveySpec, operations: float, launches: int) -> list[str]:
+    if spec.capture.batch_tokens >= LARGE_BATCHES["batch_tokens"] or not has_small_batches(operations, launches):
+        return []
+    options = " and ".join(f"capture.{name} to {value}" for name, value in LARGE_BATCHES.items())
+    return [f"a GPU would mostly wait for the launches of small batches; for GPUs, set {options} (another run id)"]
 
 
 def count_parameters(config: Any) -> int:

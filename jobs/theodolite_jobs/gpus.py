@@ -6,8 +6,12 @@ from typing import Any
 
 GPUS_OF_NODE = 8
 
-_REACHED = 0.5
-"""Share of the peak matrix-product rate that forward passes reach."""
+REACHED = 0.45
+"""Share of the peak matrix-product rate that forward passes of large batches reach; measured on an H100 by
+benchmarks/capture_gpu.py, for 7B and 32B models: 0.46."""
+
+LAUNCH_SECONDS = 1.5e-3
+"""Time in which a process launches the kernels of a block for one batch; measured there too, for small batches."""
 
 _USABLE = 0.9
 """Share of a GPU's memory that a replica can use."""
@@ -36,11 +40,29 @@ KINDS = {
 }
 
 
+LARGE_BATCHES = {"batch_tokens": 16384, "shard_prompts": 256}
+"""Options of `capture` with which an H100 computed 3.1 times as many prompts of a 7B model as with the defaults."""
+
+_NOTICEABLE_SECONDS = 60
+
+
+def has_small_batches(operations: float, launches: int) -> bool:
+    """Return whether an H100 would lose most of its time, and more than a minute, to the launches of kernels.
+
+    Args:
+        operations: operations of all forward passes.
+        launches: number of blocks that are run, once for each batch.
+    """
+    computing = operations / (REACHED * KINDS["H100-80GB"].operations_per_second)
+    return launches * LAUNCH_SECONDS > max(2 * computing, _NOTICEABLE_SECONDS)
+
+
 def on_kind(
     kind: Kind,
     weight_bytes: float,
     other_bytes: Callable[[int], float],
     operations: float,
+    launches: int,
     prompts: int,
     core_seconds: float,
     is_shardable: Callable[[int], bool],
@@ -52,6 +74,7 @@ def on_kind(
         weight_bytes: size of the model's weights.
         other_bytes: returns the bytes that a replica of n GPUs needs on each GPU besides the weights.
         operations: operations of all forward passes.
+        launches: number of blocks that are run, once for each batch.
         prompts: number of prompts in the survey.
         core_seconds: processor time of the replicas to write or to reduce all activations.
         is_shardable: returns whether the model can run tensor-parallel over n GPUs.
@@ -63,15 +86,17 @@ def on_kind(
     is_sharded = gpus == 1 or is_shardable(gpus)
     processes = gpus if is_sharded else 1  # each launches kernels from one core
     # In pipeline placement the GPUs work in turn, so several are as fast as one.
-    speed = _REACHED * kind.operations_per_second * (gpus if is_sharded else 1)
-    gpu_hours = operations / speed * gpus / 3600
+    speed = REACHED * kind.operations_per_second * (gpus if is_sharded else 1)
+    # The kernels of one batch are launched while the GPU computes earlier ones.
+    seconds = max(operations / speed, launches * LAUNCH_SECONDS)
+    gpu_hours = seconds * gpus / 3600
     per_million = gpu_hours / max(prompts, 1) * 1e6
     return {
         "gpus_per_replica": gpus,
         "parallelism": "one GPU" if gpus == 1 else "tensor" if is_sharded else "pipeline",
         "memory_per_gpu_bytes": round(weight_bytes / gpus + other_bytes(gpus)),
         "replicas_per_node": replicas,
-        "cores_per_replica": round(processes + core_seconds * speed / max(operations, 1), 1),
+        "cores_per_replica": round(processes + core_seconds / max(seconds, 1e-9), 1),
         "hours_on_one_node": round(gpu_hours / (gpus * replicas), 3),
         "gpu_hours_per_million_prompts": round(per_million, 2),
         "dollars_per_million_prompts": round(per_million * kind.price_per_hour, 2),

@@ -2,7 +2,7 @@
 
 import pytest
 
-from theodolite_jobs.gpus import KINDS, WRITE_SECONDS, on_kind
+from theodolite_jobs.gpus import KINDS, LAUNCH_SECONDS, WRITE_SECONDS, has_small_batches, on_kind
 
 
 def other(_gpus):
@@ -14,10 +14,10 @@ def on_kinds(*survey):
 
 
 def test_a_model_of_65_gb_takes_one_h200_and_two_gpus_of_80_gb():
-    found = on_kinds(65e9, other, 2 * 32e9 * 40 * 1e6, 1_000_000, 2.6e12 * WRITE_SECONDS, lambda _gpus: True)
+    found = on_kinds(65e9, other, 2 * 32e9 * 40 * 1e6, 1000, 1_000_000, 2.6e12 * WRITE_SECONDS, lambda _gpus: True)
     assert found["H200-141GB"]["gpus_per_replica"] == 1
     assert found["H100-80GB"]["gpus_per_replica"] == 1  # 70 of 72 GB
-    found = on_kinds(70e9, other, 2 * 32e9 * 40 * 1e6, 1_000_000, 2.6e12 * WRITE_SECONDS, lambda _gpus: True)
+    found = on_kinds(70e9, other, 2 * 32e9 * 40 * 1e6, 1000, 1_000_000, 2.6e12 * WRITE_SECONDS, lambda _gpus: True)
     assert found["H100-80GB"]["gpus_per_replica"] == 2
     assert found["H100-80GB"]["memory_per_gpu_bytes"] == 40e9
     assert found["H100-80GB"]["replicas_per_node"] == 4
@@ -26,17 +26,33 @@ def test_a_model_of_65_gb_takes_one_h200_and_two_gpus_of_80_gb():
 
 def test_hours_and_cost_follow_from_operations():
     operations = 2 * 32e9 * 40 * 1e6  # a million prompts of 40 tokens
-    found = on_kinds(64e9, other, operations, 1_000_000, 2.6e12 * WRITE_SECONDS, lambda _gpus: True)["H200-141GB"]
-    hours = operations / (0.5 * 989e12) / 3600
+    found = on_kinds(64e9, other, operations, 1000, 1_000_000, 2.6e12 * WRITE_SECONDS, lambda _gpus: True)["H200-141GB"]
+    hours = operations / (0.45 * 989e12) / 3600
     assert found["gpu_hours_per_million_prompts"] == pytest.approx(hours, abs=0.01)
     assert found["cores_per_replica"] == pytest.approx(1 + 2.6e12 * 4e-9 / (hours * 3600), abs=0.05)
     assert found["hours_on_one_node"] == pytest.approx(hours / 8, abs=0.001)
     assert found["dollars_per_million_prompts"] == pytest.approx(hours * KINDS["H200-141GB"].price_per_hour, abs=0.01)
 
 
+def test_small_batches_take_the_time_of_their_launches():
+    few, many = (
+        on_kinds(14e9, other, 1e15, launches, 1000, 0.0, lambda _gpus: True)["H100-80GB"] for launches in (100, 28_000)
+    )
+    assert few["gpu_hours_per_million_prompts"] == pytest.approx(1e15 / (0.45 * 989e12) / 3.6, abs=0.01)
+    assert many["gpu_hours_per_million_prompts"] == pytest.approx(28_000 * LAUNCH_SECONDS / 3.6, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("operations", "launches", "is_told"),
+    [(1e15, 41_000, True), (1e15, 39_000, False), (1e17, 200_000, False), (1e17, 320_000, True)],
+)
+def test_small_batches_are_told_if_they_cost_most_of_the_time_and_a_minute(operations, launches, is_told):
+    assert has_small_batches(operations, launches) == is_told
+
+
 def test_gpus_that_work_in_turn_cost_their_number():
     cut, laid = (
-        on_kinds(140e9, other, 1e18, 1000, 2.6e9 * WRITE_SECONDS, lambda _gpus, way=way: way)["H100-80GB"]
+        on_kinds(140e9, other, 1e18, 1000, 1000, 2.6e9 * WRITE_SECONDS, lambda _gpus, way=way: way)["H100-80GB"]
         for way in (True, False)
     )
     assert (cut["parallelism"], laid["parallelism"]) == ("tensor", "pipeline")
@@ -44,5 +60,5 @@ def test_gpus_that_work_in_turn_cost_their_number():
 
 
 def test_a_model_that_no_node_holds_is_said():
-    found = on_kinds(1e12, other, 1e18, 1000, 2.6e9 * WRITE_SECONDS, lambda _gpus: True)
+    found = on_kinds(1e12, other, 1e18, 1000, 1000, 2.6e9 * WRITE_SECONDS, lambda _gpus: True)
     assert found["L40S"] == {"gpus_per_replica": None, "why": "the model does not fit on one node of 8 GPUs"}

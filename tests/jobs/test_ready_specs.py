@@ -20,6 +20,7 @@ from theodolite.settings import Settings
 from theodolite.spec_file import parse_spec, read_spec
 from theodolite_jobs.cli import app
 from theodolite_jobs.estimate import plan_survey
+from theodolite_jobs.gpus import LARGE_BATCHES
 
 FOLDER = Path(str(resources.files("theodolite_jobs"))) / "specs"
 OWN = ("demo", "rehearsal")
@@ -173,6 +174,20 @@ def test_a_ready_spec_is_planned_from_a_configuration_alone(name, prompts, tmp_p
     }
     assert costs["tokens_counted_by"].startswith("characters / 4")
     assert costs["replica_memory_bytes"] > 2 * PARAMETERS[name]
+    assert "warnings" not in costs  # the batches are small, but they take less than a minute
+
+
+@pytest.mark.parametrize(("options", "is_warned"), [({}, True), (LARGE_BATCHES, False)])
+def test_a_plan_for_many_prompts_says_that_a_gpu_needs_larger_batches(options, is_warned, tmp_path):
+    name = "qwen2.5-7b-instruct"
+    (tmp_path / "config.json").write_text(json.dumps(CONFIGURATIONS[name]))
+    (tmp_path / "many.txt").write_text("\n".join(f"{'word ' * (index % 60)}{index}" for index in range(16_000)))
+    spec = {"model": {"id": str(tmp_path)}, "prompts": {"many": {"source": "file:many.txt"}}, "capture": options}
+    costs = plan_survey(parse_spec(spec), tmp_path, Settings(cache=tmp_path / "cache"))
+    warnings = [warning for warning in costs.get("warnings", []) if "set capture.batch_tokens to 16384" in warning]
+    assert len(warnings) == is_warned
+    hours = costs["on_gpus_about"]["H100-80GB"]["gpu_hours_per_million_prompts"]
+    assert (hours > 1) == is_warned
 
 
 def test_without_advbench_the_missing_file_is_named(tmp_path):

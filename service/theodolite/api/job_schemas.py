@@ -52,7 +52,7 @@ class Estimate(BaseModel):
         "million prompts."
     )
     tokens_counted_by: str = Field(description="What counted the tokens.")
-    warnings: list[str] = Field([], description="Warnings about the prompts; absent if there are none.")
+    warnings: list[str] = Field([], description="Warnings about the prompts and the batches; absent if there are none.")
 
 
 def _not_blank(text: str) -> str:
