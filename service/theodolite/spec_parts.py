@@ -218,10 +218,14 @@ class CaptureSpec(Part):
         "all` is always stored whole.",
     )
     batch_tokens: Count = Field(
-        2048, description="Token budget of a batch, padding included; a longer prompt is a batch of its own."
+        2048,
+        description="Token budget of a batch, padding included; a longer prompt is a batch of its own. GPUs need more, "
+        "for example 16384.",
     )
     shard_prompts: Count = Field(
-        64, description="Number of prompts in a shard; with `keep`, shards that are reduced may have more."
+        64,
+        description="Number of prompts in a shard; with `keep`, shards that are reduced may have more. GPUs need more, for "
+        "example 256.",
     )
     template_date: date = Field(date(2024, 7, 26), description="Date that chat templates print as today's date.")
 
