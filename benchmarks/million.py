@@ -151,7 +151,7 @@ def write_prompts(folder: Path, n_prompts: int) -> None:
 def survey_of(folder: Path, keep: int) -> tuple[Prepared, Settings]:
     """Return the prepared survey, and the settings of its store."""
     request = {
-        "model": {"id": "shape-32b"},
+        "model": {"id": "shape-32b", "weights": "random"},  # no file of weights is read
         "prompts": {name: {"source": f"file:{name}.txt"} for name in SETS},
         "contrasts": CONTRASTS,
         "capture": {"keep": keep},
@@ -188,7 +188,7 @@ def drive(folder: Path, keep: int) -> dict[str, Any]:
 
     console = Console()
     with (
-        patch.object(capture_shards, "_certified_workers", workers),
+        patch.object(capture_shards, "certified_workers", workers),
         patch.object(capture_shards, "run_shards", timed_loop),
         timed(seconds, "capture"),
     ):
