@@ -58,7 +58,7 @@ class Shape:
 
 
 # The first plan is the default of a survey; a larger token budget needs larger shards.
-PLANS = ((64, 2048), (256, 8192), (512, 16384), (1024, 32768))
+PLANS = ((64, 2048), (256, 8192), (256, 16384), (512, 16384))
 
 WAITING_SHARDS = 3
 """How many shards are captured but not yet on the host."""

@@ -11,6 +11,7 @@ The last line is one JSON object.
 Usage: python benchmarks/families_gpu.py --help
 """
 
+import json
 import multiprocessing
 import tempfile
 from concurrent.futures import ProcessPoolExecutor
@@ -47,7 +48,7 @@ def main() -> None:
     with ProcessPoolExecutor(options.processes, mp_context=spawn) as pool:
         for name, result in zip(names, pool.map(survey, names, [options.device] * len(names)), strict=True):
             families[name] = result
-            measuring.say(f"{name:28} " + ", ".join(f"{key}: {value}" for key, value in result.items()))
+            measuring.say(json.dumps({name: result}))
     measuring.publish({"families": families}, options.out, torch.device(options.device))
 
 
@@ -84,12 +85,12 @@ def certificate(folder: Path, dtype: str, device: str) -> Any:
 
 
 def against(model: LoadedModel, other: LoadedModel) -> float:
-    """Return the largest relative error of a model's activations against those of another."""
-    largest = 0.0
+    """Return the largest relative error of a model's activations against those of another; NaN if one is not finite."""
+    errors = []
     for ids in random_tokens():
         ours, theirs = (read_sites(one, ids, range(-len(ids), 0)) for one in (model, other))
-        largest = max(largest, *(largest_error(ours, theirs, site) for site in theirs))
-    return largest
+        errors += [largest_error(ours, theirs, site) for site in theirs]
+    return float(np.max(errors))
 
 
 def largest_error(ours: Reading, theirs: Reading, site: Site) -> float:

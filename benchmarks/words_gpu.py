@@ -6,7 +6,7 @@ as queries and values. `products` are the sums over the vocabulary that a survey
 each device; the first run on the GPU is not timed.
 
 `same_tokens` is the share of places in all lists where both devices have the same token. Where they differ, the scores
-differ by less than rounding: `largest_score_difference` is relative to the largest score of its table.
+should differ by rounding only: `largest_score_difference` is relative to the largest score of its table.
 
 The last line is one JSON object.
 Usage: python benchmarks/words_gpu.py --help

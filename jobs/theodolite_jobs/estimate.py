@@ -1,5 +1,6 @@
 """Estimate the cost of a survey from its plan and the sizes of the model."""
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -12,13 +13,13 @@ from theodolite_jobs.gpus import (
     KINDS,
     LARGE_BATCHES,
     LAUNCH_SECONDS,
+    REACHED,
     REDUCE_SECONDS,
     WRITE_SECONDS,
-    has_small_batches,
     on_kind,
 )
 from theodolite_jobs.models.convert.random_weights import random_bytes
-from theodolite_jobs.models.facts import skeleton
+from theodolite_jobs.models.facts import mlp_width, skeleton
 from theodolite_jobs.models.load import load_tokenizer, resolved_dtype
 from theodolite_jobs.models.sharding import choose_ranks
 from theodolite_jobs.models.source import weight_format
@@ -26,10 +27,15 @@ from theodolite_jobs.prepare import Prepared, prepare
 
 _BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
-_ACTIVATION_BYTES = 2**30
+_LEAST_ACTIVATION_BYTES = 2**30
 
 # A forward pass takes about two operations per weight and token. Operations per second, and seconds to launch a block.
-_SPEEDS = {"one CPU core": (6e10, 0.0), "one H200 GPU": (4e14, LAUNCH_SECONDS)}
+_SPEEDS = {
+    "one CPU core": (6e10, 0.0),
+    "one H200 GPU": (REACHED * KINDS["H200-141GB"].operations_per_second, LAUNCH_SECONDS),
+}
+
+_NOTICEABLE_SECONDS = 60
 
 
 class _CharacterTokenizer:
@@ -95,19 +101,25 @@ def estimate(prepared: Prepared) -> dict[str, Any]:
     batches = sum(len(shard.batches) for plan in prepared.plans.values() for shard in plan.shards)
     launches = batches * (n_layers - skipped)
 
+    activations = _activation_bytes(prepared, dtype)
+
     def is_shardable(gpus: int) -> bool:
         return choose_ranks("auto", prepared.config, gpus) > 1
 
     def other_bytes(gpus: int) -> float:
         """Return the bytes per GPU besides the weights: activations, and the first blocks of the parity check."""
         if gpus > 1:  # the parity check holds the first blocks whole and sharded
-            return _ACTIVATION_BYTES + first_blocks * (1 + 1 / gpus)
-        return _ACTIVATION_BYTES + (0 if dtype == "float32" else first_blocks)
+            return activations + first_blocks * (1 + 1 / gpus)
+        return activations + (0 if dtype == "float32" else first_blocks)
 
     shards = [shard for plan in prepared.plans.values() for shard in plan.shards]
     core_seconds = sum(
         prepared.activation_bytes(shard) * (REDUCE_SECONDS if shard.is_reduced else WRITE_SECONDS) for shard in shards
     )
+    on_kinds = {
+        name: on_kind(kind, weights, other_bytes, operations, launches, prompts, core_seconds, is_shardable)
+        for name, kind in KINDS.items()
+    }
     return {
         "run_id": prepared.run_id,
         "model": {
@@ -127,19 +139,29 @@ def estimate(prepared: Prepared) -> dict[str, Any]:
             device: float(f"{max(operations / speed, launches * each):.2g}")
             for device, (speed, each) in _SPEEDS.items()
         },
-        "on_gpus_about": {
-            name: on_kind(kind, weights, other_bytes, operations, launches, prompts, core_seconds, is_shardable)
-            for name, kind in KINDS.items()
-        },
-        "warnings": _batch_warnings(prepared.spec, operations, launches),
+        "on_gpus_about": on_kinds,
+        "warnings": _batch_warnings(prepared.spec, on_kinds),
     }
 
 
-def _batch_warnings(spec: SurveySpec, operations: float, launches: int) -> list[str]:
-    if spec.capture.batch_tokens >= LARGE_BATCHES["batch_tokens"] or not has_small_batches(operations, launches):
+def _activation_bytes(prepared: Prepared, dtype: str) -> float:
+    """Return the bytes of the activations of a full batch: 4.1 GB, as measured, for 16,384 tokens of a 32B model."""
+    d_model = prepared.dimensions.d_model
+    width = 3 * (mlp_width(prepared.config) or 4 * d_model) + 8 * d_model
+    return max(_LEAST_ACTIVATION_BYTES, prepared.spec.capture.batch_tokens * width * _BYTES.get(dtype, 4))
+
+
+def _batch_warnings(spec: SurveySpec, on_kinds: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Return one sentence if a kind of GPU would wait for small batches for more than a minute, and may have larger."""
+    waiting = max(facts.get("seconds_waiting_for_launches", 0) for facts in on_kinds.values())
+    small = {name: value for name, value in LARGE_BATCHES.items() if getattr(spec.capture, name) < value}
+    if not small or waiting <= _NOTICEABLE_SECONDS:
         return []
-    options = " and ".join(f"capture.{name} to {value}" for name, value in LARGE_BATCHES.items())
-    return [f"a GPU would mostly wait for the launches of small batches; for GPUs, set {options} (another run id)"]
+    options = " and ".join(f"capture.{name} to {value}" for name, value in small.items())
+    return [
+        f"the batches are small: a GPU would wait up to {waiting:,} s for the launches of their kernels; for GPUs, set "
+        f"{options} (another run id)"
+    ]
 
 
 def count_parameters(config: Any) -> int:

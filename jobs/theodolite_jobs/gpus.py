@@ -10,8 +10,8 @@ REACHED = 0.45
 """Share of the peak matrix-product rate that forward passes of large batches reach; measured on an H100 by
 benchmarks/capture_gpu.py, for 7B and 32B models: 0.46."""
 
-LAUNCH_SECONDS = 1.5e-3
-"""Time in which a process launches the kernels of a block for one batch; measured there too, for small batches."""
+LAUNCH_SECONDS = 1.6e-3
+"""Time in which a process launches the kernels of a block for one batch; measured there too, with small batches."""
 
 _USABLE = 0.9
 """Share of a GPU's memory that a replica can use."""
@@ -41,20 +41,7 @@ KINDS = {
 
 
 LARGE_BATCHES = {"batch_tokens": 16384, "shard_prompts": 256}
-"""Options of `capture` with which an H100 computed 3.1 times as many prompts of a 7B model as with the defaults."""
-
-_NOTICEABLE_SECONDS = 60
-
-
-def has_small_batches(operations: float, launches: int) -> bool:
-    """Return whether an H100 would lose most of its time, and more than a minute, to the launches of kernels.
-
-    Args:
-        operations: operations of all forward passes.
-        launches: number of blocks that are run, once for each batch.
-    """
-    computing = operations / (REACHED * KINDS["H100-80GB"].operations_per_second)
-    return launches * LAUNCH_SECONDS > max(2 * computing, _NOTICEABLE_SECONDS)
+"""Options of `capture` for GPUs."""
 
 
 def on_kind(
@@ -87,8 +74,9 @@ def on_kind(
     processes = gpus if is_sharded else 1  # each launches kernels from one core
     # In pipeline placement the GPUs work in turn, so several are as fast as one.
     speed = REACHED * kind.operations_per_second * (gpus if is_sharded else 1)
-    # The kernels of one batch are launched while the GPU computes earlier ones.
-    seconds = max(operations / speed, launches * LAUNCH_SECONDS)
+    # The kernels of a batch are launched while the GPU computes earlier ones.
+    computing, launching = operations / speed, launches * LAUNCH_SECONDS
+    seconds = max(computing, launching)
     gpu_hours = seconds * gpus / 3600
     per_million = gpu_hours / max(prompts, 1) * 1e6
     return {
@@ -97,6 +85,7 @@ def on_kind(
         "memory_per_gpu_bytes": round(weight_bytes / gpus + other_bytes(gpus)),
         "replicas_per_node": replicas,
         "cores_per_replica": round(processes + core_seconds / max(seconds, 1e-9), 1),
+        "seconds_waiting_for_launches": round(max(0.0, launching - computing)),
         "hours_on_one_node": round(gpu_hours / (gpus * replicas), 3),
         "gpu_hours_per_million_prompts": round(per_million, 2),
         "dollars_per_million_prompts": round(per_million * kind.price_per_hour, 2),

@@ -2,7 +2,7 @@
 
 import pytest
 
-from theodolite_jobs.gpus import KINDS, LAUNCH_SECONDS, WRITE_SECONDS, has_small_batches, on_kind
+from theodolite_jobs.gpus import KINDS, LAUNCH_SECONDS, WRITE_SECONDS, on_kind
 
 
 def other(_gpus):
@@ -40,14 +40,18 @@ def test_small_batches_take_the_time_of_their_launches():
     )
     assert few["gpu_hours_per_million_prompts"] == pytest.approx(1e15 / (0.45 * 989e12) / 3.6, abs=0.01)
     assert many["gpu_hours_per_million_prompts"] == pytest.approx(28_000 * LAUNCH_SECONDS / 3.6, abs=0.01)
+    assert few["seconds_waiting_for_launches"] == 0
+    assert many["seconds_waiting_for_launches"] == round(28_000 * LAUNCH_SECONDS - 1e15 / (0.45 * 989e12))
 
 
-@pytest.mark.parametrize(
-    ("operations", "launches", "is_told"),
-    [(1e15, 41_000, True), (1e15, 39_000, False), (1e17, 200_000, False), (1e17, 320_000, True)],
-)
-def test_small_batches_are_told_if_they_cost_most_of_the_time_and_a_minute(operations, launches, is_told):
-    assert has_small_batches(operations, launches) == is_told
+def test_ranks_share_the_operations_but_not_the_launches():
+    alone, sharded = (
+        on_kinds(weights, other, 1e18, 1_000_000, 1000, 0.0, lambda _gpus: True)["H100-80GB"]
+        for weights in (60e9, 120e9)
+    )
+    assert (alone["gpus_per_replica"], sharded["gpus_per_replica"]) == (1, 2)
+    assert alone["seconds_waiting_for_launches"] == 0  # 2,247 s of computation, 1,600 s of launches
+    assert sharded["seconds_waiting_for_launches"] == pytest.approx(1600 - 1e18 / (2 * 0.45 * 989e12), abs=1)
 
 
 def test_gpus_that_work_in_turn_cost_their_number():

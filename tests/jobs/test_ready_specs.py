@@ -181,7 +181,7 @@ def test_a_ready_spec_is_planned_from_a_configuration_alone(name, prompts, tmp_p
 def test_a_plan_for_many_prompts_says_that_a_gpu_needs_larger_batches(options, is_warned, tmp_path):
     name = "qwen2.5-7b-instruct"
     (tmp_path / "config.json").write_text(json.dumps(CONFIGURATIONS[name]))
-    (tmp_path / "many.txt").write_text("\n".join(f"{'word ' * (index % 60)}{index}" for index in range(16_000)))
+    (tmp_path / "many.txt").write_text("\n".join(f"{'word ' * (index % 60)}{index}" for index in range(40_000)))
     spec = {"model": {"id": str(tmp_path)}, "prompts": {"many": {"source": "file:many.txt"}}, "capture": options}
     costs = plan_survey(parse_spec(spec), tmp_path, Settings(cache=tmp_path / "cache"))
     warnings = [warning for warning in costs.get("warnings", []) if "set capture.batch_tokens to 16384" in warning]

@@ -17,7 +17,7 @@ Batch = tuple[int, ...]
 _SMALL_BUDGET, _OVERHEAD = 2048, 48
 """A token budget for a CPU, and the fixed cost of a batch there, in tokens, as measured.
 
-On a GPU, to launch the kernels of a batch of a 7B model takes as long as to compute about 1,700 tokens. A larger budget
+On a GPU, to launch the kernels of a batch of a 7B model takes as long as to compute about 1,400 tokens. A larger budget
 is for such a device, so the cost grows with it.
 """
 

@@ -43,8 +43,9 @@ def check_same_run(run_id: str, prepared: Prepared) -> None:
     """Raise RunDamagedError if the spec, the model or the prompts are no longer those of the run."""
     if prepared.run_id != run_id:
         raise RunDamagedError(
-            f"{run_id} cannot be restored: its model or its prompts have changed, so the spec now gives the run "
-            f"{prepared.run_id}; restore the files of the model and the prompts, or give the original spec with --spec"
+            f"{run_id} cannot be restored: the spec now gives the run {prepared.run_id}, because the model, the "
+            "prompts or the version of Theodolite has changed; restore the files of the model and the prompts, give "
+            "the original spec with --spec, or use the version that created the run"
         )
 
 
