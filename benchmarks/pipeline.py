@@ -6,7 +6,7 @@ a bucket over HTTP with a delay before each answer; its server is a process of i
 
 `busy_share` is the share of time in which the device would compute, between the commit of the tenth and of the last
 shard. `cores_needed` is the processor time for a shard divided by the device's time. On a machine with fewer cores than
-that, the device must wait. `serial` begins a shard when the last one is committed, as Theodolite 0.1.0 did.
+that, the device must wait.
 
 Usage: python benchmarks/pipeline.py --help
 """
@@ -36,7 +36,6 @@ from theodolite.sites import Site
 from theodolite.spec import TokenIds
 from theodolite_jobs.capture.engine import Engine
 from theodolite_jobs.capture.plan import SetPlan, ShardPlan
-from theodolite_jobs.cluster import write_queue
 from theodolite_jobs.gpus import KINDS, REACHED
 from theodolite_jobs.models.families import known_anatomy
 
@@ -110,25 +109,21 @@ def main() -> None:
     results = []
     for name in options.shapes:
         for store in options.stores:
-            for mode in ("serial", "pipeline") if store == "folder" else ("pipeline",):
-                measuring.say(f"{name}, {store}, {mode}: {options.shards} shards")
-                with place(STORES[store]) as url:
-                    measured = measure(SHAPES[name], url, options.shards, options.prompts, mode)
-                results.append({"store": store, "mode": mode, **measured})
+            measuring.say(f"{name}, {store}: {options.shards} shards")
+            with place(STORES[store]) as url:
+                results.append({"store": store, **measure(SHAPES[name], url, options.shards, options.prompts)})
     measuring.publish({"cores": os.cpu_count(), "measurements": results}, options.out)
 
 
-def measure(shape: Shape, url: str, shards: int, prompts: int, mode: str) -> dict[str, Any]:
+def measure(shape: Shape, url: str, shards: int, prompts: int) -> dict[str, Any]:
     """Return the measurements of a replica that captures shards of a shape as fast as it can."""
     engine = SleepingEngine(shape, prompts)
     replica = replica_with(engine, url, prompts)
     n_tokens = shards * prompts * TOKENS
     plan = SetPlan("set", (-1,), 0, tuple(shard_of(index, prompts) for index in range(shards)), n_tokens, n_tokens)
     tokens: list[TokenIds] = [tuple(range(TOKENS))] * (shards * prompts)
-    max_shards = 1 if mode == "serial" else write_queue.MAX_SHARDS
     cost = time.process_time()
-    with patch.object(write_queue, "MAX_SHARDS", max_shards):
-        numbers, committed_at = run_replica(replica, plan, tokens)
+    numbers, committed_at = run_replica(replica, plan, tokens)
     cost = (time.process_time() - cost) / shards
     seconds = committed_at[-1] - committed_at[WARM_SHARDS - 1]
     steps = {
