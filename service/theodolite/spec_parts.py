@@ -224,8 +224,8 @@ class CaptureSpec(Part):
     )
     shard_prompts: Count = Field(
         64,
-        description="Number of prompts in a shard; with `keep`, shards that are reduced may have more. GPUs need more, for "
-        "example 256.",
+        description="Number of prompts in a shard; with `keep`, shards that are reduced may have more. GPUs need more, "
+        "for example 256.",
     )
     template_date: date = Field(date(2024, 7, 26), description="Date that chat templates print as today's date.")
 
