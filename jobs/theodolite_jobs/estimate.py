@@ -100,7 +100,6 @@ def estimate(prepared: Prepared) -> dict[str, Any]:
     operations = 2 * (parameters - skipped * block) * tokens
     batches = sum(len(shard.batches) for plan in prepared.plans.values() for shard in plan.shards)
     launches = batches * (n_layers - skipped)
-
     activations = _activation_bytes(prepared, dtype)
 
     def is_shardable(gpus: int) -> bool:
@@ -148,7 +147,9 @@ def _activation_bytes(prepared: Prepared, dtype: str) -> float:
     """Return the bytes of the activations of a full batch: 4.1 GB, as measured, for 16,384 tokens of a 32B model."""
     d_model = prepared.dimensions.d_model
     width = 3 * (mlp_width(prepared.config) or 4 * d_model) + 8 * d_model
-    return max(_LEAST_ACTIVATION_BYTES, prepared.spec.capture.batch_tokens * width * _BYTES.get(dtype, 4))
+    most = max((plan.computed_tokens for plan in prepared.plans.values()), default=0)
+    tokens = min(prepared.spec.capture.batch_tokens, most)
+    return max(_LEAST_ACTIVATION_BYTES, tokens * width * _BYTES.get(dtype, 4))
 
 
 def _batch_warnings(spec: SurveySpec, on_kinds: Mapping[str, Mapping[str, Any]]) -> list[str]:

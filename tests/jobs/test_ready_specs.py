@@ -188,6 +188,9 @@ def test_a_plan_for_many_prompts_says_that_a_gpu_needs_larger_batches(options, i
     assert len(warnings) == is_warned
     hours = costs["on_gpus_about"]["H100-80GB"]["gpu_hours_per_million_prompts"]
     assert (hours > 1) == is_warned
+    activations = 0 if is_warned else 16384 * (3 * 18944 + 8 * 3584) * 2 - 2**30  # beyond 1 GB
+    blocks = costs["on_gpus_about"]["H100-80GB"]["memory_per_gpu_bytes"] - 2**30 - activations
+    assert blocks == pytest.approx(2 * PARAMETERS[name] + 4 * 152064 * 3584 + 16 * 233e6, rel=0.01)
 
 
 def test_without_advbench_the_missing_file_is_named(tmp_path):
