@@ -1,6 +1,5 @@
 """Estimate the cost of a survey from its plan and the sizes of the model."""
 
-from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -11,12 +10,12 @@ from theodolite.spec import SurveySpec
 from theodolite_jobs.capture.parity import FIRST_BLOCKS
 from theodolite_jobs.gpus import (
     KINDS,
-    LARGE_BATCHES,
     LAUNCH_SECONDS,
     REACHED,
     REDUCE_SECONDS,
     WRITE_SECONDS,
     on_kind,
+    small_batches,
 )
 from theodolite_jobs.models.convert.random_weights import random_bytes
 from theodolite_jobs.models.facts import mlp_width, skeleton
@@ -34,8 +33,6 @@ _SPEEDS = {
     "one CPU core": (6e10, 0.0),
     "one H200 GPU": (REACHED * KINDS["H200-141GB"].operations_per_second, LAUNCH_SECONDS),
 }
-
-_NOTICEABLE_SECONDS = 60
 
 
 class _CharacterTokenizer:
@@ -119,6 +116,7 @@ def estimate(prepared: Prepared) -> dict[str, Any]:
         name: on_kind(kind, weights, other_bytes, operations, launches, prompts, core_seconds, is_shardable)
         for name, kind in KINDS.items()
     }
+    waiting = max(facts.get("seconds_waiting_for_launches", 0) for facts in on_kinds.values())
     return {
         "run_id": prepared.run_id,
         "model": {
@@ -139,7 +137,7 @@ def estimate(prepared: Prepared) -> dict[str, Any]:
             for device, (speed, each) in _SPEEDS.items()
         },
         "on_gpus_about": on_kinds,
-        "warnings": _batch_warnings(prepared.spec, on_kinds),
+        "warnings": small_batches(waiting, prepared.spec.capture),
     }
 
 
@@ -150,19 +148,6 @@ def _activation_bytes(prepared: Prepared, dtype: str) -> float:
     most = max((plan.computed_tokens for plan in prepared.plans.values()), default=0)
     tokens = min(prepared.spec.capture.batch_tokens, most)
     return max(_LEAST_ACTIVATION_BYTES, tokens * width * _BYTES.get(dtype, 4))
-
-
-def _batch_warnings(spec: SurveySpec, on_kinds: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Return one sentence if a kind of GPU would wait for small batches for more than a minute, and may have larger."""
-    waiting = max(facts.get("seconds_waiting_for_launches", 0) for facts in on_kinds.values())
-    small = {name: value for name, value in LARGE_BATCHES.items() if getattr(spec.capture, name) < value}
-    if not small or waiting <= _NOTICEABLE_SECONDS:
-        return []
-    options = " and ".join(f"capture.{name} to {value}" for name, value in small.items())
-    return [
-        f"the batches are small: a GPU would wait up to {waiting:,} s for the launches of their kernels; for GPUs, set "
-        f"{options} (another run id)"
-    ]
 
 
 def count_parameters(config: Any) -> int:

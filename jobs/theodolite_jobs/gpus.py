@@ -4,6 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from theodolite.spec_parts import CaptureSpec
+
 GPUS_OF_NODE = 8
 
 REACHED = 0.45
@@ -42,6 +44,20 @@ KINDS = {
 
 LARGE_BATCHES = {"batch_tokens": 16384, "shard_prompts": 256}
 """Options of `capture` for GPUs."""
+
+_NOTICEABLE_SECONDS = 60
+
+
+def small_batches(waiting: float, capture: CaptureSpec) -> list[str]:
+    """Return a sentence if GPUs wait for more than a minute for the launches of small batches, and may have larger."""
+    small = {name: value for name, value in LARGE_BATCHES.items() if getattr(capture, name) < value}
+    if not small or waiting <= _NOTICEABLE_SECONDS:
+        return []
+    options = " and ".join(f"capture.{name} to {value}" for name, value in small.items())
+    return [
+        f"the batches are small: a GPU would wait up to {waiting:,.0f} s for the launches of their kernels; for GPUs, "
+        f"set {options} (another run id)"
+    ]
 
 
 def on_kind(

@@ -1,4 +1,4 @@
-"""How many replicas a capture says that it requests; Ray and the replicas are replaced."""
+"""What a capture says: of the replicas that it requests, and of small batches; Ray and the replicas are replaced."""
 
 from contextlib import nullcontext
 from types import SimpleNamespace
@@ -9,7 +9,7 @@ import pytest
 from theodolite.errors import CaptureError
 from theodolite.metrics import REGISTRY
 from theodolite.settings import Settings
-from theodolite.spec_parts import ModelSpec
+from theodolite.spec_parts import CaptureSpec, ModelSpec
 from theodolite_jobs import capture_shards
 from theodolite_jobs import replicas as replicas_module
 from theodolite_jobs.cluster.replica import Assignment
@@ -28,14 +28,14 @@ def replicas(name):
 def capture(monkeypatch, tmp_path):
     """Let a capture of a model run without a cluster; `at` has functions that it calls at its stages."""
 
-    def capture_model(name, settings, **at):
+    def capture_model(name, settings, device="cpu", work=(), **at):
         def choose(*_, **__):
             at.get("chosen", lambda: None)()
             return Resources(3, gpus=0, threads=1, cpus=1)
 
         def certify(*_):
             at.get("certified", lambda: None)()
-            return PARITY
+            return {**PARITY, "device": device}
 
         def run_shards(_workers, _work, _tokens, callbacks):
             callbacks.replicas(2)
@@ -56,9 +56,10 @@ def capture(monkeypatch, tmp_path):
                 monkeypatch.setattr(module, function, other)
         prepared = MagicMock()
         prepared.source.name, prepared.run_id = name, "run-0"
+        prepared.dimensions.n_layers, prepared.spec.capture = 28, CaptureSpec()
         record = SimpleNamespace(sets={"set": SimpleNamespace(n_samples=4)})
         run = SimpleNamespace(record=record)
-        return capture_shards.capture_shards(prepared, [], settings, Console(), lambda _parity: (run, []))
+        return capture_shards.capture_shards(prepared, [], settings, Console(), lambda _parity: (run, list(work)))
 
     return capture_model
 
@@ -82,3 +83,16 @@ def test_a_survey_that_cannot_reach_its_cluster_requests_replicas_too(capture, t
     with pytest.raises(CaptureError):
         capture("alone", Settings(store=str(tmp_path), replicas=requested), chosen=fail)
     assert seen == [(expected, 0)]
+
+
+@pytest.mark.parametrize(
+    ("device", "batches", "is_told"), [("cuda:0", 1400, True), ("cuda:0", 1300, False), ("cpu", 1400, False)]
+)
+def test_a_survey_on_gpus_says_that_small_batches_cost_more_than_a_minute(
+    capture, tmp_path, capsys, device, batches, is_told
+):
+    shards = [(None, SimpleNamespace(start=0, stop=1, batches=((0,),) * (batches // 2)))] * 2
+    capture("m", Settings(store=str(tmp_path)), device=device, work=shards)
+    said = "".join(capsys.readouterr())
+    assert ("wait up to 63 s for the launches" in said) == is_told  # 1,400 batches of 28 blocks
+    assert ("set capture.batch_tokens to 16384 and capture.shard_prompts to 256" in said) == is_told

@@ -2,7 +2,8 @@
 
 import pytest
 
-from theodolite_jobs.gpus import KINDS, LAUNCH_SECONDS, WRITE_SECONDS, on_kind
+from theodolite.spec_parts import CaptureSpec
+from theodolite_jobs.gpus import KINDS, LARGE_BATCHES, LAUNCH_SECONDS, WRITE_SECONDS, on_kind, small_batches
 
 
 def other(_gpus):
@@ -42,6 +43,22 @@ def test_small_batches_take_the_time_of_their_launches():
     assert many["gpu_hours_per_million_prompts"] == pytest.approx(28_000 * LAUNCH_SECONDS / 3.6, abs=0.01)
     assert few["seconds_waiting_for_launches"] == 0
     assert many["seconds_waiting_for_launches"] == round(28_000 * LAUNCH_SECONDS - 1e15 / (0.45 * 989e12))
+
+
+@pytest.mark.parametrize(
+    ("options", "advised"),
+    [
+        ({}, "capture.batch_tokens to 16384 and capture.shard_prompts to 256"),
+        ({"batch_tokens": 16384}, "capture.shard_prompts to 256"),
+        ({"shard_prompts": 300}, "capture.batch_tokens to 16384"),
+    ],
+)
+def test_the_options_that_make_batches_larger_are_named(options, advised):
+    capture = CaptureSpec(**options)
+    assert small_batches(60, capture) == []
+    (sentence,) = small_batches(61, capture)
+    assert f"set {advised} (another run id)" in sentence
+    assert small_batches(61, CaptureSpec(**LARGE_BATCHES)) == []
 
 
 def test_ranks_share_the_operations_but_not_the_launches():
