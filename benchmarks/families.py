@@ -39,7 +39,7 @@ from transformers import (
 from theodolite.errors import TheodoliteError
 from theodolite.sites import Site
 from theodolite_jobs.capture.parity import certify
-from theodolite_jobs.capture.plan import HALF_PROBES, plan_set, probe_prompts
+from theodolite_jobs.capture.plan import HALF_PROBES, SetPlan, plan_set, probe_prompts
 from theodolite_jobs.models.anatomy import check_circuits, dimensions_of
 from theodolite_jobs.models.batching import can_share_prefix, length_class_of
 from theodolite_jobs.models.families import is_encoder_alone, known_anatomy
@@ -283,12 +283,19 @@ def random_tokens() -> list[tuple[int, ...]]:
 
 
 def certified(model: LoadedModel) -> float:
-    tokens = random_tokens()
+    plan, probes = plan_of(model), probe_prompts(random_tokens(), HALF_PROBES)
+    return certify(model, sites_of(model), range(LAYERS), {"set": plan}, {"set": probes}).max_error
+
+
+def plan_of(model: LoadedModel) -> SetPlan:
+    """Return the plan of the random tokens: one shard of padded batches, behind a shared prefix if it may be shared."""
     share = can_share_prefix(model.config, model.anatomy)
-    options = {"shard_prompts": 4, "batch_tokens": 64, "share_prefix": share}
-    plan = plan_set("set", tokens, (-1,), **options, length_class=length_class_of(model.config))
-    sites = (*model.anatomy.taps, *model.anatomy.partial, Site.RESID_FINAL)
-    return certify(model, sites, range(LAYERS), {"set": plan}, {"set": probe_prompts(tokens, HALF_PROBES)}).max_error
+    options = {"shard_prompts": len(LENGTHS), "batch_tokens": 64, "share_prefix": share}
+    return plan_set("set", random_tokens(), (-1,), **options, length_class=length_class_of(model.config))
+
+
+def sites_of(model: LoadedModel) -> tuple[Site, ...]:
+    return (*model.anatomy.taps, *model.anatomy.partial, Site.RESID_FINAL)
 
 
 @torch.inference_mode()

@@ -21,13 +21,21 @@ from typing import Any
 import measuring  # first: it prepares the process before torch is imported
 import numpy as np
 import torch
-from families import LAYERS, certified, language_models, one_line, random_tokens, save_tiny_model, tiny_config
+from families import (
+    LAYERS,
+    certified,
+    language_models,
+    one_line,
+    plan_of,
+    random_tokens,
+    save_tiny_model,
+    sites_of,
+    tiny_config,
+)
 
 from theodolite.errors import TheodoliteError
 from theodolite.sites import Site
 from theodolite_jobs.capture.engine import Engine
-from theodolite_jobs.capture.plan import plan_set
-from theodolite_jobs.models.batching import can_share_prefix, length_class_of
 from theodolite_jobs.models.load import LoadedModel, load_model, quiet_transformers
 from theodolite_jobs.models.reference import Reading, read_sites, relative_errors
 
@@ -103,13 +111,9 @@ def largest_error(ours: Reading, theirs: Reading, site: Site) -> float:
 
 def same_bits(model: LoadedModel) -> bool:
     """Return whether two captures of the same batches are equal, bit for bit."""
-    tokens = random_tokens()
-    share = can_share_prefix(model.config, model.anatomy)
-    options = {"shard_prompts": len(tokens), "batch_tokens": 64, "share_prefix": share}
-    plan = plan_set("set", tokens, (-1,), **options, length_class=length_class_of(model.config))
-    sites = (*model.anatomy.taps, *model.anatomy.partial, Site.RESID_FINAL)
+    plan, sites = plan_of(model), sites_of(model)
     first, second = (
-        Engine(model, sites, range(LAYERS)).capture(plan, plan.shards[0], tokens).activations for _ in range(2)
+        Engine(model, sites, range(LAYERS)).capture(plan, plan.shards[0], random_tokens()).activations for _ in range(2)
     )
     return all(values.tobytes() == second[site].tobytes() for site, values in first.items())
 

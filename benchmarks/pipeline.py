@@ -77,8 +77,6 @@ STORES = {"folder": None, "bucket-20ms": 0.02, "bucket-100ms": 0.1}
 class SleepingEngine(Engine):
     """An engine whose forward pass sleeps, and returns the same activations each time."""
 
-    routers = {}  # noqa: RUF012 - a cached property of Engine
-
     def __init__(self, shape: Shape, prompts: int) -> None:
         """Draw the activations."""
         model: Any = SimpleNamespace(
@@ -87,6 +85,7 @@ class SleepingEngine(Engine):
             device=torch.device("cpu"),
         )
         super().__init__(model, measuring.CAPTURED, range(shape.layers))
+        self.routers = {}  # the sleep has no experts
         draw = torch.Generator().manual_seed(0)
         sizes = {site: (prompts, 1, shape.layers, shape.d_model) for site in measuring.SITES}
         sizes[Site.RESID_FINAL] = (prompts, 1, shape.d_model)

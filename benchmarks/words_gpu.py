@@ -61,7 +61,7 @@ def main() -> None:
 def words_of(weights: Weights, n_nouns: int) -> Callable[[torch.device], Frames]:
     """Return the function that decodes the layer on a device."""
     rng = np.random.default_rng(0)
-    rows, n_tokens = input_embeddings(weights), len(weights.embedding(slice(None)))
+    rows, n_tokens = input_embeddings(weights), weights.vocabulary_size
     nouns = rng.choice(n_tokens, n_nouns, replace=False)
     decoding = Decoding(
         count=TOKENS,

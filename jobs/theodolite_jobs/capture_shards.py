@@ -78,8 +78,8 @@ def capture_shards(
 
 def _say_small_batches(prepared: Prepared, work: Work, console: Console) -> None:
     """Say so if the replicas' GPUs may wait for the launches of the batches of these shards for more than a minute."""
-    blocks = sum(len(shard.batches) for _, shard in work) * prepared.dimensions.n_layers
-    for sentence in small_batches(blocks * LAUNCH_SECONDS, prepared.spec.capture):
+    launches = sum(len(shard.batches) for _, shard in work) * prepared.run_blocks
+    for sentence in small_batches(launches * LAUNCH_SECONDS, prepared.spec.capture):
         console.say(sentence)
 
 

@@ -93,10 +93,9 @@ def estimate(prepared: Prepared) -> dict[str, Any]:
     n_layers = prepared.dimensions.n_layers
     block = (parameters - embedding) // n_layers
     first_blocks = 4 * (embedding + FIRST_BLOCKS * block)
-    skipped = 0 if prepared.spec.capture.final else n_layers - 1 - max(prepared.layers)
-    operations = 2 * (parameters - skipped * block) * tokens
-    batches = sum(len(shard.batches) for plan in prepared.plans.values() for shard in plan.shards)
-    launches = batches * (n_layers - skipped)
+    operations = 2 * (parameters - (n_layers - prepared.run_blocks) * block) * tokens
+    shards = [shard for plan in prepared.plans.values() for shard in plan.shards]
+    launches = sum(len(shard.batches) for shard in shards) * prepared.run_blocks
     activations = _activation_bytes(prepared, dtype)
 
     def is_shardable(gpus: int) -> bool:
@@ -108,7 +107,6 @@ def estimate(prepared: Prepared) -> dict[str, Any]:
             return activations + first_blocks * (1 + 1 / gpus)
         return activations + (0 if dtype == "float32" else first_blocks)
 
-    shards = [shard for plan in prepared.plans.values() for shard in plan.shards]
     core_seconds = sum(
         prepared.activation_bytes(shard) * (REDUCE_SECONDS if shard.is_reduced else WRITE_SECONDS) for shard in shards
     )

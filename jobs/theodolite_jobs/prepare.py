@@ -120,6 +120,11 @@ class Prepared:
         model_id = self.spec.model.id if self.spec.model.id in MODEL_ALIASES else self.source.location
         return self.spec.model.model_copy(update={"id": model_id, "revision": revision})
 
+    @property
+    def run_blocks(self) -> int:
+        """The number of blocks that a forward pass runs: without `resid_final`, none above the highest wanted layer."""
+        return self.dimensions.n_layers if self.spec.capture.final else max(self.layers) + 1
+
     def counted_units(self, prompt_set: str) -> int:
         """Return the number of hidden units of each MLP whose activity is counted in a set, or 0.
 

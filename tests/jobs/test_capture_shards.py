@@ -56,7 +56,7 @@ def capture(monkeypatch, tmp_path):
                 monkeypatch.setattr(module, function, other)
         prepared = MagicMock()
         prepared.source.name, prepared.run_id = name, "run-0"
-        prepared.dimensions.n_layers, prepared.spec.capture = 28, CaptureSpec()
+        prepared.run_blocks, prepared.spec.capture = 28, CaptureSpec()
         record = SimpleNamespace(sets={"set": SimpleNamespace(n_samples=4)})
         run = SimpleNamespace(record=record)
         return capture_shards.capture_shards(prepared, [], settings, Console(), lambda _parity: (run, list(work)))
