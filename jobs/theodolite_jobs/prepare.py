@@ -29,6 +29,7 @@ from theodolite_jobs.models.anatomy import (
     head_widths_of,
 )
 from theodolite_jobs.models.batching import batching_version, can_share_prefix, length_class_of
+from theodolite_jobs.models.chat_templates import DEFAULT, choose_template, conflicting_templates, sign_of_chat
 from theodolite_jobs.models.convert.quantised import DEQUANTISATION
 from theodolite_jobs.models.convert.random_weights import RULE, SEED
 from theodolite_jobs.models.facts import mlp_width
@@ -38,15 +39,18 @@ from theodolite_jobs.models.quantised import dequantised_from
 from theodolite_jobs.models.readable import check_readable
 from theodolite_jobs.models.routers import Experts, captured_experts
 from theodolite_jobs.models.source import ModelSource, fetch, resolve_source, slug, weight_format, weight_versions
+from theodolite_jobs.prompts.conversations import Prompt
 from theodolite_jobs.prompts.next_tokens import next_token_groups
 from theodolite_jobs.prompts.sources import check_pairs, read_prompts
 from theodolite_jobs.prompts.tokens import (
+    Tokenized,
     check_tokens,
     different_templates,
     equal_sets,
     repeated,
     resolve_positions,
     resolve_template,
+    special_tokens_as_text,
     tokenize,
 )
 from theodolite_jobs.requested import check_request, named_groups
@@ -64,11 +68,16 @@ class Prepared:
     config: Any  # the model's configuration
     dimensions: Dimensions
     layers: list[int]  # the layers to capture
-    prompts: Mapping[str, list[str]]  # of each set
-    tokens: Mapping[str, list[TokenIds]]  # token ids of each prompt of each set
+    prompts: Mapping[str, list[Prompt]]  # of each set
+    tokenized: Mapping[str, Tokenized]  # the token ids of each prompt of each set, and how they were made
     templates: Mapping[str, str]  # of each set: `chat`, `none` or a text with {prompt}
     plans: Mapping[str, SetPlan]  # shards and batches of each set
-    warnings: Sequence[str] = ()  # about prompts that may be a mistake
+    warnings: Sequence[str] = ()  # about prompts and templates that may be a mistake
+
+    @property
+    def tokens(self) -> dict[str, list[TokenIds]]:
+        """The token ids of each prompt of each set."""
+        return {name: one.tokens for name, one in self.tokenized.items()}
 
     @cached_property
     def digest(self) -> str:
@@ -83,6 +92,9 @@ class Prepared:
                 "template": self.templates[name],
                 "system": prompt_set.system,
                 "positions": self.plans[name].positions,
+                # A set without these options has the digest that it had before they existed.
+                **{key: value for key, value in prompt_set.chat_options.items() if key != "system"},
+                **({"special_tokens": "text"} if self.tokenized[name].n_spelled else {}),
             }
             for name, prompt_set in spec.sets.items()
         }
@@ -98,6 +110,8 @@ class Prepared:
             model |= {"weights": {"rule": RULE, "seed": SEED}}
         elif dequantised_from(self.config) is not None:
             model |= {"dequantisation": DEQUANTISATION}
+        if spec.model.template not in (None, DEFAULT):
+            model |= {"template": spec.model.template}
         if (batching := batching_version(self.config)) > 1:
             model |= {"batching": batching}
         newer = {
@@ -192,6 +206,7 @@ class Prepared:
             parity={**parity, "revision": self.source.revision, "dequantised_from": stored} if parity else {},
             versions={"theodolite": __version__, **versions},
             partial_sites=self._partial_sites() if self.plans else {},
+            warnings=list(self.warnings),
         )
 
     def _partial_sites(self) -> dict[Site, PartialSite]:
@@ -222,6 +237,9 @@ class Prepared:
             n_units=self.counted_units(name),
             n_experts=experts.n_experts if experts else 0,
             n_choices=experts.n_choices if experts else 0,
+            n_spelled=self.tokenized[name].n_spelled,
+            parts=list(self.tokenized[name].parts),
+            has_conversations=not isinstance(self.prompts[name][0], str),
         )
 
 
@@ -240,7 +258,7 @@ def prepare(
     prompts = {name: read_prompts(name, one, folder, settings.store) for name, one in spec.prompts.items()}
     if SENTENCES in spec.sets:
         prompts[SENTENCES] = list(spec.words.sentences)
-    check_pairs(spec, {name: len(texts) for name, texts in prompts.items()})
+    check_pairs(spec, {name: len(of_set) for name, of_set in prompts.items()})
     source = resolve_source(spec.model, folder)
     files = fetch(source, settings.cache, weights=False)
     config = load_config(files, spec.model.trust_remote_code)
@@ -259,16 +277,19 @@ def prepare(
     check_request(spec, spec.resolved_contrasts(), spec.capture.sites, dimensions.n_layers, has_experts=has_experts)
 
     tokenizer = tokenizer_of(files, spec.model.trust_remote_code) if prompts else None
-    if tokenizer is not None and "effects" in named_groups(spec):
-        next_token_groups(tokenizer, spec.effects.tokens if spec.effects else {})  # raises for wrong texts
+    if tokenizer is not None:
+        templates_of_model = getattr(tokenizer, "chat_template", None)
+        tokenizer.chat_template = choose_template(templates_of_model, spec.model.template)
+        if "effects" in named_groups(spec):
+            next_token_groups(tokenizer, spec.effects.tokens if spec.effects else {})  # raises for wrong texts
     templates = {name: resolve_template(name, spec.sets[name], tokenizer) for name in prompts}
-    tokens: dict[str, list[TokenIds]] = {}
+    tokenized: dict[str, Tokenized] = {}
     plans: dict[str, SetPlan] = {}
     for name, prompt_set in spec.sets.items():
-        ids = tokenize(name, prompts[name], prompt_set, tokenizer, spec.capture.template_date)
+        tokenized[name] = tokenize(name, prompts[name], prompt_set, tokenizer, spec.capture.template_date)
+        ids = tokenized[name].tokens
         check_tokens(name, ids, dimensions.context_length, config.get_text_config().vocab_size)
         positions = resolve_positions(name, prompt_set.positions or spec.capture.positions, ids)
-        tokens[name] = ids
         plans[name] = plan_set(
             name,
             ids,
@@ -279,9 +300,33 @@ def prepare(
             share_prefix=can_share_prefix(config, anatomy),
             length_class=length_class_of(config),
         )
+    warnings = _warnings(spec, source, files, tokenizer, templates, tokenized) if prompts else []
+    return Prepared(spec, folder, source, config, dimensions, layers, prompts, tokenized, templates, plans, warnings)
+
+
+def _warnings(
+    spec: SurveySpec,
+    source: ModelSource,
+    files: Path,
+    tokenizer: Any,
+    templates: Mapping[str, str],
+    tokenized: Mapping[str, Tokenized],
+) -> list[str]:
+    """Return sentences about prompts and templates that may be a mistake."""
+    tokens = {name: one.tokens for name, one in tokenized.items()}
     warnings = [warning for name, ids in tokens.items() if (warning := repeated(name, ids))]
     warnings += [*equal_sets(spec, tokens), *different_templates(spec, templates)]
-    return Prepared(spec, folder, source, config, dimensions, layers, prompts, tokens, templates, plans, warnings)
+    warnings += [warning for name, one in tokenized.items() if (warning := special_tokens_as_text(name, one))]
+    if "chat" in templates.values():
+        return warnings + conflicting_templates(files)
+    bare = [name for name in spec.prompts if templates[name] == "none" and spec.sets[name].template is None]
+    sign = sign_of_chat(source.name, tokenizer) if bare else None
+    if sign is not None:
+        warnings.append(
+            f"prompts.{bare[0]}: this may be a chat model ({sign}), but its files have no chat template, so the "
+            "prompts stand alone; add chat_template.jinja to the model's files, or set template: none if this is right"
+        )
+    return warnings
 
 
 def _with_resolved_sites(spec: SurveySpec, anatomy: Anatomy, layers: Sequence[int]) -> SurveySpec:

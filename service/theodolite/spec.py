@@ -7,6 +7,7 @@ from pydantic import Field, field_validator, model_validator
 
 from theodolite.digests import canonical_json
 from theodolite.groups import ANALYSES, GROUPS
+from theodolite.prompt_values import Text
 from theodolite.shard_bounds import ShardBounds
 from theodolite.spec_options import EffectsSpec, GramSpec, HeadsSpec, WordsSpec
 from theodolite.spec_parts import (
@@ -19,7 +20,6 @@ from theodolite.spec_parts import (
     Part,
     Place,
     PromptSetSpec,
-    Text,
     check_unique,
 )
 

@@ -12,7 +12,10 @@ from theodolite.spec_file import read_spec
 # Errors of fields
 
 TOP_FIELDS = "allowed: name, model, prompts, capture, contrasts, analyses"
-SET_FIELDS = "allowed: source, texts, split, column, where, draw, skip, limit, template, system, positions"
+SET_FIELDS = (
+    "allowed: source, texts, split, column, where, draw, skip, limit, template, system, template_args, prefill, "
+    "special_tokens, positions"
+)
 SITES = "resid_pre, resid_mid, resid_mid_sum, resid_post, head_out, attn_out, mlp_out"
 NAME_RULE = "a name begins with a letter from a to z"
 FROM_THE_END = "positions count from the end: -1 is the last token"

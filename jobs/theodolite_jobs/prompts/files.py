@@ -62,10 +62,21 @@ def is_name(text: str) -> bool:
     return re.fullmatch(r"\w[\w.-]{0,39}", text.strip()) is not None
 
 
+def is_spelled_conversation(text: str) -> bool:
+    """Return whether a text is the JSON of a list of objects with a role and a content."""
+    if not text.lstrip().startswith("["):
+        return False
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(value, list) and any(isinstance(one, dict) and {"role", "content"} <= one.keys() for one in value)
+
+
 def _as_row(place: str, value: Any) -> Row:
-    if not isinstance(value, str | dict):
+    if not isinstance(value, str | list | dict):
         raise ValueError(f"{place} is of type {type(value).__name__}; it must be a string or an object")
-    return {"prompt": value} if isinstance(value, str) else value
+    return value if isinstance(value, dict) else {"prompt": value}
 
 
 def _read_text(path: Path) -> str:
@@ -181,8 +192,11 @@ def _read_jsonl(path: Path) -> Rows:
     rows: Rows = {}
     for number, line in enumerate(_lines(path), 1):
         place = f"line {number}"
-        if line.lstrip().startswith("["):
-            raise ValueError(f"{place} begins a list, and must be a string or an object; a list needs the suffix .json")
+        if line.lstrip().startswith("[") and not is_spelled_conversation(line):
+            raise ValueError(
+                f"{place} begins a list, and must be a string, an object or a list of messages; a list of prompts "
+                "needs the suffix .json"
+            )
         if line.strip():
             try:
                 value = _decode(line)

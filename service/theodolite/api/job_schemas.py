@@ -5,7 +5,8 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, Field
 
 from theodolite.api.schemas import EXAMPLE_RUN
-from theodolite.spec_parts import Part, Text
+from theodolite.prompt_values import Text
+from theodolite.spec_parts import Part
 
 
 class CheckedSpec(BaseModel):

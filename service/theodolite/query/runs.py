@@ -182,7 +182,8 @@ def _captured(run: Run, name: str, *, is_complete: bool) -> dict[str, float]:
 
 
 def _notes(run: Run, n_quarantined: Mapping[str, int]) -> Iterator[str]:
-    """Yield the reasons for missing values, and remarks about reduced shards and prompts of one token."""
+    """Yield the survey's warnings, the reasons for missing values, and remarks on reduced shards and first tokens."""
+    yield from run.record.warnings
     yield from partial_site_notes(run.record)
     for name, facts in run.record.sets.items():
         kept = run.record.bounds(name).n_kept
