@@ -33,7 +33,7 @@ def read_templates(folder: Path) -> dict[str, str]:
     """
     templates: dict[str, str] = {}
     for found in _by_file(folder).values():
-        templates = found | templates
+        templates |= {name: text for name, text in found.items() if name not in templates}
     return templates
 
 

@@ -1,4 +1,4 @@
-"""Rendering prompts with chat templates: their variables, lists of parts, continued answers, and what they leave out."""
+"""Rendering prompts with chat templates: variables, lists of parts, continued answers, and what is left out."""
 
 import inspect
 from datetime import date
