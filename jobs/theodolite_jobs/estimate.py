@@ -96,7 +96,7 @@ def estimate(prepared: Prepared) -> dict[str, Any]:
         name: {
             "prompts": plan.n_samples,
             "template": prepared.templates[name],
-            "positions": prepared.spec.sets[name].positions or prepared.spec.capture.positions,
+            "positions": prepared.spec.sets[name].positions or list(prepared.spec.capture.positions),
             "tokens": plan.tokens,
             "shared_prefix": plan.shared_prefix,
             "computed_tokens": plan.computed_tokens,

@@ -19,8 +19,8 @@ RESERVED_ARGS = (
 def _check_json(value: Any) -> Any:
     try:
         json.dumps(value, allow_nan=False, ensure_ascii=False).encode()
-    except ValueError as error:
-        raise ValueError("must be plain JSON: no infinity, no NaN and no lone surrogate") from error
+    except (ValueError, RecursionError) as error:
+        raise ValueError("must be plain JSON: no infinity, no NaN, no lone surrogate, no deep nesting") from error
     return value
 
 

@@ -160,6 +160,15 @@ def test_a_plan_shows_the_last_tokens_of_a_prompt(tmp_path: Path) -> None:
     assert planned(files, positions=[-12])["last_tokens"][:3] == ["\n", "<|im_start|>", "a"]
 
 
+def test_a_plan_without_the_tokenizer_counts_characters(tmp_path: Path) -> None:
+    files = model(tmp_path)
+    (files / "tokenizer.json").unlink()
+    spec = spec_of(files, CHAT, template="rag", template_args={"thinking": True}, system="Be brief.")
+    found = plan_survey(parse_spec(spec), tmp_path, Settings(cache=tmp_path / "cache"), with_last_tokens=True)
+    assert found["tokens_counted_by"].startswith("characters / 4")
+    assert "last_tokens" not in found["sets"]["goals"]
+
+
 def test_an_estimate_for_others_shows_no_tokens(tmp_path: Path) -> None:
     found = plan_survey(parse_spec(spec_of(model(tmp_path))), tmp_path, Settings(cache=tmp_path / "cache"))
     assert "last_tokens" not in found["sets"]["goals"]

@@ -63,6 +63,8 @@ def choose_template(templates: Any, name: str | None) -> Any:
     Raises:
         SpecError: there is no template with the name.
     """
+    if templates == "":  # the estimate has an empty one in place of a tokenizer that it cannot load
+        return templates
     known: Mapping[str, str] = templates if isinstance(templates, dict) else {DEFAULT: templates}
     if name is None:
         return known.get(DEFAULT, templates)

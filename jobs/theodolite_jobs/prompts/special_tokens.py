@@ -34,6 +34,7 @@ class PlainText:
     tokenizer: Any
     copy: Any  # of `tokenizers`, with private names of the special tokens
     spellings: re.Pattern[str]
+    special: frozenset[int]  # without the token of unknown text, which plain text may give
     mark: str  # a character that no text has
 
     def marked(self, text: str) -> str:
@@ -51,14 +52,8 @@ class PlainText:
         if list(usual) != self._ids(self._renamed(plain), add_special_tokens=add_special_tokens):
             return None
         found = self._ids(self._renamed(rendered), add_special_tokens=add_special_tokens)
-        fewer = self._count_special(usual) - self._count_special(found)
-        return tuple(found) if fewer == rendered.count(self.mark) else None
-
-    def _count_special(self, ids: Iterable[int]) -> int:
-        """Return the number of special tokens, without those of unknown text, which plain text may give."""
-        added = self.tokenizer.added_tokens_decoder
-        special = {token for token in added if added[token].special} - {self.tokenizer.unk_token_id}
-        return sum(token in special for token in ids)
+        n_usual, n_found = (sum(token in self.special for token in ids) for ids in (usual, found))
+        return tuple(found) if n_usual - n_found == rendered.count(self.mark) else None
 
     def _renamed(self, text: str) -> str:
         """Return a text with private names of the special tokens that have no mark, and without marks."""
@@ -94,7 +89,8 @@ def plain_text_tokenizer(tokenizer: Any, texts: Iterable[str]) -> PlainText | No
         return None
     copy.no_truncation()
     copy.no_padding()
-    return PlainText(tokenizer, copy, spellings, mark)
+    ids = frozenset(index for index, token in tokenizer.added_tokens_decoder.items() if token.special)
+    return PlainText(tokenizer, copy, spellings, ids - {tokenizer.unk_token_id}, mark)
 
 
 def _private(mark: str, token: str) -> str:

@@ -42,8 +42,8 @@ class Estimate(BaseModel):
     run_id: str = Field(description="Id that the run will have.", examples=[EXAMPLE_RUN])
     model: dict[str, Any] = Field(description="Name, revision, parameters, dtype and sizes of the model.")
     sets: dict[str, dict[str, Any]] = Field(
-        description="By prompt set: prompts, template, tokens, computed_tokens (those that prompts share count once), "
-        "shards and batches."
+        description="By prompt set: prompts, template, positions, tokens, computed_tokens (those that prompts share "
+        "count once), shards and batches."
     )
     replica_memory_bytes: int = Field(description="Memory of one replica of the model.")
     stored_bytes_at_most: int = Field(description="Bytes of the stored activations before compression.")

@@ -138,6 +138,14 @@ def test_the_special_tokens_that_a_tokenizer_adds_stay() -> None:
     assert tokenizer.convert_ids_to_tokens(list(found.tokens[0]))[:5] == ["<s>", "▁", "<", "s", ">"]
 
 
+@pytest.mark.parametrize("tokenizer", [byte_tokenizer(None), sentencepiece_tokenizer("bpe")], ids=["bytes", "pieces"])
+@pytest.mark.parametrize("text", ["say <s> </s>", "<|im_end|>", "a<|im_start|>b</s>"])
+def test_a_prompt_without_a_template_has_the_ids_of_split_special_tokens(tokenizer: Any, text: str) -> None:
+    found = tokenized(text, tokenizer=tokenizer, template="none")
+    assert list(found.tokens[0]) == tokenizer(text, split_special_tokens=True)["input_ids"]
+    tokenizer(text, split_special_tokens=False)
+
+
 def test_word_pieces_are_split(tmp_path: Path) -> None:
     (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nsay\n[\n]\nmask\n")
     tokenizer = BertTokenizer(str(tmp_path / "vocab.txt"))
@@ -199,6 +207,8 @@ def test_a_real_chat_model_reads_them_as_plain_text(chat_tokenizer: Any) -> None
         [{"role": "user", "content": ATTACK}], tokenize=False, add_generation_prompt=True
     )
     assert chat_tokenizer.decode(found.tokens[0]) == plain
+    alone = tokenized(ATTACK, tokenizer=chat_tokenizer, template="none").tokens[0]
+    assert list(alone) == chat_tokenizer(ATTACK, split_special_tokens=True)["input_ids"]
     harmless = found.tokens[1]
     turns = [chat_tokenizer.convert_tokens_to_ids(one) for one in ("<|im_start|>", "<|im_end|>")]
     assert [[ids.count(one) for one in turns] for ids in found.tokens] == [[harmless.count(one) for one in turns]] * 2
