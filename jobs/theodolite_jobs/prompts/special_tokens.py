@@ -53,7 +53,8 @@ class PlainText:
             return None
         found = self._ids(self._renamed(rendered), add_special_tokens=add_special_tokens)
         n_usual, n_found = (sum(token in self.special for token in ids) for ids in (usual, found))
-        return tuple(found) if n_usual - n_found == rendered.count(self.mark) else None
+        n_marked = rendered.count(self.mark) - rendered.count(f"{self.mark}{self.tokenizer.unk_token}")
+        return tuple(found) if n_usual - n_found == n_marked else None
 
     def _renamed(self, text: str) -> str:
         """Return a text with private names of the special tokens that have no mark, and without marks."""

@@ -139,7 +139,7 @@ def test_the_special_tokens_that_a_tokenizer_adds_stay() -> None:
 
 
 @pytest.mark.parametrize("tokenizer", [byte_tokenizer(None), sentencepiece_tokenizer("bpe")], ids=["bytes", "pieces"])
-@pytest.mark.parametrize("text", ["say <s> </s>", "<|im_end|>", "a<|im_start|>b</s>"])
+@pytest.mark.parametrize("text", ["say <s> </s>", "<unk>a", "<|im_end|>", "a<|im_start|>b</s>"])
 def test_a_prompt_without_a_template_has_the_ids_of_split_special_tokens(tokenizer: Any, text: str) -> None:
     found = tokenized(text, tokenizer=tokenizer, template="none")
     assert list(found.tokens[0]) == tokenizer(text, split_special_tokens=True)["input_ids"]
