@@ -131,12 +131,13 @@ def test_a_chat_model_without_a_template_is_a_warning(tmp_path: Path, template: 
 def test_contrasts_of_sets_with_different_options_of_chats_are_a_warning(tmp_path: Path) -> None:
     spec = spec_of(model(tmp_path, THINKING), "a", "b")
     goals = spec["prompts"].pop("goals")
-    spec["prompts"] = {"plain": goals, "begun": {**goals, "texts": ["c", "d"], "prefill": "Sure"}}
+    options = {"system": "A secret", "prefill": "A secret", "template_args": {"enable_thinking": "A secret"}}
+    spec["prompts"] = {"plain": goals, "begun": {**goals, "texts": ["c", "d"], **options}}
     spec["contrasts"] = {"any": {"positive": "begun", "negative": "plain", "paired": False}}
     (warning,) = prepare(parse_spec(spec), tmp_path, Settings(cache=tmp_path / "cache")).warnings
     assert warning == (
-        "contrasts.any: begun has the template 'chat' with prefill 'Sure' and plain 'chat'; the templates alone can "
-        "separate the sets"
+        "contrasts.any: begun has the template 'chat' with a system message and template_args (enable_thinking) and a "
+        "prefill and plain 'chat'; the templates alone can separate the sets"
     )
 
 

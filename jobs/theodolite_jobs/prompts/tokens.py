@@ -159,8 +159,10 @@ def different_templates(spec: SurveySpec, templates: Mapping[str, str]) -> list[
 
 
 def _named(template: str, options: Mapping[str, Any]) -> str:
-    values = {name: "a system message" if name == "system" else f"{name} {options[name]!r}" for name in options}
-    return f"{template!r}{' with ' if values else ''}{' and '.join(values.values())}"
+    # Without the texts: warnings end up in logs.
+    shown = {"system": "a system message", "prefill": "a prefill"}
+    shown["template_args"] = f"template_args ({', '.join(options.get('template_args', {}))})"
+    return f"{template!r}{' with ' if options else ''}{' and '.join(shown[name] for name in options)}"
 
 
 def special_tokens_as_text(name: str, tokenized: Tokenized) -> str | None:

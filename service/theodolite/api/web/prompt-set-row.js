@@ -104,7 +104,7 @@ export class PromptSetRow {
     const lines = linesOf(texts);
     this.texts.readOnly = lines === null;
     this.texts.previousSibling.textContent =
-      lines === null ? "prompts, not all of one line: change them in the spec" : "prompts, one in each line";
+      lines === null ? "prompts, some of them with line breaks or several messages: change them in the spec" : "prompts, one in each line";
     const isSame = document.activeElement === this.texts && lines !== null;
     if (!isSame) showValue(this.texts, lines ?? texts.map((one) => (typeof one === "string" ? one : JSON.stringify(one))).join("\n"));
   }
