@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from huggingface_hub.utils import filter_repo_objects
 from support.chat_tokenizers import CHATML, byte_tokenizer
 
 from theodolite.errors import ModelError, SpecError
@@ -15,6 +16,7 @@ from theodolite_jobs.models.chat_templates import (
     read_templates,
     sign_of_chat,
 )
+from theodolite_jobs.models.convert.files import SMALL_FILES
 from theodolite_jobs.models.convert.quantised import write_small_files
 from theodolite_jobs.models.load import load_tokenizer
 from theodolite_jobs.models.source import resolve_source
@@ -110,6 +112,11 @@ def test_a_template_is_chosen_by_its_name() -> None:
         choose_template(both, "rga")
     with pytest.raises(SpecError, match="allowed: none, since the model has none"):
         choose_template(None, "default")
+
+
+def test_every_template_is_downloaded() -> None:
+    files = [*PLACES, "additional_chat_templates/rag.jinja"]
+    assert list(filter_repo_objects(files, allow_patterns=SMALL_FILES)) == files
 
 
 def test_a_changed_additional_template_is_another_revision(tmp_path: Path) -> None:
