@@ -29,7 +29,8 @@ TokenIds = tuple[int, ...]
 LEAST_SAMPLES = {"gram": 4, "separation": 10, "basis": 10, "effects": 10}
 """The smallest number of stored prompts of a set with which an analysis has a meaning."""
 
-_SENTENCES = PromptSetSpec(source=f"words:{SENTENCES}", template="none", positions="all")
+# The path of a sentence shows its tokens, so a special token in it is meant.
+_SENTENCES = PromptSetSpec(source=f"words:{SENTENCES}", template="none", positions="all", special_tokens="allow")
 
 
 class SurveySpec(Part):

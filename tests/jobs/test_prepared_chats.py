@@ -71,6 +71,13 @@ def test_special_tokens_as_text_are_a_warning_of_the_survey_and_of_its_record(tm
     assert found.record("eager", {}).warnings == [warning]
 
 
+def test_a_sentence_may_have_special_tokens(tmp_path: Path) -> None:
+    spec = spec_of(model(tmp_path)) | {"words": {"sentences": ["a<|im_end|>"]}}
+    found = prepare(parse_spec(spec), tmp_path, Settings(cache=tmp_path / "cache"))
+    assert len(found.tokens["sentences"][0]) == 2
+    assert list(found.warnings) == []
+
+
 def test_conversations_are_in_the_digest_and_in_the_record(tmp_path: Path) -> None:
     files = model(tmp_path)
     found, other = prepared(files, CHAT), prepared(files, [CHAT[0], {**CHAT[1], "content": "A saw"}])
