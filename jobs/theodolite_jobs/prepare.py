@@ -29,7 +29,7 @@ from theodolite_jobs.models.anatomy import (
     head_widths_of,
 )
 from theodolite_jobs.models.batching import batching_version, can_share_prefix, length_class_of
-from theodolite_jobs.models.chat_templates import DEFAULT, choose_template, conflicting_templates, sign_of_chat
+from theodolite_jobs.models.chat_templates import DEFAULT, choose_template, conflicting_templates, missing_template
 from theodolite_jobs.models.convert.quantised import DEQUANTISATION
 from theodolite_jobs.models.convert.random_weights import RULE, SEED
 from theodolite_jobs.models.facts import mlp_width
@@ -45,12 +45,9 @@ from theodolite_jobs.prompts.sources import check_pairs, read_prompts
 from theodolite_jobs.prompts.tokens import (
     Tokenized,
     check_tokens,
-    different_templates,
-    equal_sets,
-    repeated,
+    prompt_warnings,
     resolve_positions,
     resolve_template,
-    special_tokens_as_text,
     tokenize,
 )
 from theodolite_jobs.requested import check_request, named_groups
@@ -300,33 +297,13 @@ def prepare(
             share_prefix=can_share_prefix(config, anatomy),
             length_class=length_class_of(config),
         )
-    warnings = _warnings(spec, source, files, tokenizer, templates, tokenized) if prompts else []
-    return Prepared(spec, folder, source, config, dimensions, layers, prompts, tokenized, templates, plans, warnings)
-
-
-def _warnings(
-    spec: SurveySpec,
-    source: ModelSource,
-    files: Path,
-    tokenizer: Any,
-    templates: Mapping[str, str],
-    tokenized: Mapping[str, Tokenized],
-) -> list[str]:
-    """Return sentences about prompts and templates that may be a mistake."""
-    tokens = {name: one.tokens for name, one in tokenized.items()}
-    warnings = [warning for name, ids in tokens.items() if (warning := repeated(name, ids))]
-    warnings += [*equal_sets(spec, tokens), *different_templates(spec, templates)]
-    warnings += [warning for name, one in tokenized.items() if (warning := special_tokens_as_text(name, one))]
-    if "chat" in templates.values():
-        return warnings + conflicting_templates(files)
+    warnings = prompt_warnings(spec, templates, tokenized)
     bare = [name for name in spec.prompts if templates[name] == "none" and spec.sets[name].template is None]
-    sign = sign_of_chat(source.name, tokenizer) if bare else None
-    if sign is not None:
-        warnings.append(
-            f"prompts.{bare[0]}: this may be a chat model ({sign}), but its files have no chat template, so the "
-            "prompts stand alone; add chat_template.jinja to the model's files, or set template: none if this is right"
-        )
-    return warnings
+    if "chat" in templates.values():
+        warnings += conflicting_templates(files)
+    elif bare:
+        warnings += missing_template(bare[0], source.name, tokenizer)
+    return Prepared(spec, folder, source, config, dimensions, layers, prompts, tokenized, templates, plans, warnings)
 
 
 def _with_resolved_sites(spec: SurveySpec, anatomy: Anatomy, layers: Sequence[int]) -> SurveySpec:

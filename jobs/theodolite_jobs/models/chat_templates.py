@@ -74,6 +74,17 @@ def choose_template(templates: Any, name: str | None) -> Any:
     return known[name]
 
 
+def missing_template(prompt_set: str, name: str, tokenizer: Any) -> list[str]:
+    """Return a warning if a model without a template may be a chat model; `prompt_set` is a set that would use it."""
+    sign = sign_of_chat(name, tokenizer)
+    if sign is None:
+        return []
+    return [
+        f"prompts.{prompt_set}: this may be a chat model ({sign}), but its files have no chat template, so the prompts "
+        "stand alone; add chat_template.jinja to the model's files, or set template: none if this is right"
+    ]
+
+
 def sign_of_chat(name: str, tokenizer: Any) -> str | None:
     """Return what in a model's name or special tokens says that it is a chat model, or None."""
     if _CHAT_NAME.search(name):

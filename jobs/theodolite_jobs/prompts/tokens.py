@@ -122,6 +122,15 @@ def _check_special_tokens(name: str, texts: Sequence[str], tokens: Sequence[Toke
                 )
 
 
+def prompt_warnings(spec: SurveySpec, templates: Mapping[str, str], tokenized: Mapping[str, Tokenized]) -> list[str]:
+    """Return sentences about prompts that may be a mistake; `templates` and `tokenized` have those of each set."""
+    tokens = {name: one.tokens for name, one in tokenized.items()}
+    of_sets = [repeated(name, ids) for name, ids in tokens.items()]
+    as_text = [special_tokens_as_text(name, one) for name, one in tokenized.items()]
+    of_contrasts = [*equal_sets(spec, tokens), *different_templates(spec, templates)]
+    return [warning for warning in (*of_sets, *of_contrasts, *as_text) if warning is not None]
+
+
 def repeated(name: str, tokens: Sequence[TokenIds]) -> str | None:
     """Return a warning if prompts of the set `name` have equal token ids, else None."""
     known: dict[TokenIds, int] = {}
