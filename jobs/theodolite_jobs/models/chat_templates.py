@@ -25,8 +25,8 @@ def read_templates(folder: Path) -> dict[str, str]:
     """Return the chat templates in a model's files by name.
 
     If two files have a template of the same name, the first of them counts, as in the tokenizers of transformers:
-    chat_template.jinja and additional_chat_templates/NAME.jinja, tokenizer_config.json, and then the files of a
-    processor: processor_config.json, chat_template.json.
+    additional_chat_templates/NAME.jinja, chat_template.jinja, tokenizer_config.json, and then the files of a processor:
+    processor_config.json, chat_template.json.
 
     Raises:
         ModelError: a file cannot be read, or its `chat_template` is no template.
@@ -97,9 +97,8 @@ def sign_of_chat(name: str, tokenizer: Any) -> str | None:
 def _by_file(folder: Path) -> dict[str, dict[str, str]]:
     """Return the templates of each file by name, the files in their order of precedence."""
     found: dict[str, dict[str, str]] = {}
-    jinja = [(DEFAULT, folder / "chat_template.jinja")]
-    jinja += [(file.stem, file) for file in sorted(folder.glob(f"{TEMPLATE_FOLDER}/*.jinja"))]
-    for name, file in jinja:
+    additional = [(file.stem, file) for file in sorted(folder.glob(f"{TEMPLATE_FOLDER}/*.jinja"))]
+    for name, file in [*additional, (DEFAULT, folder / "chat_template.jinja")]:
         if file.is_file():
             found[str(file.relative_to(folder))] = {name: _read(file)}
     for each in _JSON_FILES:

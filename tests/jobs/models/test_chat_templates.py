@@ -81,7 +81,11 @@ def test_transformers_has_the_same_order(tmp_path: Path) -> None:
     byte_tokenizer("D").save_pretrained(tmp_path)
     own = json.loads((tmp_path / "tokenizer_config.json").read_text())
     written(tmp_path, {"tokenizer_config.json": {**own, "chat_template": "T"}, "chat_template.json": "{}"})
-    assert type(byte_tokenizer()).from_pretrained(tmp_path).chat_template == load_tokenizer(tmp_path).chat_template
+    for files in ({}, {"additional_chat_templates/default.jinja": "A"}):
+        written(tmp_path, files)
+        of_transformers = type(byte_tokenizer()).from_pretrained(tmp_path).chat_template
+        assert of_transformers == load_tokenizer(tmp_path).chat_template
+    assert of_transformers == "A"
 
 
 @pytest.mark.parametrize(
