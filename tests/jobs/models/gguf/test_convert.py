@@ -6,10 +6,10 @@ import gguf
 import numpy as np
 import pytest
 from support.errors import only_line
+from theodolite_jobs.models.convert.gguf import convert_gguf
 
 from theodolite.errors import ModelError, UnsupportedModelError
 from theodolite.spec_parts import ModelSpec
-from theodolite_jobs.models.convert.gguf import convert_gguf
 from theodolite_jobs.models.load import load_config, load_model
 from theodolite_jobs.models.source import fetch, resolve_source, weight_format
 from theodolite_jobs.models.tensors import TensorFiles
