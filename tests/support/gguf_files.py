@@ -12,6 +12,7 @@ import gguf
 import numpy as np
 import torch
 from torch import Tensor
+from transformers import LlamaConfig, LlamaForCausalLM
 
 ARCHITECTURES = {
     "llama": "llama",
@@ -49,8 +50,23 @@ _ROTATED = {"llama", "mixtral", "granite", "smollm3"}
 Edit = Callable[[gguf.GGUFWriter], None]
 
 
+def tiny_llama() -> Any:
+    """Return a Llama of two blocks with random weights."""
+    sizes = {"vocab_size": 160, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2}
+    rope = {"rope_type": "default", "rope_theta": 3000.0}
+    config = LlamaConfig(**sizes, num_attention_heads=4, num_key_value_heads=2, rope_parameters=rope)
+    return LlamaForCausalLM(config)
+
+
 def write_gguf(
-    model: Any, path: Path, *, kind: str = "F32", edit: Edit | None = None, without: str = "", more: Any = None
+    model: Any,
+    path: Path,
+    *,
+    kind: str = "F32",
+    edit: Edit | None = None,
+    without: str = "",
+    more: Any = None,
+    split_max_tensors: int = 0,
 ) -> None:
     """Write a model with a language-model head as a GGUF file.
 
@@ -61,17 +77,17 @@ def write_gguf(
         edit: changes the metadata at the end.
         without: the name of a tensor to leave out.
         more: further tensors by name.
+        split_max_tensors: the number of tensors in each part; 0 writes one file.
     """
     config = model.config
     architecture = ARCHITECTURES[config.model_type]
-    writer = gguf.GGUFWriter(str(path), architecture)
+    writer = gguf.GGUFWriter(str(path), architecture, split_max_tensors=split_max_tensors)
     _add_keys(writer, config)
     add_tokens(writer, config.vocab_size)
     if edit is not None:
         edit(writer)
-    for name, tensor in [*tensors_of(model).items(), *(more or {}).items()]:
-        if name == without:
-            continue
+    tensors = {name: tensor for name, tensor in tensors_of(model).items() if name != without}
+    for name, tensor in {**tensors, **(more or {})}.items():
         values = np.ascontiguousarray(np.asarray(tensor, np.float32))
         if is_matrix(name, values.shape) and kind != "F32":
             quantised = gguf.GGMLQuantizationType[kind]

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from theodolite.errors import ModelError, UnsupportedModelError
+from theodolite.errors import ModelError, UnsupportedModelError, choices_text
 from theodolite_jobs.models.gguf.header import Header
 from theodolite_jobs.models.gguf.pre_tokenizers import SPLITTINGS, Splitting, pre_tokenizer
 
@@ -107,7 +107,7 @@ class _Vocabulary:
         name = self._metadata.get("tokenizer.ggml.pre")
         if name not in SPLITTINGS:
             stated = f"splits text by the rule {name!r} (tokenizer.ggml.pre)" if name else "lacks tokenizer.ggml.pre"
-            raise self._unsupported(f"{stated}; known: {', '.join(SPLITTINGS)}")
+            raise self._unsupported(f"{stated}; {choices_text(str(name), SPLITTINGS)}")
         return SPLITTINGS[name]
 
     def special(self, name: str) -> str | None:
