@@ -52,7 +52,7 @@ Edit = Callable[[gguf.GGUFWriter], None]
 
 def tiny_llama() -> Any:
     """Return a Llama of two blocks with random weights."""
-    sizes = {"vocab_size": 160, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2}
+    sizes: dict[str, Any] = {"vocab_size": 160, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2}
     rope = {"rope_type": "default", "rope_theta": 3000.0}
     config = LlamaConfig(**sizes, num_attention_heads=4, num_key_value_heads=2, rope_parameters=rope)
     return LlamaForCausalLM(config)
