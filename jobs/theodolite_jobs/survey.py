@@ -7,9 +7,9 @@ from theodolite.errors import SpecError
 from theodolite.query.verification import refuse_damaged
 from theodolite.settings import Settings
 from theodolite.spec import SurveySpec
-from theodolite.store.objects import check_writable
 from theodolite.store.runs import Run, find_run
 from theodolite.store.uploads import with_uploaded_texts
+from theodolite.store.writable import check_writable
 from theodolite_jobs.analysis import analyse_run
 from theodolite_jobs.capture_run import capture_run
 from theodolite_jobs.prepare import Prepared, prepare
