@@ -8,6 +8,7 @@ import sys
 import typer
 
 from theodolite.errors import TheodoliteError
+from theodolite.proxies import reach_local_addresses_directly
 from theodolite_jobs.commands import batch, service, specs, stored, surveys
 
 _INTERRUPTED = 130  # typer's exit code after Ctrl-C
@@ -59,6 +60,7 @@ app.add_typer(model_app, name="model")
 
 def main() -> None:
     """Run the command line; a TheodoliteError or a missing package becomes one message and an exit code."""
+    reach_local_addresses_directly()
     try:
         app()
     except TheodoliteError as error:

@@ -85,7 +85,7 @@ def faulty_bucket() -> Iterator[FaultyBucket]:
     server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
     server.start()
     host, port = server.get_host_and_port()
-    assert httpx.put(f"http://{host}:{port}/{BUCKET}").is_success
+    assert httpx.put(f"http://{host}:{port}/{BUCKET}", trust_env=False).is_success
     bucket = FaultyBucket(f"s3://{BUCKET}/store", {})
     listings: dict[str, bytes] = {}  # the last answer to each listing, for LATE_SECONDS
 

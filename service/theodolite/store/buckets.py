@@ -13,6 +13,7 @@ from typing import Any
 from obstore.store import from_url
 
 from theodolite.errors import StoreError, first_line
+from theodolite.proxies import reach_local_addresses_directly
 
 _CREDENTIALS = (
     "AWS_ACCESS_KEY_ID",
@@ -63,6 +64,7 @@ def open_bucket(url: str, **options: Any) -> Any:
     Raises:
         StoreError: the selected AWS profile gives no credentials, or boto3 is missing.
     """
+    reach_local_addresses_directly()
     if url.startswith("s3://"):
         options |= _profile_options(tuple(sorted(_aws_variables().items())), os.path.expanduser("~"))
     return from_url(url, **options)
