@@ -2,7 +2,6 @@
 
 import logging
 import os
-import socket
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,6 +14,7 @@ from ray._raylet import GcsClient  # type: ignore[attr-defined]  # Ray's stub la
 
 from theodolite.errors import CaptureError, one_line
 from theodolite.submission.ray_jobs import default_ray_token
+from theodolite_jobs.cluster.reachable import check_reachable
 
 JOIN_SECONDS, SETTLE_SECONDS = 60.0, 10.0
 """Time in which worker nodes join a cluster, for example after its head was restarted; and the time in which the others
@@ -217,14 +217,8 @@ def _nodes() -> list[dict[str, float]]:
 
 def _refuse_unreachable(address: str) -> None:
     """Raise CaptureError if the address does not respond or rejects the token; Ray itself would retry for minutes."""
-    host, separator, port = address.removeprefix("ray://").rpartition(":")
-    if not separator or not port.isdigit():  # "auto", or a name that Ray resolves
-        return
-    try:
-        socket.create_connection((host, int(port)), timeout=5).close()
-    except OSError as error:
-        raise CaptureError(f"cannot reach a Ray cluster at {address}: {error}") from error
-    if address.startswith("ray://"):
+    check_reachable("Ray cluster", address, "--ray (THEODOLITE_RAY_ADDRESS)")
+    if "://" in address or not address.rpartition(":")[2].isdigit():  # "auto", or a name that Ray resolves
         return
     how = (
         "set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN (or RAY_AUTH_TOKEN_PATH, or ~/.ray/auth_token) to the token that "

@@ -172,8 +172,8 @@ def _listed(location: Location, prefix: str) -> list[Any]:
     for attempts_left in (2, 1, 0):
         try:
             return [item for page in obstore.list(location, prefix or None) for item in page]
-        except GenericError:
-            if not attempts_left:
+        except GenericError as error:
+            if not attempts_left or "max_retries" in str(error).splitlines()[0]:  # the library has repeated it
                 raise
     raise AssertionError
 
