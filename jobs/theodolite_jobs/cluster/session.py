@@ -218,7 +218,7 @@ def _nodes() -> list[dict[str, float]]:
 def _refuse_unreachable(address: str) -> None:
     """Raise CaptureError if the address does not respond or rejects the token; Ray itself would retry for minutes."""
     check_reachable("Ray cluster", address, "--ray (THEODOLITE_RAY_ADDRESS)")
-    if "://" in address or not address.rpartition(":")[2].isdigit():  # "auto", or a name that Ray resolves
+    if "://" in address or address in ("auto", "local"):
         return
     how = (
         "set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN (or RAY_AUTH_TOKEN_PATH, or ~/.ray/auth_token) to the token that "

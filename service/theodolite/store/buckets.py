@@ -23,6 +23,8 @@ _CREDENTIALS = (
 )
 """Variables from which obstore gets credentials."""
 
+_ENDPOINTS = ("AWS_ENDPOINT", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3")
+
 _KEYS = "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
 
 _REASONS = {
@@ -66,6 +68,7 @@ def open_bucket(url: str, **options: Any) -> Any:
     """
     reach_local_addresses_directly()
     if url.startswith("s3://"):
+        _check_variables()
         options |= _profile_options(tuple(sorted(_aws_variables().items())), os.path.expanduser("~"))
     return from_url(url, **options)
 
@@ -91,6 +94,20 @@ def is_missing_bucket(error: BaseException) -> bool:
 
 def _aws_variables() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name.startswith("AWS_") and value}
+
+
+def _check_variables() -> None:
+    """Raise StoreError for a value that ends the library's process: a key with a line break, an endpoint without host.
+
+    The message names the variable without its value, which may be secret.
+    """
+    for name, value in _aws_variables().items():
+        if not value.isprintable() or value != value.strip():
+            raise StoreError(f"{name} has a line break, another control character or an outer blank; remove it")
+        if name in _ENDPOINTS and not re.fullmatch(r"https?://[^\s/]+(/\S*)?", value):
+            raise StoreError(f"{name}: given {value!r}; allowed: http://HOST:PORT or https://HOST")
+        if name in ("AWS_REGION", "AWS_DEFAULT_REGION") and not re.fullmatch(r"[\w-]+", value):
+            raise StoreError(f"{name}: given {value!r}; allowed: the name of a region, such as us-east-1")
 
 
 @lru_cache(maxsize=8)
@@ -136,7 +153,7 @@ def _profile_options(variables: tuple[tuple[str, str], ...], home: str) -> dict[
             f"{what} gives no credentials: {why}; {_selectable(profile)}log in (`aws sso login`), or set {_KEYS}"
         ) from error
     options: dict[str, Any] = {"credential_provider": provider}
-    if not {"AWS_ENDPOINT", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"} & given.keys():
+    if given.keys().isdisjoint(_ENDPOINTS):
         options["config"] = {"endpoint": endpoint}
         if endpoint.startswith("http://"):
             options["client_options"] = {"allow_http": True}

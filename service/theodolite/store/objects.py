@@ -46,7 +46,17 @@ def join(url: str, *parts: str) -> str:
 
 def absolute(url: str) -> str:
     """Return a URL unchanged, and a path as an absolute path: other processes have other working folders."""
-    return url if "://" in url else str(Path(url).expanduser().absolute())
+    return url if "://" in url else str(_folder(url))
+
+
+def _folder(path: str) -> Path:
+    """Return a path as an absolute one; raises StoreError if it starts with the home of an unknown user."""
+    try:
+        return Path(path).expanduser().absolute()
+    except RuntimeError as error:
+        raise StoreError(
+            f"cannot open the store {path}: there is no such home folder; give an absolute path"
+        ) from error
 
 
 def _local_folder(url: str) -> Path | None:
@@ -56,8 +66,8 @@ def _local_folder(url: str) -> Path | None:
     """
     scheme, colon, rest = url.partition(":")
     if not colon or (scheme not in _SCHEMES and not rest.startswith("//")):
-        return Path(url).expanduser().absolute()
-    if scheme not in _SCHEMES or not rest.startswith("///" if scheme == "file" else "//"):
+        return _folder(url)
+    if not (rest.startswith("///") if scheme == "file" else re.match(r"//[^/]", rest) and scheme in _SCHEMES):
         raise StoreError(
             f"cannot open the store {url}; allowed: a folder, file:///FOLDER, s3://BUCKET/PATH, gs://BUCKET/PATH or "
             "az://CONTAINER/PATH"

@@ -7,7 +7,7 @@ from support.faulty_bucket import ENVIRONMENT, faulty_bucket
 
 from theodolite.errors import StoreError
 from theodolite.store.buckets import _profile_options
-from theodolite.store.objects import free_bytes, get, keys, open_location, open_zarr_store, put
+from theodolite.store.objects import absolute, free_bytes, get, keys, open_location, open_zarr_store, put
 from theodolite.store.runs import list_run_ids
 from theodolite.store.writable import check_writable
 
@@ -137,6 +137,11 @@ def test_a_missing_bucket_is_not_read_as_an_empty_store(in_environment, read):
         ({"AWS_ALLOW_HTTP": ""}, "the endpoint is http://; set AWS_ALLOW_HTTP=true"),
         ({"AWS_SECRET_ACCESS_KEY": ""}, "AWS_ACCESS_KEY_ID is set without AWS_SECRET_ACCESS_KEY"),
         ({"AWS_ALLOW_HTTP": "perhaps"}, "perhaps"),
+        ({"AWS_ENDPOINT": "minio:9000"}, "AWS_ENDPOINT: given 'minio:9000'; allowed: http://HOST:PORT or https://HOST"),
+        ({"AWS_ENDPOINT": "http://a b"}, "AWS_ENDPOINT: given 'http://a b'; allowed: "),
+        ({"AWS_REGION": "Frankfurt 1"}, "AWS_REGION: given 'Frankfurt 1'; allowed: the name of a region"),
+        ({"AWS_SECRET_ACCESS_KEY": "secret\n"}, "^AWS_SECRET_ACCESS_KEY has a line break, another control character"),
+        ({"AWS_ACCESS_KEY_ID": "k\ney"}, "^AWS_ACCESS_KEY_ID has a line break"),
     ],
 )
 def test_a_wrong_variable_is_named(in_environment, bucket, monkeypatch, changed, reason):
@@ -148,7 +153,17 @@ def test_a_wrong_variable_is_named(in_environment, bucket, monkeypatch, changed,
 
 
 @pytest.mark.parametrize(
-    "url", ["ftp://host/x", "http://host/x", "memory://x", "S3://bucket/x", "s3:/bucket/x", "s3:bucket", "file://x/y"]
+    "url",
+    [
+        "s3:///x",
+        "ftp://host/x",
+        "http://host/x",
+        "memory://x",
+        "S3://bucket/x",
+        "s3:/bucket/x",
+        "s3:bucket",
+        "file://x/y",
+    ],
 )
 def test_another_url_is_refused_and_never_taken_for_a_folder(tmp_path, monkeypatch, url):
     monkeypatch.chdir(tmp_path)
@@ -156,6 +171,12 @@ def test_another_url_is_refused_and_never_taken_for_a_folder(tmp_path, monkeypat
         with pytest.raises(StoreError, match=rf"cannot open the store {url}.*; allowed: a folder, file:///FOLDER"):
             use(url)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_home_of_an_unknown_user_is_refused():
+    for use in (open_location, absolute):
+        with pytest.raises(StoreError, match="cannot open the store ~nosuchuser/x: there is no such home folder"):
+            use("~nosuchuser/x")
 
 
 def test_a_folder_may_have_a_colon_in_its_name(tmp_path):
