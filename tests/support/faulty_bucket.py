@@ -56,6 +56,7 @@ class FaultyBucket:
         url: the store's URL.
         choose: selects the fault of each request.
         disturbed: method, key and fault of each request whose fault had an effect.
+        signature: the header of the last request that names its key and its region.
         conditions: what the bucket does with the header If-None-Match: obey, ignore, or refuse it.
         refusal: status and code of an error with which the bucket answers every request, or None.
     """
@@ -64,6 +65,7 @@ class FaultyBucket:
     environment: dict[str, str]
     choose: _Choose = lambda _method, _key: None
     disturbed: list[tuple[str, str, str]] = field(default_factory=list)
+    signature: str = ""
     conditions: str = "obey"
     refusal: tuple[int, str] | None = None
 
@@ -100,6 +102,7 @@ def faulty_bucket() -> Iterator[FaultyBucket]:
 
         def handle_request(self) -> None:
             body = self.rfile.read(int(self.headers.get("content-length", 0)))
+            bucket.signature = self.headers.get("Authorization", "")
             condition = self.headers["If-None-Match"]
             if bucket.conditions == "ignore":
                 del self.headers["If-None-Match"]

@@ -4,8 +4,10 @@ The library obstore reads the environment. The files of AWS profiles, and logins
 read by boto3, if it is installed.
 """
 
+import importlib.util
 import os
 import re
+from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -112,7 +114,7 @@ def _check_variables() -> None:
 
 @lru_cache(maxsize=8)
 def _profile_options(variables: tuple[tuple[str, str], ...], home: str) -> dict[str, Any]:
-    """Return obstore's options from an AWS profile; none if the environment has credentials and selects no profile.
+    """Return obstore's options from an AWS profile; none if obstore itself finds the credentials.
 
     Args:
         variables: names and values of the environment's variables of AWS, which select the profile.
@@ -120,26 +122,28 @@ def _profile_options(variables: tuple[tuple[str, str], ...], home: str) -> dict[
     """
     given = dict(variables)
     profile = given.get("AWS_PROFILE") or given.get("AWS_DEFAULT_PROFILE")
-    has_credentials = any(name in given for name in _CREDENTIALS)
-    files = [
-        Path(given.get("AWS_SHARED_CREDENTIALS_FILE") or f"{home}/.aws/credentials").expanduser(),
-        Path(given.get("AWS_CONFIG_FILE") or f"{home}/.aws/config").expanduser(),
-    ]
-    present = [str(file) for file in files if file.is_file()]
-    if "AWS_SKIP_SIGNATURE" in given or not (profile or (present and not has_credentials)):
+    has_credentials = not given.keys().isdisjoint(_CREDENTIALS)
+    keys = Path(given.get("AWS_SHARED_CREDENTIALS_FILE") or f"{home}/.aws/credentials").expanduser()
+    settings = Path(given.get("AWS_CONFIG_FILE") or f"{home}/.aws/config").expanduser()
+    has_files = keys.is_file() or settings.is_file()
+    if "AWS_SKIP_SIGNATURE" in given or not (profile or (has_files and not has_credentials)):
         return {}
-    what = f"the AWS profile {profile!r}" if profile else f"{' and '.join(present)} (AWS_PROFILE is not set)"
-    try:
-        from obstore.auth.boto3 import Boto3CredentialProvider
-    except ModuleNotFoundError:
-        if has_credentials:
-            return {}
-        raise StoreError(
-            f"cannot read {what}: profiles of AWS need boto3, which is not installed; run `pip install boto3`, or set "
-            f"{_KEYS} (`aws configure export-credentials --format env` prints them)"
-        ) from None
+    what = f"the AWS profile {profile!r}" if profile else f"{keys} and {settings} (AWS_PROFILE is not set)"
+    if importlib.util.find_spec("boto3") is not None:
+        return _boto3_options(what, profile, given)
+    if has_credentials or not (profile or keys.is_file()):
+        return {}
+    raise StoreError(
+        f"cannot read {what}: profiles of AWS need boto3, which is not installed; run `pip install boto3`, or set "
+        f"{_KEYS} (`aws configure export-credentials --format env` prints them)"
+    )
+
+
+def _boto3_options(what: str, profile: str | None, given: Mapping[str, str]) -> dict[str, Any]:
+    """Return obstore's options with the credentials, region and endpoint that boto3 finds; raises StoreError."""
     import boto3
     from botocore.exceptions import BotoCoreError, ClientError
+    from obstore.auth.boto3 import Boto3CredentialProvider
 
     try:
         session = boto3.Session(region_name=given.get("AWS_REGION"))  # boto3 itself reads AWS_DEFAULT_REGION
@@ -147,7 +151,7 @@ def _profile_options(variables: tuple[tuple[str, str], ...], home: str) -> dict[
         provider()  # an expired login shows itself here, and not in a survey's first request
         endpoint = session.client("s3").meta.endpoint_url
     except (BotoCoreError, ClientError, ValueError) as error:
-        # The library raises ValueError if no source of boto3 has credentials.
+        # obstore raises ValueError if boto3 finds no credentials.
         why = "it has no credentials" if isinstance(error, ValueError) else first_line(error)
         raise StoreError(
             f"{what} gives no credentials: {why}; {_selectable(profile)}log in (`aws sso login`), or set {_KEYS}"

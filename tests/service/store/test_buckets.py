@@ -1,6 +1,6 @@
 """The credentials, the region and the endpoint of buckets, and what a user reads if they are wrong."""
 
-import sys
+import importlib.util
 
 import pytest
 from support.faulty_bucket import ENVIRONMENT, faulty_bucket
@@ -11,7 +11,7 @@ from theodolite.store.objects import absolute, free_bytes, get, keys, open_locat
 from theodolite.store.runs import list_run_ids
 from theodolite.store.writable import check_writable
 
-KEYS = "[research]\naws_access_key_id = key\naws_secret_access_key = secret\n"
+KEYS = "[research]\naws_access_key_id = profile-key\naws_secret_access_key = secret\n"
 
 
 @pytest.fixture(scope="module")
@@ -38,6 +38,11 @@ def in_environment(home, bucket, monkeypatch):
         monkeypatch.setenv(name, value)
 
 
+def without_boto3(monkeypatch):
+    _profile_options.cache_clear()
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+
+
 def write_profile(home, bucket, config=""):
     (home / ".aws/credentials").write_text(KEYS)
     endpoint = bucket.environment["AWS_ENDPOINT"]
@@ -51,7 +56,8 @@ def test_a_profile_gives_credentials_region_and_endpoint(home, bucket, monkeypat
     location = open_location(f"{bucket.url}/profile")
     put(location, "key", b"bytes")
     assert get(location, "key") == b"bytes"
-    assert location.config["region"] == "eu-west-1"
+    assert "Credential=profile-key/" in bucket.signature
+    assert "/eu-west-1/s3/" in bucket.signature
     assert open_zarr_store(bucket.url) is not None
 
 
@@ -66,9 +72,17 @@ def test_the_environment_wins_over_the_profile(home, bucket, monkeypatch):
         check_writable(bucket.url)
 
 
+def test_keys_in_the_environment_come_before_those_of_a_profile(in_environment, home, bucket, monkeypatch):
+    write_profile(home, bucket)
+    monkeypatch.setenv("AWS_PROFILE", "research")
+    check_writable(bucket.url)
+    assert "Credential=key/" in bucket.signature
+    assert "/us-east-1/s3/" in bucket.signature
+
+
 def test_keys_in_the_environment_need_no_profile(in_environment, home, bucket, monkeypatch):
     (home / ".aws/credentials").write_text("[other]\n")
-    monkeypatch.setitem(sys.modules, "obstore.auth.boto3", None)
+    without_boto3(monkeypatch)
     check_writable(bucket.url)
 
 
@@ -77,11 +91,17 @@ def test_a_profile_without_boto3_is_refused(home, bucket, monkeypatch, profile):
     write_profile(home, bucket)
     if profile:
         monkeypatch.setenv("AWS_PROFILE", profile)
-    monkeypatch.setitem(sys.modules, "obstore.auth.boto3", None)
-    _profile_options.cache_clear()
+    without_boto3(monkeypatch)
     what = "the AWS profile 'research'" if profile else rf"{home}/.aws/credentials .* \(AWS_PROFILE is not set\)"
     with pytest.raises(StoreError, match=f"cannot read {what}: .*run `pip install boto3`, or set AWS_ACCESS_KEY_ID"):
         check_writable(bucket.url)
+
+
+def test_settings_without_keys_leave_the_role_of_the_machine_to_obstore(home, bucket, monkeypatch):
+    """Without boto3, which reads the role too."""
+    (home / ".aws/config").write_text("[default]\\nregion = eu-west-1\\n")
+    without_boto3(monkeypatch)
+    assert "credential_provider" not in _profile_options((), str(home))
 
 
 @pytest.mark.parametrize(
