@@ -60,7 +60,7 @@ app.add_typer(model_app, name="model")
 
 
 def main() -> None:
-    """Run the command line; a TheodoliteError or a missing package becomes one message and an exit code."""
+    """Run the command line; an error, also of a file or a missing package, becomes one message."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):  # a locale without UTF-8 cannot print every character
             stream.reconfigure(errors="backslashreplace")

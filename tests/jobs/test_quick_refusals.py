@@ -34,7 +34,7 @@ def set_quantised(folder):
 
 
 REFUSALS = {
-    "a wrong field": (lambda folder: (folder / "survey.json").write_text('{"promts": {}}'), "promts: unknown field"),
+    "a wrong field": (lambda folder: (folder / "survey.json").write_text('{"prompt": {}}'), "prompt: unknown field"),
     "no file of prompts": (lambda folder: (folder / "prompts.csv").unlink(), "prompts.csv does not exist"),
     "a wrong column": (lambda folder: (folder / "prompts.csv").write_text("x,y\n1,2\n"), "the rows have 2 columns"),
     "no config.json": (lambda folder: (folder / "model/config.json").unlink(), "has no config.json"),
