@@ -27,6 +27,10 @@ _CREDENTIALS = (
 
 _ENDPOINTS = ("AWS_ENDPOINT", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3")
 
+_ENDPOINT = re.compile(r"https?://([\w.-]+|\[[\da-fA-F:]+\])(:(?P<port>\d{1,5}))?(/[\w.~/-]*)?", re.ASCII)
+
+_PREFIXES = ("AWS_", "AZURE_", "GOOGLE_")
+
 _KEYS = "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
 
 _REASONS = {
@@ -69,9 +73,10 @@ def open_bucket(url: str, **options: Any) -> Any:
         StoreError: the selected AWS profile gives no credentials, or boto3 is missing.
     """
     reach_local_addresses_directly()
+    given = {name: value for name, value in os.environ.items() if name.startswith(_PREFIXES) and value}
+    _check_variables(given)
     if url.startswith("s3://"):
-        _check_variables()
-        options |= _profile_options(tuple(sorted(_aws_variables().items())), os.path.expanduser("~"))
+        options |= _profile_options(tuple(sorted(given.items())), os.path.expanduser("~"))
     return from_url(url, **options)
 
 
@@ -94,19 +99,15 @@ def is_missing_bucket(error: BaseException) -> bool:
     return any(code in str(error) for code in _MISSING_BUCKETS)
 
 
-def _aws_variables() -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if name.startswith("AWS_") and value}
-
-
-def _check_variables() -> None:
+def _check_variables(given: Mapping[str, str]) -> None:
     """Raise StoreError for a value that ends the library's process: a key with a line break, an endpoint without host.
 
     The message names the variable without its value, which may be secret.
     """
-    for name, value in _aws_variables().items():
+    for name, value in given.items():
         if not value.isprintable() or value != value.strip():
             raise StoreError(f"{name} has a line break, another control character or an outer blank; remove it")
-        if name in _ENDPOINTS and not re.fullmatch(r"https?://[^\s/]+(/\S*)?", value):
+        if name in _ENDPOINTS and not ((url := _ENDPOINT.fullmatch(value)) and int(url["port"] or 80) < 2**16):
             raise StoreError(f"{name}: given {value!r}; allowed: http://HOST:PORT or https://HOST")
         if name in ("AWS_REGION", "AWS_DEFAULT_REGION") and not re.fullmatch(r"[\w-]+", value):
             raise StoreError(f"{name}: given {value!r}; allowed: the name of a region, such as us-east-1")
@@ -117,7 +118,7 @@ def _profile_options(variables: tuple[tuple[str, str], ...], home: str) -> dict[
     """Return obstore's options from an AWS profile; none if obstore itself finds the credentials.
 
     Args:
-        variables: names and values of the environment's variables of AWS, which select the profile.
+        variables: names and values of the environment's variables of providers, which select the profile.
         home: the user's home folder, which has the files of profiles.
     """
     given = dict(variables)

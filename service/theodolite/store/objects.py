@@ -67,7 +67,11 @@ def _local_folder(url: str) -> Path | None:
     scheme, colon, rest = url.partition(":")
     if not colon or (scheme not in _SCHEMES and not rest.startswith("//")):
         return _folder(url)
-    if not (rest.startswith("///") if scheme == "file" else re.match(r"//[^/]", rest) and scheme in _SCHEMES):
+    if not (
+        rest.startswith("///")
+        if scheme == "file"
+        else re.fullmatch(r"//[^/?#]+(/[^?#]*)?", rest) and scheme in _SCHEMES
+    ):
         raise StoreError(
             f"cannot open the store {url}; allowed: a folder, file:///FOLDER, s3://BUCKET/PATH, gs://BUCKET/PATH or "
             "az://CONTAINER/PATH"
