@@ -8,6 +8,8 @@ import pytest
 from support.extras import start_command
 
 HEAVY = {"torch", "transformers", "ray", "dask", "distributed"}
+SLOW = {*HEAVY, "datasets", "sklearn", "scipy", "numba"}
+"""Libraries that take seconds to load, which a refusal does not wait for."""
 
 
 @pytest.mark.parametrize(
@@ -35,6 +37,7 @@ HEAVY = {"torch", "transformers", "ray", "dask", "distributed"}
         ("theodolite.submission.waiting", HEAVY),
         ("theodolite_jobs.report.page", HEAVY),
         ("theodolite_jobs.capture.parity", {"ray", "dask", "zarr", "obstore", "pydantic_settings", "typer"}),
+        *((f"theodolite_jobs.{name}", SLOW) for name in ("survey", "prepare", "estimate", "inspection")),
         ("theodolite_jobs.results.context", {"torch", "transformers", "ray"}),
         ("theodolite_jobs.cli", {*HEAVY, "zarr", "obstore", "numpy", "pydantic"}),
     ],
@@ -58,10 +61,11 @@ def test_a_command_that_reads_needs_no_extra(arguments, tmp_path, monkeypatch):
     [
         (("serve", "--port", "0"), "service"),
         (("heads", "smollm2-135m-instruct"), "jobs"),
-        (("model", "inspect", "smollm2-135m-instruct"), "jobs"),
+        (("model", "inspect", "."), "jobs"),
     ],
 )
 def test_a_command_names_the_extra_that_it_lacks(arguments, extra, tmp_path, monkeypatch):
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
     monkeypatch.chdir(tmp_path)
     command = start_command(*arguments)
     _, errors = command.communicate(timeout=300)

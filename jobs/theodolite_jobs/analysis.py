@@ -17,6 +17,7 @@ from theodolite.store.result_reader import damaged_groups
 from theodolite.store.result_writer import build_group, drop_claims, remove_groups, restore_root, write_groups
 from theodolite.store.runs import Run
 from theodolite.store.tables import encode_table
+from theodolite.store.writable import check_writable
 from theodolite_jobs.effects.work import EffectsWork, drop_parts
 from theodolite_jobs.full_disk import repeat_while_disk_is_full
 from theodolite_jobs.models.load import load_config, load_tokenizer
@@ -90,6 +91,7 @@ def _analyse(run: Run, spec: SurveySpec, source: ModelSource | None, settings: S
     sites, n_layers = run.record.spec.capture.sites, run.record.model.n_layers
     check_request(spec, contrasts, sites, n_layers, has_experts=records_experts(run))
     requested = requested_groups(run, spec, contrasts)
+    check_writable(run.store)
     context = Context(
         run,
         spec,

@@ -4,10 +4,12 @@ Commands import their packages when they run, so `--help` is fast and works with
 """
 
 import sys
+from io import TextIOWrapper
 
 import typer
 
-from theodolite.errors import TheodoliteError
+from theodolite.errors import TheodoliteError, one_line
+from theodolite.proxies import reach_local_addresses_directly
 from theodolite_jobs.commands import batch, service, specs, stored, surveys
 
 _INTERRUPTED = 130  # typer's exit code after Ctrl-C
@@ -58,12 +60,19 @@ app.add_typer(model_app, name="model")
 
 
 def main() -> None:
-    """Run the command line; a TheodoliteError or a missing package becomes one message and an exit code."""
+    """Run the command line; an error, also of a file or a missing package, becomes one message."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):  # a locale without UTF-8 cannot print every character
+            stream.reconfigure(errors="backslashreplace")
+    reach_local_addresses_directly()
     try:
         app()
     except TheodoliteError as error:
         typer.secho(f"error: {error}", fg="red", err=True)
         sys.exit(error.exit_code)
+    except OSError as error:  # of a file that only this command reads or writes, or of the terminal
+        typer.secho(f"error: {one_line(error)}", fg="red", err=True)
+        sys.exit(TheodoliteError.exit_code)
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("theodolite"):
             raise

@@ -7,7 +7,6 @@ from typing import Any
 from theodolite.errors import ModelError
 from theodolite.settings import Settings
 from theodolite.spec import SurveySpec
-from theodolite_jobs.capture.parity import FIRST_BLOCKS
 from theodolite_jobs.gpus import (
     KINDS,
     LAUNCH_SECONDS,
@@ -89,6 +88,8 @@ def plan_survey(
 
 def estimate(prepared: Prepared) -> dict[str, Any]:
     """Return the prompts, tokens, shards and batches of each set, the cost of the survey, and warnings on batches."""
+    from theodolite_jobs.capture.parity import FIRST_BLOCKS  # torch takes seconds to load
+
     parameters = count_parameters(prepared.config)
     stored = weight_format(prepared.source, prepared.config)
     dtype = resolved_dtype(prepared.config, prepared.spec.model.dtype)

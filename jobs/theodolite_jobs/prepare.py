@@ -30,15 +30,22 @@ from theodolite_jobs.models.anatomy import (
 )
 from theodolite_jobs.models.batching import batching_version, can_share_prefix, length_class_of
 from theodolite_jobs.models.chat_templates import DEFAULT, choose_template, conflicting_templates, missing_template
-from theodolite_jobs.models.convert.quantised import DEQUANTISATION
 from theodolite_jobs.models.convert.random_weights import RULE, SEED
 from theodolite_jobs.models.facts import mlp_width
 from theodolite_jobs.models.families import known_anatomy, text_model_of
 from theodolite_jobs.models.load import load_config, load_tokenizer, resolved_dtype
-from theodolite_jobs.models.quantised import dequantised_from
+from theodolite_jobs.models.quantised import DEQUANTISATION, dequantised_from
 from theodolite_jobs.models.readable import check_readable
 from theodolite_jobs.models.routers import Experts, captured_experts
-from theodolite_jobs.models.source import ModelSource, fetch, resolve_source, slug, weight_format, weight_versions
+from theodolite_jobs.models.source import (
+    ModelSource,
+    check_configuration,
+    fetch,
+    resolve_source,
+    slug,
+    weight_format,
+    weight_versions,
+)
 from theodolite_jobs.prompts.conversations import Prompt
 from theodolite_jobs.prompts.next_tokens import next_token_groups
 from theodolite_jobs.prompts.sources import check_pairs, read_prompts
@@ -256,6 +263,7 @@ def prepare(
     if SENTENCES in spec.sets:
         prompts[SENTENCES] = list(spec.words.sentences)
     check_pairs(spec, {name: len(of_set) for name, of_set in prompts.items()})
+    check_configuration(spec.model, folder)
     source = resolve_source(spec.model, folder)
     files = fetch(source, settings.cache, weights=False)
     config = load_config(files, spec.model.trust_remote_code)

@@ -44,7 +44,7 @@ def certified_workers(
     Raises as `choose_resources` and `certify_workers` do.
     """
     console.say(f"starting replicas on {settings.ray_address or 'this machine'}")
-    with ray_session(settings.ray_address), marked_store(settings.store) as marker:
+    with ray_session(settings.ray_address, console.say), marked_store(settings.store) as marker:
         grows = settings.nodes_wait_seconds > 0
         resources = choose_resources(settings.replicas, settings.gpus_per_replica, grows=grows, message=console.say)
         ranks = choose_ranks(settings.parallelism, config, resources.gpus)

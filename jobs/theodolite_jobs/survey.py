@@ -7,11 +7,12 @@ from theodolite.errors import SpecError
 from theodolite.query.verification import refuse_damaged
 from theodolite.settings import Settings
 from theodolite.spec import SurveySpec
-from theodolite.store.objects import check_writable
 from theodolite.store.runs import Run, find_run
 from theodolite.store.uploads import with_uploaded_texts
-from theodolite_jobs.analysis import analyse_run
+from theodolite.store.writable import check_writable
 from theodolite_jobs.capture_run import capture_run
+from theodolite_jobs.cluster.reachable import check_reachable
+from theodolite_jobs.models.source import check_weight_files
 from theodolite_jobs.prepare import Prepared, prepare
 from theodolite_jobs.progress import Console
 
@@ -33,12 +34,15 @@ def survey(
     If `verified`, every stored byte of an existing run is compared with its checksum first.
     """
     spec = with_uploaded_texts(spec, settings.store)
+    check_reachable("Dask scheduler", settings.dask_address, "--dask (THEODOLITE_DASK_ADDRESS)")
     prepared = _checked(spec, folder, settings, console)
     on_run_id(prepared.run_id)
     existing = find_run(settings.store, prepared.run_id) if verified else None
     if existing is not None:
         refuse_damaged(existing)
     run = capture_run(prepared, settings, console)
+    from theodolite_jobs.analysis import analyse_run  # the statistics take seconds to load
+
     analyse_run(run, spec, prepared.source, settings, console)
     return run
 
@@ -55,8 +59,10 @@ def capture(spec: SurveySpec, folder: Path, settings: Settings, console: Console
 
 
 def _checked(spec: SurveySpec, folder: Path, settings: Settings, console: Console) -> Prepared:
-    """Return the prepared survey, after checking that the store is writable and the deployment allows its tokens."""
+    """Return the prepared survey, after checks of the machine, the model and the tokens; quick ones first."""
+    check_reachable("Ray cluster", settings.ray_address, "--ray (THEODOLITE_RAY_ADDRESS)")
     check_writable(settings.store)
+    check_weight_files(spec.model, folder)
     console.say("reading prompts and the model's configuration")
     prepared = prepare(spec, folder, settings)
     _check_token_limit(prepared, settings)

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from theodolite import errors
 from theodolite.decoding import decode_curve, decode_dataset, decode_head, decode_runs
 from theodolite.errors import ClusterError, ResultsNotFoundError, ServiceError, SpecError, TheodoliteError
+from theodolite.proxies import reach_local_addresses_directly
 from theodolite.query.curves import Curve
 from theodolite.query.heads import Head
 from theodolite.run_reader import LabelLists, RunReader, html_table
@@ -43,6 +44,7 @@ class Client:
     def __init__(self, url: str, token: str | None = None, *, timeout_seconds: float = TIMEOUT_SECONDS) -> None:
         self.url, self.timeout_seconds = url.rstrip("/"), timeout_seconds
         headers = {"Authorization": f"Bearer {token}"} if token else {}
+        reach_local_addresses_directly()
         self._http = httpx.Client(headers=headers, timeout=timeout_seconds)
         self._has_token = token is not None
 

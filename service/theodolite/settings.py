@@ -1,14 +1,19 @@
 """Settings of surveys and of the service. They do not change results, except for the rounding of `parallelism`."""
 
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
+from urllib.parse import urlsplit
 
-from pydantic import Field, IPvAnyNetwork, SecretStr, ValidationError
+from pydantic import Field, IPvAnyNetwork, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
 
 from theodolite.errors import SpecError
+
+_MOST_SECONDS = 10_000_000
+"""The largest time to wait, 116 days; timers of libraries overflow far above it."""
 
 
 class Settings(BaseSettings):
@@ -32,15 +37,19 @@ class Settings(BaseSettings):
         description="How a replica uses several GPUs: tensor (each GPU holds a shard of every matrix), pipeline (each "
         "GPU holds some of the blocks, and the GPUs work in turn), or auto (tensor if the model supports it).",
     )
-    cache: Path = Field(Path.home() / ".cache" / "theodolite", description="Folder of converted models on each node.")
+    cache: Path = Field(
+        Path(os.path.expanduser("~/.cache/theodolite")), description="Folder of converted models on each node."
+    )
     nodes_wait_seconds: float = Field(
         0,
         ge=0,
+        le=_MOST_SECONDS,
         description="Time in which a growing cluster may add a node for a survey; 0 is a cluster of fixed size.",
     )
     replicas_wait_seconds: float = Field(
         60,
         gt=0,
+        le=_MOST_SECONDS,
         description="Time in which all replicas may start before a survey begins with those that have started.",
     )
     spot_checks: float = Field(
@@ -60,7 +69,7 @@ class Settings(BaseSettings):
         None, description="Folder in which a survey writes the address of its metrics, for Prometheus' file discovery."
     )
     metrics_linger_seconds: float = Field(
-        0, ge=0, description="Time for which a survey serves its metrics after its end."
+        0, ge=0, le=_MOST_SECONDS, description="Time for which a survey serves its metrics after its end."
     )
     jobs_url: str | None = Field(
         None,
@@ -122,6 +131,18 @@ class Settings(BaseSettings):
     remote_code_allowed: list[str] = Field(
         default_factory=list, description="Models whose own code may run if a spec requests it."
     )
+
+    @field_validator("jobs_url")
+    @classmethod
+    def _check_url(cls, value: str | None) -> str | None:
+        """Raise ValueError for a URL without a host, or with a port that is no number."""
+        try:
+            has_host = value is None or bool(urlsplit(value).hostname and urlsplit(value).port != 0)
+        except ValueError:  # of a port that is no number, or of an IPv6 address
+            has_host = False
+        if not has_host:
+            raise ValueError("must be http://HOST:PORT")
+        return value
 
 
 def read_settings(**given: Any) -> Settings:

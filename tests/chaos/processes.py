@@ -177,7 +177,7 @@ def capture_without_ray(faults: Sequence[Fault] = ()) -> Iterator[None]:
 
     PROCESSES.set_forkserver_preload(PRELOADED)
     with (
-        patch.object(replicas, "ray_session", lambda _address: nullcontext()),
+        patch.object(replicas, "ray_session", lambda _address, _message: nullcontext()),
         patch.object(replicas, "choose_resources", choose_resources),
         patch.object(replicas, "start_workers", start_workers),
         # On a busy machine the processes start slowly; without Ray, nothing says what is free.

@@ -149,7 +149,7 @@ def test_a_dask_cluster_that_is_not_there_is_said(tmp_path):
     run = store_run(tmp_path, {"bad": {"resid_pre": values}})
     result = theodolite_alone("analyse", run.id, "--store", tmp_path, "--dask", "tcp://127.0.0.1:9")
     assert result.returncode == 1
-    assert "cannot connect to the Dask scheduler at tcp://127.0.0.1:9" in result.stderr
+    assert "cannot reach a Dask scheduler at tcp://127.0.0.1:9" in result.stderr
     assert "Traceback" not in result.stderr
 
 

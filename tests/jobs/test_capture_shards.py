@@ -44,7 +44,7 @@ def capture(monkeypatch, tmp_path):
         assignment = Assignment("run-0", "", ModelSpec(id="m"), "", tmp_path, tmp_path, (), (), 1)
         of_capture = {"_check_space": lambda *_: None, "_assignment": lambda *_: assignment, "run_shards": run_shards}
         of_replicas = {
-            "ray_session": lambda _address: nullcontext(),
+            "ray_session": lambda _address, _message: nullcontext(),
             "marked_store": lambda _store: nullcontext(),
             "choose_resources": choose,
             "choose_ranks": lambda *_: 1,

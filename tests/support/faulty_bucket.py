@@ -56,12 +56,18 @@ class FaultyBucket:
         url: the store's URL.
         choose: selects the fault of each request.
         disturbed: method, key and fault of each request whose fault had an effect.
+        signature: the header of the last request that names its key and its region.
+        conditions: what the bucket does with the header If-None-Match: obey, ignore, or refuse it.
+        refusal: status and code of an error with which the bucket answers every request, or None.
     """
 
     url: str
     environment: dict[str, str]
     choose: _Choose = lambda _method, _key: None
     disturbed: list[tuple[str, str, str]] = field(default_factory=list)
+    signature: str = ""
+    conditions: str = "obey"
+    refusal: tuple[int, str] | None = None
 
     def once(self, method: str, part: str, fault: str) -> None:
         """Disturb the next request of a method whose key contains `part`."""
@@ -81,7 +87,7 @@ def faulty_bucket() -> Iterator[FaultyBucket]:
     server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
     server.start()
     host, port = server.get_host_and_port()
-    assert httpx.put(f"http://{host}:{port}/{BUCKET}").is_success
+    assert httpx.put(f"http://{host}:{port}/{BUCKET}", trust_env=False).is_success
     bucket = FaultyBucket(f"s3://{BUCKET}/store", {})
     listings: dict[str, bytes] = {}  # the last answer to each listing, for LATE_SECONDS
 
@@ -96,6 +102,15 @@ def faulty_bucket() -> Iterator[FaultyBucket]:
 
         def handle_request(self) -> None:
             body = self.rfile.read(int(self.headers.get("content-length", 0)))
+            bucket.signature = self.headers.get("Authorization", "")
+            condition = self.headers["If-None-Match"]
+            if bucket.conditions == "ignore":
+                del self.headers["If-None-Match"]
+            unknown = (501, "NotImplemented") if condition and bucket.conditions == "refuse" else None
+            if refusal := bucket.refusal or unknown:
+                status, code = refusal
+                self._answer(status, f"<Error><Code>{code}</Code><Region>eu-west-1</Region></Error>".encode())
+                return
             fault = bucket.choose(self.command, self.path)
             is_delete = self.command == "POST" and self.path.endswith("?delete")
             is_listing = self.command == "GET" and "list-type=2" in self.path

@@ -2,7 +2,7 @@
 
 import logging
 import os
-import socket
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -12,8 +12,9 @@ from typing import Any
 import ray
 from ray._raylet import GcsClient  # type: ignore[attr-defined]  # Ray's stub lacks it
 
-from theodolite.errors import CaptureError
+from theodolite.errors import CaptureError, one_line
 from theodolite.submission.ray_jobs import default_ray_token
+from theodolite_jobs.cluster.reachable import check_reachable
 
 JOIN_SECONDS, SETTLE_SECONDS = 60.0, 10.0
 """Time in which worker nodes join a cluster, for example after its head was restarted; and the time in which the others
@@ -21,6 +22,14 @@ follow the first one, if no number of replicas is requested."""
 
 _STARTS = 4
 """Attempts to start Ray on this machine."""
+
+_SOCKET = "/ray/session_2026-01-01_00-00-00_000000_4194304/sockets/plasma_store"
+"""The longest path of a socket of Ray, below the folder of temporary files."""
+
+_SOCKET_BYTES = 107 if sys.platform == "linux" else 103
+"""The largest number of bytes in the path of a socket."""
+
+_SHORT_FOLDERS = ("/tmp/ray", "/var/tmp/ray", "/dev/shm/ray")
 
 
 @dataclass(frozen=True)
@@ -35,8 +44,12 @@ class Resources:
 
 
 @contextmanager
-def ray_session(address: str | None) -> Iterator[None]:
+def ray_session(address: str | None, message: Callable[[str], None] = lambda _: None) -> Iterator[None]:
     """Connect to a Ray cluster, or start Ray on this machine, until the context ends.
+
+    Args:
+        address: the cluster; None starts Ray on this machine.
+        message: called with a sentence if Ray's files are not in the folder of temporary files.
 
     Raises:
         CaptureError: the cluster cannot be reached, rejects the token, or has another version of Ray or Python.
@@ -49,12 +62,12 @@ def ray_session(address: str | None) -> Iterator[None]:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     try:
-        _connect(address) if address else _start()
-    except (ray.exceptions.RayError, ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
+        _connect(address) if address else _start(temporary_folder(message))
+    except (ray.exceptions.RayError, OSError, RuntimeError, ValueError) as error:
         is_mismatch = "ersion mismatch" in str(error)
         how = "; install the same Ray and Python on this machine and on every node" if is_mismatch else ""
         raise CaptureError(
-            f"cannot connect to the Ray cluster at {address or 'this machine'}: {str(error).rstrip()}{how}"
+            f"cannot connect to the Ray cluster at {address or 'this machine'}: {one_line(error)}{how}"
         ) from error
     try:
         yield
@@ -66,14 +79,34 @@ def _connect(address: str, **options: Any) -> None:
     ray.init(address=address, logging_level=logging.ERROR, log_to_driver=False, **options)
 
 
-def _start() -> None:
+def temporary_folder(message: Callable[[str], None]) -> str | None:
+    """Return the folder of Ray's files if its own choice has a too long path; None leaves the choice to Ray.
+
+    Raises:
+        CaptureError: no folder with a short path can be written.
+    """
+    variable = "RAY_TMPDIR" if "RAY_TMPDIR" in os.environ else "TMPDIR"
+    folder = os.environ.get(variable, "/tmp")
+    limit = _SOCKET_BYTES - len(_SOCKET)
+    n_bytes = len(os.fsencode(folder))
+    if n_bytes <= limit:
+        return None
+    too_long = f"{variable} has {n_bytes} bytes, but Ray's sockets allow at most {limit} ({folder})"
+    for short in _SHORT_FOLDERS:
+        if os.access(short if os.path.exists(short) else os.path.dirname(short), os.W_OK):
+            message(f"{too_long}; Ray's files are in {short}")
+            return short
+    raise CaptureError(f"{too_long}; set RAY_TMPDIR to a shorter folder that you can write")
+
+
+def _start(folder: str | None) -> None:
     """Start Ray on this machine; raise RuntimeError if its processes do not start.
 
     Ray waits 30 seconds for them, a constant, and then raises a bare Exception. A busy machine may need longer.
     """
     for attempt in range(1, _STARTS + 1):
         try:
-            _connect("local", include_dashboard=False, object_store_memory=100 * 2**20)
+            _connect("local", include_dashboard=False, object_store_memory=100 * 2**20, _temp_dir=folder)
             return
         except Exception as error:
             if type(error) is not Exception:
@@ -184,14 +217,8 @@ def _nodes() -> list[dict[str, float]]:
 
 def _refuse_unreachable(address: str) -> None:
     """Raise CaptureError if the address does not respond or rejects the token; Ray itself would retry for minutes."""
-    host, separator, port = address.removeprefix("ray://").rpartition(":")
-    if not separator or not port.isdigit():  # "auto", or a name that Ray resolves
-        return
-    try:
-        socket.create_connection((host, int(port)), timeout=5).close()
-    except OSError as error:
-        raise CaptureError(f"cannot reach a Ray cluster at {address}: {error}") from error
-    if address.startswith("ray://"):
+    check_reachable("Ray cluster", address, "--ray (THEODOLITE_RAY_ADDRESS)")
+    if "://" in address or address in ("auto", "local"):
         return
     how = (
         "set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN (or RAY_AUTH_TOKEN_PATH, or ~/.ray/auth_token) to the token that "

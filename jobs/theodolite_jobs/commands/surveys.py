@@ -46,10 +46,11 @@ def survey(
 
     For example: theodolite survey demo.yaml --store ./theodolite-store
     """
+    parsed = spec_of(spec)  # before an import that takes a second
     from theodolite_jobs.survey import survey as run_survey
 
     cluster = {"ray_address": ray, "dask_address": dask, "replicas": replicas, "gpus_per_replica": gpus_per_replica}
-    _run(partial(run_survey, verified=verify), spec_of(spec), spec.parent, as_json, store=store, **cluster)
+    _run(partial(run_survey, verified=verify), parsed, spec.parent, as_json, store=store, **cluster)
 
 
 def capture(
@@ -64,10 +65,11 @@ def capture(
 
     For example: theodolite capture demo.yaml --store ./theodolite-store
     """
+    parsed = spec_of(spec)
     from theodolite_jobs.survey import capture as run_capture
 
     cluster = {"ray_address": ray, "replicas": replicas, "gpus_per_replica": gpus_per_replica}
-    _run(run_capture, spec_of(spec), spec.parent, as_json, store=store, **cluster)
+    _run(run_capture, parsed, spec.parent, as_json, store=store, **cluster)
 
 
 def analyse(run: RunId, store: Store = None, dask: Dask = None, as_json: AsJson = False) -> None:
@@ -75,13 +77,15 @@ def analyse(run: RunId, store: Store = None, dask: Dask = None, as_json: AsJson 
 
     For example: theodolite analyse RUN --store ./theodolite-store
     """
+    settings = settings_of(store=store, dask_address=dask)
+    opened = run_of(run, settings)
     from theodolite_jobs.analysis import analyse_run
+    from theodolite_jobs.cluster.reachable import check_reachable
     from theodolite_jobs.metrics_server import served
     from theodolite_jobs.progress import Console
     from theodolite_jobs.requested import requested_spec
 
-    settings = settings_of(store=store, dask_address=dask)
-    opened = run_of(run, settings)
+    check_reachable("Dask scheduler", settings.dask_address, "--dask (THEODOLITE_DASK_ADDRESS)")
     with served(settings):
         analyse_run(opened, requested_spec(opened), None, settings, Console())
     print_outcome(opened, as_json)
@@ -183,9 +187,10 @@ def plan(spec: SpecPath, store: Store = None, as_json: AsJson = False) -> None:
 
     For example: theodolite plan survey.yaml
     """
+    parsed = spec_of(spec)
     from theodolite_jobs.estimate import plan_survey
 
-    found = plan_survey(spec_of(spec), spec.parent, settings_of(store=store), with_last_tokens=True)
+    found = plan_survey(parsed, spec.parent, settings_of(store=store), with_last_tokens=True)
     if not as_json:
         for facts in found["sets"].values():
             if "last_tokens" in facts:

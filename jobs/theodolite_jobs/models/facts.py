@@ -12,8 +12,6 @@ from theodolite_jobs.models.config_numbers import score_scale
 from theodolite_jobs.models.families import known_anatomy, text_model_of
 from theodolite_jobs.models.load import plain_errors, resolved_dtype
 from theodolite_jobs.models.quantised import dequantised_from
-from theodolite_jobs.models.shared_blocks import unroll
-from theodolite_jobs.models.text_part import text_part
 
 # Constants in a family's code that neither its configuration nor an attribute of its modules states.
 _EPSILON_OF_OLMO = 1e-5
@@ -58,6 +56,9 @@ def skeleton(config: Any) -> Any:
     """Return the base model, or the part of it that is surveyed, without memory for weights; raises ModelError."""
     import torch
     from transformers import AutoModel
+
+    from theodolite_jobs.models.shared_blocks import unroll
+    from theodolite_jobs.models.text_part import text_part
 
     anatomy = known_anatomy(config)
     options = dict(anatomy.load_options) if anatomy else {}

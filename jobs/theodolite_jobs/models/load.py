@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -13,12 +14,8 @@ from theodolite_jobs.models.anatomy import Anatomy, Dimensions, dimensions_of
 from theodolite_jobs.models.chat_templates import DEFAULT, read_templates
 from theodolite_jobs.models.convert.files import read_json
 from theodolite_jobs.models.families import is_encoder_alone, known_anatomy
-from theodolite_jobs.models.probe import probe_anatomy
 from theodolite_jobs.models.quantised import NAME_KEY, check_plain, format_of
 from theodolite_jobs.models.sharding import check_shardable
-from theodolite_jobs.models.shared_blocks import unroll
-from theodolite_jobs.models.tensors import TensorFiles
-from theodolite_jobs.models.text_part import check_text_part, drop_decoder, text_part
 
 # A tensor of a block, but not the constants that older libraries stored, and not a server's scales for its cache.
 _CONSTANTS = r"inv_freq|masked_bias|causal_mask|cos_cached|sin_cached|\.attn\.bias|\.attention\.bias|\.[kv]_scale"
@@ -117,15 +114,24 @@ def load_config(folder: Path, trust_remote_code: bool = False) -> Any:
         ModelError: the file cannot be read, or the model needs the checkpoint's own code.
         UnsupportedModelError: the weights are quantised in an unknown format.
     """
-    from transformers import CONFIG_MAPPING, AutoConfig
-
     raw = read_json(folder / "config.json")
-    if "auto_map" in raw and raw.get("model_type") not in CONFIG_MAPPING and not trust_remote_code:
-        raise ModelError(
-            f"{folder} needs its own code, because transformers does not know {raw.get('model_type')!r}; "
-            "set trust_remote_code, and add the model to THEODOLITE_REMOTE_CODE_ALLOWED"
-        )
     stored = format_of(raw)
+    from transformers import CONFIG_MAPPING, AutoConfig  # after the checks that need no seconds
+
+    family = str(raw.get("model_type", ""))
+    if family not in CONFIG_MAPPING and not trust_remote_code:
+        if "auto_map" in raw:
+            raise ModelError(
+                f"{folder} needs its own code, because transformers does not know {family!r}; "
+                "set trust_remote_code, and add the model to THEODOLITE_REMOTE_CODE_ALLOWED"
+            )
+        if not family:  # transformers would guess it from the name of the folder
+            raise ModelError(f"cannot load the configuration in {folder}: it has no model_type; add the family's name")
+        similar = ", ".join(get_close_matches(family, CONFIG_MAPPING.keys()))
+        raise UnsupportedModelError(
+            f"cannot load the configuration in {folder}: transformers does not know its model_type {family!r}; "
+            f"{f'similar: {similar}; ' if similar else ''}`theodolite model families` lists the families"
+        )
     config = _load(AutoConfig, folder, "configuration", trust_remote_code=trust_remote_code)
     if stored is not None:
         for one in (config, config.get_text_config()):
@@ -180,7 +186,10 @@ def load_model(
     """
     from transformers import AutoModel, DistributedConfig
 
-    from theodolite_jobs.models.float32 import turn_off_tf32  # torch takes seconds to load
+    # torch takes seconds to load
+    from theodolite_jobs.models.float32 import turn_off_tf32
+    from theodolite_jobs.models.tensors import TensorFiles
+    from theodolite_jobs.models.text_part import check_text_part, drop_decoder
 
     turn_off_tf32()
     config = load_config(folder, trust_remote_code)
@@ -278,6 +287,11 @@ def wrap(module: Any, anatomy: Anatomy | None = None) -> LoadedModel:
     Raises:
         UnsupportedModelError: a probe of the family's blocks fails, or the text part has no module of its own.
     """
+    # torch takes seconds to load
+    from theodolite_jobs.models.probe import probe_anatomy
+    from theodolite_jobs.models.shared_blocks import unroll
+    from theodolite_jobs.models.text_part import text_part
+
     module = text_part(module).eval().requires_grad_(False)
     anatomy = anatomy or known_anatomy(module.config)
     if anatomy is None:

@@ -10,12 +10,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from theodolite.errors import UnsupportedModelError
+from theodolite.errors import ModelError, UnsupportedModelError
 from theodolite_jobs.models.convert.files import read_json
 
 _KEY = "quantization_config"
 NAME_KEY = "dequantised_from"
 """The entry of a plain configuration that names the format of the original weights."""
+
+DEQUANTISATION = 1
+"""Version of the rules that dequantise. Raise it if a changed rule gives other numbers."""
 
 _READ = "FP8, MXFP4, GPTQ, AWQ, bitsandbytes or compressed-tensors with integers or FP8"
 _INSTEAD = f"use the original checkpoint, or one whose weights are {_READ}"
@@ -34,6 +37,19 @@ class Format:
     block: Block = (None, None)
     dtype: str = "float8_e4m3fn"  # of the stored values, if they are not packed
     zero_offset: int = 0  # what the stored zero points of GPTQ lack
+
+
+def is_quantised(folder: Path) -> bool:
+    """Return whether config.json describes quantised weights; False if it cannot be read.
+
+    Raises:
+        UnsupportedModelError: the format is not known.
+    """
+    try:
+        raw = read_json(folder / "config.json")
+    except ModelError:
+        return False
+    return format_of(raw) is not None
 
 
 def format_of(raw: Mapping[str, Any]) -> Format | None:

@@ -2,13 +2,14 @@
 
 import inspect
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, NamedTuple
-
-import torch
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from theodolite_jobs.models.config_numbers import EXPERT_COUNTS
 from theodolite_jobs.models.facts import skeleton
 from theodolite_jobs.models.families import known_anatomy
+
+if TYPE_CHECKING:  # torch takes seconds to load
+    import torch
 
 _INDICES = ("top_k_index", "router_indices")
 """The names that transformers gives the chosen experts, as an argument of a module of experts."""
@@ -81,7 +82,7 @@ def captured_experts(config: Any, layers: Sequence[int]) -> Experts | None:
     return experts if experts and not set(experts.layers).isdisjoint(layers) else None
 
 
-def router_of(block: torch.nn.Module) -> Router | None:
+def router_of(block: "torch.nn.Module") -> Router | None:
     """Return the router of a block; None for a block without experts, or if two modules could be it."""
     routers = []
     for path, module in block.named_modules():
@@ -93,7 +94,7 @@ def router_of(block: torch.nn.Module) -> Router | None:
     return routers[0] if len(routers) == 1 else None
 
 
-def hook_router(block: torch.nn.Module, router: Router, keep: Callable[[torch.Tensor], None]) -> Any:
+def hook_router(block: "torch.nn.Module", router: Router, keep: "Callable[[torch.Tensor], None]") -> Any:
     """Call `keep` with the experts that each token uses, (token, choice), in every forward; return the hook.
 
     The experts are those that the model itself uses, in its own order. A choice is -1 if its score is 0, since the
@@ -112,11 +113,11 @@ def hook_router(block: torch.nn.Module, router: Router, keep: Callable[[torch.Te
     return module.register_forward_pre_hook(keep_argument, with_kwargs=True)
 
 
-def _signature(module: torch.nn.Module) -> inspect.Signature:
+def _signature(module: "torch.nn.Module") -> inspect.Signature:
     """Return the signature of a module's class: sharding replaces the method of the module by one without names."""
     return inspect.signature(type(module).forward)
 
 
-def _with_score(scores: torch.Tensor, n_choices: int) -> torch.Tensor:
+def _with_score(scores: "torch.Tensor", n_choices: int) -> "torch.Tensor":
     values, experts = scores.flatten(0, -2).topk(n_choices, dim=-1)
     return experts.masked_fill(values == 0, -1)

@@ -15,12 +15,12 @@ from theodolite.model_aliases import MODEL_ALIASES
 from theodolite.spec_parts import ModelSpec
 from theodolite.store.runs import RANDOM_WEIGHTS, ModelFacts, Run
 from theodolite_jobs.models.convert.files import SMALL_FILES, TEMPLATE_FOLDER
-from theodolite_jobs.models.convert.quantised import DEQUANTISATION, convert_quantised, is_quantised
 from theodolite_jobs.models.convert.qwen1 import convert_qwen1, is_qwen1
 from theodolite_jobs.models.convert.random_weights import RULE, SEED, create_random
 from theodolite_jobs.models.gguf.convert import GGUF_READER, check_gguf, convert_gguf
 from theodolite_jobs.models.gguf.header import gguf_files, gguf_name, read_header
-from theodolite_jobs.models.quantised import dequantised_from
+from theodolite_jobs.models.load import load_config
+from theodolite_jobs.models.quantised import DEQUANTISATION, dequantised_from, is_quantised
 
 _REASON_CHARACTERS = 160
 """The number of characters that are quoted from another library's message."""
@@ -103,6 +103,24 @@ def _locate(model_id: str, folder: Path) -> ModelSource:
     return ModelSource(model_id.split("/")[-1], "hub", model_id)
 
 
+def check_configuration(model: ModelSpec, folder: Path) -> None:
+    """Raise ModelError if the configuration of a local folder cannot be loaded; `resolve_source` reads all weights."""
+    source = locate(model, folder)
+    if source.kind == "folder" and not is_qwen1(Path(source.location)):
+        load_config(Path(source.location), model.trust_remote_code)
+
+
+def check_weight_files(model: ModelSpec, folder: Path) -> None:
+    """Raise ModelError if a local folder has no weights; a replica would find it out after minutes."""
+    source = locate(model, folder)
+    needs_files = source.kind == "folder" and source.weights == "trained"
+    if needs_files and next(Path(source.location).glob("*.safetensors"), None) is None:
+        raise ModelError(
+            f"{source.location} has no .safetensors weights; convert pickled weights first (they can run code), or set "
+            "model.weights: random"
+        )
+
+
 def fetch(source: ModelSource, cache: Path, *, weights: bool = True) -> Path:
     """Return a folder on this machine that contains configuration, tokenizer and, if `weights`, safetensors weights.
 
@@ -123,6 +141,8 @@ def fetch(source: ModelSource, cache: Path, *, weights: bool = True) -> Path:
     if is_qwen1(folder):
         return convert_qwen1(folder, cache / "qwen1" / f"{converted}{'' if weights else '-small'}", weights=weights)
     if weights and is_quantised(folder):
+        from theodolite_jobs.models.convert.quantised import convert_quantised  # torch takes seconds to load
+
         return convert_quantised(folder, cache / "dequantised" / f"{converted}-rule{DEQUANTISATION}")
     return folder
 

@@ -21,9 +21,10 @@ from theodolite.store.manifest import (
     list_groups,
     listed_checksums,
 )
-from theodolite.store.objects import check_writable, delete, keys
+from theodolite.store.objects import delete, keys
 from theodolite.store.result_writer import consolidate, remove_groups
 from theodolite.store.runs import Run
+from theodolite.store.writable import check_writable
 from theodolite_jobs.analysis import analyse_run
 from theodolite_jobs.capture_run import check_same_plan
 from theodolite_jobs.models.source import pinned

@@ -4,7 +4,6 @@ import os
 import re
 import shutil
 import time
-import uuid
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -15,10 +14,11 @@ from typing import Any
 
 import obstore
 from obstore.exceptions import AlreadyExistsError, BaseError, GenericError
-from obstore.store import LocalStore, MemoryStore, from_url
+from obstore.store import LocalStore, MemoryStore
 from zarr.storage import ObjectStore
 
-from theodolite.errors import StoreError, first_line
+from theodolite.errors import StoreError
+from theodolite.store.buckets import explanation, is_missing_bucket, open_bucket
 
 Location = Any
 """An obstore store rooted at one URL."""
@@ -26,6 +26,8 @@ Location = Any
 _READ_THREADS = 16
 
 _STAGED = re.compile(r".+#\d+")
+
+_SCHEMES = ("file", "s3", "gs", "az")
 
 SHARING = "share this folder with every node at the same path, or use a bucket (s3://, gs://, az://)"
 """The advice for a node that does not see the objects that another node wrote."""
@@ -44,13 +46,37 @@ def join(url: str, *parts: str) -> str:
 
 def absolute(url: str) -> str:
     """Return a URL unchanged, and a path as an absolute path: other processes have other working folders."""
-    return url if "://" in url else str(Path(url).expanduser().absolute())
+    return url if "://" in url else str(_folder(url))
+
+
+def _folder(path: str) -> Path:
+    """Return a path as an absolute one; raises StoreError if it starts with the home of an unknown user."""
+    try:
+        return Path(path).expanduser().absolute()
+    except RuntimeError as error:
+        raise StoreError(
+            f"cannot open the store {path}: there is no such home folder; give an absolute path"
+        ) from error
 
 
 def _local_folder(url: str) -> Path | None:
-    """Return the folder of a path or a file:// URL, or None for a bucket."""
-    is_bucket = "://" in url and not url.startswith("file://")
-    return None if is_bucket else Path(url.removeprefix("file://")).expanduser().absolute()
+    """Return the folder of a path or a file:// URL, or None for a bucket; raises StoreError for another URL.
+
+    A mistyped URL would otherwise be the path of a folder.
+    """
+    scheme, colon, rest = url.partition(":")
+    if not colon or (scheme not in _SCHEMES and not rest.startswith("//")):
+        return _folder(url)
+    if not (
+        rest.startswith("///")
+        if scheme == "file"
+        else re.fullmatch(r"//[^/?#]+(/[^?#]*)?", rest) and scheme in _SCHEMES
+    ):
+        raise StoreError(
+            f"cannot open the store {url}; allowed: a folder, file:///FOLDER, s3://BUCKET/PATH, gs://BUCKET/PATH or "
+            "az://CONTAINER/PATH"
+        )
+    return Path(rest[2:]) if scheme == "file" else None
 
 
 def free_bytes(url: str) -> int | None:
@@ -60,24 +86,22 @@ def free_bytes(url: str) -> int | None:
         return None if folder is None else shutil.disk_usage(folder).free
 
 
-def open_location(url: str, create: bool = False) -> Location:
+def open_location(url: str, create: bool = False, **bucket_options: Any) -> Location:
     """Return the objects below a folder, or below a file://, s3://, gs:// or az:// URL.
 
     A local folder that does not exist is created if `create`. Otherwise it reads as empty, and each write to it raises
-    StoreError, as do an invalid URL and a folder that cannot be created.
+    StoreError, as do an invalid URL and a folder that cannot be created. `bucket_options` are obstore's for a bucket.
     """
-    try:
+    with store_errors(f"cannot open the store {url}"):
         folder = _local_folder(url)
         if folder is None:
-            return from_url(url)
+            return open_bucket(url, **bucket_options)
         if not create and not folder.exists():
             missing = _MissingFolder()
             missing.url = url
             return missing
         # An empty folder would look like a member of a Zarr group, so it is removed together with its last object.
         return LocalStore(prefix=folder, mkdir=True, automatic_cleanup=True)
-    except (BaseError, OSError, ValueError) as error:
-        raise StoreError(f"cannot open the store {url}: {first_line(error)}") from error
 
 
 def open_zarr_store(url: str, read_only: bool = False) -> ObjectStore[Any]:
@@ -85,15 +109,6 @@ def open_zarr_store(url: str, read_only: bool = False) -> ObjectStore[Any]:
     location = open_location(url, create=not read_only)
     # Zarr accepts only obstore's own classes.
     return ObjectStore(MemoryStore() if isinstance(location, _MissingFolder) else location, read_only=read_only)
-
-
-def check_writable(url: str) -> None:
-    """Write an object to the store and remove it again; raises StoreError if this fails."""
-    probe = f".probe-{uuid.uuid4().hex[:8]}"
-    location = open_location(url, create=True)
-    with store_errors(f"cannot write to the store {url}"):
-        obstore.put(location, probe, b"")
-        obstore.delete(location, probe)
 
 
 def put(location: Location, key: str, content: bytes) -> None:
@@ -135,11 +150,9 @@ def put_new(location: Location, key: str, content: bytes) -> bool:
 
 def get(location: Location, key: str) -> bytes | None:
     """Return an object's content, or None if it does not exist."""
-    with store_errors(f"cannot read {key}"):
-        try:
-            return bytes(obstore.get(location, key).bytes())
-        except FileNotFoundError:
-            return None
+    with store_errors(f"cannot read {key}"), _missing_objects():
+        return bytes(obstore.get(location, key).bytes())
+    return None
 
 
 def get_all(location: Location, keys_of_objects: Iterable[str]) -> list[bytes | None]:
@@ -150,12 +163,10 @@ def get_all(location: Location, keys_of_objects: Iterable[str]) -> list[bytes | 
 
 def version(location: Location, key: str) -> str | None:
     """Return a string that changes whenever an object is written, or None if it does not exist."""
-    with store_errors(f"cannot read {key}"):
-        try:
-            head = obstore.head(location, key)
-        except FileNotFoundError:
-            return None
+    with store_errors(f"cannot read {key}"), _missing_objects():
+        head = obstore.head(location, key)
         return str(head["e_tag"] or (head["last_modified"], head["size"]))
+    return None
 
 
 def keys(location: Location, prefix: str = "") -> list[str]:
@@ -175,25 +186,23 @@ def _listed(location: Location, prefix: str) -> list[Any]:
     for attempts_left in (2, 1, 0):
         try:
             return [item for page in obstore.list(location, prefix or None) for item in page]
-        except GenericError:
-            if not attempts_left:
+        except GenericError as error:
+            if not attempts_left or "max_retries" in str(error).splitlines()[0]:  # the library has repeated it
                 raise
     raise AssertionError
 
 
 def folders(location: Location, prefix: str) -> list[str]:
     """Return the names of the folders directly below a prefix, sorted; empty if the prefix does not exist."""
-    with store_errors(f"cannot list {prefix}"):
-        try:
-            paths = obstore.list_with_delimiter(location, prefix)["common_prefixes"]
-        except FileNotFoundError:
-            return []
+    with store_errors(f"cannot list {prefix}"), _missing_objects():
+        paths = obstore.list_with_delimiter(location, prefix)["common_prefixes"]
         return sorted(path.rsplit("/", 1)[-1] for path in paths)
+    return []
 
 
 def move(location: Location, source: str, target: str) -> None:
     """Move an object; a missing source is ignored, so that a move can be repeated."""
-    with _writing(location, target, f"cannot move {source}"), suppress(FileNotFoundError):
+    with _writing(location, target, f"cannot move {source}"), _missing_objects():
         obstore.rename(location, source, target)
 
 
@@ -245,9 +254,19 @@ def _writing(location: Location, key: str, problem: str = "") -> Iterator[None]:
 
 
 @contextmanager
+def _missing_objects() -> Iterator[None]:
+    """Ignore a missing object, but not a missing bucket."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        if is_missing_bucket(error):
+            raise
+
+
+@contextmanager
 def store_errors(problem: str) -> Iterator[None]:
     """Convert the errors of obstore to StoreError, whose message starts with `problem`."""
     try:
         yield
-    except (BaseError, OSError) as error:
-        raise StoreError(f"{problem}: {first_line(error)}") from error
+    except (BaseError, NotImplementedError, OSError, ValueError) as error:
+        raise StoreError(f"{problem}: {explanation(error)}") from error

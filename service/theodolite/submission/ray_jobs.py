@@ -186,6 +186,11 @@ def _request(settings: Settings, method: str, path: str, content: Any = None, *,
         raise ClusterError(
             f"the Ray cluster at {public_url} cannot be reached: {type(error).__name__}: {error}"
         ) from error
+    except (ImportError, ValueError) as error:  # of a proxy; the message of a wrong token would show it
+        reason = "the token has characters that are not ASCII" if isinstance(error, UnicodeError) else str(error)
+        raise ClusterError(
+            f"no request can be sent to {public_url}: {reason}; check the variables of the proxy and of Ray's token"
+        ) from error
     if answer.status_code in (401, 403):
         raise ClusterRefusedError(
             f"the Ray cluster at {public_url} rejects the token; set THEODOLITE_RAY_TOKEN to the cluster's token"
@@ -210,8 +215,11 @@ def default_ray_token() -> str | None:
     """Return Ray's default token, from RAY_AUTH_TOKEN, RAY_AUTH_TOKEN_PATH or ~/.ray/auth_token; None if not set."""
     if token := os.environ.get("RAY_AUTH_TOKEN"):
         return token
-    file = Path(os.environ.get("RAY_AUTH_TOKEN_PATH", Path.home() / ".ray" / "auth_token"))
-    return file.read_text().strip() if file.is_file() else None
+    file = Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or os.path.expanduser("~/.ray/auth_token"))
+    try:
+        return file.read_text().strip() if file.is_file() else None
+    except (OSError, UnicodeError) as error:
+        raise ClusterError(f"cannot read Ray's token in {file}: {type(error).__name__}; correct the file") from error
 
 
 def _state(job: dict[str, Any]) -> ClusterState:

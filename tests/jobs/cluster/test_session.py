@@ -1,5 +1,8 @@
 """The resources that a survey takes of a cluster's nodes."""
 
+import os
+import subprocess
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -7,7 +10,14 @@ import ray
 
 from theodolite.errors import CaptureError
 from theodolite_jobs.cluster import session
-from theodolite_jobs.cluster.session import Resources, choose_resources, has_node_for, ray_session, threads_here
+from theodolite_jobs.cluster.session import (
+    Resources,
+    choose_resources,
+    has_node_for,
+    ray_session,
+    temporary_folder,
+    threads_here,
+)
 
 
 @pytest.fixture
@@ -122,3 +132,63 @@ def test_ray_that_never_starts_ends_the_survey_in_one_line(slow_starts):
     ):
         pass
     assert starts == ["local"] * 4
+
+
+@pytest.fixture
+def temporary(monkeypatch):
+    """Set the variables of the folder of temporary files."""
+
+    def are(**variables):
+        for name in ("TMPDIR", "RAY_TMPDIR"):
+            monkeypatch.delenv(name, raising=False)
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+
+    return are
+
+
+def test_ray_chooses_its_folder_itself_if_its_sockets_fit(temporary):
+    for variables in ({}, {"TMPDIR": "/" + 38 * "a"}, {"TMPDIR": 100 * "a", "RAY_TMPDIR": "/tmp"}):
+        temporary(**variables)
+        assert temporary_folder(pytest.fail) is None
+
+
+@pytest.mark.parametrize("name", ["TMPDIR", "RAY_TMPDIR"])
+def test_a_short_folder_takes_the_place_of_one_that_is_too_long(temporary, monkeypatch, tmp_path, name):
+    temporary(**{name: "/" + 20 * "é"})
+    (tmp_path / "file").write_text("")
+    messages = []
+    monkeypatch.setattr(session, "_SHORT_FOLDERS", (f"{tmp_path}/missing/ray", f"{tmp_path}/ray"))
+    assert temporary_folder(messages.append) == f"{tmp_path}/ray"
+    (message,) = messages
+    assert message.startswith(f"{name} has 41 bytes, but Ray's sockets allow at most 39 (/é")
+    assert message.endswith(f"; Ray's files are in {tmp_path}/ray")
+
+
+def test_no_short_folder_is_an_error_in_one_line(temporary, monkeypatch):
+    temporary(TMPDIR="/" + 90 * "a")
+    monkeypatch.setattr(session, "_SHORT_FOLDERS", ("/missing/ray",))
+    with pytest.raises(CaptureError, match=r"^TMPDIR has 91 bytes, .*; set RAY_TMPDIR to a shorter folder .*$"):
+        temporary_folder(pytest.fail)
+
+
+LOCAL = """
+import ray
+from theodolite_jobs.cluster.session import ray_session
+with ray_session(None, print):
+    print(ray.get(ray.remote(lambda: 6 * 7).remote()))
+"""
+
+
+@pytest.mark.slow
+def test_ray_starts_below_a_long_folder_and_beside_a_proxy_that_refuses_everything(tmp_path, monkeypatch):
+    long = tmp_path / (100 * "a")
+    long.mkdir()
+    proxy = dict.fromkeys(("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"), "http://127.0.0.1:1")
+    environment = {**os.environ, **proxy, "TMPDIR": str(long)}
+    run = subprocess.run([sys.executable, "-c", LOCAL], env=environment, capture_output=True, text=True, timeout=300)
+    assert run.returncode == 0, run.stderr
+    said, answer = run.stdout.splitlines()
+    assert said.startswith("TMPDIR has ")
+    assert said.endswith("; Ray's files are in /tmp/ray")
+    assert answer == "42"

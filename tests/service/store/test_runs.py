@@ -8,10 +8,10 @@ from support.sealed import reseal
 from support.stored import read_table, record_of
 
 from theodolite.digests import digest_of
-from theodolite.errors import RunDamagedError, RunNotFoundError, StoreError, StoreVersionError
+from theodolite.errors import RunDamagedError, RunNotFoundError, StoreVersionError
 from theodolite.shard_bounds import ShardBounds
 from theodolite.store.layout import prompts_key, tokens_key
-from theodolite.store.objects import check_writable, get, open_location, put
+from theodolite.store.objects import get, open_location, put
 from theodolite.store.prompts import encode_prompts, encode_tokens, read_prompts, read_tokens
 from theodolite.store.runs import create_run, list_run_ids, open_run
 from theodolite.store.tables import encode_table
@@ -64,14 +64,6 @@ def test_a_broken_run_record_raises(tmp_path, content):
     (Path(run.url) / "run.json").write_text(content)
     with pytest.raises(RunDamagedError, match="tiny-0"):
         open_run(str(tmp_path), run.id)
-
-
-def test_a_store_that_cannot_be_written_raises(tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(StoreError, match="file/store"):
-        check_writable(str(tmp_path / "file" / "store"))
-    check_writable(str(tmp_path / "new"))
-    assert list((tmp_path / "new").iterdir()) == []
 
 
 def test_tokens_and_prompts_are_read_back_unchanged(tmp_path):

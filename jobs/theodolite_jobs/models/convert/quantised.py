@@ -25,25 +25,9 @@ from theodolite_jobs.models.load import load_config, plain_errors, resolved_dtyp
 from theodolite_jobs.models.quantised import Format, format_of, plain_config
 from theodolite_jobs.models.tensors import TensorFiles
 
-DEQUANTISATION = 1
-"""Version of the rules that dequantise. Raise it if a changed rule gives other numbers."""
-
 # Masks that old libraries stored.
 _MASKS = (".bias", ".masked_bias", ".causal_mask")
 _PACKED_DTYPES = {torch.int8, torch.uint8, torch.int32, torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e8m0fnu}
-
-
-def is_quantised(folder: Path) -> bool:
-    """Return whether config.json describes quantised weights; False if it cannot be read.
-
-    Raises:
-        UnsupportedModelError: the format is not known.
-    """
-    try:
-        raw = read_json(folder / "config.json")
-    except ModelError:
-        return False
-    return format_of(raw) is not None
 
 
 def convert_quantised(folder: Path, into: Path) -> Path:

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 from theodolite.errors import ModelError
 from theodolite_jobs.models.convert.files import atomic_folder, check_space, create_once, write_index
-from theodolite_jobs.models.convert.quantised import write_small_files
 from theodolite_jobs.models.load import load_config, plain_errors, resolved_dtype
 
 RULE = 1
@@ -44,6 +43,8 @@ def random_bytes(config: Any) -> int:
 
 def _create(folder: Path, into: Path) -> None:
     config = load_config(folder)
+    from theodolite_jobs.models.convert.quantised import write_small_files  # torch takes seconds to load
+
     model, dtype = _skeleton(config), _dtype(config)
     check_space(_bytes(model, dtype), into, "the random weights")
     with atomic_folder(into) as staging:

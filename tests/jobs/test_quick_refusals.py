@@ -1,0 +1,127 @@
+"""What can be told from a spec, a configuration or an address is refused before torch, Ray or transformers load."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from theodolite.errors import ModelError
+from theodolite.settings import Settings
+from theodolite.spec_file import parse_spec
+from theodolite_jobs.models import source
+from theodolite_jobs.prepare import prepare
+
+pytestmark = pytest.mark.slow  # each test starts a process
+
+CONFIG = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 64, "num_hidden_layers": 2}
+SPEC = {"model": {"id": "model"}, "prompts": {"a": {"source": "file:prompts.csv"}}}
+
+MAIN = """
+import sys
+from theodolite_jobs.cli import main
+try:
+    main()
+finally:
+    print("loaded:", *sorted({"torch", "ray", "transformers", "dask", "datasets", "sklearn"} & set(sys.modules)))
+"""
+
+
+def set_quantised(folder):
+    settings = {**CONFIG, "quantization_config": {"quant_method": "hqq"}}
+    (folder / "model/config.json").write_text(json.dumps(settings))
+
+
+REFUSALS = {
+    "a wrong field": (lambda folder: (folder / "survey.json").write_text('{"prompt": {}}'), "prompt: unknown field"),
+    "no file of prompts": (lambda folder: (folder / "prompts.csv").unlink(), "prompts.csv does not exist"),
+    "a wrong column": (lambda folder: (folder / "prompts.csv").write_text("x,y\n1,2\n"), "the rows have 2 columns"),
+    "no config.json": (lambda folder: (folder / "model/config.json").unlink(), "has no config.json"),
+    "a broken config.json": (lambda folder: (folder / "model/config.json").write_text("{"), "config.json as JSON"),
+    "an unknown quantisation": (set_quantised, "quantised with 'hqq'"),
+}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model/config.json").write_text(json.dumps(CONFIG))
+    (tmp_path / "model/model.safetensors").write_bytes(b"")
+    (tmp_path / "prompts.csv").write_text("prompt\nhello\n")
+    (tmp_path / "survey.json").write_text(json.dumps(SPEC))
+    return tmp_path
+
+
+def run(folder, *arguments, **variables):
+    environment = {**os.environ, "THEODOLITE_STORE": str(folder / "store"), "HF_HUB_OFFLINE": "1", **variables}
+    command = [sys.executable, "-c", MAIN, *arguments]
+    end = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=folder, env=environment)
+    assert "Traceback" not in end.stderr
+    assert end.returncode in (1, 2), end.stderr
+    return end
+
+
+@pytest.mark.parametrize("command", ["survey", "plan"])
+@pytest.mark.parametrize("case", REFUSALS)
+def test_a_wrong_file_is_refused_before_heavy_imports(folder, case, command):
+    break_it, message = REFUSALS[case]
+    break_it(folder)
+    end = run(folder, command, "survey.json")
+    assert message in end.stderr
+    assert end.stdout == "loaded:\n"
+
+
+@pytest.mark.parametrize("command", [("model", "inspect"), ("heads",)], ids=" ".join)
+@pytest.mark.parametrize("case", ["no config.json", "a broken config.json", "an unknown quantisation"])
+def test_a_wrong_model_folder_is_refused_before_heavy_imports(folder, case, command):
+    break_it, message = REFUSALS[case]
+    break_it(folder)
+    end = run(folder, *command, "model")
+    assert message in end.stderr
+    assert end.stdout == "loaded:\n"
+
+
+def test_a_mistyped_alias_is_refused_before_heavy_imports(folder):
+    for command in (("model", "inspect", "smollm2-135m-instrct"), ("heads", "smollm2-135m-instrct")):
+        end = run(folder, *command)
+        assert "did you mean smollm2-135m-instruct?" in end.stderr
+        assert end.stdout == "loaded:\n"
+
+
+def test_a_folder_without_weights_is_refused_before_heavy_imports(folder):
+    (folder / "model/model.safetensors").unlink()
+    end = run(folder, "survey", "survey.json")
+    assert "has no .safetensors weights" in end.stderr
+    assert end.stdout == "loaded:\n"
+
+
+@pytest.mark.parametrize(
+    ("variables", "message"),
+    [
+        ({"THEODOLITE_RAY_ADDRESS": "127.0.0.1:1"}, "cannot reach a Ray cluster at 127.0.0.1:1"),
+        ({"THEODOLITE_DASK_ADDRESS": "tcp://127.0.0.1:1"}, "cannot reach a Dask scheduler at tcp://127.0.0.1:1"),
+        ({"THEODOLITE_STORE": "s3://bucket/x"}, "cannot write to the store s3://bucket/x: no server listens there"),
+        ({"THEODOLITE_STORE": "prompts.csv"}, "prompts.csv"),
+    ],
+)
+def test_a_cluster_or_store_that_cannot_be_reached_is_refused_before_heavy_imports(folder, variables, message):
+    keys = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_ALLOW_HTTP": "true"}
+    end = run(folder, "survey", "survey.json", AWS_ENDPOINT_URL="http://127.0.0.1:1", **keys, **variables)
+    assert message in end.stderr
+    assert end.stdout == "loaded:\n"
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({**CONFIG, "model_type": "martian"}, "transformers does not know its model_type 'martian'; similar: marian"),
+        ({**CONFIG, "model_type": ["llama"]}, "transformers does not know its model_type .*; "),
+        ({"hidden_size": 64}, "it has no model_type; add the family's name"),
+    ],
+)
+def test_an_unknown_family_is_refused_before_the_weights_are_read(folder, monkeypatch, config, message):
+    monkeypatch.setattr(source, "_fingerprint", pytest.fail)
+    (folder / "model/config.json").write_text(json.dumps(config))
+    with pytest.raises(ModelError, match=message):
+        prepare(parse_spec(SPEC), folder, Settings(store=str(folder / "store")))
