@@ -340,10 +340,10 @@ class Weights:
         """Return one expert from the tensors of all experts."""
         block, width = self._prefix + self._block(layer), self.dimensions.d_model
         mlp = merged_expert(names, lambda name: self._read(block + name, slice(expert, expert + 1))[0])
-        assert mlp.gate is not None
         if mlp.up.shape[0] != width or mlp.down.shape != (mlp.up.shape[1], width):
-            both = torch.cat([mlp.gate, mlp.up], dim=1)
-            raise self._misfit(block + names.gate_up, both, f"({width}, 2·d_mlp) for each expert")
+            both = mlp.up if mlp.gate is None else torch.cat([mlp.gate, mlp.up], dim=1)
+            wide = "d_mlp" if mlp.gate is None else "2·d_mlp"
+            raise self._misfit(block + names.gate_up, both, f"({width}, {wide}) for each expert")
         return mlp
 
     def _inside(self, name: str, expert: int | str | None) -> str:
