@@ -19,6 +19,7 @@ from theodolite_jobs.models.latent import latent_heads, latent_sizes, rotary_par
 from theodolite_jobs.models.layer_weights import AttentionWeights, MlpWeights, merged_expert, per_head, split_heads
 from theodolite_jobs.models.quantised import check_plain
 from theodolite_jobs.models.readable import check_readable
+from theodolite_jobs.models.stored_names import compare_names
 from theodolite_jobs.models.tensors import TensorFiles
 from theodolite_jobs.statistics.norms import Norm
 
@@ -45,6 +46,8 @@ class Weights:
         self.dimensions: Dimensions = dimensions_of(config, self.anatomy.reserved_positions)
         self.dtype = dtype
         self._files = TensorFiles(folder)
+        stored = compare_names(config, self._files.file_of)
+        self._files.leave_out(stored.next_token)
         for own in self._names.own_embeddings:
             if self._shortest(f"{own}.weight") is not None:
                 self._names = replace(self._names, embedding=own, unembedding=own)
@@ -52,13 +55,20 @@ class Weights:
         merged, start = self._names.merged, f"{self._prefix}{self._names.block}".split("{}")[0]
         if merged is not None and any(n.startswith(start) and n.endswith(merged.gate_up) for n in self._files.file_of):
             self._names = replace(self._names, experts=merged)
-        self._check_blocks()
+        self._check_blocks(set(stored.surplus))
+        stored.check(folder)
+        stored.check_role(folder, "embedding", f"{self._prefix}{self._names.embedding}.weight")
+        if (head := self._shortest(f"{self._names.unembedding}.weight")) is not None:
+            stored.check_role(folder, "unembedding", head)
 
-    def _check_blocks(self) -> None:
-        """Raise ModelError if a block lacks a tensor that another of its kind has, or has other experts than stated."""
+    def _check_blocks(self, surplus: set[str]) -> None:
+        """Raise ModelError if a block lacks a tensor that another of its kind has, or has other experts than stated.
+
+        Surplus tensors are refused later, by their own names.
+        """
         prefix = f"{self._prefix}{self._names.block}".split("{}")[0]
         n_blocks = len(set(self.anatomy.block_of.values())) or self.dimensions.n_layers
-        blocks = tensors_by_block(self._files.file_of, prefix, n_blocks)
+        blocks = tensors_by_block(self._files.file_of.keys() - surplus, prefix, n_blocks)
         for layer in self.anatomy.unnormed_layers:
             blocks[layer] |= trained_of(self._stored_name(self.anatomy.norms["attention"]), blocks)
         if (shared := self._names.in_first_block) is not None:
