@@ -34,6 +34,7 @@ from theodolite_jobs.models.convert.random_weights import RULE, SEED
 from theodolite_jobs.models.facts import mlp_width
 from theodolite_jobs.models.families import known_anatomy, text_model_of
 from theodolite_jobs.models.load import load_config, load_tokenizer, resolved_dtype
+from theodolite_jobs.models.next_token_blocks import left_out_note
 from theodolite_jobs.models.quantised import dequantised_from
 from theodolite_jobs.models.readable import check_readable
 from theodolite_jobs.models.routers import Experts, captured_experts
@@ -69,6 +70,7 @@ class Prepared:
     templates: Mapping[str, str]  # of each set: `chat`, `none` or a text with {prompt}
     plans: Mapping[str, SetPlan]  # shards and batches of each set
     warnings: Sequence[str] = ()  # about prompts that may be a mistake
+    left_out: str | None = None  # what the checkpoint has and a survey does not use
 
     @cached_property
     def digest(self) -> str:
@@ -179,6 +181,7 @@ class Prepared:
             weights=self.source.weights,
             seed=SEED if self.source.weights == "random" else None,
             dequantised_from=stored,
+            left_out=self.left_out,
         )
         versions = {name: version(name) for name in _RECORDED_VERSIONS} | weight_versions(facts)
         return RunRecord(
@@ -281,7 +284,10 @@ def prepare(
         )
     warnings = [warning for name, ids in tokens.items() if (warning := repeated(name, ids))]
     warnings += [*equal_sets(spec, tokens), *different_templates(spec, templates)]
-    return Prepared(spec, folder, source, config, dimensions, layers, prompts, tokens, templates, plans, warnings)
+    left_out = left_out_note(files, config) if source.weights == "trained" else None
+    warnings += [left_out] if left_out else []
+    parts = (source, config, dimensions, layers, prompts, tokens, templates, plans)
+    return Prepared(spec, folder, *parts, warnings, left_out)
 
 
 def _with_resolved_sites(spec: SurveySpec, anatomy: Anatomy, layers: Sequence[int]) -> SurveySpec:

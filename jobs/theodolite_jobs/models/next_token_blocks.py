@@ -5,6 +5,7 @@ DeepSeek-V3 and GLM number such a block like one after the last; Qwen3-Next, ERN
 
 import re
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 _NAMED = re.compile(r"(^|\.)mtp(_\w+)?\.")
@@ -39,9 +40,17 @@ def next_token_names(config: Any, names: Iterable[str]) -> set[str]:
     return found
 
 
-def left_out(count: int) -> str:
-    """Return a sentence that says that blocks for multi-token prediction are left out."""
+def left_out_note(folder: Path, config: Any) -> str | None:
+    """Return a sentence on the blocks for multi-token prediction in a folder, or None; it may have an index alone.
+
+    Raises:
+        ModelError: a weight file or the index cannot be read, or they contradict each other.
+    """
+    from theodolite_jobs.models.tensors import names_in  # it loads torch
+
+    count = len(next_token_names(config, names_in(folder)))
+    if not count:
+        return None
     return (
-        f"the checkpoint has {count} tensors of blocks for multi-token prediction; they read the stream after the last "
-        "block, so a survey leaves them out"
+        f"{count} tensors of blocks for multi-token prediction are left out: they read the stream after the last block"
     )

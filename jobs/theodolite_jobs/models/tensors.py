@@ -71,6 +71,14 @@ class TensorFiles:
         return self.folder / self.file_of[name]
 
 
+def names_in(folder: Path) -> set[str]:
+    """Return the names of the tensors in a folder, or only by its index if the files are not there; raises ModelError.
+
+    A folder with neither has no names.
+    """
+    return set(_file_of_tensors(folder) if any(folder.glob("*.safetensors")) else _index(folder))
+
+
 def _file_of_tensors(folder: Path) -> dict[str, str]:
     """Return the file of each tensor; if an index exists, all files that it names must exist, with its tensors."""
     listed = _index(folder)

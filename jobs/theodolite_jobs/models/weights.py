@@ -47,6 +47,7 @@ class Weights:
         self.dtype = dtype
         self._files = TensorFiles(folder)
         stored = compare_names(config, self._files.file_of)
+        self.left_out = len(stored.next_token)  # the number of tensors of blocks for multi-token prediction
         self._files.leave_out(stored.next_token)
         for own in self._names.own_embeddings:
             if self._shortest(f"{own}.weight") is not None:
