@@ -285,7 +285,7 @@ def prepare(
     warnings = [warning for name, ids in tokens.items() if (warning := repeated(name, ids))]
     warnings += [*equal_sets(spec, tokens), *different_templates(spec, templates)]
     left_out = left_out_note(files, config) if source.weights == "trained" else None
-    warnings += [left_out] if left_out else []
+    warnings += [note for note in (source.note, left_out) if note]
     parts = (source, config, dimensions, layers, prompts, tokens, templates, plans)
     return Prepared(spec, folder, *parts, warnings, left_out)
 
