@@ -70,6 +70,7 @@ class Prepared:
     templates: Mapping[str, str]  # of each set: `chat`, `none` or a text with {prompt}
     plans: Mapping[str, SetPlan]  # shards and batches of each set
     warnings: Sequence[str] = ()  # about prompts that may be a mistake
+    mended: tuple[str, ...] = ()  # mistakes of the tokenizer that were mended
     left_out: str | None = None  # what the checkpoint has and a survey does not use
 
     @cached_property
@@ -100,6 +101,8 @@ class Prepared:
             model |= {"weights": {"rule": RULE, "seed": SEED}}
         elif dequantised_from(self.config) is not None:
             model |= {"dequantisation": DEQUANTISATION}
+        if self.mended:
+            model |= {"tokenizer": self.mended}
         if (batching := batching_version(self.config)) > 1:
             model |= {"batching": batching}
         newer = {
@@ -181,6 +184,7 @@ class Prepared:
             weights=self.source.weights,
             seed=SEED if self.source.weights == "random" else None,
             dequantised_from=stored,
+            tokenizer_fixes=self.mended,
             left_out=self.left_out,
         )
         versions = {name: version(name) for name in _RECORDED_VERSIONS} | weight_versions(facts)
@@ -286,8 +290,13 @@ def prepare(
     warnings += [*equal_sets(spec, tokens), *different_templates(spec, templates)]
     left_out = left_out_note(files, config) if source.weights == "trained" else None
     warnings += [note for note in (source.note, left_out) if note]
+    mended = tuple(getattr(tokenizer, "mended", ()))
+    warnings += [
+        f"the tokenizer was mended ({name}): its files split texts by the pattern of another tokenizer"
+        for name in mended
+    ]
     parts = (source, config, dimensions, layers, prompts, tokens, templates, plans)
-    return Prepared(spec, folder, *parts, warnings, left_out)
+    return Prepared(spec, folder, *parts, warnings, mended, left_out)
 
 
 def _with_resolved_sites(spec: SurveySpec, anatomy: Anatomy, layers: Sequence[int]) -> SurveySpec:

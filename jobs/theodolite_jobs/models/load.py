@@ -17,6 +17,7 @@ from theodolite_jobs.models.sharding import check_shardable
 from theodolite_jobs.models.shared_blocks import unroll
 from theodolite_jobs.models.tensors import TensorFiles
 from theodolite_jobs.models.text_part import check_text_part, drop_decoder, text_part
+from theodolite_jobs.models.tokenizer_fixes import mend_tokenizer
 
 _VOCABULARIES = ("tokenizer.json", "*.model", "vocab.*", "tekken.json", "*.tiktoken")
 
@@ -129,13 +130,15 @@ def load_config(folder: Path, trust_remote_code: bool = False) -> Any:
 
 
 def load_tokenizer(folder: Path, trust_remote_code: bool = False) -> Any:
-    """Return a model's tokenizer; raises ModelError."""
+    """Return a model's tokenizer, whose attribute `mended` names the mistakes that were mended; raises ModelError."""
     from transformers import AutoTokenizer
 
     if not any(path for pattern in _VOCABULARIES for path in folder.glob(pattern)):
         # transformers would make a tokenizer without a vocabulary.
         raise UnsupportedModelError(f"{folder} has no tokenizer; it needs one of {', '.join(_VOCABULARIES)}")
-    return _load(AutoTokenizer, folder, "tokenizer", trust_remote_code=trust_remote_code)
+    tokenizer = _load(AutoTokenizer, folder, "tokenizer", trust_remote_code=trust_remote_code)
+    tokenizer.mended = mend_tokenizer(tokenizer)
+    return tokenizer
 
 
 def load_model(

@@ -23,6 +23,8 @@ from theodolite_jobs.models.stored_names import compare_names
 from theodolite_jobs.models.tensors import TensorFiles
 from theodolite_jobs.statistics.norms import Norm
 
+_ROWS = 8192  # of a table in memory at a time
+
 SHARED = "shared"
 """The name of the expert that all tokens use."""
 
@@ -146,8 +148,10 @@ class Weights:
     def tied(self) -> bool:
         """Whether the language-model head is the embedding; a head of its own in the files decides."""
         stored = self._shortest(f"{self._names.unembedding}.weight") is not None
-        some = slice(0, 64)
-        return self._may_be_tied and (not stored or torch.equal(self.unembedding(some), self.embedding(some)))
+        parts = (slice(start, start + _ROWS) for start in range(0, self.vocabulary_size, _ROWS))
+        return self._may_be_tied and (
+            not stored or all(torch.equal(self.unembedding(rows), self.embedding(rows)) for rows in parts)
+        )
 
     def unembedding_bias(self) -> Tensor | None:
         """Return the language-model head's bias, (token,), or None; GPT-J and Phi have one."""
