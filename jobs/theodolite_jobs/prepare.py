@@ -291,10 +291,7 @@ def prepare(
     left_out = left_out_note(files, config) if source.weights == "trained" else None
     warnings += [note for note in (source.note, left_out) if note]
     mended = tuple(getattr(tokenizer, "mended", ()))
-    warnings += [
-        f"the tokenizer was mended ({name}): its files split texts by the pattern of another tokenizer"
-        for name in mended
-    ]
+    warnings += [f"the tokenizer was mended ({name}): its files have the pattern of another one" for name in mended]
     parts = (source, config, dimensions, layers, prompts, tokens, templates, plans)
     return Prepared(spec, folder, *parts, warnings, mended, left_out)
 

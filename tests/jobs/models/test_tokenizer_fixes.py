@@ -1,12 +1,13 @@
 """A tokenizer of Mistral with the pattern of another is mended, and no other tokenizer is."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support import tiny_survey
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from theodolite.settings import Settings
 from theodolite_jobs.models.load import load_tokenizer
@@ -44,6 +45,17 @@ def test_the_pattern_of_another_tokenizer_is_replaced(tmp_path: Path) -> None:
     assert tokenizer.tokenize("x12 y") == ["x", "1", "2", "Ġ", "y"]  # Tekken has a token for each digit
     tokenizer.save_pretrained(tmp_path)
     assert load_tokenizer(tmp_path).mended == ()
+
+
+def test_the_mended_tokens_are_those_of_transformers_with_its_option(tmp_path: Path) -> None:
+    save(tmp_path, TEKKEN, split_by(LLAMA3))
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "mistral", "transformers_version": "4.50.0"}))
+    theirs = AutoTokenizer.from_pretrained(tmp_path, fix_mistral_regex=True)
+    ours = load_tokenizer(tmp_path)
+    splits = [one.backend_tokenizer.pre_tokenizer.pre_tokenize_str for one in (ours, theirs)]
+    for text in ("It's 1234 HTTPServers\n\n  naïve über-Straße", "fooBar BAZ's  'll/\r\n", "数学 12३४ \t x"):
+        assert splits[0](text) == splits[1](text)
+        assert ours(text)["input_ids"] == theirs(text)["input_ids"]
 
 
 @pytest.mark.parametrize(
