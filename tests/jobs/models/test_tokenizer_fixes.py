@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from support import tiny_survey
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers
-from transformers import AutoTokenizer, PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerFast
 
 from theodolite.settings import Settings
 from theodolite_jobs.models.load import load_tokenizer
@@ -50,8 +50,9 @@ def test_the_pattern_of_another_tokenizer_is_replaced(tmp_path: Path) -> None:
 def test_the_mended_tokens_are_those_of_transformers_with_its_option(tmp_path: Path) -> None:
     save(tmp_path, TEKKEN, split_by(LLAMA3))
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "mistral", "transformers_version": "4.50.0"}))
-    theirs = AutoTokenizer.from_pretrained(tmp_path, fix_mistral_regex=True)
-    ours = load_tokenizer(tmp_path)
+    ours, theirs = load_tokenizer(tmp_path), PreTrainedTokenizerFast.from_pretrained(tmp_path)
+    # The option has no effect on vocabularies of fewer than 100,000 tokens.
+    theirs._patch_mistral_regex(theirs.backend_tokenizer, str(tmp_path), is_local=True, fix_mistral_regex=True)
     splits = [one.backend_tokenizer.pre_tokenizer.pre_tokenize_str for one in (ours, theirs)]
     for text in ("It's 1234 HTTPServers\n\n  naïve über-Straße", "fooBar BAZ's  'll/\r\n", "数学 12३४ \t x"):
         assert splits[0](text) == splits[1](text)
