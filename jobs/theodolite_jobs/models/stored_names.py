@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from theodolite.errors import ModelError
+from theodolite_jobs.models.anatomy import dimensions_of
 from theodolite_jobs.models.families import is_encoder_alone, known_anatomy
 from theodolite_jobs.models.load import plain_errors
 from theodolite_jobs.models.next_token_blocks import next_token_names
@@ -75,6 +76,8 @@ def compare_names(config: Any, names: Iterable[str]) -> StoredNames:
         UnsupportedModelError: the text part of a multimodal model has no module of its own.
     """
     config, names = copy.deepcopy(config), set(names)
+    if (layers := dimensions_of(config).n_layers) > len(names):  # building so many blocks could take hours
+        raise ModelError(f"the configuration states {layers} layers, and the weights have {len(names)} tensors; {_USE}")
     if is_encoder_alone(config):
         drop_decoder(config)
     module, head = _skeletons(config)
