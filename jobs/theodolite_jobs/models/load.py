@@ -263,7 +263,18 @@ def wrap(module: Any, anatomy: Anatomy | None = None) -> LoadedModel:
     if anatomy is None:
         anatomy = probe_anatomy(module, dimensions_of(module.config))
     unroll(module, anatomy)
+    _run_experts_that_do_not_align(module)
     return LoadedModel(module, anatomy, dimensions_of(module.config, anatomy.reserved_positions))
+
+
+def _run_experts_that_do_not_align(module: Any) -> None:
+    """Run experts one after the other if their widths do not fit the grouped product, whose rows need 16 bytes."""
+    if getattr(module.config, "_experts_implementation", None) not in ("grouped_mm", "batched_mm"):
+        return
+    merged = [weight for name, weight in module.named_parameters() if ".experts." in name and weight.ndim == 3]
+    if any(size * weight.itemsize % 16 for weight in merged for size in weight.shape[1:]):
+        with quiet_transformers():
+            module.set_experts_implementation("eager")
 
 
 def resolved_dtype(config: Any, dtype: str) -> str:

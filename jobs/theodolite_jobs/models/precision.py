@@ -72,10 +72,10 @@ def check_finite(module: Any) -> None:
         # Buffers such as masks may have an infinity.
         wrong = weight.isnan() if not isinstance(weight, torch.nn.Parameter) else ~weight.isfinite()
         if bool(wrong.any()):
+            remedy = "set model.dtype to bfloat16 or float32" if weight.dtype == torch.float16 else "use another one"
             raise ModelError(
                 f"the weight {name} has NaN or infinity in {str(weight.dtype).removeprefix('torch.')} in "
-                f"{int(wrong.sum())} of {weight.numel()} values; use a checkpoint whose weights are finite, or if "
-                "model.dtype is float16, bfloat16 or float32"
+                f"{int(wrong.sum())} of {weight.numel()} values; a checkpoint must be finite, so {remedy}"
             )
 
 

@@ -224,6 +224,6 @@ def _close(ours: torch.Tensor, reference: torch.Tensor) -> bool:
 
 def _refusal(family: str, reason: str) -> UnsupportedModelError:
     return UnsupportedModelError(
-        f"the model family {family!r} is not in the table, and a probe of its blocks fails: {reason}; "
-        "add a record to theodolite_jobs/models/families.py"
+        f"the model family {family!r} is not in the table, and a probe of its blocks fails: {reason}; use a model of "
+        "a family in docs/families.md, or report this one"
     )

@@ -241,6 +241,19 @@ def test_a_mistake_in_a_model_that_rounds_much_is_still_refused(family, mistake,
         certify_tiny(model, **LONG)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(
+    ("family", "setting"), [("qwen3_moe", "moe_intermediate_size"), ("mixtral", "intermediate_size")]
+)
+def test_experts_of_a_width_that_no_grouped_product_takes_run_one_after_the_other(family, setting, dtype):
+    config = copy.deepcopy(CONFIGS[family])
+    setattr(config, setting, 22)
+    model = wrap(tiny.random_model(config, AutoModel).to(dtype))
+    assert model.config._experts_implementation == "eager"
+    assert certify_tiny(model).dtype == str(dtype).removeprefix("torch.")
+    assert wrap(tiny.tiny_model(family)).config._experts_implementation == "grouped_mm"
+
+
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_a_weight_that_is_not_finite_is_named(value):
     model = wrap(tiny.tiny_model("llama"))
