@@ -282,9 +282,14 @@ def _missing_in_cache(source: ModelSource, patterns: list[str]) -> str | None:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import IncompleteSnapshotError, LocalEntryNotFoundError
 
-    options = {"allow_patterns": patterns, "ignore_patterns": _DUPLICATES, "local_files_only": True}
     try:
-        snapshot_download(source.location, revision=source.revision, **options)
+        snapshot_download(
+            source.location,
+            revision=source.revision,
+            allow_patterns=patterns,
+            ignore_patterns=_DUPLICATES,
+            local_files_only=True,
+        )
     except IncompleteSnapshotError as error:
         names = str(error).partition(" missing (")[2].partition(")")[0]
         return f"the hub cannot be reached, and the cache lacks {names}; download the model again while online"
