@@ -34,7 +34,7 @@ def _is_unsupported(facts: dict[str, Any]) -> bool:
 
 def _short(name: str, facts: dict[str, Any]) -> dict[str, Any]:
     if "refused" in facts:
-        reason = _NOT_A_REASON.sub("", facts["refused"]).partition("; add a record")[0]
+        reason = re.split("; (?:add a record|use a model of a family)", _NOT_A_REASON.sub("", facts["refused"]))[0]
         return {"refused": re.sub(r"^'\S+'", "it", reason)}
     return {
         **({"text_model": facts["text_model"]} if facts["text_model"] != name else {}),

@@ -4,6 +4,7 @@ import fnmatch
 from pathlib import Path
 from typing import Any
 
+from theodolite.errors import ModelError
 from theodolite.settings import Settings
 from theodolite.spec_parts import ModelSpec
 from theodolite_jobs.models.convert.files import read_json
@@ -12,6 +13,7 @@ from theodolite_jobs.models.facts import describe_model
 from theodolite_jobs.models.gguf.convert import check_gguf
 from theodolite_jobs.models.gguf.header import read_header
 from theodolite_jobs.models.load import load_config, plain_errors
+from theodolite_jobs.models.next_token_blocks import left_out_note
 from theodolite_jobs.models.quantised import NAME_KEY
 from theodolite_jobs.models.source import ModelSource, fetch, locate, resolve_source, weight_format
 from theodolite_jobs.prepare import check_remote_code
@@ -31,7 +33,7 @@ def inspect_model(model: ModelSpec, folder: Path, settings: Settings) -> dict[st
     config = _configuration(source, model.trust_remote_code, settings.cache)
     with plain_errors(f"describe a {config.model_type!r} model of this configuration"):
         facts = describe_model(config)
-    facts["notes"] += _notes_on_files(source)
+    facts["notes"] += [*_notes_on_files(source), *_notes_on_names(source, config, settings.cache)]
     return {"name": source.name, "kind": source.kind, "revision": source.revision or None, **facts}
 
 
@@ -49,6 +51,18 @@ def _configuration(source: ModelSource, trust_remote_code: bool, cache: Path) ->
         with plain_errors(f"read the configuration in {folder}"):
             return qwen2_config(read_json(folder / "config.json"))
     return load_config(folder, trust_remote_code)
+
+
+def _notes_on_names(source: ModelSource, config: Any, cache: Path) -> list[str]:
+    """Return a note on tensors that a survey leaves out, as far as an index or the files name them."""
+    if source.kind == "gguf":
+        return []
+    folder = fetch(source, cache, weights=False) if source.kind == "hub" else Path(source.location)
+    try:
+        note = left_out_note(folder, config)
+    except ModelError:  # files that cannot be read are named when they are loaded
+        return []
+    return [note] if note else []
 
 
 def _notes_on_files(source: ModelSource) -> list[str]:

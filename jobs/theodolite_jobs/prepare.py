@@ -34,6 +34,7 @@ from theodolite_jobs.models.convert.random_weights import RULE, SEED
 from theodolite_jobs.models.facts import mlp_width
 from theodolite_jobs.models.families import known_anatomy, text_model_of
 from theodolite_jobs.models.load import load_config, load_tokenizer, resolved_dtype
+from theodolite_jobs.models.next_token_blocks import left_out_note
 from theodolite_jobs.models.quantised import DEQUANTISATION, dequantised_from
 from theodolite_jobs.models.readable import check_readable
 from theodolite_jobs.models.routers import Experts, captured_experts
@@ -77,6 +78,8 @@ class Prepared:
     templates: Mapping[str, str]  # of each set: `chat`, `none` or a text with {prompt}
     plans: Mapping[str, SetPlan]  # shards and batches of each set
     warnings: Sequence[str] = ()  # about prompts and templates that may be a mistake
+    mended: tuple[str, ...] = ()  # mistakes of the tokenizer that were mended
+    left_out: str | None = None  # what the checkpoint has and a survey does not use
 
     @property
     def tokens(self) -> dict[str, list[TokenIds]]:
@@ -116,6 +119,8 @@ class Prepared:
             model |= {"dequantisation": DEQUANTISATION}
         if spec.model.template not in (None, DEFAULT):
             model |= {"template": spec.model.template}
+        if self.mended:
+            model |= {"tokenizer": self.mended}
         if (batching := batching_version(self.config)) > 1:
             model |= {"batching": batching}
         newer = {
@@ -197,6 +202,8 @@ class Prepared:
             weights=self.source.weights,
             seed=SEED if self.source.weights == "random" else None,
             dequantised_from=stored,
+            tokenizer_fixes=self.mended,
+            left_out=self.left_out,
         )
         versions = {name: version(name) for name in _RECORDED_VERSIONS} | weight_versions(facts)
         return RunRecord(
@@ -311,7 +318,12 @@ def prepare(
         warnings += conflicting_templates(files)
     elif bare:
         warnings += missing_template(bare[0], source.name, tokenizer)
-    return Prepared(spec, folder, source, config, dimensions, layers, prompts, tokenized, templates, plans, warnings)
+    left_out = left_out_note(files, config) if source.weights == "trained" else None
+    warnings += [note for note in (source.note, left_out) if note]
+    mended = tuple(getattr(tokenizer, "mended", ()))
+    warnings += [f"the tokenizer was mended ({name}): its files have the pattern of another one" for name in mended]
+    parts = (source, config, dimensions, layers, prompts, tokenized, templates, plans)
+    return Prepared(spec, folder, *parts, warnings, mended, left_out)
 
 
 def _with_resolved_sites(spec: SurveySpec, anatomy: Anatomy, layers: Sequence[int]) -> SurveySpec:

@@ -6,6 +6,9 @@ run. Each batch has prompts of at least two lengths, so that an error of padding
 error is ‖x − y‖ / ‖y‖ for each (prompt, site, layer, position). It is not element-wise: an element-wise error reaches 2
 where the vector's error is 1e-6.
 
+If the rounding of float32 is larger than usual, the bound is measured: the captured activations may be no farther from
+a run in float64 throughout than the plain run is, and captured in float64, they must equal the plain run.
+
 In half precision, tens of probes show how far rounding moves a plain run from float32, and the captured activations may
 be no farther (`rounding`). The first blocks also run in float32, where a mistake cannot hide in the rounding.
 
@@ -18,6 +21,7 @@ import copy
 import gc
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -30,8 +34,9 @@ from theodolite.sites import Site
 from theodolite_jobs.capture.comparison import Comparison, Measured, change_by_padding, measure
 from theodolite_jobs.capture.plan import SetPlan
 from theodolite_jobs.capture.probes import Probes, few_probes, many_probes
-from theodolite_jobs.capture.rounding import ROUNDING, Limits, excess
+from theodolite_jobs.capture.rounding import OUTLIER, ROUNDING, Limits, excess
 from theodolite_jobs.models.load import LoadedModel, keep_first_blocks, wrap
+from theodolite_jobs.models.precision import check_finite, throughout_float64
 from theodolite_jobs.models.routing import routing_kind
 
 FLOAT32_BOUND = 5e-5
@@ -42,9 +47,9 @@ FIRST_BLOCKS = 4
 IDENTITY_BOUND = 1e-5
 HALF_IDENTITY_BOUND = 2e-2
 
-# The largest rounding error in float64. It is not zero: activations are stored in float32, and most families compute
-# norms and rotary angles in float32 for every dtype (measured: up to 5e-7). A mistake is as large as in float32.
-_ROUNDING_IN_FLOAT64 = 5e-6
+# The largest rounding error in float64 throughout. It is not zero: activations are stored in float32. A mistake is as
+# large as in float32.
+_ROUNDING_IN_FLOAT64 = 1e-6
 
 # Arbitration runs all blocks of a model with at most this many weights, and only the first blocks of a larger one.
 _MAX_WEIGHTS_FOR_ALL_BLOCKS = 2 * 10**9
@@ -62,6 +67,7 @@ class Certificate:
     post_norm: bool  # the norms follow the sums, so resid_mid − resid_pre is not the attention output
     branches_add: bool  # resid_mid − resid_pre and resid_post − resid_mid are the outputs of attention and of the MLP
     bound: float | None  # the largest error that passes; None in half precision, which is compared with float32
+    float32_rounding: float | None  # the largest distance of plain float32 from float64, if the bound was measured
     max_error: float  # the largest error over prompts, sites, layers and positions
     max_error_by_site: dict[str, float]
     least_cosine: float  # the smallest cosine between a captured vector and its reference
@@ -104,19 +110,28 @@ def certify_with_limits(
     `float32_bound` is the largest error that passes in float32.
 
     Raises:
+        ModelError: a weight has NaN or infinity, and activations too.
         ParityError: an error exceeds its bound or is NaN; the message names the site with the largest error, and says
             whether the cause is rounding or a mistake.
     """
     is_half = model.dtype in ROUNDING
     chosen = few_probes(model, plans, probes)
     few = Comparison(tuple(sites), tuple(layers), plans, chosen, chosen)
-    comparison = replace(few, probes=many_probes(chosen, plans, probes)) if is_half else few
+    many = replace(few, probes=many_probes(chosen, plans, probes))
+    comparison = many if is_half else few
     whole = measure(model, comparison, exact=torch.float32 if is_half else None)
     first: Measured | None = None
     warning: str | None = None
     if is_half or model.ranks > 1:
         first = _measure_first_blocks(model, torch.float32, few, first_block_count(model))
-    if not is_half and whole.max_error > FLOAT32_EXPECTED:
+    measured = _float32_rounding(model, many, whole, first, float32_bound)
+    if measured is not None:
+        float32_bound = (OUTLIER + 1) * measured + FLOAT32_EXPECTED  # both runs may be that far from float64
+        warning = (
+            f"Plain Hugging Face in float32 is up to {measured:.1e} from float64, so the check allows "
+            f"{float32_bound:.1e}; in float64, the captured activations equal the plain ones"
+        )
+    elif not is_half and whole.max_error > FLOAT32_EXPECTED:
         expected = f"rounding explains at most {FLOAT32_EXPECTED:.0e}"
         warning = f"The error {whole.max_error:.1e} passes the check, but {expected}"
     certificate = Certificate(
@@ -128,6 +143,7 @@ def certify_with_limits(
         post_norm=model.anatomy.post_norm,
         branches_add=model.anatomy.branches_add,
         bound=None if is_half else float32_bound,
+        float32_rounding=measured,
         max_error=whole.max_error,
         max_error_by_site={str(site): float(error.max()) for site, error in whole.errors.items()},
         least_cosine=whole.min_cosine,
@@ -142,8 +158,8 @@ def certify_with_limits(
         warning=warning,
         ranks=model.ranks,
     )
-    _check_identities(first or whole, IDENTITY_BOUND)
-    _check_identities(whole, HALF_IDENTITY_BOUND if is_half else IDENTITY_BOUND)
+    _check_identities(model, first or whole, IDENTITY_BOUND)
+    _check_identities(model, whole, HALF_IDENTITY_BOUND if is_half else IDENTITY_BOUND)
     if (failure := _failure(model, whole, first, float32_bound)) is not None:
         raise ParityError(
             f"captured activations differ from plain Hugging Face: {failure}; "
@@ -154,6 +170,42 @@ def certify_with_limits(
     limits = whole.rounding.limits() if whole.rounding else ({}, routing_kind(model))
     unit = ROUNDING.get(model.dtype, FLOAT32_EXPECTED)
     return certificate, Limits(float32_bound, unit, *limits)
+
+
+def _float32_rounding(
+    model: LoadedModel, comparison: Comparison, whole: Measured, first: Measured | None, float32_bound: float
+) -> float | None:
+    """Return the largest distance of plain float32 vectors from float64, if rounding explains a too large error.
+
+    It does under two conditions: captured in float64 throughout, the vectors equal plain ones, so there is no mistake;
+    and the largest distance of captured vectors from float64 is at most `OUTLIER` times that of plain ones, which
+    tells how exact float32 is in this model. Else, or if no error is too large, it is None.
+    """
+    suspect = whole if model.dtype not in ROUNDING else first
+    if model.ranks > 1 or suspect is None or not float32_bound < suspect.max_error < math.inf:
+        return None
+    count = _arbitrated_block_count(model)
+    try:
+        if suspect is first:
+            count = first_block_count(model)
+            single = _copied_blocks(model, torch.float32, count)
+            rounding = measure(single, _of_first_blocks(comparison, single), exact=torch.float64).rounding
+        else:
+            rounding = measure(model, comparison, exact=torch.float64).rounding
+        double = _measure_first_blocks(model, torch.float64, replace(comparison, probes=comparison.few), count)
+    except RuntimeError:  # out of memory, or a kernel without float64
+        return None
+    assert rounding is not None
+    runs = (rounding.captured, rounding.plain)
+    captured, plain = (float(np.max([one.max() for one in run.values()])) for run in runs)
+    explained = captured <= OUTLIER * plain + FLOAT32_EXPECTED
+    return plain if explained and double.max_error <= _ROUNDING_IN_FLOAT64 else None
+
+
+def _arbitrated_block_count(model: LoadedModel) -> int:
+    """Return the number of blocks that are compared in float64: all of them, unless the model is large."""
+    parameters = sum(weight.numel() for weight in model.module.parameters())
+    return len(model.blocks) if parameters <= _MAX_WEIGHTS_FOR_ALL_BLOCKS else first_block_count(model)
 
 
 def _failure(model: LoadedModel, whole: Measured, first: Measured | None, float32_bound: float) -> str | None:
@@ -173,9 +225,10 @@ def _failure(model: LoadedModel, whole: Measured, first: Measured | None, float3
     return None
 
 
-def _check_identities(measured: Measured, bound: float) -> None:
+def _check_identities(model: LoadedModel, measured: Measured, bound: float) -> None:
     for identity, error in measured.identities.items():
         if not math.isfinite(error):
+            check_finite(model.module)
             raise ParityError(
                 f"{identity.split(' ')[0]} has NaN or infinity for a probe prompt, also in plain Hugging Face: set "
                 "model.dtype to bfloat16 or float32; the run does not start"
@@ -194,16 +247,16 @@ def _arbitrate(model: LoadedModel, comparison: Comparison, float32_bound: float)
             "whether this is rounding was not measured, because ranks share the model; "
             "set THEODOLITE_PARALLELISM to pipeline"
         )
-    parameters = sum(weight.numel() for weight in model.module.parameters())
-    everything = parameters <= _MAX_WEIGHTS_FOR_ALL_BLOCKS
-    count = len(model.blocks) if everything else first_block_count(model)
+    count = _arbitrated_block_count(model)
+    everything = count == len(model.blocks)
     try:
         single, double = (
             _measure_first_blocks(model, dtype, comparison, count).max_error for dtype in (torch.float32, torch.float64)
         )
         change = 0.0
         if not double <= _ROUNDING_IN_FLOAT64 and model.anatomy.causal:
-            change = change_by_padding(_copied_blocks(model, torch.float64, count), comparison)
+            with throughout_float64():
+                change = change_by_padding(_copied_blocks(model, torch.float64, count), comparison)
     except RuntimeError as error:  # out of memory, or a kernel without float64: still report the failure
         return f"the error could not be measured again in float64 ({type(error).__name__})"
     differences = f"the first {count} blocks differ by {single:.1e} in float32 and {double:.1e} in float64"
@@ -232,14 +285,20 @@ def _measure_first_blocks(model: LoadedModel, dtype: torch.dtype, comparison: Co
         name, device = str(dtype).removeprefix("torch."), None if model.device.type == "cpu" else model.device
         head = model.reload(dtype=name, blocks=count, ranks=model.ranks)
         plain = model.reload(dtype=name, blocks=count, device_map=device)
-    layers = tuple(layer for layer in comparison.layers if layer < head.dimensions.n_layers)
-    blocks = (site for site in comparison.sites if site is not Site.RESID_FINAL)
-    sites = tuple(site for site in blocks if model.anatomy.layers_with(site, layers))
-    measured = measure(head, replace(comparison, layers=layers, sites=(*sites, Site.RESID_FINAL)), plain)
+    with throughout_float64() if dtype == torch.float64 else nullcontext():
+        measured = measure(head, _of_first_blocks(comparison, head), plain)
     if model.ranks > 1:
         del head
         gc.collect()  # a sharded model's forwards refer back to it; the cycle would keep its memory
     return measured
+
+
+def _of_first_blocks(comparison: Comparison, head: LoadedModel) -> Comparison:
+    """Return a comparison of the layers that a model of the first blocks has, and of the sites of these layers."""
+    layers = tuple(layer for layer in comparison.layers if layer < head.dimensions.n_layers)
+    blocks = (site for site in comparison.sites if site is not Site.RESID_FINAL)
+    sites = tuple(site for site in blocks if head.anatomy.layers_with(site, layers))
+    return replace(comparison, layers=layers, sites=(*sites, Site.RESID_FINAL))
 
 
 def first_block_count(model: LoadedModel) -> int:

@@ -34,9 +34,10 @@ class PartialTap:
 class MergedExperts:
     """The names of two tensors that hold the projections of all experts of a block, gate and up together."""
 
-    gate_up: str
+    gate_up: str  # up alone, if the experts have no gate
     down: str
     layout: Literal["expert, out, in", "expert, in, out"]
+    gated: bool = True
     interleaved: bool = False  # gate and up alternate, instead of one after the other
     bias: str | None = None  # what the names of biases have after the tensor's name
 

@@ -60,6 +60,7 @@ from theodolite_jobs.models.records.llama import (
     HUNYUAN_FILES,
     LLAMA,
     LLAMA4,
+    MERGED,
     MIXTRAL,
     MIXTRAL_FILES,
     OLMO2,
@@ -126,7 +127,7 @@ FAMILIES: dict[str, Anatomy] = {
     "helium": replace(LLAMA, positions="rotary, interleaved"),
     "hunyuan_v1_dense": HUNYUAN,
     "hunyuan_v1_moe": replace(
-        HUNYUAN, files=replace(HUNYUAN_FILES, experts="mlp.experts.{}.", shared_expert="mlp.shared_mlp.")
+        HUNYUAN, files=replace(HUNYUAN_FILES, experts="mlp.experts.{}.", merged=MERGED, shared_expert="mlp.shared_mlp.")
     ),
     "jais2": replace(ARCEE, norm_kind="layer"),
     "jamba": JAMBA,

@@ -10,7 +10,7 @@ from theodolite_jobs.models import encoder_variants
 from theodolite_jobs.models.anatomy import Anatomy, Files, MergedExperts
 from theodolite_jobs.models.records.gpt import GPT_BIGCODE_FILES
 from theodolite_jobs.models.records.hybrids import with_layers, with_some
-from theodolite_jobs.models.records.llama import GRANITE_MOE, QWEN3_FILES
+from theodolite_jobs.models.records.llama import GRANITE_MOE, MERGED, QWEN3_FILES
 from theodolite_jobs.models.records.taps import after_sum, in_parallel, reading, writing
 
 Variant = Callable[[Anatomy, Any], Anatomy]
@@ -54,7 +54,9 @@ def _ernie_moe(record: Anatomy, config: Any) -> Anatomy:
     layers = range(config.num_hidden_layers)
     dense = tuple(layer for layer in layers if (layer + 1) % interval or not first <= layer <= last)
     shared = "mlp.shared_experts." if config.moe_num_shared_experts else None
-    return replace(record, dense_layers=dense, files=Files(experts="mlp.experts.{}.", shared_expert=shared))
+    return replace(
+        record, dense_layers=dense, files=Files(experts="mlp.experts.{}.", merged=MERGED, shared_expert=shared)
+    )
 
 
 def _qwen_moe(record: Anatomy, config: Any) -> Anatomy:

@@ -86,14 +86,17 @@ def merged_expert(names: MergedExperts, stored: Callable[[str], Tensor]) -> MlpW
         one = stored(name)
         return one.T if one.ndim == 2 and names.layout == "expert, out, in" else one
 
-    def split(tensor: Tensor) -> tuple[Tensor, Tensor]:
+    def split(tensor: Tensor) -> tuple[Tensor | None, Tensor]:
+        if not names.gated:
+            return None, tensor.contiguous()
         gate, up = (tensor[..., ::2], tensor[..., 1::2]) if names.interleaved else tensor.chunk(2, dim=-1)
         return gate.contiguous(), up.contiguous()
 
     (gate, up), down = split(part(names.gate_up)), part(names.down).contiguous()
     if names.bias is None:
         return MlpWeights(gate, up, down, None, None, None)
-    return MlpWeights(gate, up, down, *split(part(names.gate_up + names.bias)), part(names.down + names.bias))
+    gate_bias, up_bias = split(part(names.gate_up + names.bias))
+    return MlpWeights(gate, up, down, gate_bias, up_bias, part(names.down + names.bias))
 
 
 def per_head(values: Tensor, shape: tuple[int, int]) -> Tensor:

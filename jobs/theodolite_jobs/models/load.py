@@ -1,6 +1,5 @@
 """Load configuration, tokenizer and the base model (without its language-model head) from a folder."""
 
-import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -16,10 +15,7 @@ from theodolite_jobs.models.convert.files import read_json
 from theodolite_jobs.models.families import is_encoder_alone, known_anatomy
 from theodolite_jobs.models.quantised import NAME_KEY, check_plain, format_of
 from theodolite_jobs.models.sharding import check_shardable
-
-# A tensor of a block, but not the constants that older libraries stored, and not a server's scales for its cache.
-_CONSTANTS = r"inv_freq|masked_bias|causal_mask|cos_cached|sin_cached|\.attn\.bias|\.attention\.bias|\.[kv]_scale"
-_IN_A_BLOCK = re.compile(rf"(\blayers?|\bh|\bencoder\.block|layer_groups)\.\d+(?!.*({_CONSTANTS})$)\.")
+from theodolite_jobs.models.tokenizer_fixes import mend_tokenizer
 
 _VOCABULARIES = ("tokenizer.json", "*.model", "vocab.*", "tekken.json", "*.tiktoken")
 
@@ -143,6 +139,8 @@ def load_config(folder: Path, trust_remote_code: bool = False) -> Any:
 def load_tokenizer(folder: Path, trust_remote_code: bool = False) -> Any:
     """Return a model's tokenizer with the chat templates of all its files: one text, several by name, or None.
 
+    Its attribute `mended` names the mistakes that were mended.
+
     Raises:
         ModelError: the tokenizer or a chat template cannot be read, or the folder has no vocabulary.
     """
@@ -152,6 +150,7 @@ def load_tokenizer(folder: Path, trust_remote_code: bool = False) -> Any:
         # transformers would make a tokenizer without a vocabulary.
         raise UnsupportedModelError(f"{folder} has no tokenizer; it needs one of {', '.join(_VOCABULARIES)}")
     tokenizer = _load(AutoTokenizer, folder, "tokenizer", trust_remote_code=trust_remote_code)
+    tokenizer.mended = mend_tokenizer(tokenizer)
     if templates := read_templates(folder):  # transformers does not read those of a processor
         tokenizer.chat_template = templates[DEFAULT] if set(templates) == {DEFAULT} else templates
     return tokenizer
@@ -180,16 +179,18 @@ def load_model(
         blocks: load only this many first blocks, unless the model has a table for all blocks; None loads all.
 
     Raises:
-        ModelError: a weight is missing or unreadable, or the folder has no safetensors weights.
+        ModelError: a weight is missing, surplus or unreadable, or the folder has no safetensors weights.
         UnsupportedModelError: the family is not supported, or cannot be sharded over `ranks`; or the text part of a
             multimodal model does not compute the same as the whole.
     """
     from transformers import AutoModel, DistributedConfig
 
-    # torch takes seconds to load
+    # These load torch, which takes seconds.
     from theodolite_jobs.models.float32 import turn_off_tf32
+    from theodolite_jobs.models.stored_names import compare_names, unread_names
     from theodolite_jobs.models.tensors import TensorFiles
     from theodolite_jobs.models.text_part import check_text_part, drop_decoder
+    from theodolite_jobs.models.weights import Weights
 
     turn_off_tf32()
     config = load_config(folder, trust_remote_code)
@@ -198,18 +199,16 @@ def load_model(
         check_shardable(config, ranks)
     if blocks is not None:
         keep_first_blocks(config, blocks)
-    unread = ["pooler."]  # a pooler reads the stream after the last block, and many checkpoints lack it
     if is_encoder_alone(config):
         drop_decoder(config)
-        unread.append("decoder.")
     anatomy = known_anatomy(config)
-    if anatomy is not None and anatomy.positions == "sinusoidal":
-        unread.append("encoder.embed_positions.")  # transformers computes the table if the files lack it
-    TensorFiles(folder)  # opens every file, so that the error names a broken or missing one
-    if anatomy is not None and anatomy.files is not None and anatomy.files.experts:
-        from theodolite_jobs.models.weights import Weights  # it loads torch
-
-        Weights(folder, config)  # names a tensor of an expert that is missing; transformers merges them without names
+    files = TensorFiles(folder)  # opens every file, so that the error names a broken or missing one
+    if blocks is None:
+        if anatomy is not None and anatomy.files is not None:
+            Weights(folder, config)  # names what a block lacks by its name in the files
+        stored = compare_names(config, files.file_of)
+        stored.check(folder)
+        files.check_plain(stored.parameter_of)
     module, report = _load(
         AutoModel,
         folder,
@@ -225,20 +224,9 @@ def load_model(
         trust_remote_code=trust_remote_code,
         **(anatomy.load_options if anatomy else {}),
     )
-    # No site depends on what reads the stream after the last block.
-    missing = sorted(key for key in report["missing_keys"] if not key.startswith(tuple(unread)))
+    missing = sorted(key for key in report["missing_keys"] if not unread_names(config).match(key))
     if missing:
-        # transformers fills missing tensors with random numbers and only warns.
         raise ModelError(f"the weights in {folder} lack {len(missing)} tensors, the first is {missing[0]}")
-    # In files of a model with a head, a prefix comes before the names of parts.
-    left_out = re.compile(rf"(\w+\.)?({'|'.join(map(re.escape, unread))})")
-    unused = sorted(k for k in report["unexpected_keys"] if _IN_A_BLOCK.search(k) and not left_out.match(k))
-    if unused and blocks is None:
-        # transformers ignores them: a bias that the configuration does not have, or blocks after its last.
-        raise ModelError(
-            f"the weights in {folder} have {len(unused)} tensors in blocks that the configuration does not use, the "
-            f"first is {unused[0]}; use the config.json that belongs to these weights"
-        )
     wrong = sorted(report["mismatched_keys"])
     if wrong:
         raise ModelError(f"the weights in {folder} do not fit the configuration: {wrong[0][0]} has {wrong[0][1]}")
@@ -297,7 +285,18 @@ def wrap(module: Any, anatomy: Anatomy | None = None) -> LoadedModel:
     if anatomy is None:
         anatomy = probe_anatomy(module, dimensions_of(module.config))
     unroll(module, anatomy)
+    _run_experts_that_do_not_align(module)
     return LoadedModel(module, anatomy, dimensions_of(module.config, anatomy.reserved_positions))
+
+
+def _run_experts_that_do_not_align(module: Any) -> None:
+    """Run experts one after the other if their widths do not fit the grouped product, whose rows need 16 bytes."""
+    if getattr(module.config, "_experts_implementation", None) not in ("grouped_mm", "batched_mm"):
+        return
+    merged = [weight for name, weight in module.named_parameters() if ".experts." in name and weight.ndim == 3]
+    if any(size * weight.itemsize % 16 for weight in merged for size in weight.shape[1:]):
+        with quiet_transformers():
+            module.set_experts_implementation("eager")
 
 
 def resolved_dtype(config: Any, dtype: str) -> str:

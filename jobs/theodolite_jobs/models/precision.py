@@ -1,4 +1,7 @@
-"""Compute a model in a higher precision with the same weights, in the memory of one more block."""
+"""Compute a model in a higher precision with the same weights, in the memory of one more block.
+
+In float64, what a family rounds to float32 whatever the dtype of the model is computed in float64 too.
+"""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -6,7 +9,9 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
+from torch.overrides import TorchFunctionMode
 
+from theodolite.errors import ModelError
 from theodolite_jobs.models.load import LoadedModel
 
 
@@ -31,6 +36,8 @@ def computed_in(model: LoadedModel, dtype: torch.dtype) -> Iterator[None]:
             current.append((index, _Widened(block.modules(), dtype)))
 
     with ExitStack() as hooks:  # undoes everything at its end
+        if dtype == torch.float64:
+            hooks.enter_context(throughout_float64())
         hooks.callback(outside.restore)
         hooks.callback(restore)
         for index, block in enumerate(model.blocks):
@@ -39,6 +46,37 @@ def computed_in(model: LoadedModel, dtype: torch.dtype) -> Iterator[None]:
                 hook = module.register_forward_pre_hook(lambda *_, index=index, block=block: use(index, block))
                 hooks.enter_context(hook)
         yield
+
+
+def throughout_float64() -> TorchFunctionMode:
+    """Return a context in which each request for float32 gives float64.
+
+    Families round to float32 in norms, rotary angles, the softmax and gated delta rules, so a run of a model in float64
+    is not exact without it.
+    """
+    return _Float32IsFloat64()
+
+
+class _Float32IsFloat64(TorchFunctionMode):
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.Tensor.float:
+            return args[0].double()
+        wide = [torch.float64 if one is torch.float32 else one for one in args]
+        named = {name: torch.float64 if one is torch.float32 else one for name, one in (kwargs or {}).items()}
+        return func(*wide, **named)
+
+
+def check_finite(module: Any) -> None:
+    """Raise ModelError, with its name, for a weight that has NaN or infinity."""
+    for name, weight in (*module.named_parameters(), *module.named_buffers()):
+        # Buffers such as masks may have an infinity.
+        wrong = weight.isnan() if not isinstance(weight, torch.nn.Parameter) else ~weight.isfinite()
+        if bool(wrong.any()):
+            remedy = "set model.dtype to bfloat16 or float32" if weight.dtype == torch.float16 else "use another one"
+            raise ModelError(
+                f"the weight {name} has NaN or infinity in {str(weight.dtype).removeprefix('torch.')} in "
+                f"{int(wrong.sum())} of {weight.numel()} values; a checkpoint must be finite, so {remedy}"
+            )
 
 
 class _Widened:

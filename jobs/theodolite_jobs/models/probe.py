@@ -52,7 +52,7 @@ def probe_anatomy(module: Any, dimensions: Dimensions) -> Anatomy:
     # A model whose input is not tokens raises its own exception type.
     except Exception as error:
         raise _refusal(family, f"it does not run on two tokens ({type(error).__name__})") from error
-    _check_stream(recorded, changed, dimensions.n_layers, family)
+    _check_stream(module, recorded, changed, dimensions.n_layers)
     # Some families scale what a branch adds, after the module that computes it.
     block = module.get_submodule(path)[0]
     scale = float(getattr(block, "residual_multiplier", getattr(block, "residual_scale", 1.0)))
@@ -64,16 +64,19 @@ def probe_anatomy(module: Any, dimensions: Dimensions) -> Anatomy:
     return Anatomy(path, taps, positions="unknown", known_by="probe")
 
 
-def _check_stream(recorded: list[_Recording], changed: list[_Recording], n_layers: int, family: str) -> None:
+def _check_stream(module: Any, recorded: list[_Recording], changed: list[_Recording], n_layers: int) -> None:
     """Refuse blocks that do not pass on one stream; `changed` was recorded with another last token."""
+    family = module.config.model_type
     if len(recorded) != n_layers or any("" not in one.inputs or "" not in one.outputs for one in recorded):
         raise _refusal(family, "a block does not run once on a stream of (prompt, token, d_model)")
     if not all(bool(one.outputs[""].isfinite().all()) for one in (*recorded, *changed)):
+        from theodolite_jobs.models.precision import check_finite  # it imports this module
+
+        check_finite(module)
         dtype = str(recorded[0].outputs[""].dtype).removeprefix("torch.")
         raise ModelError(
-            f"the stream of the {family!r} model has NaN or infinity in {dtype} on two tokens, so its sites cannot be "
-            "found; "
-            + ("set model.dtype to bfloat16 or float32" if dtype == "float16" else "check that its weights are finite")
+            f"the stream of the {family!r} model has NaN or infinity in {dtype} on two tokens, although its weights "
+            "are finite, so its sites cannot be found; set model.dtype to bfloat16 or float32"
         )
     if not all(torch.equal(a.outputs[""], b.inputs[""]) for a, b in pairwise(recorded)):
         raise _refusal(family, "the output of a block is not the input of the next")
@@ -221,6 +224,6 @@ def _close(ours: torch.Tensor, reference: torch.Tensor) -> bool:
 
 def _refusal(family: str, reason: str) -> UnsupportedModelError:
     return UnsupportedModelError(
-        f"the model family {family!r} is not in the table, and a probe of its blocks fails: {reason}; "
-        "add a record to theodolite_jobs/models/families.py"
+        f"the model family {family!r} is not in the table, and a probe of its blocks fails: {reason}; use a model of "
+        "a family in docs/families.md, or report this one"
     )

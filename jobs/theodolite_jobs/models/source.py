@@ -5,7 +5,7 @@ import hashlib
 import importlib.util
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
@@ -41,6 +41,7 @@ class ModelSource:
     location: str  # hub id, folder, or GGUF file
     revision: str = ""  # commit on the hub, or `sha256:…` over the local files; empty before it is resolved
     weights: Literal["trained", "random"] = "trained"
+    note: str = field(default="", compare=False)  # a sentence about how the revision was resolved
 
 
 def resolve_source(model: ModelSpec, folder: Path) -> ModelSource:
@@ -52,7 +53,8 @@ def resolve_source(model: ModelSpec, folder: Path) -> ModelSource:
     """
     source = locate(model, folder)
     if source.kind == "hub":
-        return replace(source, revision=_hub_commit(source.location, model.revision))
+        commit, note = _hub_commit(source.location, model.revision)
+        return replace(source, revision=commit, note=note)
     if source.kind == "gguf":
         check_gguf(read_header(Path(source.location)))  # before a large file is read for its digest
         files = list(gguf_files(Path(source.location)))
@@ -217,12 +219,13 @@ def _fingerprint(files: Iterable[Path]) -> str:
     return f"sha256:{digest.hexdigest()}"
 
 
-def _hub_commit(model_id: str, revision: str | None) -> str:
+def _hub_commit(model_id: str, revision: str | None) -> tuple[str, str]:
+    """Return the commit of a revision, and a note if the cache resolved it because the hub cannot be reached."""
     from huggingface_hub import HfApi
-    from huggingface_hub.errors import RepositoryNotFoundError, RevisionNotFoundError
+    from huggingface_hub.errors import HfHubHTTPError, RepositoryNotFoundError, RevisionNotFoundError
 
     if revision and re.fullmatch(r"[0-9a-f]{40}", revision):
-        return revision
+        return revision, ""
     try:
         commit = HfApi().model_info(model_id, revision=revision).sha
     except RevisionNotFoundError as error:
@@ -234,15 +237,45 @@ def _hub_commit(model_id: str, revision: str | None) -> str:
         ) from error
     # Bad names, no network, offline mode: the client and its HTTP library each raise their own exception types.
     except Exception as error:
+        if not isinstance(error, HfHubHTTPError | ValueError):  # a wrong answer, or a name that no hub allows
+            return _cached_commit(model_id, revision, first_line(error, _REASON_CHARACTERS))
         similar = difflib.get_close_matches(model_id, MODEL_ALIASES, 1)
         hint = f"; did you mean {similar[0]}?" if similar else ""
         raise ModelError(
             f"model.id: the hub did not resolve {model_id!r} at {revision or 'its newest revision'}: "
-            f"{first_line(error, _REASON_CHARACTERS)}; offline, give the full commit as model.revision{hint}"
+            f"{first_line(error, _REASON_CHARACTERS)}{hint}"
         ) from error
     if commit is None:
         raise ModelError(f"model.id: the hub returned no commit for {model_id!r}")
-    return commit
+    return commit, ""
+
+
+def _cached_commit(model_id: str, revision: str | None, reason: str) -> tuple[str, str]:
+    """Return the commit of a revision when it was last downloaded, and a note that names it.
+
+    The cache has no name for a commit that was downloaded as a commit, as surveys do; the only one is used.
+    """
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.constants import HF_HUB_CACHE
+    from huggingface_hub.errors import LocalEntryNotFoundError
+    from huggingface_hub.file_download import repo_folder_name
+
+    wanted = revision or "main"
+    snapshots = Path(HF_HUB_CACHE) / repo_folder_name(repo_id=model_id, repo_type="model") / "snapshots"
+    similar = difflib.get_close_matches(model_id, MODEL_ALIASES, 1)
+    hint = f"; did you mean {similar[0]}?" if similar else ""
+    try:
+        small = snapshot_download(model_id, revision=wanted, allow_patterns=["config.json"], local_files_only=True)
+        commit = Path(small).name
+    except (LocalEntryNotFoundError, ValueError) as error:
+        commits = sorted(path.name for path in snapshots.glob("*"))
+        if revision is None and len(commits) == 1:
+            return commits[0], f"the hub cannot be reached, so {model_id} is the only cached commit, {commits[0]}"
+        raise ModelError(
+            f"model.id: the hub cannot be reached ({reason}), and the cache of the hub has no revision {wanted!r} of "
+            f"{model_id!r}; download it while online, or give a cached commit as model.revision{hint}"
+        ) from error
+    return commit, f"the hub cannot be reached, so {model_id} at {wanted} is the cached commit {commit}"
 
 
 def _hub_folder(source: ModelSource, patterns: list[str]) -> Path:
@@ -252,9 +285,38 @@ def _hub_folder(source: ModelSource, patterns: list[str]) -> Path:
         folder = snapshot_download(
             source.location, revision=source.revision, allow_patterns=patterns, ignore_patterns=_DUPLICATES
         )
-        return Path(folder)
     # As above: any of several libraries may raise.
     except Exception as error:
         raise ModelError(
-            f"cannot download {source.location} at {source.revision}: {first_line(error, _REASON_CHARACTERS)}"
+            f"cannot download {source.location} at {source.revision}: "
+            f"{_missing_in_cache(source, patterns) or first_line(error, _REASON_CHARACTERS)}"
         ) from error
+    # If the hub cannot be reached, the folder is what an earlier download left, which may be only a part.
+    for needed in ("config.json", "*.safetensors"):
+        if (needed in patterns or needed == "config.json") and not any(Path(folder).glob(needed)):
+            raise ModelError(
+                f"{folder} has no {needed}: {source.location} at {source.revision} has none, or only other files of it "
+                "were downloaded; download it again while online, or use a model with this file"
+            )
+    return Path(folder)
+
+
+def _missing_in_cache(source: ModelSource, patterns: list[str]) -> str | None:
+    """Return a sentence that names the files that the cached snapshot of a model lacks, or None."""
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import IncompleteSnapshotError, LocalEntryNotFoundError
+
+    try:
+        snapshot_download(
+            source.location,
+            revision=source.revision,
+            allow_patterns=patterns,
+            ignore_patterns=_DUPLICATES,
+            local_files_only=True,
+        )
+    except IncompleteSnapshotError as error:
+        names = str(error).partition(" missing (")[2].partition(")")[0]
+        return f"the hub cannot be reached, and the cache lacks {names}; download the model again while online"
+    except LocalEntryNotFoundError:
+        return None
+    return None

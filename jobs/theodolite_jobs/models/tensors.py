@@ -3,7 +3,7 @@
 import json
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from theodolite.errors import ModelError
 from theodolite_jobs.models.convert.files import INDEX
 
 _WHOLE = "model.safetensors"
+_PLAIN_DTYPES = {"F64", "F32", "F16", "BF16", "I64", "BOOL"}  # integers are counts and indices in buffers
 
 
 class TensorFiles:
@@ -28,6 +29,21 @@ class TensorFiles:
         """
         self.folder = folder
         self.file_of = _file_of_tensors(folder)
+
+    def leave_out(self, names: set[str]) -> None:
+        """Remove the names of tensors that nothing may read."""
+        self.file_of = {name: file for name, file in self.file_of.items() if name not in names}
+
+    def check_plain(self, names: Iterable[str]) -> None:
+        """Raise ModelError for a tensor that is not in a dtype of plain weights: config.json hides a quantisation."""
+        for name in sorted(names):
+            with _opened(self._path(name)) as file:
+                dtype = file.get_slice(name).get_dtype()
+            if dtype not in _PLAIN_DTYPES:
+                raise ModelError(
+                    f"the weights in {self.folder} have {name} in {dtype}, and config.json describes no quantisation; "
+                    "use the config.json that belongs to these weights"
+                )
 
     def shape(self, name: str) -> tuple[int, ...]:
         """Return a tensor's shape; raises ModelError."""
@@ -55,26 +71,63 @@ class TensorFiles:
         return self.folder / self.file_of[name]
 
 
+def names_in(folder: Path) -> set[str]:
+    """Return the names of the tensors in a folder, or only by its index if the files are not there; raises ModelError.
+
+    A folder with neither has no names.
+    """
+    return set(_file_of_tensors(folder) if any(folder.glob("*.safetensors")) else _index(folder))
+
+
 def _file_of_tensors(folder: Path) -> dict[str, str]:
-    """Return the file of each tensor; if an index exists, all files that it names must exist."""
-    listed: dict[str, str] = {}
-    if (folder / INDEX).is_file() and not (folder / _WHOLE).is_file():
-        try:
-            listed = {name: str(file) for name, file in json.loads((folder / INDEX).read_text())["weight_map"].items()}
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise ModelError(f"{folder / INDEX} is not an index of safetensors files: {error}") from error
-        missing = sorted(file for file in set(listed.values()) if not (folder / file).is_file())
-        if missing:
+    """Return the file of each tensor; if an index exists, all files that it names must exist, with its tensors."""
+    listed = _index(folder)
+    shards = {path.name for path in folder.glob("model-*-of-*.safetensors")}
+    if (folder / _WHOLE).is_file():
+        if shards:
+            raise ModelError(
+                f"{folder} has weights in {_WHOLE} and in {min(shards)}; remove the files that are not of this model"
+            )
+        listed, files = {}, [_WHOLE]
+    elif listed:
+        files = sorted(set(listed.values()))
+        if missing := [file for file in files if not (folder / file).is_file()]:
             raise ModelError(f"{folder} lacks {missing[0]}, which {INDEX} names; download it again")
-    files = [_WHOLE] if (folder / _WHOLE).is_file() else sorted(set(listed.values()))
-    files = files or sorted(path.name for path in folder.glob("*.safetensors"))
+        if stale := sorted(shards - set(files)):
+            raise ModelError(
+                f"{folder} has {stale[0]}, which {INDEX} does not name; remove it if it is of another model, or "
+                "download the index again"
+            )
+    else:
+        files = sorted(path.name for path in folder.glob("*.safetensors"))
     if not files:
         raise ModelError(f"{folder} has no .safetensors weights; convert pickled weights first (they can run code)")
     names: dict[str, str] = {}
     for file_name in files:
         with _opened(folder / file_name) as file:
-            names.update(dict.fromkeys(file.keys(), file_name))
-    return listed or names
+            own = set(file.keys())
+        if twice := sorted(own & names.keys()):
+            raise ModelError(
+                f"{folder} has the tensor {twice[0]} in {names[twice[0]]} and in {file_name}; remove the file that is "
+                "not of this model"
+            )
+        names.update(dict.fromkeys(own, file_name))
+    if wrong := sorted(name for name, file_name in listed.items() if names.get(name) != file_name):
+        raise ModelError(
+            f"{listed[wrong[0]]} in {folder} lacks the tensor {wrong[0]}, which {INDEX} names; download both again"
+        )
+    return names
+
+
+def _index(folder: Path) -> dict[str, str]:
+    """Return the file of each tensor by the index of a folder, or {} if it has none."""
+    if not (folder / INDEX).is_file():
+        return {}
+    try:
+        listed = json.loads((folder / INDEX).read_text())["weight_map"]
+        return {str(name): str(file) for name, file in listed.items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ModelError(f"{folder / INDEX} is not an index of safetensors files: {error}") from error
 
 
 @contextmanager

@@ -19,8 +19,11 @@ from theodolite_jobs.models.latent import latent_heads, latent_sizes, rotary_par
 from theodolite_jobs.models.layer_weights import AttentionWeights, MlpWeights, merged_expert, per_head, split_heads
 from theodolite_jobs.models.quantised import check_plain
 from theodolite_jobs.models.readable import check_readable
+from theodolite_jobs.models.stored_names import compare_names
 from theodolite_jobs.models.tensors import TensorFiles
 from theodolite_jobs.statistics.norms import Norm
+
+_ROWS = 8192  # of a table in memory at a time
 
 SHARED = "shared"
 """The name of the expert that all tokens use."""
@@ -45,6 +48,9 @@ class Weights:
         self.dimensions: Dimensions = dimensions_of(config, self.anatomy.reserved_positions)
         self.dtype = dtype
         self._files = TensorFiles(folder)
+        stored = compare_names(config, self._files.file_of)
+        self.left_out = len(stored.next_token)  # the number of tensors of blocks for multi-token prediction
+        self._files.leave_out(stored.next_token)
         for own in self._names.own_embeddings:
             if self._shortest(f"{own}.weight") is not None:
                 self._names = replace(self._names, embedding=own, unembedding=own)
@@ -52,13 +58,20 @@ class Weights:
         merged, start = self._names.merged, f"{self._prefix}{self._names.block}".split("{}")[0]
         if merged is not None and any(n.startswith(start) and n.endswith(merged.gate_up) for n in self._files.file_of):
             self._names = replace(self._names, experts=merged)
-        self._check_blocks()
+        self._check_blocks(set(stored.surplus))
+        stored.check(folder)
+        stored.check_role(folder, "embedding", f"{self._prefix}{self._names.embedding}.weight")
+        if (head := self._shortest(f"{self._names.unembedding}.weight")) is not None:
+            stored.check_role(folder, "unembedding", head)
 
-    def _check_blocks(self) -> None:
-        """Raise ModelError if a block lacks a tensor that another of its kind has, or has other experts than stated."""
+    def _check_blocks(self, surplus: set[str]) -> None:
+        """Raise ModelError if a block lacks a tensor that another of its kind has, or has other experts than stated.
+
+        Surplus tensors are refused later, by their own names.
+        """
         prefix = f"{self._prefix}{self._names.block}".split("{}")[0]
         n_blocks = len(set(self.anatomy.block_of.values())) or self.dimensions.n_layers
-        blocks = tensors_by_block(self._files.file_of, prefix, n_blocks)
+        blocks = tensors_by_block(self._files.file_of.keys() - surplus, prefix, n_blocks)
         for layer in self.anatomy.unnormed_layers:
             blocks[layer] |= trained_of(self._stored_name(self.anatomy.norms["attention"]), blocks)
         if (shared := self._names.in_first_block) is not None:
@@ -135,8 +148,10 @@ class Weights:
     def tied(self) -> bool:
         """Whether the language-model head is the embedding; a head of its own in the files decides."""
         stored = self._shortest(f"{self._names.unembedding}.weight") is not None
-        some = slice(0, 64)
-        return self._may_be_tied and (not stored or torch.equal(self.unembedding(some), self.embedding(some)))
+        parts = (slice(start, start + _ROWS) for start in range(0, self.vocabulary_size, _ROWS))
+        return self._may_be_tied and (
+            not stored or all(torch.equal(self.unembedding(rows), self.embedding(rows)) for rows in parts)
+        )
 
     def unembedding_bias(self) -> Tensor | None:
         """Return the language-model head's bias, (token,), or None; GPT-J and Phi have one."""
@@ -340,10 +355,10 @@ class Weights:
         """Return one expert from the tensors of all experts."""
         block, width = self._prefix + self._block(layer), self.dimensions.d_model
         mlp = merged_expert(names, lambda name: self._read(block + name, slice(expert, expert + 1))[0])
-        assert mlp.gate is not None
         if mlp.up.shape[0] != width or mlp.down.shape != (mlp.up.shape[1], width):
-            both = torch.cat([mlp.gate, mlp.up], dim=1)
-            raise self._misfit(block + names.gate_up, both, f"({width}, 2·d_mlp) for each expert")
+            both = mlp.up if mlp.gate is None else torch.cat([mlp.gate, mlp.up], dim=1)
+            wide = "d_mlp" if mlp.gate is None else "2·d_mlp"
+            raise self._misfit(block + names.gate_up, both, f"({width}, {wide}) for each expert")
         return mlp
 
     def _inside(self, name: str, expert: int | str | None) -> str:

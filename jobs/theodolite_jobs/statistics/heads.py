@@ -120,8 +120,13 @@ def thin(factor: Float[np.ndarray, "head d_model d_head"]) -> Thin:
     """Return A = Q T of each head; T is the Cholesky factor of AᵀA, or from QR if AᵀA is ill-conditioned.
 
     Raises:
-        ValueError: a weight is not finite.
+        ValueError: a weight is not finite, or a head is wider than the stream.
     """
+    if factor.shape[2] > factor.shape[1]:
+        raise ValueError(
+            f"its heads of {factor.shape[2]} values are wider than the stream of {factor.shape[1]}, and circuits are "
+            "computed for heads that are at most as wide"
+        )
     gram = np.stack([_gram(one.astype(np.float64)) for one in factor])
     finite = np.isfinite(gram).all(axis=(1, 2))  # the square of a weight that is not finite is not finite either
     if not finite.all():

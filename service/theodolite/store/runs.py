@@ -49,6 +49,9 @@ class ModelFacts(BaseModel):
     seed: int | None = None  # of random weights
     text_model: str | None = None  # the surveyed part: the family of a multimodal model's text part, or `encoder`
     dequantised_from: str | None = None  # the format of quantised weights, which are dequantised before everything else
+    tokenizer_fixes: tuple[str, ...] = Field((), exclude_if=lambda value: not value)  # mistakes that were mended
+    # What the checkpoint has and a survey does not use, such as blocks for multi-token prediction.
+    left_out: str | None = Field(None, exclude_if=lambda value: value is None)
 
 
 class SetFacts(BaseModel):

@@ -10,7 +10,7 @@ from transformers import AutoModel
 from transformers.modeling_outputs import BaseModelOutputWithPast
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaModel
 
-from theodolite.errors import ParityError, UnsupportedModelError
+from theodolite.errors import ModelError, ParityError, UnsupportedModelError
 from theodolite.sites import Site
 from theodolite_jobs.capture.engine import Engine
 from theodolite_jobs.capture.parity import certify, first_block_count
@@ -166,11 +166,101 @@ def test_a_model_that_overflows_by_itself_is_not_reported_as_a_wrong_site():
         certify_tiny(model)
 
 
-def test_a_failure_that_float64_removes_is_reported_as_rounding():
+def test_rounding_that_float64_removes_gives_a_measured_bound():
+    certificate = certify_tiny(wrap(tiny.tiny_model("gpt2")), float32_bound=1e-8)
+    assert 1e-8 < certificate.max_error <= certificate.bound
+    assert certificate.bound == 5 * certificate.float32_rounding + 1e-5
+    assert "is up to" in certificate.warning
+    assert certify_tiny(wrap(tiny.tiny_model("gpt2"))).float32_rounding is None
+
+
+def test_captured_activations_that_are_less_exact_than_plain_ones_are_reported_as_rounding(monkeypatch):
+    capture = Engine.capture
+
+    def coarse(self, *arguments):
+        captured = capture(self, *arguments)
+        if self.model.dtype == torch.float32:
+            captured.activations[Site.RESID_POST] *= 1 + 3e-4
+        return captured
+
+    monkeypatch.setattr(Engine, "capture", coarse)
     with pytest.raises(
         ParityError, match=r"first 5 blocks differ by .* in float32 and .* in float64: this is rounding"
     ):
-        certify_tiny(wrap(tiny.tiny_model("gpt2")), float32_bound=1e-8)
+        certify_tiny(wrap(tiny.tiny_model("gpt2")))
+
+
+def inexact(family):
+    """Return a model whose gated delta rule, which transformers runs in float32, rounds much."""
+    model = tiny.tiny_model(family)
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if "in_proj" in name:
+                weight.mul_(100)
+    return model
+
+
+LONG = {"lengths": (60, 120, 90, 75)}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("family", ["qwen3_next", "qwen3_5_text"])
+def test_a_gated_delta_rule_that_rounds_much_passes_with_a_measured_bound(family, dtype):
+    certificate = certify_tiny(wrap(inexact(family).to(dtype)), **LONG)
+    assert certificate.float32_rounding > 1e-5
+    assert certificate.warning.startswith("Plain Hugging Face in float32 is up to")
+    if dtype == torch.float32:
+        assert 5e-5 < certificate.max_error <= certificate.bound
+
+
+def planted(mistake, monkeypatch, model):
+    """Plant a mistake; that of `shifted` is smaller than the rounding of the model."""
+    capture, forward = Engine.capture, Engine._forward
+    if mistake == "wrong tap":
+        wrong = {**model.anatomy.taps, Site.RESID_MID: Tap("input_layernorm", "input")}
+        return replace(model, anatomy=replace(model.anatomy, taps=wrong))
+
+    def shifted(self, *arguments):
+        captured = capture(self, *arguments)
+        values = captured.activations[Site.RESID_POST]
+        values[0] = values[0] + 1e-4 * (values[-1] - values[0])  # a little of another prompt
+        return captured
+
+    def with_other_tokens(self, plan, prompts, *recorded):
+        return forward(self, plan, [(*ids[:-2], ids[-1], ids[-1]) for ids in prompts], *recorded)
+
+    monkeypatch.setattr(Engine, *(("capture", shifted) if mistake == "shifted" else ("_forward", with_other_tokens)))
+    return model
+
+
+@pytest.mark.parametrize("mistake", ["wrong tap", "shifted", "other tokens"])
+@pytest.mark.parametrize("family", ["qwen3_next", "qwen3_5_text"])
+def test_a_mistake_in_a_model_that_rounds_much_is_still_refused(family, mistake, monkeypatch):
+    model = planted(mistake, monkeypatch, wrap(inexact(family)))
+    with pytest.raises(ParityError, match=r"not rounding but a mistake|is not read from the correct module"):
+        certify_tiny(model, **LONG)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(
+    ("family", "setting"), [("qwen3_moe", "moe_intermediate_size"), ("mixtral", "intermediate_size")]
+)
+def test_experts_of_a_width_that_no_grouped_product_takes_run_one_after_the_other(family, setting, dtype):
+    config = copy.deepcopy(CONFIGS[family])
+    setattr(config, setting, 22)
+    model = wrap(tiny.random_model(config, AutoModel).to(dtype))
+    assert model.config._experts_implementation == "eager"
+    assert certify_tiny(model).dtype == str(dtype).removeprefix("torch.")
+    assert wrap(tiny.tiny_model(family)).config._experts_implementation == "grouped_mm"
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_weight_that_is_not_finite_is_named(value):
+    model = wrap(tiny.tiny_model("llama"))
+    with torch.no_grad():
+        model.blocks[2].mlp.up_proj.weight[3, 5] = value
+    with pytest.raises(ModelError, match=r"layers\.2\.mlp\.up_proj\.weight has NaN or infinity in float32 in 1 of"):
+        certify_tiny(model)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

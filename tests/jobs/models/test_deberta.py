@@ -33,7 +33,7 @@ def test_a_missing_bias_of_queries_is_named(saved):
     changed(saved, lambda tensors: tensors.pop(BIAS))
     with pytest.raises(ModelError, match=rf"lack the tensor {BIAS}, which other blocks have"):
         Weights(saved, CONFIGS["deberta"])
-    with pytest.raises(ModelError, match=r"lack 1 tensors, the first is encoder.layer.3.attention.self.q_bias"):
+    with pytest.raises(ModelError, match=r"lack the tensor deberta.encoder.layer.3.attention.self.q_bias"):
         load_model(saved)
 
 

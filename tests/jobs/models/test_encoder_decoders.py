@@ -162,9 +162,7 @@ def test_a_table_of_offsets_is_missing_or_in_another_block(family, tmp_path):
     tiny.model_with_head(family).save_pretrained(tmp_path / "whole")
     table = "encoder.block.{}.layer.0.SelfAttention.relative_attention_bias.weight"
     missing = with_tensors(tmp_path / "whole", tmp_path / "missing", lambda tensors: tensors.pop(table.format(0)))
-    with pytest.raises(
-        ModelError, match=r"lack 1 tensors, the first is encoder.block.0.layer.0.SelfAttention.relative"
-    ):
+    with pytest.raises(ModelError, match=r"lack.* encoder.block.0.layer.0.SelfAttention.relative"):
         load_model(missing)
 
     def move(tensors):
@@ -177,7 +175,7 @@ def test_a_table_of_offsets_is_missing_or_in_another_block(family, tmp_path):
             Weights(missing, CONFIGS[family])
     else:
         moved = with_tensors(tmp_path / "whole", tmp_path / "moved", move)
-        with pytest.raises(ModelError, match=r"lack 1 tensors, the first is encoder.block.0.layer.0.SelfAttention"):
+        with pytest.raises(ModelError, match=r"lack.* encoder.block.0.layer.0.SelfAttention"):
             load_model(moved)
 
 

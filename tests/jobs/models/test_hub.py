@@ -183,6 +183,7 @@ def test_a_model_is_pinned_to_its_commit(models: Answers, question: str) -> None
             "location": "org/tiny",
             "revision": hub.COMMIT,
             "weights": "trained",
+            "note": "",
         }
     }
 
@@ -227,10 +228,62 @@ def test_an_unreachable_hub_is_a_model_error(tmp_path: Path) -> None:
     assert "'org/tiny'" in answers["newest"]["message"]
 
 
-def test_offline_a_downloaded_model_is_used_by_its_commit(models: Answers, home: Path) -> None:
-    pinned = ("files", {"id": "org/tiny", "revision": hub.COMMIT, "which": "all"})
-    questions = {"pinned": pinned, "newest": MODEL_QUESTIONS["newest"]}
-    answers = ask(UNREACHABLE, home, questions, HF_HUB_OFFLINE="1")
-    assert answers["pinned"] == models["all_files"]
-    assert answers["newest"]["error"] == "ModelError"
-    assert "offline, give the full commit as model.revision" in answers["newest"]["message"]
+OFFLINE: list[dict[str, str]] = [{"HF_HUB_OFFLINE": "1"}, {}]  # and no network
+
+
+@pytest.mark.parametrize("environment", OFFLINE, ids=["offline", "no network"])
+def test_a_downloaded_model_is_resolved_from_the_cache(
+    models: Answers, home: Path, environment: dict[str, str]
+) -> None:
+    """Surveys download a commit; other programs also note which commit a branch was."""
+    questions = {
+        "pinned": ("files", {"id": "org/tiny", "revision": hub.COMMIT, "which": "all"}),
+        "files": ("files", {"id": "org/tiny", "which": "all"}),
+        "newest": MODEL_QUESTIONS["newest"],
+        "branch": MODEL_QUESTIONS["branch"],
+    }
+    answers = ask(UNREACHABLE, home, questions, **environment)
+    assert answers["pinned"] == answers["files"] == models["all_files"]
+    note = f"the hub cannot be reached, so org/tiny is the only cached commit, {hub.COMMIT}"
+    assert answers["newest"]["value"]["revision"] == hub.COMMIT
+    assert answers["newest"]["value"]["note"] == note
+    assert "no revision 'main' of 'org/tiny'" in answers["branch"]["message"]
+    refs = home / "hub" / "models--org--tiny" / "refs"
+    refs.mkdir()
+    (refs / "main").write_text(hub.COMMIT)
+    other = refs.parent / "snapshots" / ("e" * 40)
+    other.mkdir()
+    answers = ask(UNREACHABLE, home, {name: questions[name] for name in ("newest", "branch")}, **environment)
+    other.rmdir()
+    (refs / "main").unlink()
+    refs.rmdir()
+    for answer in answers.values():
+        assert answer["value"]["revision"] == hub.COMMIT
+        assert answer["value"]["note"] == (
+            f"the hub cannot be reached, so org/tiny at main is the cached commit {hub.COMMIT}"
+        )
+
+
+@pytest.mark.parametrize("environment", OFFLINE, ids=["offline", "no network"])
+def test_a_revision_that_is_not_cached_is_one_line(models: Answers, home: Path, environment: dict[str, str]) -> None:
+    questions = {"v9": MODEL_QUESTIONS["missing_revision"], "gone": MODEL_QUESTIONS["missing_model"]}
+    answers = ask(UNREACHABLE, home, questions, **environment)
+    assert [answer["error"] for answer in answers.values()] == ["ModelError"] * 2
+    assert "the cache of the hub has no revision 'v9' of 'org/tiny'; download it" in answers["v9"]["message"]
+    assert "the cache of the hub has no revision 'main' of 'org/gone'" in answers["gone"]["message"]
+    assert "\n" not in answers["v9"]["message"]
+
+
+def test_a_partly_cached_model_is_named(served: tuple[str, list[str]], tmp_path: Path) -> None:
+    ask(served[0], tmp_path, {"small": MODEL_QUESTIONS["small_files"]})
+    answers = ask(UNREACHABLE, tmp_path, {"all": MODEL_QUESTIONS["all_files"]}, HF_HUB_OFFLINE="1")
+    assert answers["all"]["error"] == "ModelError"
+    assert answers["all"]["message"] == (
+        f"cannot download org/tiny at {hub.COMMIT}: the hub cannot be reached, and the cache lacks model.safetensors; "
+        "download the model again while online"
+    )
+    (folder,) = (tmp_path / "hub" / "models--org--tiny").glob("snapshots/*")
+    for listing in (tmp_path / "hub").glob("**/trees/**/*"):  # older libraries cached no list of all files
+        listing.unlink()
+    answers = ask(UNREACHABLE, tmp_path, {"all": MODEL_QUESTIONS["all_files"]}, HF_HUB_OFFLINE="1")
+    assert f"{folder} has no *.safetensors: org/tiny at {hub.COMMIT} has none, or only" in answers["all"]["message"]

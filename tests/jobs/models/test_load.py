@@ -80,8 +80,7 @@ def test_a_missing_tensor_is_named(folder: Path) -> None:
     change_weights(folder, lambda weights: weights.pop(f"model.{A_TENSOR}"))
     with pytest.raises(ModelError) as caught:
         load_model(folder)
-    assert f"{folder} lack 1 tensors" in only_line(caught)
-    assert A_TENSOR in only_line(caught)
+    assert f"{folder} lack the tensor model.{A_TENSOR}" in only_line(caught)
 
 
 def test_the_base_model_loads_without_a_head(folder: Path) -> None:
@@ -131,7 +130,10 @@ def test_tensors_of_blocks_beyond_the_configuration_are_named(folder: Path) -> N
 
 def test_a_bias_that_the_configuration_does_not_use_is_named(folder: Path) -> None:
     change_weights(folder, lambda weights: weights.update({"model.layers.1.self_attn.q_proj.bias": torch.ones(16)}))
-    with pytest.raises(ModelError, match=r"have 1 tensors in blocks .* first is .*layers\.1\.self_attn\.q_proj\.bias"):
+    with pytest.raises(
+        ModelError,
+        match=r"have 1 tensors that the configuration does not use.* is model\.layers\.1\.self_attn\.q_proj\.bias",
+    ):
         load_model(folder)
 
 

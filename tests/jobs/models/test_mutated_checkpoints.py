@@ -67,7 +67,9 @@ def test_a_missing_tensor_is_named(saved: Path, tmp_path: Path) -> None:
     for index, name in enumerate(matrices_of_a_block(saved)):
         folder = mutated(saved, tmp_path / str(index), lambda tensors, name=name: tensors.pop(name))
         assert " lack " in refusal_of(load_model, folder), name
-        assert f"lack the tensor {name}" in refusal_of(read_everything, folder), name
+        assert re.search(rf"lack.* {re.escape(name.removeprefix('albert.'))}", refusal_of(read_everything, folder)), (
+            name
+        )
 
 
 def test_a_renamed_tensor_is_named(saved: Path, tmp_path: Path) -> None:
@@ -79,7 +81,7 @@ def test_a_renamed_tensor_is_named(saved: Path, tmp_path: Path) -> None:
 
     folder = mutated(saved, tmp_path / "renamed", rename)
     assert " lack" in refusal_of(load_model, folder)
-    assert "lack the tensor" in refusal_of(read_everything, folder)
+    assert " lack" in refusal_of(read_everything, folder)
 
 
 def test_a_tensor_of_another_shape_is_named(saved: Path, tmp_path: Path) -> None:
@@ -95,11 +97,8 @@ def test_a_tensor_of_another_shape_is_named(saved: Path, tmp_path: Path) -> None
 def test_a_tensor_that_the_configuration_does_not_use_is_named(saved: Path, tmp_path: Path) -> None:
     name = BLOCK.split(matrices_of_a_block(saved)[0])[0] + BLOCK.search(matrices_of_a_block(saved)[0]).group()
     folder = mutated(saved, tmp_path / "extra", lambda tensors: tensors.update({f"{name}extra.weight": torch.ones(3)}))
-    assert re.search(
-        r"extra\.weight(; use the config\.json that belongs|, which other blocks)", refusal_of(load_model, folder)
-    )
-    if getattr(load_config(folder), "num_hidden_groups", None) != 1:  # an ALBERT with one block has no other
-        assert "extra.weight, which other blocks have" in refusal_of(read_everything, folder)
+    for action in (load_model, read_everything):
+        assert "extra.weight; use the config.json that belongs to these weights" in refusal_of(action, folder)
 
 
 def test_a_configuration_that_lies_about_the_width_of_heads_is_refused(saved: Path, tmp_path: Path) -> None:
@@ -110,4 +109,4 @@ def test_a_configuration_that_lies_about_the_width_of_heads_is_refused(saved: Pa
     text["v_head_dim" if "v_head_dim" in text else "head_dim"] = 6
     (folder / "config.json").write_text(json.dumps(whole))
     said = refusal_of(load_model, folder)
-    assert "fit the configuration" in said or "cannot load the " in said
+    assert "fit the configuration" in said or said.startswith(("cannot load the ", "cannot build a "))

@@ -67,7 +67,7 @@ def saved_heads(saved):
 
 def test_attention_by_hand_equals_the_modules(saved_heads):
     folder, model = saved_heads
-    weights = Weights(folder, model.config, torch.float64)
+    weights = Weights(folder, load_config(folder), torch.float64)
     inputs = inputs_of(model, "attention", TOKENS)
     for layer, theirs in read_attention(model, TOKENS).items():
         source = inputs[model.anatomy.keys_of.get(layer, layer)]
@@ -78,7 +78,7 @@ def test_attention_by_hand_equals_the_modules(saved_heads):
 
 def test_outputs_of_heads_by_hand_equal_the_captured_site(saved_heads):
     folder, model = saved_heads
-    weights = Weights(folder, model.config, torch.float64)
+    weights = Weights(folder, load_config(folder), torch.float64)
     inputs = inputs_of(model, "attention", TOKENS)
     for layer, theirs in read_attention(model, TOKENS).items():
         source = inputs[model.anatomy.keys_of.get(layer, layer)]
@@ -143,7 +143,7 @@ def routed(model, weights, layer, x, route):
 
 def test_the_mlp_by_hand_equals_the_modules(saved):
     folder, model = saved
-    weights = Weights(folder, model.config, torch.float64)
+    weights = Weights(folder, load_config(folder), torch.float64)
     read, routes = read_sites(model, TOKENS, POSITIONS), routes_of(model)
     # The blocks of Nemotron-H add one module each.
     theirs = read[Site.MLP_OUT] if Site.MLP_OUT in read else read[Site.RESID_POST] - read[Site.RESID_PRE]
@@ -223,7 +223,7 @@ def positions_of(model):
 
 def test_scaled_and_normalised_embeddings_equal_the_input_of_the_first_block(saved):
     folder, model = saved
-    weights = Weights(folder, model.config, torch.float64)
+    weights = Weights(folder, load_config(folder), torch.float64)
     table = weights.embedding()[list(TOKENS)] * embedding_scale(model.config)
     if model.config.model_type == "opt" and table.shape[1] != model.dimensions.d_model:
         table = model.module.decoder.project_in(table)  # OPT-350m
@@ -246,7 +246,7 @@ def test_scaled_and_normalised_embeddings_equal_the_input_of_the_first_block(sav
 def test_norms_add_the_modules_epsilon(saved):
     """Use a stream so small that ε is half of the sum under the root."""
     folder, model = saved
-    weights = Weights(folder, model.config, torch.float64)
+    weights = Weights(folder, load_config(folder), torch.float64)
     epsilon = norm_epsilon(weights.config)
     pairs = norms_of_a_block(weights, model)
     others = {model.anatomy.final_norm: weights.final_norm(), model.anatomy.embedding_norm: weights.embedding_norm()}
@@ -262,7 +262,7 @@ def test_files_of_the_base_model_give_the_same_weights(saved, tmp_path):
     folder, model = saved
     base = AutoModel.from_pretrained(folder)
     (base if is_encoder_alone(base.config) else text_part(base)).save_pretrained(tmp_path)
-    with_head, without = Weights(folder, model.config), Weights(tmp_path, model.config)
+    with_head, without = Weights(folder, load_config(folder)), Weights(tmp_path, load_config(tmp_path))
     for layer in (0, 4):
         ours, theirs = [each.attention(layer) for each in (with_head, without)] if model.anatomy.files.qkv else [(), ()]
         for field in fields(ours) if ours else ():

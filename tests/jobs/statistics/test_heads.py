@@ -144,6 +144,12 @@ def test_a_head_of_zeros_has_no_ranks_and_the_others_are_as_without_it(which):
     assert np.isfinite(found.right).all()
 
 
+def test_heads_that_are_wider_than_the_stream_are_refused_with_the_widths():
+    with pytest.raises(ValueError, match="its heads of 8 values are wider than the stream of 6"):
+        thin(np.ones((2, 6, 8)))
+    assert thin(np.eye(6)[None]).triangle.shape == (1, 6, 6)
+
+
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("head", [0, 2])
 def test_a_weight_that_is_not_finite_is_named(value, head):

@@ -23,6 +23,7 @@ from theodolite_jobs.models.convert.files import (
 )
 from theodolite_jobs.models.load import load_config, plain_errors, resolved_dtype
 from theodolite_jobs.models.quantised import Format, format_of, plain_config
+from theodolite_jobs.models.stored_names import compare_names
 from theodolite_jobs.models.tensors import TensorFiles
 
 # Masks that old libraries stored.
@@ -69,7 +70,8 @@ class _Matrix:
 def _convert(folder: Path, into: Path) -> None:
     layout_of = format_of(read_json(folder / "config.json"))
     assert layout_of is not None, "only quantised checkpoints are converted"
-    files, dtype = TensorFiles(folder), getattr(torch, resolved_dtype(load_config(folder), "auto"))
+    files, config = TensorFiles(folder), load_config(folder)
+    dtype = getattr(torch, resolved_dtype(config, "auto"))
     layout = LAYOUTS[layout_of.method]
     matrices = {one.name: one for one in _matrices(files, layout)}
     if not matrices:
@@ -81,6 +83,7 @@ def _convert(folder: Path, into: Path) -> None:
     plain = [name for name in files.file_of if name not in used and not name.endswith(layout.unused)]
     if both := sorted(matrices.keys() & set(plain)):
         raise ModelError(f"the weights in {folder} have {both[0]} both quantised and plain")
+    compare_names(config, [*plain, *matrices]).check(folder)
     _check_space(files, plain, used, dtype.itemsize * 8 / layout_of.bits, into)
 
     def tensors() -> Iterator[tuple[str, Tensor]]:

@@ -1,11 +1,11 @@
 """Convert a Qwen1 checkpoint once into Qwen2's layout, so that the checkpoint's own code never runs."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any
 
 from theodolite.errors import ModelError
-from theodolite_jobs.models.convert.files import INDEX, atomic_folder, read_json, write_index
+from theodolite_jobs.models.convert.files import atomic_folder, read_json, write_index
 from theodolite_jobs.models.convert.qwen1_tokenizer import write_tokenizer
 from theodolite_jobs.models.load import plain_errors
 
@@ -136,8 +136,11 @@ def _write_weights(folder: Path, staging: Path, layers: int) -> None:
     for layer in range(layers):
         for old, new in _IN_BLOCK.items():
             names[f"transformer.h.{layer}.{old}"] = [f"model.layers.{layer}.{name}" for name in new]
-    shards = _shards(folder)
-    _check_names(folder, shards, names)
+    from theodolite_jobs.models.tensors import TensorFiles  # it loads torch
+
+    files = TensorFiles(folder)
+    _check_names(folder, files.file_of.keys(), names)
+    shards = [folder / file for file in sorted(set(files.file_of.values()))]
     weight_map: dict[str, str] = {}
     total_size = 0
     for number, shard in enumerate(shards, start=1):
@@ -148,23 +151,7 @@ def _write_weights(folder: Path, staging: Path, layers: int) -> None:
     write_index(staging, weight_map, total_size)
 
 
-def _shards(folder: Path) -> list[Path]:
-    index = folder / INDEX
-    if index.is_file():
-        return [folder / name for name in sorted(set(read_json(index)["weight_map"].values()))]
-    shards = sorted(folder.glob("*.safetensors"))
-    if not shards:
-        raise ModelError(f"{folder} has no .safetensors weights; convert pickled weights first (they can run code)")
-    return shards
-
-
-def _check_names(folder: Path, shards: Sequence[Path], names: Mapping[str, Sequence[str]]) -> None:
-    from safetensors import safe_open
-
-    stored: set[str] = set()
-    for shard in shards:
-        with safe_open(shard, "pt") as file:
-            stored.update(file.keys())
+def _check_names(folder: Path, stored: Set[str], names: Mapping[str, Sequence[str]]) -> None:
     unknown = sorted(name for name in stored - names.keys() if not name.endswith(_DERIVED))
     if unknown:
         raise ModelError(f"the weights in {folder} have {len(unknown)} tensors unknown to Qwen1, such as {unknown[0]}")

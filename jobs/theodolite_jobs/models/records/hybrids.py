@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from theodolite.sites import Site
-from theodolite_jobs.models.anatomy import Anatomy, Files, PartialTap, Tap
+from theodolite_jobs.models.anatomy import Anatomy, Files, MergedExperts, PartialTap, Tap
 from theodolite_jobs.models.records.llama import GRANITE_SHARED, LLAMA, MERGED, QWEN3_FILES
 from theodolite_jobs.models.records.taps import STREAM, reading, sequential
 
@@ -16,6 +16,7 @@ _ATTENTION = Tap("self_attn", "output")
 _MIXER = Tap("mixer", "output")
 _NO_WORDS = "some of its blocks have no attention heads"
 _FEED_FORWARD = Files(gate="feed_forward.gate_proj", up="feed_forward.up_proj", down="feed_forward.down_proj")
+_MERGED = MergedExperts("feed_forward.experts.gate_up_proj", "feed_forward.experts.down_proj", "expert, out, in")
 _GATED = replace(QWEN3_FILES, gated=True)
 
 
@@ -73,6 +74,7 @@ NEMOTRON_H = Anatomy(
         up="mixer.up_proj",
         down="mixer.down_proj",
         experts="mixer.experts.{}.",
+        merged=MergedExperts("mixer.experts.up_proj", "mixer.experts.down_proj", "expert, out, in", gated=False),
         shared_expert="mixer.shared_experts.",
     ),
 )
@@ -84,7 +86,9 @@ _BAMBA = replace(
     files=_FEED_FORWARD,
 )
 BAMBA = hybrid(_BAMBA, "a state space")
-JAMBA = replace(BAMBA, positions="none", files=replace(_FEED_FORWARD, experts="feed_forward.experts.{}."))
+JAMBA = replace(
+    BAMBA, positions="none", files=replace(_FEED_FORWARD, experts="feed_forward.experts.{}.", merged=_MERGED)
+)
 FALCON_H1 = replace(BAMBA, partial={}, hybrid="each block adds attention and a state space in one sum", no_words="")
 _LFM2_FILES = Files(
     output="self_attn.out_proj",
@@ -101,5 +105,5 @@ _LFM2 = replace(
     files=_LFM2_FILES,
 )
 LFM2 = hybrid(_LFM2, "a convolution")
-LFM2_MOE = replace(LFM2, files=replace(_LFM2_FILES, experts="feed_forward.experts.{}."))
+LFM2_MOE = replace(LFM2, files=replace(_LFM2_FILES, experts="feed_forward.experts.{}.", merged=_MERGED))
 GRANITE_HYBRID = hybrid(GRANITE_SHARED, "a state space")

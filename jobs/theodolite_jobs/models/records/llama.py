@@ -16,16 +16,16 @@ LLAMA = Anatomy(
 QWEN3_FILES = Files(qk_norm=("self_attn.q_norm", "self_attn.k_norm"))
 QWEN3 = replace(LLAMA, files=QWEN3_FILES)
 MERGED = MergedExperts("mlp.experts.gate_up_proj", "mlp.experts.down_proj", "expert, out, in")
-MIXTRAL_FILES = Files(experts="block_sparse_moe.experts.{}.", gate="w1", up="w3", down="w2")
+MIXTRAL_FILES = Files(experts="block_sparse_moe.experts.{}.", merged=MERGED, gate="w1", up="w3", down="w2")
 MIXTRAL = replace(LLAMA, files=MIXTRAL_FILES)
-QWEN2_MOE = replace(LLAMA, files=Files(experts="mlp.experts.{}.", shared_expert="mlp.shared_expert."))
-QWEN3_MOE_FILES = replace(QWEN3_FILES, experts="mlp.experts.{}.")
+QWEN2_MOE = replace(LLAMA, files=Files(experts="mlp.experts.{}.", merged=MERGED, shared_expert="mlp.shared_expert."))
+QWEN3_MOE_FILES = replace(QWEN3_FILES, experts="mlp.experts.{}.", merged=MERGED)
 QWEN3_MOE = replace(LLAMA, files=QWEN3_MOE_FILES)
 GLM4_MOE = replace(LLAMA, files=replace(QWEN3_MOE_FILES, shared_expert="mlp.shared_experts."))
 ERNIE_MOE = replace(
     LLAMA,
     positions="rotary, interleaved",
-    files=Files(experts="mlp.experts.{}.", shared_expert="mlp.shared_experts."),
+    files=Files(experts="mlp.experts.{}.", merged=MERGED, shared_expert="mlp.shared_experts."),
 )
 DEEPSEEK = replace(
     LLAMA,
@@ -45,10 +45,13 @@ GPT_OSS = replace(
 GRANITE_EXPERTS = MergedExperts(
     "block_sparse_moe.input_linear.weight", "block_sparse_moe.output_linear.weight", "expert, out, in"
 )
+GRANITE_MERGED = MergedExperts(
+    "block_sparse_moe.experts.gate_up_proj", "block_sparse_moe.experts.down_proj", "expert, out, in"
+)
 GRANITE_MOE = replace(
     LLAMA,
     taps=sequential("post_attention_layernorm", "self_attn", "block_sparse_moe"),
-    files=Files(experts=GRANITE_EXPERTS),
+    files=Files(experts=GRANITE_EXPERTS, merged=GRANITE_MERGED),
 )
 GRANITE_SHARED = replace(
     LLAMA,
@@ -59,6 +62,7 @@ GRANITE_SHARED = replace(
         down="shared_mlp.output_linear",
         gate_up_fused=True,
         experts=GRANITE_EXPERTS,
+        merged=GRANITE_MERGED,
         shared_expert="shared_mlp.",
     ),
 )

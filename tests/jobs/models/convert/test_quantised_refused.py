@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from support.errors import only_line
 from support.quantised_cases import (
     A_MATRIX,
@@ -139,9 +139,15 @@ def test_quantised_matrices_that_the_configuration_hides_are_named(tmp_path: Pat
     del raw["quantization_config"]
     (folder / "config.json").write_text(json.dumps(raw))
     assert fetched(folder) == folder
+    for action in (load_model, lambda folder: Weights(folder, load_config(folder))):
+        with pytest.raises(ModelError) as caught:
+            action(folder)
+        assert "weight_scale_inv; use the config.json that belongs" in only_line(caught)
+    tensors = load_file(folder / WEIGHTS)
+    save_file({name: one for name, one in tensors.items() if "scale" not in name}, folder / WEIGHTS)
     with pytest.raises(ModelError) as caught:
         load_model(folder)
-    assert "weight_scale_inv" in only_line(caught)
+    assert "in F8_E4M3, and config.json describes no quantisation" in only_line(caught)
     with pytest.raises(ModelError) as caught:
         Weights(folder, load_config(folder)).attention(1)
     assert "in float8_e4m3fn, and config.json describes no quantisation" in only_line(caught)

@@ -1,0 +1,190 @@
+"""Compare the names of a checkpoint's tensors with the parameters of its model, both ways, before a weight is read.
+
+The model is built from its configuration without memory for weights, and transformers' own rules rename the tensors.
+So a tensor is named that transformers would fill with random numbers, or would ignore.
+"""
+
+import copy
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from theodolite.errors import ModelError
+from theodolite_jobs.models.anatomy import dimensions_of
+from theodolite_jobs.models.families import is_encoder_alone, known_anatomy
+from theodolite_jobs.models.load import plain_errors
+from theodolite_jobs.models.next_token_blocks import next_token_names
+from theodolite_jobs.models.renaming import Renamed, aliases, incomplete, rename, repeated
+from theodolite_jobs.models.text_part import drop_decoder, text_part
+
+# Constants that older libraries stored, and a server's scales for its cache.
+_CONSTANTS = re.compile(
+    r"(inv_freq|position_ids|masked_bias|causal_mask|cos_cached|sin_cached|\battn\.bias|\battention\.bias|\.[kv]_scale)$"
+)
+_IN_A_BLOCK = re.compile(r"(\blayers?|\bh|\bencoder\.block|layer_groups)\.\d+\.")
+_OF_A_LAYER = re.compile(r"layers\\?\.\d")  # a rule of transformers for a block of one published model
+_USE = "use the config.json that belongs to these weights"
+
+
+@dataclass(frozen=True)
+class StoredNames:
+    """The tensors of a checkpoint by their names, and the parameters that they become."""
+
+    parameter_of: dict[str, str]  # of each tensor that the base model uses
+    head_parameter_of: dict[str, str]  # of each other tensor that the model with its head uses
+    embedding: frozenset[str]  # the names of the parameter that is the token embedding of the surveyed part
+    unembedding: frozenset[str]  # the same of the language-model head; empty if the model's class has none
+    inside: str  # the prefix of the parameters of the surveyed part
+    missing: list[str]  # parameters that no tensor becomes
+    surplus: list[str]  # tensors that belong to the surveyed part, and that the model does not use
+    repeated: list[tuple[str, str]]  # pairs of tensors that become the same parameter
+    next_token: set[str]  # tensors of blocks for multi-token prediction
+
+    def check(self, folder: Path) -> None:
+        """Raise ModelError, with the first name, for a missing, surplus or repeated tensor."""
+        if self.missing:
+            raise ModelError(
+                f"the weights in {folder} lack {len(self.missing)} tensors, the first is {self.missing[0]}; download "
+                f"the checkpoint again, or {_USE}"
+            )
+        if self.surplus:
+            raise ModelError(
+                f"the weights in {folder} have {len(self.surplus)} tensors that the configuration does not use, the "
+                f"first is {self.surplus[0]}; {_USE}"
+            )
+        for one, other in self.repeated:
+            raise ModelError(f"the weights in {folder} have one parameter twice, as {one} and as {other}; remove one")
+
+    def check_role(self, folder: Path, role: str, name: str) -> None:
+        """Raise ModelError if the model does not use a tensor as its `embedding` or `unembedding`."""
+        roles = {"embedding": self.embedding, "unembedding": self.embedding | self.unembedding}
+        used = (self.parameter_of | self.head_parameter_of).get(name, "nothing")
+        if self.unembedding and used not in roles[role]:
+            raise ModelError(
+                f"the weights in {folder} have {name}, which would be read as the {role}, but transformers uses it as "
+                f"{used}; use a checkpoint that transformers has saved"
+            )
+
+
+def compare_names(config: Any, names: Iterable[str]) -> StoredNames:
+    """Return how the names of tensors fit the model of a configuration.
+
+    Raises:
+        ModelError: no model can be built from the configuration.
+        UnsupportedModelError: the text part of a multimodal model has no module of its own.
+    """
+    config, names = copy.deepcopy(config), set(names)
+    if (layers := dimensions_of(config).n_layers) > len(names):  # building so many blocks could take hours
+        raise ModelError(f"the configuration states {layers} layers, and the weights have {len(names)} tensors; {_USE}")
+    if is_encoder_alone(config):
+        drop_decoder(config)
+    module, head = _skeletons(config)
+    part = text_part(module)
+    inside = next(f"{path}." for path, one in module.named_modules() if one is part).lstrip(".")
+    next_token = next_token_names(config, names)
+    renamed = rename(module, sorted(names - next_token))
+    others = {name: one for name, one in renamed.items() if not one.used}
+    of_head = {} if head is None else {name: one for name, one in rename(head, others).items() if one.used}
+    output = None if head is None else head.get_output_embeddings()
+    unembedding = frozenset() if output is None else _names_of(head, output.weight)
+    unread, ignored = unread_names(config), _ignored(module)
+    belongs = _belonging(others, renamed, "" if is_encoder_alone(config) else inside, unembedding)
+    return StoredNames(
+        parameter_of={name: one.parameters[0] for name, one in renamed.items() if one.used},
+        head_parameter_of={name: one.parameters[0] for name, one in of_head.items()},
+        embedding=_names_of(module, part.get_input_embeddings().weight),
+        unembedding=unembedding,
+        inside=inside,
+        missing=[name for name in _missing(module, renamed) if not unread.match(name)],
+        surplus=[
+            name
+            for name in belongs
+            if name not in of_head
+            and not unread.match(name)
+            and not any(rule.search(renamed[name].parameters[0]) for rule in ignored)
+        ],
+        repeated=repeated(renamed),
+        next_token=next_token,
+    )
+
+
+def _skeletons(config: Any) -> tuple[Any, Any]:
+    """Return the base model, and the model with its language-model head if there is one, without memory for weights."""
+    import torch
+    from transformers import AutoModel
+
+    anatomy = known_anatomy(config)
+    options = dict(anatomy.load_options) if anatomy else {}
+    # A configuration of the checkpoint's own class exists only if its code was allowed to run.
+    options["trust_remote_code"] = not type(config).__module__.startswith("transformers.")
+    with plain_errors(f"build a {config.model_type!r} model from its configuration"), torch.device("meta"):
+        kind = _class_with_head(config)
+        head = None if kind is None else kind(copy.deepcopy(config))
+        return AutoModel.from_config(copy.deepcopy(config), **options), head  # from_config changes its argument
+
+
+def _class_with_head(config: Any) -> Any:
+    """Return the class that the configuration names if it has a head, else that of a language model, or None."""
+    import transformers
+    from transformers import AutoModel
+
+    stated = getattr(transformers, str((config.architectures or [""])[0]), None)
+    base = AutoModel._model_mapping.get(type(config), None)
+    if getattr(stated, "config_class", None) is type(config) and stated is not base:
+        return stated
+    kinds = ("SEQ_TO_SEQ_CAUSAL_LM", "IMAGE_TEXT_TO_TEXT", "CAUSAL_LM", "MASKED_LM")
+    mappings = [getattr(transformers, f"MODEL_FOR_{kind}_MAPPING") for kind in kinds]
+    return next((mapping[type(config)] for mapping in mappings if type(config) in mapping), None)
+
+
+def _names_of(module: Any, parameter: Any) -> frozenset[str]:
+    return frozenset(name for name, one in module.named_parameters(remove_duplicate=False) if one is parameter)
+
+
+def _missing(module: Any, renamed: Mapping[str, Renamed]) -> list[str]:
+    """Return the parameters that no tensor becomes, or not all that they are made of; a tied one needs one name."""
+    found = {parameter for one in renamed.values() if one.used for parameter in one.parameters}
+    groups = [set(group) for group in aliases(module)]
+    for one, other in module.all_tied_weights_keys.items():
+        tied = [group for group in groups if {one, other} & group]
+        groups = [group for group in groups if group not in tied] + [set().union(*tied)]
+    return sorted([min(group) for group in groups if not group & found] + incomplete(module, renamed))
+
+
+def unread_names(config: Any) -> re.Pattern[str]:
+    """Return a pattern of names that no site depends on; in files of a model with a head, a prefix comes before."""
+    anatomy, names = known_anatomy(config), ["pooler."]  # it reads the last stream, and many checkpoints lack it
+    if is_encoder_alone(config):
+        names.append("decoder.")
+    if anatomy is not None and anatomy.positions == "sinusoidal":
+        names.append("encoder.embed_positions.")  # transformers computes the table if the files lack it
+    return re.compile(rf"(\w+\.)?({'|'.join(map(re.escape, names))})")
+
+
+def _ignored(module: Any) -> list[re.Pattern[str]]:
+    """Return patterns of parameters that transformers ignores on purpose, without those for one published size."""
+    rules = module._keys_to_ignore_on_load_unexpected or ()
+    return [_CONSTANTS, *(re.compile(rule) for rule in rules if not _OF_A_LAYER.search(rule))]
+
+
+def _belonging(
+    others: Iterable[str], renamed: Mapping[str, Renamed], inside: str, unembedding: Iterable[str]
+) -> list[str]:
+    """Return the tensors that belong to the surveyed part or to the language-model head, and not to another part.
+
+    In files of a model with a head, the tensors of the base model have its prefix, and those of heads do not.
+    """
+    with_prefix = any(one.used and one.prefixed for one in renamed.values())
+    head = tuple(name.removesuffix("weight") for name in unembedding)
+
+    def belongs(name: str) -> bool:
+        one = renamed[name]
+        full = one.parameters[0]
+        if _IN_A_BLOCK.search(full) or (head and full.startswith(head)):
+            return True
+        local = full.partition(".")[2] if one.prefixed else full
+        return (one.prefixed or not with_prefix) and local.startswith(inside)
+
+    return [name for name in others if belongs(name)]
