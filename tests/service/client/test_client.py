@@ -274,10 +274,18 @@ def test_relative_prompt_files_of_a_spec_are_uploaded(submitting, tmp_path, monk
     assert as_dictionary["prompts"]["more"] == {"source": "file:goals.csv"}
 
 
+def test_a_compressed_prompt_file_is_uploaded_with_its_type(submitting, tmp_path):
+    client, _, _ = submitting
+    (tmp_path / "goals.v2.TSV.gz").write_bytes(b"packed")
+    assert client.upload(tmp_path / "goals.v2.TSV.gz").endswith(".tsv.gz")
+
+
 def test_a_prompt_file_that_cannot_be_uploaded_is_named(submitting, tmp_path):
     client, _, _ = submitting
     with pytest.raises(SpecError, match=r"cannot read the prompt file .*none\.csv: No such file"):
         client.upload(tmp_path / "none.csv")
+    with pytest.raises(SpecError, match=r"cannot read the prompt file .*: Is a directory"):
+        client.upload(tmp_path)
     (tmp_path / "goals.doc").write_text("x")
     with pytest.raises(SpecError, match=r"goals\.doc has no supported suffix; allowed: \.csv, "):
         client.upload(tmp_path / "goals.doc")
