@@ -1,7 +1,7 @@
 """Prepare a survey without loading weights: resolve the model, read and tokenise the prompts, plan the shards."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
 from importlib.metadata import version
@@ -11,6 +11,7 @@ from typing import Any
 from theodolite.digests import digest_of
 from theodolite.errors import SpecError
 from theodolite.model_aliases import MODEL_ALIASES
+from theodolite.query.long_prompts import long_prompt_notes
 from theodolite.settings import Settings
 from theodolite.sites import Site
 from theodolite.spec import SurveySpec, TokenIds
@@ -38,6 +39,7 @@ from theodolite_jobs.models.quantised import dequantised_from
 from theodolite_jobs.models.readable import check_readable
 from theodolite_jobs.models.routers import Experts, captured_experts
 from theodolite_jobs.models.source import ModelSource, fetch, resolve_source, slug, weight_format, weight_versions
+from theodolite_jobs.prompts.hub_datasets import pinned_set
 from theodolite_jobs.prompts.next_tokens import next_token_groups
 from theodolite_jobs.prompts.sources import check_pairs, read_prompts
 from theodolite_jobs.prompts.tokens import (
@@ -49,6 +51,7 @@ from theodolite_jobs.prompts.tokens import (
     resolve_template,
     tokenize,
 )
+from theodolite_jobs.prompts.too_long import fit_context
 from theodolite_jobs.requested import check_request, named_groups
 
 _RECORDED_VERSIONS = ("torch", "transformers", "zarr", "numpy", "ray")
@@ -64,11 +67,13 @@ class Prepared:
     config: Any  # the model's configuration
     dimensions: Dimensions
     layers: list[int]  # the layers to capture
-    prompts: Mapping[str, list[str]]  # of each set
+    prompts: Mapping[str, list[str]]  # of each set, as tokenised: without those left out, and cut if too long
     tokens: Mapping[str, list[TokenIds]]  # token ids of each prompt of each set
     templates: Mapping[str, str]  # of each set: `chat`, `none` or a text with {prompt}
     plans: Mapping[str, SetPlan]  # shards and batches of each set
     warnings: Sequence[str] = ()  # about prompts that may be a mistake
+    read_facts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """`dataset_commit`, `n_skipped` and `n_truncated` of each set, as in `SetFacts`, unless they are the default."""
 
     @cached_property
     def digest(self) -> str:
@@ -222,6 +227,7 @@ class Prepared:
             n_units=self.counted_units(name),
             n_experts=experts.n_experts if experts else 0,
             n_choices=experts.n_choices if experts else 0,
+            **self.read_facts.get(name, {}),
         )
 
 
@@ -237,7 +243,8 @@ def prepare(
         ModelError: the model cannot be found, or its family is unknown.
     """
     check_remote_code(spec.model, settings)
-    prompts = {name: read_prompts(name, one, folder, settings.store) for name, one in spec.prompts.items()}
+    sets = {name: pinned_set(name, one) for name, one in spec.prompts.items()}
+    prompts = {name: read_prompts(name, one, folder, settings.store) for name, one in sets.items()}
     if SENTENCES in spec.sets:
         prompts[SENTENCES] = list(spec.words.sentences)
     check_pairs(spec, {name: len(texts) for name, texts in prompts.items()})
@@ -262,13 +269,17 @@ def prepare(
     if tokenizer is not None and "effects" in named_groups(spec):
         next_token_groups(tokenizer, spec.effects.tokens if spec.effects else {})  # raises for wrong texts
     templates = {name: resolve_template(name, spec.sets[name], tokenizer) for name in prompts}
-    tokens: dict[str, list[TokenIds]] = {}
+
+    def token_ids(name: str, texts: list[str]) -> list[TokenIds]:
+        return tokenize(name, texts, spec.sets[name], tokenizer, spec.capture.template_date)
+
+    tokens = {name: token_ids(name, texts) for name, texts in prompts.items()}
+    fitted = fit_context(spec, prompts, tokens, dimensions.context_length, tokenizer, token_ids)
+    prompts, tokens = fitted.prompts, fitted.tokens
     plans: dict[str, SetPlan] = {}
-    for name, prompt_set in spec.sets.items():
-        ids = tokenize(name, prompts[name], prompt_set, tokenizer, spec.capture.template_date)
+    for name, ids in tokens.items():
         check_tokens(name, ids, dimensions.context_length, config.get_text_config().vocab_size)
-        positions = resolve_positions(name, prompt_set.positions or spec.capture.positions, ids)
-        tokens[name] = ids
+        positions = resolve_positions(name, spec.sets[name].positions or spec.capture.positions, ids)
         plans[name] = plan_set(
             name,
             ids,
@@ -281,7 +292,13 @@ def prepare(
         )
     warnings = [warning for name, ids in tokens.items() if (warning := repeated(name, ids))]
     warnings += [*equal_sets(spec, tokens), *different_templates(spec, templates)]
-    return Prepared(spec, folder, source, config, dimensions, layers, prompts, tokens, templates, plans, warnings)
+    for name, counts in fitted.counts.items():
+        warnings += long_prompt_notes(name, len(tokens[name]), dimensions.context_length, **counts)
+    commits = {name: {"dataset_commit": one.revision} for name, one in sets.items() if one.revision is not None}
+    facts = {name: {**commits.get(name, {}), **fitted.counts[name]} for name in tokens}
+    return Prepared(
+        spec, folder, source, config, dimensions, layers, prompts, tokens, templates, plans, warnings, facts
+    )
 
 
 def _with_resolved_sites(spec: SurveySpec, anatomy: Anatomy, layers: Sequence[int]) -> SurveySpec:

@@ -5,7 +5,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from theodolite.errors import PromptError, one_line
+from theodolite.spec import SurveySpec
 from theodolite.spec_parts import PromptSetSpec
+from theodolite.store.runs import RunRecord
 from theodolite_jobs.prompts.arrow_files import without_nan
 from theodolite_jobs.prompts.rows import Rows, named, numbered
 from theodolite_jobs.prompts.selection import keep_where
@@ -47,6 +49,20 @@ def pinned_set(name: str, prompt_set: PromptSetSpec) -> PromptSetSpec:
     return prompt_set.model_copy(update={"revision": commit})
 
 
+def with_commits(spec: SurveySpec, record: RunRecord) -> SurveySpec:
+    """Return the spec with the commits that the datasets of a run had, since a dataset may have changed."""
+    commits = {
+        (name, record.spec.prompts[name].source): facts.dataset_commit
+        for name, facts in record.sets.items()
+        if facts.dataset_commit is not None
+    }
+    prompts = {
+        name: one.model_copy(update={"revision": commits.get((name, one.source), one.revision)})
+        for name, one in spec.prompts.items()
+    }
+    return spec.model_copy(update={"prompts": prompts})
+
+
 def read_dataset(name: str, dataset: str, prompt_set: PromptSetSpec) -> Rows:
     """Return the rows of a dataset on the hub: with a limit and without `draw`, only those that the set needs.
 
@@ -61,7 +77,10 @@ def read_dataset(name: str, dataset: str, prompt_set: PromptSetSpec) -> Rows:
         builder = _builder(dataset, prompt_set)
         if revision is not None and _COMMIT.fullmatch(revision) and builder.hash != revision:
             # The library reads any other version from its cache if the hub does not answer.
-            raise ValueError(f"the hub did not answer, and the cache has only the commit {builder.hash}")
+            raise PromptError(
+                f"prompts.{name}.revision: the hub did not answer for {dataset}, and the cache has the commit "
+                f"{builder.hash}, but not {revision}"
+            )
         if prompt_set.limit is not None and prompt_set.draw is None and "[" not in prompt_set.split:
             stream = builder.as_streaming_dataset(prompt_set.split)
             return _first_rows(name, stream, prompt_set, prompt_set.skip + prompt_set.limit)
@@ -71,7 +90,8 @@ def read_dataset(name: str, dataset: str, prompt_set: PromptSetSpec) -> Rows:
         raise
     # The library raises dozens of exception types, from a missing split to no network.
     except Exception as error:
-        _check_config(name, dataset, prompt_set)
+        if isinstance(error, ValueError) and not prompt_set.data_files:
+            _check_config(name, dataset, prompt_set)
         where = f"hub:{dataset}, split {prompt_set.split!r}"
         raise PromptError(f"prompts.{name}.source: {where}, cannot be read: {one_line(error)}") from error
 
@@ -123,6 +143,6 @@ def _check_config(name: str, dataset: str, prompt_set: PromptSetSpec) -> None:
         configs = get_dataset_config_names(f"hf://datasets/{dataset}", revision=prompt_set.revision)
     except Exception:  # the first error explains it
         return
-    if prompt_set.config not in configs and (prompt_set.config is not None or len(configs) > 1):
+    if prompt_set.config not in configs and len(configs) > 1:
         problem = "is not given" if prompt_set.config is None else f"{prompt_set.config!r} does not exist"
         raise PromptError(f"prompts.{name}.config: {problem}; hub:{dataset} has {named(configs)}; name one of them")

@@ -74,6 +74,12 @@ class SetFacts(BaseModel):
     """Experts of a layer among which its router chooses, or 0 if experts are not recorded."""
     n_choices: Annotated[int, Field(ge=0, le=2**15)] = Field(0, exclude_if=lambda value: value == 0)
     """Experts that a token uses in a layer, or 0 if they are not recorded."""
+    n_skipped: int = Field(0, ge=0, exclude_if=lambda value: value == 0)
+    """Prompts that `too_long: skip` left out."""
+    n_truncated: int = Field(0, ge=0, exclude_if=lambda value: value == 0)
+    """Prompts that were cut to fit into the model's context."""
+    dataset_commit: str | None = Field(None, exclude_if=lambda value: value is None)
+    """The commit of the hub dataset from which the prompts were read."""
 
 
 class PartialSite(BaseModel):

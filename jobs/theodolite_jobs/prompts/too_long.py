@@ -1,0 +1,112 @@
+"""Prompts with more tokens than the model's context: left out, or cut until they fit."""
+
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from theodolite.errors import PromptError
+from theodolite.spec import SurveySpec, TokenIds
+
+Tokenize = Callable[[str, list[str]], list[TokenIds]]
+"""Returns the token ids of prompts of the named set, with its template and special tokens."""
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """The prompts of each set after too long ones were left out or cut, and how many these were."""
+
+    prompts: dict[str, list[str]]
+    tokens: dict[str, list[TokenIds]]
+    counts: dict[str, dict[str, int]]  # `n_skipped` and `n_truncated` of each set, those that are not 0
+
+
+def fit_context(
+    spec: SurveySpec,
+    prompts: Mapping[str, list[str]],
+    tokens: Mapping[str, list[TokenIds]],
+    context_length: int,
+    tokenizer: Any,
+    tokenize: Tokenize,
+) -> Fitted:
+    """Return the prompts and token ids of all sets, with each set's rule `too_long` applied.
+
+    `skip` also leaves out the partners of a too long prompt in paired contrasts. Prompts of sets with the rule `refuse`
+    stay as they are.
+
+    Raises:
+        PromptError: `skip` leaves no prompt, or a prompt does not fit although all of its own text is cut.
+    """
+    left_out = _left_out(spec, tokens, context_length)
+    fitted = Fitted({}, {}, {})
+    for name, prompt_set in spec.sets.items():
+        kept = [index for index in range(len(tokens[name])) if index not in left_out[name]]
+        if not kept:
+            raise PromptError(
+                f"prompts.{name}.too_long: skip leaves out all {len(tokens[name])} prompts, because they, or their "
+                f"partners in a paired contrast, have more tokens than the model's context of {context_length}; "
+                "shorten them, or use truncate_left or truncate_right"
+            )
+        texts, ids = [prompts[name][index] for index in kept], [tokens[name][index] for index in kept]
+        cuts = prompt_set.too_long in ("truncate_left", "truncate_right")
+        to_cut = [place for place, one in enumerate(ids) if len(one) > context_length] if cuts else []
+        for place in to_cut:
+            where = f"prompts.{name}: prompt {kept[place]}"
+            rests = _rests(where, texts[place], tokenizer, at_start=prompt_set.too_long == "truncate_left")
+            texts[place], ids[place] = _cut(where, rests, context_length, partial(tokenize, name))
+        counts = {"n_skipped": len(left_out[name]), "n_truncated": len(to_cut)}
+        fitted.counts[name] = {key: count for key, count in counts.items() if count}
+        fitted.prompts[name], fitted.tokens[name] = texts, ids
+    return fitted
+
+
+def _left_out(
+    spec: SurveySpec, tokens: Mapping[str, Sequence[TokenIds]], context_length: int
+) -> dict[str, frozenset[int]]:
+    """Return the prompts of each set to leave out: too long ones of sets that skip, and their partners everywhere."""
+    left_out = {
+        name: frozenset(index for index, ids in enumerate(tokens[name]) if len(ids) > context_length)
+        if one.too_long == "skip"
+        else frozenset()
+        for name, one in spec.sets.items()
+    }
+    pairs = [contrast.sides for name, contrast in spec.contrasts.items() if spec.is_paired(name)]
+    # A set may be in several paired contrasts, so partners may have partners.
+    while any(left_out[positive] != left_out[negative] for positive, negative in pairs):
+        for positive, negative in pairs:
+            left_out[positive] = left_out[negative] = left_out[positive] | left_out[negative]
+    return left_out
+
+
+def _cut(
+    where: str, rests: Sequence[str], context_length: int, tokenize: Callable[[list[str]], list[TokenIds]]
+) -> tuple[str, TokenIds]:
+    """Return the longest rest of a text that fits, and its token ids with the template.
+
+    `rests` are from long to short. They are tokenised again with the template: the tokens at a cut may change, and a
+    template may repeat the text.
+    """
+
+    def fits(rest: str) -> bool:
+        return not rest.strip() or len(tokenize([rest])[0]) <= context_length
+
+    n_cut = bisect_left(rests, True, key=fits)
+    if n_cut == len(rests) or not rests[n_cut].strip():
+        raise PromptError(
+            f"{where} does not fit into the model's context of {context_length} tokens, even if all of its text is "
+            "cut; shorten the template or the system message, or remove the prompt"
+        )
+    return rests[n_cut], tokenize([rests[n_cut]])[0]
+
+
+def _rests(where: str, text: str, tokenizer: Any, *, at_start: bool) -> list[str]:
+    """Return what is left of a text without its first, or else its last, 0, 1, 2, … tokens."""
+    try:
+        spans = tokenizer([text], add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"][0]
+    except NotImplementedError as error:
+        raise PromptError(
+            f"{where} is too long, and this model's tokenizer (a slow one) does not say where tokens begin, so the "
+            "prompt cannot be cut; use too_long: skip, or shorten the prompt"
+        ) from error
+    return [text[start:] for start, _ in spans] if at_start else [text[:end] for _, end in reversed(spans)]
