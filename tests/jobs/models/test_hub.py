@@ -1,6 +1,10 @@
 """Datasets and models from the hub, with the real client libraries against a local stand-in of the hub."""
 
+import json
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -8,6 +12,7 @@ from typing import Any
 import pytest
 from support import hub
 
+# The libraries read their environment when they are imported, so each hub is queried from its own process.
 # Questions are JSON on standard input; each answer is a value, or the name and the message of an error.
 ASK = """
 import json, sys
@@ -41,7 +46,25 @@ UNREACHABLE = "http://127.0.0.1:9"  # no server listens on the discard port
 
 
 def ask(endpoint: str, home: Path, questions: dict[str, tuple[str, dict[str, Any]]], **environment: str) -> Answers:
-    return hub.ask_in_process(ASK, endpoint, home, questions, **environment)
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
+    own = {
+        "HF_ENDPOINT": endpoint,
+        "HF_HOME": str(home),
+        "HF_HUB_DISABLE_XET": "1",
+        "HF_HUB_DISABLE_TELEMETRY": "1",
+        "NO_PROXY": "127.0.0.1",
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", ASK],
+        input=json.dumps(questions),
+        env=inherited | own | environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return dict(json.loads(done.stdout))
 
 
 @pytest.fixture(scope="module")
