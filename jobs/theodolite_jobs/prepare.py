@@ -274,8 +274,8 @@ def prepare(
         return tokenize(name, texts, spec.sets[name], tokenizer, spec.capture.template_date)
 
     tokens = {name: token_ids(name, texts) for name, texts in prompts.items()}
-    fitted = fit_context(spec, prompts, tokens, dimensions.context_length, tokenizer, token_ids)
-    prompts, tokens = fitted.prompts, fitted.tokens
+    prompts, changed = fit_context(spec, prompts, tokens, dimensions.context_length, tokenizer, token_ids)
+    tokens |= {name: token_ids(name, prompts[name]) for name in changed}
     plans: dict[str, SetPlan] = {}
     for name, ids in tokens.items():
         check_tokens(name, ids, dimensions.context_length, config.get_text_config().vocab_size)
@@ -292,10 +292,10 @@ def prepare(
         )
     warnings = [warning for name, ids in tokens.items() if (warning := repeated(name, ids))]
     warnings += [*equal_sets(spec, tokens), *different_templates(spec, templates)]
-    for name, counts in fitted.counts.items():
+    for name, counts in changed.items():
         warnings += long_prompt_notes(name, len(tokens[name]), dimensions.context_length, **counts)
     commits = {name: {"dataset_commit": one.revision} for name, one in sets.items() if one.revision is not None}
-    facts = {name: {**commits.get(name, {}), **fitted.counts[name]} for name in tokens}
+    facts = {name: {**commits.get(name, {}), **changed.get(name, {})} for name in tokens}
     return Prepared(
         spec, folder, source, config, dimensions, layers, prompts, tokens, templates, plans, warnings, facts
     )

@@ -2,7 +2,6 @@
 
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -13,15 +12,6 @@ Tokenize = Callable[[str, list[str]], list[TokenIds]]
 """Returns the token ids of prompts of the named set, with its template and special tokens."""
 
 
-@dataclass(frozen=True)
-class Fitted:
-    """The prompts of each set after too long ones were left out or cut, and how many these were."""
-
-    prompts: dict[str, list[str]]
-    tokens: dict[str, list[TokenIds]]
-    counts: dict[str, dict[str, int]]  # `n_skipped` and `n_truncated` of each set, those that are not 0
-
-
 def fit_context(
     spec: SurveySpec,
     prompts: Mapping[str, list[str]],
@@ -29,17 +19,18 @@ def fit_context(
     context_length: int,
     tokenizer: Any,
     tokenize: Tokenize,
-) -> Fitted:
-    """Return the prompts and token ids of all sets, with each set's rule `too_long` applied.
+) -> tuple[dict[str, list[str]], dict[str, dict[str, int]]]:
+    """Return the prompts of all sets with each set's rule `too_long` applied, and the counts of each changed set.
 
-    `skip` also leaves out the partners of a too long prompt in paired contrasts. Prompts of sets with the rule `refuse`
-    stay as they are.
+    The counts are `n_skipped` and `n_truncated`, those that are not 0. `skip` also leaves out the partners of a too
+    long prompt in paired contrasts. Prompts of sets with the rule `refuse` stay as they are.
 
     Raises:
         PromptError: `skip` leaves no prompt, or a prompt does not fit although all of its own text is cut.
     """
     left_out = _left_out(spec, tokens, context_length)
-    fitted = Fitted({}, {}, {})
+    fitted: dict[str, list[str]] = {}
+    counts: dict[str, dict[str, int]] = {}
     for name, prompt_set in spec.sets.items():
         kept = [index for index in range(len(tokens[name])) if index not in left_out[name]]
         if not kept:
@@ -48,17 +39,18 @@ def fit_context(
                 f"partners in a paired contrast, have more tokens than the model's context of {context_length}; "
                 "shorten them, or use truncate_left or truncate_right"
             )
-        texts, ids = [prompts[name][index] for index in kept], [tokens[name][index] for index in kept]
         cuts = prompt_set.too_long in ("truncate_left", "truncate_right")
-        to_cut = [place for place, one in enumerate(ids) if len(one) > context_length] if cuts else []
-        for place in to_cut:
-            where = f"prompts.{name}: prompt {kept[place]}"
-            rests = _rests(where, texts[place], tokenizer, at_start=prompt_set.too_long == "truncate_left")
-            texts[place], ids[place] = _cut(where, rests, context_length, partial(tokenize, name))
-        counts = {"n_skipped": len(left_out[name]), "n_truncated": len(to_cut)}
-        fitted.counts[name] = {key: count for key, count in counts.items() if count}
-        fitted.prompts[name], fitted.tokens[name] = texts, ids
-    return fitted
+        rests = {}
+        for index in kept:
+            if cuts and len(tokens[name][index]) > context_length:
+                where, text = f"prompts.{name}: prompt {index}", prompts[name][index]
+                possible = _rests(where, text, tokenizer, at_start=prompt_set.too_long == "truncate_left")
+                rests[index] = _longest(where, possible, context_length, partial(tokenize, name))
+        fitted[name] = [rests.get(index, prompts[name][index]) for index in kept]
+        numbers = {"n_skipped": len(left_out[name]), "n_truncated": len(rests)}
+        if any(numbers.values()):
+            counts[name] = {key: number for key, number in numbers.items() if number}
+    return fitted, counts
 
 
 def _left_out(
@@ -79,10 +71,10 @@ def _left_out(
     return left_out
 
 
-def _cut(
+def _longest(
     where: str, rests: Sequence[str], context_length: int, tokenize: Callable[[list[str]], list[TokenIds]]
-) -> tuple[str, TokenIds]:
-    """Return the longest rest of a text that fits, and its token ids with the template.
+) -> str:
+    """Return the longest rest of a text that fits.
 
     `rests` are from long to short. They are tokenised again with the template: the tokens at a cut may change, and a
     template may repeat the text.
@@ -97,7 +89,7 @@ def _cut(
             f"{where} does not fit into the model's context of {context_length} tokens, even if all of its text is "
             "cut; shorten the template or the system message, or remove the prompt"
         )
-    return rests[n_cut], tokenize([rests[n_cut]])[0]
+    return rests[n_cut]
 
 
 def _rests(where: str, text: str, tokenizer: Any, *, at_start: bool) -> list[str]:
