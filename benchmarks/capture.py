@@ -102,7 +102,7 @@ def built_in(folder: Path, name: str, n_prompts: int) -> list[TokenIds]:
 
 def in_template(texts: Sequence[str], tokenizer: Any) -> list[TokenIds]:
     prompt_set = PromptSetSpec(source="builtin:harmless", template="chat")
-    return tokenize("mix", texts, prompt_set, tokenizer, CAPTURE.template_date)
+    return tokenize("mix", texts, prompt_set, tokenizer, CAPTURE.template_date).tokens
 
 
 @cache

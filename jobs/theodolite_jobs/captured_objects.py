@@ -13,6 +13,7 @@ from theodolite.store.records import decode_record, record_key
 from theodolite.store.result_writer import consolidate
 from theodolite.store.runs import Run
 from theodolite_jobs.prepare import Prepared
+from theodolite_jobs.prompts.conversations import text_of
 
 
 def describe(run: Run, prepared: Prepared) -> dict[str, str]:
@@ -40,7 +41,9 @@ def finish_capture(run: Run, prepared: Prepared) -> dict[str, str]:
     for name, of_set in commits.items():
         quarantined = dict(item for commit in of_set.values() for item in commit.quarantined.items())
         lengths = [len(ids) for ids in prepared.tokens[name]]
-        table = encode_prompts(prepared.prompts[name], lengths, run.record.bounds(name), quarantined)
+        table = encode_prompts(
+            list(map(text_of, prepared.prompts[name])), lengths, run.record.bounds(name), quarantined
+        )
         checksums |= _write(run, {prompts_key(name): table}, listed)
     if commits:
         checksums |= consolidate(run)

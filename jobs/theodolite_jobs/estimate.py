@@ -26,6 +26,8 @@ from theodolite_jobs.prepare import Prepared, prepare
 
 _BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
+_SHOWN_TOKENS, _MOST_SHOWN_TOKENS = 10, 50  # more than 10 if an earlier position is captured
+
 _LEAST_ACTIVATION_BYTES = 2**30
 
 # A forward pass takes about two operations per weight and token. Operations per second, and seconds to launch a block.
@@ -50,13 +52,25 @@ class _CharacterTokenizer:
         }
 
 
-def plan_survey(spec: SurveySpec, folder: Path, settings: Settings) -> dict[str, Any]:
-    """Return the estimated cost of a survey; `tokens_counted_by` says whether the tokens are estimated too."""
+def plan_survey(
+    spec: SurveySpec, folder: Path, settings: Settings, *, with_last_tokens: bool = False
+) -> dict[str, Any]:
+    """Return the estimated cost of a survey; `tokens_counted_by` says whether the tokens are estimated too.
+
+    Args:
+        spec: the survey.
+        folder: the folder of the spec.
+        settings: the cache, the store, and what the deployment allows.
+        with_last_tokens: whether to return the texts of the last tokens of the first prompt of each set. They are for
+            the caller's own terminal, not for a log or for a service that may hide prompts.
+    """
     counted_by = [exact := "the model's tokenizer"]
+    loaded: list[Any] = []
 
     def tokenizer_of(files: Path, trust_remote_code: bool) -> Any:
         try:
-            return load_tokenizer(files, trust_remote_code)
+            loaded.append(load_tokenizer(files, trust_remote_code))
+            return loaded[0]
         except ModelError:
             counted_by[0] = "characters / 4, because the model's tokenizer is not available"
             return _CharacterTokenizer()
@@ -66,6 +80,11 @@ def plan_survey(spec: SurveySpec, folder: Path, settings: Settings) -> dict[str,
     if counted_by != [exact]:  # the default template depends on the tokenizer
         for name, facts in costs["sets"].items():
             facts["template"] = spec.sets[name].template
+    elif with_last_tokens:
+        for name, facts in costs["sets"].items():
+            reach = -prepared.plans[name].positions[0] if facts["positions"] != "all" else 0
+            shown = prepared.tokens[name][0][-min(max(reach, _SHOWN_TOKENS), _MOST_SHOWN_TOKENS) :]
+            facts["last_tokens"] = [loaded[0].decode([token]) for token in shown]
     # The replacement of a tokenizer gives different prompts equal tokens.
     warnings = [*(prepared.warnings if counted_by == [exact] else ()), *costs.pop("warnings")]
     return {**costs, "warnings": warnings} if warnings else costs
@@ -80,6 +99,7 @@ def estimate(prepared: Prepared) -> dict[str, Any]:
         name: {
             "prompts": plan.n_samples,
             "template": prepared.templates[name],
+            "positions": prepared.spec.sets[name].positions or list(prepared.spec.capture.positions),
             "tokens": plan.tokens,
             "shared_prefix": plan.shared_prefix,
             "computed_tokens": plan.computed_tokens,

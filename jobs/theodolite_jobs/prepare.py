@@ -11,7 +11,6 @@ from typing import Any
 from theodolite.digests import digest_of
 from theodolite.errors import SpecError
 from theodolite.model_aliases import MODEL_ALIASES
-from theodolite.query.long_prompts import long_prompt_notes
 from theodolite.settings import Settings
 from theodolite.sites import Site
 from theodolite.spec import SurveySpec, TokenIds
@@ -30,6 +29,7 @@ from theodolite_jobs.models.anatomy import (
     head_widths_of,
 )
 from theodolite_jobs.models.batching import batching_version, can_share_prefix, length_class_of
+from theodolite_jobs.models.chat_templates import DEFAULT, choose_template, conflicting_templates, missing_template
 from theodolite_jobs.models.convert.quantised import DEQUANTISATION
 from theodolite_jobs.models.convert.random_weights import RULE, SEED
 from theodolite_jobs.models.facts import mlp_width
@@ -39,19 +39,19 @@ from theodolite_jobs.models.quantised import dequantised_from
 from theodolite_jobs.models.readable import check_readable
 from theodolite_jobs.models.routers import Experts, captured_experts
 from theodolite_jobs.models.source import ModelSource, fetch, resolve_source, slug, weight_format, weight_versions
+from theodolite_jobs.prompts.conversations import Prompt
 from theodolite_jobs.prompts.hub_datasets import pinned_set
 from theodolite_jobs.prompts.next_tokens import next_token_groups
 from theodolite_jobs.prompts.sources import check_pairs, read_prompts
 from theodolite_jobs.prompts.tokens import (
+    Tokenized,
     check_tokens,
-    different_templates,
-    equal_sets,
-    repeated,
+    prompt_warnings,
     resolve_positions,
     resolve_template,
     tokenize,
 )
-from theodolite_jobs.prompts.too_long import fit_context
+from theodolite_jobs.prompts.too_long import fit_context, long_prompt_warnings
 from theodolite_jobs.requested import check_request, named_groups
 
 _RECORDED_VERSIONS = ("torch", "transformers", "zarr", "numpy", "ray")
@@ -67,13 +67,18 @@ class Prepared:
     config: Any  # the model's configuration
     dimensions: Dimensions
     layers: list[int]  # the layers to capture
-    prompts: Mapping[str, list[str]]  # of each set, as tokenised: without those left out, and cut if too long
-    tokens: Mapping[str, list[TokenIds]]  # token ids of each prompt of each set
+    prompts: Mapping[str, list[Prompt]]  # of each set, as tokenised: without those left out, and cut if too long
+    tokenized: Mapping[str, Tokenized]  # the token ids of each prompt of each set, and how they were made
     templates: Mapping[str, str]  # of each set: `chat`, `none` or a text with {prompt}
     plans: Mapping[str, SetPlan]  # shards and batches of each set
-    warnings: Sequence[str] = ()  # about prompts that may be a mistake
+    warnings: Sequence[str] = ()  # about prompts and templates that may be a mistake
     read_facts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """`dataset_commit`, `n_skipped` and `n_truncated` of each set, as in `SetFacts`, unless they are the default."""
+
+    @property
+    def tokens(self) -> dict[str, list[TokenIds]]:
+        """The token ids of each prompt of each set."""
+        return {name: one.tokens for name, one in self.tokenized.items()}
 
     @cached_property
     def digest(self) -> str:
@@ -88,6 +93,9 @@ class Prepared:
                 "template": self.templates[name],
                 "system": prompt_set.system,
                 "positions": self.plans[name].positions,
+                # A set without these options has the digest that it had before they existed.
+                **{key: value for key, value in prompt_set.chat_options.items() if key != "system"},
+                **({"special_tokens": "text"} if self.tokenized[name].n_spelled else {}),
             }
             for name, prompt_set in spec.sets.items()
         }
@@ -103,6 +111,8 @@ class Prepared:
             model |= {"weights": {"rule": RULE, "seed": SEED}}
         elif dequantised_from(self.config) is not None:
             model |= {"dequantisation": DEQUANTISATION}
+        if spec.model.template not in (None, DEFAULT):
+            model |= {"template": spec.model.template}
         if (batching := batching_version(self.config)) > 1:
             model |= {"batching": batching}
         newer = {
@@ -197,6 +207,7 @@ class Prepared:
             parity={**parity, "revision": self.source.revision, "dequantised_from": stored} if parity else {},
             versions={"theodolite": __version__, **versions},
             partial_sites=self._partial_sites() if self.plans else {},
+            warnings=list(self.warnings),
         )
 
     def _partial_sites(self) -> dict[Site, PartialSite]:
@@ -227,6 +238,9 @@ class Prepared:
             n_units=self.counted_units(name),
             n_experts=experts.n_experts if experts else 0,
             n_choices=experts.n_choices if experts else 0,
+            n_spelled=self.tokenized[name].n_spelled,
+            parts=list(self.tokenized[name].parts),
+            has_conversations=not isinstance(self.prompts[name][0], str),
             **self.read_facts.get(name, {}),
         )
 
@@ -247,7 +261,7 @@ def prepare(
     prompts = {name: read_prompts(name, one, folder, settings.store) for name, one in sets.items()}
     if SENTENCES in spec.sets:
         prompts[SENTENCES] = list(spec.words.sentences)
-    check_pairs(spec, {name: len(texts) for name, texts in prompts.items()})
+    check_pairs(spec, {name: len(of_set) for name, of_set in prompts.items()})
     source = resolve_source(spec.model, folder)
     files = fetch(source, settings.cache, weights=False)
     config = load_config(files, spec.model.trust_remote_code)
@@ -266,18 +280,23 @@ def prepare(
     check_request(spec, spec.resolved_contrasts(), spec.capture.sites, dimensions.n_layers, has_experts=has_experts)
 
     tokenizer = tokenizer_of(files, spec.model.trust_remote_code) if prompts else None
-    if tokenizer is not None and "effects" in named_groups(spec):
-        next_token_groups(tokenizer, spec.effects.tokens if spec.effects else {})  # raises for wrong texts
+    if tokenizer is not None:
+        templates_of_model = getattr(tokenizer, "chat_template", None)
+        tokenizer.chat_template = choose_template(templates_of_model, spec.model.template)
+        if "effects" in named_groups(spec):
+            next_token_groups(tokenizer, spec.effects.tokens if spec.effects else {})  # raises for wrong texts
     templates = {name: resolve_template(name, spec.sets[name], tokenizer) for name in prompts}
 
-    def token_ids(name: str, texts: list[str]) -> list[TokenIds]:
-        return tokenize(name, texts, spec.sets[name], tokenizer, spec.capture.template_date)
+    def tokenized_set(name: str, of_set: list[Prompt]) -> Tokenized:
+        return tokenize(name, of_set, spec.sets[name], tokenizer, spec.capture.template_date)
 
-    tokens = {name: token_ids(name, texts) for name, texts in prompts.items()}
-    prompts, changed = fit_context(spec, prompts, tokens, dimensions.context_length, tokenizer, token_ids)
-    tokens |= {name: token_ids(name, prompts[name]) for name in changed}
+    tokenized = {name: tokenized_set(name, of_set) for name, of_set in prompts.items()}
+    tokens = {name: one.tokens for name, one in tokenized.items()}
+    prompts, changed = fit_context(spec, prompts, tokens, dimensions.context_length, tokenizer, tokenized_set)
+    tokenized |= {name: tokenized_set(name, prompts[name]) for name in changed}
     plans: dict[str, SetPlan] = {}
-    for name, ids in tokens.items():
+    for name, one in tokenized.items():
+        ids = one.tokens
         check_tokens(name, ids, dimensions.context_length, config.get_text_config().vocab_size)
         positions = resolve_positions(name, spec.sets[name].positions or spec.capture.positions, ids)
         plans[name] = plan_set(
@@ -290,14 +309,18 @@ def prepare(
             share_prefix=can_share_prefix(config, anatomy),
             length_class=length_class_of(config),
         )
-    warnings = [warning for name, ids in tokens.items() if (warning := repeated(name, ids))]
-    warnings += [*equal_sets(spec, tokens), *different_templates(spec, templates)]
+    warnings = prompt_warnings(spec, templates, tokenized)
     for name, counts in changed.items():
-        warnings += long_prompt_notes(name, len(tokens[name]), dimensions.context_length, **counts)
+        warnings += long_prompt_warnings(name, len(prompts[name]), dimensions.context_length, **counts)
+    bare = [name for name in spec.prompts if templates[name] == "none" and spec.sets[name].template is None]
+    if "chat" in templates.values():
+        warnings += conflicting_templates(files)
+    elif bare:
+        warnings += missing_template(bare[0], source.name, tokenizer)
     commits = {name: {"dataset_commit": one.revision} for name, one in sets.items() if one.revision is not None}
-    facts = {name: {**commits.get(name, {}), **changed.get(name, {})} for name in tokens}
+    facts = {name: {**commits.get(name, {}), **changed.get(name, {})} for name in tokenized}
     return Prepared(
-        spec, folder, source, config, dimensions, layers, prompts, tokens, templates, plans, warnings, facts
+        spec, folder, source, config, dimensions, layers, prompts, tokenized, templates, plans, warnings, facts
     )
 
 

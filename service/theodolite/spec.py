@@ -7,6 +7,7 @@ from pydantic import Field, field_validator, model_validator
 
 from theodolite.digests import canonical_json
 from theodolite.groups import ANALYSES, GROUPS
+from theodolite.prompt_values import Text
 from theodolite.shard_bounds import ShardBounds
 from theodolite.spec_options import EffectsSpec, GramSpec, HeadsSpec, WordsSpec
 from theodolite.spec_parts import (
@@ -19,7 +20,6 @@ from theodolite.spec_parts import (
     Part,
     Place,
     PromptSetSpec,
-    Text,
     check_unique,
 )
 
@@ -29,7 +29,8 @@ TokenIds = tuple[int, ...]
 LEAST_SAMPLES = {"gram": 4, "separation": 10, "basis": 10, "effects": 10}
 """The smallest number of stored prompts of a set with which an analysis has a meaning."""
 
-_SENTENCES = PromptSetSpec(source=f"words:{SENTENCES}", template="none", positions="all")
+# The path of a sentence shows its tokens, so a special token in it is meant.
+_SENTENCES = PromptSetSpec(source=f"words:{SENTENCES}", template="none", positions="all", special_tokens="allow")
 
 
 class SurveySpec(Part):

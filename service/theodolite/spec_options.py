@@ -5,8 +5,9 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field, field_validator
 
 from theodolite.groups.effects import CHANGEABLE
+from theodolite.prompt_values import Text
 from theodolite.sites import Site
-from theodolite.spec_parts import NOUNS, Count, Index, Name, Part, Text, check_unique
+from theodolite.spec_parts import NOUNS, Count, Index, Name, Part, check_unique
 
 _Offsets = Annotated[
     list[Index], Field(max_length=1_000), AfterValidator(lambda offsets: sorted({0, *check_unique(offsets)}))

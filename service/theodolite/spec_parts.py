@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from theodolite.prompt_values import ARG_NAME, InlinePrompt, TemplateArgs, Text
 from theodolite.sites import BLOCK_SITES, STREAM_SITES, Site
 
 NOUNS = "nouns"
@@ -34,6 +35,7 @@ _SOURCE = r"^((builtin|file|hub|words|upload):.+|inline)$"
 
 PATTERNS = {
     _NAME: "a name begins with a letter from a to z; allowed: up to 48 characters from a-z, 0-9, _ and -",
+    ARG_NAME: "the name of a variable has letters, digits and _, and begins with no digit",
     _SOURCE: "allowed: builtin:NAME, file:PATH, hub:DATASET, upload:NAME, inline",
 }
 """The rule that each pattern of a field checks, in words."""
@@ -67,7 +69,6 @@ def check_unique(values: list[Any], minimum: int = 0) -> list[Any]:
 Count = Annotated[int, Field(ge=1, le=10**9)]
 Index = Annotated[int, Field(ge=0, le=10**6)]
 Place = Annotated[str, Field(min_length=1, max_length=1_000)]
-Text = Annotated[str, Field(max_length=100_000)]
 _PositionList = Annotated[list[Annotated[int, Field(ge=-(10**6))]], Field(max_length=1_000)]
 Positions = Annotated[_PositionList, AfterValidator(_check_positions)]
 
@@ -101,6 +102,13 @@ class ModelSpec(Part):
         description="random surveys an untrained twin: the same configuration and tokenizer, with the weights that "
         "transformers gives the model before training, from a fixed seed.",
     )
+    # A spec without a name has no such field, so specs that are older than the field keep their digests.
+    template: Place | None = Field(
+        None,
+        description="Name of the chat template, if the model's files have several; the default is the one named "
+        "default.",
+        exclude_if=lambda template: template is None,
+    )
 
     @model_validator(mode="after")
     def _random_needs_a_known_class(self) -> "ModelSpec":
@@ -119,6 +127,13 @@ class DrawSpec(Part):
     random_state: int = Field(description="Seed of the shuffle.", ge=0, lt=2**32)
 
 
+_CHAT_OPTIONS = {
+    "system": "a system message",
+    "template_args": "a variable of the chat template",
+    "prefill": "the begin of an answer",
+}
+
+
 class PromptSetSpec(Part):
     """The source of a prompt set, the selection of its prompts, and their tokenisation."""
 
@@ -130,9 +145,9 @@ class PromptSetSpec(Part):
         max_length=1_000,
     )
     # A set without texts has no such field, so specs that are older than the field keep their digests.
-    texts: list[Text] = Field(
+    texts: list[InlinePrompt] = Field(
         default_factory=list,
-        description="The prompts, if the source is inline.",
+        description="The prompts, if the source is inline: texts, or conversations (lists of {role, content}).",
         max_length=10_000,
         exclude_if=lambda texts: not texts,
     )
@@ -188,6 +203,26 @@ class PromptSetSpec(Part):
         f"message it is {NOUN_TEMPLATE!r}, because models treat the first token of a sequence differently.",
     )
     system: Text | None = Field(None, description="System message; requires the chat template.")
+    # A set without these options has no such fields, so specs that are older than the fields keep their digests.
+    template_args: TemplateArgs = Field(
+        default_factory=dict,
+        description="Variables of the chat template by name, for example {enable_thinking: false}. The template must "
+        "read each of them.",
+        exclude_if=lambda args: not args,
+    )
+    prefill: Text | None = Field(
+        None,
+        description="Text that follows the chat template's generation prompt: the begin of the answer. Its special "
+        "tokens are encoded as special tokens.",
+        min_length=1,
+        exclude_if=lambda prefill: prefill is None,
+    )
+    special_tokens: Literal["text", "allow"] = Field(
+        "text",
+        description="text encodes special tokens that a prompt spells (such as <|im_end|>) as plain text; allow "
+        "encodes them as special tokens. Those of the template are always special.",
+        exclude_if=lambda special_tokens: special_tokens == "text",
+    )
     positions: _PositionList | Literal["all"] | None = Field(
         None, description="Token positions of this set, instead of capture.positions; all captures every token."
     )
@@ -250,12 +285,18 @@ class PromptSetSpec(Part):
         return self
 
     @model_validator(mode="after")
-    def _system_needs_chat(self) -> "PromptSetSpec":
-        if self.system is not None and self.template not in (None, "chat"):
-            raise ValueError(
-                f"system is given, but template is {self.template!r}; a system message needs template: chat"
-            )
+    def _options_of_chats_need_chat(self) -> "PromptSetSpec":
+        for name in self.chat_options:
+            if self.template not in (None, "chat"):
+                raise ValueError(
+                    f"{name} is given, but template is {self.template!r}; {_CHAT_OPTIONS[name]} needs template: chat"
+                )
         return self
+
+    @property
+    def chat_options(self) -> dict[str, Any]:
+        """The options with a value that only a chat template uses: any of system, template_args and prefill."""
+        return {name: value for name in _CHAT_OPTIONS if (value := getattr(self, name)) not in (None, {})}
 
 
 class CaptureSpec(Part):

@@ -103,7 +103,7 @@ def test_a_plan_counts_long_prompts(monkeypatch: pytest.MonkeyPatch, tmp_path: P
         assert plan["sets"]["some"]["prompts"] == prompts
         assert {key: plan["sets"]["some"].get(key) for key in counts} == counts
         (warning,) = plan["warnings"]
-        assert warning.startswith("1 of the 2 prompts of the set “some” are ")
+        assert warning.startswith("prompts.some: 1 of 2 prompts are ")
         assert cut not in str(plan)
 
 

@@ -14,7 +14,7 @@ from theodolite.spec_file import read_spec
 TOP_FIELDS = "allowed: name, model, prompts, capture, contrasts, analyses"
 SET_FIELDS = (
     "allowed: source, texts, split, config, revision, data_files, column, where, draw, skip, limit, too_long, "
-    "template, system, positions"
+    "template, system, template_args, prefill, special_tokens, positions"
 )
 SITES = "resid_pre, resid_mid, resid_mid_sum, resid_post, head_out, attn_out, mlp_out"
 NAME_RULE = "a name begins with a letter from a to z"

@@ -11,5 +11,5 @@ def write(folder: Path, name: str, content: str | bytes) -> None:
     (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode("utf-8"))
 
 
-def read(folder: Path, file: str, **settings: Any) -> list[str]:
+def read(folder: Path, file: str, **settings: Any) -> list[Any]:
     return read_prompts("goals", PromptSetSpec(source=f"file:{file}", **settings), folder)

@@ -1,9 +1,10 @@
 """Commands that run a survey, one of its stages or the analysis of heads, or estimate the cost of a survey."""
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -177,10 +178,26 @@ def _run(stages: Callable[..., Any], spec: Any, folder: Path, as_json: bool, **o
 def plan(spec: SpecPath, store: Store = None, as_json: AsJson = False) -> None:
     """Count the prompts, tokens, shards and batches of a survey, and estimate its memory, bytes and time.
 
-    The bytes are those of the activations, and the time is that of the capture. The command loads no weights.
+    The bytes are those of the activations, and the time is that of the capture. The command loads no weights. It also
+    prints the last tokens of the first prompt of each set, and marks the captured ones.
 
     For example: theodolite plan survey.yaml
     """
     from theodolite_jobs.estimate import plan_survey
 
-    print_value(plan_survey(spec_of(spec), spec.parent, settings_of(store=store)), as_json)
+    found = plan_survey(spec_of(spec), spec.parent, settings_of(store=store), with_last_tokens=True)
+    if not as_json:
+        for facts in found["sets"].values():
+            if "last_tokens" in facts:
+                facts["last_tokens"] = marked_tokens(facts["last_tokens"], facts["positions"])
+    print_value(found, as_json)
+
+
+def marked_tokens(tokens: Sequence[str], positions: Sequence[int] | Literal["all"]) -> list[str]:
+    """Return a line for each of the last tokens of a prompt: its position, its text, and whether it is captured."""
+    numbered = enumerate(tokens, -len(tokens))
+    return [
+        f"{position:>4} {json.dumps(token, ensure_ascii=False)}"
+        + (" captured" if positions == "all" or position in positions else "")
+        for position, token in numbered
+    ]

@@ -10,6 +10,7 @@ from typing import Any
 
 from theodolite.errors import ModelError, TheodoliteError, UnsupportedModelError
 from theodolite_jobs.models.anatomy import Anatomy, Dimensions, dimensions_of
+from theodolite_jobs.models.chat_templates import DEFAULT, read_templates
 from theodolite_jobs.models.convert.files import read_json
 from theodolite_jobs.models.families import is_encoder_alone, known_anatomy
 from theodolite_jobs.models.probe import probe_anatomy
@@ -134,13 +135,20 @@ def load_config(folder: Path, trust_remote_code: bool = False) -> Any:
 
 
 def load_tokenizer(folder: Path, trust_remote_code: bool = False) -> Any:
-    """Return a model's tokenizer; raises ModelError."""
+    """Return a model's tokenizer with the chat templates of all its files: one text, several by name, or None.
+
+    Raises:
+        ModelError: the tokenizer or a chat template cannot be read, or the folder has no vocabulary.
+    """
     from transformers import AutoTokenizer
 
     if not any(path for pattern in _VOCABULARIES for path in folder.glob(pattern)):
         # transformers would make a tokenizer without a vocabulary.
         raise UnsupportedModelError(f"{folder} has no tokenizer; it needs one of {', '.join(_VOCABULARIES)}")
-    return _load(AutoTokenizer, folder, "tokenizer", trust_remote_code=trust_remote_code)
+    tokenizer = _load(AutoTokenizer, folder, "tokenizer", trust_remote_code=trust_remote_code)
+    if templates := read_templates(folder):  # transformers does not read those of a processor
+        tokenizer.chat_template = templates[DEFAULT] if set(templates) == {DEFAULT} else templates
+    return tokenizer
 
 
 def load_model(

@@ -14,7 +14,7 @@ from theodolite.errors import ModelError, SpecError, first_line
 from theodolite.model_aliases import MODEL_ALIASES
 from theodolite.spec_parts import ModelSpec
 from theodolite.store.runs import RANDOM_WEIGHTS, ModelFacts, Run
-from theodolite_jobs.models.convert.files import SMALL_FILES
+from theodolite_jobs.models.convert.files import SMALL_FILES, TEMPLATE_FOLDER
 from theodolite_jobs.models.convert.gguf import convert_gguf
 from theodolite_jobs.models.convert.gguf_header import quantised_types
 from theodolite_jobs.models.convert.quantised import DEQUANTISATION, convert_quantised, is_quantised
@@ -56,7 +56,8 @@ def resolve_source(model: ModelSpec, folder: Path) -> ModelSource:
         return replace(source, revision=_hub_commit(source.location, model.revision))
     files = [Path(source.location)]
     if source.kind == "folder":
-        files = sorted(path for path in files[0].iterdir() if path.suffix in _FINGERPRINTED)
+        templates = sorted(files[0].glob(f"{TEMPLATE_FOLDER}/*.jinja"))
+        files = sorted(path for path in files[0].iterdir() if path.suffix in _FINGERPRINTED) + templates
     return replace(source, revision=_fingerprint(files))
 
 

@@ -24,8 +24,11 @@ def read_json_lines(text: str) -> Rows:
     rows: Rows = {}
     for number, line in enumerate(lines_of(text), 1):
         place = f"line {number}"
-        if line.lstrip().startswith("["):
-            raise ValueError(f"{place} begins a list, and must be a string or an object; a list needs the suffix .json")
+        if line.lstrip().startswith("[") and not is_spelled_conversation(line):
+            raise ValueError(
+                f"{place} begins a list, and must be a string, an object or a list of messages; a list of prompts "
+                "needs the suffix .json"
+            )
         if line.strip():
             try:
                 value = _decode(line)
@@ -35,6 +38,17 @@ def read_json_lines(text: str) -> Rows:
                 raise ValueError(f"{place}: {error}") from error
             rows[place] = as_row(place, value)
     return rows
+
+
+def is_spelled_conversation(text: str) -> bool:
+    """Return whether a text is the JSON of a list of objects with a role and a content."""
+    if not text.lstrip().startswith("["):
+        return False
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(value, list) and any(isinstance(one, dict) and {"role", "content"} <= one.keys() for one in value)
 
 
 def _decode(text: str) -> Any:

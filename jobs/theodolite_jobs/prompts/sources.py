@@ -12,6 +12,7 @@ from theodolite.errors import PromptError
 from theodolite.spec import SurveySpec
 from theodolite.spec_parts import PromptSetSpec, file_type
 from theodolite.store.uploads import read_upload
+from theodolite_jobs.prompts.conversations import Prompt, check_kinds, conversation_of, plain
 from theodolite_jobs.prompts.files import read_file
 from theodolite_jobs.prompts.hub_datasets import read_dataset
 from theodolite_jobs.prompts.rows import Rows, is_name, named, numbered
@@ -21,14 +22,14 @@ _COMMON_COLUMNS = ("prompt", "prompts", "text", "goal", "instruction", "question
 """Names that no prompt is. A .csv file with one column needs `column` in the spec if its header has another name."""
 
 
-def read_prompts(name: str, prompt_set: PromptSetSpec, folder: Path, store: str = "") -> list[str]:
-    """Return the texts of the set `name`: `where` filters, `draw` shuffles, `skip` leaves out, `limit` takes the first.
+def read_prompts(name: str, prompt_set: PromptSetSpec, folder: Path, store: str = "") -> list[Prompt]:
+    """Return the prompts of the set `name`: `where` filters, `draw` shuffles, `skip` leaves out, `limit` ends.
 
     Relative file sources start from `folder`, the spec's folder; `store` has the uploads.
 
     Raises:
-        PromptError: the source cannot be read, a column is missing, a selection is empty, or a prompt is empty or not
-            text.
+        PromptError: the source cannot be read, a column is missing, a selection is empty, a prompt is empty, or is
+            neither a text nor a conversation, or the set has both.
     """
     kind, _, location = prompt_set.source.partition(":")
     if kind == "builtin":
@@ -60,9 +61,12 @@ def read_prompts(name: str, prompt_set: PromptSetSpec, folder: Path, store: str 
             f"set it to {len(texts) - 1} or less"
         )
     texts = texts[prompt_set.skip :][: prompt_set.limit]
-    for index, (place, text) in enumerate(texts):
-        _check_text(f"prompts.{name} ({prompt_set.source}, {place}): prompt {index}", text)
-    return [text for _, text in texts]
+    prompts = {
+        f"prompts.{name} ({prompt_set.source}, {place}): prompt {index}": plain(value)
+        for index, (place, value) in enumerate(texts)
+    }
+    check_kinds(prompts, prompt_set.template)
+    return [_checked(where, value) for where, value in prompts.items()]
 
 
 def _table_type(prompt_set: PromptSetSpec) -> str | None:
@@ -90,12 +94,22 @@ def check_pairs(spec: SurveySpec, sizes: Mapping[str, int]) -> None:
             )
 
 
+def _checked(where: str, value: Any) -> Prompt:
+    if not isinstance(value, list):
+        _check_text(where, value)
+        return str(value)
+    messages = conversation_of(where, value)
+    for index, message in enumerate(messages):
+        _check_text(f"{where}, message {index}", message["content"])
+    return messages
+
+
 def _check_text(where: str, text: Any) -> None:
     # Name the type and not the content: messages end up in logs.
     if text is None:
         raise PromptError(f"{where} is missing (null); fill it in, or remove the row")
     if not isinstance(text, str):
-        raise PromptError(f"{where} is of type {type(text).__name__}; a prompt must be a text")
+        raise PromptError(f"{where} is of type {type(text).__name__}; a prompt must be a text, or a list of messages")
     if not text.strip():
         raise PromptError(f"{where} is empty; fill it in, or remove the row")
     if "\0" in text:

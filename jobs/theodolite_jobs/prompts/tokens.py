@@ -1,23 +1,34 @@
 """Convert texts to token ids: chat templates with a fixed date, and the checks that need no weights."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from datetime import date, datetime, time
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import date
 from typing import Any, Literal
-from unittest import mock
 
 from theodolite.errors import PromptError
 from theodolite.spec import SurveySpec, TokenIds
 from theodolite.spec_parts import NOUN_TEMPLATE, NOUNS, PromptSetSpec
+from theodolite_jobs.prompts.chats import fixed_date, open_chat
+from theodolite_jobs.prompts.conversations import Prompt, contents_of, text_of
+from theodolite_jobs.prompts.special_tokens import plain_text_tokenizer, special_spellings
 
 _TEXTS_AT_ONCE = 10_000
 
 
+@dataclass(frozen=True)
+class Tokenized:
+    """The token ids of a set's prompts, and facts about them."""
+
+    tokens: list[TokenIds]
+    n_spelled: int = 0  # prompts that spell a special token, which is encoded as plain text
+    parts: tuple[str, ...] = ()  # roles whose content the chat template gets as a list of parts
+
+
 def tokenize(
-    name: str, prompts: Sequence[str], prompt_set: PromptSetSpec, tokenizer: Any, template_date: date
-) -> list[TokenIds]:
+    name: str, prompts: Sequence[Prompt], prompt_set: PromptSetSpec, tokenizer: Any, template_date: date
+) -> Tokenized:
     """Return one tuple of token ids for each prompt of the set `name`.
 
     A rendered chat already contains its special tokens, so the tokenizer of transformers adds none. With
@@ -25,32 +36,73 @@ def tokenize(
     today's date print `template_date`, so that a survey gives the same tokens on every day.
 
     Raises:
-        PromptError: the tokenizer has no chat template, the template refuses the messages or makes different prompts
-            equal, or a text repeats a special token that the tokenizer adds.
+        PromptError: the tokenizer has no chat template, or other prompts than the template needs; the template refuses
+            a message or leaves it out; a text repeats a special token that the tokenizer adds; or a prompt spells a
+            special token that the tokenizer cannot encode as plain text.
     """
     template = resolve_template(name, prompt_set, tokenizer)
     if template == "chat":
-        with _fixed_date(template_date):
-            texts = [_render_chat(name, prompt, prompt_set.system, tokenizer) for prompt in prompts]
-        _check_distinct(name, prompts, texts)
-        return list(_encode(texts, tokenizer, add_special_tokens=False))
+        with fixed_date(template_date):
+            chat = open_chat(name, prompts, prompt_set, tokenizer)
+            _, tokens, n_spelled = _encoded(name, prompts, prompt_set, tokenizer, chat.render, add_special_tokens=False)
+        return Tokenized(tokens, n_spelled, tuple(sorted(chat.parts)))
+    if not all(isinstance(prompt, str) for prompt in prompts):
+        given = prompt_set.template
+        reason = "the model's tokenizer has no chat template" if given is None else f"the template is {given!r}"
+        raise PromptError(
+            f"prompts.{name}.template: {reason}, and the prompts are conversations, which need a chat template; use "
+            "template: chat with a chat model, or give texts in place of the conversations"
+        )
     pattern = "{prompt}" if template == "none" else template
-    texts = [pattern.replace("{prompt}", prompt) for prompt in prompts]
-    tokens = list(_encode(texts, tokenizer, add_special_tokens=True))
+
+    def fill(_index: int, prompt: Prompt, change: Callable[[str], str] = str) -> str:
+        return pattern.replace("{prompt}", change(text_of(prompt)))
+
+    texts, tokens, n_spelled = _encoded(name, prompts, prompt_set, tokenizer, fill, add_special_tokens=True)
     _check_special_tokens(name, texts, tokens, tokenizer)
-    return tokens
+    return Tokenized(tokens, n_spelled)
 
 
-def _check_distinct(name: str, prompts: Sequence[str], texts: Sequence[str]) -> None:
-    """Raise PromptError if the chat template makes one text of two prompts that differ by more than outer spaces."""
-    known: dict[str, int] = {}
-    for index, text in enumerate(texts):
-        other = known.setdefault(text, index)
-        if prompts[other].strip() != prompts[index].strip():
+def _encoded(
+    name: str,
+    prompts: Sequence[Prompt],
+    prompt_set: PromptSetSpec,
+    tokenizer: Any,
+    render: Callable[..., str],
+    *,
+    add_special_tokens: bool,
+) -> tuple[list[str], list[TokenIds], int]:
+    """Return the rendered prompts, their token ids, and the number of prompts whose special tokens are plain text.
+
+    `render` gets the number of a prompt, the prompt, and a function that changes its texts first.
+    """
+    texts = [render(index, prompt) for index, prompt in enumerate(prompts)]
+    tokens = list(_encode(texts, tokenizer, add_special_tokens=add_special_tokens))
+    spellings = special_spellings(tokenizer) if prompt_set.special_tokens == "text" else None
+    if spellings is None:
+        return texts, tokens, 0
+    of_set = [] if prompt_set.system is None else [prompt_set.system]
+    spelled = [
+        index
+        for index, prompt in enumerate(prompts)
+        if any(spellings.search(text) for text in (*of_set, *contents_of(prompt)))
+    ]
+    plain = plain_text_tokenizer(tokenizer, (texts[index] for index in spelled)) if spelled else None
+    for index in spelled:
+        ids = None
+        if plain is not None:
+            with suppress(PromptError):  # a template may refuse the marks
+                rendered = render(index, prompts[index], plain.marked)
+                if rendered.replace(plain.mark, "") == texts[index]:
+                    ids = plain.encode(rendered, add_special_tokens=add_special_tokens)
+        if ids is None:
             raise PromptError(
-                f"prompts.{name}.template: the chat template makes the same text of prompt {other} and prompt {index}, "
-                "which differ, so it ignores the message or a part of it; use template: none, or a text with {prompt}"
+                f"prompts.{name}: prompt {index} spells a special token, and this tokenizer or chat template cannot "
+                "take it as plain text; set special_tokens: allow to encode it as a special token, or remove it from "
+                "the prompt"
             )
+        tokens[index] = ids
+    return texts, tokens, len(spelled)
 
 
 def _check_special_tokens(name: str, texts: Sequence[str], tokens: Sequence[TokenIds], tokenizer: Any) -> None:
@@ -68,6 +120,15 @@ def _check_special_tokens(name: str, texts: Sequence[str], tokens: Sequence[Toke
                     f"prompts.{name}: prompt {index} {end} with {token!r} twice: the tokenizer adds it to a text that "
                     "has it already; remove it from the template, or from the prompts"
                 )
+
+
+def prompt_warnings(spec: SurveySpec, templates: Mapping[str, str], tokenized: Mapping[str, Tokenized]) -> list[str]:
+    """Return sentences about prompts that may be a mistake; `templates` and `tokenized` have those of each set."""
+    tokens = {name: one.tokens for name, one in tokenized.items()}
+    of_sets = [repeated(name, ids) for name, ids in tokens.items()]
+    as_text = [special_tokens_as_text(name, one) for name, one in tokenized.items()]
+    of_contrasts = [*equal_sets(spec, tokens), *different_templates(spec, templates)]
+    return [warning for warning in (*of_sets, *of_contrasts, *as_text) if warning is not None]
 
 
 def repeated(name: str, tokens: Sequence[TokenIds]) -> str | None:
@@ -97,7 +158,7 @@ def equal_sets(spec: SurveySpec, tokens: Mapping[str, Sequence[TokenIds]]) -> li
 
 def different_templates(spec: SurveySpec, templates: Mapping[str, str]) -> list[str]:
     """Return a warning for each contrast whose sets differ in what the template adds; `templates` has that of each."""
-    added = {name: (templates[name], spec.sets[name].system) for name in templates}
+    added = {name: (templates[name], spec.sets[name].chat_options) for name in templates}
     return [
         f"contrasts.{name}: {positive} has the template {_named(*added[positive])} and {negative} "
         f"{_named(*added[negative])}; the templates alone can separate the sets"
@@ -106,8 +167,21 @@ def different_templates(spec: SurveySpec, templates: Mapping[str, str]) -> list[
     ]
 
 
-def _named(template: str, system: str | None) -> str:
-    return f"{template!r}{'' if system is None else ' with a system message'}"
+def _named(template: str, options: Mapping[str, Any]) -> str:
+    # Without the texts: warnings end up in logs.
+    shown = {"system": "a system message", "prefill": "a prefill"}
+    shown["template_args"] = f"template_args ({', '.join(options.get('template_args', {}))})"
+    return f"{template!r}{' with ' if options else ''}{' and '.join(shown[name] for name in options)}"
+
+
+def special_tokens_as_text(name: str, tokenized: Tokenized) -> str | None:
+    """Return a warning if special tokens in prompts of the set `name` are encoded as plain text, else None."""
+    if not tokenized.n_spelled:
+        return None
+    return (
+        f"prompts.{name}: {tokenized.n_spelled} of {len(tokenized.tokens)} prompts spell special tokens of the "
+        "tokenizer, which are encoded as plain text; set special_tokens: allow to encode them as special tokens"
+    )
 
 
 def _encode(texts: Sequence[str], tokenizer: Any, *, add_special_tokens: bool) -> Iterator[TokenIds]:
@@ -124,18 +198,24 @@ def _encode(texts: Sequence[str], tokenizer: Any, *, add_special_tokens: bool) -
 
 
 def resolve_template(name: str, prompt_set: PromptSetSpec, tokenizer: Any) -> str:
-    """Return `chat`, `none` or a text with {prompt}; raises PromptError if there is no chat template.
+    """Return `chat`, `none` or a text with {prompt}; raises PromptError if there is no chat template, or no default.
 
-    Without a template and a system message, the built-in nouns have the template `NOUN_TEMPLATE`.
+    Without a template and an option of chats, the built-in nouns have the template `NOUN_TEMPLATE`.
     """
-    has_chat = getattr(tokenizer, "chat_template", None) is not None
-    wants_chat = prompt_set.template == "chat" or prompt_set.system is not None
+    chat_template = getattr(tokenizer, "chat_template", None)
+    has_chat = chat_template is not None
+    wants_chat = prompt_set.template == "chat" or bool(prompt_set.chat_options)
     if wants_chat and not has_chat:
         raise PromptError(f"prompts.{name}.template: this model's tokenizer has no chat template; use template: none")
-    if prompt_set.template is not None:
+    if prompt_set.template not in (None, "chat"):
         return prompt_set.template
     if prompt_set.source == f"builtin:{NOUNS}" and not wants_chat:
         return NOUN_TEMPLATE
+    if isinstance(chat_template, dict):
+        raise PromptError(
+            f"prompts.{name}.template: this model has the chat templates {', '.join(chat_template)}, and none named "
+            "default; set model.template to one of them, or use template: none"
+        )
     return "chat" if has_chat else "none"
 
 
@@ -177,30 +257,3 @@ def check_tokens(name: str, tokens: Sequence[TokenIds], context_length: int, voc
             f"prompts.{name}: the tokenizer gives token id {largest}, but the model has only {vocabulary_size} token "
             "embeddings; use this model's own tokenizer"
         )
-
-
-@contextmanager
-def _fixed_date(day: date) -> Iterator[None]:
-    """Fix the date that chat templates print; transformers has no setting for it."""
-    from transformers.utils import chat_template_utils
-
-    with mock.patch.object(chat_template_utils, "datetime") as clock:
-        clock.now.return_value = datetime.combine(day, time())
-        yield
-
-
-def _render_chat(name: str, prompt: str, system: str | None, tokenizer: Any) -> str:
-    messages = [{"role": "system", "content": system}] if system is not None else []
-    messages.append({"role": "user", "content": prompt})
-    render = partial(tokenizer.apply_chat_template, tokenize=False, add_generation_prompt=True)
-    try:
-        return str(render(messages))
-    # Templates are programs of the model's authors and may raise anything, e.g. for a system message.
-    except Exception as error:
-        # Error messages end up in logs, so they must not quote a prompt: show only an error that "x" causes too.
-        reason = "this prompt, but not the prompt 'x'; its error is hidden: it may quote it"
-        try:
-            render([{**message, "content": "x"} for message in messages])
-        except Exception as of_x:
-            reason = f"the prompt: {of_x}"
-        raise PromptError(f"prompts.{name}: the model's chat template refuses {reason}") from error

@@ -7,29 +7,32 @@ from typing import Any
 
 from theodolite.errors import PromptError
 from theodolite.spec import SurveySpec, TokenIds
+from theodolite_jobs.prompts.conversations import Prompt
+from theodolite_jobs.prompts.tokens import Tokenized
 
-Tokenize = Callable[[str, list[str]], list[TokenIds]]
+Tokenize = Callable[[str, list[Prompt]], Tokenized]
 """Returns the token ids of prompts of the named set, with its template and special tokens."""
 
 
 def fit_context(
     spec: SurveySpec,
-    prompts: Mapping[str, list[str]],
+    prompts: Mapping[str, list[Prompt]],
     tokens: Mapping[str, list[TokenIds]],
     context_length: int,
     tokenizer: Any,
     tokenize: Tokenize,
-) -> tuple[dict[str, list[str]], dict[str, dict[str, int]]]:
+) -> tuple[dict[str, list[Prompt]], dict[str, dict[str, int]]]:
     """Return the prompts of all sets with each set's rule `too_long` applied, and the counts of each changed set.
 
     The counts are `n_skipped` and `n_truncated`, those that are not 0. `skip` also leaves out the partners of a too
     long prompt in paired contrasts. Prompts of sets with the rule `refuse` stay as they are.
 
     Raises:
-        PromptError: `skip` leaves no prompt, or a prompt does not fit although all of its own text is cut.
+        PromptError: `skip` leaves no prompt, a prompt does not fit although all of its own text is cut, or a
+            conversation would have to be cut.
     """
     left_out = _left_out(spec, tokens, context_length)
-    fitted: dict[str, list[str]] = {}
+    fitted: dict[str, list[Prompt]] = {}
     counts: dict[str, dict[str, int]] = {}
     for name, prompt_set in spec.sets.items():
         kept = [index for index in range(len(tokens[name])) if index not in left_out[name]]
@@ -44,6 +47,11 @@ def fit_context(
         for index in kept:
             if cuts and len(tokens[name][index]) > context_length:
                 where, text = f"prompts.{name}: prompt {index}", prompts[name][index]
+                if not isinstance(text, str):
+                    raise PromptError(
+                        f"{where} is a conversation with more tokens than the model's context of {context_length}, and "
+                        "conversations cannot be cut; use too_long: skip, or shorten it"
+                    )
                 possible = _rests(where, text, tokenizer, at_start=prompt_set.too_long == "truncate_left")
                 rests[index] = _longest(where, possible, context_length, partial(tokenize, name))
         fitted[name] = [rests.get(index, prompts[name][index]) for index in kept]
@@ -72,7 +80,7 @@ def _left_out(
 
 
 def _longest(
-    where: str, rests: Sequence[str], context_length: int, tokenize: Callable[[list[str]], list[TokenIds]]
+    where: str, rests: Sequence[str], context_length: int, tokenize: Callable[[list[Prompt]], Tokenized]
 ) -> str:
     """Return the longest rest of a text that fits.
 
@@ -81,7 +89,7 @@ def _longest(
     """
 
     def fits(rest: str) -> bool:
-        return not rest.strip() or len(tokenize([rest])[0]) <= context_length
+        return not rest.strip() or len(tokenize([rest]).tokens[0]) <= context_length
 
     n_cut = bisect_left(rests, True, key=fits)
     if n_cut == len(rests) or not rests[n_cut].strip():
@@ -102,3 +110,22 @@ def _rests(where: str, text: str, tokenizer: Any, *, at_start: bool) -> list[str
             "prompt cannot be cut; use too_long: skip, or shorten the prompt"
         ) from error
     return [text[start:] for start, _ in spans] if at_start else [text[:end] for _, end in reversed(spans)]
+
+
+def long_prompt_warnings(
+    name: str, n_prompts: int, context_length: int, n_skipped: int = 0, n_truncated: int = 0
+) -> list[str]:
+    """Return how many prompts of the set `name` are left out and cut; `n_prompts` is the number of those left."""
+    context = f"the model's context of {context_length} tokens"
+    warnings = []
+    if n_skipped:
+        warnings.append(
+            f"prompts.{name}: {n_skipped} of {n_prompts + n_skipped} prompts are left out: they, or their partners in "
+            f"a paired contrast, are longer than {context}"
+        )
+    if n_truncated:
+        warnings.append(
+            f"prompts.{name}: {n_truncated} of {n_prompts} prompts are cut to fit into {context}; the run stores the "
+            "rest of each prompt"
+        )
+    return warnings

@@ -21,6 +21,7 @@ from theodolite.store.tables import append_table
 from theodolite_jobs.models.anatomy import check_words
 from theodolite_jobs.models.weights import Weights
 from theodolite_jobs.passes.selections import captured_digest
+from theodolite_jobs.prompts.conversations import text_of
 from theodolite_jobs.prompts.sources import read_prompts
 from theodolite_jobs.results.circuits import input_norm
 from theodolite_jobs.results.context import Context, Result
@@ -135,7 +136,7 @@ def single_tokens(tokenizer: Any, words: Sequence[str]) -> tuple[list[int], list
 def _nouns(run: Run, name: str) -> list[str]:
     if name in run.record.spec.prompts:
         return [str(text) for text in read_stored_prompts(run, name)["text"]]
-    return read_prompts(name, PromptSetSpec(source=f"builtin:{NOUNS}"), Path())
+    return list(map(text_of, read_prompts(name, PromptSetSpec(source=f"builtin:{NOUNS}"), Path())))
 
 
 def _decoded_against(weights: Weights, decoding: Decoding) -> list[str]:

@@ -5,7 +5,8 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, Field
 
 from theodolite.api.schemas import EXAMPLE_RUN
-from theodolite.spec_parts import Part, Text
+from theodolite.prompt_values import Text
+from theodolite.spec_parts import Part
 
 
 class CheckedSpec(BaseModel):
@@ -41,9 +42,9 @@ class Estimate(BaseModel):
     run_id: str = Field(description="Id that the run will have.", examples=[EXAMPLE_RUN])
     model: dict[str, Any] = Field(description="Name, revision, parameters, dtype and sizes of the model.")
     sets: dict[str, dict[str, Any]] = Field(
-        description="By prompt set: prompts, template, tokens, computed_tokens (those that prompts share count once), "
-        "shards and batches; n_skipped and n_truncated (too long prompts that are left out, and that are cut) if they "
-        "are not 0; dataset_commit of a hub dataset."
+        description="By prompt set: prompts, template, positions, tokens, computed_tokens (those that prompts share "
+        "count once), shards and batches; n_skipped and n_truncated (too long prompts that are left out, and that are "
+        "cut) if they are not 0; dataset_commit of a hub dataset."
     )
     replica_memory_bytes: int = Field(description="Memory of one replica of the model.")
     stored_bytes_at_most: int = Field(description="Bytes of the stored activations before compression.")

@@ -36,7 +36,10 @@ def check_submission(spec: SurveySpec, settings: Settings) -> None:
 def _check_sizes(spec: SurveySpec) -> None:
     """Raise Problem 413 for options that make a small spec expensive; the limits are far above common use."""
     sizes = {
-        f"prompts.{name}.template and system, characters": (len(one.template or "") + len(one.system or ""), 10_000)
+        f"prompts.{name}: template, system, template_args and prefill, characters": (
+            len(one.template or "") + len(json.dumps(one.chat_options, ensure_ascii=False)),
+            10_000,
+        )
         for name, one in spec.prompts.items()
     }
     sizes |= {

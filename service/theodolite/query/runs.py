@@ -9,7 +9,6 @@ from pydantic import ValidationError
 from theodolite.errors import RunDamagedError, RunNotFoundError, StoreError, StoreVersionError
 from theodolite.groups import ANALYSES, GROUPS
 from theodolite.query.first_tokens import n_first_tokens
-from theodolite.query.long_prompts import long_prompt_notes
 from theodolite.query.parity import parity_notes, spot_check_notes
 from theodolite.query.partial_sites import partial_site_notes
 from theodolite.spec import SurveySpec
@@ -183,12 +182,10 @@ def _captured(run: Run, name: str, *, is_complete: bool) -> dict[str, float]:
 
 
 def _notes(run: Run, n_quarantined: Mapping[str, int]) -> Iterator[str]:
-    """Yield the reasons for missing values, and remarks about long prompts, reduced shards and prompts of one token."""
+    """Yield the survey's warnings, the reasons for missing values, and remarks on reduced shards and first tokens."""
+    yield from run.record.warnings
     yield from partial_site_notes(run.record)
     for name, facts in run.record.sets.items():
-        yield from long_prompt_notes(
-            name, facts.n_samples, run.record.model.context_length, facts.n_skipped, facts.n_truncated
-        )
         kept = run.record.bounds(name).n_kept
         if kept < facts.n_samples:
             yield (

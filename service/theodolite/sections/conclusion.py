@@ -18,6 +18,8 @@ _ORDER = ("separation", "effects", "curves", "contributions", "routing", "travel
 
 _MOST = 5  # findings
 
+_OPTIONS = {"system": "the system message “{}”", "template_args": "template_args {}", "prefill": "prefill “{}”"}
+
 
 @dataclass(frozen=True)
 class Finding:
@@ -129,8 +131,9 @@ def _templates(run: Run) -> str:
 
 
 def _template(run: Run, name: str) -> str:
-    system = run.record.spec.sets[name].system
-    return f"“{run.record.sets[name].template}”" + ("" if system is None else f" with the system message “{system}”")
+    options = run.record.spec.sets[name].chat_options
+    shown = [_OPTIONS[option].format(value) for option, value in options.items()]
+    return f"“{run.record.sets[name].template}”{' with ' if shown else ''}{' and '.join(shown)}"
 
 
 def _limits(run: Run, found: Sequence[Finding]) -> Iterator[str]:

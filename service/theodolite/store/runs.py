@@ -74,6 +74,13 @@ class SetFacts(BaseModel):
     """Experts of a layer among which its router chooses, or 0 if experts are not recorded."""
     n_choices: Annotated[int, Field(ge=0, le=2**15)] = Field(0, exclude_if=lambda value: value == 0)
     """Experts that a token uses in a layer, or 0 if they are not recorded."""
+    # Sets to which none of this applies have no such fields either.
+    n_spelled: int = Field(0, exclude_if=lambda value: value == 0)
+    """Prompts that spell special tokens of the tokenizer, which are encoded as plain text."""
+    parts: list[str] = Field(default_factory=list, exclude_if=lambda roles: not roles)
+    """Roles whose content the chat template got as a list of parts, and not as a text."""
+    has_conversations: bool = Field(False, exclude_if=lambda value: not value)
+    """Whether the prompts are conversations; the table of prompts then has the JSON of their messages as texts."""
     n_skipped: int = Field(0, ge=0, exclude_if=lambda value: value == 0)
     """Prompts that `too_long: skip` left out."""
     n_truncated: int = Field(0, ge=0, exclude_if=lambda value: value == 0)
@@ -132,6 +139,8 @@ class RunRecord(BaseModel):
     versions: dict[str, str]
     # A run without such sites has no such field, so run.json of other models stays the same.
     partial_sites: dict[Site, PartialSite] = Field(default_factory=dict, exclude_if=lambda sites: not sites)
+    warnings: list[str] = Field(default_factory=list, exclude_if=lambda warnings: not warnings)
+    """Sentences about prompts and templates that may be a mistake, as the survey printed them."""
 
     def has_site(self, site: Site, layer: int) -> bool:
         """Return whether a layer of the model has a captured site; its activations are NaN at the other layers."""

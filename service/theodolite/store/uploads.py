@@ -3,6 +3,7 @@
 import json
 
 from theodolite.errors import PromptError
+from theodolite.prompt_values import InlinePrompt
 from theodolite.spec import SurveySpec
 from theodolite.store.checksums import sha256
 from theodolite.store.objects import get, open_location, put_new, version
@@ -58,7 +59,7 @@ def with_uploaded_texts(spec: SurveySpec, store: str | None = None) -> SurveySpe
     return spec.model_copy(update={"prompts": prompts}) if prompts != spec.prompts else spec
 
 
-def _uploaded(texts: list[str], store: str | None) -> str:
+def _uploaded(texts: list[InlinePrompt], store: str | None) -> str:
     """Return the source of prompts, after storing them if there is a store."""
     content = json.dumps(texts, ensure_ascii=False).encode()
     return f"upload:{_name(content, 'json')}" if store is None else store_upload(store, content, "json")

@@ -48,7 +48,7 @@ def words_of(*prompts: str, chat_template: str | None = CHAT, day: date = A_DAY,
     """Return each prompt's tokens as words separated by spaces."""
     tokenizer = tokenizer_with(chat_template)
     prompt_set = PromptSetSpec(source="builtin:harmless", **settings)
-    rows = tokenize("nouns", prompts, prompt_set, tokenizer, day)
+    rows = tokenize("nouns", prompts, prompt_set, tokenizer, day).tokens
     assert all(isinstance(row, tuple) and all(type(token) is int for token in row) for row in rows)
     return [" ".join(tokenizer.convert_ids_to_tokens(list(row))) for row in rows]
 
@@ -114,7 +114,7 @@ def test_a_special_token_that_the_tokenizer_adds_too_is_refused(prompts: list[st
     with pytest.raises(
         PromptError, match=rf"prompts\.nouns: prompt {index} begins with '<s>' twice: .* remove it from"
     ):
-        words_of(*prompts, template=template)
+        words_of(*prompts, template=template, special_tokens="allow")
 
 
 def test_a_special_token_that_the_tokenizer_adds_at_the_end_is_refused() -> None:
@@ -131,7 +131,7 @@ def test_special_tokens_are_not_doubled_if_the_tokenizer_adds_none() -> None:
     tokenizer = tokenizer_with(None)
     tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(single="$A", special_tokens=[])
     prompt_set = PromptSetSpec(source="builtin:harmless", template="<s> <s> {prompt} </s> </s>")
-    (row,) = tokenize("nouns", ["hello"], prompt_set, tokenizer, A_DAY)
+    (row,) = tokenize("nouns", ["hello"], prompt_set, tokenizer, A_DAY).tokens
     assert tokenizer.convert_ids_to_tokens(list(row)) == ["<s>", "<s>", "hello", "</s>", "</s>"]
 
 
@@ -142,10 +142,8 @@ def test_special_tokens_are_not_doubled_if_the_tokenizer_adds_none() -> None:
         "{{ bos_token }} {{ messages[-1]['content'].split()[0] }}",  # ignores a part of it
     ],
 )
-def test_a_chat_template_that_makes_prompts_equal_is_refused(chat_template: str) -> None:
-    with pytest.raises(
-        PromptError, match=r"nouns\.template: .* the same text of prompt 0 and prompt 2.* template: none"
-    ):
+def test_a_chat_template_that_ignores_a_message_or_a_part_of_it_is_refused(chat_template: str) -> None:
+    with pytest.raises(PromptError, match=r"nouns\.template: the chat template leaves out .* template: none"):
         words_of("hello world", "hello world", "hello", chat_template=chat_template)
 
 
@@ -162,7 +160,7 @@ def test_prompts_are_tokenized_independently_and_in_order() -> None:
 def test_many_prompts_keep_their_order() -> None:
     prompts = ["hello world" if index % 3 else "say" for index in range(20_001)]  # tokenised in parts
     tokenizer = tokenizer_with(None)
-    rows = tokenize("nouns", prompts, PromptSetSpec(source="builtin:harmless"), tokenizer, A_DAY)
+    rows = tokenize("nouns", prompts, PromptSetSpec(source="builtin:harmless"), tokenizer, A_DAY).tokens
     each = {text: tuple(tokenizer(text)["input_ids"]) for text in set(prompts)}
     assert rows == [each[prompt] for prompt in prompts]
 
@@ -172,7 +170,7 @@ def test_truncation_and_padding_from_a_tokenizer_file_are_not_applied() -> None:
     tokenizer.backend_tokenizer.enable_truncation(2)
     tokenizer.backend_tokenizer.enable_padding(length=20)
     prompt_set = PromptSetSpec(source="builtin:harmless")
-    rows = tokenize("nouns", ["hello", "hello world say"], prompt_set, tokenizer, A_DAY)
+    rows = tokenize("nouns", ["hello", "hello world say"], prompt_set, tokenizer, A_DAY).tokens
     assert [len(row) for row in rows] == [2, 4]
 
 
@@ -184,14 +182,14 @@ def test_chat_is_refused_for_a_tokenizer_without_chat_template(settings: dict[st
 
 def test_the_error_includes_the_message_of_the_template() -> None:
     assert words_of("hello", chat_template=CHAT_WITHOUT_SYSTEM) == words_of("hello")
-    with pytest.raises(PromptError, match=r"prompts\.nouns: .* refuses the prompt: System role not supported"):
+    with pytest.raises(PromptError, match=r"prompts\.nouns: .* refuses prompt 0: System role not supported"):
         words_of("hello", chat_template=CHAT_WITHOUT_SYSTEM, system="be brief")
 
 
 @pytest.mark.parametrize("quoted", ["messages[0]['content']", "messages[0]", "messages[0]['content'].upper()"])
 def test_the_error_does_not_quote_a_prompt(quoted: str) -> None:
     always = "{{ raise_exception('no ' ~ Q) }}"
-    for template in (always, "{% if 'hel' in Q|string|lower %}" + always + "{% endif %}"):
+    for template in (always, "{% if 'hel' in Q|string|lower %}" + always + "{% endif %}{{ messages[0]['content'] }}"):
         with pytest.raises(PromptError, match="refuses") as caught:
             words_of("hello", chat_template=template.replace("Q", quoted))
         assert "hel" not in str(caught.value).lower().replace("prompts.nouns", "")
@@ -258,10 +256,10 @@ def test_the_fixed_time_of_a_date_is_midnight() -> None:
 
 
 def test_the_date_is_fixed_only_during_tokenization() -> None:
-    tokenizer = tokenizer_with("{{ strftime_now('%Y') }}")
+    tokenizer = tokenizer_with("{{ strftime_now('%Y') }} {{ messages[0]['content'] }}")
     tokenize("nouns", ["hello"], PromptSetSpec(source="builtin:harmless"), tokenizer, A_DAY)
     year = tokenizer.apply_chat_template([{"role": "user", "content": "hello"}], tokenize=False)
-    assert int(year) >= 2024
+    assert int(year.split()[0]) >= 2024
 
 
 # Repeated prompts

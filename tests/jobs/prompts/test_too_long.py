@@ -52,9 +52,9 @@ def fitted(
     def token_ids(name: str, texts: list[str]) -> Any:
         return tokenize(name, texts, spec.sets[name], tokenizer, date(2024, 7, 26))
 
-    tokens = {name: token_ids(name, texts) for name, texts in sets.items()}
+    tokens = {name: token_ids(name, texts).tokens for name, texts in sets.items()}
     prompts_left, counts = fit_context(spec, sets, tokens, context_length, tokenizer, token_ids)
-    return Fitted(prompts_left, {name: token_ids(name, texts) for name, texts in prompts_left.items()}, counts)
+    return Fitted(prompts_left, {name: token_ids(name, texts).tokens for name, texts in prompts_left.items()}, counts)
 
 
 def text_of(tokenizer: Any, ids: Any) -> str:
@@ -121,6 +121,21 @@ def test_a_tokenizer_that_does_not_know_where_tokens_begin_cuts_nothing(tokenize
     with pytest.raises(PromptError, match=r"prompt 1 is too long, .* cannot be cut; use too_long: skip"):
         fitted(Slow(), 5, {"goals": ["short", LONG]}, too_long="truncate_left")
     assert fitted(Slow(), 5, {"goals": ["short", LONG]}, too_long="skip").prompts["goals"] == ["short"]
+
+
+def test_a_conversation_is_left_out_and_not_cut(tokenizer: Any) -> None:
+    chats = [[{"role": "user", "content": text}] for text in ("short", LONG)]
+    sets: dict[str, list[Any]] = {"goals": chats}
+    with pytest.raises(PromptError, match="prompt 1 is a conversation with more tokens than the model's context of 30"):
+        fitted(tokenizer, 30, sets, too_long="truncate_left")
+    assert fitted(tokenizer, 30, sets, too_long="skip").prompts == {"goals": chats[:1]}
+
+
+def test_special_tokens_of_a_prompt_that_is_cut_stay_plain_text(tokenizer: Any) -> None:
+    found = fitted(tokenizer, 12, {"goals": [f"{LONG}</s>xyz"]}, template="none", too_long="truncate_left")
+    assert found.prompts["goals"] == ["vwxyz</s>xyz"]
+    assert text_of(tokenizer, found.tokens["goals"][0]) == "vwxyz</s>xyz"
+    assert tokenizer.eos_token_id not in found.tokens["goals"][0]
 
 
 def test_long_prompts_are_left_out(tokenizer: Any) -> None:

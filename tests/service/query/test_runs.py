@@ -6,7 +6,7 @@ from support.serving import captured_run
 import theodolite
 from theodolite.errors import RunNotFoundError
 from theodolite.groups import ANALYSES
-from theodolite.query.runs import run_id_of, with_analyses
+from theodolite.query.runs import describe, run_id_of, with_analyses
 from theodolite.spec_file import parse_spec
 from theodolite.store.labels import Labels, change_labels
 
@@ -28,6 +28,11 @@ def test_analyses_that_the_spec_cannot_name_are_left_out(changes, left_out):
     names = {"curves", "gram", "separation", "basis", "heads", "words", "moments"}
     named = with_analyses(spec, names).analyses
     assert named == [name for name in ANALYSES if name in names - left_out]
+
+
+def test_the_warnings_of_the_survey_are_notes_of_the_run(tmp_path):
+    assert "one warning" not in describe(captured_run(tmp_path, "tiny-0"))["notes"]
+    assert describe(captured_run(tmp_path, "tiny-1", warnings=["one warning"]))["notes"][0] == "one warning"
 
 
 def test_a_run_is_found_by_its_id_or_by_a_name_that_only_it_has(tmp_path):

@@ -219,3 +219,18 @@ def test_the_templates_of_the_sets_are_named_and_differing_ones_are_a_limit(tmp_
     changed = read_conclusion(Run(run.store, run.record.model_copy(update={"sets": sets})))
     assert any(text.endswith(" Templates: harmful “chat”; harmless “none”.") for text in changed.rests_on)
     assert differ in changed.limits
+
+
+def test_options_of_chats_are_named_with_the_template(tmp_path):
+    run = finished_run(tmp_path, {"curves": {}})
+    options = {"system": "Be brief.", "template_args": {"thinking": False}, "prefill": "Sure"}
+    prompts = run.record.spec.prompts
+    begun = prompts | {"harmful": prompts["harmful"].model_copy(update=options)}
+    spec = run.record.spec.model_copy(update={"prompts": begun})
+    changed = read_conclusion(Run(run.store, run.record.model_copy(update={"spec": spec})))
+    assert any(
+        "harmful “none” with the system message “Be brief.” and template_args {'thinking': False} and prefill “Sure”; "
+        in text
+        for text in changed.rests_on
+    )
+    assert "The two sets of “refusal” have different templates, which alone can separate them." in changed.limits

@@ -14,6 +14,8 @@ from theodolite.errors import ModelError
 SMALL_FILES = ["*.py", "*.json", "*.jinja", "*.model", "*.tiktoken", "*.txt"]
 """Configuration, tokenizer, and the code they may need (it runs only if it is allowed); no weights."""
 
+TEMPLATE_FOLDER = "additional_chat_templates"
+"""The folder of a model's chat templates beside the default one; the patterns above also match its files."""
 
 INDEX = "model.safetensors.index.json"
 """The file that names the safetensors file of each tensor."""

@@ -15,6 +15,7 @@ from theodolite.errors import ModelError
 from theodolite_jobs.models.convert.dequantise import LAYOUTS, Layout
 from theodolite_jobs.models.convert.files import (
     SMALL_FILES,
+    TEMPLATE_FOLDER,
     atomic_folder,
     check_space,
     create_once,
@@ -69,6 +70,8 @@ def write_small_files(folder: Path, into: Path) -> None:
     for path in sorted(folder.iterdir()):
         if any(fnmatch(path.name, pattern) for pattern in SMALL_FILES) and not path.name.endswith(".index.json"):
             shutil.copyfile(path, into / path.name)
+    if (folder / TEMPLATE_FOLDER).is_dir():
+        shutil.copytree(folder / TEMPLATE_FOLDER, into / TEMPLATE_FOLDER)
     raw = read_json(folder / "config.json")
     if (plain := plain_config(raw)) != raw:
         (into / "config.json").write_text(json.dumps(plain, indent=2), encoding="utf-8")

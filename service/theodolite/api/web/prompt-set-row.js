@@ -103,10 +103,11 @@ export class PromptSetRow {
   showTexts(texts) {
     const lines = linesOf(texts);
     this.texts.readOnly = lines === null;
-    this.texts.previousSibling.textContent =
-      lines === null ? "prompts, some of them with line breaks: change them in the spec" : "prompts, one in each line";
+    const change = "prompts, some of them with line breaks or several messages: change them in the spec";
+    this.texts.previousSibling.textContent = lines === null ? change : "prompts, one in each line";
     const isSame = document.activeElement === this.texts && lines !== null;
-    if (!isSame) showValue(this.texts, lines ?? texts.join("\n"));
+    const shown = texts.map((prompt) => (typeof prompt === "string" ? prompt : JSON.stringify(prompt)));
+    if (!isSame) showValue(this.texts, lines ?? shown.join("\n"));
   }
 
   /** Mark the fields that an error's lines name. */

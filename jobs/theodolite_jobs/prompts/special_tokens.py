@@ -1,0 +1,109 @@
+"""Encode the special tokens that a prompt spells as plain text, and those of its template as special tokens.
+
+A tokenizer splits a text at its special tokens first, wherever they come from. So a copy of the tokenizer knows each of
+them by a private name, and by the same id. In a rendered prompt, the template's special tokens get their private names.
+The copy splits the text at these exactly as the tokenizer splits it at the usual ones, and the others are plain text.
+"""
+
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from theodolite.spec import TokenIds
+
+_PRIVATE = range(0xF0000, 0xFFFFD)
+"""A plane of Unicode whose characters have no meaning."""
+
+
+def special_spellings(tokenizer: Any) -> re.Pattern[str] | None:
+    """Return a pattern of the texts that a tokenizer encodes as special tokens; None if there are none.
+
+    Of two tokens that begin at one place, the longer one matches, as in the tokenizer.
+    """
+    added = getattr(tokenizer, "added_tokens_decoder", {}).values()
+    texts = sorted({token.content for token in added if token.special and token.content}, key=len, reverse=True)
+    return re.compile("|".join(map(re.escape, texts))) if texts else None
+
+
+@dataclass(frozen=True)
+class PlainText:
+    """A tokenizer that encodes special tokens as plain text if a mark precedes them."""
+
+    tokenizer: Any
+    copy: Any  # of `tokenizers`, with private names of the special tokens
+    spellings: re.Pattern[str]
+    special: frozenset[int]  # without the token of unknown text, which plain text may give
+    mark: str  # a character that no text has
+
+    def marked(self, text: str) -> str:
+        """Return a text of a prompt with a mark before each special token that it spells."""
+        return self.spellings.sub(lambda match: self.mark + match[0], text)
+
+    def encode(self, rendered: str, *, add_special_tokens: bool) -> TokenIds | None:
+        """Return the ids of a rendered prompt with marks; None if they cannot be those of plain text.
+
+        They cannot if the copy splits this prompt otherwise than the tokenizer, or still finds special tokens in
+        the prompt's own text.
+        """
+        plain = rendered.replace(self.mark, "")
+        usual = self.tokenizer([plain], add_special_tokens=add_special_tokens)["input_ids"][0]
+        if list(usual) != self._ids(self._renamed(plain), add_special_tokens=add_special_tokens):
+            return None
+        found = self._ids(self._renamed(rendered), add_special_tokens=add_special_tokens)
+        n_usual, n_found = (sum(token in self.special for token in ids) for ids in (usual, found))
+        n_marked = rendered.count(self.mark) - rendered.count(f"{self.mark}{self.tokenizer.unk_token}")
+        return tuple(found) if n_usual - n_found == n_marked else None
+
+    def _renamed(self, text: str) -> str:
+        """Return a text with private names of the special tokens that have no mark, and without marks."""
+        marked_or_not = re.compile(f"({self.mark}?)({self.spellings.pattern})")
+        return marked_or_not.sub(lambda match: match[2] if match[1] else _private(self.mark, match[2]), text)
+
+    def _ids(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        return list(self.copy.encode(text, add_special_tokens=add_special_tokens).ids)
+
+
+def plain_text_tokenizer(tokenizer: Any, texts: Iterable[str]) -> PlainText | None:
+    """Return a tokenizer that can encode special tokens of the texts as plain text, or None if this one cannot.
+
+    Only tokenizers of the library `tokenizers` can.
+    """
+    from tokenizers import Tokenizer
+
+    spellings = special_spellings(tokenizer)
+    if spellings is None or not getattr(tokenizer, "is_fast", False):
+        return None
+    used = set().union(*texts)
+    mark = next(chr(code) for code in _PRIVATE if chr(code) not in used)
+    content = json.loads(tokenizer.backend_tokenizer.to_str())
+    special = [token["content"] for token in content["added_tokens"] if token["special"]]
+    names = {token: _private(mark, token) for token in special}
+    for token in content["added_tokens"]:
+        token["content"] = names.get(token["content"], token["content"])
+    _rename(content["model"], names)
+    try:
+        copy = Tokenizer.from_str(json.dumps(content))
+    # The library raises bare exceptions, for example if a merge makes a special token.
+    except Exception:
+        return None
+    copy.no_truncation()
+    copy.no_padding()
+    ids = frozenset(index for index, token in tokenizer.added_tokens_decoder.items() if token.special)
+    return PlainText(tokenizer, copy, spellings, ids - {tokenizer.unk_token_id}, mark)
+
+
+def _private(mark: str, token: str) -> str:
+    return f"{mark}{token}{mark}"
+
+
+def _rename(model: dict[str, Any], names: dict[str, str]) -> None:
+    """Rename the special tokens in a vocabulary, so that their ids stay and no plain text becomes one of them."""
+    vocabulary = model.get("vocab", {})
+    if isinstance(vocabulary, dict):
+        model["vocab"] = {names.get(piece, piece): index for piece, index in vocabulary.items()}
+    else:  # Unigram: pieces with scores
+        model["vocab"] = [[names.get(piece, piece), score] for piece, score in vocabulary]
+    if model.get("unk_token") in names:
+        model["unk_token"] = names[model["unk_token"]]

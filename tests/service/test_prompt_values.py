@@ -1,0 +1,78 @@
+"""The options of chats in a spec, and what no option may have."""
+
+import json
+from typing import Any
+
+import pytest
+from support.spec_texts import MODEL, SURVEY, parse, prompts
+
+from theodolite.errors import SpecError
+from theodolite.prompt_values import RESERVED_ARGS
+from theodolite.spec_file import parse_spec
+
+
+def of_set(**options: Any) -> Any:
+    given = {"source": "inline", "texts": ["a"], **options}
+    return parse_spec({"model": {"id": "org/name"}, "prompts": {"goals": given}})
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"template_args": {"enable_thinking": False, "reasoning_effort": "low", "n": [1, 2.5, None, {"a": True}]}},
+        {"prefill": "<think>\n\n</think>\n\n"},
+        {"special_tokens": "allow"},
+        {"texts": [[{"role": "user", "content": "Hi"}]]},
+    ],
+)
+def test_options_change_the_digest_and_survive_json(options: dict[str, Any]) -> None:
+    spec = of_set(**options)
+    assert spec.digest() != of_set().digest()
+    again = parse_spec(json.loads(spec.canonical()))
+    assert again == spec.model_copy(update={"name": None})
+    assert again.digest() == spec.digest()
+
+
+def test_options_at_their_defaults_leave_the_digest_as_it_was() -> None:
+    default = of_set(template_args={}, prefill=None, special_tokens="text")
+    assert default.digest() == of_set().digest()
+    for name in ("template_args", "prefill", "special_tokens"):
+        assert name not in default.canonical()
+    assert '"template":null' not in json.dumps(json.loads(parse(SURVEY).canonical())["model"])
+    named = parse(MODEL.replace("}", ", template: rag}") + "prompts: {goals: {source: 'builtin:nouns'}}")
+    assert named.model.template == "rag"
+    assert named.digest() != parse(prompts("limit: null")).digest()
+
+
+@pytest.mark.parametrize("name", RESERVED_ARGS)
+def test_reserved_names_are_refused(name: str) -> None:
+    with pytest.raises(SpecError, match=rf"goals\.template_args: {name} is reserved, .* remove it"):
+        of_set(template_args={name: 1})
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"template_args": {"a b": 1}}, "the name of a variable has letters, digits and _"),
+        ({"template_args": {"1a": 1}}, "begins with no digit"),
+        ({"template_args": {"a": float("nan")}}, "template_args.a: given nan; must be plain JSON"),
+        ({"template_args": {"a": [float("inf")]}}, "must be plain JSON"),
+        ({"template_args": {"a": "\ud800"}}, "must be plain JSON"),
+        ({"template_args": ["a"]}, "template_args: given ['a']; must be a mapping"),
+        ({"prefill": ""}, "prefill: given ''"),
+        ({"special_tokens": "split"}, "should be 'text' or 'allow'"),
+        (
+            {"template": "none", "prefill": "Sure"},
+            "prefill is given, but template is 'none'; the begin of an answer needs",
+        ),
+        (
+            {"template": "Say {prompt}", "template_args": {"a": 1}},
+            "a variable of the chat template needs template: chat",
+        ),
+        ({"texts": [5]}, "goals.texts.0: given 5; input should be a valid string"),
+    ],
+)
+def test_wrong_options_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        of_set(**options)
+    assert message in str(caught.value)
