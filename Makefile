@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 REQUIREMENTS := -c constraints.txt
 
-.PHONY: help demo test test-fast test-slow test-newest coverage chaos lint check docs figures bench bench-heads bench-statistics bench-api bench-effects bench-driver bench-pipeline bench-million \
+.PHONY: help demo test test-fast test-slow test-newest real-files coverage chaos lint check docs figures bench bench-heads bench-statistics bench-api bench-effects bench-driver bench-pipeline bench-million \
 	up down images hashes push rehearse rehearse-containers rehearse-hosts rehearse-slurm clean
 
 help: ## list the targets
@@ -24,8 +24,8 @@ $(VENV)/ready: pyproject.toml constraints.txt
 demo: .venv/ready ## survey the built-in 135M chat model and print the path of the report
 	@$(BIN)/theodolite survey jobs/theodolite_jobs/specs/demo.yaml
 
-# Markers of tests that need a model, a cluster, a browser or a GPU.
-HEAVY := slow or browser or gpu
+# Markers of tests that need a model, a cluster, a browser, a GPU or real files.
+HEAVY := slow or browser or gpu or real
 
 test: test-fast test-slow ## run all tests
 
@@ -64,6 +64,9 @@ test-slow: .venv/ready ## run the tests with a model, a cluster, a browser or a 
 	nice $(BIN)/python -m pytest -q -m '$(HEAVY)' $(addprefix --ignore=,$(WAITING)); computing=$$?; \
 	wait $$waiting; status=$$?; \
 	cat $$log; rm $$log; exit $$((computing + status))
+
+real-files: .venv/ready ## download two real GGUF files (740 MB), with which `make test-slow` then tests
+	@$(BIN)/python tests/support/real_files.py
 
 CHAOS ?= --schedules 25
 

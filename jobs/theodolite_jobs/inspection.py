@@ -7,9 +7,10 @@ from typing import Any
 from theodolite.settings import Settings
 from theodolite.spec_parts import ModelSpec
 from theodolite_jobs.models.convert.files import read_json
-from theodolite_jobs.models.convert.gguf_header import check_header
 from theodolite_jobs.models.convert.qwen1 import is_qwen1, qwen2_config
 from theodolite_jobs.models.facts import describe_model
+from theodolite_jobs.models.gguf.convert import check_gguf
+from theodolite_jobs.models.gguf.header import read_header
 from theodolite_jobs.models.load import load_config, plain_errors
 from theodolite_jobs.models.quantised import NAME_KEY
 from theodolite_jobs.models.source import ModelSource, fetch, locate, resolve_source, weight_format
@@ -36,14 +37,13 @@ def inspect_model(model: ModelSpec, folder: Path, settings: Settings) -> dict[st
 
 def _configuration(source: ModelSource, trust_remote_code: bool, cache: Path) -> Any:
     if source.kind == "gguf":
+        values, _ = check_gguf(read_header(Path(source.location)))
         from transformers import AutoConfig
 
-        file = Path(source.location)
-        with plain_errors(f"read the header of {file}"):
-            check_header(file)
-            config = AutoConfig.from_pretrained(file.parent, gguf_file=file.name)
-            setattr(config, NAME_KEY, weight_format(source, config))
-            return config
+        with plain_errors(f"read the configuration in {source.location}"):
+            config = AutoConfig.for_model(**values)
+        setattr(config, NAME_KEY, weight_format(source, config))
+        return config
     folder = fetch(source, cache, weights=False) if source.kind == "hub" else Path(source.location)
     if is_qwen1(folder):
         with plain_errors(f"read the configuration in {folder}"):

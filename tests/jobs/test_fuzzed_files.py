@@ -19,8 +19,8 @@ from safetensors.numpy import save
 from theodolite.errors import ModelError, PromptError
 from theodolite.spec_parts import PromptSetSpec
 from theodolite.store.tables import encode_table
-from theodolite_jobs.models.convert.gguf import convert_gguf
-from theodolite_jobs.models.convert.gguf_header import check_header
+from theodolite_jobs.models.gguf.convert import convert_gguf
+from theodolite_jobs.models.gguf.header import read_header
 from theodolite_jobs.models.tensors import TensorFiles
 from theodolite_jobs.prompts.sources import read_prompts
 
@@ -65,9 +65,9 @@ def damaged(data: st.DataObject, content: bytes, stop: int | None = None) -> byt
     return bytes(changed)
 
 
-def gguf_file(path: Path, endianess: gguf.GGUFEndian = gguf.GGUFEndian.LITTLE) -> bytes:
+def gguf_file(path: Path) -> bytes:
     """Write a GGUF file of an unknown architecture without weights, and return its bytes."""
-    writer = gguf.GGUFWriter(str(path), "zork", endianess=endianess)
+    writer = gguf.GGUFWriter(str(path), "zork")
     writer.add_uint32("zork.block_count", 1)
     writer.add_array("tokens", ["a", "b", "c"])
     writer.add_array("scores", [1.0, 2.0, 3.0])
@@ -157,24 +157,33 @@ def test_a_header_that_claims_more_than_the_file_is_refused(tmp_path):
 def test_a_damaged_gguf_file_is_refused_by_name(tmp_path, data):
     file = tmp_path / "tiny.gguf"
     file.write_bytes(damaged(data, gguf_file(file)))
-    with pytest.raises(ModelError, match=r"cannot convert .*tiny\.gguf"):
+    with pytest.raises(ModelError, match=r"tiny\.gguf"):
         convert_gguf(file, tmp_path / "converted")
 
 
-@pytest.mark.parametrize("order", "<>")
 @pytest.mark.parametrize("length", [b"tokens", b"scores"])
-def test_a_gguf_header_that_announces_more_than_the_file_has_is_refused(tmp_path, order, length):
+def test_a_gguf_header_that_announces_more_than_the_file_has_is_refused(tmp_path, length):
     file = tmp_path / "tiny.gguf"
-    content = bytearray(gguf_file(file) if order == "<" else gguf_file(file, gguf.GGUFEndian.BIG))
-    check_header(file)
-    struct.pack_into(f"{order}Q", content, content.index(length) + len(length) + 8, 2**20)
+    content = bytearray(gguf_file(file))
+    read_header(file)
+    struct.pack_into("<Q", content, content.index(length) + len(length) + 8, 2**20)
     file.write_bytes(content)
     with pytest.raises(ModelError, match="beyond the end of the file"):
         convert_gguf(file, tmp_path / "converted")
 
 
+def test_a_big_endian_gguf_file_is_refused_as_such(tmp_path):
+    writer = gguf.GGUFWriter(str(tmp_path / "tiny.gguf"), "llama", endianess=gguf.GGUFEndian.BIG)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.close()
+    with pytest.raises(ModelError, match="it is big-endian; use a little-endian file"):
+        read_header(tmp_path / "tiny.gguf")
+
+
 @pytest.mark.parametrize(
-    ("kind", "length", "refused"), [(0, 2**22 + 1, "an array of 4194305 elements"), (9, 1, "an array of arrays")]
+    ("kind", "length", "refused"),
+    [(0, 2**22 + 1, "a: the array has 4194305 elements"), (9, 1, "a: the array has elements of type 9")],
 )
 def test_a_gguf_header_with_an_array_that_no_model_has_is_refused(tmp_path, kind, length, refused):
     file = tmp_path / "tiny.gguf"

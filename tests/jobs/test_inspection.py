@@ -258,7 +258,7 @@ def refused_in_one_line(outcome: tuple[int, str, str], code: int, words: list[st
 
 def test_a_broken_header_is_refused_in_one_line(tmp_path: Path, inspect: Inspect) -> None:
     (tmp_path / "broken.gguf").write_bytes(b"GGUF nonsense")
-    refused_in_one_line(inspect(tmp_path / "broken.gguf"), 1, ["cannot read the header of", "broken.gguf"])
+    refused_in_one_line(inspect(tmp_path / "broken.gguf"), 1, ["cannot read", "broken.gguf as a GGUF file"])
 
 
 def test_an_id_of_an_unknown_kind_is_refused_in_one_line(inspect: Inspect) -> None:

@@ -69,7 +69,8 @@ def choose_template(templates: Any, name: str | None) -> Any:
     if name is None:
         return known.get(DEFAULT, templates)
     if known.get(name) is None:
-        allowed = ", ".join(key for key, text in known.items() if text is not None) or "none, since the model has none"
+        names = sorted(key for key in known if known[key] is not None)
+        allowed = ", ".join(names) or "none, since the model has none"
         raise SpecError(f"model.template: the model has no chat template {name!r}; allowed: {allowed}")
     return known[name]
 

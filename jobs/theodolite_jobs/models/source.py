@@ -15,12 +15,11 @@ from theodolite.model_aliases import MODEL_ALIASES
 from theodolite.spec_parts import ModelSpec
 from theodolite.store.runs import RANDOM_WEIGHTS, ModelFacts, Run
 from theodolite_jobs.models.convert.files import SMALL_FILES, TEMPLATE_FOLDER
-from theodolite_jobs.models.convert.gguf import convert_gguf
-from theodolite_jobs.models.convert.gguf_header import quantised_types
 from theodolite_jobs.models.convert.quantised import DEQUANTISATION, convert_quantised, is_quantised
 from theodolite_jobs.models.convert.qwen1 import convert_qwen1, is_qwen1
 from theodolite_jobs.models.convert.random_weights import RULE, SEED, create_random
-from theodolite_jobs.models.load import plain_errors
+from theodolite_jobs.models.gguf.convert import GGUF_READER, check_gguf, convert_gguf
+from theodolite_jobs.models.gguf.header import gguf_files, gguf_name, read_header
 from theodolite_jobs.models.quantised import dequantised_from
 
 _REASON_CHARACTERS = 160
@@ -48,16 +47,19 @@ def resolve_source(model: ModelSpec, folder: Path) -> ModelSource:
     """Return a model's source with its revision; local weights are read completely for their digest.
 
     Raises:
-        ModelError: the model does not exist, or the hub does not answer.
+        ModelError: the model does not exist, a GGUF file cannot be converted, or the hub does not answer.
         SpecError: the spec gives a revision for a local model.
     """
     source = locate(model, folder)
     if source.kind == "hub":
         return replace(source, revision=_hub_commit(source.location, model.revision))
-    files = [Path(source.location)]
-    if source.kind == "folder":
-        templates = sorted(files[0].glob(f"{TEMPLATE_FOLDER}/*.jinja"))
-        files = sorted(path for path in files[0].iterdir() if path.suffix in _FINGERPRINTED) + templates
+    if source.kind == "gguf":
+        check_gguf(read_header(Path(source.location)))  # before a large file is read for its digest
+        files = list(gguf_files(Path(source.location)))
+    else:
+        folder_of_model = Path(source.location)
+        files = sorted(path for path in folder_of_model.iterdir() if path.suffix in _FINGERPRINTED)
+        files += sorted(folder_of_model.glob(f"{TEMPLATE_FOLDER}/*.jinja"))
     return replace(source, revision=_fingerprint(files))
 
 
@@ -93,7 +95,7 @@ def _locate(model_id: str, folder: Path) -> ModelSource:
             raise ModelError(f"model.id: the folder {path} has no config.json")
         return ModelSource(path.resolve().name, "folder", str(path.resolve()))
     if path is not None and path.suffix == ".gguf":
-        return ModelSource(path.stem, "gguf", str(path.resolve()))
+        return ModelSource(gguf_name(path), "gguf", str(gguf_files(path.resolve())[0]))
     if path is not None or model_id.endswith(".gguf") or not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", model_id):
         raise ModelError(
             f"model.id: {model_id!r} is no folder, no .gguf file, no hub id and no alias ({', '.join(MODEL_ALIASES)})"
@@ -115,7 +117,7 @@ def fetch(source: ModelSource, cache: Path, *, weights: bool = True) -> Path:
     # A conversion depends on the revision and on the installed version of transformers.
     converted = f"{_short(source.revision)}-{version('transformers')}"
     if source.kind == "gguf":
-        return convert_gguf(Path(source.location), cache / "gguf" / converted)
+        return convert_gguf(Path(source.location), cache / "gguf" / f"{converted}-reader{GGUF_READER}")
     files = [*SMALL_FILES, "*.safetensors"] if weights else SMALL_FILES
     folder = _hub_folder(source, files) if source.kind == "hub" else Path(source.location)
     if is_qwen1(folder):
@@ -131,8 +133,7 @@ def weight_format(source: ModelSource, config: Any) -> str | None:
         return None
     if source.kind != "gguf":
         return dequantised_from(config)
-    with plain_errors(f"read the header of {source.location}"):
-        types = quantised_types(Path(source.location))
+    types = read_header(Path(source.location)).quantised_types
     return f"GGUF ({', '.join(types)})" if types else None
 
 
@@ -149,7 +150,9 @@ def weight_versions(model: ModelFacts) -> dict[str, str]:
     """Return the versions on which a run's weights depend beside their revision, by the name of the library or rule."""
     if model.weights == "random":
         return random_versions()
-    if model.dequantised_from is not None and model.kind != "gguf":
+    if model.kind == "gguf":
+        return {"gguf_reader": f"version{GGUF_READER}"}
+    if model.dequantised_from is not None:
         return {"dequantisation": f"rule{DEQUANTISATION}"}
     return {}
 

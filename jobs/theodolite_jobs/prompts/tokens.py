@@ -213,8 +213,8 @@ def resolve_template(name: str, prompt_set: PromptSetSpec, tokenizer: Any) -> st
         return NOUN_TEMPLATE
     if isinstance(chat_template, dict):
         raise PromptError(
-            f"prompts.{name}.template: this model has the chat templates {', '.join(chat_template)}, and none named "
-            "default; set model.template to one of them, or use template: none"
+            f"prompts.{name}.template: this model has the chat templates {', '.join(sorted(chat_template))}, and none "
+            "named default; set model.template to one of them, or use template: none"
         )
     return "chat" if has_chat else "none"
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from support.errors import only_line
+from support.gguf_files import tiny_llama, write_gguf
 
 from theodolite.errors import ModelError
 from theodolite.spec_parts import ModelSpec
@@ -106,7 +107,7 @@ def test_an_alias_resolves_to_the_file_in_its_package(tmp_path: Path, monkeypatc
     monkeypatch.setitem(source_module.MODEL_ALIASES, "tiny", ("model_package", "tiny.gguf", "model-package==1"))
     with pytest.raises(ModelError, match=r"cannot read .*tiny\.gguf"):
         resolve("tiny", tmp_path)
-    (package / "tiny.gguf").write_bytes(b"GGUF")
+    write_gguf(tiny_llama(), package / "tiny.gguf")
     found = resolve("tiny", tmp_path)
     assert (found.name, found.kind, found.location) == ("tiny", "gguf", str(package / "tiny.gguf"))
 
@@ -174,7 +175,7 @@ def test_fingerprint_changes_when_a_weight_file_is_renamed(folder: Path, tmp_pat
 
 
 def test_fingerprint_of_a_gguf_file_changes_with_one_byte(tmp_path: Path) -> None:
-    (tmp_path / "tiny.gguf").write_bytes(b"GGUF and more")
+    write_gguf(tiny_llama(), tmp_path / "tiny.gguf")
     before = resolve("tiny.gguf", tmp_path)
     assert (before.name, before.kind, before.location) == ("tiny", "gguf", str(tmp_path / "tiny.gguf"))
     flip_a_byte(tmp_path / "tiny.gguf")

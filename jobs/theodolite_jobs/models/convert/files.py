@@ -4,12 +4,15 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from theodolite.errors import ModelError
+
+if TYPE_CHECKING:  # torch takes seconds to load
+    from torch import Tensor
 
 SMALL_FILES = ["*.py", "*.json", "*.jinja", "*.model", "*.tiktoken", "*.txt"]
 """Configuration, tokenizer, and the code they may need (it runs only if it is allowed); no weights."""
@@ -19,6 +22,9 @@ TEMPLATE_FOLDER = "additional_chat_templates"
 
 INDEX = "model.safetensors.index.json"
 """The file that names the safetensors file of each tensor."""
+
+_FILE_BYTES = 2 * 2**30
+"""A written file is closed when it reaches this size; it is in memory until then."""
 
 
 def create_once(into: Path, create: Callable[[], None]) -> Path:
@@ -53,6 +59,30 @@ def write_index(folder: Path, weight_map: Mapping[str, str], total_size: int) ->
     """Write the index of a folder's safetensors files: the file of each tensor, and the bytes of all."""
     index = {"metadata": {"total_size": total_size}, "weight_map": weight_map}
     (folder / INDEX).write_text(json.dumps(index, indent=2), encoding="utf-8")
+
+
+def write_tensors(tensors: Iterable[tuple[str, "Tensor"]], folder: Path) -> None:
+    """Write tensors to safetensors files, and their index."""
+    from safetensors.torch import save_file
+
+    weight_map: dict[str, str] = {}
+    batch: dict[str, Tensor] = {}
+    total_size = 0
+
+    def close() -> None:
+        file = folder / f"part-{len(set(weight_map.values())):05}.safetensors"
+        save_file(batch, file, metadata={"format": "pt"})
+        weight_map.update(dict.fromkeys(batch, file.name))
+        batch.clear()
+
+    for name, tensor in tensors:
+        batch[name] = tensor
+        total_size += tensor.nbytes
+        if sum(one.nbytes for one in batch.values()) >= _FILE_BYTES:
+            close()
+    if batch:
+        close()
+    write_index(folder, weight_map, total_size)
 
 
 @contextmanager

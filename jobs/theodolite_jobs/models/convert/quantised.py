@@ -8,7 +8,6 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor
 
 from theodolite.errors import ModelError
@@ -20,7 +19,7 @@ from theodolite_jobs.models.convert.files import (
     check_space,
     create_once,
     read_json,
-    write_index,
+    write_tensors,
 )
 from theodolite_jobs.models.load import load_config, plain_errors, resolved_dtype
 from theodolite_jobs.models.quantised import Format, format_of, plain_config
@@ -28,9 +27,6 @@ from theodolite_jobs.models.tensors import TensorFiles
 
 DEQUANTISATION = 1
 """Version of the rules that dequantise. Raise it if a changed rule gives other numbers."""
-
-_FILE_BYTES = 2 * 2**30
-"""A written file is closed when it reaches this size; it is in memory until then."""
 
 # Masks that old libraries stored.
 _MASKS = (".bias", ".masked_bias", ".causal_mask")
@@ -111,7 +107,7 @@ def _convert(folder: Path, into: Path) -> None:
 
     with atomic_folder(into) as staging:
         write_small_files(folder, staging)
-        _write(tensors(), staging)
+        write_tensors(tensors(), staging)
 
 
 def _matrices(files: TensorFiles, layout: Layout) -> Iterator[_Matrix]:
@@ -168,25 +164,3 @@ def _plain(files: TensorFiles, name: str, stored: Format) -> Tensor:
 def _check_space(files: TensorFiles, plain: list[str], used: set[str], growth: float, into: Path) -> None:
     size = sum(files.n_bytes(name) for name in plain) + growth * sum(files.n_bytes(name) for name in used)
     check_space(size, into, "the dequantised weights")
-
-
-def _write(tensors: Iterator[tuple[str, Tensor]], folder: Path) -> None:
-    """Write tensors to safetensors files, and their index."""
-    weight_map: dict[str, str] = {}
-    batch: dict[str, Tensor] = {}
-    total_size = 0
-
-    def close() -> None:
-        file = folder / f"part-{len(set(weight_map.values())):05}.safetensors"
-        save_file(batch, file, metadata={"format": "pt"})
-        weight_map.update(dict.fromkeys(batch, file.name))
-        batch.clear()
-
-    for name, tensor in tensors:
-        batch[name] = tensor
-        total_size += tensor.nbytes
-        if sum(one.nbytes for one in batch.values()) >= _FILE_BYTES:
-            close()
-    if batch:
-        close()
-    write_index(folder, weight_map, total_size)

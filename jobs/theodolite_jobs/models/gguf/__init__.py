@@ -1,0 +1,1 @@
+"""Read GGUF files: header, configuration, tensors and tokenizer. `convert` writes them as a safetensors folder."""

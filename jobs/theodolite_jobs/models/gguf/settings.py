@@ -1,0 +1,83 @@
+"""Settings that several architectures share, from the keys and tensors of a GGUF file."""
+
+from typing import Any
+
+from theodolite_jobs.models.gguf.metadata import Metadata
+
+Values = dict[str, Any]
+"""Entries of config.json."""
+
+
+def sizes(metadata: Metadata, key_value_heads: int | None = None) -> Values:
+    """Return the sizes that nearly all architectures state."""
+    heads, d_model = metadata.need("attention.head_count", int), metadata.need("embedding_length", int)
+    vocabulary = metadata.size("token_embd.weight", 0)
+    metadata.require("vocab_size", vocabulary)
+    d_head = metadata.get("attention.key_length", int) or d_model // max(heads, 1)
+    metadata.require("attention.value_length", d_head)
+    if key_value_heads is None:
+        key_value_heads = metadata.get("attention.head_count_kv", int) or heads
+    return {
+        "vocab_size": vocabulary,
+        "hidden_size": d_model,
+        "num_hidden_layers": metadata.need("block_count", int),
+        "num_attention_heads": heads,
+        "num_key_value_heads": key_value_heads,
+        "head_dim": d_head,
+        "max_position_embeddings": metadata.need("context_length", int),
+        "tie_word_embeddings": not metadata.has("output.weight"),
+    }
+
+
+def dense(metadata: Metadata) -> Values:
+    """Return the sizes of a model without experts."""
+    for key in ("expert_count", "expert_used_count"):
+        metadata.require(key, 0)
+    return {**sizes(metadata), "intermediate_size": metadata.need("feed_forward_length", int)}
+
+
+def without_d_head(metadata: Metadata, values: Values) -> Values:
+    """Return the sizes of a family whose heads have d_model / n_heads entries; raises UnsupportedModelError."""
+    d_head = values.pop("head_dim")
+    if d_head * values["num_attention_heads"] != values["hidden_size"]:
+        raise metadata.refused("attention.key_length", d_head, "embedding_length / attention.head_count")
+    return values
+
+
+def rms_epsilon(metadata: Metadata) -> float:
+    """Return the epsilon of a norm without a mean."""
+    return metadata.need("attention.layer_norm_rms_epsilon", float)
+
+
+def epsilon(metadata: Metadata) -> float:
+    """Return the epsilon of a norm with a mean."""
+    return metadata.need("attention.layer_norm_epsilon", float)
+
+
+def query_scalar(metadata: Metadata, values: Values, blocks_of_27b: int) -> int:
+    """Return the number whose inverse root scales the scores of Gemma 2 and 3: d_head, except in the 27B models.
+
+    Few files state the scale. As llama.cpp does, the models of 27B parameters are known by their number of blocks.
+    """
+    scale = metadata.get("attention.scale", float)
+    if scale is not None:
+        scalar = round(scale**-2) if scale > 0 else 0
+        if not scalar or abs(scale * scalar**0.5 - 1) > 1e-6:
+            raise metadata.refused("attention.scale", scale, "the inverse root of a whole number")
+        return scalar
+    if values["num_hidden_layers"] == blocks_of_27b:
+        return int(values["hidden_size"] // values["num_attention_heads"])
+    return int(values["head_dim"])
+
+
+def layer_types(metadata: Metadata, n_layers: int, period: int) -> list[str]:
+    """Return the kind of each layer's attention: in each period, the last layer has full attention."""
+    stated = metadata.any("attention.sliding_window_pattern")
+    if isinstance(stated, list):
+        if len(stated) != n_layers:
+            raise metadata.refused("attention.sliding_window_pattern", stated, f"{n_layers} values or a period")
+        slides = [bool(one) for one in stated]
+    else:
+        period = stated or period
+        slides = [(layer + 1) % period != 0 for layer in range(n_layers)]
+    return ["sliding_attention" if one else "full_attention" for one in slides]
