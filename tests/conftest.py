@@ -40,6 +40,7 @@ SLOW_PLACES = [
         "jobs/effects/test_routes.py",
         "jobs/models",
         "jobs/passes/test_collect.py",
+        "jobs/prompts/test_hub_datasets.py",
         "jobs/report",
         "jobs/results",
         "jobs/statistics/test_bands.py",

@@ -44,8 +44,11 @@ class _CharacterTokenizer:
     def apply_chat_template(self, messages: list[dict[str, str]], **_: Any) -> str:
         return "\n".join(message["content"] for message in messages)
 
-    def __call__(self, texts: list[str], **_: Any) -> dict[str, list[list[int]]]:
-        return {"input_ids": [[-ord(character) for character in text[::4]] for text in texts]}
+    def __call__(self, texts: list[str], **_: Any) -> dict[str, list[list[Any]]]:
+        return {
+            "input_ids": [[-ord(character) for character in text[::4]] for text in texts],
+            "offset_mapping": [[(start, start + 4) for start in range(0, len(text), 4)] for text in texts],
+        }
 
 
 def plan_survey(
@@ -103,6 +106,7 @@ def estimate(prepared: Prepared) -> dict[str, Any]:
             "computed_tokens": plan.computed_tokens,
             "shards": len(plan.shards),
             "batches": sum(len(shard.batches) for shard in plan.shards),
+            **prepared.read_facts.get(name, {}),
         }
         for name, plan in prepared.plans.items()
     }

@@ -1,7 +1,7 @@
 """Prepare a survey without loading weights: resolve the model, read and tokenise the prompts, plan the shards."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
 from importlib.metadata import version
@@ -48,6 +48,7 @@ from theodolite_jobs.models.source import (
     weight_versions,
 )
 from theodolite_jobs.prompts.conversations import Prompt
+from theodolite_jobs.prompts.hub_datasets import pinned_set
 from theodolite_jobs.prompts.next_tokens import next_token_groups
 from theodolite_jobs.prompts.sources import check_pairs, read_prompts
 from theodolite_jobs.prompts.tokens import (
@@ -58,6 +59,7 @@ from theodolite_jobs.prompts.tokens import (
     resolve_template,
     tokenize,
 )
+from theodolite_jobs.prompts.too_long import fit_context, long_prompt_warnings
 from theodolite_jobs.requested import check_request, named_groups
 
 _RECORDED_VERSIONS = ("torch", "transformers", "zarr", "numpy", "ray")
@@ -73,13 +75,15 @@ class Prepared:
     config: Any  # the model's configuration
     dimensions: Dimensions
     layers: list[int]  # the layers to capture
-    prompts: Mapping[str, list[Prompt]]  # of each set
+    prompts: Mapping[str, list[Prompt]]  # of each set, as tokenised: without those left out, and cut if too long
     tokenized: Mapping[str, Tokenized]  # the token ids of each prompt of each set, and how they were made
     templates: Mapping[str, str]  # of each set: `chat`, `none` or a text with {prompt}
     plans: Mapping[str, SetPlan]  # shards and batches of each set
     warnings: Sequence[str] = ()  # about prompts and templates that may be a mistake
     mended: tuple[str, ...] = ()  # mistakes of the tokenizer that were mended
     left_out: str | None = None  # what the checkpoint has and a survey does not use
+    read_facts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """`dataset_commit`, `n_skipped` and `n_truncated` of each set, as in `SetFacts`, unless they are the default."""
 
     @property
     def tokens(self) -> dict[str, list[TokenIds]]:
@@ -251,6 +255,7 @@ class Prepared:
             n_spelled=self.tokenized[name].n_spelled,
             parts=list(self.tokenized[name].parts),
             has_conversations=not isinstance(self.prompts[name][0], str),
+            **self.read_facts.get(name, {}),
         )
 
 
@@ -266,7 +271,8 @@ def prepare(
         ModelError: the model cannot be found, or its family is unknown.
     """
     check_remote_code(spec.model, settings)
-    prompts = {name: read_prompts(name, one, folder, settings.store) for name, one in spec.prompts.items()}
+    sets = {name: pinned_set(name, one) for name, one in spec.prompts.items()}
+    prompts = {name: read_prompts(name, one, folder, settings.store) for name, one in sets.items()}
     if SENTENCES in spec.sets:
         prompts[SENTENCES] = list(spec.words.sentences)
     check_pairs(spec, {name: len(of_set) for name, of_set in prompts.items()})
@@ -295,13 +301,19 @@ def prepare(
         if "effects" in named_groups(spec):
             next_token_groups(tokenizer, spec.effects.tokens if spec.effects else {})  # raises for wrong texts
     templates = {name: resolve_template(name, spec.sets[name], tokenizer) for name in prompts}
-    tokenized: dict[str, Tokenized] = {}
+
+    def tokenized_set(name: str, of_set: list[Prompt]) -> Tokenized:
+        return tokenize(name, of_set, spec.sets[name], tokenizer, spec.capture.template_date)
+
+    tokenized = {name: tokenized_set(name, of_set) for name, of_set in prompts.items()}
+    tokens = {name: one.tokens for name, one in tokenized.items()}
+    prompts, changed = fit_context(spec, prompts, tokens, dimensions.context_length, tokenizer, tokenized_set)
+    tokenized |= {name: tokenized_set(name, prompts[name]) for name in changed}
     plans: dict[str, SetPlan] = {}
-    for name, prompt_set in spec.sets.items():
-        tokenized[name] = tokenize(name, prompts[name], prompt_set, tokenizer, spec.capture.template_date)
-        ids = tokenized[name].tokens
+    for name, one in tokenized.items():
+        ids = one.tokens
         check_tokens(name, ids, dimensions.context_length, config.get_text_config().vocab_size)
-        positions = resolve_positions(name, prompt_set.positions or spec.capture.positions, ids)
+        positions = resolve_positions(name, spec.sets[name].positions or spec.capture.positions, ids)
         plans[name] = plan_set(
             name,
             ids,
@@ -313,6 +325,8 @@ def prepare(
             length_class=length_class_of(config),
         )
     warnings = prompt_warnings(spec, templates, tokenized)
+    for name, counts in changed.items():
+        warnings += long_prompt_warnings(name, len(prompts[name]), dimensions.context_length, **counts)
     bare = [name for name in spec.prompts if templates[name] == "none" and spec.sets[name].template is None]
     if "chat" in templates.values():
         warnings += conflicting_templates(files)
@@ -322,8 +336,10 @@ def prepare(
     warnings += [note for note in (source.note, left_out) if note]
     mended = tuple(getattr(tokenizer, "mended", ()))
     warnings += [f"the tokenizer was mended ({name}): its files have the pattern of another one" for name in mended]
+    commits = {name: {"dataset_commit": one.revision} for name, one in sets.items() if one.revision is not None}
+    facts = {name: {**commits.get(name, {}), **changed.get(name, {})} for name in tokenized}
     parts = (source, config, dimensions, layers, prompts, tokenized, templates, plans)
-    return Prepared(spec, folder, *parts, warnings, mended, left_out)
+    return Prepared(spec, folder, *parts, warnings, mended, left_out, facts)
 
 
 def _with_resolved_sites(spec: SurveySpec, anatomy: Anatomy, layers: Sequence[int]) -> SurveySpec:

@@ -66,6 +66,9 @@ def _checked(spec: SurveySpec, folder: Path, settings: Settings, console: Consol
     console.say("reading prompts and the model's configuration")
     prepared = prepare(spec, folder, settings)
     _check_token_limit(prepared, settings)
+    for name, facts in prepared.read_facts.items():
+        if commit := facts.get("dataset_commit"):
+            console.say(f"prompts.{name}: {spec.prompts[name].source} at the commit {commit}")
     for warning in prepared.warnings:
         console.say(f"warning: {warning}")
     return prepared

@@ -22,7 +22,7 @@ from theodolite.query.curves import Curve
 from theodolite.query.heads import Head
 from theodolite.run_reader import LabelLists, RunReader, html_table
 from theodolite.spec_file import read_spec
-from theodolite.spec_parts import FILE_TYPES
+from theodolite.spec_parts import FILE_TYPES, file_type
 from theodolite.store.tables import decode_table
 from theodolite.submission.waiting import describe_progress, wait_for_end
 
@@ -182,7 +182,7 @@ class Client:
         return self.submit(checked["spec"])
 
     def upload(self, path: str | Path) -> str:
-        """Upload a prompt file (.csv .jsonl .json .parquet .txt) to the store, and return its `source` for a spec.
+        """Upload a prompt file (of a type in FILE_TYPES) to the store, and return its `source` for a spec.
 
         Raises:
             SpecError: the file cannot be read, or its type is not supported.
@@ -192,8 +192,8 @@ class Client:
             content = Path(path).read_bytes()
         except OSError as error:
             raise SpecError(f"cannot read the prompt file {path}: {error.strerror}") from error
-        kind, headers = Path(path).suffix.removeprefix(".").lower(), {"Content-Type": "application/octet-stream"}
-        if kind not in FILE_TYPES:
+        kind, headers = file_type(Path(path).name), {"Content-Type": "application/octet-stream"}
+        if kind is None:
             raise SpecError(f"{path} has no supported suffix; allowed: {', '.join(f'.{one}' for one in FILE_TYPES)}")
         response = self.send("POST", "/v1/uploads", params={"type": kind}, content=content, headers=headers)
         return str(response.json()["source"])

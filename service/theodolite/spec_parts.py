@@ -21,10 +21,14 @@ SENTENCES = "sentences"
 
 BUILTIN_SETS = ("harmful", "harmless", NOUNS)
 
-FILE_TYPES = ("csv", "jsonl", "json", "parquet", "txt")
+_TEXT_TYPES = ("csv", "tsv", "jsonl", "ndjson", "json", "txt")
+
+FILE_TYPES = (*_TEXT_TYPES, "parquet", *(f"{kind}.gz" for kind in _TEXT_TYPES))
 """The types of prompt files, which are the ends of their names."""
 
-_UPLOAD = re.compile(rf"[0-9a-f]{{64}}\.({'|'.join(FILE_TYPES)})")
+_UPLOAD = re.compile(rf"[0-9a-f]{{64}}\.({'|'.join(map(re.escape, FILE_TYPES))})")
+
+_DATASET = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?", re.ASCII)
 
 _NAME = r"^[a-z][a-z0-9_-]{0,47}$"
 _SOURCE = r"^((builtin|file|hub|words|upload):.+|inline)$"
@@ -38,6 +42,11 @@ PATTERNS = {
 
 Name = Annotated[str, Field(pattern=_NAME)]
 """A name of a prompt set or a contrast, which paths, groups and labels contain."""
+
+
+def file_type(name: str) -> str | None:
+    """Return the type of a prompt file by its name, one of FILE_TYPES, or None."""
+    return next((kind for kind in FILE_TYPES if name.lower().endswith(f".{kind}")), None)
 
 
 def _check_positions(positions: list[int]) -> list[int]:
@@ -129,8 +138,9 @@ class PromptSetSpec(Part):
     """The source of a prompt set, the selection of its prompts, and their tokenisation."""
 
     source: str = Field(
-        description="builtin:NAME, file:PATH (.csv .jsonl .json .parquet .txt, relative to the spec), hub:DATASET, "
-        "inline (the prompts are in `texts`), or upload:NAME (a file in the store; the service returns its name).",
+        description="builtin:NAME, file:PATH (.csv .tsv .jsonl .ndjson .json .txt, each also as .gz, .parquet, or a "
+        "folder of save_to_disk; relative to the spec), hub:DATASET, inline (the prompts are in `texts`), or "
+        "upload:NAME (a file in the store; the service returns its name).",
         pattern=_SOURCE,
         max_length=1_000,
     )
@@ -141,7 +151,24 @@ class PromptSetSpec(Part):
         max_length=10_000,
         exclude_if=lambda texts: not texts,
     )
-    split: Place = Field("train", description="Split of a hub dataset.")
+    split: Place = Field("train", description="Split of a hub dataset, or of a folder of save_to_disk.")
+    # A set without these three options has no such fields, so specs that are older keep their digests.
+    config: Place | None = Field(
+        None,
+        description="Configuration of a hub dataset; required if it has several and none is its default.",
+        exclude_if=lambda config: config is None,
+    )
+    revision: Place | None = Field(
+        None,
+        description="Branch, tag or commit of a hub dataset; the default is main. The run records the commit.",
+        exclude_if=lambda revision: revision is None,
+    )
+    data_files: list[Place] = Field(
+        default_factory=list,
+        description="Files of a hub dataset to read, as paths or patterns in its repository; they are the split train.",
+        max_length=1_000,
+        exclude_if=lambda files: not files,
+    )
     column: Place | None = Field(
         None,
         description="Column that contains the prompts; required if the source has several columns, or if it is a .csv "
@@ -157,7 +184,18 @@ class PromptSetSpec(Part):
     skip: Index = Field(
         0, description="Number of prompts to leave out at the start, before `limit`.", exclude_if=lambda skip: skip == 0
     )
-    limit: Count | None = Field(None, description="Maximum number of prompts; the set uses the first ones.")
+    limit: Count | None = Field(
+        None,
+        description="Maximum number of prompts; the set uses the first ones. Of a hub dataset, if `draw` is not given, "
+        "only the rows up to the last of these prompts are read.",
+    )
+    too_long: Literal["refuse", "skip", "truncate_left", "truncate_right"] = Field(
+        "refuse",
+        description="What happens to a prompt with more tokens than the model's context, after `limit`: the survey is "
+        "refused; skip leaves the prompt out, with its partners in paired contrasts; truncate_left and truncate_right "
+        "cut the prompt's own text at this end, at a token, until it fits, and leave the template whole.",
+        exclude_if=lambda too_long: too_long == "refuse",
+    )
     template: Text | None = Field(
         None,
         description="chat (the tokenizer's chat template), none (the prompt alone), or a text that contains {prompt}. "
@@ -197,7 +235,17 @@ class PromptSetSpec(Part):
             raise ValueError(f"there is no built-in set {name!r}; allowed: {', '.join(BUILTIN_SETS)}")
         if kind == "upload" and not _UPLOAD.fullmatch(name):
             raise ValueError("must be upload:NAME with the name that the service returned for the uploaded file")
+        if kind == "hub" and not _DATASET.fullmatch(name):
+            raise ValueError("must be hub:OWNER/NAME with the name of a dataset; a file or folder here is file:PATH")
         return source
+
+    @field_validator("data_files")
+    @classmethod
+    def _inside_the_dataset(cls, paths: list[str]) -> list[str]:
+        outside = [path for path in paths if path.startswith(("/", "~")) or ":" in path or ".." in path.split("/")]
+        if outside:
+            raise ValueError(f"{outside[0][:60]!r} is not a relative path in the dataset's repository")
+        return check_unique(paths)
 
     @field_validator("template", mode="before")
     @classmethod
@@ -218,6 +266,22 @@ class PromptSetSpec(Part):
             raise ValueError(f"texts is given, but source is {self.source!r}; set source: inline")
         if self.source == "inline" and not self.texts:
             raise ValueError("source is inline, so texts must list the prompts")
+        return self
+
+    @model_validator(mode="after")
+    def _source_has_the_options(self) -> "PromptSetSpec":
+        kind, _, address = self.source.partition(":")
+        given = [option for option in ("config", "revision", "data_files") if getattr(self, option)]
+        if given and kind != "hub":
+            raise ValueError(
+                f"{given[0]} is given, but source is {self.source[:60]!r}; only hub datasets have it, so leave it out"
+            )
+        has_splits = kind == "hub" or (kind == "file" and file_type(address) is None)
+        if self.split != "train" and not has_splits:
+            raise ValueError(
+                f"split is {self.split!r}, but source is {self.source[:60]!r}; only hub datasets and folders of "
+                "save_to_disk have splits, so leave it out"
+            )
         return self
 
     @model_validator(mode="after")

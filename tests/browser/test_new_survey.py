@@ -1,5 +1,6 @@
 """The form of a new survey in a real browser: its fields and its text show the same spec."""
 
+import gzip
 import json
 from collections.abc import Iterator
 from typing import Any
@@ -248,13 +249,20 @@ def test_a_file_is_uploaded(form):
     mine.get_by_label("source").select_option("uploaded file")
     expect(answer(form)).to_contain_text("prompts.prompts.source: given 'upload:'; allowed: builtin:NAME")
     chosen = mine.locator("input[type=file]")
-    assert chosen.get_attribute("accept") == ",".join(f".{kind}" for kind in FILE_TYPES)
+    accepted = [*(kind for kind in FILE_TYPES if not kind.endswith(".gz")), "gz"]
+    assert chosen.get_attribute("accept") == ",".join(f".{kind}" for kind in accepted)
     chosen.set_input_files({"name": "goals.doc", "mimeType": "text/plain", "buffer": b"x"})
     expect(mine).to_contain_text("goals.doc is not uploaded: type")
     chosen.set_input_files({"name": "goals.csv", "mimeType": "text/csv", "buffer": b"goal,label\nName a city.,1\n"})
     expect(mine).to_contain_text("goals.csv, 26 bytes")
     expect(mine).not_to_contain_text("not uploaded")
     mine.get_by_label("column").fill("goal")
+    packed = gzip.compress(b"goal\tlabel\nName a city.\t1\n")
+    chosen.set_input_files({"name": "goals.v2.tsv.gz", "mimeType": "application/gzip", "buffer": packed})
+    expect(mine).to_contain_text("goals.v2.tsv.gz, ")
+    assert written(form)["prompts"]["prompts"]["source"].endswith(".tsv.gz")
+    chosen.set_input_files({"name": "goals.csv", "mimeType": "text/csv", "buffer": b"goal,label\nName a city.,1\n"})
+    expect(mine).to_contain_text("goals.csv, 26 bytes")
     source = written(form)["prompts"]["prompts"]["source"]
     assert source.startswith("upload:")
     assert source.endswith(".csv")

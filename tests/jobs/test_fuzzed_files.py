@@ -1,14 +1,17 @@
 """No file of prompts or weights, however damaged, gives a traceback, and none of them runs code."""
 
+import gzip
 import json
 import pickle
 import struct
+from functools import partial
 from pathlib import Path
 
 import gguf
 import numpy as np
 import pandas as pd
 import pytest
+from datasets import Dataset
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import save
@@ -28,14 +31,27 @@ QUICK = settings(
 )
 PROMPTS = {
     ".csv": b'prompt,kind\r\n"a, b",x\r\n"c ""d""",y\r\n',
+    ".tsv": b'prompt\tkind\r\n"a\tb"\tx\r\nc "d"\ty\r\n',
     ".jsonl": b'{"prompt": "a"}\n{"prompt": "b", "kind": 1}\n',
+    ".ndjson": b'"a"\n{"prompt": "b\\u00e9\\ud83d\\ude00", "kind": [1e3, {"a": null}]}\n',
     ".json": b'[{"prompt": "a"}, {"prompt": "b"}]',
     ".txt": "a\nb\u2028c\n".encode(),
     ".parquet": encode_table(pd.DataFrame({"prompt": ["a", "b", "c"], "kind": [1, 2, 3]})),
 }
-INSERTED = st.binary(max_size=6) | st.sampled_from(
-    [b"\x00", b"\xef\xbb\xbf", b"\xff\xfe", b'"', b",", b"\n", b"\r", b"[" * 3000]
-)
+SIGNS = [b"\x00", b"\xef\xbb\xbf", b"\xff\xfe", b"\xed\xa0\x80", b'"', b",", b"\n", b"\r", b"\t"]
+VALUES = [
+    b"[" * 3000,
+    b'{"a":' * 3000,
+    b"\\u0000",
+    b"\\ud800",
+    b"NaN",
+    b"-Infinity",
+    b"9" * 5000,
+    b"1e999",
+    b"null",
+    b"{}",
+]
+INSERTED = st.binary(max_size=6) | st.sampled_from([*SIGNS, *VALUES])
 WEIGHTS = save({"a": np.ones((2, 3), np.float32), "b": np.zeros(4, np.float16)})
 
 
@@ -62,16 +78,56 @@ def gguf_file(path: Path) -> bytes:
     return path.read_bytes()
 
 
+def check_read(source, **settings):
+    """Read prompts, which are texts without NUL or halves of surrogate pairs, or refused in one line with a name."""
+    message, texts = "prompts.goals", []
+    try:
+        texts = read_prompts("goals", PromptSetSpec(source=f"file:{source}", **settings), Path())
+    except PromptError as error:
+        message = str(error)
+    assert "prompts.goals" in message
+    assert "\n" not in message
+    assert len(message) < 1500
+    assert all(isinstance(text, str) and text.strip() and "\0" not in text and text.encode() for text in texts)
+
+
+SETTINGS = [{}, {"column": "prompt"}, {"column": "prompt", "where": {"kind": "x"}, "limit": 1}]
+
+
 @QUICK
-@given(st.sampled_from(sorted(PROMPTS)), st.data())
-def test_a_damaged_file_of_prompts_has_texts_or_is_refused_by_name(tmp_path, suffix, data):
+@given(st.sampled_from(sorted(PROMPTS)), st.sampled_from(SETTINGS), st.data())
+def test_a_damaged_file_of_prompts_has_texts_or_is_refused_by_name(tmp_path, suffix, settings, data):
     file = tmp_path / f"goals{suffix}"
     file.write_bytes(damaged(data, PROMPTS[suffix]))
-    try:
-        texts = read_prompts("goals", PromptSetSpec(source=f"file:{file}"), tmp_path)
-    except PromptError as error:
-        texts = ["goals" if "prompts.goals" in str(error) else ""]
-    assert all(isinstance(text, str) and text.strip() for text in texts)
+    check_read(file, **settings)
+
+
+@QUICK
+@given(st.sampled_from(sorted(set(PROMPTS) - {".parquet"})), st.booleans(), st.data())
+def test_a_damaged_compressed_file_has_texts_or_is_refused_by_name(tmp_path, suffix, is_inside, data):
+    file, content = tmp_path / f"goals{suffix}.gz", PROMPTS[suffix]
+    damage = partial(damaged, data)
+    file.write_bytes(gzip.compress(damage(content)) if is_inside else damage(gzip.compress(content)))
+    check_read(file)
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """The files of a folder of save_to_disk, by name, and a folder for their damaged copies."""
+    folder = tmp_path_factory.mktemp("saved")
+    rows = {"prompt": ["a", "bß", "c"], "kind": ["x", None, "y"], "tags": [["a"], [], None]}
+    Dataset.from_dict(rows).save_to_disk(folder / "whole")
+    (folder / "damaged").mkdir()
+    return {path.name: path.read_bytes() for path in (folder / "whole").iterdir()}, folder / "damaged"
+
+
+@QUICK
+@given(st.integers(0, 2), st.sampled_from(SETTINGS), st.data())
+def test_a_damaged_saved_dataset_has_texts_or_is_refused_by_name(saved, which, settings, data):
+    files, folder = saved
+    for index, (name, content) in enumerate(sorted(files.items())):
+        (folder / name).write_bytes(damaged(data, content) if index == which else content)
+    check_read(folder, **settings)
 
 
 @QUICK

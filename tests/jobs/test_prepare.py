@@ -6,7 +6,7 @@ import pytest
 from support.tiny_configs import CONFIGS
 
 from theodolite.digests import digest_of
-from theodolite.errors import SiteNotFoundError
+from theodolite.errors import PromptError, SiteNotFoundError
 from theodolite.settings import Settings
 from theodolite.sites import Site
 from theodolite.spec import SurveySpec
@@ -26,7 +26,10 @@ class OneTokenALetter:
     chat_template = None
 
     def __call__(self, texts, **_):
-        return {"input_ids": [[ord(letter) % 60 + 3 for letter in text] for text in texts]}
+        return {
+            "input_ids": [[ord(letter) % 60 + 3 for letter in text] for text in texts],
+            "offset_mapping": [[(index, index + 1) for index in range(len(text))] for text in texts],
+        }
 
 
 def prepared(folder, family, prompts=None, weights=None, **capture):
@@ -56,6 +59,72 @@ def test_repeated_prompts_are_a_warning_of_the_survey(tmp_path, prompts):
     (tmp_path / "some.txt").write_text("one\nanother\none\n")
     (warning,) = prepared(tmp_path, "llama", prompts).warnings
     assert warning.startswith("prompts.some: 1 of 3 prompts repeat")
+
+
+CONTEXT = CONFIGS["llama"].max_position_embeddings
+LONG = f"b{'a' * CONTEXT}c"
+
+
+def inline(texts, **settings):
+    return {"some": {"source": "inline", "texts": texts, "template": "none", **settings}}
+
+
+def test_a_long_prompt_is_refused_by_default(tmp_path):
+    with pytest.raises(PromptError, match=rf"prompt 1 has {CONTEXT + 2} tokens, more than the model's context"):
+        prepared(tmp_path, "llama", inline(["one", LONG]))
+
+
+@pytest.mark.parametrize(
+    ("rule", "texts", "counts"),
+    [
+        ("skip", ["one", "two"], {"n_skipped": 1}),
+        ("truncate_left", ["one", LONG[2:], "two"], {"n_truncated": 1}),
+        ("truncate_right", ["one", LONG[:-2], "two"], {"n_truncated": 1}),
+    ],
+)
+def test_a_run_has_the_prompts_that_fit_and_the_id_of_a_run_of_these(tmp_path, rule, texts, counts):
+    found = prepared(tmp_path, "llama", inline(["one", LONG, "two"], too_long=rule))
+    same = prepared(tmp_path, "llama", inline(texts))
+    assert found.prompts == same.prompts == {"some": texts}
+    assert found.tokens == same.tokens
+    assert found.run_id == same.run_id
+    facts = found.record("eager", {}).sets["some"]
+    assert json.loads(facts.model_dump_json()) == {**same.record("eager", {}).sets["some"].model_dump(), **counts}
+    assert (facts.n_samples, facts.n_skipped + facts.n_truncated) == (len(texts), 1)
+    assert len(found.warnings) == 1
+    assert same.warnings == []
+
+
+def test_limit_keep_and_positions_are_of_the_prompts_that_fit(tmp_path):
+    texts = ["three", LONG, "two", "o", "four"]
+    found = prepared(tmp_path, "llama", inline(texts, too_long="skip", limit=4), keep=2)
+    assert found.prompts["some"] == ["three", "two", "o"]
+    assert [(shard.start, shard.stop, shard.is_reduced) for shard in found.plans["some"].shards] == [
+        (0, 2, False),
+        (2, 3, True),
+    ]
+    prompts = {**inline(texts, too_long="skip"), "path": {**inline(texts, too_long="skip", positions="all")["some"]}}
+    assert prepared(tmp_path, "llama", prompts).plans["path"].positions == tuple(range(-5, 0))
+    prompts["path"]["too_long"] = "truncate_left"
+    assert prepared(tmp_path, "llama", prompts).plans["path"].positions == tuple(range(-CONTEXT, 0))
+
+
+def test_the_commit_of_a_dataset_is_in_the_record_and_not_in_the_run_id(tmp_path, monkeypatch):
+    read = []
+
+    def read_dataset(_name, _dataset, prompt_set):
+        read.append(prompt_set.revision)
+        return {"row 0": {"text": "one"}, "row 1": {"text": "another"}}
+
+    monkeypatch.setattr("theodolite_jobs.prompts.sources.read_dataset", read_dataset)
+    prompts = {"some": {"source": "hub:org/goals", "revision": "a" * 40, "template": "none"}}
+    first = prepared(tmp_path, "llama", prompts)
+    prompts["some"]["revision"] = "b" * 40
+    moved = prepared(tmp_path, "llama", prompts)
+    assert read == ["a" * 40, "b" * 40]
+    assert first.run_id == moved.run_id == prepared(tmp_path, "llama", inline(["one", "another"])).run_id
+    assert first.record("eager", {}).sets["some"].dataset_commit == "a" * 40
+    assert moved.record("eager", {}).sets["some"].dataset_commit == "b" * 40
 
 
 @pytest.mark.parametrize("family", PARALLEL)

@@ -21,8 +21,11 @@ class OneTokenALetter:
 
     chat_template = None
 
-    def __call__(self, texts: list[str], **_: Any) -> dict[str, list[list[int]]]:
-        return {"input_ids": [[ord(letter) % 60 + 3 for letter in text] for text in texts]}
+    def __call__(self, texts: list[str], **_: Any) -> dict[str, list[list[Any]]]:
+        return {
+            "input_ids": [[ord(letter) % 60 + 3 for letter in text] for text in texts],
+            "offset_mapping": [[(index, index + 1) for index in range(len(text))] for text in texts],
+        }
 
 
 def planned(folder: Path, texts: str = "one\nanother\none\n", **changes: Any) -> dict[str, Any]:
@@ -77,10 +80,41 @@ def test_a_plan_without_the_tokenizer_does_not_know_which_tokens_repeat(
 def test_a_survey_prints_each_warning(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    prepared = SimpleNamespace(plans={}, warnings=[WARNING])
+    commit = {"goals": {"dataset_commit": "0" * 40}, "file": {"n_skipped": 1}}
+    prepared = SimpleNamespace(plans={}, warnings=[WARNING], read_facts=commit)
     monkeypatch.setattr(survey, "prepare", lambda *_: prepared)
     monkeypatch.setattr(survey, "capture_run", lambda *_: None)
-    survey.capture(
-        parse_spec({"model": {"id": "x"}, "prompts": {}}), tmp_path, Settings(store=str(tmp_path / "store")), Console()
-    )
-    assert f"warning: {WARNING}\n" in capsys.readouterr().err
+    prompts = {"goals": {"source": "hub:org/goals"}, "file": {"source": "file:a.txt"}}
+    spec = parse_spec({"model": {"id": "x"}, "prompts": prompts})
+    survey.capture(spec, tmp_path, Settings(store=str(tmp_path / "store")), Console())
+    said = capsys.readouterr().err
+    assert f"warning: {WARNING}\n" in said
+    assert f"prompts.goals: hub:org/goals at the commit {'0' * 40}\n" in said
+    assert "prompts.file" not in said
+
+
+def test_a_plan_counts_long_prompts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(estimate, "load_tokenizer", lambda *_: OneTokenALetter())
+    context = CONFIGS["llama"].max_position_embeddings
+    long, cut = f"b{'a' * context}c", "a" * context
+    for rule, prompts, counts in (("skip", 1, {"n_skipped": 1}), ("truncate_right", 2, {"n_truncated": 1})):
+        source = {"source": "inline", "texts": ["short", long], "too_long": rule}
+        plan = planned(tmp_path, prompts={"some": source})
+        assert plan["sets"]["some"]["prompts"] == prompts
+        assert {key: plan["sets"]["some"].get(key) for key in counts} == counts
+        (warning,) = plan["warnings"]
+        assert warning.startswith("prompts.some: 1 of 2 prompts are ")
+        assert cut not in str(plan)
+
+
+def test_a_plan_without_the_tokenizer_estimates_which_prompts_are_cut(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def missing(*_: Any) -> Any:
+        raise ModelError("no tokenizer")
+
+    monkeypatch.setattr(estimate, "load_tokenizer", missing)
+    context = CONFIGS["llama"].max_position_embeddings
+    source = {"source": "inline", "texts": ["short", "a" * 8 * context], "too_long": "truncate_left"}
+    facts = planned(tmp_path, prompts={"some": source})["sets"]["some"]
+    assert (facts["n_truncated"], facts["tokens"]) == (1, 2 + context)

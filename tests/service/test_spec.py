@@ -113,6 +113,23 @@ def test_canonical_form_is_equal_for_equal_questions(given: str, same: str) -> N
     assert parse(given).digest() == parse(same).digest()
 
 
+@pytest.mark.parametrize(
+    ("default", "other"),
+    [
+        ("config: null", "config: main"),
+        ("revision: null", "revision: main"),
+        ("data_files: []", "data_files: ['data/*.parquet']"),
+        ("too_long: refuse", "too_long: skip"),
+    ],
+)
+def test_a_set_with_a_newer_option_at_its_default_has_no_such_field(default: str, other: str) -> None:
+    spec, changed = (parse(prompts(one).replace("builtin:nouns", "hub:a/b")) for one in (default, other))
+    field = default.partition(":")[0]
+    assert field not in json.loads(spec.canonical())["prompts"]["goals"]
+    assert field in json.loads(changed.canonical())["prompts"]["goals"]
+    assert parse_spec(json.loads(changed.model_dump_json())) == changed
+
+
 def test_a_set_that_skips_nothing_has_no_such_field_in_its_canonical_form() -> None:
     """Specs that are older than the field keep their digests."""
     assert "skip" not in parse(prompts("skip: 0")).canonical()

@@ -13,8 +13,8 @@ from theodolite.spec_file import read_spec
 
 TOP_FIELDS = "allowed: name, model, prompts, capture, contrasts, analyses"
 SET_FIELDS = (
-    "allowed: source, texts, split, column, where, draw, skip, limit, template, system, template_args, prefill, "
-    "special_tokens, positions"
+    "allowed: source, texts, split, config, revision, data_files, column, where, draw, skip, limit, too_long, "
+    "template, system, template_args, prefill, special_tokens, positions"
 )
 SITES = "resid_pre, resid_mid, resid_mid_sum, resid_post, head_out, attn_out, mlp_out"
 NAME_RULE = "a name begins with a letter from a to z"
@@ -39,6 +39,40 @@ BAD = {
             "  model: weights is random, but trust_remote_code is true",
             "set trust_remote_code: false or weights: trained",
         ],
+    ),
+    "config_of_a_file": (
+        prompts("config: main").replace("builtin:nouns", "file:a.csv"),
+        ["prompts.goals: config is given, but source is 'file:a.csv'; only hub datasets have it, so leave it out"],
+    ),
+    "revision_of_a_builtin_set": (prompts("revision: main"), ["prompts.goals: revision is given", "leave it out"]),
+    "data_files_of_a_folder": (
+        prompts("data_files: [a]").replace("builtin:nouns", "file:a"),
+        ["prompts.goals: data_files is given, but source is 'file:a'"],
+    ),
+    "split_of_a_builtin_set": (prompts("split: test"), ["split is 'test'", "only hub datasets and folders"]),
+    "split_of_a_file": (
+        prompts("split: test").replace("builtin:nouns", "file:a.csv.gz"),
+        ["split is 'test', but source is 'file:a.csv.gz'", "have splits, so leave it out"],
+    ),
+    "hub_of_a_folder": (
+        prompts("limit: 2").replace("builtin:nouns", "hub:/data/saved"),
+        ["prompts.goals.source: given 'hub:/data/saved'; must be hub:OWNER/NAME", "a file or folder here is file:PATH"],
+    ),
+    "hub_of_a_relative_folder": (prompts("limit: 2").replace("builtin:nouns", "hub:./saved"), ["file:PATH"]),
+    "hub_of_a_bucket": (prompts("limit: 2").replace("builtin:nouns", "hub:buckets/a/b/c"), ["hub:OWNER/NAME"]),
+    **{
+        f"data_files_elsewhere_{number}": (
+            prompts(f"data_files: ['{path}']").replace("builtin:nouns", "hub:a/b"),
+            ["prompts.goals.data_files", f"{path!r} is not a relative path in the dataset's repository"],
+        )
+        for number, path in enumerate(
+            ["/etc/hosts", "~/a.csv", "../a.csv", "a/../../b", "https://a.org/b.csv", "file:/etc/hosts"]
+        )
+    },
+    "data_file_twice": (prompts("data_files: [a, a]").replace("builtin:nouns", "hub:a/b"), ["a is listed twice"]),
+    "unknown_rule_for_long_prompts": (
+        prompts("too_long: cut"),
+        ["prompts.goals.too_long: given 'cut'", "'refuse', 'skip', 'truncate_left' or 'truncate_right'"],
     ),
     "unknown_field_of_set": (
         prompts("colum: goal"),

@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from theodolite.errors import PromptError
-from theodolite_jobs.prompts.files import is_spelled_conversation, named
+from theodolite_jobs.prompts.json_files import is_spelled_conversation
+from theodolite_jobs.prompts.rows import named
 
 Message = dict[str, str]
 """The `role` and the `content` of a message."""

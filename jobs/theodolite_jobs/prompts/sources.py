@@ -1,18 +1,22 @@
 """Read a prompt set: built-in, from a file, or from a dataset on the hub."""
 
 import csv
+import re
 from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from theodolite.errors import PromptError, one_line
+from theodolite.errors import PromptError
 from theodolite.spec import SurveySpec
-from theodolite.spec_parts import PromptSetSpec
+from theodolite.spec_parts import PromptSetSpec, file_type
 from theodolite.store.uploads import read_upload
 from theodolite_jobs.prompts.conversations import Prompt, check_kinds, conversation_of, plain
-from theodolite_jobs.prompts.files import Rows, is_name, named, numbered, read_file
+from theodolite_jobs.prompts.files import read_file
+from theodolite_jobs.prompts.hub_datasets import read_dataset
+from theodolite_jobs.prompts.rows import Rows, is_name, named, numbered
+from theodolite_jobs.prompts.selection import check_column, columns_of, keep_where, rows_found
 
 _COMMON_COLUMNS = ("prompt", "prompts", "text", "goal", "instruction", "question")
 """Names that no prompt is. A .csv file with one column needs `column` in the spec if its header has another name."""
@@ -33,21 +37,21 @@ def read_prompts(name: str, prompt_set: PromptSetSpec, folder: Path, store: str 
     elif kind == "inline":
         rows = numbered(prompt_set.texts)
     elif kind == "file":
-        rows = read_file(name, folder / location)
+        rows = read_file(name, folder / location, prompt_set.split)
     elif kind == "upload":
         rows = _read_uploaded(name, store, location)
     else:
-        rows = _read_hub(name, location, prompt_set.split)
-    is_csv = kind in ("file", "upload") and location.lower().endswith(".csv")
+        rows = read_dataset(name, location, prompt_set)
+    table = _table_type(prompt_set)
     if not rows:
-        first = " or has only its first line, which is the header" if is_csv else ""
+        first = " or has only its first line, which is the header" if table else ""
         raise PromptError(f"prompts.{name}: {prompt_set.source} is empty{first}")
-    column = _choose_column(name, rows, prompt_set.column, is_csv)
-    texts = [(place, row[column]) for place, row in _keep_where(name, rows, prompt_set.where).items()]
+    column = _choose_column(name, rows, prompt_set.column, table)
+    texts = [(place, row[column]) for place, row in keep_where(name, rows, prompt_set.where).items()]
     if not texts:
         raise PromptError(
             f"prompts.{name}.where: none of the {len(rows)} rows has the requested values; "
-            f"{_rows_found(rows, prompt_set.where)}; compare the spec with the file"
+            f"{rows_found(rows, prompt_set.where)}; compare the spec with the file"
         )
     if prompt_set.draw:
         texts = _draw(name, texts, prompt_set.draw.test_size, prompt_set.draw.random_state)
@@ -63,6 +67,13 @@ def read_prompts(name: str, prompt_set: PromptSetSpec, folder: Path, store: str 
     }
     check_kinds(prompts, prompt_set.template)
     return [_checked(where, value) for where, value in prompts.items()]
+
+
+def _table_type(prompt_set: PromptSetSpec) -> str | None:
+    """Return the type of a file whose first line is a header, else None."""
+    kind, _, location = prompt_set.source.partition(":")
+    found = file_type(location) if kind in ("file", "upload") else None
+    return found if found is not None and found.startswith(("csv", "tsv")) else None
 
 
 def check_pairs(spec: SurveySpec, sizes: Mapping[str, int]) -> None:
@@ -101,10 +112,14 @@ def _check_text(where: str, text: Any) -> None:
         raise PromptError(f"{where} is of type {type(text).__name__}; a prompt must be a text, or a list of messages")
     if not text.strip():
         raise PromptError(f"{where} is empty; fill it in, or remove the row")
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise PromptError(f"{where} is not valid Unicode: {error}") from error
+    if "\0" in text:
+        raise PromptError(f"{where} has a NUL character (\\u0000) at index {text.index(chr(0))}; remove it")
+    half = re.search("[\ud800-\udfff]", text)
+    if half:
+        raise PromptError(
+            f"{where} has half of a surrogate pair (\\u{ord(half[0]):04x}) at index {half.start()}, which is no "
+            "character; write the whole pair, or remove it"
+        )
 
 
 def _read_builtin(name: str) -> Rows:
@@ -118,93 +133,35 @@ def _read_builtin(name: str) -> Rows:
 
 def _read_uploaded(name: str, store: str, upload: str) -> Rows:
     with TemporaryDirectory() as folder:
-        path = Path(folder, f"{upload[:12]}{Path(upload).suffix}")  # messages contain the path
+        path = Path(folder, f"{upload[:12]}.{file_type(upload)}")  # messages contain the path
         path.write_bytes(read_upload(store, upload))
         return read_file(name, path)
 
 
-def _read_hub(name: str, dataset: str, split: str) -> Rows:
-    from datasets import load_dataset
-    from datasets.utils.logging import disable_progress_bar
-
-    disable_progress_bar()
-    try:
-        return numbered(dict(row) for row in load_dataset(dataset, split=split))
-    # The library raises dozens of exception types, from a missing split to no network.
-    except Exception as error:
-        raise PromptError(
-            f"prompts.{name}.source: hub:{dataset}, split {split!r}, cannot be read: {one_line(error)}"
-        ) from error
-
-
-def _choose_column(name: str, rows: Rows, column: str | None, is_csv: bool) -> str:
-    columns = _columns(rows)
-    hint = _hint_at_header(columns) if is_csv else ""
+def _choose_column(name: str, rows: Rows, column: str | None, table: str | None) -> str:
+    """Return the column of the prompts; `table` is the type of a file with a header."""
+    columns = columns_of(rows)
+    hint = _hint_at_header(columns, table) if table else ""
     if column is not None:
-        _check_column(f"prompts.{name}.column", rows, column, hint)
+        check_column(f"prompts.{name}.column", rows, column, hint)
         return column
     if len(columns) != 1:
         raise PromptError(
             f"prompts.{name}.column: the rows have {len(columns)} columns, so the spec must name the one with "
             f"the prompts; allowed: {named(columns) or 'none'}{hint}"
         )
-    if is_csv and columns[0].strip().lower() not in _COMMON_COLUMNS:
+    if table and columns[0].strip().lower() not in _COMMON_COLUMNS:
         raise PromptError(
-            f"prompts.{name}.column: the first line of a .csv file is its header, but {named(columns)} may be a "
+            f"prompts.{name}.column: the first line of a .{table} file is its header, but {named(columns)} may be a "
             "prompt; if so, add the line `prompt` above it, else set column to it"
         )
     return columns[0]
 
 
-def _columns(rows: Rows) -> list[str]:
-    return list(dict.fromkeys(column for row in rows.values() for column in row))
-
-
-def _hint_at_header(columns: list[str]) -> str:
+def _hint_at_header(columns: list[str], table: str) -> str:
     if all(is_name(column) for column in columns if column):
         return ""
-    return "; the first line of a .csv file is its header, and here it looks like a prompt: add a header above it"
-
-
-def _check_column(where: str, rows: Rows, column: str, hint: str = "") -> None:
-    columns = _columns(rows)
-    if column not in columns:
-        raise PromptError(f"{where}: no column {column!r}; allowed: {named(columns)}{hint}")
-    lacking = [place for place, row in rows.items() if column not in row]
-    if lacking:
-        raise PromptError(
-            f"{where}: {len(lacking)} of {len(rows)} rows have no {column!r}, the first is {lacking[0]}; "
-            "every row needs it"
-        )
-
-
-def _keep_where(name: str, rows: Rows, where: dict[str, Any]) -> Rows:
-    for column in where:
-        _check_column(f"prompts.{name}.where", rows, column)
-    return {
-        place: row for place, row in rows.items() if all(_same(row[column], value) for column, value in where.items())
-    }
-
-
-def _rows_found(rows: Rows, where: dict[str, Any]) -> str:
-    """Return how many rows have the requested value of each column; no values, since messages end up in logs."""
-    counts = {column: sum(_same(row[column], value) for row in rows.values()) for column, value in where.items()}
-    distinct = {column: len({_as_text(row[column]) for row in rows.values()}) for column in where}
-    texts = [
-        f"{column}: {n} rows have it, and the column has {distinct[column]} values" for column, n in counts.items()
-    ]
-    return "; ".join([*texts, "no row has all of them"] if len(texts) > 1 else texts)
-
-
-def _same(cell: Any, value: Any) -> bool:
-    """Return whether a cell equals a value, compared also as text (csv has only text); missing equals empty."""
-    return bool(cell == value) or _as_text(cell) == _as_text(value)
-
-
-def _as_text(value: Any) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    return "" if value is None else str(value)
+    return f"; the first line of a .{table} file is its header, and here it looks like a prompt: add a header above it"
 
 
 def _draw(name: str, texts: list[Any], test_size: float, random_state: int) -> list[Any]:

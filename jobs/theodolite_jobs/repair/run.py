@@ -30,6 +30,7 @@ from theodolite_jobs.capture_run import check_same_plan
 from theodolite_jobs.models.source import pinned
 from theodolite_jobs.prepare import Prepared, prepare
 from theodolite_jobs.progress import Console
+from theodolite_jobs.prompts.hub_datasets import with_commits
 from theodolite_jobs.repair.commit_records import lost_records
 from theodolite_jobs.repair.run_record import check_same_run, restored_run
 from theodolite_jobs.repair.shards import restore_captured
@@ -124,8 +125,8 @@ def _with_templates(run: Run) -> SurveySpec:
 
 
 def _prepare_again(run: Run, spec: SurveySpec | None, folder: Path, settings: Settings) -> Prepared:
-    """Return the prepared survey of the run, with the revision of the model that the run has."""
-    spec = spec or _with_templates(run)
+    """Return the prepared survey of the run, with the revisions of the model and of datasets that the run has."""
+    spec = with_commits(spec or _with_templates(run), run.record)
     prepared = prepare(spec.model_copy(update={"model": pinned(spec.model, run.record.model)}), folder, settings)
     check_same_run(run.id, prepared)
     check_same_plan(run, prepared)

@@ -43,7 +43,8 @@ class Estimate(BaseModel):
     model: dict[str, Any] = Field(description="Name, revision, parameters, dtype and sizes of the model.")
     sets: dict[str, dict[str, Any]] = Field(
         description="By prompt set: prompts, template, positions, tokens, computed_tokens (those that prompts share "
-        "count once), shards and batches."
+        "count once), shards and batches; n_skipped and n_truncated (too long prompts that are left out, and that are "
+        "cut) if they are not 0; dataset_commit of a hub dataset."
     )
     replica_memory_bytes: int = Field(description="Memory of one replica of the model.")
     stored_bytes_at_most: int = Field(description="Bytes of the stored activations before compression.")

@@ -117,9 +117,9 @@ def _prompts_of(name: str, prompt_set: PromptSetSpec, settings: Settings) -> int
         return 100 if address == NOUNS else _BUILTIN_PROMPTS
     if kind == "inline":
         return len(prompt_set.texts)
-    if kind == "upload" and not address.endswith(".parquet"):
+    if kind == "upload" and not address.endswith((".parquet", ".gz")):
         return _prompts_in(name, address, read_upload(settings.store, address))
-    detail = "not given, but it is needed for a file, a hub dataset or an uploaded .parquet file"
+    detail = "not given, but it is needed for a file, a hub dataset or an uploaded .parquet or .gz file"
     raise Problem(413, "prompt-limit", f"prompts.{name}.limit: {detail}")
 
 

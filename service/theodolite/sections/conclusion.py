@@ -100,9 +100,10 @@ def _rests_on(run: Run) -> Iterator[str]:
     if not record.sets:
         yield f"The weights of {record.model.place}, {_stored(run)}, in float64."
         return
-    counts = {
-        name: f"{facts['n_samples']} ({facts['quarantined']} left out)" for name, facts in described["sets"].items()
-    }
+    counts = {}
+    for name, facts in record.sets.items():
+        left_out = described["sets"][name]["quarantined"] + facts.n_skipped
+        counts[name] = f"{facts.n_samples + facts.n_skipped} ({left_out} left out)"
     yield f"Prompts: {listed(counts)}. {_templates(run)}"
     if parity := described["parity"]:
         allowed = "" if parity["bound"] is None else f" (allowed: {parity['bound']:.0e})"

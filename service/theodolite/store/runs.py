@@ -84,6 +84,12 @@ class SetFacts(BaseModel):
     """Roles whose content the chat template got as a list of parts, and not as a text."""
     has_conversations: bool = Field(False, exclude_if=lambda value: not value)
     """Whether the prompts are conversations; the table of prompts then has the JSON of their messages as texts."""
+    n_skipped: int = Field(0, ge=0, exclude_if=lambda value: value == 0)
+    """Prompts that `too_long: skip` left out."""
+    n_truncated: int = Field(0, ge=0, exclude_if=lambda value: value == 0)
+    """Prompts that were cut to fit into the model's context."""
+    dataset_commit: str | None = Field(None, exclude_if=lambda value: value is None)
+    """The commit of the hub dataset from which the prompts were read."""
 
 
 class PartialSite(BaseModel):

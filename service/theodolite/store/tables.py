@@ -1,5 +1,6 @@
 """Flat Parquet tables in a store, written and read with fastparquet."""
 
+import io
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -141,11 +142,9 @@ def _smallest(column: "pd.Series[Any]") -> "pd.Series[Any]":
 
 @contextmanager
 def _opened(content: bytes, name: str) -> Iterator[Any]:
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "table.parquet"
-        path.write_bytes(content)
-        try:
-            yield fastparquet.ParquetFile(str(path))
-        # For a truncated or overwritten file, fastparquet raises exceptions of many types.
-        except Exception as error:
-            raise RunDamagedError(f"the table {name} cannot be read: {error}") from error
+    try:
+        # fastparquet opens a file for each read, and does not close all of them.
+        yield fastparquet.ParquetFile("table.parquet", open_with=lambda *_arguments, **_options: io.BytesIO(content))
+    # For a truncated or overwritten file, fastparquet raises exceptions of many types.
+    except Exception as error:
+        raise RunDamagedError(f"the table {name} cannot be read: {error}") from error

@@ -41,7 +41,7 @@ def read_upload(store: str, name: str) -> bytes:
     content = get(open_location(store), f"{_FOLDER}/{name}")
     if content is None:
         raise PromptError(f"the store has no upload {name}; upload the file again")
-    if _name(content, name.rpartition(".")[2]) != name:
+    if _name(content, name.partition(".")[2]) != name:
         raise PromptError(f"the upload {name} is damaged: its content has another digest; upload the file again")
     return content
 

@@ -37,7 +37,7 @@ def test_prompts_on_the_hub_are_not_looked_up(tmp_path):
 def test_a_missing_file_is_named(tmp_path):
     error = checked(tmp_path, ours="file:four.txt").exception
     assert isinstance(error, PromptError)
-    assert "four.txt does not exist" in str(error)
+    assert "four.txt cannot be read: it does not exist" in str(error)
 
 
 def test_pairs_of_unequal_sets_are_refused(tmp_path):

@@ -1,5 +1,6 @@
 """Errors of prompt files name the set, the file and the row."""
 
+import gzip
 from pathlib import Path
 from typing import Any
 
@@ -7,21 +8,25 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from datasets import Dataset, DatasetDict
 from support.errors import only_line
 from support.prompt_files import read, write
 
 from theodolite.errors import PromptError
+from theodolite.spec_parts import PromptSetSpec
 from theodolite.store.tables import encode_table
+from theodolite_jobs.prompts import files
+from theodolite_jobs.prompts.sources import read_prompts
 
 BAD = {
-    "missing_file": (None, "gone.csv", {}, ["goals.source", "gone.csv does not exist"]),
+    "missing_file": (None, "gone.csv", {}, ["goals.source", "gone.csv cannot be read: it does not exist"]),
     "unknown_suffix": (
         "x",
         "a.xlsx",
         {},
-        ["goals.source", "a.xlsx", ".csv, .jsonl, .json, .parquet, .txt"],
+        ["goals.source", "a.xlsx", ".csv, .tsv, .jsonl, .ndjson, .json, .txt, .parquet, .csv.gz, .tsv.gz"],
     ),
-    "no_suffix": ("x", "goals", {}, ["goals.source", ".csv, .jsonl, .json, .parquet, .txt"]),
+    "no_suffix": ("x", "goals", {}, ["goals.source", "no supported suffix; allowed: .csv, .tsv", "save_to_disk"]),
     "empty_txt": ("", "a.txt", {}, ["prompts.goals", "file:a.txt is empty"]),
     "empty_csv": ("", "a.csv", {}, ["prompts.goals", "file:a.csv is empty"]),
     "empty_parquet": (b"", "a.parquet", {}, ["goals.source", "damaged or incomplete"]),
@@ -137,7 +142,29 @@ BAD = {
     "csv_quote_not_doubled": ('prompt\n"Say "yes" now"\n', "a.csv", {}, ["begins in line 2", "double"]),
     "csv_of_semicolons": ("id;prompt\n1;a, b\n", "a.csv", {"column": "prompt"}, ["semicolons", "id, prompt", "commas"]),
     "csv_of_quoted_semicolons": ('"id";"prompt"\n1;"a"\n', "a.csv", {}, ["goals.source", "semicolons"]),
-    "csv_of_tabs": ("id\tprompt\r\n1\ta\r\n", "a.csv", {}, ["goals.source", "tabs", "id, prompt"]),
+    "csv_of_tabs": ("id\tprompt\r\n1\ta\r\n", "a.csv", {}, ["tabs", "id, prompt", "end its name with .tsv"]),
+    "tsv_of_commas": ("id,prompt\r\n1,a\r\n", "a.tsv", {}, ["commas", "id, prompt", "end its name with .csv"]),
+    "tsv_of_semicolons": ("id;prompt\r\n1;a\r\n", "a.tsv", {}, ["semicolons", "save it with tabs"]),
+    "tsv_without_header": ("Tell a joke.\nWhy?\n", "a.tsv", {}, ["first line of a .tsv file is its header"]),
+    "tsv_column_twice": ("goal\tgoal\na\tb\n", "a.tsv", {"column": "goal"}, ["the header has the column goal twice"]),
+    "tsv_tab_in_a_cell": ("goal\tkind\na\tb\tc\n", "a.tsv", {"column": "goal"}, ["line 2", "3 and 2 cells", "tabs"]),
+    "gzip_without_its_suffix": (
+        gzip.compress(b"a\n"),
+        "a.txt",
+        {},
+        ["compressed with gzip; end its name with .txt.gz"],
+    ),
+    "text_with_the_suffix_of_gzip": ("a\n", "a.txt.gz", {}, ["a.txt.gz cannot be read: it is no gzip file"]),
+    "gzip_cut_off": (gzip.compress(b"a\nb\n" * 99)[:-9], "a.txt.gz", {}, ["a.txt.gz", "damaged or incomplete"]),
+    "gzip_with_another_checksum": (gzip.compress(b"a\n")[:-8] + bytes(8), "a.txt.gz", {}, ["damaged or incomplete"]),
+    "gzip_of_latin_1": (gzip.compress("prompt\né\n".encode("latin-1")), "a.csv.gz", {}, ["line 2 is not UTF-8"]),
+    "csv_gzip_of_tabs": (gzip.compress(b"id\tprompt\n1\ta\n"), "a.csv.gz", {}, ["end its name with .tsv"]),
+    "where_of_a_list": (
+        '[{"p": "a", "k": ["x"]}]',
+        "a.json",
+        {"column": "p", "where": {"k": "x"}},
+        ["goals.where", "column 'k' has a list in row 0", "can be compared"],
+    ),
     # A row with more cells than the header has: an unquoted comma would cut the prompt short.
     "csv_comma_in_first_row": ("prompt\nHello, world\nbye\n", "a.csv", {}, ["prompts.goals"]),
     "csv_comma_in_later_row": (
@@ -159,7 +186,23 @@ BAD = {
         ["prompts.goals"],
     ),
     # Half of a surrogate pair is not valid Unicode: it cannot be hashed or tokenized.
-    "half_a_surrogate_pair": ('["whole", "half \\ud83d"]', "a.json", {}, ["prompts.goals", "prompt 1"]),
+    "half_a_surrogate_pair": (
+        '["whole", "half \\ud83d"]',
+        "a.json",
+        {},
+        ["prompts.goals (file:a.json, row 1): prompt 1", "half of a surrogate pair (\\ud83d) at index 5"],
+    ),
+    # As a raw NUL, which is refused too.
+    "nul_by_an_escape": (
+        '{"prompt": "a"}\n{"prompt": "a\\u0000b"}\n',
+        "a.jsonl",
+        {},
+        ["prompts.goals (file:a.jsonl, line 2): prompt 1 has a NUL character (\\u0000) at index 1; remove it"],
+    ),
+    "deep_lists": ("[" * 100_000, "a.json", {}, ["hundreds deep; flatten it"]),
+    "deep_objects": ('"a"\n' + '{"a":' * 100_000, "a.jsonl", {}, ["line 2: it has lists or objects", "hundreds deep"]),
+    "a_number_of_5000_digits": ('{"a": ' + "1" * 5_000 + "}", "a.jsonl", {}, ["a.jsonl", "line 1"]),
+    "not_a_number": ("[NaN, Infinity]", "a.json", {}, ["row 0 is of type float"]),
     "object_without_keys": ("[{}]", "a.json", {}, ["prompts.goals"]),
 }
 
@@ -210,5 +253,58 @@ def test_a_column_that_some_rows_lack_is_not_listed_as_allowed(tmp_path: Path) -
 
 def test_a_folder_as_the_source_file_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "a.csv").mkdir()
-    with pytest.raises(PromptError, match=r"prompts\.goals\.source: .*a\.csv does not exist or is not a file"):
+    with pytest.raises(PromptError, match=r"prompts\.goals\.source: .*a\.csv cannot be read: it is a folder without"):
         read(tmp_path, "a.csv")
+
+
+def test_a_nul_in_the_spec_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(PromptError, match=r"\(inline, row 1\): prompt 1 has a NUL character"):
+        read_prompts("goals", PromptSetSpec(source="inline", texts=["a", "a\0b"]), tmp_path)
+
+
+def test_a_nul_in_a_parquet_file_or_a_folder_is_refused_by_its_row(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"goal": ["a", "a\0b"]}), tmp_path / "a.parquet")
+    Dataset.from_dict({"goal": ["a", "a\0b"]}).save_to_disk(tmp_path / "saved")
+    for file in ("a.parquet", "saved"):
+        with pytest.raises(PromptError, match=rf"file:{file}, row 1\): prompt 1 has a NUL"):
+            read(tmp_path, file)
+
+
+def test_a_bomb_is_refused_with_the_largest_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "MOST_DECOMPRESSED_BYTES", 1_000)
+    write(tmp_path, "a.txt.gz", gzip.compress(b"a" * 999 + b"\n"))
+    assert read(tmp_path, "a.txt.gz") == ["a" * 999]
+    write(tmp_path, "a.txt.gz", gzip.compress(b"a" * 100_000))
+    with pytest.raises(PromptError, match=r"a\.txt\.gz cannot be read: it decompresses to more than 1000 bytes"):
+        read(tmp_path, "a.txt.gz")
+
+
+# Folders of save_to_disk
+
+
+def test_a_split_that_a_folder_lacks_is_an_error(tmp_path: Path) -> None:
+    one = Dataset.from_dict({"goal": ["a"]})
+    one.save_to_disk(tmp_path / "one")
+    DatasetDict({"test": one, "validation": one}).save_to_disk(tmp_path / "splits")
+    with pytest.raises(PromptError, match=r"splits cannot be read: it has no split 'train'; .* test, validation"):
+        read(tmp_path, "splits")
+    with pytest.raises(PromptError, match=r"one cannot be read: it is one dataset without splits, .* 'test'"):
+        read(tmp_path, "one", split="test")
+
+
+@pytest.mark.parametrize("file", ["state.json", "dataset_info.json", "data-00000-of-00001.arrow"])
+@pytest.mark.parametrize("kept", [0, 0.5, 0.95])
+def test_a_damaged_folder_is_an_error_of_one_line(tmp_path: Path, file: str, kept: float) -> None:
+    Dataset.from_dict({"goal": ["a", "b"]}).save_to_disk(tmp_path / "saved")
+    content = (tmp_path / "saved" / file).read_bytes()
+    write(tmp_path / "saved", file, content[: int(kept * len(content))])
+    with pytest.raises(PromptError) as caught:
+        read(tmp_path, "saved")
+    assert "saved cannot be read: a file of the folder is damaged or incomplete" in only_line(caught)
+
+
+def test_a_folder_of_a_missing_file_is_an_error(tmp_path: Path) -> None:
+    Dataset.from_dict({"goal": ["a", "b"]}).save_to_disk(tmp_path / "saved", num_shards=2)
+    (tmp_path / "saved" / "data-00001-of-00002.arrow").unlink()
+    with pytest.raises(PromptError, match="a file of the folder is damaged or incomplete"):
+        read(tmp_path, "saved")

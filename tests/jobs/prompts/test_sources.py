@@ -1,15 +1,20 @@
 """Reading prompt sets: every kind of file, and the order of `where`, `draw` and `limit`."""
 
+import gzip
 import json
 from pathlib import Path
 
 import fastparquet
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from datasets import Dataset, DatasetDict
 from sklearn.model_selection import train_test_split
 from support.prompt_files import read, write
 
 from theodolite.store.tables import encode_table
+from theodolite_jobs.prompts.files import read_file
 
 
 def write_numbered(folder: Path, count: int) -> list[str]:
@@ -129,6 +134,76 @@ def test_relative_path_starts_at_the_spec_folder(tmp_path: Path, monkeypatch: py
     write(tmp_path / "data", "a.txt", "in the working directory\n")
     monkeypatch.chdir(tmp_path)
     assert read(tmp_path / "specs", "data/a.txt") == ["in the spec folder"]
+
+
+TYPES = {
+    "csv": 'prompt,kind\r\n"first, ""a""",x\r\n"two\nlines",y\r\n',
+    "tsv": 'prompt\tkind\r\n"first, ""a"""\tx\r\n"two\nlines"\ty\r\n',
+    "jsonl": '{"prompt": "first, \\"a\\"", "kind": "x"}\n{"prompt": "two\\nlines", "kind": "y"}\n',
+    "ndjson": '{"prompt": "first, \\"a\\"", "kind": "x"}\r\n{"prompt": "two\\nlines", "kind": "y"}\r\n',
+    "json": '[{"prompt": "first, \\"a\\"", "kind": "x"}, {"prompt": "two\\nlines", "kind": "y"}]',
+}
+
+
+@pytest.mark.parametrize("end", ["", ".gz", ".GZ"])
+@pytest.mark.parametrize("kind", TYPES)
+def test_a_table_of_every_type_is_read_also_compressed(tmp_path: Path, kind: str, end: str) -> None:
+    content = b"\xef\xbb\xbf" + TYPES[kind].encode()
+    write(tmp_path, f"a.b.{kind}{end}", gzip.compress(content) if end else content)
+    assert read(tmp_path, f"a.b.{kind}{end}", column="prompt") == ['first, "a"', "two\nlines"]
+    assert read(tmp_path, f"a.b.{kind}{end}", column="prompt", where={"kind": "y"}) == ["two\nlines"]
+
+
+def test_a_compressed_file_may_have_several_parts(tmp_path: Path) -> None:
+    write(tmp_path, "a.txt.gz", gzip.compress(b"first\n") + gzip.compress(b"second\n"))
+    assert read(tmp_path, "a.txt.gz") == ["first", "second"]
+
+
+def test_a_tsv_cell_may_contain_commas_and_quotation_marks(tmp_path: Path) -> None:
+    write(tmp_path, "a.tsv", 'prompt\tkind\nHello, "world"\tx\n')
+    assert read(tmp_path, "a.tsv", column="prompt") == ['Hello, "world"']
+
+
+def test_a_saved_dataset_is_read_in_its_order(tmp_path: Path) -> None:
+    goals = Dataset.from_dict({"goal": ["a", "b", "c"], "score": [1.0, float("nan"), None]})
+    goals.select([2, 0]).with_format("numpy", columns=["score"]).save_to_disk(tmp_path / "saved", num_shards=2)
+    assert read(tmp_path, "saved", column="goal") == ["c", "a"]
+    goals.save_to_disk(tmp_path / "whole")
+    assert read(tmp_path, "whole", column="goal", where={"score": None}) == ["b", "c"]
+
+
+def test_a_saved_dataset_of_splits_is_read_at_its_split(tmp_path: Path) -> None:
+    splits = {name: Dataset.from_dict({"goal": [name]}) for name in ("train", "test")}
+    DatasetDict(splits).save_to_disk(tmp_path / "saved.csv")
+    assert read(tmp_path, "saved.csv") == ["train"]
+    DatasetDict(splits).save_to_disk(tmp_path / "saved")
+    assert read(tmp_path, "saved", split="test") == ["test"]
+    one = Dataset.from_dict({"goal": ["held out"]}, split="test")
+    one.save_to_disk(tmp_path / "one")
+    assert read(tmp_path, "one") == read(tmp_path, "one", split="test") == ["held out"]
+
+
+def test_cells_of_tables_are_plain_objects(tmp_path: Path) -> None:
+    chat = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Ho"}]
+    table = pa.table({"chat": [chat], "tags": [["a", "b"]], "one": [chat[0]], "count": pa.array([2**53 + 1])})
+    pq.write_table(table, tmp_path / "a.parquet")
+    Dataset(table).save_to_disk(tmp_path / "saved")
+    row = {"chat": chat, "tags": ["a", "b"], "one": chat[0], "count": 2**53 + 1}
+    assert read_file("goals", tmp_path / "a.parquet") == read_file("goals", tmp_path / "saved") == {"row 0": row}
+
+
+def test_large_numbers_beside_missing_ones_stay_exact(tmp_path: Path) -> None:
+    numbers = pa.array([2**53, 2**53 + 1, None])
+    pq.write_table(pa.table({"goal": ["a", "b", "c"], "id": numbers}), tmp_path / "a.parquet")
+    assert read(tmp_path, "a.parquet", column="goal", where={"id": 2**53 + 1}) == ["b"]
+
+
+def test_the_index_of_pandas_is_a_column_only_with_a_name(tmp_path: Path) -> None:
+    frame = pd.DataFrame({"goal": ["a", "b", "c"]})
+    frame[frame["goal"] != "b"].to_parquet(tmp_path / "a.parquet", engine="pyarrow")
+    assert read(tmp_path, "a.parquet") == ["a", "c"]
+    frame.set_index("goal").assign(level=1).to_parquet(tmp_path / "b.parquet", engine="pyarrow")
+    assert read(tmp_path, "b.parquet", column="goal") == ["a", "b", "c"]
 
 
 # Which rows, in which order

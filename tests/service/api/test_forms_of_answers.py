@@ -3,6 +3,7 @@
 import gzip
 import io
 import json
+from pathlib import Path
 
 import fastparquet
 import numpy as np
@@ -284,10 +285,9 @@ def test_a_whole_table_has_the_headers_vary_and_cache_control(client):
     assert "private" in answer.headers["cache-control"]
 
 
-def test_fastparquet_reads_stored_tables(client, tmp_path):
-    file = tmp_path / "curves.parquet"
-    file.write_bytes(client.get(f"{RUN}/tables/curves", headers={"Accept": PARQUET}).content)
-    assert fastparquet.ParquetFile(str(file)).count() == client.get(f"{RUN}/tables/curves?limit=1").json()["total"]
+def test_fastparquet_reads_stored_tables(client):
+    file = io.BytesIO(client.get(f"{RUN}/tables/curves", headers={"Accept": PARQUET}).content)
+    assert fastparquet.ParquetFile(file).count() == client.get(f"{RUN}/tables/curves?limit=1").json()["total"]
 
 
 @pytest.mark.parametrize(
@@ -305,7 +305,7 @@ def test_an_unchanged_response_is_not_computed(client, monkeypatch, path, comput
 
 def test_a_selection_of_a_table_is_the_same_in_every_form(client, library, monkeypatch):
     monkeypatch.setattr("theodolite.api.encoding._CSV_ROWS", 3)  # so that CSV comes in pieces
-    table = fastparquet.ParquetFile(f"{library}/runs/tiny-0/tables/growth.parquet").to_pandas()
+    table = parquet_of(Path(library, "runs/tiny-0/tables/growth.parquet").read_bytes())
     name = "intercept"
     query = {"where": [f"{name}>=0"], "order": f"-{name}"}
     wanted = table[table[name] >= 0].sort_values(name, ascending=False, kind="stable").reset_index(drop=True)
@@ -329,7 +329,8 @@ def test_a_missing_text_is_null_in_arrow():
 @pytest.mark.parametrize("rows", [3, 250_000])
 def test_the_types_of_a_file_do_not_depend_on_the_request(client, library, monkeypatch, rows):
     monkeypatch.setattr("theodolite.api.encoding._BINARY_ROWS", rows)
-    path, stored = f"{RUN}/tables/growth", fastparquet.ParquetFile(f"{library}/runs/tiny-0/tables/growth.parquet")
+    path, content = f"{RUN}/tables/growth", Path(library, "runs/tiny-0/tables/growth.parquet").read_bytes()
+    stored = fastparquet.ParquetFile(io.BytesIO(content))
     selections = [{"limit": 5}, {"where": "n>0"}, {"where": "n>0", "limit": 5}, {"where": "n<0"}, {"order": "-n"}]
     for params in selections:
         parquet, arrow = (

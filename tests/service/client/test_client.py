@@ -4,6 +4,7 @@ import http.server
 import json
 import socket
 import threading
+from contextlib import closing
 from pathlib import Path
 
 import httpx
@@ -89,33 +90,38 @@ def test_other_problems_raise_the_error_of_their_status(status, kind, error):
     assert str(raised) == "why"
 
 
+def runs_of(*arguments, **options):
+    with closing(Client(*arguments, **options)) as client:
+        return client.runs()
+
+
 def test_the_token_is_sent_and_a_missing_token_raises(shelf, tmp_path, service):
     store = copied(shelf, tmp_path, "tiny-0")
     token, _ = create_credential(store, ("read",), "", None)
     with served(store, tokenless=False) as url:
         with pytest.raises(TheodoliteError, match=rf"{url}: this service needs a token.*Client\(url, token=…\)"):
-            Client(url).runs()
+            runs_of(url)
         with pytest.raises(TheodoliteError, match=r"unknown to this service.*Client\(url, token=…\)"):
-            Client(url, "th_wrong").runs()
-        client = Client(url, token)
-        assert len(client.runs()) == 1
-        with pytest.raises(TheodoliteError, match="needs the scope submit"):
-            client.submit(SPEC)
-        assert token not in repr(client) + client._repr_html_()
+            runs_of(url, "th_wrong")
+        with closing(Client(url, token)) as client:
+            assert len(client.runs()) == 1
+            with pytest.raises(TheodoliteError, match="needs the scope submit"):
+                client.submit(SPEC)
+            assert token not in repr(client) + client._repr_html_()
 
 
 def test_the_error_for_an_unreachable_url_names_it():
     with pytest.raises(TheodoliteError, match=r"cannot reach http://127\.0\.0\.1:9: .*theodolite serve"):
-        Client("http://127.0.0.1:9/").runs()
+        runs_of("http://127.0.0.1:9/")
     with pytest.raises(TheodoliteError, match=r"cannot reach localhost:8000: .* http://127\.0\.0\.1:8000"):
-        Client("localhost:8000").runs()
+        runs_of("localhost:8000")
 
 
 def test_the_error_after_a_timeout_names_the_url():
     with socket.create_server(("127.0.0.1", 0)) as listener:
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         with pytest.raises(ServiceError, match=rf"{url} did not respond within 0\.1 s; retry later"):
-            Client(url, timeout_seconds=0.1).runs()
+            runs_of(url, timeout_seconds=0.1)
 
 
 def test_the_error_for_a_url_that_is_not_a_service_names_it():
@@ -124,7 +130,7 @@ def test_the_error_for_a_url_that_is_not_a_service_names_it():
     url = f"http://127.0.0.1:{server.server_port}"
     try:
         with pytest.raises(TheodoliteError, match=f"{url} answered 501 .*check the URL"):
-            Client(url).runs()
+            runs_of(url)
     finally:
         server.shutdown()
         server.server_close()
@@ -274,10 +280,18 @@ def test_relative_prompt_files_of_a_spec_are_uploaded(submitting, tmp_path, monk
     assert as_dictionary["prompts"]["more"] == {"source": "file:goals.csv"}
 
 
+def test_a_compressed_prompt_file_is_uploaded_with_its_type(submitting, tmp_path):
+    client, _, _ = submitting
+    (tmp_path / "goals.v2.TSV.gz").write_bytes(b"packed")
+    assert client.upload(tmp_path / "goals.v2.TSV.gz").endswith(".tsv.gz")
+
+
 def test_a_prompt_file_that_cannot_be_uploaded_is_named(submitting, tmp_path):
     client, _, _ = submitting
     with pytest.raises(SpecError, match=r"cannot read the prompt file .*none\.csv: No such file"):
         client.upload(tmp_path / "none.csv")
+    with pytest.raises(SpecError, match=r"cannot read the prompt file .*: Is a directory"):
+        client.upload(tmp_path)
     (tmp_path / "goals.doc").write_text("x")
     with pytest.raises(SpecError, match=r"goals\.doc has no supported suffix; allowed: \.csv, "):
         client.upload(tmp_path / "goals.doc")

@@ -173,6 +173,14 @@ def test_a_run_of_quantised_weights_rests_on_the_dequantised_ones(tmp_path):
     )
 
 
+def test_prompts_that_were_too_long_are_counted_as_left_out(tmp_path):
+    run = finished_run(tmp_path, {"moments": {}})
+    facts = {name: one.model_copy(update={"n_skipped": 3}) for name, one in run.record.sets.items()}
+    changed = Run(run.store, run.record.model_copy(update={"sets": facts}))
+    for one, counts in ((run, "harmful 4 (0 left out); harmless 4"), (changed, "harmful 7 (3 left out); harmless 7")):
+        assert conclusion(one, {}).rests_on[0].startswith(f"Prompts: {counts}")
+
+
 def test_a_run_rests_on_the_parity_of_its_probe_prompts(tmp_path):
     run = finished_run(tmp_path, {"curves": {}})
     parity = {"prompts": 16, "max_error": 2.34e-7, "bound": 1e-5, "dtype": "float32", "device": "cpu"}

@@ -16,6 +16,12 @@ def test_the_same_content_has_one_name(tmp_path):
     assert read_upload(str(tmp_path), source.removeprefix("upload:")) == b"one\ntwo\n"
 
 
+def test_the_type_of_a_compressed_upload_is_in_its_name(tmp_path):
+    source = store_upload(str(tmp_path), b"packed", "csv.gz")
+    assert source.endswith(".csv.gz")
+    assert read_upload(str(tmp_path), source.removeprefix("upload:")) == b"packed"
+
+
 def test_a_missing_upload_is_named(tmp_path):
     tmp_path.joinpath("uploads").mkdir()
     name = f"{'a' * 64}.csv"

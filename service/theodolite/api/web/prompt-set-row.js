@@ -13,7 +13,7 @@ const KINDS = [
   ["file", "cluster file"],
 ];
 const BUILTIN = ["harmful", "harmless", "nouns"];
-const FILE_TYPES = ["csv", "jsonl", "json", "parquet", "txt"];
+const FILE_TYPES = ["csv", "tsv", "jsonl", "ndjson", "json", "txt", "parquet"]; // all but parquet also with .gz
 const ADDRESSES = { hub: "dataset, OWNER/NAME", file: "absolute path" };
 
 /** What a set of a kind contains before the user fills it. */
@@ -45,7 +45,7 @@ export class PromptSetRow {
     this.limit = textField((limit) => this.change({ limit: limit === "" ? undefined : Number(limit) }), positive);
     this.texts = element("textarea", { rows: 6, spellcheck: "false" });
     this.texts.addEventListener("input", () => this.change({ texts: promptsOf(this.texts.value) }));
-    this.file = element("input", { type: "file", hidden: true, accept: FILE_TYPES.map((type) => `.${type}`).join() });
+    this.file = element("input", { type: "file", hidden: true, accept: [...FILE_TYPES, "gz"].map((type) => `.${type}`).join() });
     this.file.addEventListener("change", () => this.upload(this.file.files[0]));
     this.chooser = element("button", { type: "button", onclick: () => this.file.click() }, "Choose a file");
     this.note = element("div.small", { "aria-live": "polite" });
@@ -137,7 +137,7 @@ export class PromptSetRow {
     if (!file) return;
     this.note.replaceChildren(element("p.soft.waiting", `Uploading ${file.name}…`));
     try {
-      const type = file.name.slice(file.name.lastIndexOf(".") + 1).toLowerCase();
+      const type = file.name.toLowerCase().match(/[^.]*(\.gz)?$/)[0];
       const { source, bytes } = await sendBody("POST", `/v1/uploads?type=${encodeURIComponent(type)}`, file,
         "application/octet-stream", { signal: this.signal });
       uploadedFiles.set(source, `${file.name}, ${bytes.toLocaleString("en")} bytes`);
@@ -155,5 +155,5 @@ export class PromptSetRow {
 }
 
 function describeUpload(name) {
-  return name ? `file ${name.slice(0, 8)}….${name.split(".").at(-1)}` : "no file yet";
+  return name ? `file ${name.slice(0, 8)}…${name.slice(name.indexOf("."))}` : "no file yet";
 }

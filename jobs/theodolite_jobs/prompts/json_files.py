@@ -1,0 +1,63 @@
+"""Read JSON into rows: a list, or one value in each line."""
+
+import json
+from typing import Any
+
+from theodolite_jobs.prompts.rows import Row, Rows, as_row, numbered, refuse_twice
+from theodolite_jobs.prompts.text_files import lines_of
+
+
+def read_json(text: str) -> Rows:
+    """Return the strings or objects of a list; raises ValueError for another text."""
+    try:
+        values = _decode(text)
+    except json.JSONDecodeError as error:
+        hint = "; one value in each line needs the suffix .jsonl" if error.msg == "Extra data" else ""
+        raise ValueError(f"it is not valid JSON: {error}{hint}") from error
+    if not isinstance(values, list):
+        raise ValueError(f"it is of type {type(values).__name__}; it must be a list of strings or of objects")
+    return numbered(values)
+
+
+def read_json_lines(text: str) -> Rows:
+    """Return the string or object of each line; blank lines have none. Raises ValueError for another text."""
+    rows: Rows = {}
+    for number, line in enumerate(lines_of(text), 1):
+        place = f"line {number}"
+        if line.lstrip().startswith("[") and not is_spelled_conversation(line):
+            raise ValueError(
+                f"{place} begins a list, and must be a string, an object or a list of messages; a list of prompts "
+                "needs the suffix .json"
+            )
+        if line.strip():
+            try:
+                value = _decode(line)
+            except json.JSONDecodeError as error:
+                raise ValueError(f"{place} is not valid JSON: {error.msg} at column {error.colno}") from error
+            except ValueError as error:
+                raise ValueError(f"{place}: {error}") from error
+            rows[place] = as_row(place, value)
+    return rows
+
+
+def is_spelled_conversation(text: str) -> bool:
+    """Return whether a text is the JSON of a list of objects with a role and a content."""
+    if not text.lstrip().startswith("["):
+        return False
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(value, list) and any(isinstance(one, dict) and {"role", "content"} <= one.keys() for one in value)
+
+
+def _decode(text: str) -> Any:
+    try:
+        return json.loads(text, object_pairs_hook=_as_object)
+    except RecursionError as error:
+        raise ValueError("it has lists or objects inside each other, hundreds deep; flatten it") from error
+
+
+def _as_object(pairs: list[tuple[str, Any]]) -> Row:
+    refuse_twice("an object", [name for name, _ in pairs])
+    return dict(pairs)
