@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+from support.gguf_files import tiny_llama, write_gguf
 
 from theodolite.errors import ModelError
 from theodolite.settings import Settings
@@ -69,6 +70,14 @@ def test_a_wrong_file_is_refused_before_heavy_imports(folder, case, command):
     break_it(folder)
     end = run(folder, command, "survey.json")
     assert message in end.stderr
+    assert end.stdout == "loaded:\n"
+
+
+@pytest.mark.parametrize("command", [("model", "inspect"), ("heads",)], ids=" ".join)
+def test_a_gguf_file_that_lacks_a_tensor_is_refused_before_heavy_imports(folder, command):
+    write_gguf(tiny_llama(), folder / "tiny.gguf", without="blk.1.ffn_up.weight")
+    end = run(folder, *command, "tiny.gguf")
+    assert "lacks the tensor blk.1.ffn_up.weight" in end.stderr
     assert end.stdout == "loaded:\n"
 
 
