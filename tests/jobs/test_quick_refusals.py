@@ -36,7 +36,10 @@ def set_quantised(folder):
 
 REFUSALS = {
     "a wrong field": (lambda folder: (folder / "survey.json").write_text('{"prompt": {}}'), "prompt: unknown field"),
-    "no file of prompts": (lambda folder: (folder / "prompts.csv").unlink(), "prompts.csv does not exist"),
+    "no file of prompts": (
+        lambda folder: (folder / "prompts.csv").unlink(),
+        "prompts.csv cannot be read: it does not exist",
+    ),
     "a wrong column": (lambda folder: (folder / "prompts.csv").write_text("x,y\n1,2\n"), "the rows have 2 columns"),
     "no config.json": (lambda folder: (folder / "model/config.json").unlink(), "has no config.json"),
     "a broken config.json": (lambda folder: (folder / "model/config.json").write_text("{"), "config.json as JSON"),

@@ -23,13 +23,14 @@ def pinned_set(name: str, prompt_set: PromptSetSpec) -> PromptSetSpec:
     Raises:
         PromptError: the hub has no such dataset or revision, or it does not answer and the cache has no dataset.
     """
-    from huggingface_hub import HfApi
-    from huggingface_hub.errors import RepositoryNotFoundError, RevisionNotFoundError
-
     kind, _, dataset = prompt_set.source.partition(":")
     revision = prompt_set.revision
     if kind != "hub" or (revision is not None and _COMMIT.fullmatch(revision)):
         return prompt_set
+
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import RepositoryNotFoundError, RevisionNotFoundError
+
     try:
         commit = HfApi().dataset_info(dataset, revision=revision).sha
     except RevisionNotFoundError as error:
