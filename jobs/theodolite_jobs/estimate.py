@@ -21,7 +21,7 @@ from theodolite_jobs.models.convert.random_weights import random_bytes
 from theodolite_jobs.models.facts import mlp_width, skeleton
 from theodolite_jobs.models.load import load_tokenizer, resolved_dtype
 from theodolite_jobs.models.sharding import choose_ranks
-from theodolite_jobs.models.source import weight_format
+from theodolite_jobs.models.source import adapter_facts, weight_format
 from theodolite_jobs.prepare import Prepared, prepare
 
 _BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
@@ -72,6 +72,7 @@ def estimate(prepared: Prepared) -> dict[str, Any]:
     """Return the prompts, tokens, shards and batches of each set, the cost of the survey, and warnings on batches."""
     parameters = count_parameters(prepared.config)
     stored = weight_format(prepared.source, prepared.config)
+    adapter = adapter_facts(prepared.source, prepared.config)
     dtype = resolved_dtype(prepared.config, prepared.spec.model.dtype)
     sets = {
         name: {
@@ -124,6 +125,7 @@ def estimate(prepared: Prepared) -> dict[str, Any]:
             "dtype": dtype,
             "weights": prepared.source.weights,
             **({"dequantised_from": stored} if stored else {}),
+            **({"adapter": adapter.model_dump(exclude_none=True)} if adapter else {}),
             **asdict(prepared.dimensions),
         },
         "sets": sets,

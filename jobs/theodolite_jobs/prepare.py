@@ -10,7 +10,6 @@ from typing import Any
 
 from theodolite.digests import digest_of
 from theodolite.errors import SpecError
-from theodolite.model_aliases import MODEL_ALIASES
 from theodolite.settings import Settings
 from theodolite.sites import Site
 from theodolite.spec import SurveySpec, TokenIds
@@ -19,6 +18,7 @@ from theodolite.store.layout import CAPTURE_VERSION
 from theodolite.store.runs import ModelFacts, PartialSite, RunRecord, SetFacts
 from theodolite.version import __version__
 from theodolite_jobs.capture.plan import SetPlan, ShardPlan, plan_set, planning_version
+from theodolite_jobs.models.adapter_source import adapter_notes
 from theodolite_jobs.models.anatomy import (
     Anatomy,
     Dimensions,
@@ -29,6 +29,7 @@ from theodolite_jobs.models.anatomy import (
     head_widths_of,
 )
 from theodolite_jobs.models.batching import batching_version, can_share_prefix, length_class_of
+from theodolite_jobs.models.convert.adapters import RULE as MERGE_RULE
 from theodolite_jobs.models.convert.quantised import DEQUANTISATION
 from theodolite_jobs.models.convert.random_weights import RULE, SEED
 from theodolite_jobs.models.facts import mlp_width
@@ -37,7 +38,16 @@ from theodolite_jobs.models.load import load_config, load_tokenizer, resolved_dt
 from theodolite_jobs.models.quantised import dequantised_from
 from theodolite_jobs.models.readable import check_readable
 from theodolite_jobs.models.routers import Experts, captured_experts
-from theodolite_jobs.models.source import ModelSource, fetch, resolve_source, slug, weight_format, weight_versions
+from theodolite_jobs.models.source import (
+    ModelSource,
+    adapter_facts,
+    fetch,
+    on_every_node,
+    resolve_source,
+    slug,
+    weight_format,
+    weight_versions,
+)
 from theodolite_jobs.prompts.next_tokens import next_token_groups
 from theodolite_jobs.prompts.sources import check_pairs, read_prompts
 from theodolite_jobs.prompts.tokens import (
@@ -68,7 +78,7 @@ class Prepared:
     tokens: Mapping[str, list[TokenIds]]  # token ids of each prompt of each set
     templates: Mapping[str, str]  # of each set: `chat`, `none` or a text with {prompt}
     plans: Mapping[str, SetPlan]  # shards and batches of each set
-    warnings: Sequence[str] = ()  # about prompts that may be a mistake
+    warnings: Sequence[str] = ()  # about prompts that may be a mistake, and about an adapter
 
     @cached_property
     def digest(self) -> str:
@@ -98,6 +108,9 @@ class Prepared:
             model |= {"weights": {"rule": RULE, "seed": SEED}}
         elif dequantised_from(self.config) is not None:
             model |= {"dequantisation": DEQUANTISATION}
+        if (adapter := self.source.adapter) is not None:
+            place = adapter.location if adapter.kind == "hub" else adapter.kind
+            model |= {"adapter": {"place": place, "revision": adapter.revision, "rule": MERGE_RULE}}
         if (batching := batching_version(self.config)) > 1:
             model |= {"batching": batching}
         newer = {
@@ -116,9 +129,7 @@ class Prepared:
     @property
     def pinned_model(self) -> ModelSpec:
         """The model's spec for every node: at the pinned revision, and independent of the spec's folder."""
-        revision = self.source.revision if self.source.kind == "hub" else None
-        model_id = self.spec.model.id if self.spec.model.id in MODEL_ALIASES else self.source.location
-        return self.spec.model.model_copy(update={"id": model_id, "revision": revision})
+        return on_every_node(self.spec.model, self.source, self.folder)
 
     @property
     def run_blocks(self) -> int:
@@ -179,6 +190,7 @@ class Prepared:
             weights=self.source.weights,
             seed=SEED if self.source.weights == "random" else None,
             dequantised_from=stored,
+            adapter=adapter_facts(self.source, self.config),
         )
         versions = {name: version(name) for name in _RECORDED_VERSIONS} | weight_versions(facts)
         return RunRecord(
@@ -281,6 +293,7 @@ def prepare(
         )
     warnings = [warning for name, ids in tokens.items() if (warning := repeated(name, ids))]
     warnings += [*equal_sets(spec, tokens), *different_templates(spec, templates)]
+    warnings = [*adapter_notes(adapter_facts(source, config), source.location), *warnings]
     return Prepared(spec, folder, source, config, dimensions, layers, prompts, tokens, templates, plans, warnings)
 
 

@@ -23,7 +23,7 @@ from theodolite_jobs.models.text_part import check_text_part, drop_decoder, text
 _CONSTANTS = r"inv_freq|masked_bias|causal_mask|cos_cached|sin_cached|\.attn\.bias|\.attention\.bias|\.[kv]_scale"
 _IN_A_BLOCK = re.compile(rf"(\blayers?|\bh|\bencoder\.block|layer_groups)\.\d+(?!.*({_CONSTANTS})$)\.")
 
-_VOCABULARIES = ("tokenizer.json", "*.model", "vocab.*", "tekken.json", "*.tiktoken")
+VOCABULARIES = ("tokenizer.json", "*.model", "vocab.*", "tekken.json", "*.tiktoken")
 
 
 @dataclass(frozen=True)
@@ -137,9 +137,9 @@ def load_tokenizer(folder: Path, trust_remote_code: bool = False) -> Any:
     """Return a model's tokenizer; raises ModelError."""
     from transformers import AutoTokenizer
 
-    if not any(path for pattern in _VOCABULARIES for path in folder.glob(pattern)):
+    if not any(path for pattern in VOCABULARIES for path in folder.glob(pattern)):
         # transformers would make a tokenizer without a vocabulary.
-        raise UnsupportedModelError(f"{folder} has no tokenizer; it needs one of {', '.join(_VOCABULARIES)}")
+        raise UnsupportedModelError(f"{folder} has no tokenizer; it needs one of {', '.join(VOCABULARIES)}")
     return _load(AutoTokenizer, folder, "tokenizer", trust_remote_code=trust_remote_code)
 
 

@@ -13,7 +13,10 @@ from typing import Any, Literal
 from theodolite.errors import ModelError, SpecError, first_line
 from theodolite.model_aliases import MODEL_ALIASES
 from theodolite.spec_parts import ModelSpec
-from theodolite.store.runs import RANDOM_WEIGHTS, ModelFacts, Run
+from theodolite.store.runs import RANDOM_WEIGHTS, AdapterFacts, ModelFacts, Run
+from theodolite_jobs.models.adapter_source import HUB_ID, local_path, with_hub_adapter, with_local_adapter
+from theodolite_jobs.models.convert.adapter_config import SETTINGS, is_adapter
+from theodolite_jobs.models.convert.adapters import merge_adapter, merge_versions, merged_adapter
 from theodolite_jobs.models.convert.files import SMALL_FILES
 from theodolite_jobs.models.convert.gguf import convert_gguf
 from theodolite_jobs.models.convert.gguf_header import quantised_types
@@ -34,35 +37,79 @@ _FINGERPRINTED = {".json", ".jinja", ".model", ".tiktoken", ".txt", ".py", ".saf
 
 
 @dataclass(frozen=True)
+class AdapterSource:
+    """An adapter at one revision, whose fields mean the same as those of a model."""
+
+    name: str
+    kind: Literal["hub", "folder"]
+    location: str
+    revision: str = ""
+
+
+@dataclass(frozen=True)
 class ModelSource:
-    """A model at one revision."""
+    """A model at one revision, with an adapter that is merged into it."""
 
     name: str  # the model's name in the run id
     kind: Literal["hub", "folder", "gguf"]
     location: str  # hub id, folder, or GGUF file
     revision: str = ""  # commit on the hub, or `sha256:…` over the local files; empty before it is resolved
     weights: Literal["trained", "random"] = "trained"
+    adapter: AdapterSource | None = None
+
+    @property
+    def revisions(self) -> str:
+        """The revision, and that of the adapter; equal weights have equal texts."""
+        return self.revision if self.adapter is None else f"{self.revision}+{self.adapter.revision}"
 
 
 def resolve_source(model: ModelSpec, folder: Path) -> ModelSource:
     """Return a model's source with its revision; local weights are read completely for their digest.
 
+    If the model is an adapter alone, it is the source of its base with the adapter.
+
     Raises:
         ModelError: the model does not exist, or the hub does not answer.
         SpecError: the spec gives a revision for a local model.
     """
+    model = with_local_adapter(model, folder)
     source = locate(model, folder)
     if source.kind == "hub":
-        return replace(source, revision=_hub_commit(source.location, model.revision))
+        commit = _hub_commit(source.location, model.revision)
+        both = with_hub_adapter(model, commit, folder)
+        if both.id != model.id:
+            return resolve_source(both, folder)
+        model, source = both, replace(locate(both, folder), revision=commit)
+    else:
+        source = replace(source, revision=_local_revision(source))
+    adapter = source.adapter
+    if adapter is None:
+        return source
+    if adapter.kind == "hub":
+        revision = _hub_commit(adapter.location, model.adapter_revision)
+    else:
+        revision = source.revision if adapter.location == source.location else _local_revision(adapter)
+    return replace(source, adapter=replace(adapter, revision=revision))
+
+
+def _local_revision(source: ModelSource | AdapterSource) -> str:
     files = [Path(source.location)]
     if source.kind == "folder":
         files = sorted(path for path in files[0].iterdir() if path.suffix in _FINGERPRINTED)
-    return replace(source, revision=_fingerprint(files))
+    return _fingerprint(files)
 
 
-def pinned(model: ModelSpec, facts: ModelFacts) -> ModelSpec:
-    """Return a model of a spec at the revision of a run; only hub models have revisions."""
-    return model.model_copy(update={"revision": facts.revision} if facts.kind == "hub" else {})
+def on_every_node(model: ModelSpec, source: ModelSource, folder: Path) -> ModelSpec:
+    """Return the spec of a resolved model for every node: at its revisions, and independent of the spec's folder."""
+    model, adapter = with_local_adapter(model, folder), source.adapter
+    return model.model_copy(
+        update={
+            "id": model.id if model.id in MODEL_ALIASES else source.location,
+            "revision": source.revision if source.kind == "hub" else None,
+            "adapter": adapter.location if adapter else None,
+            "adapter_revision": adapter.revision if adapter and adapter.kind == "hub" else None,
+        }
+    )
 
 
 def locate(model: ModelSpec, folder: Path) -> ModelSource:
@@ -74,26 +121,48 @@ def locate(model: ModelSpec, folder: Path) -> ModelSource:
         ModelError: the id is no folder with a configuration, no GGUF file, no alias and no hub id.
         SpecError: the spec gives a revision for a local model.
     """
+    model = with_local_adapter(model, folder)
     source = _locate(model.id, folder)
+    if model.adapter is not None:
+        source = _adapted(source, model.adapter, folder)
     if model.weights == "random":
         source = replace(source, name=f"{source.name} ({RANDOM_WEIGHTS})", weights=model.weights)
     if model.revision is not None and source.kind != "hub":
         raise SpecError(f"model.revision: given {model.revision!r}, but only hub models have revisions; leave it out")
+    if model.adapter_revision is not None and (source.adapter is None or source.adapter.kind != "hub"):
+        raise SpecError(
+            f"model.adapter_revision: given {model.adapter_revision!r}, but only adapters on the hub have revisions; "
+            "leave it out"
+        )
     return source
+
+
+def _adapted(source: ModelSource, adapter: str, folder: Path) -> ModelSource:
+    """Return a model with an adapter, which is a folder or a hub id; raises ModelError if it is neither."""
+    path = local_path(adapter, folder)
+    if path is not None and is_adapter(path):
+        path = path.resolve()
+        found = AdapterSource(path.name, "folder", str(path))
+    elif path is not None or not HUB_ID.fullmatch(adapter) or adapter in MODEL_ALIASES:
+        raise ModelError(f"model.adapter: {adapter!r} is no folder with {SETTINGS} and no hub id; give one of the two")
+    else:
+        found = AdapterSource(adapter.split("/")[-1], "hub", adapter)
+    suffix = "adapter" if found.location == source.location else found.name
+    return replace(source, name=f"{source.name} + {suffix}", adapter=found)
 
 
 def _locate(model_id: str, folder: Path) -> ModelSource:
     if model_id in MODEL_ALIASES:
         installed = _alias_path(model_id)
         return ModelSource(model_id, "folder" if installed.is_dir() else "gguf", str(installed))
-    path = next((path for path in (folder / model_id, Path(model_id)) if path.exists()), None)
+    path = local_path(model_id, folder)
     if path is not None and path.is_dir():
         if not (path / "config.json").is_file():
             raise ModelError(f"model.id: the folder {path} has no config.json")
         return ModelSource(path.resolve().name, "folder", str(path.resolve()))
     if path is not None and path.suffix == ".gguf":
         return ModelSource(path.stem, "gguf", str(path.resolve()))
-    if path is not None or model_id.endswith(".gguf") or not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", model_id):
+    if path is not None or model_id.endswith(".gguf") or not HUB_ID.fullmatch(model_id):
         raise ModelError(
             f"model.id: {model_id!r} is no folder, no .gguf file, no hub id and no alias ({', '.join(MODEL_ALIASES)})"
         )
@@ -105,9 +174,20 @@ def fetch(source: ModelSource, cache: Path, *, weights: bool = True) -> Path:
 
     A GGUF file, a Qwen1 checkpoint or quantised weights are converted once, into `cache`. Random weights are created
     there once; they need no trained weights, except those of a GGUF file, whose conversion gives the configuration.
+    An adapter is merged there once.
     """
+    if source.adapter is None:
+        return _base_folder(source, cache, weights)
+    base, adapter = _base_folder(source, cache, weights), adapter_folder(source.adapter)
+    revisions = [_short(source.revision), _short(source.adapter.revision), version("transformers")]
+    key = "-".join([*revisions, *merge_versions().values(), *([] if weights else ["small"])])
+    return merge_adapter(base, adapter, cache / "adapters" / key, weights=weights)
+
+
+def _base_folder(source: ModelSource, cache: Path, weights: bool) -> Path:
+    """Return the folder of a model without its adapter."""
     if source.weights == "random":
-        folder = fetch(replace(source, weights="trained"), cache, weights=False)
+        folder = _base_folder(replace(source, weights="trained"), cache, weights=False)
         # Random weights depend on the revision, the rule, the seed, and the installed libraries.
         key = "-".join([_short(source.revision), f"seed{SEED}", *random_versions().values()])
         return create_random(folder, cache / "random" / key) if weights else folder
@@ -117,10 +197,24 @@ def fetch(source: ModelSource, cache: Path, *, weights: bool = True) -> Path:
         return convert_gguf(Path(source.location), cache / "gguf" / converted)
     files = [*SMALL_FILES, "*.safetensors"] if weights else SMALL_FILES
     folder = _hub_folder(source, files) if source.kind == "hub" else Path(source.location)
+    if is_adapter(folder) and (source.adapter is None or source.adapter.location != source.location):
+        raise ModelError(
+            f"model.id: {source.location} contains an adapter; set model: {{id: BASE, adapter: {source.location}}}"
+        )
     if is_qwen1(folder):
         return convert_qwen1(folder, cache / "qwen1" / f"{converted}{'' if weights else '-small'}", weights=weights)
     if weights and is_quantised(folder):
         return convert_quantised(folder, cache / "dequantised" / f"{converted}-rule{DEQUANTISATION}")
+    return folder
+
+
+def adapter_folder(adapter: AdapterSource) -> Path:
+    """Return the folder of an adapter on this machine, after its download; raises ModelError."""
+    if adapter.kind == "folder":
+        return Path(adapter.location)
+    folder = _hub_folder(adapter, [*SMALL_FILES, "adapter_model.safetensors"])
+    if not is_adapter(folder):
+        raise ModelError(f"model.adapter: {adapter.location} on the hub has no {SETTINGS}; give an adapter of peft")
     return folder
 
 
@@ -148,9 +242,20 @@ def weight_versions(model: ModelFacts) -> dict[str, str]:
     """Return the versions on which a run's weights depend beside their revision, by the name of the library or rule."""
     if model.weights == "random":
         return random_versions()
-    if model.dequantised_from is not None and model.kind != "gguf":
-        return {"dequantisation": f"rule{DEQUANTISATION}"}
-    return {}
+    is_dequantised = model.dequantised_from is not None and model.kind != "gguf"
+    return {
+        **({"dequantisation": f"rule{DEQUANTISATION}"} if is_dequantised else {}),
+        **(merge_versions() if model.adapter is not None else {}),
+    }
+
+
+def adapter_facts(source: ModelSource, config: Any) -> AdapterFacts | None:
+    """Return the facts about a source's adapter, from the configuration of the merged model; None without one."""
+    adapter, merged = source.adapter, merged_adapter(config)
+    if adapter is None or merged is None:
+        return None
+    place = adapter.location if adapter.kind == "hub" else Path(adapter.location).name
+    return AdapterFacts(name=adapter.name, kind=adapter.kind, place=place, revision=adapter.revision, **merged)
 
 
 def check_weight_versions(run: Run) -> None:
@@ -221,7 +326,7 @@ def _hub_commit(model_id: str, revision: str | None) -> str:
     return commit
 
 
-def _hub_folder(source: ModelSource, patterns: list[str]) -> Path:
+def _hub_folder(source: ModelSource | AdapterSource, patterns: list[str]) -> Path:
     from huggingface_hub import snapshot_download
 
     try:

@@ -26,7 +26,6 @@ from theodolite.store.result_writer import consolidate, remove_groups
 from theodolite.store.runs import Run
 from theodolite_jobs.analysis import analyse_run
 from theodolite_jobs.capture_run import check_same_plan
-from theodolite_jobs.models.source import pinned
 from theodolite_jobs.prepare import Prepared, prepare
 from theodolite_jobs.progress import Console
 from theodolite_jobs.repair.commit_records import lost_records
@@ -125,7 +124,7 @@ def _with_templates(run: Run) -> SurveySpec:
 def _prepare_again(run: Run, spec: SurveySpec | None, folder: Path, settings: Settings) -> Prepared:
     """Return the prepared survey of the run, with the revision of the model that the run has."""
     spec = spec or _with_templates(run)
-    prepared = prepare(spec.model_copy(update={"model": pinned(spec.model, run.record.model)}), folder, settings)
+    prepared = prepare(spec.model_copy(update={"model": run.record.model.pinned(spec.model)}), folder, settings)
     check_same_run(run.id, prepared)
     check_same_plan(run, prepared)
     return prepared

@@ -162,6 +162,11 @@ def _limits(run: Run, found: Sequence[Finding]) -> Iterator[str]:
             "prompts."
         )
     model = run.record.model
+    if model.adapter is not None:
+        yield (
+            f"The weights are those of {model.place} with the adapter {model.adapter.summary}, which was merged in "
+            "float32. A program that does not merge it rounds differently."
+        )
     if model.weights == "trained" and (model.kind == "gguf" or model.dequantised_from):
         stated = f" from {model.dequantised_from}" if model.dequantised_from else ""
         yield (

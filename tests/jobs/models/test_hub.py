@@ -183,6 +183,7 @@ def test_a_model_is_pinned_to_its_commit(models: Answers, question: str) -> None
             "location": "org/tiny",
             "revision": hub.COMMIT,
             "weights": "trained",
+            "adapter": None,
         }
     }
 

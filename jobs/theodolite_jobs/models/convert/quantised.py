@@ -108,7 +108,7 @@ def _convert(folder: Path, into: Path) -> None:
 
     with atomic_folder(into) as staging:
         write_small_files(folder, staging)
-        _write(tensors(), staging)
+        write_tensors(tensors(), staging)
 
 
 def _matrices(files: TensorFiles, layout: Layout) -> Iterator[_Matrix]:
@@ -167,7 +167,7 @@ def _check_space(files: TensorFiles, plain: list[str], used: set[str], growth: f
     check_space(size, into, "the dequantised weights")
 
 
-def _write(tensors: Iterator[tuple[str, Tensor]], folder: Path) -> None:
+def write_tensors(tensors: Iterator[tuple[str, Tensor]], folder: Path) -> None:
     """Write tensors to safetensors files, and their index."""
     weight_map: dict[str, str] = {}
     batch: dict[str, Tensor] = {}
