@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from theodolite.errors import ModelError
 from theodolite_jobs.models.convert.adapter_config import AdapterConfig
 from theodolite_jobs.models.convert.adapter_fit import ADAPTER, PREFIX, Fitted, spellings
 
@@ -38,7 +39,11 @@ class Changes:
 
 
 def changes_of(fitted: Fitted, settings: AdapterConfig) -> Changes:
-    """Return the changes of all parameters, in the order of the model."""
+    """Return the changes of all parameters, in the order of the model.
+
+    Raises:
+        ModelError: the adapter has an embedding of another size than the base, but lacks another part of this size.
+    """
     from peft.tuners.lora.layer import LoraLayer
     from peft.utils.other import ModulesToSaveWrapper, TrainableTokensWrapper
 
@@ -63,7 +68,9 @@ def changes_of(fitted: Fitted, settings: AdapterConfig) -> Changes:
         for name in (fitted.embeddings.input, fitted.embeddings.output)
         if name
     }
-    return _with_embeddings(found, wholes, fitted, settings)
+    changes = _with_embeddings(found, wholes, fitted, settings)
+    _check_tokens(changes, fitted)
+    return changes
 
 
 def _with_embeddings(
@@ -105,6 +112,19 @@ def _on(change: Change | None, name: str, whole: Any) -> Change:
 def _same_tokens(ours: Change, theirs: Change) -> bool:
     """Return whether two tied embeddings take the rows of the same trained tokens."""
     return getattr(theirs.layer, "tied_adapter", None) is not None and theirs.layer.tied_adapter is ours.layer
+
+
+def _check_tokens(changes: Changes, fitted: Fitted) -> None:
+    """Raise ModelError if the adapter has an embedding of another size, but not everything else of this size."""
+    embeddings = fitted.embeddings
+    names = {embeddings.input} if embeddings.are_tied and not changes.unties else {embeddings.input, embeddings.output}
+    for name in sorted(one for one in names if one) if fitted.vocabulary is not None else ():
+        change = changes.by_name.get(name)
+        if change is None or (change.value is None and change.base is None):
+            raise ModelError(
+                f"the adapter has an embedding of {fitted.vocabulary} tokens, but no {name} of this size; save it with "
+                "peft's option save_embedding_layers=True"
+            )
 
 
 def _is_matrix(change: Change) -> bool:

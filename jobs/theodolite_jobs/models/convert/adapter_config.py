@@ -62,8 +62,8 @@ class AdapterConfig(BaseModel):
     modules_to_save: list[str] | None = None
     layers_to_transform: list[int] | int | None = None
     layers_pattern: _Names = None
-    rank_pattern: dict[str, Annotated[int, Field(ge=1, le=2**16)]] | None = None
-    alpha_pattern: dict[str, int | float] | None = None
+    rank_pattern: dict[str, Annotated[int, Field(ge=1, le=2**16)]] = Field(default_factory=dict)
+    alpha_pattern: dict[str, int | float] = Field(default_factory=dict)
     trainable_token_indices: _Tokens | dict[str, _Tokens] | None = None
     bias: Literal["none", "all", "lora_only"] = "none"
     fan_in_fan_out: bool = False

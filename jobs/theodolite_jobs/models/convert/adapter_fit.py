@@ -88,7 +88,6 @@ def fit(config: Any, settings: AdapterConfig, folder: Path) -> Fitted:
     optional = {name: tensor for name, tensor in both.items() if name not in required}
     given = as_in_memory(wrapped, stored)
     _check_names(folder, given, required, optional)
-    _check_resized(folder, vocabulary, embeddings, given)
     wholes = {f"{PREFIX}{one}" for name in (embeddings.input, embeddings.output) if name for one in spellings(name)}
     copies = [name for name in given if name in optional and name not in wholes]
     return Fitted(wrapped, plain, embeddings, vocabulary, list(given), copies)
@@ -235,18 +234,6 @@ def _check_kinds(model: Any) -> None:
                 f"the adapter changes {name}, which is of the kind {kind}; allowed: linear layers, embeddings and "
                 "parameters of experts"
             )
-
-
-def _check_resized(folder: Path, vocabulary: int | None, embeddings: Embeddings, given: Mapping[str, Tensor]) -> None:
-    """Raise ModelError if the adapter has another number of tokens, but only in one of two untied embeddings."""
-    head = embeddings.output
-    if vocabulary is None or head is None or embeddings.are_tied:
-        return
-    if not any(f"{PREFIX}{name}" in given for name in spellings(head)):
-        raise ModelError(
-            f"the adapter {folder} has an embedding of {vocabulary} tokens, but no {head} of this size; save it with "
-            "peft's option save_embedding_layers=True"
-        )
 
 
 def _check_names(
