@@ -86,7 +86,7 @@ def resolve_source(model: ModelSpec, folder: Path) -> ModelSource:
     if adapter is None:
         return source
     if adapter.kind == "hub":
-        revision = _hub_commit(adapter.location, model.adapter_revision)
+        revision = _hub_commit(adapter.location, model.adapter_revision, "model.adapter")
     else:
         revision = source.revision if adapter.location == source.location else _local_revision(adapter)
     return replace(source, adapter=replace(adapter, revision=revision))
@@ -298,7 +298,8 @@ def _fingerprint(files: Iterable[Path]) -> str:
     return f"sha256:{digest.hexdigest()}"
 
 
-def _hub_commit(model_id: str, revision: str | None) -> str:
+def _hub_commit(model_id: str, revision: str | None, field: str = "model.id") -> str:
+    revisions = "model.revision" if field == "model.id" else "model.adapter_revision"
     from huggingface_hub import HfApi
     from huggingface_hub.errors import RepositoryNotFoundError, RevisionNotFoundError
 
@@ -307,10 +308,10 @@ def _hub_commit(model_id: str, revision: str | None) -> str:
     try:
         commit = HfApi().model_info(model_id, revision=revision).sha
     except RevisionNotFoundError as error:
-        raise ModelError(f"model.revision: {model_id!r} on the hub has no revision {revision!r}") from error
+        raise ModelError(f"{revisions}: {model_id!r} on the hub has no revision {revision!r}") from error
     except RepositoryNotFoundError as error:
         raise ModelError(
-            f"model.id: {model_id!r} was not found: the hub has no such model, or it is private and needs an access "
+            f"{field}: {model_id!r} was not found: the hub has no such model, or it is private and needs an access "
             f"token; it is also no local folder, .gguf file or alias ({', '.join(MODEL_ALIASES)})"
         ) from error
     # Bad names, no network, offline mode: the client and its HTTP library each raise their own exception types.
@@ -318,11 +319,11 @@ def _hub_commit(model_id: str, revision: str | None) -> str:
         similar = difflib.get_close_matches(model_id, MODEL_ALIASES, 1)
         hint = f"; did you mean {similar[0]}?" if similar else ""
         raise ModelError(
-            f"model.id: the hub did not resolve {model_id!r} at {revision or 'its newest revision'}: "
-            f"{first_line(error, _REASON_CHARACTERS)}; offline, give the full commit as model.revision{hint}"
+            f"{field}: the hub did not resolve {model_id!r} at {revision or 'its newest revision'}: "
+            f"{first_line(error, _REASON_CHARACTERS)}; offline, give the full commit as {revisions}{hint}"
         ) from error
     if commit is None:
-        raise ModelError(f"model.id: the hub returned no commit for {model_id!r}")
+        raise ModelError(f"{field}: the hub returned no commit for {model_id!r}")
     return commit
 
 

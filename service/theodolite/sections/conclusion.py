@@ -175,8 +175,8 @@ def _limits(run: Run, found: Sequence[Finding]) -> Iterator[str]:
         )
     if "separation" in groups and untrained_twin(run) is None:
         yield (
-            "An untrained model may separate the sets too, because their words differ; no untrained twin was surveyed. "
-            "(A spec with model: {weights: random} surveys one.)"
+            "An untrained model may separate the sets too, because their words differ; no untrained twin was surveyed."
+            + ("" if model.adapter is not None else " (A spec with model: {weights: random} surveys one.)")
         )
     if sinks := [name for name in sets if is_first_token(run, name, max(sets[name].positions))]:
         yield f"Statistics of {' and '.join(sinks)} describe the first token, in many models an attention sink."
