@@ -293,7 +293,7 @@ def prepare(
         )
     warnings = [warning for name, ids in tokens.items() if (warning := repeated(name, ids))]
     warnings += [*equal_sets(spec, tokens), *different_templates(spec, templates)]
-    warnings = [*adapter_notes(adapter_facts(source, config), source.location), *warnings]
+    warnings = [*adapter_notes(adapter_facts(source, config), source.base_name), *warnings]
     return Prepared(spec, folder, source, config, dimensions, layers, prompts, tokens, templates, plans, warnings)
 
 

@@ -44,15 +44,16 @@ def save_adapter(base: Path, folder: Path, *, tokens: int | None = None, **setti
         drawn = {id(one): one for one in model.parameters() if one.requires_grad}
         with torch.no_grad():
             for one in drawn.values():
-                one += 0.1 * torch.randn_like(one)
-        model.save_pretrained(folder, save_embedding_layers=True if tokens else "auto")
+                one.add_(0.1 * torch.randn_like(one))
+        model.save_pretrained(str(folder), save_embedding_layers=True if tokens else "auto")
     return folder
 
 
 def logits(folder: Path) -> torch.Tensor:
     """Return what transformers computes with a plain checkpoint."""
     with _quiet(), torch.no_grad():
-        return load(folder)(IDS).logits
+        result: torch.Tensor = load(folder)(IDS).logits
+        return result
 
 
 def peft_logits(base: Path, adapter: Path, tokens: int | None = None) -> torch.Tensor:
@@ -61,7 +62,8 @@ def peft_logits(base: Path, adapter: Path, tokens: int | None = None) -> torch.T
         model = load(base)
         if tokens:
             model.resize_token_embeddings(tokens)
-        return PeftModel.from_pretrained(model, adapter).eval()(IDS).logits
+        result: torch.Tensor = PeftModel.from_pretrained(model, adapter).eval()(IDS).logits
+        return result
 
 
 def change_settings(folder: Path, **changes: Any) -> None:

@@ -1,6 +1,8 @@
 """Find the base of an adapter, so that a model's spec names both: the base as `id`, and the adapter as `adapter`."""
 
 import re
+from collections.abc import Iterable
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +10,13 @@ from theodolite.errors import ModelError, SpecError
 from theodolite.model_aliases import MODEL_ALIASES
 from theodolite.spec_parts import ModelSpec
 from theodolite.store.runs import AdapterFacts
-from theodolite_jobs.models.convert.adapter_config import SETTINGS, AdapterConfig, is_adapter, read_adapter_config
+from theodolite_jobs.models.convert.adapter_config import (
+    SETTINGS,
+    TENSORS,
+    AdapterConfig,
+    is_adapter,
+    read_adapter_config,
+)
 
 HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 
@@ -39,7 +47,7 @@ def with_local_adapter(model: ModelSpec, folder: Path) -> ModelSpec:
         return model
     if model.revision is not None:
         raise SpecError(f"model.revision: given {model.revision!r}, but only hub models have revisions; leave it out")
-    if (path / "config.json").is_file():
+    if _has_base(one.name for one in path.iterdir()):
         return _both(model, adapter=str(path.resolve()))
     settings = read_adapter_config(path)
     base = _base_of(settings, path)
@@ -71,24 +79,31 @@ def with_hub_adapter(model: ModelSpec, commit: str, folder: Path) -> ModelSpec:
     return _both(model, id=base, revision=revision, adapter=model.id, adapter_revision=commit)
 
 
-def _hub_settings(repository: str, commit: str) -> tuple[Path | None, bool]:
-    """Return the adapter_config.json of a repository, after its download, and whether it has a config.json too.
+def _has_base(names: Iterable[str]) -> bool:
+    """Return whether a folder of these files has a model too; some programs put the base's config.json alone there."""
+    own = set(names) - {TENSORS}
+    weights = [one for one in own if fnmatch(one, "*.safetensors") or fnmatch(one, "pytorch_model*")]
+    return "config.json" in own and bool(weights)
 
-    Without an answer of the hub, the downloaded files decide. If they are not all there, the download of the model
-    explains why, or finds the adapter.
+
+def _hub_settings(repository: str, commit: str) -> tuple[Path | None, bool]:
+    """Return the adapter_config.json of a repository, after its download, and whether it has a base too.
+
+    Without an answer of the hub, the downloaded files decide if they are those of a plain model or of an adapter
+    alone. Otherwise the download of the model explains what is missing, or finds the adapter.
     """
     from huggingface_hub import HfApi, hf_hub_download, try_to_load_from_cache
 
-    cached = {name: try_to_load_from_cache(repository, name, revision=commit) for name in (SETTINGS, "config.json")}
-    names = {name for name, path in cached.items() if isinstance(path, str)}
+    settings, config = (try_to_load_from_cache(repository, one, revision=commit) for one in (SETTINGS, "config.json"))
+    if isinstance(config, str) and not isinstance(settings, str):
+        return None, True
     try:
-        if "config.json" not in names:
-            names = {one.rfilename for one in HfApi().model_info(repository, revision=commit).siblings or ()}
+        names = [one.rfilename for one in HfApi().model_info(repository, revision=commit).siblings or ()]
         file = Path(hf_hub_download(repository, SETTINGS, revision=commit)) if SETTINGS in names else None
+        return file, _has_base(names)
     # Several libraries raise their own errors without a network.
     except Exception:
-        file = Path(str(cached[SETTINGS])) if SETTINGS in names else None
-    return file, "config.json" in names
+        return (Path(settings) if isinstance(settings, str) and not isinstance(config, str) else None), False
 
 
 def adapter_notes(facts: AdapterFacts | None, base: str) -> list[str]:

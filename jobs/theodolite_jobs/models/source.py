@@ -15,7 +15,7 @@ from theodolite.model_aliases import MODEL_ALIASES
 from theodolite.spec_parts import ModelSpec
 from theodolite.store.runs import RANDOM_WEIGHTS, AdapterFacts, ModelFacts, Run
 from theodolite_jobs.models.adapter_source import HUB_ID, local_path, with_hub_adapter, with_local_adapter
-from theodolite_jobs.models.convert.adapter_config import SETTINGS, is_adapter
+from theodolite_jobs.models.convert.adapter_config import SETTINGS, TENSORS, is_adapter
 from theodolite_jobs.models.convert.adapters import merge_adapter, merge_versions, merged_adapter
 from theodolite_jobs.models.convert.files import SMALL_FILES
 from theodolite_jobs.models.convert.gguf import convert_gguf
@@ -56,6 +56,12 @@ class ModelSource:
     revision: str = ""  # commit on the hub, or `sha256:…` over the local files; empty before it is resolved
     weights: Literal["trained", "random"] = "trained"
     adapter: AdapterSource | None = None
+
+    @property
+    def base_name(self) -> str:
+        """The hub id, or the name without that of the adapter."""
+        own = self.name if self.adapter is None else self.name.rpartition(" + ")[0]
+        return self.location if self.kind == "hub" else own
 
     @property
     def revisions(self) -> str:
@@ -212,7 +218,7 @@ def adapter_folder(adapter: AdapterSource) -> Path:
     """Return the folder of an adapter on this machine, after its download; raises ModelError."""
     if adapter.kind == "folder":
         return Path(adapter.location)
-    folder = _hub_folder(adapter, [*SMALL_FILES, "adapter_model.safetensors"])
+    folder = _hub_folder(adapter, [*SMALL_FILES, TENSORS])
     if not is_adapter(folder):
         raise ModelError(f"model.adapter: {adapter.location} on the hub has no {SETTINGS}; give an adapter of peft")
     return folder

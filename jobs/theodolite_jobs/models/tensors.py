@@ -67,7 +67,8 @@ def _file_of_tensors(folder: Path) -> dict[str, str]:
         if missing:
             raise ModelError(f"{folder} lacks {missing[0]}, which {INDEX} names; download it again")
     files = [_WHOLE] if (folder / _WHOLE).is_file() else sorted(set(listed.values()))
-    files = files or sorted(path.name for path in folder.glob("*.safetensors"))
+    found = (path.name for path in folder.glob("*.safetensors") if path.name != "adapter_model.safetensors")
+    files = files or sorted(found)
     if not files:
         raise ModelError(f"{folder} has no .safetensors weights; convert pickled weights first (they can run code)")
     names: dict[str, str] = {}

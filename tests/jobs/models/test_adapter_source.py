@@ -65,6 +65,21 @@ def test_an_adapter_beside_its_base_is_merged(base: Path, adapter: Path, tmp_pat
     assert (logits(fetch(both, tmp_path / "cache")) - expected).abs().max() <= 1e-5
 
 
+def test_a_configuration_beside_an_adapter_is_no_base(base: Path, adapter: Path, tmp_path: Path) -> None:
+    """Some programs for training save the base's config.json with the adapter."""
+    (adapter / "config.json").write_bytes((base / "config.json").read_bytes())
+    assert resolve(tmp_path, id="lora").location == str(base)
+
+
+def test_the_weights_of_an_adapter_are_not_those_of_a_base_beside_it(base: Path, adapter: Path, tmp_path: Path) -> None:
+    expected = peft_logits(base, adapter)
+    (base / "model.safetensors").rename(base / "other.safetensors")
+    for file in adapter.iterdir():
+        file.rename(base / file.name)
+    merged = fetch(resolve(tmp_path, id="base"), tmp_path / "cache")
+    assert (logits(merged) - expected).abs().max() <= 1e-5
+
+
 def test_the_merged_checkpoint_is_cached_by_both_revisions(base: Path, adapter: Path, tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     first = resolve(tmp_path, id="lora")

@@ -32,6 +32,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, list
     base = save_base("llama", models / "base", tie_word_embeddings=False)
     lora = save_adapter(base, models / "lora", target_modules=["q_proj"])
     change_settings(lora, base_model_name_or_path="org/base", revision="main")
+    (lora / "config.json").write_bytes((base / "config.json").read_bytes())  # as some programs for training do
     (models / "beside").mkdir()
     for file in (*base.iterdir(), *lora.iterdir()):
         (models / "beside" / file.name).write_bytes(file.read_bytes())
@@ -88,9 +89,9 @@ def test_an_adapter_that_cannot_be_used_is_named(answers: Answers, question: str
 
 def test_offline_both_are_used_by_their_commits(answers: Answers, home: Path) -> None:
     assert "value" in answers["merged"]
-    pinned = {"id": "org/lora", "revision": hub.COMMIT}
+    alone = {"id": "org/lora", "revision": hub.COMMIT, "cache": str(home / "cache")}
     both = {"id": "org/base", "revision": hub.COMMIT, "adapter": "org/lora", "adapter_revision": hub.COMMIT}
-    questions = {"both": ("merged", {**both, "cache": str(home / "cache")}), "alone": ("resolve", pinned)}
+    questions = {"both": ("merged", {**both, "cache": str(home / "cache")}), "alone": ("merged", alone)}
     offline = ask(UNREACHABLE, home, questions, HF_HUB_OFFLINE="1")
     assert offline["both"] == answers["merged"]
-    assert "offline, give the full commit" in offline["alone"]["message"], "the base has no commit in the settings"
+    assert "org/lora contains an adapter; set model: {id: BASE, adapter: org/lora}" in offline["alone"]["message"]

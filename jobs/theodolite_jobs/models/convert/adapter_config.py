@@ -12,6 +12,9 @@ from theodolite_jobs.models.convert.files import read_json
 SETTINGS = "adapter_config.json"
 """The file that makes a folder an adapter of the library peft."""
 
+TENSORS = "adapter_model.safetensors"
+"""The file of the adapter's tensors."""
+
 _SHOWN = 80  # characters of a value in a message
 
 # Weights that are merged into matrices are the same for every token of every prompt, and peft draws no others.

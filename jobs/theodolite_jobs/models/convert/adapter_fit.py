@@ -17,9 +17,8 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from theodolite.errors import ModelError, UnsupportedModelError
-from theodolite_jobs.models.convert.adapter_config import AdapterConfig, peft_config
+from theodolite_jobs.models.convert.adapter_config import TENSORS, AdapterConfig, peft_config
 
-TENSORS = "adapter_model.safetensors"
 PREFIX = "base_model.model."
 ADAPTER = "default"
 """peft's name of a single adapter in a model."""

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from theodolite.errors import ModelError, UnsupportedModelError
 from theodolite_jobs.models.convert.adapter_changes import Change, Changes
-from theodolite_jobs.models.convert.adapter_config import AdapterConfig
-from theodolite_jobs.models.convert.adapter_fit import ADAPTER, PREFIX, TENSORS, Fitted, as_in_memory
+from theodolite_jobs.models.convert.adapter_config import TENSORS, AdapterConfig
+from theodolite_jobs.models.convert.adapter_fit import ADAPTER, PREFIX, Fitted, as_in_memory
 from theodolite_jobs.models.tensors import TensorFiles
 
 # The tasks whose heads are in the adapter and not in the base.

@@ -54,7 +54,7 @@ def mutate_tensors(tensors: dict[str, torch.Tensor], draw: random.Random) -> str
         case "rename":
             tensors[name.replace("layers.1", "layers.7").replace("lora_A", "lora_Z")] = tensors.pop(name)
         case "copy":
-            tensors[name.replace("self_attn", "mlp").replace(".weight", ".wight")] = one.clone()
+            tensors[name.replace("self_attn", "mlp").replace(".weight", ".wt")] = one.clone()
         case "cut":
             tensors[name] = one[1:].clone()
         case "turn":
