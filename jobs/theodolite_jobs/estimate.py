@@ -64,7 +64,8 @@ def plan_survey(spec: SurveySpec, folder: Path, settings: Settings) -> dict[str,
         for name, facts in costs["sets"].items():
             facts["template"] = spec.sets[name].template
     # The replacement of a tokenizer gives different prompts equal tokens.
-    warnings = [*(prepared.warnings if counted_by == [exact] else ()), *costs.pop("warnings")]
+    about_prompts = prepared.warnings if counted_by == [exact] else ()
+    warnings = [*prepared.notes, *about_prompts, *costs.pop("warnings")]
     return {**costs, "warnings": warnings} if warnings else costs
 
 

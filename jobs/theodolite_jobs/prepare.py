@@ -78,7 +78,7 @@ class Prepared:
     tokens: Mapping[str, list[TokenIds]]  # token ids of each prompt of each set
     templates: Mapping[str, str]  # of each set: `chat`, `none` or a text with {prompt}
     plans: Mapping[str, SetPlan]  # shards and batches of each set
-    warnings: Sequence[str] = ()  # about prompts that may be a mistake, and about an adapter
+    warnings: Sequence[str] = ()  # about prompts that may be a mistake
 
     @cached_property
     def digest(self) -> str:
@@ -130,6 +130,11 @@ class Prepared:
     def pinned_model(self) -> ModelSpec:
         """The model's spec for every node: at the pinned revision, and independent of the spec's folder."""
         return on_every_node(self.spec.model, self.source, self.folder)
+
+    @property
+    def notes(self) -> list[str]:
+        """What to say about the model before a survey: which adapter is merged into it."""
+        return adapter_notes(adapter_facts(self.source, self.config), self.source.base_name)
 
     @property
     def run_blocks(self) -> int:
@@ -293,7 +298,6 @@ def prepare(
         )
     warnings = [warning for name, ids in tokens.items() if (warning := repeated(name, ids))]
     warnings += [*equal_sets(spec, tokens), *different_templates(spec, templates)]
-    warnings = [*adapter_notes(adapter_facts(source, config), source.base_name), *warnings]
     return Prepared(spec, folder, source, config, dimensions, layers, prompts, tokens, templates, plans, warnings)
 
 

@@ -60,6 +60,8 @@ def _checked(spec: SurveySpec, folder: Path, settings: Settings, console: Consol
     console.say("reading prompts and the model's configuration")
     prepared = prepare(spec, folder, settings)
     _check_token_limit(prepared, settings)
+    for note in prepared.notes:
+        console.say(note)
     for warning in prepared.warnings:
         console.say(f"warning: {warning}")
     return prepared

@@ -183,7 +183,7 @@ def test_base_and_adapter_are_in_the_digest_and_in_run_json(tmp_path, prompts):
     assert found.record("sdpa", {}).versions["peft"] == version("peft")
     assert "adapter" not in json.loads(plain.record("sdpa", {}).model_dump_json())["model"]
     assert found.pinned_model == ModelSpec(id=str(tmp_path / "base"), adapter=str(tmp_path / "lora"))
-    (note,) = found.warnings
+    (note,) = found.notes
     assert note.startswith(
         f"the adapter lora (LoRA of rank 4, {facts.adapter.matrices} matrices changed) is merged into"
     )
@@ -198,7 +198,7 @@ def test_another_adapter_is_another_run(tmp_path, prompts):
 def test_the_base_of_an_adapter_that_has_another_name_is_a_warning(tmp_path, prompts):
     adapted(tmp_path, prompts)
     change_settings(tmp_path / "lora", base_model_name_or_path="org/other")
-    _, warning = adapted(tmp_path, prompts, id="base", adapter="lora").warnings
+    _, warning = adapted(tmp_path, prompts, id="base", adapter="lora").notes
     assert "names 'org/other' as its base" in warning
 
 

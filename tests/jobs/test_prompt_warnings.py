@@ -77,10 +77,10 @@ def test_a_plan_without_the_tokenizer_does_not_know_which_tokens_repeat(
 def test_a_survey_prints_each_warning(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    prepared = SimpleNamespace(plans={}, warnings=[WARNING])
+    prepared = SimpleNamespace(plans={}, notes=["what is merged"], warnings=[WARNING])
     monkeypatch.setattr(survey, "prepare", lambda *_: prepared)
     monkeypatch.setattr(survey, "capture_run", lambda *_: None)
     survey.capture(
         parse_spec({"model": {"id": "x"}, "prompts": {}}), tmp_path, Settings(store=str(tmp_path / "store")), Console()
     )
-    assert f"warning: {WARNING}\n" in capsys.readouterr().err
+    assert f"what is merged\nwarning: {WARNING}\n" in capsys.readouterr().err

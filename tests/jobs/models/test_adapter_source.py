@@ -5,13 +5,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from support.adapters import change_settings, logits, peft_logits, save_adapter, save_base
 from support.errors import only_line
+from support.quantised_cases import fetched, saved
 
 from theodolite.errors import TheodoliteError
 from theodolite.spec_parts import ModelSpec
 from theodolite.store.runs import AdapterFacts
 from theodolite_jobs.models.adapter_source import adapter_notes
+from theodolite_jobs.models.convert.adapters import merged_adapter
+from theodolite_jobs.models.load import load_config
 from theodolite_jobs.models.source import AdapterSource, ModelSource, fetch, on_every_node, resolve_source
 
 
@@ -111,6 +115,17 @@ def test_a_base_in_a_gguf_file_is_converted_first(tmp_path: Path) -> None:
     assert (found.name, found.kind) == ("tiny + lora", "gguf")
 
 
+def test_a_quantised_base_is_dequantised_first(tmp_path: Path) -> None:
+    saved("gptq", base := tmp_path / "base", torch.float32)
+    plain, cache = fetched(base), tmp_path / "cache"
+    adapter = save_adapter(plain, tmp_path / "lora", target_modules=["q_proj"])
+    both = resolve(tmp_path, id="base", adapter="lora")
+    config = load_config(fetch(both, cache, weights=False))
+    assert config.dequantised_from.startswith("GPTQ")
+    assert merged_adapter(config) == merged_adapter(load_config(fetch(both, cache)))
+    assert (logits(fetch(both, cache)) - peft_logits(plain, adapter)).abs().max() <= 1e-5
+
+
 def test_an_alias_stays_an_alias_on_every_node(adapter: Path, tmp_path: Path) -> None:
     for model in (
         ModelSpec(id="smollm2-135m-instruct", adapter="lora"),
@@ -162,4 +177,6 @@ def test_a_survey_says_what_is_merged_and_whether_the_base_has_another_name() ->
         "embedding has 100 tokens; the language-model head is no longer tied to the embedding; tokenizer and chat "
         "template are those of the adapter"
     )
-    assert warning.startswith("the adapter names 'org/Base' as its base, and the survey merges it into org/other")
+    assert warning.startswith(
+        "warning: the adapter names 'org/Base' as its base, and the survey merges it into org/other"
+    )

@@ -77,6 +77,11 @@ def fit(config: Any, settings: AdapterConfig, folder: Path) -> Fitted:
     from peft import get_peft_model, get_peft_model_state_dict
 
     stored = tensor_shapes(folder)
+    if config.model_type == "qwen2" and any(name.startswith(f"{PREFIX}transformer.h.") for name in stored):
+        raise UnsupportedModelError(
+            f"the adapter {folder} was trained on Qwen1's own code, whose matrices are others than those of the "
+            "converted base; merge it with peft and that code, and survey the merged model"
+        )
     model, vocabulary = _fitting_skeleton(config, settings, stored)
     embeddings, plain = _embeddings(model), copy.deepcopy(model)
     _check_tokens(settings, model.get_input_embeddings().weight.shape[0])

@@ -235,6 +235,23 @@ def test_directions_of_experts_are_refused(tmp_path: Path) -> None:
     assert "does not work with" in refusal((base, adapter))
 
 
+def test_an_adapter_of_qwen1_is_refused(tmp_path: Path) -> None:
+    base = save_base("qwen2", tmp_path / "base")
+    adapter = save_adapter(base, tmp_path / "adapter", target_modules=["o_proj"])
+    names = {"base_model.model.model.layers": "base_model.model.transformer.h", "self_attn.o_proj": "attn.c_proj"}
+
+    def rename(tensors: Tensors) -> None:
+        for name in list(tensors):
+            new = name
+            for ours, theirs in names.items():
+                new = new.replace(ours, theirs)
+            tensors[new] = tensors.pop(name)
+
+    change_tensors(adapter, rename)
+    change_settings(adapter, target_modules=["c_proj"])
+    assert "was trained on Qwen1's own code" in refusal((base, adapter))
+
+
 def test_settings_that_are_no_json_object_are_refused(pair: tuple[Path, Path]) -> None:
     (pair[1] / SETTINGS).write_text("{")
     assert f"{SETTINGS} as JSON" in refusal(pair)
