@@ -118,6 +118,8 @@ def read_adapter_config(folder: Path) -> AdapterConfig:
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
+        if first["type"] == "missing":
+            raise ModelError(f"{file} lacks {where}; use the file that peft has saved") from error
         message = first["msg"].removeprefix("Input should be ")
         raise ModelError(f"{file}: {where} is {_shown(first['input'])}; allowed: {message}") from error
 

@@ -259,6 +259,14 @@ def test_settings_that_are_no_json_object_are_refused(pair: tuple[Path, Path]) -
     assert "not a JSON object" in refusal(pair)
 
 
+@pytest.mark.parametrize("name", ["r", "lora_alpha"])
+def test_a_setting_that_is_missing_gets_no_default(pair: tuple[Path, Path], name: str) -> None:
+    raw = json.loads((pair[1] / SETTINGS).read_text())
+    del raw[name]
+    (pair[1] / SETTINGS).write_text(json.dumps(raw))
+    assert f"{SETTINGS} lacks {name}" in refusal(pair)
+
+
 def test_settings_that_are_off_are_accepted(pair: tuple[Path, Path]) -> None:
     change_settings(pair[1], new_option=None, other_option=False, corda_config={"verbose": True})
     assert describe_adapter(load_config(pair[0]), pair[1])["method"] == "LoRA"
