@@ -196,6 +196,7 @@ def test_weights_with_an_adapter_are_not_named_by_a_hub_id(tmp_path):
     )
     with safe_open(path, "numpy") as file:
         assert file.metadata()["model"] == "7B + lora"
+        assert file.metadata()["revision"] == f"sha256:0+{'a' * 40}"
 
 
 def test_by_default_all_layers_with_a_direction_are_written(tmp_path, run, monkeypatch):

@@ -185,7 +185,9 @@ def fetch(source: ModelSource, cache: Path, *, weights: bool = True) -> Path:
     if source.adapter is None:
         return _base_folder(source, cache, weights)
     base, adapter = _base_folder(source, cache, weights), adapter_folder(source.adapter)
-    revisions = [_short(source.revision), _short(source.adapter.revision), version("transformers")]
+    # The name of a converted base depends on the rules of its conversion.
+    of_base = hashlib.sha256(str(base).encode()).hexdigest()[:8]
+    revisions = [_short(source.revision), _short(source.adapter.revision), of_base, version("transformers")]
     key = "-".join([*revisions, *merge_versions().values(), *([] if weights else ["small"])])
     return merge_adapter(base, adapter, cache / "adapters" / key, weights=weights)
 

@@ -124,7 +124,7 @@ def _facts_of_run(run: Run, contrast: str) -> dict[str, Any]:
     return {
         "run_id": run.id,
         "model": model.place if has_hub_id else model.name,
-        "revision": model.revision,
+        "revision": model.revisions,
         "family": model.family,
         "model_dtype": model.dtype,
         "contrast": contrast,

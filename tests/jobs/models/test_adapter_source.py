@@ -13,6 +13,7 @@ from support.quantised_cases import fetched, saved
 from theodolite.errors import TheodoliteError
 from theodolite.spec_parts import ModelSpec
 from theodolite.store.runs import AdapterFacts
+from theodolite_jobs.models import source
 from theodolite_jobs.models.adapter_source import adapter_notes
 from theodolite_jobs.models.convert.adapters import merged_adapter
 from theodolite_jobs.models.load import load_config
@@ -115,7 +116,7 @@ def test_a_base_in_a_gguf_file_is_converted_first(tmp_path: Path) -> None:
     assert (found.name, found.kind) == ("tiny + lora", "gguf")
 
 
-def test_a_quantised_base_is_dequantised_first(tmp_path: Path) -> None:
+def test_a_quantised_base_is_dequantised_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     saved("gptq", base := tmp_path / "base", torch.float32)
     plain, cache = fetched(base), tmp_path / "cache"
     adapter = save_adapter(plain, tmp_path / "lora", target_modules=["q_proj"])
@@ -123,7 +124,10 @@ def test_a_quantised_base_is_dequantised_first(tmp_path: Path) -> None:
     config = load_config(fetch(both, cache, weights=False))
     assert config.dequantised_from.startswith("GPTQ")
     assert merged_adapter(config) == merged_adapter(load_config(fetch(both, cache)))
-    assert (logits(fetch(both, cache)) - peft_logits(plain, adapter)).abs().max() <= 1e-5
+    merged = fetch(both, cache)
+    assert (logits(merged) - peft_logits(plain, adapter)).abs().max() <= 1e-5
+    monkeypatch.setattr(source, "DEQUANTISATION", 1000)
+    assert fetch(both, cache) != merged, "the cached weights are those of another rule"
 
 
 def test_an_alias_stays_an_alias_on_every_node(adapter: Path, tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ function modelFacts({ model, sets, capture }) {
 
 function adapterFacts({ adapter, place }) {
   const [low, high] = adapter.ranks;
-  const rank = high ? ` of rank ${low === high ? low : `${low} to ${high}`}` : "";
+  const rank = high ? (low === high ? ` of rank ${low}` : ` of ranks ${low} to ${high}`) : "";
   return `${adapter.name}: ${adapter.method}${rank}, ${adapter.matrices} matrices changed, merged into ${place}`;
 }
 
