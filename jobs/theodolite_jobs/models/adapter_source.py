@@ -1,7 +1,8 @@
 """Find the base of an adapter, so that a model's spec names both: the base as `id`, and the adapter as `adapter`."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
@@ -77,6 +78,17 @@ def with_hub_adapter(model: ModelSpec, commit: str, folder: Path) -> ModelSpec:
         raise ModelError(f"model.id: the base of the adapter {model.id} is {base!r}, which is {what}; {_INSTEAD}")
     revision = None if base in MODEL_ALIASES else settings.revision
     return _both(model, id=base, revision=revision, adapter=model.id, adapter_revision=commit)
+
+
+@contextmanager
+def base_errors(adapter: str, base: str) -> Iterator[None]:
+    """Say in a ModelError that a model is the base which the settings of an adapter name."""
+    try:
+        yield
+    except ModelError as error:
+        raise ModelError(
+            f"model.id: {adapter} is an adapter, and its base {base!r} is not available; {_INSTEAD} ({error})"
+        ) from error
 
 
 def _has_base(names: Iterable[str]) -> bool:

@@ -14,7 +14,7 @@ from theodolite.errors import ModelError, SpecError, first_line
 from theodolite.model_aliases import MODEL_ALIASES
 from theodolite.spec_parts import ModelSpec
 from theodolite.store.runs import RANDOM_WEIGHTS, AdapterFacts, ModelFacts, Run
-from theodolite_jobs.models.adapter_source import HUB_ID, local_path, with_hub_adapter, with_local_adapter
+from theodolite_jobs.models.adapter_source import HUB_ID, base_errors, local_path, with_hub_adapter, with_local_adapter
 from theodolite_jobs.models.convert.adapter_config import SETTINGS, TENSORS, is_adapter
 from theodolite_jobs.models.convert.adapters import merge_adapter, merge_versions, merged_adapter
 from theodolite_jobs.models.convert.files import SMALL_FILES
@@ -78,13 +78,15 @@ def resolve_source(model: ModelSpec, folder: Path) -> ModelSource:
         ModelError: the model does not exist, or the hub does not answer.
         SpecError: the spec gives a revision for a local model.
     """
-    model = with_local_adapter(model, folder)
-    source = locate(model, folder)
+    if (both := with_local_adapter(model, folder)).id != model.id:
+        with base_errors(model.id, both.id):
+            return resolve_source(both, folder)
+    model, source = both, locate(both, folder)
     if source.kind == "hub":
         commit = _hub_commit(source.location, model.revision)
-        both = with_hub_adapter(model, commit, folder)
-        if both.id != model.id:
-            return resolve_source(both, folder)
+        if (both := with_hub_adapter(model, commit, folder)).id != model.id:
+            with base_errors(model.id, both.id):
+                return resolve_source(both, folder)
         model, source = both, replace(locate(both, folder), revision=commit)
     else:
         source = replace(source, revision=_local_revision(source))
@@ -127,8 +129,10 @@ def locate(model: ModelSpec, folder: Path) -> ModelSource:
         ModelError: the id is no folder with a configuration, no GGUF file, no alias and no hub id.
         SpecError: the spec gives a revision for a local model.
     """
-    model = with_local_adapter(model, folder)
-    source = _locate(model.id, folder)
+    if (both := with_local_adapter(model, folder)).id != model.id:
+        with base_errors(model.id, both.id):
+            return locate(both, folder)
+    model, source = both, _locate(both.id, folder)
     if model.adapter is not None:
         source = _adapted(source, model.adapter, folder)
     if model.weights == "random":
