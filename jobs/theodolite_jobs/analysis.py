@@ -22,7 +22,7 @@ from theodolite_jobs.effects.work import EffectsWork, drop_parts
 from theodolite_jobs.full_disk import repeat_while_disk_is_full
 from theodolite_jobs.models.load import load_config, load_tokenizer
 from theodolite_jobs.models.readable import check_readable
-from theodolite_jobs.models.source import ModelSource, check_weight_versions, fetch, pinned, resolve_source
+from theodolite_jobs.models.source import ModelSource, check_weight_versions, fetch, resolve_source
 from theodolite_jobs.models.weights import Weights
 from theodolite_jobs.prepare import check_remote_code
 from theodolite_jobs.progress import Console
@@ -264,7 +264,7 @@ def _measure_effects(
 
 def _same_model(run: Run) -> ModelSource:
     """Return the source of the run's model; raise ModelError if its weights have changed."""
-    source = resolve_source(pinned(run.record.spec.model, run.record.model), Path())
-    if source.revision != run.record.model.revision:
+    source = resolve_source(run.record.model.pinned(run.record.spec.model), Path())
+    if source.revisions != run.record.model.revisions:
         raise ModelError(f"{run.id}: the weights of {source.name} differ from those of the run; survey the model again")
     return source

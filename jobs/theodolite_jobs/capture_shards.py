@@ -88,7 +88,7 @@ def _assignment(prepared: Prepared, settings: Settings) -> Assignment:
         run_id=prepared.run_id,
         run_url=run_url(absolute(settings.store), prepared.run_id),
         model=prepared.pinned_model,
-        revision=prepared.source.revision,
+        revision=prepared.source.revisions,
         folder=prepared.folder.absolute(),
         cache=settings.cache,
         sites=prepared.spec.capture.all_sites,

@@ -20,7 +20,7 @@ from theodolite_jobs.models.convert.random_weights import random_bytes
 from theodolite_jobs.models.facts import mlp_width, skeleton
 from theodolite_jobs.models.load import load_tokenizer, resolved_dtype
 from theodolite_jobs.models.sharding import choose_ranks
-from theodolite_jobs.models.source import weight_format
+from theodolite_jobs.models.source import adapter_facts, weight_format
 from theodolite_jobs.prepare import Prepared, prepare
 
 _BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
@@ -85,7 +85,8 @@ def plan_survey(
             shown = prepared.tokens[name][0][-min(max(reach, _SHOWN_TOKENS), _MOST_SHOWN_TOKENS) :]
             facts["last_tokens"] = [loaded[0].decode([token]) for token in shown]
     # The replacement of a tokenizer gives different prompts equal tokens.
-    warnings = [*(prepared.warnings if counted_by == [exact] else ()), *costs.pop("warnings")]
+    about_prompts = prepared.warnings if counted_by == [exact] else ()
+    warnings = [*prepared.notes, *about_prompts, *costs.pop("warnings")]
     return {**costs, "warnings": warnings} if warnings else costs
 
 
@@ -95,6 +96,7 @@ def estimate(prepared: Prepared) -> dict[str, Any]:
 
     parameters = count_parameters(prepared.config)
     stored = weight_format(prepared.source, prepared.config)
+    adapter = adapter_facts(prepared.source, prepared.config)
     dtype = resolved_dtype(prepared.config, prepared.spec.model.dtype)
     sets = {
         name: {
@@ -149,6 +151,7 @@ def estimate(prepared: Prepared) -> dict[str, Any]:
             "dtype": dtype,
             "weights": prepared.source.weights,
             **({"dequantised_from": stored} if stored else {}),
+            **({"adapter": adapter.model_dump(exclude_none=True)} if adapter else {}),
             **asdict(prepared.dimensions),
         },
         "sets": sets,

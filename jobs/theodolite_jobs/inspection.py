@@ -1,6 +1,7 @@
 """Describe a model without reading its weights."""
 
 import fnmatch
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,12 @@ from theodolite_jobs.models.gguf.header import read_header
 from theodolite_jobs.models.load import load_config, plain_errors
 from theodolite_jobs.models.next_token_blocks import left_out_note
 from theodolite_jobs.models.quantised import NAME_KEY
-from theodolite_jobs.models.source import ModelSource, fetch, locate, resolve_source, weight_format
+from theodolite_jobs.models.source import ModelSource, adapter_folder, fetch, locate, resolve_source, weight_format
 from theodolite_jobs.prepare import check_remote_code
 
 
 def inspect_model(model: ModelSpec, folder: Path, settings: Settings) -> dict[str, Any]:
-    """Return the source of a model and the facts of `describe_model`, with notes on its weight files.
+    """Return the source of a model and the facts of `describe_model`, with notes on its weight files and an adapter.
 
     Raises:
         ModelError: the model does not exist, its configuration cannot be read, or it has no residual stream.
@@ -28,13 +29,31 @@ def inspect_model(model: ModelSpec, folder: Path, settings: Settings) -> dict[st
     """
     check_remote_code(model, settings)
     source = locate(model, folder)
-    if source.kind == "hub":
+    if source.kind == "hub" or (source.adapter is not None and source.adapter.kind == "hub"):
         source = resolve_source(model, folder)  # for a local model it would read the weights
     config = _configuration(source, model.trust_remote_code, settings.cache)
+    adapter = _adapter(source, config)
     with plain_errors(f"describe a {config.model_type!r} model of this configuration"):
         facts = describe_model(config)
     facts["notes"] += [*_notes_on_files(source), *_notes_on_names(source, config, settings.cache)]
-    return {"name": source.name, "kind": source.kind, "revision": source.revision or None, **facts}
+    own = {"name": source.name, "kind": source.kind, "revision": source.revision or None}
+    return {**own, **({"adapter": adapter} if adapter else {}), **facts}
+
+
+def _adapter(source: ModelSource, config: Any) -> dict[str, Any] | None:
+    """Return what a source's adapter changes, after a change of the base's configuration; None without an adapter."""
+    adapter = source.adapter
+    if adapter is None:
+        return None
+    from theodolite_jobs.models.convert.adapters import describe_adapter  # torch takes seconds to load
+
+    facts = describe_adapter(config, adapter_folder(adapter))
+    if facts["vocabulary"] is not None:
+        config.get_text_config().vocab_size = facts["vocabulary"]
+    if facts["unties"]:
+        config.tie_word_embeddings = False
+    place = adapter.location if adapter.kind == "hub" else Path(adapter.location).name
+    return {"name": adapter.name, "kind": adapter.kind, "place": place, "revision": adapter.revision or None, **facts}
 
 
 def _configuration(source: ModelSource, trust_remote_code: bool, cache: Path) -> Any:
@@ -46,7 +65,9 @@ def _configuration(source: ModelSource, trust_remote_code: bool, cache: Path) ->
             config = AutoConfig.for_model(**values)
         setattr(config, NAME_KEY, weight_format(source, config))
         return config
-    folder = fetch(source, cache, weights=False) if source.kind == "hub" else Path(source.location)
+    folder = (
+        fetch(replace(source, adapter=None), cache, weights=False) if source.kind == "hub" else Path(source.location)
+    )
     if is_qwen1(folder):
         with plain_errors(f"read the configuration in {folder}"):
             return qwen2_config(read_json(folder / "config.json"))

@@ -16,7 +16,7 @@ from theodolite_jobs.capture.plan import ShardPlan
 from theodolite_jobs.cluster.effects_replica import EffectsAssignment, EffectsReplica
 from theodolite_jobs.cluster.scheduling import REASONS, Callbacks, run_shards
 from theodolite_jobs.effects.work import EffectsWork, drop_part, read_part
-from theodolite_jobs.models.source import ModelSource, pinned
+from theodolite_jobs.models.source import ModelSource, on_every_node
 from theodolite_jobs.progress import Console
 from theodolite_jobs.replicas import certified_workers
 
@@ -65,14 +65,13 @@ def measure_effects(
 
 
 def _assignment(run: Run, work: EffectsWork, source: ModelSource, settings: Settings) -> EffectsAssignment:
-    model, capture = pinned(run.record.spec.model, run.record.model), run.record.spec.capture
-    if source.kind != "hub":
-        model = model.model_copy(update={"id": source.location})  # independent of the spec's folder
+    capture = run.record.spec.capture
+    model = on_every_node(run.record.model.pinned(run.record.spec.model), source, Path())
     return EffectsAssignment(
         run_id=run.id,
         run_url=run_url(absolute(settings.store), run.id),
         model=model,
-        revision=run.record.model.revision,
+        revision=run.record.model.revisions,
         folder=Path.cwd(),
         cache=settings.cache,
         sites=capture.all_sites,

@@ -10,7 +10,6 @@ from typing import Any
 
 from theodolite.digests import digest_of
 from theodolite.errors import SpecError
-from theodolite.model_aliases import MODEL_ALIASES
 from theodolite.settings import Settings
 from theodolite.sites import Site
 from theodolite.spec import SurveySpec, TokenIds
@@ -19,6 +18,7 @@ from theodolite.store.layout import CAPTURE_VERSION
 from theodolite.store.runs import ModelFacts, PartialSite, RunRecord, SetFacts
 from theodolite.version import __version__
 from theodolite_jobs.capture.plan import SetPlan, ShardPlan, plan_set, planning_version
+from theodolite_jobs.models.adapter_source import adapter_notes
 from theodolite_jobs.models.anatomy import (
     Anatomy,
     Dimensions,
@@ -30,6 +30,7 @@ from theodolite_jobs.models.anatomy import (
 )
 from theodolite_jobs.models.batching import batching_version, can_share_prefix, length_class_of
 from theodolite_jobs.models.chat_templates import DEFAULT, choose_template, conflicting_templates, missing_template
+from theodolite_jobs.models.convert.adapter_config import RULE as MERGE_RULE
 from theodolite_jobs.models.convert.random_weights import RULE, SEED
 from theodolite_jobs.models.facts import mlp_width
 from theodolite_jobs.models.families import known_anatomy, text_model_of
@@ -40,8 +41,10 @@ from theodolite_jobs.models.readable import check_readable
 from theodolite_jobs.models.routers import Experts, captured_experts
 from theodolite_jobs.models.source import (
     ModelSource,
+    adapter_facts,
     check_configuration,
     fetch,
+    on_every_node,
     resolve_source,
     slug,
     weight_format,
@@ -125,6 +128,9 @@ class Prepared:
             model |= {"template": spec.model.template}
         if self.mended:
             model |= {"tokenizer": self.mended}
+        if (adapter := self.source.adapter) is not None:
+            place = adapter.location if adapter.kind == "hub" else adapter.kind
+            model |= {"adapter": {"place": place, "revision": adapter.revision, "rule": MERGE_RULE}}
         if (batching := batching_version(self.config)) > 1:
             model |= {"batching": batching}
         newer = {
@@ -143,9 +149,12 @@ class Prepared:
     @property
     def pinned_model(self) -> ModelSpec:
         """The model's spec for every node: at the pinned revision, and independent of the spec's folder."""
-        revision = self.source.revision if self.source.kind == "hub" else None
-        model_id = self.spec.model.id if self.spec.model.id in MODEL_ALIASES else self.source.location
-        return self.spec.model.model_copy(update={"id": model_id, "revision": revision})
+        return on_every_node(self.spec.model, self.source, self.folder)
+
+    @property
+    def notes(self) -> list[str]:
+        """What to say about the model before a survey: which adapter is merged into it."""
+        return adapter_notes(adapter_facts(self.source, self.config), self.source.base_name)
 
     @property
     def run_blocks(self) -> int:
@@ -208,6 +217,7 @@ class Prepared:
             dequantised_from=stored,
             tokenizer_fixes=self.mended,
             left_out=self.left_out,
+            adapter=adapter_facts(self.source, self.config),
         )
         versions = {name: version(name) for name in _RECORDED_VERSIONS} | weight_versions(facts)
         return RunRecord(

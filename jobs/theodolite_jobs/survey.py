@@ -69,6 +69,8 @@ def _checked(spec: SurveySpec, folder: Path, settings: Settings, console: Consol
     for name, facts in prepared.read_facts.items():
         if commit := facts.get("dataset_commit"):
             console.say(f"prompts.{name}: {spec.prompts[name].source} at the commit {commit}")
+    for note in prepared.notes:
+        console.say(note)
     for warning in prepared.warnings:
         console.say(f"warning: {warning}")
     return prepared

@@ -82,7 +82,10 @@ class Part(BaseModel):
 class ModelSpec(Part):
     """The model, its revision and its arithmetic."""
 
-    id: Place = Field(description="Hub id, local folder, path of a .gguf file, or alias (smollm2-135m-instruct).")
+    id: Place = Field(
+        description="Hub id, local folder, path of a .gguf file, or alias (smollm2-135m-instruct). The id of an "
+        "adapter stands for the adapter and the base that its adapter_config.json names."
+    )
     revision: Place | None = Field(
         None,
         description="Branch, tag or commit on the hub; the default is main. The run records the commit.",
@@ -109,6 +112,30 @@ class ModelSpec(Part):
         "default.",
         exclude_if=lambda template: template is None,
     )
+    # Specs without an adapter have no such fields, so specs that are older than the fields keep their digests.
+    adapter: Place | None = Field(
+        None,
+        description="Hub id or local folder of an adapter of peft (LoRA, DoRA); it is merged into the model.",
+        exclude_if=lambda adapter: adapter is None,
+    )
+    adapter_revision: Place | None = Field(
+        None,
+        description="Branch, tag or commit of the adapter on the hub; the default is main. The run records the commit.",
+        exclude_if=lambda revision: revision is None,
+    )
+
+    @model_validator(mode="after")
+    def _adapter_is_merged_into_trained_weights(self) -> "ModelSpec":
+        if self.adapter is None and self.adapter_revision is not None:
+            raise ValueError("adapter_revision is given without adapter; give the adapter, or leave it out")
+        if self.adapter is not None and self.weights == "random":
+            raise ValueError("weights is random, but an adapter is given, whose weights are trained; leave one out")
+        if self.adapter is not None and self.trust_remote_code:
+            raise ValueError(
+                "trust_remote_code is true, but an adapter is given; it is merged only into model classes of "
+                "transformers, so set trust_remote_code: false"
+            )
+        return self
 
     @model_validator(mode="after")
     def _random_needs_a_known_class(self) -> "ModelSpec":

@@ -27,6 +27,7 @@ HEAVY = {
     "scikit-learn",
     "scipy",
     "numba",
+    "peft",
 }
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import yaml
 from support import hub
+from support.adapters import change_settings, save_adapter, save_base
 from transformers import Qwen2Config
 
 from theodolite_jobs.cli import main
@@ -175,6 +176,42 @@ def test_quantised_weights_are_named_with_their_method(tmp_path: Path, inspect: 
     assert facts["weights"] == {**plain["weights"], "quantised": "GPTQ (4 bits, groups of 128)"}
     assert len(facts["notes"]) == 1
     assert facts["notes"][0].startswith("the weights are quantised: GPTQ (4 bits, groups of 128); the first load")
+
+
+def test_an_adapter_is_described_with_its_base(tmp_path: Path, inspect: Inspect) -> None:
+    base = save_base("llama", tmp_path / "base", tie_word_embeddings=True)
+    plain = json.loads(inspect(base, "--json")[1].splitlines()[-1])
+    adapter = save_adapter(base, tmp_path / "lora", tokens=100, target_modules=["q_proj", "embed_tokens"])
+    (base / "model.safetensors").write_bytes(b"")  # no weight is read
+    facts = json.loads(inspect(adapter, "--json")[1].splitlines()[-1])
+    assert facts == json.loads(inspect(base, "--adapter", adapter, "--json")[1].splitlines()[-1])
+    assert facts["name"] == "base + lora"
+    assert facts["adapter"] == {
+        "name": "lora",
+        "kind": "folder",
+        "place": "lora",
+        "revision": None,
+        "method": "LoRA",
+        "ranks": [4, 4],
+        "matrices": facts["n_layers"] + 2,
+        "vectors": 0,
+        "base": str(base),
+        "tokenizer": False,
+        "vocabulary": 100,
+        "unties": True,
+    }
+    assert (plain["vocabulary_size"], plain["tied_embeddings"]) == (64, True)
+    assert (facts["vocabulary_size"], facts["tied_embeddings"]) == (100, False)
+
+
+def test_an_adapter_that_does_not_fit_is_refused_in_one_line(tmp_path: Path, inspect: Inspect) -> None:
+    base = save_base("llama", tmp_path / "base")
+    adapter = save_adapter(base, tmp_path / "lora", target_modules=["q_proj"])
+    change_settings(adapter, lora_bias=True)
+    refused_in_one_line(inspect(adapter), 1, ["lora_bias is true", "cannot be merged"])
+    refused_in_one_line(inspect(base, "--adapter", base), 1, ["model.adapter", "is no folder with adapter_config.json"])
+    both = inspect(base, "--adapter", adapter, "--trust-remote-code")
+    refused_in_one_line(both, 2, ["--adapter", "without --trust-remote-code"])
 
 
 def test_weights_in_an_unknown_format_are_refused(tmp_path: Path, inspect: Inspect) -> None:

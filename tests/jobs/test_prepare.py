@@ -1,18 +1,23 @@
 """What a spec becomes before a model is loaded: here, which sites it captures."""
 
 import json
+from importlib.metadata import version
 
 import pytest
+from support.adapters import change_settings, save_adapter, save_base
 from support.tiny_configs import CONFIGS
 
 from theodolite.digests import digest_of
-from theodolite.errors import PromptError, SiteNotFoundError
+from theodolite.errors import ModelError, PromptError, SiteNotFoundError
 from theodolite.settings import Settings
 from theodolite.sites import Site
 from theodolite.spec import SurveySpec
 from theodolite.spec_file import parse_spec
+from theodolite.spec_parts import ModelSpec
 from theodolite.store.layout import CAPTURE_VERSION
+from theodolite_jobs.models.convert.adapter_config import RULE as MERGE_RULE
 from theodolite_jobs.models.convert.random_weights import RULE, SEED
+from theodolite_jobs.models.source import adapter_facts
 from theodolite_jobs.prepare import prepare
 
 PARALLEL = ["gptj", "gpt_neox", "falcon-multi-query", "cohere", "stablelm-parallel", "phi"]
@@ -218,3 +223,57 @@ def test_a_spec_that_travels_as_json_still_does_not_name_sites():
     travelled = SurveySpec.model_validate_json(spec.model_dump_json(exclude_unset=True))
     assert travelled.capture.model_fields_set == {"layers"}
     assert travelled.digest() == spec.digest()
+
+
+def adapted(folder, prompts, **model):
+    base = save_base("llama", folder / "base", tie_word_embeddings=False) if not (folder / "base").exists() else None
+    adapter = folder / "lora"
+    if base is not None:
+        save_adapter(base, adapter, target_modules=["q_proj"])
+    spec = {"model": {"id": "lora", **model}, "prompts": prompts, "words": {"sentences": []}}
+    settings = Settings(cache=folder / "cache")
+    return prepare(parse_spec(spec), folder, settings, lambda _folder, _trusted: OneTokenALetter())
+
+
+def test_base_and_adapter_are_in_the_digest_and_in_run_json(tmp_path, prompts):
+    found = adapted(tmp_path, prompts)
+    both = adapted(tmp_path, prompts, id="base", adapter="lora")
+    plain = adapted(tmp_path, prompts, id="base")
+    assert found.run_id.startswith("base-lora-")
+    assert found.digest == both.digest != plain.digest
+    facts = found.record("sdpa", {}).model
+    assert facts.adapter == adapter_facts(found.source, found.config)
+    assert (facts.adapter.name, facts.adapter.ranks, facts.adapter.matrices) == (
+        "lora",
+        (4, 4),
+        found.dimensions.n_layers,
+    )
+    assert found.record("sdpa", {}).versions["adapter_merge"] == f"rule{MERGE_RULE}"
+    assert found.record("sdpa", {}).versions["peft"] == version("peft")
+    assert "adapter" not in json.loads(plain.record("sdpa", {}).model_dump_json())["model"]
+    assert found.pinned_model == ModelSpec(id=str(tmp_path / "base"), adapter=str(tmp_path / "lora"))
+    (note,) = found.notes
+    assert note.startswith(
+        f"the adapter lora (LoRA of rank 4, {facts.adapter.matrices} matrices changed) is merged into"
+    )
+
+
+def test_another_adapter_is_another_run(tmp_path, prompts):
+    before = adapted(tmp_path, prompts).run_id
+    change_settings(tmp_path / "lora", lora_alpha=7)
+    assert adapted(tmp_path, prompts).run_id != before
+
+
+def test_the_base_of_an_adapter_that_has_another_name_is_a_warning(tmp_path, prompts):
+    adapted(tmp_path, prompts)
+    change_settings(tmp_path / "lora", base_model_name_or_path="org/other")
+    _, warning = adapted(tmp_path, prompts, id="base", adapter="lora").notes
+    assert "names 'org/other' as its base" in warning
+
+
+def test_an_adapter_that_does_not_fit_is_refused_before_weights_are_read(tmp_path, prompts):
+    adapted(tmp_path, prompts)
+    (tmp_path / "base" / "model.safetensors").write_bytes(b"")
+    change_settings(tmp_path / "lora", r=5)
+    with pytest.raises(ModelError, match=r"lora_A\.weight has the shape \(4, 48\), and its rank and its base require"):
+        adapted(tmp_path, prompts)

@@ -81,14 +81,14 @@ def test_a_survey_prints_each_warning(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     commit = {"goals": {"dataset_commit": "0" * 40}, "file": {"n_skipped": 1}}
-    prepared = SimpleNamespace(plans={}, warnings=[WARNING], read_facts=commit)
+    prepared = SimpleNamespace(plans={}, notes=["what is merged"], warnings=[WARNING], read_facts=commit)
     monkeypatch.setattr(survey, "prepare", lambda *_: prepared)
     monkeypatch.setattr(survey, "capture_run", lambda *_: None)
     prompts = {"goals": {"source": "hub:org/goals"}, "file": {"source": "file:a.txt"}}
     spec = parse_spec({"model": {"id": "x"}, "prompts": prompts})
     survey.capture(spec, tmp_path, Settings(store=str(tmp_path / "store")), Console())
     said = capsys.readouterr().err
-    assert f"warning: {WARNING}\n" in said
+    assert f"what is merged\nwarning: {WARNING}\n" in said
     assert f"prompts.goals: hub:org/goals at the commit {'0' * 40}\n" in said
     assert "prompts.file" not in said
 

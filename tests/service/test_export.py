@@ -7,7 +7,7 @@ import gguf
 import numpy as np
 import pytest
 from safetensors import safe_open
-from support.finished_runs import finished_run, model_facts
+from support.finished_runs import adapter_facts, finished_run, model_facts
 
 import theodolite
 from theodolite.errors import SpecError
@@ -187,6 +187,16 @@ def test_random_weights_are_not_named_by_a_hub_id(tmp_path):
     path = run.export("refusal", "resid_pre", layer=[1], output=tmp_path / "one.safetensors")
     with safe_open(path, "numpy") as file:
         assert file.metadata()["model"] == "7B (random weights)"
+
+
+def test_weights_with_an_adapter_are_not_named_by_a_hub_id(tmp_path):
+    facts = model_facts("7B + lora", kind="hub", place="somebody/7B", adapter=adapter_facts())
+    path = finished(tmp_path, model=facts).export(
+        "refusal", "resid_pre", layer=[1], output=tmp_path / "one.safetensors"
+    )
+    with safe_open(path, "numpy") as file:
+        assert file.metadata()["model"] == "7B + lora"
+        assert file.metadata()["revision"] == f"sha256:0+{'a' * 40}"
 
 
 def test_by_default_all_layers_with_a_direction_are_written(tmp_path, run, monkeypatch):

@@ -167,6 +167,14 @@ def test_trained_weights_are_part_of_no_digest() -> None:
     assert "weights" not in json.loads(parse(SURVEY).canonical())["model"]
 
 
+def test_a_spec_without_an_adapter_has_no_such_fields() -> None:
+    """Specs and survey jobs of an older version keep their digests."""
+    assert not [name for name in json.loads(parse(SURVEY).canonical())["model"] if "adapter" in name]
+    adapted = parse(SURVEY.replace("id: org/name", "id: org/name, adapter: org/lora"))
+    assert json.loads(adapted.canonical())["model"]["adapter"] == "org/lora"
+    assert adapted.digest() != parse(SURVEY).digest()
+
+
 def test_the_label_is_part_of_no_digest() -> None:
     named = parse(f"name: first\n{SURVEY}")
     assert named.canonical() == parse(f"name: second\n{SURVEY}").canonical() == parse(SURVEY).canonical()

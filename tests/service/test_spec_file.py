@@ -26,12 +26,24 @@ BAD = {
         "model: {id: a, size: 7}\n" + NOUNS,
         [
             "  model.size: unknown field, given 7",
-            "allowed: id, revision, dtype, attention, trust_remote_code, weights",
+            "allowed: id, revision, dtype, attention, trust_remote_code, weights, adapter, adapter_revision",
         ],
     ),
     "unknown_weights": (
         SURVEY.replace("id: org/name", "id: org/name, weights: rnd"),
         ["  model.weights: given 'rnd'; input should be 'trained' or 'random'"],
+    ),
+    "adapter_revision_alone": (
+        SURVEY.replace("id: org/name", "id: org/name, adapter_revision: main"),
+        ["  model: adapter_revision is given without adapter", "give the adapter, or leave it out"],
+    ),
+    "adapter_of_random_weights": (
+        SURVEY.replace("id: org/name", "id: org/name, adapter: org/lora, weights: random"),
+        ["  model: weights is random, but an adapter is given"],
+    ),
+    "adapter_of_own_code": (
+        SURVEY.replace("id: org/name", "id: org/name, adapter: org/lora, trust_remote_code: true"),
+        ["  model: trust_remote_code is true, but an adapter is given", "set trust_remote_code: false"],
     ),
     "random_weights_of_own_code": (
         SURVEY.replace("id: org/name", "id: org/name, weights: random, trust_remote_code: true"),

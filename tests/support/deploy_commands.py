@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from theodolite_jobs.models.convert.files import SMALL_FILES
-from theodolite_jobs.models.source import _DUPLICATES
+from theodolite_jobs.models.hub import _DUPLICATES
 
 PROGRAMS = {
     "ray": ("ray.scripts.scripts", "cli"),

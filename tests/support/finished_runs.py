@@ -15,15 +15,34 @@ from theodolite.groups import GROUPS
 from theodolite.groups.curves import SAMPLE_SIZES
 from theodolite.store import result_writer
 from theodolite.store.result_writer import build_group, write_groups
-from theodolite.store.runs import ModelFacts, Run, create_run
+from theodolite.store.runs import AdapterFacts, ModelFacts, Run, create_run
 
 REFUSAL = {"refusal": {"positive": "harmful", "negative": "harmless", "paired": False}}
 
 
-def model_facts(name: str = "tiny", n_layers: int = 4, kind: str = "folder", place: str | None = None) -> ModelFacts:
+def model_facts(
+    name: str = "tiny",
+    n_layers: int = 4,
+    kind: str = "folder",
+    place: str | None = None,
+    adapter: AdapterFacts | None = None,
+) -> ModelFacts:
     sizes = {"n_layers": n_layers, "d_model": 8, "n_heads": 2, "n_kv_heads": 2, "d_head": 4, "context_length": 128}
     words = {"revision": "sha256:0", "family": "llama", "dtype": "float32", "attention": "sdpa"}
-    return ModelFacts(name=name, kind=kind, place=place or name, **sizes, **words)
+    return ModelFacts(name=name, kind=kind, place=place or name, adapter=adapter, **sizes, **words)
+
+
+def adapter_facts(kind: str = "folder", place: str = "lora") -> AdapterFacts:
+    return AdapterFacts(
+        name="lora",
+        kind=kind,
+        place=place,
+        revision="a" * 40,
+        method="LoRA",
+        ranks=(8, 8),
+        matrices=14,
+        base="org/base",
+    )
 
 
 def finished_run(

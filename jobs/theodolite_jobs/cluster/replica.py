@@ -321,9 +321,9 @@ def model_files(assignment: Assignment) -> Path:
     from theodolite_jobs.models.source import fetch, resolve_source
 
     source = resolve_source(assignment.model, assignment.folder)
-    if source.revision != assignment.revision:
+    if source.revisions != assignment.revision:
         raise ModelError(
-            f"{source.location} on this node has revision {source.revision}, but the run was planned with "
+            f"{source.name} on this node has revision {source.revisions}, but the run was planned with "
             f"{assignment.revision}; give every node the same files"
         )
     return fetch(source, assignment.cache)

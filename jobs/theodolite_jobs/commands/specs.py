@@ -56,6 +56,9 @@ def inspect(
             help="Allow the model's own Python code to run. THEODOLITE_REMOTE_CODE_ALLOWED must list the model.",
         ),
     ] = False,
+    adapter: Annotated[
+        str | None, typer.Option(help="Adapter of peft, a local folder or a hub id, which is merged into the model.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Show the family, sizes, norms, kind of positions, biases and sites of a model, without loading its weights.
@@ -72,7 +75,9 @@ def inspect(
 
     if not model:
         raise SpecError("MODEL: given ''; allowed: a hub id, a folder, a .gguf file or an alias")
-    model_spec = ModelSpec(id=model, revision=revision, trust_remote_code=trust_remote_code)
+    if adapter is not None and (not adapter or trust_remote_code):
+        raise SpecError(f"--adapter: given {adapter!r}; allowed: a folder or a hub id, without --trust-remote-code")
+    model_spec = ModelSpec(id=model, revision=revision, trust_remote_code=trust_remote_code, adapter=adapter)
     print_value(inspect_model(model_spec, Path(), settings_of()), as_json)
 
 

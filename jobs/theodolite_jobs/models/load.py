@@ -17,7 +17,7 @@ from theodolite_jobs.models.quantised import NAME_KEY, check_plain, format_of
 from theodolite_jobs.models.sharding import check_shardable
 from theodolite_jobs.models.tokenizer_fixes import mend_tokenizer
 
-_VOCABULARIES = ("tokenizer.json", "*.model", "vocab.*", "tekken.json", "*.tiktoken")
+VOCABULARIES = ("tokenizer.json", "*.model", "vocab.*", "tekken.json", "*.tiktoken")
 
 
 @dataclass(frozen=True)
@@ -146,9 +146,9 @@ def load_tokenizer(folder: Path, trust_remote_code: bool = False) -> Any:
     """
     from transformers import AutoTokenizer
 
-    if not any(path for pattern in _VOCABULARIES for path in folder.glob(pattern)):
+    if not any(path for pattern in VOCABULARIES for path in folder.glob(pattern)):
         # transformers would make a tokenizer without a vocabulary.
-        raise UnsupportedModelError(f"{folder} has no tokenizer; it needs one of {', '.join(_VOCABULARIES)}")
+        raise UnsupportedModelError(f"{folder} has no tokenizer; it needs one of {', '.join(VOCABULARIES)}")
     tokenizer = _load(AutoTokenizer, folder, "tokenizer", trust_remote_code=trust_remote_code)
     tokenizer.mended = mend_tokenizer(tokenizer)
     if templates := read_templates(folder):  # transformers does not read those of a processor

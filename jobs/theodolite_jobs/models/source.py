@@ -1,6 +1,5 @@
 """Find a model by alias, local folder, GGUF file or hub id, at one pinned revision."""
 
-import difflib
 import hashlib
 import importlib.util
 import re
@@ -10,64 +9,112 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
 
-from theodolite.errors import ModelError, SpecError, first_line
+from theodolite.errors import ModelError, SpecError
 from theodolite.model_aliases import MODEL_ALIASES
 from theodolite.spec_parts import ModelSpec
-from theodolite.store.runs import RANDOM_WEIGHTS, ModelFacts, Run
+from theodolite.store.runs import RANDOM_WEIGHTS, AdapterFacts, ModelFacts, Run
+from theodolite_jobs.models.adapter_source import HUB_ID, base_errors, local_path, with_hub_adapter, with_local_adapter
+from theodolite_jobs.models.convert.adapter_config import SETTINGS, TENSORS, is_adapter, merge_versions, merged_adapter
 from theodolite_jobs.models.convert.files import SMALL_FILES, TEMPLATE_FOLDER
 from theodolite_jobs.models.convert.qwen1 import convert_qwen1, is_qwen1
 from theodolite_jobs.models.convert.random_weights import RULE, SEED, create_random
 from theodolite_jobs.models.gguf.convert import GGUF_READER, check_gguf, convert_gguf
 from theodolite_jobs.models.gguf.header import gguf_files, gguf_name, read_header
+from theodolite_jobs.models.hub import hub_commit, hub_folder
 from theodolite_jobs.models.load import load_config
 from theodolite_jobs.models.quantised import DEQUANTISATION, dequantised_from, is_quantised
-
-_REASON_CHARACTERS = 160
-"""The number of characters that are quoted from another library's message."""
-
-# Some repositories also contain the same weights for another library.
-_DUPLICATES = ["consolidated*", "original/*"]
 
 # Suffixes of the files that can change a token, a weight or the code that uses them.
 _FINGERPRINTED = {".json", ".jinja", ".model", ".tiktoken", ".txt", ".py", ".safetensors"}
 
 
 @dataclass(frozen=True)
+class AdapterSource:
+    """An adapter at one revision, whose fields mean the same as those of a model."""
+
+    name: str
+    kind: Literal["hub", "folder"]
+    location: str
+    revision: str = ""
+
+
+@dataclass(frozen=True)
 class ModelSource:
-    """A model at one revision."""
+    """A model at one revision, with an adapter that is merged into it."""
 
     name: str  # the model's name in the run id
     kind: Literal["hub", "folder", "gguf"]
     location: str  # hub id, folder, or GGUF file
     revision: str = ""  # commit on the hub, or `sha256:…` over the local files; empty before it is resolved
     weights: Literal["trained", "random"] = "trained"
+    adapter: AdapterSource | None = None
     note: str = field(default="", compare=False)  # a sentence about how the revision was resolved
+
+    @property
+    def base_name(self) -> str:
+        """The hub id, or the name without that of the adapter."""
+        own = self.name if self.adapter is None else self.name.rpartition(" + ")[0]
+        return self.location if self.kind == "hub" else own
+
+    @property
+    def revisions(self) -> str:
+        """The revision, and that of the adapter; equal weights have equal texts."""
+        return self.revision if self.adapter is None else f"{self.revision}+{self.adapter.revision}"
 
 
 def resolve_source(model: ModelSpec, folder: Path) -> ModelSource:
     """Return a model's source with its revision; local weights are read completely for their digest.
 
+    If the model is an adapter alone, it is the source of its base with the adapter.
+
     Raises:
         ModelError: the model does not exist, a GGUF file cannot be converted, or the hub does not answer.
         SpecError: the spec gives a revision for a local model.
     """
-    source = locate(model, folder)
+    if (both := with_local_adapter(model, folder)).id != model.id:
+        with base_errors(model.id, both.id):
+            return resolve_source(both, folder)
+    model, source = both, locate(both, folder)
     if source.kind == "hub":
-        commit, note = _hub_commit(source.location, model.revision)
-        return replace(source, revision=commit, note=note)
-    if source.kind == "gguf":
-        check_gguf(read_header(Path(source.location)))  # before a large file is read for its digest
-        files = list(gguf_files(Path(source.location)))
+        commit, note = hub_commit(source.location, model.revision)
+        if (both := with_hub_adapter(model, commit, folder)).id != model.id:
+            with base_errors(model.id, both.id):
+                return resolve_source(both, folder)
+        model, source = both, replace(locate(both, folder), revision=commit, note=note)
     else:
-        folder_of_model = Path(source.location)
-        files = sorted(path for path in folder_of_model.iterdir() if path.suffix in _FINGERPRINTED)
-        files += sorted(folder_of_model.glob(f"{TEMPLATE_FOLDER}/*.jinja"))
-    return replace(source, revision=_fingerprint(files))
+        source = replace(source, revision=_local_revision(source))
+    adapter = source.adapter
+    if adapter is None:
+        return source
+    if adapter.kind == "hub":
+        revision, note = hub_commit(adapter.location, model.adapter_revision, "model.adapter")
+        source = replace(source, note="; ".join(filter(None, [source.note, note])))
+    else:
+        revision = source.revision if adapter.location == source.location else _local_revision(adapter)
+    return replace(source, adapter=replace(adapter, revision=revision))
 
 
-def pinned(model: ModelSpec, facts: ModelFacts) -> ModelSpec:
-    """Return a model of a spec at the revision of a run; only hub models have revisions."""
-    return model.model_copy(update={"revision": facts.revision} if facts.kind == "hub" else {})
+def _local_revision(source: ModelSource | AdapterSource) -> str:
+    """Return a digest of the files of a local model or adapter; raises ModelError."""
+    path = Path(source.location)
+    if source.kind == "gguf":
+        check_gguf(read_header(path))  # before a large file is read for its digest
+        return _fingerprint(gguf_files(path))
+    files = sorted(one for one in path.iterdir() if one.suffix in _FINGERPRINTED)
+    return _fingerprint([*files, *sorted(path.glob(f"{TEMPLATE_FOLDER}/*.jinja"))])
+
+
+def on_every_node(model: ModelSpec, source: ModelSource, folder: Path) -> ModelSpec:
+    """Return the spec of a resolved model for every node: at its revisions, and independent of the spec's folder."""
+    model, adapter = with_local_adapter(model, folder), source.adapter
+    return model.model_copy(
+        update={
+            "id": model.id if model.id in MODEL_ALIASES else source.location,
+            "revision": source.revision if source.kind == "hub" else None,
+            "adapter": adapter.location if adapter else None,
+            "adapter_revision": adapter.revision if adapter and adapter.kind == "hub" else None,
+        }
+    )
 
 
 def locate(model: ModelSpec, folder: Path) -> ModelSource:
@@ -79,26 +126,50 @@ def locate(model: ModelSpec, folder: Path) -> ModelSource:
         ModelError: the id is no folder with a configuration, no GGUF file, no alias and no hub id.
         SpecError: the spec gives a revision for a local model.
     """
-    source = _locate(model.id, folder)
+    if (both := with_local_adapter(model, folder)).id != model.id:
+        with base_errors(model.id, both.id):
+            return locate(both, folder)
+    model, source = both, _locate(both.id, folder)
+    if model.adapter is not None:
+        source = _adapted(source, model.adapter, folder)
     if model.weights == "random":
         source = replace(source, name=f"{source.name} ({RANDOM_WEIGHTS})", weights=model.weights)
     if model.revision is not None and source.kind != "hub":
         raise SpecError(f"model.revision: given {model.revision!r}, but only hub models have revisions; leave it out")
+    if model.adapter_revision is not None and (source.adapter is None or source.adapter.kind != "hub"):
+        raise SpecError(
+            f"model.adapter_revision: given {model.adapter_revision!r}, but only adapters on the hub have revisions; "
+            "leave it out"
+        )
     return source
+
+
+def _adapted(source: ModelSource, adapter: str, folder: Path) -> ModelSource:
+    """Return a model with an adapter, which is a folder or a hub id; raises ModelError if it is neither."""
+    path = local_path(adapter, folder)
+    if path is not None and is_adapter(path):
+        path = path.resolve()
+        found = AdapterSource(path.name, "folder", str(path))
+    elif path is not None or not HUB_ID.fullmatch(adapter) or adapter in MODEL_ALIASES:
+        raise ModelError(f"model.adapter: {adapter!r} is no folder with {SETTINGS} and no hub id; give one of the two")
+    else:
+        found = AdapterSource(adapter.split("/")[-1], "hub", adapter)
+    suffix = "adapter" if found.location == source.location else found.name
+    return replace(source, name=f"{source.name} + {suffix}", adapter=found)
 
 
 def _locate(model_id: str, folder: Path) -> ModelSource:
     if model_id in MODEL_ALIASES:
         installed = _alias_path(model_id)
         return ModelSource(model_id, "folder" if installed.is_dir() else "gguf", str(installed))
-    path = next((path for path in (folder / model_id, Path(model_id)) if path.exists()), None)
+    path = local_path(model_id, folder)
     if path is not None and path.is_dir():
         if not (path / "config.json").is_file():
             raise ModelError(f"model.id: the folder {path} has no config.json")
         return ModelSource(path.resolve().name, "folder", str(path.resolve()))
     if path is not None and path.suffix == ".gguf":
         return ModelSource(gguf_name(path), "gguf", str(gguf_files(path.resolve())[0]))
-    if path is not None or model_id.endswith(".gguf") or not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", model_id):
+    if path is not None or model_id.endswith(".gguf") or not HUB_ID.fullmatch(model_id):
         raise ModelError(
             f"model.id: {model_id!r} is no folder, no .gguf file, no hub id and no alias ({', '.join(MODEL_ALIASES)})"
         )
@@ -128,9 +199,24 @@ def fetch(source: ModelSource, cache: Path, *, weights: bool = True) -> Path:
 
     A GGUF file, a Qwen1 checkpoint or quantised weights are converted once, into `cache`. Random weights are created
     there once; they need no trained weights, except those of a GGUF file, whose conversion gives the configuration.
+    An adapter is merged there once.
     """
+    if source.adapter is None:
+        return _base_folder(source, cache, weights)
+    base, adapter = _base_folder(source, cache, weights), adapter_folder(source.adapter)
+    # The name of a converted base depends on the rules of its conversion.
+    of_base = hashlib.sha256(str(base).encode()).hexdigest()[:8]
+    revisions = [_short(source.revision), _short(source.adapter.revision), of_base, version("transformers")]
+    key = "-".join([*revisions, *merge_versions().values(), *([] if weights else ["small"])])
+    from theodolite_jobs.models.convert.adapters import merge_adapter  # torch takes seconds to load
+
+    return merge_adapter(base, adapter, cache / "adapters" / key, weights=weights)
+
+
+def _base_folder(source: ModelSource, cache: Path, weights: bool) -> Path:
+    """Return the folder of a model without its adapter."""
     if source.weights == "random":
-        folder = fetch(replace(source, weights="trained"), cache, weights=False)
+        folder = _base_folder(replace(source, weights="trained"), cache, weights=False)
         # Random weights depend on the revision, the rule, the seed, and the installed libraries.
         key = "-".join([_short(source.revision), f"seed{SEED}", *random_versions().values()])
         return create_random(folder, cache / "random" / key) if weights else folder
@@ -138,14 +224,30 @@ def fetch(source: ModelSource, cache: Path, *, weights: bool = True) -> Path:
     converted = f"{_short(source.revision)}-{version('transformers')}"
     if source.kind == "gguf":
         return convert_gguf(Path(source.location), cache / "gguf" / f"{converted}-reader{GGUF_READER}")
-    files = [*SMALL_FILES, "*.safetensors"] if weights else SMALL_FILES
-    folder = _hub_folder(source, files) if source.kind == "hub" else Path(source.location)
+    folder = Path(source.location)
+    if source.kind == "hub":
+        tensors = ["*.safetensors"] if weights else []
+        folder = hub_folder(source.location, source.revision, [*SMALL_FILES, *tensors], ["config.json", *tensors])
+    if is_adapter(folder) and (source.adapter is None or source.adapter.location != source.location):
+        raise ModelError(
+            f"model.id: {source.location} contains an adapter; set model: {{id: BASE, adapter: {source.location}}}"
+        )
     if is_qwen1(folder):
         return convert_qwen1(folder, cache / "qwen1" / f"{converted}{'' if weights else '-small'}", weights=weights)
     if weights and is_quantised(folder):
         from theodolite_jobs.models.convert.quantised import convert_quantised  # torch takes seconds to load
 
         return convert_quantised(folder, cache / "dequantised" / f"{converted}-rule{DEQUANTISATION}")
+    return folder
+
+
+def adapter_folder(adapter: AdapterSource) -> Path:
+    """Return the folder of an adapter on this machine, after its download; raises ModelError."""
+    if adapter.kind == "folder":
+        return Path(adapter.location)
+    folder = hub_folder(adapter.location, adapter.revision, [*SMALL_FILES, TENSORS], [])
+    if not is_adapter(folder):
+        raise ModelError(f"model.adapter: {adapter.location} on the hub has no {SETTINGS}; give an adapter of peft")
     return folder
 
 
@@ -173,10 +275,21 @@ def weight_versions(model: ModelFacts) -> dict[str, str]:
     if model.weights == "random":
         return random_versions()
     if model.kind == "gguf":
-        return {"gguf_reader": f"version{GGUF_READER}"}
-    if model.dequantised_from is not None:
-        return {"dequantisation": f"rule{DEQUANTISATION}"}
-    return {}
+        versions = {"gguf_reader": f"version{GGUF_READER}"}
+    elif model.dequantised_from is not None:
+        versions = {"dequantisation": f"rule{DEQUANTISATION}"}
+    else:
+        versions = {}
+    return versions | (merge_versions() if model.adapter is not None else {})
+
+
+def adapter_facts(source: ModelSource, config: Any) -> AdapterFacts | None:
+    """Return the facts about a source's adapter, from the configuration of the merged model; None without one."""
+    adapter, merged = source.adapter, merged_adapter(config)
+    if adapter is None or merged is None:
+        return None
+    place = adapter.location if adapter.kind == "hub" else Path(adapter.location).name
+    return AdapterFacts(name=adapter.name, kind=adapter.kind, place=place, revision=adapter.revision, **merged)
 
 
 def check_weight_versions(run: Run) -> None:
@@ -217,106 +330,3 @@ def _fingerprint(files: Iterable[Path]) -> str:
             raise ModelError(f"cannot read {path}: {error}") from error
         digest.update(f"{path.name}\0{content}\n".encode())
     return f"sha256:{digest.hexdigest()}"
-
-
-def _hub_commit(model_id: str, revision: str | None) -> tuple[str, str]:
-    """Return the commit of a revision, and a note if the cache resolved it because the hub cannot be reached."""
-    from huggingface_hub import HfApi
-    from huggingface_hub.errors import HfHubHTTPError, RepositoryNotFoundError, RevisionNotFoundError
-
-    if revision and re.fullmatch(r"[0-9a-f]{40}", revision):
-        return revision, ""
-    try:
-        commit = HfApi().model_info(model_id, revision=revision).sha
-    except RevisionNotFoundError as error:
-        raise ModelError(f"model.revision: {model_id!r} on the hub has no revision {revision!r}") from error
-    except RepositoryNotFoundError as error:
-        raise ModelError(
-            f"model.id: {model_id!r} was not found: the hub has no such model, or it is private and needs an access "
-            f"token; it is also no local folder, .gguf file or alias ({', '.join(MODEL_ALIASES)})"
-        ) from error
-    # Bad names, no network, offline mode: the client and its HTTP library each raise their own exception types.
-    except Exception as error:
-        if not isinstance(error, HfHubHTTPError | ValueError):  # a wrong answer, or a name that no hub allows
-            return _cached_commit(model_id, revision, first_line(error, _REASON_CHARACTERS))
-        similar = difflib.get_close_matches(model_id, MODEL_ALIASES, 1)
-        hint = f"; did you mean {similar[0]}?" if similar else ""
-        raise ModelError(
-            f"model.id: the hub did not resolve {model_id!r} at {revision or 'its newest revision'}: "
-            f"{first_line(error, _REASON_CHARACTERS)}{hint}"
-        ) from error
-    if commit is None:
-        raise ModelError(f"model.id: the hub returned no commit for {model_id!r}")
-    return commit, ""
-
-
-def _cached_commit(model_id: str, revision: str | None, reason: str) -> tuple[str, str]:
-    """Return the commit of a revision when it was last downloaded, and a note that names it.
-
-    The cache has no name for a commit that was downloaded as a commit, as surveys do; the only one is used.
-    """
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.constants import HF_HUB_CACHE
-    from huggingface_hub.errors import LocalEntryNotFoundError
-    from huggingface_hub.file_download import repo_folder_name
-
-    wanted = revision or "main"
-    snapshots = Path(HF_HUB_CACHE) / repo_folder_name(repo_id=model_id, repo_type="model") / "snapshots"
-    similar = difflib.get_close_matches(model_id, MODEL_ALIASES, 1)
-    hint = f"; did you mean {similar[0]}?" if similar else ""
-    try:
-        small = snapshot_download(model_id, revision=wanted, allow_patterns=["config.json"], local_files_only=True)
-        commit = Path(small).name
-    except (LocalEntryNotFoundError, ValueError) as error:
-        commits = sorted(path.name for path in snapshots.glob("*"))
-        if revision is None and len(commits) == 1:
-            return commits[0], f"the hub cannot be reached, so {model_id} is the only cached commit, {commits[0]}"
-        raise ModelError(
-            f"model.id: the hub cannot be reached ({reason}), and the cache of the hub has no revision {wanted!r} of "
-            f"{model_id!r}; download it while online, or give a cached commit as model.revision{hint}"
-        ) from error
-    return commit, f"the hub cannot be reached, so {model_id} at {wanted} is the cached commit {commit}"
-
-
-def _hub_folder(source: ModelSource, patterns: list[str]) -> Path:
-    from huggingface_hub import snapshot_download
-
-    try:
-        folder = snapshot_download(
-            source.location, revision=source.revision, allow_patterns=patterns, ignore_patterns=_DUPLICATES
-        )
-    # As above: any of several libraries may raise.
-    except Exception as error:
-        raise ModelError(
-            f"cannot download {source.location} at {source.revision}: "
-            f"{_missing_in_cache(source, patterns) or first_line(error, _REASON_CHARACTERS)}"
-        ) from error
-    # If the hub cannot be reached, the folder is what an earlier download left, which may be only a part.
-    for needed in ("config.json", "*.safetensors"):
-        if (needed in patterns or needed == "config.json") and not any(Path(folder).glob(needed)):
-            raise ModelError(
-                f"{folder} has no {needed}: {source.location} at {source.revision} has none, or only other files of it "
-                "were downloaded; download it again while online, or use a model with this file"
-            )
-    return Path(folder)
-
-
-def _missing_in_cache(source: ModelSource, patterns: list[str]) -> str | None:
-    """Return a sentence that names the files that the cached snapshot of a model lacks, or None."""
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import IncompleteSnapshotError, LocalEntryNotFoundError
-
-    try:
-        snapshot_download(
-            source.location,
-            revision=source.revision,
-            allow_patterns=patterns,
-            ignore_patterns=_DUPLICATES,
-            local_files_only=True,
-        )
-    except IncompleteSnapshotError as error:
-        names = str(error).partition(" missing (")[2].partition(")")[0]
-        return f"the hub cannot be reached, and the cache lacks {names}; download the model again while online"
-    except LocalEntryNotFoundError:
-        return None
-    return None

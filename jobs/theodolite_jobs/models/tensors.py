@@ -99,7 +99,7 @@ def _file_of_tensors(folder: Path) -> dict[str, str]:
                 "download the index again"
             )
     else:
-        files = sorted(path.name for path in folder.glob("*.safetensors"))
+        files = sorted(path.name for path in folder.glob("*.safetensors") if path.name != "adapter_model.safetensors")
     if not files:
         raise ModelError(f"{folder} has no .safetensors weights; convert pickled weights first (they can run code)")
     names: dict[str, str] = {}

@@ -27,7 +27,6 @@ from theodolite.store.runs import Run
 from theodolite.store.writable import check_writable
 from theodolite_jobs.analysis import analyse_run
 from theodolite_jobs.capture_run import check_same_plan
-from theodolite_jobs.models.source import pinned
 from theodolite_jobs.prepare import Prepared, prepare
 from theodolite_jobs.progress import Console
 from theodolite_jobs.prompts.hub_datasets import with_commits
@@ -127,7 +126,7 @@ def _with_templates(run: Run) -> SurveySpec:
 def _prepare_again(run: Run, spec: SurveySpec | None, folder: Path, settings: Settings) -> Prepared:
     """Return the prepared survey of the run, with the revisions of the model and of datasets that the run has."""
     spec = with_commits(spec or _with_templates(run), run.record)
-    prepared = prepare(spec.model_copy(update={"model": pinned(spec.model, run.record.model)}), folder, settings)
+    prepared = prepare(spec.model_copy(update={"model": run.record.model.pinned(spec.model)}), folder, settings)
     check_same_run(run.id, prepared)
     check_same_plan(run, prepared)
     return prepared

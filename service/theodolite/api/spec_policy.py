@@ -56,10 +56,11 @@ def _check_sizes(spec: SurveySpec) -> None:
 
 def _check_model(spec: SurveySpec, settings: Settings) -> None:
     model, allowed = spec.model.id, settings.models_allowed
-    if not _is_allowed(model, allowed):
-        choices = ", ".join((*MODEL_ALIASES, *allowed)) + ("" if allowed else " and OWNER/NAME of the hub")
-        detail = f"model.id: this deployment does not survey {model!r} over HTTP; allowed: {choices}"
-        raise Problem(403, "model-not-allowed", detail)
+    for field, name in {"id": model, "adapter": spec.model.adapter}.items():
+        if name is not None and not _is_allowed(name, allowed):
+            choices = ", ".join((*MODEL_ALIASES, *allowed)) + ("" if allowed else " and OWNER/NAME of the hub")
+            detail = f"model.{field}: this deployment does not survey {name!r} over HTTP; allowed: {choices}"
+            raise Problem(403, "model-not-allowed", detail)
     if spec.model.trust_remote_code and model not in settings.remote_code_allowed:
         detail = f"model.trust_remote_code: this deployment does not let {model!r} run its own code"
         raise Problem(403, "remote-code", detail)

@@ -119,11 +119,12 @@ def _effects(run: Run, contrast: str, place: dict[str, Any]) -> dict[str, Any]:
 
 def _facts_of_run(run: Run, contrast: str) -> dict[str, Any]:
     model = run.record.model
-    has_hub_id = model.kind == "hub" and model.weights != "random"  # a hub id names trained weights
+    # A hub id names trained weights, without an adapter.
+    has_hub_id = model.kind == "hub" and model.weights != "random" and model.adapter is None
     return {
         "run_id": run.id,
         "model": model.place if has_hub_id else model.name,
-        "revision": model.revision,
+        "revision": model.revisions,
         "family": model.family,
         "model_dtype": model.dtype,
         "contrast": contrast,

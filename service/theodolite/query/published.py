@@ -178,8 +178,8 @@ def largest_deviation(measured: Mapping[int, float], published: PublishedCurve, 
 
 
 def _is_model(model: ModelFacts, hub_id: str) -> bool:
-    """Return whether a run's model has this hub id, and its weights; those of a GGUF file were rounded."""
-    if model.weights == "random":
+    """Return whether a run's model has this hub id, and its weights; those of a GGUF file or with an adapter differ."""
+    if model.weights == "random" or model.adapter is not None:
         return False
     if model.kind == "hub":
         return model.place.lower() == hub_id.lower()

@@ -166,6 +166,11 @@ def _limits(run: Run, found: Sequence[Finding]) -> Iterator[str]:
             "prompts."
         )
     model = run.record.model
+    if model.adapter is not None:
+        yield (
+            f"The weights are those of {model.place} with the adapter {model.adapter.summary}, which was merged in "
+            "float32. A program that does not merge it rounds differently."
+        )
     if model.weights == "trained" and (model.kind == "gguf" or model.dequantised_from):
         stated = f" from {model.dequantised_from}" if model.dequantised_from else ""
         yield (
@@ -174,8 +179,8 @@ def _limits(run: Run, found: Sequence[Finding]) -> Iterator[str]:
         )
     if "separation" in groups and untrained_twin(run) is None:
         yield (
-            "An untrained model may separate the sets too, because their words differ; no untrained twin was surveyed. "
-            "(A spec with model: {weights: random} surveys one.)"
+            "An untrained model may separate the sets too, because their words differ; no untrained twin was surveyed."
+            + ("" if model.adapter is not None else " (A spec with model: {weights: random} surveys one.)")
         )
     if sinks := [name for name in sets if is_first_token(run, name, max(sets[name].positions))]:
         yield f"Statistics of {' and '.join(sinks)} describe the first token, in many models an attention sink."

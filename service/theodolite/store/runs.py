@@ -13,6 +13,7 @@ from theodolite.errors import RunDamagedError, RunNotFoundError, StoreVersionErr
 from theodolite.shard_bounds import MOST_REDUCED_PROMPTS, ShardBounds
 from theodolite.sites import Site
 from theodolite.spec import SurveySpec
+from theodolite.spec_parts import ModelSpec
 from theodolite.store.cache import Cache, Value
 from theodolite.store.checksums import seal, unseal
 from theodolite.store.layout import COMPLETE, FORMAT, REPORT, RUN_RECORD, SEALED_SINCE
@@ -24,6 +25,34 @@ RANDOM_WEIGHTS = "random weights"
 # A damaged record may hold any number, and arrays have these lengths and labels.
 _Size = Annotated[int, Field(ge=1, le=2**24)]
 _Labels = Annotated[list[Annotated[int, Field(ge=-(2**31), lt=2**31)]], Field(min_length=1)]
+
+
+class AdapterFacts(BaseModel):
+    """Facts about an adapter that was merged into the model before everything else."""
+
+    model_config = ConfigDict(frozen=True)
+
+    name: str
+    kind: str
+    place: str
+    revision: str
+    method: str  # such as `LoRA` or `DoRA`
+    ranks: tuple[int, int]  # the smallest and the largest rank of its matrices
+    matrices: int  # that it changes or replaces
+    vectors: int = 0  # that it replaces, such as biases
+    base: str | None = None  # the base that its own settings name
+    tokenizer: bool = False  # whether the tokenizer or the chat template is that of the adapter
+    vocabulary: int | None = None  # the number of tokens, if it has an embedding of another size than the base
+    unties: bool = False  # whether the language-model head is no longer the token embedding
+
+    @property
+    def summary(self) -> str:
+        """The name, the kind, the rank and the number of changed matrices, in words."""
+        low, high = self.ranks
+        rank = f" of rank {low}" if low == high else f" of ranks {low} to {high}"
+        changed = f"{self.matrices} {'matrix' if self.matrices == 1 else 'matrices'}"
+        vectors = f" and {self.vectors} {'vector' if self.vectors == 1 else 'vectors'}" if self.vectors else ""
+        return f"{self.name} ({self.method}{rank if high else ''}, {changed}{vectors} changed)"
 
 
 class ModelFacts(BaseModel):
@@ -52,6 +81,29 @@ class ModelFacts(BaseModel):
     tokenizer_fixes: tuple[str, ...] = Field((), exclude_if=lambda value: not value)  # mistakes that were mended
     # What the checkpoint has and a survey does not use, such as blocks for multi-token prediction.
     left_out: str | None = Field(None, exclude_if=lambda value: value is None)
+    # A run without an adapter has no such field, so run.json of other models stays the same.
+    adapter: AdapterFacts | None = Field(None, exclude_if=lambda adapter: adapter is None)
+
+    @property
+    def revisions(self) -> str:
+        """The revision, and that of the adapter; equal weights have equal texts."""
+        return self.revision if self.adapter is None else f"{self.revision}+{self.adapter.revision}"
+
+    def pinned(self, model: ModelSpec) -> ModelSpec:
+        """Return the model of the run's spec at the revisions of the run; only models on the hub have revisions.
+
+        The spec of an adapter alone becomes that of its base on the hub and the adapter.
+        """
+        revision = self.revision if self.kind == "hub" else None
+        if self.adapter is None:
+            return model.model_copy(update={"revision": revision} if revision else {})
+        own = self.adapter.revision if self.adapter.kind == "hub" else None
+        if model.adapter is not None:
+            return model.model_copy(update={"revision": revision, "adapter_revision": own})
+        if revision is None:
+            return model
+        both = {"id": self.place, "revision": revision, "adapter": model.id, "adapter_revision": own}
+        return model.model_copy(update=both)
 
 
 class SetFacts(BaseModel):

@@ -29,14 +29,15 @@ def sentence_spec(record: RunRecord, sentence: str, *, umap: bool = False) -> Su
         SpecError: the run's model is a local folder whose name is also that of a model on the hub.
         ValidationError: the sentence is empty or too long.
     """
-    spec, model = record.spec, record.spec.model
-    if record.model.kind == "hub":
-        model = model.model_copy(update={"revision": record.model.revision})
-    elif model.id not in MODEL_ALIASES and len(PurePath(model.id).parts) == 2 and not model.id.startswith(("/", ".")):
-        raise SpecError(
-            f"model.id: {model.id!r} was a local folder when the run was captured, and on the cluster it would be the "
-            "model of this name on the hub; submit a survey whose model.id is an absolute path"
-        )
+    spec, model = record.spec, record.model.pinned(record.spec.model)
+    adapter = record.model.adapter
+    is_local = {"id": model.revision is None, "adapter": adapter is not None and adapter.kind != "hub"}
+    for field, name in {"id": model.id, "adapter": model.adapter or ""}.items():
+        if is_local[field] and _looks_like_hub(name):
+            raise SpecError(
+                f"model.{field}: {name!r} was a local folder when the run was captured, and on the cluster it would be "
+                f"the one of this name on the hub; submit a survey whose model.{field} is an absolute path"
+            )
     sites = [site for site in spec.capture.sites if site in _STATES] or [Site.RESID_PRE]
     content: dict[str, Any] = {
         "name": f"“{_shortened(sentence)}” in the model of {record.run_id}",
@@ -50,6 +51,10 @@ def sentence_spec(record: RunRecord, sentence: str, *, umap: bool = False) -> Su
         "words": {"sentences": [sentence], "tokens": 1, "nouns": NOUNS, "umap": umap},
     }
     return SurveySpec.model_validate(content)
+
+
+def _looks_like_hub(name: str) -> bool:
+    return name not in MODEL_ALIASES and len(PurePath(name).parts) == 2 and not name.startswith(("/", "."))
 
 
 def _shortened(sentence: str) -> str:

@@ -109,6 +109,25 @@ def test_only_models_on_the_allow_list_are_accepted(checking, name, allowed, sta
         assert_problem(answer, 403, "model.id", allowed[0], "smollm2-135m-instruct")
 
 
+@pytest.mark.parametrize(
+    ("name", "allowed", "status"),
+    [
+        ("org/lora", [], 200),
+        ("/adapters/lora", [], 403),
+        ("lora", [], 403),
+        ("org/lora", ["org/*"], 200),
+        ("other/lora", ["org/*"], 403),
+        ("/adapters/lora", ["org/*", "/adapters/*"], 200),
+        ("/adapters/../etc/lora", ["org/*", "/adapters/*"], 403),
+    ],
+)
+def test_an_adapter_has_the_allow_list_of_models(checking, name, allowed, status):
+    answer = checking(model("org/a", adapter=name), models_allowed=allowed)
+    assert answer.status_code == status
+    if status == 403:
+        assert_problem(answer, 403, "model.adapter", name)
+
+
 def test_remote_code_needs_the_allow_list(checking):
     spec = model("org/a", trust_remote_code=True)
     assert_problem(checking(spec), 403, "model.trust_remote_code", "org/a")

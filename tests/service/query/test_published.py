@@ -4,7 +4,7 @@ import re
 
 import numpy as np
 import pytest
-from support.finished_runs import REFUSAL, finished_run, model_facts
+from support.finished_runs import REFUSAL, adapter_facts, finished_run, model_facts
 
 from theodolite.groups.curves import SAMPLE_SIZES
 from theodolite.groups.curves import VARIABLES as CURVES
@@ -113,6 +113,7 @@ def test_selected_directions_are_matched_like_curves():
         (hub("somebody/Qwen-1_8B-chat"), False),  # of another owner, perhaps fine-tuned
         (model_facts("Qwen-1_8B-Chat", kind="gguf"), False),  # rounded weights
         (hub(QWEN).model_copy(update={"weights": "random", "seed": 0}), False),  # an untrained twin
+        (hub(QWEN).model_copy(update={"adapter": adapter_facts()}), False),  # changed weights
         (hub("Qwen/Qwen-1_8B"), False),
         (hub("Qwen/Qwen2.5-1.5B-Instruct"), False),
     ],

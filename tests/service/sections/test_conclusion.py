@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from support.analysed_runs import PAIRED, draw, silent
 from support.analysing import analyse
-from support.finished_runs import finished_run, model_facts
+from support.finished_runs import adapter_facts, finished_run, model_facts
 from support.stored import store_run
 
 from theodolite.sections.conclusion import conclusion, read_conclusion
@@ -160,6 +160,15 @@ def test_weights_of_a_gguf_file_are_dequantised(tmp_path):
     assert said in read_conclusion(quantised).limits
     folder = finished_run(tmp_path / "folder", {"curves": {}}, model_facts(place="tiny.gguf"))
     assert not any("dequantised" in limit for limit in read_conclusion(folder).limits)
+
+
+def test_weights_with_an_adapter_are_named(tmp_path):
+    facts = model_facts(place="org/base", adapter=adapter_facts())
+    limits = read_conclusion(finished_run(tmp_path, {"curves": {}}, facts)).limits
+    assert (
+        "The weights are those of org/base with the adapter lora (LoRA of rank 8, 14 matrices changed), which was "
+        "merged in float32. A program that does not merge it rounds differently."
+    ) in limits
 
 
 def test_a_run_of_quantised_weights_rests_on_the_dequantised_ones(tmp_path):

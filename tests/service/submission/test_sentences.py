@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from pydantic import ValidationError
-from support.finished_runs import model_facts
+from support.finished_runs import adapter_facts, model_facts
 from support.serving import SPEC
 from support.stored import record_of
 
@@ -57,6 +57,21 @@ def test_a_local_folder_is_not_taken_for_a_model_of_the_hub():
         derived({**SPEC, "model": {"id": "org/x"}})
     for local in ("/models/org/x", "x"):
         assert derived({**SPEC, "model": {"id": local}}).model.id == local
+
+
+def test_base_and_adapter_have_the_revisions_that_the_run_captured():
+    facts = {"kind": "hub", "place": "org/x", "adapter": adapter_facts(kind="hub", place="org/lora")}
+    pinned = {"id": "org/x", "revision": "sha256:0", "adapter": "org/lora", "adapter_revision": "a" * 40}
+    for model in ({"id": "org/x", "adapter": "org/lora"}, {"id": "org/lora", "revision": "main"}):
+        assert derived({**SPEC, "model": model}, **facts).model.model_dump(exclude_defaults=True) == pinned
+
+
+def test_a_local_adapter_is_not_taken_for_one_of_the_hub():
+    facts = {"kind": "hub", "place": "org/x", "adapter": adapter_facts()}
+    with pytest.raises(SpecError, match=r"model\.adapter: 'my/lora' was a local folder"):
+        derived({**SPEC, "model": {"id": "org/x", "adapter": "my/lora"}}, **facts)
+    model = derived({**SPEC, "model": {"id": "/my/lora"}}, **facts).model
+    assert (model.id, model.revision, model.adapter, model.adapter_revision) == ("org/x", "sha256:0", "/my/lora", None)
 
 
 def test_the_label_names_the_run_and_the_start_of_the_sentence():

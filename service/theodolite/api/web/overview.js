@@ -31,6 +31,7 @@ function modelFacts({ model, sets, capture }) {
   return [
     ["family", model.text_model ? `${model.family} (${model.text_model})` : model.family],
     ...(model.dequantised_from ? [["weights", `dequantised from ${model.dequantised_from}`]] : []),
+    ...(model.adapter ? [["adapter", adapterFacts(model)]] : []),
     ...(model.weights === "random" ? [["weights", `random, seed ${model.seed}`]] : []),
     ["layers × d_model", `${model.n_layers} × ${model.d_model}`],
     ["heads (key-value)", `${model.n_heads} (${model.n_kv_heads}${model.head_widths ? " in layer 0" : ""})`],
@@ -40,6 +41,12 @@ function modelFacts({ model, sets, capture }) {
       : [["dtype of weights", model.dtype]]),
     ["dtype of statistics", "float64"],
   ];
+}
+
+function adapterFacts({ adapter, place }) {
+  const [low, high] = adapter.ranks;
+  const rank = high ? (low === high ? ` of rank ${low}` : ` of ranks ${low} to ${high}`) : "";
+  return `${adapter.name}: ${adapter.method}${rank}, ${adapter.matrices} matrices changed, merged into ${place}`;
 }
 
 function unfinished(run) {

@@ -1,0 +1,69 @@
+"""Ask the client libraries of the hub in a process of their own."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+# The libraries read their environment when they are imported, so each hub is queried from its own process.
+# Questions are JSON on standard input; each answer is a value, or the name and the message of an error.
+ASK = """
+import json, sys
+from dataclasses import asdict
+from pathlib import Path
+from theodolite_jobs.models.source import fetch, resolve_source
+from theodolite_jobs.prompts.sources import read_prompts
+from theodolite.spec_parts import ModelSpec, PromptSetSpec
+
+def prompts(settings):
+    return read_prompts("goals", PromptSetSpec(**settings), Path("/nowhere"))
+
+def resolve(settings):
+    return asdict(resolve_source(ModelSpec(**settings), Path("/nowhere")))
+
+def files(settings):
+    weights = settings.pop("which") == "all"
+    folder = fetch(resolve_source(ModelSpec(**settings), Path("/nowhere")), Path("/nowhere"), weights=weights)
+    return {path.name: path.read_text() for path in folder.iterdir()}
+
+def merged(settings):
+    cache = Path(settings.pop("cache"))
+    folder = fetch(resolve_source(ModelSpec(**settings), Path("/nowhere")), cache)
+    return sorted(path.name for path in folder.iterdir())
+
+asked = {"prompts": prompts, "resolve": resolve, "files": files, "merged": merged}
+answers = {}
+for name, (kind, settings) in json.load(sys.stdin).items():
+    try:
+        answers[name] = {"value": asked[kind](settings)}
+    except Exception as error:
+        answers[name] = {"error": type(error).__name__, "message": str(error)}
+print(json.dumps(answers))
+"""
+
+Answers = dict[str, dict[str, Any]]
+UNREACHABLE = "http://127.0.0.1:9"  # no server listens on the discard port
+
+
+def ask(endpoint: str, home: Path, questions: dict[str, tuple[str, dict[str, Any]]], **environment: str) -> Answers:
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
+    own = {
+        "HF_ENDPOINT": endpoint,
+        "HF_HOME": str(home),
+        "HF_HUB_DISABLE_XET": "1",
+        "HF_HUB_DISABLE_TELEMETRY": "1",
+        "NO_PROXY": "127.0.0.1",
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", ASK],
+        input=json.dumps(questions),
+        env=inherited | own | environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return dict(json.loads(done.stdout))
