@@ -371,5 +371,5 @@ def test_a_model_on_the_hub_is_described_without_a_download_of_its_weights(serve
 @pytest.mark.parametrize("model", ["no-such-alias", "org/model"])
 def test_an_unreachable_hub_is_an_error_of_one_line(model: str, tmp_path: Path) -> None:
     refused_in_one_line(
-        inspect_in_process(model, tmp_path), 1, ["model.id", model, "the hub did not resolve", "offline"]
+        inspect_in_process(model, tmp_path), 1, ["model.id", model, "the hub cannot be reached", "while online"]
     )

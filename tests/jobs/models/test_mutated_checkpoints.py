@@ -67,9 +67,9 @@ def test_a_missing_tensor_is_named(saved: Path, tmp_path: Path) -> None:
     for index, name in enumerate(matrices_of_a_block(saved)):
         folder = mutated(saved, tmp_path / str(index), lambda tensors, name=name: tensors.pop(name))
         assert " lack " in refusal_of(load_model, folder), name
-        assert re.search(rf"lack.* {re.escape(name.removeprefix('albert.'))}", refusal_of(read_everything, folder)), (
-            name
-        )
+        assert re.search(
+            rf"lack.* (albert\.)?{re.escape(name.removeprefix('albert.'))}", refusal_of(read_everything, folder)
+        ), name
 
 
 def test_a_renamed_tensor_is_named(saved: Path, tmp_path: Path) -> None:
