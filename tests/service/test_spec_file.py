@@ -26,7 +26,7 @@ BAD = {
         "model: {id: a, size: 7}\n" + NOUNS,
         [
             "  model.size: unknown field, given 7",
-            "allowed: id, revision, dtype, attention, trust_remote_code, weights, adapter, adapter_revision",
+            "allowed: id, revision, dtype, attention, trust_remote_code, weights, template, adapter, adapter_revision",
         ],
     ),
     "unknown_weights": (
