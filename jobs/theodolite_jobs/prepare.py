@@ -281,8 +281,11 @@ def prepare(
         ModelError: the model cannot be found, or its family is unknown.
     """
     check_remote_code(spec.model, settings)
-    sets = {name: pinned_set(name, one) for name, one in spec.prompts.items()}
-    prompts = {name: read_prompts(name, one, folder, settings.store) for name, one in sets.items()}
+    sets, read = {}, {}
+    for name in sorted(spec.prompts, key=lambda one: spec.prompts[one].source.startswith("hub:")):  # local ones first
+        sets[name] = pinned_set(name, spec.prompts[name])
+        read[name] = read_prompts(name, sets[name], folder, settings.store)
+    prompts = {name: read[name] for name in spec.prompts}
     if SENTENCES in spec.sets:
         prompts[SENTENCES] = list(spec.words.sentences)
     check_pairs(spec, {name: len(of_set) for name, of_set in prompts.items()})

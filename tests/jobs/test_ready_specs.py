@@ -199,5 +199,5 @@ def test_without_advbench_the_missing_file_is_named(tmp_path):
     (tmp_path / spec.name).write_text(spec.read_text())
     result = CliRunner().invoke(app, ["plan", str(tmp_path / spec.name)])
     assert "prompts.harmful.source: " in str(result.exception)
-    assert "harmful_behaviors.csv does not exist" in str(result.exception)
+    assert "harmful_behaviors.csv cannot be read: it does not exist" in str(result.exception)
     assert "advbench/harmful_behaviors.csv" in spec.read_text()

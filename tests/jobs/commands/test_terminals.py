@@ -25,7 +25,7 @@ def test_a_full_disk_behind_the_output_is_an_error_of_one_line():
 
 @pytest.mark.parametrize("arguments", [("spec", "schema"), ("model", "families")])
 def test_a_reader_that_stops_reading_ends_the_command_without_a_message(arguments):
-    process = subprocess.Popen([*COMMAND, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    process.stdout.close()
-    assert process.stderr.read() == ""
-    process.wait(timeout=300)
+    with subprocess.Popen([*COMMAND, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        process.stdout.close()
+        assert process.stderr.read() == ""
+        process.wait(timeout=300)
