@@ -54,8 +54,8 @@ def configuration(header: Header) -> Values:
         )
     if header.metadata.get("general.type", "model") != "model":
         raise UnsupportedModelError(
-            f"{metadata.file} holds a {header.metadata['general.type']} (general.type) and not a model; use the file "
-            "of the model"
+            f"{metadata.file} is of the type {header.metadata['general.type']!r} (general.type) and not a model; use "
+            "the file of the model"
         )
     values = build(metadata)
     metadata.require("attention.causal", True)

@@ -19,7 +19,7 @@ from theodolite_jobs.models.gguf.tensors import read_vector
 
 def llama(metadata: Metadata) -> Values:
     """Return the entries of config.json for llama; raises like `configuration`."""
-    if metadata.get("expert_count", int):
+    if metadata.get("expert_count", int, zero=True):
         return mixtral(metadata)
     values = dense(metadata)
     return {
@@ -146,9 +146,9 @@ def phi3(metadata: Metadata) -> Values:
             "neither and no phi3.rope.scaling.attn_factor; use the model's safetensors files"
         )
     if short is not None and long is not None:
-        rope |= longrope(
-            original, short, long, scale if scale is not None else metadata.need("rope.scaling.attn_factor", float)
-        )
+        if scale is None:
+            raise metadata.lacks("rope.scaling.attn_factor")
+        rope |= longrope(original, short, long, scale)
     return {
         **values,
         "model_type": "phi3",
@@ -156,7 +156,7 @@ def phi3(metadata: Metadata) -> Values:
         "hidden_act": "silu",
         "rms_norm_eps": rms_epsilon(metadata),
         "original_max_position_embeddings": original,
-        "sliding_window": metadata.get("attention.sliding_window", int) or None,
+        "sliding_window": metadata.get("attention.sliding_window", int, zero=True) or None,
         "rope_parameters": rope,
     }
 
@@ -180,6 +180,9 @@ def stablelm(metadata: Metadata) -> Values:
     """Return the entries of config.json for stablelm; raises like `configuration`."""
     values = without_d_head(metadata, dense(metadata))
     rope = rope_parameters(metadata, values["hidden_size"] // values["num_attention_heads"], partial=True)
+    if metadata.any("rope.freq_base") is None and values["max_position_embeddings"] > 4096:
+        # StableCode has another base than the other models, which llama.cpp does not write.
+        raise metadata.lacks("rope.freq_base")
     return {
         **values,
         "model_type": "stablelm",
@@ -203,7 +206,7 @@ def falcon(metadata: Metadata) -> Values:
     two_norms = metadata.has("attn_norm_2.weight")
     if groups > 1 and not two_norms and metadata.any("rope.freq_base") is None:
         # Falcon 2 has another base than the first Falcons, which llama.cpp does not write.
-        metadata.need("rope.freq_base", float)
+        raise metadata.lacks("rope.freq_base")
     return {
         **values,
         "model_type": "falcon",
@@ -259,6 +262,7 @@ def olmo2(metadata: Metadata) -> Values:
 def granite(metadata: Metadata) -> Values:
     """Return the entries of config.json for granite; raises like `configuration`."""
     values = without_d_head(metadata, dense(metadata))
+    metadata.require("rope.scaling.finetuned", True)  # false turns the rotation off
     return {
         **values,
         "model_type": "granite",
@@ -327,7 +331,7 @@ def smollm3(metadata: Metadata) -> Values:
 def lfm2(metadata: Metadata) -> Values:
     """Return the entries of config.json for lfm2; raises like `configuration`."""
     stated = metadata.any("attention.head_count_kv")
-    if not isinstance(stated, list) or len({one for one in stated if one}) != 1:
+    if not isinstance(stated, list) or {type(one) for one in stated} != {int} or len({*stated} - {0}) != 1:
         raise metadata.refused("attention.head_count_kv", stated, "one number for each layer, 0 without attention")
     values = without_d_head(metadata, {**sizes(metadata, max(stated))})
     return {

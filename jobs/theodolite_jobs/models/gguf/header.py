@@ -94,7 +94,7 @@ def read_header(file: Path) -> Header:
         of_part, in_part = _read_part(one)
         _check_part(one, of_part, number, len(files))
         for key, value in of_part.items():
-            if metadata.setdefault(key, value) != value and not key.startswith("split."):
+            if metadata.setdefault(key, value) != value and number > 0 and not key.startswith("split."):
                 raise ModelError(f"{one} and {files[0].name} state different values of {key}; download both again")
         if twice := sorted(tensors.keys() & in_part.keys()):
             raise ModelError(f"{one} and an earlier part both have the tensor {twice[0]}; download all parts again")

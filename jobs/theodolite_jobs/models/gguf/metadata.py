@@ -3,6 +3,7 @@
 So no setting is dropped: a value that this version does not understand could change what the model computes.
 """
 
+import math
 from typing import Any, TypeVar
 
 from theodolite.errors import ModelError, UnsupportedModelError
@@ -22,26 +23,39 @@ class Metadata:
         self._prefix = f"{self.architecture}."
         self._read: set[str] = set()
 
-    def need(self, key: str, kind: type[_T]) -> _T:
-        """Return the value of a key; raise ModelError if the file lacks it or has a value of another type."""
-        value = self.get(key, kind)
+    def need(self, key: str, kind: type[_T], *, zero: bool = False) -> _T:
+        """Return the value of a key as `get` does; raise ModelError if the file lacks it."""
+        value = self.get(key, kind, zero=zero)
         if value is None:
-            raise ModelError(
-                f"{self.file} lacks the key {self._prefix}{key}, without which its model is not defined; use a file "
-                "that a current version of llama.cpp wrote"
-            )
+            raise self.lacks(key)
         return value
 
-    def get(self, key: str, kind: type[_T]) -> _T | None:
-        """Return the value of a key, or None; a list of equal values is one value. Raises ModelError like `need`."""
+    def lacks(self, key: str) -> ModelError:
+        """Return the error for a key that the file lacks."""
+        return ModelError(
+            f"{self.file} lacks the key {self._prefix}{key}, without which its model is not defined; use a file that a "
+            "current version of llama.cpp wrote"
+        )
+
+    def get(self, key: str, kind: type[_T], *, zero: bool = False) -> _T | None:
+        """Return the value of a key, or None; a list of equal values is one value.
+
+        Raises:
+            ModelError: the value has another type, or is a number that is not positive; `zero` also allows 0.
+        """
         value = self.any(key)
         if isinstance(value, list) and len(set(value)) == 1:
             value = value[0]
         if kind is float and type(value) is int:
             value = float(value)
-        if value is None or (isinstance(value, kind) and (kind is bool) == isinstance(value, bool)):
+        if value is None:
+            return None
+        if not isinstance(value, kind) or (kind is bool) != isinstance(value, bool):
+            raise ModelError(f"{self.file}: {self._prefix}{key} is {str(value)[:80]}, and must be one {kind.__name__}")
+        if isinstance(value, str) or kind is bool or (math.isfinite(value) and (value > 0 or (zero and value == 0))):
             return value
-        raise ModelError(f"{self.file}: {self._prefix}{key} is {str(value)[:80]}, and must be one {kind.__name__}")
+        least = "0 or more" if zero else "more than 0"
+        raise ModelError(f"{self.file}: {self._prefix}{key} is {value}, and must be {least}")
 
     def any(self, key: str) -> Any:
         """Return the value of a key of any type, or None."""

@@ -4,6 +4,7 @@ from theodolite_jobs.models.gguf.metadata import Metadata
 from theodolite_jobs.models.gguf.rotary import rope_parameters
 from theodolite_jobs.models.gguf.settings import (
     Values,
+    block_count,
     layer_types,
     rms_epsilon,
     sizes,
@@ -50,8 +51,8 @@ def _experts(metadata: Metadata) -> Values:
     """Return the settings of experts in all blocks; their widths are those of the tensors."""
     width = metadata.size("ffn_up_exps.weight", 1)
     metadata.require("expert_feed_forward_length", width)
-    if metadata.has("ffn_up_shexp.weight"):
-        metadata.require("expert_shared_feed_forward_length", metadata.size("ffn_up_shexp.weight", 0))
+    shared = metadata.size("ffn_up_shexp.weight", 0) if metadata.has("ffn_up_shexp.weight") else 0
+    metadata.require("expert_shared_feed_forward_length", shared)
     return {
         # No block uses this width.
         "intermediate_size": metadata.get("feed_forward_length", int) or width,
@@ -110,24 +111,30 @@ def deepseek2(metadata: Metadata) -> Values:
     stated_key, stated_value = (metadata.need(f"attention.{one}_length", int) for one in ("key", "value"))
     key = metadata.get("attention.key_length_mla", int) or stated_key
     value = metadata.get("attention.value_length_mla", int) or stated_value
-    heads, experts = metadata.need("attention.head_count", int), metadata.get("expert_count", int) or 0
+    heads, experts = metadata.need("attention.head_count", int), metadata.need("expert_count", int)
     metadata.require("attention.head_count_kv", 1, heads)
     metadata.require("nextn_predict_layers", 0)
     vocabulary = metadata.size("token_embd.weight", 0)
     metadata.require("vocab_size", vocabulary)
-    layers, leading = metadata.need("block_count", int), metadata.need("leading_dense_block_count", int)
+    layers, leading = block_count(metadata), metadata.need("leading_dense_block_count", int, zero=True)
     gating = metadata.get("expert_gating_func", int)
     sigmoid = gating == 2
-    if gating not in (None, 1, 2) or not experts:
-        raise metadata.refused("expert_gating_func", gating, "1 (softmax) or 2 (sigmoid), with experts")
+    if gating not in (None, 1, 2):
+        raise metadata.refused("expert_gating_func", gating, "1 (softmax) or 2 (sigmoid)")
+    if not sigmoid:
+        metadata.require("expert_weights_norm", False)  # transformers never normalises these weights
     width = metadata.size("ffn_up_exps.weight", 1)
     metadata.require("expert_feed_forward_length", width)
-    shared = metadata.need("expert_shared_count", int)
+    shared = metadata.need("expert_shared_count", int, zero=True)
     groups = metadata.get("expert_group_count", int), metadata.get("expert_group_used_count", int)
-    if sigmoid and None in groups:
-        metadata.need("expert_group_count" if groups[0] is None else "expert_group_used_count", int)
+    # DeepSeek-V2-Lite, with 64 experts, has no groups. Older files of the larger models leave theirs out.
+    if groups[0] is None and (sigmoid or experts > 64):
+        raise metadata.lacks("expert_group_count")
+    if groups[1] is None and groups[0] is not None:
+        raise metadata.lacks("expert_group_used_count")
     rope = rope_parameters(metadata, rotary)
-    if rope["rope_type"] == "yarn" and (multiplier := metadata.get("rope.scaling.yarn_log_multiplier", float)):
+    multiplier = metadata.get("rope.scaling.yarn_log_multiplier", float, zero=True)
+    if rope["rope_type"] == "yarn" and multiplier:
         mscale = float(f"{multiplier / 0.1:.6g}")  # llama.cpp writes a tenth, and reads one number for both
         rope |= {"mscale": mscale, "mscale_all_dim": mscale}
     own = (
@@ -163,7 +170,7 @@ def deepseek2(metadata: Metadata) -> Values:
         "num_experts_per_tok": metadata.need("expert_used_count", int),
         "first_k_dense_replace": leading,
         "norm_topk_prob": bool(metadata.get("expert_weights_norm", bool)),
-        "routed_scaling_factor": metadata.get("expert_weights_scale", float) or 1.0,
+        "routed_scaling_factor": metadata.get("expert_weights_scale", float, zero=True) or 1.0,
         "attention_bias": False,
         "tie_word_embeddings": not metadata.has("output.weight"),
         "rope_parameters": rope,

@@ -8,7 +8,7 @@ from theodolite_jobs.models.gguf.metadata import Metadata
 from theodolite_jobs.models.gguf.tensors import read_vector
 
 _DEFAULT_BASE = 10000.0
-"""The base of a file without `rope.freq_base`, by the format's definition."""
+"""The base of a file without `rope.freq_base`, as in llama.cpp."""
 
 
 def rope_parameters(metadata: Metadata, d_head: int, *, partial: bool = False) -> dict[str, Any]:
@@ -54,7 +54,8 @@ def longrope(context: int, short: list[float], long: list[float], attention_fact
 
 
 def _scaling(metadata: Metadata) -> dict[str, Any]:
-    factor = metadata.get("rope.scaling.factor", float) or metadata.get("rope.scale_linear", float) or 1.0
+    names = ("rope.scaling.factor", "rope.scale_linear")
+    factor = next((one for name in names if (one := metadata.get(name, float, zero=True))), 1.0)
     kind = metadata.get("rope.scaling.type", str) or ("none" if factor == 1 else "linear")
     context = metadata.get("rope.scaling.original_context_length", int)
     if kind == "none" or (kind == "linear" and factor == 1):
@@ -64,7 +65,9 @@ def _scaling(metadata: Metadata) -> dict[str, Any]:
     if kind != "yarn":
         raise metadata.refused("rope.scaling.type", kind, "none, linear or yarn")
     if context is None:
-        metadata.need("rope.scaling.original_context_length", int)
+        raise metadata.lacks("rope.scaling.original_context_length")
+    if not metadata.any("rope.scaling.factor"):
+        raise metadata.lacks("rope.scaling.factor")
     metadata.require("rope.scaling.yarn_ext_factor", 1.0, -1.0)
     optional = {
         "attention_factor": metadata.get("rope.scaling.yarn_attn_factor", float),

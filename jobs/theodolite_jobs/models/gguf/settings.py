@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from theodolite.errors import ModelError
 from theodolite_jobs.models.gguf.metadata import Metadata
 
 Values = dict[str, Any]
@@ -13,20 +14,28 @@ def sizes(metadata: Metadata, key_value_heads: int | None = None) -> Values:
     heads, d_model = metadata.need("attention.head_count", int), metadata.need("embedding_length", int)
     vocabulary = metadata.size("token_embd.weight", 0)
     metadata.require("vocab_size", vocabulary)
-    d_head = metadata.get("attention.key_length", int) or d_model // max(heads, 1)
+    d_head = metadata.get("attention.key_length", int) or d_model // heads
     metadata.require("attention.value_length", d_head)
     if key_value_heads is None:
         key_value_heads = metadata.get("attention.head_count_kv", int) or heads
     return {
         "vocab_size": vocabulary,
         "hidden_size": d_model,
-        "num_hidden_layers": metadata.need("block_count", int),
+        "num_hidden_layers": block_count(metadata),
         "num_attention_heads": heads,
         "num_key_value_heads": key_value_heads,
         "head_dim": d_head,
         "max_position_embeddings": metadata.need("context_length", int),
         "tie_word_embeddings": not metadata.has("output.weight"),
     }
+
+
+def block_count(metadata: Metadata) -> int:
+    """Return the number of blocks; raise ModelError if it is larger than that of tensors, as in a damaged file."""
+    count, tensors = metadata.need("block_count", int), len(metadata.header.tensors)
+    if count > tensors:
+        raise ModelError(f"{metadata.file} states {count} blocks and has {tensors} tensors; download it again")
+    return count
 
 
 def dense(metadata: Metadata) -> Values:
@@ -73,11 +82,12 @@ def query_scalar(metadata: Metadata, values: Values, blocks_of_27b: int) -> int:
 def layer_types(metadata: Metadata, n_layers: int, period: int) -> list[str]:
     """Return the kind of each layer's attention: in each period, the last layer has full attention."""
     stated = metadata.any("attention.sliding_window_pattern")
-    if isinstance(stated, list):
-        if len(stated) != n_layers:
-            raise metadata.refused("attention.sliding_window_pattern", stated, f"{n_layers} values or a period")
+    if isinstance(stated, list) and len(stated) == n_layers and all(one in (0, 1) for one in stated):
         slides = [bool(one) for one in stated]
-    else:
-        period = stated or period
+    elif stated is None or (type(stated) is int and stated > 0):
+        period = period if stated is None else stated
         slides = [(layer + 1) % period != 0 for layer in range(n_layers)]
+    else:
+        allowed = f"{n_layers} times true or false, or a period"
+        raise metadata.refused("attention.sliding_window_pattern", stated, allowed)
     return ["sliding_attention" if one else "full_attention" for one in slides]

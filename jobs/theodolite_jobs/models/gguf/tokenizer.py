@@ -67,34 +67,42 @@ class _Vocabulary:
         self.kind = str(self._metadata.get("tokenizer.ggml.model"))
         known = {"model", "pre", "tokens", "scores", "token_type", "merges", "add_bos_token", "add_eos_token"}
         known |= {"add_space_prefix", *(f"{name}_token_id" for name in _SPECIAL.values())}
-        for key in self._metadata:
-            if (
-                key.startswith("tokenizer.")
-                and not _NOT_READ.fullmatch(key)
-                and (
-                    key not in {f"tokenizer.ggml.{one}" for one in known}
-                    and key not in {"tokenizer.chat_template", "tokenizer.chat_templates"}
-                )
-            ):
+        allowed = {"tokenizer.chat_template", "tokenizer.chat_templates", *(f"tokenizer.ggml.{one}" for one in known)}
+        for key in self._metadata.keys() - allowed:
+            if key.startswith("tokenizer.") and not _NOT_READ.fullmatch(key):
                 raise self._unsupported(f"states {key}, which this version does not understand")
-        self.tokens = self._list("tokens")
-        self._types = (
-            self._list("token_type") if "tokenizer.ggml.token_type" in self._metadata else [1] * len(self.tokens)
-        )
-        if len(self._types) != len(self.tokens) or not all(isinstance(token, str) for token in self.tokens):
-            raise ModelError(
-                f"{self._file} has {len(self.tokens)} tokens and {len(self._types)} types; download it again"
-            )
-        for name in _SPECIAL:
-            self.special(name)
         if self.kind not in ("gpt2", "llama"):
             raise self._unsupported(f"has a tokenizer of the kind {self.kind!r}; supported: gpt2 (byte-level), llama")
-        self._merges = self._list("merges") if self.kind == "gpt2" else []
+        self.tokens: list[str] = self._list("tokens", str)
+        is_typed = "tokenizer.ggml.token_type" in self._metadata
+        self._types = self._list("token_type", int) if is_typed else [1] * len(self.tokens)
+        self._scores = self._list("scores", float) if self.kind == "llama" else [0.0] * len(self.tokens)
+        self._merges = [tuple(merge.split(" ")) for merge in self._list("merges", str)] if self.kind == "gpt2" else []
+        self._check_sizes()
+        for name in _SPECIAL:
+            self.special(name)
         self._splitting()
 
-    def _list(self, key: str) -> list[Any]:
+    def _check_sizes(self) -> None:
+        """Raise ModelError if the parts of the tokenizer do not fit each other and the embedding."""
+        count, embedding = len(self.tokens), self._header.tensors.get("token_embd.weight")
+        problem = None
+        if {len(self._types), len(self._scores)} != {count}:
+            problem = f"{count} tokens, {len(self._types)} types and {len(self._scores)} scores of tokens"
+        elif len(set(self.tokens)) != count:
+            problem = f"a token twice among its {count} tokens"
+        elif not all(len(merge) == 2 for merge in self._merges):
+            problem = "a merge that is no pair of tokens"
+        elif embedding is not None and count > embedding.shape[0]:
+            problem = f"{count} tokens and an embedding of {embedding.shape[0]}"
+        if problem:
+            raise ModelError(f"{self._file} has {problem}; download it again, or use another file of the model")
+        if not all(isinstance(text, str) for text in chat_templates(self._metadata).values()):
+            raise ModelError(f"{self._file} has a chat template that is no text; use another file of the model")
+
+    def _list(self, key: str, kind: type) -> list[Any]:
         values = self._metadata.get(f"tokenizer.ggml.{key}")
-        if not isinstance(values, list) or not values:
+        if not isinstance(values, list) or not values or not all(isinstance(one, kind) for one in values):
             raise ModelError(f"{self._file} lacks tokenizer.ggml.{key}, a part of its tokenizer; use another file")
         return values
 
@@ -107,7 +115,7 @@ class _Vocabulary:
         name = self._metadata.get("tokenizer.ggml.pre")
         if name not in SPLITTINGS:
             stated = f"splits text by the rule {name!r} (tokenizer.ggml.pre)" if name else "lacks tokenizer.ggml.pre"
-            raise self._unsupported(f"{stated}; {choices_text(str(name), SPLITTINGS)}")
+            raise UnsupportedModelError(f"{self._file} {stated}; {choices_text(str(name), SPLITTINGS)}")
         return SPLITTINGS[name]
 
     def special(self, name: str) -> str | None:
@@ -139,8 +147,8 @@ class _Vocabulary:
         from tokenizers import Tokenizer, decoders, models, normalizers
 
         splitting = self._splitting()
-        merges = [tuple(merge.split(" ")) for merge in self._merges]
-        tokenizer = Tokenizer(models.BPE(vocab=self._ids(), merges=merges, ignore_merges=splitting.whole_words))
+        model = models.BPE(vocab=self._ids(), merges=self._merges, ignore_merges=splitting.whole_words)
+        tokenizer = Tokenizer(model)
         if splitting.normal_form:
             tokenizer.normalizer = normalizers.NFC()
         tokenizer.pre_tokenizer = pre_tokenizer(splitting)
@@ -157,7 +165,7 @@ class _Vocabulary:
         # llama.cpp stores tokens of several spaces as spaces.
         ids = {_SPACE * len(token) if not token.strip(" ") else token: index for token, index in self._ids().items()}
         # The scores of Gemma do not follow the order of its merges, but the ids do.
-        ranks = [-index for index in range(len(self.tokens))] if is_gemma else self._list("scores")
+        ranks = [-index for index in range(len(self.tokens))] if is_gemma else self._scores
         scores = {token: float(ranks[index]) for token, index in ids.items()}
         unknown = self.special("unk") or next(
             (self.tokens[i] for i, k in enumerate(self._types) if k == _UNKNOWN), None
@@ -169,10 +177,11 @@ class _Vocabulary:
         prefix = self._metadata.get("tokenizer.ggml.add_space_prefix", True)
         replace = normalizers.Replace(" ", _SPACE)
         strip = [decoders.Strip(content=" ", left=1)] if prefix else []
-        if architecture == "phi3" and prefix:
-            tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend(_SPACE), replace])
-        elif prefix:
+        if prefix and ("[INST]", _CONTROL) in zip(self.tokens, self._types, strict=True):
+            # Mistral's third vocabulary, unlike the earlier ones, puts no space behind special tokens.
             tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(_SPACE, prepend_scheme="first", split=False)
+        elif prefix:  # as in llama.cpp, also behind each special token
+            tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend(_SPACE), replace])
         else:
             tokenizer.normalizer = replace
             tokenizer.pre_tokenizer = pre_tokenizers.Split(" ", behavior="merged_with_previous")

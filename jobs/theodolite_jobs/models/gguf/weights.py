@@ -16,11 +16,8 @@ from theodolite_jobs.models.gguf.tensors import read_tensor
 if TYPE_CHECKING:  # torch takes seconds to load, and a file may be refused by its header
     from torch import Tensor
 
-_OF_POSITIONS = {
-    "default": set[str](),
-    "longrope": {"rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight"},
-}
-"""Tensors that the configuration contains, by the kind of its rotary positions."""
+_FACTORS = {"rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight"}
+"""Tensors that the configuration contains, if its rotary positions are of the kind longrope."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +40,7 @@ def steps_of(header: Header, rules: Rules, values: dict[str, Any]) -> list[Step]
     places = [(rules.outside, "", "")]
     places += [(rules.block, f"blk.{block}.", rules.prefix.format(block)) for block in range(n_blocks)]
     rope_type = (values.get("rope_parameters") or {}).get("rope_type")
-    unread = header.tensors.keys() - _OF_POSITIONS.get(str(rope_type), set())
+    unread = header.tensors.keys() - (_FACTORS if rope_type == "longrope" else set())
     steps = []
     for some, before, prefix in places:
         for rule in some:

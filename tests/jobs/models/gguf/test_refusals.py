@@ -99,7 +99,10 @@ KEYS: dict[str, tuple[Callable[[gguf.GGUFWriter], object], str]] = {
         lambda w: w.add_array("llama.attention.head_count_kv", [2, 1]),
         "llama.attention.head_count_kv is [2, 1], and must be one int",
     ),
-    "kind of file": (lambda w: w.add_type(gguf.GGUFType.ADAPTER), "holds a adapter (general.type) and not a model"),
+    "kind of file": (
+        lambda w: w.add_type(gguf.GGUFType.ADAPTER),
+        "is of the type 'adapter' (general.type)",
+    ),
     "pre-tokenizer": (lambda w: w.add_tokenizer_pre("zork"), "splits text by the rule 'zork' (tokenizer.ggml.pre)"),
     "tokenizer": (lambda w: w.add_tokenizer_model("rwkv"), "has a tokenizer of the kind 'rwkv'"),
     "tokenizer key": (
