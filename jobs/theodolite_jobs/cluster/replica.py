@@ -269,14 +269,18 @@ class Replica:
         if self._engine is None:
             from theodolite_jobs.capture.parity import certify_with_limits
             from theodolite_jobs.capture.spot_checks import CheckedEngine
+            from theodolite_jobs.models.second_reading import held_against_source
 
             if self.rank is not None:
                 join(self.rank)
-            engine = _load_engine(self.assignment, self.rank)
+            source = model_source(self.assignment)
+            engine = _load_engine(self.assignment, self.rank, source)
             certificate, limits = certify_with_limits(
                 engine.model, engine.sites, engine.layers, self.plans, self.probes
             )
-            self._certificate = {**asdict(certificate), **_gpu_name(engine.model.device)}
+            held = held_against_source(source, self.assignment.cache)
+            own = {"held_against_source": held} if held else {}
+            self._certificate = {**asdict(certificate), **_gpu_name(engine.model.device), **own}
             if self.rank is None and self.assignment.spot_checks:
                 engine = CheckedEngine(engine, self.assignment.spot_checks, limits)
             self._engine = engine
@@ -317,8 +321,15 @@ def _norm_layers(run: Any, assignment: Assignment) -> Any:
 
 
 def model_files(assignment: Assignment) -> Path:
-    """Return the folder of the model on this node; raise ModelError if its revision differs from the planned one."""
-    from theodolite_jobs.models.source import fetch, resolve_source
+    """Return the folder of the model on this node; raises as `model_source` does."""
+    from theodolite_jobs.models.source import fetch
+
+    return fetch(model_source(assignment), assignment.cache)
+
+
+def model_source(assignment: Assignment) -> Any:
+    """Return the source of the model on this node; raise ModelError if its revision differs from the planned one."""
+    from theodolite_jobs.models.source import resolve_source
 
     source = resolve_source(assignment.model, assignment.folder)
     if source.revisions != assignment.revision:
@@ -326,22 +337,23 @@ def model_files(assignment: Assignment) -> Path:
             f"{source.name} on this node has revision {source.revisions}, but the run was planned with "
             f"{assignment.revision}; give every node the same files"
         )
-    return fetch(source, assignment.cache)
+    return source
 
 
-def _load_engine(assignment: Assignment, rank: Rank | None) -> Any:
-    """Load the model on this node; raises as `model_files` does."""
+def _load_engine(assignment: Assignment, rank: Rank | None, source: Any) -> Any:
+    """Load the model of a source on this node."""
     import torch
 
     from theodolite_jobs.capture.engine import Engine
     from theodolite_jobs.cluster.session import threads_here
     from theodolite_jobs.models.anatomy import check_sites
     from theodolite_jobs.models.load import load_model
+    from theodolite_jobs.models.source import fetch
 
     ranks = rank.size if rank else 1
     torch.set_num_threads(assignment.threads or threads_here(assignment.gpus, ranks))
     model = load_model(
-        model_files(assignment),
+        fetch(source, assignment.cache),
         dtype=assignment.model.dtype,
         attention=assignment.model.attention,
         device_map=None if rank else _device_map(assignment.gpus, torch.cuda.device_count()),

@@ -202,8 +202,8 @@ def fetch(source: ModelSource, cache: Path, *, weights: bool = True) -> Path:
     An adapter is merged there once.
     """
     if source.adapter is None:
-        return _base_folder(source, cache, weights)
-    base, adapter = _base_folder(source, cache, weights), adapter_folder(source.adapter)
+        return base_folder(source, cache, weights)
+    base, adapter = base_folder(source, cache, weights), adapter_folder(source.adapter)
     # The name of a converted base depends on the rules of its conversion.
     of_base = hashlib.sha256(str(base).encode()).hexdigest()[:8]
     revisions = [_short(source.revision), _short(source.adapter.revision), of_base, version("transformers")]
@@ -213,10 +213,10 @@ def fetch(source: ModelSource, cache: Path, *, weights: bool = True) -> Path:
     return merge_adapter(base, adapter, cache / "adapters" / key, weights=weights)
 
 
-def _base_folder(source: ModelSource, cache: Path, weights: bool) -> Path:
-    """Return the folder of a model without its adapter."""
+def base_folder(source: ModelSource, cache: Path, weights: bool) -> Path:
+    """Return the folder that `fetch` returns, without the adapter."""
     if source.weights == "random":
-        folder = _base_folder(replace(source, weights="trained"), cache, weights=False)
+        folder = base_folder(replace(source, weights="trained"), cache, weights=False)
         # Random weights depend on the revision, the rule, the seed, and the installed libraries.
         key = "-".join([_short(source.revision), f"seed{SEED}", *random_versions().values()])
         return create_random(folder, cache / "random" / key) if weights else folder
@@ -224,10 +224,7 @@ def _base_folder(source: ModelSource, cache: Path, weights: bool) -> Path:
     converted = f"{_short(source.revision)}-{version('transformers')}"
     if source.kind == "gguf":
         return convert_gguf(Path(source.location), cache / "gguf" / f"{converted}-reader{GGUF_READER}")
-    folder = Path(source.location)
-    if source.kind == "hub":
-        tensors = ["*.safetensors"] if weights else []
-        folder = hub_folder(source.location, source.revision, [*SMALL_FILES, *tensors], ["config.json", *tensors])
+    folder = original_folder(source, weights)
     if is_adapter(folder) and (source.adapter is None or source.adapter.location != source.location):
         raise ModelError(
             f"model.id: {source.location} contains an adapter; set model: {{id: BASE, adapter: {source.location}}}"
@@ -239,6 +236,14 @@ def _base_folder(source: ModelSource, cache: Path, weights: bool) -> Path:
 
         return convert_quantised(folder, cache / "dequantised" / f"{converted}-rule{DEQUANTISATION}")
     return folder
+
+
+def original_folder(source: ModelSource, weights: bool) -> Path:
+    """Return the folder of a model on this machine before any conversion, after its download; raises ModelError."""
+    if source.kind != "hub":
+        return Path(source.location)
+    tensors = ["*.safetensors"] if weights else []
+    return hub_folder(source.location, source.revision, [*SMALL_FILES, *tensors], ["config.json", *tensors])
 
 
 def adapter_folder(adapter: AdapterSource) -> Path:

@@ -5,7 +5,13 @@ from typing import Any
 
 
 def parity_notes(parity: Mapping[str, Any]) -> Iterator[str]:
-    """Yield sentences about a certificate in half precision: the distances from float32, and the routing to experts."""
+    """Yield sentences about a certificate: the source of converted weights, and in half precision the rounding."""
+    if held := parity.get("held_against_source"):
+        settings = f" and {len(held['settings'])} settings" if held.get("settings") else ""
+        yield (
+            f"{len(held['tensors'])} tensors{settings} of the converted weights equal those of the files from which "
+            "they were converted, read a second way."
+        )
     if distances := parity.get("float32_distances"):
         # The site at which the captured vectors are farthest, compared with plain Hugging Face.
         site = max(distances, key=lambda one: distances[one]["captured"][0] - distances[one]["plain"][0])
