@@ -305,8 +305,8 @@ def _latent_keys(writer: gguf.GGUFWriter, config: Any) -> None:
     writer.add_expert_shared_count(config.n_shared_experts)
     writer.add_expert_weights_scale(config.routed_scaling_factor)
     is_third = config.model_type == "deepseek_v3"
-    if config.norm_topk_prob:
-        writer.add_expert_weights_norm(True)
+    if is_third:
+        writer.add_expert_weights_norm(config.norm_topk_prob)
     writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID if is_third else gguf.ExpertGatingFuncType.SOFTMAX)
     if config.n_group is not None:
         writer.add_expert_group_count(config.n_group)

@@ -156,7 +156,7 @@ def phi3(metadata: Metadata) -> Values:
         "hidden_act": "silu",
         "rms_norm_eps": rms_epsilon(metadata),
         "original_max_position_embeddings": original,
-        "sliding_window": metadata.get("attention.sliding_window", int, zero=True) or None,
+        "sliding_window": metadata.need("attention.sliding_window", int, zero=True) or None,
         "rope_parameters": rope,
     }
 

@@ -133,8 +133,9 @@ def deepseek2(metadata: Metadata) -> Values:
     if groups[1] is None and groups[0] is not None:
         raise metadata.lacks("expert_group_used_count")
     rope = rope_parameters(metadata, rotary)
-    multiplier = metadata.get("rope.scaling.yarn_log_multiplier", float, zero=True)
-    if rope["rope_type"] == "yarn" and multiplier:
+    if rope["rope_type"] == "yarn" and (
+        multiplier := metadata.need("rope.scaling.yarn_log_multiplier", float, zero=True)
+    ):
         mscale = float(f"{multiplier / 0.1:.6g}")  # llama.cpp writes a tenth, and reads one number for both
         rope |= {"mscale": mscale, "mscale_all_dim": mscale}
     own = (
@@ -169,8 +170,8 @@ def deepseek2(metadata: Metadata) -> Values:
         "n_shared_experts": shared,
         "num_experts_per_tok": metadata.need("expert_used_count", int),
         "first_k_dense_replace": leading,
-        "norm_topk_prob": bool(metadata.get("expert_weights_norm", bool)),
-        "routed_scaling_factor": metadata.get("expert_weights_scale", float, zero=True) or 1.0,
+        "norm_topk_prob": metadata.need("expert_weights_norm", bool) if sigmoid else False,
+        "routed_scaling_factor": metadata.need("expert_weights_scale", float),
         "attention_bias": False,
         "tie_word_embeddings": not metadata.has("output.weight"),
         "rope_parameters": rope,

@@ -91,6 +91,14 @@ KEYS: dict[str, tuple[Callable[[gguf.GGUFWriter], object], str]] = {
         lambda w: (w.add_rope_scaling_type(gguf.RopeScalingType.YARN), w.add_rope_scaling_factor(4.0)),
         "lacks the key llama.rope.scaling.original_context_length",
     ),
+    "linear without factor": (
+        lambda w: w.add_rope_scaling_type(gguf.RopeScalingType.LINEAR),
+        "lacks the key llama.rope.scaling.factor",
+    ),
+    "factor without type": (
+        lambda w: w.add_rope_scaling_factor(4.0),
+        "lacks the key llama.rope.scaling.type",
+    ),
     "type": (
         lambda w: w.add_string("llama.rope.freq_base", "much"),
         "llama.rope.freq_base is much, and must be one float",
