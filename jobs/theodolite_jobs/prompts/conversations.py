@@ -74,7 +74,7 @@ def check_kinds(prompts: Mapping[str, Any], template: str | None) -> None:
         for where, value in prompts.items():
             if isinstance(value, str) and is_spelled_conversation(value):
                 raise PromptError(
-                    f"{where} is the JSON text of a conversation; give it as a list of messages, in a .jsonl, .json or "
+                    f"{where} is the text of a conversation; give it as a list of messages, in a .jsonl, .json or "
                     ".parquet file, or, if it is meant as a text, set template: none, or a text with {prompt}"
                 )
 
