@@ -152,6 +152,22 @@ def test_a_template_that_refuses_texts_gets_parts() -> None:
     assert refused("Hi", template=never).endswith("the model's chat template refuses prompt 0: never")
 
 
+@pytest.mark.parametrize("printed", ["m.content", "m.content | tojson"])
+def test_a_list_of_parts_that_is_printed_is_no_text(printed: str) -> None:
+    """Only the system message of these templates has parts; they refuse its text."""
+    strict = (
+        "{% for m in messages %}{% if m.role == 'system' %}{% if m.content is string %}{{ raise_exception('no') }}"
+        "{% endif %}{{ m.content[0].text }}|{% else %}{{ " + printed + " }}|{% endif %}{% endfor %}"
+    )
+    (text,) = texts_of("Hi", template=strict, system="Be brief.")
+    assert text.replace('"', "") == "Be brief.|Hi|"
+
+
+def test_a_template_that_only_prints_parts_is_refused() -> None:
+    printing = "{% if messages[0].content is string %}{{ raise_exception('no') }}{% endif %}{{ messages[0].content }}"
+    assert "leaves out the content of messages with the role user" in refused("Hi", template=printing)
+
+
 # Conversations
 
 
