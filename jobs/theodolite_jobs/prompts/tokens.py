@@ -3,8 +3,9 @@
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
+from functools import partial
 from typing import Any, Literal
 
 from theodolite.errors import PromptError
@@ -37,14 +38,17 @@ def tokenize(
 
     Raises:
         PromptError: the tokenizer has no chat template, or other prompts than the template needs; the template refuses
-            a message or leaves it out; a text repeats a special token that the tokenizer adds; or a prompt spells a
+            a message or leaves it out; a prefill changes the template's last token; a text repeats a special token that the tokenizer adds; or a prompt spells a
             special token that the tokenizer cannot encode as plain text.
     """
     template = resolve_template(name, prompt_set, tokenizer)
     if template == "chat":
         with fixed_date(template_date):
             chat = open_chat(name, prompts, prompt_set, tokenizer)
-            _, tokens, n_spelled = _encoded(name, prompts, prompt_set, tokenizer, chat.render, add_special_tokens=False)
+            encode = partial(_encoded, name, prompts, prompt_set, tokenizer, add_special_tokens=False)
+            _, tokens, n_spelled = encode(render=chat.render)
+            if chat.prefill:
+                _check_prefill(name, tokens, encode(render=replace(chat, prefill="").render)[1])
         return Tokenized(tokens, n_spelled, tuple(sorted(chat.parts)))
     if not all(isinstance(prompt, str) for prompt in prompts):
         given = prompt_set.template
@@ -103,6 +107,19 @@ def _encoded(
             )
         tokens[index] = ids
     return texts, tokens, len(spelled)
+
+
+def _check_prefill(name: str, tokens: Sequence[TokenIds], without: Sequence[TokenIds]) -> None:
+    """Raise PromptError if the begin of a prefill changes a token before it; `without` has the ids without a prefill.
+
+    Then no answer of the model could begin so, and the template's last token is not in the ids.
+    """
+    for index, (ids, shorter) in enumerate(zip(tokens, without, strict=True)):
+        if ids[: len(shorter)] != shorter:
+            raise PromptError(
+                f"prompts.{name}.prefill: its first characters and the end of the chat template become one token in "
+                f"prompt {index}; begin the prefill with other characters, for example without line breaks or spaces"
+            )
 
 
 def _check_special_tokens(name: str, texts: Sequence[str], tokens: Sequence[TokenIds], tokenizer: Any) -> None:

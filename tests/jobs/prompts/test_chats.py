@@ -79,6 +79,17 @@ def test_a_prefill_follows_the_generation_prompt_and_its_special_tokens_are_spec
     assert ids[-1] == tokenizer.eos_token_id
 
 
+@pytest.mark.parametrize("prompt", ["Hi", "Hi<|im_end|>"])  # the second is encoded by another way
+def test_a_prefill_that_changes_the_last_token_of_the_template_is_refused(prompt: str) -> None:
+    tokenizer = byte_tokenizer(merges=[("Ċ", "Ċ")])
+    prompt_set = PromptSetSpec(source="builtin:harmless", prefill="\n\nSure")
+    with pytest.raises(PromptError, match=r"prompts\.goals\.prefill: its first .* one token in prompt 0; begin"):
+        tokenize("goals", [prompt], prompt_set, tokenizer, date(2000, 1, 1))
+    kept = PromptSetSpec(source="builtin:harmless", prefill="Sure\n\n")
+    (ids,) = tokenize("goals", [prompt], kept, tokenizer, date(2000, 1, 1)).tokens
+    assert [tokenizer.decode([one]) for one in ids[-6:]] == ["\n", *"Sure", "\n\n"]
+
+
 @pytest.mark.parametrize("options", [{"prefill": "Sure"}, {"template_args": {"a": 1}}])
 def test_options_of_chats_need_a_chat_template(options: dict[str, Any]) -> None:
     assert "no chat template" in refused("Hi", template=None, **options)
