@@ -84,6 +84,11 @@ def text_of(prompt: Prompt) -> str:
     return prompt if isinstance(prompt, str) else json.dumps(prompt, ensure_ascii=False)
 
 
+def roles_of(prompt: Prompt) -> tuple[str, ...]:
+    """Return the roles of a conversation's messages; a text is the message of a user."""
+    return ("user",) if isinstance(prompt, str) else tuple(message["role"] for message in prompt)
+
+
 def contents_of(prompt: Prompt) -> list[str]:
     """Return the text of a prompt, or the contents of a conversation's messages."""
     return [prompt] if isinstance(prompt, str) else [message["content"] for message in prompt]

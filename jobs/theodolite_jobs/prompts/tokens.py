@@ -12,10 +12,12 @@ from theodolite.errors import PromptError
 from theodolite.spec import SurveySpec, TokenIds
 from theodolite.spec_parts import NOUN_TEMPLATE, NOUNS, PromptSetSpec
 from theodolite_jobs.prompts.chats import fixed_date, open_chat
-from theodolite_jobs.prompts.conversations import Prompt, contents_of, text_of
+from theodolite_jobs.prompts.conversations import Prompt, contents_of, roles_of, text_of
 from theodolite_jobs.prompts.special_tokens import plain_text_tokenizer, special_spellings
 
 _TEXTS_AT_ONCE = 10_000
+
+_SHOWN_ROLES = 6
 
 
 @dataclass(frozen=True)
@@ -25,6 +27,7 @@ class Tokenized:
     tokens: list[TokenIds]
     n_spelled: int = 0  # prompts that spell a special token, which is encoded as plain text
     parts: tuple[str, ...] = ()  # roles whose content the chat template gets as a list of parts
+    roles: frozenset[tuple[str, ...]] = frozenset()  # of the messages of a prompt, each sequence of them that occurs
 
 
 def tokenize(
@@ -38,8 +41,8 @@ def tokenize(
 
     Raises:
         PromptError: the tokenizer has no chat template, or other prompts than the template needs; the template refuses
-            a message or leaves it out; a prefill changes the template's last token; a text repeats a special token that the tokenizer adds; or a prompt spells a
-            special token that the tokenizer cannot encode as plain text.
+            a message or leaves it out; a prefill changes the template's last token; a text repeats a special token
+            that the tokenizer adds; or a prompt spells a special token that the tokenizer cannot encode as plain text.
     """
     template = resolve_template(name, prompt_set, tokenizer)
     if template == "chat":
@@ -49,7 +52,7 @@ def tokenize(
             _, tokens, n_spelled = encode(render=chat.render)
             if chat.prefill:
                 _check_prefill(name, tokens, encode(render=replace(chat, prefill="").render)[1])
-        return Tokenized(tokens, n_spelled, tuple(sorted(chat.parts)))
+        return Tokenized(tokens, n_spelled, tuple(sorted(chat.parts)), frozenset(map(roles_of, prompts)))
     if not all(isinstance(prompt, str) for prompt in prompts):
         given = prompt_set.template
         reason = "the model's tokenizer has no chat template" if given is None else f"the template is {given!r}"
@@ -144,7 +147,7 @@ def prompt_warnings(spec: SurveySpec, templates: Mapping[str, str], tokenized: M
     tokens = {name: one.tokens for name, one in tokenized.items()}
     of_sets = [repeated(name, ids) for name, ids in tokens.items()]
     as_text = [special_tokens_as_text(name, one) for name, one in tokenized.items()]
-    of_contrasts = [*equal_sets(spec, tokens), *different_templates(spec, templates)]
+    of_contrasts = [*equal_sets(spec, tokens), *different_templates(spec, templates), *different_roles(spec, tokenized)]
     return [warning for warning in (*of_sets, *of_contrasts, *as_text) if warning is not None]
 
 
@@ -182,6 +185,26 @@ def different_templates(spec: SurveySpec, templates: Mapping[str, str]) -> list[
         for name, (positive, negative) in ((name, contrast.sides) for name, contrast in spec.contrasts.items())
         if added[positive] != added[negative]
     ]
+
+
+def different_roles(spec: SurveySpec, tokenized: Mapping[str, Tokenized]) -> list[str]:
+    """Return a warning for each contrast if one of its sets has a conversation whose roles no one of the other has."""
+    warnings = []
+    for name, contrast in spec.contrasts.items():
+        found = {side: tokenized[side].roles for side in contrast.sides}
+        if not all(found.values()):  # a set without chats has another template, which is a warning of its own
+            continue
+        shared = frozenset.intersection(*found.values())
+        own = [(side, roles) for side in contrast.sides for roles in sorted(found[side] - shared)]
+        if own:
+            side, roles = own[0]
+            shown = ", ".join(roles[:_SHOWN_ROLES]) + ", …" * (len(roles) > _SHOWN_ROLES)
+            other = next(one for one in contrast.sides if one != side)
+            warnings.append(
+                f"contrasts.{name}: {side} has a conversation of {len(roles)} messages ({shown}), and {other} has none "
+                "of the same roles; the roles alone can separate the sets"
+            )
+    return warnings
 
 
 def _named(template: str, options: Mapping[str, Any]) -> str:
