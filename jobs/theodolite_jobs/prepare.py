@@ -320,13 +320,13 @@ def prepare(
 
     tokenized = {name: tokenized_set(name, of_set) for name, of_set in prompts.items()}
     tokens = {name: one.tokens for name, one in tokenized.items()}
-    prompts, changed = fit_context(spec, prompts, tokens, dimensions.context_length, tokenizer, tokenized_set)
+    prompts, numbers, changed = fit_context(spec, prompts, tokens, dimensions.context_length, tokenizer, tokenized_set)
     tokenized |= {name: tokenized_set(name, prompts[name]) for name in changed}
     plans: dict[str, SetPlan] = {}
     for name, one in tokenized.items():
         ids = one.tokens
-        check_tokens(name, ids, dimensions.context_length, config.get_text_config().vocab_size)
-        positions = resolve_positions(name, spec.sets[name].positions or spec.capture.positions, ids)
+        check_tokens(name, ids, numbers[name], dimensions.context_length, config.get_text_config().vocab_size)
+        positions = resolve_positions(name, spec.sets[name].positions or spec.capture.positions, ids, numbers[name])
         plans[name] = plan_set(
             name,
             ids,
@@ -337,7 +337,7 @@ def prepare(
             share_prefix=can_share_prefix(config, anatomy),
             length_class=length_class_of(config),
         )
-    warnings = prompt_warnings(spec, templates, tokenized)
+    warnings = prompt_warnings(spec, templates, tokenized, numbers)
     for name, counts in changed.items():
         warnings += long_prompt_warnings(name, len(prompts[name]), dimensions.context_length, **counts)
     bare = [name for name in spec.prompts if templates[name] == "none" and spec.sets[name].template is None]

@@ -142,20 +142,28 @@ def _check_special_tokens(name: str, texts: Sequence[str], tokens: Sequence[Toke
                 )
 
 
-def prompt_warnings(spec: SurveySpec, templates: Mapping[str, str], tokenized: Mapping[str, Tokenized]) -> list[str]:
-    """Return sentences about prompts that may be a mistake; `templates` and `tokenized` have those of each set."""
+def prompt_warnings(
+    spec: SurveySpec,
+    templates: Mapping[str, str],
+    tokenized: Mapping[str, Tokenized],
+    numbers: Mapping[str, Sequence[int]],
+) -> list[str]:
+    """Return sentences about prompts that may be a mistake.
+
+    `templates`, `tokenized` and `numbers` have those of each set; a number counts the prompts that are left out too.
+    """
     tokens = {name: one.tokens for name, one in tokenized.items()}
-    of_sets = [repeated(name, ids) for name, ids in tokens.items()]
+    of_sets = [repeated(name, ids, numbers[name]) for name, ids in tokens.items()]
     as_text = [special_tokens_as_text(name, one) for name, one in tokenized.items()]
     of_contrasts = [*equal_sets(spec, tokens), *different_templates(spec, templates), *different_roles(spec, tokenized)]
     return [warning for warning in (*of_sets, *of_contrasts, *as_text) if warning is not None]
 
 
-def repeated(name: str, tokens: Sequence[TokenIds]) -> str | None:
-    """Return a warning if prompts of the set `name` have equal token ids, else None."""
+def repeated(name: str, tokens: Sequence[TokenIds], numbers: Sequence[int]) -> str | None:
+    """Return a warning if prompts of the set `name` have equal token ids, else None; `numbers` are the prompts'."""
     known: dict[TokenIds, int] = {}
     first: tuple[int, int] | None = None
-    for index, ids in enumerate(tokens):
+    for index, ids in zip(numbers, tokens, strict=True):
         other = known.setdefault(ids, index)
         if other != index and first is None:
             first = other, index
@@ -260,16 +268,18 @@ def resolve_template(name: str, prompt_set: PromptSetSpec, tokenizer: Any) -> st
 
 
 def resolve_positions(
-    name: str, positions: Sequence[int] | Literal["all"], tokens: Sequence[TokenIds]
+    name: str, positions: Sequence[int] | Literal["all"], tokens: Sequence[TokenIds], numbers: Sequence[int]
 ) -> tuple[int, ...]:
     """Return a set's captured positions, ascending; `all` starts at the longest prompt's first token.
+
+    `numbers` are those of the prompts, for messages.
 
     Raises:
         PromptError: a prompt has no token at a position.
     """
     if positions == "all":
         return tuple(range(-max(map(len, tokens)), 0))
-    for index, ids in enumerate(tokens):
+    for index, ids in zip(numbers, tokens, strict=True):
         if len(ids) < -min(positions):
             raise PromptError(
                 f"prompts.{name}: prompt {index} has {len(ids)} tokens, so it has no position {min(positions)}; "
@@ -278,12 +288,15 @@ def resolve_positions(
     return tuple(positions)
 
 
-def check_tokens(name: str, tokens: Sequence[TokenIds], context_length: int, vocabulary_size: int) -> None:
+def check_tokens(
+    name: str, tokens: Sequence[TokenIds], numbers: Sequence[int], context_length: int, vocabulary_size: int
+) -> None:
     """Raise PromptError for a prompt without tokens, too long for the model, or with a token id without an embedding.
 
-    A missing embedding means that the tokenizer belongs to another model.
+    `numbers` are those of the prompts, for messages. A missing embedding means that the tokenizer belongs to another
+    model.
     """
-    for index, ids in enumerate(tokens):
+    for index, ids in zip(numbers, tokens, strict=True):
         if not ids:
             raise PromptError(f"prompts.{name}: prompt {index} has no tokens; remove it")
         if len(ids) > context_length:

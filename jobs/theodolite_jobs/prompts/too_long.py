@@ -21,11 +21,12 @@ def fit_context(
     context_length: int,
     tokenizer: Any,
     tokenize: Tokenize,
-) -> tuple[dict[str, list[Prompt]], dict[str, dict[str, int]]]:
-    """Return the prompts of all sets with each set's rule `too_long` applied, and the counts of each changed set.
+) -> tuple[dict[str, list[Prompt]], dict[str, list[int]], dict[str, dict[str, int]]]:
+    """Return the prompts of all sets with each set's rule `too_long` applied, their numbers in the set, and counts.
 
-    The counts are `n_skipped` and `n_truncated`, those that are not 0. `skip` also leaves out the partners of a too
-    long prompt in paired contrasts. Prompts of sets with the rule `refuse` stay as they are.
+    The counts of each changed set are `n_skipped` and `n_truncated`, those that are not 0. `skip` also
+    leaves out the partners of a too long prompt in paired contrasts. Prompts of sets with the rule `refuse` stay as
+    they are.
 
     Raises:
         PromptError: `skip` leaves no prompt, a prompt does not fit although all of its own text is cut, or a
@@ -33,6 +34,7 @@ def fit_context(
     """
     left_out = _left_out(spec, tokens, context_length)
     fitted: dict[str, list[Prompt]] = {}
+    numbers: dict[str, list[int]] = {}
     counts: dict[str, dict[str, int]] = {}
     for name, prompt_set in spec.sets.items():
         kept = [index for index in range(len(tokens[name])) if index not in left_out[name]]
@@ -56,11 +58,11 @@ def fit_context(
                 cuts = _cuts(where, text, tokenizer, at_start=at_start)
                 of_set = partial(tokenize, name)
                 rests[index] = _longest(where, text, cuts, context_length, of_set, at_start=at_start)
-        fitted[name] = [rests.get(index, prompts[name][index]) for index in kept]
-        numbers = {"n_skipped": len(left_out[name]), "n_truncated": len(rests)}
-        if any(numbers.values()):
-            counts[name] = {key: number for key, number in numbers.items() if number}
-    return fitted, counts
+        fitted[name], numbers[name] = [rests.get(index, prompts[name][index]) for index in kept], kept
+        changed = {"n_skipped": len(left_out[name]), "n_truncated": len(rests)}
+        if any(changed.values()):
+            counts[name] = {key: number for key, number in changed.items() if number}
+    return fitted, numbers, counts
 
 
 def _left_out(

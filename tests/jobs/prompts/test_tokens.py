@@ -266,8 +266,8 @@ def test_the_date_is_fixed_only_during_tokenization() -> None:
 
 
 def test_repeated_prompts_are_named_in_a_warning() -> None:
-    assert repeated("nouns", [(1, 2), (3,), (2, 1)]) is None
-    warning = repeated("nouns", [(1, 2), (3,), (1, 2), (3,), (3,)])
+    assert repeated("nouns", [(1, 2), (3,), (2, 1)], range(3)) is None
+    warning = repeated("nouns", [(1, 2), (3,), (1, 2), (3,), (3,)], range(5))
     assert warning is not None
     assert warning.startswith("prompts.nouns: 3 of 5 prompts repeat the tokens of an earlier prompt")
     assert "prompt 0 and prompt 2" in warning
@@ -279,29 +279,29 @@ LENGTHS_3_5_2 = [(1, 2, 3), (1, 2, 3, 4, 5), (1, 2)]
 
 
 def test_listed_positions_are_returned_unchanged() -> None:
-    assert resolve_positions("nouns", [-2, -1], LENGTHS_3_5_2) == (-2, -1)
+    assert resolve_positions("nouns", [-2, -1], LENGTHS_3_5_2, range(3)) == (-2, -1)
 
 
 def test_all_positions_start_at_the_first_token_of_the_longest_prompt() -> None:
-    assert resolve_positions("nouns", "all", LENGTHS_3_5_2) == (-5, -4, -3, -2, -1)
+    assert resolve_positions("nouns", "all", LENGTHS_3_5_2, range(3)) == (-5, -4, -3, -2, -1)
 
 
 def test_a_position_before_the_first_token_is_refused_with_the_prompt_index() -> None:
     with pytest.raises(PromptError, match=r"prompts\.nouns: prompt 2 has 2 tokens, so it has no position -3"):
-        resolve_positions("nouns", [-3, -1], LENGTHS_3_5_2)
+        resolve_positions("nouns", [-3, -1], LENGTHS_3_5_2, range(3))
 
 
 def test_a_prompt_may_fill_the_context_but_not_exceed_it() -> None:
-    check_tokens("nouns", LENGTHS_3_5_2, context_length=5, vocabulary_size=6)
+    check_tokens("nouns", LENGTHS_3_5_2, range(3), context_length=5, vocabulary_size=6)
     with pytest.raises(PromptError, match=r"prompts\.nouns: prompt 1 has 5 tokens, more than .* context of 4"):
-        check_tokens("nouns", LENGTHS_3_5_2, context_length=4, vocabulary_size=6)
+        check_tokens("nouns", LENGTHS_3_5_2, range(3), context_length=4, vocabulary_size=6)
 
 
 def test_a_prompt_without_tokens_is_refused_with_its_index() -> None:
     with pytest.raises(PromptError, match=r"prompts\.nouns: prompt 1 has no tokens"):
-        check_tokens("nouns", [(1,), ()], context_length=4, vocabulary_size=6)
+        check_tokens("nouns", [(1,), ()], range(2), context_length=4, vocabulary_size=6)
 
 
 def test_a_token_id_without_an_embedding_is_refused() -> None:
     with pytest.raises(PromptError, match=r"prompts\.nouns: the tokenizer gives token id 5, but the model has only 5"):
-        check_tokens("nouns", LENGTHS_3_5_2, context_length=5, vocabulary_size=5)
+        check_tokens("nouns", LENGTHS_3_5_2, range(3), context_length=5, vocabulary_size=5)

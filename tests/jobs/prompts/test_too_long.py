@@ -54,7 +54,7 @@ def fitted(
         return tokenize(name, texts, spec.sets[name], tokenizer, date(2024, 7, 26))
 
     tokens = {name: token_ids(name, texts).tokens for name, texts in sets.items()}
-    prompts_left, counts = fit_context(spec, sets, tokens, context_length, tokenizer, token_ids)
+    prompts_left, _, counts = fit_context(spec, sets, tokens, context_length, tokenizer, token_ids)
     return Fitted(prompts_left, {name: token_ids(name, texts).tokens for name, texts in prompts_left.items()}, counts)
 
 
