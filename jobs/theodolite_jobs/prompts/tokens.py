@@ -267,25 +267,23 @@ def resolve_template(name: str, prompt_set: PromptSetSpec, tokenizer: Any) -> st
     return "chat" if has_chat else "none"
 
 
-def resolve_positions(
+def resolve_positions(positions: Sequence[int] | Literal["all"], tokens: Sequence[TokenIds]) -> tuple[int, ...]:
+    """Return a set's captured positions, ascending; `all` starts at the longest prompt's first token."""
+    return tuple(range(-max(map(len, tokens)), 0)) if positions == "all" else tuple(positions)
+
+
+def check_positions(
     name: str, positions: Sequence[int] | Literal["all"], tokens: Sequence[TokenIds], numbers: Sequence[int]
-) -> tuple[int, ...]:
-    """Return a set's captured positions, ascending; `all` starts at the longest prompt's first token.
-
-    `numbers` are those of the prompts, for messages.
-
-    Raises:
-        PromptError: a prompt has no token at a position.
-    """
+) -> None:
+    """Raise PromptError if a prompt has no token at a position; `numbers` are those of the prompts, for messages."""
     if positions == "all":
-        return tuple(range(-max(map(len, tokens)), 0))
+        return
     for index, ids in zip(numbers, tokens, strict=True):
         if len(ids) < -min(positions):
             raise PromptError(
                 f"prompts.{name}: prompt {index} has {len(ids)} tokens, so it has no position {min(positions)}; "
                 "remove the position or the prompt"
             )
-    return tuple(positions)
 
 
 def check_tokens(

@@ -9,7 +9,14 @@ from transformers import PreTrainedTokenizerFast
 
 from theodolite.errors import PromptError
 from theodolite.spec_parts import NOUN_TEMPLATE, PromptSetSpec
-from theodolite_jobs.prompts.tokens import check_tokens, repeated, resolve_positions, resolve_template, tokenize
+from theodolite_jobs.prompts.tokens import (
+    check_positions,
+    check_tokens,
+    repeated,
+    resolve_positions,
+    resolve_template,
+    tokenize,
+)
 
 SPECIAL = ["<unk>", "<s>", "</s>", "<|system|>", "<|user|>", "<|assistant|>", "<|end|>"]
 WORDS = ["hello", "world", "say", "be", "brief", "not", "{", "}", "{}", "{prompt}", "{{", "1", "+", "}}"]
@@ -279,16 +286,18 @@ LENGTHS_3_5_2 = [(1, 2, 3), (1, 2, 3, 4, 5), (1, 2)]
 
 
 def test_listed_positions_are_returned_unchanged() -> None:
-    assert resolve_positions("nouns", [-2, -1], LENGTHS_3_5_2, range(3)) == (-2, -1)
+    assert resolve_positions([-2, -1], LENGTHS_3_5_2) == (-2, -1)
+    check_positions("nouns", [-2, -1], LENGTHS_3_5_2, range(3))
+    check_positions("nouns", "all", LENGTHS_3_5_2, range(3))
 
 
 def test_all_positions_start_at_the_first_token_of_the_longest_prompt() -> None:
-    assert resolve_positions("nouns", "all", LENGTHS_3_5_2, range(3)) == (-5, -4, -3, -2, -1)
+    assert resolve_positions("all", LENGTHS_3_5_2) == (-5, -4, -3, -2, -1)
 
 
 def test_a_position_before_the_first_token_is_refused_with_the_prompt_index() -> None:
     with pytest.raises(PromptError, match=r"prompts\.nouns: prompt 2 has 2 tokens, so it has no position -3"):
-        resolve_positions("nouns", [-3, -1], LENGTHS_3_5_2, range(3))
+        check_positions("nouns", [-3, -1], LENGTHS_3_5_2, range(3))
 
 
 def test_a_prompt_may_fill_the_context_but_not_exceed_it() -> None:
