@@ -35,7 +35,7 @@ def conversation_of(where: str, messages: Sequence[Any]) -> list[Message]:
 def _message(where: str, message: Any) -> Message:
     if not isinstance(message, dict):
         raise PromptError(f"{where} is of type {type(message).__name__}; a message is an object with role and content")
-    given = {key: value for key, value in message.items() if value is not None}  # columns of tables are in every row
+    given = {key: value for key, value in message.items() if not _is_missing(key, plain(value))}
     if lacking := [key for key in ("role", "content") if key not in given]:
         raise PromptError(f"{where} has no {lacking[0]} (keys: {named(map(str, given)) or 'none'}); {_HOW}")
     if other := [str(key) for key in given if key not in ("role", "content")]:
@@ -44,6 +44,11 @@ def _message(where: str, message: Any) -> Message:
         shown = named([given["role"]]) if isinstance(given["role"], str) else type(given["role"]).__name__
         raise PromptError(f"{where} has the role {shown}; allowed: {', '.join(ROLES)}; remove the message, or the row")
     return {"role": given["role"], "content": _content(where, plain(given["content"]))}
+
+
+def _is_missing(key: str, value: Any) -> bool:
+    """Return whether a key has no value: columns of tables are in every row. An empty content is a value."""
+    return value is None or (key not in ("role", "content") and value in ("", [], {}))
 
 
 def _content(where: str, content: Any) -> Any:

@@ -50,6 +50,11 @@ def test_keys_without_a_value_are_no_part_of_a_message(tmp_path: Path) -> None:
     """A table has the columns of all messages in each of them."""
     write(tmp_path, "a.json", json.dumps([[{**USER, "name": None, "tool_calls": None}]]))
     assert read(tmp_path, "a.json") == [[USER]]
+    empty = {**USER, "name": "", "tool_calls": [], "extra": {}}
+    write(tmp_path, "b.json", json.dumps([[empty]]))
+    assert read(tmp_path, "b.json") == [[USER]]
+    pd.DataFrame({"messages": [[empty | {"extra": None}]]}).to_parquet(tmp_path / "a.parquet")
+    assert read(tmp_path, "a.parquet") == [[USER]]
 
 
 def test_a_content_of_one_text_part_is_its_text(tmp_path: Path) -> None:
@@ -88,6 +93,8 @@ BAD: dict[str, tuple[Any, list[str]]] = {
     "numbers": ([1], ["message 0 is of type int"]),
     "without_role": ([{"content": "A secret"}], ["message 0 has no role (keys: content)"]),
     "without_content": ([USER, {"role": "user"}], ["message 1 has no content (keys: role)"]),
+    "blank_content": ([{"role": "user", "content": ""}], ["message 0 is empty"]),
+    "zero": ([{**USER, "weight": 0}], ["message 0 also has weight"]),
     "null_content": ([{"role": "user", "content": None}], ["message 0 has no content"]),
     "sharegpt": ([{"from": "human", "value": "A secret"}], ["has no role (keys: from, value)"]),
     "tool_role": ([{"role": "tool", "content": "A secret"}], ["the role tool; allowed: system, user, assistant"]),

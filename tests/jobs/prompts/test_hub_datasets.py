@@ -51,7 +51,7 @@ def write_lines(file: Path, *texts: str) -> None:
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, list[str]]]:
-    """A hub with five datasets: one that was changed, one with two configurations, with a NUL, a large one, with images."""
+    """A hub with five datasets: a changed one, one with two configurations, with a NUL, a large one, with images."""
     root = tmp_path_factory.mktemp("hub")
     folders = {
         name: root / "datasets" / "org" / name for name in ("moved", f"moved@{OLD}", "two", "nul", "large", "seen")
