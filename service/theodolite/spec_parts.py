@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from theodolite.errors import short
 from theodolite.prompt_values import ARG_NAME, InlinePrompt, TemplateArgs, Text
 from theodolite.sites import BLOCK_SITES, STREAM_SITES, Site
 
@@ -316,7 +317,8 @@ class PromptSetSpec(Part):
         for name in self.chat_options:
             if self.template not in (None, "chat"):
                 raise ValueError(
-                    f"{name} is given, but template is {self.template!r}; {_CHAT_OPTIONS[name]} needs template: chat"
+                    f"{name} is given, but template is {short(self.template)}; {_CHAT_OPTIONS[name]} needs template: "
+                    "chat"
                 )
         return self
 

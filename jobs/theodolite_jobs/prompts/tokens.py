@@ -8,7 +8,7 @@ from datetime import date
 from functools import partial
 from typing import Any, Literal
 
-from theodolite.errors import PromptError
+from theodolite.errors import PromptError, short
 from theodolite.spec import SurveySpec, TokenIds
 from theodolite.spec_parts import NOUN_TEMPLATE, NOUNS, PromptSetSpec
 from theodolite_jobs.prompts.chats import fixed_date, open_chat
@@ -55,7 +55,7 @@ def tokenize(
         return Tokenized(tokens, n_spelled, tuple(sorted(chat.parts)), frozenset(map(roles_of, prompts)))
     if not all(isinstance(prompt, str) for prompt in prompts):
         given = prompt_set.template
-        reason = "the model's tokenizer has no chat template" if given is None else f"the template is {given!r}"
+        reason = "the model's tokenizer has no chat template" if given is None else f"the template is {short(given)}"
         raise PromptError(
             f"prompts.{name}.template: {reason}, and the prompts are conversations, which need a chat template; use "
             "template: chat with a chat model, or give texts in place of the conversations"
@@ -219,7 +219,7 @@ def _named(template: str, options: Mapping[str, Any]) -> str:
     # Without the texts: warnings end up in logs.
     shown = {"system": "a system message", "prefill": "a prefill"}
     shown["template_args"] = f"template_args ({', '.join(options.get('template_args', {}))})"
-    return f"{template!r}{' with ' if options else ''}{' and '.join(shown[name] for name in options)}"
+    return f"{short(template)}{' with ' if options else ''}{' and '.join(shown[name] for name in options)}"
 
 
 def special_tokens_as_text(name: str, tokenized: Tokenized) -> str | None:

@@ -216,5 +216,12 @@ def test_conversations_need_the_chat_template(template: str) -> None:
         tokenize("goals", [[USER]], prompt_set, tokenizer, date(2000, 1, 1))
 
 
+def test_a_long_template_is_shortened_in_the_message() -> None:
+    prompt_set = PromptSetSpec(source="builtin:harmless", template="{prompt}" + "x" * 5_000)
+    with pytest.raises(PromptError, match="xxx…, and the prompts are conversations") as caught:
+        tokenize("goals", [[USER]], prompt_set, byte_tokenizer(), date(2000, 1, 1))
+    assert len(str(caught.value)) < 300
+
+
 def test_a_base_model_refuses_conversations() -> None:
     assert "tokenizer has no chat template, and the prompts are conversations" in refused([USER], template=None)
