@@ -125,7 +125,7 @@ class Prepared:
             model |= {"weights": {"rule": RULE, "seed": SEED}}
         elif dequantised_from(self.config) is not None:
             model |= {"dequantisation": DEQUANTISATION}
-        if spec.model.template not in (None, DEFAULT):
+        if spec.model.template not in (None, DEFAULT) and "chat" in self.templates.values():
             model |= {"template": spec.model.template}
         if self.mended:
             model |= {"tokenizer": self.mended}

@@ -94,6 +94,11 @@ def test_a_template_is_chosen_by_its_name_and_another_gives_another_run(tmp_path
     files = model(tmp_path, {"default": CHATML, "thinking": THINKING})
     default, named, other = (prepared(files, template=name) for name in (None, "default", "thinking"))
     assert default.run_id == named.run_id != other.run_id
+    spec = spec_of(files, template="thinking")
+    spec["prompts"]["goals"]["template"] = "none"
+    unused = prepare(parse_spec(spec), tmp_path, Settings(cache=tmp_path / "cache"))
+    del spec["model"]["template"]
+    assert unused.run_id == prepare(parse_spec(spec), tmp_path, Settings(cache=tmp_path / "cache")).run_id
     with pytest.raises(
         SpecError, match=r"model\.template: the model has no chat template 'rag'; allowed: default, thin"
     ):
