@@ -71,7 +71,8 @@ class Chat:
             except Exception as of_x:
                 reason = f": {one_line(of_x)}"
             raise PromptError(
-                f"prompts.{self.name}: the model's chat template refuses prompt {index}{reason}"
+                f"prompts.{self.name}: the model's chat template refuses prompt {index}{reason}; change the prompt, "
+                f"or {_OTHER_TEMPLATE}"
             ) from error
         for number, message in enumerate(messages):
             if not _contains(text, message["content"]):

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from theodolite.errors import PromptError, short
 from theodolite.spec import SurveySpec, TokenIds
-from theodolite.spec_parts import NOUN_TEMPLATE, NOUNS, PromptSetSpec
+from theodolite.spec_parts import NOUN_TEMPLATE, NOUNS, SENTENCES, PromptSetSpec
 from theodolite_jobs.prompts.chats import fixed_date, open_chat
 from theodolite_jobs.prompts.conversations import Prompt, contents_of, roles_of, text_of
 from theodolite_jobs.prompts.special_tokens import plain_text_tokenizer, special_spellings
@@ -137,9 +137,14 @@ def _check_special_tokens(name: str, texts: Sequence[str], tokens: Sequence[Toke
             if own[side] != pair:  # else the text has both of them
                 token = tokenizer.convert_ids_to_tokens(pair[0])
                 raise PromptError(
-                    f"prompts.{name}: prompt {index} {end} with {token!r} twice: the tokenizer adds it to a text that "
+                    f"{_field(name)}: prompt {index} {end} with {token!r} twice: the tokenizer adds it to a text that "
                     "has it already; remove it from the template, or from the prompts"
                 )
+
+
+def _field(name: str) -> str:
+    """Return the field of the spec that has the prompts of a set."""
+    return "words.sentences" if name == SENTENCES else f"prompts.{name}"
 
 
 def prompt_warnings(
@@ -170,7 +175,7 @@ def repeated(name: str, tokens: Sequence[TokenIds], numbers: Sequence[int]) -> s
     if first is None:
         return None
     return (
-        f"prompts.{name}: {len(tokens) - len(known)} of {len(tokens)} prompts repeat the tokens of an earlier prompt, "
+        f"{_field(name)}: {len(tokens) - len(known)} of {len(tokens)} prompts repeat the tokens of an earlier prompt, "
         f"the first are prompt {first[0]} and prompt {first[1]}; the statistics count each as an independent prompt"
     )
 
@@ -254,7 +259,10 @@ def resolve_template(name: str, prompt_set: PromptSetSpec, tokenizer: Any) -> st
     has_chat = chat_template is not None
     wants_chat = prompt_set.template == "chat" or bool(prompt_set.chat_options)
     if wants_chat and not has_chat:
-        raise PromptError(f"prompts.{name}.template: this model's tokenizer has no chat template; use template: none")
+        options = " and ".join(prompt_set.chat_options)
+        remedy = f"remove {options}" if options else "use template: none"
+        remedy += " and use template: none" if options and prompt_set.template else ""
+        raise PromptError(f"prompts.{name}.template: this model's tokenizer has no chat template; {remedy}")
     if prompt_set.template not in (None, "chat"):
         return prompt_set.template
     if prompt_set.source == f"builtin:{NOUNS}" and not wants_chat:
@@ -296,15 +304,16 @@ def check_tokens(
     """
     for index, ids in zip(numbers, tokens, strict=True):
         if not ids:
-            raise PromptError(f"prompts.{name}: prompt {index} has no tokens; remove it")
+            raise PromptError(f"{_field(name)}: prompt {index} has no tokens; remove it")
         if len(ids) > context_length:
+            other = "" if name == SENTENCES else ", or set too_long"
             raise PromptError(
-                f"prompts.{name}: prompt {index} has {len(ids)} tokens, more than the model's context of "
-                f"{context_length}; shorten or remove it"
+                f"{_field(name)}: prompt {index} has {len(ids)} tokens, more than the model's context of "
+                f"{context_length}; shorten or remove it{other}"
             )
     largest = max(map(max, tokens), default=0)
     if largest >= vocabulary_size:
         raise PromptError(
-            f"prompts.{name}: the tokenizer gives token id {largest}, but the model has only {vocabulary_size} token "
+            f"{_field(name)}: the tokenizer gives token id {largest}, but the model has only {vocabulary_size} token "
             "embeddings; use this model's own tokenizer"
         )

@@ -18,6 +18,7 @@ from theodolite_jobs.prompts.tokens import tokenize
 SYSTEM = {"role": "system", "content": "Be brief."}
 USER = {"role": "user", "content": "Name a tool."}
 ANSWER = {"role": "assistant", "content": "A hammer"}
+REMEDY = "change the prompt, or use template: none, or a text with {prompt}"
 
 
 def texts_of(*prompts: Prompt, template: Any = CHATML, **options: Any) -> list[str]:
@@ -35,7 +36,7 @@ def refused(*prompts: Prompt, **options: Any) -> str:
     return str(caught.value)
 
 
-# Variables and the begin of the answer
+# Variables and the beginning of the answer
 
 
 def test_variables_reach_the_template() -> None:
@@ -92,7 +93,8 @@ def test_a_prefill_that_changes_the_last_token_of_the_template_is_refused(prompt
 
 @pytest.mark.parametrize("options", [{"prefill": "Sure"}, {"template_args": {"a": 1}}])
 def test_options_of_chats_need_a_chat_template(options: dict[str, Any]) -> None:
-    assert "no chat template" in refused("Hi", template=None, **options)
+    message = refused("Hi", template=None, **options)
+    assert message.endswith(f"no chat template; remove {next(iter(options))}")
 
 
 # What templates leave out or change
@@ -160,7 +162,7 @@ def test_a_template_that_refuses_texts_gets_parts() -> None:
     strict = "{% if messages[0].content is string %}{{ raise_exception('parts') }}{% endif %}" + OF_PARTS
     assert texts_of("Hi", template=strict) == ["user: Hiassistant:"]
     never = "{{ raise_exception('never') }}"
-    assert refused("Hi", template=never).endswith("the model's chat template refuses prompt 0: never")
+    assert refused("Hi", template=never).endswith(f"the model's chat template refuses prompt 0: never; {REMEDY}")
 
 
 @pytest.mark.parametrize("printed", ["m.content", "m.content | tojson"])
@@ -206,7 +208,7 @@ def test_a_conversation_must_not_contradict_the_options_of_its_set() -> None:
 def test_an_order_that_the_template_refuses_is_named_by_its_prompt() -> None:
     alternating = "{% if messages[0]['role'] != 'user' %}{{ raise_exception('user first') }}{% endif %}" + CHATML
     message = refused([USER], [{"role": "assistant", "content": "Secret"}, USER], template=alternating)
-    assert message == "prompts.goals: the model's chat template refuses prompt 1: user first"
+    assert message == f"prompts.goals: the model's chat template refuses prompt 1: user first; {REMEDY}"
 
 
 @pytest.mark.parametrize("template", ["none", "Say {prompt}"])

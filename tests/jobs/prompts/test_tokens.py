@@ -181,9 +181,16 @@ def test_truncation_and_padding_from_a_tokenizer_file_are_not_applied() -> None:
     assert [len(row) for row in rows] == [2, 4]
 
 
-@pytest.mark.parametrize("settings", [{"template": "chat"}, {"system": "be brief"}])
-def test_chat_is_refused_for_a_tokenizer_without_chat_template(settings: dict[str, Any]) -> None:
-    with pytest.raises(PromptError, match=r"prompts\.nouns\.template: .* no chat template; use template: none"):
+@pytest.mark.parametrize(
+    ("settings", "remedy"),
+    [
+        ({"template": "chat"}, "use template: none"),
+        ({"system": "be brief"}, "remove system"),
+        ({"template": "chat", "system": "be brief"}, "remove system and use template: none"),
+    ],
+)
+def test_chat_is_refused_for_a_tokenizer_without_chat_template(settings: dict[str, Any], remedy: str) -> None:
+    with pytest.raises(PromptError, match=rf"prompts\.nouns\.template: .* no chat template; {remedy}$"):
         words_of("hello", chat_template=None, **settings)
 
 
@@ -302,8 +309,18 @@ def test_a_position_before_the_first_token_is_refused_with_the_prompt_index() ->
 
 def test_a_prompt_may_fill_the_context_but_not_exceed_it() -> None:
     check_tokens("nouns", LENGTHS_3_5_2, range(3), context_length=5, vocabulary_size=6)
-    with pytest.raises(PromptError, match=r"prompts\.nouns: prompt 1 has 5 tokens, more than .* context of 4"):
+    with pytest.raises(
+        PromptError, match=r"prompts\.nouns: prompt 1 has 5 tokens, more than .* context of 4; .* too_long$"
+    ):
         check_tokens("nouns", LENGTHS_3_5_2, range(3), context_length=4, vocabulary_size=6)
+
+
+def test_sentences_are_named_by_their_field() -> None:
+    with pytest.raises(PromptError, match=r"^words\.sentences: prompt 1 has 5 tokens, .*; shorten or remove it$"):
+        check_tokens("sentences", LENGTHS_3_5_2, range(3), context_length=4, vocabulary_size=6)
+    warning = repeated("sentences", [(1,), (1,)], range(2))
+    assert warning is not None
+    assert warning.startswith("words.sentences: 1 of 2")
 
 
 def test_a_prompt_without_tokens_is_refused_with_its_index() -> None:
