@@ -63,7 +63,7 @@ def test_reserved_names_are_refused(name: str) -> None:
         ({"special_tokens": "split"}, "should be 'text' or 'allow'"),
         (
             {"template": "none", "prefill": "Sure"},
-            "prefill is given, but template is 'none'; the begin of an answer needs",
+            "prefill is given, but template is 'none'; the beginning of an answer needs",
         ),
         (
             {"template": "Say {prompt}", "template_args": {"a": 1}},
@@ -95,5 +95,5 @@ def test_a_set_whose_name_is_texts_has_its_values_in_messages() -> None:
 def test_a_long_template_is_shortened_in_the_message() -> None:
     with pytest.raises(SpecError) as caught:
         of_set(template="{prompt}" + "x" * 5_000, prefill="Sure")
-    assert "xxx…; the begin" in str(caught.value)
+    assert "xxx…; the beginning" in str(caught.value)
     assert len(str(caught.value)) < 300

@@ -113,7 +113,7 @@ def _encoded(
 
 
 def _check_prefill(name: str, tokens: Sequence[TokenIds], without: Sequence[TokenIds]) -> None:
-    """Raise PromptError if the begin of a prefill changes a token before it; `without` has the ids without a prefill.
+    """Raise PromptError if a prefill changes a token before it; `without` has the ids without a prefill.
 
     Then no answer of the model could begin so, and the template's last token is not in the ids.
     """
