@@ -58,12 +58,12 @@ from theodolite_jobs.prompts.tokens import (
     Tokenized,
     check_positions,
     check_tokens,
-    prompt_warnings,
     resolve_positions,
     resolve_template,
     tokenize,
 )
 from theodolite_jobs.prompts.too_long import fit_context, long_prompt_warnings
+from theodolite_jobs.prompts.warnings import prompt_warnings
 from theodolite_jobs.requested import check_request, named_groups
 
 _RECORDED_VERSIONS = ("torch", "transformers", "zarr", "numpy", "ray")

@@ -1,7 +1,6 @@
 """Convert texts to token ids: chat templates with a fixed date, and the checks that need no weights."""
 
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import date
@@ -9,15 +8,13 @@ from functools import partial
 from typing import Any, Literal
 
 from theodolite.errors import PromptError, short
-from theodolite.spec import SurveySpec, TokenIds
+from theodolite.spec import TokenIds
 from theodolite.spec_parts import NOUN_TEMPLATE, NOUNS, SENTENCES, PromptSetSpec
 from theodolite_jobs.prompts.chats import fixed_date, open_chat
 from theodolite_jobs.prompts.conversations import Prompt, contents_of, roles_of, text_of
 from theodolite_jobs.prompts.special_tokens import plain_text_tokenizer, special_spellings
 
 _TEXTS_AT_ONCE = 10_000
-
-_SHOWN_ROLES = 6
 
 
 @dataclass(frozen=True)
@@ -137,104 +134,14 @@ def _check_special_tokens(name: str, texts: Sequence[str], tokens: Sequence[Toke
             if own[side] != pair:  # else the text has both of them
                 token = tokenizer.convert_ids_to_tokens(pair[0])
                 raise PromptError(
-                    f"{_field(name)}: prompt {index} {end} with {token!r} twice: the tokenizer adds it to a text that "
-                    "has it already; remove it from the template, or from the prompts"
+                    f"{field_of(name)}: prompt {index} {end} with {token!r} twice: the tokenizer adds it to a text "
+                    "that has it already; remove it from the template, or from the prompts"
                 )
 
 
-def _field(name: str) -> str:
+def field_of(name: str) -> str:
     """Return the field of the spec that has the prompts of a set."""
     return "words.sentences" if name == SENTENCES else f"prompts.{name}"
-
-
-def prompt_warnings(
-    spec: SurveySpec,
-    templates: Mapping[str, str],
-    tokenized: Mapping[str, Tokenized],
-    numbers: Mapping[str, Sequence[int]],
-) -> list[str]:
-    """Return sentences about prompts that may be a mistake.
-
-    `templates`, `tokenized` and `numbers` have those of each set; a number counts the prompts that are left out too.
-    """
-    tokens = {name: one.tokens for name, one in tokenized.items()}
-    of_sets = [repeated(name, ids, numbers[name]) for name, ids in tokens.items()]
-    as_text = [special_tokens_as_text(name, one) for name, one in tokenized.items()]
-    of_contrasts = [*equal_sets(spec, tokens), *different_templates(spec, templates), *different_roles(spec, tokenized)]
-    return [warning for warning in (*of_sets, *of_contrasts, *as_text) if warning is not None]
-
-
-def repeated(name: str, tokens: Sequence[TokenIds], numbers: Sequence[int]) -> str | None:
-    """Return a warning if prompts of the set `name` have equal token ids, else None; `numbers` are the prompts'."""
-    known: dict[TokenIds, int] = {}
-    first: tuple[int, int] | None = None
-    for index, ids in zip(numbers, tokens, strict=True):
-        other = known.setdefault(ids, index)
-        if other != index and first is None:
-            first = other, index
-    if first is None:
-        return None
-    return (
-        f"{_field(name)}: {len(tokens) - len(known)} of {len(tokens)} prompts repeat the tokens of an earlier prompt, "
-        f"the first are prompt {first[0]} and prompt {first[1]}; the statistics count each as an independent prompt"
-    )
-
-
-def equal_sets(spec: SurveySpec, tokens: Mapping[str, Sequence[TokenIds]]) -> list[str]:
-    """Return a warning for each contrast of two sets with the same tokens, in any order; `tokens` has those of each."""
-    return [
-        f"contrasts.{name}: {contrast.positive} and {contrast.negative} have the same prompts; nothing separates them"
-        for name, contrast in spec.contrasts.items()
-        if Counter(tokens[contrast.positive]) == Counter(tokens[contrast.negative])
-    ]
-
-
-def different_templates(spec: SurveySpec, templates: Mapping[str, str]) -> list[str]:
-    """Return a warning for each contrast whose sets differ in what the template adds; `templates` has that of each."""
-    added = {name: (templates[name], spec.sets[name].chat_options) for name in templates}
-    return [
-        f"contrasts.{name}: {positive} has the template {_named(*added[positive])} and {negative} "
-        f"{_named(*added[negative])}; the templates alone can separate the sets"
-        for name, (positive, negative) in ((name, contrast.sides) for name, contrast in spec.contrasts.items())
-        if added[positive] != added[negative]
-    ]
-
-
-def different_roles(spec: SurveySpec, tokenized: Mapping[str, Tokenized]) -> list[str]:
-    """Return a warning for each contrast if one of its sets has a conversation whose roles no one of the other has."""
-    warnings = []
-    for name, contrast in spec.contrasts.items():
-        found = {side: tokenized[side].roles for side in contrast.sides}
-        if not all(found.values()):  # a set without chats has another template, which is a warning of its own
-            continue
-        shared = frozenset.intersection(*found.values())
-        own = [(side, roles) for side in contrast.sides for roles in sorted(found[side] - shared)]
-        if own:
-            side, roles = own[0]
-            shown = ", ".join(roles[:_SHOWN_ROLES]) + ", …" * (len(roles) > _SHOWN_ROLES)
-            other = next(one for one in contrast.sides if one != side)
-            warnings.append(
-                f"contrasts.{name}: {side} has a conversation of {len(roles)} messages ({shown}), and {other} has none "
-                "of the same roles; the roles alone can separate the sets"
-            )
-    return warnings
-
-
-def _named(template: str, options: Mapping[str, Any]) -> str:
-    # Without the texts: warnings end up in logs.
-    shown = {"system": "a system message", "prefill": "a prefill"}
-    shown["template_args"] = f"template_args ({', '.join(options.get('template_args', {}))})"
-    return f"{short(template)}{' with ' if options else ''}{' and '.join(shown[name] for name in options)}"
-
-
-def special_tokens_as_text(name: str, tokenized: Tokenized) -> str | None:
-    """Return a warning if special tokens in prompts of the set `name` are encoded as plain text, else None."""
-    if not tokenized.n_spelled:
-        return None
-    return (
-        f"prompts.{name}: {tokenized.n_spelled} of {len(tokenized.tokens)} prompts spell special tokens of the "
-        "tokenizer, which are encoded as plain text; set special_tokens: allow to encode them as special tokens"
-    )
 
 
 def _encode(texts: Sequence[str], tokenizer: Any, *, add_special_tokens: bool) -> Iterator[TokenIds]:
@@ -304,16 +211,16 @@ def check_tokens(
     """
     for index, ids in zip(numbers, tokens, strict=True):
         if not ids:
-            raise PromptError(f"{_field(name)}: prompt {index} has no tokens; remove it")
+            raise PromptError(f"{field_of(name)}: prompt {index} has no tokens; remove it")
         if len(ids) > context_length:
             other = "" if name == SENTENCES else ", or set too_long"
             raise PromptError(
-                f"{_field(name)}: prompt {index} has {len(ids)} tokens, more than the model's context of "
+                f"{field_of(name)}: prompt {index} has {len(ids)} tokens, more than the model's context of "
                 f"{context_length}; shorten or remove it{other}"
             )
     largest = max(map(max, tokens), default=0)
     if largest >= vocabulary_size:
         raise PromptError(
-            f"{_field(name)}: the tokenizer gives token id {largest}, but the model has only {vocabulary_size} token "
+            f"{field_of(name)}: the tokenizer gives token id {largest}, but the model has only {vocabulary_size} token "
             "embeddings; use this model's own tokenizer"
         )

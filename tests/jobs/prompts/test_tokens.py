@@ -12,7 +12,6 @@ from theodolite.spec_parts import NOUN_TEMPLATE, PromptSetSpec
 from theodolite_jobs.prompts.tokens import (
     check_positions,
     check_tokens,
-    repeated,
     resolve_positions,
     resolve_template,
     tokenize,
@@ -276,17 +275,6 @@ def test_the_date_is_fixed_only_during_tokenization() -> None:
     assert int(year.split()[0]) >= 2024
 
 
-# Repeated prompts
-
-
-def test_repeated_prompts_are_named_in_a_warning() -> None:
-    assert repeated("nouns", [(1, 2), (3,), (2, 1)], range(3)) is None
-    warning = repeated("nouns", [(1, 2), (3,), (1, 2), (3,), (3,)], range(5))
-    assert warning is not None
-    assert warning.startswith("prompts.nouns: 3 of 5 prompts repeat the tokens of an earlier prompt")
-    assert "prompt 0 and prompt 2" in warning
-
-
 # Positions and lengths
 
 LENGTHS_3_5_2 = [(1, 2, 3), (1, 2, 3, 4, 5), (1, 2)]
@@ -318,9 +306,6 @@ def test_a_prompt_may_fill_the_context_but_not_exceed_it() -> None:
 def test_sentences_are_named_by_their_field() -> None:
     with pytest.raises(PromptError, match=r"^words\.sentences: prompt 1 has 5 tokens, .*; shorten or remove it$"):
         check_tokens("sentences", LENGTHS_3_5_2, range(3), context_length=4, vocabulary_size=6)
-    warning = repeated("sentences", [(1,), (1,)], range(2))
-    assert warning is not None
-    assert warning.startswith("words.sentences: 1 of 2")
 
 
 def test_a_prompt_without_tokens_is_refused_with_its_index() -> None:
