@@ -39,6 +39,7 @@ _SPEEDS = {
 class _CharacterTokenizer:
     """A replacement for a missing tokenizer: one token for every fourth character; ids are outside any vocabulary."""
 
+    is_estimate = True
     chat_template = ""
 
     def apply_chat_template(self, messages: list[dict[str, str]], **_: Any) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from theodolite.digests import digest_of
-from theodolite.errors import SpecError
+from theodolite.errors import PromptError, SpecError
 from theodolite.settings import Settings
 from theodolite.sites import Site
 from theodolite.spec import SurveySpec, TokenIds
@@ -56,13 +56,14 @@ from theodolite_jobs.prompts.next_tokens import next_token_groups
 from theodolite_jobs.prompts.sources import check_pairs, read_prompts
 from theodolite_jobs.prompts.tokens import (
     Tokenized,
+    check_positions,
     check_tokens,
-    prompt_warnings,
     resolve_positions,
     resolve_template,
     tokenize,
 )
 from theodolite_jobs.prompts.too_long import fit_context, long_prompt_warnings
+from theodolite_jobs.prompts.warnings import prompt_warnings
 from theodolite_jobs.requested import check_request, named_groups
 
 _RECORDED_VERSIONS = ("torch", "transformers", "zarr", "numpy", "ray")
@@ -124,7 +125,7 @@ class Prepared:
             model |= {"weights": {"rule": RULE, "seed": SEED}}
         elif dequantised_from(self.config) is not None:
             model |= {"dequantisation": DEQUANTISATION}
-        if spec.model.template not in (None, DEFAULT):
+        if spec.model.template not in (None, DEFAULT) and "chat" in self.templates.values():
             model |= {"template": spec.model.template}
         if self.mended:
             model |= {"tokenizer": self.mended}
@@ -308,10 +309,11 @@ def prepare(
     check_request(spec, spec.resolved_contrasts(), spec.capture.sites, dimensions.n_layers, has_experts=has_experts)
 
     tokenizer = tokenizer_of(files, spec.model.trust_remote_code) if prompts else None
+    is_estimate = getattr(tokenizer, "is_estimate", False)  # then no token, and no number of tokens, is that of the run
     if tokenizer is not None:
         templates_of_model = getattr(tokenizer, "chat_template", None)
         tokenizer.chat_template = choose_template(templates_of_model, spec.model.template)
-        if "effects" in named_groups(spec):
+        if "effects" in named_groups(spec) and not is_estimate:
             next_token_groups(tokenizer, spec.effects.tokens if spec.effects else {})  # raises for wrong texts
     templates = {name: resolve_template(name, spec.sets[name], tokenizer) for name in prompts}
 
@@ -320,26 +322,35 @@ def prepare(
 
     tokenized = {name: tokenized_set(name, of_set) for name, of_set in prompts.items()}
     tokens = {name: one.tokens for name, one in tokenized.items()}
-    prompts, changed = fit_context(spec, prompts, tokens, dimensions.context_length, tokenizer, tokenized_set)
+    numbers: Mapping[str, Sequence[int]] = {name: range(len(of_set)) for name, of_set in prompts.items()}
+    changed: Mapping[str, dict[str, int]] = {}
+    context_length = dimensions.context_length
+    try:
+        prompts, numbers, changed = fit_context(spec, prompts, tokens, context_length, tokenizer, tokenized_set)
+    except PromptError:
+        if not is_estimate:
+            raise
     tokenized |= {name: tokenized_set(name, prompts[name]) for name in changed}
     plans: dict[str, SetPlan] = {}
     for name, one in tokenized.items():
         ids = one.tokens
-        check_tokens(name, ids, dimensions.context_length, config.get_text_config().vocab_size)
-        positions = resolve_positions(name, spec.sets[name].positions or spec.capture.positions, ids)
+        positions = spec.sets[name].positions or spec.capture.positions
+        if not is_estimate:
+            check_tokens(name, ids, numbers[name], context_length, config.get_text_config().vocab_size)
+            check_positions(name, positions, ids, numbers[name])
         plans[name] = plan_set(
             name,
             ids,
-            positions,
+            resolve_positions(positions, ids),
             shard_prompts=spec.capture.shard_prompts,
             n_kept=spec.bounds(name, len(ids)).n_kept,
             batch_tokens=spec.capture.batch_tokens,
             share_prefix=can_share_prefix(config, anatomy),
             length_class=length_class_of(config),
         )
-    warnings = prompt_warnings(spec, templates, tokenized)
+    warnings = prompt_warnings(spec, templates, tokenized, numbers)
     for name, counts in changed.items():
-        warnings += long_prompt_warnings(name, len(prompts[name]), dimensions.context_length, **counts)
+        warnings += long_prompt_warnings(name, len(prompts[name]), context_length, **counts)
     bare = [name for name in spec.prompts if templates[name] == "none" and spec.sets[name].template is None]
     if "chat" in templates.values():
         warnings += conflicting_templates(files)

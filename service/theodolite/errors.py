@@ -134,6 +134,12 @@ def choices_text(given: str, allowed: Collection[str]) -> str:
     return f"of the {len(allowed)} allowed names, these are the most similar: {', '.join(near)}"
 
 
+def short(value: object) -> str:
+    """Return how Python writes a value, in at most 60 characters."""
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}…"
+
+
 def one_line(text: object) -> str:
     """Return a text on one line: names from a damaged object may contain line breaks."""
     return " ".join(str(text).split())

@@ -10,7 +10,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
-from theodolite.errors import SpecError
+from theodolite.errors import SpecError, short
 from theodolite.spec import SurveySpec
 from theodolite.spec_parts import PATTERNS
 
@@ -19,6 +19,8 @@ _MAX_PROBLEMS = 20
 
 _MAX_CHARACTERS = 2**20
 """Maximum length of a spec file; the service accepts as much."""
+
+_PROMPT_RULE = "must be a text, or a list of messages: [[{role: …, content: …}]]"
 
 _MAX_VALUES = 100_000
 """Maximum number of values in a spec file; a few lines of YAML with aliases can stand for any number of them."""
@@ -162,7 +164,7 @@ def _describe(problem: Any) -> str:
     if kind == "missing":
         return f"{field}: is required"
     if kind == "extra_forbidden":
-        return f"{field}: unknown field, given {_short(problem['input'])}; allowed: {_allowed_fields(problem['loc'])}"
+        return f"{field}: unknown field, given {short(problem['input'])}; allowed: {_allowed_fields(problem['loc'])}"
     if kind == "value_error" and isinstance(problem["input"], dict):
         return message if field == "survey" else f"{field}: {message}"
     if kind == "model_type":
@@ -171,7 +173,11 @@ def _describe(problem: Any) -> str:
         message = "must be a mapping"
     if kind == "string_pattern_mismatch":
         message = PATTERNS[problem["ctx"]["pattern"]]
-    return f"{field}: given {_short(problem['input'])}; {message[0].lower()}{message[1:]}"
+    given = short(problem["input"])
+    if parts[:1] == ["prompts"] and parts[2:3] == ["texts"]:  # errors end up in logs, so they quote no prompt
+        given = f"a value of type {type(problem['input']).__name__}"
+        message = _PROMPT_RULE if kind == "string_type" else message
+    return f"{field}: given {given}; {message[0].lower()}{message[1:]}"
 
 
 def _allowed_fields(location: tuple[Any, ...]) -> str:
@@ -191,8 +197,3 @@ def _fields_of(annotation: Any) -> dict[str, FieldInfo] | None:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation.model_fields
     return next((fields for part in get_args(annotation) if (fields := _fields_of(part))), None)
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}…"

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from theodolite.errors import short
 from theodolite.prompt_values import ARG_NAME, InlinePrompt, TemplateArgs, Text
 from theodolite.sites import BLOCK_SITES, STREAM_SITES, Site
 
@@ -157,7 +158,7 @@ class DrawSpec(Part):
 _CHAT_OPTIONS = {
     "system": "a system message",
     "template_args": "a variable of the chat template",
-    "prefill": "the begin of an answer",
+    "prefill": "the beginning of an answer",
 }
 
 
@@ -199,7 +200,7 @@ class PromptSetSpec(Part):
     column: Place | None = Field(
         None,
         description="Column that contains the prompts; required if the source has several columns, or if it is a .csv "
-        "file whose only column has an uncommon name.",
+        "or .tsv file whose only column has an uncommon name.",
     )
     where: dict[Place, bool | int | float | Text | None] = Field(
         default_factory=dict,
@@ -213,8 +214,8 @@ class PromptSetSpec(Part):
     )
     limit: Count | None = Field(
         None,
-        description="Maximum number of prompts; the set uses the first ones. Of a hub dataset, if `draw` is not given, "
-        "only the rows up to the last of these prompts are read.",
+        description="Maximum number of prompts; the set uses the first ones. Of a hub dataset, if `draw` is not given "
+        "and `split` is whole, only the rows up to the last of these prompts are read.",
     )
     too_long: Literal["refuse", "skip", "truncate_left", "truncate_right"] = Field(
         "refuse",
@@ -239,7 +240,7 @@ class PromptSetSpec(Part):
     )
     prefill: Text | None = Field(
         None,
-        description="Text that follows the chat template's generation prompt: the begin of the answer. Its special "
+        description="Text that follows the chat template's generation prompt: the beginning of the answer. Its special "
         "tokens are encoded as special tokens.",
         min_length=1,
         exclude_if=lambda prefill: prefill is None,
@@ -316,7 +317,8 @@ class PromptSetSpec(Part):
         for name in self.chat_options:
             if self.template not in (None, "chat"):
                 raise ValueError(
-                    f"{name} is given, but template is {self.template!r}; {_CHAT_OPTIONS[name]} needs template: chat"
+                    f"{name} is given, but template is {short(self.template)}; {_CHAT_OPTIONS[name]} needs template: "
+                    "chat"
                 )
         return self
 

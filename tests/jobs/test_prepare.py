@@ -37,7 +37,7 @@ class OneTokenALetter:
         }
 
 
-def prepared(folder, family, prompts=None, weights=None, **capture):
+def prepared(folder, family, prompts=None, weights=None, more=None, **capture):
     model = folder / family
     model.mkdir(exist_ok=True)
     CONFIGS[family].save_pretrained(model)
@@ -46,6 +46,7 @@ def prepared(folder, family, prompts=None, weights=None, **capture):
         spec["model"]["weights"] = weights
     if not prompts:
         spec["analyses"] = ["heads"]
+    spec |= more or {}
     if capture:
         spec["capture"] = capture
     return prepare(
@@ -98,6 +99,18 @@ def test_a_run_has_the_prompts_that_fit_and_the_id_of_a_run_of_these(tmp_path, r
     assert (facts.n_samples, facts.n_skipped + facts.n_truncated) == (len(texts), 1)
     assert len(found.warnings) == 1
     assert same.warnings == []
+
+
+def test_messages_count_the_prompts_that_are_left_out(tmp_path):
+    texts = [LONG, "one", "two", "one"]
+    repeat, _left_out = prepared(tmp_path, "llama", inline(texts, too_long="skip")).warnings
+    assert "the first are prompt 1 and prompt 3;" in repeat
+    with pytest.raises(PromptError, match="prompt 2 has 2 tokens, so it has no position -3"):
+        prepared(tmp_path, "llama", inline([LONG, "one", "no"], too_long="skip"), positions=[-3])
+    pair = {"contrasts": {"any": {"positive": "some", "negative": "other", "paired": True}}}
+    sets = {**inline([LONG, "b", "c"], too_long="skip"), "other": inline(["a", "b", LONG])["some"]}
+    with pytest.raises(PromptError, match=r"prompts\.other: prompt 2 has"):
+        prepared(tmp_path, "llama", sets, more=pair)
 
 
 def test_limit_keep_and_positions_are_of_the_prompts_that_fit(tmp_path):

@@ -94,6 +94,11 @@ def test_a_template_is_chosen_by_its_name_and_another_gives_another_run(tmp_path
     files = model(tmp_path, {"default": CHATML, "thinking": THINKING})
     default, named, other = (prepared(files, template=name) for name in (None, "default", "thinking"))
     assert default.run_id == named.run_id != other.run_id
+    spec = spec_of(files, template="thinking")
+    spec["prompts"]["goals"]["template"] = "none"
+    unused = prepare(parse_spec(spec), tmp_path, Settings(cache=tmp_path / "cache"))
+    del spec["model"]["template"]
+    assert unused.run_id == prepare(parse_spec(spec), tmp_path, Settings(cache=tmp_path / "cache")).run_id
     with pytest.raises(
         SpecError, match=r"model\.template: the model has no chat template 'rag'; allowed: default, thin"
     ):
@@ -146,6 +151,29 @@ def test_contrasts_of_sets_with_different_options_of_chats_are_a_warning(tmp_pat
         "contrasts.any: begun has the template 'chat' with a system message and template_args (enable_thinking) and a "
         "prefill and plain 'chat'; the templates alone can separate the sets"
     )
+
+
+def warnings_of_a_contrast(folder: Path, positive: list[Prompt], negative: list[Prompt]) -> list[str]:
+    spec = spec_of(model(folder))
+    spec["prompts"] = {"a": {"source": "inline", "texts": positive}, "b": {"source": "inline", "texts": negative}}
+    spec["contrasts"] = {"any": {"positive": "a", "negative": "b", "paired": False}}
+    return list(prepare(parse_spec(spec), folder, Settings(cache=folder / "cache")).warnings)
+
+
+def test_a_contrast_of_conversations_with_different_roles_is_a_warning(tmp_path: Path) -> None:
+    said = warnings_of_a_contrast(tmp_path, [CHAT], ["Name a saw."])
+    assert said == [
+        "contrasts.any: a has a conversation of 2 messages (user, assistant), and b has none of the same roles; the "
+        "roles alone can separate the sets"
+    ]
+    (longer,) = warnings_of_a_contrast(tmp_path, [CHAT], [CHAT, [*CHAT, *CHAT, *CHAT, CHAT[0]]])
+    assert "b has a conversation of 7 messages (user, assistant, user, assistant, user, assistant, …)" in longer
+
+
+def test_a_contrast_of_conversations_with_the_same_roles_is_no_warning(tmp_path: Path) -> None:
+    other = [CHAT[0], {**CHAT[1], "content": "A saw"}]
+    assert warnings_of_a_contrast(tmp_path, [CHAT], [other]) == []
+    assert warnings_of_a_contrast(tmp_path, ["Name a saw."], [CHAT[:1]]) == []
 
 
 # The plan

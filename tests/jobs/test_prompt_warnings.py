@@ -118,3 +118,36 @@ def test_a_plan_without_the_tokenizer_estimates_which_prompts_are_cut(
     source = {"source": "inline", "texts": ["short", "a" * 8 * context], "too_long": "truncate_left"}
     facts = planned(tmp_path, prompts={"some": source})["sets"]["some"]
     assert (facts["n_truncated"], facts["tokens"]) == (1, 2 + context)
+
+
+LENGTH = CONFIGS["llama"].max_position_embeddings
+CANNOT_FIT = [
+    {"source": "inline", "texts": ["a" * 8 * LENGTH]},
+    {"source": "inline", "texts": ["a" * 8 * LENGTH], "too_long": "skip"},
+    {"source": "inline", "texts": [[{"role": "user", "content": "a" * 8 * LENGTH}]], "too_long": "truncate_left"},
+    {"source": "inline", "texts": ["a"], "positions": [-9]},
+]
+
+
+@pytest.mark.parametrize("some", CANNOT_FIT, ids=["refuse", "skip", "conversation", "position"])
+def test_a_plan_without_the_tokenizer_refuses_no_prompt_for_its_length(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, some: dict[str, Any]
+) -> None:
+    def missing(*_: Any) -> Any:
+        raise ModelError("no tokenizer")
+
+    monkeypatch.setattr(estimate, "load_tokenizer", missing)
+    facts = planned(tmp_path, prompts={"some": some})["sets"]["some"]
+    assert (facts["prompts"], facts["tokens"]) == (1, 1 if "positions" in some else 2 * LENGTH)
+
+
+def test_a_plan_without_the_tokenizer_does_not_check_the_tokens_of_effects(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def missing(*_: Any) -> Any:
+        raise ModelError("no tokenizer")
+
+    monkeypatch.setattr(estimate, "load_tokenizer", missing)
+    sets = {name: {"source": "inline", "texts": [f"{name}{i}" for i in range(12)]} for name in ("some", "other")}
+    contrasts = {"any": {"positive": "some", "negative": "other", "paired": False}}
+    assert planned(tmp_path, prompts=sets, contrasts=contrasts, effects={})["sets"]["some"]["prompts"] == 12

@@ -63,16 +63,37 @@ def test_reserved_names_are_refused(name: str) -> None:
         ({"special_tokens": "split"}, "should be 'text' or 'allow'"),
         (
             {"template": "none", "prefill": "Sure"},
-            "prefill is given, but template is 'none'; the begin of an answer needs",
+            "prefill is given, but template is 'none'; the beginning of an answer needs",
         ),
         (
             {"template": "Say {prompt}", "template_args": {"a": 1}},
             "a variable of the chat template needs template: chat",
         ),
-        ({"texts": [5]}, "goals.texts.0: given 5; input should be a valid string"),
+        ({"texts": [5]}, "goals.texts.0: given a value of type int; must be a text, or a list of messages: [[{role"),
     ],
 )
 def test_wrong_options_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(SpecError) as caught:
         of_set(**options)
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("texts", ["A secret", [{"role": "user", "content": "A secret"}], [["A secret", float("nan")]]])
+def test_no_message_quotes_a_prompt(texts: Any) -> None:
+    with pytest.raises(SpecError) as caught:
+        of_set(texts=texts)
+    assert "goals.texts" in str(caught.value)
+    assert "given a value of type" in str(caught.value)
+    assert "secret" not in str(caught.value)
+
+
+def test_a_set_whose_name_is_texts_has_its_values_in_messages() -> None:
+    with pytest.raises(SpecError, match=r"prompts\.texts\.limit: given 'many'"):
+        parse(f"{MODEL}prompts: {{texts: {{source: 'builtin:nouns', limit: many}}}}")
+
+
+def test_a_long_template_is_shortened_in_the_message() -> None:
+    with pytest.raises(SpecError) as caught:
+        of_set(template="{prompt}" + "x" * 5_000, prefill="Sure")
+    assert "xxx…; the beginning" in str(caught.value)
+    assert len(str(caught.value)) < 300

@@ -1,5 +1,6 @@
 """Tiny tokenizers of bytes with special tokens, and chat templates of the kinds that models have."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
@@ -23,10 +24,14 @@ THINKING = CHATML + (
 )
 
 
-def byte_tokenizer(template: Any = CHATML, **options: Any) -> Any:
-    """Return a tokenizer with a token for each byte, the special tokens of ChatML, and `<think>` as a usual token."""
+def byte_tokenizer(template: Any = CHATML, merges: Sequence[tuple[str, str]] = (), **options: Any) -> Any:
+    """Return a tokenizer with a token for each byte, the special tokens of ChatML, and `<think>` as a usual token.
+
+    `merges` are pairs of letters of the byte alphabet that become one token.
+    """
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    inner = Tokenizer(models.BPE(vocab={letter: index for index, letter in enumerate(alphabet)}, merges=[]))
+    pieces = [*alphabet, *map("".join, merges)]
+    inner = Tokenizer(models.BPE(vocab={piece: index for index, piece in enumerate(pieces)}, merges=list(merges)))
     inner.pre_tokenizer, inner.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
     inner.add_tokens([AddedToken("<think>", special=False, normalized=False)])
     return PreTrainedTokenizerFast(

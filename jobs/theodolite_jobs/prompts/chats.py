@@ -1,9 +1,11 @@
 """Render prompts with a model's chat template, and refuse a template that leaves out a message."""
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import date, datetime, time
+from itertools import chain, combinations
 from json import dumps
 from typing import Any
 from unittest import mock
@@ -69,7 +71,8 @@ class Chat:
             except Exception as of_x:
                 reason = f": {one_line(of_x)}"
             raise PromptError(
-                f"prompts.{self.name}: the model's chat template refuses prompt {index}{reason}"
+                f"prompts.{self.name}: the model's chat template refuses prompt {index}{reason}; change the prompt, "
+                f"or {_OTHER_TEMPLATE}"
             ) from error
         for number, message in enumerate(messages):
             if not _contains(text, message["content"]):
@@ -83,7 +86,7 @@ class Chat:
         """Return the roles whose content is not in the text of a chat of these roles."""
         texts = [f"theodolite{number}probe" for number in range(len(roles))]
         rendered = self._apply([{"role": role, "content": text} for role, text in zip(roles, texts, strict=True)])
-        return frozenset(role for role, text in zip(roles, texts, strict=True) if text not in rendered)
+        return frozenset(role for role, text in zip(roles, texts, strict=True) if not _shows(rendered, text))
 
     def _apply(self, messages: Sequence[Message]) -> str:
         sent: list[dict[str, Any]] = [
@@ -111,26 +114,31 @@ def open_chat(name: str, prompts: Iterable[Prompt], prompt_set: PromptSetSpec, t
 
 
 def _roles_as_parts(chat: Chat, shapes: Sequence[Sequence[str]]) -> frozenset[str]:
-    is_refused = False
-    try:
-        dropped = frozenset[str]().union(*map(chat.dropped, shapes))
-    # As in `render`: a template may raise anything, for example if it expects parts.
-    except Exception:
-        is_refused, dropped = True, frozenset(role for shape in shapes for role in shape)
-    if not dropped:
-        return dropped
-    try:
-        left = frozenset[str]().union(*map(replace(chat, parts=dropped).dropped, shapes))
-    except Exception:
-        if is_refused:
-            return frozenset()  # rendering the prompts raises the error of the template
-        left = dropped
-    if left:
-        raise PromptError(
-            f"prompts.{chat.name}.template: the chat template leaves out the content of messages with the role "
-            f"{' and '.join(sorted(left))}; remove these messages, or {_OTHER_TEMPLATE}"
-        )
-    return dropped
+    """Return the smallest set of roles that need parts, so that the template shows the texts of all roles."""
+    roles = sorted({role for shape in shapes for role in shape})
+    first_dropped = None
+    for chosen in chain.from_iterable(combinations(roles, size) for size in range(len(roles) + 1)):
+        parts = frozenset(chosen)
+        try:
+            dropped = frozenset[str]().union(*map(replace(chat, parts=parts).dropped, shapes))
+        # As in `render`: a template may raise anything, for example if it expects parts.
+        except Exception:
+            continue
+        if not dropped:
+            return parts
+        first_dropped = first_dropped or dropped
+    if first_dropped is None:
+        return frozenset()  # rendering the prompts raises the error of the template
+    raise PromptError(
+        f"prompts.{chat.name}.template: the chat template leaves out the content of messages with the role "
+        f"{' and '.join(sorted(first_dropped))}; remove these messages, or {_OTHER_TEMPLATE}"
+    )
+
+
+def _shows(rendered: str, text: str) -> bool:
+    """Return whether a rendered chat has a text; a list of parts that is printed as Python or JSON does not count."""
+    printed = re.compile(rf"""['"]text['"]\s*:\s*['"]{text}['"]""")
+    return text in printed.sub("", rendered)
 
 
 def _contains(rendered: str, content: str) -> bool:

@@ -35,7 +35,7 @@ def conversation_of(where: str, messages: Sequence[Any]) -> list[Message]:
 def _message(where: str, message: Any) -> Message:
     if not isinstance(message, dict):
         raise PromptError(f"{where} is of type {type(message).__name__}; a message is an object with role and content")
-    given = {key: value for key, value in message.items() if value is not None}  # columns of tables are in every row
+    given = {key: value for key, value in message.items() if not _is_missing(key, plain(value))}
     if lacking := [key for key in ("role", "content") if key not in given]:
         raise PromptError(f"{where} has no {lacking[0]} (keys: {named(map(str, given)) or 'none'}); {_HOW}")
     if other := [str(key) for key in given if key not in ("role", "content")]:
@@ -44,6 +44,11 @@ def _message(where: str, message: Any) -> Message:
         shown = named([given["role"]]) if isinstance(given["role"], str) else type(given["role"]).__name__
         raise PromptError(f"{where} has the role {shown}; allowed: {', '.join(ROLES)}; remove the message, or the row")
     return {"role": given["role"], "content": _content(where, plain(given["content"]))}
+
+
+def _is_missing(key: str, value: Any) -> bool:
+    """Return whether a key has no value: columns of tables are in every row. An empty content is a value."""
+    return value is None or (key not in ("role", "content") and value in ("", [], {}))
 
 
 def _content(where: str, content: Any) -> Any:
@@ -74,7 +79,7 @@ def check_kinds(prompts: Mapping[str, Any], template: str | None) -> None:
         for where, value in prompts.items():
             if isinstance(value, str) and is_spelled_conversation(value):
                 raise PromptError(
-                    f"{where} is the JSON text of a conversation; give it as a list of messages, in a .jsonl, .json or "
+                    f"{where} is the text of a conversation; give it as a list of messages, in a .jsonl, .json or "
                     ".parquet file, or, if it is meant as a text, set template: none, or a text with {prompt}"
                 )
 
@@ -82,6 +87,11 @@ def check_kinds(prompts: Mapping[str, Any], template: str | None) -> None:
 def text_of(prompt: Prompt) -> str:
     """Return a text as it is, and a conversation as the JSON of its messages."""
     return prompt if isinstance(prompt, str) else json.dumps(prompt, ensure_ascii=False)
+
+
+def roles_of(prompt: Prompt) -> tuple[str, ...]:
+    """Return the roles of a conversation's messages; a text is the message of a user."""
+    return ("user",) if isinstance(prompt, str) else tuple(message["role"] for message in prompt)
 
 
 def contents_of(prompt: Prompt) -> list[str]:

@@ -84,9 +84,12 @@ def read_dataset(name: str, dataset: str, prompt_set: PromptSetSpec) -> Rows:
             )
         if prompt_set.limit is not None and prompt_set.draw is None and "[" not in prompt_set.split:
             stream = builder.as_streaming_dataset(prompt_set.split)
+            stream = stream.decode(False) if stream.features else stream  # else it has no images
             return _first_rows(name, stream, prompt_set, prompt_set.skip + prompt_set.limit)
         builder.download_and_prepare()
-        return numbered(without_nan(dict(row)) for row in builder.as_dataset(prompt_set.split))
+        # As stored: Python objects would decode images of other columns.
+        table = builder.as_dataset(prompt_set.split).with_format("arrow")[:]
+        return numbered(map(without_nan, table.to_pylist()))
     except PromptError:
         raise
     # The library raises dozens of exception types, from a missing split to no network.

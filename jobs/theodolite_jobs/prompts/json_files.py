@@ -1,10 +1,16 @@
 """Read JSON into rows: a list, or one value in each line."""
 
 import json
+import re
 from typing import Any
 
 from theodolite_jobs.prompts.rows import Row, Rows, as_row, numbered, refuse_twice
 from theodolite_jobs.prompts.text_files import lines_of
+
+_LIST_OF_OBJECTS = re.compile(r"\s*(array\(|\{[^\[]*)?\[\s*\{")
+
+_MESSAGE_KEYS = (("role", "content"), ("from", "value"))
+"""The keys of messages, and those that ShareGPT gives them."""
 
 
 def read_json(text: str) -> Rows:
@@ -41,14 +47,10 @@ def read_json_lines(text: str) -> Rows:
 
 
 def is_spelled_conversation(text: str) -> bool:
-    """Return whether a text is the JSON of a list of objects with a role and a content."""
-    if not text.lstrip().startswith("["):
+    """Return whether a text spells a list of messages, or an object with one, as JSON, Python or NumPy writes it."""
+    if not (_LIST_OF_OBJECTS.match(text) and text.rstrip().endswith(("]", "}", ")"))):
         return False
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        return False
-    return isinstance(value, list) and any(isinstance(one, dict) and {"role", "content"} <= one.keys() for one in value)
+    return any(all(re.search(rf"""['"]{key}['"]\s*:""", text) for key in keys) for keys in _MESSAGE_KEYS)
 
 
 def _decode(text: str) -> Any:

@@ -21,7 +21,9 @@ def numbered(values: Iterable[Any]) -> Rows:
 def as_row(place: str, value: Any) -> Row:
     """Return an object, or a string or a list as the only cell of a row; raises ValueError for other types."""
     if not isinstance(value, str | list | dict):
-        raise ValueError(f"{place} is of type {type(value).__name__}; it must be a string or an object")
+        raise ValueError(
+            f"{place} is of type {type(value).__name__}; it must be a string, an object or a list of messages"
+        )
     return value if isinstance(value, dict) else {"prompt": value}
 
 

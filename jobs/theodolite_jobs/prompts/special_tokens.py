@@ -9,6 +9,7 @@ import json
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from theodolite.spec import TokenIds
@@ -70,13 +71,21 @@ def plain_text_tokenizer(tokenizer: Any, texts: Iterable[str]) -> PlainText | No
 
     Only tokenizers of the library `tokenizers` can.
     """
-    from tokenizers import Tokenizer
-
     spellings = special_spellings(tokenizer)
     if spellings is None or not getattr(tokenizer, "is_fast", False):
         return None
     used = set().union(*texts)
     mark = next(chr(code) for code in _PRIVATE if chr(code) not in used)
+    copy = _renamed_copy(tokenizer, mark)
+    ids = frozenset(index for index, token in tokenizer.added_tokens_decoder.items() if token.special)
+    return None if copy is None else PlainText(tokenizer, copy, spellings, ids - {tokenizer.unk_token_id}, mark)
+
+
+@lru_cache(maxsize=1)  # it takes seconds for a large vocabulary, and cutting a prompt asks for it many times
+def _renamed_copy(tokenizer: Any, mark: str) -> Any:
+    """Return a copy of the tokenizer with private names of the special tokens, or None if there cannot be one."""
+    from tokenizers import Tokenizer
+
     content = json.loads(tokenizer.backend_tokenizer.to_str())
     special = [token["content"] for token in content["added_tokens"] if token["special"]]
     names = {token: _private(mark, token) for token in special}
@@ -90,8 +99,7 @@ def plain_text_tokenizer(tokenizer: Any, texts: Iterable[str]) -> PlainText | No
         return None
     copy.no_truncation()
     copy.no_padding()
-    ids = frozenset(index for index, token in tokenizer.added_tokens_decoder.items() if token.special)
-    return PlainText(tokenizer, copy, spellings, ids - {tokenizer.unk_token_id}, mark)
+    return copy
 
 
 def _private(mark: str, token: str) -> str:

@@ -1,17 +1,17 @@
 """Convert texts to token ids: chat templates with a fixed date, and the checks that need no weights."""
 
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
+from functools import partial
 from typing import Any, Literal
 
-from theodolite.errors import PromptError
-from theodolite.spec import SurveySpec, TokenIds
-from theodolite.spec_parts import NOUN_TEMPLATE, NOUNS, PromptSetSpec
+from theodolite.errors import PromptError, short
+from theodolite.spec import TokenIds
+from theodolite.spec_parts import NOUN_TEMPLATE, NOUNS, SENTENCES, PromptSetSpec
 from theodolite_jobs.prompts.chats import fixed_date, open_chat
-from theodolite_jobs.prompts.conversations import Prompt, contents_of, text_of
+from theodolite_jobs.prompts.conversations import Prompt, contents_of, roles_of, text_of
 from theodolite_jobs.prompts.special_tokens import plain_text_tokenizer, special_spellings
 
 _TEXTS_AT_ONCE = 10_000
@@ -24,6 +24,7 @@ class Tokenized:
     tokens: list[TokenIds]
     n_spelled: int = 0  # prompts that spell a special token, which is encoded as plain text
     parts: tuple[str, ...] = ()  # roles whose content the chat template gets as a list of parts
+    roles: frozenset[tuple[str, ...]] = frozenset()  # of the messages of a prompt, each sequence of them that occurs
 
 
 def tokenize(
@@ -37,18 +38,21 @@ def tokenize(
 
     Raises:
         PromptError: the tokenizer has no chat template, or other prompts than the template needs; the template refuses
-            a message or leaves it out; a text repeats a special token that the tokenizer adds; or a prompt spells a
-            special token that the tokenizer cannot encode as plain text.
+            a message or leaves it out; a prefill changes the template's last token; a text repeats a special token
+            that the tokenizer adds; or a prompt spells a special token that the tokenizer cannot encode as plain text.
     """
     template = resolve_template(name, prompt_set, tokenizer)
     if template == "chat":
         with fixed_date(template_date):
             chat = open_chat(name, prompts, prompt_set, tokenizer)
-            _, tokens, n_spelled = _encoded(name, prompts, prompt_set, tokenizer, chat.render, add_special_tokens=False)
-        return Tokenized(tokens, n_spelled, tuple(sorted(chat.parts)))
+            encode = partial(_encoded, name, prompts, prompt_set, tokenizer, add_special_tokens=False)
+            _, tokens, n_spelled = encode(render=chat.render)
+            if chat.prefill:
+                _check_prefill(name, tokens, encode(render=replace(chat, prefill="").render)[1])
+        return Tokenized(tokens, n_spelled, tuple(sorted(chat.parts)), frozenset(map(roles_of, prompts)))
     if not all(isinstance(prompt, str) for prompt in prompts):
         given = prompt_set.template
-        reason = "the model's tokenizer has no chat template" if given is None else f"the template is {given!r}"
+        reason = "the model's tokenizer has no chat template" if given is None else f"the template is {short(given)}"
         raise PromptError(
             f"prompts.{name}.template: {reason}, and the prompts are conversations, which need a chat template; use "
             "template: chat with a chat model, or give texts in place of the conversations"
@@ -105,6 +109,19 @@ def _encoded(
     return texts, tokens, len(spelled)
 
 
+def _check_prefill(name: str, tokens: Sequence[TokenIds], without: Sequence[TokenIds]) -> None:
+    """Raise PromptError if a prefill changes a token before it; `without` has the ids without a prefill.
+
+    Then no answer of the model could begin so, and the template's last token is not in the ids.
+    """
+    for index, (ids, shorter) in enumerate(zip(tokens, without, strict=True)):
+        if ids[: len(shorter)] != shorter:
+            raise PromptError(
+                f"prompts.{name}.prefill: its first characters and the end of the chat template become one token in "
+                f"prompt {index}; begin the prefill with other characters, for example without line breaks or spaces"
+            )
+
+
 def _check_special_tokens(name: str, texts: Sequence[str], tokens: Sequence[TokenIds], tokenizer: Any) -> None:
     """Raise PromptError if a text begins or ends with a special token that the tokenizer adds there too."""
     for end, side, kinds in (("begins", slice(0, 2), ("bos", "cls")), ("ends", slice(-2, None), ("eos", "sep"))):
@@ -117,71 +134,14 @@ def _check_special_tokens(name: str, texts: Sequence[str], tokens: Sequence[Toke
             if own[side] != pair:  # else the text has both of them
                 token = tokenizer.convert_ids_to_tokens(pair[0])
                 raise PromptError(
-                    f"prompts.{name}: prompt {index} {end} with {token!r} twice: the tokenizer adds it to a text that "
-                    "has it already; remove it from the template, or from the prompts"
+                    f"{field_of(name)}: prompt {index} {end} with {token!r} twice: the tokenizer adds it to a text "
+                    "that has it already; remove it from the template, or from the prompts"
                 )
 
 
-def prompt_warnings(spec: SurveySpec, templates: Mapping[str, str], tokenized: Mapping[str, Tokenized]) -> list[str]:
-    """Return sentences about prompts that may be a mistake; `templates` and `tokenized` have those of each set."""
-    tokens = {name: one.tokens for name, one in tokenized.items()}
-    of_sets = [repeated(name, ids) for name, ids in tokens.items()]
-    as_text = [special_tokens_as_text(name, one) for name, one in tokenized.items()]
-    of_contrasts = [*equal_sets(spec, tokens), *different_templates(spec, templates)]
-    return [warning for warning in (*of_sets, *of_contrasts, *as_text) if warning is not None]
-
-
-def repeated(name: str, tokens: Sequence[TokenIds]) -> str | None:
-    """Return a warning if prompts of the set `name` have equal token ids, else None."""
-    known: dict[TokenIds, int] = {}
-    first: tuple[int, int] | None = None
-    for index, ids in enumerate(tokens):
-        other = known.setdefault(ids, index)
-        if other != index and first is None:
-            first = other, index
-    if first is None:
-        return None
-    return (
-        f"prompts.{name}: {len(tokens) - len(known)} of {len(tokens)} prompts repeat the tokens of an earlier prompt, "
-        f"the first are prompt {first[0]} and prompt {first[1]}; the statistics count each as an independent prompt"
-    )
-
-
-def equal_sets(spec: SurveySpec, tokens: Mapping[str, Sequence[TokenIds]]) -> list[str]:
-    """Return a warning for each contrast of two sets with the same tokens, in any order; `tokens` has those of each."""
-    return [
-        f"contrasts.{name}: {contrast.positive} and {contrast.negative} have the same prompts; nothing separates them"
-        for name, contrast in spec.contrasts.items()
-        if Counter(tokens[contrast.positive]) == Counter(tokens[contrast.negative])
-    ]
-
-
-def different_templates(spec: SurveySpec, templates: Mapping[str, str]) -> list[str]:
-    """Return a warning for each contrast whose sets differ in what the template adds; `templates` has that of each."""
-    added = {name: (templates[name], spec.sets[name].chat_options) for name in templates}
-    return [
-        f"contrasts.{name}: {positive} has the template {_named(*added[positive])} and {negative} "
-        f"{_named(*added[negative])}; the templates alone can separate the sets"
-        for name, (positive, negative) in ((name, contrast.sides) for name, contrast in spec.contrasts.items())
-        if added[positive] != added[negative]
-    ]
-
-
-def _named(template: str, options: Mapping[str, Any]) -> str:
-    # Without the texts: warnings end up in logs.
-    shown = {"system": "a system message", "prefill": "a prefill"}
-    shown["template_args"] = f"template_args ({', '.join(options.get('template_args', {}))})"
-    return f"{template!r}{' with ' if options else ''}{' and '.join(shown[name] for name in options)}"
-
-
-def special_tokens_as_text(name: str, tokenized: Tokenized) -> str | None:
-    """Return a warning if special tokens in prompts of the set `name` are encoded as plain text, else None."""
-    if not tokenized.n_spelled:
-        return None
-    return (
-        f"prompts.{name}: {tokenized.n_spelled} of {len(tokenized.tokens)} prompts spell special tokens of the "
-        "tokenizer, which are encoded as plain text; set special_tokens: allow to encode them as special tokens"
-    )
+def field_of(name: str) -> str:
+    """Return the field of the spec that has the prompts of a set."""
+    return "words.sentences" if name == SENTENCES else f"prompts.{name}"
 
 
 def _encode(texts: Sequence[str], tokenizer: Any, *, add_special_tokens: bool) -> Iterator[TokenIds]:
@@ -206,7 +166,10 @@ def resolve_template(name: str, prompt_set: PromptSetSpec, tokenizer: Any) -> st
     has_chat = chat_template is not None
     wants_chat = prompt_set.template == "chat" or bool(prompt_set.chat_options)
     if wants_chat and not has_chat:
-        raise PromptError(f"prompts.{name}.template: this model's tokenizer has no chat template; use template: none")
+        options = " and ".join(prompt_set.chat_options)
+        remedy = f"remove {options}" if options else "use template: none"
+        remedy += " and use template: none" if options and prompt_set.template else ""
+        raise PromptError(f"prompts.{name}.template: this model's tokenizer has no chat template; {remedy}")
     if prompt_set.template not in (None, "chat"):
         return prompt_set.template
     if prompt_set.source == f"builtin:{NOUNS}" and not wants_chat:
@@ -219,41 +182,45 @@ def resolve_template(name: str, prompt_set: PromptSetSpec, tokenizer: Any) -> st
     return "chat" if has_chat else "none"
 
 
-def resolve_positions(
-    name: str, positions: Sequence[int] | Literal["all"], tokens: Sequence[TokenIds]
-) -> tuple[int, ...]:
-    """Return a set's captured positions, ascending; `all` starts at the longest prompt's first token.
+def resolve_positions(positions: Sequence[int] | Literal["all"], tokens: Sequence[TokenIds]) -> tuple[int, ...]:
+    """Return a set's captured positions, ascending; `all` starts at the longest prompt's first token."""
+    return tuple(range(-max(map(len, tokens)), 0)) if positions == "all" else tuple(positions)
 
-    Raises:
-        PromptError: a prompt has no token at a position.
-    """
+
+def check_positions(
+    name: str, positions: Sequence[int] | Literal["all"], tokens: Sequence[TokenIds], numbers: Sequence[int]
+) -> None:
+    """Raise PromptError if a prompt has no token at a position; `numbers` are those of the prompts, for messages."""
     if positions == "all":
-        return tuple(range(-max(map(len, tokens)), 0))
-    for index, ids in enumerate(tokens):
+        return
+    for index, ids in zip(numbers, tokens, strict=True):
         if len(ids) < -min(positions):
             raise PromptError(
                 f"prompts.{name}: prompt {index} has {len(ids)} tokens, so it has no position {min(positions)}; "
                 "remove the position or the prompt"
             )
-    return tuple(positions)
 
 
-def check_tokens(name: str, tokens: Sequence[TokenIds], context_length: int, vocabulary_size: int) -> None:
+def check_tokens(
+    name: str, tokens: Sequence[TokenIds], numbers: Sequence[int], context_length: int, vocabulary_size: int
+) -> None:
     """Raise PromptError for a prompt without tokens, too long for the model, or with a token id without an embedding.
 
-    A missing embedding means that the tokenizer belongs to another model.
+    `numbers` are those of the prompts, for messages. A missing embedding means that the tokenizer belongs to another
+    model.
     """
-    for index, ids in enumerate(tokens):
+    for index, ids in zip(numbers, tokens, strict=True):
         if not ids:
-            raise PromptError(f"prompts.{name}: prompt {index} has no tokens; remove it")
+            raise PromptError(f"{field_of(name)}: prompt {index} has no tokens; remove it")
         if len(ids) > context_length:
+            other = "" if name == SENTENCES else ", or set too_long"
             raise PromptError(
-                f"prompts.{name}: prompt {index} has {len(ids)} tokens, more than the model's context of "
-                f"{context_length}; shorten or remove it"
+                f"{field_of(name)}: prompt {index} has {len(ids)} tokens, more than the model's context of "
+                f"{context_length}; shorten or remove it{other}"
             )
     largest = max(map(max, tokens), default=0)
     if largest >= vocabulary_size:
         raise PromptError(
-            f"prompts.{name}: the tokenizer gives token id {largest}, but the model has only {vocabulary_size} token "
+            f"{field_of(name)}: the tokenizer gives token id {largest}, but the model has only {vocabulary_size} token "
             "embeddings; use this model's own tokenizer"
         )

@@ -21,11 +21,12 @@ def fit_context(
     context_length: int,
     tokenizer: Any,
     tokenize: Tokenize,
-) -> tuple[dict[str, list[Prompt]], dict[str, dict[str, int]]]:
-    """Return the prompts of all sets with each set's rule `too_long` applied, and the counts of each changed set.
+) -> tuple[dict[str, list[Prompt]], dict[str, list[int]], dict[str, dict[str, int]]]:
+    """Return the prompts of all sets with each set's rule `too_long` applied, their numbers in the set, and counts.
 
-    The counts are `n_skipped` and `n_truncated`, those that are not 0. `skip` also leaves out the partners of a too
-    long prompt in paired contrasts. Prompts of sets with the rule `refuse` stay as they are.
+    The counts of each changed set are `n_skipped` and `n_truncated`, those that are not 0. `skip` also
+    leaves out the partners of a too long prompt in paired contrasts. Prompts of sets with the rule `refuse` stay as
+    they are.
 
     Raises:
         PromptError: `skip` leaves no prompt, a prompt does not fit although all of its own text is cut, or a
@@ -33,6 +34,7 @@ def fit_context(
     """
     left_out = _left_out(spec, tokens, context_length)
     fitted: dict[str, list[Prompt]] = {}
+    numbers: dict[str, list[int]] = {}
     counts: dict[str, dict[str, int]] = {}
     for name, prompt_set in spec.sets.items():
         kept = [index for index in range(len(tokens[name])) if index not in left_out[name]]
@@ -42,23 +44,25 @@ def fit_context(
                 f"partners in a paired contrast, have more tokens than the model's context of {context_length}; "
                 "shorten them, or use truncate_left or truncate_right"
             )
-        cuts = prompt_set.too_long in ("truncate_left", "truncate_right")
+        is_cut = prompt_set.too_long in ("truncate_left", "truncate_right")
         rests = {}
         for index in kept:
-            if cuts and len(tokens[name][index]) > context_length:
+            if is_cut and len(tokens[name][index]) > context_length:
                 where, text = f"prompts.{name}: prompt {index}", prompts[name][index]
                 if not isinstance(text, str):
                     raise PromptError(
                         f"{where} is a conversation with more tokens than the model's context of {context_length}, and "
                         "conversations cannot be cut; use too_long: skip, or shorten it"
                     )
-                possible = _rests(where, text, tokenizer, at_start=prompt_set.too_long == "truncate_left")
-                rests[index] = _longest(where, possible, context_length, partial(tokenize, name))
-        fitted[name] = [rests.get(index, prompts[name][index]) for index in kept]
-        numbers = {"n_skipped": len(left_out[name]), "n_truncated": len(rests)}
-        if any(numbers.values()):
-            counts[name] = {key: number for key, number in numbers.items() if number}
-    return fitted, counts
+                at_start = prompt_set.too_long == "truncate_left"
+                cuts = _cuts(where, text, tokenizer, at_start=at_start)
+                of_set = partial(tokenize, name)
+                rests[index] = _longest(where, text, cuts, context_length, of_set, at_start=at_start)
+        fitted[name], numbers[name] = [rests.get(index, prompts[name][index]) for index in kept], kept
+        changed = {"n_skipped": len(left_out[name]), "n_truncated": len(rests)}
+        if any(changed.values()):
+            counts[name] = {key: number for key, number in changed.items() if number}
+    return fitted, numbers, counts
 
 
 def _left_out(
@@ -80,28 +84,38 @@ def _left_out(
 
 
 def _longest(
-    where: str, rests: Sequence[str], context_length: int, tokenize: Callable[[list[Prompt]], Tokenized]
+    where: str,
+    text: str,
+    cuts: Sequence[int],
+    context_length: int,
+    tokenize: Callable[[list[Prompt]], Tokenized],
+    *,
+    at_start: bool,
 ) -> str:
     """Return the longest rest of a text that fits.
 
-    `rests` are from long to short. They are tokenised again with the template: the tokens at a cut may change, and a
-    template may repeat the text.
+    `cuts` are the indices of the characters at which to cut, from the longest rest to the shortest. Rests are tokenised
+    again with the template: the tokens at a cut may change, and a template may repeat the text.
     """
 
-    def fits(rest: str) -> bool:
+    def rest_of(cut: int) -> str:
+        return text[cut:] if at_start else text[:cut]
+
+    def fits(cut: int) -> bool:
+        rest = rest_of(cut)
         return not rest.strip() or len(tokenize([rest]).tokens[0]) <= context_length
 
-    n_cut = bisect_left(rests, True, key=fits)
-    if n_cut == len(rests) or not rests[n_cut].strip():
+    n_cut = bisect_left(cuts, True, key=fits)
+    if n_cut == len(cuts) or not rest_of(cuts[n_cut]).strip():
         raise PromptError(
             f"{where} does not fit into the model's context of {context_length} tokens, even if all of its text is "
             "cut; shorten the template or the system message, or remove the prompt"
         )
-    return rests[n_cut]
+    return rest_of(cuts[n_cut])
 
 
-def _rests(where: str, text: str, tokenizer: Any, *, at_start: bool) -> list[str]:
-    """Return what is left of a text without its first, or else its last, 0, 1, 2, … tokens."""
+def _cuts(where: str, text: str, tokenizer: Any, *, at_start: bool) -> list[int]:
+    """Return where to cut a text so that it loses its first, or else its last, 0, 1, 2, … tokens."""
     try:
         spans = tokenizer([text], add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"][0]
     except NotImplementedError as error:
@@ -109,7 +123,7 @@ def _rests(where: str, text: str, tokenizer: Any, *, at_start: bool) -> list[str
             f"{where} is too long, and this model's tokenizer (a slow one) does not say where tokens begin, so the "
             "prompt cannot be cut; use too_long: skip, or shorten the prompt"
         ) from error
-    return [text[start:] for start, _ in spans] if at_start else [text[:end] for _, end in reversed(spans)]
+    return [start for start, _ in spans] if at_start else [end for _, end in reversed(spans)]
 
 
 def long_prompt_warnings(

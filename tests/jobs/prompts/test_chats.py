@@ -18,6 +18,7 @@ from theodolite_jobs.prompts.tokens import tokenize
 SYSTEM = {"role": "system", "content": "Be brief."}
 USER = {"role": "user", "content": "Name a tool."}
 ANSWER = {"role": "assistant", "content": "A hammer"}
+REMEDY = "change the prompt, or use template: none, or a text with {prompt}"
 
 
 def texts_of(*prompts: Prompt, template: Any = CHATML, **options: Any) -> list[str]:
@@ -35,7 +36,7 @@ def refused(*prompts: Prompt, **options: Any) -> str:
     return str(caught.value)
 
 
-# Variables and the begin of the answer
+# Variables and the beginning of the answer
 
 
 def test_variables_reach_the_template() -> None:
@@ -79,9 +80,21 @@ def test_a_prefill_follows_the_generation_prompt_and_its_special_tokens_are_spec
     assert ids[-1] == tokenizer.eos_token_id
 
 
+@pytest.mark.parametrize("prompt", ["Hi", "Hi<|im_end|>"])  # the second is encoded by another way
+def test_a_prefill_that_changes_the_last_token_of_the_template_is_refused(prompt: str) -> None:
+    tokenizer = byte_tokenizer(merges=[("Ċ", "Ċ")])
+    prompt_set = PromptSetSpec(source="builtin:harmless", prefill="\n\nSure")
+    with pytest.raises(PromptError, match=r"prompts\.goals\.prefill: its first .* one token in prompt 0; begin"):
+        tokenize("goals", [prompt], prompt_set, tokenizer, date(2000, 1, 1))
+    kept = PromptSetSpec(source="builtin:harmless", prefill="Sure\n\n")
+    (ids,) = tokenize("goals", [prompt], kept, tokenizer, date(2000, 1, 1)).tokens
+    assert [tokenizer.decode([one]) for one in ids[-6:]] == ["\n", *"Sure", "\n\n"]
+
+
 @pytest.mark.parametrize("options", [{"prefill": "Sure"}, {"template_args": {"a": 1}}])
 def test_options_of_chats_need_a_chat_template(options: dict[str, Any]) -> None:
-    assert "no chat template" in refused("Hi", template=None, **options)
+    message = refused("Hi", template=None, **options)
+    assert message.endswith(f"no chat template; remove {next(iter(options))}")
 
 
 # What templates leave out or change
@@ -149,7 +162,23 @@ def test_a_template_that_refuses_texts_gets_parts() -> None:
     strict = "{% if messages[0].content is string %}{{ raise_exception('parts') }}{% endif %}" + OF_PARTS
     assert texts_of("Hi", template=strict) == ["user: Hiassistant:"]
     never = "{{ raise_exception('never') }}"
-    assert refused("Hi", template=never).endswith("the model's chat template refuses prompt 0: never")
+    assert refused("Hi", template=never).endswith(f"the model's chat template refuses prompt 0: never; {REMEDY}")
+
+
+@pytest.mark.parametrize("printed", ["m.content", "m.content | tojson"])
+def test_a_list_of_parts_that_is_printed_is_no_text(printed: str) -> None:
+    """Only the system message of these templates has parts; they refuse its text."""
+    strict = (
+        "{% for m in messages %}{% if m.role == 'system' %}{% if m.content is string %}{{ raise_exception('no') }}"
+        "{% endif %}{{ m.content[0].text }}|{% else %}{{ " + printed + " }}|{% endif %}{% endfor %}"
+    )
+    (text,) = texts_of("Hi", template=strict, system="Be brief.")
+    assert text.replace('"', "") == "Be brief.|Hi|"
+
+
+def test_a_template_that_only_prints_parts_is_refused() -> None:
+    printing = "{% if messages[0].content is string %}{{ raise_exception('no') }}{% endif %}{{ messages[0].content }}"
+    assert "leaves out the content of messages with the role user" in refused("Hi", template=printing)
 
 
 # Conversations
@@ -179,7 +208,7 @@ def test_a_conversation_must_not_contradict_the_options_of_its_set() -> None:
 def test_an_order_that_the_template_refuses_is_named_by_its_prompt() -> None:
     alternating = "{% if messages[0]['role'] != 'user' %}{{ raise_exception('user first') }}{% endif %}" + CHATML
     message = refused([USER], [{"role": "assistant", "content": "Secret"}, USER], template=alternating)
-    assert message == "prompts.goals: the model's chat template refuses prompt 1: user first"
+    assert message == f"prompts.goals: the model's chat template refuses prompt 1: user first; {REMEDY}"
 
 
 @pytest.mark.parametrize("template", ["none", "Say {prompt}"])
@@ -187,6 +216,13 @@ def test_conversations_need_the_chat_template(template: str) -> None:
     tokenizer, prompt_set = byte_tokenizer(), PromptSetSpec(source="builtin:harmless", template=template)
     with pytest.raises(PromptError, match=r"goals\.template: the template is .* which need a chat template"):
         tokenize("goals", [[USER]], prompt_set, tokenizer, date(2000, 1, 1))
+
+
+def test_a_long_template_is_shortened_in_the_message() -> None:
+    prompt_set = PromptSetSpec(source="builtin:harmless", template="{prompt}" + "x" * 5_000)
+    with pytest.raises(PromptError, match="xxx…, and the prompts are conversations") as caught:
+        tokenize("goals", [[USER]], prompt_set, byte_tokenizer(), date(2000, 1, 1))
+    assert len(str(caught.value)) < 300
 
 
 def test_a_base_model_refuses_conversations() -> None:

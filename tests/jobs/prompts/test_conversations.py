@@ -50,6 +50,11 @@ def test_keys_without_a_value_are_no_part_of_a_message(tmp_path: Path) -> None:
     """A table has the columns of all messages in each of them."""
     write(tmp_path, "a.json", json.dumps([[{**USER, "name": None, "tool_calls": None}]]))
     assert read(tmp_path, "a.json") == [[USER]]
+    empty = {**USER, "name": "", "tool_calls": [], "extra": {}}
+    write(tmp_path, "b.json", json.dumps([[empty]]))
+    assert read(tmp_path, "b.json") == [[USER]]
+    pd.DataFrame({"messages": [[empty | {"extra": None}]]}).to_parquet(tmp_path / "a.parquet")
+    assert read(tmp_path, "a.parquet") == [[USER]]
 
 
 def test_a_content_of_one_text_part_is_its_text(tmp_path: Path) -> None:
@@ -88,6 +93,8 @@ BAD: dict[str, tuple[Any, list[str]]] = {
     "numbers": ([1], ["message 0 is of type int"]),
     "without_role": ([{"content": "A secret"}], ["message 0 has no role (keys: content)"]),
     "without_content": ([USER, {"role": "user"}], ["message 1 has no content (keys: role)"]),
+    "blank_content": ([{"role": "user", "content": ""}], ["message 0 is empty"]),
+    "zero": ([{**USER, "weight": 0}], ["message 0 also has weight"]),
     "null_content": ([{"role": "user", "content": None}], ["message 0 has no content"]),
     "sharegpt": ([{"from": "human", "value": "A secret"}], ["has no role (keys: from, value)"]),
     "tool_role": ([{"role": "tool", "content": "A secret"}], ["the role tool; allowed: system, user, assistant"]),
@@ -129,9 +136,37 @@ def test_the_json_of_a_conversation_in_a_cell_is_refused_unless_a_template_says_
     tmp_path: Path,
 ) -> None:
     pd.DataFrame({"prompt": ["[1] is a list", json.dumps([SECRET])]}).to_csv(tmp_path / "a.csv", index=False)
-    with pytest.raises(PromptError, match=r"line 3\): prompt 1 is the JSON text of a conversation; give it as a list"):
+    with pytest.raises(PromptError, match=r"line 3\): prompt 1 is the text of a conversation; give it as a list"):
         read(tmp_path, "a.csv")
     assert read(tmp_path, "a.csv", template="none")[1] == json.dumps([SECRET])
+
+
+SPELLED = {
+    "python": str([SYSTEM, SECRET]),
+    "numpy": str(np.array([SYSTEM, SECRET])),
+    "numpy_repr": repr(np.array([SYSTEM, SECRET])),
+    "other_key_first": str([{"name": None, **SECRET}]),
+    "object": json.dumps({"messages": [SECRET]}),
+    "python_object": str({"id": 3, "messages": [SECRET]}),
+    "sharegpt": json.dumps([{"from": "human", "value": "A secret"}]),
+    "python_sharegpt": str({"conversations": [{"from": "human", "value": "A secret"}]}),
+}
+
+
+@pytest.mark.parametrize("spelled", SPELLED.values(), ids=SPELLED.keys())
+def test_a_conversation_that_pandas_wrote_into_a_cell_is_refused(tmp_path: Path, spelled: str) -> None:
+    pd.DataFrame({"prompt": ["Hi", spelled]}).to_csv(tmp_path / "a.csv", index=False)
+    with pytest.raises(PromptError, match=r"line 3\): prompt 1 is the text of a conversation") as caught:
+        read(tmp_path, "a.csv")
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "text", ['[{"value": 1}, {"value": 2}]', "[{'role': 'a', 'content': 'b'}] Is this valid?", "{}"]
+)
+def test_other_objects_in_a_text_are_texts(tmp_path: Path, text: str) -> None:
+    pd.DataFrame({"prompt": [text]}).to_csv(tmp_path / "a.csv", index=False)
+    assert read(tmp_path, "a.csv") == [text]
 
 
 def test_a_list_of_prompts_in_a_line_is_still_refused(tmp_path: Path) -> None:

@@ -51,9 +51,11 @@ def write_lines(file: Path, *texts: str) -> None:
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, list[str]]]:
-    """A hub with four datasets: one that was changed, one with two configurations, one with a NUL, and a large one."""
+    """A hub with five datasets: a changed one, one with two configurations, with a NUL, a large one, with images."""
     root = tmp_path_factory.mktemp("hub")
-    folders = {name: root / "datasets" / "org" / name for name in ("moved", f"moved@{OLD}", "two", "nul", "large")}
+    folders = {
+        name: root / "datasets" / "org" / name for name in ("moved", f"moved@{OLD}", "two", "nul", "large", "seen")
+    }
     for folder in folders.values():
         folder.mkdir(parents=True)
     write_lines(folders["moved"] / "train.jsonl", "new")
@@ -67,6 +69,11 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, list
         rows = [shard * 100 + row for row in range(100)]
         table = pa.table({"text": [f"goal {row}" for row in rows], "level": [row // 90 for row in rows]})
         pq.write_table(table, folders["large"] / "data" / f"train-{shard:05d}-of-00003.parquet")
+    features = {"text": {"dtype": "string", "_type": "Value"}, "image": {"_type": "Image"}}
+    image = {"bytes": b"no image, which is known only after decoding", "path": "a.png"}
+    seen = pa.table({"text": ["a", "b"], "image": [image, image]})
+    marked = seen.replace_schema_metadata({"huggingface": json.dumps({"info": {"features": features}})})
+    pq.write_table(marked, folders["seen"] / "train.parquet")
     with hub.serve_hub(root) as (endpoint, requests):
         yield endpoint, requests
 
@@ -89,6 +96,8 @@ QUESTIONS: dict[str, dict[str, Any]] = {
     "missing_data_file": {**TWO, "data_files": ["harder.jsonl"]},
     "nul": {"source": "hub:org/nul"},
     "nul_streamed": {"source": "hub:org/nul", "limit": 2},
+    "images": {"source": "hub:org/seen", "column": "text"},
+    "images_streamed": {"source": "hub:org/seen", "column": "text", "limit": 2},
     "all": LARGE,
     "limit": {**LARGE, "limit": 250},
     "more": {**LARGE, "limit": 999},
@@ -124,6 +133,8 @@ def answers(served: tuple[str, list[str]], home: Path) -> dict[str, Any]:
         ("config", hub.COMMIT, ["7 * 8"]),
         ("config_streamed", hub.COMMIT, ["1 + 1"]),
         ("data_files", hub.COMMIT, ["7 * 8"]),
+        ("images", hub.COMMIT, ["a", "b"]),
+        ("images_streamed", hub.COMMIT, ["a", "b"]),
     ],
 )
 def test_a_dataset_is_read_at_a_commit(answers: dict[str, Any], question: str, commit: str, texts: list[str]) -> None:

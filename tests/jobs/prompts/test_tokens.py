@@ -9,7 +9,13 @@ from transformers import PreTrainedTokenizerFast
 
 from theodolite.errors import PromptError
 from theodolite.spec_parts import NOUN_TEMPLATE, PromptSetSpec
-from theodolite_jobs.prompts.tokens import check_tokens, repeated, resolve_positions, resolve_template, tokenize
+from theodolite_jobs.prompts.tokens import (
+    check_positions,
+    check_tokens,
+    resolve_positions,
+    resolve_template,
+    tokenize,
+)
 
 SPECIAL = ["<unk>", "<s>", "</s>", "<|system|>", "<|user|>", "<|assistant|>", "<|end|>"]
 WORDS = ["hello", "world", "say", "be", "brief", "not", "{", "}", "{}", "{prompt}", "{{", "1", "+", "}}"]
@@ -174,9 +180,16 @@ def test_truncation_and_padding_from_a_tokenizer_file_are_not_applied() -> None:
     assert [len(row) for row in rows] == [2, 4]
 
 
-@pytest.mark.parametrize("settings", [{"template": "chat"}, {"system": "be brief"}])
-def test_chat_is_refused_for_a_tokenizer_without_chat_template(settings: dict[str, Any]) -> None:
-    with pytest.raises(PromptError, match=r"prompts\.nouns\.template: .* no chat template; use template: none"):
+@pytest.mark.parametrize(
+    ("settings", "remedy"),
+    [
+        ({"template": "chat"}, "use template: none"),
+        ({"system": "be brief"}, "remove system"),
+        ({"template": "chat", "system": "be brief"}, "remove system and use template: none"),
+    ],
+)
+def test_chat_is_refused_for_a_tokenizer_without_chat_template(settings: dict[str, Any], remedy: str) -> None:
+    with pytest.raises(PromptError, match=rf"prompts\.nouns\.template: .* no chat template; {remedy}$"):
         words_of("hello", chat_template=None, **settings)
 
 
@@ -262,46 +275,44 @@ def test_the_date_is_fixed_only_during_tokenization() -> None:
     assert int(year.split()[0]) >= 2024
 
 
-# Repeated prompts
-
-
-def test_repeated_prompts_are_named_in_a_warning() -> None:
-    assert repeated("nouns", [(1, 2), (3,), (2, 1)]) is None
-    warning = repeated("nouns", [(1, 2), (3,), (1, 2), (3,), (3,)])
-    assert warning is not None
-    assert warning.startswith("prompts.nouns: 3 of 5 prompts repeat the tokens of an earlier prompt")
-    assert "prompt 0 and prompt 2" in warning
-
-
 # Positions and lengths
 
 LENGTHS_3_5_2 = [(1, 2, 3), (1, 2, 3, 4, 5), (1, 2)]
 
 
 def test_listed_positions_are_returned_unchanged() -> None:
-    assert resolve_positions("nouns", [-2, -1], LENGTHS_3_5_2) == (-2, -1)
+    assert resolve_positions([-2, -1], LENGTHS_3_5_2) == (-2, -1)
+    check_positions("nouns", [-2, -1], LENGTHS_3_5_2, range(3))
+    check_positions("nouns", "all", LENGTHS_3_5_2, range(3))
 
 
 def test_all_positions_start_at_the_first_token_of_the_longest_prompt() -> None:
-    assert resolve_positions("nouns", "all", LENGTHS_3_5_2) == (-5, -4, -3, -2, -1)
+    assert resolve_positions("all", LENGTHS_3_5_2) == (-5, -4, -3, -2, -1)
 
 
 def test_a_position_before_the_first_token_is_refused_with_the_prompt_index() -> None:
     with pytest.raises(PromptError, match=r"prompts\.nouns: prompt 2 has 2 tokens, so it has no position -3"):
-        resolve_positions("nouns", [-3, -1], LENGTHS_3_5_2)
+        check_positions("nouns", [-3, -1], LENGTHS_3_5_2, range(3))
 
 
 def test_a_prompt_may_fill_the_context_but_not_exceed_it() -> None:
-    check_tokens("nouns", LENGTHS_3_5_2, context_length=5, vocabulary_size=6)
-    with pytest.raises(PromptError, match=r"prompts\.nouns: prompt 1 has 5 tokens, more than .* context of 4"):
-        check_tokens("nouns", LENGTHS_3_5_2, context_length=4, vocabulary_size=6)
+    check_tokens("nouns", LENGTHS_3_5_2, range(3), context_length=5, vocabulary_size=6)
+    with pytest.raises(
+        PromptError, match=r"prompts\.nouns: prompt 1 has 5 tokens, more than .* context of 4; .* too_long$"
+    ):
+        check_tokens("nouns", LENGTHS_3_5_2, range(3), context_length=4, vocabulary_size=6)
+
+
+def test_sentences_are_named_by_their_field() -> None:
+    with pytest.raises(PromptError, match=r"^words\.sentences: prompt 1 has 5 tokens, .*; shorten or remove it$"):
+        check_tokens("sentences", LENGTHS_3_5_2, range(3), context_length=4, vocabulary_size=6)
 
 
 def test_a_prompt_without_tokens_is_refused_with_its_index() -> None:
     with pytest.raises(PromptError, match=r"prompts\.nouns: prompt 1 has no tokens"):
-        check_tokens("nouns", [(1,), ()], context_length=4, vocabulary_size=6)
+        check_tokens("nouns", [(1,), ()], range(2), context_length=4, vocabulary_size=6)
 
 
 def test_a_token_id_without_an_embedding_is_refused() -> None:
     with pytest.raises(PromptError, match=r"prompts\.nouns: the tokenizer gives token id 5, but the model has only 5"):
-        check_tokens("nouns", LENGTHS_3_5_2, context_length=5, vocabulary_size=5)
+        check_tokens("nouns", LENGTHS_3_5_2, range(3), context_length=5, vocabulary_size=5)

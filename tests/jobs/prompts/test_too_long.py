@@ -1,5 +1,6 @@
 """Prompts that are longer than the model's context: left out with their partners, or cut without their template."""
 
+import tracemalloc
 from datetime import date
 from typing import Any, NamedTuple
 
@@ -53,7 +54,7 @@ def fitted(
         return tokenize(name, texts, spec.sets[name], tokenizer, date(2024, 7, 26))
 
     tokens = {name: token_ids(name, texts).tokens for name, texts in sets.items()}
-    prompts_left, counts = fit_context(spec, sets, tokens, context_length, tokenizer, token_ids)
+    prompts_left, _, counts = fit_context(spec, sets, tokens, context_length, tokenizer, token_ids)
     return Fitted(prompts_left, {name: token_ids(name, texts).tokens for name, texts in prompts_left.items()}, counts)
 
 
@@ -121,6 +122,18 @@ def test_a_tokenizer_that_does_not_know_where_tokens_begin_cuts_nothing(tokenize
     with pytest.raises(PromptError, match=r"prompt 1 is too long, .* cannot be cut; use too_long: skip"):
         fitted(Slow(), 5, {"goals": ["short", LONG]}, too_long="truncate_left")
     assert fitted(Slow(), 5, {"goals": ["short", LONG]}, too_long="skip").prompts["goals"] == ["short"]
+
+
+def test_cutting_a_long_prompt_takes_little_memory(tokenizer: Any) -> None:
+    text = "ab" * 4_000  # all of its rests together are 32 MB
+    tracemalloc.start()
+    try:
+        found = fitted(tokenizer, 9, {"goals": [text]}, template="none", too_long="truncate_left")
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert found.prompts["goals"] == [text[-9:]]
+    assert peak < 16 * 2**20
 
 
 def test_a_conversation_is_left_out_and_not_cut(tokenizer: Any) -> None:
