@@ -86,8 +86,12 @@ def plan_survey(
             shown = prepared.tokens[name][0][-min(max(reach, _SHOWN_TOKENS), _MOST_SHOWN_TOKENS) :]
             facts["last_tokens"] = [loaded[0].decode([token]) for token in shown]
     # The replacement of a tokenizer gives different prompts equal tokens.
-    about_prompts = prepared.warnings if counted_by == [exact] else ()
-    warnings = [*prepared.notes, *about_prompts, *costs.pop("warnings")]
+    about_model = [note for note in (prepared.source.note, prepared.left_out) if note]
+    warnings = [
+        *prepared.notes,
+        *(prepared.warnings if counted_by == [exact] else about_model),
+        *costs.pop("warnings"),
+    ]
     return {**costs, "warnings": warnings} if warnings else costs
 
 

@@ -50,6 +50,7 @@ from theodolite_jobs.models.source import (
     weight_format,
     weight_versions,
 )
+from theodolite_jobs.models.stored_names import check_names
 from theodolite_jobs.prompts.conversations import Prompt
 from theodolite_jobs.prompts.hub_datasets import pinned_set
 from theodolite_jobs.prompts.next_tokens import next_token_groups
@@ -356,7 +357,11 @@ def prepare(
         warnings += conflicting_templates(files)
     elif bare:
         warnings += missing_template(bare[0], source.name, tokenizer)
-    left_out = left_out_note(files, config) if source.weights == "trained" else None
+    if source.weights == "trained":
+        check_names(files, config)
+        left_out = left_out_note(files, config)
+    else:
+        left_out = None
     warnings += [note for note in (source.note, left_out) if note]
     mended = tuple(getattr(tokenizer, "mended", ()))
     warnings += [f"the tokenizer was mended ({name}): its files have the pattern of another one" for name in mended]

@@ -75,6 +75,7 @@ def test_the_run_its_report_and_its_plan_name_base_and_adapter(runs, models, tmp
     report = get(runs[0].location, REPORT).decode()
     assert f"The weights are those of base with the adapter {SUMMARY}" in report
     assert f"<dt>adapter</dt><dd>{SUMMARY}</dd>" in report
+    assert "were compared with the files from which it was converted, read a second way" in report
     plan = plan_survey(spec_of(adapter), Path(), settings(tmp_path))
     assert plan["model"]["adapter"]["matrices"] == 11
     assert any(f"the adapter {SUMMARY} is merged into base" in warning for warning in plan["warnings"])

@@ -7,11 +7,8 @@ the conversion. This check runs beside it, on a handful of tensors.
 from pathlib import Path
 from typing import Any
 
-from safetensors import safe_open
-from torch import Tensor
-
 from theodolite.errors import ParityError
-from theodolite_jobs.models.convert.adapter_config import SETTINGS, TENSORS
+from theodolite_jobs.models.convert.adapter_second_reading import differing_matrix
 from theodolite_jobs.models.convert.files import read_json
 from theodolite_jobs.models.convert.qwen1 import is_qwen1
 from theodolite_jobs.models.gguf.second_reading import held_against_file
@@ -51,8 +48,12 @@ def held_against_source(source: ModelSource, cache: Path) -> dict[str, Any]:
         held = {}
     if source.adapter is None:
         return held
-    changed = _held_against_adapter(folder, adapter_folder(source.adapter), fetch(source, cache))
-    return {**held, "tensors": [*held.get("tensors", []), *changed]}
+    adapter, merged = adapter_folder(source.adapter), fetch(source, cache)
+    compared, wrong = differing_matrix(folder, adapter, merged)
+    if wrong is not None:
+        raise _differs(wrong, merged, wrong, adapter)
+    tensors = [*held.get("tensors", []), *compared]
+    return {**held, "tensors": tensors} if tensors else held
 
 
 def _held_against_quantised(original: Path, folder: Path) -> dict[str, Any]:
@@ -75,29 +76,6 @@ def _equal(theirs: TensorFiles, ours: TensorFiles, names: dict[str, str]) -> lis
         if one.dtype != other.dtype or not bool((one == other).all()):
             raise _differs(converted, ours.folder, name, theirs.folder)
     return sorted(names)
-
-
-def _held_against_adapter(base: Path, adapter: Path, merged: Path) -> list[str]:
-    """Return the first and the last matrix that equal W + s·BA, in float64, of an adapter with one scale s for all."""
-    settings = read_json(adapter / SETTINGS)
-    if any(settings.get(key) for key in ("use_dora", "rank_pattern", "alpha_pattern", "fan_in_fan_out")):
-        return []
-    rank = settings["r"]
-    scale = settings["lora_alpha"] / (rank**0.5 if settings.get("use_rslora") else rank)
-    before, after = TensorFiles(base), TensorFiles(merged)
-    with safe_open(adapter / TENSORS, framework="pt") as tensors:
-        stems = [
-            name.removesuffix(".lora_A.weight") for name in sorted(tensors.keys()) if name.endswith(".lora_A.weight")
-        ]
-        names = {stem: f"{stem.removeprefix('base_model.model.')}.weight" for stem in stems}
-        known = [stem for stem in stems if names[stem] in before.file_of and names[stem] in after.file_of]
-        for stem in {*known[:1], *known[-1:]}:
-            change: Tensor = tensors.get_tensor(f"{stem}.lora_B.weight").double()
-            change = scale * change @ tensors.get_tensor(f"{stem}.lora_A.weight").double()
-            expected = before.read(names[stem]).double() + change
-            if not (after.read(names[stem]).double() - expected).norm() <= 1e-6 * expected.norm():
-                raise _differs(names[stem], merged, stem, adapter)
-    return sorted({names[stem] for stem in (*known[:1], *known[-1:])})
 
 
 def _differs(name: str, folder: Path, source_name: str, source: Path) -> ParityError:

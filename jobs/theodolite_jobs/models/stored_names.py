@@ -16,6 +16,7 @@ from theodolite_jobs.models.anatomy import dimensions_of
 from theodolite_jobs.models.families import is_encoder_alone, known_anatomy
 from theodolite_jobs.models.load import plain_errors
 from theodolite_jobs.models.next_token_blocks import next_token_names
+from theodolite_jobs.models.quantised import dequantised_from
 from theodolite_jobs.models.renaming import Renamed, aliases, incomplete, rename, repeated
 from theodolite_jobs.models.text_part import drop_decoder, text_part
 
@@ -66,6 +67,19 @@ class StoredNames:
                 f"the weights in {folder} have {name}, which would be read as the {role}, but transformers uses it as "
                 f"{used}; use a checkpoint that transformers has saved"
             )
+
+
+def check_names(folder: Path, config: Any) -> None:
+    """Raise ModelError, with the first name, if the tensors in a folder are not those of its configuration.
+
+    Nothing is checked in a folder without weights and an index, nor of quantised weights and of models with their own
+    code: these are checked when the weights are read.
+    """
+    from theodolite_jobs.models.tensors import names_in  # it loads torch
+
+    is_own_code = not type(config).__module__.startswith("transformers.")
+    if not is_own_code and dequantised_from(config) is None and (names := names_in(folder)):
+        compare_names(config, names).check(folder)
 
 
 def compare_names(config: Any, names: Iterable[str]) -> StoredNames:

@@ -127,7 +127,7 @@ def layer_bases(weights: Weights, layer: int) -> LayerBases:
 
 
 def _rank(weights: Weights) -> int:
-    return min(RANK, weights.dimensions.d_head)
+    return min(RANK, weights.dimensions.d_head, weights.dimensions.d_model)
 
 
 def _norm(weights: Weights, layer: int, matrix: str) -> Norm | None:

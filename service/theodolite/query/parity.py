@@ -7,10 +7,10 @@ from typing import Any
 def parity_notes(parity: Mapping[str, Any]) -> Iterator[str]:
     """Yield sentences about a certificate: the source of converted weights, and in half precision the rounding."""
     if held := parity.get("held_against_source"):
-        settings = f" and {len(held['settings'])} settings" if held.get("settings") else ""
+        parts = [f"{len(names)} {kind}" for kind, names in sorted(held.items(), reverse=True) if names]
         yield (
-            f"{len(held['tensors'])} tensors{settings} of the converted weights equal those of the files from which "
-            "they were converted, read a second way."
+            f"Of the converted model, {' and '.join(parts)} were compared with the files from which it was converted, "
+            "read a second way, and are equal."
         )
     if distances := parity.get("float32_distances"):
         # The site at which the captured vectors are farthest, compared with plain Hugging Face.

@@ -51,7 +51,7 @@ def test_converted_weights_are_compared_with_their_source(tmp_path: Path, kind) 
     held = held_against_source(source, tmp_path / "cache")
     assert held["tensors"]
     (note,) = parity_notes({"held_against_source": held})
-    assert note.startswith(f"{len(held['tensors'])} tensors")
+    assert note.startswith(f"Of the converted model, {len(held['tensors'])} tensors")
     change_a_weight(source, tmp_path / "cache", KINDS[kind])
     with pytest.raises(ParityError, match=rf"{KINDS[kind]} .* read a second way"):
         held_against_source(source, tmp_path / "cache")
