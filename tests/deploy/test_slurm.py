@@ -98,6 +98,7 @@ def job(tmp_path):
     for process in started:
         process.terminate()
         process.wait(SECONDS)
+        process.stderr.close()
 
 
 def calls(tmp_path: Path, first: str) -> list[str]:

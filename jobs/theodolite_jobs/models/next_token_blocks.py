@@ -10,6 +10,7 @@ from typing import Any
 
 _NAMED = re.compile(r"(^|\.)mtp(_\w+)?\.")
 _NUMBERED = re.compile(r"(?P<blocks>(?:\w+\.)*?layers\.)(?P<layer>\d+)\.(?P<rest>.+)")
+_JOINS_EMBEDDINGS = "eh_proj.weight"  # the matrix that joins the stream and the embeddings of the next tokens
 _COUNTS = ("num_nextn_predict_layers", "num_mtp_layers", "mtp_num_hidden_layers", "mtp_num_layers")
 
 
@@ -23,8 +24,8 @@ def next_token_block_count(config: Any) -> int:
 def next_token_names(config: Any, names: Iterable[str]) -> set[str]:
     """Return the names of the tensors of blocks for multi-token prediction.
 
-    A block after the last is one if the configuration states that many, and if it has a tensor that no other block
-    has: else it is a block of a model with more layers than the configuration states.
+    A block after the last is one if the configuration states that many, and if it reads the embeddings of the next
+    tokens: else it is a block of a model with more layers than the configuration states.
     """
     names = set(names)
     n_layers, extra = config.get_text_config().num_hidden_layers, next_token_block_count(config)
@@ -32,10 +33,8 @@ def next_token_names(config: Any, names: Iterable[str]) -> set[str]:
     numbered = [match for name in names - found if (match := _NUMBERED.fullmatch(name))]
     for layer in range(n_layers, n_layers + extra):
         for blocks in {match["blocks"] for match in numbered}:
-            own = [match for match in numbered if match["blocks"] == blocks]
-            usual = {match["rest"] for match in own if int(match["layer"]) < n_layers}
-            block = [match for match in own if int(match["layer"]) == layer]
-            if any(match["rest"] not in usual for match in block):
+            block = [match for match in numbered if match["blocks"] == blocks and int(match["layer"]) == layer]
+            if any(match["rest"] == _JOINS_EMBEDDINGS for match in block):
                 found |= {match.string for match in block}
     return found
 

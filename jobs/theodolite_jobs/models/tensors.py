@@ -15,7 +15,7 @@ from theodolite.errors import ModelError
 from theodolite_jobs.models.convert.files import INDEX
 
 _WHOLE = "model.safetensors"
-_PLAIN_DTYPES = {"F64", "F32", "F16", "BF16", "I64", "BOOL"}  # integers are counts and indices in buffers
+_PLAIN_DTYPES = {"F64", "F32", "F16", "BF16"}
 
 
 class TensorFiles:
@@ -126,7 +126,7 @@ def _index(folder: Path) -> dict[str, str]:
     try:
         listed = json.loads((folder / INDEX).read_text())["weight_map"]
         return {str(name): str(file) for name, file in listed.items()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ModelError(f"{folder / INDEX} is not an index of safetensors files: {error}") from error
 
 

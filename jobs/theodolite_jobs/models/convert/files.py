@@ -111,7 +111,7 @@ def read_json(file: Path) -> dict[str, Any]:
         return {}
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ModelError(f"cannot read {file} as JSON: {error}") from error
     if not isinstance(content, dict):
         raise ModelError(f"cannot read {file}: its content is not a JSON object")
