@@ -4,6 +4,7 @@ import json
 from importlib.metadata import version
 
 import pytest
+from safetensors.torch import load_file, save_file
 from support.adapters import change_settings, save_adapter, save_base
 from support.tiny_configs import CONFIGS
 
@@ -290,3 +291,11 @@ def test_an_adapter_that_does_not_fit_is_refused_before_weights_are_read(tmp_pat
     change_settings(tmp_path / "lora", r=5)
     with pytest.raises(ModelError, match=r"lora_A\.weight has the shape \(4, 48\), and its rank and its base require"):
         adapted(tmp_path, prompts)
+
+
+def test_a_tensor_that_the_files_lack_is_named_before_weights_are_read(tmp_path, prompts):
+    tensors = load_file(save_base("llama", tmp_path / "llama") / "model.safetensors")
+    del tensors["model.layers.1.mlp.up_proj.weight"]
+    save_file(tensors, tmp_path / "llama" / "model.safetensors", {"format": "pt"})
+    with pytest.raises(ModelError, match=r"the first is layers\.1\.mlp\.up_proj\.weight"):
+        prepared(tmp_path, "llama", prompts)

@@ -152,6 +152,16 @@ def test_a_missing_weight_file_is_named(saved_llama: Path, tmp_path: Path) -> No
     assert gone.name in only_line(caught)
 
 
+@pytest.mark.parametrize("dtype", [torch.int8, torch.int64, torch.bool])
+def test_a_matrix_of_integers_is_refused(folder: Path, dtype: torch.dtype) -> None:
+    tensors = load_file(folder / WEIGHTS)
+    name = "model.layers.1.mlp.up_proj.weight"
+    save_file({**tensors, name: tensors[name].to(dtype)}, folder / WEIGHTS, {"format": "pt"})
+    with pytest.raises(ModelError) as caught:
+        load_model(folder)
+    assert f"have {name} in " in only_line(caught)
+
+
 def test_pickled_weights_are_refused(folder: Path) -> None:
     torch.save(load_file(folder / WEIGHTS), folder / "pytorch_model.bin")
     (folder / WEIGHTS).unlink()

@@ -171,10 +171,17 @@ def test_a_block_for_multi_token_prediction_is_left_out(kinds: Path, tmp_path: P
     [
         (with_next_token_block, 0),
         (lambda tensors: tensors.update({"model.layers.5.mlp.up_proj.weight": ONE}), 1),
+        (lambda tensors: tensors.update({"model.layers.5.mlp.router.weight": ONE}), 1),
         (lambda tensors: (with_next_token_block(tensors), tensors.update({"model.layers.6.enorm.weight": ONE})), 1),
         (lambda tensors: (with_next_token_block(tensors), tensors.update({"model.first_norm.weight": ONE})), 1),
     ],
-    ids=["not stated", "block like the others", "one more block", "another surplus"],
+    ids=[
+        "not stated",
+        "block like the others",
+        "block without a matrix for embeddings",
+        "one more block",
+        "another surplus",
+    ],
 )
 def test_only_the_stated_blocks_for_multi_token_prediction_are_left_out(
     kinds: Path, tmp_path: Path, action: Change, count: int

@@ -302,7 +302,7 @@ def test_a_truncated_file_is_named(llama):
         Weights(folder, config).embedding()
 
 
-@pytest.mark.parametrize("content", ["{}", "[]", '{"weight_map": ["a"]}', "{"])
+@pytest.mark.parametrize("content", ["{}", "[]", '{"weight_map": ["a"]}', "{", pytest.param("[" * 100_000, id="deep")])
 def test_an_invalid_index_is_named(llama, content):
     folder, config = llama
     (folder / "model.safetensors.index.json").write_text(content)

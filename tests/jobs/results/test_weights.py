@@ -1,5 +1,6 @@
 """What layers write and read, against singular vectors of the modules' own weights."""
 
+import copy
 from dataclasses import asdict
 
 import numpy as np
@@ -180,6 +181,14 @@ def test_weights_that_layers_share_are_noted(tmp_path, family, said):
     tiny.model_with_head(family).save_pretrained(tmp_path / "model")
     weights = Weights(tmp_path / "model", load_config(tmp_path / "model"))
     assert said in " ".join(texts_of(surveyed(tmp_path / "store", weights).attrs["notes"]))
+
+
+def test_a_head_wider_than_the_stream_has_as_many_directions_as_the_stream(tmp_path):
+    config = copy.deepcopy(CONFIGS["llama"])
+    config.update({"hidden_size": 16, "head_dim": 32})
+    AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
+    weights = Weights(tmp_path, load_config(tmp_path))
+    assert {one.shape for one in layer_bases(weights, LAYER).forms[STORED].values()} == {(16, 16)}
 
 
 def test_the_group_holds_the_overlaps_of_all_layers(saved, tmp_path):
