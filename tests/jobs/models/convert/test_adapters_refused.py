@@ -270,3 +270,20 @@ def test_a_setting_that_is_missing_gets_no_default(pair: tuple[Path, Path], name
 def test_settings_that_are_off_are_accepted(pair: tuple[Path, Path]) -> None:
     change_settings(pair[1], new_option=None, other_option=False, corda_config={"verbose": True})
     assert describe_adapter(load_config(pair[0]), pair[1])["method"] == "LoRA"
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"target_modules": ["q_proj", "lm_head"]},
+        {"target_modules": ["q_proj", "embed_tokens"]},
+        {"target_modules": ["q_proj"], "trainable_token_indices": [3]},
+        {"target_modules": ["q_proj"], "modules_to_save": ["embed_tokens"]},
+    ],
+)
+def test_a_head_of_its_own_in_a_tied_base_is_refused(tmp_path: Path, settings: dict[str, Any]) -> None:
+    base = save_base("llama", tmp_path / "base", tie_word_embeddings=True)
+    adapter = save_adapter(base, tmp_path / "adapter", **settings)
+    tensors = load_file(base / "model.safetensors")
+    save_tensors({**tensors, "lm_head.weight": tensors["model.embed_tokens.weight"] + 1}, base)
+    assert "lm_head.weight in the files differs from model.embed" in refusal((base, adapter), before_weights=False)
