@@ -287,3 +287,11 @@ def test_a_head_of_its_own_in_a_tied_base_is_refused(tmp_path: Path, settings: d
     tensors = load_file(base / "model.safetensors")
     save_tensors({**tensors, "lm_head.weight": tensors["model.embed_tokens.weight"] + 1}, base)
     assert "lm_head.weight in the files differs from model.embed" in refusal((base, adapter), before_weights=False)
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.int8])
+def test_a_base_that_hides_its_quantisation_is_refused(pair: tuple[Path, Path], dtype: torch.dtype) -> None:
+    name = "model.layers.0.self_attn.q_proj.weight"
+    tensors = load_file(pair[0] / "model.safetensors")
+    save_tensors({**tensors, name: tensors[name].to(dtype)}, pair[0])
+    assert f"have {name} in " in refusal(pair, before_weights=False)
