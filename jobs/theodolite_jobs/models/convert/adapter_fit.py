@@ -91,10 +91,23 @@ def fit(config: Any, settings: AdapterConfig, folder: Path) -> Fitted:
     both = get_peft_model_state_dict(wrapped, save_embedding_layers=True)
     optional = {name: tensor for name, tensor in both.items() if name not in required}
     given = as_in_memory(wrapped, stored)
+    _check_converted(settings, stored, given)
     _check_names(folder, given, required, optional)
     wholes = {f"{PREFIX}{one}" for name in (embeddings.input, embeddings.output) if name for one in spellings(name)}
     copies = [name for name in given if name in optional and name not in wholes]
     return Fitted(wrapped, plain, embeddings, vocabulary, list(given), copies)
+
+
+def _check_converted(settings: AdapterConfig, stored: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> None:
+    """Raise UnsupportedModelError for settings that peft loses or applies wrongly when it renames tensors."""
+    renamed = sorted(stored.keys() - given.keys())
+    for setting in ("use_rslora", "alpha_pattern", "rank_pattern") if renamed else ():
+        if getattr(settings, setting):
+            raise UnsupportedModelError(
+                f"adapter_config.json sets {setting}, and {renamed[0]} has a name from before transformers 5, for "
+                "which peft computes other scales; merge the adapter with the older library, and survey the merged "
+                "model"
+            )
 
 
 def as_in_memory(model: Any, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -1,6 +1,7 @@
 """An adapter that cannot be merged, or that contradicts its own settings or its base, is refused by name."""
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -295,3 +296,36 @@ def test_a_base_that_hides_its_quantisation_is_refused(pair: tuple[Path, Path], 
     tensors = load_file(pair[0] / "model.safetensors")
     save_tensors({**tensors, name: tensors[name].to(dtype)}, pair[0])
     assert f"have {name} in " in refusal(pair, before_weights=False)
+
+
+@pytest.fixture(scope="module")
+def saved_experts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A base and an adapter of its single experts, as before transformers 5."""
+    folder = tmp_path_factory.mktemp("experts")
+    base = save_base("mixtral", folder / "base", tie_word_embeddings=False)
+    adapter = save_adapter(base, folder / "adapter", target_modules=["q_proj"])
+    change_settings(adapter, target_modules=["q_proj", "w1", "w2", "w3"])
+
+    def add(tensors: Tensors) -> None:
+        for name, whole in load_file(base / "model.safetensors").items():
+            if re.search(r"\.experts\.\d+\.w[123]\.", name):
+                stem, (out, width) = f"base_model.model.{name.removesuffix('.weight')}", whole.shape
+                tensors |= {f"{stem}.lora_A.weight": torch.ones(4, width), f"{stem}.lora_B.weight": torch.ones(out, 4)}
+
+    change_tensors(adapter, add)
+    return folder
+
+
+@pytest.fixture
+def experts(saved_experts: Path, tmp_path: Path) -> tuple[Path, Path]:
+    """A base, and a copy of its adapter that a test may change."""
+    return saved_experts / "base", Path(shutil.copytree(saved_experts / "adapter", tmp_path / "adapter"))
+
+
+@pytest.mark.parametrize(
+    "changes", [{"use_rslora": True}, {"alpha_pattern": {"w2": 32}}, {"rank_pattern": {"w9": 2}}], ids=str
+)
+def test_scales_of_single_experts_are_refused(experts: tuple[Path, Path], changes: dict[str, Any]) -> None:
+    assert describe_adapter(load_config(experts[0]), experts[1])["method"] == "LoRA"
+    change_settings(experts[1], **changes)
+    assert f"adapter_config.json sets {next(iter(changes))}" in refusal(experts)
