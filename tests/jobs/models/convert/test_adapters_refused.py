@@ -329,3 +329,26 @@ def test_scales_of_single_experts_are_refused(experts: tuple[Path, Path], change
     assert describe_adapter(load_config(experts[0]), experts[1])["method"] == "LoRA"
     change_settings(experts[1], **changes)
     assert f"adapter_config.json sets {next(iter(changes))}" in refusal(experts)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "lacking"),
+    [
+        (".0.block_sparse_moe.experts.2.", ".0.block_sparse_moe.experts.7.", "experts.2.w1.lora_A.weight"),
+        (".0.block_sparse_moe.experts.1.w1.", None, "experts.1.w1.lora_A.weight"),
+        (r".0.block_sparse_moe.experts.\d+.w3.", None, "experts.0.w3.lora_A.weight"),
+    ],
+)
+def test_single_experts_that_are_not_whole_are_refused(
+    experts: tuple[Path, Path], old: str, new: str | None, lacking: str
+) -> None:
+    def change(tensors: Tensors) -> None:
+        for name in [name for name in tensors if re.search(old, name)]:
+            tensor = tensors.pop(name)
+            if new is not None:
+                tensors[name.replace(old, new)] = tensor
+
+    change_tensors(experts[1], change)
+    message = refusal(experts)
+    assert "lacks base_model.model.model.layers.0." in message
+    assert f"{lacking}, and has other" in message
