@@ -352,3 +352,14 @@ def test_single_experts_that_are_not_whole_are_refused(
     message = refusal(experts)
     assert "lacks base_model.model.model.layers.0." in message
     assert f"{lacking}, and has other" in message
+
+
+@pytest.mark.parametrize("family", ["t5", "bart"])
+@pytest.mark.parametrize("settings", [{"target_modules": ["shared"]}, {"modules_to_save": ["shared"]}], ids=str)
+def test_an_embedding_of_many_names_is_refused(tmp_path: Path, family: str, settings: dict[str, Any]) -> None:
+    base = save_base(family, tmp_path / "base")
+    adapter = save_adapter(
+        base, tmp_path / "adapter", task_type="SEQ_2_SEQ_LM", **{"target_modules": r".*\.(q|q_proj)", **settings}
+    )
+    message = refusal((base, adapter))
+    assert "shared.weight or the head tied to it, and the model also uses it as " in message
