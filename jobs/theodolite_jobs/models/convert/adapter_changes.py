@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from theodolite.errors import ModelError
+from theodolite.errors import ModelError, UnsupportedModelError
 from theodolite_jobs.models.convert.adapter_config import AdapterConfig
 from theodolite_jobs.models.convert.adapter_fit import ADAPTER, PREFIX, Fitted, spellings
 
@@ -43,6 +43,7 @@ def changes_of(fitted: Fitted, settings: AdapterConfig) -> Changes:
 
     Raises:
         ModelError: the adapter has an embedding of another size than the base, but lacks another part of this size.
+        UnsupportedModelError: the adapter changes an embedding that more modules use than the head.
     """
     from peft.tuners.lora.layer import LoraLayer
     from peft.utils.other import ModulesToSaveWrapper, TrainableTokensWrapper
@@ -70,6 +71,7 @@ def changes_of(fitted: Fitted, settings: AdapterConfig) -> Changes:
     }
     changes = _with_embeddings(found, wholes, fitted, settings)
     _check_tokens(changes, fitted)
+    _check_uses(changes, fitted)
     return changes
 
 
@@ -125,6 +127,23 @@ def _check_tokens(changes: Changes, fitted: Fitted) -> None:
                 f"the adapter has an embedding of {fitted.vocabulary} tokens, but no {name} of this size; save it with "
                 "peft's option save_embedding_layers=True"
             )
+
+
+def _check_uses(changes: Changes, fitted: Fitted) -> None:
+    """Raise UnsupportedModelError for a change of an embedding that other modules use too, as in T5 and BART.
+
+    peft changes it in one of them alone, and a merged file has one table for all.
+    """
+    pair = {fitted.embeddings.input, fitted.embeddings.output}
+    parameters = dict(fitted.plain.named_parameters(remove_duplicate=False))
+    table = parameters[fitted.embeddings.input]
+    names = {name for name, one in parameters.items() if one is table}
+    changed, others = sorted((names | pair) & changes.by_name.keys()), sorted(names - pair)
+    if changed and others:
+        raise UnsupportedModelError(
+            f"the adapter changes the embedding {fitted.embeddings.input} or the head tied to it, and the model also "
+            f"uses it as {others[0]}; train an adapter without {changed[0]}"
+        )
 
 
 def _is_matrix(change: Change) -> bool:

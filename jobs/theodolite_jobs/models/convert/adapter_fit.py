@@ -90,11 +90,44 @@ def fit(config: Any, settings: AdapterConfig, folder: Path) -> Fitted:
     required = get_peft_model_state_dict(wrapped, save_embedding_layers=False)
     both = get_peft_model_state_dict(wrapped, save_embedding_layers=True)
     optional = {name: tensor for name, tensor in both.items() if name not in required}
+    _check_experts(folder, plain, stored)
     given = as_in_memory(wrapped, stored)
+    _check_converted(settings, stored, given)
     _check_names(folder, given, required, optional)
     wholes = {f"{PREFIX}{one}" for name in (embeddings.input, embeddings.output) if name for one in spellings(name)}
     copies = [name for name in given if name in optional and name not in wholes]
     return Fitted(wrapped, plain, embeddings, vocabulary, list(given), copies)
+
+
+def _check_experts(folder: Path, plain: Any, stored: Mapping[str, Tensor]) -> None:
+    """Raise ModelError unless experts that become a stack have the numbers from 0 on, each with the same tensors.
+
+    peft stacks them in their order, whatever their numbers; the comparison of shapes then counts them.
+    """
+    own, numbers = _names(plain), dict[str, set[int]]()
+    single = [re.fullmatch(r"(.+\.experts)\.(\d+)\.(.+)", name) for name in stored if _stem(name) not in own]
+    found = [one for one in single if one]
+    for one in found:
+        numbers.setdefault(one[1], set()).add(int(one[2]))
+    kinds = {one[3] for one in found}
+    wanted = {f"{of}.{i}.{kind}" for of, some in numbers.items() for i in range(len(some)) for kind in kinds}
+    if missing := sorted(wanted - stored.keys()):
+        raise ModelError(
+            f"{folder / TENSORS} lacks {missing[0]}, and has other tensors of these experts; use an adapter of all "
+            "experts, with their numbers from 0 on"
+        )
+
+
+def _check_converted(settings: AdapterConfig, stored: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> None:
+    """Raise UnsupportedModelError for settings that peft loses or applies wrongly when it renames tensors."""
+    renamed = sorted(stored.keys() - given.keys())
+    for setting in ("use_rslora", "alpha_pattern", "rank_pattern") if renamed else ():
+        if getattr(settings, setting):
+            raise UnsupportedModelError(
+                f"adapter_config.json sets {setting}, and {renamed[0]} has a name from before transformers 5, for "
+                "which peft computes other scales; merge the adapter with the older library, and survey the merged "
+                "model"
+            )
 
 
 def as_in_memory(model: Any, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

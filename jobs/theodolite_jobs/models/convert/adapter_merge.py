@@ -111,8 +111,25 @@ class Places:
         names = {name for one in stored for name in one.names.values()}
         if self._embeddings.are_tied and self._embeddings.input in changes.by_name and self._embeddings.output:
             head = self._spelt([*self.split(self._embeddings.output, torch.empty(0)), self._embeddings.output])
-            names |= {head} if head is not None else set()  # transformers does not read it, but it would be outdated
+            names |= {head} if head is not None else set()  # it repeats the embedding, and would be outdated
         return names
+
+    def check_head(self, changes: Changes) -> None:
+        """Raise ModelError if the adapter changes tied embeddings, and the files have a head of its own beside them.
+
+        transformers uses such a head in spite of the configuration; the merge takes the embedding for both.
+        """
+        first, last = self._embeddings.input, self._embeddings.output
+        if last is None or not self._embeddings.are_tied or not {first, last} & changes.by_name.keys():
+            return
+        names = [self._spelt([*self.split(name, torch.empty(0)), name]) for name in (first, last)]
+        tensors = [self._files.read(name).float() for name in names if name is not None]
+        if len(tensors) == 2 and not torch.equal(*tensors):
+            raise ModelError(
+                f"config.json in {self._files.folder} ties the embeddings, which the adapter changes, but {names[1]} "
+                f"in the files differs from {names[0]}; set tie_word_embeddings to false there, or merge the adapter "
+                "with peft"
+            )
 
     def split(self, name: str, tensor: Tensor) -> dict[str, Tensor]:
         """Return a parameter as the class saves it: under its name in files, and possibly as several tensors."""
@@ -180,7 +197,7 @@ def _whole(fitted: Fitted, change: Change, name: str, places: Places, files: Ten
     if change.base is not None:
         return _by_layer(change, change.base.detach().float().clone())
     if change.name == fitted.embeddings.output and fitted.embeddings.are_tied:
-        # transformers ignores a head in the files that the configuration ties.
+        # `check_head` has seen that a head in the files is the same.
         embedding = Change(fitted.embeddings.input)
         (name,) = places.of(embedding, fitted.shapes[embedding.name]).names.values()
     base = files.read(name).float()

@@ -74,6 +74,8 @@ def _merge(base: Path, adapter: Path, into: Path, weights: bool) -> None:
             files = TensorFiles(base)
             places = Places(fitted, files, settings)
             replaced = places.replaced(changes)
+            files.check_plain(replaced & files.file_of.keys())
+            places.check_head(changes)
             _check_space(files, fitted, changes, into)
             load_adapter(fitted, adapter)
             kept = ((name, files.read(name)) for name in files.file_of if name not in replaced)

@@ -1,6 +1,7 @@
 """An adapter that cannot be merged, or that contradicts its own settings or its base, is refused by name."""
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -270,3 +271,95 @@ def test_a_setting_that_is_missing_gets_no_default(pair: tuple[Path, Path], name
 def test_settings_that_are_off_are_accepted(pair: tuple[Path, Path]) -> None:
     change_settings(pair[1], new_option=None, other_option=False, corda_config={"verbose": True})
     assert describe_adapter(load_config(pair[0]), pair[1])["method"] == "LoRA"
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"target_modules": ["q_proj", "lm_head"]},
+        {"target_modules": ["q_proj", "embed_tokens"]},
+        {"target_modules": ["q_proj"], "trainable_token_indices": [3]},
+        {"target_modules": ["q_proj"], "modules_to_save": ["embed_tokens"]},
+    ],
+)
+def test_a_head_of_its_own_in_a_tied_base_is_refused(tmp_path: Path, settings: dict[str, Any]) -> None:
+    base = save_base("llama", tmp_path / "base", tie_word_embeddings=True)
+    adapter = save_adapter(base, tmp_path / "adapter", **settings)
+    tensors = load_file(base / "model.safetensors")
+    save_tensors({**tensors, "lm_head.weight": tensors["model.embed_tokens.weight"] + 1}, base)
+    assert "lm_head.weight in the files differs from model.embed" in refusal((base, adapter), before_weights=False)
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.int8])
+def test_a_base_that_hides_its_quantisation_is_refused(pair: tuple[Path, Path], dtype: torch.dtype) -> None:
+    name = "model.layers.0.self_attn.q_proj.weight"
+    tensors = load_file(pair[0] / "model.safetensors")
+    save_tensors({**tensors, name: tensors[name].to(dtype)}, pair[0])
+    assert f"have {name} in " in refusal(pair, before_weights=False)
+
+
+@pytest.fixture(scope="module")
+def saved_experts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A base and an adapter of its single experts, as before transformers 5."""
+    folder = tmp_path_factory.mktemp("experts")
+    base = save_base("mixtral", folder / "base", tie_word_embeddings=False)
+    adapter = save_adapter(base, folder / "adapter", target_modules=["q_proj"])
+    change_settings(adapter, target_modules=["q_proj", "w1", "w2", "w3"])
+
+    def add(tensors: Tensors) -> None:
+        for name, whole in load_file(base / "model.safetensors").items():
+            if re.search(r"\.experts\.\d+\.w[123]\.", name):
+                stem, (out, width) = f"base_model.model.{name.removesuffix('.weight')}", whole.shape
+                tensors |= {f"{stem}.lora_A.weight": torch.ones(4, width), f"{stem}.lora_B.weight": torch.ones(out, 4)}
+
+    change_tensors(adapter, add)
+    return folder
+
+
+@pytest.fixture
+def experts(saved_experts: Path, tmp_path: Path) -> tuple[Path, Path]:
+    """A base, and a copy of its adapter that a test may change."""
+    return saved_experts / "base", Path(shutil.copytree(saved_experts / "adapter", tmp_path / "adapter"))
+
+
+@pytest.mark.parametrize(
+    "changes", [{"use_rslora": True}, {"alpha_pattern": {"w2": 32}}, {"rank_pattern": {"w9": 2}}], ids=str
+)
+def test_scales_of_single_experts_are_refused(experts: tuple[Path, Path], changes: dict[str, Any]) -> None:
+    assert describe_adapter(load_config(experts[0]), experts[1])["method"] == "LoRA"
+    change_settings(experts[1], **changes)
+    assert f"adapter_config.json sets {next(iter(changes))}" in refusal(experts)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "lacking"),
+    [
+        (".0.block_sparse_moe.experts.2.", ".0.block_sparse_moe.experts.7.", "experts.2.w1.lora_A.weight"),
+        (".0.block_sparse_moe.experts.1.w1.", None, "experts.1.w1.lora_A.weight"),
+        (r".0.block_sparse_moe.experts.\d+.w3.", None, "experts.0.w3.lora_A.weight"),
+    ],
+)
+def test_single_experts_that_are_not_whole_are_refused(
+    experts: tuple[Path, Path], old: str, new: str | None, lacking: str
+) -> None:
+    def change(tensors: Tensors) -> None:
+        for name in [name for name in tensors if re.search(old, name)]:
+            tensor = tensors.pop(name)
+            if new is not None:
+                tensors[name.replace(old, new)] = tensor
+
+    change_tensors(experts[1], change)
+    message = refusal(experts)
+    assert "lacks base_model.model.model.layers.0." in message
+    assert f"{lacking}, and has other" in message
+
+
+@pytest.mark.parametrize("family", ["t5", "bart"])
+@pytest.mark.parametrize("settings", [{"target_modules": ["shared"]}, {"modules_to_save": ["shared"]}], ids=str)
+def test_an_embedding_of_many_names_is_refused(tmp_path: Path, family: str, settings: dict[str, Any]) -> None:
+    base = save_base(family, tmp_path / "base")
+    adapter = save_adapter(
+        base, tmp_path / "adapter", task_type="SEQ_2_SEQ_LM", **{"target_modules": r".*\.(q|q_proj)", **settings}
+    )
+    message = refusal((base, adapter))
+    assert "shared.weight or the head tied to it, and the model also uses it as " in message
