@@ -96,6 +96,7 @@ CASES: dict[str, tuple[str, dict[str, Any], int | None, dict[str, Any]]] = {
     ),
     "more-tokens": ("llama", UNTIED, 100, {"target_modules": ATTENTION}),
     "fewer-tokens": ("llama", UNTIED, 40, {"target_modules": ATTENTION}),
+    "more-tokens-both": ("llama", UNTIED, 100, {"target_modules": ["q_proj", *BOTH]}),
     "tied-more-tokens": ("llama", TIED, 100, {"target_modules": ATTENTION}),
     "tied-more-tokens-saved": ("llama", TIED, 100, {"target_modules": ATTENTION, "modules_to_save": ["embed_tokens"]}),
     "tied-more-tokens-trained": ("llama", TIED, 100, {"target_modules": ATTENTION, "trainable_token_indices": [98]}),
@@ -298,3 +299,35 @@ def test_no_chat_template_of_the_base_stays_beside_files_of_the_adapter(tmp_path
     assert json.loads((merged / "config.json").read_text())[MERGED_KEY]["tokenizer"]
     if own == "template":
         assert json.loads((merged / "tokenizer_config.json").read_text()) == {"model_max_length": 9}
+
+
+def test_a_matrix_that_the_adapter_stores_in_another_precision_is_not_compared(tmp_path: Path) -> None:
+    base = save_base("llama", tmp_path / "base", **UNTIED)
+    rows = len(load_file(base / "model.safetensors")["lm_head.weight"])
+    adapter = save_adapter(base, tmp_path / "adapter", tokens=rows, target_modules=["q_proj", *BOTH])
+
+    def store_rounded(tensors: dict[str, torch.Tensor]) -> None:
+        for name, tensor in tensors.items():
+            tensors[name] = tensor.bfloat16()
+
+    change_tensors(adapter, store_rounded)
+    compared, wrong = differing_matrix(base, adapter, merge_adapter(base, adapter, tmp_path / "merged"))
+    assert wrong is None
+    assert "lm_head.weight" not in compared
+
+
+@pytest.mark.parametrize(
+    ("family", "modules", "flag"),
+    [("gpt2", ["c_attn"], False), ("gpt2", ["attn.c_proj"], False), ("llama", ["q_proj", "up_proj"], True)],
+)
+def test_a_wrong_orientation_in_the_settings_is_corrected_as_in_peft(
+    tmp_path: Path, family: str, modules: list[str], flag: bool
+) -> None:
+    base = save_base(family, tmp_path / "base", tie_word_embeddings=False)
+    adapter = save_adapter(base, tmp_path / "adapter", target_modules=modules)
+    change_settings(adapter, fan_in_fan_out=flag)
+    merged = merge_adapter(base, adapter, tmp_path / "merged")
+    assert (logits(merged) - peft_logits(base, adapter)).abs().max() <= 1e-5
+    compared, wrong = differing_matrix(base, adapter, merged)
+    assert compared
+    assert wrong is None
