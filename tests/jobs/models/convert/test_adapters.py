@@ -59,6 +59,8 @@ CASES: dict[str, tuple[str, dict[str, Any], int | None, dict[str, Any]]] = {
     "biases": ("llama", UNTIED, None, {"target_modules": ATTENTION, "bias": "all"}),
     "own-biases": ("llama", UNTIED, None, {"target_modules": ATTENTION, "bias": "lora_only"}),
     "norms-saved": ("llama", UNTIED, None, {"target_modules": ATTENTION, "modules_to_save": ["norm", "lm_head"]}),
+    "buffers-saved": ("deepseek_v3", UNTIED, None, {"target_modules": ["o_proj"], "modules_to_save": ["gate"]}),
+    "images-and-text": ("llama4", {}, None, {"target_modules": r".*language_model.*\.(q_proj|o_proj)"}),
     "conv1d": ("gpt2", {}, None, {**TRANSPOSED, "target_modules": ["c_attn", "c_fc", "wte"], "bias": "all"}),
     "conv1d-dora": (
         "gpt2",
