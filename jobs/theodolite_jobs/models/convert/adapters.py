@@ -138,8 +138,10 @@ def _write_small_files(base: Path, adapter: Path, into: Path, facts: dict[str, A
         if tokenizer.pop("chat_template", None) is not None:
             (into / "tokenizer_config.json").write_text(json.dumps(tokenizer, indent=2), encoding="utf-8")
         for path in _files(adapter, _TOKENIZER_FILES):
-            copy = shutil.copytree if path.is_dir() else shutil.copyfile
-            copy(path, into / path.name)
+            if path.is_dir():
+                shutil.copytree(path, into / path.name)
+            else:
+                shutil.copyfile(path, into / path.name)
     raw = read_json(into / "config.json") | {MERGED_KEY: facts}
     for part in (raw, raw.get("text_config")):
         if isinstance(part, dict):
