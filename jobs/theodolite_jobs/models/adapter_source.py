@@ -1,5 +1,6 @@
 """Find the base of an adapter, so that a model's spec names both: the base as `id`, and the adapter as `adapter`."""
 
+import os
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -28,7 +29,8 @@ def local_path(name: str, *folders: Path) -> Path | None:
     """Return the first existing path of this name, below one of the folders or the working directory."""
     if name in MODEL_ALIASES:
         return None
-    return next((path for path in (*(one / name for one in folders), Path(name)) if path.exists()), None)
+    paths = (*(one / name for one in folders), Path(name))
+    return next((path for path in paths if os.path.exists(path)), None)  # Path.exists raises for a name too long
 
 
 def with_local_adapter(model: ModelSpec, folder: Path) -> ModelSpec:

@@ -7,6 +7,7 @@ surplus; here each tensor of the adapter must have its place, and each place its
 import copy
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -62,8 +63,8 @@ class Fitted:
 
     @cached_property
     def shapes(self) -> dict[str, torch.Size]:
-        """The shapes of the parameters without the adapter, by name."""
-        return {name: one.shape for name, one in self.plain.named_parameters(remove_duplicate=False)}
+        """The shapes of the parameters and stored buffers without the adapter, by name."""
+        return {name: one.shape for name, one in self.plain.state_dict().items()}
 
 
 def fit(config: Any, settings: AdapterConfig, folder: Path) -> Fitted:
@@ -198,7 +199,9 @@ def _skeletons(config: Any, settings: AdapterConfig) -> Iterator[Any]:
         if mapping is not None:
             one = mapping.get(type(config), None)
         if isinstance(one, type) and issubclass(one, transformers.PreTrainedModel):
-            yield _empty(one, config)
+            # Some classes for text alone cannot take the configuration of a model of text and images.
+            with suppress(AttributeError):
+                yield _empty(one, config)
 
 
 def _with_labels(config: Any, stored: Mapping[str, Tensor]) -> Any:

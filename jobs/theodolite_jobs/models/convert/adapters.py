@@ -7,7 +7,7 @@ float32, and is rounded once, when the model is loaded in its dtype. All other t
 import json
 import shutil
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from fnmatch import fnmatch
 from itertools import chain
@@ -18,18 +18,26 @@ from theodolite_jobs.models.convert.adapter_changes import Changes, changes_of
 from theodolite_jobs.models.convert.adapter_config import MERGED_KEY, SETTINGS, AdapterConfig, read_adapter_config
 from theodolite_jobs.models.convert.adapter_fit import Fitted, fit
 from theodolite_jobs.models.convert.adapter_merge import Places, load_adapter, merged_tensors
-from theodolite_jobs.models.convert.files import atomic_folder, check_space, create_once, read_json, write_tensors
+from theodolite_jobs.models.convert.files import (
+    TEMPLATE_FOLDER,
+    atomic_folder,
+    check_space,
+    create_once,
+    read_json,
+    write_tensors,
+)
 from theodolite_jobs.models.convert.quantised import write_small_files
 from theodolite_jobs.models.load import VOCABULARIES, load_config, plain_errors
 from theodolite_jobs.models.tensors import TensorFiles
 
+_TEMPLATE_FILES = (TEMPLATE_FOLDER, "chat_template.*", "processor_config.json")  # tokenizer_config.json has more
 _TOKENIZER_FILES = (
     *VOCABULARIES,
+    *_TEMPLATE_FILES,
     "merges.txt",
     "tokenizer_config.json",
     "special_tokens_map.json",
     "added_tokens.json",
-    "chat_template.*",
 )
 
 
@@ -107,27 +115,35 @@ def _facts(settings: AdapterConfig, fitted: Fitted, changes: Changes, adapter: P
 
 
 def _has_tokenizer_files(adapter: Path) -> bool:
-    return any(_is_tokenizer_file(path.name) for path in adapter.iterdir())
+    return bool(_files(adapter, _TOKENIZER_FILES))
 
 
-def _is_tokenizer_file(name: str) -> bool:
-    return any(fnmatch(name, pattern) for pattern in _TOKENIZER_FILES)
+def _files(folder: Path, patterns: Iterable[str]) -> list[Path]:
+    return [path for path in folder.iterdir() if any(fnmatch(path.name, pattern) for pattern in patterns)]
 
 
 def _write_small_files(base: Path, adapter: Path, into: Path, facts: dict[str, Any]) -> None:
     """Write the base's configuration with the adapter's changes, and the tokenizer, whose files the adapter may have.
 
-    If the adapter has a vocabulary, no file of the base's tokenizer stays.
+    If the adapter has any of them, no chat template of the base stays; if it has a vocabulary, no file of the base's
+    tokenizer does.
     """
     write_small_files(base, into)
     (into / SETTINGS).unlink(missing_ok=True)  # transformers would load the adapter again
     if base != adapter and facts["tokenizer"]:
-        own = [path for path in adapter.iterdir() if _is_tokenizer_file(path.name)]
-        if any(fnmatch(path.name, pattern) for path in own for pattern in VOCABULARIES):
-            for path in [one for one in into.iterdir() if _is_tokenizer_file(one.name)]:
+        for path in _files(into, _TOKENIZER_FILES if _files(adapter, VOCABULARIES) else _TEMPLATE_FILES):
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
                 path.unlink()
-        for path in own:
-            shutil.copyfile(path, into / path.name)
+        tokenizer = read_json(into / "tokenizer_config.json")
+        if tokenizer.pop("chat_template", None) is not None:
+            (into / "tokenizer_config.json").write_text(json.dumps(tokenizer, indent=2), encoding="utf-8")
+        for path in _files(adapter, _TOKENIZER_FILES):
+            if path.is_dir():
+                shutil.copytree(path, into / path.name)
+            else:
+                shutil.copyfile(path, into / path.name)
     raw = read_json(into / "config.json") | {MERGED_KEY: facts}
     for part in (raw, raw.get("text_config")):
         if isinstance(part, dict):

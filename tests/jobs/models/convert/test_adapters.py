@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import load_file
 from support.adapters import change_settings, change_tensors, logits, peft_logits, save_adapter, save_base, save_tensors
 
+from theodolite_jobs.models.chat_templates import read_templates
 from theodolite_jobs.models.convert.adapter_config import MERGED_KEY
 from theodolite_jobs.models.convert.adapter_second_reading import differing_matrix
 from theodolite_jobs.models.convert.adapters import describe_adapter, merge_adapter
@@ -58,6 +59,8 @@ CASES: dict[str, tuple[str, dict[str, Any], int | None, dict[str, Any]]] = {
     "biases": ("llama", UNTIED, None, {"target_modules": ATTENTION, "bias": "all"}),
     "own-biases": ("llama", UNTIED, None, {"target_modules": ATTENTION, "bias": "lora_only"}),
     "norms-saved": ("llama", UNTIED, None, {"target_modules": ATTENTION, "modules_to_save": ["norm", "lm_head"]}),
+    "buffers-saved": ("deepseek_v3", UNTIED, None, {"target_modules": ["o_proj"], "modules_to_save": ["gate"]}),
+    "images-and-text": ("llama4", {}, None, {"target_modules": r".*language_model.*\.(q_proj|o_proj)"}),
     "conv1d": ("gpt2", {}, None, {**TRANSPOSED, "target_modules": ["c_attn", "c_fc", "wte"], "bias": "all"}),
     "conv1d-dora": (
         "gpt2",
@@ -95,6 +98,7 @@ CASES: dict[str, tuple[str, dict[str, Any], int | None, dict[str, Any]]] = {
     ),
     "more-tokens": ("llama", UNTIED, 100, {"target_modules": ATTENTION}),
     "fewer-tokens": ("llama", UNTIED, 40, {"target_modules": ATTENTION}),
+    "more-tokens-both": ("llama", UNTIED, 100, {"target_modules": ["q_proj", *BOTH]}),
     "tied-more-tokens": ("llama", TIED, 100, {"target_modules": ATTENTION}),
     "tied-more-tokens-saved": ("llama", TIED, 100, {"target_modules": ATTENTION, "modules_to_save": ["embed_tokens"]}),
     "tied-more-tokens-trained": ("llama", TIED, 100, {"target_modules": ATTENTION, "trainable_token_indices": [98]}),
@@ -248,7 +252,7 @@ def test_the_tokenizer_of_the_adapter_replaces_that_of_the_base(tmp_path: Path) 
     base = save_base("llama", tmp_path / "base", **UNTIED)
     adapter = save_adapter(base, tmp_path / "adapter", target_modules=["q_proj"])
     for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "special_tokens_map.json"):
-        (base / name).write_text(f"base {name}")
+        (base / name).write_text("{}" if name == "tokenizer_config.json" else f"base {name}")
     plain = merge_adapter(base, adapter, tmp_path / "plain", weights=False)
     assert (plain / "tokenizer.json").read_text() == "base tokenizer.json"
     (adapter / "chat_template.jinja").write_text("adapter's")
@@ -262,3 +266,70 @@ def test_the_tokenizer_of_the_adapter_replaces_that_of_the_base(tmp_path: Path) 
     }
     assert files == {"tokenizer.json": "adapter's", "chat_template.jinja": "adapter's"}
     assert json.loads((whole / "config.json").read_text())[MERGED_KEY]["tokenizer"]
+
+
+# A chat template of the base in each place that can have one, and files of an adapter with its own templates or none.
+PLACES: dict[str, str] = {
+    "chat_template.jinja": "base",
+    "chat_template.json": '{"chat_template": "base"}',
+    "additional_chat_templates/default.jinja": "base",
+    "additional_chat_templates/tools.jinja": "base",
+    "processor_config.json": '{"chat_template": "base"}',
+    "tokenizer_config.json": '{"chat_template": "base", "model_max_length": 9}',
+}
+OWN: dict[str, tuple[dict[str, str], dict[str, str]]] = {
+    "vocabulary": ({"tokenizer.json": "{}"}, {}),
+    "vocabulary-and-template": ({"tokenizer.json": "{}", "chat_template.jinja": "own"}, {"default": "own"}),
+    "tokenizer-config": ({"tokenizer_config.json": '{"chat_template": "own"}'}, {"default": "own"}),
+    "template": ({"chat_template.jinja": "own"}, {"default": "own"}),
+    "processor": ({"processor_config.json": '{"chat_template": "own"}'}, {"default": "own"}),
+    "additional": ({"additional_chat_templates/rag.jinja": "own"}, {"rag": "own"}),
+}
+
+
+@pytest.mark.parametrize("own", OWN)
+def test_no_chat_template_of_the_base_stays_beside_files_of_the_adapter(tmp_path: Path, own: str) -> None:
+    base = save_base("llama", tmp_path / "base", **UNTIED)
+    adapter = save_adapter(base, tmp_path / "adapter", target_modules=["q_proj"])
+    files, expected = OWN[own]
+    for folder, texts in ((base, PLACES), (adapter, files)):
+        for name, text in texts.items():
+            (folder / name).parent.mkdir(exist_ok=True)
+            (folder / name).write_text(text)
+    merged = merge_adapter(base, adapter, tmp_path / "merged", weights=False)
+    assert read_templates(merged) == expected
+    assert json.loads((merged / "config.json").read_text())[MERGED_KEY]["tokenizer"]
+    if own == "template":
+        assert json.loads((merged / "tokenizer_config.json").read_text()) == {"model_max_length": 9}
+
+
+def test_a_matrix_that_the_adapter_stores_in_another_precision_is_not_compared(tmp_path: Path) -> None:
+    base = save_base("llama", tmp_path / "base", **UNTIED)
+    rows = len(load_file(base / "model.safetensors")["lm_head.weight"])
+    adapter = save_adapter(base, tmp_path / "adapter", tokens=rows, target_modules=["q_proj", *BOTH])
+
+    def store_rounded(tensors: dict[str, torch.Tensor]) -> None:
+        for name, tensor in tensors.items():
+            tensors[name] = tensor.bfloat16()
+
+    change_tensors(adapter, store_rounded)
+    compared, wrong = differing_matrix(base, adapter, merge_adapter(base, adapter, tmp_path / "merged"))
+    assert wrong is None
+    assert "lm_head.weight" not in compared
+
+
+@pytest.mark.parametrize(
+    ("family", "modules", "flag"),
+    [("gpt2", ["c_attn"], False), ("gpt2", ["attn.c_proj"], False), ("llama", ["q_proj", "up_proj"], True)],
+)
+def test_a_wrong_orientation_in_the_settings_is_corrected_as_in_peft(
+    tmp_path: Path, family: str, modules: list[str], flag: bool
+) -> None:
+    base = save_base(family, tmp_path / "base", tie_word_embeddings=False)
+    adapter = save_adapter(base, tmp_path / "adapter", target_modules=modules)
+    change_settings(adapter, fan_in_fan_out=flag)
+    merged = merge_adapter(base, adapter, tmp_path / "merged")
+    assert (logits(merged) - peft_logits(base, adapter)).abs().max() <= 1e-5
+    compared, wrong = differing_matrix(base, adapter, merged)
+    assert compared
+    assert wrong is None
