@@ -134,7 +134,7 @@ def _check_uses(changes: Changes, fitted: Fitted) -> None:
 
     peft changes it in one of them alone, and a merged file has one table for all.
     """
-    pair = {fitted.embeddings.input, fitted.embeddings.output}
+    pair = {one for one in (fitted.embeddings.input, fitted.embeddings.output) if one}
     parameters = dict(fitted.plain.named_parameters(remove_duplicate=False))
     table = parameters[fitted.embeddings.input]
     names = {name for name, one in parameters.items() if one is table}

@@ -36,7 +36,7 @@ def differing_matrix(base: Path, adapter: Path, merged: Path) -> tuple[list[str]
         if f"{stem}.base_layer.weight" not in tensors
     }
     saved = {name: name.removeprefix(_PREFIX) for name in sorted(tensors) if ".lora_" not in name}
-    compared = []
+    compared: list[str] = []
     for names in (changed, saved):
         known = [name for name, weight in names.items() if weight in before.file_of and weight in after.file_of]
         for name in dict.fromkeys((*known[:1], *known[-1:])):
@@ -64,7 +64,9 @@ def _merged(
     # peft corrects a wrong fan_in_fan_out by the class of the module.
     shape = (len(b), a.shape[1])
     across = has_conv1d if shape[0] == shape[1] else stored.shape != shape
-    weight = (stored.mT if across else stored) + alpha / (rank**0.5 if settings.get("use_rslora") else rank) * b @ a
+    weight: Tensor = (stored.mT if across else stored) + alpha / (
+        rank**0.5 if settings.get("use_rslora") else rank
+    ) * b @ a
     if settings.get("use_dora"):
         lengths = tensors[f"{stem}.lora_magnitude_vector"].double()
         weight = weight * (lengths / weight.norm(dim=1))[:, None]
