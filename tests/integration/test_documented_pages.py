@@ -20,6 +20,7 @@ from unittest.mock import patch
 import httpx
 import pytest
 from chaos.processes import capture_without_ray
+from support.adapters import save_adapter
 from support.documented import PAGES, Block, blocks, commands
 from support.faulty_bucket import faulty_bucket
 from support.listening import served
@@ -154,6 +155,7 @@ def followed(surroundings, tmp_path_factory) -> tuple[Path, list[str]]:
     with patch.dict(GROUPED, {**sizes, "max_position_embeddings": 256}):
         for name in (MODEL, HUB_ID):
             save_model(folder / name)
+    save_adapter(folder / MODEL, folder / "my-lora", target_modules=["q_proj"])
     with patch.dict(GROUPED, {"max_position_embeddings": 256}):
         for seed, name in enumerate(SMALL_MODELS):
             save_model(folder / name, seed)

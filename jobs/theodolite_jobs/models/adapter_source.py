@@ -22,6 +22,8 @@ from theodolite_jobs.models.convert.adapter_config import (
 
 HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 
+_LONGEST_NAME = 255  # of a folder
+
 _INSTEAD = "set model: {id: BASE, adapter: ADAPTER}"
 
 
@@ -156,6 +158,11 @@ def _both(model: ModelSpec, **changes: Any) -> ModelSpec:
 def _base_of(settings: AdapterConfig, adapter: Path) -> str:
     if not settings.base_model_name_or_path:
         raise ModelError(f"model.id: {adapter} is an adapter whose {SETTINGS} does not name its base; {_INSTEAD}")
+    if any(len(part) > _LONGEST_NAME for part in settings.base_model_name_or_path.split("/")):
+        raise ModelError(
+            f"model.id: {adapter} is an adapter whose {SETTINGS} names a base with {_LONGEST_NAME + 1} characters or "
+            f"more, which no folder or hub model can have; {_INSTEAD}"
+        )
     return settings.base_model_name_or_path
 
 
