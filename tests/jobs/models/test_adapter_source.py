@@ -1,6 +1,5 @@
 """Finding the base of an adapter: beside it, by its settings, or by the spec; both at pinned revisions."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +7,7 @@ import pytest
 import torch
 from support.adapters import change_settings, logits, peft_logits, save_adapter, save_base
 from support.errors import only_line
+from support.gguf_files import tiny_llama, write_gguf
 from support.quantised_cases import fetched, saved
 
 from theodolite.errors import TheodoliteError
@@ -108,12 +108,13 @@ def test_every_node_gets_both_by_absolute_path(base: Path, adapter: Path, tmp_pa
 
 
 def test_a_base_in_a_gguf_file_is_converted_first(tmp_path: Path) -> None:
-    adapter = tmp_path / "lora"
-    adapter.mkdir()
-    (adapter / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA", "r": 4, "lora_alpha": 6}))
-    (tmp_path / "tiny.gguf").write_bytes(b"GGUF")
-    found = resolve(tmp_path, id="tiny.gguf", adapter="lora")
-    assert (found.name, found.kind) == ("tiny + lora", "gguf")
+    write_gguf(tiny_llama(), tmp_path / "tiny.gguf", kind="Q8_0")
+    cache = tmp_path / "cache"
+    plain = fetch(resolve(tmp_path, id="tiny.gguf"), cache)
+    adapter = save_adapter(plain, tmp_path / "lora", target_modules=["q_proj"])
+    both = resolve(tmp_path, id="tiny.gguf", adapter="lora")
+    assert (both.name, both.kind) == ("tiny + lora", "gguf")
+    assert (logits(fetch(both, cache)) - peft_logits(plain, adapter)).abs().max() <= 1e-5
 
 
 def test_a_quantised_base_is_dequantised_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,7 @@ from theodolite.spec_parts import ModelSpec
 from theodolite_jobs.capture.parity import certify
 from theodolite_jobs.capture.plan import plan_set, probe_prompts
 from theodolite_jobs.models.batching import can_share_prefix
-from theodolite_jobs.models.convert import quantised
+from theodolite_jobs.models.convert import files as files_module
 from theodolite_jobs.models.load import load_config, load_model
 from theodolite_jobs.models.quantised import dequantised_from, format_of
 from theodolite_jobs.models.source import fetch, resolve_source, weight_format
@@ -148,7 +148,7 @@ def test_what_a_killed_process_left_is_deleted(tmp_path: Path) -> None:
 
 def test_the_files_of_a_large_checkpoint_are_split(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = saved("gptq", tmp_path / "model")
-    monkeypatch.setattr(quantised, "_FILE_BYTES", 20_000)
+    monkeypatch.setattr(files_module, "_FILE_BYTES", 20_000)
     files = TensorFiles(fetched(tmp_path / "model"))
     assert len(set(files.file_of.values())) > 5
     assert all(torch.equal(files.read(name), tensor) for name, tensor in expected.items())

@@ -208,11 +208,11 @@ def test_a_model_from_the_hub_is_converted(
 ) -> None:
     requested: list[str] = []
 
-    def downloaded(_: ModelSource, patterns: list[str]) -> Path:
+    def downloaded(_id: str, _commit: str, patterns: list[str], _needed: list[str]) -> Path:
         requested.extend(patterns)
         return folder
 
-    monkeypatch.setattr(source_module, "_hub_folder", downloaded)
+    monkeypatch.setattr(source_module, "hub_folder", downloaded)
     commit = "0123456789abcdef" * 2 + "01234567"
     source = ModelSource("Qwen-1_8B-Chat", "hub", "Qwen/Qwen-1_8B-Chat", commit)
     files = fetch(source, tmp_path / "cache", weights=weights)

@@ -26,7 +26,7 @@ from theodolite_jobs.models.convert import random_weights
 from theodolite_jobs.models.convert.files import SMALL_FILES
 from theodolite_jobs.models.convert.random_weights import SEED, create_random, random_bytes
 from theodolite_jobs.models.load import load_config, load_model
-from theodolite_jobs.models.source import ModelSource, fetch, resolve_source
+from theodolite_jobs.models.source import fetch, resolve_source
 from theodolite_jobs.models.tensors import TensorFiles
 
 Usage = namedtuple("Usage", "total used free")
@@ -256,11 +256,11 @@ def test_the_source_of_random_weights_has_the_revision_of_the_model_and_a_name_o
 def test_no_weights_of_a_hub_model_are_downloaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder, requested = save_config(tmp_path / "model", "qwen2"), []
 
-    def downloaded(_: ModelSource, patterns: list[str]) -> Path:
+    def downloaded(_id: str, _commit: str, patterns: list[str], _needed: list[str]) -> Path:
         requested.append(patterns)
         return folder
 
-    monkeypatch.setattr(source, "_hub_folder", downloaded)
+    monkeypatch.setattr(source, "hub_folder", downloaded)
     model = ModelSpec(id="org/tiny", revision="0" * 40, weights="random")
     load_model(fetch(resolve_source(model, Path()), tmp_path / "cache"))
     assert requested == [SMALL_FILES]
