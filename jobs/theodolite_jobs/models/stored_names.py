@@ -178,9 +178,17 @@ def unread_names(config: Any) -> re.Pattern[str]:
 
 
 def _ignored(module: Any) -> list[re.Pattern[str]]:
-    """Return patterns of parameters that transformers ignores on purpose, without those for one published size."""
-    rules = module._keys_to_ignore_on_load_unexpected or ()
-    return [_CONSTANTS, *(re.compile(rule) for rule in rules if not _OF_A_LAYER.search(rule))]
+    """Return patterns of parameters that transformers ignores on purpose, without those for one published size.
+
+    A rule of a class that names a layer is for that size; a rule that only the instance has follows from its settings.
+    """
+    rules = set(module._keys_to_ignore_on_load_unexpected or ())
+    of_classes = {rule for one in module.modules() for rule in _rules_of_class(type(one))}
+    return [_CONSTANTS, *(re.compile(rule) for rule in rules if rule not in of_classes or not _OF_A_LAYER.search(rule))]
+
+
+def _rules_of_class(kind: type) -> tuple[str, ...]:
+    return tuple(getattr(kind, "_keys_to_ignore_on_load_unexpected", None) or ())
 
 
 def _belonging(

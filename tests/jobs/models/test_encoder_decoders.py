@@ -73,7 +73,9 @@ def test_captured_sites_equal_those_computed_from_the_files(saved):
 def test_no_block_of_the_decoder_is_loaded(saved, monkeypatch):
     _, folder = saved
     whole = []
-    monkeypatch.setattr("theodolite_jobs.models.load.text_part", lambda module: whole.append(module) or module.encoder)
+    monkeypatch.setattr(
+        "theodolite_jobs.models.text_part.text_part", lambda module: whole.append(module) or module.encoder
+    )
     load_model(folder)
     names = [name for name, _ in whole[0].named_parameters()]
     assert not any("decoder" in name and (".block." in name or ".layers." in name) for name in names)

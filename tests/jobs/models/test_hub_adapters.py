@@ -21,6 +21,7 @@ QUESTIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "two": ("resolve", {"id": "org/lora", "adapter": "org/beside"}),
 }
 BASE = {"name": "base + lora", "kind": "hub", "location": "org/base", "revision": hub.COMMIT, "weights": "trained"}
+BASE |= {"note": ""}  # on a cached commit
 LORA = {"name": "lora", "kind": "hub", "location": "org/lora", "revision": hub.COMMIT}
 
 

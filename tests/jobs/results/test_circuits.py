@@ -291,7 +291,7 @@ def test_heads_whose_scores_are_no_fixed_form_are_refused_with_the_reason(tmp_pa
     ],
 )
 def test_notes_list_what_circuits_leave_out(tmp_path, family, said):
-    tiny.tiny_model(family).save_pretrained(tmp_path)
+    tiny.model_with_head(family).save_pretrained(tmp_path)
     notes = notes_on(Weights(tmp_path, CONFIGS[family]), fold_norm=False)
     assert len(notes) == len(said)
     for note, part in zip(notes, said, strict=True):

@@ -239,7 +239,9 @@ def mutated(folder, change):
 )
 def test_a_missing_tensor_of_a_layer_with_its_own_is_named(tmp_path, layer, name):
     tensor = f"model.layers.{layer}.self_attn.{name}"
-    assert f"lack the tensor {tensor}" in mutated(tmp_path, lambda tensors: tensors.pop(tensor))
+    message = mutated(tmp_path, lambda tensors: tensors.pop(tensor))
+    assert "lack" in message
+    assert tensor.removeprefix("model.") in message
 
 
 @pytest.mark.parametrize(
