@@ -1,13 +1,10 @@
 """Ask the client libraries of the hub in a process of their own."""
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
-# The libraries read their environment when they are imported, so each hub is queried from its own process.
+from support.hub import ask_in_process
+
 # Questions are JSON on standard input; each answer is a value, or the name and the message of an error.
 ASK = """
 import json, sys
@@ -48,22 +45,4 @@ UNREACHABLE = "http://127.0.0.1:9"  # no server listens on the discard port
 
 
 def ask(endpoint: str, home: Path, questions: dict[str, tuple[str, dict[str, Any]]], **environment: str) -> Answers:
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
-    own = {
-        "HF_ENDPOINT": endpoint,
-        "HF_HOME": str(home),
-        "HF_HUB_DISABLE_XET": "1",
-        "HF_HUB_DISABLE_TELEMETRY": "1",
-        "NO_PROXY": "127.0.0.1",
-    }
-    done = subprocess.run(
-        [sys.executable, "-c", ASK],
-        input=json.dumps(questions),
-        env=inherited | own | environment,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return dict(json.loads(done.stdout))
+    return ask_in_process(ASK, endpoint, home, questions, **environment)

@@ -42,15 +42,18 @@ def hub_commit(repository: str, revision: str | None, field: str = "model.id") -
     except Exception as error:
         if not isinstance(error, HfHubHTTPError | ValueError):  # a wrong answer, or a name that no hub allows
             return _cached_commit(repository, revision, field, first_line(error, _REASON_CHARACTERS))
-        similar = difflib.get_close_matches(repository, MODEL_ALIASES, 1)
-        hint = f"; did you mean {similar[0]}?" if similar else ""
         raise ModelError(
             f"{field}: the hub did not resolve {repository!r} at {revision or 'its newest revision'}: "
-            f"{first_line(error, _REASON_CHARACTERS)}{hint}"
+            f"{first_line(error, _REASON_CHARACTERS)}{_similar_alias(repository)}"
         ) from error
     if commit is None:
         raise ModelError(f"{field}: the hub returned no commit for {repository!r}")
     return commit, ""
+
+
+def _similar_alias(repository: str) -> str:
+    similar = difflib.get_close_matches(repository, MODEL_ALIASES, 1)
+    return f"; did you mean {similar[0]}?" if similar else ""
 
 
 def _cached_commit(repository: str, revision: str | None, field: str, reason: str) -> tuple[str, str]:
@@ -65,8 +68,6 @@ def _cached_commit(repository: str, revision: str | None, field: str, reason: st
 
     wanted = revision or "main"
     snapshots = Path(HF_HUB_CACHE) / repo_folder_name(repo_id=repository, repo_type="model") / "snapshots"
-    similar = difflib.get_close_matches(repository, MODEL_ALIASES, 1)
-    hint = f"; did you mean {similar[0]}?" if similar else ""
     try:
         commit = Path(
             snapshot_download(repository, revision=wanted, allow_patterns=["*config.json"], local_files_only=True)
@@ -77,7 +78,8 @@ def _cached_commit(repository: str, revision: str | None, field: str, reason: st
             return commits[0], f"the hub cannot be reached, so {repository} is the only cached commit, {commits[0]}"
         raise ModelError(
             f"{field}: the hub cannot be reached ({reason}), and the cache of the hub has no revision {wanted!r} of "
-            f"{repository!r}; download it while online, or give a cached commit as {_REVISIONS[field]}{hint}"
+            f"{repository!r}; download it while online, or give a cached commit as {_REVISIONS[field]}"
+            f"{_similar_alias(repository)}"
         ) from error
     return commit, f"the hub cannot be reached, so {repository} at {wanted} is the cached commit {commit}"
 

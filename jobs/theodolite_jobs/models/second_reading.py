@@ -60,7 +60,7 @@ def _held_against_quantised(original: Path, folder: Path) -> dict[str, Any]:
     """Return the settings, and the tensors that are stored plain, which the conversion must not change."""
     theirs, ours = TensorFiles(original), TensorFiles(folder)
     same = [name for name in theirs.file_of if name in ours.file_of and theirs.shape(name) == ours.shape(name)]
-    plain = [name for name in same if theirs.read(name, _ROWS).dtype == ours.read(name, _ROWS).dtype]
+    plain = [name for name in same if theirs.dtype(name) == ours.dtype(name)]
     before, after = read_json(original / "config.json"), read_json(folder / "config.json")
     settings = [key for key in before if key in after and key not in ("quantization_config", "text_config")]
     for key in settings:

@@ -77,8 +77,7 @@ def check_names(folder: Path, config: Any) -> None:
     """
     from theodolite_jobs.models.tensors import names_in  # it loads torch
 
-    is_own_code = not type(config).__module__.startswith("transformers.")
-    if not is_own_code and dequantised_from(config) is None and (names := names_in(folder)):
+    if not _has_own_code(config) and dequantised_from(config) is None and (names := names_in(folder)):
         compare_names(config, names).check(folder)
 
 
@@ -132,11 +131,15 @@ def _skeletons(config: Any) -> tuple[Any, Any]:
     anatomy = known_anatomy(config)
     options = dict(anatomy.load_options) if anatomy else {}
     # A configuration of the checkpoint's own class exists only if its code was allowed to run.
-    options["trust_remote_code"] = not type(config).__module__.startswith("transformers.")
+    options["trust_remote_code"] = _has_own_code(config)
     with plain_errors(f"build a {config.model_type!r} model from its configuration"), torch.device("meta"):
         kind = _class_with_head(config)
         head = None if kind is None else kind(copy.deepcopy(config))
         return AutoModel.from_config(copy.deepcopy(config), **options), head  # from_config changes its argument
+
+
+def _has_own_code(config: Any) -> bool:
+    return not type(config).__module__.startswith("transformers.")
 
 
 def _class_with_head(config: Any) -> Any:

@@ -37,13 +37,16 @@ class TensorFiles:
     def check_plain(self, names: Iterable[str]) -> None:
         """Raise ModelError for a tensor that is not in a dtype of plain weights: config.json hides a quantisation."""
         for name in sorted(names):
-            with _opened(self._path(name)) as file:
-                dtype = file.get_slice(name).get_dtype()
-            if dtype not in _PLAIN_DTYPES:
+            if (dtype := self.dtype(name)) not in _PLAIN_DTYPES:
                 raise ModelError(
                     f"the weights in {self.folder} have {name} in {dtype}, and config.json describes no quantisation; "
                     "use the config.json that belongs to these weights"
                 )
+
+    def dtype(self, name: str) -> str:
+        """Return a tensor's dtype as its file names it, such as BF16; raises ModelError."""
+        with _opened(self._path(name)) as file:
+            return str(file.get_slice(name).get_dtype())
 
     def shape(self, name: str) -> tuple[int, ...]:
         """Return a tensor's shape; raises ModelError."""

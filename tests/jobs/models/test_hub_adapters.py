@@ -20,8 +20,14 @@ QUESTIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "no_adapter": ("merged", {"id": "org/base", "adapter": "org/base"}),
     "two": ("resolve", {"id": "org/lora", "adapter": "org/beside"}),
 }
-BASE = {"name": "base + lora", "kind": "hub", "location": "org/base", "revision": hub.COMMIT, "weights": "trained"}
-BASE |= {"note": ""}  # on a cached commit
+BASE = {
+    "name": "base + lora",
+    "kind": "hub",
+    "location": "org/base",
+    "revision": hub.COMMIT,
+    "weights": "trained",
+    "note": "",
+}
 LORA = {"name": "lora", "kind": "hub", "location": "org/lora", "revision": hub.COMMIT}
 
 

@@ -106,7 +106,7 @@ class Places:
         return Stored(names, is_whole)
 
     def replaced(self, changes: Changes) -> set[str]:
-        """Return the tensors of the files that the merged checkpoint has anew, or no more; raises as `of`."""
+        """Return the tensors of the files that the merge replaces or leaves out; raises as `of`."""
         stored = [self.of(one, self._shapes[name]) for name, one in changes.by_name.items()]
         names = {name for one in stored for name in one.names.values()}
         if self._embeddings.are_tied and self._embeddings.input in changes.by_name and self._embeddings.output:
