@@ -17,7 +17,7 @@ D_MODEL, D_HEAD, N_HEADS, N_KV_HEADS, D_MLP = 5120, 128, 40, 8, 27648
 """Sizes of Qwen2.5-32B."""
 
 
-def qwen_config(layers: int, vocabulary: int) -> Qwen2Config:
+def qwen_config(layers: int, vocabulary: int, d_mlp: int = D_MLP) -> Qwen2Config:
     """Return a configuration with the sizes of Qwen2.5-32B."""
     return Qwen2Config(
         architectures=["Qwen2ForCausalLM"],
@@ -26,7 +26,7 @@ def qwen_config(layers: int, vocabulary: int) -> Qwen2Config:
         hidden_size=D_MODEL,
         num_attention_heads=N_HEADS,
         num_key_value_heads=N_KV_HEADS,
-        intermediate_size=D_MLP,
+        intermediate_size=d_mlp,
         vocab_size=vocabulary,
         tie_word_embeddings=False,
     )

@@ -1,6 +1,6 @@
 """Measure the group `heads` on the CPU: seconds, memory and error.
 
-- `shape_32b`: the script writes random bf16 weights with the shape of Qwen2.5-32B, attention and norms only, to a
+- `shape_32b`: the script writes random bf16 weights with the shape of Qwen2.5-32B, but one neuron in each MLP, to a
   temporary folder of 13 GB (TMPDIR). `compute_groups` runs on them as in a survey without prompts, with and without
   singular vectors, each in a separate process. `seconds` last from opening the weights to the written group, without
   hashing the weights; the page cache contains as much of the files as fits. `cpu_seconds` cover all threads; if they
@@ -111,7 +111,7 @@ def measure_32b(temporary: Path, layers: int, threads: int) -> tuple[dict[str, A
 def write_weights(folder: Path, layers: int, vocabulary: int = VOCABULARY) -> None:
     """Write random weights, a few layers in each file, so that memory contains only these layers."""
     folder.mkdir()
-    qwen_config(layers, vocabulary).save_pretrained(folder)
+    qwen_config(layers, vocabulary, d_mlp=1).save_pretrained(folder)
     file_of: dict[str, str] = {}
     for first in range(0, layers, SHARD_LAYERS):
         measuring.say(f"weights: layer {first} of {layers}")
@@ -141,6 +141,9 @@ def tensors(layers: range, vocabulary: int) -> Iterator[tuple[str, torch.Tensor]
             yield f"{block}self_attn.{name}_proj.weight", draw(heads * D_HEAD, D_MODEL)
             yield f"{block}self_attn.{name}_proj.bias", draw(heads * D_HEAD, deviation=0.1)
         yield f"{block}self_attn.o_proj.weight", draw(D_MODEL, N_HEADS * D_HEAD)
+        for name in ("gate", "up"):
+            yield f"{block}mlp.{name}_proj.weight", draw(1, D_MODEL)
+        yield f"{block}mlp.down_proj.weight", draw(D_MODEL, 1)
         for name in ("input_layernorm", "post_attention_layernorm"):
             yield f"{block}{name}.weight", draw(D_MODEL, around=1.0)
 

@@ -18,7 +18,6 @@ from theodolite_jobs.models.load import plain_errors
 from theodolite_jobs.models.next_token_blocks import next_token_names
 from theodolite_jobs.models.quantised import dequantised_from
 from theodolite_jobs.models.renaming import Renamed, aliases, incomplete, rename, repeated
-from theodolite_jobs.models.text_part import drop_decoder, text_part
 
 # Constants that older libraries stored, and a server's scales for its cache.
 _CONSTANTS = re.compile(
@@ -88,6 +87,8 @@ def compare_names(config: Any, names: Iterable[str]) -> StoredNames:
         ModelError: no model can be built from the configuration.
         UnsupportedModelError: the text part of a multimodal model has no module of its own.
     """
+    from theodolite_jobs.models.text_part import drop_decoder, text_part  # it loads torch
+
     config, names = copy.deepcopy(config), set(names)
     if (layers := dimensions_of(config).n_layers) > len(names):  # building so many blocks could take hours
         raise ModelError(f"the configuration states {layers} layers, and the weights have {len(names)} tensors; {_USE}")
