@@ -34,6 +34,7 @@ from theodolite_jobs.models.convert.adapter_config import RULE as MERGE_RULE
 from theodolite_jobs.models.convert.random_weights import RULE, SEED
 from theodolite_jobs.models.facts import mlp_width
 from theodolite_jobs.models.families import known_anatomy, text_model_of
+from theodolite_jobs.models.gguf.windows import window_warning
 from theodolite_jobs.models.load import load_config, load_tokenizer, resolved_dtype
 from theodolite_jobs.models.next_token_blocks import left_out_note
 from theodolite_jobs.models.quantised import DEQUANTISATION, dequantised_from
@@ -308,6 +309,10 @@ def prepare(
         spec = _with_resolved_sites(spec, anatomy, layers)
     has_experts = "routing" in (spec.analyses or []) and captured_experts(config, layers) is not None
     check_request(spec, spec.resolved_contrasts(), spec.capture.sites, dimensions.n_layers, has_experts=has_experts)
+    left_out = None
+    if source.weights == "trained":
+        check_names(files, config)
+        left_out = left_out_note(files, config)
 
     tokenizer = tokenizer_of(files, spec.model.trust_remote_code) if prompts else None
     is_estimate = getattr(tokenizer, "is_estimate", False)  # then no token, and no number of tokens, is that of the run
@@ -357,11 +362,9 @@ def prepare(
         warnings += conflicting_templates(files)
     elif bare:
         warnings += missing_template(bare[0], source.name, tokenizer)
-    if source.weights == "trained":
-        check_names(files, config)
-        left_out = left_out_note(files, config)
-    else:
-        left_out = None
+    if source.kind == "gguf":
+        longest = max((len(ids) for one in tokenized.values() for ids in one.tokens), default=0)
+        warnings += window_warning(config, longest)
     warnings += [note for note in (source.note, left_out) if note]
     mended = tuple(getattr(tokenizer, "mended", ()))
     warnings += [f"the tokenizer was mended ({name}): its files have the pattern of another one" for name in mended]

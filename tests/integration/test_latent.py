@@ -55,7 +55,7 @@ def dense(run, layer, head, offset):
     """Return s·W_QR R(δ) W_KRᵀ from the tensors of the model's files, with complex numbers for the rotation."""
     folder = Path(run.record.spec.model.id)
     config, files = AutoConfig.from_pretrained(folder), Weights(folder, AutoConfig.from_pretrained(folder))._files
-    named = {name: files.read(name).double().numpy() for name in files.file_of if f"layers.{layer}.self_attn" in name}
+    named = {name: files.read(name).double().numpy() for name in files.headers if f"layers.{layer}.self_attn" in name}
     tensor = {name.partition("self_attn.")[2].removesuffix(".weight"): value for name, value in named.items()}
     plain, width = config.qk_nope_head_dim, config.qk_rope_head_dim
     rows = slice(head * (plain + width) + plain, (head + 1) * (plain + width))

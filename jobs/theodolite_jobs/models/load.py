@@ -206,9 +206,7 @@ def load_model(
     if blocks is None:
         if anatomy is not None and anatomy.files is not None:
             Weights(folder, config)  # names what a block lacks by its name in the files
-        stored = compare_names(config, files.file_of)
-        stored.check(folder)
-        files.check_plain(stored.parameter_of)
+        compare_names(config, files.headers).check_files(files)
     module, report = _load(
         AutoModel,
         folder,

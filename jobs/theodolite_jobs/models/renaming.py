@@ -13,6 +13,7 @@ class Renamed:
 
     parameters: tuple[str, ...]  # several for a tensor that is split; names that the module may not have
     pattern: str | None  # the pattern of a conversion that takes more than one tensor, or splits one
+    patterns: tuple[str, ...]  # all patterns of that conversion
     prefixed: bool  # the stored name has the prefix that the base model has inside of a model with a head
     used: bool  # whether the module has the parameters
 
@@ -25,7 +26,7 @@ def rename(module: Any, names: Iterable[str]) -> dict[str, Renamed]:
     rules = get_model_conversion_mapping(module)
     renamings = [rule for rule in rules if isinstance(rule, WeightRenaming)]
     converters = [rule for rule in rules if isinstance(rule, WeightConverter)]
-    targets_of = {pattern: rule.target_patterns for rule in converters for pattern in rule.source_patterns}
+    rule_of = {pattern: rule for rule in converters for pattern in rule.source_patterns}
     own, prefix = module.state_dict(), module.base_model_prefix
     found = {}
     for name in names:
@@ -33,10 +34,12 @@ def rename(module: Any, names: Iterable[str]) -> dict[str, Renamed]:
         full, pattern = rename_source_key(name, renamings, converters, prefix, own)
         if full not in own and name in own:
             inside, full, pattern = name, name, None
-        first, *others = targets_of[pattern] if pattern is not None else [""]
+        rule = None if pattern is None else rule_of[pattern]
+        first, *others = rule.target_patterns if rule else [""]
         parameters = (full, *(full.replace(first, other) for other in others))
+        patterns = tuple(rule.source_patterns) if rule else ()
         prefixed = bool(prefix) and inside.startswith(f"{prefix}.") and inside not in own
-        found[name] = Renamed(parameters, pattern, prefixed, full in own)
+        found[name] = Renamed(parameters, pattern, patterns, prefixed, full in own)
     return found
 
 
@@ -55,19 +58,58 @@ def repeated(renamed: Mapping[str, Renamed]) -> list[tuple[str, str]]:
     return sorted(pairs)
 
 
-def incomplete(module: Any, renamed: Mapping[str, Renamed]) -> list[str]:
-    """Return the parameters of which a conversion that takes a tensor for each expert does not find all."""
-    parts: defaultdict[str, defaultdict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
-    for name, one in renamed.items():
-        if one.used and one.pattern is not None and "*" in one.pattern:
-            number = re.search(re.escape(one.pattern).replace(r"\*", r"(\d+)").replace(r"\\", ""), name)
-            parts[one.parameters[0]][one.pattern].append(int(number[1]) if number else -1)
+def experts_amiss(module: Any, renamed: Mapping[str, Renamed]) -> tuple[list[str], list[str]]:
+    """Return the tensors that a conversion of several into one lacks, and those of experts that the module lacks."""
     own = module.state_dict()
-    return sorted(
-        parameter
-        for parameter, patterns in parts.items()
-        if any(sorted(numbers) != list(range(own[parameter].shape[0])) for numbers in patterns.values())
-    )
+    missing, surplus = set[str](), set[str]()
+    for parameter, names in _joined(renamed).items():
+        found = {(renamed[name].pattern, _number(name, renamed[name].pattern)): name for name in names}
+        name = names[0]
+        for pattern in renamed[name].patterns:
+            numbers = range(own[parameter].shape[0]) if "*" in pattern else [None]
+            missing |= {
+                _spelt(name, renamed[name].pattern, pattern, number)
+                for number in numbers
+                if (pattern, number) not in found
+            }
+            surplus |= {other for (one, number), other in found.items() if one == pattern and number not in numbers}
+    return sorted(missing), sorted(surplus)
+
+
+def of_one_shape(renamed: Mapping[str, Renamed]) -> list[list[str]]:
+    """Return the groups of tensors that must have one shape: those of experts, and gates with what they gate.
+
+    transformers joins them, so a difference that does not change the sum of their rows would pass.
+    """
+    groups: defaultdict[tuple[str, str | None], list[str]] = defaultdict(list)
+    for parameter, names in _joined(renamed).items():
+        for name in names:
+            groups[parameter, None if "gate_up" in parameter else renamed[name].pattern].append(name)
+    return [sorted(names) for names in groups.values()]
+
+
+def _joined(renamed: Mapping[str, Renamed]) -> dict[str, list[str]]:
+    """Return the tensors that a conversion joins, by the first parameter that they become."""
+    by_parameter: defaultdict[str, list[str]] = defaultdict(list)
+    for name, one in renamed.items():
+        if one.used and (len(one.patterns) > 1 or "*" in str(one.pattern)):
+            by_parameter[one.parameters[0]].append(name)
+    return dict(by_parameter)
+
+
+def _number(name: str, pattern: str | None) -> int | None:
+    """Return the number of the expert in a name; None if the pattern has no place for one."""
+    found = _expression(pattern).search(name)
+    return int(found[1]) if found and found.groups() else None
+
+
+def _spelt(name: str, pattern: str | None, other: str, number: int | None) -> str:
+    """Return a tensor's name with the part that a pattern matches as another pattern has it."""
+    return _expression(pattern).sub(other.replace("\\", "").replace("*", str(number)), name)
+
+
+def _expression(pattern: str | None) -> re.Pattern[str]:
+    return re.compile(re.escape(str(pattern)).replace(r"\*", r"(\d+)").replace(r"\\", ""))
 
 
 def aliases(module: Any) -> list[set[str]]:

@@ -10,9 +10,10 @@ from typing import Any
 from theodolite.errors import ParityError
 from theodolite_jobs.models.convert.adapter_second_reading import differing_matrix
 from theodolite_jobs.models.convert.files import read_json
+from theodolite_jobs.models.convert.quantised_second_reading import differing_entries
 from theodolite_jobs.models.convert.qwen1 import is_qwen1
 from theodolite_jobs.models.gguf.second_reading import held_against_file
-from theodolite_jobs.models.quantised import is_quantised
+from theodolite_jobs.models.quantised import format_of, is_quantised
 from theodolite_jobs.models.source import ModelSource, adapter_folder, base_folder, fetch, original_folder
 from theodolite_jobs.models.tensors import TensorFiles
 
@@ -57,16 +58,22 @@ def held_against_source(source: ModelSource, cache: Path) -> dict[str, Any]:
 
 
 def _held_against_quantised(original: Path, folder: Path) -> dict[str, Any]:
-    """Return the settings, and the tensors that are stored plain, which the conversion must not change."""
+    """Return the settings and plain tensors, which the conversion must not change, and the compared matrices."""
     theirs, ours = TensorFiles(original), TensorFiles(folder)
-    same = [name for name in theirs.file_of if name in ours.file_of and theirs.shape(name) == ours.shape(name)]
-    plain = [name for name in same if theirs.dtype(name) == ours.dtype(name)]
+    same = [name for name in theirs.headers if name in ours.headers and theirs.shape(name) == ours.shape(name)]
+    plain = [name for name in same if theirs.headers[name].dtype == ours.headers[name].dtype]
     before, after = read_json(original / "config.json"), read_json(folder / "config.json")
     settings = [key for key in before if key in after and key not in ("quantization_config", "text_config")]
     for key in settings:
         if before[key] != after[key]:
             raise ParityError(f"{key} is {before[key]} in {original}, and {after[key]} in the converted model")
-    return {"tensors": _equal(theirs, ours, {name: name for name in plain}), "settings": settings}
+    stored = format_of(before)
+    assert stored is not None, "only quantised checkpoints are compared"
+    matrices, wrong = differing_entries(theirs, ours, stored)
+    if wrong is not None:
+        raise _differs(wrong, folder, wrong, original)
+    tensors = [*_equal(theirs, ours, {name: name for name in plain}), *matrices]
+    return {"tensors": tensors, "settings": settings}
 
 
 def _equal(theirs: TensorFiles, ours: TensorFiles, names: dict[str, str]) -> list[str]:

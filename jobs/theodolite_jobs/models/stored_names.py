@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from theodolite.errors import ModelError
 from theodolite_jobs.models.anatomy import dimensions_of
@@ -17,7 +17,10 @@ from theodolite_jobs.models.families import is_encoder_alone, known_anatomy
 from theodolite_jobs.models.load import plain_errors
 from theodolite_jobs.models.next_token_blocks import next_token_names
 from theodolite_jobs.models.quantised import dequantised_from
-from theodolite_jobs.models.renaming import Renamed, aliases, incomplete, rename, repeated
+from theodolite_jobs.models.renaming import Renamed, aliases, experts_amiss, of_one_shape, rename, repeated
+
+if TYPE_CHECKING:  # it loads torch
+    from theodolite_jobs.models.tensors import TensorFiles
 
 # Constants that older libraries stored, and a server's scales for its cache.
 _CONSTANTS = re.compile(
@@ -41,6 +44,7 @@ class StoredNames:
     surplus: list[str]  # tensors that belong to the surveyed part, and that the model does not use
     repeated: list[tuple[str, str]]  # pairs of tensors that become the same parameter
     next_token: set[str]  # tensors of blocks for multi-token prediction
+    of_one_shape: list[list[str]]  # groups of tensors that are joined and must have one shape
 
     def check(self, folder: Path) -> None:
         """Raise ModelError, with the first name, for a missing, surplus or repeated tensor."""
@@ -57,6 +61,17 @@ class StoredNames:
         for one, other in self.repeated:
             raise ModelError(f"the weights in {folder} have one parameter twice, as {one} and as {other}; remove one")
 
+    def check_files(self, files: "TensorFiles") -> None:
+        """Raise ModelError as `check`, and for used tensors of another dtype, or of shapes that cannot be joined."""
+        self.check(files.folder)
+        files.check_plain(self.parameter_of | self.head_parameter_of)
+        for first, *others in self.of_one_shape:
+            if other := next((name for name in others if files.shape(name) != files.shape(first)), None):
+                raise ModelError(
+                    f"the weights in {files.folder} have {first} of shape {files.shape(first)} and {other} of shape "
+                    f"{files.shape(other)}, which must be alike; download the checkpoint again"
+                )
+
     def check_role(self, folder: Path, role: str, name: str) -> None:
         """Raise ModelError if the model does not use a tensor as its `embedding` or `unembedding`."""
         roles = {"embedding": self.embedding, "unembedding": self.embedding | self.unembedding}
@@ -71,12 +86,19 @@ class StoredNames:
 def check_names(folder: Path, config: Any) -> None:
     """Raise ModelError, with the first name, if the tensors in a folder are not those of its configuration.
 
+    Of files, the dtypes and the shapes of experts are checked too.
+
     Nothing is checked in a folder without weights and an index, nor of quantised weights and of models with their own
     code: these are checked when the weights are read.
     """
-    from theodolite_jobs.models.tensors import names_in  # it loads torch
+    from theodolite_jobs.models.tensors import TensorFiles, names_in  # it loads torch
 
-    if not _has_own_code(config) and dequantised_from(config) is None and (names := names_in(folder)):
+    if _has_own_code(config) or dequantised_from(config) is not None:
+        return
+    if any(folder.glob("*.safetensors")):
+        files = TensorFiles(folder)
+        compare_names(config, files.headers).check_files(files)
+    elif names := names_in(folder):
         compare_names(config, names).check(folder)
 
 
@@ -104,6 +126,7 @@ def compare_names(config: Any, names: Iterable[str]) -> StoredNames:
     output = None if head is None else head.get_output_embeddings()
     unembedding = frozenset() if output is None else _names_of(head, output.weight)
     unread, ignored = unread_names(config), _ignored(module)
+    missing_experts, surplus_experts = experts_amiss(module, renamed)
     belongs = _belonging(others, renamed, "" if is_encoder_alone(config) else inside, unembedding)
     return StoredNames(
         parameter_of={name: one.parameters[0] for name, one in renamed.items() if one.used},
@@ -111,8 +134,9 @@ def compare_names(config: Any, names: Iterable[str]) -> StoredNames:
         embedding=_names_of(module, part.get_input_embeddings().weight),
         unembedding=unembedding,
         inside=inside,
-        missing=[name for name in _missing(module, renamed) if not unread.match(name)],
-        surplus=[
+        missing=[name for name in _missing(module, renamed) if not unread.match(name)] + missing_experts,
+        surplus=surplus_experts
+        + [
             name
             for name in belongs
             if name not in of_head
@@ -121,6 +145,7 @@ def compare_names(config: Any, names: Iterable[str]) -> StoredNames:
         ],
         repeated=repeated(renamed),
         next_token=next_token,
+        of_one_shape=of_one_shape(renamed),
     )
 
 
@@ -162,13 +187,13 @@ def _names_of(module: Any, parameter: Any) -> frozenset[str]:
 
 
 def _missing(module: Any, renamed: Mapping[str, Renamed]) -> list[str]:
-    """Return the parameters that no tensor becomes, or not all that they are made of; a tied one needs one name."""
+    """Return the parameters that no tensor becomes; a tied one needs one name."""
     found = {parameter for one in renamed.values() if one.used for parameter in one.parameters}
     groups = [set(group) for group in aliases(module)]
     for one, other in module.all_tied_weights_keys.items():
         tied = [group for group in groups if {one, other} & group]
         groups = [group for group in groups if group not in tied] + [set().union(*tied)]
-    return sorted([min(group) for group in groups if not group & found] + incomplete(module, renamed))
+    return sorted(min(group) for group in groups if not group & found)
 
 
 def unread_names(config: Any) -> re.Pattern[str]:

@@ -5,6 +5,7 @@ import math
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,60 +19,61 @@ _WHOLE = "model.safetensors"
 _PLAIN_DTYPES = {"F64", "F32", "F16", "BF16"}
 
 
+@dataclass(frozen=True)
+class Header:
+    """Where and how a tensor is stored."""
+
+    file: str
+    dtype: str  # as safetensors names it, such as BF16
+    shape: tuple[int, ...]
+
+    @property
+    def n_bytes(self) -> int:
+        """The bytes of the tensor in its file."""
+        bits = re.search(r"\d+", self.dtype)  # such as BF16, F8_E4M3 or BOOL
+        return math.prod(self.shape) * (int(bits[0]) if bits else 8) // 8
+
+
 class TensorFiles:
-    """The safetensors files of a folder; `file_of` is the file of each tensor, by its name."""
+    """The safetensors files of a folder; `headers` says how each tensor is stored, by its name."""
 
     def __init__(self, folder: Path) -> None:
-        """Read the names of the tensors from every file, which fails for a truncated file.
+        """Read the headers of every file, which fails for a truncated file.
 
         Raises:
             ModelError: the folder has no safetensors files, or one is missing or unreadable.
         """
         self.folder = folder
-        self.file_of = _file_of_tensors(folder)
+        self.headers = _headers(folder)
 
     def leave_out(self, names: set[str]) -> None:
         """Remove the names of tensors that nothing may read."""
-        self.file_of = {name: file for name, file in self.file_of.items() if name not in names}
+        self.headers = {name: one for name, one in self.headers.items() if name not in names}
 
     def check_plain(self, names: Iterable[str]) -> None:
         """Raise ModelError for a tensor that is not in a dtype of plain weights: config.json hides a quantisation."""
         for name in sorted(names):
-            if (dtype := self.dtype(name)) not in _PLAIN_DTYPES:
+            if (dtype := self._header(name).dtype) not in _PLAIN_DTYPES:
                 raise ModelError(
                     f"the weights in {self.folder} have {name} in {dtype}, and config.json describes no quantisation; "
                     "use the config.json that belongs to these weights"
                 )
 
-    def dtype(self, name: str) -> str:
-        """Return a tensor's dtype as its file names it, such as BF16; raises ModelError."""
-        with _opened(self._path(name)) as file:
-            return str(file.get_slice(name).get_dtype())
-
     def shape(self, name: str) -> tuple[int, ...]:
         """Return a tensor's shape; raises ModelError."""
-        with _opened(self._path(name)) as file:
-            return tuple(file.get_slice(name).get_shape())
-
-    def n_bytes(self, name: str) -> int:
-        """Return the bytes of a tensor in its file; raises ModelError."""
-        with _opened(self._path(name)) as file:
-            part = file.get_slice(name)
-            bits = re.search(r"\d+", part.get_dtype())  # such as BF16, F8_E4M3 or BOOL
-            count: int = math.prod(part.get_shape())
-            return count * (int(bits[0]) if bits else 8) // 8
+        return self._header(name).shape
 
     def read(self, name: str, rows: slice = slice(None)) -> torch.Tensor:
         """Return a tensor, or some of its rows, in the stored dtype; raises ModelError."""
-        with _opened(self._path(name)) as file:
+        with _opened(self.folder / self._header(name).file) as file:
             if rows == slice(None):
                 return file.get_tensor(name)  # type: ignore[no-any-return]
             return file.get_slice(name)[rows]  # type: ignore[no-any-return]
 
-    def _path(self, name: str) -> Path:
-        if name not in self.file_of:
+    def _header(self, name: str) -> Header:
+        if name not in self.headers:
             raise ModelError(f"the weights in {self.folder} lack the tensor {name}")
-        return self.folder / self.file_of[name]
+        return self.headers[name]
 
 
 def names_in(folder: Path) -> set[str]:
@@ -79,13 +81,14 @@ def names_in(folder: Path) -> set[str]:
 
     A folder with neither has no names.
     """
-    return set(_file_of_tensors(folder) if any(folder.glob("*.safetensors")) else _index(folder))
+    return set(_headers(folder) if any(folder.glob("*.safetensors")) else _index(folder))
 
 
-def _file_of_tensors(folder: Path) -> dict[str, str]:
-    """Return the file of each tensor; if an index exists, all files that it names must exist, with its tensors."""
+def _headers(folder: Path) -> dict[str, Header]:
+    """Return how each tensor is stored; if an index exists, all files that it names must exist, with its tensors."""
     listed = _index(folder)
     shards = {path.name for path in folder.glob("model-*-of-*.safetensors")}
+    shards |= {file for file in listed.values() if file != _WHOLE and (folder / file).is_file()}
     if (folder / _WHOLE).is_file():
         if shards:
             raise ModelError(
@@ -105,21 +108,22 @@ def _file_of_tensors(folder: Path) -> dict[str, str]:
         files = sorted(path.name for path in folder.glob("*.safetensors") if path.name != "adapter_model.safetensors")
     if not files:
         raise ModelError(f"{folder} has no .safetensors weights; convert pickled weights first (they can run code)")
-    names: dict[str, str] = {}
+    headers: dict[str, Header] = {}
     for file_name in files:
         with _opened(folder / file_name) as file:
-            own = set(file.keys())
-        if twice := sorted(own & names.keys()):
+            parts = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118 - not a dict
+            own = {name: Header(file_name, one.get_dtype(), tuple(one.get_shape())) for name, one in parts.items()}
+        if twice := sorted(own.keys() & headers.keys()):
             raise ModelError(
-                f"{folder} has the tensor {twice[0]} in {names[twice[0]]} and in {file_name}; remove the file that is "
-                "not of this model"
+                f"{folder} has the tensor {twice[0]} in {headers[twice[0]].file} and in {file_name}; remove the file "
+                "that is not of this model"
             )
-        names.update(dict.fromkeys(own, file_name))
-    if wrong := sorted(name for name, file_name in listed.items() if names.get(name) != file_name):
+        headers |= own
+    if wrong := sorted(name for name, file in listed.items() if name not in headers or headers[name].file != file):
         raise ModelError(
             f"{listed[wrong[0]]} in {folder} lacks the tensor {wrong[0]}, which {INDEX} names; download both again"
         )
-    return names
+    return headers
 
 
 def _index(folder: Path) -> dict[str, str]:

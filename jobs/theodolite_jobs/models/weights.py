@@ -48,7 +48,7 @@ class Weights:
         self.dimensions: Dimensions = dimensions_of(config, self.anatomy.reserved_positions)
         self.dtype = dtype
         self._files = TensorFiles(folder)
-        stored = compare_names(config, self._files.file_of)
+        stored = compare_names(config, self._files.headers)
         self.left_out = len(stored.next_token)  # the number of tensors of blocks for multi-token prediction
         self._files.leave_out(stored.next_token)
         for own in self._names.own_embeddings:
@@ -56,10 +56,10 @@ class Weights:
                 self._names = replace(self._names, embedding=own, unembedding=own)
                 break
         merged, start = self._names.merged, f"{self._prefix}{self._names.block}".split("{}")[0]
-        if merged is not None and any(n.startswith(start) and n.endswith(merged.gate_up) for n in self._files.file_of):
+        if merged is not None and any(n.startswith(start) and n.endswith(merged.gate_up) for n in self._files.headers):
             self._names = replace(self._names, experts=merged)
         self._check_blocks(set(stored.surplus))
-        stored.check(folder)
+        stored.check_files(self._files)
         stored.check_role(folder, "embedding", f"{self._prefix}{self._names.embedding}.weight")
         if (head := self._shortest(f"{self._names.unembedding}.weight")) is not None:
             stored.check_role(folder, "unembedding", head)
@@ -71,7 +71,7 @@ class Weights:
         """
         prefix = f"{self._prefix}{self._names.block}".split("{}")[0]
         n_blocks = len(set(self.anatomy.block_of.values())) or self.dimensions.n_layers
-        blocks = tensors_by_block(self._files.file_of.keys() - surplus, prefix, n_blocks)
+        blocks = tensors_by_block(self._files.headers.keys() - surplus, prefix, n_blocks)
         for layer in self.anatomy.unnormed_layers:
             blocks[layer] |= trained_of(self._stored_name(self.anatomy.norms["attention"]), blocks)
         if (shared := self._names.in_first_block) is not None:
@@ -107,7 +107,7 @@ class Weights:
 
     def _shortest(self, ending: str) -> str | None:
         """Return the shortest stored name that ends with these parts, because other heads may be saved too."""
-        return min((name for name in self._files.file_of if f".{name}".endswith(f".{ending}")), key=len, default=None)
+        return min((name for name in self._files.headers if f".{name}".endswith(f".{ending}")), key=len, default=None)
 
     @property
     def vocabulary_size(self) -> int:
@@ -427,16 +427,9 @@ class Weights:
         return self._stored(f"{self._block(layer)}{self._stored_name(name)}.bias")
 
     def _read(self, name: str, rows: slice = slice(None)) -> Tensor:
-        """Return a tensor, or some of its rows; raise ModelError if it is quantised, which config.json did not say."""
-        stored = self._files.read(name, rows)
-        if stored.itemsize < 2:
-            raise ModelError(
-                f"the weights in {self.folder} have {name} in {str(stored.dtype).removeprefix('torch.')}, and "
-                "config.json describes no quantisation; use the config.json that belongs to these weights"
-            )
-        return stored.to(self.dtype)
+        return self._files.read(name, rows).to(self.dtype)
 
     def _stored(self, name: str) -> Tensor | None:
         """Return a tensor by its name without the prefix, or None if the files do not contain it."""
         full = f"{self._prefix}{name}"
-        return self._read(full) if full in self._files.file_of else None
+        return self._read(full) if full in self._files.headers else None

@@ -40,7 +40,7 @@ def adapter(folder: Path) -> ModelSpec:
 KINDS = {
     gguf: "model.layers.1.mlp.down_proj.weight",
     qwen1: "model.layers.0.mlp.gate_proj.weight",
-    quantised: "model.embed_tokens.weight",
+    quantised: "model.layers.0.mlp.down_proj.weight",
     adapter: "model.layers.0.self_attn.q_proj.weight",
 }
 

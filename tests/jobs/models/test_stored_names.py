@@ -1,6 +1,7 @@
 """The names of a checkpoint are compared with the parameters of its model both ways, outside of blocks too."""
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -20,7 +21,7 @@ from theodolite.spec_parts import ModelSpec
 from theodolite_jobs.inspection import inspect_model
 from theodolite_jobs.models.load import load_config, load_model
 from theodolite_jobs.models.next_token_blocks import left_out_note
-from theodolite_jobs.models.stored_names import compare_names
+from theodolite_jobs.models.stored_names import check_names, compare_names
 from theodolite_jobs.models.tensors import TensorFiles
 from theodolite_jobs.models.weights import Weights
 from theodolite_jobs.prepare import prepare
@@ -110,7 +111,7 @@ def test_experts_that_are_merged_and_apart_at_once_are_refused(kinds: Path, tmp_
     folder = copied(kinds, "qwen3_moe", tmp_path)
     name = "model.layers.1.mlp.experts.gate_up_proj"
     change(folder, lambda tensors: tensors.update({name: torch.ones(4, 48, 48)}))
-    names = TensorFiles(folder).file_of
+    names = TensorFiles(folder).headers
     assert [pair[0] for pair in compare_names(load_config(folder), names).repeated] == [name]
     for action in (load_model, open_weights):
         assert refusal_of(action, folder)
@@ -124,8 +125,42 @@ def test_an_expert_with_another_number_is_refused(kinds: Path, tmp_path: Path) -
             tensors[name.replace(".experts.2.", ".experts.7.")] = tensors.pop(name)
 
     change(folder, renumber)
-    stored = compare_names(load_config(folder), TensorFiles(folder).file_of)
-    assert stored.missing[0] == "layers.1.mlp.experts.down_proj"
+    stored = compare_names(load_config(folder), TensorFiles(folder).headers)
+    assert stored.missing[0] == "model.layers.1.mlp.experts.2.down_proj.weight"
+    assert stored.surplus[0] == "model.layers.1.mlp.experts.7.down_proj.weight"
+
+
+def without_gates(tensors: Tensors) -> None:
+    for name in [name for name in tensors if "experts" in name and "gate_proj" in name]:
+        del tensors[name]
+
+
+def narrower(tensors: Tensors) -> None:
+    name = "model.layers.1.mlp.experts.2.down_proj.weight"
+    tensors[name] = tensors[name][:, :-8]
+
+
+def uneven(tensors: Tensors) -> None:
+    """All gates get one row fewer, and what they gate one row more, so that the sum is as in the model."""
+    for name in [name for name in tensors if "experts" in name and "gate_proj" in name]:
+        other = name.replace("gate_proj", "up_proj")
+        tensors[other] = torch.cat([tensors[name][-1:], tensors[other]])
+        tensors[name] = tensors[name][:-1]
+
+
+@pytest.mark.parametrize(
+    ("action", "message"),
+    [
+        (without_gates, "lack 8 tensors, the first is model.layers.1.mlp.experts.0.gate_proj.weight"),
+        (narrower, r"experts.2.down_proj.weight of shape \(48, 16\), which must be alike"),
+        (uneven, r"experts.0.gate_proj.weight of shape .* must be alike"),
+    ],
+)
+def test_experts_that_cannot_be_joined_are_named(kinds: Path, tmp_path: Path, action: Change, message: str) -> None:
+    folder = change(copied(kinds, "qwen3_moe", tmp_path), action)
+    for reader in (load_model, lambda one: check_names(one, load_config(one))):
+        assert re.search(message, refusal_of(reader, folder))
+    assert refusal_of(open_weights, folder)
 
 
 # Quantised checkpoints, before anything is written
@@ -238,6 +273,6 @@ def test_tensors_of_mtp_are_never_read_as_those_of_the_model(kinds: Path, tmp_pa
 @pytest.mark.parametrize("family", CONFIGS)
 def test_names_of_every_family_fit_its_model(family: str, tmp_path: Path) -> None:
     tiny.model_with_head(family).save_pretrained(tmp_path)
-    stored = compare_names(load_config(tmp_path), TensorFiles(tmp_path).file_of)
+    stored = compare_names(load_config(tmp_path), TensorFiles(tmp_path).headers)
     assert (stored.missing, stored.surplus, stored.repeated, stored.next_token) == ([], [], [], set())
     assert stored.embedding

@@ -42,7 +42,7 @@ def edit_index(folder: Path, change: Callable[[dict[str, str]], Any]) -> None:
 
 def test_the_index_and_the_files_agree(shards: list[Path]) -> None:
     listed = json.loads((shards[0].parent / INDEX).read_text())["weight_map"]
-    assert TensorFiles(shards[0].parent).file_of == listed
+    assert {name: one.file for name, one in TensorFiles(shards[0].parent).headers.items()} == listed
 
 
 def test_a_tensor_that_the_index_names_in_another_file_is_named(shards: list[Path]) -> None:
@@ -77,6 +77,15 @@ def test_two_sets_of_weights_are_refused(shards: list[Path]) -> None:
     assert f"has weights in model.safetensors and in {shards[0].name}; remove" in refusal(shards[0].parent)
 
 
+def test_one_file_beside_an_index_of_others_is_refused(shards: list[Path]) -> None:
+    (shards[0].parent / "model.safetensors").write_bytes(shards[0].read_bytes())
+    for number, shard in enumerate(shards):
+        shard.rename(shard.with_name(f"part{number}.safetensors"))
+    of = {shard.name: f"part{number}.safetensors" for number, shard in enumerate(shards)}
+    edit_index(shards[0].parent, lambda listed: listed.update({name: of[file] for name, file in listed.items()}))
+    assert "has weights in model.safetensors and in part0.safetensors; remove" in refusal(shards[0].parent)
+
+
 def test_an_empty_file_is_named(shards: list[Path]) -> None:
     shards[1].write_bytes(b"")
     assert refusal(shards[0].parent).startswith(f"cannot read {shards[1]}: ")
@@ -84,5 +93,5 @@ def test_an_empty_file_is_named(shards: list[Path]) -> None:
 
 def test_a_tensor_that_the_index_does_not_list_is_read_as_transformers_reads_it(shards: list[Path]) -> None:
     edit_index(shards[0].parent, lambda listed: listed.pop("model.norm.weight"))
-    assert "model.norm.weight" in TensorFiles(shards[0].parent).file_of
+    assert "model.norm.weight" in TensorFiles(shards[0].parent).headers
     assert load_model(shards[0].parent).dimensions.n_layers == 3

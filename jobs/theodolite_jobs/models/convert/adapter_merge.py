@@ -141,7 +141,7 @@ class Places:
     def _spelt(self, names: list[str]) -> str | None:
         """Return the name in the files, with or without the prefix of the base model; raises ModelError if two fit."""
         spelt = [one for name in names for one in (name, f"{self._prefix}{name}", name.removeprefix(self._prefix))]
-        found = [one for one in dict.fromkeys(spelt) if one in self._files.file_of]
+        found = [one for one in dict.fromkeys(spelt) if one in self._files.headers]
         if len(found) > 1:
             raise ModelError(f"the weights in {self._files.folder} have both {found[0]} and {found[1]}; keep one")
         return found[0] if found else None

@@ -38,7 +38,7 @@ def differing_matrix(base: Path, adapter: Path, merged: Path) -> tuple[list[str]
     saved = {name: name.removeprefix(_PREFIX) for name in sorted(tensors) if ".lora_" not in name}
     compared: list[str] = []
     for names in (changed, saved):
-        known = [name for name, weight in names.items() if weight in before.file_of and weight in after.file_of]
+        known = [name for name, weight in names.items() if weight in before.headers and weight in after.headers]
         for name in dict.fromkeys((*known[:1], *known[-1:])):
             weight, result = names[name], after.read(names[name]).double()
             stored = before.read(weight).double()

@@ -82,18 +82,18 @@ def _merge(base: Path, adapter: Path, into: Path, weights: bool) -> None:
             files = TensorFiles(base)
             places = Places(fitted, files, settings)
             replaced = places.replaced(changes)
-            files.check_plain(replaced & files.file_of.keys())
+            files.check_plain(replaced & files.headers.keys())
             places.check_head(changes)
             _check_space(files, fitted, changes, into)
             load_adapter(fitted, adapter)
-            kept = ((name, files.read(name)) for name in files.file_of if name not in replaced)
+            kept = ((name, files.read(name)) for name in files.headers if name not in replaced)
             merged = merged_tensors(fitted, changes_of(fitted, settings), places, files)
             write_tensors(chain(kept, merged), staging)
 
 
 def _check_space(files: TensorFiles, fitted: Fitted, changes: Changes, into: Path) -> None:
     grown = sum(4 * fitted.shapes[name].numel() for name in changes.by_name)
-    check_space(sum(files.n_bytes(name) for name in files.file_of) + grown, into, "the merged weights")
+    check_space(sum(one.n_bytes for one in files.headers.values()) + grown, into, "the merged weights")
 
 
 def _facts(settings: AdapterConfig, fitted: Fitted, changes: Changes, adapter: Path) -> dict[str, Any]:
@@ -145,9 +145,10 @@ def _write_small_files(base: Path, adapter: Path, into: Path, facts: dict[str, A
             else:
                 shutil.copyfile(path, into / path.name)
     raw = read_json(into / "config.json") | {MERGED_KEY: facts}
-    for part in (raw, raw.get("text_config")):
+    text = raw.get("text_config")
+    for part in (raw, text):
         if isinstance(part, dict):
-            if facts["vocabulary"] is not None and "vocab_size" in part:
+            if facts["vocabulary"] is not None and (part is text or text is None or "vocab_size" in part):
                 part["vocab_size"] = facts["vocabulary"]
             if facts["unties"] and (part is raw or "tie_word_embeddings" in part):
                 part["tie_word_embeddings"] = False

@@ -59,7 +59,7 @@ def write_small_files(folder: Path, into: Path) -> None:
 
 
 @dataclass(frozen=True)
-class _Matrix:
+class Matrix:
     """A matrix of the plain checkpoint, and the names of the tensors from which it is computed, by their role."""
 
     name: str
@@ -73,14 +73,14 @@ def _convert(folder: Path, into: Path) -> None:
     files, config = TensorFiles(folder), load_config(folder)
     dtype = getattr(torch, resolved_dtype(config, "auto"))
     layout = LAYOUTS[layout_of.method]
-    matrices = {one.name: one for one in _matrices(files, layout)}
+    matrices = {one.name: one for one in quantised_matrices(files, layout)}
     if not matrices:
         raise ModelError(
             f"config.json in {folder} describes weights in {layout_of.name}, but no tensor is stored in this way; "
             "use the config.json that belongs to these weights"
         )
     used = {name for one in matrices.values() for name in (*one.parts.values(), *one.optional.values())}
-    plain = [name for name in files.file_of if name not in used and not name.endswith(layout.unused)]
+    plain = [name for name in files.headers if name not in used and not name.endswith(layout.unused)]
     if both := sorted(matrices.keys() & set(plain)):
         raise ModelError(f"the weights in {folder} have {both[0]} both quantised and plain")
     compare_names(config, [*plain, *matrices]).check(folder)
@@ -97,15 +97,15 @@ def _convert(folder: Path, into: Path) -> None:
         write_tensors(tensors(), staging)
 
 
-def _matrices(files: TensorFiles, layout: Layout) -> Iterator[_Matrix]:
+def quantised_matrices(files: TensorFiles, layout: Layout) -> Iterator[Matrix]:
     """Yield the quantised matrices, in the order of their names; raise ModelError if one lacks a tensor."""
-    for anchor in sorted(files.file_of):
+    for anchor in sorted(files.headers):
         stem = next((anchor.removesuffix(one) for one in layout.roles[layout.anchor] if anchor.endswith(one)), None)
         if stem is None or anchor.endswith(layout.unused):
             continue
         found: dict[str, str] = {}
         for role, endings in layout.roles.items():
-            present = [f"{stem}{ending}" for ending in endings if f"{stem}{ending}" in files.file_of]
+            present = [f"{stem}{ending}" for ending in endings if f"{stem}{ending}" in files.headers]
             if not present:
                 raise ModelError(
                     f"the weights in {files.folder} lack the tensor {stem}{endings[0]}, without which {anchor} cannot "
@@ -116,12 +116,12 @@ def _matrices(files: TensorFiles, layout: Layout) -> Iterator[_Matrix]:
             role: f"{stem}{ending}"
             for role, endings in layout.optional.items()
             for ending in endings
-            if f"{stem}{ending}" in files.file_of
+            if f"{stem}{ending}" in files.headers
         }
-        yield _Matrix(stem + layout.matrix, found, optional)
+        yield Matrix(stem + layout.matrix, found, optional)
 
 
-def _dequantised(files: TensorFiles, one: _Matrix, layout: Layout, stored: Format, dtype: torch.dtype) -> Tensor:
+def _dequantised(files: TensorFiles, one: Matrix, layout: Layout, stored: Format, dtype: torch.dtype) -> Tensor:
     parts = {role: files.read(name) for role, name in (one.parts | one.optional).items()}
     try:
         matrix = layout.compute(parts, stored, dtype)
@@ -149,5 +149,5 @@ def _plain(files: TensorFiles, name: str, stored: Format) -> Tensor:
 
 
 def _check_space(files: TensorFiles, plain: list[str], used: set[str], growth: float, into: Path) -> None:
-    size = sum(files.n_bytes(name) for name in plain) + growth * sum(files.n_bytes(name) for name in used)
-    check_space(size, into, "the dequantised weights")
+    kept, converted = (sum(files.headers[name].n_bytes for name in names) for names in (plain, used))
+    check_space(kept + growth * converted, into, "the dequantised weights")

@@ -139,8 +139,8 @@ def _write_weights(folder: Path, staging: Path, layers: int) -> None:
     from theodolite_jobs.models.tensors import TensorFiles  # it loads torch
 
     files = TensorFiles(folder)
-    _check_names(folder, files.file_of.keys(), names)
-    shards = [folder / file for file in sorted(set(files.file_of.values()))]
+    _check_names(folder, files.headers.keys(), names)
+    shards = [folder / file for file in sorted({one.file for one in files.headers.values()})]
     weight_map: dict[str, str] = {}
     total_size = 0
     for number, shard in enumerate(shards, start=1):

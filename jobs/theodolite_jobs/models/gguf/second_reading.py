@@ -88,7 +88,7 @@ def _chosen(folder: Path, architecture: str, config: Mapping[str, Any]) -> dict[
     wanted = {"token_embd.weight", "output_norm.weight"}
     parts = ("attn_norm", "attn_q", "attn_k", "attn_output", "attn_qkv", "ffn_down", "ffn_norm")
     wanted |= {f"blk.{block}.{part}.weight" for block in (0, last) for part in parts}
-    names = ((name, table.get_name(name, try_suffixes=(".weight",))) for name in TensorFiles(folder).file_of)
+    names = ((name, table.get_name(name, try_suffixes=(".weight",))) for name in TensorFiles(folder).headers)
     skipped = "attn_qkv" if architecture == "falcon" else "none"  # its rows are grouped
     return {name: written for name, written in names if written in wanted and skipped not in written}
 

@@ -134,7 +134,7 @@ def test_what_the_adapter_does_not_change_stays_as_it_is(tmp_path: Path) -> None
     save_tensors(tensors, base)
     adapter = save_adapter(base, tmp_path / "adapter", target_modules=["q_proj"])
     files = TensorFiles(merge_adapter(base, adapter, tmp_path / "merged"))
-    assert files.file_of.keys() == tensors.keys()
+    assert files.headers.keys() == tensors.keys()
     for name, tensor in tensors.items():
         stored = files.read(name)
         assert stored.dtype == (torch.float32 if name.endswith("q_proj.weight") else torch.bfloat16)
@@ -186,7 +186,7 @@ def test_a_base_whose_files_have_no_prefix_is_changed_too(tmp_path: Path) -> Non
     tensors = load_file(base / "model.safetensors")
     save_tensors({name.removeprefix("transformer."): one for name, one in tensors.items()}, base)
     merged = merge_adapter(base, adapter, tmp_path / "merged")
-    assert not [name for name in TensorFiles(merged).file_of if name.startswith("transformer.")]
+    assert not [name for name in TensorFiles(merged).headers if name.startswith("transformer.")]
     assert (logits(merged) - peft_logits(base, adapter)).abs().max() <= 1e-5
 
 
@@ -235,6 +235,17 @@ def test_planning_needs_no_weights_and_sees_the_same_configuration(tmp_path: Pat
         "vocabulary": 100,
         "unties": True,
     }
+
+
+def test_a_new_number_of_tokens_is_written_where_the_configuration_has_the_default(tmp_path: Path) -> None:
+    """A text part that does not state the number of tokens has that of its class."""
+    base = save_base("gemma3", tmp_path / "base")
+    adapter = save_adapter(base, tmp_path / "adapter", tokens=300, target_modules=["q_proj"])
+    raw = json.loads((base / "config.json").read_text())
+    del raw["text_config"]["vocab_size"]
+    (base / "config.json").write_text(json.dumps(raw))
+    planned = merge_adapter(base, adapter, tmp_path / "planned", weights=False)
+    assert load_config(planned).get_text_config().vocab_size == 300
 
 
 def test_the_adapter_beside_its_base_is_not_merged_twice(tmp_path: Path) -> None:

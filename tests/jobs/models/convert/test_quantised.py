@@ -44,7 +44,7 @@ def converted(request: Any, tmp_path_factory: Any) -> Converted:
 def test_every_matrix_is_what_the_format_means(converted: Converted) -> None:
     _, folder, expected = converted
     files = TensorFiles(fetched(folder))
-    assert files.file_of.keys() == expected.keys()
+    assert files.headers.keys() == expected.keys()
     stored = {name: files.read(name) for name in expected}
     assert {name for name, one in stored.items() if one.dtype != expected[name].dtype} == set()
     assert {name for name, one in stored.items() if not torch.equal(one, expected[name])} == set()
@@ -150,7 +150,7 @@ def test_the_files_of_a_large_checkpoint_are_split(tmp_path: Path, monkeypatch: 
     expected = saved("gptq", tmp_path / "model")
     monkeypatch.setattr(files_module, "_FILE_BYTES", 20_000)
     files = TensorFiles(fetched(tmp_path / "model"))
-    assert len(set(files.file_of.values())) > 5
+    assert len({one.file for one in files.headers.values()}) > 5
     assert all(torch.equal(files.read(name), tensor) for name, tensor in expected.items())
 
 

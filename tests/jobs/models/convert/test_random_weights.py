@@ -43,7 +43,7 @@ def save_config(folder: Path, family: str, **changes: Any) -> Path:
 
 def tensors_in(folder: Path) -> dict[str, torch.Tensor]:
     files = TensorFiles(folder)
-    return {name: files.read(name) for name in files.file_of}
+    return {name: files.read(name) for name in files.headers}
 
 
 def initialised_by_transformers(folder: Path, into: Path) -> Path:

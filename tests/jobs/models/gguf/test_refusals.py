@@ -217,8 +217,8 @@ def test_a_split_model_equals_the_whole_one_whichever_part_is_named(parts: list[
     assert {(source.name, source.location) for source in sources} == {("split", str(parts[0]))}
     assert len({source.revision for source in sources}) == 1
     split = TensorFiles(convert_gguf(parts[1], tmp_path / "cache" / "split"))
-    assert split.file_of.keys() == whole.file_of.keys()
-    assert all(bool((split.read(name) == whole.read(name)).all()) for name in whole.file_of)
+    assert split.headers.keys() == whole.headers.keys()
+    assert all(bool((split.read(name) == whole.read(name)).all()) for name in whole.headers)
 
 
 def test_a_missing_part_is_named(parts: list[Path], tmp_path: Path) -> None:

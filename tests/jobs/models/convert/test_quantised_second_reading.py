@@ -1,0 +1,29 @@
+"""Entries of dequantised matrices, computed one by one, equal those of the conversion; another entry is noticed."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from support.quantised_cases import CASES, fetched, saved
+
+from theodolite_jobs.models.convert.quantised_second_reading import differing_entries
+from theodolite_jobs.models.quantised import format_of
+from theodolite_jobs.models.tensors import TensorFiles
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_wrong_matrix_of_every_format_is_noticed(tmp_path: Path, case: str) -> None:
+    saved(case, tmp_path / "model")
+    stored = format_of(json.loads((tmp_path / "model" / "config.json").read_text()))
+    assert stored is not None
+    original, folder = TensorFiles(tmp_path / "model"), fetched(tmp_path / "model")
+    compared, wrong = differing_entries(original, TensorFiles(folder), stored)
+    assert (len(compared), wrong) == (3, None)
+    name = compared[1]
+    file = folder / TensorFiles(folder).headers[name].file
+    tensors = load_file(file)
+    shifted = torch.roll(tensors[name], 1, dims=-1)  # as from values in a wrong order
+    save_file({**tensors, name: shifted.contiguous()}, file, {"format": "pt"})
+    assert differing_entries(original, TensorFiles(folder), stored) == (compared[:1], name)
