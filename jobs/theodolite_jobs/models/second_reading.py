@@ -29,6 +29,15 @@ _QWEN1 = {
     "transformer.h.0.mlp.c_proj.weight": "model.layers.0.mlp.down_proj.weight",
 }
 
+_QWEN1_SETTINGS = {
+    **{name: name for name in ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads")},
+    "seq_length": "max_position_embeddings",
+    "layer_norm_epsilon": "rms_norm_eps",
+    "rotary_emb_base": "rope_theta",
+}
+_CHANGED_BY_ADAPTERS = ("vocab_size", "tie_word_embeddings", "text_config")
+_CHANGED_BY_DEQUANTISATION = ("quantization_config", "text_config")
+
 
 def held_against_source(source: ModelSource, cache: Path) -> dict[str, Any]:
     """Return the tensors and settings of converted weights that equal those of their source; {} if none are converted.
@@ -42,7 +51,8 @@ def held_against_source(source: ModelSource, cache: Path) -> dict[str, Any]:
     if source.kind == "gguf":
         held = held_against_file(Path(source.location), folder)
     elif is_qwen1(original := original_folder(source, weights=True)):
-        held = {"tensors": _equal(TensorFiles(original), TensorFiles(folder), _QWEN1)}
+        tensors = _equal(TensorFiles(original), TensorFiles(folder), _QWEN1)
+        held = {"tensors": tensors, "settings": _same_settings(original, folder, _QWEN1_SETTINGS)}
     elif is_quantised(original):
         held = _held_against_quantised(original, folder)
     else:
@@ -53,8 +63,8 @@ def held_against_source(source: ModelSource, cache: Path) -> dict[str, Any]:
     compared, wrong = differing_matrix(folder, adapter, merged)
     if wrong is not None:
         raise _differs(wrong, merged, wrong, adapter)
-    tensors = [*held.get("tensors", []), *compared]
-    return {**held, "tensors": tensors} if tensors else held
+    settings = _same_settings(folder, merged, _unchanged(folder, _CHANGED_BY_ADAPTERS))
+    return {"tensors": [*held.get("tensors", []), *compared], "settings": held.get("settings", settings)}
 
 
 def _held_against_quantised(original: Path, folder: Path) -> dict[str, Any]:
@@ -62,18 +72,37 @@ def _held_against_quantised(original: Path, folder: Path) -> dict[str, Any]:
     theirs, ours = TensorFiles(original), TensorFiles(folder)
     same = [name for name in theirs.headers if name in ours.headers and theirs.shape(name) == ours.shape(name)]
     plain = [name for name in same if theirs.headers[name].dtype == ours.headers[name].dtype]
-    before, after = read_json(original / "config.json"), read_json(folder / "config.json")
-    settings = [key for key in before if key in after and key not in ("quantization_config", "text_config")]
-    for key in settings:
-        if before[key] != after[key]:
-            raise ParityError(f"{key} is {before[key]} in {original}, and {after[key]} in the converted model")
-    stored = format_of(before)
+    settings = _same_settings(original, folder, _unchanged(original, _CHANGED_BY_DEQUANTISATION))
+    stored = format_of(read_json(original / "config.json"))
     assert stored is not None, "only quantised checkpoints are compared"
     matrices, wrong = differing_entries(theirs, ours, stored)
     if wrong is not None:
         raise _differs(wrong, folder, wrong, original)
     tensors = [*_equal(theirs, ours, {name: name for name in plain}), *matrices]
     return {"tensors": tensors, "settings": settings}
+
+
+def _unchanged(folder: Path, changed: tuple[str, ...]) -> dict[str, str]:
+    """Return the settings in a folder's configuration that a conversion must leave as they are."""
+    return {name: name for name in read_json(folder / "config.json") if name not in changed}
+
+
+def _same_settings(original: Path, folder: Path, names: dict[str, str]) -> list[str]:
+    """Return the settings of the source that the converted model has too, by its names for them.
+
+    Raises:
+        ParityError: the two have different values.
+    """
+    before, after = read_json(original / "config.json"), read_json(folder / "config.json")
+    after = (after.get("rope_parameters") or {}) | after
+    stated = [name for name in names if name in before]
+    for name in stated:
+        if before[name] != after.get(names[name]):
+            raise ParityError(
+                f"{name} is {before[name]} in {original}, and {after.get(names[name])} in the converted model; this is "
+                "a mistake of the conversion; please report it"
+            )
+    return stated
 
 
 def _equal(theirs: TensorFiles, ours: TensorFiles, names: dict[str, str]) -> list[str]:

@@ -1,5 +1,6 @@
 """Converted weights are held against the files from which they were converted; a wrong conversion is named."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -50,10 +51,20 @@ def test_converted_weights_are_compared_with_their_source(tmp_path: Path, kind) 
     source = resolve_source(kind(tmp_path), tmp_path)
     held = held_against_source(source, tmp_path / "cache")
     assert held["tensors"]
+    assert held["settings"]
     (note,) = parity_notes({"held_against_source": held})
     assert note.startswith(f"Of the converted model, {len(held['tensors'])} tensors")
     change_a_weight(source, tmp_path / "cache", KINDS[kind])
     with pytest.raises(ParityError, match=rf"{KINDS[kind]} .* read a second way"):
+        held_against_source(source, tmp_path / "cache")
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+def test_another_setting_than_that_of_the_source_is_named(tmp_path: Path, kind) -> None:
+    source = resolve_source(kind(tmp_path), tmp_path)
+    file = fetch(source, tmp_path / "cache") / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"rms_norm_eps": 0.5}))
+    with pytest.raises(ParityError, match=r"eps\w* is .*converted model"):
         held_against_source(source, tmp_path / "cache")
 
 
