@@ -4,6 +4,7 @@ import gzip
 import json
 import pickle
 import struct
+from datetime import date
 from functools import partial
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from datasets import Dataset
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import save
+from support.chat_tokenizers import CHATML, OF_PARTS, SYSTEM_TEXT_USER_PARTS, THINKING, byte_tokenizer
 
 from theodolite.errors import ModelError, PromptError
 from theodolite.spec_parts import PromptSetSpec
@@ -23,6 +25,7 @@ from theodolite_jobs.models.gguf.convert import convert_gguf
 from theodolite_jobs.models.gguf.header import read_header
 from theodolite_jobs.models.tensors import TensorFiles
 from theodolite_jobs.prompts.sources import read_prompts
+from theodolite_jobs.prompts.tokens import tokenize
 
 QUICK = settings(
     max_examples=150,
@@ -109,6 +112,45 @@ def test_a_damaged_compressed_file_has_texts_or_is_refused_by_name(tmp_path, suf
     damage = partial(damaged, data)
     file.write_bytes(gzip.compress(damage(content)) if is_inside else damage(gzip.compress(content)))
     check_read(file)
+
+
+JINJA = [
+    *("{%", "%}", "{{", "}}", "{#", "{% endif %}", "{% endfor %}", "{% for m in messages %}", "{% break %}"),
+    *("{{ raise_exception('no') }}", "{{ raise_exception(1) }}", "{{ messages[7].content }}", "{{ messages['x'] }}"),
+    *("{{ m.x.y }}", "{{ 1 / 0 }}", "{{ ''.__class__.mro() }}", "{% include 'x' %}", "{{ strftime_now('%Q') }}"),
+    *("{{ messages | tojson }}", "{{ m | length }}", "{{ m['content'] + 1 }}", "{% generation %}", "{{ none() }}"),
+    *("<|im_end|>", "\ud800", "\0"),
+]
+"""Pieces of templates that are wrong in most places."""
+
+CHATS = ["Hi", [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "Hi"}]]
+
+
+@QUICK
+@given(st.sampled_from([CHATML, OF_PARTS, SYSTEM_TEXT_USER_PARTS, THINKING]), st.data())
+def test_a_damaged_chat_template_renders_the_prompt_or_is_refused_by_name(byte_tokens, template, data):
+    for _ in range(data.draw(st.integers(1, 3))):
+        start = data.draw(st.integers(0, len(template)))
+        end = data.draw(st.integers(start, min(start + 12, len(template))))
+        template = template[:start] + data.draw(st.sampled_from(["", *JINJA])) + template[end:]
+    byte_tokens.chat_template = template
+    options = data.draw(st.sampled_from([{}, {"prefill": "Sure"}, {"system": "Be kind."}, {"template_args": {"m": 1}}]))
+    prompts = CHATS[:1] if "system" in options else CHATS
+    chats = PromptSetSpec(source="inline", texts=["Hi"], **options)
+    message = "prompts.goals"
+    try:
+        found = tokenize("goals", prompts, chats, byte_tokens, date(2000, 1, 1))
+        assert all("Hi" in byte_tokens.decode(ids) for ids in found.tokens)
+    except PromptError as error:
+        message = str(error)
+    assert "prompts.goals" in message
+    assert "\n" not in message
+    assert len(message) < 1500
+
+
+@pytest.fixture(scope="module")
+def byte_tokens():
+    return byte_tokenizer()
 
 
 @pytest.fixture(scope="module")

@@ -95,7 +95,9 @@ class Chat:
         ]
         is_continued = messages[-1]["role"] == "assistant"
         end = {"continue_final_message": True} if is_continued else {"add_generation_prompt": True}
-        return str(self.tokenizer.apply_chat_template(sent, tokenize=False, **end, **self.args))
+        text = str(self.tokenizer.apply_chat_template(sent, tokenize=False, **end, **self.args))
+        text.encode()  # raises for half of a surrogate pair, which JSON can spell
+        return text
 
 
 def open_chat(name: str, prompts: Iterable[Prompt], prompt_set: PromptSetSpec, tokenizer: Any) -> Chat:
@@ -151,13 +153,13 @@ def _check_args(name: str, args: Mapping[str, Any], template: str) -> None:
     """Raise PromptError if the template never reads a variable, which then has no effect."""
     if not args or not template:  # the estimate has an empty one in place of a tokenizer that it cannot load
         return
-    import jinja2
     from jinja2.meta import find_undeclared_variables
     from transformers.utils.chat_template_utils import _compile_jinja_template
 
     try:
         read = find_undeclared_variables(_compile_jinja_template(template).environment.parse(template))
-    except jinja2.TemplateError as error:
+    # jinja2's own errors, and those of Python for code that it should not have made.
+    except Exception as error:
         raise PromptError(f"prompts.{name}.template: the chat template cannot be read: {one_line(error)}") from error
     if unread := [one for one in args if one not in read]:
         allowed = sorted(one for one in read if one not in RESERVED_ARGS and not one.endswith("_token"))
