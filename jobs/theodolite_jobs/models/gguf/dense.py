@@ -6,6 +6,7 @@ from theodolite_jobs.models.gguf.mixtures import mixtral
 from theodolite_jobs.models.gguf.rotary import longrope, rope_parameters
 from theodolite_jobs.models.gguf.settings import (
     Values,
+    block_count,
     dense,
     epsilon,
     layer_types,
@@ -330,8 +331,9 @@ def smollm3(metadata: Metadata) -> Values:
 
 def lfm2(metadata: Metadata) -> Values:
     """Return the entries of config.json for lfm2; raises like `configuration`."""
-    stated = metadata.any("attention.head_count_kv")
-    if not isinstance(stated, list) or {type(one) for one in stated} != {int} or len({*stated} - {0}) != 1:
+    stated, n_layers = metadata.any("attention.head_count_kv"), block_count(metadata)
+    is_list = isinstance(stated, list) and len(stated) == n_layers and {type(one) for one in stated} == {int}
+    if not is_list or len({*stated} - {0}) != 1:
         raise metadata.refused("attention.head_count_kv", stated, "one number for each layer, 0 without attention")
     values = without_d_head(metadata, {**sizes(metadata, max(stated))})
     return {
