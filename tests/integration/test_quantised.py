@@ -66,6 +66,7 @@ def test_activations_and_results_are_those_of_the_plain_matrices(runs):
 def test_the_run_and_its_report_name_the_format(runs):
     ours, plain = runs
     assert ours.record.model.dequantised_from == ours.record.parity["dequantised_from"] == NAME
+    assert "model.layers.0.mlp.down_proj.weight" in ours.record.parity["held_against_source"]["tensors"]
     assert plain.record.model.dequantised_from is plain.record.parity["dequantised_from"] is None
     report = get(ours.location, REPORT).decode()
     assert f"with the same weights, dequantised from {NAME}, by at most" in report
