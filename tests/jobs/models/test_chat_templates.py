@@ -75,6 +75,11 @@ def test_of_contradicting_templates_the_one_of_the_tokenizer_counts_and_a_warnin
     )
     (tmp_path / "chat_template.jinja").unlink()
     assert read_templates(tmp_path) == {"default": "T"}
+    (tmp_path / "tokenizer_config.json").unlink()
+    written(tmp_path, {"processor_config.json": {"chat_template": "P"}})
+    assert read_templates(tmp_path) == {"default": "P"}
+    (tmp_path / "processor_config.json").unlink()
+    assert read_templates(tmp_path) == {"default": "J"}
 
 
 def test_transformers_has_the_same_order(tmp_path: Path) -> None:

@@ -167,6 +167,15 @@ def test_pieces_need_no_space_in_front_if_the_file_says_so(tmp_path: Path) -> No
     assert tokenizer("a  b")["input_ids"] == [1, 4, 9, 5]
 
 
+@pytest.mark.parametrize(("architecture", "merged"), [("gemma3", ["ab", "c"]), ("llama", ["a", "bc"])])
+def test_pieces_of_gemma_merge_by_their_ids(tmp_path: Path, architecture: str, merged: list[str]) -> None:
+    pieces = ["<unk>", "<s>", "</s>", "a", "b", "c", "ab", "bc"]
+    keys = {**PIECE_KEYS, "scores": [0.0] * 6 + [-2.0, -1.0], "add_space_prefix": False, "add_bos_token": False}
+    types = [2, 3, 3, 1, 1, 1, 1, 1]
+    write_vocabulary(tmp_path / "tiny.gguf", pieces, types, architecture=architecture, **keys)
+    assert read_tokenizer(tmp_path / "tiny.gguf").tokenize("abc") == merged
+
+
 def test_all_chat_templates_of_a_file_are_kept(tmp_path: Path) -> None:
     keys = {"chat_template": "D", "chat_template.rag": "R", "chat_templates": ["rag"]}
     write_vocabulary(tmp_path / "tiny.gguf", TOKENS, TYPES, pre="qwen2", **BYTE_LEVEL, **keys)
