@@ -34,6 +34,13 @@ def set_quantised(folder):
     (folder / "model/config.json").write_text(json.dumps(settings))
 
 
+def set_adapter(folder):
+    (folder / "adapter").mkdir()
+    (folder / "adapter/adapter_config.json").write_text('{"peft_type": "IA3"}')
+    spec = {**SPEC, "model": {"id": "model", "adapter": "adapter"}}
+    (folder / "survey.json").write_text(json.dumps(spec))
+
+
 REFUSALS = {
     "a wrong field": (lambda folder: (folder / "survey.json").write_text('{"prompt": {}}'), "prompt: unknown field"),
     "no file of prompts": (
@@ -43,6 +50,7 @@ REFUSALS = {
     "a wrong column": (lambda folder: (folder / "prompts.csv").write_text("x,y\n1,2\n"), "the rows have 2 columns"),
     "no config.json": (lambda folder: (folder / "model/config.json").unlink(), "has no config.json"),
     "a broken config.json": (lambda folder: (folder / "model/config.json").write_text("{"), "config.json as JSON"),
+    "another kind of adapter": (set_adapter, 'peft_type is "IA3"; allowed: LORA'),
     "an unknown quantisation": (set_quantised, "quantised with 'hqq'"),
 }
 

@@ -14,7 +14,14 @@ from theodolite.model_aliases import MODEL_ALIASES
 from theodolite.spec_parts import ModelSpec
 from theodolite.store.runs import RANDOM_WEIGHTS, AdapterFacts, ModelFacts, Run
 from theodolite_jobs.models.adapter_source import HUB_ID, base_errors, local_path, with_hub_adapter, with_local_adapter
-from theodolite_jobs.models.convert.adapter_config import SETTINGS, TENSORS, is_adapter, merge_versions, merged_adapter
+from theodolite_jobs.models.convert.adapter_config import (
+    SETTINGS,
+    TENSORS,
+    is_adapter,
+    merge_versions,
+    merged_adapter,
+    read_adapter_config,
+)
 from theodolite_jobs.models.convert.files import SMALL_FILES, TEMPLATE_FOLDER
 from theodolite_jobs.models.convert.qwen1 import convert_qwen1, is_qwen1
 from theodolite_jobs.models.convert.random_weights import RULE, SEED, create_random
@@ -177,8 +184,10 @@ def _locate(model_id: str, folder: Path) -> ModelSource:
 
 
 def check_configuration(model: ModelSpec, folder: Path) -> None:
-    """Raise ModelError if the configuration of a local folder cannot be loaded; `resolve_source` reads all weights."""
+    """Raise ModelError for wrong settings of a local model or adapter; `resolve_source` reads all weights."""
     source = locate(model, folder)
+    if source.adapter is not None and source.adapter.kind == "folder":
+        read_adapter_config(Path(source.adapter.location))
     if source.kind == "folder" and not is_qwen1(Path(source.location)):
         load_config(Path(source.location), model.trust_remote_code)
 
