@@ -47,7 +47,8 @@ from theodolite_jobs.cluster.replica import Assignment, Replica
 from theodolite_jobs.cluster.scheduling import Capture
 from theodolite_jobs.passes.one_shard import FirstPass
 from theodolite_jobs.passes.reduced import CapturedSamples, reduce_samples
-from theodolite_jobs.prepare import Prepared, prepare
+from theodolite_jobs.prepare import prepare
+from theodolite_jobs.prepared import Prepared
 from theodolite_jobs.progress import Console
 from theodolite_jobs.requested import requested_groups
 from theodolite_jobs.results.context import Context

@@ -20,7 +20,7 @@ from theodolite.store.records import decode_record, record_key
 from theodolite.store.runs import Run, create_run, find_run, run_url
 from theodolite_jobs.captured_objects import describe, finish_capture
 from theodolite_jobs.models.source import check_weight_versions
-from theodolite_jobs.prepare import Prepared
+from theodolite_jobs.prepared import Prepared
 from theodolite_jobs.progress import Console
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from theodolite_jobs.cluster.scheduling import REASONS, Callbacks, run_shards
 from theodolite_jobs.gpus import LAUNCH_SECONDS, small_batches
 from theodolite_jobs.models.load import resolved_dtype
 from theodolite_jobs.models.tensors import TensorFiles
-from theodolite_jobs.prepare import Prepared
+from theodolite_jobs.prepared import Prepared
 from theodolite_jobs.progress import Console
 from theodolite_jobs.replicas import certified_workers
 

@@ -12,7 +12,7 @@ from theodolite.store.prompts import encode_prompts, encode_tokens
 from theodolite.store.records import decode_record, record_key
 from theodolite.store.result_writer import consolidate
 from theodolite.store.runs import Run
-from theodolite_jobs.prepare import Prepared
+from theodolite_jobs.prepared import Prepared
 from theodolite_jobs.prompts.conversations import text_of
 
 

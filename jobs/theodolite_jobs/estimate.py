@@ -21,7 +21,8 @@ from theodolite_jobs.models.facts import mlp_width, skeleton
 from theodolite_jobs.models.load import load_tokenizer, resolved_dtype
 from theodolite_jobs.models.sharding import choose_ranks
 from theodolite_jobs.models.source import adapter_facts, weight_format
-from theodolite_jobs.prepare import Prepared, prepare
+from theodolite_jobs.prepare import prepare
+from theodolite_jobs.prepared import Prepared
 
 _BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 

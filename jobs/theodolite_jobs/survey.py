@@ -13,7 +13,8 @@ from theodolite.store.writable import check_writable
 from theodolite_jobs.capture_run import capture_run
 from theodolite_jobs.cluster.reachable import check_reachable
 from theodolite_jobs.models.source import check_weight_files
-from theodolite_jobs.prepare import Prepared, prepare
+from theodolite_jobs.prepare import prepare
+from theodolite_jobs.prepared import Prepared
 from theodolite_jobs.progress import Console
 
 OnRunId = Callable[[str], None]

@@ -27,7 +27,8 @@ from theodolite.store.runs import Run
 from theodolite.store.writable import check_writable
 from theodolite_jobs.analysis import analyse_run
 from theodolite_jobs.capture_run import check_same_plan
-from theodolite_jobs.prepare import Prepared, prepare
+from theodolite_jobs.prepare import prepare
+from theodolite_jobs.prepared import Prepared
 from theodolite_jobs.progress import Console
 from theodolite_jobs.prompts.hub_datasets import with_commits
 from theodolite_jobs.repair.commit_records import lost_records

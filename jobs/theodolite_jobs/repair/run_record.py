@@ -13,7 +13,8 @@ from theodolite.store.runs import Run, create_run, open_run, run_url
 from theodolite_jobs.capture_run import check_same_shards
 from theodolite_jobs.capture_shards import Work, capture_shards
 from theodolite_jobs.captured_objects import describe
-from theodolite_jobs.prepare import Prepared, prepare
+from theodolite_jobs.prepare import prepare
+from theodolite_jobs.prepared import Prepared
 from theodolite_jobs.progress import Console
 
 

@@ -15,7 +15,7 @@ from theodolite_jobs.capture.plan import ShardPlan
 from theodolite_jobs.capture_run import check_same_arithmetic
 from theodolite_jobs.capture_shards import Work, capture_shards
 from theodolite_jobs.captured_objects import describe, finish_capture
-from theodolite_jobs.prepare import Prepared
+from theodolite_jobs.prepared import Prepared
 from theodolite_jobs.progress import Console
 from theodolite_jobs.repair.commit_records import rebuild_records, restore_spelling, rests_on_these_shards
 
