@@ -1,89 +1,69 @@
-"""The configurations of architectures without experts."""
+"""The configurations of architectures without experts. Each function raises like `configuration`."""
 
 from theodolite.errors import UnsupportedModelError
 from theodolite_jobs.models.gguf.metadata import Metadata
 from theodolite_jobs.models.gguf.mixtures import mixtral
-from theodolite_jobs.models.gguf.rotary import longrope, rope_parameters
+from theodolite_jobs.models.gguf.rotary import longrope
 from theodolite_jobs.models.gguf.settings import (
     Values,
     block_count,
     dense,
     epsilon,
+    family,
     layer_types,
     query_scalar,
     rms_epsilon,
+    silu_and_rms,
     sizes,
-    without_d_head,
 )
 from theodolite_jobs.models.gguf.tensors import read_vector
 
 
 def llama(metadata: Metadata) -> Values:
-    """Return the entries of config.json for llama; raises like `configuration`."""
+    """Return the entries of config.json for llama, or for mixtral, which has the same name in files."""
     if metadata.get("expert_count", int, zero=True):
         return mixtral(metadata)
-    values = dense(metadata)
     return {
-        **values,
-        "model_type": "llama",
-        "architectures": ["LlamaForCausalLM"],
-        "hidden_act": "silu",
-        "rms_norm_eps": rms_epsilon(metadata),
+        **family(metadata, "llama", "LlamaForCausalLM", dense(metadata)),
+        **silu_and_rms(metadata),
         "attention_bias": metadata.has("attn_q.bias"),
         "mlp_bias": metadata.has("ffn_up.bias"),
-        "rope_parameters": rope_parameters(metadata, values["head_dim"]),
     }
 
 
 def qwen2(metadata: Metadata) -> Values:
-    """Return the entries of config.json for qwen2; raises like `configuration`."""
-    values = without_d_head(metadata, dense(metadata))
+    """Return the entries of config.json for qwen2."""
     return {
-        **values,
-        "model_type": "qwen2",
-        "architectures": ["Qwen2ForCausalLM"],
-        "hidden_act": "silu",
-        "rms_norm_eps": rms_epsilon(metadata),
+        **family(metadata, "qwen2", "Qwen2ForCausalLM", dense(metadata), d_head=False),
+        **silu_and_rms(metadata),
         "use_sliding_window": False,
-        "rope_parameters": rope_parameters(metadata, values["hidden_size"] // values["num_attention_heads"]),
     }
 
 
 def qwen3(metadata: Metadata) -> Values:
-    """Return the entries of config.json for qwen3; raises like `configuration`."""
-    values = dense(metadata)
+    """Return the entries of config.json for qwen3."""
     return {
-        **values,
-        "model_type": "qwen3",
-        "architectures": ["Qwen3ForCausalLM"],
-        "hidden_act": "silu",
-        "rms_norm_eps": rms_epsilon(metadata),
+        **family(metadata, "qwen3", "Qwen3ForCausalLM", dense(metadata)),
+        **silu_and_rms(metadata),
         "attention_bias": metadata.has("attn_q.bias"),
         "use_sliding_window": False,
-        "rope_parameters": rope_parameters(metadata, values["head_dim"]),
     }
 
 
 def gemma(metadata: Metadata) -> Values:
-    """Return the entries of config.json for gemma; raises like `configuration`."""
-    values = dense(metadata)
+    """Return the entries of config.json for gemma."""
     return {
-        **values,
-        "model_type": "gemma",
-        "architectures": ["GemmaForCausalLM"],
+        **family(metadata, "gemma", "GemmaForCausalLM", dense(metadata)),
         "hidden_act": "gelu_pytorch_tanh",
         "rms_norm_eps": rms_epsilon(metadata),
-        "rope_parameters": rope_parameters(metadata, values["head_dim"]),
     }
 
 
 def gemma2(metadata: Metadata) -> Values:
-    """Return the entries of config.json for gemma2; raises like `configuration`."""
+    """Return the entries of config.json for gemma2."""
     values = dense(metadata)
     return {
-        **values,
-        "model_type": "gemma2",
-        "architectures": ["Gemma2ForCausalLM"],
+        **family(metadata, "gemma2", "Gemma2ForCausalLM", values),
         "hidden_activation": "gelu_pytorch_tanh",
         "rms_norm_eps": rms_epsilon(metadata),
         "attn_logit_softcapping": metadata.need("attn_logit_softcapping", float),
@@ -91,19 +71,17 @@ def gemma2(metadata: Metadata) -> Values:
         "query_pre_attn_scalar": query_scalar(metadata, values, blocks_of_27b=46),
         "sliding_window": metadata.need("attention.sliding_window", int),
         "layer_types": layer_types(metadata, values["num_hidden_layers"], period=2),
-        "rope_parameters": rope_parameters(metadata, values["head_dim"]),
     }
 
 
 def gemma3(metadata: Metadata) -> Values:
-    """Return the entries of config.json for gemma3; raises like `configuration`."""
+    """Return the entries of config.json for gemma3."""
     values, window = dense(metadata), metadata.get("attention.sliding_window", int)
     kinds = layer_types(metadata, values["num_hidden_layers"], period=6 if window else 1)
     local = {"rope_type": "default", "rope_theta": metadata.get("rope.freq_base_swa", float) or 10000.0}
+    entries = family(metadata, "gemma3_text", "Gemma3ForCausalLM", values)
     return {
-        **values,
-        "model_type": "gemma3_text",
-        "architectures": ["Gemma3ForCausalLM"],
+        **entries,
         "hidden_activation": "gelu_pytorch_tanh",
         "rms_norm_eps": rms_epsilon(metadata),
         "attn_logit_softcapping": None,
@@ -112,33 +90,24 @@ def gemma3(metadata: Metadata) -> Values:
         "sliding_window": window or values["max_position_embeddings"],
         "layer_types": kinds,
         # Only the layers with full attention are scaled.
-        "rope_parameters": {
-            "full_attention": rope_parameters(metadata, values["head_dim"]),
-            "sliding_attention": local,
-        },
+        "rope_parameters": {"full_attention": entries["rope_parameters"], "sliding_attention": local},
     }
 
 
 def phi2(metadata: Metadata) -> Values:
-    """Return the entries of config.json for phi2; raises like `configuration`."""
-    values = without_d_head(metadata, dense(metadata))
-    rope = rope_parameters(metadata, values["hidden_size"] // values["num_attention_heads"], partial=True)
+    """Return the entries of config.json for phi2."""
     return {
-        **values,
-        "model_type": "phi",
-        "architectures": ["PhiForCausalLM"],
+        **family(metadata, "phi", "PhiForCausalLM", dense(metadata), d_head=False, partial=True),
         "hidden_act": "gelu_new",
         "layer_norm_eps": epsilon(metadata),
         "qk_layernorm": False,
-        "rope_parameters": rope,
     }
 
 
 def phi3(metadata: Metadata) -> Values:
-    """Return the entries of config.json for phi3; raises like `configuration`."""
-    values = without_d_head(metadata, dense(metadata))
+    """Return the entries of config.json for phi3."""
+    entries = family(metadata, "phi3", "Phi3ForCausalLM", dense(metadata), d_head=False, partial=True)
     original = metadata.need("rope.scaling.original_context_length", int)
-    rope = rope_parameters(metadata, values["hidden_size"] // values["num_attention_heads"], partial=True)
     short, long = (read_vector(metadata.header.tensors, f"rope_factors_{one}.weight") for one in ("short", "long"))
     scale = metadata.get("rope.scaling.attn_factor", float)
     if (short is None) != (long is None) or (short is None and scale not in (None, 1.0)):
@@ -149,69 +118,53 @@ def phi3(metadata: Metadata) -> Values:
     if short is not None and long is not None:
         if scale is None:
             raise metadata.lacks("rope.scaling.attn_factor")
-        rope |= longrope(original, short, long, scale)
+        entries["rope_parameters"] |= longrope(original, short, long, scale)
     return {
-        **values,
-        "model_type": "phi3",
-        "architectures": ["Phi3ForCausalLM"],
-        "hidden_act": "silu",
-        "rms_norm_eps": rms_epsilon(metadata),
+        **entries,
+        **silu_and_rms(metadata),
         "original_max_position_embeddings": original,
         "sliding_window": metadata.need("attention.sliding_window", int, zero=True) or None,
-        "rope_parameters": rope,
     }
 
 
 def starcoder2(metadata: Metadata) -> Values:
-    """Return the entries of config.json for starcoder2; raises like `configuration`."""
-    values = without_d_head(metadata, dense(metadata))
+    """Return the entries of config.json for starcoder2."""
     return {
-        **values,
-        "model_type": "starcoder2",
-        "architectures": ["Starcoder2ForCausalLM"],
+        **family(metadata, "starcoder2", "Starcoder2ForCausalLM", dense(metadata), d_head=False),
         "hidden_act": "gelu_pytorch_tanh",
         "norm_epsilon": epsilon(metadata),
         "use_bias": metadata.has("attn_q.bias"),
         "sliding_window": None,  # no file states one
-        "rope_parameters": rope_parameters(metadata, values["hidden_size"] // values["num_attention_heads"]),
     }
 
 
 def stablelm(metadata: Metadata) -> Values:
-    """Return the entries of config.json for stablelm; raises like `configuration`."""
-    values = without_d_head(metadata, dense(metadata))
-    rope = rope_parameters(metadata, values["hidden_size"] // values["num_attention_heads"], partial=True)
-    if metadata.any("rope.freq_base") is None and values["max_position_embeddings"] > 4096:
+    """Return the entries of config.json for stablelm."""
+    entries = family(metadata, "stablelm", "StableLmForCausalLM", dense(metadata), d_head=False, partial=True)
+    if metadata.any("rope.freq_base") is None and entries["max_position_embeddings"] > 4096:
         # StableCode has another base than the other models, which llama.cpp does not write.
         raise metadata.lacks("rope.freq_base")
     return {
-        **values,
-        "model_type": "stablelm",
-        "architectures": ["StableLmForCausalLM"],
+        **entries,
         "hidden_act": "silu",
         "layer_norm_eps": epsilon(metadata),
         "use_qkv_bias": metadata.has("attn_q.bias"),
         "qk_layernorm": metadata.has("attn_q_norm.weight"),
         "use_parallel_residual": metadata.need("use_parallel_residual", bool),
-        "rope_parameters": rope,
     }
 
 
 def falcon(metadata: Metadata) -> Values:
-    """Return the entries of config.json for falcon; raises like `configuration`."""
-    values = without_d_head(metadata, dense(metadata))
-    heads, groups = values["num_attention_heads"], values.pop("num_key_value_heads")
-    width = values.pop("intermediate_size")
+    """Return the entries of config.json for falcon."""
+    entries = family(metadata, "falcon", "FalconForCausalLM", dense(metadata), d_head=False)
+    groups, width = entries.pop("num_key_value_heads"), entries.pop("intermediate_size")
     metadata.require("tensor_data_layout", "jploski")
-    rope = rope_parameters(metadata, values["hidden_size"] // heads)
     two_norms = metadata.has("attn_norm_2.weight")
     if groups > 1 and not two_norms and metadata.any("rope.freq_base") is None:
         # Falcon 2 has another base than the first Falcons, which llama.cpp does not write.
         raise metadata.lacks("rope.freq_base")
     return {
-        **values,
-        "model_type": "falcon",
-        "architectures": ["FalconForCausalLM"],
+        **entries,
         "activation": "gelu",
         "ffn_hidden_size": width,
         "layer_norm_epsilon": epsilon(metadata),
@@ -222,15 +175,14 @@ def falcon(metadata: Metadata) -> Values:
         "parallel_attn": True,
         "alibi": False,
         "bias": metadata.has("attn_qkv.bias"),
-        "rope_parameters": rope,
     }
 
 
 def gpt2(metadata: Metadata) -> Values:
-    """Return the entries of config.json for gpt2; raises like `configuration`."""
-    values = without_d_head(metadata, dense(metadata))
-    if values["num_key_value_heads"] != values["num_attention_heads"]:
-        raise metadata.refused("attention.head_count_kv", values["num_key_value_heads"], "attention.head_count")
+    """Return the entries of config.json for gpt2, which has no rotary positions."""
+    values = dense(metadata)
+    metadata.require("attention.head_count_kv", values["num_attention_heads"])
+    metadata.require("attention.key_length", values["hidden_size"] // values["num_attention_heads"])
     return {
         "model_type": "gpt2",
         "architectures": ["GPT2LMHeadModel"],
@@ -247,104 +199,77 @@ def gpt2(metadata: Metadata) -> Values:
 
 
 def olmo2(metadata: Metadata) -> Values:
-    """Return the entries of config.json for olmo2; raises like `configuration`."""
-    values = without_d_head(metadata, dense(metadata))
+    """Return the entries of config.json for olmo2."""
     return {
-        **values,
-        "model_type": "olmo2",
-        "architectures": ["Olmo2ForCausalLM"],
-        "hidden_act": "silu",
-        "rms_norm_eps": rms_epsilon(metadata),
+        **family(metadata, "olmo2", "Olmo2ForCausalLM", dense(metadata), d_head=False),
+        **silu_and_rms(metadata),
         "attention_bias": False,
-        "rope_parameters": rope_parameters(metadata, values["hidden_size"] // values["num_attention_heads"]),
     }
 
 
 def granite(metadata: Metadata) -> Values:
-    """Return the entries of config.json for granite; raises like `configuration`."""
-    values = without_d_head(metadata, dense(metadata))
+    """Return the entries of config.json for granite."""
     metadata.require("rope.scaling.finetuned", True)  # false turns the rotation off
     return {
-        **values,
-        "model_type": "granite",
-        "architectures": ["GraniteForCausalLM"],
-        "hidden_act": "silu",
-        "rms_norm_eps": rms_epsilon(metadata),
+        **family(metadata, "granite", "GraniteForCausalLM", dense(metadata), d_head=False),
+        **silu_and_rms(metadata),
         "attention_multiplier": metadata.need("attention.scale", float),
         "embedding_multiplier": metadata.need("embedding_scale", float),
         "residual_multiplier": metadata.need("residual_scale", float),
         "logits_scaling": metadata.need("logit_scale", float),
         "attention_bias": metadata.has("attn_q.bias"),
         "mlp_bias": metadata.has("ffn_up.bias"),
-        "rope_parameters": rope_parameters(metadata, values["hidden_size"] // values["num_attention_heads"]),
     }
 
 
 def command_r(metadata: Metadata) -> Values:
-    """Return the entries of config.json for command-r; raises like `configuration`."""
-    values = without_d_head(metadata, dense(metadata))
+    """Return the entries of config.json for command-r."""
     return {
-        **values,
-        "model_type": "cohere",
-        "architectures": ["CohereForCausalLM"],
+        **family(metadata, "cohere", "CohereForCausalLM", dense(metadata), d_head=False),
         "hidden_act": "silu",
         "layer_norm_eps": epsilon(metadata),
         "logit_scale": metadata.need("logit_scale", float),
         "attention_bias": metadata.has("attn_q.bias"),
         "use_qk_norm": metadata.has("attn_q_norm.weight"),
-        "rope_parameters": rope_parameters(metadata, values["hidden_size"] // values["num_attention_heads"]),
     }
 
 
 def glm4(metadata: Metadata) -> Values:
-    """Return the entries of config.json for glm4; raises like `configuration`."""
-    values = dense(metadata)
+    """Return the entries of config.json for glm4."""
     metadata.require("nextn_predict_layers", 0)
     return {
-        **values,
-        "model_type": "glm4",
-        "architectures": ["Glm4ForCausalLM"],
-        "hidden_act": "silu",
-        "rms_norm_eps": rms_epsilon(metadata),
+        **family(metadata, "glm4", "Glm4ForCausalLM", dense(metadata), partial=True),
+        **silu_and_rms(metadata),
         "attention_bias": metadata.has("attn_q.bias"),
-        "rope_parameters": rope_parameters(metadata, values["head_dim"], partial=True),
     }
 
 
 def smollm3(metadata: Metadata) -> Values:
-    """Return the entries of config.json for smollm3; raises like `configuration`."""
-    values = without_d_head(metadata, dense(metadata))
+    """Return the entries of config.json for smollm3."""
+    entries = family(metadata, "smollm3", "SmolLM3ForCausalLM", dense(metadata), d_head=False)
     return {
-        **values,
-        "model_type": "smollm3",
-        "architectures": ["SmolLM3ForCausalLM"],
-        "hidden_act": "silu",
-        "rms_norm_eps": rms_epsilon(metadata),
+        **entries,
+        **silu_and_rms(metadata),
         "attention_bias": metadata.has("attn_q.bias"),
         "mlp_bias": metadata.has("ffn_up.bias"),
         "use_sliding_window": False,
         # llama.cpp: every fourth layer has no positions.
-        "no_rope_layers": [int((layer + 1) % 4 != 0) for layer in range(values["num_hidden_layers"])],
-        "rope_parameters": rope_parameters(metadata, values["hidden_size"] // values["num_attention_heads"]),
+        "no_rope_layers": [int((layer + 1) % 4 != 0) for layer in range(entries["num_hidden_layers"])],
     }
 
 
 def lfm2(metadata: Metadata) -> Values:
-    """Return the entries of config.json for lfm2; raises like `configuration`."""
+    """Return the entries of config.json for lfm2."""
     stated, n_layers = metadata.any("attention.head_count_kv"), block_count(metadata)
     is_list = isinstance(stated, list) and len(stated) == n_layers and {type(one) for one in stated} == {int}
     if not is_list or len({*stated} - {0}) != 1:
         raise metadata.refused("attention.head_count_kv", stated, "one number for each layer, 0 without attention")
-    values = without_d_head(metadata, {**sizes(metadata, max(stated))})
     return {
-        **values,
-        "model_type": "lfm2",
-        "architectures": ["Lfm2ForCausalLM"],
+        **family(metadata, "lfm2", "Lfm2ForCausalLM", sizes(metadata, max(stated)), d_head=False),
         "intermediate_size": metadata.need("feed_forward_length", int),
         "block_auto_adjust_ff_dim": False,  # the file states the final width
         "norm_eps": rms_epsilon(metadata),
         "layer_types": ["full_attention" if heads else "conv" for heads in stated],
         "conv_L_cache": metadata.need("shortconv.l_cache", int),
         "conv_bias": metadata.has("shortconv.in_proj.bias"),
-        "rope_parameters": rope_parameters(metadata, values["hidden_size"] // values["num_attention_heads"]),
     }

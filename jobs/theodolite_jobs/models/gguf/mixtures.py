@@ -1,28 +1,24 @@
-"""The configurations of mixtures of experts."""
+"""The configurations of mixtures of experts. Each function raises like `configuration`."""
 
 from theodolite_jobs.models.gguf.metadata import Metadata
 from theodolite_jobs.models.gguf.rotary import rope_parameters
 from theodolite_jobs.models.gguf.settings import (
     Values,
     block_count,
+    family,
     layer_types,
     rms_epsilon,
+    silu_and_rms,
     sizes,
-    without_d_head,
 )
 
 
 def mixtral(metadata: Metadata) -> Values:
-    """Return the entries of config.json for mixtral; raises like `configuration`."""
-    values = sizes(metadata)
+    """Return the entries of config.json for mixtral."""
     return {
-        **values,
-        "model_type": "mixtral",
-        "architectures": ["MixtralForCausalLM"],
-        "hidden_act": "silu",
+        **family(metadata, "mixtral", "MixtralForCausalLM", sizes(metadata)),
+        **silu_and_rms(metadata),
         "intermediate_size": metadata.need("feed_forward_length", int),
-        "rms_norm_eps": rms_epsilon(metadata),
-        "rope_parameters": rope_parameters(metadata, values["head_dim"]),
         "num_local_experts": metadata.need("expert_count", int),
         "num_experts_per_tok": metadata.need("expert_used_count", int),
         "sliding_window": None,
@@ -30,20 +26,15 @@ def mixtral(metadata: Metadata) -> Values:
 
 
 def qwen2moe(metadata: Metadata) -> Values:
-    """Return the entries of config.json for qwen2moe; raises like `configuration`."""
-    values = without_d_head(metadata, sizes(metadata))
+    """Return the entries of config.json for qwen2moe."""
     return {
-        **values,
+        **family(metadata, "qwen2_moe", "Qwen2MoeForCausalLM", sizes(metadata), d_head=False),
+        **silu_and_rms(metadata),
         **_experts(metadata),
-        "model_type": "qwen2_moe",
-        "architectures": ["Qwen2MoeForCausalLM"],
-        "hidden_act": "silu",
-        "rms_norm_eps": rms_epsilon(metadata),
         "norm_topk_prob": bool(metadata.get("expert_weights_norm", bool)),  # llama.cpp: never normalised
         "shared_expert_intermediate_size": metadata.size("ffn_up_shexp.weight", 0),
         "qkv_bias": metadata.has("attn_q.bias"),
         "use_sliding_window": False,
-        "rope_parameters": rope_parameters(metadata, values["hidden_size"] // values["num_attention_heads"]),
     }
 
 
@@ -65,39 +56,32 @@ def _experts(metadata: Metadata) -> Values:
 
 
 def qwen3moe(metadata: Metadata) -> Values:
-    """Return the entries of config.json for qwen3moe; raises like `configuration`."""
-    values = sizes(metadata)
+    """Return the entries of config.json for qwen3moe."""
     normalised = metadata.get("expert_weights_norm", bool)
     return {
-        **values,
+        **family(metadata, "qwen3_moe", "Qwen3MoeForCausalLM", sizes(metadata)),
+        **silu_and_rms(metadata),
         **_experts(metadata),
-        "model_type": "qwen3_moe",
-        "architectures": ["Qwen3MoeForCausalLM"],
-        "hidden_act": "silu",
-        "rms_norm_eps": rms_epsilon(metadata),
         "norm_topk_prob": True if normalised is None else normalised,  # llama.cpp: always normalised
         "attention_bias": metadata.has("attn_q.bias"),
         "use_sliding_window": False,
-        "rope_parameters": rope_parameters(metadata, values["head_dim"]),
     }
 
 
 def gpt_oss(metadata: Metadata) -> Values:
-    """Return the entries of config.json for gpt-oss; raises like `configuration`."""
-    values, width = sizes(metadata), metadata.size("ffn_up_exps.weight", 1)
+    """Return the entries of config.json for gpt-oss."""
+    entries = family(metadata, "gpt_oss", "GptOssForCausalLM", sizes(metadata))
+    rope, width = entries["rope_parameters"], metadata.size("ffn_up_exps.weight", 1)
     metadata.require("expert_feed_forward_length", width)
     metadata.any("feed_forward_length")  # no block uses it
-    rope = rope_parameters(metadata, values["head_dim"])
     return {
-        **values,
-        "model_type": "gpt_oss",
-        "architectures": ["GptOssForCausalLM"],
+        **entries,
         "intermediate_size": width,
         "num_local_experts": metadata.need("expert_count", int),
         "num_experts_per_tok": metadata.need("expert_used_count", int),
         "rms_norm_eps": rms_epsilon(metadata),
         "sliding_window": metadata.need("attention.sliding_window", int),
-        "layer_types": layer_types(metadata, values["num_hidden_layers"], period=2),
+        "layer_types": layer_types(metadata, entries["num_hidden_layers"], period=2),
         "attention_bias": metadata.has("attn_q.bias"),
         # The family does not round the bounds of YaRN's ramp.
         "rope_parameters": {**rope, "truncate": False} if rope["rope_type"] == "yarn" else rope,
@@ -105,7 +89,7 @@ def gpt_oss(metadata: Metadata) -> Values:
 
 
 def deepseek2(metadata: Metadata) -> Values:
-    """Return the entries of config.json for deepseek2; raises like `configuration`."""
+    """Return the entries of config.json for deepseek2."""
     # Newer files state the sizes of a head that reads latents; the head itself then has keys of its own.
     rotary, latent = metadata.need("rope.dimension_count", int), metadata.need("attention.kv_lora_rank", int)
     stated_key, stated_value = (metadata.need(f"attention.{one}_length", int) for one in ("key", "value"))

@@ -4,6 +4,7 @@ from typing import Any
 
 from theodolite.errors import ModelError
 from theodolite_jobs.models.gguf.metadata import Metadata
+from theodolite_jobs.models.gguf.rotary import rope_parameters
 
 Values = dict[str, Any]
 """Entries of config.json."""
@@ -45,12 +46,33 @@ def dense(metadata: Metadata) -> Values:
     return {**sizes(metadata), "intermediate_size": metadata.need("feed_forward_length", int)}
 
 
-def without_d_head(metadata: Metadata, values: Values) -> Values:
-    """Return the sizes of a family whose heads have d_model / n_heads entries; raises UnsupportedModelError."""
-    d_head = values.pop("head_dim")
-    if d_head * values["num_attention_heads"] != values["hidden_size"]:
-        raise metadata.refused("attention.key_length", d_head, "embedding_length / attention.head_count")
-    return values
+def family(
+    metadata: Metadata, model_type: str, model_class: str, values: Values, *, d_head: bool = True, partial: bool = False
+) -> Values:
+    """Return sizes with the names of the family and its rotary positions.
+
+    Args:
+        metadata: of the file.
+        model_type: of transformers.
+        model_class: of transformers, with the language-model head.
+        values: the sizes.
+        d_head: whether the configuration states the width of a head; else it is d_model / n_heads.
+        partial: whether the family can rotate only the first entries of a head.
+
+    Raises:
+        UnsupportedModelError: heads have another width than the family can have, or the positions cannot be computed.
+    """
+    width, named = values["head_dim"], {"model_type": model_type, "architectures": [model_class]}
+    if not d_head:
+        values = {name: value for name, value in values.items() if name != "head_dim"}
+        if width * values["num_attention_heads"] != values["hidden_size"]:
+            raise metadata.refused("attention.key_length", width, "embedding_length / attention.head_count")
+    return {**values, **named, "rope_parameters": rope_parameters(metadata, width, partial=partial)}
+
+
+def silu_and_rms(metadata: Metadata) -> Values:
+    """Return the activation and the epsilon of a family that has those of Llama."""
+    return {"hidden_act": "silu", "rms_norm_eps": rms_epsilon(metadata)}
 
 
 def rms_epsilon(metadata: Metadata) -> float:

@@ -22,7 +22,7 @@ WRONG: list[tuple[str, str, Any, str]] = [
     ("deepseek_v3", "deepseek2.expert_gating_func", 7, "expert_gating_func is 7; allowed for deepseek2: 1 (softmax)"),
     ("qwen3_moe", "qwen3moe.expert_used_count", 0, "expert_used_count is 0, and must be"),
     ("lfm2", "lfm2.attention.head_count_kv", [2], "head_count_kv is [2]; allowed for lfm2: one number for each layer"),
-    ("gpt2", "gpt2.attention.head_count_kv", 2, "head_count_kv is 2; allowed for gpt2: attention.head_count"),
+    ("gpt2", "gpt2.attention.head_count_kv", 2, "head_count_kv is 2; allowed for gpt2: 4"),
     ("falcon", "tokenizer.ggml.pre", None, "lacks tokenizer.ggml.pre"),
     ("llama", "tokenizer.ggml.token_type", [1], "160 tokens, 1 types and 160 scores of tokens"),
     ("llama", "tokenizer.ggml.tokens", ["a"] * 160, "a token twice among its 160 tokens"),
