@@ -1,5 +1,6 @@
 """The conclusion of a run: what was asked, what was found, what it rests on, and what it does not say."""
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -132,7 +133,9 @@ def _templates(run: Run) -> str:
 
 
 def _template(run: Run, name: str) -> str:
-    options = run.record.spec.sets[name].chat_options
+    options = dict(run.record.spec.sets[name].chat_options)
+    if args := options.get("template_args"):
+        options["template_args"] = ", ".join(f"{one} = {json.dumps(value)}" for one, value in args.items())
     shown = [_OPTIONS[option].format(value) for option, value in options.items()]
     return f"“{run.record.sets[name].template}”{' with ' if shown else ''}{' and '.join(shown)}"
 

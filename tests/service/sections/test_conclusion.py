@@ -246,7 +246,7 @@ def test_options_of_chats_are_named_with_the_template(tmp_path):
     spec = run.record.spec.model_copy(update={"prompts": begun})
     changed = read_conclusion(Run(run.store, run.record.model_copy(update={"spec": spec})))
     assert any(
-        "harmful “none” with the system message “Be brief.” and template_args {'thinking': False} and prefill “Sure”; "
+        "harmful “none” with the system message “Be brief.” and template_args thinking = false and prefill “Sure”; "
         in text
         for text in changed.rests_on
     )
