@@ -26,7 +26,7 @@ Each message states the problem with its value, the allowed values, and the acti
 """
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from difflib import get_close_matches
 
 
@@ -153,3 +153,8 @@ def first_line(error: BaseException, limit: int | None = None) -> str:
         limit: maximum number of characters; None is no limit.
     """
     return (str(error).strip() or type(error).__name__).splitlines()[0][:limit]
+
+
+def first_of(names: Sequence[str], kind: str) -> str:
+    """Return words for names in a message: `the tensor a`, or `3 tensors, the first is a`."""
+    return f"the {kind} {names[0]}" if len(names) == 1 else f"{len(names)} {kind}s, the first is {names[0]}"

@@ -201,7 +201,7 @@ def test_trained_weights_are_part_of_no_run_id(tmp_path, prompts):
 
 def test_a_run_whose_vectors_padding_changed_has_another_run_id(tmp_path, prompts, monkeypatch):
     before = prepared(tmp_path, "llama", prompts).run_id
-    monkeypatch.setattr("theodolite_jobs.prepare.batching_version", lambda _config: 2)
+    monkeypatch.setattr("theodolite_jobs.prepared.batching_version", lambda _config: 2)
     assert prepared(tmp_path, "llama", prompts).run_id != before
 
 
@@ -210,7 +210,7 @@ def test_runs_with_a_budget_whose_batches_are_planned_in_another_way_have_anothe
 ):
     budgets = (1024, 2048, 4096)
     before = [prepared(tmp_path, "llama", prompts, batch_tokens=budget).run_id for budget in budgets]
-    monkeypatch.setattr("theodolite_jobs.prepare.planning_version", lambda _budget: 1)
+    monkeypatch.setattr("theodolite_jobs.prepared.planning_version", lambda _budget: 1)
     after = [prepared(tmp_path, "llama", prompts, batch_tokens=budget).run_id for budget in budgets]
     assert [old == new for old, new in zip(before, after, strict=True)] == [True, True, False]
 
@@ -297,5 +297,5 @@ def test_a_tensor_that_the_files_lack_is_named_before_weights_are_read(tmp_path,
     tensors = load_file(save_base("llama", tmp_path / "llama") / "model.safetensors")
     del tensors["model.layers.1.mlp.up_proj.weight"]
     save_file(tensors, tmp_path / "llama" / "model.safetensors", {"format": "pt"})
-    with pytest.raises(ModelError, match=r"the first is layers\.1\.mlp\.up_proj\.weight"):
+    with pytest.raises(ModelError, match=r"lack the tensor layers\.1\.mlp\.up_proj\.weight"):
         prepared(tmp_path, "llama", prompts)

@@ -80,6 +80,14 @@ def test_the_exceptions_of_the_environment_remain(monkeypatch):
             assert dict(os.environ)[name] == "10.0.0.0/8,.example.org,localhost,127.0.0.1,::1"
 
 
+def test_an_environment_that_excludes_every_address_stays_as_it_is(monkeypatch):
+    """`*` has this meaning only alone."""
+    monkeypatch.setenv("HTTPS_PROXY", "http://proxy:3128")
+    monkeypatch.setenv("NO_PROXY", "*")
+    reach_local_addresses_directly()
+    assert os.environ["NO_PROXY"] == "*"
+
+
 def test_an_environment_without_a_proxy_stays_as_it_is(monkeypatch):
     for name in (*PROXIES, "NO_PROXY", "no_proxy", "ftp_proxy"):
         monkeypatch.delenv(name, raising=False)

@@ -8,7 +8,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
-from theodolite.errors import ModelError, TheodoliteError, UnsupportedModelError
+from theodolite.errors import ModelError, TheodoliteError, UnsupportedModelError, first_of
 from theodolite_jobs.models.anatomy import Anatomy, Dimensions, dimensions_of
 from theodolite_jobs.models.chat_templates import DEFAULT, read_templates
 from theodolite_jobs.models.convert.files import read_json
@@ -224,7 +224,7 @@ def load_model(
     )
     missing = sorted(key for key in report["missing_keys"] if not unread_names(config).match(key))
     if missing:
-        raise ModelError(f"the weights in {folder} lack {len(missing)} tensors, the first is {missing[0]}")
+        raise ModelError(f"the weights in {folder} lack {first_of(missing, 'tensor')}")
     wrong = sorted(report["mismatched_keys"])
     if wrong:
         raise ModelError(f"the weights in {folder} do not fit the configuration: {wrong[0][0]} has {wrong[0][1]}")

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from theodolite.errors import ModelError
+from theodolite.errors import ModelError, first_of
 from theodolite_jobs.models.anatomy import dimensions_of
 from theodolite_jobs.models.families import is_encoder_alone, known_anatomy
 from theodolite_jobs.models.load import plain_errors
@@ -50,13 +50,12 @@ class StoredNames:
         """Raise ModelError, with the first name, for a missing, surplus or repeated tensor."""
         if self.missing:
             raise ModelError(
-                f"the weights in {folder} lack {len(self.missing)} tensors, the first is {self.missing[0]}; download "
-                f"the checkpoint again, or {_USE}"
+                f"the weights in {folder} lack {first_of(self.missing, 'tensor')}; download the checkpoint again, or "
+                f"{_USE}"
             )
         if self.surplus:
             raise ModelError(
-                f"the weights in {folder} have {len(self.surplus)} tensors that the configuration does not use, the "
-                f"first is {self.surplus[0]}; {_USE}"
+                f"the configuration of the weights in {folder} does not use {first_of(self.surplus, 'tensor')}; {_USE}"
             )
         for one, other in self.repeated:
             raise ModelError(f"the weights in {folder} have one parameter twice, as {one} and as {other}; remove one")

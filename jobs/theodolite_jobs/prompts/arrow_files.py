@@ -1,7 +1,8 @@
 """Read Parquet files, and folders that `save_to_disk` of the package datasets writes, into rows."""
 
+import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,28 @@ def read_saved(folder: Path, split: str) -> Rows:
     return _rows_of(_undamaged(damaged, lambda: dataset.with_format("arrow")[:]), damaged)
 
 
+def decoded(schema: Any, rows: Iterable[Row]) -> Iterator[Row]:
+    """Yield rows as they were before the package datasets stored values of different types as texts of JSON."""
+    decoders = {field.name: _decoder(field.type) for field in schema}
+    for row in rows:
+        yield {name: decoders[name](value) if name in decoders else value for name, value in row.items()}
+
+
+def _decoder(kind: Any) -> Callable[[Any], Any]:
+    """Return what changes a value of a type of Arrow, or its parts, back from JSON."""
+    import pyarrow
+
+    if isinstance(kind, pyarrow.JsonType):
+        return lambda value: None if value is None else json.loads(value)
+    if pyarrow.types.is_struct(kind):
+        parts = {field.name: _decoder(field.type) for field in kind}
+        return lambda value: value and {name: parts[name](one) for name, one in value.items()}
+    if pyarrow.types.is_list(kind) or pyarrow.types.is_large_list(kind) or pyarrow.types.is_fixed_size_list(kind):
+        inner = _decoder(kind.value_type)
+        return lambda value: value and [inner(one) for one in value]
+    return lambda value: value
+
+
 def without_nan(row: Row) -> Row:
     """Return a row with None instead of NaN, which pandas writes for a missing value."""
     return {name: None if isinstance(value, float) and value != value else value for name, value in row.items()}
@@ -49,7 +72,8 @@ def _rows_of(table: Any, damaged: str) -> Rows:
     # The index that pandas wrote without a name is no column.
     columns = [name for name in table.column_names if not re.fullmatch(r"__index_level_\d+__", name)]
     _undamaged(damaged, lambda: table.validate(full=True))  # offsets of a damaged file could crash the process
-    return numbered(map(without_nan, _undamaged(damaged, table.select(columns).to_pylist)))
+    table = table.select(columns)
+    return numbered(map(without_nan, _undamaged(damaged, lambda: list(decoded(table.schema, table.to_pylist())))))
 
 
 def _undamaged(subject: str, read: Callable[[], Any]) -> Any:

@@ -80,6 +80,13 @@ class Chat:
                     f"prompts.{self.name}.template: the chat template leaves out or changes message {number} "
                     f"({message['role']}) of prompt {index}; change the prompt, or {_OTHER_TEMPLATE}"
                 )
+        content = messages[-1]["content"]
+        blanks = content[len(content.rstrip()) :]
+        if messages[-1]["role"] == "assistant" and not text.endswith(blanks):
+            raise PromptError(
+                f"prompts.{self.name}.template: the chat template removes the spaces or line breaks at the end of the "
+                f"answer that prompt {index} begins; remove them, or {_OTHER_TEMPLATE}"
+            )
         return text + self.prefill
 
     def dropped(self, roles: Sequence[str]) -> frozenset[str]:

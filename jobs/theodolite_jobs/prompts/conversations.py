@@ -74,7 +74,10 @@ def check_kinds(prompts: Mapping[str, Any], template: str | None) -> None:
     """
     places = {isinstance(value, list): where for where, value in reversed(list(prompts.items()))}
     if len(places) > 1:
-        raise PromptError(f"{places[True]} is a conversation, and others are texts; put them into two sets")
+        raise PromptError(
+            f"{places[True]} is a conversation, and {places[False]} is a text; put conversations and texts into two "
+            "sets, or make them of one kind"
+        )
     if template in (None, "chat"):
         for where, value in prompts.items():
             if isinstance(value, str) and is_spelled_conversation(value):

@@ -8,7 +8,7 @@ from theodolite.errors import PromptError, one_line
 from theodolite.spec import SurveySpec
 from theodolite.spec_parts import PromptSetSpec
 from theodolite.store.runs import RunRecord
-from theodolite_jobs.prompts.arrow_files import without_nan
+from theodolite_jobs.prompts.arrow_files import decoded, without_nan
 from theodolite_jobs.prompts.rows import Rows, named, numbered
 from theodolite_jobs.prompts.selection import keep_where
 
@@ -43,9 +43,10 @@ def pinned_set(name: str, prompt_set: PromptSetSpec) -> PromptSetSpec:
     except Exception as error:
         commit = _cached_commit(dataset, prompt_set) if revision is None else None
         if commit is None:
+            lacking = "the cache has no such dataset" if revision is None else f"{revision!r} is no full commit"
             raise PromptError(
-                f"prompts.{name}.source: the hub did not answer for {dataset} ({one_line(error)}), and the cache has "
-                "no such dataset; offline, give a full commit that is in the cache as revision"
+                f"prompts.{name}.source: the hub did not answer for {dataset} ({one_line(error)}), and {lacking}; "
+                "offline, give a full commit that is in the cache as revision"
             ) from error
     return prompt_set.model_copy(update={"revision": commit})
 
@@ -84,12 +85,13 @@ def read_dataset(name: str, dataset: str, prompt_set: PromptSetSpec) -> Rows:
             )
         if prompt_set.limit is not None and prompt_set.draw is None and "[" not in prompt_set.split:
             stream = builder.as_streaming_dataset(prompt_set.split)
-            stream = stream.decode(False) if stream.features else stream  # else it has no images
+            if stream.features:  # else it has no images
+                stream = decoded(stream.features.arrow_schema, stream.decode(False))
             return _first_rows(name, stream, prompt_set, prompt_set.skip + prompt_set.limit)
         builder.download_and_prepare()
         # As stored: Python objects would decode images of other columns.
         table = builder.as_dataset(prompt_set.split).with_format("arrow")[:]
-        return numbered(map(without_nan, table.to_pylist()))
+        return numbered(map(without_nan, decoded(table.schema, table.to_pylist())))
     except PromptError:
         raise
     # The library raises dozens of exception types, from a missing split to no network.

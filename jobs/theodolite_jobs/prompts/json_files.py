@@ -41,7 +41,8 @@ def read_json_lines(text: str) -> Rows:
             except json.JSONDecodeError as error:
                 raise ValueError(f"{place} is not valid JSON: {error.msg} at column {error.colno}") from error
             except ValueError as error:
-                raise ValueError(f"{place}: {error}") from error
+                # Python's advice for a number with too many digits is about code.
+                raise ValueError(f"{place}: {str(error).partition('; use sys')[0]}") from error
             rows[place] = as_row(place, value)
     return rows
 

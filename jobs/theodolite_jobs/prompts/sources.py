@@ -19,7 +19,7 @@ from theodolite_jobs.prompts.rows import Rows, is_name, named, numbered
 from theodolite_jobs.prompts.selection import check_column, columns_of, keep_where, rows_found
 
 _COMMON_COLUMNS = ("prompt", "prompts", "text", "goal", "instruction", "question")
-"""Names that no prompt is. A .csv file with one column needs `column` in the spec if its header has another name."""
+"""Column names that cannot be prompts. A table with one column of another name needs `column` in the spec."""
 
 
 def read_prompts(name: str, prompt_set: PromptSetSpec, folder: Path, store: str = "") -> list[Prompt]:

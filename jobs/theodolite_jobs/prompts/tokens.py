@@ -106,7 +106,38 @@ def _encoded(
                 "the prompt"
             )
         tokens[index] = ids
+
+    def with_x(index: int) -> TokenIds:
+        """Return the ids of a prompt whose messages are all `x`."""
+        rendered = render(index, prompts[index], lambda _: "x")
+        return next(_encode([rendered], tokenizer, add_special_tokens=add_special_tokens))
+
+    _check_hidden_spellings(name, prompts, tokens, tokenizer, with_x)
     return texts, tokens, len(spelled)
+
+
+def _check_hidden_spellings(
+    name: str, prompts: Sequence[Prompt], tokens: Sequence[TokenIds], tokenizer: Any, with_x: Callable[[int], TokenIds]
+) -> None:
+    """Raise PromptError if a prompt gives more special tokens than its template, although it spells none.
+
+    A tokenizer may normalise a text to one, and the ends of a prompt and of its template may join to one.
+    """
+    added = tokenizer.added_tokens_decoder.items()
+    special = {index for index, token in added if token.special} - {tokenizer.unk_token_id}
+    expected: dict[tuple[str, ...], int] = {}
+    for index, (prompt, ids) in enumerate(zip(prompts, tokens, strict=True)):
+        roles = roles_of(prompt)
+        if roles not in expected:
+            try:
+                expected[roles] = sum(map(special.__contains__, with_x(index)))
+            except PromptError:  # the template refuses `x`
+                expected[roles] = len(ids)
+        if sum(map(special.__contains__, ids)) > expected[roles]:
+            raise PromptError(
+                f"prompts.{name}: prompt {index} gives a special token of the tokenizer that it does not spell; set "
+                "special_tokens: allow to encode it as a special token, or change the prompt"
+            )
 
 
 def _check_prefill(name: str, tokens: Sequence[TokenIds], without: Sequence[TokenIds]) -> None:

@@ -103,7 +103,10 @@ def _longest(
 
     def fits(cut: int) -> bool:
         rest = rest_of(cut)
-        return not rest.strip() or len(tokenize([rest]).tokens[0]) <= context_length
+        try:
+            return not rest.strip() or len(tokenize([rest]).tokens[0]) <= context_length
+        except PromptError as error:  # it numbers the rest 0
+            raise PromptError(f"{where} cannot be cut: {str(error).replace('prompt 0', 'the rest')}") from error
 
     n_cut = bisect_left(cuts, True, key=fits)
     if n_cut == len(cuts) or not rest_of(cuts[n_cut]).strip():

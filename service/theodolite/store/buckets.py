@@ -29,7 +29,7 @@ _ENDPOINTS = ("AWS_ENDPOINT", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3")
 
 _ENDPOINT = re.compile(r"https?://([\w.-]+|\[[\da-fA-F:]+\])(:(?P<port>\d{1,5}))?(/[\w.~/-]*)?", re.ASCII)
 
-_PREFIXES = ("AWS_", "AZURE_", "GOOGLE_")
+_PREFIXES = {"s3": "AWS_", "az": "AZURE_", "gs": "GOOGLE_"}
 
 _KEYS = "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
 
@@ -73,7 +73,7 @@ def open_bucket(url: str, **options: Any) -> Any:
         StoreError: the selected AWS profile gives no credentials, or boto3 is missing.
     """
     reach_local_addresses_directly()
-    given = {name: value for name, value in os.environ.items() if name.startswith(_PREFIXES) and value}
+    given = {name: value for name, value in os.environ.items() if name.startswith(_PREFIXES[url[:2]]) and value}
     _check_variables(given)
     if url.startswith("s3://"):
         options |= _profile_options(tuple(sorted(given.items())), os.path.expanduser("~"))
@@ -105,6 +105,8 @@ def _check_variables(given: Mapping[str, str]) -> None:
     The message names the variable without its value, which may be secret.
     """
     for name, value in given.items():
+        if value.lstrip().startswith("{"):  # the key of a service account
+            continue
         if not value.isprintable() or value != value.strip():
             raise StoreError(f"{name} has a line break, another control character or an outer blank; remove it")
         if name in _ENDPOINTS and not ((url := _ENDPOINT.fullmatch(value)) and int(url["port"] or 80) < 2**16):

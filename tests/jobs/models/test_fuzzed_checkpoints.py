@@ -137,7 +137,7 @@ def edited(folder: Path, **settings: Any) -> Path:
         ({"model_type": "zork"}, "zork"),
         ({"dtype": "float99"}, "float99"),
         ({"torch_dtype": "float99", "dtype": None}, "float99"),
-        ({"num_hidden_layers": 2}, "that the configuration does not use, the first is model.layers.2."),
+        ({"num_hidden_layers": 2}, "the first is model.layers.2."),
         ({"num_hidden_layers": 4}, "lack"),
         ({"num_hidden_layers": 10**6}, "states 1000000 layers, and the weights have 30 tensors; use the config.json"),
     ],

@@ -75,15 +75,13 @@ def test_a_surplus_tensor_of_the_stream_or_of_the_head_is_named(folder: Path, na
     change(folder, lambda tensors: tensors.update({name: ONE}))
     for action in (load_model, open_weights):
         message = refusal_of(action, folder)
-        assert f"have 1 tensors that the configuration does not use, the first is {name}; use the config" in message
+        assert f"does not use the tensor {name}; use the config" in message
 
 
 def test_a_surplus_tensor_in_files_of_a_base_model_is_named(kinds: Path, tmp_path: Path) -> None:
     folder = copied(kinds, "t5", tmp_path)
     change(folder, lambda tensors: tensors.update({"encoder.first_norm.weight": ONE, "decoder.unread.weight": ONE}))
-    assert "have 1 tensors that the configuration does not use, the first is encoder.first_norm" in refusal_of(
-        load_model, folder
-    )
+    assert "does not use the tensor encoder.first_norm" in refusal_of(load_model, folder)
 
 
 @pytest.mark.parametrize("name", ["v_head.summary.weight", "cls.seq_relationship.weight", "rotary_emb.inv_freq"])
@@ -169,14 +167,14 @@ def test_experts_that_cannot_be_joined_are_named(kinds: Path, tmp_path: Path, ac
 def test_a_quantised_checkpoint_without_its_final_norm_is_not_converted(tmp_path: Path) -> None:
     saved("gptq", tmp_path / "model")
     changed(tmp_path / "model", lambda tensors: tensors.pop("model.norm.weight"))
-    assert "lack 1 tensors, the first is norm.weight" in refusal_of(fetched, tmp_path / "model")
+    assert "lack the tensor norm.weight" in refusal_of(fetched, tmp_path / "model")
 
 
 @pytest.mark.parametrize("name", ["model.norm.bias", "model.layers.0.self_attn.q_proj.bias"])
 def test_a_quantised_checkpoint_with_a_surplus_tensor_is_not_converted(tmp_path: Path, name: str) -> None:
     saved("fp8", tmp_path / "model")
     changed(tmp_path / "model", lambda tensors: tensors.update({name: ONE}))
-    assert f"does not use, the first is {name}" in refusal_of(fetched, tmp_path / "model")
+    assert f"does not use the tensor {name}" in refusal_of(fetched, tmp_path / "model")
     assert not [path for path in (tmp_path / "cache" / "dequantised").iterdir() if path.is_dir()]
 
 
@@ -224,7 +222,7 @@ def test_only_the_stated_blocks_for_multi_token_prediction_are_left_out(
     folder = copied(kinds, "deepseek_v3", tmp_path)
     change(folder, action, num_nextn_predict_layers=count)
     for reader in (load_model, open_weights):
-        assert "that the configuration does not use" in refusal_of(reader, folder)
+        assert "the configuration of the weights" in refusal_of(reader, folder)
 
 
 def test_a_survey_says_what_it_leaves_out(tmp_path: Path) -> None:

@@ -36,6 +36,17 @@ def refused(*prompts: Prompt, **options: Any) -> str:
     return str(caught.value)
 
 
+@pytest.mark.parametrize("blanks", [" ", "\n"])
+def test_the_end_of_a_continued_answer_stays_or_is_refused(blanks: str) -> None:
+    begun = [USER, {"role": "assistant", "content": f"It is{blanks}"}]
+    assert texts_of(begun)[0].endswith(f"It is{blanks}")
+    trimmed = CHATML.replace("m['content']", "m['content'] | trim")
+    assert texts_of([USER, {"role": "assistant", "content": "It is"}], template=trimmed)[0].endswith("It is")
+    assert "removes the spaces or line breaks at the end of the answer that prompt 0 begins" in refused(
+        begun, template=trimmed
+    )
+
+
 # Variables and the beginning of the answer
 
 

@@ -128,7 +128,7 @@ def test_what_is_no_conversation_is_refused_by_its_row(tmp_path: Path, chat: Any
 @pytest.mark.parametrize("rows", [["A secret", [SECRET]], [[SECRET], "A secret"]])
 def test_texts_and_conversations_in_one_set_are_refused(tmp_path: Path, rows: list[Any]) -> None:
     write(tmp_path, "a.json", json.dumps(rows))
-    with pytest.raises(PromptError, match=rf"row {rows.index([SECRET])}\): prompt . is a conversation, and others are"):
+    with pytest.raises(PromptError, match=rf"row {rows.index([SECRET])}\): prompt . is a conversation, and prompts"):
         read(tmp_path, "a.json")
 
 

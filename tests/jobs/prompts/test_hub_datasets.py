@@ -51,10 +51,11 @@ def write_lines(file: Path, *texts: str) -> None:
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, list[str]]]:
-    """A hub with five datasets: a changed one, one with two configurations, with a NUL, a large one, with images."""
+    """A hub with datasets: a changed one, one with two configurations, with a NUL, a large one, images, chats."""
     root = tmp_path_factory.mktemp("hub")
     folders = {
-        name: root / "datasets" / "org" / name for name in ("moved", f"moved@{OLD}", "two", "nul", "large", "seen")
+        name: root / "datasets" / "org" / name
+        for name in ("moved", f"moved@{OLD}", "two", "nul", "large", "seen", "chats")
     }
     for folder in folders.values():
         folder.mkdir(parents=True)
@@ -74,10 +75,20 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, list
     seen = pa.table({"text": ["a", "b"], "image": [image, image]})
     marked = seen.replace_schema_metadata({"huggingface": json.dumps({"info": {"features": features}})})
     pq.write_table(marked, folders["seen"] / "train.parquet")
+    (folders["chats"] / "train.jsonl").write_text("".join(f"{json.dumps({'chat': chat})}\n" for chat in CHATS))
     with hub.serve_hub(root) as (endpoint, requests):
         yield endpoint, requests
 
 
+# The keys and types of these messages differ, so the package datasets stores them as texts of JSON.
+CHATS: list[list[dict[str, Any]]] = [
+    [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a\nb", "tool_calls": None}],
+    [{"role": "user", "content": [{"type": "text", "text": "yo"}]}],
+]
+READ = [
+    [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a\nb"}],
+    [{"role": "user", "content": "yo"}],
+]
 MOVED, TWO, LARGE = ({"source": f"hub:org/{name}"} for name in ("moved", "two", "large"))
 LARGE |= {"column": "text"}
 QUESTIONS: dict[str, dict[str, Any]] = {
@@ -98,6 +109,8 @@ QUESTIONS: dict[str, dict[str, Any]] = {
     "nul_streamed": {"source": "hub:org/nul", "limit": 2},
     "images": {"source": "hub:org/seen", "column": "text"},
     "images_streamed": {"source": "hub:org/seen", "column": "text", "limit": 2},
+    "chats": {"source": "hub:org/chats"},
+    "chats_streamed": {"source": "hub:org/chats", "limit": 2},
     "all": LARGE,
     "limit": {**LARGE, "limit": 250},
     "more": {**LARGE, "limit": 999},
@@ -135,9 +148,11 @@ def answers(served: tuple[str, list[str]], home: Path) -> dict[str, Any]:
         ("data_files", hub.COMMIT, ["7 * 8"]),
         ("images", hub.COMMIT, ["a", "b"]),
         ("images_streamed", hub.COMMIT, ["a", "b"]),
+        ("chats", hub.COMMIT, READ),
+        ("chats_streamed", hub.COMMIT, READ),
     ],
 )
-def test_a_dataset_is_read_at_a_commit(answers: dict[str, Any], question: str, commit: str, texts: list[str]) -> None:
+def test_a_dataset_is_read_at_a_commit(answers: dict[str, Any], question: str, commit: str, texts: list[Any]) -> None:
     assert answers[question] == [commit, texts]
 
 

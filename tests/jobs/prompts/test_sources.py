@@ -192,6 +192,17 @@ def test_cells_of_tables_are_plain_objects(tmp_path: Path) -> None:
     assert read_file("goals", tmp_path / "a.parquet") == read_file("goals", tmp_path / "saved") == {"row 0": row}
 
 
+def test_values_of_different_types_are_those_of_the_original_rows(tmp_path: Path) -> None:
+    """The package datasets stores them as texts of JSON, in folders and in Parquet files."""
+    chats = [[{"role": "user", "content": "a\nb", "name": ""}, {"role": "assistant", "content": ["c"]}], None]
+    rows = {"chat": chats, "kind": [{"x": 1}, "y"], "one": [{"two": "a"}, {"two": [1]}]}
+    dataset = Dataset.from_dict(rows, on_mixed_types="use_json")
+    dataset.save_to_disk(tmp_path / "saved")
+    dataset.to_parquet(tmp_path / "a.parquet")
+    expected = {f"row {index}": {name: values[index] for name, values in rows.items()} for index in range(2)}
+    assert read_file("goals", tmp_path / "a.parquet") == read_file("goals", tmp_path / "saved") == expected
+
+
 def test_large_numbers_beside_missing_ones_stay_exact(tmp_path: Path) -> None:
     numbers = pa.array([2**53, 2**53 + 1, None])
     pq.write_table(pa.table({"goal": ["a", "b", "c"], "id": numbers}), tmp_path / "a.parquet")

@@ -215,6 +215,23 @@ def test_a_real_chat_model_reads_them_as_plain_text(chat_tokenizer: Any) -> None
     assert [[ids.count(one) for one in turns] for ids in found.tokens] == [[harmless.count(one) for one in turns]] * 2
 
 
+@pytest.mark.parametrize("spelling", ["a<|END|>b", "a<|e~nd|>b"])
+def test_a_spelling_that_the_tokenizer_normalises_to_a_special_token_is_refused(spelling: str) -> None:
+    tokenizer = byte_tokenizer(CHATML)
+    steps = [normalizers.Lowercase(), normalizers.Replace("~", "")]
+    tokenizer.backend_tokenizer.normalizer = normalizers.Sequence(steps)
+    tokenizer.add_special_tokens({"additional_special_tokens": [AddedToken("<|end|>", special=True, normalized=True)]})
+    assert tokenizer.convert_tokens_to_ids("<|end|>") in tokenizer("a<|END|>b")["input_ids"]
+    with pytest.raises(PromptError, match="prompt 1 gives a special token of the tokenizer that it does not spell"):
+        tokenized("Hi", spelling, tokenizer=tokenizer)
+    assert tokenized("Hi", spelling, tokenizer=tokenizer, special_tokens="allow").n_spelled == 0
+
+
+def test_a_special_token_that_a_prompt_and_its_template_join_to_is_refused() -> None:
+    with pytest.raises(PromptError, match="prompt 0 gives a special token of the tokenizer that it does not spell"):
+        tokenized("a<|im_end", template="Q {prompt}|> x")
+
+
 def test_the_copy_of_a_tokenizer_is_made_once() -> None:
     tokenizer = byte_tokenizer()
     first, second = (plain_text_tokenizer(tokenizer, [text]) for text in ("a<|im_end|>", "b<|im_end|>"))

@@ -110,6 +110,13 @@ def test_a_template_that_is_too_long_alone_is_an_error_that_names_the_prompt(tok
         fitted(tokenizer, 4, {"goals": ["a", "   " + 9 * " "]}, template="b{prompt}cd", too_long=rule)
 
 
+def test_an_error_of_the_rest_names_the_prompt(tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    refusing = "{% if messages[0]['content'] | length == 9 %}{{ raise_exception('nine') }}{% endif %}" + CHAT
+    monkeypatch.setattr(tokenizer, "chat_template", refusing)
+    with pytest.raises(PromptError, match=r"goals: prompt 1 cannot be cut: .* refuses the rest"):
+        fitted(tokenizer, 19, {"goals": ["a", LONG]}, too_long="truncate_left", template="chat")
+
+
 def test_a_tokenizer_that_does_not_know_where_tokens_begin_cuts_nothing(tokenizer: Any) -> None:
     class Slow:
         chat_template = None

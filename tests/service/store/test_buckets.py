@@ -212,3 +212,10 @@ def test_a_folder_may_have_a_colon_in_its_name(tmp_path):
     check_writable(f"{tmp_path}/a:b")
     check_writable(f"file://{tmp_path}/a:b")
     assert (tmp_path / "a:b").is_dir()
+
+
+def test_the_key_of_a_service_account_may_have_lines(monkeypatch):
+    key = '{\n  "type": "service_account",\n  "private_key": "-----BEGIN PRIVATE KEY-----"\n}\n'
+    monkeypatch.setenv("GOOGLE_CREDENTIALS", key)
+    for url in ("gs://bucket/x", "s3://bucket/x"):
+        open_location(url)

@@ -17,7 +17,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from theodolite.errors import ModelError, UnsupportedModelError
+from theodolite.errors import ModelError, UnsupportedModelError, first_of
 from theodolite_jobs.models.convert.adapter_config import TENSORS, AdapterConfig, peft_config
 
 PREFIX = "base_model.model."
@@ -282,13 +282,13 @@ def _check_names(
     """Raise ModelError for the first tensor that is missing, surplus or of another shape."""
     if missing := sorted(required.keys() - given.keys()):
         raise ModelError(
-            f"the adapter {folder} lacks {len(missing)} tensors that its adapter_config.json requires, the first is "
-            f"{missing[0]}; use the {TENSORS} that belongs to it"
+            f"the adapter {folder} lacks {first_of(missing, 'tensor')}, which its adapter_config.json requires; use "
+            f"the {TENSORS} that belongs to it"
         )
     if surplus := sorted(given.keys() - required.keys() - optional.keys()):
         raise ModelError(
-            f"the adapter {folder} has {len(surplus)} tensors for which its settings and its base have no place, the "
-            f"first is {surplus[0]}; use the adapter_config.json and the base that belong to it"
+            f"the adapter {folder} has {first_of(surplus, 'tensor')}, for which its settings and its base have no "
+            "place; use the adapter_config.json and the base that belong to it"
         )
     for name, tensor in sorted(given.items()):
         wanted = (required if name in required else optional)[name].shape

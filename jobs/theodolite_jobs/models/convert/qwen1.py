@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any
 
-from theodolite.errors import ModelError
+from theodolite.errors import ModelError, first_of
 from theodolite_jobs.models.convert.files import atomic_folder, read_json, write_index
 from theodolite_jobs.models.convert.qwen1_tokenizer import write_tokenizer
 from theodolite_jobs.models.load import plain_errors
@@ -154,10 +154,10 @@ def _write_weights(folder: Path, staging: Path, layers: int) -> None:
 def _check_names(folder: Path, stored: Set[str], names: Mapping[str, Sequence[str]]) -> None:
     unknown = sorted(name for name in stored - names.keys() if not name.endswith(_DERIVED))
     if unknown:
-        raise ModelError(f"the weights in {folder} have {len(unknown)} tensors unknown to Qwen1, such as {unknown[0]}")
+        raise ModelError(f"the weights in {folder} have {first_of(unknown, 'tensor')}, unknown to Qwen1")
     missing = sorted(names.keys() - stored)
     if missing:
-        raise ModelError(f"the weights in {folder} lack {len(missing)} tensors, the first is {missing[0]}")
+        raise ModelError(f"the weights in {folder} lack {first_of(missing, 'tensor')}")
 
 
 def _write_shard(shard: Path, into: Path, names: Mapping[str, Sequence[str]]) -> dict[str, int]:

@@ -121,13 +121,13 @@ def _put(name: str, tensor: torch.Tensor) -> Callable[[Tensors], None]:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (_drop(f"{Q}.lora_A.weight"), ["lacks 1 tensors", f"{Q}.lora_A.weight"]),
-        (_drop(f"{Q}.lora_B.weight"), ["lacks 1 tensors", f"{Q}.lora_B.weight"]),
-        (_put(f"{Q}.lora_C.weight", torch.zeros(2)), ["has 1 tensors", f"{Q}.lora_C.weight"]),
-        (_put(f"{Q}.lora_magnitude_vector", torch.zeros(48)), ["has 1 tensors", f"{Q}.lora_magnitude_vector"]),
+        (_drop(f"{Q}.lora_A.weight"), ["lacks the tensor", f"{Q}.lora_A.weight"]),
+        (_drop(f"{Q}.lora_B.weight"), ["lacks the tensor", f"{Q}.lora_B.weight"]),
+        (_put(f"{Q}.lora_C.weight", torch.zeros(2)), ["has the tensor", f"{Q}.lora_C.weight"]),
+        (_put(f"{Q}.lora_magnitude_vector", torch.zeros(48)), ["has the tensor", f"{Q}.lora_magnitude_vector"]),
         (_put(Q.replace("q_", "k_") + ".lora_A.weight", torch.zeros(4, 48)), ["k_proj.lora_A.weight"]),
         (_put("base_model.model.lm_head.weight", torch.zeros(3)), ["lm_head.weight has the shape (3,)"]),
-        (_put("base_model.model.model.norm.weight", torch.zeros(48)), ["has 1 tensors", "model.norm.weight"]),
+        (_put("base_model.model.model.norm.weight", torch.zeros(48)), ["has the tensor", "model.norm.weight"]),
         (_put(f"{Q}.base_layer.bias", torch.zeros(48)), ["base_layer.bias"]),
         (_put(f"{Q}.lora_A.weight", torch.zeros(3, 48)), ["lora_A.weight has the shape (3, 48)", "require (4, 48)"]),
         (_put(f"{Q}.lora_A.weight", torch.zeros(4, 47)), ["(4, 47)"]),
