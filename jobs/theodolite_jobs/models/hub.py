@@ -102,11 +102,27 @@ def hub_folder(repository: str, commit: str, patterns: list[str], needed: Sequen
     # If the hub cannot be reached, the folder is what an earlier download left, which may be only a part.
     for pattern in needed:
         if not any(folder.glob(pattern)):
+            if pattern == "config.json" and (file := _gguf_file(repository, commit)):
+                raise ModelError(
+                    f"{repository} on the hub has GGUF files and no {pattern}; download the one to survey, for example "
+                    f"`hf download {repository} {file} --local-dir .`, and give its path as model.id"
+                )
             raise ModelError(
                 f"{folder} has no {pattern}: {repository} at {commit} has none, or only other files of it were "
                 "downloaded; download it again while online, or use a model with this file"
             )
     return folder
+
+
+def _gguf_file(repository: str, commit: str) -> str | None:
+    """Return the name of a GGUF file of a repository, or None if it has none or the hub does not answer."""
+    from huggingface_hub import HfApi
+
+    try:
+        names = HfApi().list_repo_files(repository, revision=commit)
+    except Exception:  # as above
+        return None
+    return next((name for name in sorted(names) if name.endswith(".gguf")), None)
 
 
 def _missing_in_cache(repository: str, options: dict[str, Any]) -> str | None:

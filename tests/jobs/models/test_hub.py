@@ -26,6 +26,8 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, list
     tiny.mkdir(parents=True)
     for name in FILES:
         (tiny / name).write_text(f"content of {name}")
+    (root / "models" / "org" / "tiny-GGUF").mkdir()
+    (root / "models" / "org" / "tiny-GGUF" / "tiny-Q4_K_M.gguf").write_text("content")
     with hub.serve_hub(root) as (endpoint, requests):
         yield endpoint, requests
 
@@ -61,6 +63,7 @@ MODEL_QUESTIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "all_files": ("files", {"id": "org/tiny", "which": "all"}),
     "missing_model": ("resolve", {"id": "org/gone"}),
     "missing_revision": ("resolve", {"id": "org/tiny", "revision": "v9"}),
+    "only_gguf": ("files", {"id": "org/tiny-GGUF", "which": "small"}),
     "missing_commit": ("files", {"id": "org/tiny", "revision": "f" * 40, "which": "all"}),
 }
 
@@ -148,6 +151,7 @@ def test_pickled_weights_are_never_requested(models: Answers, served: tuple[str,
         ("missing_model", ["model.id", "'org/gone'"]),
         ("missing_revision", ["'org/tiny'", "v9"]),
         ("missing_commit", ["org/tiny", "f" * 40]),
+        ("only_gguf", ["org/tiny-GGUF on the hub has GGUF files and no config.json", "tiny-Q4_K_M.gguf --local-dir ."]),
     ],
 )
 def test_a_missing_model_or_revision_on_the_hub_is_a_model_error(
