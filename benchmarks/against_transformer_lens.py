@@ -23,7 +23,8 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageText
 from transformers.models.falcon import modeling_falcon
 
 from theodolite.sites import BLOCK_SITES, Site
-from theodolite_jobs.models.load import load_tokenizer, quiet_transformers, wrap
+from theodolite_jobs.models.load import load_tokenizer, wrap
+from theodolite_jobs.models.quiet import quiet_transformers
 from theodolite_jobs.models.reference import Reading, read_sites, relative_errors
 
 PINNED = "4.3.0"

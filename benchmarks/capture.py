@@ -33,7 +33,8 @@ from theodolite_jobs.capture.engine import Engine
 from theodolite_jobs.capture.parity import FLOAT32_BOUND
 from theodolite_jobs.capture.plan import SetPlan
 from theodolite_jobs.models.facts import mlp_width
-from theodolite_jobs.models.load import LoadedModel, load_model, load_tokenizer
+from theodolite_jobs.models.load import load_model, load_tokenizer
+from theodolite_jobs.models.loaded import LoadedModel
 from theodolite_jobs.prompts.sources import read_prompts
 from theodolite_jobs.prompts.tokens import tokenize
 

@@ -35,7 +35,8 @@ from theodolite.spec import TokenIds
 from theodolite_jobs.capture.engine import CapturedShard, Engine
 from theodolite_jobs.capture.parity import Certificate, certify
 from theodolite_jobs.capture.plan import SetPlan
-from theodolite_jobs.models.load import LoadedModel, wrap
+from theodolite_jobs.models.load import wrap
+from theodolite_jobs.models.loaded import LoadedModel
 
 RESULTS = Path(__file__).resolve().parent / "results"
 PREFIX_TOKENS = 24

@@ -40,7 +40,9 @@ from theodolite_jobs.capture.plan import plan_set, probe_prompts
 from theodolite_jobs.models.anatomy import dimensions_of
 from theodolite_jobs.models.batching import can_share_prefix, length_class_of
 from theodolite_jobs.models.families import is_encoder_alone, known_anatomy
-from theodolite_jobs.models.load import LoadedModel, load_config, load_model, quiet_transformers
+from theodolite_jobs.models.load import load_config, load_model
+from theodolite_jobs.models.loaded import LoadedModel
+from theodolite_jobs.models.quiet import quiet_transformers
 from theodolite_jobs.models.reference import relative_errors
 from theodolite_jobs.models.supported import supported_families
 

@@ -36,7 +36,8 @@ from theodolite_jobs.effects.intact import Intact, run_intact
 from theodolite_jobs.effects.next_token import LogitHead, logit_head, next_token_change
 from theodolite_jobs.effects.one_token import run_one_token
 from theodolite_jobs.effects.variants import Location, Patch, Remove, Variant
-from theodolite_jobs.models.load import LoadedModel, load_config, load_model
+from theodolite_jobs.models.load import load_config, load_model
+from theodolite_jobs.models.loaded import LoadedModel
 from theodolite_jobs.models.weights import Weights
 
 FIRST, SECOND = (100, 101, 102), (200, 201)  # groups of tokens for the log-odds

@@ -43,7 +43,9 @@ from theodolite_jobs.capture.plan import HALF_PROBES, SetPlan, plan_set, probe_p
 from theodolite_jobs.models.anatomy import check_circuits, dimensions_of
 from theodolite_jobs.models.batching import can_share_prefix, length_class_of
 from theodolite_jobs.models.families import is_encoder_alone, known_anatomy
-from theodolite_jobs.models.load import LoadedModel, load_config, load_model, quiet_transformers
+from theodolite_jobs.models.load import load_config, load_model
+from theodolite_jobs.models.loaded import LoadedModel
+from theodolite_jobs.models.quiet import quiet_transformers
 from theodolite_jobs.models.reference import read_sites, relative_errors
 from theodolite_jobs.models.sharding import check_shardable
 from theodolite_jobs.models.weights import Weights

@@ -36,7 +36,9 @@ from families import (
 from theodolite.errors import TheodoliteError
 from theodolite.sites import Site
 from theodolite_jobs.capture.engine import Engine
-from theodolite_jobs.models.load import LoadedModel, load_model, quiet_transformers
+from theodolite_jobs.models.load import load_model
+from theodolite_jobs.models.loaded import LoadedModel
+from theodolite_jobs.models.quiet import quiet_transformers
 from theodolite_jobs.models.reference import Reading, read_sites, relative_errors
 
 

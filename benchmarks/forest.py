@@ -22,7 +22,7 @@ from transformers import DynamicCache
 
 from theodolite.spec import TokenIds
 from theodolite_jobs.capture.plan import SetPlan, batch_by_length
-from theodolite_jobs.models.load import LoadedModel
+from theodolite_jobs.models.loaded import LoadedModel
 
 SHARD_PROMPTS = (64, 256)
 WIDTHS = (48, 96, 160, 256)

@@ -41,7 +41,7 @@ from theodolite.spec import TokenIds
 from theodolite.spec_parts import ModelSpec
 from theodolite.version import __version__
 from theodolite_jobs.capture.plan import SetPlan, plan_set
-from theodolite_jobs.models.load import LoadedModel
+from theodolite_jobs.models.loaded import LoadedModel
 from theodolite_jobs.models.source import fetch, resolve_source
 
 CPU = torch.device("cpu")

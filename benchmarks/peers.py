@@ -25,7 +25,8 @@ from transformers import AutoModelForCausalLM
 
 from theodolite.sites import Site
 from theodolite.spec import TokenIds
-from theodolite_jobs.models.load import load_tokenizer, quiet_transformers
+from theodolite_jobs.models.load import load_tokenizer
+from theodolite_jobs.models.quiet import quiet_transformers
 
 SITES = measuring.SITES
 BATCH = 32

@@ -13,9 +13,10 @@ from theodolite_jobs.models.convert.qwen1 import is_qwen1, qwen2_config
 from theodolite_jobs.models.facts import describe_model
 from theodolite_jobs.models.gguf.convert import check_gguf
 from theodolite_jobs.models.gguf.header import read_header
-from theodolite_jobs.models.load import load_config, plain_errors
+from theodolite_jobs.models.load import load_config
 from theodolite_jobs.models.next_token_blocks import left_out_note
 from theodolite_jobs.models.quantised import NAME_KEY
+from theodolite_jobs.models.quiet import plain_errors
 from theodolite_jobs.models.source import ModelSource, adapter_folder, fetch, locate, resolve_source, weight_format
 from theodolite_jobs.prepare import check_remote_code
 

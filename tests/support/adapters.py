@@ -15,7 +15,7 @@ from support import tiny
 from support.tiny_configs import CONFIGS
 from transformers import AutoConfig
 
-from theodolite_jobs.models.load import quiet_transformers
+from theodolite_jobs.models.quiet import quiet_transformers
 
 TENSORS = "adapter_model.safetensors"
 SETTINGS = "adapter_config.json"

@@ -14,7 +14,8 @@ from support.tiny_configs import CONFIGS
 from transformers import AutoModel, AutoModelForCausalLM, DeepseekV2Config, DeepseekV3Config, Glm4MoeLiteConfig
 
 from theodolite.sites import Site
-from theodolite_jobs.models.load import LoadedModel, wrap
+from theodolite_jobs.models.load import wrap
+from theodolite_jobs.models.loaded import LoadedModel
 from theodolite_jobs.models.reference import read_sites
 from theodolite_jobs.models.weights import Weights
 

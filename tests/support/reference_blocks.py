@@ -13,7 +13,7 @@ from transformers.activations import ACT2FN
 from theodolite.sites import Site
 from theodolite.spec import TokenIds
 from theodolite_jobs.models.layer_weights import AttentionWeights, MlpWeights
-from theodolite_jobs.models.load import LoadedModel
+from theodolite_jobs.models.loaded import LoadedModel
 from theodolite_jobs.models.reference import read_sites
 from theodolite_jobs.models.rotary import rotation
 from theodolite_jobs.models.weights import Weights

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from theodolite_jobs.models.layer_weights import AttentionWeights
-from theodolite_jobs.models.load import LoadedModel
+from theodolite_jobs.models.loaded import LoadedModel
 
 Tensor = torch.Tensor
 

@@ -13,7 +13,7 @@ from theodolite_jobs.capture.engine import Engine
 from theodolite_jobs.capture.plan import SetPlan
 from theodolite_jobs.capture.probes import Probes, batches_of, plan_of_batch
 from theodolite_jobs.capture.rounding import Rounding
-from theodolite_jobs.models.load import LoadedModel
+from theodolite_jobs.models.loaded import LoadedModel
 from theodolite_jobs.models.precision import computed_in
 from theodolite_jobs.models.reference import Reading, at_layers, identity_errors, read_sites, relative_errors
 from theodolite_jobs.models.routing import (

@@ -20,7 +20,7 @@ from theodolite.spec import TokenIds
 from theodolite_jobs.capture.plan import Batch, SetPlan, ShardPlan, count_tokens, halved
 from theodolite_jobs.capture.taps import CHOSEN_EXPERTS, POSITIVE_UNITS, tapped
 from theodolite_jobs.models.anatomy import Anatomy
-from theodolite_jobs.models.load import LoadedModel
+from theodolite_jobs.models.loaded import LoadedModel
 from theodolite_jobs.models.routers import Router, router_of
 
 Activations = dict[Site, NDArray[np.float32]]

@@ -35,7 +35,8 @@ from theodolite_jobs.capture.comparison import Comparison, Measured, change_by_p
 from theodolite_jobs.capture.plan import SetPlan
 from theodolite_jobs.capture.probes import Probes, few_probes, many_probes
 from theodolite_jobs.capture.rounding import OUTLIER, ROUNDING, Limits, excess
-from theodolite_jobs.models.load import LoadedModel, keep_first_blocks, wrap
+from theodolite_jobs.models.load import keep_first_blocks, wrap
+from theodolite_jobs.models.loaded import LoadedModel
 from theodolite_jobs.models.precision import check_finite, throughout_float64
 from theodolite_jobs.models.routing import routing_kind
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from theodolite.spec import TokenIds
 from theodolite_jobs.capture.plan import HALF_PROBES, SetPlan, ShardPlan, probe_prompts
 from theodolite_jobs.models.batching import length_class_of
-from theodolite_jobs.models.load import LoadedModel
+from theodolite_jobs.models.loaded import LoadedModel
 
 # The number of rows in a batch of probes after the first batches: with long probes, more would need much memory.
 _BATCH_ROWS = 4

@@ -10,7 +10,7 @@ import torch
 from theodolite.errors import UnsupportedModelError
 from theodolite.sites import Site
 from theodolite_jobs.models.anatomy import Tap
-from theodolite_jobs.models.load import LoadedModel
+from theodolite_jobs.models.loaded import LoadedModel
 from theodolite_jobs.models.routers import Router, hook_router
 
 POSITIVE_UNITS = "positive_units"

@@ -9,7 +9,7 @@ from theodolite_jobs.effects.hooks import ONLY_LAST, Columns, Receive, Work, wor
 from theodolite_jobs.effects.intact import Intact
 from theodolite_jobs.effects.outcome import Collector, Outcome, Reading
 from theodolite_jobs.effects.variants import Location, Variant
-from theodolite_jobs.models.load import LoadedModel
+from theodolite_jobs.models.loaded import LoadedModel
 
 
 @torch.inference_mode()

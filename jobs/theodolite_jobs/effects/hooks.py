@@ -12,7 +12,7 @@ from theodolite_jobs.capture.engine import gather_ranks
 from theodolite_jobs.capture.taps import hook_plus
 from theodolite_jobs.effects.variants import Change, Location
 from theodolite_jobs.models.anatomy import Tap
-from theodolite_jobs.models.load import LoadedModel
+from theodolite_jobs.models.loaded import LoadedModel
 
 Act = Callable[[torch.Tensor], torch.Tensor | None]
 """The action of a hook on a hidden state: it returns another hidden state, or None to leave it as it is."""

@@ -13,7 +13,7 @@ from theodolite.sites import Site
 from theodolite.spec import TokenIds
 from theodolite_jobs.effects.hooks import ONLY_LAST, Columns, Work, working
 from theodolite_jobs.effects.variants import Location, Variant, check_locations
-from theodolite_jobs.models.load import LoadedModel
+from theodolite_jobs.models.loaded import LoadedModel
 
 BIASES = ("attention_mask", "alibi")
 """The arguments of a block that are added to attention scores; their last dimension is the key."""

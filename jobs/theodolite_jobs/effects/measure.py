@@ -19,7 +19,7 @@ from theodolite_jobs.effects.parts import measure_parts, part_locations
 from theodolite_jobs.effects.routes import prepare_variants, route_error, run_variants
 from theodolite_jobs.effects.variants import Add, Change, Location, Patch, Remove, Variant
 from theodolite_jobs.effects.work import Arrays, Question, Vectors
-from theodolite_jobs.models.load import LoadedModel
+from theodolite_jobs.models.loaded import LoadedModel
 
 
 @dataclass(frozen=True)

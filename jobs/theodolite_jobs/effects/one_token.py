@@ -21,7 +21,7 @@ from theodolite_jobs.effects.intact import BlockCall, Intact, parameters_of
 from theodolite_jobs.effects.outcome import Collector, Outcome, Reading
 from theodolite_jobs.effects.variants import Change, Location, Variant
 from theodolite_jobs.models.anatomy import Tap
-from theodolite_jobs.models.load import LoadedModel
+from theodolite_jobs.models.loaded import LoadedModel
 from theodolite_jobs.models.reference import relative_errors
 
 COLUMNS = 64

@@ -22,7 +22,7 @@ from theodolite_jobs.effects.intact import Intact
 from theodolite_jobs.effects.next_token import NextTokenChange
 from theodolite_jobs.effects.outcome import Outcome, Reading
 from theodolite_jobs.effects.variants import Add, Location, Patch, Variant
-from theodolite_jobs.models.load import LoadedModel
+from theodolite_jobs.models.loaded import LoadedModel
 
 Run = Callable[[Sequence[Variant], Sequence[Reading]], Outcome]
 Changes = Callable[[Outcome], NextTokenChange]

@@ -13,7 +13,7 @@ from theodolite_jobs.effects.intact import Intact, parameters_of, run_intact
 from theodolite_jobs.effects.one_token import COLUMNS, run_one_token
 from theodolite_jobs.effects.outcome import Outcome, Reading
 from theodolite_jobs.effects.variants import Add, Location, Patch, Remove, Variant
-from theodolite_jobs.models.load import LoadedModel
+from theodolite_jobs.models.loaded import LoadedModel
 from theodolite_jobs.models.reference import relative_errors
 
 

@@ -7,7 +7,7 @@ import torch
 
 from theodolite.errors import SiteNotFoundError
 from theodolite.sites import Site
-from theodolite_jobs.models.load import LoadedModel
+from theodolite_jobs.models.loaded import LoadedModel
 
 # The order in which a block computes its sites.
 _ORDER = (

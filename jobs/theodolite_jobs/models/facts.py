@@ -10,8 +10,9 @@ from theodolite.sites import Site
 from theodolite_jobs.models.anatomy import Anatomy, Dimensions, Files, dimensions_of, head_widths_of, text_config_of
 from theodolite_jobs.models.config_numbers import score_scale
 from theodolite_jobs.models.families import known_anatomy, text_model_of
-from theodolite_jobs.models.load import plain_errors, resolved_dtype
+from theodolite_jobs.models.load import resolved_dtype
 from theodolite_jobs.models.quantised import dequantised_from
+from theodolite_jobs.models.quiet import plain_errors
 
 # Constants in a family's code that neither its configuration nor an attribute of its modules states.
 _EPSILON_OF_OLMO = 1e-5

@@ -1,106 +1,23 @@
 """Load configuration, tokenizer and the base model (without its language-model head) from a folder."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from difflib import get_close_matches
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from theodolite.errors import ModelError, TheodoliteError, UnsupportedModelError, first_of
-from theodolite_jobs.models.anatomy import Anatomy, Dimensions, dimensions_of
+from theodolite.errors import ModelError, UnsupportedModelError, first_of
+from theodolite_jobs.models.anatomy import Anatomy, dimensions_of
 from theodolite_jobs.models.chat_templates import DEFAULT, read_templates
 from theodolite_jobs.models.convert.files import read_json
 from theodolite_jobs.models.families import is_encoder_alone, known_anatomy
+from theodolite_jobs.models.loaded import LoadedModel
 from theodolite_jobs.models.quantised import NAME_KEY, check_plain, format_of
+from theodolite_jobs.models.quiet import quiet_transformers
 from theodolite_jobs.models.sharding import check_shardable
 from theodolite_jobs.models.tokenizer_fixes import mend_tokenizer
 
 VOCABULARIES = ("tokenizer.json", "*.model", "vocab.*", "tekken.json", "*.tiktoken")
-
-
-@dataclass(frozen=True)
-class LoadedModel:
-    """A base model in memory, with the record of its family and its sizes.
-
-    Several processes, the ranks, may share it: each has a shard of every matrix and the full residual stream.
-    """
-
-    module: Any
-    anatomy: Anatomy
-    dimensions: Dimensions
-    ranks: int = 1
-    reload: Callable[..., "LoadedModel"] | None = None  # `load_model` of its folder: a sharded model cannot be copied
-
-    @property
-    def config(self) -> Any:
-        """The configuration of transformers."""
-        return self.module.config
-
-    @property
-    def blocks(self) -> Any:
-        """The blocks, in order."""
-        return self.module.get_submodule(self.anatomy.blocks)
-
-    @property
-    def device(self) -> Any:
-        """The device of the embedding, which token ids must be on."""
-        return self.module.get_input_embeddings().weight.device
-
-    @property
-    def dtype(self) -> Any:
-        """The dtype of the arithmetic."""
-        return self.module.dtype
-
-    def run(self, **inputs: Any) -> Any:
-        """Run the base model, after a reset of rotary modules that adapt to the longest prompt so far."""
-        for module, prefix in self._dynamic_rotary:
-            setattr(module, f"{prefix}max_seq_len_cached", module.original_max_seq_len)
-            device = getattr(module, f"{prefix}inv_freq").device
-            setattr(module, f"{prefix}inv_freq", getattr(module, f"{prefix}original_inv_freq").to(device))
-        return self.module(**inputs)
-
-    @cached_property
-    def _dynamic_rotary(self) -> list[tuple[Any, str]]:
-        """The rotary modules of the `dynamic` kind, each with the prefix of its attributes."""
-        dynamic = []
-        for module in self.module.modules():
-            kinds = getattr(module, "rope_type", None)
-            for layer_type, kind in (kinds if isinstance(kinds, dict) else {"": str(kinds)}).items():
-                if "dynamic" in kind:
-                    dynamic.append((module, f"{layer_type}_" if layer_type else ""))
-        return dynamic
-
-
-@contextmanager
-def quiet_transformers() -> Iterator[None]:
-    """Silence transformers' progress bars and warnings, because programs read the output."""
-    from transformers.utils import logging
-
-    verbosity, bar = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(verbosity)
-        if bar:
-            logging.enable_progress_bar()
-
-
-@contextmanager
-def plain_errors(action: str) -> Iterator[None]:
-    """Silence transformers, and convert any exception into a ModelError of one line that names the failed action."""
-    try:
-        with quiet_transformers():
-            yield
-    except TheodoliteError:
-        raise
-    # Inconsistent sizes, broken files and full disks: each library raises its own exception types.
-    except Exception as error:
-        reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
-        raise ModelError(f"cannot {action}: {reason}") from error
 
 
 def load_config(folder: Path, trust_remote_code: bool = False) -> Any:

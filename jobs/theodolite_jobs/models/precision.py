@@ -12,7 +12,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from theodolite.errors import ModelError
-from theodolite_jobs.models.load import LoadedModel
+from theodolite_jobs.models.loaded import LoadedModel
 
 
 @contextmanager

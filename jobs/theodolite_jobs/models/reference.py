@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from theodolite.sites import Site
 from theodolite.spec import TokenIds
 from theodolite_jobs.models.anatomy import Tap
-from theodolite_jobs.models.load import LoadedModel, quiet_transformers
+from theodolite_jobs.models.loaded import LoadedModel
+from theodolite_jobs.models.quiet import quiet_transformers
 
 Reading = dict[Site, NDArray[np.float64]]
 

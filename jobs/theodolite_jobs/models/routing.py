@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import torch
 
-from theodolite_jobs.models.load import LoadedModel
+from theodolite_jobs.models.loaded import LoadedModel
 from theodolite_jobs.models.routers import has_experts
 
 Calls = Mapping[int, list[torch.Tensor]]

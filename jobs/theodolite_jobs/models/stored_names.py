@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 from theodolite.errors import ModelError, first_of
 from theodolite_jobs.models.anatomy import dimensions_of
 from theodolite_jobs.models.families import is_encoder_alone, known_anatomy
-from theodolite_jobs.models.load import plain_errors
 from theodolite_jobs.models.next_token_blocks import next_token_names
 from theodolite_jobs.models.quantised import dequantised_from
+from theodolite_jobs.models.quiet import plain_errors
 from theodolite_jobs.models.renaming import Renamed, aliases, experts_amiss, of_one_shape, rename, repeated
 
 if TYPE_CHECKING:  # it loads torch

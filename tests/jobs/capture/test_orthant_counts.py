@@ -20,7 +20,8 @@ from theodolite_jobs.capture.plan import plan_set
 from theodolite_jobs.models.batching import can_share_prefix, length_class_of
 from theodolite_jobs.models.facts import mlp_width
 from theodolite_jobs.models.families import known_anatomy
-from theodolite_jobs.models.load import LoadedModel, load_model, wrap
+from theodolite_jobs.models.load import load_model, wrap
+from theodolite_jobs.models.loaded import LoadedModel
 from theodolite_jobs.models.weights import Weights
 
 SITES = (Site.RESID_PRE, Site.RESID_FINAL)

@@ -20,7 +20,7 @@ from theodolite.store.objects import keys, open_location, put
 from theodolite_jobs.capture.parity import FLOAT32_EXPECTED
 from theodolite_jobs.capture.plan import plan_set, probe_prompts
 from theodolite_jobs.cluster.replica import Assignment, Replica
-from theodolite_jobs.models.load import LoadedModel
+from theodolite_jobs.models.loaded import LoadedModel
 from theodolite_jobs.models.reference import relative_errors
 from theodolite_jobs.models.source import resolve_source
 

@@ -13,7 +13,8 @@ from theodolite.sites import Site
 from theodolite_jobs.capture.engine import Engine
 from theodolite_jobs.capture.plan import plan_set
 from theodolite_jobs.models.batching import batching_version, length_class_of
-from theodolite_jobs.models.load import LoadedModel, wrap
+from theodolite_jobs.models.load import wrap
+from theodolite_jobs.models.loaded import LoadedModel
 from theodolite_jobs.models.reference import read_sites, relative_errors
 
 LENGTHS = (14, 15, 17, 22, 30, 39)

@@ -22,7 +22,8 @@ from theodolite_jobs.capture.plan import HALF_PROBES, plan_set, probe_prompts
 from theodolite_jobs.models.anatomy import check_next_token
 from theodolite_jobs.models.facts import describe_model
 from theodolite_jobs.models.families import known_anatomy
-from theodolite_jobs.models.load import LoadedModel, load_config, load_model
+from theodolite_jobs.models.load import load_config, load_model
+from theodolite_jobs.models.loaded import LoadedModel
 from theodolite_jobs.models.reference import relative_errors
 from theodolite_jobs.models.sharding import check_shardable
 from theodolite_jobs.models.weights import Weights

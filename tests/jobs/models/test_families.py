@@ -23,7 +23,8 @@ from theodolite_jobs.capture.plan import plan_set
 from theodolite_jobs.models.anatomy import Anatomy, Tap, check_sites
 from theodolite_jobs.models.batching import length_class_of
 from theodolite_jobs.models.families import FAMILIES, known_anatomy
-from theodolite_jobs.models.load import LoadedModel, wrap
+from theodolite_jobs.models.load import wrap
+from theodolite_jobs.models.loaded import LoadedModel
 from theodolite_jobs.models.reference import identity_errors, read_sites, relative_errors
 
 IDS = tiny.random_tokens([11])[0]

@@ -27,7 +27,8 @@ from theodolite_jobs.models.convert.files import (
     write_tensors,
 )
 from theodolite_jobs.models.convert.quantised import write_small_files
-from theodolite_jobs.models.load import VOCABULARIES, load_config, plain_errors
+from theodolite_jobs.models.load import VOCABULARIES, load_config
+from theodolite_jobs.models.quiet import plain_errors
 from theodolite_jobs.models.tensors import TensorFiles
 
 _TEMPLATE_FILES = (TEMPLATE_FOLDER, "chat_template.*", "processor_config.json")  # tokenizer_config.json has more

@@ -21,8 +21,9 @@ from theodolite_jobs.models.convert.files import (
     read_json,
     write_tensors,
 )
-from theodolite_jobs.models.load import load_config, plain_errors, resolved_dtype
+from theodolite_jobs.models.load import load_config, resolved_dtype
 from theodolite_jobs.models.quantised import Format, format_of, plain_config
+from theodolite_jobs.models.quiet import plain_errors
 from theodolite_jobs.models.stored_names import compare_names
 from theodolite_jobs.models.tensors import TensorFiles
 

@@ -7,7 +7,7 @@ from typing import Any
 from theodolite.errors import ModelError, first_of
 from theodolite_jobs.models.convert.files import atomic_folder, read_json, write_index
 from theodolite_jobs.models.convert.qwen1_tokenizer import write_tokenizer
-from theodolite_jobs.models.load import plain_errors
+from theodolite_jobs.models.quiet import plain_errors
 
 # Qwen1's tensor names and Qwen2's. If there are several new names, they share the rows evenly, in this order.
 _OUTSIDE_BLOCKS = {

@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 
 from theodolite.errors import ModelError
 from theodolite_jobs.models.convert.files import atomic_folder, check_space, create_once, write_index
-from theodolite_jobs.models.load import load_config, plain_errors, resolved_dtype
+from theodolite_jobs.models.load import load_config, resolved_dtype
+from theodolite_jobs.models.quiet import plain_errors
 
 RULE = 1
 """Version of the rule that draws the weights. Raise it if a changed rule draws other numbers."""

@@ -35,7 +35,7 @@ def _convert(file: Path, folder: Path) -> None:
     values, steps = check_gguf(header)
     from transformers import AutoConfig
 
-    from theodolite_jobs.models.load import plain_errors
+    from theodolite_jobs.models.quiet import plain_errors
 
     with plain_errors(f"convert {file} from GGUF"):
         config = AutoConfig.for_model(**values)
