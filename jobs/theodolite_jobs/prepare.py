@@ -84,7 +84,7 @@ def prepare(
     spec = _checked_spec(spec, config, dimensions, layers)
     left_out = None
     if source.weights == "trained":
-        check_names(files, config)
+        check_names(files, config, is_local=source.kind == "folder")
         left_out = left_out_note(files, config)
     tokenizer = _checked_tokenizer(spec, tokenizer_of(files, spec.model.trust_remote_code)) if prompts else None
     templates = {name: resolve_template(name, spec.sets[name], tokenizer) for name in prompts}
@@ -99,8 +99,22 @@ def prepare(
         *(f"the tokenizer was mended ({name}): its files have the pattern of another one" for name in mended),
     ]
     facts = {name: {**commits.get(name, {}), **tokens.changed.get(name, {})} for name in prompts}
-    parts = (source, config, dimensions, layers, tokens.prompts, tokens.of_sets, templates, plans)
-    return Prepared(spec, folder, *parts, warnings, mended, left_out, facts)
+    return Prepared(
+        spec=spec,
+        folder=folder,
+        source=source,
+        config=config,
+        dimensions=dimensions,
+        layers=layers,
+        prompts=tokens.prompts,
+        tokenized=tokens.of_sets,
+        templates=templates,
+        plans=plans,
+        warnings=warnings,
+        mended=mended,
+        left_out=left_out,
+        read_facts=facts,
+    )
 
 
 def _read_sets(
@@ -207,7 +221,7 @@ def _template_warnings(
     if "chat" in templates.values():
         return conflicting_templates(files)
     bare = [name for name in spec.prompts if templates[name] == "none" and spec.sets[name].template is None]
-    return missing_template(bare[0], source.name, tokenizer) if bare else []
+    return missing_template(bare[0], source.name, tokenizer, is_gguf=source.kind == "gguf") if bare else []
 
 
 def _with_resolved_sites(spec: SurveySpec, anatomy: Anatomy, layers: Sequence[int]) -> SurveySpec:

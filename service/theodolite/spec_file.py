@@ -36,7 +36,9 @@ def read_spec(path: Path) -> SurveySpec:
     try:
         with path.open(encoding="utf-8-sig") as file:
             text = file.read(_MAX_CHARACTERS + 1)
-    except (OSError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
+        raise SpecError(f"cannot read the spec {path}: it is no text in UTF-8; a spec is YAML or JSON") from error
+    except OSError as error:
         raise SpecError(f"cannot read the spec {path}: {error}") from error
     return parse_spec(parse_text(text, str(path)), str(path))
 

@@ -289,7 +289,7 @@ def test_an_adapter_that_does_not_fit_is_refused_before_weights_are_read(tmp_pat
     adapted(tmp_path, prompts)
     (tmp_path / "base" / "model.safetensors").write_bytes(b"")
     change_settings(tmp_path / "lora", r=5)
-    with pytest.raises(ModelError, match=r"lora_A\.weight has the shape \(4, 48\), and its rank and its base require"):
+    with pytest.raises(ModelError, match=r"lora_A\.weight has the shape \(4, 48\), and its rank and this base require"):
         adapted(tmp_path, prompts)
 
 

@@ -37,8 +37,16 @@ def set_quantised(folder):
 def set_adapter(folder):
     (folder / "adapter").mkdir()
     (folder / "adapter/adapter_config.json").write_text('{"peft_type": "IA3"}')
+    (folder / "adapter/adapter_model.safetensors").write_bytes(b"")
     spec = {**SPEC, "model": {"id": "model", "adapter": "adapter"}}
     (folder / "survey.json").write_text(json.dumps(spec))
+
+
+def set_conversation(folder):
+    row = {"messages": [{"role": "user", "content": "hello"}]}
+    (folder / "prompts.jsonl").write_text(json.dumps(row))
+    prompts = {"a": {"source": "file:prompts.jsonl", "template": "none"}}
+    (folder / "survey.json").write_text(json.dumps({**SPEC, "prompts": prompts}))
 
 
 REFUSALS = {
@@ -50,6 +58,7 @@ REFUSALS = {
     "a wrong column": (lambda folder: (folder / "prompts.csv").write_text("x,y\n1,2\n"), "the rows have 2 columns"),
     "no config.json": (lambda folder: (folder / "model/config.json").unlink(), "has no config.json"),
     "a broken config.json": (lambda folder: (folder / "model/config.json").write_text("{"), "config.json as JSON"),
+    "a conversation without a template": (set_conversation, "conversations need template: chat"),
     "another kind of adapter": (set_adapter, 'peft_type is "IA3"; allowed: LORA'),
     "an unknown quantisation": (set_quantised, "quantised with 'hqq'"),
 }

@@ -132,7 +132,7 @@ def adapter_notes(facts: AdapterFacts | None, base: str) -> list[str]:
     notes = [f"the adapter {facts.summary} is merged into {base}{tokens}{unties}{tokenizer}"]
     if facts.base and _last(facts.base) != _last(base):
         notes.append(
-            f"warning: the adapter names {facts.base!r} as its base, and the survey merges it into {base}; check "
+            f"the adapter names {facts.base!r} as its base, and the survey merges it into {base}; check "
             "that it was trained on these weights"
         )
     return notes

@@ -75,14 +75,15 @@ def choose_template(templates: Any, name: str | None) -> Any:
     return known[name]
 
 
-def missing_template(prompt_set: str, name: str, tokenizer: Any) -> list[str]:
+def missing_template(prompt_set: str, name: str, tokenizer: Any, *, is_gguf: bool = False) -> list[str]:
     """Return a warning if a model without a template may be a chat model; `prompt_set` is a set that would use it."""
     sign = sign_of_chat(name, tokenizer)
     if sign is None:
         return []
+    add = "use the model's safetensors files" if is_gguf else "add chat_template.jinja to the model's files"
     return [
         f"prompts.{prompt_set}: this may be a chat model ({sign}), but its files have no chat template, so the prompts "
-        "stand alone; add chat_template.jinja to the model's files, or set template: none if this is right"
+        f"stand alone; {add}, or set template: none if this is right"
     ]
 
 

@@ -79,7 +79,7 @@ def _cached_commit(repository: str, revision: str | None, field: str, reason: st
         raise ModelError(
             f"{field}: the hub cannot be reached ({reason}), and the cache of the hub has no revision {wanted!r} of "
             f"{repository!r}; download it while online, or give a cached commit as {_REVISIONS[field]}"
-            f"{_similar_alias(repository)}"
+            f"; no local folder has this name{_similar_alias(repository)}"
         ) from error
     return commit, f"the hub cannot be reached, so {repository} at {wanted} is the cached commit {commit}"
 

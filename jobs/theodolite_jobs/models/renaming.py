@@ -16,6 +16,7 @@ class Renamed:
     patterns: tuple[str, ...]  # all patterns of that conversion
     prefixed: bool  # the stored name has the prefix that the base model has inside of a model with a head
     used: bool  # whether the module has the parameters
+    shape: tuple[int, ...] | None  # of the parameter, if the tensor becomes it as it is
 
 
 def rename(module: Any, names: Iterable[str]) -> dict[str, Renamed]:
@@ -39,7 +40,8 @@ def rename(module: Any, names: Iterable[str]) -> dict[str, Renamed]:
         parameters = (full, *(full.replace(first, other) for other in others))
         patterns = tuple(rule.source_patterns) if rule else ()
         prefixed = bool(prefix) and inside.startswith(f"{prefix}.") and inside not in own
-        found[name] = Renamed(parameters, pattern, patterns, prefixed, full in own)
+        shape = tuple(own[full].shape) if full in own and pattern is None else None
+        found[name] = Renamed(parameters, pattern, patterns, prefixed, full in own, shape)
     return found
 
 
@@ -86,6 +88,12 @@ def of_one_shape(renamed: Mapping[str, Renamed]) -> list[list[str]]:
         for name in names:
             groups[parameter, None if "gate_up" in parameter else renamed[name].pattern].append(name)
     return [sorted(names) for names in groups.values()]
+
+
+def joined(module: Any, renamed: Mapping[str, Renamed]) -> list[tuple[list[str], int]]:
+    """Return the tensors that a conversion joins, with the number of values that they have together."""
+    own = module.state_dict()
+    return [(names, own[parameter].numel()) for parameter, names in _joined(renamed).items()]
 
 
 def _joined(renamed: Mapping[str, Renamed]) -> dict[str, list[str]]:

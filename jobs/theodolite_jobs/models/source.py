@@ -17,6 +17,7 @@ from theodolite_jobs.models.adapter_source import HUB_ID, base_errors, local_pat
 from theodolite_jobs.models.convert.adapter_config import (
     SETTINGS,
     TENSORS,
+    check_tensors,
     is_adapter,
     merge_versions,
     merged_adapter,
@@ -165,6 +166,14 @@ def _adapted(source: ModelSource, adapter: str, folder: Path) -> ModelSource:
     return replace(source, name=f"{source.name} + {suffix}", adapter=found)
 
 
+def _instead_of_config(folder: Path) -> str:
+    """Return what to do with a folder of other files than those of a model."""
+    if is_adapter(folder):
+        return ", but an adapter; give its base as model.id, or leave model.adapter out"
+    file = min(folder.glob("*.gguf"), default=None)
+    return f"; give the path of one of its .gguf files, such as {file}" if file else ""
+
+
 def _locate(model_id: str, folder: Path) -> ModelSource:
     if model_id in MODEL_ALIASES:
         installed = _alias_path(model_id)
@@ -172,7 +181,7 @@ def _locate(model_id: str, folder: Path) -> ModelSource:
     path = local_path(model_id, folder)
     if path is not None and path.is_dir():
         if not (path / "config.json").is_file():
-            raise ModelError(f"model.id: the folder {path} has no config.json")
+            raise ModelError(f"model.id: the folder {path} has no config.json{_instead_of_config(path)}")
         return ModelSource(path.resolve().name, "folder", str(path.resolve()))
     if path is not None and path.suffix == ".gguf":
         return ModelSource(gguf_name(path), "gguf", str(gguf_files(path.resolve())[0]))
@@ -187,6 +196,7 @@ def check_configuration(model: ModelSpec, folder: Path) -> None:
     """Raise ModelError for wrong settings of a local model or adapter; `resolve_source` reads all weights."""
     source = locate(model, folder)
     if source.adapter is not None and source.adapter.kind == "folder":
+        check_tensors(Path(source.adapter.location))
         read_adapter_config(Path(source.adapter.location))
     if source.kind == "folder" and not is_qwen1(Path(source.location)):
         load_config(Path(source.location), model.trust_remote_code)
@@ -207,7 +217,7 @@ def fetch(source: ModelSource, cache: Path, *, weights: bool = True) -> Path:
     """Return a folder on this machine that contains configuration, tokenizer and, if `weights`, safetensors weights.
 
     A GGUF file, a Qwen1 checkpoint or quantised weights are converted once, into `cache`. Random weights are created
-    there once; they need no trained weights, except those of a GGUF file, whose conversion gives the configuration.
+    there once; they need no trained weights.
     An adapter is merged there once.
     """
     if source.adapter is None:
@@ -216,7 +226,7 @@ def fetch(source: ModelSource, cache: Path, *, weights: bool = True) -> Path:
     # The name of a converted base depends on the rules of its conversion.
     of_base = hashlib.sha256(str(base).encode()).hexdigest()[:8]
     revisions = [_short(source.revision), _short(source.adapter.revision), of_base, version("transformers")]
-    key = "-".join([*revisions, *merge_versions().values(), *([] if weights else ["small"])])
+    key = "-".join([*([] if weights else ["small"]), *revisions, *merge_versions().values()])
     from theodolite_jobs.models.convert.adapters import merge_adapter  # torch takes seconds to load
 
     return merge_adapter(base, adapter, cache / "adapters" / key, weights=weights)
@@ -231,15 +241,17 @@ def base_folder(source: ModelSource, cache: Path, weights: bool) -> Path:
         return create_random(folder, cache / "random" / key) if weights else folder
     # A conversion depends on the revision and on the installed version of transformers.
     converted = f"{_short(source.revision)}-{version('transformers')}"
+    small = "" if weights else "small-"  # in front: what begins with the name of a folder is left of a killed process
     if source.kind == "gguf":
-        return convert_gguf(Path(source.location), cache / "gguf" / f"{converted}-reader{GGUF_READER}")
+        into = cache / "gguf" / f"{small}{converted}-reader{GGUF_READER}"
+        return convert_gguf(Path(source.location), into, weights=weights)
     folder = original_folder(source, weights)
     if is_adapter(folder) and (source.adapter is None or source.adapter.location != source.location):
         raise ModelError(
             f"model.id: {source.location} contains an adapter; set model: {{id: BASE, adapter: {source.location}}}"
         )
     if is_qwen1(folder):
-        return convert_qwen1(folder, cache / "qwen1" / f"{converted}{'' if weights else '-small'}", weights=weights)
+        return convert_qwen1(folder, cache / "qwen1" / f"{small}{converted}", weights=weights)
     if weights and is_quantised(folder):
         from theodolite_jobs.models.convert.quantised import convert_quantised  # torch takes seconds to load
 

@@ -5,6 +5,7 @@ So a tensor is named that transformers would fill with random numbers, or would 
 """
 
 import copy
+import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from theodolite_jobs.models.families import is_encoder_alone, known_anatomy
 from theodolite_jobs.models.next_token_blocks import next_token_names
 from theodolite_jobs.models.quantised import dequantised_from
 from theodolite_jobs.models.quiet import plain_errors
-from theodolite_jobs.models.renaming import Renamed, aliases, experts_amiss, of_one_shape, rename, repeated
+from theodolite_jobs.models.renaming import Renamed, aliases, experts_amiss, joined, of_one_shape, rename, repeated
 
 if TYPE_CHECKING:  # it loads torch
     from theodolite_jobs.models.tensors import TensorFiles
@@ -45,6 +46,8 @@ class StoredNames:
     repeated: list[tuple[str, str]]  # pairs of tensors that become the same parameter
     next_token: set[str]  # tensors of blocks for multi-token prediction
     of_one_shape: list[list[str]]  # groups of tensors that are joined and must have one shape
+    joined: list[tuple[list[str], int]]  # tensors that are joined, and the number of values that they must have
+    shape_of: dict[str, tuple[int, ...]]  # of each used tensor that is not changed
 
     def check(self, folder: Path) -> None:
         """Raise ModelError, with the first name, for a missing, surplus or repeated tensor."""
@@ -64,11 +67,24 @@ class StoredNames:
         """Raise ModelError as `check`, and for used tensors of another dtype, or of shapes that cannot be joined."""
         self.check(files.folder)
         files.check_plain(self.parameter_of | self.head_parameter_of)
+        for name, shape in self.shape_of.items():
+            if files.shape(name) != shape:
+                raise ModelError(
+                    f"the weights in {files.folder} have {name} with the shape {files.shape(name)}, and the "
+                    f"configuration needs {shape}; {_USE}"
+                )
         for first, *others in self.of_one_shape:
             if other := next((name for name in others if files.shape(name) != files.shape(first)), None):
                 raise ModelError(
                     f"the weights in {files.folder} have {first} of shape {files.shape(first)} and {other} of shape "
                     f"{files.shape(other)}, which must be alike; download the checkpoint again"
+                )
+
+        for names, size in self.joined:
+            if (found := sum(math.prod(files.shape(name)) for name in names)) != size:
+                raise ModelError(
+                    f"the weights in {files.folder} have {found} values in {names[0]} and {len(names) - 1} tensors "
+                    f"that are joined with it, and the configuration needs {size}; {_USE}"
                 )
 
     def check_role(self, folder: Path, role: str, name: str) -> None:
@@ -82,19 +98,20 @@ class StoredNames:
             )
 
 
-def check_names(folder: Path, config: Any) -> None:
+def check_names(folder: Path, config: Any, *, is_local: bool = False) -> None:
     """Raise ModelError, with the first name, if the tensors in a folder are not those of its configuration.
 
-    Of files, the dtypes and the shapes of experts are checked too.
+    Of files, the dtypes and shapes are checked too. A model that is not `is_local` may lack files of its index: they
+    will be downloaded.
 
     Nothing is checked in a folder without weights and an index, nor of quantised weights and of models with their own
     code: these are checked when the weights are read.
     """
-    from theodolite_jobs.models.tensors import TensorFiles, names_in  # it loads torch
+    from theodolite_jobs.models.tensors import TensorFiles, has_files, names_in  # it loads torch
 
     if _has_own_code(config) or dequantised_from(config) is not None:
         return
-    if any(folder.glob("*.safetensors")):
+    if has_files(folder) or (is_local and any(folder.glob("*.safetensors"))):
         files = TensorFiles(folder)
         compare_names(config, files.headers).check_files(files)
     elif names := names_in(folder):
@@ -145,6 +162,8 @@ def compare_names(config: Any, names: Iterable[str]) -> StoredNames:
         repeated=repeated(renamed),
         next_token=next_token,
         of_one_shape=of_one_shape(renamed),
+        joined=joined(module, renamed),
+        shape_of={name: one.shape for name, one in (renamed | of_head).items() if one.used and one.shape is not None},
     )
 
 

@@ -20,7 +20,7 @@ _PLAIN_DTYPES = {"F64", "F32", "F16", "BF16"}
 
 
 @dataclass(frozen=True)
-class Header:
+class TensorHeader:
     """Where and how a tensor is stored."""
 
     file: str
@@ -70,21 +70,26 @@ class TensorFiles:
                 return file.get_tensor(name)  # type: ignore[no-any-return]
             return file.get_slice(name)[rows]  # type: ignore[no-any-return]
 
-    def _header(self, name: str) -> Header:
+    def _header(self, name: str) -> TensorHeader:
         if name not in self.headers:
             raise ModelError(f"the weights in {self.folder} lack the tensor {name}")
         return self.headers[name]
 
 
 def names_in(folder: Path) -> set[str]:
-    """Return the names of the tensors in a folder, or only by its index if the files are not there; raises ModelError.
+    """Return the names of the tensors in a folder; if files of its index are not there, those in the index.
 
-    A folder with neither has no names.
+    A folder without both has no names. Raises ModelError.
     """
-    return set(_headers(folder) if any(folder.glob("*.safetensors")) else _index(folder))
+    return set(_headers(folder) if has_files(folder) else _index(folder))
 
 
-def _headers(folder: Path) -> dict[str, Header]:
+def has_files(folder: Path) -> bool:
+    """Return whether a folder has weights, and all files that its index names, if it has one; raises ModelError."""
+    return any(folder.glob("*.safetensors")) and all((folder / file).is_file() for file in _index(folder).values())
+
+
+def _headers(folder: Path) -> dict[str, TensorHeader]:
     """Return how each tensor is stored; if an index exists, all files that it names must exist, with its tensors."""
     listed = _index(folder)
     shards = {path.name for path in folder.glob("model-*-of-*.safetensors")}
@@ -108,11 +113,13 @@ def _headers(folder: Path) -> dict[str, Header]:
         files = sorted(path.name for path in folder.glob("*.safetensors") if path.name != "adapter_model.safetensors")
     if not files:
         raise ModelError(f"{folder} has no .safetensors weights; convert pickled weights first (they can run code)")
-    headers: dict[str, Header] = {}
+    headers: dict[str, TensorHeader] = {}
     for file_name in files:
         with _opened(folder / file_name) as file:
             parts = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118 - not a dict
-            own = {name: Header(file_name, one.get_dtype(), tuple(one.get_shape())) for name, one in parts.items()}
+            own = {
+                name: TensorHeader(file_name, one.get_dtype(), tuple(one.get_shape())) for name, one in parts.items()
+            }
         if twice := sorted(own.keys() & headers.keys()):
             raise ModelError(
                 f"{folder} has the tensor {twice[0]} in {headers[twice[0]].file} and in {file_name}; remove the file "

@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,7 @@ def _decoder(kind: Any) -> Callable[[Any], Any]:
     import pyarrow
 
     if isinstance(kind, pyarrow.JsonType):
-        return lambda value: None if value is None else json.loads(value)
+        return _from_json
     if pyarrow.types.is_struct(kind):
         parts = {field.name: _decoder(field.type) for field in kind}
         return lambda value: value and {name: parts[name](one) for name, one in value.items()}
@@ -60,6 +61,13 @@ def _decoder(kind: Any) -> Callable[[Any], Any]:
         inner = _decoder(kind.value_type)
         return lambda value: value and [inner(one) for one in value]
     return lambda value: value
+
+
+def _from_json(value: str | None) -> Any:
+    """Return what a text of JSON spells, or the text if it spells nothing."""
+    with suppress(ValueError, RecursionError, TypeError):
+        return json.loads(value)  # type: ignore[arg-type]  # None is missing
+    return value
 
 
 def without_nan(row: Row) -> Row:

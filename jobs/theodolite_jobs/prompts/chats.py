@@ -115,7 +115,7 @@ def open_chat(name: str, prompts: Iterable[Prompt], prompt_set: PromptSetSpec, t
     Raises:
         PromptError: the template reads no such variable as `template_args` has, or leaves out the messages of a role.
     """
-    _check_args(name, prompt_set.template_args, tokenizer.chat_template)
+    _check_template(name, prompt_set.template_args, tokenizer.chat_template)
     prefill = prompt_set.prefill or ""
     chat = Chat(name, tokenizer, prompt_set.system, prompt_set.template_args, prefill)
     shapes = {tuple(one["role"] for one in chat.messages(index, prompt)) for index, prompt in enumerate(prompts)}
@@ -156,9 +156,9 @@ def _contains(rendered: str, content: str) -> bool:
     return text in rendered or any(dumps(text, ensure_ascii=ascii)[1:-1] in rendered for ascii in (False, True))
 
 
-def _check_args(name: str, args: Mapping[str, Any], template: str) -> None:
-    """Raise PromptError if the template never reads a variable, which then has no effect."""
-    if not args or not template:  # the estimate has an empty one in place of a tokenizer that it cannot load
+def _check_template(name: str, args: Mapping[str, Any], template: str) -> None:
+    """Raise PromptError if the template is no program, or never reads a variable, which then has no effect."""
+    if not template:  # the estimate has an empty one in place of a tokenizer that it cannot load
         return
     from jinja2.meta import find_undeclared_variables
     from transformers.utils.chat_template_utils import _compile_jinja_template
@@ -167,7 +167,11 @@ def _check_args(name: str, args: Mapping[str, Any], template: str) -> None:
         read = find_undeclared_variables(_compile_jinja_template(template).environment.parse(template))
     # jinja2's own errors, and those of Python for code that it should not have made.
     except Exception as error:
-        raise PromptError(f"prompts.{name}.template: the chat template cannot be read: {one_line(error)}") from error
+        line = f" (its line {error.lineno})" if hasattr(error, "lineno") else ""
+        raise PromptError(
+            f"prompts.{name}.template: the model's chat template cannot be read: {one_line(error)}{line}; mend it, or "
+            f"{_OTHER_TEMPLATE}"
+        ) from error
     if unread := [one for one in args if one not in read]:
         allowed = sorted(one for one in read if one not in RESERVED_ARGS and not one.endswith("_token"))
         raise PromptError(

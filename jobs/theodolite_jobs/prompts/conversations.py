@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from theodolite.errors import PromptError
+from theodolite.errors import PromptError, short
 from theodolite_jobs.prompts.json_files import is_spelled_conversation
 from theodolite_jobs.prompts.rows import named
 
@@ -77,6 +77,11 @@ def check_kinds(prompts: Mapping[str, Any], template: str | None) -> None:
         raise PromptError(
             f"{places[True]} is a conversation, and {places[False]} is a text; put conversations and texts into two "
             "sets, or make them of one kind"
+        )
+    if places.get(True) and template not in (None, "chat"):
+        raise PromptError(
+            f"{places[True]} is a conversation, and the template is {short(template)}; conversations need template: "
+            "chat and a model with a chat template"
         )
     if template in (None, "chat"):
         for where, value in prompts.items():

@@ -4,7 +4,7 @@ import json
 import re
 from typing import Any
 
-from theodolite_jobs.prompts.rows import Row, Rows, as_row, numbered, refuse_twice
+from theodolite_jobs.prompts.rows import Row, Rows, as_rows, numbered, refuse_twice
 from theodolite_jobs.prompts.text_files import lines_of
 
 _LIST_OF_OBJECTS = re.compile(r"\s*(array\(|\{[^\[]*)?\[\s*\{")
@@ -27,7 +27,7 @@ def read_json(text: str) -> Rows:
 
 def read_json_lines(text: str) -> Rows:
     """Return the string or object of each line; blank lines have none. Raises ValueError for another text."""
-    rows: Rows = {}
+    values: dict[str, Any] = {}
     for number, line in enumerate(lines_of(text), 1):
         place = f"line {number}"
         if line.lstrip().startswith("[") and not is_spelled_conversation(line):
@@ -37,14 +37,13 @@ def read_json_lines(text: str) -> Rows:
             )
         if line.strip():
             try:
-                value = _decode(line)
+                values[place] = _decode(line)
             except json.JSONDecodeError as error:
                 raise ValueError(f"{place} is not valid JSON: {error.msg} at column {error.colno}") from error
             except ValueError as error:
                 # Python's advice for a number with too many digits is about code.
                 raise ValueError(f"{place}: {str(error).partition('; use sys')[0]}") from error
-            rows[place] = as_row(place, value)
-    return rows
+    return as_rows(values)
 
 
 def is_spelled_conversation(text: str) -> bool:

@@ -6,7 +6,7 @@ of its first line.
 
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 Row = dict[str, Any]
@@ -14,17 +14,32 @@ Rows = dict[str, Row]  # by place, in the order of the source
 
 
 def numbered(values: Iterable[Any]) -> Rows:
-    """Return strings or objects as rows, with their numbers as places; raises ValueError for other types."""
-    return {f"row {index}": as_row(f"row {index}", value) for index, value in enumerate(values)}
+    """Return values as rows, with their numbers as places; raises ValueError as `as_rows`."""
+    return as_rows({f"row {index}": value for index, value in enumerate(values)})
 
 
-def as_row(place: str, value: Any) -> Row:
-    """Return an object, or a string or a list as the only cell of a row; raises ValueError for other types."""
-    if not isinstance(value, str | list | dict):
-        raise ValueError(
-            f"{place} is of type {type(value).__name__}; it must be a string, an object or a list of messages"
-        )
-    return value if isinstance(value, dict) else {"prompt": value}
+def as_rows(values: Mapping[str, Any]) -> Rows:
+    """Return objects by place; a string or a list becomes an object with the key `prompt`.
+
+    Raises:
+        ValueError: a value is of another type, or some are objects without this key and others are not.
+    """
+    bare, without_key = None, None
+    for place, value in values.items():
+        if not isinstance(value, str | list | dict):
+            raise ValueError(
+                f"{place} is of type {type(value).__name__}; it must be a string, an object or a list of messages"
+            )
+        if not isinstance(value, dict):
+            bare = bare or place
+        elif "prompt" not in value:
+            without_key = without_key or place
+        if bare and without_key:
+            raise ValueError(
+                f"{without_key} is an object without the key prompt, and {bare} is a text or a list; write all rows in "
+                "one way"
+            )
+    return {place: value if isinstance(value, dict) else {"prompt": value} for place, value in values.items()}
 
 
 def named(columns: Iterable[str]) -> str:

@@ -7,7 +7,7 @@ The copy splits the text at these exactly as the tokenizer splits it at the usua
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -26,6 +26,16 @@ def special_spellings(tokenizer: Any) -> re.Pattern[str] | None:
     added = getattr(tokenizer, "added_tokens_decoder", {}).values()
     texts = sorted({token.content for token in added if token.special and token.content}, key=len, reverse=True)
     return re.compile("|".join(map(re.escape, texts))) if texts else None
+
+
+def special_ids(tokenizer: Any) -> frozenset[int]:
+    """Return the ids of special tokens, without that of unknown text if plain text can give it."""
+    ids = {index for index, token in tokenizer.added_tokens_decoder.items() if token.special}
+    if not getattr(tokenizer, "is_fast", False):
+        return frozenset(ids - {tokenizer.unk_token_id})
+    model = json.loads(tokenizer.backend_tokenizer.to_str())["model"]
+    unknown = model.get("unk_token") or (model.get("unk_id") is not None and tokenizer.unk_token)
+    return frozenset(ids - {tokenizer.convert_tokens_to_ids(unknown)}) if unknown else frozenset(ids)
 
 
 @dataclass(frozen=True)
@@ -77,8 +87,33 @@ def plain_text_tokenizer(tokenizer: Any, texts: Iterable[str]) -> PlainText | No
     used = set().union(*texts)
     mark = next(chr(code) for code in _PRIVATE if chr(code) not in used)
     copy = _renamed_copy(tokenizer, mark)
-    ids = frozenset(index for index, token in tokenizer.added_tokens_decoder.items() if token.special)
-    return None if copy is None else PlainText(tokenizer, copy, spellings, ids - {tokenizer.unk_token_id}, mark)
+    return None if copy is None else PlainText(tokenizer, copy, spellings, special_ids(tokenizer), mark)
+
+
+def is_special_inside(tokenizer: Any, render: Callable[[Callable[[str], str]], str]) -> bool:
+    """Return whether a special token of a rendered prompt covers characters of the prompt's own texts.
+
+    `render` gets a function that changes each text first. If it is not known where the texts are, the answer is yes.
+    """
+    plain = render(str)
+    mark = next(chr(code) for code in _PRIVATE if chr(code) not in plain)
+    marked = render(lambda text: _between(mark, text))
+    if marked.replace(mark, "") != plain or not getattr(tokenizer, "is_fast", False):
+        return True
+    ends = [match.start() - number for number, match in enumerate(re.finditer(mark, marked))]
+    encoded = tokenizer([plain], add_special_tokens=False, return_offsets_mapping=True)
+    special = special_ids(tokenizer)
+    return any(
+        start < last and first < stop
+        for token, (start, stop) in zip(encoded["input_ids"][0], encoded["offset_mapping"][0], strict=True)
+        if token in special
+        for first, last in zip(ends[::2], ends[1::2], strict=True)
+    )
+
+
+def _between(mark: str, text: str) -> str:
+    """Return a text with marks around it, but not around its outer blanks, which a template may remove."""
+    return re.sub(r"\S(.*\S)?", lambda match: f"{mark}{match[0]}{mark}", text, count=1, flags=re.DOTALL)
 
 
 @lru_cache(maxsize=1)  # it takes seconds for a large vocabulary, and cutting a prompt asks for it many times

@@ -12,7 +12,12 @@ from theodolite.spec import TokenIds
 from theodolite.spec_parts import NOUN_TEMPLATE, NOUNS, SENTENCES, PromptSetSpec
 from theodolite_jobs.prompts.chats import fixed_date, open_chat
 from theodolite_jobs.prompts.conversations import Prompt, contents_of, roles_of, text_of
-from theodolite_jobs.prompts.special_tokens import plain_text_tokenizer, special_spellings
+from theodolite_jobs.prompts.special_tokens import (
+    is_special_inside,
+    plain_text_tokenizer,
+    special_ids,
+    special_spellings,
+)
 
 _TEXTS_AT_ONCE = 10_000
 
@@ -107,37 +112,28 @@ def _encoded(
             )
         tokens[index] = ids
 
-    def with_x(index: int) -> TokenIds:
-        """Return the ids of a prompt whose messages are all `x`."""
-        rendered = render(index, prompts[index], lambda _: "x")
-        return next(_encode([rendered], tokenizer, add_special_tokens=add_special_tokens))
+    def count_with_x(index: int) -> int:
+        """Return the number of special tokens of a prompt whose texts are all `x`; -1 if the template refuses this."""
+        with suppress(PromptError):
+            rendered = render(index, prompts[index], lambda _: "x")
+            (ids,) = _encode([rendered], tokenizer, add_special_tokens=add_special_tokens)
+            return sum(map(special.__contains__, ids))
+        return -1
 
-    _check_hidden_spellings(name, prompts, tokens, tokenizer, with_x)
-    return texts, tokens, len(spelled)
-
-
-def _check_hidden_spellings(
-    name: str, prompts: Sequence[Prompt], tokens: Sequence[TokenIds], tokenizer: Any, with_x: Callable[[int], TokenIds]
-) -> None:
-    """Raise PromptError if a prompt gives more special tokens than its template, although it spells none.
-
-    A tokenizer may normalise a text to one, and the ends of a prompt and of its template may join to one.
-    """
-    added = tokenizer.added_tokens_decoder.items()
-    special = {index for index, token in added if token.special} - {tokenizer.unk_token_id}
+    special = special_ids(tokenizer)
     expected: dict[tuple[str, ...], int] = {}
-    for index, (prompt, ids) in enumerate(zip(prompts, tokens, strict=True)):
+    for index, prompt in enumerate(prompts):
         roles = roles_of(prompt)
         if roles not in expected:
-            try:
-                expected[roles] = sum(map(special.__contains__, with_x(index)))
-            except PromptError:  # the template refuses `x`
-                expected[roles] = len(ids)
-        if sum(map(special.__contains__, ids)) > expected[roles]:
+            expected[roles] = count_with_x(index)
+        has_more = sum(map(special.__contains__, tokens[index])) > expected[roles]
+        if has_more and is_special_inside(tokenizer, partial(render, index, prompt)):
+            # The tokenizer normalises its text to a special token, or the text joins with the template to one.
             raise PromptError(
                 f"prompts.{name}: prompt {index} gives a special token of the tokenizer that it does not spell; set "
                 "special_tokens: allow to encode it as a special token, or change the prompt"
             )
+    return texts, tokens, len(spelled)
 
 
 def _check_prefill(name: str, tokens: Sequence[TokenIds], without: Sequence[TokenIds]) -> None:

@@ -188,6 +188,4 @@ def test_a_survey_says_what_is_merged_and_whether_the_base_has_another_name() ->
         "embedding has 100 tokens; the language-model head is no longer tied to the embedding; tokenizer and chat "
         "template are those of the adapter"
     )
-    assert warning.startswith(
-        "warning: the adapter names 'org/Base' as its base, and the survey merges it into org/other"
-    )
+    assert warning.startswith("the adapter names 'org/Base' as its base, and the survey merges it into org/other")

@@ -99,6 +99,14 @@ def test_a_surplus_tensor_of_the_text_part_is_named_and_one_of_the_images_is_not
     assert name in refusal_of(load_model, folder)
 
 
+@pytest.mark.parametrize("name", ["model.layers.1.mlp.up_proj.weight", "lm_head.weight", "model.norm.weight"])
+def test_a_tensor_of_another_shape_is_named_with_the_one_that_is_needed(folder: Path, name: str) -> None:
+    change(folder, lambda tensors: tensors.update({name: tensors[name][:-1]}))
+    for action in (load_model, open_weights, lambda one: check_names(one, load_config(one))):
+        message = refusal_of(action, folder)
+        assert re.search(rf"have {name} with the shape \(.*\), and the configuration needs \(", message)
+
+
 def test_one_parameter_under_two_names_is_refused(folder: Path) -> None:
     change(folder, lambda tensors: tensors.update({"norm.weight": tensors["model.norm.weight"] * 2}))
     for action in (load_model, open_weights):
@@ -138,6 +146,11 @@ def narrower(tensors: Tensors) -> None:
     tensors[name] = tensors[name][:, :-8]
 
 
+def widest(tensors: Tensors) -> None:
+    for name in [name for name in tensors if "experts" in name and "down_proj" in name]:
+        tensors[name] = tensors[name][:, :-8]
+
+
 def uneven(tensors: Tensors) -> None:
     """All gates get one row fewer, and what they gate one row more, so that the sum is as in the model."""
     for name in [name for name in tensors if "experts" in name and "gate_proj" in name]:
@@ -150,6 +163,7 @@ def uneven(tensors: Tensors) -> None:
     ("action", "message"),
     [
         (without_gates, "lack 8 tensors, the first is model.layers.1.mlp.experts.0.gate_proj.weight"),
+        (widest, "values in model.layers.1.mlp.experts.0.down_proj.weight and 3 tensors that are joined with it, and"),
         (narrower, r"experts.2.down_proj.weight of shape \(48, 16\), which must be alike"),
         (uneven, r"experts.0.gate_proj.weight of shape .* must be alike"),
     ],
@@ -273,4 +287,6 @@ def test_names_of_every_family_fit_its_model(family: str, tmp_path: Path) -> Non
     tiny.model_with_head(family).save_pretrained(tmp_path)
     stored = compare_names(load_config(tmp_path), TensorFiles(tmp_path).headers)
     assert (stored.missing, stored.surplus, stored.repeated, stored.next_token) == ([], [], [], set())
+    stored.check_files(TensorFiles(tmp_path))
+    assert len(stored.shape_of) > 5
     assert stored.embedding

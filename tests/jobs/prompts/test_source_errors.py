@@ -203,6 +203,13 @@ BAD = {
     "deep_objects": ('"a"\n' + '{"a":' * 100_000, "a.jsonl", {}, ["line 2: it has lists or objects", "hundreds deep"]),
     "a_number_of_5000_digits": ('{"a": ' + "1" * 5_000 + "}", "a.jsonl", {}, ["a.jsonl", "line 1"]),
     "not_a_number": ("[NaN, Infinity]", "a.json", {}, ["row 0 is of type float"]),
+    "lines_of_two_kinds": (
+        '{"text": "a"}\n"b"\n',
+        "a.jsonl",
+        {},
+        ["line 1 is an object without the key prompt, and line 2 is a text or a list"],
+    ),
+    "rows_of_two_kinds": ('["b", {"prompt": "c"}, {"text": "a"}]', "a.json", {}, ["row 2 is an object", "row 0 is a"]),
     "object_without_keys": ("[{}]", "a.json", {}, ["prompts.goals"]),
 }
 

@@ -232,6 +232,27 @@ def test_a_special_token_that_a_prompt_and_its_template_join_to_is_refused() -> 
         tokenized("a<|im_end", template="Q {prompt}|> x")
 
 
+def test_a_template_may_write_special_tokens_because_of_the_text() -> None:
+    template = CHATML + "{% if '/no' in messages[-1]['content'] %}<|im_start|>{% endif %}"
+    found = tokenized("Hi", "Hi /no", tokenizer=byte_tokenizer(template))
+    assert [sum(one == found.tokens[0][0] for one in ids) for ids in found.tokens] == [2, 3]
+
+
+@pytest.mark.parametrize("declared", [{}, {"unk_token": "[UNK]"}])
+def test_unknown_words_are_plain_text(declared: dict[str, str]) -> None:
+    inner = Tokenizer(models.WordLevel({"[UNK]": 0, "a": 1, "b": 2}, unk_token="[UNK]"))
+    inner.pre_tokenizer = pre_tokenizers.Whitespace()
+    inner.add_special_tokens(["[UNK]"])
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=inner, **declared)
+    assert tokenized("a b", "a zork", tokenizer=tokenizer, template="none").tokens == [(1, 2), (1, 0)]
+
+
+def test_the_token_of_unknown_text_is_special_if_no_text_is_unknown(chat_tokenizer: Any) -> None:
+    assert chat_tokenizer.unk_token == "<|endoftext|>"
+    with pytest.raises(PromptError, match="prompt 0 gives a special token of the tokenizer that it does not spell"):
+        tokenized("a<|endoftext", tokenizer=chat_tokenizer, template="Q {prompt}|> x")
+
+
 def test_the_copy_of_a_tokenizer_is_made_once() -> None:
     tokenizer = byte_tokenizer()
     first, second = (plain_text_tokenizer(tokenizer, [text]) for text in ("a<|im_end|>", "b<|im_end|>"))

@@ -209,7 +209,7 @@ def test_the_error_does_not_quote_a_prompt(quoted: str) -> None:
 
 
 def test_a_broken_chat_template_is_a_prompt_error() -> None:
-    with pytest.raises(PromptError, match=r"prompts\.nouns: "):
+    with pytest.raises(PromptError, match=r"prompts\.nouns\.template: .* cannot be read: .* \(its line 1\); mend it"):
         words_of("hello", chat_template="{% for message in messages %}")
 
 

@@ -93,6 +93,14 @@ def is_adapter(folder: Path) -> bool:
     return (folder / SETTINGS).is_file()
 
 
+def check_tensors(folder: Path) -> None:
+    """Raise ModelError if a folder has no tensors of an adapter as safetensors."""
+    if not (folder / TENSORS).is_file():
+        pickled = sorted(path.name for path in folder.glob("adapter_model.*"))
+        found = f"it has {pickled[0]}, and pickles can run code; save the adapter" if pickled else "save the adapter"
+        raise ModelError(f"the adapter {folder} has no {TENSORS}; {found} with safetensors")
+
+
 def read_adapter_config(folder: Path) -> AdapterConfig:
     """Return the settings of the adapter in a folder.
 

@@ -18,7 +18,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from theodolite.errors import ModelError, UnsupportedModelError, first_of
-from theodolite_jobs.models.convert.adapter_config import TENSORS, AdapterConfig, peft_config
+from theodolite_jobs.models.convert.adapter_config import TENSORS, AdapterConfig, check_tensors, peft_config
 
 PREFIX = "base_model.model."
 ADAPTER = "default"
@@ -94,7 +94,7 @@ def fit(config: Any, settings: AdapterConfig, folder: Path) -> Fitted:
     _check_experts(folder, plain, stored)
     given = as_in_memory(wrapped, stored)
     _check_converted(settings, stored, given)
-    _check_names(folder, given, required, optional)
+    _check_names(folder, given, required, optional, settings.base_model_name_or_path)
     wholes = {f"{PREFIX}{one}" for name in (embeddings.input, embeddings.output) if name for one in spellings(name)}
     copies = [name for name in given if name in optional and name not in wholes]
     return Fitted(wrapped, plain, embeddings, vocabulary, list(given), copies)
@@ -145,10 +145,7 @@ def as_in_memory(model: Any, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]
 def tensor_shapes(folder: Path) -> dict[str, Tensor]:
     """Return the adapter's tensors on the meta device: names, shapes and dtypes; raises ModelError."""
     file = folder / TENSORS
-    if not file.is_file():
-        pickled = sorted(path.name for path in folder.glob("adapter_model.*"))
-        found = f"it has {pickled[0]}, and pickles can run code; save the adapter" if pickled else "save the adapter"
-        raise ModelError(f"the adapter {folder} has no {TENSORS}; {found} with safetensors")
+    check_tensors(folder)
     found_shapes: dict[str, Tensor] = {}
     try:
         with safe_open(file, framework="pt") as opened:
@@ -277,23 +274,28 @@ def _check_kinds(model: Any) -> None:
 
 
 def _check_names(
-    folder: Path, given: Mapping[str, Tensor], required: Mapping[str, Tensor], optional: Mapping[str, Tensor]
+    folder: Path,
+    given: Mapping[str, Tensor],
+    required: Mapping[str, Tensor],
+    optional: Mapping[str, Tensor],
+    base: str | None,
 ) -> None:
-    """Raise ModelError for the first tensor that is missing, surplus or of another shape."""
+    """Raise ModelError for the first tensor that is missing, surplus or of another shape; `base` is what it names."""
+    use = f"use the base that it names, {base!r}, and its own files" if base else "use its own base and files"
     if missing := sorted(required.keys() - given.keys()):
         raise ModelError(
-            f"the adapter {folder} lacks {first_of(missing, 'tensor')}, which its adapter_config.json requires; use "
-            f"the {TENSORS} that belongs to it"
+            f"the adapter {folder} lacks {first_of(missing, 'tensor')}, which its adapter_config.json requires on "
+            f"this base; {use}"
         )
     if surplus := sorted(given.keys() - required.keys() - optional.keys()):
         raise ModelError(
-            f"the adapter {folder} has {first_of(surplus, 'tensor')}, for which its settings and its base have no "
-            "place; use the adapter_config.json and the base that belong to it"
+            f"the adapter {folder} has {first_of(surplus, 'tensor')}, for which its settings and this base have "
+            f"no place; {use}"
         )
     for name, tensor in sorted(given.items()):
         wanted = (required if name in required else optional)[name].shape
         if tensor.shape != wanted:
             raise ModelError(
-                f"the adapter {folder}: {name} has the shape {tuple(tensor.shape)}, and its rank and its base require "
-                f"{tuple(wanted)}; use the adapter_config.json and the base that belong to it"
+                f"the adapter {folder}: {name} has the shape {tuple(tensor.shape)}, and its rank and this base require "
+                f"{tuple(wanted)}; {use}"
             )

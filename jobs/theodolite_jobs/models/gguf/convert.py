@@ -17,20 +17,21 @@ GGUF_READER = 1
 """Version of the reader of GGUF files. Raise it if it gives other numbers or tokens."""
 
 
-def convert_gguf(file: Path, folder: Path) -> Path:
+def convert_gguf(file: Path, folder: Path, *, weights: bool = True) -> Path:
     """Write the weights (float32), configuration and tokenizer of a GGUF file to `folder`, unless it exists; return it.
 
-    Two gigabytes of output and some copies of one tensor are in memory at a time. `folder` appears completely or not at
-    all. If several processes of a machine convert the same file, one writes and the others wait.
+    Planning needs no `weights`. Two gigabytes of output and some copies of one tensor are in memory at a time. `folder`
+    appears completely or not at all. If several processes of a machine convert the same file, one writes and the others
+    wait.
 
     Raises:
         ModelError: the file is damaged or incomplete, or the disk has too little space.
         UnsupportedModelError: the file has an architecture, a setting, a tensor or a tokenizer that is not known.
     """
-    return create_once(folder, lambda: _convert(file, folder))
+    return create_once(folder, lambda: _convert(file, folder, weights))
 
 
-def _convert(file: Path, folder: Path) -> None:
+def _convert(file: Path, folder: Path, with_weights: bool) -> None:
     header = read_header(file)
     values, steps = check_gguf(header)
     from transformers import AutoConfig
@@ -40,7 +41,8 @@ def _convert(file: Path, folder: Path) -> None:
     with plain_errors(f"convert {file} from GGUF"):
         config = AutoConfig.for_model(**values)
         check_weights(header, steps, config)
-        check_space(_bytes(steps), folder, f"the weights of {file.name} in float32")
+        if with_weights:
+            check_space(_bytes(steps), folder, f"the weights of {file.name} in float32")
         with atomic_folder(folder) as staging:
             config.save_pretrained(staging)
             # transformers leaves out values that are its defaults today.
@@ -48,7 +50,8 @@ def _convert(file: Path, folder: Path) -> None:
                 json.dumps(json.loads((staging / "config.json").read_text()) | values, indent=2), encoding="utf-8"
             )
             write_tokenizer(header, staging)
-            write_tensors(weights(steps, config), staging)
+            if with_weights:
+                write_tensors(weights(steps, config), staging)
 
 
 def check_gguf(header: Header) -> tuple[dict[str, Any], list[Step]]:

@@ -11,7 +11,7 @@ def window_warning(config: Any, longest: int) -> list[str]:
 
     The files call the first Mistral `llama`. No other published Llama has 32,768 tokens without scaling at base 10,000.
     """
-    rope = config.rope_parameters or {}
+    rope = getattr(config, "rope_parameters", None) or {}
     plain = rope.get("rope_type", "default") == "default"
     kind = config.model_type, rope.get("rope_theta"), config.max_position_embeddings
     is_mistral = plain and kind == ("llama", 10_000, 32_768)

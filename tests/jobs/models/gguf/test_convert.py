@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from support.errors import only_line
-from support.gguf_files import write_gguf
+from support.gguf_files import tiny_llama, write_gguf
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.integrations.gguf.dequant import GGML_NAME
 from transformers.integrations.gguf.kernels import dequantize_blocks
@@ -89,3 +89,23 @@ def test_a_file_is_converted_named_and_loaded_from_the_cache(tmp_path: Path) -> 
     folder = fetch(source, tmp_path / "cache")
     assert weight_format(source, load_config(folder)) == "GGUF (Q5_0)"
     assert str(load_model(folder).dtype) == "torch.float32"
+
+
+def test_a_plan_writes_no_weights(tmp_path: Path) -> None:
+    write_gguf(tiny_llama(), tmp_path / "tiny.gguf")
+    source = resolve_source(ModelSpec(id="tiny.gguf"), tmp_path)
+    planned, whole = (fetch(source, tmp_path / "cache", weights=weights) for weights in (False, True))
+    names = [{path.name: path.read_bytes() for path in one.iterdir()} for one in (planned, whole)]
+    assert not any(name.endswith(".safetensors") for name in names[0])
+    assert names[0] == {name: content for name, content in names[1].items() if name in names[0]}
+    assert {"config.json", "tokenizer.json"} < names[0].keys()
+
+
+def test_a_folder_of_gguf_files_or_of_an_adapter_is_refused_with_what_to_give(tmp_path: Path) -> None:
+    (tmp_path / "tiny.gguf").write_bytes(b"GGUF")
+    with pytest.raises(ModelError, match=r"has no config\.json; give the path of one of its \.gguf files, such"):
+        resolve_source(ModelSpec(id=str(tmp_path)), tmp_path)
+    (tmp_path / "adapter").mkdir()
+    (tmp_path / "adapter" / "adapter_config.json").write_text("{}")
+    with pytest.raises(ModelError, match=r"has no config\.json, but an adapter; give its base as model\.id"):
+        resolve_source(ModelSpec(id="adapter", adapter="adapter"), tmp_path)

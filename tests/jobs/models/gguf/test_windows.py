@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 from support.gguf_files import tiny_llama, write_gguf
+from support.gguf_twins import CASES, twin
 from transformers import LlamaConfig, LlamaForCausalLM, Starcoder2Config
 
 from theodolite.settings import Settings
@@ -25,6 +26,13 @@ def test_only_the_first_mistral_has_a_window_among_files_of_llama(
     spec = parse_spec({"model": {"id": "model.gguf"}, "prompts": {"a": prompts}})
     prepared = prepare(spec, tmp_path, Settings(store=str(tmp_path / "store"), cache=tmp_path / "cache"))
     assert warned == any("the first Mistral attends to the last 4096 tokens" in one for one in prepared.warnings)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_survey_of_every_architecture_is_prepared(tmp_path: Path, case: str) -> None:
+    write_gguf(twin(case), tmp_path / "model.gguf")
+    spec = parse_spec({"model": {"id": "model.gguf"}, "prompts": {"a": {"source": "inline", "texts": ["x", "y"]}}})
+    assert prepare(spec, tmp_path, Settings(cache=tmp_path / "cache")).run_id.startswith("model-")
 
 
 def test_a_prompt_as_long_as_the_window_gives_no_warning() -> None:
