@@ -271,5 +271,5 @@ def test_qwen1_has_random_weights_of_its_conversion(saved_qwen1: Path, tmp_path:
     model = load_model(fetch(random, tmp_path / "cache"))
     assert type(model.config) is Qwen2Config
     assert [path.name for path in (tmp_path / "cache" / "qwen1").iterdir()] == [
-        path.name for path in (tmp_path / "cache" / "qwen1").glob("*-small")
+        path.name for path in (tmp_path / "cache" / "qwen1").glob("small-*")
     ]
