@@ -7,6 +7,7 @@ from typing import Any
 from theodolite.errors import ModelError
 from theodolite.settings import Settings
 from theodolite.spec import SurveySpec
+from theodolite.store.objects import local_folder
 from theodolite_jobs.gpus import (
     KINDS,
     LAUNCH_SECONDS,
@@ -64,7 +65,12 @@ def plan_survey(
         settings: the cache, the store, and what the deployment allows.
         with_last_tokens: whether to return the texts of the last tokens of the first prompt of each set. They are for
             the caller's own terminal, not for a log or for a service that may hide prompts.
+
+    Raises:
+        StoreError: the store's URL is mistyped; nothing else of the store is checked.
+        SpecError, ModelError: as `prepare`.
     """
+    local_folder(settings.store)  # raises for a mistyped URL
     counted_by = [exact := "the model's tokenizer"]
     loaded: list[Any] = []
 

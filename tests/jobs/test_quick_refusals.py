@@ -154,3 +154,10 @@ def test_an_unknown_family_is_refused_before_the_weights_are_read(folder, monkey
     (folder / "model/config.json").write_text(json.dumps(config))
     with pytest.raises(ModelError, match=message):
         prepare(parse_spec(SPEC), folder, Settings(store=str(folder / "store")))
+
+
+@pytest.mark.parametrize("store", ["s3:/bucket", "s4://bucket/x"])
+def test_a_mistyped_store_is_refused_by_the_plan(folder, store):
+    end = run(folder, "plan", "survey.json", "--store", store)
+    assert f"cannot open the store {store}; allowed: a folder, file:///FOLDER, s3://BUCKET/PATH" in end.stderr
+    assert end.stdout == "loaded:\n"

@@ -67,7 +67,7 @@ def choose_template(templates: Any, name: str | None) -> Any:
         return templates
     known: Mapping[str, str] = templates if isinstance(templates, dict) else {DEFAULT: templates}
     if name is None:
-        return known.get(DEFAULT, templates)
+        return known.get(DEFAULT, templates or None)
     if known.get(name) is None:
         names = sorted(key for key in known if known[key] is not None)
         allowed = ", ".join(names) or "none, since the model has none"

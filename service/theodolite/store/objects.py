@@ -59,7 +59,7 @@ def _folder(path: str) -> Path:
         ) from error
 
 
-def _local_folder(url: str) -> Path | None:
+def local_folder(url: str) -> Path | None:
     """Return the folder of a path or a file:// URL, or None for a bucket; raises StoreError for another URL.
 
     A mistyped URL would otherwise be the path of a folder.
@@ -81,7 +81,7 @@ def _local_folder(url: str) -> Path | None:
 
 def free_bytes(url: str) -> int | None:
     """Return the free space of a local store in bytes, or None for a bucket; raises StoreError if it is unknown."""
-    folder = _local_folder(url)
+    folder = local_folder(url)
     with store_errors(f"cannot find the free space of {url}"):
         return None if folder is None else shutil.disk_usage(folder).free
 
@@ -93,7 +93,7 @@ def open_location(url: str, create: bool = False, **bucket_options: Any) -> Loca
     StoreError, as do an invalid URL and a folder that cannot be created. `bucket_options` are obstore's for a bucket.
     """
     with store_errors(f"cannot open the store {url}"):
-        folder = _local_folder(url)
+        folder = local_folder(url)
         if folder is None:
             return open_bucket(url, **bucket_options)
         if not create and not folder.exists():
@@ -226,7 +226,7 @@ def sweep_staged(url: str, seconds: float) -> None:
     The library writes KEY#1 and renames it to KEY; a process that was killed in between leaves KEY#1, which no listing
     shows. In a bucket nothing is left.
     """
-    folder = _local_folder(url)
+    folder = local_folder(url)
     if folder is None:
         return
     with store_errors(f"cannot remove temporary files of {url}"):
@@ -238,7 +238,7 @@ def sweep_staged(url: str, seconds: float) -> None:
 
 def remove_empty_folders(url: str) -> None:
     """Remove a local folder and the folders in it that contain no file; moved objects leave such folders behind."""
-    folder = _local_folder(url)
+    folder = local_folder(url)
     for path, _, _ in os.walk(folder, topdown=False) if folder else ():
         with suppress(OSError):  # it contains a file
             os.rmdir(path)

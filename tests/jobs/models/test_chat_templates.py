@@ -114,6 +114,7 @@ def test_a_template_is_chosen_by_its_name() -> None:
     ) * 2 + ("R",)
     assert choose_template("D", None) == choose_template("D", "default") == "D"
     assert choose_template(None, None) is None
+    assert choose_template({}, None) is None
     assert choose_template({"rag": "R", "tool_use": "T"}, None) == {"rag": "R", "tool_use": "T"}
     with pytest.raises(
         SpecError, match=r"model\.template: the model has no chat template 'rga'; allowed: default, rag"

@@ -123,18 +123,20 @@ def _read_part(file: Path) -> tuple[dict[str, Any], dict[str, StoredTensor]]:
     try:
         with file.open("rb") as opened:
             if not opened.read(1):
-                raise ValueError("it is empty")
+                raise ValueError("it is empty; download it again")
             with mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as data:
                 return _read_fields(file, data)
     except (OSError, ValueError) as error:
         raise ModelError(f"cannot read {file} as a GGUF file: {one_line(error)}") from error
     except struct.error as error:
-        raise ModelError(f"cannot read {file} as a GGUF file: its header goes beyond the end of the file") from error
+        raise ModelError(
+            f"cannot read {file} as a GGUF file: its header goes beyond the end of the file; download it again"
+        ) from error
 
 
 def _read_fields(file: Path, data: mmap.mmap) -> tuple[dict[str, Any], dict[str, StoredTensor]]:
     if data[:4] != b"GGUF":
-        raise ValueError("it does not begin with GGUF")
+        raise ValueError("it does not begin with GGUF; it is another file, or damaged")
     version, n_tensors, n_keys = struct.unpack_from("<IQQ", data, 4)
     if version not in (2, 3):
         big = struct.unpack_from(">I", data, 4)[0] in (2, 3)
