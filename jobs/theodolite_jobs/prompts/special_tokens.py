@@ -29,13 +29,21 @@ def special_spellings(tokenizer: Any) -> re.Pattern[str] | None:
 
 
 def special_ids(tokenizer: Any) -> frozenset[int]:
-    """Return the ids of special tokens, without that of unknown text if plain text can give it."""
-    ids = {index for index, token in tokenizer.added_tokens_decoder.items() if token.special}
-    if not getattr(tokenizer, "is_fast", False):
-        return frozenset(ids - {tokenizer.unk_token_id})
-    model = json.loads(tokenizer.backend_tokenizer.to_str())["model"]
-    unknown = model.get("unk_token") or (model.get("unk_id") is not None and tokenizer.unk_token)
-    return frozenset(ids - {tokenizer.convert_tokens_to_ids(unknown)}) if unknown else frozenset(ids)
+    """Return the ids of special tokens, without that of unknown text, which plain text may give."""
+    unknown = _unknown(tokenizer)
+    return frozenset(
+        index for index, token in tokenizer.added_tokens_decoder.items() if token.special and token.content != unknown
+    )
+
+
+def _unknown(tokenizer: Any) -> str | None:
+    """Return the token that a tokenizer gives for unknown text; None if it knows every text, as all bytes do.
+
+    Some tokenizers of bytes declare one that they never give.
+    """
+    model = getattr(getattr(tokenizer, "backend_tokenizer", None), "model", None)
+    known = type(model).__name__ in ("BPE", "WordPiece", "WordLevel")  # a Unigram does not say which it is
+    return getattr(model, "unk_token", None) if known else tokenizer.unk_token
 
 
 @dataclass(frozen=True)
@@ -45,7 +53,8 @@ class PlainText:
     tokenizer: Any
     copy: Any  # of `tokenizers`, with private names of the special tokens
     spellings: re.Pattern[str]
-    special: frozenset[int]  # without the token of unknown text, which plain text may give
+    special: frozenset[int]  # without `unknown`
+    unknown: str | None  # the token of unknown text, which plain text may give
     mark: str  # a character that no text has
 
     def marked(self, text: str) -> str:
@@ -64,7 +73,7 @@ class PlainText:
             return None
         found = self._ids(self._renamed(rendered), add_special_tokens=add_special_tokens)
         n_usual, n_found = (sum(token in self.special for token in ids) for ids in (usual, found))
-        n_marked = rendered.count(self.mark) - rendered.count(f"{self.mark}{self.tokenizer.unk_token}")
+        n_marked = rendered.count(self.mark) - rendered.count(f"{self.mark}{self.unknown}")
         return tuple(found) if n_usual - n_found == n_marked else None
 
     def _renamed(self, text: str) -> str:
@@ -87,7 +96,9 @@ def plain_text_tokenizer(tokenizer: Any, texts: Iterable[str]) -> PlainText | No
     used = set().union(*texts)
     mark = next(chr(code) for code in _PRIVATE if chr(code) not in used)
     copy = _renamed_copy(tokenizer, mark)
-    return None if copy is None else PlainText(tokenizer, copy, spellings, special_ids(tokenizer), mark)
+    if copy is None:
+        return None
+    return PlainText(tokenizer, copy, spellings, special_ids(tokenizer), _unknown(tokenizer), mark)
 
 
 def is_special_inside(tokenizer: Any, render: Callable[[Callable[[str], str]], str]) -> bool:

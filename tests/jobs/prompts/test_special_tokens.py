@@ -251,6 +251,9 @@ def test_the_token_of_unknown_text_is_special_if_no_text_is_unknown(chat_tokeniz
     assert chat_tokenizer.unk_token == "<|endoftext|>"
     with pytest.raises(PromptError, match="prompt 0 gives a special token of the tokenizer that it does not spell"):
         tokenized("a<|endoftext", tokenizer=chat_tokenizer, template="Q {prompt}|> x")
+    (ids,) = tokenized("a<|endoftext|>b", tokenizer=chat_tokenizer, template="none").tokens
+    assert chat_tokenizer.unk_token_id not in ids
+    assert chat_tokenizer.decode(ids) == "a<|endoftext|>b"
 
 
 def test_the_copy_of_a_tokenizer_is_made_once() -> None:
