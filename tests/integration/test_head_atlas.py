@@ -276,7 +276,7 @@ BROKEN = {
     ),
     "a projection that is missing": (
         lambda tensors: tensors.pop(query_of(tensors, 2)),
-        "the first is encoder.layer.2.attention.self.query.weight",
+        "lack the tensor encoder.layer.2.attention.self.query.weight",
     ),
 }
 

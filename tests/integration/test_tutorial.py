@@ -61,8 +61,9 @@ def test_every_cell_runs_and_says_what_it_should(run, stored, tmp_path, monkeypa
 
 
 def kinds_of(cell):
-    """The kinds of a cell's outputs; a figure counts as its picture."""
+    """The kinds of a cell's outputs; a figure counts as its picture, and a text that arrives in parts as one."""
     kinds = [set(output.get("data", {"text": ""})) for output in cell.get("outputs", [])]
+    kinds = [one for index, one in enumerate(kinds) if one != {"text"} or kinds[index - 1 : index] != [{"text"}]]
     return [{"picture"} if one & {"image/png", "application/vnd.plotly.v1+json"} else one for one in kinds]
 
 
