@@ -70,8 +70,8 @@ class StoredNames:
         for name, shape in self.shape_of.items():
             if files.shape(name) != shape:
                 raise ModelError(
-                    f"the weights in {files.folder} have {name} with the shape {files.shape(name)}, and the "
-                    f"configuration needs {shape}; {_USE}"
+                    f"the weights in {files.folder} do not fit the configuration: {name} has the shape "
+                    f"{files.shape(name)}, expected {shape}; {_USE}"
                 )
         for first, *others in self.of_one_shape:
             if other := next((name for name in others if files.shape(name) != files.shape(first)), None):
@@ -83,8 +83,8 @@ class StoredNames:
         for names, size in self.joined:
             if (found := sum(math.prod(files.shape(name)) for name in names)) != size:
                 raise ModelError(
-                    f"the weights in {files.folder} have {found} values in {names[0]} and {len(names) - 1} tensors "
-                    f"that are joined with it, and the configuration needs {size}; {_USE}"
+                    f"the weights in {files.folder} do not fit the configuration: {names[0]} and {len(names) - 1} "
+                    f"tensors that are joined with it have {found} values, expected {size}; {_USE}"
                 )
 
     def check_role(self, folder: Path, role: str, name: str) -> None:

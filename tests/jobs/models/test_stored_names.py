@@ -104,7 +104,7 @@ def test_a_tensor_of_another_shape_is_named_with_the_one_that_is_needed(folder: 
     change(folder, lambda tensors: tensors.update({name: tensors[name][:-1]}))
     for action in (load_model, open_weights, lambda one: check_names(one, load_config(one))):
         message = refusal_of(action, folder)
-        assert re.search(rf"have {name} with the shape \(.*\), and the configuration needs \(", message)
+        assert re.search(rf"do not fit the configuration: {name} has the shape \(.*\), expected \(", message)
 
 
 def test_one_parameter_under_two_names_is_refused(folder: Path) -> None:
@@ -163,7 +163,7 @@ def uneven(tensors: Tensors) -> None:
     ("action", "message"),
     [
         (without_gates, "lack 8 tensors, the first is model.layers.1.mlp.experts.0.gate_proj.weight"),
-        (widest, "values in model.layers.1.mlp.experts.0.down_proj.weight and 3 tensors that are joined with it, and"),
+        (widest, "model.layers.1.mlp.experts.0.down_proj.weight and 3 tensors that are joined with it have"),
         (narrower, r"experts.2.down_proj.weight of shape \(48, 16\), which must be alike"),
         (uneven, r"experts.0.gate_proj.weight of shape .* must be alike"),
     ],
