@@ -39,9 +39,7 @@ from theodolite_jobs.models.source import (
     weight_versions,
 )
 from theodolite_jobs.prompts.conversations import Prompt
-from theodolite_jobs.prompts.tokens import (
-    Tokenized,
-)
+from theodolite_jobs.prompts.tokens import Tokenized
 
 _RECORDED_VERSIONS = ("torch", "transformers", "zarr", "numpy", "ray")
 

@@ -7,7 +7,7 @@ The copy splits the text at these exactly as the tokenizer splits it at the usua
 
 import json
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Set
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -101,7 +101,7 @@ def plain_text_tokenizer(tokenizer: Any, texts: Iterable[str]) -> PlainText | No
     return PlainText(tokenizer, copy, spellings, special_ids(tokenizer), _unknown(tokenizer), mark)
 
 
-def is_special_inside(tokenizer: Any, render: Callable[[Callable[[str], str]], str]) -> bool:
+def is_special_inside(tokenizer: Any, special: Set[int], render: Callable[[Callable[[str], str]], str]) -> bool:
     """Return whether a special token of a rendered prompt covers characters of the prompt's own texts.
 
     `render` gets a function that changes each text first. If it is not known where the texts are, the answer is yes.
@@ -113,7 +113,6 @@ def is_special_inside(tokenizer: Any, render: Callable[[Callable[[str], str]], s
         return True
     ends = [match.start() - number for number, match in enumerate(re.finditer(mark, marked))]
     encoded = tokenizer([plain], add_special_tokens=False, return_offsets_mapping=True)
-    special = special_ids(tokenizer)
     return any(
         start < last and first < stop
         for token, (start, stop) in zip(encoded["input_ids"][0], encoded["offset_mapping"][0], strict=True)

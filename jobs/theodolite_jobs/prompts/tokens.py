@@ -111,29 +111,42 @@ def _encoded(
                 "the prompt"
             )
         tokens[index] = ids
+    encode = partial(_encode, tokenizer=tokenizer, add_special_tokens=add_special_tokens)
+    _check_hidden_spellings(name, prompts, tokens, tokenizer, render, encode)
+    return texts, tokens, len(spelled)
 
-    def count_with_x(index: int) -> int:
-        """Return the number of special tokens of a prompt whose texts are all `x`; -1 if the template refuses this."""
-        with suppress(PromptError):
-            rendered = render(index, prompts[index], lambda _: "x")
-            (ids,) = _encode([rendered], tokenizer, add_special_tokens=add_special_tokens)
-            return sum(map(special.__contains__, ids))
-        return -1
 
+def _check_hidden_spellings(
+    name: str,
+    prompts: Sequence[Prompt],
+    tokens: Sequence[TokenIds],
+    tokenizer: Any,
+    render: Callable[..., str],
+    encode: Callable[[Sequence[str]], Iterator[TokenIds]],
+) -> None:
+    """Raise PromptError if a prompt gives a special token that it does not spell.
+
+    The tokenizer may normalise a text to one, or a text may join with its template to one. Such prompts have more
+    special tokens than one of the same roles whose texts are all `x`. So may others, whose template writes special
+    tokens because of their texts; `is_special_inside` tells them apart.
+    """
     special = special_ids(tokenizer)
+
+    def count(ids: TokenIds) -> int:
+        return sum(map(special.__contains__, ids))
+
     expected: dict[tuple[str, ...], int] = {}
-    for index, prompt in enumerate(prompts):
+    for index, (prompt, ids) in enumerate(zip(prompts, tokens, strict=True)):
         roles = roles_of(prompt)
         if roles not in expected:
-            expected[roles] = count_with_x(index)
-        has_more = sum(map(special.__contains__, tokens[index])) > expected[roles]
-        if has_more and is_special_inside(tokenizer, partial(render, index, prompt)):
-            # The tokenizer normalises its text to a special token, or the text joins with the template to one.
+            expected[roles] = -1
+            with suppress(PromptError):  # a template may refuse `x`
+                expected[roles] = count(next(encode([render(index, prompt, lambda _: "x")])))
+        if count(ids) > expected[roles] and is_special_inside(tokenizer, special, partial(render, index, prompt)):
             raise PromptError(
                 f"prompts.{name}: prompt {index} gives a special token of the tokenizer that it does not spell; set "
                 "special_tokens: allow to encode it as a special token, or change the prompt"
             )
-    return texts, tokens, len(spelled)
 
 
 def _check_prefill(name: str, tokens: Sequence[TokenIds], without: Sequence[TokenIds]) -> None:
