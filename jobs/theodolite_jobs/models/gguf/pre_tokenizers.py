@@ -23,6 +23,22 @@ _CASED_SYMBOLS = r" ?[^\s\p{L}\p{N}]+[\r\n/]*"
 _TEKKEN = rf"{'|'.join(_CASED)}|\p{{N}}|{_CASED_SYMBOLS}|{_SPACES}"
 _GPT4O = rf"{'|'.join(f'{one}{_CONTRACTIONS}?' for one in _CASED)}|\p{{N}}{{1,3}}|{_CASED_SYMBOLS}|{_SPACES}"
 
+# Letters with a case, in the version of Unicode that this tokenizer was made with.
+_DEEPSEEK_LETTERS = (
+    "A-Za-z\u00b5\xc0-\xd6\xd8-\xf6\xf8-\u01ba\u01bc-\u01bf\u01c4-\u0293\u0295-\u02af\u0370-\u0373"
+    "\u0376\u0377\u037b-\u037d\u037f\u0386\u0388-\u038a\u038c\u038e-\u03a1\u03a3-\u03f5\u03f7-\u0481"
+    "\u048a-\u052f\u0531-\u0556\u10a0-\u10c5\u13a0-\u13f5\u13f8-\u13fd\u1c90-\u1cba\u1cbd-\u1cbf"
+    "\u1d00-\u1d2b\u1d6b-\u1d77\u1d79-\u1d9a\u1e00-\u1f15\u1f18-\u1f1d\u1f20-\u1f45\u1f48-\u1f4d"
+    "\u1f50-\u1f57\u1f59\u1f5b\u1f5d\u1f5f-\u1f7d\u1f80-\u1fb4\u1fb6-\u1fbc\u1fbe\u1fc2-\u1fc4"
+    "\u1fc6-\u1fcc\u1fd0-\u1fd3\u1fd6-\u1fdb\u1fe0-\u1fec\u1ff2-\u1ff4\u1ff6-\u1ffc\u2102\u2107"
+    "\u210a-\u2113\u2115\u2119-\u211d\u2124\u2126\u2128\u212a-\u212d\u212f-\u2134\u2139\u213c-\u213f"
+    "\u2145-\u2149\u214e\u2183\u2184\u2c00-\u2c7b\u2c7e-\u2ce4\u2ceb-\u2cee\u2cf2\u2cf3\ua640-\ua66d"
+    "\ua680-\ua69b\ua722-\ua76f\ua771-\ua787\ua78b-\ua78e\uab70-\uabbf\ufb00-\ufb06\ufb13-\ufb17"
+    "\uff21-\uff3a\uff41-\uff5a\U00010400-\U0001044f\U000104b0-\U000104d3\U000104d8-\U000104fb"
+    "\U00010c80-\U00010cb2\U00010cc0-\U00010cf2\U000118a0-\U000118df\U0001e900-\U0001e943"
+)
+_DEEPSEEK_PUNCTUATION = "!-/:-~\uff01-\uff0f\uff1a-\uff5e\u2018-\u201f\u3000-\u3002"
+_DEEPSEEK_IDEOGRAPHS = "[\u0800-\u9fa5\uac00-\ud7ff]+"
 _DEEPSEEK3 = (
     r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*"
     rf"|{_SPACES}"
@@ -68,6 +84,17 @@ SPLITTINGS: dict[str, Splitting] = {
     "stablelm2": Splitting((_QWEN2,), normal_form=True),
     "tekken": Splitting((_TEKKEN,), whole_words=True, adds_bos=True),
     "gpt-4o": Splitting((_GPT4O,)),
+    "deepseek-llm": Splitting(
+        (
+            r"[\r\n]",
+            rf"\s?[{_DEEPSEEK_LETTERS}]+",
+            rf"\s?[{_DEEPSEEK_PUNCTUATION}]+",
+            r"\s+$",
+            _DEEPSEEK_IDEOGRAPHS,
+            r"\p{N}",
+        )
+    ),
+    "deepseek-coder": Splitting((r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", _DEEPSEEK_IDEOGRAPHS, r"\p{N}")),
     "deepseek-v3": Splitting((r"\p{N}{1,3}", "[一-龥\u3040-\u309f\u30a0-\u30ff]+", _DEEPSEEK3)),
 }
 

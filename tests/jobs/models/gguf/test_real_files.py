@@ -1,4 +1,4 @@
-"""Two real GGUF files: activations at every site equal those of an independent conversion."""
+"""Real GGUF files: activations equal those of an independent conversion, and token ids those that were published."""
 
 from pathlib import Path
 from typing import Any
@@ -7,10 +7,12 @@ import gguf
 import numpy as np
 import pytest
 import torch
-from support.real_files import FILES, FOLDER
+from support.real_files import FILES, FOLDER, VOCABULARIES
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from theodolite.spec_parts import ModelSpec
+from theodolite_jobs.models.gguf.header import read_header
+from theodolite_jobs.models.gguf.tokenizer import write_tokenizer
 from theodolite_jobs.models.load import load_model, load_tokenizer, wrap
 from theodolite_jobs.models.reference import read_sites, relative_errors
 from theodolite_jobs.models.source import fetch, resolve_source
@@ -128,3 +130,30 @@ def test_the_chat_template_and_the_special_tokens_are_those_of_the_file(file: Pa
         ids = tokenizer.apply_chat_template(chat, add_generation_prompt=True)["input_ids"]
         # <|im_start|> assistant and a line break, by the ids of the hub's tokenizer.
         assert ids[-3:] == [151644, 77091, 198]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "command-r",
+        "deepseek-coder",
+        "deepseek-llm",
+        "falcon",
+        "gpt-2",
+        "llama-bpe",
+        "llama-spm",
+        "phi-3",
+        "qwen2",
+        "refact",
+        "starcoder",
+    ],
+)
+def test_the_tokens_of_a_vocabulary_are_those_that_its_publisher_lists(name: str, tmp_path: Path) -> None:
+    path = VOCABULARIES / f"ggml-vocab-{name}.gguf"
+    if not path.is_file():
+        pytest.skip(f"{path} does not exist; run: python tests/support/real_files.py")
+    write_tokenizer(read_header(path), tmp_path)
+    tokenizer = load_tokenizer(tmp_path)
+    *texts, _ = Path(f"{path}.inp").read_bytes().decode().split("\n__ggml_vocab_test__\n")
+    listed = [[int(one) for one in line.split()] for line in Path(f"{path}.out").read_text().splitlines()]
+    assert [tokenizer(text, add_special_tokens=False)["input_ids"] for text in texts] == listed
