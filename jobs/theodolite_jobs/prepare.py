@@ -138,9 +138,9 @@ def _checked_spec(spec: SurveySpec, config: Any, dimensions: Dimensions, layers:
     if not spec.prompts or not {"sphere", "heads", "words", "weights"}.isdisjoint(requested):
         check_readable(config, circuits="heads" in requested, words="words" in requested)
     check_layers(dimensions, layers)
+    if "effects" in named_groups(spec):
+        check_next_token(check_readable(config)[0], config.model_type)
     if anatomy is not None:  # an unknown family is probed after loading
-        if "effects" in named_groups(spec):
-            check_next_token(anatomy, config.model_type)
         spec = _with_resolved_sites(spec, anatomy, layers)
     has_experts = "routing" in requested and captured_experts(config, layers) is not None
     check_request(spec, spec.resolved_contrasts(), spec.capture.sites, dimensions.n_layers, has_experts=has_experts)

@@ -88,7 +88,7 @@ def finished_run(
         "circuit": ["qk", "vo"],
         "prompt_side": ["positive", "negative"],
         "intervention": ["patch", "remove", "add"],
-        "control": ["random", "matched", "permuted"],
+        "control": ["matched", "permuted"],
         "dose": [-1.0, 1.0],
         "projection": ["query", "key"],
         "side": ["qk_query", "qk_key", "vo_read", "vo_write"],

@@ -3,12 +3,13 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from theodolite.groups.effects import ADD, MATCHED, PATCH, PERMUTED, RANDOM, REMOVE
+from theodolite.groups.effects import ADD, MATCHED, PATCH, PERMUTED, REMOVE
 from theodolite.sites import Site
 from theodolite.spec import TokenIds
 from theodolite_jobs.effects.intact import Intact, run_intact
@@ -20,6 +21,8 @@ from theodolite_jobs.effects.routes import prepare_variants, route_error, run_va
 from theodolite_jobs.effects.variants import Add, Change, Location, Patch, Remove, Variant
 from theodolite_jobs.effects.work import Arrays, Question, Vectors
 from theodolite_jobs.models.loaded import LoadedModel
+
+_Item = TypeVar("_Item")
 
 
 @dataclass(frozen=True)
@@ -57,7 +60,7 @@ def measure(
     """
     locations = list(dict.fromkeys(_locations(model, question, vectors)))
     prompts = _run_intact(model, tokens, locations, columns)
-    found: dict[str, NDArray[np.float64]] = {"route_error": np.full(len(tokens), np.nan)}
+    found: dict[str, NDArray[np.float64]] = {"route_error": _route_errors(model, question, tokens, prompts.groups)}
     for rows in prompts.groups:
         # Keys and values of one group at a time, since those of all prompts may not fit into memory.
         intact = prepare_variants(model, [tokens[row] for row in rows], locations)
@@ -65,9 +68,28 @@ def measure(
             if name not in found:
                 found[name] = np.full((len(tokens), *values.shape[1:]), np.nan)
             found[name][rows] = values
-        if rows is prompts.groups[0]:  # a sample, since each comparison costs forward passes of all tokens
-            found["route_error"][rows] = route_error(model, intact, [_places(question)[len(question.places) // 2]])
     return found
+
+
+def _route_errors(
+    model: LoadedModel, question: Question, tokens: Sequence[TokenIds], groups: Sequence[list[int]]
+) -> NDArray[np.float64]:
+    """Return the difference between the two routes for a few prompts, (prompt,); NaN for all others.
+
+    It is a sample, since each comparison costs forward passes of all tokens: the shortest, a middle and the longest
+    prompts, at the first, a middle and the last place. An error can grow with the length, and with the layers behind.
+    """
+    errors, places = np.full(len(tokens), np.nan), _ends_and_middle(_places(question))
+    by_length = sorted(groups, key=lambda rows: len(tokens[rows[0]]))
+    for rows in (group[:2] for group in _ends_and_middle(by_length)):
+        intact = prepare_variants(model, [tokens[row] for row in rows], places)
+        errors[rows] = route_error(model, intact, places)
+    return errors
+
+
+def _ends_and_middle(items: Sequence[_Item]) -> list[_Item]:
+    """Return the first, the middle and the last item, each once."""
+    return [items[index] for index in sorted({0, len(items) // 2, len(items) - 1})]
 
 
 def _locations(model: LoadedModel, question: Question, vectors: Vectors) -> list[Location]:
@@ -122,7 +144,12 @@ class _Work:
             arrays |= measure_parts(
                 self.model, self.intact, self.question.layers, partners, self._run, self._changes, self.columns
             )
-        return {**arrays, "intact_log_odds": self._changes(self._run([])).intact_log_odds}
+        intact = self._changes(self._run([]))
+        return {
+            **arrays,
+            "intact_log_odds": intact.intact_log_odds,
+            "intact_probability": intact.intact_probability,
+        }
 
     def _of_place(self, place: int) -> Arrays:
         """Return the effects at one place, (prompt, …)."""
@@ -133,8 +160,8 @@ class _Work:
         main += [Add(step, dose) for dose in self.question.doses]
         controls: dict[tuple[str, str], list[Change]] = {
             (REMOVE, MATCHED): [Remove(one, centre) for one in self._directions(vectors.matched, place)],
-            (REMOVE, PERMUTED): [Remove(one, centre) for one in self._directions(vectors.permuted, place)],
-            (ADD, RANDOM): [Add(self._towards_other(one)) for one in self._directions(vectors.random, place)],
+            (REMOVE, PERMUTED): [Remove(step, centre, one) for one in self._directions(vectors.permuted, place)],
+            (ADD, MATCHED): [Add(self._towards_other(one)) for one in self._directions(vectors.matched, place)],
             (ADD, PERMUTED): [Add(self._towards_other(one)) for one in self._directions(vectors.permuted, place)],
         }
         changes = [*main, *(change for of_control in controls.values() for change in of_control)]
@@ -155,18 +182,20 @@ class _Work:
 
     def _everywhere(self) -> Arrays:
         """Return the effects of removing each place's own direction at every place in one forward."""
-        places, centres = _places(self.question), self._centres
-        kinds = {"": self.vectors.differences[None], MATCHED: self.vectors.matched, PERMUTED: self.vectors.permuted}
+        own, matched, permuted = (
+            torch.from_numpy(values).to(self.model.device)
+            for values in (self.vectors.differences, self.vectors.matched, self.vectors.permuted)
+        )
         arrays = {}
-        for kind, vectors in kinds.items():
-            directions = torch.from_numpy(vectors).to(self.model.device)
-            variants = [
-                Variant({at: Remove(draw[place], centres[place]) for place, at in enumerate(places)})
-                for draw in directions
-            ]
+        for kind, removed in {
+            "": [[Remove(*of) for of in zip(own, self._centres, strict=True)]],
+            f"{MATCHED}_": [[Remove(*of) for of in zip(draw, self._centres, strict=True)] for draw in matched],
+            f"{PERMUTED}_": [[Remove(*of) for of in zip(own, self._centres, draw, strict=True)] for draw in permuted],
+        }.items():
+            variants = [Variant(dict(zip(_places(self.question), changes, strict=True))) for changes in removed]
             change = self._changes(self._run(variants))
             for name, values in {"kl": change.kl, "log_odds": _moved(change)}.items():
-                arrays[f"everywhere_{kind}_{name}" if kind else f"everywhere_{name}"] = values if kind else values[:, 0]
+                arrays[f"everywhere_{kind}{name}"] = values if kind else values[:, 0]
         return arrays
 
     def _run(self, variants: Sequence[Variant], readings: Sequence[Reading] = ()) -> Outcome:

@@ -11,7 +11,7 @@ from theodolite.errors import UnsupportedModelError
 from theodolite_jobs.effects.intact import Intact
 from theodolite_jobs.effects.outcome import Outcome
 from theodolite_jobs.models.weights import Weights
-from theodolite_jobs.statistics.effects import kl_divergence, log_odds
+from theodolite_jobs.statistics.effects import group_probability, kl_divergence, log_odds
 
 ROWS = 128
 """The number of distributions that are in memory at once; each has the logits of the whole vocabulary."""
@@ -64,12 +64,13 @@ class NextTokenChange:
     """What variants change in the distribution of the next token, in float64.
 
     `kl` is KL(intact ‖ variant) in nats, (prompt, variant). `log_odds` between two groups of tokens are (prompt,
-    variant), and those of the intact forward (prompt,).
+    variant), and those of the intact forward (prompt,). `intact_probability` is that of both groups, (prompt,).
     """
 
     kl: NDArray[np.float64]
     log_odds: NDArray[np.float64]
     intact_log_odds: NDArray[np.float64]
+    intact_probability: NDArray[np.float64]
 
 
 @torch.inference_mode()
@@ -84,7 +85,8 @@ def next_token_change(
         ValueError: a group is empty, or both contain the same token.
     """
     kl = np.zeros(tuple(outcome.changed.shape))
-    intact_odds = log_odds(_logits(head, intact.output), first, second)
+    intact_logits = _logits(head, intact.output)
+    intact_odds = log_odds(intact_logits, first, second)
     odds = np.repeat(intact_odds[:, None], kl.shape[1], axis=1)
     for prompt, (before, after) in enumerate(zip(intact.output, outcome.output, strict=True)):
         for part in torch.nonzero(outcome.changed[prompt]).flatten().split(rows):
@@ -96,7 +98,7 @@ def next_token_change(
             where = part.cpu().numpy()  # NumPy takes a tensor of one index for a number
             kl[prompt, where] = kl_divergence(logits[:1], logits[1:])
             odds[prompt, where] = log_odds(logits[1:], first, second)
-    return NextTokenChange(kl, odds, intact_odds)
+    return NextTokenChange(kl, odds, intact_odds, group_probability(intact_logits, [*first, *second]))
 
 
 def _logits(head: LogitHead, output: torch.Tensor) -> NDArray[np.float32]:

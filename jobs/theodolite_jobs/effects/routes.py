@@ -27,6 +27,8 @@ def why_full_route(model: LoadedModel) -> str | None:
         return "its matrices are sharded over processes"
     if model.config._attn_implementation not in ("eager", "sdpa"):
         return f"its attention kernel {model.config._attn_implementation!r} takes no mask for each query"
+    if getattr(config, "attn_temperature_tuning", False):
+        return "its attention scales each token by its index in the input, so columns would count as later tokens"
     if getattr(config, "num_kv_shared_layers", 0):
         return "some of its layers use the keys and values of another layer"
     if other := _other_caches(config):
@@ -65,16 +67,16 @@ def run_variants(
 def route_error(model: LoadedModel, intact: Intact, locations: Sequence[Location]) -> float:
     """Return the largest ‖x − y‖ / ‖y‖ of `resid_final` and of the output between the two routes.
 
-    The variants are a patch with another prompt's state, a removal and a dose at each of `locations`, which `intact`
-    has. The error is 0 if the model takes the full route.
+    The variants are a patch with another prompt's state (of a single prompt, its own in another order), a removal and a
+    dose at each of `locations`, which `intact` has. The error is 0 if the model takes the full route.
     """
     if not intact.calls:
         return 0.0
     variants = []
     for location in locations:
         states = intact.states[location]
-        other = states.roll(1, 0)
-        step = (states - other)[0] if len(states) > 1 else states[0]
+        other = states.roll(1, 0 if len(states) > 1 else -1)
+        step = (states - other)[0]
         variants += [Variant({location: change}) for change in (Patch(other), Remove(step), Add(step))]
     ours, theirs = run_one_token(model, intact, variants), run_full(model, intact, variants)
     return max(_error(ours.final, theirs.final), _error(ours.output, theirs.output))

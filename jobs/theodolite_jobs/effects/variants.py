@@ -50,18 +50,21 @@ class Patch:
 class Remove:
     """Project a direction out of the state's difference from a centre; without a centre, out of the state.
 
-    `direction` is (feature,), of any length; 0 has no direction to remove. `centre` is (feature,).
+    `direction` is (feature,), of any length; 0 has no direction to remove. `centre` is (feature,). With `along`,
+    (feature,) of any length, the state moves as far along this direction instead.
     """
 
     direction: torch.Tensor
     centre: torch.Tensor | None = None
+    along: torch.Tensor | None = None
 
     def __call__(self, state: torch.Tensor) -> torch.Tensor:
         """Return the changed state, (prompt, feature)."""
         wide = _wide(state)
         offset = wide if self.centre is None else wide - self.centre.to(wide)
-        unit = torch.nn.functional.normalize(self.direction.to(wide), dim=0, eps=torch.finfo(wide.dtype).tiny)
-        return torch.sub(wide, (offset @ unit)[:, None] * unit).to(state)
+        unit = _unit(self.direction, wide)
+        along = unit if self.along is None else _unit(self.along, wide)
+        return torch.sub(wide, (offset @ unit)[:, None] * along).to(state)
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,6 +114,10 @@ def check_locations(model: LoadedModel, locations: Sequence[Location]) -> None:
             raise SiteNotFoundError(f"effects: {site!s} has no heads; use {Site.HEAD_OUT!s}")
         if head is not None and not 0 <= head < sizes.n_heads:
             raise SiteNotFoundError(f"effects: no head {head}; this model has 0 to {sizes.n_heads - 1}")
+
+
+def _unit(vector: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.normalize(vector.to(like), dim=0, eps=torch.finfo(like.dtype).tiny)
 
 
 def _wide(state: torch.Tensor) -> torch.Tensor:

@@ -22,7 +22,7 @@ def check_readable(config: Any, circuits: bool = False, words: bool = False) -> 
         family = text_config_of(config).model_type
         raise UnsupportedModelError(
             f"the tensor names of the family {family!r} are not known{_other_attention(config)}; "
-            "leave out the analyses of weights, or use a model of a family in docs/families.md"
+            "leave out the analyses of weights (and effects), or use a model of a family in docs/families.md"
         )
     if circuits:
         check_circuits(anatomy, config.model_type)

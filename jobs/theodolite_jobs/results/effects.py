@@ -19,10 +19,18 @@ from theodolite_jobs.effects.work import Arrays, EffectsWork, Question, read_par
 from theodolite_jobs.models.anatomy import check_next_token
 from theodolite_jobs.prompts.next_tokens import next_token_groups
 from theodolite_jobs.results.context import Context, Result, missing_arrays
-from theodolite_jobs.results.effects_inputs import check_range, places_of, question_of, sides_of, tokens_of, vectors_of
+from theodolite_jobs.results.effects_inputs import (
+    check_range,
+    places_of,
+    question_of,
+    sides_of,
+    tokens_of,
+    vectors_of,
+)
 from theodolite_jobs.results.effects_means import score_changes, variables_of
 from theodolite_jobs.results.effects_table import empty_table, table_of
 from theodolite_jobs.results.permuted_labels import PermutedContrast, permuted_contrast
+from theodolite_jobs.statistics.effects_controls import ControlFacts
 
 
 def digest_inputs(context: Context) -> dict[str, Any]:
@@ -99,7 +107,7 @@ class _Request:
     Attributes:
         name, position, contrast: the contrast at the position.
         question: what is changed and measured.
-        variance_shares: variance along the `matched` controls over that along the direction, (place,).
+        controls: what is known of the controls.
         captured, scored: the captured layers, and those at whose input the score is measured.
     """
 
@@ -107,7 +115,7 @@ class _Request:
     position: int
     contrast: PermutedContrast
     question: Question
-    variance_shares: NDArray[np.float64]
+    controls: ControlFacts
     captured: list[int]
     scored: tuple[int, ...]
 
@@ -129,7 +137,7 @@ class _Request:
             scores[name] = np.full((sides, *shape, interventions, len(self.captured)), np.nan)
             at = [self.captured.index(layer) for layer in self.scored]
             scores[name][..., at] = values.reshape(sides, *shape, interventions, -1)
-        return {**variables_of(measured, shape), **scores, "matched_variance": self.variance_shares.reshape(shape)}
+        return {**variables_of(measured, self.question.doses, self.controls, shape), **scores}
 
     def table(self, measured: Arrays, samples: NDArray[np.int64]) -> pd.DataFrame:
         """Return the rows of the table; `samples` are the indices of the prompts in their sets."""
@@ -148,9 +156,9 @@ def _requests(
         if contrast is None:
             continue
         question = question_of(options, contrast, sites, layers, groups)
-        vectors, shares = vectors_of(context, contrast, sites, layers, options.controls)
+        vectors, controls = vectors_of(context, contrast, sites, layers, options.controls)
         check_range(run, question, vectors)
-        one = _Request(name, position, contrast, question, shares, list(run.record.layers), vectors.score_layers)
+        one = _Request(name, position, contrast, question, controls, list(run.record.layers), vectors.score_layers)
         write_vectors(run.location, context.stale["effects"], one.label, vectors)
         yield one
 

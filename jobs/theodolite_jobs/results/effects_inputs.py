@@ -16,18 +16,10 @@ from theodolite_jobs.effects.work import Question, Vectors
 from theodolite_jobs.passes.selections import first_captured
 from theodolite_jobs.results.context import Context
 from theodolite_jobs.results.permuted_labels import PermutedContrast
-from theodolite_jobs.statistics.effects_controls import matched_directions, random_directions, variance_along
-from theodolite_jobs.statistics.gram import centred
-from theodolite_jobs.statistics.norms import unit
-from theodolite_jobs.statistics.permutations import difference_weights
-from theodolite_jobs.statistics.ratio import ratio
+from theodolite_jobs.statistics.effects_controls import ControlFacts, Directions, directions_at, facts_of
 from theodolite_jobs.tasks import run_tasks, shared
 
-Floats = NDArray[np.float64]
-
 LARGEST_FLOAT16 = 65504.0
-
-_SEED = 0
 
 
 def places_of(run: Run, options: EffectsSpec) -> tuple[list[Site], list[int]]:
@@ -93,8 +85,8 @@ def question_of(
 
 def vectors_of(
     context: Context, contrast: PermutedContrast, sites: Sequence[Site], layers: Sequence[int], controls: int
-) -> tuple[Vectors, Floats]:
-    """Return the vectors of the interventions, and the variance of the matched controls over the contrast's, (place,).
+) -> tuple[Vectors, ControlFacts]:
+    """Return the vectors of the interventions, and what is known of their controls.
 
     Raises:
         RunDamagedError: a shard contains a number that is not finite.
@@ -103,51 +95,24 @@ def vectors_of(
     arguments = [
         (run, shared(contrast), site, run.record.layers.index(layer), controls) for site in sites for layer in layers
     ]
-    found = list(run_tasks(_vectors_at, arguments, context.progress, "directions of effects", rounds=1))
+    found = list(run_tasks(_directions_at, arguments, context.progress, "directions of effects", rounds=1))
     scores = {layer: score for layer in run.record.layers if (score := _score_at(run, contrast, layer)) is not None}
     d_model = run.record.model.d_model
-    differences, means, random, matched, permuted, shares = (np.stack(values) for values in zip(*found, strict=True))
     return Vectors(
-        differences=differences.astype(np.float32),
-        means=np.moveaxis(means, 1, 0).astype(np.float32),
-        random=np.moveaxis(random, 1, 0).astype(np.float32),
-        matched=np.moveaxis(matched, 1, 0).astype(np.float32),
-        permuted=np.moveaxis(permuted, 1, 0).astype(np.float32),
+        differences=np.stack([one.difference for one in found]).astype(np.float32),
+        means=np.stack([one.means for one in found], axis=1).astype(np.float32),
+        matched=np.stack([one.matched for one in found], axis=1).astype(np.float32),
+        permuted=np.stack([one.permuted for one in found], axis=1).astype(np.float32),
         scores=np.array(list(scores.values()), dtype=np.float32).reshape(-1, d_model),
         score_layers=tuple(scores),
-    ), shares
+    ), facts_of(found)
 
 
-def _vectors_at(run: Run, contrast: PermutedContrast, site: Site, layer: int, controls: int) -> tuple[Floats, ...]:
-    """Return difference, means, random, matched and permuted vectors at a place, and the variance share of `matched`.
-
-    Where the means are equal, all directions are 0, which changes nothing.
-    """
-    captured = contrast.samples(run, site, layer)
-    samples, positive = centred(captured), contrast.labels[0]
-    draws = difference_weights(contrast.labels[: 1 + controls]) @ samples
-    difference = draws[0]
-    length = np.linalg.norm(difference)
-    matched = matched_directions(samples, difference, controls, _SEED)
-    variances = [variance_along(samples, directions) for directions in (matched, difference[None])]
-    means = np.stack([captured[positive].mean(axis=0), captured[~positive].mean(axis=0)])
-    return (
-        difference,
-        means,
-        length * random_directions(controls, len(difference), _SEED),
-        np.nan_to_num(matched),
-        length * np.nan_to_num(unit(_at_right_angles(draws[1:], difference))),
-        ratio(variances[0].mean(), variances[1][0]),
-    )
+def _directions_at(run: Run, contrast: PermutedContrast, site: Site, layer: int, controls: int) -> Directions:
+    return directions_at(contrast.samples(run, site, layer), contrast.labels[: 1 + controls])
 
 
-def _at_right_angles(vectors: Floats, direction: Floats) -> Floats:
-    """Return vectors without their components along a direction; a direction of length 0 takes nothing away."""
-    along = np.nan_to_num(unit(direction))
-    return vectors - np.outer(vectors @ along, along)
-
-
-def _score_at(run: Run, contrast: PermutedContrast, layer: int) -> Floats | None:
+def _score_at(run: Run, contrast: PermutedContrast, layer: int) -> NDArray[np.float64] | None:
     """Return the vector whose product with the difference of the means at a block's input is 1; None without one."""
     place = first_captured(run, [(Site.RESID_PRE, layer)])
     if place is None:

@@ -1,87 +1,156 @@
 """The variables of `effects` from the numbers of all prompts: means, intervals, and tests against controls."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
 from numpy.typing import NDArray
 
 from theodolite.groups.effects import (
+    ADD,
     CONTROLS,
-    CONTROLS_OF,
     HEAD,
     INTERVENTIONS,
+    LEAST_EFFECTIVE,
+    LEAST_VARIANCE,
     MATCHED,
     MEASURES,
     PARTS,
-    PERMUTED,
+    PATCH,
+    REMOVE,
     SIDES,
 )
 from theodolite.sites import Site, depth
 from theodolite_jobs.effects.work import Arrays
-from theodolite_jobs.statistics.effects_means import Estimate, against_controls, mean_over_prompts, share_of_means
+from theodolite_jobs.statistics.effects_controls import ControlFacts
+from theodolite_jobs.statistics.effects_means import (
+    ControlTest,
+    Estimate,
+    against_controls,
+    half_dose,
+    mean_over_prompts,
+    share_of_means,
+)
 
-_TESTED = ("control", "z", "p", "p_family")
 _SCORES = ("score_change", "score_change_low", "score_change_high")
 
 
-def variables_of(measured: Arrays, shape: tuple[int, int]) -> dict[str, NDArray[np.float64]]:
+def variables_of(
+    measured: Arrays, doses: Sequence[float], facts: ControlFacts, shape: tuple[int, int]
+) -> dict[str, NDArray[np.float64]]:
     """Return the variables of a contrast at a position, except those of the scores, (side, …).
 
     Args:
         measured: the numbers of all prompts, the positive and the negative one of each pair in turns.
+        doses: the doses of the difference of the means.
+        facts: what is known of the controls.
         shape: number of sites and of layers.
     """
-    found = _joined([_of_side(measured, which, shape) for which in range(len(SIDES))])
     odds = measured["intact_log_odds"]
-    found |= _named("intact_difference", mean_over_prompts(odds[0::2] - odds[1::2]))
+    difference = mean_over_prompts(odds[0::2] - odds[1::2])
+    sign = np.sign(difference.value) if difference.low * difference.high > 0 else np.nan
+    is_usable = _usable(facts)
+    sides = [
+        _Side(
+            {name: values[which::2] for name, values in measured.items()},
+            odds[1 - which :: 2],
+            float(towards * sign),
+            np.array(doses) * towards,
+            is_usable,
+            shape,
+        )
+        for which, towards in enumerate((-1, 1))
+    ]
+    found = _joined([side.variables() for side in sides])
+    found |= {name: values.reshape(*shape, -1) for name, values in facts._asdict().items()}
+    found |= _named("intact_difference", difference)
     errors = {"intact_error": measured["intact_error"].max(initial=0.0)}
     return {**found, **errors, "route_error": measured["route_error"][0]}
 
 
-def _of_side(measured: Arrays, which: int, shape: tuple[int, int]) -> dict[str, NDArray[np.float64]]:
-    """Return the variables of the prompts of one side."""
-    own = {name: values[which::2] for name, values in measured.items()}
-    found = {
-        "n_prompts": np.array(len(own["intact_log_odds"])),
-        "intact_log_odds": own["intact_log_odds"].mean(axis=0),
-        "direct_correlation": np.array(np.nan),
-    }
-    for name in MEASURES:
-        values = np.stack([own[f"{intervention}_{name}"] for intervention in INTERVENTIONS], axis=-1)
-        found |= _named(name, _reshaped(mean_over_prompts(values), shape))
-        found |= _tests(own, name, shape)
-        found |= _named(f"dose_{name}", _reshaped(mean_over_prompts(own[f"dose_{name}"]), shape))
-        found |= _named(f"everywhere_{name}", mean_over_prompts(own[f"everywhere_{name}"]))
-    wholes = measured["intact_log_odds"][1 - which :: 2] - own["intact_log_odds"]
-    found |= _named("restored", _reshaped(share_of_means(own["patch_log_odds"], wholes), shape))
-    if f"{HEAD}_kl" in own:
-        found |= _of_parts(own)
-    return found
+def _usable(facts: ControlFacts) -> NDArray[np.bool_]:
+    """Return whether effects can be compared with controls, (place, intervention, control)."""
+    usable = np.zeros((len(facts.effective_controls), len(INTERVENTIONS), len(CONTROLS)), dtype=bool)
+    usable[:, [INTERVENTIONS.index(REMOVE), INTERVENTIONS.index(ADD)]] = (facts.effective_controls >= LEAST_EFFECTIVE)[
+        :, None
+    ]
+    matched = CONTROLS.index(MATCHED)
+    usable[:, INTERVENTIONS.index(REMOVE), matched] &= facts.control_variance[:, matched] >= LEAST_VARIANCE
+    return usable
 
 
-def _tests(own: Arrays, name: str, shape: tuple[int, int]) -> dict[str, NDArray[np.float64]]:
-    """Return the tests of a measure against control directions, (site, layer, intervention, control) and (control,)."""
-    size = np.abs if name == "log_odds" else np.asarray
-    at_places = {part: np.full((*shape, len(INTERVENTIONS), len(CONTROLS)), np.nan) for part in _TESTED}
-    everywhere = {part: np.full(len(CONTROLS), np.nan) for part in _TESTED[:-1]}
-    for intervention, controls in CONTROLS_OF.items():
-        effect = size(own[f"{intervention}_{name}"].mean(axis=0)).reshape(shape)
-        for control in controls:
-            drawn = size(own[f"{intervention}_{control}_{name}"].mean(axis=0)).T.reshape(-1, *shape)
-            at = INTERVENTIONS.index(intervention), CONTROLS.index(control)
-            for part, values in against_controls(effect, drawn)._asdict().items():
-                at_places[part][..., *at] = values
-    for control in (MATCHED, PERMUTED):
-        effect = size(own[f"everywhere_{name}"].mean(axis=0))
-        drawn = size(own[f"everywhere_{control}_{name}"].mean(axis=0))
-        tested = against_controls(effect[None], drawn[:, None])._asdict()
-        for part, values in everywhere.items():
-            values[CONTROLS.index(control)] = tested[part][0]
-    return {
-        **{f"{name}_{part}": values for part, values in at_places.items()},
-        **{f"everywhere_{name}_{part}": values for part, values in everywhere.items()},
-    }
+@dataclass(frozen=True)
+class _Side:
+    """The prompts of one side.
+
+    Attributes:
+        own: their numbers.
+        other_log_odds: intact log-odds of the other side's prompts.
+        sign: `expected_sign`.
+        doses: the doses; those towards the other set are greater than 0.
+        is_usable: whether effects can be compared with controls, (place, intervention, control).
+        shape: number of sites and of layers.
+    """
+
+    own: Arrays
+    other_log_odds: NDArray[np.float64]
+    sign: float
+    doses: NDArray[np.float64]
+    is_usable: NDArray[np.bool_]
+    shape: tuple[int, int]
+
+    def variables(self) -> dict[str, NDArray[np.float64]]:
+        """Return the variables of the side."""
+        own, shape = self.own, self.shape
+        found = {
+            "n_prompts": np.array(len(own["intact_log_odds"])),
+            "intact_probability": own["intact_probability"].mean(axis=0),
+            "expected_sign": np.array(self.sign),
+            "direct_correlation": np.array(np.nan),
+            **_named("intact_log_odds", mean_over_prompts(own["intact_log_odds"])),
+        }
+        for name in MEASURES:
+            values = np.stack([own[f"{intervention}_{name}"] for intervention in INTERVENTIONS], axis=-1)
+            found |= _named(name, _reshaped(mean_over_prompts(values), shape))
+            found |= self._tests(name)
+            found |= _named(f"dose_{name}", _reshaped(mean_over_prompts(own[f"dose_{name}"]), shape))
+            found |= _named(f"everywhere_{name}", mean_over_prompts(own[f"everywhere_{name}"]))
+        wholes = self.other_log_odds - own["intact_log_odds"]
+        found |= _named("restored", _reshaped(share_of_means(own["patch_log_odds"], wholes), shape))
+        towards = np.argsort(self.doses)[(self.doses < 0).sum() :]  # doses greater than 0, ascending
+        changes = self.sign * own["dose_log_odds"][..., towards]
+        found |= _named("half_dose", _reshaped(half_dose(changes, self.doses[towards], self.sign * wholes), shape))
+        if f"{HEAD}_kl" in own:
+            found |= _of_parts(own)
+        return found
+
+    def _tests(self, name: str) -> dict[str, NDArray[np.float64]]:
+        """Return the tests of a measure, (site, layer, intervention, control) and, everywhere, (control,)."""
+        dims = (len(INTERVENTIONS), len(CONTROLS))
+        at_places = {part: np.full((*self.shape, *dims), np.nan) for part in ControlTest._fields}
+        everywhere = {part: np.full(len(CONTROLS), np.nan) for part in ControlTest._fields}
+        for (which, intervention), (kind, control) in product(enumerate(INTERVENTIONS), enumerate(CONTROLS)):
+            if intervention != PATCH:
+                tested = self._test(name, intervention, control, self.is_usable[:, which, kind])
+                for part, values in tested._asdict().items():
+                    at_places[part][..., which, kind] = values.reshape(self.shape)
+        for kind, control in enumerate(CONTROLS):
+            usable = np.array(self.is_usable[:, INTERVENTIONS.index(REMOVE), kind].all())
+            tested = self._test(name, "everywhere", control, usable)
+            for part, values in tested._asdict().items():
+                everywhere[part][kind] = values
+        return {
+            **{f"{name}_{part}": values for part, values in at_places.items()},
+            **{f"everywhere_{name}_{part}": everywhere[part] for part in ControlTest._fields if part != "p_family"},
+        }
+
+    def _test(self, name: str, intervention: str, control: str, usable: NDArray[np.bool_]) -> ControlTest:
+        """Return the test of a measure against one kind of controls; NaN where it is not usable."""
+        sign = self.sign if name == "log_odds" else 1.0
+        effect = sign * self.own[f"{intervention}_{name}"].mean(axis=0)
+        drawn = np.moveaxis(sign * self.own[f"{intervention}_{control}_{name}"].mean(axis=0), -1, 0)
+        return against_controls(np.where(usable, effect, np.nan), drawn, are_sizes=name == "kl")
 
 
 def _of_parts(own: Arrays) -> dict[str, NDArray[np.float64]]:

@@ -59,6 +59,12 @@ def log_odds(
     return np.asarray(odds[0] - odds[1])
 
 
+def group_probability(logits: Float[np.ndarray, "... token"], tokens: Sequence[int]) -> NDArray[np.float64]:
+    """Return the probability that the next token is one of `tokens`, (…)."""
+    (wide,) = _wide(logits)
+    return np.asarray(np.exp(logsumexp(wide[..., sorted(set(tokens))], axis=-1) - logsumexp(wide, axis=-1)))
+
+
 def projection(
     vectors: Float[np.ndarray, "... feature"], directions: Float[np.ndarray, "direction feature"]
 ) -> NDArray[np.float64]:

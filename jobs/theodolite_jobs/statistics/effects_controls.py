@@ -1,17 +1,92 @@
 """Control directions for interventions: what a direction changes only because it is a direction. Pure, in float64."""
 
+from collections.abc import Sequence
+from typing import NamedTuple
+
 import numpy as np
-from jaxtyping import Float64
+from jaxtyping import Bool, Float64
 from numpy.typing import NDArray
 
+from theodolite_jobs.statistics.gram import centred
 from theodolite_jobs.statistics.norms import unit
+from theodolite_jobs.statistics.permutations import difference_weights
+from theodolite_jobs.statistics.ratio import ratio
 
-_STEEPEST, _HALVINGS = 64.0, 60
+_HALVINGS = 60
+
+_SEED = 0
+
+_ROUNDING = 1e-13  # of a squared distance of means, relative to the mean squared norm of the centred samples
 
 
-def random_directions(count: int, d_model: int, seed: int) -> Float64[np.ndarray, "draw d_model"]:
-    """Return unit vectors of uniformly random directions."""
-    return unit(np.random.default_rng(seed).standard_normal((count, d_model)))
+class Directions(NamedTuple):
+    """The directions of interventions at one place; all are 0 where the means are equal, which changes nothing.
+
+    Attributes:
+        difference: difference of the means, positive minus negative, (d_model,).
+        means: means of the positive and of the negative set, (2, d_model).
+        matched: controls from `matched_directions`, with the length of the difference in the covariance within the
+            sets, (draw, d_model).
+        permuted: differences with permuted labels at right angles to the difference, with its length, (draw, d_model).
+        control_variance: mean variance along `matched` and along `permuted`, over that along the difference, (2,).
+        effective_controls: `effective_number` of both, (2,).
+    """
+
+    difference: NDArray[np.float64]
+    means: NDArray[np.float64]
+    matched: NDArray[np.float64]
+    permuted: NDArray[np.float64]
+    control_variance: NDArray[np.float64]
+    effective_controls: NDArray[np.float64]
+
+
+class ControlFacts(NamedTuple):
+    """What is known of the controls of all places, each (place, control); see `Directions`."""
+
+    control_variance: NDArray[np.float64]
+    effective_controls: NDArray[np.float64]
+
+
+def facts_of(directions: Sequence[Directions]) -> ControlFacts:
+    """Return what is known of the controls of places."""
+    return ControlFacts(
+        np.stack([one.control_variance for one in directions]), np.stack([one.effective_controls for one in directions])
+    )
+
+
+def directions_at(
+    captured: Float64[np.ndarray, "sample d_model"], labels: Bool[np.ndarray, "draw sample"]
+) -> Directions:
+    """Return the directions at one place.
+
+    Args:
+        captured: samples of both sets.
+        labels: which samples count as positive: with the real labels, then in a draw for each control.
+    """
+    positive, samples = labels[0], centred(captured)
+    difference, *draws = difference_weights(labels) @ samples
+    if difference @ difference <= _ROUNDING * (samples**2).sum(axis=1).mean():
+        difference = np.zeros_like(difference)
+    permuted = unit(_at_right_angles(np.array(draws), difference))
+    matched = matched_directions(samples, difference, len(draws), _SEED)
+    means = np.stack([captured[positive].mean(axis=0), captured[~positive].mean(axis=0)])
+    within = captured - np.where(positive[:, None], *means)
+    own, *others = mahalanobis_lengths(within, np.concatenate([difference[None], matched]))
+    variances = [variance_along(samples, directions).mean() for directions in (matched, permuted, difference[None])]
+    return Directions(
+        difference,
+        means,
+        np.nan_to_num(matched * ratio(own, others)[:, None]),
+        np.nan_to_num(permuted * np.linalg.norm(difference)),
+        ratio(variances[:2], variances[2]),
+        np.array([effective_number(matched), effective_number(permuted)]),
+    )
+
+
+def _at_right_angles(vectors: NDArray[np.float64], direction: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return vectors without their components along a direction; a direction of length 0 takes nothing away."""
+    along = np.nan_to_num(unit(direction))
+    return vectors - np.outer(vectors @ along, along)
 
 
 def variance_along(
@@ -21,19 +96,59 @@ def variance_along(
     return np.asarray((samples @ unit(directions).T).var(axis=0, ddof=1))
 
 
+def effective_number(directions: Float64[np.ndarray, "draw d_model"]) -> float:
+    """Return the participation ratio (Σλ)²/Σλ² of the Gram matrix of the directions' unit vectors.
+
+    It is the number of draws if they are at right angles to each other, and 1 if all are parallel. NaN if a direction
+    has length 0.
+    """
+    units = unit(directions)
+    squares = np.asarray(((units @ units.T) ** 2).sum())
+    return float(ratio(np.float64(len(units) ** 2), squares))
+
+
+def mahalanobis_lengths(
+    samples: Float64[np.ndarray, "sample d_model"], vectors: Float64[np.ndarray, "vector d_model"]
+) -> Float64[np.ndarray, " vector"]:
+    """Return the length √(v Σ⁻¹ vᵀ) of each vector in the covariance Σ of centred samples.
+
+    The covariance S (over n) has no inverse for fewer samples than features, so Σ = (1 − a) S + a m I with the mean
+    variance m = tr S/d_model of a feature and the share a of Ledoit and Wolf (2004). NaN where Σ has no inverse.
+    """
+    n, d_model = samples.shape
+    gram = samples @ samples.T
+    share, mean = _ridge(gram, d_model)
+    # Woodbury's identity, so that no matrix of (d_model, d_model) is needed.
+    along = samples @ vectors.T
+    inner = n * share * mean * np.eye(n) + (1 - share) * gram
+    if not share * mean > 0:
+        return np.full(len(vectors), np.nan)
+    held = (1 - share) * (along * np.linalg.solve(inner, along)).sum(axis=0)
+    return np.asarray(np.sqrt(np.maximum((vectors**2).sum(axis=1) - held, 0) / (share * mean)))
+
+
+def _ridge(gram: NDArray[np.float64], d_model: int) -> tuple[float, float]:
+    """Return a and m of `mahalanobis_lengths`, from the Gram matrix of n centred samples."""
+    n, squares = len(gram), float((gram**2).sum()) / len(gram) ** 2  # ‖S‖²
+    mean = float(np.trace(gram)) / n / d_model
+    distance = squares - d_model * mean**2  # ‖S − m I‖²
+    error = max(float((np.diag(gram) ** 2).mean()) - squares, 0) / n  # of S: the mean over samples of ‖xᵀx − S‖²/n
+    return (min(error / distance, 1.0) if distance > 0 else 1.0), mean
+
+
 def matched_directions(
     samples: Float64[np.ndarray, "sample d_model"],
     direction: Float64[np.ndarray, " d_model"],
     count: int,
     seed: int,
 ) -> Float64[np.ndarray, "draw d_model"]:
-    """Return random unit vectors at right angles to a direction, along which the samples vary as much as along it.
+    """Return random unit vectors at right angles to a direction, along which the samples vary as much, if they can.
 
     A random direction holds much less variance than a contrast's, so its removal would change less for that reason
     alone. With the principal directions e of the samples at right angles to the direction, their variances λ and normal
-    random numbers g, a vector is the unit vector of Σ g λ^(a/2) e. Its variance grows with a (0 for a random direction
-    among those along which the samples vary), so a bisection finds the a for which it is that of the direction. If no
-    direction at right angles holds as much, the vector holds nearly the largest variance that one can hold.
+    random numbers g, a vector is the unit vector of Σ g λ^(a/2) e. A bisection finds the a between 0 (a random
+    direction among those along which the samples vary) and 1 (a draw from the samples' covariance) with the variance of
+    the direction. A larger a would make all vectors nearly parallel, so a vector with a = 1 can hold less variance.
 
     Args:
         samples: samples of both sets, minus their mean.
@@ -52,9 +167,8 @@ def matched_directions(
     if not len(variances):
         return np.full((count, len(direction)), np.nan)
     relative = np.log(variances / variances[0])
-    squares = np.random.default_rng(seed).standard_normal((count, len(variances)))
-    vectors = [_of_variance(one, relative, target / variances[0]) for one in squares]
-    return unit(np.stack(vectors) @ axes)
+    numbers = np.random.default_rng(seed).standard_normal((count, len(variances)))
+    return unit(np.stack([_of_variance(one, relative, target / variances[0]) for one in numbers]) @ axes)
 
 
 def _of_variance(
@@ -69,7 +183,7 @@ def _of_variance(
         squares = components(steepness) ** 2
         return float(np.exp(log_variances) @ squares / squares.sum())
 
-    low, high = -_STEEPEST, _STEEPEST
+    low, high = 0.0, 1.0
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
         low, high = (middle, high) if variance(middle) < target else (low, middle)

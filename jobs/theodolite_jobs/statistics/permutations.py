@@ -27,6 +27,8 @@ _SEED = 0
 
 _ROUNDING = 1e-13  # of a squared distance of means, relative to the mean squared norm of the centred samples
 
+_CANCELLED = 1e-12  # relative; what a difference of two equal sums of squares can have left
+
 _EQUAL = 1e-9  # relative; draws that exchange all labels of each other give the same statistic up to rounding
 
 
@@ -37,7 +39,7 @@ class Tested(NamedTuple):
         null_mean: mean over the draws.
         null_sd: standard deviation (n−1) over the draws.
         z: (statistic − null_mean) / null_sd; NaN where null_sd is 0.
-        p: share of draws, the real labels included, whose statistic is as large.
+        p: share of draws, the real labels included, whose statistic is as large; NaN where null_sd is 0.
         p_family: share of draws, the real labels included, whose largest z over all places is as large as z.
         critical: the statistic at a place is above this value exactly where p_family is at most LEVEL.
     """
@@ -181,7 +183,9 @@ def permutation_test(statistic: Float64[np.ndarray, "draw *places"]) -> Tested:
     n, whole = len(statistic), statistic.mean(axis=0)
     deviations = statistic - whole
     means = whole - deviations / (n - 1)  # of all other rows
-    squares = np.maximum((deviations**2).sum(axis=0) - deviations**2 * (n / (n - 1)), 0)
+    total = (deviations**2).sum(axis=0)
+    squares = total - deviations**2 * (n / (n - 1))
+    squares = np.where(squares <= _CANCELLED * total, 0, squares)  # the other rows are equal, up to rounding
     sds = np.sqrt(squares / (n - 2))
     sds = np.where(sds <= _EQUAL * np.abs(means), 0, sds)
     z = ratio(statistic - means, sds)
@@ -191,7 +195,7 @@ def permutation_test(statistic: Float64[np.ndarray, "draw *places"]) -> Tested:
         null_mean=means[0],
         null_sd=sds[0],
         z=z[0],
-        p=_share(statistic[1:], statistic[0]),
+        p=_share(statistic[1:], np.where(sds[0] > 0, statistic[0], np.nan)),
         p_family=_share(np.expand_dims(largest, tuple(range(1, z.ndim))), z[0]),
         critical=np.where(sds[0] > 0, means[0] + critical * sds[0], np.nan),
     )

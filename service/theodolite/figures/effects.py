@@ -15,21 +15,16 @@ from theodolite.groups.effects import (
     ADD,
     ATTENTION,
     BLOCK,
-    CONTROLS_OF,
     MATCHED,
     MLP,
     PATCH,
     PERMUTED,
-    RANDOM,
     REMOVE,
 )
+from theodolite.query.effects import towards_other
 from theodolite.sites import Site
 
-CONTROL_NAMES = {
-    RANDOM: "random vectors",
-    MATCHED: "directions of equal variance",
-    PERMUTED: "directions of permuted labels",
-}
+CONTROL_NAMES = {MATCHED: "directions of equal variance", PERMUTED: "directions of permuted labels"}
 """The controls as legends name them."""
 
 PART_NAMES = {ATTENTION: "attention", MLP: "MLP", BLOCK: "block"}
@@ -37,7 +32,12 @@ PART_NAMES = {ATTENTION: "attention", MLP: "MLP", BLOCK: "block"}
 
 _PART_COLOURS = {ATTENTION: style.ATTENTION, MLP: style.MLP, BLOCK: style.BLOCK}
 
-_CONTROL_DASHES = {RANDOM: "dot", MATCHED: "dot", PERMUTED: "dash"}
+_CONTROL_DASHES = {MATCHED: "dot", PERMUTED: "dash"}
+
+_CHANCE = 1.64
+"""Standard deviations between the mean of the controls and the ends of the band of 90 % of them."""
+
+_ZERO = (Reference(0, "no change: 0"),)
 
 
 def effects_figure(
@@ -51,48 +51,53 @@ def effects_figure(
         colours: colour of the set on each side.
         separation: the group `separation` at the same contrast and position, if the run has it.
     """
-    titles = {
-        REMOVE: "KL, direction removed [nats]",
-        ADD: "KL, difference added [nats]",
-        PATCH: "KL, state patched [nats]",
-    }
-    panels = [
-        Panel(title, _lines(effects, "kl", intervention, sides, colours), positive=True)
-        for intervention, title in titles.items()
-    ]
-    panels.append(
-        Panel(
-            "log-odds, difference added",
-            _lines(effects, "log_odds", ADD, sides, colours, controls=False),
-            [Reference(0, "no change: 0")],
-        )
-    )
+    panels, removed = [], list[Line]()
+    for side, label in sides.items():
+        added = _signed_lines(effects, ADD, side, label, colours[side])
+        panels.append(Panel(f"log-odds of {label},<br>difference added [nats]", added, _ZERO))
+        removed += _signed_lines(effects, REMOVE, side, label, colours[side], controls=False)
+    panels.append(Panel("log-odds,<br>direction removed [nats]", removed, _ZERO))
+    titles = {ADD: "KL, difference added [nats]", PATCH: "KL, state patched [nats]"}
+    for intervention, title in titles.items():
+        panels.append(Panel(title, _kl_lines(effects, intervention, sides, colours), positive=True))
     if separation is not None:
         panels.append(Panel("AUROC", list(_separation_lines(effects, separation)), [Reference(0.5, "chance: 0.5")]))
     return panels_figure(panels, x_title=LAYER, ticks={})
 
 
-def _lines(
-    effects: xr.Dataset,
-    measure: str,
-    intervention: str,
-    sides: Mapping[str, str],
-    colours: Mapping[str, str],
-    *,
-    controls: bool = True,
+def _signed_lines(
+    effects: xr.Dataset, intervention: str, side: str, label: str, colour: str, *, controls: bool = True
+) -> list[Line]:
+    """Return changes of the log-odds towards the other set, and those by controls; none if no sign is expected."""
+    lines = []
+    of_side = effects.sel(prompt_side=side)
+    for site in effects["site"].values.tolist() if np.isfinite(of_side["expected_sign"]) else ():
+        values = of_side.sel(site=site, intervention=intervention)
+        change, layers = towards_other(values), values["layer"]
+        where = f"{label}{f', {short_site(site)}' if effects.sizes['site'] > 1 else ''}"
+        for control in effects["control"].values.tolist() if controls else ():
+            mean, sd = (values[f"log_odds_null_{part}"].sel(control=control) for part in ("mean", "sd"))
+            name, dash = f"{where}, {CONTROL_NAMES[control]}", _CONTROL_DASHES[control]
+            ends = mean - _CHANCE * sd, mean + _CHANCE * sd
+            lines.append(Line(name, layers, mean, style.PLAIN, dash, *ends, markers=False, band="90 % of the controls"))
+        curve = change["value"], colour, DASHES[Site(site)], change["low"], change["high"]
+        lines.append(Line(where, layers, *curve, n=prompts_text(values["n_prompts"])))
+    return lines
+
+
+def _kl_lines(
+    effects: xr.Dataset, intervention: str, sides: Mapping[str, str], colours: Mapping[str, str]
 ) -> list[Line]:
     lines = []
     for side, label in sides.items():
         for site in effects["site"].values.tolist():
             values = effects.sel(prompt_side=side, site=site, intervention=intervention)
             where = f"{label}{f', {short_site(site)}' if effects.sizes['site'] > 1 else ''}"
-            n = prompts_text(values["n_prompts"])
-            ends = values[f"{measure}_low"], values[f"{measure}_high"]
-            lines.append(Line(where, values["layer"], values[measure], colours[side], DASHES[Site(site)], *ends, n=n))
-            for control in CONTROLS_OF.get(intervention, ()) if controls else ():
-                of_control = values[f"{measure}_control"].sel(control=control)
-                name, dash = f"{where}, {CONTROL_NAMES[control]}", _CONTROL_DASHES[control]
-                lines.append(Line(name, values["layer"], of_control, colours[side], dash, markers=False))
+            n, ends = prompts_text(values["n_prompts"]), (values["kl_low"], values["kl_high"])
+            lines.append(Line(where, values["layer"], values["kl"], colours[side], DASHES[Site(site)], *ends, n=n))
+            for control in effects["control"].values.tolist() if intervention == ADD else ():
+                mean, name = values["kl_null_mean"].sel(control=control), f"{where}, {CONTROL_NAMES[control]}"
+                lines.append(Line(name, values["layer"], mean, colours[side], _CONTROL_DASHES[control], markers=False))
     return lines
 
 

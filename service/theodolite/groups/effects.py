@@ -15,12 +15,17 @@ PATCH, REMOVE, ADD = INTERVENTIONS = ("patch", "remove", "add")
 """`patch` gives a state of the other set, `remove` projects the contrast's direction out of the state, and `add` adds
 the difference of the means towards the other set."""
 
-RANDOM, MATCHED, PERMUTED = CONTROLS = ("random", "matched", "permuted")
-"""The control directions: random ones, random ones with the variance of the contrast's direction, and directions of
-permuted labels."""
+MATCHED, PERMUTED = CONTROLS = ("matched", "permuted")
+"""The control directions: random ones of the samples' covariance, and directions of permuted labels. `matched` is
+removed with as much variance, or added with the same length in the covariance; along `permuted`, states move as far as
+along the contrast's direction. A patch uses no direction, so it has no control."""
 
-CONTROLS_OF = {REMOVE: (MATCHED, PERMUTED), ADD: (RANDOM, PERMUTED)}
-"""The controls of each intervention; a patch uses no direction, so it has none."""
+LEAST_VARIANCE = 0.8
+"""The smallest variance along `matched`, over that along the contrast's direction, with which removals are compared:
+removing a direction with little variance changes little."""
+
+LEAST_EFFECTIVE = 5.0
+"""The smallest effective number of control directions with which effects are compared."""
 
 HEAD, ATTENTION, MLP, BLOCK = PARTS = ("head", "attention", "mlp", "block")
 """The parts whose outputs are patched; `block` is attention and the MLP of a layer together."""
@@ -56,14 +61,24 @@ def _with_ends(name: str, dims: tuple[str, ...], text: str, units: str) -> Itera
 
 
 def _tests(name: str, dims: tuple[str, ...], units: str) -> Iterator[Variable]:
-    size = "absolute mean" if name.endswith("log_odds") else "mean"
-    yield Variable(f"{name}_control", dims, f"Mean over control directions of the {size} of {name}.", units)
+    signed = name.endswith("log_odds")
+    effect = f"{name} times expected_sign" if signed else name
+    compared = effect if signed else f"the logarithm of {name}"
+    yield from variables(
+        dims,
+        units,
+        **{
+            f"{name}_null_mean": f"Mean over control directions of {effect}.",
+            f"{name}_null_sd": f"Standard deviation over control directions of {effect}.",
+        },
+    )
     yield from variables(
         dims,
         **{
-            f"{name}_z": f"The logarithm of the {size} of {name} minus the mean of those of the control directions, "
-            "over their standard deviation.",
-            f"{name}_p": f"Share of control directions with as large a {size} of {name}, the contrast's own included.",
+            f"{name}_z": f"Difference of {compared} from its mean over control directions, over their standard "
+            "deviation; NaN without a test.",
+            f"{name}_p": f"Share of control directions with as large {effect}, the contrast's own included; NaN "
+            "without a test.",
         },
     )
 
@@ -99,14 +114,37 @@ def _measured() -> Iterator[Variable]:
 
 VARIABLES = (
     Variable("n_prompts", _POINT, "Number of prompts that are intervened on.", dtype="int64"),
-    Variable("intact_log_odds", _POINT, "Mean over prompts of the log-odds without an intervention.", "nats"),
+    *_with_ends("intact_log_odds", _POINT, "log-odds without an intervention", "nats"),
+    Variable(
+        "intact_probability",
+        _POINT,
+        "Mean over prompts of the probability that the next token is in one of both groups, without an intervention.",
+    ),
     *_with_ends(
         "intact_difference",
         ("contrast", "position"),
         "log-odds of positive prompts minus those of negative prompts, without an intervention",
         "nats",
     ),
+    Variable(
+        "expected_sign",
+        _POINT,
+        "Sign of the change of the log-odds towards those of the other set; NaN if the interval of intact_difference "
+        "contains 0.",
+    ),
     *_measured(),
+    Variable(
+        "half_dose",
+        _PLACE,
+        "Smallest dose, towards the other set, that changes the mean log-odds by half of intact_difference; NaN if no "
+        "dose does.",
+        interval="half_dose",
+    ),
+    *variables(
+        _PLACE,
+        half_dose_low="Lower end of the 95 % interval of half_dose.",
+        half_dose_high="Upper end of the 95 % interval of half_dose; NaN if it is beyond the largest dose.",
+    ),
     Variable(
         "restored",
         _PLACE,
@@ -131,10 +169,10 @@ VARIABLES = (
         _POINT,
         "Correlation over all heads between the direct change of the log-odds and the change by a patch.",
     ),
-    Variable(
-        "matched_variance",
-        ("contrast", "position", "site", "layer"),
-        "Mean variance along the `matched` control directions, over the variance along the contrast's direction.",
+    *variables(
+        ("contrast", "position", "site", "layer", "control"),
+        control_variance="Mean variance along the control directions, over that along the contrast's direction.",
+        effective_controls="Effective number of control directions: participation ratio of their Gram matrix.",
     ),
     Variable(
         "intact_error",
@@ -157,7 +195,7 @@ the last captured block (NaN for all doses except -1 of positive and 1 of negati
 GROUP = Group(
     name="effects",
     title="Effects",
-    version=5,
+    version=6,
     variables=VARIABLES,
     tables=(PROMPT_EFFECTS,),
     needs=frozenset({"prompts", "contrasts", "weights"}),

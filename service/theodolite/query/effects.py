@@ -1,24 +1,43 @@
-"""Select from the result group `effects`: the stricter kind of controls, and the first or largest effect."""
+"""Select from the result group `effects`: changes towards the other set, their tests, and where they pass."""
 
 from typing import Any
 
 import numpy as np
 import xarray as xr
 
-from theodolite.groups.effects import CONTROLS_OF
+from theodolite.groups.effects import ADD
+from theodolite.groups.permutations import LEVEL
 from theodolite.sites import Site, depth
 
 
-def strictest(effects: xr.Dataset, intervention: str, part: str) -> xr.DataArray:
-    """Return the larger p, or the smaller z, of an intervention's KL divergence over both kinds of its controls.
+def towards_other(effects: xr.Dataset, name: str = "log_odds") -> xr.Dataset:
+    """Return a change of the log-odds and its interval with the sign that is positive towards the other set.
+
+    The variables are `value`, `low` and `high`; NaN where the contrast predicts no sign.
+    """
+    sign = effects["expected_sign"]
+    value, one, other = (sign * effects[f"{name}{end}"] for end in ("", "_low", "_high"))
+    return xr.Dataset({"value": value, "low": np.minimum(one, other), "high": np.maximum(one, other)})
+
+
+def strictest(effects: xr.Dataset, measure: str, intervention: str, part: str) -> xr.DataArray:
+    """Return the larger p, or the smaller z, of an intervention over the kinds of controls that are tested.
+
+    NaN where none is tested.
 
     Args:
         effects: the result group.
+        measure: `log_odds` or `kl`.
         intervention: `remove` or `add`.
         part: `z`, `p` or `p_family`.
     """
-    of_controls = effects[f"kl_{part}"].sel(intervention=intervention, control=list(CONTROLS_OF[intervention]))
-    return of_controls.min("control", skipna=False) if part == "z" else of_controls.max("control", skipna=False)
+    of_controls = effects[f"{measure}_{part}"].sel(intervention=intervention)
+    return of_controls.min("control") if part == "z" else of_controls.max("control")
+
+
+def moves_both(effects: xr.Dataset) -> xr.DataArray:
+    """Return where an added difference moves the log-odds of both sets more than all controls, (site, layer)."""
+    return (strictest(effects, "log_odds", ADD, "p_family") <= LEVEL).all("prompt_side")
 
 
 def largest(values: xr.DataArray) -> dict[str, Any]:
@@ -28,12 +47,35 @@ def largest(values: xr.DataArray) -> dict[str, Any]:
     return {str(dim): values[dim].values.tolist()[at] for dim, at in zip(values.dims, index, strict=True)}
 
 
-def first_place(is_wanted: xr.DataArray) -> dict[str, Any] | None:
-    """Return the site and the layer of the first true value along depth, from (site, layer); None if all are false."""
-    places = [
+def places(values: xr.DataArray | xr.Dataset) -> list[dict[str, Any]]:
+    """Return the site and the layer of each place along depth."""
+    found = [
         {"site": site, "layer": layer}
-        for site in is_wanted["site"].values.tolist()
-        for layer in is_wanted["layer"].values.tolist()
-        if bool(is_wanted.sel(site=site, layer=layer))
+        for site in values["site"].values.tolist()
+        for layer in values["layer"].values.tolist()
     ]
-    return min(places, key=lambda place: depth(Site(place["site"]), place["layer"]), default=None)
+    return sorted(found, key=lambda place: depth(Site(place["site"]), place["layer"]))
+
+
+def first_place(is_wanted: xr.DataArray) -> dict[str, Any] | None:
+    """Return the first place along depth where an array (site, layer) is true; None if it is false everywhere."""
+    return next((place for place in places(is_wanted) if bool(is_wanted.sel(place))), None)
+
+
+def onset(is_wanted: xr.DataArray) -> dict[str, Any] | None:
+    """Return the first place along depth from which on an array (site, layer) is true; None if the last is false."""
+    found = None
+    for place in reversed(places(is_wanted)):
+        if not bool(is_wanted.sel(place)):
+            break
+        found = place
+    return found
+
+
+def rank_correlation(one: xr.DataArray, other: xr.DataArray) -> float:
+    """Return Spearman's correlation of two arrays (site, layer) over their common places; NaN for fewer than three."""
+    one, other = xr.align(one, other, join="inner")
+    known = np.isfinite(one.values) & np.isfinite(other.transpose(*one.dims).values)
+    pair = [values.transpose(*one.dims).where(known).to_series().dropna().rank() for values in (one, other)]
+    varies = all(ranks.nunique() > 1 for ranks in pair)
+    return float(pair[0].corr(pair[1])) if len(pair[0]) > 2 and varies else float("nan")

@@ -99,16 +99,17 @@ def _effects(run: Run, contrast: str, place: dict[str, Any]) -> dict[str, Any]:
     if any(label not in effects[dim].values.tolist() for dim, label in measured.items()):
         return {}
     values = effects.sel(measured)
-    z = strictest(values, ADD, "z").min("prompt_side", skipna=False)
-    if not np.isfinite(z).any():
+    tests = {name: strictest(values, name, ADD, "z").min("prompt_side", skipna=False) for name in ("log_odds", "kl")}
+    measure = next((name for name, z in tests.items() if np.isfinite(z).any()), None)
+    if measure is None:
         return {}
-    at = largest(z)
+    at = largest(tests[measure])
     means = values.sel(at).mean("prompt_side")
     first, second = effects.attrs["tokens"]
     norm = read_group(run, "curves")["difference_norm"].sel(contrast=contrast, **place, **at)
     return {
         "effect_layer": at["layer"],
-        "effect_p": float(strictest(values, ADD, "p_family").sel(at).max()),
+        "effect_p": float(strictest(values, measure, ADD, "p_family").sel(at).max()),
         "effect_difference_norm": float(norm),
         "doses": values["dose"].values.tolist(),
         "dose_kl": means["dose_kl"].values.tolist(),

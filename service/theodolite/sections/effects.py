@@ -1,6 +1,6 @@
 """What interventions on the last token change: whether the model uses a contrast's direction."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
 import numpy as np
@@ -9,16 +9,15 @@ import xarray as xr
 from theodolite.figures.effects import PART_NAMES, dose_figure, effects_figure, parts_figure, score_figure
 from theodolite.figures.heads import head_map
 from theodolite.figures.style import set_colours
-from theodolite.groups.effects import ADD, REMOVE
+from theodolite.groups.effects import ADD
 from theodolite.groups.permutations import LEVEL
-from theodolite.query.effects import largest, strictest
+from theodolite.query.effects import largest, moves_both, onset, places, strictest, towards_other
 from theodolite.query.first_tokens import set_labels
 from theodolite.sections.effects_facts import (
     at_place,
-    controls_text,
     effects_facts,
     followed_layers,
-    passed,
+    intact_text,
     places_word,
 )
 from theodolite.sections.parts import (
@@ -30,36 +29,36 @@ from theodolite.sections.parts import (
     listed,
     quoted,
     same_token_notes,
+    significant,
 )
 from theodolite.store.manifest import finished_groups
 from theodolite.store.result_reader import read_group
 from theodolite.store.runs import Run
 
 _HOW_TO_READ = (
-    "An intervention changes the state of the last token (in pairs also the output of a head, of attention, of an MLP, "
-    "or of attention and MLP together), and all later blocks compute with the change. No text is generated: the "
-    "probabilities of the next token are compared with those that the model gives without a change. KL is the "
-    "divergence of the changed probabilities from the unchanged ones; it is 0 if nothing changes, and it does not say "
-    "which tokens change. To patch is to replace the state by that of the other prompt of the pair (or by the mean "
-    "state of the other set). To remove is to set the coordinate of the state along the contrast's direction to that "
-    "of the midpoint between the two means. To add is to add the difference of the means towards the other set: its "
-    "dose is 1 for prompts of the negative set, and -1 for prompts of the positive set. Every vector that is large "
-    "enough changes the next token. So the direction is compared with control directions: random ones, random ones "
-    "along which the activations vary as much, and the directions that permuted labels give. The last two kinds are at "
-    "right angles to the contrast's direction. Activations usually vary much less along random directions, so removing "
-    "is not compared with these. Along the directions of permuted labels they can vary more, or less, than along the "
-    "contrast's. If the direction changes no more than the controls, the model need not use it, also where the "
-    "direction separates the sets. If it changes more, the next token depends more on the state along it than on that "
-    "along the controls; it can still depend on other directions too."
+    "An intervention changes the state of the last token (in pairs also the output of a head, of attention, of an "
+    "MLP, or of attention and MLP together), and all later blocks compute with the change. No text is generated: the "
+    "probabilities of the next token are compared with those without a change. To patch is to replace the state by "
+    "that of the other prompt of the pair (or by the mean state of the other set). To remove is to set the "
+    "coordinate of the state along the contrast's direction to that of the midpoint between the two means. To add is "
+    "to add the difference of the means towards the other set: its dose is 1 for prompts of the negative set, and -1 "
+    "for prompts of the positive set. If the model uses the direction, this moves the log-odds towards those of the "
+    "other set; such changes are positive here, for both sets. Every vector that is large enough changes the next "
+    "token. So each change is compared with those by control directions at right angles to the contrast's direction, "
+    "of two kinds. Directions of equal variance are random directions of the samples' covariance. They are removed "
+    "if the prompts vary as much along them, and added with the same length in the covariance within the sets. "
+    "Directions of permuted labels move each state exactly as far. If the direction moves the log-odds no farther "
+    "than the controls, the model need not use it, also where it separates the sets. The KL divergence says how much "
+    "the whole distribution changes, and not in which direction."
 )
 
 _TESTS = (
-    "z is the logarithm of an effect minus the mean of those of the control directions, divided by their standard "
-    "deviation. The family-wise p is the share of directions, the contrast's own one included, whose largest z over "
-    "all changed sites and layers is at least as large as the z of the effect. Each set, intervention and control is "
-    "tested by itself, for the KL divergence; these tests are not corrected for each other. They compare directions, "
-    "and do not treat the prompts as random. There are {directions} control directions of each kind, so the smallest "
-    "possible p is about {least:.2g}"
+    "z is the change (for the KL divergence, its logarithm) minus the mean of those by the control directions, "
+    "divided by their standard deviation. The family-wise p is the share of directions, the contrast's own one "
+    "included, whose largest z over all changed sites and layers is at least as large as this z. The larger p and "
+    "the smaller z of both kinds of controls are stated. Each set, intervention and measure is tested by itself. "
+    "These tests compare directions, and do not treat the prompts as random. There are {directions} control "
+    "directions of each kind, so the smallest possible p is about {least:.2g}"
 )
 
 _BRACKETS = (
@@ -104,7 +103,7 @@ def _section(run: Run, effects: xr.Dataset, contrast: str) -> Section | None:
     pairs = f"{selected[0]} matched pairs" if names["paired"] else f"{' and '.join(selected)} prompts"
     return Section(
         f"Effects along {quoted(contrast)} at position {position}: {pairs}",
-        list(effects_facts(values, sides, effects.attrs["tokens"], effects.attrs["patch"][label], route)),
+        list(effects_facts(values, sides, effects.attrs["tokens"], effects.attrs["patch"][label], route, separation)),
         [
             Figure(
                 name, "Effects of interventions by layer", partial(effects_figure, values, sides, colours, separation)
@@ -122,7 +121,7 @@ def _section(run: Run, effects: xr.Dataset, contrast: str) -> Section | None:
             *same_token_notes(run, [names[side] for side in SIDES], labels, position),
         ],
         how_to_read=_HOW_TO_READ,
-        finding=_finding(values, sides, f"{directions} directions of each kind; {pairs}"),
+        finding=_finding(values, sides, list(effects.attrs["tokens"])),
     )
 
 
@@ -130,8 +129,10 @@ def _place_figures(
     values: xr.Dataset, name: str, sides: Mapping[str, str], colours: Mapping[str, str]
 ) -> Iterator[Figure]:
     """Yield the dose curves at the place with the largest effect, the later scores, and the patches of parts."""
-    place = largest(values["kl"].sel(intervention=ADD).mean("prompt_side"))
-    caption = f"Dose curves at {at_place(values, place)}, where an added difference has the largest KL divergence"
+    tests = (strictest(values, measure, ADD, "z").mean("prompt_side") for measure in ("log_odds", "kl"))
+    z = next((one for one in tests if np.isfinite(one).any()), values["kl"].sel(intervention=ADD).mean("prompt_side"))
+    place = largest(z)
+    caption = f"Dose curves at {at_place(values, place)}, where an added difference is farthest above its controls"
     yield Figure(f"{name}.doses", caption, partial(dose_figure, values.sel(place), sides, colours))
     of_side = values.sel(site=place["site"], prompt_side=SIDES[1])
     if layers := followed_layers(of_side):
@@ -165,23 +166,40 @@ def _maps(values: xr.Dataset, name: str, sides: Mapping[str, str]) -> list[Figur
     ]
 
 
-def _finding(values: xr.Dataset, sides: Mapping[str, str], prompts: str) -> str:
-    """Return at how many places the direction changes the next token more than all its controls."""
-    counts = {
-        intervention: {
-            label: passed(strictest(values.sel(prompt_side=side), intervention, "p_family"))
-            for side, label in sides.items()
-        }
-        for intervention in (REMOVE, ADD)
-    }
-    return (
-        "Does the model use the direction at the last token? Removing it changes the next token more than removing "
-        f"{controls_text(REMOVE)} at this many {places_word(values)}: "
-        f"{listed(counts[REMOVE])}. Adding the difference of the means changes it more than adding vectors of the same "
-        f"length along random directions and along directions of permuted labels at this many: {listed(counts[ADD])} "
-        f"(KL divergence, family-wise p of at most {LEVEL} against each kind, {prompts}). Where neither is larger, "
-        "it is not shown that the model uses the direction."
-    )
+def _finding(values: xr.Dataset, sides: Mapping[str, str], groups: Sequence[str]) -> str:
+    """Return whether an added difference moves the log-odds of the sets towards each other, and from where on."""
+    intact = intact_text(values, sides, *groups)
+    passes = strictest(values, "log_odds", ADD, "p_family")
+    if not np.isfinite(passes).any():
+        return f"{intact} It is not tested whether the model uses the direction at the last token."
+    both, changes = moves_both(values), towards_other(values.sel(intervention=ADD))["value"]
+    of = f"of {len(places(values))} changed {places_word(values)}"
+    more = f"more than all controls (family-wise p of at most {LEVEL})"
+    if start := onset(both):
+        moved = changes.where(both)
+        text = (
+            f"The model uses the direction at the last token from {at_place(values, start)} on: there, adding the "
+            "difference of the means moves the log-odds of both sets towards the other set, by "
+            f"{significant(moved.min())} to {significant(moved.max())} nats, {more}."
+        )
+        if not both.all():
+            rest = abs(changes.where(~both)).max()
+            text += f" At the other {places_word(values)}, it moves them by at most {significant(rest)} nats."
+    elif both.any():
+        text = (
+            f"The model uses the direction at {int(both.sum())} {of}: there, adding the difference of the means moves "
+            f"the log-odds of both sets towards the other set, {more}; at the last one it does not."
+        )
+    else:
+        each = {label: str(int((passes.sel(prompt_side=side) <= LEVEL).sum())) for side, label in sides.items()}
+        at = largest(changes.mean("prompt_side"))
+        text = (
+            "It is not shown that the model uses the direction at the last token: adding the difference of the means "
+            f"moves the log-odds of both sets towards the other set {more} at none {of} (one set alone: "
+            f"{listed(each)}). The largest mean change is {significant(changes.mean('prompt_side').sel(at))} nats at "
+            f"{at_place(values, at)}."
+        )
+    return f"{intact} {text}"
 
 
 def _excluded(effects: xr.Dataset, label: str, *, is_paired: bool) -> list[str]:

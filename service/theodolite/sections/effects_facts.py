@@ -7,9 +7,19 @@ import numpy as np
 import xarray as xr
 
 from theodolite.figures.effects import CONTROL_NAMES
-from theodolite.groups.effects import ADD, ATTENTION, BLOCK, CONTROLS_OF, MLP, PATCH, REMOVE
+from theodolite.groups.effects import (
+    ADD,
+    ATTENTION,
+    BLOCK,
+    LEAST_EFFECTIVE,
+    LEAST_VARIANCE,
+    MATCHED,
+    MLP,
+    PATCH,
+    REMOVE,
+)
 from theodolite.groups.permutations import LEVEL
-from theodolite.query.effects import first_place, largest, strictest
+from theodolite.query.effects import first_place, largest, places, rank_correlation, strictest, towards_other
 from theodolite.query.heads import head_name
 from theodolite.sections.parts import SIDES, listed, number, percent, significant
 
@@ -21,9 +31,16 @@ _REPLACED = {
     BLOCK: "The outputs of attention and MLP of one block are replaced by those",
 }
 
+_WHAT = {REMOVE: "Removing the direction", ADD: "Adding the difference of the means towards the other set"}
+
 
 def effects_facts(
-    values: xr.Dataset, sides: Mapping[str, str], tokens: Mapping[str, list[str]], patch: str, full_route: str
+    values: xr.Dataset,
+    sides: Mapping[str, str],
+    tokens: Mapping[str, list[str]],
+    patch: str,
+    full_route: str,
+    separation: xr.Dataset | None,
 ) -> Iterator[str]:
     """Yield the sentences.
 
@@ -33,28 +50,47 @@ def effects_facts(
         tokens: texts of the next tokens of both groups.
         patch: what a patched prompt gets, "pair" or "mean".
         full_route: why interventions took forward passes of all tokens; empty if they did not.
+        separation: the group `separation` at the same contrast and position, if the run has it.
     """
     yield _where(values)
     first, second = tokens
-    intact = {label: f"{float(values['intact_log_odds'].sel(prompt_side=side)):.2f}" for side, label in sides.items()}
+    chances = {label: percent(values["intact_probability"].sel(prompt_side=side), 0) for side, label in sides.items()}
     yield (
-        f"Log-odds of the next token for the group {first} ({_texts(tokens[first])}) against the group {second} "
-        f"({_texts(tokens[second])}), without a change: {listed(intact)}; difference "
-        f"{_with_ends(values, 'intact_difference', 2)}."
+        f"Without a change, the next token is in the group {first} ({_texts(tokens[first])}) or {second} "
+        f"({_texts(tokens[second])}) with a probability of {listed(chances)}. "
+        f"{intact_text(values, sides, first, second)}"
     )
-    yield from _patch_facts(values, sides, patch)
-    for intervention, what in ((REMOVE, "Removing the direction"), (ADD, "Adding the difference of the means")):
-        texts = {label: _tested(values.sel(prompt_side=side), intervention) for side, label in sides.items()}
-        yield (
-            f"{what}, compared with {controls_text(intervention, ' and with ')}: {places_word(values)} where the KL "
-            f"divergence is larger than for both kinds of controls (family-wise p of at most {LEVEL}): "
-            f"{listed(texts)}. z and p are those against the kind of controls that is exceeded less."
-        )
+    for intervention, what in _WHAT.items():
+        changes = towards_other(values.sel(intervention=intervention))
+        if np.isfinite(changes["value"]).any():
+            texts = {
+                label: _tested(values.sel(prompt_side=side), "log_odds", intervention) for side, label in sides.items()
+            }
+            yield f"{what} moves the log-odds towards the other set: {listed(texts)}."
+    yield from _untested(values)
+    yield from _dose_facts(values, sides)
+    if separation is not None:
+        yield from _separation_facts(values, sides, separation)
+    for intervention, what in _WHAT.items():
+        texts = {label: _tested(values.sel(prompt_side=side), "kl", intervention) for side, label in sides.items()}
+        yield f"{what} gives a KL divergence, which has no direction: {listed(texts)}."
     yield from _everywhere_facts(values, sides)
+    yield from _patch_facts(values, sides, patch)
     yield from _score_facts(values, sides)
     yield from _head_facts(values, sides)
     yield from _part_facts(values, sides)
     yield from _certificate(values, full_route)
+
+
+def intact_text(values: xr.Dataset, sides: Mapping[str, str], first: str, second: str) -> str:
+    """Return the log-odds without a change, and whether those of the sets differ."""
+    intact = {label: _with_ends(values.sel(prompt_side=side), "intact_log_odds", 2) for side, label in sides.items()}
+    known = np.isfinite(values["expected_sign"]).any()
+    differ = "" if known else ", which can be 0, so no direction of change is expected"
+    return (
+        f"Without a change, the log-odds of {first} against {second} are {listed(intact)}; their difference is "
+        f"{_with_ends(values, 'intact_difference', 2)}{differ}."
+    )
 
 
 def _where(values: xr.Dataset) -> str:
@@ -81,6 +117,93 @@ def places_word(values: xr.Dataset) -> str:
     return "layers" if values.sizes["site"] == 1 else "sites and layers"
 
 
+def _untested(values: xr.Dataset) -> Iterator[str]:
+    """Yield why effects are not compared with a kind of controls."""
+    n = values.sizes["site"] * values.sizes["layer"]
+    share = values["control_variance"].sel(control=MATCHED)
+    if few := int((share < LEAST_VARIANCE).sum()):
+        yield (
+            f"At {few} of {n} {places_word(values)}, removals are not compared with {CONTROL_NAMES[MATCHED]}: none at "
+            f"right angles holds {percent(LEAST_VARIANCE, 0)} of the variance along the contrast's direction "
+            f"(smallest share {percent(share.min(), 0)})."
+        )
+    for control in values["control"].values.tolist():
+        effective = values["effective_controls"].sel(control=control)
+        if few := int((~(effective >= LEAST_EFFECTIVE)).sum()):
+            yield (
+                f"At {few} of {n} {places_word(values)}, effects are not compared with {CONTROL_NAMES[control]}: "
+                f"fewer than {LEAST_EFFECTIVE:g} of them are effectively different."
+            )
+
+
+def _dose_facts(values: xr.Dataset, sides: Mapping[str, str]) -> Iterator[str]:
+    """Yield the smallest dose that changes the log-odds by half of the difference of the sets."""
+    if not np.isfinite(values["expected_sign"]).any():
+        return
+    texts = {}
+    for side, label in sides.items():
+        own = values.sel(prompt_side=side)
+        if not np.isfinite(own["half_dose"]).any():
+            texts[label] = f"no dose up to {float(abs(values['dose']).max()):g} at any place"
+            continue
+        at = largest(-own["half_dose"])
+        dose, low, high = (float(own.sel(at)[f"half_dose{end}"]) for end in ("", "_low", "_high"))
+        end = f"{high:.2f}]" if np.isfinite(high) else f"more than {float(abs(values['dose']).max()):g}]"
+        texts[label] = f"{dose:.2f} [{low:.2f}, {end} at {at_place(values, at)}"
+    yield f"Smallest dose that moves the log-odds by half of this difference: {listed(texts)}."
+
+
+def _separation_facts(values: xr.Dataset, sides: Mapping[str, str], separation: xr.Dataset) -> Iterator[str]:
+    """Yield whether the direction moves the log-odds more where it separates the sets better."""
+    changes = towards_other(values.sel(intervention=ADD))["value"]
+    texts = {}
+    for side, label in sides.items():
+        correlation = rank_correlation(changes.sel(prompt_side=side), separation["auroc"])
+        if np.isfinite(correlation):
+            texts[label] = f"{correlation:.2f}"
+    if texts:
+        yield (
+            f"Rank correlation over the changed {places_word(values)} between the AUROC of held-out prompts and this "
+            f"change of the log-odds: {listed(texts)}."
+        )
+
+
+def _tested(values: xr.Dataset, measure: str, intervention: str) -> str:
+    """Return the range of an effect, where it exceeds its controls, and its largest z."""
+    changes = values.sel(intervention=intervention)
+    effect = towards_other(changes)["value"] if measure == "log_odds" else changes["kl"]
+    p, z = (strictest(values, measure, intervention, part) for part in ("p_family", "z"))
+    span = f"{significant(effect.min())} to {significant(effect.max())} nats"
+    if not np.isfinite(z).any():
+        return f"{span}, not tested"
+    at = largest(z)
+    return (
+        f"{span}, more than the controls at {passed(p)} {places_word(values)} (largest z {float(z.sel(at)):.1f} at "
+        f"{at_place(values, at)}, p = {float(p.sel(at)):.2g})"
+    )
+
+
+def controls_text(joint: str = " and ") -> str:
+    """Return the names of the control directions."""
+    return joint.join(CONTROL_NAMES.values())
+
+
+def _everywhere_facts(values: xr.Dataset, sides: Mapping[str, str]) -> Iterator[str]:
+    """Yield what the removal at all places in one forward changes."""
+    texts = {}
+    changes = towards_other(values, "everywhere_log_odds")
+    for side, label in sides.items():
+        own, change = values.sel(prompt_side=side), changes.sel(prompt_side=side)
+        p = own["everywhere_log_odds_p"].max()
+        test = f" (p = {float(p):.2g})" if np.isfinite(p) else ""
+        moved = f"{_ends_text(change)} nats{test}, " if np.isfinite(change["value"]) else ""
+        texts[label] = f"{moved}KL {_with_ends(own, 'everywhere_kl')} nats"
+    yield (
+        f"Removing the direction of each of the {len(places(values))} {places_word(values)} there, in one forward "
+        f"pass, moves the log-odds towards the other set by {listed(texts)}."
+    )
+
+
 def _patch_facts(values: xr.Dataset, sides: Mapping[str, str], patch: str) -> Iterator[str]:
     kl = values["kl"].sel(intervention=PATCH)
     texts = {}
@@ -104,58 +227,15 @@ def _patch_facts(values: xr.Dataset, sides: Mapping[str, str], patch: str) -> It
     texts = {}
     for side, label in sides.items():
         shares = restored.sel(prompt_side=side)
-        if first := first_place(shares >= _HALF):
+        low = values["restored_low"].sel(prompt_side=side)
+        if first := first_place(low >= _HALF):
             at = values.sel(**first, prompt_side=side)
             texts[label] = f"{at_place(values, first)}, {_share(at, 'restored')}"
         else:
-            texts[label] = f"less than {percent(_HALF, 0)} everywhere"
+            texts[label] = f"none; largest {_share(values.sel(**largest(shares), prompt_side=side), 'restored')}"
     yield (
-        f"First place at which a patch restores at least {percent(_HALF, 0)} of the difference of the log-odds to the "
-        f"other set: {listed(texts)}."
-    )
-
-
-def controls_text(intervention: str, joint: str = " and ") -> str:
-    """Return the names of the control directions of an intervention."""
-    return joint.join(CONTROL_NAMES[control] for control in CONTROLS_OF[intervention])
-
-
-def _tested(values: xr.Dataset, intervention: str) -> str:
-    """Return at how many places an intervention changes more than its controls, and the place with the largest z."""
-    p, z = (strictest(values, intervention, part) for part in ("p_family", "z"))
-    if not np.isfinite(z).any():
-        return "no test is possible"
-    place = largest(z)
-    at = values.sel(**place, intervention=intervention)
-    controls = " and ".join(significant(at["kl_control"].sel(control=one)) for one in CONTROLS_OF[intervention])
-    each = "; ".join(
-        f"against {CONTROL_NAMES[one]} alone "
-        f"{passed(values['kl_p_family'].sel(intervention=intervention, control=one)).partition(' ')[0]}"
-        for one in CONTROLS_OF[intervention]
-    )
-    return (
-        f"{passed(p)} ({each}; largest z {float(z.sel(place)):.1f}, p = {float(p.sel(place)):.2g}, at "
-        f"{at_place(values, place)}: {_with_ends(at, 'kl')} nats, controls {controls})"
-    )
-
-
-def _everywhere_facts(values: xr.Dataset, sides: Mapping[str, str]) -> Iterator[str]:
-    texts = {}
-    for side, label in sides.items():
-        own = values.sel(prompt_side=side)
-        controls = [own.sel(control=control) for control in CONTROLS_OF[REMOVE]]
-        means = " and ".join(significant(one["everywhere_kl_control"]) for one in controls)
-        p = max(float(one["everywhere_kl_p"]) for one in controls)
-        texts[label] = f"{_with_ends(own, 'everywhere_kl')} nats (controls {means}, p = {p:.2g})"
-    n_layers = values.sizes["layer"]
-    together = (
-        "Together, those of equal variance can take out more than the contrast's own directions, which can be more "
-        "alike from layer to layer. "
-    ) * (n_layers > 1)
-    yield (
-        f"Removing, in one forward pass, the direction of each of the {values.sizes['site'] * values.sizes['layer']} "
-        f"{places_word(values)} there gives a KL divergence of {listed(texts)}. The controls are "
-        f"{controls_text(REMOVE)}, removed in the same way. {together}The larger p is stated."
+        f"First place at which a patch restores at least {percent(_HALF, 0)} of the difference of the log-odds, with "
+        f"its whole interval: {listed(texts)}."
     )
 
 
@@ -250,6 +330,10 @@ def _with_ends(values: xr.Dataset, name: str, digits: int | None = None) -> str:
     ends = (values[f"{name}{end}"] for end in ("", "_low", "_high"))
     value, low, high = (significant(end) if digits is None else number(end, digits) for end in ends)
     return f"{value} [{low}, {high}]"
+
+
+def _ends_text(change: xr.Dataset) -> str:
+    return f"{significant(change['value'])} [{significant(change['low'])}, {significant(change['high'])}]"
 
 
 def _share(values: xr.Dataset, name: str) -> str:

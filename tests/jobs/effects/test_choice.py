@@ -12,6 +12,7 @@ from transformers import AutoModel, Lfm2Config, PersimmonConfig
 
 from theodolite.errors import SiteNotFoundError
 from theodolite.sites import Site
+from theodolite_jobs.effects.intact import run_intact
 from theodolite_jobs.effects.outcome import Reading
 from theodolite_jobs.effects.routes import prepare_variants, route_error, run_variants, why_full_route
 from theodolite_jobs.effects.variants import Location, Patch, Variant
@@ -109,3 +110,26 @@ def test_the_error_between_the_routes_is_measured(family):
     assert 0 < route_error(model, intact, PRE) <= 5e-5
     wrong = replace(intact, cached=[(keys * 1.01, values) for keys, values in intact.cached])
     assert route_error(model, wrong, PRE) > 5e-5
+
+
+def test_scales_by_the_index_in_the_input_take_the_full_route():
+    model = tuned(True)
+    assert why_full_route(model) == (
+        "its attention scales each token by its index in the input, so columns would count as later tokens"
+    )
+    check_full_route(model)
+
+
+@pytest.mark.parametrize(("is_tuned", "is_exact"), [(False, True), (True, False)])
+def test_the_comparison_of_the_routes_notices_scales_by_the_index(is_tuned, is_exact):
+    model = tuned(is_tuned)
+    error = route_error(model, run_intact(model, PROMPTS, PRE, is_cached=True), PRE)
+    assert (error <= 5e-5) is is_exact
+
+
+def tuned(is_tuned):
+    """Return a Llama 4 whose scores depend on the index of a token, if it is tuned."""
+    config = CONFIGS["llama4_text"].__class__.from_dict(
+        {**CONFIGS["llama4_text"].to_dict(), "attn_temperature_tuning": is_tuned, "floor_scale": 1, "attn_scale": 1.0}
+    )
+    return wrap(tiny.random_model(config, AutoModel))

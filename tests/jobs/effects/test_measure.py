@@ -6,10 +6,11 @@ import torch
 from support import tiny
 
 from theodolite.sites import Site
+from theodolite_jobs.effects import measure as measure_module
 from theodolite_jobs.effects.measure import measure
 from theodolite_jobs.effects.next_token import LogitHead, next_token_change
 from theodolite_jobs.effects.routes import prepare_variants, run_variants
-from theodolite_jobs.effects.variants import Location, Patch, Variant
+from theodolite_jobs.effects.variants import Location, Patch, Remove, Variant
 from theodolite_jobs.effects.work import Question, Vectors
 from theodolite_jobs.models.load import wrap
 
@@ -40,7 +41,7 @@ def vectors_of(d, seed=0):
     scores = differences[: len(LAYERS)]  # of resid_pre
     scores = scores / (scores**2).sum(axis=1, keepdims=True)
     draws = (DRAWS, PLACES, d)
-    return Vectors(differences, floats(2, PLACES, d), floats(*draws), floats(*draws), floats(*draws), scores, LAYERS)
+    return Vectors(differences, floats(2, PLACES, d), floats(*draws), floats(*draws), scores, LAYERS)
 
 
 @pytest.fixture(scope="module")
@@ -94,10 +95,10 @@ def test_fewer_columns_at_once_change_only_rounding(model, head, measured):
 
 def test_a_direction_of_length_0_changes_nothing(model, head):
     vectors = vectors_of(model.dimensions.d_model)
-    for name in ("differences", "random", "matched", "permuted"):
+    for name in ("differences", "matched", "permuted"):
         getattr(vectors, name)[..., 0, :] = 0
     found = measure(model, head, QUESTION, vectors, TOKENS[:2])
-    for name in ("remove_kl", "add_kl", "remove_matched_kl", "add_random_log_odds"):
+    for name in ("remove_kl", "add_kl", "remove_matched_kl", "add_matched_log_odds"):
         assert (found[name][:, 0] == 0).all()
         assert (found[name][:, 1] != 0).all()
 
@@ -108,7 +109,7 @@ def test_unpaired_prompts_get_the_mean_state_of_the_other_set(model, head):
     own = prepare_variants(model, [TOKENS[0]], [Location(Site.RESID_PRE, 2)]).states[Location(Site.RESID_PRE, 2)]
     means = np.stack([np.ones((1, d)), own.numpy()]).astype(np.float32)  # the negative mean is prompt 0's own state
     none = np.zeros((DRAWS, 1, d), dtype=np.float32)
-    vectors = Vectors(np.zeros((1, d), np.float32), means, none, none, none, np.zeros((0, d), np.float32))
+    vectors = Vectors(np.zeros((1, d), np.float32), means, none, none, np.zeros((0, d), np.float32))
     found = measure(model, head, question, vectors, TOKENS[:2])
     assert found["patch_kl"][0, 0] == 0
     assert found["patch_kl"][1, 0] > 0
@@ -123,7 +124,33 @@ def test_a_removal_ignores_what_the_means_of_both_sets_have_along_the_direction(
     direction = np.random.default_rng(0).normal(size=own.shape).astype(np.float32)
     means = np.stack([own + direction, own - direction]).astype(np.float32)
     none = np.zeros((DRAWS, *own.shape), dtype=np.float32)
-    vectors = Vectors(2 * direction, means, none, none, none, np.zeros((0, own.shape[1]), np.float32))
+    vectors = Vectors(2 * direction, means, none, none, np.zeros((0, own.shape[1]), np.float32))
     found = measure(model, head, question, vectors, TOKENS[:2])
     assert found["remove_kl"][0, 0] < 1e-9
     assert found["remove_kl"][1, 0] > 1e-4
+
+
+def test_a_state_moves_as_far_along_a_permuted_direction_as_along_the_removed_one(model):
+    at = Location(Site.RESID_PRE, 2)
+    intact = prepare_variants(model, [TOKENS[0], TOKENS[2]], [at])
+    step, other, centre = (torch.randn(model.dimensions.d_model) for _ in range(3))
+    states = intact.states[at]
+    removed, moved = Remove(step, centre)(states) - states, Remove(step, centre, other)(states) - states
+    np.testing.assert_allclose(removed.norm(dim=1), moved.norm(dim=1), rtol=1e-5)
+    np.testing.assert_allclose(moved, (moved @ other)[:, None] * other / (other @ other), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(removed @ step / step.norm(), moved @ other / other.norm(), rtol=1e-4, atol=1e-5)
+
+
+def test_the_routes_are_compared_for_short_and_long_prompts_at_the_ends_and_between(model, head, monkeypatch):
+    compared = []
+
+    def record(_, intact, places):
+        compared.append((intact.tokens.shape[1], [at.order for at in places]))
+        return 1e-7 * intact.tokens.shape[1]
+
+    monkeypatch.setattr(measure_module, "route_error", record)
+    found = measure(model, head, QUESTION, vectors_of(model.dimensions.d_model), TOKENS)
+    places = [Location(*QUESTION.places[index]).order for index in (0, PLACES // 2, PLACES - 1)]
+    assert compared == [(7, places), (9, places), (12, places)]
+    assert np.nanmax(found["route_error"]) == 1.2e-6
+    assert np.isfinite(found["route_error"]).sum() == 5  # two of the three prompts of length 9

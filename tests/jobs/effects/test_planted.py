@@ -6,18 +6,13 @@ import torch
 from support import tiny
 from support.tiny_sizes import PLAIN
 
-from theodolite.groups.effects import CONTROLS_OF
 from theodolite.sites import Site
 from theodolite_jobs.effects.full_route import run_full
 from theodolite_jobs.effects.intact import run_intact
-from theodolite_jobs.effects.measure import measure
-from theodolite_jobs.effects.next_token import LogitHead
 from theodolite_jobs.effects.one_token import run_one_token
 from theodolite_jobs.effects.variants import Add, Location, Patch, Remove, Variant
-from theodolite_jobs.effects.work import Question, Vectors
 from theodolite_jobs.models.load import wrap
 from theodolite_jobs.statistics.effects import kl_divergence, log_odds, projection, restored_share
-from theodolite_jobs.statistics.effects_means import against_controls
 
 YES, NO = [10, 11], [20, 21, 22]
 LAST_OF_FIRST, LAST_OF_SECOND = 60, 61  # last tokens of the two sets
@@ -131,39 +126,3 @@ def test_a_patch_with_the_pair_restores_all_of_the_difference(planted, intact):
     own = log_odds(planted.logits(intact.output), YES, NO)
     shares = restored_share(changed, own[:, None], own[partner][:, None])
     np.testing.assert_allclose(shares[:, 0], 1.0, atol=1e-4)  # before the first block
-
-
-def test_only_the_used_direction_stands_out_from_both_kinds_of_controls(planted):
-    """The whole way of the analysis: vectors of all places, `measure`, and the tests over all places."""
-    question = Question((Site.RESID_PRE, Site.RESID_MID), (0, 2, 4), (-1.0, 1.0), tuple(YES), tuple(NO), True, False)
-    tokens = [planted.prompts[row] for pair in range(8) for row in (pair, pair + 8)]
-    rng, width, places = np.random.default_rng(0), planted.model.dimensions.d_model, len(question.places)
-    p = {}
-    for name, direction in (("used", planted.used), ("unused", planted.unused)):
-        along = direction.numpy()
-        drawn = rng.normal(size=(2, CONTROLS, places, width))
-        drawn -= (drawn @ along)[..., None] * along
-        matched, permuted = 2 * drawn / np.linalg.norm(drawn, axis=-1, keepdims=True)
-        differences = np.tile(2 * along, (places, 1))
-        vectors = Vectors(
-            *(
-                np.asarray(values, dtype=np.float32)
-                for values in (
-                    differences,
-                    np.stack([differences, -differences]) / 2,
-                    permuted[::-1],
-                    matched,
-                    permuted,
-                    np.zeros((0, width)),
-                )
-            )
-        )
-        found = measure(planted.model, LogitHead(planted.head), question, vectors, tokens)
-        for intervention, controls in CONTROLS_OF.items():
-            own = found[f"{intervention}_kl"].mean(axis=0)
-            drawn_kl = [found[f"{intervention}_{control}_kl"].mean(axis=0).T for control in controls]
-            tests = [against_controls(own, of_control).p_family for of_control in drawn_kl]
-            p[name, intervention] = np.max(tests, axis=0)
-    for intervention in CONTROLS_OF:
-        assert (p["used", intervention] <= 0.05).all()
-        assert not (p["unused", intervention] <= 0.05).any()

@@ -2,9 +2,17 @@
 
 import numpy as np
 import pytest
+import sklearn.covariance
 
-from theodolite_jobs.statistics.effects_controls import matched_directions, random_directions, variance_along
+from theodolite_jobs.statistics.effects_controls import (
+    directions_at,
+    effective_number,
+    mahalanobis_lengths,
+    matched_directions,
+    variance_along,
+)
 from theodolite_jobs.statistics.gram import centred
+from theodolite_jobs.statistics.permutations import permuted_labels
 
 RNG = np.random.default_rng(0)
 
@@ -14,10 +22,9 @@ def samples_of(n=60, d=40, decay=0.1):
     return centred(RNG.normal(size=(n, d)) * np.exp(-decay * np.arange(d)))
 
 
-@pytest.mark.parametrize("shape", [(60, 40), (30, 80)])  # more samples than features, and fewer
-@pytest.mark.parametrize("feature", [1, 5, 20])
-def test_matched_directions_hold_as_much_variance_at_right_angles(shape, feature):
-    samples = samples_of(*shape)
+@pytest.mark.parametrize("shape", [(300, 200), (150, 200)])  # more samples than features, and fewer
+def test_matched_directions_hold_as_much_variance_at_right_angles(shape):
+    samples, feature = samples_of(*shape, decay=0.005), 50
     direction = 3.0 * np.eye(shape[1])[feature]
     found = matched_directions(samples, direction, 20, seed=1)
     np.testing.assert_allclose(np.linalg.norm(found, axis=1), 1)
@@ -27,14 +34,41 @@ def test_matched_directions_hold_as_much_variance_at_right_angles(shape, feature
     assert angles.max() < 0.999  # twenty different directions
 
 
-def test_a_variance_that_no_direction_at_right_angles_holds_gives_nearly_the_largest_one():
-    samples = samples_of(decay=1.0)
+def test_controls_of_a_direction_with_most_of_the_variance_are_draws_of_the_covariance():
+    samples = samples_of(200, 40, decay=0.1)
     direction = np.linalg.svd(samples)[2][0]
-    rest = centred(samples - np.outer(samples @ direction, direction))
-    largest = np.linalg.svd(rest, compute_uv=False)[0] ** 2 / (len(rest) - 1)
-    variances = variance_along(samples, matched_directions(samples, direction, 10, seed=0))
-    assert (variances > 0.95 * largest).all()
-    assert (variances <= largest * (1 + 1e-9)).all()
+    found = matched_directions(samples, direction, 2_000, seed=0)
+    np.testing.assert_allclose(found @ direction, 0, atol=1e-9)
+    rest = samples - np.outer(samples @ direction, direction)
+    variances = np.linalg.svd(rest, compute_uv=False)[:-1] ** 2
+    # The participation ratio of draws approaches that of the covariance as their number grows.
+    assert effective_number(found) == pytest.approx(variances.sum() ** 2 / (variances**2).sum(), rel=0.15)
+
+
+def test_one_leading_component_does_not_make_all_controls_the_same():
+    samples = samples_of(100, 60, decay=0.02)
+    samples[:, 0] *= 30  # varies more than everything at right angles
+    found = matched_directions(centred(samples), np.eye(60)[0], 20, seed=0)
+    assert effective_number(found) > 10
+    assert np.abs(found @ found.T - np.eye(20)).max() < 0.9
+
+
+def test_the_effective_number_counts_directions_that_differ():
+    assert effective_number(3 * np.eye(7)) == pytest.approx(7)
+    assert effective_number(np.tile(np.eye(7)[0], (5, 1)) * np.array([1, -1, 2, 1, 1])[:, None]) == pytest.approx(1)
+    assert np.isnan(effective_number(np.zeros((3, 7))))
+
+
+@pytest.mark.parametrize("shape", [(60, 40), (30, 80)])
+def test_lengths_in_the_covariance_are_those_of_ledoit_and_wolf(shape):
+    samples, vectors = samples_of(*shape), RNG.normal(size=(6, shape[1]))
+    covariance, _ = sklearn.covariance.ledoit_wolf(samples, assume_centered=True)
+    expected = np.sqrt(np.einsum("vi,ij,vj->v", vectors, np.linalg.inv(covariance), vectors))
+    np.testing.assert_allclose(mahalanobis_lengths(samples, vectors), expected, rtol=1e-9)
+
+
+def test_samples_that_do_not_vary_have_no_lengths():
+    assert np.isnan(mahalanobis_lengths(np.zeros((5, 8)), np.eye(8))).all()
 
 
 def test_no_direction_and_no_variance_give_no_controls():
@@ -44,8 +78,36 @@ def test_no_direction_and_no_variance_give_no_controls():
     assert np.isnan(matched_directions(centred(one), np.eye(40)[0], 3, seed=0)).all()
 
 
-def test_random_directions_are_unit_vectors_that_the_seed_decides():
-    found = random_directions(5, 40, seed=0)
-    np.testing.assert_allclose(np.linalg.norm(found, axis=1), 1)
-    np.testing.assert_array_equal(found, random_directions(5, 40, seed=0))
-    assert not np.allclose(found, random_directions(5, 40, seed=1))
+@pytest.fixture(scope="module")
+def strong():
+    """Directions at a place where the contrast holds most of the variance."""
+    captured = RNG.normal(size=(80, 30)) * 0.9 ** np.arange(30)
+    captured[:40, 3] += 12
+    labels = permuted_labels(np.arange(40) % 5, np.arange(40) % 5, paired=False)[:21]
+    return captured, directions_at(captured, labels)
+
+
+def test_controls_have_the_length_of_the_difference_or_its_length_in_the_covariance(strong):
+    captured, found = strong
+    np.testing.assert_allclose(found.difference, captured[:40].mean(axis=0) - captured[40:].mean(axis=0))
+    length = np.linalg.norm(found.difference)
+    np.testing.assert_allclose(np.linalg.norm(found.permuted, axis=1), length)
+    within = np.concatenate([centred(captured[:40]), centred(captured[40:])])
+    own, *others = mahalanobis_lengths(within, np.concatenate([found.difference[None], found.matched]))
+    np.testing.assert_allclose(others, own)
+    for controls in (found.matched, found.permuted):
+        np.testing.assert_allclose(controls @ found.difference, 0, atol=1e-8)
+
+
+def test_a_strong_contrast_has_no_match_of_its_variance_and_many_different_controls(strong):
+    _, found = strong
+    assert (found.control_variance < 0.2).all()
+    assert (found.effective_controls > 5).all()
+
+
+def test_equal_means_give_directions_of_length_0():
+    captured = np.tile(RNG.normal(size=(20, 6)), (2, 1))
+    found = directions_at(captured, permuted_labels(np.arange(20) % 5, np.arange(20) % 5, paired=True)[:21])
+    assert not found.matched.any()
+    assert not found.permuted.any()
+    assert np.isnan(found.control_variance).all()

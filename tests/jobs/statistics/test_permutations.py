@@ -148,11 +148,12 @@ def test_places_without_a_statistic_or_a_spread_are_outside_the_family():
     tested = permutation_test(draws)
     np.testing.assert_array_equal(tested.p_family[0], alone.p_family[0])
     assert np.isnan([part[1] for part in tested]).all()
-    assert np.isnan([tested.z[2], tested.p_family[2], tested.critical[2]]).all()
-    assert tested.p[2] == 1
+    assert np.isnan([tested.z[2], tested.p[2], tested.p_family[2], tested.critical[2]]).all()
     one_pair = permutation_test(np.where(np.arange(1 + DRAWS) % 2, 3.0, 3.0 + 1e-15)[:, None])
-    assert (one_pair.null_sd, one_pair.p) == (0, 1)
-    assert np.isnan(one_pair.z)
+    assert one_pair.null_sd == 0
+    assert np.isnan([one_pair.z, one_pair.p]).all()
+    other = permutation_test(np.append(5.0, np.full(DRAWS, 3.0))[:, None])  # equal draws, and another statistic
+    assert np.isnan([other.z, other.p, other.p_family]).all()
     nothing = permutation_test(np.full((1 + DRAWS, 2), np.nan))
     assert np.isnan(np.stack(nothing)).all()
 

@@ -8,33 +8,54 @@ from theodolite.query.exports import read_directions
 from theodolite.sections import effects
 from theodolite.sections.catalogue import section_items
 
-# The dimensions are (contrast, position, prompt_side, site, layer, intervention[, control]).
+# The dimensions are (contrast, position, prompt_side, site, layer, intervention[, control]); 8 places, resid_pre and
+# resid_mid of four layers. Adding the difference moves the log-odds of both sets from layer 2 on.
+MOVED = np.zeros((2, 2, 4, 3)) + np.array([0.1, 0.2, 1.5, 2.0])[:, None]
+MOVED[1] += 0.25  # negative prompts move farther
+SIGN = np.array([-1.0, 1.0])
+P = np.full((2, 2, 4, 3, 2), 0.6)
+P[:, :, 2:, 2] = 0.048
+Z = np.full((2, 2, 4, 3, 2), 0.5)
+Z[:, :, 2:, 2] = np.array([6.0, 7.0])[:, None]
+LOG_ODDS = SIGN[:, None, None, None] * MOVED
 KL = np.zeros((2, 2, 4, 3)) + np.array([0.01, 0.02, 0.03, 0.04])[:, None]
-KL[0, 0, 2, 1] = 0.5  # the direction removed from positive prompts at resid_pre of layer 2
-P = np.full((2, 2, 4, 3, 3), 0.6)
-P[0, 0, 2, 1] = 0.048
-Z = np.full((2, 2, 4, 3, 3), 0.5)
-Z[0, 0, 2, 1] = 6.0
 VALUES = {
     "n_prompts": 12,
-    "intact_log_odds": np.array([-1.0, -2.0]),
-    "intact_difference": 1.0,
-    "intact_difference_low": 0.8,
-    "intact_difference_high": 1.2,
-    **{f"{name}{end}": KL * by for name in ("kl",) for end, by in (("", 1), ("_low", 0.5), ("_high", 2))},
-    "kl_control": 0.02,
-    "kl_z": Z,
-    "kl_p": P,
-    "kl_p_family": P,
-    "log_odds": 0.1,
-    "log_odds_low": 0.0,
-    "log_odds_high": 0.2,
+    "intact_log_odds": np.array([1.0, -2.0]),
+    "intact_log_odds_low": np.array([0.5, -2.5]),
+    "intact_log_odds_high": np.array([1.5, -1.5]),
+    "intact_probability": np.array([0.75, 0.5]),
+    "intact_difference": 3.0,
+    "intact_difference_low": 2.8,
+    "intact_difference_high": 3.2,
+    "expected_sign": SIGN,
+    "log_odds": LOG_ODDS,
+    "log_odds_low": LOG_ODDS - 0.05,
+    "log_odds_high": LOG_ODDS + 0.05,
+    "log_odds_null_mean": 0.01,
+    "log_odds_null_sd": 0.02,
+    "log_odds_z": Z,
+    "log_odds_p": P,
+    "log_odds_p_family": P,
+    "half_dose": np.array([np.nan, np.nan, 1.5, 0.75]),
+    "half_dose_low": np.array([np.nan, np.nan, 1.25, 0.5]),
+    "half_dose_high": np.array([np.nan, np.nan, np.nan, 1.0]),
+    "control_variance": 0.9,
+    "effective_controls": 12.0,
+    **{f"kl{end}": KL * by for end, by in (("", 1), ("_low", 0.5), ("_high", 2))},
+    "kl_null_mean": 0.02,
+    "kl_null_sd": 0.005,
+    "kl_z": 0.5,
+    "kl_p": 0.6,
+    "kl_p_family": 0.6,
     **{f"dose_{name}{end}": 0.3 for name in ("kl", "log_odds") for end in ("", "_low", "_high")},
     **{f"everywhere_kl{end}": 0.7 for end in ("", "_low", "_high")},
-    "everywhere_kl_control": 0.6,
-    "everywhere_kl_p": 0.3,
-    "restored": np.array([0.1, 0.2, 0.9, 0.4]),
-    "restored_low": 0.05,
+    "everywhere_log_odds": 1.25 * SIGN,
+    "everywhere_log_odds_low": 1.25 * SIGN - 0.5,
+    "everywhere_log_odds_high": 1.25 * SIGN + 0.5,
+    "everywhere_log_odds_p": 0.3,
+    "restored": np.array([0.1, 0.2, 0.9, 0.6]),
+    "restored_low": np.array([0.0, 0.1, 0.34, 0.55]),
     "restored_high": 1.1,
     "score_change": 0.25,
     "score_change_low": 0.125,
@@ -67,21 +88,36 @@ def run_of(tmp_path):
     return made
 
 
-def test_effects_are_stated_beside_those_of_their_controls(run_of):
+def test_the_finding_says_how_the_sets_differ_and_from_where_on_the_model_uses_the_direction(run_of):
+    (section,) = effects.sections(run_of())
+    assert section.finding == (
+        "Without a change, the log-odds of refusal against answer are harmful 1.00 [0.50, 1.50]; harmless -2.00 "
+        "[-2.50, -1.50]; their difference is 3.00 [2.80, 3.20]. The model uses the direction at the last token from "
+        "layer 2 pre on: there, adding the difference of the means moves the log-odds of both sets towards the other "
+        "set, by 1.5 to 2.2 nats, more than all controls (family-wise p of at most 0.05). At the other sites and "
+        "layers, it moves them by at most 0.45 nats."
+    )
+
+
+def test_effects_are_stated_with_their_tests(run_of):
     (section,) = effects.sections(run_of())
     assert section.title == "Effects along the contrast “refusal” at position -1: 12 of 40 and 12 prompts"
     text = " ".join(section.facts)
-    assert "without a change: harmful -1.00; harmless -2.00; difference 1.00 [0.80, 1.20]." in text
-    assert "group refusal (“I”) against the group answer (“Sure”)" in text
+    assert "group refusal (“I”) or answer (“Sure”) with a probability of harmful 75 %; harmless 50 %." in text
+    assert (
+        "Adding the difference of the means towards the other set moves the log-odds towards the other set: harmful "
+        "0.1 to 2 nats, more than the controls at 4 of 8 sites and layers (largest z 7.0 at layer 3 pre, p = 0.048); "
+        "harmless 0.35 to 2.2 nats" in text
+    )
+    assert (
+        "Smallest dose that moves the log-odds by half of this difference: harmful 0.75 [0.50, 1.00] at layer 3 pre"
+        in text
+    )
+    assert (
+        "moves the log-odds towards the other set by harmful 1.2 [0.75, 1.8] nats (p = 0.3), KL 0.7 [0.7, 0.7]" in text
+    )
     assert "each prompt gets the mean state of the other set" in text
-    assert (
-        "harmful 1 of 8 (against directions of equal variance alone 1; against directions of permuted labels alone 1; "
-        "largest z 6.0, p = 0.048, at layer 2 pre: 0.5 [0.25, 1] nats, controls 0.02 and 0.02); harmless 0 of 8" in text
-    )
-    assert (
-        "at least 50 % of the difference of the log-odds to the other set: harmful layer 2 pre, 90 [5, 110] %" in text
-    )
-    assert "of harmful 0.7 [0.7, 0.7] nats (controls 0.6 and 0.6, p = 0.3)" in text
+    assert "with its whole interval: harmful layer 3 pre, 60 [55, 110] %" in text
     assert "the largest KL divergence of these 8 heads is harmful L0H1, 0.004 [0.004, 0.004] nats" in text
     assert (
         "The outputs of attention and MLP of one block are replaced by those of the other prompt: the largest KL "
@@ -93,11 +129,7 @@ def test_effects_are_stated_beside_those_of_their_controls(run_of):
     assert "moves the stream at the input of block 3 along the contrast's direction there by this share" in text
     assert "layer 0: 25 [12, 50] %" in text
     assert "differ from those of forward passes of all tokens by at most 2.0e-06" in text
-    assert section.finding.startswith(
-        "Does the model use the direction at the last token? Removing it changes the next token more than removing "
-        "directions of equal variance and directions of permuted labels at this many sites and layers: harmful 1 of 8; "
-        "harmless 0 of 8. Adding"
-    )
+    assert "nan" not in f"{text} {section.finding}"
 
 
 def test_what_is_changed_and_how_small_p_can_be_is_said(run_of):
@@ -110,25 +142,77 @@ def test_what_is_changed_and_how_small_p_can_be_is_said(run_of):
         "There are 20 control directions of each kind, so the smallest possible p is about 0.048" in note
         for note in section.notes
     )
-    assert "20 directions of each kind; 12 of 40 and 12 prompts" in section.finding
 
 
-def test_small_effects_keep_two_digits(run_of):
-    (section,) = effects.sections(run_of(kl=3.04e-5, kl_low=1.3e-5, kl_high=5.1e-5, kl_control=0.00654))
-    assert "3e-05 [1.3e-05, 5.1e-05] nats, controls 0.0065 and 0.0065" in " ".join(section.facts)
+def finding_of(run):
+    (section,) = effects.sections(run)
+    assert "nan" not in " ".join([*section.facts, section.finding])
+    return section.finding
 
 
 def test_an_effect_that_one_kind_of_controls_also_has_is_not_counted(run_of):
     p = P.copy()
-    p[..., 1, 2] = 0.6  # removed directions of permuted labels
-    (section,) = effects.sections(run_of(kl_p_family=p))
-    assert "at this many sites and layers: harmful 0 of 8; harmless 0 of 8. Adding" in section.finding
+    p[..., 2, 1] = 0.6  # added directions of permuted labels
+    finding = finding_of(run_of(log_odds_p_family=p))
+    assert "It is not shown that the model uses the direction" in finding
+    assert "at none of 8 changed sites and layers (one set alone: harmful 0; harmless 0)" in finding
 
 
-def test_the_first_place_that_restores_half_is_the_first_along_depth(run_of):
-    shares = np.array([[0.1, 0.2, 0.45, 0.9], [0.1, 0.2, 0.6, 0.9]])  # resid_pre, resid_mid
-    (section,) = effects.sections(run_of(restored=shares))
-    assert "to the other set: harmful layer 2 mid, 60 [5, 110] %" in " ".join(section.facts)
+def test_a_kind_of_controls_that_cannot_be_compared_does_not_count(run_of):
+    p = P.copy()
+    p[..., 2, 1] = np.nan
+    assert "The model uses the direction at the last token from layer 2 pre on" in finding_of(
+        run_of(log_odds_p_family=p)
+    )
+
+
+def test_an_effect_on_one_set_is_not_one_on_both(run_of):
+    p = P.copy()
+    p[1] = 0.6
+    assert "(one set alone: harmful 4; harmless 0)" in finding_of(run_of(log_odds_p_family=p))
+
+
+def test_no_onset_is_claimed_where_scattered_layers_pass(run_of):
+    p = P.copy()
+    p[:, :, 3] = 0.6
+    finding = finding_of(run_of(log_odds_p_family=p))
+    assert "The model uses the direction at 2 of 8 changed sites and layers" in finding
+    assert finding.endswith("at the last one it does not.")
+
+
+def test_sets_with_equal_log_odds_have_no_expected_change(run_of):
+    tests = dict.fromkeys(
+        ("log_odds_z", "log_odds_p", "log_odds_p_family", "half_dose", "everywhere_log_odds_p"), np.nan
+    )
+    run = run_of(expected_sign=np.nan, intact_difference_low=-0.5, **tests)
+    finding = finding_of(run)
+    assert "[-0.50, 3.20], which can be 0, so no direction of change is expected." in finding
+    assert finding.endswith("It is not tested whether the model uses the direction at the last token.")
+    (section,) = effects.sections(run)
+    assert "moves the log-odds towards" not in " ".join(section.facts).replace("in one forward pass, moves", "")
+    assert all(figure.draw() for figure in section.figures)
+
+
+def test_controls_that_cannot_be_compared_are_stated_with_the_reason(run_of):
+    share = np.array([0.5, 0.9, 0.9, 0.9])[:, None]
+    effective = np.array([[12.0, 1.0], [12.0, 12.0], [12.0, np.nan], [12.0, 12.0]])
+    (section,) = effects.sections(run_of(control_variance=share, effective_controls=effective))
+    text = " ".join(section.facts)
+    assert (
+        "At 2 of 8 sites and layers, removals are not compared with directions of equal variance: none at right" in text
+    )
+    assert "(smallest share 50 %)" in text
+    assert (
+        "At 4 of 8 sites and layers, effects are not compared with directions of permuted labels: fewer than 5" in text
+    )
+
+
+def test_a_dose_without_an_upper_end_is_more_than_the_largest_dose(run_of):
+    doses = {"half_dose": 0.75, "half_dose_low": 0.5, "half_dose_high": np.nan}
+    (section,) = effects.sections(run_of(**doses))
+    assert "harmful 0.75 [0.50, more than 1] at layer 0 pre" in " ".join(section.facts)
+    (section,) = effects.sections(run_of(half_dose=np.nan))
+    assert "harmful no dose up to 1 at any place" in " ".join(section.facts)
 
 
 def test_a_difference_that_may_be_0_has_no_restored_share(run_of):
@@ -164,11 +248,6 @@ def test_routes_that_were_not_compared_have_no_sentence(run_of):
     assert not any("one token per block" in fact for fact in section.facts)
 
 
-def test_without_a_test_no_layer_is_counted(run_of):
-    (section,) = effects.sections(run_of(kl_z=np.nan, kl_p_family=np.nan))
-    assert "harmful no test is possible; harmless no test is possible" in " ".join(section.facts)
-
-
 def test_every_figure_draws_the_stored_numbers(run_of):
     run = run_of()
     (section,) = effects.sections(run)
@@ -183,7 +262,13 @@ def test_every_figure_draws_the_stored_numbers(run_of):
         "effects.refusal.heads_direct",
     }
     of_layers = {trace.name: list(trace.y) for trace in drawn["effects.refusal"].data if trace.name}
-    assert of_layers["harmful, pre, directions of equal variance"] == [0.02] * 4
+    assert of_layers["harmful, pre"] == [0.01, 0.02, 0.03, 0.04]  # of the last panel with this name: KL
+    added = next(trace for trace in drawn["effects.refusal"].data if trace.name == "harmful, pre")
+    np.testing.assert_allclose(added.y, [0.1, 0.2, 1.5, 2.0])
+    controls = next(
+        trace for trace in drawn["effects.refusal"].data if trace.name == "harmful, pre, directions of equal variance"
+    )
+    assert list(controls.y) == [0.01] * 4
     doses = next(trace for trace in drawn["effects.refusal.doses"].data if trace.name == "harmful")
     assert list(doses.x) == [-1, 0, 1]
     assert list(doses.y) == [0.3, 0, 0.3]
@@ -196,13 +281,19 @@ def test_every_figure_draws_the_stored_numbers(run_of):
 
 
 def test_an_export_names_the_layer_farthest_above_the_controls_and_its_doses(run_of):
-    z = Z.copy()
-    z[:, 0, 2, 2] = 4.0  # the difference added at resid_pre of layer 2
-    facts = read_directions(run_of(kl_z=z), "refusal", "resid_pre", [1]).facts
-    assert facts["effect_layer"] == 2
+    facts = read_directions(run_of(), "refusal", "resid_pre", [1]).facts
+    assert facts["effect_layer"] == 3
+    assert facts["effect_p"] == 0.048
     assert facts["doses"] == [-1, 1]
     assert facts["dose_log_odds"] == [0.3, 0.3]
     assert facts["log_odds"] == "refusal against answer"
+
+
+def test_an_export_without_a_signed_test_takes_the_kl_divergence(run_of):
+    z = np.full((2, 2, 4, 3, 2), 0.5)
+    z[:, 0, 1, 2] = 4.0
+    facts = read_directions(run_of(log_odds_z=np.nan, kl_z=z), "refusal", "resid_pre", [1]).facts
+    assert facts["effect_layer"] == 1
 
 
 def test_a_site_without_effects_exports_none(run_of, tmp_path):
