@@ -9,10 +9,13 @@ import numpy as np
 import pytest
 import xarray as xr
 from chaos.processes import capture_without_ray
+from support import tiny
 from support.damages import interrupt, opened, settings
 from support.requests import analyse, assert_nothing_to_compute, survey_again
 from support.stored import read_table
+from support.tiny_sizes import PLAIN
 from support.tiny_survey import spec_of
+from transformers import AutoModel, PersimmonConfig
 
 from theodolite.errors import SpecError, UnsupportedModelError
 from theodolite.groups.effects import PROMPT_EFFECTS
@@ -178,4 +181,11 @@ def test_an_encoder_is_refused_before_anything_is_captured(tmp_path):
     spec = spec_of(Path("all-minilm-l6-v2"), analyses=["curves", "effects"])
     with pytest.raises(UnsupportedModelError, match="needs a next token, and 'bert' is an encoder; leave effects out"):
         survey(spec, Path(), settings(tmp_path), Console())
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_family_without_a_record_is_refused_before_anything_is_captured(tmp_path):
+    tiny.random_model(PersimmonConfig(**PLAIN), AutoModel).save_pretrained(tmp_path / "model")
+    with pytest.raises(UnsupportedModelError, match="tensor names of the family 'persimmon' are not known"):
+        survey(effects_spec(tmp_path / "model"), Path(), settings(tmp_path), Console())
     assert not (tmp_path / "runs").exists()
