@@ -54,8 +54,8 @@ class Vectors:
     Attributes:
         differences: difference of the means, positive minus negative, (place, d_model); 0 where the means are equal.
         means: means of the positive and of the negative set, (2, place, d_model).
-        matched: random directions with the variance of the differences', and their length in the covariance, (draw,
-            place, d_model).
+        matched: random directions of the samples' covariance, as many standard deviations long as the differences,
+            (draw, place, d_model).
         permuted: differences with permuted labels at right angles to the differences, with their length, (draw, place,
             d_model).
         scores: (layer, d_model) vectors whose product with the difference of the means at a block's input is 1.

@@ -25,8 +25,8 @@ class Directions(NamedTuple):
     Attributes:
         difference: difference of the means, positive minus negative, (d_model,).
         means: means of the positive and of the negative set, (2, d_model).
-        matched: controls from `matched_directions`, with the length of the difference in the covariance within the
-            sets, (draw, d_model).
+        matched: controls from `matched_directions`, (draw, d_model). Each is as many standard deviations long as the
+            difference, in units of the standard deviation of the samples along it within the sets.
         permuted: differences with permuted labels at right angles to the difference, with its length, (draw, d_model).
         control_variance: mean variance along `matched` and along `permuted`, over that along the difference, (2,).
         effective_controls: `effective_number` of both, (2,).
@@ -71,13 +71,14 @@ def directions_at(
     matched = matched_directions(samples, difference, len(draws), _SEED)
     means = np.stack([captured[positive].mean(axis=0), captured[~positive].mean(axis=0)])
     within = captured - np.where(positive[:, None], *means)
-    own, *others = mahalanobis_lengths(within, np.concatenate([difference[None], matched]))
+    own, *others = np.sqrt(variance_along(within, np.concatenate([difference[None], matched])))
+    length = np.linalg.norm(difference)
     variances = [variance_along(samples, directions).mean() for directions in (matched, permuted, difference[None])]
     return Directions(
         difference,
         means,
-        np.nan_to_num(matched * ratio(own, others)[:, None]),
-        np.nan_to_num(permuted * np.linalg.norm(difference)),
+        np.nan_to_num(length * matched * ratio(others, own)[:, None]),
+        np.nan_to_num(length * permuted),
         ratio(variances[:2], variances[2]),
         np.array([effective_number(matched), effective_number(permuted)]),
     )
@@ -105,35 +106,6 @@ def effective_number(directions: Float64[np.ndarray, "draw d_model"]) -> float:
     units = unit(directions)
     squares = np.asarray(((units @ units.T) ** 2).sum())
     return float(ratio(np.float64(len(units) ** 2), squares))
-
-
-def mahalanobis_lengths(
-    samples: Float64[np.ndarray, "sample d_model"], vectors: Float64[np.ndarray, "vector d_model"]
-) -> Float64[np.ndarray, " vector"]:
-    """Return the length √(v Σ⁻¹ vᵀ) of each vector in the covariance Σ of centred samples.
-
-    The covariance S (over n) has no inverse for fewer samples than features, so Σ = (1 − a) S + a m I with the mean
-    variance m = tr S/d_model of a feature and the share a of Ledoit and Wolf (2004). NaN where Σ has no inverse.
-    """
-    n, d_model = samples.shape
-    gram = samples @ samples.T
-    share, mean = _ridge(gram, d_model)
-    # Woodbury's identity, so that no matrix of (d_model, d_model) is needed.
-    along = samples @ vectors.T
-    inner = n * share * mean * np.eye(n) + (1 - share) * gram
-    if not share * mean > 0:
-        return np.full(len(vectors), np.nan)
-    held = (1 - share) * (along * np.linalg.solve(inner, along)).sum(axis=0)
-    return np.asarray(np.sqrt(np.maximum((vectors**2).sum(axis=1) - held, 0) / (share * mean)))
-
-
-def _ridge(gram: NDArray[np.float64], d_model: int) -> tuple[float, float]:
-    """Return a and m of `mahalanobis_lengths`, from the Gram matrix of n centred samples."""
-    n, squares = len(gram), float((gram**2).sum()) / len(gram) ** 2  # ‖S‖²
-    mean = float(np.trace(gram)) / n / d_model
-    distance = squares - d_model * mean**2  # ‖S − m I‖²
-    error = max(float((np.diag(gram) ** 2).mean()) - squares, 0) / n  # of S: the mean over samples of ‖xᵀx − S‖²/n
-    return (min(error / distance, 1.0) if distance > 0 else 1.0), mean
 
 
 def matched_directions(

@@ -17,8 +17,8 @@ the difference of the means towards the other set."""
 
 MATCHED, PERMUTED = CONTROLS = ("matched", "permuted")
 """The control directions: random ones of the samples' covariance, and directions of permuted labels. `matched` is
-removed with as much variance, or added with the same length in the covariance; along `permuted`, states move as far as
-along the contrast's direction. A patch uses no direction, so it has no control."""
+removed with as much variance, or moves states by as many standard deviations along it; along `permuted`, states move as
+far as along the contrast's direction. A patch uses no direction, so it has no control."""
 
 LEAST_VARIANCE = 0.8
 """The smallest variance along `matched`, over that along the contrast's direction, with which removals are compared:

@@ -36,7 +36,15 @@ def strictest(effects: xr.Dataset, measure: str, intervention: str, part: str) -
 
 
 def moves_both(effects: xr.Dataset) -> xr.DataArray:
-    """Return where an added difference moves the log-odds of both sets more than all controls, (site, layer)."""
+    """Return where an added difference moves the log-odds of both sets towards the other set, (site, layer).
+
+    The whole intervals lie above 0.
+    """
+    return (towards_other(effects.sel(intervention=ADD))["low"] > 0).all("prompt_side")
+
+
+def exceeds_controls(effects: xr.Dataset) -> xr.DataArray:
+    """Return where an added difference moves the log-odds of both sets farther than all controls, (site, layer)."""
     return (strictest(effects, "log_odds", ADD, "p_family") <= LEVEL).all("prompt_side")
 
 

@@ -11,7 +11,7 @@ from theodolite.figures.heads import head_map
 from theodolite.figures.style import set_colours
 from theodolite.groups.effects import ADD
 from theodolite.groups.permutations import LEVEL
-from theodolite.query.effects import largest, moves_both, onset, places, strictest, towards_other
+from theodolite.query.effects import exceeds_controls, largest, moves_both, onset, strictest, towards_other
 from theodolite.query.first_tokens import set_labels
 from theodolite.sections.effects_facts import (
     at_place,
@@ -26,7 +26,6 @@ from theodolite.sections.parts import (
     Figure,
     Section,
     last_position,
-    listed,
     quoted,
     same_token_notes,
     significant,
@@ -39,17 +38,17 @@ _HOW_TO_READ = (
     "An intervention changes the state of the last token (in pairs also the output of a head, of attention, of an "
     "MLP, or of attention and MLP together), and all later blocks compute with the change. No text is generated: the "
     "probabilities of the next token are compared with those without a change. To patch is to replace the state by "
-    "that of the other prompt of the pair (or by the mean state of the other set). To remove is to set the "
-    "coordinate of the state along the contrast's direction to that of the midpoint between the two means. To add is "
-    "to add the difference of the means towards the other set: its dose is 1 for prompts of the negative set, and -1 "
-    "for prompts of the positive set. If the model uses the direction, this moves the log-odds towards those of the "
-    "other set; such changes are positive here, for both sets. Every vector that is large enough changes the next "
-    "token. So each change is compared with those by control directions at right angles to the contrast's direction, "
-    "of two kinds. Directions of equal variance are random directions of the samples' covariance. They are removed "
-    "if the prompts vary as much along them, and added with the same length in the covariance within the sets. "
-    "Directions of permuted labels move each state exactly as far. If the direction moves the log-odds no farther "
-    "than the controls, the model need not use it, also where it separates the sets. The KL divergence says how much "
-    "the whole distribution changes, and not in which direction."
+    "that of the other prompt of the pair (or by the mean state of the other set). To remove is to set the coordinate "
+    "of the state along the contrast's direction to that of the midpoint between the two means. To add is to add the "
+    "difference of the means towards the other set: its dose is 1 for prompts of the negative set, and -1 for prompts "
+    "of the positive set. If the model uses the direction, this moves the log-odds towards those of the other set; "
+    "such changes are positive here, for both sets. Every vector that is large enough changes the next token. So each "
+    "change is compared with those by control directions at right angles to the contrast's direction, of two kinds. "
+    "Directions of equal variance are random directions of the samples' covariance. They are removed if the prompts "
+    "vary as much along them, or added, as many standard deviations long. Directions of permuted labels move each "
+    "state exactly as far. If the direction moves the log-odds no farther than the controls, the model need not use "
+    "it, also where it separates the sets. The KL divergence says how much the whole distribution changes, and not in "
+    "which direction."
 )
 
 _TESTS = (
@@ -167,39 +166,44 @@ def _maps(values: xr.Dataset, name: str, sides: Mapping[str, str]) -> list[Figur
 
 
 def _finding(values: xr.Dataset, sides: Mapping[str, str], groups: Sequence[str]) -> str:
-    """Return whether an added difference moves the log-odds of the sets towards each other, and from where on."""
+    """Return from where on an added difference moves the log-odds of both sets, and whether farther than controls."""
     intact = intact_text(values, sides, *groups)
-    passes = strictest(values, "log_odds", ADD, "p_family")
-    if not np.isfinite(passes).any():
+    if not np.isfinite(values["expected_sign"]).any():
         return f"{intact} It is not tested whether the model uses the direction at the last token."
-    both, changes = moves_both(values), towards_other(values.sel(intervention=ADD))["value"]
-    of = f"of {len(places(values))} changed {places_word(values)}"
-    more = f"more than all controls (family-wise p of at most {LEVEL})"
-    if start := onset(both):
-        moved = changes.where(both)
-        text = (
-            f"The model uses the direction at the last token from {at_place(values, start)} on: there, adding the "
-            "difference of the means moves the log-odds of both sets towards the other set, by "
-            f"{significant(moved.min())} to {significant(moved.max())} nats, {more}."
-        )
-        if not both.all():
-            rest = abs(changes.where(~both)).max()
-            text += f" At the other {places_word(values)}, it moves them by at most {significant(rest)} nats."
-    elif both.any():
-        text = (
-            f"The model uses the direction at {int(both.sum())} {of}: there, adding the difference of the means moves "
-            f"the log-odds of both sets towards the other set, {more}; at the last one it does not."
-        )
-    else:
-        each = {label: str(int((passes.sel(prompt_side=side) <= LEVEL).sum())) for side, label in sides.items()}
-        at = largest(changes.mean("prompt_side"))
-        text = (
-            "It is not shown that the model uses the direction at the last token: adding the difference of the means "
-            f"moves the log-odds of both sets towards the other set {more} at none {of} (one set alone: "
-            f"{listed(each)}). The largest mean change is {significant(changes.mean('prompt_side').sel(at))} nats at "
-            f"{at_place(values, at)}."
-        )
-    return f"{intact} {text}"
+    return f"{intact} {_moved_text(values)} {_use_text(values)}"
+
+
+def _moved_text(values: xr.Dataset) -> str:
+    """Return where an added difference moves the log-odds of both sets towards the other set, and how far."""
+    moves, changes = moves_both(values), towards_other(values.sel(intervention=ADD))["value"]
+    what, where = "Adding the difference of the means moves the log-odds of both sets", places_word(values)
+    if not moves.any():
+        return f"{what} towards the other set at none of {moves.size} changed {where}."
+    moved, rest = changes.where(moves), abs(changes.where(~moves)).max()
+    start = onset(moves)
+    at = f"from {at_place(values, start)} on" if start else f"at {int(moves.sum())} of {moves.size} changed {where}"
+    elsewhere = "" if moves.all() else f"; at the other {where} by at most {significant(rest)} nats"
+    span = f"{significant(moved.min())} to {significant(moved.max())} nats"
+    return f"{what} towards the other set {at}, by {span}{elsewhere}."
+
+
+def _use_text(values: xr.Dataset) -> str:
+    """Return whether an added difference moves the log-odds of both sets farther than the controls do."""
+    where, tested = places_word(values), strictest(values, "log_odds", ADD, "p_family")
+    if not np.isfinite(tested).any():
+        return "Its controls cannot be compared, so it is not shown that the model uses the direction."
+    exceeds = exceeds_controls(values)
+    more = f"farther than all control directions (family-wise p of at most {LEVEL})"
+    if start := onset(exceeds):
+        return f"This is {more} from {at_place(values, start)} on: the model uses the direction at the last token."
+    if exceeds.any():
+        return f"This is {more} at {int(exceeds.sum())} of {exceeds.size} {where}, and not at the last one."
+    sd = values["log_odds_null_sd"].sel(intervention=ADD).max("control").where(moves_both(values)).max()
+    spread = f", which move them by up to {significant(sd)} nats in either direction (standard deviation)"
+    return (
+        f"At none of them is this {more}{spread if np.isfinite(sd) else ''}. So it is not shown that the model uses "
+        "this direction more than others."
+    )
 
 
 def _excluded(effects: xr.Dataset, label: str, *, is_paired: bool) -> list[str]:

@@ -146,11 +146,24 @@ def _dose_facts(values: xr.Dataset, sides: Mapping[str, str]) -> Iterator[str]:
         if not np.isfinite(own["half_dose"]).any():
             texts[label] = f"no dose up to {float(abs(values['dose']).max()):g} at any place"
             continue
-        at = largest(-own["half_dose"])
+        at = largest(-own["half_dose"])  # the smallest one
         dose, low, high = (float(own.sel(at)[f"half_dose{end}"]) for end in ("", "_low", "_high"))
         end = f"{high:.2f}]" if np.isfinite(high) else f"more than {float(abs(values['dose']).max()):g}]"
         texts[label] = f"{dose:.2f} [{low:.2f}, {end} at {at_place(values, at)}"
-    yield f"Smallest dose that moves the log-odds by half of this difference: {listed(texts)}."
+    yield f"Smallest dose that moves the log-odds by half of their difference between the sets: {listed(texts)}."
+    grows = _grows(values)
+    yield (
+        f"At {int(grows.sum())} of {grows.size} {places_word(values)}, the mean log-odds of both sets change in the "
+        "same order as the doses."
+    )
+
+
+def _grows(values: xr.Dataset) -> xr.DataArray:
+    """Return where the log-odds of both sets grow, or fall, with each dose as expected, (site, layer)."""
+    sign = values["expected_sign"].sel(prompt_side=SIDES[1])  # of a dose greater than 0
+    doses = values["dose_log_odds"].sortby("dose")
+    curve = xr.concat([doses, xr.zeros_like(doses.isel(dose=[0])).assign_coords(dose=[0.0])], "dose").sortby("dose")
+    return (sign * curve.diff("dose") > 0).all(["dose", "prompt_side"])
 
 
 def _separation_facts(values: xr.Dataset, sides: Mapping[str, str], separation: xr.Dataset) -> Iterator[str]:

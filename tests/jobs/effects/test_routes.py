@@ -19,7 +19,10 @@ from theodolite_jobs.models.families import known_anatomy
 from theodolite_jobs.models.load import wrap
 
 STATES = HYBRIDS | {"falcon_h1", "gemma4"}  # also the keys of other layers
-DECODERS = [family for family, config in CONFIGS.items() if known_anatomy(config).causal and family not in STATES]
+BY_INDEX = ["llama4", "llama4_text"]  # scale scores by the index in the input, so they take the full route
+DECODERS = [
+    family for family, config in CONFIGS.items() if known_anatomy(config).causal and family not in (*STATES, *BY_INDEX)
+]
 FIRST, MIDDLE, LAST = LAYERS = (0, 2, 4)
 BOUND = 5e-5
 ROUNDING = 5e-6

@@ -88,14 +88,18 @@ def run_of(tmp_path):
     return made
 
 
+INTACT = (
+    "Without a change, the log-odds of refusal against answer are harmful 1.00 [0.50, 1.50]; harmless -2.00 [-2.50, "
+    "-1.50]; their difference is 3.00 [2.80, 3.20]. "
+)
+
+
 def test_the_finding_says_how_the_sets_differ_and_from_where_on_the_model_uses_the_direction(run_of):
     (section,) = effects.sections(run_of())
     assert section.finding == (
-        "Without a change, the log-odds of refusal against answer are harmful 1.00 [0.50, 1.50]; harmless -2.00 "
-        "[-2.50, -1.50]; their difference is 3.00 [2.80, 3.20]. The model uses the direction at the last token from "
-        "layer 2 pre on: there, adding the difference of the means moves the log-odds of both sets towards the other "
-        "set, by 1.5 to 2.2 nats, more than all controls (family-wise p of at most 0.05). At the other sites and "
-        "layers, it moves them by at most 0.45 nats."
+        f"{INTACT}Adding the difference of the means moves the log-odds of both sets towards the other set from layer "
+        "0 pre on, by 0.1 to 2.2 nats. This is farther than all control directions (family-wise p of at most 0.05) "
+        "from layer 2 pre on: the model uses the direction at the last token."
     )
 
 
@@ -110,8 +114,8 @@ def test_effects_are_stated_with_their_tests(run_of):
         "harmless 0.35 to 2.2 nats" in text
     )
     assert (
-        "Smallest dose that moves the log-odds by half of this difference: harmful 0.75 [0.50, 1.00] at layer 3 pre"
-        in text
+        "Smallest dose that moves the log-odds by half of their difference between the sets: harmful 0.75 [0.50, "
+        "1.00] at layer 3 pre" in text
     )
     assert (
         "moves the log-odds towards the other set by harmful 1.2 [0.75, 1.8] nats (p = 0.3), KL 0.7 [0.7, 0.7]" in text
@@ -150,34 +154,38 @@ def finding_of(run):
     return section.finding
 
 
-def test_an_effect_that_one_kind_of_controls_also_has_is_not_counted(run_of):
+def test_an_effect_that_one_kind_of_controls_also_has_is_not_special(run_of):
     p = P.copy()
     p[..., 2, 1] = 0.6  # added directions of permuted labels
     finding = finding_of(run_of(log_odds_p_family=p))
-    assert "It is not shown that the model uses the direction" in finding
-    assert "at none of 8 changed sites and layers (one set alone: harmful 0; harmless 0)" in finding
+    assert "from layer 0 pre on, by 0.1 to 2.2 nats. At none of them is this farther than all control" in finding
+    assert "which move them by up to 0.02 nats in either direction (standard deviation). So it is not shown" in finding
 
 
 def test_a_kind_of_controls_that_cannot_be_compared_does_not_count(run_of):
     p = P.copy()
     p[..., 2, 1] = np.nan
-    assert "The model uses the direction at the last token from layer 2 pre on" in finding_of(
-        run_of(log_odds_p_family=p)
-    )
+    assert "from layer 2 pre on: the model uses the direction" in finding_of(run_of(log_odds_p_family=p))
+    finding = finding_of(run_of(log_odds_p_family=np.nan, log_odds_z=np.nan, everywhere_log_odds_p=np.nan))
+    assert finding.endswith("controls cannot be compared, so it is not shown that the model uses the direction.")
 
 
 def test_an_effect_on_one_set_is_not_one_on_both(run_of):
     p = P.copy()
     p[1] = 0.6
-    assert "(one set alone: harmful 4; harmless 0)" in finding_of(run_of(log_odds_p_family=p))
+    assert "So it is not shown that the model uses this direction more" in finding_of(run_of(log_odds_p_family=p))
+    low = LOG_ODDS - 0.05
+    low[1] = -0.1  # of the negative set, which is expected to move upwards
+    assert "moves the log-odds of both sets towards the other set at none of 8" in finding_of(run_of(log_odds_low=low))
 
 
 def test_no_onset_is_claimed_where_scattered_layers_pass(run_of):
-    p = P.copy()
+    p, low = P.copy(), LOG_ODDS - 0.05
     p[:, :, 3] = 0.6
-    finding = finding_of(run_of(log_odds_p_family=p))
-    assert "The model uses the direction at 2 of 8 changed sites and layers" in finding
-    assert finding.endswith("at the last one it does not.")
+    low[1, :, 3] = -0.1
+    finding = finding_of(run_of(log_odds_p_family=p, log_odds_low=low))
+    assert "at 6 of 8 changed sites and layers, by 0.1 to 1.8 nats; at the other sites and layers by at most" in finding
+    assert finding.endswith("at 2 of 8 sites and layers, and not at the last one.")
 
 
 def test_sets_with_equal_log_odds_have_no_expected_change(run_of):
