@@ -18,7 +18,7 @@ from support.tiny_survey import spec_of
 from transformers import AutoModel, PersimmonConfig
 
 from theodolite.errors import SpecError, UnsupportedModelError
-from theodolite.groups.effects import PROMPT_EFFECTS
+from theodolite.groups.effects import LEAST_EFFECTIVE, PROMPT_EFFECTS
 from theodolite.metrics import REGISTRY
 from theodolite.query.runs import spec_of_results
 from theodolite.query.verification import verify
@@ -66,8 +66,9 @@ def test_every_number_is_known_and_the_report_describes_it(run):
     assert effects["layer"].values.tolist() == [1, 3]
     for name in ("kl", "log_odds", "dose_kl", "everywhere_kl", "head_kl", "head_direct", "mlp_log_odds", "block_kl"):
         assert np.isfinite(effects[name]).all(), name
-    tested = effects["kl_p"].sel(intervention="remove", control=["matched", "permuted"])
-    assert ((tested >= 1 / 20) & (tested <= 1)).all()
+    p, is_tested = effects["kl_p"].sel(intervention="add"), effects["effective_controls"] >= LEAST_EFFECTIVE
+    assert is_tested.sel(control="matched").all()
+    assert ((p >= 1 / 20) & (p <= 1)).where(is_tested, np.isnan(p)).all()
     assert np.isnan(effects["kl_p"].sel(intervention="patch")).all()
     assert (effects["kl_low"] <= effects["kl"]).all()
     assert float(effects["route_error"]) < 5e-5

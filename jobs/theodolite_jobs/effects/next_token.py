@@ -90,11 +90,8 @@ def next_token_change(
     odds = np.repeat(intact_odds[:, None], kl.shape[1], axis=1)
     for prompt, (before, after) in enumerate(zip(intact.output, outcome.output, strict=True)):
         for part in torch.nonzero(outcome.changed[prompt]).flatten().split(rows):
-            # One product for both, as another shape may round otherwise. It has at least LEAST_ROWS rows, because MKL
-            # rounds products of two or three rows differently with another number of threads.
-            n_before = max(1, LEAST_ROWS - len(part))
-            products = _logits(head, torch.cat([before.expand(n_before, -1), after[part.to(after.device)]]))
-            logits = products[n_before - 1 :]
+            # One product for both, as another shape may round otherwise.
+            logits = _logits(head, torch.cat([before[None], after[part.to(after.device)]]))
             where = part.cpu().numpy()  # NumPy takes a tensor of one index for a number
             kl[prompt, where] = kl_divergence(logits[:1], logits[1:])
             odds[prompt, where] = log_odds(logits[1:], first, second)
@@ -102,4 +99,9 @@ def next_token_change(
 
 
 def _logits(head: LogitHead, output: torch.Tensor) -> NDArray[np.float32]:
-    return np.asarray(head.logits(output).float().cpu().numpy())
+    """Return the logits (row, token) from a product of at least LEAST_ROWS rows.
+
+    MKL rounds products of two or three rows differently with another number of threads.
+    """
+    more = output[:1].expand(max(0, LEAST_ROWS - len(output)), -1)
+    return np.asarray(head.logits(torch.cat([output, more]))[: len(output)].float().cpu().numpy())

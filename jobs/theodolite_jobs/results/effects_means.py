@@ -136,20 +136,20 @@ class _Side:
                 for part, values in tested._asdict().items():
                     at_places[part][..., which, kind] = values.reshape(self.shape)
         for kind, control in enumerate(CONTROLS):
-            usable = np.array(self.is_usable[:, INTERVENTIONS.index(REMOVE), kind].all())
+            usable = np.array([self.is_usable[:, INTERVENTIONS.index(REMOVE), kind].all()])
             tested = self._test(name, "everywhere", control, usable)
             for part, values in tested._asdict().items():
-                everywhere[part][kind] = values
+                everywhere[part][kind] = values[0]
         return {
             **{f"{name}_{part}": values for part, values in at_places.items()},
             **{f"everywhere_{name}_{part}": everywhere[part] for part in ControlTest._fields if part != "p_family"},
         }
 
     def _test(self, name: str, intervention: str, control: str, usable: NDArray[np.bool_]) -> ControlTest:
-        """Return the test of a measure against one kind of controls; NaN where it is not usable."""
+        """Return the test of a measure against one kind of controls, (place,); NaN where it is not usable."""
         sign = self.sign if name == "log_odds" else 1.0
-        effect = sign * self.own[f"{intervention}_{name}"].mean(axis=0)
-        drawn = np.moveaxis(sign * self.own[f"{intervention}_{control}_{name}"].mean(axis=0), -1, 0)
+        effect = np.atleast_1d(sign * self.own[f"{intervention}_{name}"].mean(axis=0))
+        drawn = np.atleast_2d(sign * self.own[f"{intervention}_{control}_{name}"].mean(axis=0)).T
         return against_controls(np.where(usable, effect, np.nan), drawn, are_sizes=name == "kl")
 
 

@@ -33,7 +33,7 @@ def measured(module, table=TABLE):
     """Return the effects of patches; all directions are 0, so removing or adding them changes nothing."""
     model = wrap(module)
     none = np.zeros((2, len(QUESTION.places), model.dimensions.d_model), np.float32)
-    vectors = Vectors(none[0], none, none, none, none, none[0, :0])
+    vectors = Vectors(none[0], none, none, none, none[0, :0])
     return measure(model, LogitHead(table), QUESTION, vectors, TOKENS)
 
 

@@ -36,7 +36,7 @@ def effects(folder, ranks):
     def floats(*shape):
         return rng.normal(size=shape).astype(np.float32)
 
-    controls = [floats(DRAWS, places, d) for _ in range(3)]
+    controls = [floats(DRAWS, places, d) for _ in range(2)]
     vectors = Vectors(floats(places, d), floats(2, places, d), *controls, floats(len(LAYERS), d), LAYERS)
     head = LogitHead(torch.randn(64, d, generator=torch.Generator().manual_seed(0)))
     return measure(model, head, QUESTION, vectors, TOKENS), why_full_route(model) is not None
