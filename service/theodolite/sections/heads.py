@@ -201,7 +201,8 @@ def _writing_findings(heads: xr.Dataset, directions: xr.Dataset | None) -> Itera
             yield (
                 f"In {many} of {int(np.isfinite(p).sum())} heads with a reliable direction, the alignment of VO write "
                 f"with {quoted(contrast)} is larger than with permuted labels (family-wise p of at most {LEVEL}"
-                f"{_prompts(heads, contrast)}; with Bonferroni's correction {strict})."
+                f"{_prompts(heads, contrast)}; with Bonferroni's correction {strict}). This compares the weights alone "
+                "with the direction; what the heads write for these prompts is in the section Contributions."
             )
 
 

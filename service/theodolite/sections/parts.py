@@ -54,6 +54,13 @@ def percent(share: SupportsFloat, digits: int) -> str:
     return f"{number(100 * float(share), digits)} %"
 
 
+def percents(*shares: SupportsFloat, digits: int) -> list[str]:
+    """Return shares that are compared, as percent; with two significant digits if all would otherwise read 0."""
+    rounded = [percent(share, digits) for share in shares]
+    zero = percent(0, digits)
+    return rounded if set(rounded) != {zero} else [f"{significant(100 * float(share))} %" for share in shares]
+
+
 def number(value: SupportsFloat, digits: int) -> str:
     """Return a number with this number of decimal places, without a minus sign before zeros."""
     return f"{round(float(value), digits) + 0.0:.{digits}f}"  # + 0.0 turns -0 into 0
