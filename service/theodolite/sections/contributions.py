@@ -26,6 +26,7 @@ from theodolite.sections.parts import (
     quoted,
     same_token_notes,
 )
+from theodolite.sections.worth import worth_of
 from theodolite.sites import Site
 from theodolite.store.result_reader import read_group
 from theodolite.store.runs import Run
@@ -97,6 +98,10 @@ def _section(run: Run, contributions: xr.Dataset, contrast: str) -> Section | No
         ],
         how_to_read=_HOW_TO_READ,
         finding=_finding(values),
+        worth=worth_of(
+            *((values[f"{part}_p_family"], values[f"{part}_z"]) for part in ("head", "mlp")),
+            *((values[f"{part}_total_p"], values[f"{part}_total_z"]) for part in ("head", "mlp")),
+        ),
     )
 
 

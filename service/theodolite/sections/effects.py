@@ -31,6 +31,7 @@ from theodolite.sections.parts import (
     quoted,
     same_token_notes,
 )
+from theodolite.sections.worth import worth_of
 from theodolite.store.manifest import finished_groups
 from theodolite.store.result_reader import read_group
 from theodolite.store.runs import Run
@@ -123,6 +124,7 @@ def _section(run: Run, effects: xr.Dataset, contrast: str) -> Section | None:
         ],
         how_to_read=_HOW_TO_READ,
         finding=_finding(values, sides, f"{directions} directions of each kind; {pairs}"),
+        worth=worth_of(*((strictest(values, one, "p_family"), strictest(values, one, "z")) for one in (REMOVE, ADD))),
     )
 
 

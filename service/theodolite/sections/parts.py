@@ -12,6 +12,7 @@ from theodolite.figures.sinks import limit_axes
 from theodolite.figures.style import set_colours
 from theodolite.query.curves import INTERVALS, along_depth, has_values
 from theodolite.query.first_tokens import SINK
+from theodolite.sections.worth import UNTESTED, Worth
 from theodolite.sites import HALF_BLOCKS, depth_label
 from theodolite.store.result_reader import read_group
 from theodolite.store.runs import Run
@@ -101,6 +102,7 @@ class Section:
         notes: conventions, without a full stop.
         how_to_read: explanation of the figures; empty for figures that need none.
         finding: the main result as one or more sentences, for the conclusion; empty if there is none.
+        worth: the result of the finding's test, which orders the findings of the conclusion.
     """
 
     title: str
@@ -111,6 +113,7 @@ class Section:
     notes: list[str] = field(default_factory=list)
     how_to_read: str = ""
     finding: str = ""
+    worth: Worth = UNTESTED
 
 
 def significant(value: SupportsFloat) -> str:
