@@ -5,12 +5,17 @@ from typing import Any
 
 
 def parity_notes(parity: Mapping[str, Any]) -> Iterator[str]:
-    """Yield sentences about a certificate: the source of converted weights, and in half precision the rounding."""
+    """Yield sentences about a certificate: the source of converted weights, and the rounding."""
     if held := parity.get("held_against_source"):
         parts = [f"{len(names)} {kind}" for kind, names in sorted(held.items(), reverse=True) if names]
         yield (
             f"Of the converted model, {' and '.join(parts)} were compared with the files from which it was converted, "
             "read a second way, and are equal."
+        )
+    if parity.get("float32_rounding") and not parity.get("warning"):  # a warning states it
+        yield (
+            f"Plain transformers in float32 differ from float64 by up to {parity['float32_rounding']:.1e} in the first "
+            "blocks, on the probe prompt with the largest error; this much is rounding."
         )
     if distances := parity.get("float32_distances"):
         # The site at which the captured vectors are farthest, compared with plain Hugging Face.

@@ -137,7 +137,8 @@ def _rests_on(run: Run) -> Iterator[str]:
     yield f"Prompts: {listed(counts)}. {_templates(run)}"
     if parity := described["parity"]:
         allowed = "" if parity["bound"] is None else f" (allowed: {parity['bound']:.0e})"
-        notes = "".join(f"{note} " for note in described["parity_notes"])
+        warning = [f"{parity['warning']}."] if parity.get("warning") else []
+        notes = "".join(f"{note} " for note in [*warning, *described["parity_notes"]])
         same = f"weights, {_stored(run)}," if record.model.dequantised_from else "weights"
         yield (
             f"On {parity['prompts']} probe prompts, captured activations differ from those of plain Hugging Face "

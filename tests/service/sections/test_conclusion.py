@@ -204,6 +204,17 @@ def test_a_run_rests_on_the_parity_of_its_probe_prompts(tmp_path):
     )
 
 
+def test_a_run_rests_on_the_warning_of_its_parity_check(tmp_path):
+    run = finished_run(tmp_path, {"curves": {}})
+    parity = {"prompts": 16, "max_error": 3e-5, "bound": 5e-5, "dtype": "float32", "device": "cpu"}
+    parity["warning"] = "The largest error passes the check, but it is no rounding"
+    run = replace(run, record=run.record.model_copy(update={"parity": parity}))
+    assert (
+        "in float32 on cpu. The largest error passes the check, but it is no rounding. Statistics"
+        in (conclusion(run, {}).rests_on[-1])
+    )
+
+
 def section(text, *worth):
     return Section("title", [], [Figure(f"{text}.1", "", lambda: None)], finding=f"{text}.", worth=Worth(*worth))
 
