@@ -3,6 +3,9 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+_USUAL = 1e-5
+"""An error in float32 that needs no explanation."""
+
 
 def parity_notes(parity: Mapping[str, Any]) -> Iterator[str]:
     """Yield sentences about a certificate: the source of converted weights, and the rounding."""
@@ -12,7 +15,8 @@ def parity_notes(parity: Mapping[str, Any]) -> Iterator[str]:
             f"Of the converted model, {' and '.join(parts)} were compared with the files from which it was converted, "
             "read a second way, and are equal."
         )
-    if parity.get("float32_rounding") and not parity.get("warning"):  # a warning states it
+    largest = parity.get("float32_blocks_max_error") or parity.get("max_error", 0)  # in float32
+    if parity.get("float32_rounding") and not parity.get("warning") and largest > _USUAL:
         yield (
             f"Plain transformers in float32 differ from float64 by up to {parity['float32_rounding']:.1e} in the first "
             "blocks, on the probe prompt with the largest error; this much is rounding."

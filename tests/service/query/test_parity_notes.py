@@ -37,13 +37,17 @@ def test_float32_and_certificates_of_older_versions_need_no_sentence():
     assert list(parity_notes({"dtype": "bfloat16", "bound": 4e-2})) == []
 
 
-def test_the_rounding_of_plain_float32_is_stated_unless_a_warning_does():
-    measured = {"dtype": "float32", "float32_rounding": 2.2e-5, "warning": None}
+def test_the_rounding_of_plain_float32_explains_a_large_error_unless_a_warning_does():
+    measured = {"dtype": "float32", "max_error": 1.8e-5, "float32_rounding": 2.2e-5, "warning": None}
     assert list(parity_notes(measured)) == [
         "Plain transformers in float32 differ from float64 by up to 2.2e-05 in the first blocks, on the probe prompt "
         "with the largest error; this much is rounding."
     ]
     assert list(parity_notes({**measured, "warning": "The error is large"})) == []
+    assert list(parity_notes({**measured, "max_error": 9e-6})) == []
+    half = {**measured, "dtype": "bfloat16", "max_error": 0.02}
+    assert list(parity_notes({**half, "float32_blocks_max_error": 1e-6})) == []
+    assert list(parity_notes({**half, "float32_blocks_max_error": 1.1e-5})) != []
 
 
 def test_spot_checks_of_all_sets_are_summed():
