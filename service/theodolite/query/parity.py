@@ -19,7 +19,8 @@ def parity_notes(parity: Mapping[str, Any]) -> Iterator[str]:
     if parity.get("float32_rounding") and not parity.get("warning") and largest > _USUAL:
         yield (
             f"Plain transformers in float32 differ from float64 by up to {parity['float32_rounding']:.1e} in the first "
-            "blocks, on the probe prompt with the largest error; this much is rounding."
+            "blocks, on the probe prompt with the largest error. Captured and plain vectors both round, so an error of "
+            "up to three times this distance is rounding."
         )
     if distances := parity.get("float32_distances"):
         # The site at which the captured vectors are farthest, compared with plain Hugging Face.

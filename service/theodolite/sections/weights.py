@@ -217,9 +217,9 @@ def _leading_pairs(weights: xr.Dataset) -> list[tuple[str, str]]:
 
 
 def _above_chance(weights: xr.Dataset, prefix: str) -> xr.DataArray:
-    """Return the mean overlaps of writers with readers; NaN where random matrices have as large a mean overlap."""
+    """Return the mean overlaps of writers with readers; NaN where random matrices or subspaces have as large a one."""
     means, null = (_means(weights[f"{prefix}writer_reader_overlap{suffix}"]) for suffix in ("", "_null"))
-    return means.where(~(means <= null))
+    return means.where(~(means <= null.clip(min=float(weights["random_overlap"]))))
 
 
 def _means(between: xr.DataArray) -> xr.DataArray:
