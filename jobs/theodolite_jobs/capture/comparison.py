@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 
 import numpy as np
 import torch
@@ -45,6 +46,7 @@ class Measured:
     errors: dict[Site, NDArray[np.float64]]
     identities: dict[str, float]
     min_cosine: float
+    worst: tuple[TokenIds, list[int]]  # the probe with the largest error, and its captured positions
     rounding: Rounding | None = None  # the distances from float32, in half precision
 
     # np.max returns NaN if any value is NaN, which then fails the check; Python's max could drop it.
@@ -84,7 +86,7 @@ def measure(
     errors: dict[Site, list[NDArray[np.float64]]] = {site: [] for site in comparison.sites}
     distances = _Distances({site: reference.anatomy.layers_with(site, comparison.layers) for site in comparison.sites})
     identities: dict[str, float] = {}
-    cosines = [1.0]
+    cosines, of_probes = [1.0], []
     for probe in _captured(model, comparison):
         with recorded_routing(reference) as calls:
             reading = read_sites(reference, probe.ids, probe.positions)
@@ -94,6 +96,8 @@ def measure(
         for site, vectors in plain.items():
             errors[site].append(relative_errors(probe.vectors[site], vectors))
             cosines.append(min_cosine(probe.vectors[site], vectors))
+        largest = float(np.max([errors[site][-1].max(initial=0.0) for site in plain]))
+        of_probes.append((largest, (probe.ids, probe.positions)))
         if exact is not None and probe.positions:
             with computed_in(model, exact), recorded_routing(model) as exact_calls:
                 reading = read_sites(model, probe.ids, probe.positions)
@@ -101,7 +105,17 @@ def measure(
             distances.add(probe, plain, _vectors(model, reading, comparison), *chosen)
     joined = {site: np.concatenate(parts) for site, parts in errors.items()}
     rounding = distances.rounding(routing_kind(model)) if exact is not None else None
-    return Measured(joined, identities, float(np.min(cosines)), rounding)
+    _, worst = max(of_probes, key=itemgetter(0))
+    return Measured(joined, identities, float(np.min(cosines)), worst, rounding)
+
+
+def distance_from_float64(model: LoadedModel, comparison: Comparison, ids: TokenIds, positions: Sequence[int]) -> float:
+    """Return the largest distance ‖x − y‖ / ‖y‖ of a plain run of one prompt in float32 from one in float64."""
+    runs = []
+    for dtype in (torch.float32, torch.float64):
+        with computed_in(model, dtype):
+            runs.append(_vectors(model, read_sites(model, ids, positions), comparison))
+    return float(np.max([relative_errors(x, runs[1][site]).max(initial=0.0) for site, x in runs[0].items()]))
 
 
 def _captured(model: LoadedModel, comparison: Comparison) -> Iterator[_Captured]:

@@ -16,6 +16,7 @@ from theodolite_jobs.statistics.contributions import (
     head_outputs,
     standardised_differences,
     sum_error,
+    total_of_shares,
     vectors_along,
     written_along,
 )
@@ -116,6 +117,8 @@ def _of_contrast(context: Context, weights: Weights, contrast: PermutedContrast,
         arrays[f"{name}_share_permuted"] = tested.null_mean[own].reshape(shape)
         arrays[f"{name}_z"] = tested.z[own].reshape(shape)
         arrays[f"{name}_p_family"] = tested.p_family[own].reshape(shape)
+        if name != "embedding":
+            arrays |= {f"{name}_{key}": value for key, value in total_of_shares(shares[:, own]).items()}
     return {**arrays, "final_difference": lengths[0]}
 
 

@@ -13,6 +13,7 @@ from jaxtyping import Bool, Float, Float64
 
 from theodolite_jobs.statistics.heads import Circuits
 from theodolite_jobs.statistics.norms import divisor, projected
+from theodolite_jobs.statistics.permutations import permutation_test
 from theodolite_jobs.statistics.ratio import ratio
 
 
@@ -108,3 +109,23 @@ def sum_error(
     """Return the maximum over samples of ‖measured − summed‖/‖stream‖."""
     errors = np.linalg.norm(measured - summed, axis=1)
     return float(ratio(errors, np.linalg.norm(stream, axis=1)).max())
+
+
+def total_of_shares(shares: Float64[np.ndarray, "draw part"]) -> dict[str, float]:
+    """Return the sum of the shares of all parts of one kind, and its two-sided test against permuted labels.
+
+    The p is the share of rows, the real labels included, whose total is as far from the mean of all rows. This mean
+    does not depend on which row has the real labels, so all rows are exchangeable if the labels are.
+
+    Args:
+        shares: first with the real labels, then with those of each draw; NaN for parts that do not exist.
+    """
+    totals = np.where(np.isnan(shares).all(axis=1), np.nan, np.nansum(shares, axis=1))
+    tested = permutation_test(np.stack([totals, np.abs(totals - totals.mean())], axis=1))
+    return {
+        "total": float(totals[0]),
+        "total_permuted": float(tested.null_mean[0]),
+        "total_permuted_sd": float(tested.null_sd[0]),
+        "total_z": float(tested.z[0]),
+        "total_p": float(tested.p[1]),
+    }

@@ -33,7 +33,7 @@ class WeightedFits:
         slope: coefficient of the last column.
         rss: weighted residual sum of squares; with independent errors it is the plain one.
         information: the variance of the slope is the variance of the errors over this.
-        deviance: −2 ln of the likelihood at the best variance of the errors, without constants.
+        deviance: −2 ln of the likelihood at the best variance of the errors.
         log_determinants: −2 ln of the factors that the restricted likelihood has beside `rss`.
     """
 
@@ -93,7 +93,7 @@ def weighted_fits(
         slope=slope,
         rss=rss,
         information=information[-1],
-        deviance=n * np.log(rss / n) + log_determinant,
+        deviance=n * (np.log(2 * np.pi * rss / n) + 1) + log_determinant,
         log_determinants=log_determinant + sum(np.log(each) for each in information),
     )
 

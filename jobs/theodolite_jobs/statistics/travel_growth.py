@@ -8,13 +8,14 @@ the fits assume an AR(1) process: independent errors would give intervals that a
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float64
 from scipy.optimize import brentq
 from scipy.special import stdtr
 
-from theodolite_jobs.statistics.travel_autocorrelation import maximum_likelihood, weighted_fits
+from theodolite_jobs.statistics.travel_autocorrelation import MaximumLikelihood, maximum_likelihood, weighted_fits
 
 LAWS = ("log_linear", "power_law")
 """ln y = a + b·t (growth by a constant factor in each block), and ln y = a + b·ln(t - t₀)."""
@@ -56,8 +57,8 @@ class Fit:
         origin_at_limit: whether the origin is at an end of its allowed range, so that the likelihood has no maximum.
         autocorrelation: correlation of errors at a distance of one block.
         r_squared: 1 − RSS/TSS of ln y; NaN if y is constant.
-        aic: −2 ln L + 2·(number of parameters), without the constant of L; NaN if y is constant. The fit with the
-            smaller value is better; only the difference between fits to the same points has a meaning.
+        aic: −2 ln L + 2·(number of parameters); NaN if y is constant. The fit with the smaller value is better; only
+            the difference between fits to the same points has a meaning.
         n: number of points fitted.
     """
 
@@ -107,12 +108,26 @@ def akaike(
     return best.deviance + 2 * _PARAMETERS[law]
 
 
+def r_squared(law: str, t: Float64[np.ndarray, " depth"], y: Float64[np.ndarray, " depth"]) -> float:
+    """Return 1 − RSS/TSS of the fit of one law to a curve y of logarithms at depths t; negative for a poor fit."""
+    return _line(law, t, y).r_squared
+
+
 def _constant(law: str, y: Float64[np.ndarray, " depth"]) -> Fit:
     nan = float("nan")
     return Fit(law, float(y.mean()), 0.0, nan, nan, nan, False, nan, nan, nan, len(y))
 
 
-def _fit(law: str, t: Float64[np.ndarray, " depth"], y: Float64[np.ndarray, " depth"]) -> Fit:
+class _Line(NamedTuple):
+    """The maximum of the likelihood of one law, and its curve."""
+
+    best: MaximumLikelihood
+    intercept: float
+    slope: float
+    r_squared: float
+
+
+def _line(law: str, t: Float64[np.ndarray, " depth"], y: Float64[np.ndarray, " depth"]) -> _Line:
     best = maximum_likelihood(t[None], y[None], partial(_design, law), _log_distances(law, t[None]))
     columns = _design(law, t[None], best.log_distance[:, None])
     slope = float(weighted_fits(t[None], columns, y[None], best.rho[:, None]).slope[0, 0, 0])
@@ -121,6 +136,11 @@ def _fit(law: str, t: Float64[np.ndarray, " depth"], y: Float64[np.ndarray, " de
     ones = columns[:, :, :1]
     intercept = float(weighted_fits(t[None], ones, (y - slope * x)[None], best.rho[:, None]).slope[0, 0, 0])
     residual = float(((y - intercept - slope * x) ** 2).sum())
+    return _Line(best, intercept, slope, 1 - residual / float(((y - y.mean()) ** 2).sum()))
+
+
+def _fit(law: str, t: Float64[np.ndarray, " depth"], y: Float64[np.ndarray, " depth"]) -> Fit:
+    best, intercept, slope, explained = _line(law, t, y)
     low, high = slope_interval(law, t, y)
     to_limit = min(abs(best.log_distance[0] - end[0]) for end in _log_distances(law, t[None]))
     return Fit(
@@ -132,7 +152,7 @@ def _fit(law: str, t: Float64[np.ndarray, " depth"], y: Float64[np.ndarray, " de
         origin=float(t[0] - np.exp(best.log_distance[0])) if law == "power_law" else float("nan"),
         origin_at_limit=bool(law == "power_law" and to_limit < _AT_LIMIT),
         autocorrelation=float(best.rho[0]),
-        r_squared=1 - residual / float(((y - y.mean()) ** 2).sum()),
+        r_squared=explained,
         aic=float(best.deviance[0]) + 2 * _PARAMETERS[law],
         n=len(y),
     )

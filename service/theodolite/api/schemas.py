@@ -292,7 +292,7 @@ class ConclusionAnswer(OfRun):
     """The conclusion of a run, as sentences."""
 
     asked: list[str] = Field(description="What was asked.")
-    found: list[Finding] = Field(description="What was found, the most direct answer first; at most five findings.")
+    found: list[Finding] = Field(description="What was found: answers and passed tests first; at most five findings.")
     rests_on: list[str] = Field(description="Prompts, and the check of the captured activations.")
     limits: list[str] = Field(description="What the findings do not say.")
 

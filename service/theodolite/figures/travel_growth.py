@@ -1,13 +1,11 @@
 """Growth along the residual stream, with its fitted laws."""
 
-from collections.abc import Hashable, Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 import xarray as xr
-from numpy.typing import NDArray
 
 from theodolite.figures.panels import Line, Panel, depth_axis, panels_figure
 from theodolite.figures.style import DASHES, MAIN, SECOND, short_site
@@ -52,23 +50,13 @@ def _lines(fits: pd.DataFrame, by_site: xr.DataArray, site: Site, measured: str)
     for fit in fits.to_dict("records"):
         law, colour = _LAWS[str(fit["law"])]
         depths = np.linspace(known[0], known[-1], _STEPS * (len(known) - 1) + 1)
-        axis = depths / 2 if fit["law"] == "log_linear" else _log_distance(depths / 2 - _origin(fit))
+        axis = depths / 2 if fit["law"] == "log_linear" else np.log(depths / 2 - fit["origin"])
         fitted = np.exp(fit["intercept"] + fit["slope"] * axis)
         yield Line(f"{law}, {short_site(site)}", depths, fitted, colour, DASHES[site], markers=False)
-
-
-def _log_distance(distance: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the logarithm of the distance to the origin; NaN at the origin."""
-    return np.log(distance, where=distance > 0, out=np.full(len(distance), np.nan))
-
-
-def _origin(fit: Mapping[Hashable, Any]) -> float:
-    """Return the origin of a power law; older versions fitted power laws with the origin 0 and did not store it."""
-    return float(fit.get("origin", 0.0))
 
 
 def _origins(fits: pd.DataFrame) -> str:
     """Return a second line of a title, such as `origin pre -2.5, mid 0.0`; nothing without a power law."""
     powers = fits[(fits["law"] == "power_law") & fits["site"].isin(HALF_BLOCKS)].to_dict("records")
-    texts = [f"{short_site(fit['site'])} {_origin(fit):.1f}" for fit in powers if np.isfinite(_origin(fit))]
+    texts = [f"{short_site(fit['site'])} {fit['origin']:.1f}" for fit in powers if np.isfinite(fit["origin"])]
     return f"<br><sub>origin {', '.join(texts)}</sub>" if texts else ""

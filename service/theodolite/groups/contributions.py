@@ -26,6 +26,18 @@ def _shares(name: str, dims: tuple[str, ...], of: str) -> tuple[Variable, ...]:
     return tuple(variables(dims, **{f"{name}_{part}": text for part, text in texts.items()}))
 
 
+def _totals(name: str, of: str) -> tuple[Variable, ...]:
+    texts = {
+        "total": f"Sum of the shares of all {of}.",
+        "total_permuted": f"Mean over permuted labels of the sum of the shares of all {of}.",
+        "total_permuted_sd": f"Standard deviation over permuted labels of the sum of the shares of all {of}.",
+        "total_z": f"The sum of the shares of all {of} minus its mean with permuted labels, over their standard "
+        "deviation.",
+        "total_p": f"Share of permutations whose sum of the shares of all {of} is as far from the mean; two-sided.",
+    }
+    return tuple(variables(_POINT, **{f"{name}_{part}": text for part, text in texts.items()}))
+
+
 VARIABLES = (
     *N_SIDES,
     Variable(
@@ -53,6 +65,8 @@ VARIABLES = (
         STREAM_UNIT,
     ),
     *(variable for name, (dims, of) in COMPONENTS.items() for variable in _shares(name, dims, of)),
+    *_totals("head", "heads"),
+    *_totals("mlp", "MLPs"),
     Variable("final_difference", _POINT, "Distance of the means of both sets at resid_final.", STREAM_UNIT),
     Variable(
         "decomposition_error",
@@ -65,7 +79,7 @@ VARIABLES = (
 GROUP = Group(
     name="contributions",
     title="Contributions",
-    version=2,
+    version=3,
     variables=VARIABLES,
     needs=frozenset({"prompts", "contrasts", "weights", "head_out"}),
     order=9,

@@ -141,13 +141,16 @@ Equal steps change y by less, if their origin is further before the first depth 
 the exponent is at most 2, and the distance to the origin less than doubles.
 """
 
+MIN_R_SQUARED = 0.5
+"""Smallest R² of a law that describes a curve. The law with the smaller AIC can have a negative R²."""
+
 VERDICT_POINTS = 11
 """Smallest number of depths at a site for a verdict; the shortest simulated curves have it."""
 
 GROUP = Group(
     name="travel",
     title="Travel and growth",
-    version=4,
+    version=5,
     variables=VARIABLES,
     tables=("travel", "growth"),
     needs=frozenset({"prompts", "resid_pre"}),

@@ -3,14 +3,24 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+_USUAL = 1e-5
+"""An error in float32 that needs no explanation."""
+
 
 def parity_notes(parity: Mapping[str, Any]) -> Iterator[str]:
-    """Yield sentences about a certificate: the source of converted weights, and in half precision the rounding."""
+    """Yield sentences about a certificate: the source of converted weights, and the rounding."""
     if held := parity.get("held_against_source"):
         parts = [f"{len(names)} {kind}" for kind, names in sorted(held.items(), reverse=True) if names]
         yield (
             f"Of the converted model, {' and '.join(parts)} were compared with the files from which it was converted, "
             "read a second way, and are equal."
+        )
+    largest = parity.get("float32_blocks_max_error") or parity.get("max_error", 0)  # in float32
+    if parity.get("float32_rounding") and not parity.get("warning") and largest > _USUAL:
+        yield (
+            f"Plain transformers in float32 differ from float64 by up to {parity['float32_rounding']:.1e} in the first "
+            "blocks, on the probe prompt with the largest error. Captured and plain vectors both round, so an error of "
+            "up to three times this distance is rounding."
         )
     if distances := parity.get("float32_distances"):
         # The site at which the captured vectors are farthest, compared with plain Hugging Face.

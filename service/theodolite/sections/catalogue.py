@@ -90,7 +90,7 @@ def section_items(run: Run, group: str) -> list[dict[str, Any]]:
     sections = sections_of(run, group)
     return [
         {
-            **vars(section),
+            **{name: value for name, value in vars(section).items() if name != "worth"},
             "figures": [_named(figure) for figure in section.figures],
             "maps": [_named(figure) for figure in section.maps],
             "tables": [asdict(table) for table in section.tables],

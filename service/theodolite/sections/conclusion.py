@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 
 from theodolite.groups import GROUPS, SHOWN
 from theodolite.query.first_tokens import is_first_token
@@ -10,12 +11,16 @@ from theodolite.query.runs import describe
 from theodolite.query.twin import untrained_twin
 from theodolite.sections.catalogue import sections_of
 from theodolite.sections.parts import SIDES, Section, listed
+from theodolite.sections.worth import Worth
 from theodolite.store.manifest import finished_groups
 from theodolite.store.result_reader import read_contrasts
 from theodolite.store.runs import Run
 
 _ORDER = ("separation", "effects", "curves", "contributions", "routing", "travel", "basis", "heads", "words")
 """The groups with findings, the most direct answer first."""
+
+_ANSWERS = ("separation", "effects")
+"""The groups that answer the question of a contrast: do the sets differ, and does the model use the difference?"""
 
 _MOST = 5  # findings
 
@@ -52,18 +57,42 @@ def read_conclusion(run: Run) -> Conclusion:
 
 def conclusion(run: Run, sections: Mapping[str, Sequence[Section]]) -> Conclusion:
     """Return the conclusion of a run from the sections of its groups."""
-    found = _findings(sections)
+    found = _findings(run, sections)
     return Conclusion(list(_asked(run)), found, list(_rests_on(run)), list(_limits(run, found)))
 
 
-def _findings(sections: Mapping[str, Sequence[Section]]) -> list[Finding]:
-    """Return the findings of the first section of each group, then those of the second sections, and so on."""
-    by_group = [
-        [Finding(one.finding, group, _figure(one)) for one in sections.get(group, ()) if one.finding]
+def _findings(run: Run, sections: Mapping[str, Sequence[Section]]) -> list[Finding]:
+    """Return the findings that are worth the most, the first ones first."""
+    found = [
+        (_rank(group, one.worth), Finding(one.finding, group, _figure(one)))
         for group in _ORDER
+        if _is_asked(run, group)
+        for one in sections.get(group, ())
+        if one.finding
     ]
-    rounds = range(max(map(len, by_group), default=0))
-    return [found[index] for index in rounds for found in by_group if index < len(found)][:_MOST]
+    return [finding for _, finding in sorted(found, key=itemgetter(0))][:_MOST]
+
+
+def _is_asked(run: Run, group: str) -> bool:
+    """Return whether a group belongs to the question of the run: nouns and travel are no part of that of a contrast.
+
+    A spec that names travel under `analyses` asks for it.
+    """
+    if not read_contrasts(run, finished_groups(run)) or group not in ("travel", "words"):
+        return True
+    return group == "travel" and group in (run.record.spec.analyses or ())
+
+
+def _rank(group: str, worth: Worth) -> tuple[int, float, float]:
+    """Return the key of a finding; the smallest key comes first.
+
+    Answers whose test passes come first, then other findings whose test passes, the largest effect first, then findings
+    whose test does not pass or that have none.
+    """
+    order = _ORDER.index(group)
+    if worth.passed and group not in _ANSWERS:
+        return 1, -worth.z, order
+    return 0 if worth.passed else 2, order, -worth.z
 
 
 def _figure(section: Section) -> str:
@@ -108,7 +137,8 @@ def _rests_on(run: Run) -> Iterator[str]:
     yield f"Prompts: {listed(counts)}. {_templates(run)}"
     if parity := described["parity"]:
         allowed = "" if parity["bound"] is None else f" (allowed: {parity['bound']:.0e})"
-        notes = "".join(f"{note} " for note in described["parity_notes"])
+        warning = [f"{parity['warning']}."] if parity.get("warning") else []
+        notes = "".join(f"{note} " for note in [*warning, *described["parity_notes"]])
         same = f"weights, {_stored(run)}," if record.model.dequantised_from else "weights"
         yield (
             f"On {parity['prompts']} probe prompts, captured activations differ from those of plain Hugging Face "

@@ -22,9 +22,11 @@ from theodolite.sections.parts import (
     listed,
     number,
     percent,
+    percents,
     quoted,
     same_token_notes,
 )
+from theodolite.sections.worth import worth_of
 from theodolite.sites import Site
 from theodolite.store.result_reader import read_group
 from theodolite.store.runs import Run
@@ -35,6 +37,13 @@ _OTHER_MIXERS = (
     "resid_mid is captured"
 )
 """Note about a hybrid."""
+
+_THREE_QUESTIONS = (
+    "A head can have a large standardised difference, a share near 0 and weights that are not aligned with the "
+    "direction (section Heads): the difference compares what the head writes for the prompts of both sets with its "
+    "spread, the share compares it with the distance of the means, and the alignment compares the head's weights alone "
+    "with the direction."
+)
 
 _HOW_TO_READ = (
     "The stream after the last block is the sum of the input of the first block and of what all heads and MLPs add. "
@@ -89,25 +98,33 @@ def _section(run: Run, contributions: xr.Dataset, contrast: str) -> Section | No
         ],
         how_to_read=_HOW_TO_READ,
         finding=_finding(values),
+        worth=worth_of(
+            *((values[f"{part}_p_family"], values[f"{part}_z"]) for part in ("head", "mlp")),
+            *((values[f"{part}_total_p"], values[f"{part}_total_z"]) for part in ("head", "mlp")),
+        ),
     )
 
 
 def _finding(values: xr.Dataset) -> str:
     """Return the shares of all heads and of all MLPs, and how many parts have a larger share than chance gives."""
     passed = [int((values[f"{part}_p_family"] <= LEVEL).sum()) for part in ("head", "mlp")]
-    (heads, heads_permuted), (mlps, mlps_permuted) = (
-        [percent(values[f"{part}_share{suffix}"].sum(), 0) for suffix in ("", "_permuted")] for part in ("head", "mlp")
-    )
     n_heads, n_mlps = (int(np.isfinite(values[f"{part}_p_family"]).sum()) for part in ("head", "mlp"))
     measured = np.isfinite(values["mlp_share"])
     of_mlps = "all MLPs" if measured.all() else f"the {int(measured.sum())} measured MLPs"
     return (
-        f"All heads together directly write {heads} of the distance between the two means after the last block, and "
-        f"{of_mlps} {mlps}; with permuted labels, {heads_permuted} and {mlps_permuted} (these totals are not tested). "
-        f"The share is shown to be above chance for {passed[0]} of {n_heads} heads and {passed[1]} of {n_mlps} MLPs "
-        f"(family-wise p of at most {LEVEL}). This tests how the distance is divided among the parts, not whether a "
-        "part separates the sets."
+        f"All heads together directly write {_total(values, 'head')} of the distance between the two means after the "
+        f"last block, and {of_mlps} {_total(values, 'mlp')}; p is two-sided. The share is shown to be above chance for "
+        f"{passed[0]} of {n_heads} heads and {passed[1]} of {n_mlps} MLPs (family-wise p of at most {LEVEL}). This "
+        "tests how the distance is divided among the parts, not whether a part separates the sets."
     )
+
+
+def _total(values: xr.Dataset, part: str) -> str:
+    """Return the share of all heads or MLPs, and its test."""
+    parts = ("", "_permuted", "_permuted_sd", "_z", "_p")
+    total, mean, sd, z, p = (values[f"{part}_total{one}"] for one in parts)
+    tested = f", z = {number(z, 1)}, p = {float(p):.2g}" if np.isfinite(z) else ""
+    return f"{percent(total, 1)} (permuted labels give {number(100 * mean, 1)} ± {percent(sd, 1)}{tested})"
 
 
 def _why_missing(values: xr.Dataset) -> str:
@@ -136,14 +153,13 @@ def _unreliable(run: Run, contrast: str) -> list[int]:
 
 
 def _facts(values: xr.Dataset, of_heads: xr.Dataset) -> Iterator[str]:
-    sums = {"heads": "head_share", "MLPs": "mlp_share", "input of the first block": "embedding_share"}
-    texts = {}
-    for name, share in sums.items():
-        whole, permuted = (percent(values[f"{share}{suffix}"].sum(), 1) for suffix in ("", "_permuted"))
-        texts[name] = f"{whole} (permuted labels give {permuted})"
+    totals = {"heads": _total(values, "head"), "MLPs": _total(values, "mlp")}
+    first = [percent(values[f"embedding_share{suffix}"], 1) for suffix in ("", "_permuted")]
+    if set(first) != {percent(0, 1)}:  # such as 0 at a token that all prompts share
+        totals["input of the first block"] = f"{first[0]} (permuted labels give {first[1]})"
     yield (
         f"Shares of the distance of the means after the last block ({float(values['final_difference']):.3g}): "
-        f"{listed(texts)}. These totals are not tested."
+        f"{listed(totals)}. The p of a total is two-sided."
     )
     largest = {"head": _largest(values, "head"), "MLP": _largest(values, "mlp")}
     yield f"Largest share of a single part: {listed(largest)}."
@@ -164,6 +180,7 @@ def _facts(values: xr.Dataset, of_heads: xr.Dataset) -> Iterator[str]:
             f"{head_name(at['layer'], at['head'])}: by {number(of_heads['head_standardised'].sel(at), 2)} pooled "
             f"standard deviations{_standardised_test(of_heads, at)}"
         )
+        yield _THREE_QUESTIONS
     if np.isfinite(values["decomposition_error"]):
         yield (
             "The sum over heads and biases differs from attention's output by at most "
@@ -208,7 +225,7 @@ def _place(values: xr.Dataset, part: str, variable: str) -> xr.Dataset:
 
 def _largest(values: xr.Dataset, part: str) -> str:
     at = _place(values, part, f"{part}_share")
-    share, permuted = (percent(at[f"{part}_share{suffix}"], 1) for suffix in ("", "_permuted"))
+    share, permuted = percents(*(at[f"{part}_share{suffix}"] for suffix in ("", "_permuted")), digits=1)
     return f"{_name(at)}, {share} (permuted labels give {permuted})"
 
 
@@ -218,7 +235,7 @@ def _passed(values: xr.Dataset, part: str) -> str:
     if not np.isfinite(values[f"{part}_z"]).any():
         return text
     at = _place(values, part, f"{part}_z")
-    shares = [percent(at[f"{part}_share{suffix}"], 1) for suffix in ("", "_permuted")]
+    shares = percents(*(at[f"{part}_share{suffix}"] for suffix in ("", "_permuted")), digits=1)
     return (
         f"{text} (largest z {float(at[f'{part}_z']):.1f}, p = {float(at[f'{part}_p_family']):.2g}, of {_name(at)}: "
         f"{shares[0]}, where permuted labels give {shares[1]})"

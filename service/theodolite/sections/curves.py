@@ -33,6 +33,7 @@ from theodolite.sections.parts import (
     same_token_notes,
 )
 from theodolite.sections.twin import twin_cosine_facts
+from theodolite.sections.worth import worth_below
 from theodolite.store.result_reader import read_group
 from theodolite.store.runs import Run
 
@@ -93,6 +94,7 @@ def _section(
         notes=[BRACKETS, BAND, LARGEST, *same_token_notes(run, [view.positive, view.negative], labels, position)],
         how_to_read=_HOW_TO_READ,
         finding=_finding(run, _shown(curves, view), view, prompts, labels) if position == last_position(curves) else "",
+        worth=worth_below(_shown(curves, view), _COSINE, 1),
     )
 
 

@@ -30,6 +30,7 @@ from theodolite.sections.parts import (
     same_token_notes,
     significant,
 )
+from theodolite.sections.worth import Worth
 from theodolite.store.manifest import finished_groups
 from theodolite.store.result_reader import read_group
 from theodolite.store.runs import Run
@@ -121,6 +122,7 @@ def _section(run: Run, effects: xr.Dataset, contrast: str) -> Section | None:
         ],
         how_to_read=_HOW_TO_READ,
         finding=_finding(values, sides, list(effects.attrs["tokens"])),
+        worth=_worth(values),
     )
 
 
@@ -171,6 +173,12 @@ def _finding(values: xr.Dataset, sides: Mapping[str, str], groups: Sequence[str]
     if not np.isfinite(values["expected_sign"]).any():
         return f"{intact} It is not tested whether the model uses the direction at the last token."
     return f"{intact} {_moved_text(values)} {_use_text(values)}"
+
+
+def _worth(values: xr.Dataset) -> Worth:
+    """Return what the finding is worth: it passes where an added difference moves the log-odds of both sets."""
+    z = strictest(values, "log_odds", ADD, "z").min("prompt_side")
+    return Worth(bool(moves_both(values).any()), float(np.nan_to_num(z.max())))
 
 
 def _moved_text(values: xr.Dataset) -> str:

@@ -27,6 +27,7 @@ from theodolite.sections.parts import (
     quoted,
     texts_of,
 )
+from theodolite.sections.worth import UNTESTED, Worth, worth_of
 from theodolite.store.result_reader import read_group
 from theodolite.store.runs import Run
 
@@ -86,6 +87,7 @@ def sections(run: Run) -> list[Section]:
             notes=notes,
             how_to_read=_HOW_TO_READ,
             finding=" ".join([*facts[: len(some) + 1], *_writing_findings(heads, directions)]),
+            worth=_worth(heads, directions),
         ),
         *rotary_sections(run),
         *composition_sections(run, heads.sizes["d_model"]),
@@ -201,8 +203,16 @@ def _writing_findings(heads: xr.Dataset, directions: xr.Dataset | None) -> Itera
             yield (
                 f"In {many} of {int(np.isfinite(p).sum())} heads with a reliable direction, the alignment of VO write "
                 f"with {quoted(contrast)} is larger than with permuted labels (family-wise p of at most {LEVEL}"
-                f"{_prompts(heads, contrast)}; with Bonferroni's correction {strict})."
+                f"{_prompts(heads, contrast)}; with Bonferroni's correction {strict}). This compares the weights alone "
+                "with the direction; what the heads write for these prompts is in the section Contributions."
             )
+
+
+def _worth(heads: xr.Dataset, directions: xr.Dataset | None) -> Worth:
+    """Return the worth of the alignments of VO write with all contrasts."""
+    contrasts = heads["contrast"].values.tolist()
+    tests = [_reliable(heads, directions, contrast, "vo_write") for contrast in contrasts]
+    return worth_of(*((one["alignment_p_family"], one["alignment_z"]) for one in tests)) if tests else UNTESTED
 
 
 def _random_scores(heads: xr.Dataset) -> str:

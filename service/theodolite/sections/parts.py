@@ -12,6 +12,7 @@ from theodolite.figures.sinks import limit_axes
 from theodolite.figures.style import set_colours
 from theodolite.query.curves import INTERVALS, along_depth, has_values
 from theodolite.query.first_tokens import SINK
+from theodolite.sections.worth import UNTESTED, Worth
 from theodolite.sites import HALF_BLOCKS, depth_label
 from theodolite.store.result_reader import read_group
 from theodolite.store.runs import Run
@@ -54,6 +55,13 @@ def percent(share: SupportsFloat, digits: int) -> str:
     return f"{number(100 * float(share), digits)} %"
 
 
+def percents(*shares: SupportsFloat, digits: int) -> list[str]:
+    """Return shares that are compared, as percent; with two significant digits if all would otherwise read 0."""
+    rounded = [percent(share, digits) for share in shares]
+    zero = percent(0, digits)
+    return rounded if set(rounded) != {zero} else [f"{significant(100 * float(share))} %" for share in shares]
+
+
 def number(value: SupportsFloat, digits: int) -> str:
     """Return a number with this number of decimal places, without a minus sign before zeros."""
     return f"{round(float(value), digits) + 0.0:.{digits}f}"  # + 0.0 turns -0 into 0
@@ -94,6 +102,7 @@ class Section:
         notes: conventions, without a full stop.
         how_to_read: explanation of the figures; empty for figures that need none.
         finding: the main result as one or more sentences, for the conclusion; empty if there is none.
+        worth: the result of the finding's test, which orders the findings of the conclusion.
     """
 
     title: str
@@ -104,6 +113,7 @@ class Section:
     notes: list[str] = field(default_factory=list)
     how_to_read: str = ""
     finding: str = ""
+    worth: Worth = UNTESTED
 
 
 def significant(value: SupportsFloat) -> str:

@@ -24,6 +24,7 @@ from theodolite.sections.parts import (
     same_token_notes,
     texts_of,
 )
+from theodolite.sections.worth import worth_of
 from theodolite.store.result_reader import read_group
 from theodolite.store.runs import Run
 
@@ -125,6 +126,7 @@ def _of_contrast(run: Run, routing: xr.Dataset, contrast: str) -> Section | None
         ],
         how_to_read=_HOW_TO_READ,
         finding=_finding(values),
+        worth=worth_of((values["expert_difference_p_family"], values["expert_difference_z"])),
     )
 
 

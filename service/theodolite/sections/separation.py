@@ -43,6 +43,7 @@ from theodolite.sections.permutations import (
     token_finding,
 )
 from theodolite.sections.twin import twin_cosine_between_layers, twin_finding, twin_separation_facts
+from theodolite.sections.worth import UNTESTED, worth_of
 from theodolite.store.manifest import finished_groups
 from theodolite.store.result_reader import read_group
 from theodolite.store.runs import Run
@@ -125,6 +126,7 @@ def _section(
             *_same_token_notes(run, contrast, position),
         ],
         finding=" ".join(filter(None, findings)),
+        worth=UNTESTED if tested is None else worth_of((tested["auroc_p_family"], tested["auroc_z"])),
     )
 
 

@@ -36,7 +36,7 @@ def sections(run: Run) -> list[Section]:
         Figure(f"travel.{name}", caption, labelled(partial(draw, travel, position, colours), labels))
         for name, (caption, draw) in drawn.items()
     ]
-    if np.isfinite(travel["variance_post"].sel(position=position)).any():  # an older run lacks it
+    if np.isfinite(travel["variance_post"].sel(position=position)).any():
         caption = "Variance after each block: the variance of its input, and the terms of its steps"
         figures.append(Figure("travel.variance", caption, partial(budget_figure, travel, position, labels)))
     curves = read_group(run, "curves")
@@ -53,8 +53,9 @@ def sections(run: Run) -> list[Section]:
     ]
     title = f"Travel and growth at position {position} ({prompt_counts(travel, labels)})"
     parts = variance_table(travel.sel(position=position), labels)
-    notes = [*token_notes(run, labels, position), *_NOTES, *STEP_NOTES, *growth_notes(growth)]
+    notes = [*token_notes(run, labels, position), *_NOTES, *STEP_NOTES, *growth_notes()]
+    laws = growth_table(growth, labels, position)
     tables = [*step_tables(travel.sel(position=position), labels), *([parts] if parts else [])]
-    tables += [growth_table(growth, labels, position)] if "verdict" in growth else []
+    tables += [laws] if laws.rows else []
     finding = variance_finding(travel.sel(position=position), labels)
     return [Section(title, facts, figures, tables=tables, notes=notes, finding=finding)]

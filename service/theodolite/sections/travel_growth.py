@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from theodolite.groups.travel import AIC_MARGIN, MIN_LOG_GROWTH, PRODUCT_MARGIN, VERDICT_POINTS
+from theodolite.groups.travel import AIC_MARGIN, MIN_LOG_GROWTH, MIN_R_SQUARED, PRODUCT_MARGIN, VERDICT_POINTS
 from theodolite.sections.parts import BRACKETS, MISSING, Table, listed, number
 from theodolite.sites import HALF_BLOCKS
 
@@ -19,19 +19,25 @@ _COLUMNS = [
 
 
 def growth_facts(growth: pd.DataFrame, labels: Mapping[str, str], position: int) -> Iterator[str]:
-    """Yield a sentence about each quantity, or one sentence if an older version fitted the laws."""
-    if "verdict" not in growth:
-        yield (
-            "An older version fitted the growth along depth, without the autocorrelation of neighbouring depths. A new "
-            "survey computes the slopes with intervals, and which law the quantities follow."
+    """Yield one sentence: the laws of growth that are decided, and the number of those that are not."""
+    decided, undecided = {}, []
+    for (quantity, name), fits in _selected(growth, labels, position).groupby(["quantity", "set"], sort=False):
+        law = _law(fits)
+        if law:
+            decided[f"{_QUANTITIES[str(quantity)]} of {labels[str(name)]}"] = law
+        else:
+            undecided.append(fits)
+    n = len(decided) + len(undecided)
+    if undecided:
+        neither = sum(bool((fits["better_r_squared"] < MIN_R_SQUARED).any()) for fits in undecided)
+        poor = (
+            f" (in {neither} of them, neither law describes the curve: R² is below {MIN_R_SQUARED})" if neither else ""
         )
-        return
-    for quantity, of_quantity in _selected(growth, labels, position).groupby("quantity", sort=False):
-        of_sets = {labels[str(name)]: fits for name, fits in of_quantity.groupby("set", sort=False)}
+        decided["undecided for"] = f"{len(undecided)} of {n} combinations of quantity and set{poor}"
+    if n:
         yield (
-            f"Law of growth of {_QUANTITIES[str(quantity)]} along depth, without the output of the last block "
-            f"(exponential or power law; the table below has both fits): "
-            f"{listed({label: _of_set(fits) for label, fits in of_sets.items()})}."
+            "Law of growth along depth, without the output of the last block (exponential or power law; the table "
+            f"below has both fits and the evidence): {listed(decided)}."
         )
 
 
@@ -45,10 +51,8 @@ def growth_table(growth: pd.DataFrame, labels: Mapping[str, str], position: int)
     return Table("Growth along depth: both laws, and the evidence for one of them at each site", _COLUMNS, rows)
 
 
-def growth_notes(growth: pd.DataFrame) -> list[str]:
+def growth_notes() -> list[str]:
     """Return the rule of the verdicts."""
-    if "verdict" not in growth:
-        return []
     return [
         BRACKETS,
         "both fits assume that errors of neighbouring depths are correlated (AR(1)). AIC and the intervals use this "
@@ -57,6 +61,8 @@ def growth_notes(growth: pd.DataFrame) -> list[str]:
         f"a law is chosen if its AIC is at least {AIC_MARGIN:g} lower than that of the other law at both sites, and "
         "stays so if any single depth is left out. An exponential must also change the quantity by a factor of at "
         f"least {_LEAST_FACTOR:.0f}. Each site needs at least {VERDICT_POINTS} depths",
+        f"no law is chosen if, at one of the sites, R² of the law with the smaller AIC is below {MIN_R_SQUARED}: then "
+        "neither law describes the curve",
         "no law is chosen if, at one of the sites, the AIC of the product of both laws is at least "
         f"{PRODUCT_MARGIN:g} lower than that of the better law: then the product describes the curve better",
         "the origin of a power law is the depth, in blocks, at which the law is 0. An origin marked “limit” is at an "
@@ -69,8 +75,8 @@ def _selected(growth: pd.DataFrame, labels: Mapping[str, str], position: int) ->
     return growth[(growth["position"] == position) & is_shown]
 
 
-def _of_set(fits: pd.DataFrame) -> str:
-    """Return the verdict of one set, and the slope of the decided law at its first site or the reason for no law."""
+def _law(fits: pd.DataFrame) -> str:
+    """Return the law that one quantity of one set follows, with its slope at the first site; empty if undecided."""
     verdict, first = str(fits["verdict"].iloc[0]), str(fits["site"].iloc[0])
     exponential, power = _laws(fits[fits["site"] == first])
     n = f"n = {int(exponential['n'])} depths at {first}"
@@ -78,44 +84,9 @@ def _of_set(fits: pd.DataFrame) -> str:
         return f"constant ({n})"
     if verdict == "power law":
         return f"{verdict} (exponent {_slope(power)}, origin {_origin(power)} blocks, {_r_squared(power)}, {n})"
-    if verdict == "undecided":
-        return f"{verdict} ({_evidence(fits)})"
-    return f"{verdict} (factor {_factor(exponential)} per block, {_r_squared(exponential)}, {n})"
-
-
-def _evidence(fits: pd.DataFrame) -> str:
-    """Return why the law is undecided: too few depths, a product of both laws, too little growth, or the AIC.
-
-    The AIC is that of the site with the weakest evidence for the law that the first site favours.
-    """
-    power = fits[fits["law"] == "power_law"]
-    if power["aic_difference"].isna().any():
-        few = _at(power, "n", largest=False)
-        if few["n"] >= VERDICT_POINTS:
-            return "the quantity is constant at one of the sites"
-        return f"a verdict needs {VERDICT_POINTS} depths at each site; n = {int(few['n'])} at {few['site']}"
-    best = _at(power, "aic_gain_of_product", largest=True)
-    if best["aic_gain_of_product"] >= PRODUCT_MARGIN:
-        return (
-            f"the AIC of a product of both laws is {best['aic_gain_of_product']:.0f} lower than that of the better law "
-            f"at {best['site']}, n = {int(best['n'])} depths"
-        )
-    favours_power_law = bool(power["aic_difference"].iloc[0] < 0)
-    end = "aic_difference_high" if favours_power_law else "aic_difference_low"
-    weakest = _at(power, end, largest=favours_power_law)
-    if power[["aic_difference", "aic_difference_low"]].to_numpy(float).min() >= AIC_MARGIN:
-        return f"the exponential fits better, but changes the quantity by less than a factor of {_LEAST_FACTOR:.0f}"
-    difference, low, high = (float(weakest[f"aic_difference{end}"]) for end in ("", "_low", "_high"))
-    return (
-        f"AIC of the power law minus that of the exponential at {weakest['site']}: {difference:+.0f}, with "
-        f"one depth left out {low:+.0f} to {high:+.0f}, n = {int(weakest['n'])} depths"
-    )
-
-
-def _at(fits: pd.DataFrame, column: str, *, largest: bool) -> Mapping[Hashable, Any]:
-    """Return the row with the largest or the smallest value of a column."""
-    row: Mapping[Hashable, Any] = fits.sort_values(column, ascending=not largest).to_dict("records")[0]
-    return row
+    if verdict == "exponential":
+        return f"{verdict} (factor {_factor(exponential)} per block, {_r_squared(exponential)}, {n})"
+    return ""
 
 
 def _cells(fits: pd.DataFrame) -> Iterator[str]:
@@ -151,7 +122,7 @@ def _slope(fit: Mapping[Hashable, Any]) -> str:
 
 
 def _origin(fit: Mapping[Hashable, Any]) -> str:
-    return f"{number(fit['origin'], 1)}{' (limit)' if fit.get('origin_at_limit') else ''}"
+    return f"{number(fit['origin'], 1)}{' (limit)' if fit['origin_at_limit'] else ''}"
 
 
 def _r_squared(fit: Mapping[Hashable, Any]) -> str:

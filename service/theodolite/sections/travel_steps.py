@@ -48,6 +48,14 @@ def step_facts(travel: xr.Dataset, labels: Mapping[str, str]) -> Iterator[str]:
         if texts := of_sets(partial(_path, name, "")):
             before = of_sets(partial(_path, name, "_before_last"))
             yield f"{subject}, mean over prompts: {texts}.{f' Without the last block: {before}.' if before else ''}"
+    for words in (("add up", "cancel"), ("cancel", "add up")):
+        of_both = [label for name, label in labels.items() if _comparisons(travel.sel(set=name)) == words]
+        if of_both:
+            yield (
+                f"By their lengths, the steps of {' and '.join(of_both)} partly {words[0]}, and by their angles they "
+                f"partly {words[1]}. Both are true: long steps, mostly of late blocks, decide the length of a path; "
+                "steps of early blocks, where the stream is short, decide the sum of angles."
+            )
     for name, (pair, places) in _COSINES.items():
         if texts := of_sets(partial(_cosine, name, places)):
             yield f"Centred cosine between {pair}, mean over {places}: {texts}."
@@ -97,6 +105,13 @@ def _path(name: str, end: str, values: xr.Dataset) -> str:
         return ""
     what = "arcs" if name == "arc_ratio" else "steps"
     return f"{mean:.2f}" + (f" ({what} at right angles give {null:.2f})" if np.isfinite(null) else "")
+
+
+def _comparisons(values: xr.Dataset) -> tuple[str, ...]:
+    """Return whether the steps and the arcs of a set add up or cancel; empty if one of the ratios is not known."""
+    known = all(_path(name, "", values) for name in _PATHS)
+    excess = [float(values[name] - values[f"{name}_at_right_angles"]) for name in _PATHS] if known else []
+    return tuple("cancel" if one > 0 else "add up" for one in excess if np.isfinite(one))
 
 
 def _path_row(name: str, label: str, values: xr.Dataset) -> list[str]:

@@ -27,6 +27,7 @@ _HOW_TO_READ = (
     "have long rows in two matrices, their leading directions overlap. Random matrices with the same row lengths, one "
     "draw for each matrix, show how much of the overlap this explains."
 )
+_FORMS = {"as stored": "", "with norms folded": "folded_"}
 _PAIRS = (("down", "q"), ("down", "up"))  # the writers and readers that every run shows
 
 
@@ -135,19 +136,23 @@ def _spread(sd: float) -> str:
 
 
 def _reading_facts(weights: xr.Dataset, random: float) -> Iterator[str]:
-    """Yield a sentence about each pair of a writer and a reader that overlaps the most, as stored or folded."""
+    """Yield a sentence about each pair of a writer and a reader that overlaps the most, as stored or folded.
+
+    An overlap counts if it is larger than that of random matrices with the same row lengths.
+    """
     stored, folded = (weights[f"{prefix}writer_reader_overlap"] for prefix in ("", "folded_"))
     nulls = [weights[f"{prefix}writer_reader_overlap_null"] for prefix in ("", "folded_")]
     n_pairs = int(np.isfinite(stored.max(["layer", "layer_other"])).sum())
-    leading = {"as stored": _most_shared(_means(stored)), "with norms folded": _most_shared(_means(folded))}
+    leading = {form: _most_shared(_above_chance(weights, prefix)) for form, prefix in _FORMS.items()}
+    above = " of those above chance" if np.isfinite(nulls[0]).any() else ""
     for pair in _leading_pairs(weights):
         forms = " and ".join(form for form, largest in leading.items() if largest == [pair])
         forms = f"both {forms}" if " and " in forms else forms
         of_pair = {"writing_matrix": pair[0], "reading_matrix": pair[1]}
         sentence = (
             f"Of all {n_pairs} combinations of a writing matrix with a reading matrix of later layers{_own(stored)}, "
-            f"{_NAMES[pair[0]]} with {_NAMES[pair[1]]} has the largest mean overlap, {forms}. Over all pairs of layers "
-            f"it is {percent(stored.sel(of_pair).mean(), 1)} as stored"
+            f"{_NAMES[pair[0]]} with {_NAMES[pair[1]]} has the largest mean overlap{above}, {forms}. Over all pairs of "
+            f"layers it is {percent(stored.sel(of_pair).mean(), 1)} as stored"
         )
         if np.isfinite(folded.sel(of_pair)).any():
             sentence += f" and {percent(folded.sel(of_pair).mean(), 1)} with norms folded"
@@ -206,9 +211,15 @@ def _largest_excess(excess: xr.DataArray, form: str) -> str:
 
 
 def _leading_pairs(weights: xr.Dataset) -> list[tuple[str, str]]:
-    """Return the pairs with the largest mean overlap of the stored and of the folded matrices, each pair once."""
-    pairs = (_most_shared(_means(weights[f"{prefix}writer_reader_overlap"])) for prefix in ("", "folded_"))
+    """Return the pairs with the largest mean overlap above chance, as stored and with norms folded, each pair once."""
+    pairs = (_most_shared(_above_chance(weights, prefix)) for prefix in _FORMS.values())
     return list(dict.fromkeys(pair for some in pairs for pair in some))
+
+
+def _above_chance(weights: xr.Dataset, prefix: str) -> xr.DataArray:
+    """Return the mean overlaps of writers with readers; NaN where random matrices or subspaces have as large a one."""
+    means, null = (_means(weights[f"{prefix}writer_reader_overlap{suffix}"]) for suffix in ("", "_null"))
+    return means.where(~(means <= null.clip(min=float(weights["random_overlap"]))))
 
 
 def _means(between: xr.DataArray) -> xr.DataArray:

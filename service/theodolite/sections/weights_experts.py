@@ -37,7 +37,7 @@ def expert_facts(weights: xr.Dataset) -> Iterator[str]:
     yield (
         f"Largest overlap of two routed experts: experts {top['first'].item()} and {top['second'].item()} of layer "
         f"{int(top['layer'])}, {_NAMES[str(top['mlp_matrix'].item())]}, {percent(top, 1)} (the largest of "
-        f"{int(np.isfinite(places).sum()):,} overlaps, so it is biased upwards)."
+        f"{int(np.isfinite(places).sum()):,} overlaps, so it is biased upwards{_below_chance(weights, top)})."
     )
     if _SHARED in overlaps["expert_or_shared"].values:
         with_shared = overlaps.sel(expert_or_shared=_SHARED).drop_sel(expert_or_shared_other=_SHARED)
@@ -47,6 +47,13 @@ def expert_facts(weights: xr.Dataset) -> Iterator[str]:
             "Mean overlap of the shared expert with the routed experts of its layer: "
             f"{listed({name: percent(mean, 1) for name, mean in known.items()})}."
         )
+
+
+def _below_chance(weights: xr.Dataset, largest: xr.DataArray) -> str:
+    """Return a remark if the random matrices of the layer have as large an overlap."""
+    of_layer = {"mlp_matrix": largest["mlp_matrix"], "layer": largest["layer"]}
+    null = weights["expert_overlap_null"].sel(of_layer)
+    return f"; it is not above chance: random matrices give {percent(null, 1)} there" if largest <= null else ""
 
 
 def expert_figures(weights: xr.Dataset) -> Iterator[Figure]:

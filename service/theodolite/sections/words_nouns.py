@@ -14,6 +14,7 @@ from theodolite.query.heads import head_name
 from theodolite.query.words import read_words
 from theodolite.sections.parts import Figure, Section, Table, number, percent, texts_of
 from theodolite.sections.tokens import token_list
+from theodolite.sections.worth import worth_of
 from theodolite.store.runs import Run
 
 _SHOWN_NOUNS = 12  # the first nouns, which the maps of pairs and the tables show
@@ -72,13 +73,20 @@ def noun_sections(run: Run, words: xr.Dataset) -> list[Section]:
             notes,
             _HOW_TO_READ,
             finding=facts[1],
+            worth=worth_of(_stricter(words)),
         )
     ]
 
 
 def _passed(words: xr.Dataset) -> xr.DataArray:
     """Return whether each head's relatedness passes both tests, (layer, head)."""
-    return (words["relatedness_p_family"] <= LEVEL) & (words["relatedness_random_p_family"] <= LEVEL)
+    return _stricter(words)[0] <= LEVEL
+
+
+def _stricter(words: xr.Dataset) -> tuple[xr.DataArray, xr.DataArray]:
+    """Return the larger p and the smaller z of both tests of each head's relatedness, (layer, head)."""
+    larger = words["relatedness_p_family"].clip(min=words["relatedness_random_p_family"])
+    return larger, words["relatedness_z"].clip(max=words["relatedness_random_z"])
 
 
 def _relatedness_facts(words: xr.Dataset, n: int) -> Iterator[str]:
@@ -91,7 +99,7 @@ def _relatedness_facts(words: xr.Dataset, n: int) -> Iterator[str]:
         "large score for every query: if such nouns are similar to many others, the relatedness is above 0 even by "
         "chance; if they are similar to few, it is below 0."
     )
-    stricter = words["relatedness_z"].clip(max=words["relatedness_random_z"])
+    _, stricter = _stricter(words)
     best = words.stack(place=("layer", "head"))
     best = best.isel(place=int(np.nanargmax((stricter.where(passed) if passed.any() else stricter).values)))
     nulls = [

@@ -2,6 +2,7 @@ import copy
 from dataclasses import replace
 
 import accelerate
+import numpy as np
 import pytest
 import torch
 from support import tiny
@@ -12,6 +13,7 @@ from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaMod
 
 from theodolite.errors import ModelError, ParityError, UnsupportedModelError
 from theodolite.sites import Site
+from theodolite_jobs.capture import parity
 from theodolite_jobs.capture.engine import Engine
 from theodolite_jobs.capture.parity import certify, first_block_count
 from theodolite_jobs.capture.plan import plan_set, probe_prompts
@@ -171,7 +173,84 @@ def test_rounding_that_float64_removes_gives_a_measured_bound():
     assert 1e-8 < certificate.max_error <= certificate.bound
     assert certificate.bound == 5 * certificate.float32_rounding + 1e-5
     assert "is up to" in certificate.warning
-    assert certify_tiny(wrap(tiny.tiny_model("gpt2"))).float32_rounding is None
+
+
+def with_an_error(size, monkeypatch):
+    """Move one captured vector of float32 models by this part of its length, in a direction of its own."""
+    capture = Engine.capture
+
+    def moved(self, *arguments):
+        captured = capture(self, *arguments)
+        if self.model.dtype == torch.float32:
+            values = captured.activations[Site.RESID_POST]
+            values[-1, 0, 1, 0] += size * np.linalg.norm(values[-1, 0, 1])
+        return captured
+
+    monkeypatch.setattr(Engine, "capture", moved)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_capture_that_only_rounds_has_no_warning_and_states_its_rounding(dtype):
+    certificate = certify_tiny(wrap(tiny.tiny_model("llama").to(dtype)))
+    assert certificate.warning is None
+    assert 1e-8 < certificate.float32_rounding < 1e-6
+    error = certificate.max_error if dtype == torch.float32 else certificate.float32_blocks_max_error
+    assert error < 3 * certificate.float32_rounding
+    assert certificate.bound == (5e-5 if dtype == torch.float32 else None)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_an_error_that_rounding_does_not_explain_has_a_warning(dtype, monkeypatch):
+    with_an_error(3e-5, monkeypatch)
+    certificate = certify_tiny(wrap(tiny.tiny_model("llama").to(dtype)))
+    rounding = f"{certificate.float32_rounding:.1e}"
+    assert certificate.warning == (
+        f"The largest error in float32, 3.0e-05, passes the check, but plain float32 is at most {rounding} from "
+        "float64 in the first blocks, on the same probe prompt"
+    )
+
+
+def test_an_error_that_rounding_explains_has_no_warning(monkeypatch):
+    """Plain float32 that rounds by 2e-5 explains an error of 3e-5: captured and plain runs both round."""
+    with_an_error(3e-5, monkeypatch)
+    monkeypatch.setattr(parity, "distance_from_float64", lambda *_: 2e-5)
+    certificate = certify_tiny(wrap(tiny.tiny_model("llama")))
+    assert (certificate.warning, certificate.float32_rounding) == (None, 2e-5)
+
+
+def test_without_a_run_in_float64_the_warning_says_that_rounding_was_not_measured(monkeypatch):
+    def without_memory(*_):
+        raise torch.OutOfMemoryError("no memory left")
+
+    with_an_error(3e-5, monkeypatch)
+    monkeypatch.setattr(parity, "distance_from_float64", without_memory)
+    certificate = certify_tiny(wrap(tiny.tiny_model("llama")))
+    assert certificate.float32_rounding is None
+    assert certificate.warning.endswith("passes the check, and how much of it is rounding was not measured")
+
+
+def test_rounding_is_measured_on_the_first_blocks_of_the_prompt_with_the_largest_error(monkeypatch):
+    measured = []
+
+    def noted(head, comparison, ids, positions):
+        measured.append((len(head.blocks), comparison.layers, len(ids), positions))
+        return 0.0
+
+    model = wrap(tiny.tiny_model("llama"))
+    with_an_error(3e-5, monkeypatch)
+    monkeypatch.setattr(parity, "distance_from_float64", noted)
+    certify_tiny(model)
+    assert measured == [(4, (0, 1, 2, 3), 30, [-1])]
+    assert len(model.blocks) == model.config.num_hidden_layers == 5
+
+
+def test_the_measurement_of_rounding_leaves_the_weights_as_they_are():
+    model = wrap(tiny.tiny_model("llama"))
+    before = {name: (weight.data_ptr(), weight.clone()) for name, weight in model.module.named_parameters()}
+    certify_tiny(model)
+    for name, weight in model.module.named_parameters():
+        assert weight.data_ptr() == before[name][0]
+        assert torch.equal(weight, before[name][1])
 
 
 def test_captured_activations_that_are_less_exact_than_plain_ones_are_reported_as_rounding(monkeypatch):

@@ -40,9 +40,7 @@ def test_parts_cover_all_prompts_and_divide_no_pair():
 
 
 def test_vectors_are_read_back_and_a_damaged_object_is_named(location):
-    vectors = Vectors(
-        floats(2, 4), floats(2, 2, 4), floats(3, 2, 4), floats(3, 2, 4), floats(1, 4), (2,)
-    )
+    vectors = Vectors(floats(2, 4), floats(2, 2, 4), floats(3, 2, 4), floats(3, 2, 4), floats(1, 4), (2,))
     write_vectors(location, "d", "a@-1", vectors)
     found = read_vectors(location, "d", "a@-1")
     assert found.score_layers == (2,)

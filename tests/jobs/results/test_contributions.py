@@ -100,6 +100,10 @@ def test_shares_are_those_of_the_sums_over_prompts(family, tmp_path):
         assert group["decomposition_error"] < 1e-5
     assert ((group["head_p_family"] > 0) & (group["head_p_family"] <= 1)).all()
     assert (group["n_positive"], group["n_negative"]) == (12, 12)
+    for part in ("head", "mlp"):
+        assert group[f"{part}_total"] == pytest.approx(group[f"{part}_share"].sum(), abs=1e-12)
+        assert group[f"{part}_total_permuted"] == pytest.approx(group[f"{part}_share_permuted"].sum(), abs=1e-9)
+        assert 0 < group[f"{part}_total_p"] <= 1
 
 
 def test_post_norm_models_have_no_contributions(tmp_path):

@@ -2,11 +2,13 @@
 
 import numpy as np
 import pytest
+from scipy.stats import kstest
 
 from theodolite_jobs.statistics.contributions import (
     head_outputs,
     standardised_differences,
     sum_error,
+    total_of_shares,
     vectors_along,
     written_along,
 )
@@ -104,3 +106,30 @@ def test_a_set_of_one_prompt_has_a_difference_and_no_standard_deviation():
 def test_the_error_of_a_sum_is_relative_to_the_stream():
     measured, stream = np.array([[3.0, 4.0], [1.0, 0.0]]), np.array([[10.0, 0.0], [0.0, 4.0]])
     assert sum_error(measured, np.array([[3.0, 3.0], [1.0, 1.0]]), stream) == pytest.approx(1 / 4)
+
+
+def test_the_total_of_shares_is_tested_on_both_sides():
+    """Totals of 201 rows: 0.2 with the real labels, and 0.5 ± 0.1 with permuted ones; a row has the parts 1 and NaN."""
+    shares = np.full((201, 3), np.nan)
+    shares[:, 0] = 0.1
+    shares[1:, 2] = 0.4 + 0.1 * random(200)
+    for real in (0.1, 0.7):  # as far below as above
+        shares[0, 2] = real
+        found = total_of_shares(shares)
+        assert found["total"] == pytest.approx(0.1 + real)
+        assert found["total_permuted"] == pytest.approx(shares[1:, 2].mean() + 0.1)
+        assert found["total_permuted_sd"] == pytest.approx(shares[1:, 2].std(ddof=1))
+        expected = (found["total"] - found["total_permuted"]) / found["total_permuted_sd"]
+        assert found["total_z"] == pytest.approx(expected)
+        extreme = (np.abs(shares[:, 2] - shares[:, 2].mean()) >= abs(real - shares[:, 2].mean())).sum()
+        assert found["total_p"] == pytest.approx(extreme / 201)
+
+
+def test_the_p_of_a_total_is_uniform_if_the_real_labels_are_one_of_the_permutations():
+    random_totals = np.random.default_rng(3)
+    p = [float(total_of_shares(random_totals.exponential(size=(201, 1)))["total_p"]) for _ in range(400)]
+    assert kstest(p, "uniform").pvalue > 0.01
+
+
+def test_a_total_without_parts_is_unknown():
+    assert all(np.isnan(value) for value in total_of_shares(np.full((201, 2), np.nan)).values())

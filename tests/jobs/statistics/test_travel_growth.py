@@ -3,6 +3,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import minimize
+from scipy.stats import multivariate_normal
 
 from theodolite_jobs.statistics.travel_growth import akaike, growth_fits, slope_interval
 
@@ -34,7 +35,8 @@ def deviance(t, y, columns, rho):
     inverse = np.linalg.inv(matrix)
     design = np.stack([np.ones(len(t)), *columns], axis=1)
     residuals = y - design @ np.linalg.solve(design.T @ inverse @ design, design.T @ inverse @ y)
-    return len(t) * np.log(residuals @ inverse @ residuals / len(t)) + np.linalg.slogdet(matrix)[1]
+    covariance = residuals @ inverse @ residuals / len(t) * matrix
+    return float(-2 * multivariate_normal(np.zeros(len(t)), covariance, allow_singular=True).logpdf(residuals))
 
 
 @given(st.floats(-0.5, 0.5), st.floats(-5, 5))

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from theodolite_jobs.statistics.travel_growth import growth_fits
 from theodolite_jobs.statistics.travel_verdict import Comparison, comparison, verdict
 
 HALF_BLOCKS = np.arange(60) / 2
@@ -20,8 +21,8 @@ def errors(rng, rho, sd, n=60):
     return sd * values
 
 
-def site(difference=10.0, low=8.0, high=12.0, gain=0.0, growth=3.0):
-    return Comparison(difference, low, high, gain, growth)
+def site(difference=10.0, low=8.0, high=12.0, gain=0.0, growth=3.0, r_squared=0.9):
+    return Comparison(difference, low, high, gain, growth, r_squared)
 
 
 @pytest.mark.parametrize(
@@ -36,7 +37,9 @@ def site(difference=10.0, low=8.0, high=12.0, gain=0.0, growth=3.0):
         ([site(-10.0, -12.0, -8.0), site(-10.0, -12.0, 3.0)], "undecided"),
         ([site(), site(gain=2.0)], "undecided"),  # a product of both laws describes the curve better
         ([site(), site(growth=1.3)], "undecided"),  # a power law with a distant origin grows as much
-        ([site(), site(*[float("nan")] * 5)], "undecided"),
+        ([site(), site(r_squared=0.49)], "undecided"),  # the preferred law does not describe the curve
+        ([site(-10.0, -12.0, -8.0, r_squared=-0.41)], "undecided"),
+        ([site(), site(*[float("nan")] * 6)], "undecided"),
         ([], "undecided"),
     ],
 )
@@ -63,6 +66,13 @@ def test_one_low_first_point_of_an_exponential_is_no_power_law():
         assert found.aic_difference < -20
         assert found.aic_difference_high > 0
     assert verdict_of(curve) == "undecided"
+
+
+def test_a_comparison_has_the_r_squared_of_the_law_with_the_smaller_aic():
+    t = np.arange(30.0)
+    for y in (np.exp(0.3 * t), (t + 1) ** 2.0, np.exp(errors(np.random.default_rng(1), 0.9, 1.0, 30))):
+        found, fits = comparison(t, y), growth_fits(t, y)
+        assert found.better_r_squared == pytest.approx(min(fits, key=lambda fit: fit.aic).r_squared, rel=1e-9)
 
 
 def test_comparison_without_a_point_equals_a_comparison_of_the_others():

@@ -37,6 +37,20 @@ def test_float32_and_certificates_of_older_versions_need_no_sentence():
     assert list(parity_notes({"dtype": "bfloat16", "bound": 4e-2})) == []
 
 
+def test_the_rounding_of_plain_float32_explains_a_large_error_unless_a_warning_does():
+    measured = {"dtype": "float32", "max_error": 1.8e-5, "float32_rounding": 2.2e-5, "warning": None}
+    assert list(parity_notes(measured)) == [
+        "Plain transformers in float32 differ from float64 by up to 2.2e-05 in the first blocks, on the probe prompt "
+        "with the largest error. Captured and plain vectors both round, so an error of up to three times this distance "
+        "is rounding."
+    ]
+    assert list(parity_notes({**measured, "warning": "The error is large"})) == []
+    assert list(parity_notes({**measured, "max_error": 9e-6})) == []
+    half = {**measured, "dtype": "bfloat16", "max_error": 0.02}
+    assert list(parity_notes({**half, "float32_blocks_max_error": 1e-6})) == []
+    assert list(parity_notes({**half, "float32_blocks_max_error": 1.1e-5})) != []
+
+
 def test_spot_checks_of_all_sets_are_summed():
     one = {"spot_checks": 1200, "spot_checks_rerouted": 0, "spot_check_error": 2e-6}
     two = {"spot_checks": 34, "spot_checks_rerouted": 2, "spot_check_error": 3e-6}

@@ -4,13 +4,16 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import xarray as xr
 from support.analysed_runs import PAIRED, draw, silent
 from support.analysing import analyse
 from support.finished_runs import adapter_facts, finished_run, model_facts
 from support.stored import store_run
 
+from theodolite.sections.catalogue import section_items, sections_of
 from theodolite.sections.conclusion import conclusion, read_conclusion
 from theodolite.sections.parts import Figure, Section
+from theodolite.sections.worth import UNTESTED, Worth, worth_below, worth_of
 from theodolite.store.runs import Run
 
 TESTED = {
@@ -105,7 +108,7 @@ def test_means_of_sets_with_a_common_token_are_similar_by_it(tmp_path):
 
 def test_each_finding_names_a_figure_of_its_group(analysed_run):
     found = read_conclusion(analysed_run).found
-    assert [finding.group for finding in found] == ["separation", "curves", "travel", "basis"]
+    assert [finding.group for finding in found] == ["separation", "curves", "basis"]
     assert all(finding.figure.split(".")[0] == finding.group for finding in found)
     assert "30 bad and 30 good prompts separate better than chance" in found[0].text
     assert "of the held-out pairs are in the right order" in found[0].text
@@ -201,15 +204,79 @@ def test_a_run_rests_on_the_parity_of_its_probe_prompts(tmp_path):
     )
 
 
-def test_every_group_is_heard_before_one_is_heard_twice(analysed_run):
-    def section(text):
-        return Section("title", [], [Figure(f"{text}.1", "", lambda: None)], finding=f"{text}.")
+def test_a_run_rests_on_the_warning_of_its_parity_check(tmp_path):
+    run = finished_run(tmp_path, {"curves": {}})
+    parity = {"prompts": 16, "max_error": 3e-5, "bound": 5e-5, "dtype": "float32", "device": "cpu"}
+    parity["warning"] = "The largest error passes the check, but it is no rounding"
+    run = replace(run, record=run.record.model_copy(update={"parity": parity}))
+    assert (
+        "in float32 on cpu. The largest error passes the check, but it is no rounding. Statistics"
+        in (conclusion(run, {}).rests_on[-1])
+    )
 
-    sections = {"separation": [section(f"s{index}") for index in range(4)], "basis": [section("b0")], "curves": []}
-    found = conclusion(analysed_run, sections).found
-    assert [finding.text for finding in found] == ["s0.", "b0.", "s1.", "s2.", "s3."]
-    sections["separation"].append(section("s4"))
-    assert len(conclusion(analysed_run, sections).found) == 5
+
+def section(text, *worth):
+    return Section("title", [], [Figure(f"{text}.1", "", lambda: None)], finding=f"{text}.", worth=Worth(*worth))
+
+
+def found_in(run, sections):
+    return [finding.text for finding in conclusion(run, sections).found]
+
+
+def test_findings_that_pass_come_first_and_answers_before_larger_effects(analysed_run):
+    sections = {
+        "separation": [section("separation", True, 3.0)],
+        "effects": [section("effects that fail", False, 40.0)],
+        "curves": [section("curves", True, 2.0)],
+        "contributions": [section("contributions", True, 9.0)],
+        "routing": [section("routing that fails", False, 8.0)],
+        "basis": [section("basis without a test")],
+    }
+    expected = ["separation.", "contributions.", "curves.", "effects that fail.", "routing that fails."]
+    assert found_in(analysed_run, sections) == expected
+    sections["effects"] = [section("effects", True, 1.0)]
+    assert found_in(analysed_run, sections)[:3] == ["separation.", "effects.", "contributions."]
+
+
+def test_two_findings_of_a_group_are_ordered_by_their_effects(analysed_run):
+    sections = {"separation": [section("small", True, 2.0), section("null", False), section("large", True, 5.0)]}
+    assert found_in(analysed_run, sections) == ["large.", "small.", "null."]
+
+
+def test_a_contrast_has_no_findings_about_nouns_and_travel_unless_the_spec_names_travel(analysed_run, tmp_path):
+    sections = {name: [section(name, True, 50.0)] for name in ("words", "travel", "curves")}
+    assert found_in(analysed_run, sections) == ["curves."]
+    spec = analysed_run.record.spec.model_copy(update={"analyses": ["travel", "words"]})
+    named = replace(analysed_run, record=analysed_run.record.model_copy(update={"spec": spec}))
+    assert found_in(named, sections) == ["curves.", "travel."]  # equal effects, in the order of the groups
+    alone = finished_run(tmp_path, {"moments": {}}, contrasts={})
+    assert set(found_in(alone, sections)) == {"words.", "travel.", "curves."}
+
+
+def test_the_worth_of_a_finding_is_that_of_the_places_that_pass():
+    p, z = (xr.DataArray(np.array(values)) for values in ([0.3, 0.05, np.nan, 0.01], [9.0, -4.0, 20.0, 3.0]))
+    assert worth_of((p, z)) == Worth(True, 4.0)
+    assert worth_of((p + 0.2, z)) == Worth(False, 20.0)
+    assert worth_of((p * np.nan, z * np.nan)) == UNTESTED
+
+
+@pytest.mark.parametrize(("high", "passed"), [(0.8, True), (1.1, False)])
+def test_the_worth_of_a_smallest_cosine_is_that_of_its_band(high, passed):
+    values = {"": 0.5, "_low": 0.49, "_high": 0.51, "_band_low": 0.2, "_band_high": high}
+    point = {"site": ["resid_pre"], "layer": [0]}
+    group = xr.Dataset(
+        {f"cosine_of_means{end}": (("site", "layer"), [[value]]) for end, value in values.items()}, point
+    ).rename({"cosine_of_means": "cosine_of_means_debiased"})
+    found = worth_below(group, "cosine_of_means_debiased", 1)
+    assert found == (passed, pytest.approx(0.5 / ((high - 0.2) / 3.92)))
+
+
+def test_sections_have_the_worth_of_their_tests(analysed_run):
+    worth = {name: sections_of(analysed_run, name)[0].worth for name in ("separation", "curves", "basis")}
+    assert worth["separation"].passed
+    assert worth["curves"].z > 0
+    assert worth["basis"] == UNTESTED
+    assert "worth" not in section_items(analysed_run, "separation")[0]
 
 
 def test_a_run_without_findings_says_so_by_an_empty_list(tmp_path):

@@ -26,6 +26,16 @@ VALUES = {
     "mlp_p_family": 0.2,
     "embedding_share": 0.0,
     "embedding_share_permuted": 0.02,
+    "head_total": 0.5,
+    "head_total_permuted": 0.25,
+    "head_total_permuted_sd": 0.04,
+    "head_total_z": 6.25,
+    "head_total_p": 1 / 201,
+    "mlp_total": 0.5,
+    "mlp_total_permuted": 0.6,
+    "mlp_total_permuted_sd": 0.05,
+    "mlp_total_z": -2.0,
+    "mlp_total_p": 0.06,
     "final_difference": 12.5,
     "decomposition_error": 3e-7,
 }
@@ -45,9 +55,9 @@ def test_sentences_state_shares_beside_those_with_permuted_labels(section_of):
     section = section_of(VALUES)
     assert section.title == "Contributions to the contrast “refusal” at position -1: 20 harmful and 21 harmless prompts"
     assert section.facts == [
-        "Shares of the distance of the means after the last block (12.5): heads 50.0 % (permuted labels give 25.0 %); "
-        "MLPs 50.0 % (permuted labels give 60.0 %); input of the first block 0.0 % (permuted labels give 2.0 %). "
-        "These totals are not tested.",
+        "Shares of the distance of the means after the last block (12.5): heads 50.0 % (permuted labels give 25.0 ± "
+        "4.0 %, z = 6.2, p = 0.005); MLPs 50.0 % (permuted labels give 60.0 ± 5.0 %, z = -2.0, p = 0.06); input of the "
+        "first block 0.0 % (permuted labels give 2.0 %). The p of a total is two-sided.",
         "Largest share of a single part: head L3H0, 30.0 % (permuted labels give 15.0 %); MLP layer 2, 20.0 % "
         "(permuted labels give 15.0 %).",
         "Parts whose share exceeds their share with permuted labels (family-wise p of at most 0.05 over "
@@ -64,6 +74,10 @@ def test_sentences_state_shares_beside_those_with_permuted_labels(section_of):
         "positive set lie farther along the direction) in 2 of them, and negative in 0. The family-wise p, at most "
         "0.05, accounts for the search over all 8 heads. If two sets differ at all, many heads can be expected to "
         "differ: they read and write the same stream.",
+        "A head can have a large standardised difference, a share near 0 and weights that are not aligned with the "
+        "direction (section Heads): the difference compares what the head writes for the prompts of both sets with its "
+        "spread, the share compares it with the distance of the means, and the alignment compares the head's weights "
+        "alone with the direction.",
         "The sum over heads and biases differs from attention's output by at most 3.0e-07 of the norm of the stream, "
         "over all prompts and layers.",
     ]
@@ -71,18 +85,28 @@ def test_sentences_state_shares_beside_those_with_permuted_labels(section_of):
 
 def test_the_finding_has_the_shares_of_all_parts_and_the_number_above_chance(section_of):
     assert section_of(VALUES).finding == (
-        "All heads together directly write 50 % of the distance between the two means after the last block, and all "
-        "MLPs 50 %; with permuted labels, 25 % and 60 % (these totals are not tested). The share is shown to be above "
-        "chance for 2 of 8 heads and 0 of 4 MLPs (family-wise p of at most 0.05). This tests how the distance is "
-        "divided among the parts, not whether a part separates the sets."
+        "All heads together directly write 50.0 % (permuted labels give 25.0 ± 4.0 %, z = 6.2, p = 0.005) of the "
+        "distance between the two means after the last block, and all MLPs 50.0 % (permuted labels give 60.0 ± 5.0 %, "
+        "z = -2.0, p = 0.06); p is two-sided. The share is shown to be above chance for 2 of 8 heads and 0 of 4 MLPs "
+        "(family-wise p of at most 0.05). This tests how the distance is divided among the parts, not whether a part "
+        "separates the sets."
     )
 
 
 def test_mlps_that_are_not_measured_are_not_counted_among_all(section_of):
     some = np.array([0.1, np.nan, 0.2, np.nan])
-    section = section_of(VALUES | {"mlp_share": some, "decomposition_error": np.nan})
-    assert "after the last block, and the 2 measured MLPs 30 %; with" in section.finding
+    section = section_of(VALUES | {"mlp_share": some, "mlp_total": 0.3, "decomposition_error": np.nan})
+    assert "after the last block, and the 2 measured MLPs 30.0 % (permuted" in section.finding
     assert not any("The sum over heads and biases" in fact for fact in section.facts)
+
+
+def test_no_comparison_has_only_zeros(section_of):
+    tiny = {"head_share": HEADS * 1e-4, "head_share_permuted": HEADS * 3e-5, "embedding_share_permuted": 1e-9}
+    facts = section_of(VALUES | tiny).facts
+    assert "input of the first block" not in facts[0]
+    assert "head L3H0, 0.003 % (permuted labels give 0.0009 %)" in facts[1]
+    assert "of L1H0: 0.0005 %, where permuted labels give 0.00015 %" in facts[2]
+    assert not any("0.0 % (permuted labels give 0.0 %)" in fact for fact in facts)
 
 
 def test_a_negative_standardised_difference_keeps_its_sign(section_of):

@@ -136,7 +136,8 @@ def test_the_section_has_a_table_of_tested_alignments(tmp_path, monkeypatch, z):
     assert [table.rows for table in section.tables] == ([] if np.isnan(z) else [rows])
     writing = (
         " In 8 of 8 heads with a reliable direction, the alignment of VO write with the contrast “refusal” is larger "
-        "than with permuted labels (family-wise p of at most 0.05; with Bonferroni's correction 0)."
+        "than with permuted labels (family-wise p of at most 0.05; with Bonferroni's correction 0). This compares "
+        "the weights alone with the direction; what the heads write for these prompts is in the section Contributions."
     )
     assert section.finding == section.facts[0] + ("" if np.isnan(z) else writing)
     assert section.notes == ([CHANCE, *heads._ALIGNMENT_NOTES] if np.isfinite(z) else [])

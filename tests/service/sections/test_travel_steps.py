@@ -204,6 +204,21 @@ def test_paths_and_arcs_are_also_compared_without_the_last_block(travel_of):
     assert [row[4:7] for row in paths(values, BOTH)] == [["2.25", "2.85", "4.05"]] * 2 + [["1.90", "2.40", "2.50"]] * 2
 
 
+def test_a_path_that_adds_up_beside_arcs_that_cancel_is_explained(travel_of):
+    right = {"path_ratio_at_right_angles": of_sets(3.8, 2.0), "arc_ratio_at_right_angles": of_sets(1.9, 1.8)}
+    *_, last = step_facts(travel_of(RATIOS | right), BOTH)
+    assert last == (
+        "By their lengths, the steps of harmful (marked) partly add up, and by their angles they partly cancel. Both "
+        "are true: long steps, mostly of late blocks, decide the length of a path; steps of early blocks, where the "
+        "stream is short, decide the sum of angles."
+    )
+    right = {"path_ratio_at_right_angles": 2.0, "arc_ratio_at_right_angles": 2.8}
+    *_, last = step_facts(travel_of(RATIOS | right), LABELS)
+    assert last.startswith(
+        "By their lengths, the steps of harmful (marked) partly cancel, and by their angles they par"
+    )
+
+
 def test_the_table_of_paths_has_the_longest_step(travel_of):
     steps = {"step_norm_block": np.array([1.0, 1.0, 1.0, 3.0]), "step_norm_block_std": 0.0}
     (row, _) = paths(travel_of(RATIOS | steps), LABELS)

@@ -163,6 +163,19 @@ def test_the_pair_with_the_largest_excess_can_have_a_smaller_overlap_than_others
     )
 
 
+def test_a_largest_overlap_below_chance_is_no_finding(monkeypatch):
+    stored, folded = np.full((2, 5), 0.10), np.full((2, 5), 0.07)
+    stored[0, 0], folded[0, 0] = 0.3, 0.2
+    group = weights_group(stored, folded, null=0.08, folded_null=0.08)
+    for name in ("writer_reader_overlap_null", "folded_writer_reader_overlap_null"):
+        group[name].loc[{"writing_matrix": "o", "reading_matrix": "q"}] += 0.24
+    group["writer_reader_overlap"].loc[{"writing_matrix": "down", "reading_matrix": "up"}] += 0.05
+    monkeypatch.setattr(weights, "read_group", lambda *_: group)
+    (section,) = weights.sections(None)
+    (largest,) = [fact for fact in section.facts if fact.startswith("Of all 10 combinations")]
+    assert "W_down with W_up has the largest mean overlap of those above chance, as stored. Over" in largest
+
+
 def test_a_writer_that_is_compared_in_its_own_block_is_named(monkeypatch):
     group = weights_group(np.full((2, 5), 0.1), np.nan)
     group["writer_reader_overlap"].loc[

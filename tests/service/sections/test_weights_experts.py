@@ -50,6 +50,12 @@ def test_the_mean_and_the_largest_overlap_stand_beside_random_matrices():
     ]
 
 
+def test_a_largest_overlap_of_experts_below_chance_says_so():
+    nulls = (("mlp_matrix", "layer"), np.full((3, 2), 0.5))
+    (largest,) = [fact for fact in expert_facts(group(expert_overlap_null=nulls)) if fact.startswith("Largest")]
+    assert largest.endswith("so it is biased upwards; it is not above chance: random matrices give 50.0 % there).")
+
+
 def test_the_shared_expert_is_apart_from_the_routed_ones():
     facts = list(expert_facts(group(shared=True)))
     assert facts[:2] == list(expert_facts(group()))

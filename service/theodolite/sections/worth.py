@@ -1,0 +1,55 @@
+"""The worth of a finding: the order in which the conclusion states findings."""
+
+from typing import NamedTuple
+
+import numpy as np
+import xarray as xr
+from numpy.typing import NDArray
+
+from theodolite.groups.permutations import LEVEL
+from theodolite.query.curves import INTERVALS, along_depth, has_values
+
+_NORMAL = 1.96  # standard errors from the middle of a 95 % interval to its ends
+
+
+class Worth(NamedTuple):
+    """What a finding is worth.
+
+    Attributes:
+        passed: whether its test passes at one place or more.
+        z: the largest distance from its null, in standard deviations of the null, of the places that pass.
+    """
+
+    passed: bool = False
+    z: float = 0.0
+
+
+UNTESTED = Worth()
+
+
+def worth_of(*tests: tuple[xr.DataArray, xr.DataArray]) -> Worth:
+    """Return the worth of a finding from its tests, each as p and z of all places; p is corrected for the places."""
+    p, z = (np.concatenate([np.ravel(test[part].values) for test in tests]) for part in (0, 1))
+    return _worth(p <= LEVEL, np.abs(z))
+
+
+def worth_below(values: xr.Dataset, statistic: str, null: float) -> Worth:
+    """Return the worth of a finding from its intervals along depth: it passes if one of them lies below the null.
+
+    If there is a simultaneous band, it takes the place of the intervals.
+
+    Args:
+        values: statistics of one contrast at one position, (site, layer).
+        statistic: name of the statistic.
+        null: its value if the sets do not differ.
+    """
+    prefix = INTERVALS[statistic]
+    prefix += "_band" * has_values(values, f"{prefix}_band_low")
+    value, low, high = (along_depth(values[one]).values for one in (statistic, f"{prefix}_low", f"{prefix}_high"))
+    errors = np.where(high > low, high - low, np.nan) / (2 * _NORMAL)
+    return _worth(high < null, (null - value) / errors)
+
+
+def _worth(passed: NDArray[np.bool_], z: NDArray[np.float64]) -> Worth:
+    counted = z[passed & np.isfinite(z)] if passed.any() else z[np.isfinite(z)]
+    return Worth(bool(passed.any()), float(counted.max(initial=0)))
