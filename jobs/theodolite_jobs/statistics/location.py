@@ -14,6 +14,8 @@ _DRAWS = 5_000  # which leave a standard error of 0.3 % of the level
 
 _SEED = 0
 
+_LEAST_FREEDOM = 9.0  # with fewer than ten prompts or pairs, the errors of differences are not known well enough
+
 _ROUNDING = 1e-12  # of a squared error, relative to the squared errors of the two estimates that are compared
 
 
@@ -27,7 +29,8 @@ def location(
     With a probability of about 95 %, the place of the largest true value has a 1 (multiple comparisons with the best,
     Hsu 1984). Place l has a 1 if the maximum over k of (estimate_k − estimate_l)/(standard error of this difference) is
     at most the 95 % quantile of this maximum for equal true values. The quantile is that of normal or Student vectors
-    with the covariances of the differences, from seeded draws. A difference without an error decides by its sign.
+    with the covariances of the differences, from seeded draws. A difference without an error decides by its sign. All
+    places are unknown with fewer than nine degrees of freedom.
 
     Args:
         estimates: a statistic at each place; NaN where it is unknown. The smallest is found among negated estimates.
@@ -37,7 +40,7 @@ def location(
     values, rows = estimates.ravel(), terms.reshape(len(terms), estimates.size)
     known = np.isfinite(values) & np.isfinite(rows).all(axis=0)
     result = np.full(values.shape, np.nan)
-    if known.any() and degrees_of_freedom > 0:
+    if known.any() and degrees_of_freedom >= _LEAST_FREEDOM:
         result[known] = _may_be_largest(values[known], rows[:, known], degrees_of_freedom)
     return result.reshape(estimates.shape)
 

@@ -64,6 +64,6 @@ def test_what_is_unknown_stays_unknown():
     terms = np.random.default_rng(0).normal(size=(20, 3))
     estimates = np.array([0.5, np.nan, 0.5])
     np.testing.assert_array_equal(location(estimates, terms), [1, np.nan, 1])
-    assert np.isnan(location(estimates, terms, 0.0)).all()
+    assert np.isnan(location(estimates, terms, 8.0)).all()
     assert np.isnan(location(np.full((2, 2), np.nan), np.empty((0, 2, 2)))).all()
     np.testing.assert_array_equal(location(np.array([0.5]), terms[:, :1]), [1])
