@@ -7,7 +7,7 @@ from numpy.typing import ArrayLike
 
 from theodolite.figures.style import MAIN
 
-_GAP, _TICK = 0.07, 0.025  # shares of the height of the curves
+_GAP, _TICK, _LABEL = 0.07, 0.025, 0.06  # shares of the height of the curves
 _BEYOND = 0.3  # half-blocks that a bracket reaches over its first and its last depth
 
 
@@ -31,8 +31,9 @@ def bracket(located: xr.DataArray, curves: ArrayLike, *, smallest: bool = False)
     side = 1 if smallest else -1
     level = float(drawn.max() if smallest else drawn.min()) + side * _GAP * height
     tip = level - side * _TICK * height
-    x: list[float | None] = []
-    y: list[float | None] = []
+    # The label is at a point of its own, so that the axis has room for it.
+    x: list[float | None] = [float(known["depth"].values[chosen[0]]) - _BEYOND, None]
+    y: list[float | None] = [level + side * _LABEL * height, None]
     for run in np.split(chosen, np.flatnonzero(np.diff(chosen) > 1) + 1):
         first, last = (float(known["depth"].values[index]) for index in (run[0], run[-1]))
         left, right = first - _BEYOND, last + _BEYOND
@@ -45,8 +46,8 @@ def bracket(located: xr.DataArray, curves: ArrayLike, *, smallest: bool = False)
             x=x,
             y=y,
             mode="lines+text",
-            text=["", label],
-            textposition="top right" if smallest else "bottom right",
+            text=[label],
+            textposition="middle right",
             textfont={"size": 11},
             line={"color": MAIN, "width": 1.6},
             name=label,
