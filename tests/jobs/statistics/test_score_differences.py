@@ -28,11 +28,11 @@ def drawn(rng, n, depths, values, *, paired):
 
 
 @pytest.mark.parametrize("paired", [False, True], ids=["unpaired", "paired"])
-@pytest.mark.parametrize(("values", "most"), [((0.8, 0.7), 0.98), ((0.9, 0.9), 0.98), ((0.99, 0.95), 1.0)])
+@pytest.mark.parametrize(("values", "most"), [((0.9, 0.8), 0.98), ((0.99, 0.95), 1.0)])
 def test_the_band_contains_the_true_differences_at_all_depths_at_once(values, most, paired):
-    """Of 300 draws; the standard error is 1.3 %. Near 1 the band is wider than it had to be."""
+    """Of 200 draws; the standard error is 1.5 %. Near 1 the band is wider than it had to be."""
     rng, covered = np.random.default_rng(2), []
-    for _ in range(300):
+    for _ in range(200):
         sides = drawn(rng, 128, 12, values, paired=paired)
         truth = values[0] - values[1]
         _, band = difference(*AUROC, *sides, paired=paired)
@@ -42,7 +42,7 @@ def test_the_band_contains_the_true_differences_at_all_depths_at_once(values, mo
 
 def test_the_band_of_paired_accuracies_is_not_too_narrow():
     rng, covered = np.random.default_rng(3), []
-    for _ in range(300):
+    for _ in range(200):
         sides = drawn(rng, 128, 12, (0.8, 0.7), paired=True)
         _, band = difference(*PAIRS, *sides, paired=True)
         truth = norm.cdf(np.sqrt(2) * norm.ppf(0.8)) - norm.cdf(np.sqrt(2) * norm.ppf(0.7))  # s.d. of a difference: 1
