@@ -1,5 +1,7 @@
 """The result group `curves`: cosine between means, variances and norms along depth, raw and on the sphere."""
 
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -8,6 +10,7 @@ from numpy.typing import NDArray
 from theodolite.groups.curves import SAMPLE_SIZES
 from theodolite_jobs.passes.collect import Arrays, ContrastPasses, SetPasses
 from theodolite_jobs.results.context import Context, Result
+from theodolite_jobs.results.locations import locations
 from theodolite_jobs.statistics.bands import simultaneous_quantile
 from theodolite_jobs.statistics.curves import (
     CosineCurve,
@@ -32,13 +35,14 @@ def digest_inputs(context: Context) -> dict[str, Any]:
 
 def compute(context: Context) -> Result:
     """Return the group from both passes over the activations."""
-    arrays = context.collected.over_contrasts("curves", _cosines)
+    cosines = partial(_cosines, sites=context.coordinates["site"])
+    arrays = context.collected.over_contrasts("curves", cosines)
     arrays |= context.collected.over_sets("curves", _variances)
     coordinates = {**context.coordinates, "n_prompts": SAMPLE_SIZES}
     return Result(arrays, coordinates, {"contrasts": context.contrasts})
 
 
-def _cosines(passes: ContrastPasses) -> Arrays:
+def _cosines(passes: ContrastPasses, sites: Sequence[str]) -> Arrays:
     assert passes.second is not None
     assert passes.positive.folds is not None
     assert passes.negative.folds is not None
@@ -59,6 +63,9 @@ def _cosines(passes: ContrastPasses) -> Arrays:
         half = _half_band(curve, terms, groups)
         arrays[f"{prefix}cosine_of_means_band_low"] = curve.cosine_of_means_debiased - half
         arrays[f"{prefix}cosine_of_means_band_high"] = curve.cosine_of_means_debiased + half
+        free = min(degrees_of_freedom(groups), len(p) - 1, len(q) - 1)
+        smallest = locations(sites, -curve.cosine_of_means_debiased, terms, free)
+        arrays[f"{prefix}cosine_of_means_location"] = smallest
     return arrays
 
 

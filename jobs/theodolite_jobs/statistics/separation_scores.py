@@ -56,13 +56,18 @@ def auroc(positive: Positive, negative: Negative, *, paired: bool, quantile: Qua
     value = _wins(positive, negative).area
     if min(n_p, n_q) < 2:
         return Estimate(value, np.full_like(value, np.nan), np.full_like(value, np.nan))
-    bound = norm.sf(quantile) ** (1 / min(n_p, n_q))
+    bound = bound_of_one(min(n_p, n_q), quantile)
     error = _standard_error(auroc_terms(positive, negative, paired=paired))
     half = quantile * ratio(error, value * (1 - value))  # NaN at 0 and 1
     low, high = (expit(logit(value) + side * half) for side in (-1, 1))
     low = np.where(value == 1, bound, np.where(value == 0, 0.0, np.minimum(low, bound)))
     high = np.where(value == 0, 1 - bound, np.where(value == 1, 1.0, np.maximum(high, 1 - bound)))
     return Estimate(value, low, high)
+
+
+def bound_of_one(n: int, quantile: Quantile) -> NDArray[np.float64]:
+    """Return the lower end of the interval of an AUROC of 1, given the size of the smaller set, which is not 0."""
+    return np.asarray(norm.sf(quantile) ** (1 / n))
 
 
 def auroc_terms(positive: Positive, negative: Negative, *, paired: bool) -> Float64[np.ndarray, "row *dims"]:

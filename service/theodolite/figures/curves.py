@@ -8,6 +8,7 @@ import plotly.graph_objects as go
 import xarray as xr
 from plotly.subplots import make_subplots
 
+from theodolite.figures.brackets import bracket
 from theodolite.figures.panels import bands, hover_template, hover_texts, legend_above, prompts_text
 from theodolite.figures.style import (
     DASHES,
@@ -82,6 +83,11 @@ def contrast_figure(
                 # Both variance graphs share one legend.
                 line.update(legendgroup=line.name, showlegend=row == 2, visible=visible, **sides_by_side(index))
                 figure.add_trace(line, row=row, col=1)
+    chosen = curves.sel(contrast=view.contrast, position=view.position, site=shown_sites(curves))
+    cosine = f"{prefix}cosine_of_means"
+    heights = np.concatenate([np.ravel(chosen[cosine + end]) for end in ("", "_debiased", "_low", "_high")])
+    for line in bracket(along_depth(chosen[f"{cosine}_location"]), heights, smallest=True):
+        figure.add_trace(line, row=1, col=1)
     if not view.on_sphere:
         for row, line in _published_lines(curves, view, published, colours):
             figure.add_trace(line, row=row, col=1)

@@ -10,6 +10,7 @@ import xarray as xr
 from numpy.typing import ArrayLike, NDArray
 from plotly.subplots import make_subplots
 
+from theodolite.figures.brackets import bracket
 from theodolite.figures.references import Reference, reference_lines
 from theodolite.figures.style import DEPTH, bare_layout, clear, depth_ticks, sides_by_side, symbol_of
 from theodolite.figures.switches import LAYER, add_logarithmic_switch
@@ -42,6 +43,8 @@ class Line:
 class Panel:
     """A panel: its title, its curves, and the values that they are compared with.
 
+    A bracket marks the depths at which `located` is 1, which may have the largest value.
+
     A panel of `positive` values has a switch between a logarithmic and a linear axis. `logarithmic` selects its first
     state; None selects it from the values.
     """
@@ -51,6 +54,7 @@ class Panel:
     references: Sequence[Reference] = ()
     positive: bool = False
     logarithmic: bool | None = None
+    located: xr.DataArray | None = None
 
 
 def panels_figure(
@@ -85,6 +89,8 @@ def panels_figure(
             if line.showlegend and known.setdefault(line.name, row) != row:
                 line.update(showlegend=False)
             figure.add_trace(line, row=row, col=1)
+        if panel.located is not None:
+            figure.add_traces(bracket(panel.located, _heights(panel)), rows=row, cols=1)
         figure.update_yaxes(row=row, col=1, title=panel.title, exponentformat="power")
         if panel.positive:
             values = [np.asarray(y, dtype=np.float64) for _, y in drawn]
@@ -97,6 +103,12 @@ def panels_figure(
         top = figure.layout["yaxis" if row == 1 else f"yaxis{row}"].domain[1]
         figure.update_layout({"legend" if row == 1 else f"legend{row}": legend_above(top)})
     return figure
+
+
+def _heights(panel: Panel) -> NDArray[np.float64]:
+    """Return all values that a panel draws, ends of bands and references included."""
+    curves = [values for line in panel.lines for values in (line.y, line.low, line.high) if values is not None]
+    return np.concatenate([*(np.ravel(values) for values in curves), [one.value for one in panel.references]])
 
 
 def depth_axis(curve: xr.DataArray) -> dict[str, Any]:

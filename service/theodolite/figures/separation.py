@@ -1,17 +1,16 @@
 """Separation of held-out prompts along a contrast's direction."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-import numpy as np
 import plotly.graph_objects as go
 import xarray as xr
 
 from theodolite.figures.panels import Line, Panel, depth_axis, panels_figure, prompts_text
 from theodolite.figures.references import Reference
-from theodolite.figures.style import DASHES, MAIN, PLAIN, SECOND, UNTRAINED, short_site
+from theodolite.figures.style import DASHES, MAIN, PLAIN, SECOND, THIRD, UNTRAINED, short_site
 from theodolite.groups.permutations import LEVEL
 from theodolite.query.compare import BOUND
-from theodolite.query.curves import along_depth
+from theodolite.query.curves import along_depth, has_values
 from theodolite.sites import Site
 
 _TITLES = {
@@ -20,6 +19,8 @@ _TITLES = {
     "accuracy": "accuracy",
     "fisher_ratio": "Fisher ratio",
 }
+
+_RIDGE = "ridge"
 
 
 def separation_figure(
@@ -30,10 +31,12 @@ def separation_figure(
     sites: Sequence[str],
     twin: xr.Dataset | None = None,
 ) -> go.Figure:
-    """Return AUROC, accuracy, paired accuracy and Fisher ratio along a contrast's direction by depth, with intervals.
+    """Return AUROC, AUROC minus words, paired accuracy, accuracy and Fisher ratio by depth, with intervals.
 
-    Thin lines are the values that chance exceeds at any depth with a probability of LEVEL. Grey lines are chance, the
-    bound above which sets count as separated, and the values of the untrained twin.
+    All are by difference of means; the AUROC, and its difference from words, are also by ridge regression. Thin lines
+    are the values that chance exceeds at any depth with a probability of LEVEL. Grey lines are chance, the bound above
+    which sets count as separated, and the values of the untrained twin. Brackets mark the depths that may have the
+    largest value.
 
     Args:
         separation: the result group.
@@ -43,9 +46,10 @@ def separation_figure(
         sites: sites to draw.
         twin: the contrast in the result group of the untrained twin.
     """
-    selected = separation.sel(contrast=contrast, position=position)
+    selected = separation.sel(contrast=contrast, position=position, site=list(sites))
+    null = None if tests is None else tests.sel(contrast=contrast, position=position, site=list(sites))
+    other = None if twin is None else twin.sel(position=position, site=list(sites))
     counts = [int(selected[f"n_{side}"]) for side in ("positive", "negative")]
-    n = prompts_text(*counts)
     majority = max(counts) / max(sum(counts), 1)
     references = {
         "auroc": [Reference(0.5, "chance: 0.5"), Reference(BOUND, f"separated: {BOUND}")],
@@ -55,20 +59,50 @@ def separation_figure(
     }
     panels = []
     for name, title in _TITLES.items():
-        if name not in selected or not np.isfinite(selected[name].sel(site=list(sites))).any():
+        if not has_values(selected, name):
             continue
-        lines = []
-        for site in sites:
-            dash = DASHES[Site(site)]
-            value, low, high = (along_depth(selected[name + end].sel(site=[site])) for end in ("", "_low", "_high"))
-            lines.append(Line(short_site(site), value["depth"], value, MAIN, dash, low, high, n=n))
-            if tests is not None and f"{name}_critical" in tests:
-                limit = along_depth(tests[f"{name}_critical"].sel(contrast=contrast, position=position, site=[site]))
-                label = f"{short_site(site)}, {100 * LEVEL:.0f} % of permutations exceed it"
-                lines.append(Line(label, limit["depth"], limit, SECOND, dash, markers=False))
-            if twin is not None:
-                control = along_depth(twin[name].sel(position=position, site=[site]))
-                label = f"{UNTRAINED}, {short_site(site)}"
-                lines.append(Line(label, control["depth"], control, PLAIN, dash, markers=False))
-        panels.append(Panel(title, lines, references.get(name, ())))
-    return panels_figure(panels, **depth_axis(along_depth(selected["auroc"].sel(site=list(sites)))))
+        lines = [line for site in sites for line in _lines(selected, null, other, name, site, prompts_text(*counts))]
+        located = f"{name}_location"
+        of_depths = along_depth(selected[located]) if located in selected else None
+        panels.append(Panel(title, lines, references[name], located=of_depths))
+        if name == "auroc" and null is not None and has_values(null, "auroc_beyond_words"):
+            panels.append(_beyond_words(null, sites, prompts_text(*counts)))
+    return panels_figure(panels, **depth_axis(along_depth(selected["auroc"])))
+
+
+def _lines(
+    selected: xr.Dataset, null: xr.Dataset | None, twin: xr.Dataset | None, name: str, site: str, n: str
+) -> Iterator[Line]:
+    """Yield the lines of a statistic at a site: its values, ridge regression, the limit of chance, and the twin."""
+    dash = DASHES[Site(site)]
+    yield _with_interval(selected, name, site, MAIN, short_site(site), n)
+    if null is not None:
+        if name == "auroc" and has_values(null, "ridge_auroc"):
+            yield _with_interval(null, "ridge_auroc", site, THIRD, f"{_RIDGE}, {short_site(site)}", n)
+        if f"{name}_critical" in null:
+            limit = along_depth(null[f"{name}_critical"].sel(site=[site]))
+            label = f"{short_site(site)}, {100 * LEVEL:.0f} % of permutations exceed it"
+            yield Line(label, limit["depth"], limit, SECOND, dash, markers=False)
+    if twin is not None:
+        control = along_depth(twin[name].sel(site=[site]))
+        yield Line(f"{UNTRAINED}, {short_site(site)}", control["depth"], control, PLAIN, dash, markers=False)
+
+
+def _with_interval(values: xr.Dataset, name: str, site: str, colour: str, label: str, n: str) -> Line:
+    value, low, high = (along_depth(values[name + end].sel(site=[site])) for end in ("", "_low", "_high"))
+    return Line(label, value["depth"], value, colour, DASHES[Site(site)], low, high, n=n)
+
+
+def _beyond_words(null: xr.Dataset, sites: Sequence[str], n: str) -> Panel:
+    """Return the AUROC minus that of token counts, with its simultaneous band, by both classifiers."""
+    lines = []
+    for site in sites:
+        for name, colour, classifier in (("auroc", MAIN, ""), ("ridge_auroc", THIRD, f"{_RIDGE}, ")):
+            curve = f"{name}_beyond_words"
+            value, low, high = (
+                along_depth(null[curve + end].sel(site=[site])) for end in ("", "_band_low", "_band_high")
+            )
+            label = classifier + short_site(site)
+            band = "simultaneous 95 % band"
+            lines.append(Line(label, value["depth"], value, colour, DASHES[Site(site)], low, high, n=n, band=band))
+    return Panel("AUROC minus words", lines, [Reference(0, "words alone: 0")])

@@ -2,7 +2,16 @@
 
 from collections.abc import Iterator
 
-from theodolite.groups.record import N_SIDES, PER_CONTRAST, PER_SET, STREAM_UNIT, Group, Variable, variables
+from theodolite.groups.record import (
+    N_SIDES,
+    PER_CONTRAST,
+    PER_SET,
+    STREAM_UNIT,
+    Group,
+    Variable,
+    location_of,
+    variables,
+)
 
 SAMPLE_SIZES = (16, 32, 64, 128, 256)
 """Numbers of prompts in each set for which the plain cosine is predicted; publications use some of them."""
@@ -29,6 +38,7 @@ def _curve_variables(prefix: str, where: str, unit: str) -> Iterator[Variable]:
             f"{end} end of the simultaneous 95 % band of the debiased cosine{where} over all sites and layers."
         )
         yield Variable(f"{cosine}_band_{suffix}", PER_CONTRAST, description)
+    yield location_of(cosine, "smallest")
     yield Variable(f"{prefix}difference_norm", PER_CONTRAST, f"Norm of the difference of the means{where}.", unit)
     for key, statistic in (("mean", "Mean"), ("max", "Maximum")):
         description = f"{statistic} over features of the variance (n-1) over prompts{where}."
@@ -58,7 +68,7 @@ VARIABLES = (
 GROUP = Group(
     name="curves",
     title="Curves",
-    version=3,
+    version=4,
     variables=VARIABLES,
     tables=("curves",),
     needs=frozenset({"prompts"}),

@@ -2,10 +2,20 @@
 
 from collections.abc import Iterator
 
-from theodolite.groups.record import N_SIDES, PER_CONTRAST, STREAM_UNIT, Group, Variable, variables, with_band
+from theodolite.groups.record import (
+    N_SIDES,
+    PER_CONTRAST,
+    STREAM_UNIT,
+    Group,
+    Variable,
+    location_of,
+    variables,
+    with_band,
+)
 
 TESTED = {
     "auroc": "cross-validated AUROC",
+    "ridge_auroc": "cross-validated AUROC by ridge regression",
     "accuracy": "cross-validated accuracy",
     "paired_accuracy": "share of held-out pairs in the right order",
     "difference_norm": "distance of the means",
@@ -41,14 +51,29 @@ def _tests(name: str, text: str) -> Iterator[Variable]:
     )
 
 
-CONTROLS = ("on_sphere_auroc", "norm_auroc")
+MEASURED = ("ridge_auroc", "on_sphere_auroc", "norm_auroc")
 """The tested statistics that no other group has, so their values and intervals are here."""
 
 OF_TOKENS = {
     "tokens_auroc": "cross-validated AUROC of the prompts' token counts",
+    "tokens_ridge_auroc": "cross-validated AUROC of the prompts' token counts by ridge regression",
     "tokens_paired_accuracy": "share of held-out pairs in the right order along the direction of the token counts",
+    "tokens_ridge_paired_accuracy": "share of held-out pairs in the right order by ridge regression on the token "
+    "counts",
 }
 """The statistics of the counts of the prompts' tokens, which no layer of the model has processed."""
+
+BEYOND = {
+    "auroc_beyond_words": ("auroc", "tokens_auroc or tokens_ridge_auroc, whichever is larger"),
+    "ridge_auroc_beyond_words": ("ridge_auroc", "tokens_auroc or tokens_ridge_auroc, whichever is larger"),
+    "paired_accuracy_beyond_words": (
+        "paired_accuracy",
+        "tokens_paired_accuracy or tokens_ridge_paired_accuracy, whichever is larger",
+    ),
+    "auroc_beyond_length": ("auroc", "norm_auroc"),
+    "ridge_auroc_beyond_length": ("ridge_auroc", "norm_auroc"),
+}
+"""The statistics of activations that are stored as a difference from a control: statistic and control."""
 
 
 def _of_tokens(name: str, text: str) -> Iterator[Variable]:
@@ -74,7 +99,20 @@ VARIABLES = (
         "half in tokens_paired_accuracy.",
     ),
     *(variable for name, text in OF_TOKENS.items() for variable in _of_tokens(name, text)),
-    *(variable for name in CONTROLS for variable in with_band(name, f"The {TESTED[name]}.")),
+    *variables(
+        ("contrast", "position"),
+        tokens_auroc_is_ridge="1 if tokens_ridge_auroc is larger than tokens_auroc and so the control for words, else "
+        "0.",
+        tokens_paired_accuracy_is_ridge="1 if tokens_ridge_paired_accuracy is larger than tokens_paired_accuracy and "
+        "so the control for words, else 0.",
+    ),
+    *(variable for name in MEASURED for variable in with_band(name, f"The {TESTED[name]}.")),
+    location_of("ridge_auroc", "largest"),
+    *(
+        variable
+        for name, (of, control) in BEYOND.items()
+        for variable in with_band(name, f"The {TESTED[of]} minus {control}, of the same prompts.")
+    ),
     *(variable for name, text in TESTED.items() for variable in _tests(name, text)),
     *variables(
         (*PER_CONTRAST, "layer_other"),
@@ -87,7 +125,7 @@ VARIABLES = (
 GROUP = Group(
     name="permutations",
     title="Permutation tests",
-    version=6,
+    version=7,
     variables=VARIABLES,
     tables=("permutations",),
     needs=frozenset({"prompts", "contrasts"}),

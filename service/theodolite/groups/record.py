@@ -137,3 +137,12 @@ def with_band(name: str, sentence: str) -> Iterator[Variable]:
     for end, which in {"low": "Lower", "high": "Upper"}.items():
         description = f"{which} end of the simultaneous 95 % band of {name} over all sites and layers."
         yield Variable(f"{name}_band_{end}", PER_CONTRAST, description)
+
+
+def location_of(name: str, extreme: str) -> Variable:
+    """Return the variable that marks the depths whose true value may be the extreme one, `largest` or `smallest`."""
+    description = (
+        f"1 at each pre and mid depth that may have the {extreme} true value of {name}, by paired differences between "
+        "depths (95 %); else 0."
+    )
+    return Variable(f"{name}_location", PER_CONTRAST, description)

@@ -17,6 +17,7 @@ from theodolite.sections.parts import (
     BAND,
     BRACKETS,
     LARGEST,
+    LOCATION,
     SIDES,
     Figure,
     Section,
@@ -26,11 +27,12 @@ from theodolite.sections.parts import (
     layer_of,
     leaves_out_end,
     listed,
-    others_text,
+    location_text,
     percent,
     point_text,
     quoted,
     same_token_notes,
+    without_spread,
 )
 from theodolite.sections.twin import twin_cosine_facts
 from theodolite.sections.worth import worth_below
@@ -41,15 +43,16 @@ _UNSCALED = "Unscaled activations; variances in squared units of the residual st
 _ON_SPHERE = "On the sphere: activations scaled to norm √d_model; variances in squared units of the scaled activations"
 
 _HOW_TO_READ = (
-    "The top graph shows the cosine between the mean activations of the two sets. Sampling noise lengthens both means, "
-    "so the plain cosine, which publications often report, is usually too small. The debiased cosine subtracts the "
-    "expected noise; the band is its 95 % interval at each depth, by the delta method. The line of an untrained twin, "
-    "if the store has one, is the debiased cosine of its means. The two lower graphs show the unbiased variance (n-1) "
-    "over prompts: the mean over features, and the largest variance of a single feature. The figure on the sphere "
-    "shows the same curves after each activation is scaled to the same norm. Depth labels: 0-pre is the input of block "
-    "0, 0-mid the stream after its attention, 1-pre the input of block 1. The output of the last block is not drawn. "
-    "The name of a contrast is only a label. Its direction points from the mean of the second set to the mean of the "
-    "first set. No statistic here measures what the model answers."
+    "The top graph shows the cosine between the mean activations of the two sets. Sampling noise lengthens both "
+    "means, so the plain cosine, which publications often report, is usually too small. The debiased cosine "
+    "subtracts the expected noise; the band is its 95 % interval at each depth, by the delta method. The line of an "
+    "untrained twin, if the store has one, is the debiased cosine of its means. The bracket marks the depths that "
+    "may have the smallest debiased cosine. The two lower graphs show the unbiased variance (n-1) over prompts: the "
+    "mean over features, and the largest variance of a single feature. The figure on the sphere shows the same "
+    "curves after each activation is scaled to the same norm. Depth labels: 0-pre is the input of block 0, 0-mid the "
+    "stream after its attention, 1-pre the input of block 1. The output of the last block is not drawn. The name of "
+    "a contrast is only a label. Its direction points from the mean of the second set to the mean of the first set. "
+    "No statistic here measures what the model answers."
 )
 
 
@@ -77,13 +80,15 @@ def _section(
     unpaired = f"{counts[0]} and {counts[1]} unpaired prompts"
     prompts = f"{counts[0]} matched pairs" if sides["paired"] else unpaired
     name, labels = f"curves.{contrast}.{position}", set_labels(run, position)
+    unknown = without_spread(run, [view.positive, view.negative], position, shown_sites(curves))
+    finding = unknown or _finding(run, _shown(curves, view), view, prompts, labels)
     unscaled = partial(contrast_figure, curves, view, published, twin)
     on_sphere = partial(contrast_figure, curves, replace(view, on_sphere=True), twin=twin)
     return Section(
         f"Curves of {quoted(contrast)}: {labels[view.positive]} against {labels[view.negative]}, position {position}, "
         f"{prompts}",
         [
-            *_facts(curves, twin, view, prompts, labels),
+            *([unknown] if unknown else _facts(curves, twin, view, prompts, labels)),
             *_share_facts(curves, view, labels, run.record.model.d_model),
             *published_facts(run, curves, view, published, selected_directions(*key)),
         ],
@@ -91,9 +96,15 @@ def _section(
             Figure(name, _UNSCALED, labelled(unscaled, labels)),
             Figure(f"{name}.sphere", _ON_SPHERE, labelled(on_sphere, labels)),
         ],
-        notes=[BRACKETS, BAND, LARGEST, *same_token_notes(run, [view.positive, view.negative], labels, position)],
+        notes=[
+            BRACKETS,
+            BAND,
+            LOCATION,
+            LARGEST,
+            *same_token_notes(run, [view.positive, view.negative], labels, position),
+        ],
         how_to_read=_HOW_TO_READ,
-        finding=_finding(run, _shown(curves, view), view, prompts, labels) if position == last_position(curves) else "",
+        finding="" if position != last_position(curves) else finding,
         worth=worth_below(_shown(curves, view), _COSINE, 1),
     )
 
@@ -116,7 +127,7 @@ def _finding(run: Run, values: xr.Dataset, view: ContrastView, prompts: str, lab
         f"The debiased cosine between the mean activations of {labels[view.positive]} and {labels[view.negative]} is "
         f"smallest at {layer_of(debiased, smallest)}{_last_depth(debiased, smallest)}: "
         f"{point_text(values, _COSINE, smallest, '.4f', band=True)} ({prompts}; equal directions give 1)."
-        f"{others_text(values, _COSINE, smallest)}{common}"
+        f"{location_text(values, _COSINE)}{common}"
         f"{' The curves end before the output of the last block.' if leaves_out_end(values) else ''}"
     )
 
@@ -162,7 +173,7 @@ def _facts(
 def _largest_variance(values: xr.Dataset) -> str:
     """Return the largest variance of a set's features, and where it is; empty if there is none."""
     largest = along_depth(values["variance_max"])
-    if not np.isfinite(largest).any():
+    if not (largest > 0).any():
         return ""
     top = int(np.nanargmax(largest.values))
     feature, mean = (float(along_depth(values[name])[top]) for name in ("variance_max_feature", "variance_mean"))
@@ -198,7 +209,7 @@ def _cosine_facts(values: xr.Dataset, prompts: str) -> list[str]:
         facts.append(
             f"Smallest debiased cosine of means: {point_text(values, _COSINE, smallest, '.4f', band=True)} at "
             f"{layer_of(debiased, smallest)}{_last_depth(debiased, smallest)} ({prompts}; equal directions give 1)."
-            f"{others_text(values, _COSINE, smallest)}"
+            f"{location_text(values, _COSINE)}"
         )
         if smallest != last and np.isfinite(debiased[last]):
             facts.append(

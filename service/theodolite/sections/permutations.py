@@ -22,17 +22,17 @@ from theodolite.sections.parts import (
 )
 from theodolite.sites import Site, depth
 
-NO_WORDS = "This test does not show that words alone separate the sets."
-_SOME_WORDS = (
-    "So the sets can be separated to some degree without a model; another classifier of words may separate them better."
-)
+CLASSIFIERS = {"auroc": "difference of means", "ridge_auroc": "ridge regression"}
+"""The classifiers of held-out prompts, by the name of their AUROC."""
+
 _WEAK = (
     "This control says little: in most pairs, both prompts have the same tokens, or the tokens that differ have no "
     "weight, for example because they occur in no other prompt."
 )
 _MOST_PAIRS = 0.5
 _NAMES = {
-    "auroc": "AUROC",
+    "auroc": "AUROC by difference of means",
+    "ridge_auroc": "AUROC by ridge regression",
     "paired_accuracy": "share of pairs in the right order",
     "difference_norm": "distance of the two means",
     "silhouette": "silhouette of the two sets",
@@ -106,9 +106,8 @@ def control_facts(tests: xr.Dataset, labels: Mapping[str, str]) -> Iterator[str]
         labels: the label of the set on each side.
     """
     names = {
-        "on_sphere_auroc": "Scaled to the same norm, so that only directions differ, the activations separate the sets "
-        "better than chance",
-        "norm_auroc": "By their length alone, the activations separate the sets better than chance",
+        "on_sphere_auroc": "Scaled to the same norm, activations separate the sets by difference of means",
+        "norm_auroc": "By their length alone, activations separate the sets",
     }
     folded = {"norm_auroc": " (a value below 0.5 counts as 1 - AUROC)"}
     for name, text in names.items():
@@ -121,8 +120,8 @@ def control_facts(tests: xr.Dataset, labels: Mapping[str, str]) -> Iterator[str]
         p = places[f"{name}_p_family"].values
         shorter = _shorter(places.isel(point=p <= LEVEL), labels) if name == "norm_auroc" else ""
         yield (
-            f"{text} at {(p <= LEVEL).sum()} of {np.isfinite(p).sum()} depths (family-wise p of at most {LEVEL}). The "
-            f"largest AUROC{folded.get(name, '')} is {value:.3f} [{low:.3f}, {high:.3f}], at {where} "
+            f"{text} better than chance at {(p <= LEVEL).sum()} of {np.isfinite(p).sum()} depths. The largest "
+            f"AUROC{folded.get(name, '')} is {value:.3f} [{low:.3f}, {high:.3f}], at {where} "
             f"({null_text(best, name)}).{shorter}"
         )
 
@@ -138,27 +137,76 @@ def _shorter(places: xr.Dataset, labels: Mapping[str, str]) -> str:
 
 
 def token_facts(tests: xr.Dataset) -> Iterator[str]:
-    """Yield a sentence about the separation by the prompts' token counts alone, of one contrast at one position."""
-    if not has_values(tests, "tokens_auroc"):  # an older version has none
+    """Yield sentences about the separation by the prompts' token counts alone, of one contrast at one position."""
+    if not has_values(tests, "tokens_auroc"):  # all prompts have the same counts
         return
-    texts = {"AUROC": _of_tokens(tests, "tokens_auroc")}
-    if has_values(tests, "tokens_paired_accuracy"):
-        in_order = f"{_of_tokens(tests, 'tokens_paired_accuracy')}{_equal_pairs(tests)}"
-        texts["share of held-out pairs in the right order"] = in_order
-    separate = float(tests["tokens_auroc_p"]) <= LEVEL
+    p = [float(tests[f"tokens_{kind}auroc_p"]) for kind in ("", "ridge_")]
     yield (
-        f"With counts of the prompts' tokens in place of activations, and the same folds: {listed(texts)}. "
-        f"{_SOME_WORDS if separate else NO_WORDS}{_weakness(tests)}"
+        f"Token counts alone, without a model, give an AUROC of {_with_interval(tests, 'tokens_auroc', 3)} by "
+        f"difference of means and {_with_interval(tests, 'tokens_ridge_auroc', 3)} by ridge regression."
+    )
+    if has_values(tests, "tokens_paired_accuracy"):
+        plain, ridge = (_with_interval(100 * tests, f"tokens_{kind}paired_accuracy", 1) for kind in ("", "ridge_"))
+        yield (
+            f"They put {plain} % of the held-out pairs in the right order by difference of means{_equal_pairs(tests)}, "
+            f"and {ridge} % by ridge regression."
+        )
+    verdict = "separate" if min(p) <= LEVEL / len(p) else "are not shown to separate"  # Bonferroni, for two classifiers
+    yield (
+        f"So words alone {verdict} the sets better than chance (p = {number(p[0], 3)} and {number(p[1], 3)} against "
+        f"permuted labels).{_weakness(tests)}"
     )
 
 
+def beyond_facts(tests: xr.Dataset) -> Iterator[str]:
+    """Yield at how many depths activations separate the sets better than words, and than length, do."""
+    controls = {"_beyond_words": "the better classifier of words", "_beyond_length": "their own length"}
+    for suffix, control in controls.items():
+        if counts := _exceeded_by(tests, suffix):
+            beyond = f"By simultaneous bands, activations have a larger AUROC than {control} {counts}."
+            yield f"{beyond}{_worse(tests, suffix)}"
+    if pairs := _exceeded(tests, "paired_accuracy_beyond_words"):
+        yield f"By difference of means, activations put more pairs in the right order than words do {pairs}."
+
+
+def _exceeded_by(tests: xr.Dataset, suffix: str) -> str:
+    """Return at how many depths each classifier of activations exceeds a control; empty if it is unknown."""
+    found = {one: text for one in CLASSIFIERS if (text := _exceeded(tests, one + suffix))}
+    if len(found) > 1 and len(set(found.values())) == 1:
+        return f"{next(iter(found.values()))} by both classifiers"
+    return " and ".join(f"{text} by {CLASSIFIERS[one]}" for one, text in found.items())
+
+
+def _exceeded(tests: xr.Dataset, name: str) -> str:
+    """Return at how many depths, and at which, the band of a difference lies above 0; empty without the difference."""
+    if not has_values(tests, name):
+        return ""
+    low = along_depth(tests[f"{name}_band_low"])
+    many, total = int((low > 0).sum()), int(np.isfinite(low).sum())
+    return f"at {many} of {total} depths{in_brackets(depths_text(low > 0)) if many < total else ''}"
+
+
+def _worse(tests: xr.Dataset, suffix: str) -> str:
+    """Return at how many depths the control separates the sets better than activations do, after a space."""
+    counts = {}
+    for one, classifier in CLASSIFIERS.items():
+        many = int((tests[f"{one}{suffix}_band_high"] < 0).sum())
+        if many:
+            counts[classifier] = f"at {many} {'depth' if many == 1 else 'depths'} by {classifier}"
+    return f" They have a smaller one {' and '.join(counts.values())}." if counts else ""
+
+
 def token_finding(tests: xr.Dataset) -> str:
-    """Return the separation by the prompts' token counts alone, of one contrast at one position."""
-    text = f"Token counts alone, without a model, give an AUROC of {_with_interval(tests, 'tokens_auroc', 3)}"
-    if has_values(tests, "tokens_paired_accuracy"):
-        text += f" and {_with_interval(100 * tests, 'tokens_paired_accuracy', 1)} % of the pairs in the right order"
-        text += _equal_pairs(tests)
-    return f"{text}; another classifier of words may do better.{_weakness(tests)}"
+    """Return what the prompts' token counts alone give, and where activations exceed it, of one contrast."""
+    is_ridge = float(tests["tokens_auroc_is_ridge"]) == 1
+    name, classifier = ("tokens_ridge_auroc", "ridge_auroc") if is_ridge else ("tokens_auroc", "auroc")
+    text = (
+        f"Token counts alone, without a model, give an AUROC of {_with_interval(tests, name, 3)} by "
+        f"{CLASSIFIERS[classifier]}"
+    )
+    counts = _exceeded_by(tests, "_beyond_words")
+    beyond = f"; activations exceed it {counts}" if counts else ""
+    return f"{text}{beyond}.{_weakness(tests)}"
 
 
 def _weakness(tests: xr.Dataset) -> str:
@@ -168,20 +216,15 @@ def _weakness(tests: xr.Dataset) -> str:
 
 
 def _equal_pairs(tests: xr.Dataset) -> str:
-    """Return how many pairs have equal token scores; empty without such pairs, and for older versions."""
+    """Return how many pairs have equal token scores; empty without such pairs."""
     if not has_values(tests, "tokens_equal_pairs") or not float(tests["tokens_equal_pairs"]):
         return ""
-    return f" ({percent(tests['tokens_equal_pairs'], 1)} of the pairs have equal scores, which count half)"
+    return f" ({percent(tests['tokens_equal_pairs'], 1)} have equal scores, which count half)"
 
 
 def _with_interval(tests: xr.Dataset, name: str, digits: int) -> str:
     value, low, high = (number(tests[f"{name}{end}"], digits) for end in ("", "_low", "_high"))
     return f"{value} [{low}, {high}]" if np.isfinite(tests[f"{name}_low"]) else value
-
-
-def _of_tokens(tests: xr.Dataset, name: str) -> str:
-    mean, sd, p = (number(tests[f"{name}_{part}"], 3) for part in ("null_mean", "null_sd", "p"))
-    return f"{_with_interval(tests, name, 3)} (permuted labels give {mean} ± {sd}, p = {p})"
 
 
 def cosine_facts(directions: xr.Dataset, tests: xr.Dataset) -> Iterator[str]:
@@ -193,13 +236,14 @@ def cosine_facts(directions: xr.Dataset, tests: xr.Dataset) -> Iterator[str]:
         if np.isfinite(cosines + permuted).any():
             spread = np.diagonal(tests["direction_cosine_null_sd"].sel(site=site), offset=1)
             excess = cosines - permuted
-            text = f"permuted labels give {np.nanmedian(permuted):.2f}; the median over pairs of the difference is "
-            text += f"{number(np.nanmedian(excess), 2)}{_distinct(excess, spread)}"
+            middle = float(np.nanmedian(excess))
+            text = f"permuted labels give {np.nanmedian(permuted):.2f}; median difference {number(middle, 2)}"
+            text += f"{', below chance' if middle < 0 else ''}{_distinct(excess, spread)}"
             texts[site] = f"{np.nanmedian(cosines):.2f} ({text})"
     if texts:
         yield (
-            "Median over the pairs of neighbouring layers of the cosine between their directions (neighbouring layers "
-            f"share most of the stream): {listed(texts)}."
+            "Median cosine between the directions of neighbouring layers, which share most of the stream: "
+            f"{listed(texts)}."
         )
 
 
@@ -209,8 +253,4 @@ def _distinct(excess: NDArray[np.float64], spread: NDArray[np.float64]) -> str:
     if not len(z):
         return ""
     limit = NormalDist().inv_cdf(1 - LEVEL / len(z))
-    many = int((z > limit).sum())
-    return (
-        f"; {many} of {len(z)} pairs of layers have a z above {limit:.1f}, Bonferroni's limit if z has a normal "
-        "distribution"
-    )
+    return f"; {int((z > limit).sum())} of {len(z)} pairs of layers above Bonferroni's limit, z = {limit:.1f}"

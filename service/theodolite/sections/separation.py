@@ -21,20 +21,26 @@ from theodolite.sections.parts import (
     BAND,
     BRACKETS,
     CHANCE,
+    LOCATION,
     SIDES,
     Figure,
     Section,
+    depths_text,
+    in_brackets,
     last_position,
     layer_of,
     leaves_out_end,
+    location_text,
     null_text,
-    others_text,
     percent,
     point_text,
     quoted,
     same_token_notes,
+    without_spread,
 )
 from theodolite.sections.permutations import (
+    CLASSIFIERS,
+    beyond_facts,
     control_facts,
     cosine_facts,
     permutation_facts,
@@ -94,13 +100,14 @@ def _section(
     tested = null if null is not None and np.isfinite(null["auroc_z"]).any() else None
     labels = _side_labels(run, contrast, position)
     sides = " and ".join(f"{n} {label}" for n, label in zip(counts, labels.values(), strict=True)) + " prompts"
-    findings = [_finding(values, sides, tested)]
-    if "separation" in twin:
+    unknown = _unknown(run, values, contrast, counts)
+    findings = [unknown or _finding(values, sides, tested)]
+    if "separation" in twin and not unknown:
         findings.append(twin_finding(twin["separation"].sel(shown)))
     return Section(
         f"Separation of {quoted(contrast)} at position {position}: {sides} in five folds",
         [
-            *_facts(values, counts, tested, labels),
+            *([unknown] if unknown else _facts(values, counts, tested, labels)),
             *(twin_separation_facts(values, twin["separation"].sel(shown)) if "separation" in twin else ()),
             *_reliability_facts(own),
             *(cosine_facts(own, null) if null is not None else ()),
@@ -121,7 +128,7 @@ def _section(
         [_map(directions, tests, contrast, site, _limits(own)) for site in sites],
         permutation_tables(null) if null is not None else [],
         notes=[
-            *(BRACKETS, BAND, _NEAR_CHANCE),
+            *(BRACKETS, BAND, LOCATION, _NEAR_CHANCE),
             *([CHANCE, _DEPENDENT] if tests is not None else []),
             *_same_token_notes(run, contrast, position),
         ],
@@ -189,44 +196,105 @@ def _reliability_facts(directions: xr.Dataset) -> Iterator[str]:
 
 
 def _facts(values: xr.Dataset, counts: list[int], tests: xr.Dataset | None, labels: Mapping[str, str]) -> Iterator[str]:
-    auroc, low = along_depth(values["auroc"]), along_depth(values[separating(values)])
-    if not np.isfinite(auroc).any():
+    auroc = along_depth(values["auroc"])
+    best = int(np.nanargmax(auroc.values))
+    yield f"{_largest(values, tests, 'auroc')}{location_text(values, 'auroc')}"
+    if tests is not None and has_values(tests, "ridge_auroc"):
+        yield f"{_largest(tests, tests, 'ridge_auroc')}{location_text(tests, 'ridge_auroc')}"
+    yield _searched(values, auroc)
+    if has_values(values, "paired_accuracy"):
+        yield f"{_largest_share_of_pairs(values, counts[0])}{location_text(values, 'paired_accuracy')}"
+    yield (
+        f"At {layer_of(auroc, best)}, {point_text(values, 'accuracy', best, '.1f', 100, band=True)} % of held-out "
+        f"prompts lie on their own set's side of the midpoint; {_by_chance(counts)}."
+    )
+    yield _fisher_sentence(values, best)
+    if tests is not None:
+        yield from permutation_facts(tests)
+        yield from control_facts(tests, labels)
+        yield from token_facts(tests)
+        yield from beyond_facts(tests)
+    elif float(along_depth(values[separating(values)])[best]) <= 0.5:
+        yield "The interval of the largest AUROC contains 0.5, so chance can explain it."
+    yield from _separated(values, min(counts))
+
+
+def _unknown(run: Run, values: xr.Dataset, contrast: str, counts: Sequence[int]) -> str:
+    """Return why nothing can be concluded about the separation of the two sets; empty if something can be."""
+    if not has_values(values, "auroc"):
         few = min(counts) < 2
         reason = (
             "a set has only one prompt, so one fold has no other prompt to fit the direction on"
             if few
             else "the two sets' means are equal"
         )
-        yield f"No direction can be fitted: {reason}."
-        return
-    best, deepest = int(np.nanargmax(auroc.values)), int(np.flatnonzero(np.isfinite(auroc.values))[-1])
-    largest = point_text(values, "auroc", best, ".3f", band=True)
-    yield (
-        f"The largest cross-validated AUROC is {largest}, at {layer_of(auroc, best)}"
-        f"{', the last measured depth' if best == deepest else ''} ({counts[0]} and {counts[1]} prompts; "
-        f"{_auroc_by_chance(tests, best)}). {_searched(values, auroc)}{others_text(values, 'auroc', best)}"
+        return f"No direction can be fitted: {reason}."
+    sides = read_group(run, "separation").attrs["contrasts"][contrast]
+    names = [sides[side] for side in SIDES]
+    return without_spread(run, names, int(values["position"]), values["site"].values.tolist())
+
+
+def _largest(values: xr.Dataset, tests: xr.Dataset | None, statistic: str) -> str:
+    """Return the largest AUROC of a classifier, its depth, and whether chance explains it.
+
+    Args:
+        values: the statistics of one contrast at one position with the AUROC, (site, layer).
+        tests: its permutation tests, if the run has them.
+        statistic: `auroc` or `ridge_auroc`.
+    """
+    curve = along_depth(values[statistic])
+    best, deepest = int(np.nanargmax(curve.values)), int(np.flatnonzero(np.isfinite(curve.values))[-1])
+    last = ", the last measured depth" if best == deepest else ""
+    return (
+        f"By {CLASSIFIERS[statistic]}, the largest AUROC of held-out prompts is "
+        f"{point_text(values, statistic, best, '.3f', band=True)}, at {layer_of(curve, best)}{last} "
+        f"({_by_permuted_labels(tests, statistic, best)}).{_below_chance(float(curve[best]))}"
     )
-    if has_values(values, "paired_accuracy"):
-        ordered = point_text(values, "paired_accuracy", best, ".1f", 100, band=True)
+
+
+def _below_chance(auroc: float) -> str:
+    return " Even this value lies below chance." if auroc < 0.5 else ""
+
+
+def _largest_share_of_pairs(values: xr.Dataset, n: int) -> str:
+    shares = along_depth(values["paired_accuracy"])
+    best = int(np.nanargmax(shares.values))
+    return (
+        f"By difference of means, the largest share of held-out pairs in the right order is "
+        f"{point_text(values, 'paired_accuracy', best, '.1f', 100, band=True)} %, at {layer_of(shares, best)} ({n} "
+        f"pairs; chance gives 50 %).{_below_chance(float(shares[best]))}"
+    )
+
+
+def _separated(values: xr.Dataset, n: int) -> Iterator[str]:
+    """Yield where the AUROC's simultaneous interval lies above BOUND, or why it cannot; `n` is the smaller set."""
+    low, limit = along_depth(values[separating(values)]), float(values["auroc_band_limit"])
+    known = np.isfinite(low.values)
+    passed = known & (low.values >= BOUND)
+    many, total = int(passed.sum()), int(known.sum())
+    if limit < BOUND:
         yield (
-            f"Pairs in the right order at that depth: in {ordered} % of {counts[0]} held-out pairs the positive prompt "
-            "lies farther along the direction than its own partner; chance gives 50 %. AUROC also compares prompts of "
-            "different pairs, so it is smaller if the pairs have different positions along the direction."
+            f"With {n} prompts in the smaller set, no simultaneous AUROC interval can lie above {BOUND}: its lower end "
+            f"is at most {limit:.3f}."
         )
-    yield (
-        f"Accuracy at that depth: {point_text(values, 'accuracy', best, '.1f', 100, band=True)} % of the held-out "
-        f"prompts lie on their own set's side of the midpoint; {_by_chance(counts)}. {_fisher_sentence(values, best)}"
-    )
-    if tests is not None:
-        yield from permutation_facts(tests)
-        yield from control_facts(tests, labels)
-        yield from token_facts(tests)
-    elif float(low[best]) <= 0.5:
-        yield "The interval of the largest AUROC contains 0.5, so chance can explain it."
-    passed = np.flatnonzero(low.values >= BOUND)
-    if len(passed):
-        kind = "simultaneous AUROC interval" if has_values(values, "auroc_band_low") else "AUROC interval"
-        yield f"First depth whose {kind} lies above {BOUND}: {layer_of(low, int(passed[0]))}."
+        return
+    subject = "the simultaneous AUROC interval by difference of means"
+    reach = f" With {n} prompts in the smaller set, its lower end is at most {limit:.3f}." if np.isfinite(limit) else ""
+    if not many:
+        yield f"At none of {total} depths, {subject} lies above {BOUND}.{reach}"
+        return
+    last = int(np.flatnonzero(known)[-1])
+    failed = np.flatnonzero(known & ~passed)
+    onset = int(failed[-1]) + 1 if len(failed) else 0  # from here on, each depth passes
+    onset += int(np.argmax(passed[onset:])) if passed[last] else 0
+    if passed[last] and last > onset:
+        earlier = int(passed[:onset].sum())
+        also = f", and at {earlier} earlier {'depth' if earlier == 1 else 'depths'}" if earlier else ""
+        yield f"From {layer_of(low, onset)} on, {subject} lies above {BOUND}{also}.{reach}"
+    else:
+        scattered = ", but not from a depth on" if many > 1 else ""
+        where = in_brackets(depths_text(low >= BOUND))
+        yield f"At {many} of {total} depths{where}{scattered}, {subject} lies above {BOUND}.{reach}"
 
 
 def _searched(values: xr.Dataset, auroc: xr.DataArray) -> str:
@@ -244,33 +312,34 @@ def _before_end(values: xr.Dataset) -> str:
 def _finding(values: xr.Dataset, sides: str, tests: xr.Dataset | None) -> str:
     """Return whether the two sets separate, and how well; `sides` are their numbers of prompts."""
     auroc = along_depth(values["auroc"])
-    if not np.isfinite(auroc).any():
-        return ""
     best = int(np.nanargmax(auroc.values))
     if tests is not None:
         separate = float(along_depth(tests["auroc_p_family"])[best]) <= LEVEL
     else:
         separate = float(along_depth(values[separating(values)])[best]) > 0.5
-    text = (
-        f"The activations of {sides} {'separate better' if separate else 'do not separate better'} than chance: the "
-        f"largest AUROC of held-out prompts, over {int(np.isfinite(auroc).sum())} depths{_before_end(values)}, is "
-        f"{point_text(values, 'auroc', best, '.3f', band=True)}, at {layer_of(auroc, best)} "
-        f"({_auroc_by_chance(tests, best)}).{others_text(values, 'auroc', best)}"
-    )
+    texts = [
+        f"By difference of means, the activations of {sides} {'separate' if separate else 'do not separate'} better "
+        f"than chance. The largest AUROC of held-out prompts over {int(np.isfinite(auroc).sum())} "
+        f"depths{_before_end(values)} is {point_text(values, 'auroc', best, '.3f', band=True)}, at "
+        f"{layer_of(auroc, best)} ({_by_permuted_labels(tests, 'auroc', best)}).{_below_chance(float(auroc[best]))}"
+        f"{location_text(values, 'auroc')}"
+    ]
     if has_values(values, "paired_accuracy"):
         ordered = point_text(values, "paired_accuracy", best, ".1f", 100, band=True)
-        text += f" At this depth, {ordered} % of the held-out pairs are in the right order."
+        texts.append(f"At this depth, {ordered} % of the held-out pairs are in the right order.")
+    if tests is not None and has_values(tests, "ridge_auroc"):
+        texts.append(f"{_largest(tests, tests, 'ridge_auroc')}{location_text(tests, 'ridge_auroc')}")
     if tests is not None and has_values(tests, "tokens_auroc"):
-        text += f" {token_finding(tests)}"
-    return text
+        texts.append(token_finding(tests))
+    return " ".join(texts)
 
 
-def _auroc_by_chance(tests: xr.Dataset | None, index: int) -> str:
-    """Return what chance gives for the AUROC at a point of the curve along depth."""
-    if tests is None:
+def _by_permuted_labels(tests: xr.Dataset | None, statistic: str, index: int) -> str:
+    """Return what chance gives for the AUROC of a classifier at a point of the curve along depth."""
+    if tests is None or not has_values(tests, f"{statistic}_z"):
         return "chance gives 0.5"
-    names = [f"auroc_{part}" for part in ("null_mean", "null_sd", "p_family")]
-    return null_text(xr.Dataset({name: along_depth(tests[name])[index] for name in names}), "auroc")
+    names = [f"{statistic}_{part}" for part in ("null_mean", "null_sd", "p_family")]
+    return null_text(xr.Dataset({name: along_depth(tests[name])[index] for name in names}), statistic)
 
 
 def _fisher_sentence(values: xr.Dataset, best: int) -> str:
@@ -280,10 +349,10 @@ def _fisher_sentence(values: xr.Dataset, best: int) -> str:
     if not known[best]:
         return "The Fisher ratio there is missing: all prompts of a set have the same activations."
     ratio = point_text(values, "fisher_ratio", best, ".3g")
-    kind = "; the interval is for this depth alone, which was chosen by its AUROC" if "[" in ratio else ""
+    kind = "; the interval is for this depth alone" if "[" in ratio else ""
     return (
-        f"The Fisher ratio there is {ratio} (squared distance of the means, divided by the sum of the two sets' total "
-        f"variances; equal means give 0{kind})."
+        f"The Fisher ratio there is {ratio} (squared distance of the means over the sum of both sets' total variances; "
+        f"equal means give 0{kind})."
     )
 
 

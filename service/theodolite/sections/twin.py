@@ -40,7 +40,7 @@ def twin_separation_facts(values: xr.Dataset, twin: xr.Dataset) -> Iterator[str]
     if (largest := _largest_auroc(twin)) is None:
         return
     value, where = largest
-    yield f"{_subject(twin)} has a largest cross-validated AUROC of {value} at {where}, on the same prompts."
+    yield f"{_subject(twin)} has a largest AUROC of {value} by difference of means, at {where}, on the same prompts."
     # Over all depths together, so the bands of both count; results of older versions have only intervals.
     kind = "_band" if all(has_values(one, "auroc_band_low") for one in (values, twin)) else ""
     low, high = along_depth(values[f"auroc{kind}_low"]), along_depth(twin[f"auroc{kind}_high"])
@@ -50,7 +50,7 @@ def twin_separation_facts(values: xr.Dataset, twin: xr.Dataset) -> Iterator[str]
     limit = "" if is_everywhere else f" {elsewhere} prompts do not show that training raises the AUROC."
     where = "" if is_everywhere else in_brackets(depths_text(above))
     counts = f"{int(above.sum())} of {int(measured.sum())} depths{where}"
-    yield f"The AUROC interval of this model lies above that of the twin at {counts}.{limit}"
+    yield f"The AUROC interval of this model by difference of means lies above that of the twin at {counts}.{limit}"
 
 
 def twin_finding(twin: xr.Dataset) -> str:
@@ -58,7 +58,7 @@ def twin_finding(twin: xr.Dataset) -> str:
     if (largest := _largest_auroc(twin)) is None:
         return ""
     value, where = largest
-    return f"The largest AUROC of an untrained twin of the model is {value}, at {where}."
+    return f"The largest AUROC of an untrained twin, by difference of means, is {value}, at {where}."
 
 
 def _largest_auroc(twin: xr.Dataset) -> tuple[str, str] | None:

@@ -2,15 +2,17 @@
 
 import numpy as np
 import pytest
+from sklearn.linear_model import Ridge
 from support.analysing import analyse, context_of
 from support.result_cases import CONTRASTS, contrast, draw, silent
 from support.stored import store_run
 
 from theodolite.groups.permutations import TESTED
 from theodolite.store.result_reader import read_group
-from theodolite_jobs.results import permutations, permuted_labels
+from theodolite_jobs.results import permutations_controls, permuted_labels
 from theodolite_jobs.results.permuted_labels import permuted_contrast
-from theodolite_jobs.statistics.permutations import DRAWS
+from theodolite_jobs.statistics.permutations import DRAWS, RIDGE
+from theodolite_jobs.statistics.separation import FOLDS
 from theodolite_jobs.statistics.separation_scores import auroc as area
 
 
@@ -59,6 +61,48 @@ def test_the_controls_are_the_areas_on_the_sphere_and_of_the_norms(run):
                 stored = [group[name + end] for end in ("", "_low", "_high")]
                 np.testing.assert_allclose(stored, np.ravel(list(vars(expected).values())), rtol=1e-9, atol=1e-12)
                 np.testing.assert_allclose(measured(group, name), expected.value, rtol=1e-9)
+
+
+@pytest.mark.parametrize("label", ["refusal", "unpaired"])
+def test_ridge_regression_is_refitted_without_the_prompts_that_it_scores(run, label):
+    """By scikit-learn, on the samples themselves and not on their Gram matrix."""
+    context, site = context_of(run, CONTRASTS), run.record.spec.capture.sites[0]
+    permuted = permuted_contrast(context, label, -1)
+    samples, n_p = permuted.samples(run, site, 2), len(permuted.positive.samples)
+    y, scores = np.where(np.arange(len(samples)) < n_p, 1.0, -1.0), np.empty(len(samples))
+    for fold in range(FOLDS):
+        rest = permuted.folds != fold
+        x = samples[rest] - samples[rest].mean(axis=0)
+        ridge = Ridge(alpha=RIDGE * (x**2).sum() / (len(x) - 1)).fit(samples[rest], y[rest])
+        midpoint = sum(samples[rest & side].mean(axis=0) for side in (y > 0, y < 0)) / 2
+        scores[~rest] = (samples[~rest] - midpoint) @ ridge.coef_
+    group = read_group(run, "permutations").sel(contrast=label, position=-1, site=str(site)).isel(layer=2)
+    expected = area(scores[:n_p, None], scores[n_p:, None], paired=permuted.paired)
+    stored = [group[f"ridge_auroc{end}"] for end in ("", "_low", "_high")]
+    np.testing.assert_allclose(stored, np.ravel(list(vars(expected).values())), rtol=1e-9)
+    np.testing.assert_allclose(measured(group, "ridge_auroc"), expected.value, rtol=1e-9)
+
+
+def test_activations_are_compared_with_the_better_classifier_of_words_prompt_by_prompt(run, monkeypatch):
+    rng = np.random.default_rng(4)
+    tokens = {name: [rng.integers(0, 9, 30).tolist() for _ in range(13)] for name in ("bad", "good")}
+    monkeypatch.setattr(permutations_controls, "read_tokens", lambda _run, name: tokens[name])
+    for label in ("refusal", "unpaired"):
+        permuted = permuted_contrast(context_of(run, CONTRASTS), label, -1)
+        arrays, better = permutations_controls.of_tokens(run, permuted)
+        values = [float(arrays[f"tokens_{kind}auroc"]) for kind in ("", "ridge_")]
+        assert values[0] != values[1]
+        assert arrays["tokens_auroc_is_ridge"] == (values[1] > values[0])
+        sides = np.split(better["auroc"][:, None], [len(permuted.positive.samples)])
+        assert area(*sides, paired=permuted.paired).value == max(values)
+        scores = rng.normal(size=(len(permuted.folds), 2, 3))
+        scored = dict.fromkeys(("auroc", "ridge_auroc", "norm_auroc"), scores)
+        found = permutations_controls.beyond(scored, better, permuted)
+        own = area(*np.split(scores, [len(permuted.positive.samples)]), paired=permuted.paired).value
+        np.testing.assert_allclose(found["ridge_auroc_beyond_words"], own - max(values))
+        assert (found["auroc_beyond_words_band_low"] <= found["auroc_beyond_words_low"]).all()
+        assert (found["auroc_beyond_length"] == 0).all(), "the same scores"
+        assert ("paired_accuracy_beyond_words" in found) == permuted.paired
 
 
 def test_sets_that_differ_in_length_alone_are_separated_by_the_norm_and_not_on_the_sphere(tmp_path):
@@ -130,7 +174,7 @@ def test_token_counts_are_the_control_for_words(run, monkeypatch):
     """Refitted prompt by prompt from explicit vectors of counts."""
     rng = np.random.default_rng(0)
     tokens = {name: [rng.integers(0, 9, size).tolist() for size in range(3, 16)] for name in ("bad", "good")}
-    monkeypatch.setattr(permutations, "read_tokens", lambda _run, name: tokens[name])
+    monkeypatch.setattr(permutations_controls, "read_tokens", lambda _run, name: tokens[name])
     for label in ("refusal", "unpaired"):
         permuted = permuted_contrast(context_of(run, CONTRASTS), label, -1)
         clouds, n_p = (permuted.positive, permuted.negative), len(permuted.positive.samples)
@@ -141,7 +185,7 @@ def test_token_counts_are_the_control_for_words(run, monkeypatch):
             rest = permuted.folds != fold
             a, b = (counts[rest & side].mean(axis=0) for side in (is_positive, ~is_positive))
             scores[index] = (counts[index] - (a + b) / 2) @ (a - b) / np.linalg.norm(a - b)
-        found = permutations._of_tokens(run, permuted)
+        found, _ = permutations_controls.of_tokens(run, permuted)
         expected = area(scores[:n_p, None], scores[n_p:, None], paired=permuted.paired)
         stored = [found[f"tokens_auroc{end}"] for end in ("", "_low", "_high")]
         np.testing.assert_allclose(stored, np.ravel(list(vars(expected).values())), rtol=1e-9)
@@ -156,7 +200,7 @@ def test_equal_scores_of_token_counts_stay_equal_in_spite_of_rounding(run, monke
     """Counts of few tokens tie often. The reference compares the two scores of a pair in integers."""
     rng = np.random.default_rng(8)
     tokens = {name: [rng.integers(0, 3, 5).tolist() for _ in range(13)] for name in ("bad", "good")}
-    monkeypatch.setattr(permutations, "read_tokens", lambda _run, name: tokens[name])
+    monkeypatch.setattr(permutations_controls, "read_tokens", lambda _run, name: tokens[name])
     permuted = permuted_contrast(context_of(run, CONTRASTS), "refusal", -1)
     counts = {
         side: np.array([[tokens[cloud.prompt_set][sample].count(one) for one in range(3)] for sample in cloud.samples])
@@ -168,14 +212,14 @@ def test_equal_scores_of_token_counts_stay_equal_in_spite_of_rounding(run, monke
         direction = (counts["p"] - counts["n"])[folds != fold].sum(axis=0)
         wins.append(np.sign(direction @ (counts["p"] - counts["n"])[index]))
     assert 0 in wins
-    found = permutations._of_tokens(run, permuted)
+    found, _ = permutations_controls.of_tokens(run, permuted)
     assert found["tokens_paired_accuracy"] == pytest.approx((1 + np.mean(wins)) / 2, abs=1e-12)
 
 
 def test_sets_with_other_words_are_separated_by_their_tokens(run, monkeypatch):
     tokens = {"bad": [[1, 2, 3]] * 13, "good": [[1, 4, 2]] * 13}
-    monkeypatch.setattr(permutations, "read_tokens", lambda _run, name: tokens[name])
-    found = permutations._of_tokens(run, permuted_contrast(context_of(run, CONTRASTS), "refusal", -1))
+    monkeypatch.setattr(permutations_controls, "read_tokens", lambda _run, name: tokens[name])
+    found, _ = permutations_controls.of_tokens(run, permuted_contrast(context_of(run, CONTRASTS), "refusal", -1))
     assert (found["tokens_auroc"], found["tokens_paired_accuracy"]) == (1, 1)
     assert found["tokens_auroc_p"] == pytest.approx(1 / (DRAWS + 1))
 
@@ -183,5 +227,6 @@ def test_sets_with_other_words_are_separated_by_their_tokens(run, monkeypatch):
 def test_sets_of_equal_token_counts_have_no_direction(run):
     """The stored tokens of the test's sets are equal."""
     group = read_group(run, "permutations").sel(contrast="refusal", position=-1)
-    assert np.isnan(group["tokens_auroc"])
-    assert np.isnan(group["tokens_auroc_p"])
+    for name in ("tokens_auroc", "tokens_ridge_auroc", "tokens_auroc_p", "tokens_auroc_is_ridge"):
+        assert np.isnan(group[name])
+    assert np.isnan(group["auroc_beyond_words"]).all()

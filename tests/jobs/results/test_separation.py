@@ -19,9 +19,11 @@ from support.result_cases import (
 )
 from support.stored import store_run
 
+from theodolite.sites import HALF_BLOCKS
 from theodolite.store.result_reader import read_finished_table, read_group
 from theodolite_jobs.results import separation_scores
 from theodolite_jobs.statistics.bands import simultaneous_quantile
+from theodolite_jobs.statistics.location import location
 from theodolite_jobs.statistics.separation import Folds, fisher_ratio
 
 
@@ -92,14 +94,14 @@ def separated(on_p, on_q, paired, z):
     return found | {"paired_accuracy": (ordered / len(on_p), exact.low, exact.high)}
 
 
-def band_quantiles(scores, paired):
-    """The quantile of each statistic's band from the terms of all places."""
+def error_terms(scores, paired):
+    """The terms of each statistic's error, (row, place)."""
     terms = {}
     for on_p, on_q in scores:
         for name, parts in rows_of(on_p, on_q, paired).items():
             scaled = [(part - part.mean()) / np.sqrt(len(part) * (len(part) - 1)) for part in parts]
             terms.setdefault(name, []).append(np.concatenate(scaled))
-    return {name: simultaneous_quantile(np.stack(columns, axis=1)) for name, columns in terms.items()}
+    return {name: np.stack(columns, axis=1) for name, columns in terms.items()}
 
 
 POINT = dict.fromkeys(("auroc", "accuracy", "paired_accuracy"), 1.959963984540054)
@@ -109,9 +111,10 @@ def expected_separation(stored, contrasts, sites=SEQUENTIAL, n_layers=LAYERS):
     shape = (len(contrasts), len(sites), 2, n_layers)
     ends = ("", "_low", "_high")
     names = [f"{name}{end}" for name in POINT for end in (*ends, "_band_low", "_band_high")]
-    names += [f"fisher_ratio{end}" for end in ends]
+    names += [f"fisher_ratio{end}" for end in ends] + ["auroc_location", "paired_accuracy_location"]
     expected = {name: np.full(shape, np.nan) for name in names}
     expected |= {f"n_{side}": np.zeros((len(contrasts), 2)) for side in ("positive", "negative")}
+    expected["auroc_band_limit"] = np.full((len(contrasts), 2), np.nan)
     for row, one in enumerate(contrasts.values()):
         sides, paired = [one["positive"], one["negative"]], one["paired"]
         excluded = [sample for side in sides for sample in QUARANTINED.get(side, {})] if paired else []
@@ -129,7 +132,8 @@ def expected_separation(stored, contrasts, sites=SEQUENTIAL, n_layers=LAYERS):
                 scores = held_out_scores(p, q, *indices)
                 if np.isfinite(np.concatenate(scores)).all():
                     scored[site, layer] = scores
-            quantiles = POINT | band_quantiles(scored.values(), paired)
+            terms = error_terms(scored.values(), paired)
+            quantiles = POINT | {name: simultaneous_quantile(of) for name, of in terms.items()}
             for (site, layer), scores in scored.items():
                 at = row, site, position, layer
                 for name, values in separated(*scores, paired, POINT).items():
@@ -137,6 +141,18 @@ def expected_separation(stored, contrasts, sites=SEQUENTIAL, n_layers=LAYERS):
                         expected[f"{name}{end}"][at] = value
                 for name, (_, low, high) in separated(*scores, paired, quantiles).items():
                     expected[f"{name}_band_low"][at], expected[f"{name}_band_high"][at] = low, high
+            if not scored:
+                continue
+            n = min(map(len, scores))
+            perfect = binomtest(n, n).proportion_ci(1 - 2 * norm.sf(quantiles["auroc"]), method="exact")
+            expected["auroc_band_limit"][row, position] = perfect.low
+            depths = [index for index, (site, _) in enumerate(scored) if sites[site] in HALF_BLOCKS]
+            for name in terms.keys() - {"accuracy"}:
+                values = np.array([expected[name][row, site, position, layer] for site, layer in scored])
+                located = location(values[depths], terms[name][:, depths], n - 1.0)
+                for index, may_be_largest in zip(depths, located, strict=True):
+                    site, layer = list(scored)[index]
+                    expected[f"{name}_location"][row, site, position, layer] = may_be_largest
     return expected
 
 

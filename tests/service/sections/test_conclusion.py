@@ -56,10 +56,10 @@ def test_separation_is_found_if_its_test_passes(tmp_path):
     results = {"curves": {}, "directions": {}, "separation": {"auroc": 0.75, "n_positive": 4, "n_negative": 4}}
     run = finished_run(tmp_path / "one", results | {"moments": {}, "permutations": TESTED})
     assert finding_of(run, "separation") == (
-        "The activations of 4 harmful and 4 harmless prompts separate better than chance: the largest AUROC of "
-        "held-out prompts, over 8 depths before the output of the last block, is 0.750, at layer 0 pre (permuted "
-        "labels give 0.50 ± 0.02 there, p = 0.005 over all depths). Token counts alone, without a model, give an AUROC "
-        "of 0.566 [0.520, 0.610]; another classifier of words may do better."
+        "By difference of means, the activations of 4 harmful and 4 harmless prompts separate better than chance. The "
+        "largest AUROC of held-out prompts over 8 depths before the output of the last block is 0.750, at layer 0 pre "
+        "(permuted labels give 0.50 ± 0.02 there, p = 0.005 over all depths). Token counts alone, without a model, "
+        "give an AUROC of 0.566 [0.520, 0.610] by difference of means."
     )
     failed = finished_run(tmp_path / "two", results | {"moments": {}, "permutations": TESTED | {"auroc_p_family": 0.3}})
     assert "do not separate better than chance" in finding_of(failed, "separation")
@@ -93,9 +93,11 @@ def test_the_smallest_cosine_has_its_interval_and_place(tmp_path, layer, where):
 
 
 def test_means_of_sets_with_a_common_token_are_similar_by_it(tmp_path):
+    variances = np.ones((2, 2, 1, 4))
+    variances[:, 0, 0, 0] = 0  # at the input of the first block
     values = {
         "cosine_of_means_debiased": 0.9,
-        "variance_mean": 0.0,
+        "variance_mean": variances,
         "difference_norm": 0.0,
         "n_positive": 4,
         "n_negative": 4,

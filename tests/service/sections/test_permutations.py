@@ -2,13 +2,14 @@
 
 import numpy as np
 import pytest
+from support.analysed_runs import draw, silent
+from support.analysing import analyse
 from support.finished_runs import finished_run
+from support.stored import store_run
 
 from theodolite.query.compare import BOUND
-from theodolite.sections import separation
-from theodolite.sections.parts import CHANCE, Table
-from theodolite.sections.permutations import permutation_facts, permutation_tables
-from theodolite.store.result_reader import read_group
+from theodolite.sections import curves, separation
+from theodolite.sections.parts import CHANCE, Table, in_brackets
 
 Z = {
     "auroc": np.array([[1.0, 2.0, 3.0, 4.0], [2.0, 9.0, 8.0, 7.0]]),
@@ -17,6 +18,7 @@ Z = {
     "silhouette": np.array([[-1.0, 1.0, 12.0, 1.0], [1.0, 1.0, 1.0, 1.0]]),
     "on_sphere_auroc": np.array([[1.0, 2.0, 3.0, 4.0], [2.0, 9.0, 8.0, 7.0]]),
     "norm_auroc": np.zeros((2, 4)),
+    "ridge_auroc": np.zeros((2, 4)),
 }
 """z of each statistic, (site, layer)."""
 
@@ -27,8 +29,10 @@ NULLS = {
     "silhouette": (0.004, 0.01),
     "on_sphere_auroc": (0.5, 0.05),
     "norm_auroc": (0.55, 0.05),
+    "ridge_auroc": (0.5, 0.05),
 }
-AUROC = ["AUROC", "4 of 8", "9.0", "layer 1 mid", "0.95", "0.5 ± 0.05", "0.005"]
+AUROC = ["AUROC by difference of means", "4 of 8", "9.0", "layer 1 mid", "0.95", "0.5 ± 0.05", "0.005"]
+RIDGE = ["AUROC by ridge regression", "0 of 8", "0.0", "layer 0 pre", "0.5", "0.5 ± 0.05", "0.3"]
 PAIRS = ["share of pairs in the right order", "1 of 7", "6.0", "layer 3 mid", "0.983", "0.5 ± 0.08", "0.005"]
 DISTANCE = ["distance of the two means", "1 of 8", "5.0", "layer 0 pre", "4.5", "2 ± 0.5", "0.005"]
 WHERE = {
@@ -50,8 +54,7 @@ DEPTHS = (
     "and 63 prompts): "
 )
 SEPARATION = {"auroc": 0.9, "auroc_low": 0.8, "auroc_high": 0.95, "accuracy": 0.75, "n_positive": 64, "n_negative": 63}
-SIDE = "Accuracy at that depth: 75.0 % of the held-out prompts lie on their own set's side of the midpoint; "
-ACCURACY = f"{SIDE}the larger set for every prompt would give 50.4 %. "
+SIDE = "At layer 0 pre, 75.0 % of held-out prompts lie on their own set's side of the midpoint; "
 
 
 def permuted(**changed):
@@ -68,7 +71,7 @@ def permuted(**changed):
 def section_of(tmp_path, tests=None, moments=None, **changed):
     groups = {"curves": {}, "moments": moments or {}, "directions": {}, "separation": SEPARATION | changed}
     (section,) = separation.sections(finished_run(tmp_path, groups | ({"permutations": tests} if tests else {})))
-    assert section.notes[3:] == ([CHANCE, separation._DEPENDENT] if tests else [])
+    assert section.notes[4:] == ([CHANCE, separation._DEPENDENT] if tests else [])
     return section
 
 
@@ -85,20 +88,22 @@ def starting(facts, text):
 def counted(*rows):
     """Return the sentence about the statistics in these rows of the table."""
     details = {
-        name: [WHERE[name]] * (passed[0] != "0") + [CLUSTERS] * (name == SILHOUETTE[0]) for name, passed, *_ in rows
+        name: [WHERE.get(name, "")] * (passed[0] != "0") + [CLUSTERS] * (name == SILHOUETTE[0])
+        for name, passed, *_ in rows
     }
-    texts = [f"{name} {passed} ({'; '.join(details[name])})" for name, passed, *_ in rows]
+    texts = [f"{name} {passed}{in_brackets(*details[name])}" for name, passed, *_ in rows]
     return f"{DEPTHS}{'; '.join(texts)}."
 
 
 def test_a_sentence_counts_the_depths_of_all_tested_statistics_and_a_table_has_their_largest_z(tmp_path):
     section = section_of(tmp_path, permuted())
     assert starting(section.facts, "Number of depths") == (
-        f"{DEPTHS}AUROC 4 of 8 (layers 1 mid, 2 mid to 3 mid); share of pairs in the right order 1 of 7 (layer 3 "
-        "mid); distance of the two means 1 of 8 (layer 0 pre); silhouette of the two sets 1 of 8 (layer 2 pre; "
+        f"{DEPTHS}AUROC by difference of means 4 of 8 (layers 1 mid, 2 mid to 3 mid); AUROC by ridge regression 0 of "
+        "8; share of pairs in the right order 1 of 7 (layer 3 mid); distance of the two means 1 of 8 (layer 0 pre); "
+        "silhouette of the two sets 1 of 8 (layer 2 pre; "
         f"{CLUSTERS})."
     )
-    assert section.tables == [Table(CAPTION, COLUMNS, [AUROC, PAIRS, DISTANCE, SILHOUETTE])]
+    assert section.tables == [Table(CAPTION, COLUMNS, [AUROC, RIDGE, PAIRS, DISTANCE, SILHOUETTE])]
 
 
 def test_the_note_on_chance_says_what_is_permuted_and_tested():
@@ -113,22 +118,15 @@ def test_a_statistic_without_a_test_is_left_out(tmp_path):
     """A contrast without pairs has no paired accuracy, and equal sets have no silhouette."""
     unknown = {f"{name}_{part}": np.nan for name in ("paired_accuracy", "silhouette") for part in ("z", "p_family")}
     section = section_of(tmp_path, permuted(**unknown))
-    assert starting(section.facts, "Number of depths") == counted(AUROC, DISTANCE)
-    assert [table.rows for table in section.tables] == [[AUROC, DISTANCE]]
-
-
-def test_an_older_version_has_no_silhouette(older_run):
-    tests = read_group(older_run("permutations", permuted(), "silhouette"), "permutations")
-    of_contrast = tests.sel(contrast="refusal", position=-1)
-    assert list(permutation_facts(of_contrast)) == [counted(AUROC, PAIRS, DISTANCE)]
-    assert permutation_tables(of_contrast) == [Table(CAPTION, COLUMNS, [AUROC, PAIRS, DISTANCE])]
+    assert starting(section.facts, "Number of depths") == counted(AUROC, RIDGE, DISTANCE)
+    assert [table.rows for table in section.tables] == [[AUROC, RIDGE, DISTANCE]]
 
 
 def test_a_statistic_that_never_passes_has_its_largest_z(tmp_path):
     silhouette = ["silhouette of the two sets", "0 of 8", "12.0", "layer 2 pre", "0.124", "0.004 ± 0.01", "0.06"]
     section = section_of(tmp_path, permuted(silhouette_p_family=0.06))
-    assert starting(section.facts, "Number of depths") == counted(AUROC, PAIRS, DISTANCE, silhouette)
-    assert [table.rows for table in section.tables] == [[AUROC, PAIRS, DISTANCE, silhouette]]
+    assert starting(section.facts, "Number of depths") == counted(AUROC, RIDGE, PAIRS, DISTANCE, silhouette)
+    assert [table.rows for table in section.tables] == [[AUROC, RIDGE, PAIRS, DISTANCE, silhouette]]
 
 
 def test_the_largest_silhouette_can_lie_at_another_depth_than_the_largest_z(tmp_path):
@@ -146,16 +144,15 @@ def test_controls_state_their_largest_auroc_beside_permuted_labels(tmp_path):
     controls = {"on_sphere_auroc": values, "on_sphere_auroc_band_low": values - 0.1, "on_sphere_auroc_band_high": 0.99}
     controls |= {"norm_auroc": 0.6, "norm_auroc_band_low": 0.45, "norm_auroc_band_high": 0.7}
     facts = facts_of(tmp_path, permuted(**controls))
-    at = "depths (family-wise p of at most 0.05). The largest AUROC"
     assert starting(facts, "Scaled to the same norm") == (
-        "Scaled to the same norm, so that only directions differ, the activations separate the sets better than chance "
-        f"at 4 of 8 {at} is 0.951 [0.851, 0.990], at layer 1 mid (permuted labels give 0.50 ± 0.05 there, p = 0.005 "
-        "over all depths)."
+        "Scaled to the same norm, activations separate the sets by difference of means better than chance at 4 of 8 "
+        "depths. The largest AUROC is 0.951 [0.851, 0.990], at layer 1 mid (permuted labels give 0.50 ± 0.05 there, p "
+        "= 0.005 over all depths)."
     )
     assert starting(facts, "By their length alone") == (
-        f"By their length alone, the activations separate the sets better than chance at 0 of 8 {at} (a value below "
-        "0.5 counts as 1 - AUROC) is 0.600 [0.450, 0.700], at layer 0 pre (permuted labels give 0.55 ± 0.05 there, p = "
-        "0.3 over all depths)."
+        "By their length alone, activations separate the sets better than chance at 0 of 8 depths. The largest AUROC "
+        "(a value below 0.5 counts as 1 - AUROC) is 0.600 [0.450, 0.700], at layer 0 pre (permuted labels give 0.55 ± "
+        "0.05 there, p = 0.3 over all depths)."
     )
 
 
@@ -183,83 +180,136 @@ def test_without_tests_the_interval_decides_whether_chance_can_explain_the_auroc
     assert section.tables == []
 
 
-LARGEST = "The largest cross-validated AUROC is "
+LARGEST = "By difference of means, the largest AUROC of held-out prompts is "
 SEARCHED = (
     "The search covers the {} depths at which the means of the two sets differ, without the output of the last block."
 )
 
 
-def test_the_largest_auroc_says_which_depths_it_is_over(tmp_path):
-    auroc = {"auroc_band_low": 0.75, "auroc_band_high": 0.975}
-    assert starting(facts_of(tmp_path, **auroc), LARGEST) == (
-        f"{LARGEST}0.900 [0.750, 0.975], at layer 0 pre (64 and 63 prompts; chance gives 0.5). {SEARCHED.format(8)} "
-        "The simultaneous intervals of 7 other depths contain this value too."
+def at_depths(*values):
+    """Return one number for each depth, 0 pre, 0 mid, 1 pre, …, as (contrast, site, position, layer)."""
+    return np.array(values, dtype=float).reshape(4, 2).T[None, :, None]
+
+
+@pytest.mark.parametrize(
+    ("located", "expected"),
+    [
+        ([0, 0, 0, 0, 1, 0, 0, 0], " By paired differences, all 7 other depths can be told from this one."),
+        (
+            [1, 0, 0, 1, 1, 1, 0, 0],
+            " 3 of the 7 other depths cannot be told from this one (layers 0 pre, 1 mid to 2 mid).",
+        ),
+        ([1, 0, 1, 0, 1, 0, 1, 0], " 3 of the 7 other depths cannot be told from this one."),
+        ([1] * 8, " None of the 7 other depths can be told from this one."),
+        ([np.nan] * 8, ""),
+    ],
+    ids=["alone", "ranges", "scattered", "all", "unknown"],
+)
+def test_the_depths_that_may_have_the_largest_auroc_are_counted(tmp_path, located, expected):
+    auroc = at_depths(0.6, 0.6, 0.6, 0.6, 0.9, 0.6, 0.6, 0.6)
+    band = {"auroc_band_low": auroc - 0.1, "auroc_band_high": 0.95}
+    section = section_of(tmp_path, auroc=auroc, auroc_location=at_depths(*located), **band)
+    text = f"{LARGEST}0.900 [0.800, 0.950], at layer 2 pre (chance gives 0.5).{expected}"
+    assert starting(section.facts, LARGEST) == text
+    assert expected in section.finding
+    assert SEARCHED.format(8) in section.facts
+
+
+def test_each_classifier_has_its_largest_auroc_and_its_depth(tmp_path):
+    ridge = at_depths(0.5, 0.6, 0.7, 0.99, 0.7, 0.6, 0.5, 0.5)
+    ends = {"ridge_auroc_band_low": ridge - 0.2, "ridge_auroc_band_high": 1.0, "ridge_auroc_location": ridge > 0.9}
+    section = section_of(tmp_path, permuted(ridge_auroc=ridge, **ends))
+    text = (
+        "By ridge regression, the largest AUROC of held-out prompts is 0.990 [0.790, 1.000], at layer 1 mid (permuted "
+        "labels give 0.50 ± 0.05 there, p = 0.3 over all depths). By paired differences, all 7 other depths can be "
+        "told from this one."
+    )
+    assert text in section.facts
+    assert text in section.finding
+
+
+def test_a_largest_value_below_chance_is_called_so(tmp_path):
+    section = section_of(tmp_path, auroc=0.43, auroc_low=0.3, auroc_high=0.6)
+    assert "(chance gives 0.5). Even this value lies below chance." in starting(section.facts, LARGEST)
+    assert "do not separate better than chance" in section.finding
+    assert "(chance gives 0.5). Even this value lies below chance." in section.finding
+
+
+def test_the_largest_share_of_pairs_has_its_own_depth(tmp_path):
+    shares = at_depths(0.5, 0.6, 0.7, 0.7, 0.95, 0.7, 0.6, 0.5)
+    pairs = {"paired_accuracy": shares, "paired_accuracy_band_low": shares - 0.05, "paired_accuracy_band_high": 1.0}
+    facts = facts_of(tmp_path, **pairs, paired_accuracy_location=shares >= 0.7)
+    assert starting(facts, "By difference of means, the largest share") == (
+        "By difference of means, the largest share of held-out pairs in the right order is 95.0 [90.0, 100.0] %, at "
+        "layer 2 pre (64 pairs; chance gives 50 %). 3 of the 7 other depths cannot be told from this one (layers 1 pre "
+        "to 2 mid)."
     )
 
 
 def test_depths_that_include_the_output_of_the_last_block_do_not_end_before_it(tmp_path):
     groups = {"curves": {}, "moments": {}, "directions": {}, "separation": SEPARATION}
     (section,) = separation.sections(finished_run(tmp_path, groups, sites=["resid_post"]))
-    assert starting(section.facts, LARGEST) == (
-        f"{LARGEST}0.900 [0.800, 0.950], at layer 1 pre (64 and 63 prompts; chance gives 0.5). The search covers the "
-        "4 depths at which the means of the two sets differ."
-    )
-
-
-@pytest.mark.parametrize(
-    ("others", "expected"),
-    [
-        ([0.89, 0.7], ""),
-        ([0.9, 0.7], " The simultaneous interval of 1 other depth contains this value too."),
-        ([0.9, 0.92], " The simultaneous intervals of 2 other depths contain this value too."),
-    ],
-)
-def test_depths_whose_interval_contains_the_largest_auroc_are_counted(tmp_path, others, expected):
-    auroc, high = np.full((1, 2, 1, 4), 0.6), np.full((1, 2, 1, 4), 0.7)
-    auroc[0, 0, 0, 2], high[0, 0, 0, 2] = 0.9, 0.95
-    high[0, 0, 0, 3], high[0, 1, 0, 0] = others
-    facts = facts_of(tmp_path, auroc=auroc, auroc_band_low=auroc - 0.1, auroc_band_high=high)
-    assert starting(facts, LARGEST) == (
-        f"{LARGEST}0.900 [0.800, 0.950], at layer 2 pre (64 and 63 prompts; chance gives 0.5). {SEARCHED.format(8)}"
-        f"{expected}"
-    )
+    assert starting(section.facts, LARGEST) == f"{LARGEST}0.900 [0.800, 0.950], at layer 1 pre (chance gives 0.5)."
+    assert "The search covers the 4 depths at which the means of the two sets differ." in section.facts
 
 
 @pytest.mark.parametrize(("last", "of_depths"), [(0.7, 8), (np.nan, 7)])
 def test_the_largest_auroc_says_if_its_depth_is_the_last_one(tmp_path, last, of_depths):
     auroc = np.array([[0.5, 0.6, 0.6, 0.8], [0.5, 0.6, 0.6, last]])[:, None]  # the last depth is layer 3 mid
-    text = starting(facts_of(tmp_path, auroc=auroc), LARGEST)
-    assert text.endswith(f" {SEARCHED.format(of_depths)}")
+    facts = facts_of(tmp_path, auroc=auroc)
+    assert SEARCHED.format(of_depths) in facts
     ending = ", the last measured depth" if np.isnan(last) else ""
-    assert f", at layer 3 pre{ending} (64 and 63 prompts; " in text
+    assert f", at layer 3 pre{ending} (chance gives 0.5)." in starting(facts, LARGEST)
     auroc[1, 0, 3] = 0.9
     deepest = starting(facts_of(tmp_path / "deepest", auroc=auroc), LARGEST)
-    assert ", at layer 3 mid, the last measured depth (64 and 63 prompts; " in deepest
+    assert ", at layer 3 mid, the last measured depth (chance gives 0.5)." in deepest
 
 
 def test_the_largest_auroc_stands_beside_that_of_permuted_labels(tmp_path):
     auroc = np.array([[0.6, 0.7, 0.9, 0.8], [0.5, 0.5, 0.5, 0.5]])[:, None]
     assert starting(facts_of(tmp_path, permuted(), auroc=auroc), LARGEST).endswith(
-        ", at layer 2 pre (64 and 63 prompts; permuted labels give 0.50 ± 0.05 there, p = 0.3 over all depths). "
-        f"{SEARCHED.format(8)}"
+        ", at layer 2 pre (permuted labels give 0.50 ± 0.05 there, p = 0.3 over all depths)."
     )
 
 
 def test_of_equal_aurocs_the_sentence_has_the_chance_of_the_depth_that_it_names(tmp_path):
     auroc = np.array([[0.5, 0.5, 0.5, 0.9], [0.5, 0.9, 0.5, 0.5]])[:, None]  # the first site's p is 0.05
     assert starting(facts_of(tmp_path, permuted(), auroc=auroc), LARGEST).endswith(
-        ", at layer 1 mid (64 and 63 prompts; permuted labels give 0.50 ± 0.05 there, p = 0.005 over all depths). "
-        f"{SEARCHED.format(8)}"
+        ", at layer 1 mid (permuted labels give 0.50 ± 0.05 there, p = 0.005 over all depths)."
     )
 
 
-@pytest.mark.parametrize(("low", "known"), [(BOUND, True), (BOUND - 0.001, False)])
-def test_no_depth_is_named_if_no_interval_of_the_auroc_lies_above_the_bound(tmp_path, low, known):
-    band = {"auroc_band_low": low, "auroc_band_high": 0.995}
-    for older, kind, ends in ((True, "AUROC interval", {}), (False, "simultaneous AUROC interval", band)):
-        facts = facts_of(tmp_path / str(older), auroc=0.98, auroc_low=low, auroc_high=0.99, **ends)
-        first = [f"First depth whose {kind} lies above {BOUND}: layer 0 pre."]
-        assert [fact for fact in facts if "AUROC interval" in fact] == (first if known else [])
+INTERVAL = "the simultaneous AUROC interval by difference of means lies above 0.95"
+REACH = " With 63 prompts in the smaller set, its lower end is at most 0.960."
+
+
+@pytest.mark.parametrize(
+    ("passed", "expected"),
+    [
+        ([0, 0, 0, 1, 1, 1, 1, 1], f"From layer 1 mid on, {INTERVAL}.{REACH}"),
+        ([1] * 8, f"From layer 0 pre on, {INTERVAL}.{REACH}"),
+        ([0, 1, 1, 0, 0, 0, 1, 1], f"From layer 3 pre on, {INTERVAL}, and at 2 earlier depths.{REACH}"),
+        (
+            [0, 1, 1, 0, 0, 1, 0, 0],
+            f"At 3 of 8 depths (layers 0 mid to 1 pre, 2 mid), but not from a depth on, {INTERVAL}.{REACH}",
+        ),
+        ([0, 0, 0, 0, 0, 0, 0, 1], f"At 1 of 8 depths (layer 3 mid), {INTERVAL}.{REACH}"),
+        ([0] * 8, f"At none of 8 depths, {INTERVAL}.{REACH}"),
+    ],
+    ids=["onset", "all", "gap", "scattered", "last", "none"],
+)
+def test_an_onset_is_stated_only_if_all_later_depths_pass(tmp_path, passed, expected):
+    low = np.where(at_depths(*passed) > 0, BOUND, BOUND - 0.001)
+    facts = facts_of(tmp_path, auroc=0.98, auroc_band_low=low, auroc_band_high=0.995, auroc_band_limit=0.96)
+    assert [fact for fact in facts if "simultaneous AUROC interval" in fact] == [expected]
+
+
+def test_a_bound_that_too_few_prompts_cannot_reach_is_called_so(tmp_path):
+    facts = facts_of(tmp_path, auroc=1.0, auroc_band_low=0.91, auroc_band_high=1.0, auroc_band_limit=0.91)
+    assert [fact for fact in facts if str(BOUND) in fact] == [
+        "With 63 prompts in the smaller set, no simultaneous AUROC interval can lie above 0.95: its lower end is at "
+        "most 0.910."
+    ]
 
 
 @pytest.mark.parametrize(
@@ -272,7 +322,7 @@ def test_no_depth_is_named_if_no_interval_of_the_auroc_lies_above_the_bound(tmp_
 )
 def test_the_accuracy_stands_beside_that_of_chance_or_of_the_larger_set(tmp_path, n_positive, n_negative, chance):
     facts = facts_of(tmp_path, n_positive=n_positive, n_negative=n_negative)
-    assert starting(facts, "Accuracy").startswith(f"{SIDE}{chance}. The Fisher ratio")
+    assert f"{SIDE}{chance}." in facts
 
 
 def cosines(*neighbours):
@@ -282,11 +332,8 @@ def cosines(*neighbours):
     return matrix
 
 
-COSINES = (
-    "Median over the pairs of neighbouring layers of the cosine between their directions (neighbouring layers share "
-    "most of the stream): "
-)
-ABOVE = "of 3 pairs of layers have a z above 2.1, Bonferroni's limit if z has a normal distribution)"
+COSINES = "Median cosine between the directions of neighbouring layers, which share most of the stream: "
+ABOVE = "of 3 pairs of layers above Bonferroni's limit, z = 2.1)"
 
 
 def cosine_fact(tmp_path, own, tests):
@@ -294,7 +341,7 @@ def cosine_fact(tmp_path, own, tests):
     directions = {"direction_cosine": own}
     groups = {"curves": {}, "moments": {}, "directions": directions, "separation": SEPARATION, "permutations": tests}
     (section,) = separation.sections(finished_run(tmp_path, groups))
-    return starting(section.facts, "Median over the pairs")
+    return starting(section.facts, "Median cosine")
 
 
 @pytest.mark.parametrize(
@@ -302,7 +349,7 @@ def cosine_fact(tmp_path, own, tests):
     [
         (
             [0.1, 0.5, 0.2],
-            f"; resid_mid 0.20 (permuted labels give 0.25; the median over pairs of the difference is 0.05; 1 {ABOVE}",
+            f"; resid_mid 0.20 (permuted labels give 0.25; median difference 0.05; 1 {ABOVE}",
         ),
         ([np.nan] * 3, ""),
     ],
@@ -314,8 +361,7 @@ def test_cosines_between_neighbouring_layers_of_all_sites_stand_in_one_sentence(
         direction_cosine_null_sd=cosines([0.05] * 3, [0.05] * 3),
     )
     assert cosine_fact(tmp_path, own, tests) == (
-        f"{COSINES}resid_pre 0.98 (permuted labels give 0.70; the median over pairs of the difference is 0.28; 3 "
-        f"{ABOVE}{expected}."
+        f"{COSINES}resid_pre 0.98 (permuted labels give 0.70; median difference 0.28; 3 {ABOVE}{expected}."
     )
 
 
@@ -323,17 +369,16 @@ def test_cosines_without_a_spread_of_permuted_labels_have_no_limit(tmp_path):
     own, permuted_mean = cosines([0.9, 0.98, 0.99], [0.1, 0.5, 0.2]), cosines([0.6, 0.7, 0.8], [0.25, 0.35, 0.15])
     tests = permuted(direction_cosine_null_mean=permuted_mean)
     assert cosine_fact(tmp_path, own, tests) == (
-        f"{COSINES}resid_pre 0.98 (permuted labels give 0.70; the median over pairs of the difference is 0.28); "
-        "resid_mid 0.20 (permuted labels give 0.25; the median over pairs of the difference is 0.05)."
+        f"{COSINES}resid_pre 0.98 (permuted labels give 0.70; median difference 0.28); "
+        "resid_mid 0.20 (permuted labels give 0.25; median difference 0.05)."
     )
 
 
-def test_the_fisher_ratio_stands_behind_the_accuracy(tmp_path):
+def test_the_fisher_ratio_has_its_interval(tmp_path):
     fisher = {"fisher_ratio": 12.34, "fisher_ratio_low": 10.0, "fisher_ratio_high": 14.5}
-    assert starting(facts_of(tmp_path, **fisher), "Accuracy") == (
-        f"{ACCURACY}The Fisher ratio there is 12.3 [10, 14.5] (squared distance of the means, divided by the sum of "
-        "the two sets' total variances; equal means give 0; the interval is for this depth alone, which was chosen by "
-        "its AUROC)."
+    assert starting(facts_of(tmp_path, **fisher), "The Fisher ratio") == (
+        "The Fisher ratio there is 12.3 [10, 14.5] (squared distance of the means over the sum of both sets' total "
+        "variances; equal means give 0; the interval is for this depth alone)."
     )
 
 
@@ -342,15 +387,50 @@ def test_a_fisher_ratio_of_sets_without_a_variance_is_missing(tmp_path):
     fisher = np.full((1, 2, 1, 4), 12.34)
     auroc = np.full((1, 2, 1, 4), 0.9)
     fisher[0, 0, 0, 0], auroc[0, 0, 0, 0] = np.nan, 1.0
-    assert starting(facts_of(tmp_path, fisher_ratio=fisher, auroc=auroc), "Accuracy") == (
-        f"{ACCURACY}The Fisher ratio there is missing: all prompts of a set have the same activations."
+    assert starting(facts_of(tmp_path, fisher_ratio=fisher, auroc=auroc), "The Fisher ratio") == (
+        "The Fisher ratio there is missing: all prompts of a set have the same activations."
     )
     auroc[0, 0, 0, :2] = 0.95, 1.0  # another depth is the best one
     elsewhere = facts_of(tmp_path / "elsewhere", fisher_ratio=fisher, auroc=auroc)
-    assert starting(elsewhere, "Accuracy").startswith(f"{ACCURACY}The Fisher ratio there is 12.3 (")
+    assert starting(elsewhere, "The Fisher ratio").startswith("The Fisher ratio there is 12.3 (")
 
 
 def test_a_missing_fisher_ratio_has_its_reason(tmp_path):
-    assert starting(facts_of(tmp_path), "Accuracy") == (
-        f"{ACCURACY}The Fisher ratio is missing: each of the five folds needs at least one prompt of each set."
+    assert starting(facts_of(tmp_path), "The Fisher ratio") == (
+        "The Fisher ratio is missing: each of the five folds needs at least one prompt of each set."
     )
+
+
+def con(paired):
+    return {"refusal": {"positive": "bad", "negative": "good", "paired": paired}}
+
+
+def constant(arrays):
+    return {site: np.broadcast_to(values[:1], values.shape).copy() for site, values in arrays.items()}
+
+
+@pytest.mark.parametrize("paired", [False, True], ids=["unpaired", "paired"])
+@pytest.mark.parametrize(
+    ("bad", "good", "expected"),
+    [
+        (draw(12), draw(12, seed=1, shift=1.4), "With 12 prompts in the smaller set, no simultaneous AUROC interval"),
+        (draw(12), draw(12), "No direction can be fitted: the two sets' means are equal."),
+        (constant(draw(12)), constant(draw(12, seed=1)), "All prompts of a set have the same activations, so each set"),
+        (draw(2), draw(2, seed=1), "With 2 prompts in the smaller set, no simultaneous AUROC interval"),
+        (draw(1), draw(1, seed=1), "No direction can be fitted: a set has only one prompt"),
+    ],
+    ids=["few", "identical", "constant", "two", "one"],
+)
+def test_bad_input_says_what_cannot_be_concluded(tmp_path, bad, good, expected, paired):
+    """Computed and not written by hand; at one layer, so that every figure and every sentence has few depths."""
+    arrays = {
+        name: {site: values[:, :, :1] for site, values in of_set.items()}
+        for name, of_set in (("bad", bad), ("good", good))
+    }
+    run = store_run(tmp_path, arrays, contrasts=con(paired))
+    analyse(run, con(paired), None, silent, requested={"separation", "permutations"})
+    (section,) = separation.sections(run)
+    assert starting(section.facts, expected)
+    texts = [section.finding, *section.facts, *(fact for one in curves.sections(run) for fact in one.facts)]
+    assert not any("nan" in text.split() or "[nan" in text for text in texts)
+    assert [figure.draw() for figure in section.figures]

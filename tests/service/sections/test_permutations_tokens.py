@@ -1,22 +1,26 @@
-"""Sentences about the separation of two sets by the counts of their prompts' tokens."""
+"""Sentences about words and length as controls of the separation of two sets."""
 
+import numpy as np
 import pytest
 from support.finished_runs import finished_run
 
-from theodolite.sections.permutations import token_facts, token_finding
+from theodolite.sections.permutations import beyond_facts, token_facts, token_finding
 from theodolite.store.result_reader import read_group
 
 
-def of_tokens(name, value, low, high, mean, sd, p):
-    ends = {"": value, "_low": low, "_high": high, "_null_mean": mean, "_null_sd": sd, "_p": p}
-    return {f"{name}{end}": number for end, number in ends.items()}
+def of_tokens(name, value, low, high, p=0.00498):
+    return {name: value, f"{name}_low": low, f"{name}_high": high, f"{name}_p": p}
 
 
-TOKENS = of_tokens("tokens_auroc", 0.565, 0.519, 0.61, 0.5, 0.0149, 0.00498)
-PAIRS_OF_TOKENS = of_tokens("tokens_paired_accuracy", 0.727, 0.668, 0.78, 0.501, 0.03, 0.00498)
-WITH_TOKENS = (
-    "With counts of the prompts' tokens in place of activations, and the same folds: AUROC 0.565 [0.519, 0.610] "
-)
+TOKENS = {
+    **of_tokens("tokens_auroc", 0.565, 0.519, 0.61),
+    **of_tokens("tokens_ridge_auroc", 0.7, 0.65, 0.75),
+    "tokens_auroc_is_ridge": 1.0,
+}
+PAIRS_OF_TOKENS = {
+    **of_tokens("tokens_paired_accuracy", 0.727, 0.668, 0.78),
+    **of_tokens("tokens_ridge_paired_accuracy", 0.8, 0.75, 0.85),
+}
 
 
 def read_tests(tmp_path, **values):
@@ -25,42 +29,66 @@ def read_tests(tmp_path, **values):
     return tests.sel(contrast="refusal", position=-1)
 
 
-def test_token_counts_stand_beside_the_activations(tmp_path):
+def difference(name, low, high):
+    """Return a difference with its band at depths 0 pre, 0 mid, 1 pre, …"""
+    low, high = (np.array(ends, dtype=float).reshape(4, 2).T[None, :, None] for ends in (low, high))
+    return {name: (low + high) / 2, f"{name}_band_low": low, f"{name}_band_high": high}
+
+
+def test_both_classifiers_of_token_counts_are_stated(tmp_path):
     assert list(token_facts(read_tests(tmp_path, **TOKENS, **PAIRS_OF_TOKENS))) == [
-        f"{WITH_TOKENS}(permuted labels give 0.500 ± 0.015, p = 0.005); share of held-out pairs in the right order "
-        "0.727 [0.668, 0.780] (permuted labels give 0.501 ± 0.030, p = 0.005). So the sets can be separated to "
-        "some degree without a model; another classifier of words may separate them better."
+        "Token counts alone, without a model, give an AUROC of 0.565 [0.519, 0.610] by difference of means and 0.700 "
+        "[0.650, 0.750] by ridge regression.",
+        "They put 72.7 [66.8, 78.0] % of the held-out pairs in the right order by difference of means, and 80.0 [75.0, "
+        "85.0] % by ridge regression.",
+        "So words alone separate the sets better than chance (p = 0.005 and 0.005 against permuted labels).",
     ]
 
 
-def test_token_counts_that_chance_explains_separate_nothing(tmp_path):
-    assert list(token_facts(read_tests(tmp_path, **TOKENS | {"tokens_auroc_p": 0.2}))) == [
-        f"{WITH_TOKENS}(permuted labels give 0.500 ± 0.015, p = 0.200). This test does not show that words alone "
-        "separate the sets."
-    ]
+@pytest.mark.parametrize(("p", "verdict"), [(0.02, "separate"), (0.03, "are not shown to separate")])
+def test_the_better_of_two_classifiers_must_pass_a_stricter_test(tmp_path, p, verdict):
+    *_, last = token_facts(read_tests(tmp_path, **TOKENS | {"tokens_auroc_p": p, "tokens_ridge_auroc_p": 0.2}))
+    assert (
+        last == f"So words alone {verdict} the sets better than chance (p = {p:.3f} and 0.200 against permuted labels)."
+    )
 
 
 @pytest.mark.parametrize(("equal", "is_weak"), [(0.95, True), (0.5, False)])
 def test_token_counts_that_are_equal_in_most_pairs_say_little(tmp_path, equal, is_weak):
     tests = read_tests(tmp_path, **TOKENS, **PAIRS_OF_TOKENS, tokens_equal_pairs=equal)
-    for text in (token_finding(tests), *token_facts(tests)):
-        assert f"({100 * equal:.1f} % of the pairs have equal scores, which count half)" in text
+    _, pairs, last = token_facts(tests)
+    assert f"({100 * equal:.1f} % have equal scores, which count half)" in pairs
+    for text in (token_finding(tests), last):
         assert text.endswith("because they occur in no other prompt.") == is_weak
 
 
-def test_without_token_counts_their_sentence_is_left_out(tmp_path, older_run):
-    assert list(token_facts(read_tests(tmp_path))) == []
-    older = read_group(older_run("permutations", {}, "tokens_auroc"), "permutations")
-    assert list(token_facts(older.sel(contrast="refusal", position=-1))) == []
+def test_without_token_counts_their_sentences_are_left_out(tmp_path):
+    tests = read_tests(tmp_path)
+    assert list(token_facts(tests)) == list(beyond_facts(tests)) == []
 
 
-@pytest.mark.parametrize(
-    ("of_pairs", "expected"),
-    [(PAIRS_OF_TOKENS, " and 72.7 [66.8, 78.0] % of the pairs in the right order"), ({}, "")],
-    ids=["pairs", "no"],
-)
-def test_the_finding_has_the_intervals_of_token_counts_alone(tmp_path, of_pairs, expected):
-    assert token_finding(read_tests(tmp_path, **TOKENS, **of_pairs)) == (
-        f"Token counts alone, without a model, give an AUROC of 0.565 [0.519, 0.610]{expected}; another classifier of "
-        "words may do better."
+def test_the_finding_has_the_better_classifier_of_words(tmp_path):
+    by_ridge = "Token counts alone, without a model, give an AUROC of 0.700 [0.650, 0.750] by ridge regression."
+    assert token_finding(read_tests(tmp_path / "ridge", **TOKENS)) == by_ridge
+    by_means = "Token counts alone, without a model, give an AUROC of 0.565 [0.519, 0.610] by difference of means."
+    assert token_finding(read_tests(tmp_path / "means", **TOKENS | {"tokens_auroc_is_ridge": 0.0})) == by_means
+
+
+def test_depths_at_which_activations_exceed_words_and_length_are_counted(tmp_path):
+    some = difference("auroc_beyond_words", [-1, -1, 0.1, 0.1, 0.1, -1, -1, -1], [-0.1, 1, 1, 1, 1, 1, 1, 1])
+    more = difference("ridge_auroc_beyond_words", [-1, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1], [1] * 8)
+    pairs = difference("paired_accuracy_beyond_words", [0.1] * 8, [1] * 8)
+    length = [difference(f"{one}_beyond_length", [0.1] * 8, [1] * 8) for one in ("auroc", "ridge_auroc")]
+    tests = read_tests(tmp_path, **TOKENS, **some, **more, **pairs, **length[0], **length[1])
+    counts = (
+        "at 3 of 8 depths (layers 1 pre to 2 pre) by difference of means and at 7 of 8 depths (layers 0 mid to 3 mid) "
+        "by ridge regression"
     )
+    assert list(beyond_facts(tests)) == [
+        f"By simultaneous bands, activations have a larger AUROC than the better classifier of words {counts}. They "
+        "have a smaller one at 1 depth by difference of means.",
+        "By simultaneous bands, activations have a larger AUROC than their own length at 8 of 8 depths by both "
+        "classifiers.",
+        "By difference of means, activations put more pairs in the right order than words do at 8 of 8 depths.",
+    ]
+    assert token_finding(tests).endswith(f" by ridge regression; activations exceed it {counts}.")

@@ -71,10 +71,10 @@ def test_the_largest_auroc_of_the_twin_and_the_depths_above_it_are_stated(run, t
     # Low of the model against high of the twin, in the order of depth: .4/nan, .5/.91, .6/.7, .65/.7, .7/.8, .75/.7,
     # .8/.7, .85/.7.
     assert facts_of(separation, run) == [
-        "An untrained twin of this model (random weights, seed 3) has a largest cross-validated AUROC of 0.810 [0.710, "
-        "0.910] at layer 0 mid, on the same prompts.",
-        "The AUROC interval of this model lies above that of the twin at 3 of 7 depths (layers 2 mid to 3 mid). At the "
-        "other depths, these prompts do not show that training raises the AUROC.",
+        "An untrained twin of this model (random weights, seed 3) has a largest AUROC of 0.810 [0.710, 0.910] by "
+        "difference of means, at layer 0 mid, on the same prompts.",
+        "The AUROC interval of this model by difference of means lies above that of the twin at 3 of 7 depths (layers "
+        "2 mid to 3 mid). At the other depths, these prompts do not show that training raises the AUROC.",
         "Median cosine between the directions of neighbouring layers of the untrained twin: 0.98 at resid_pre and 0.60 "
         "at resid_mid.",
     ]
@@ -83,7 +83,7 @@ def test_the_largest_auroc_of_the_twin_and_the_depths_above_it_are_stated(run, t
 def test_the_finding_states_the_largest_auroc_of_the_twin(run, twin):
     (section,) = separation.sections(run)
     assert section.finding.endswith(
-        " The largest AUROC of an untrained twin of the model is 0.810 [0.710, 0.910], at layer 0 mid."
+        " The largest AUROC of an untrained twin, by difference of means, is 0.810 [0.710, 0.910], at layer 0 mid."
     )
     (own,) = separation.sections(twin)
     assert "twin" not in own.finding
