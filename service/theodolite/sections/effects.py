@@ -29,8 +29,9 @@ from theodolite.sections.parts import (
     quoted,
     same_token_notes,
     significant,
+    without_spread,
 )
-from theodolite.sections.worth import Worth
+from theodolite.sections.worth import UNTESTED, Worth
 from theodolite.store.manifest import finished_groups
 from theodolite.store.result_reader import read_group
 from theodolite.store.runs import Run
@@ -101,9 +102,13 @@ def _section(run: Run, effects: xr.Dataset, contrast: str) -> Section | None:
     available = effects.attrs.get("available", {}).get(label, counts)
     selected = [str(n) if n == of else f"{n} of {of}" for n, of in zip(counts, available, strict=True)]
     pairs = f"{selected[0]} matched pairs" if names["paired"] else f"{' and '.join(selected)} prompts"
+    unknown = without_spread(run, [names[side] for side in SIDES], position, values["site"].values.tolist())
     return Section(
         f"Effects along {quoted(contrast)} at position {position}: {pairs}",
-        list(effects_facts(values, sides, effects.attrs["tokens"], effects.attrs["patch"][label], route, separation)),
+        [
+            *filter(None, [unknown]),
+            *effects_facts(values, sides, effects.attrs["tokens"], effects.attrs["patch"][label], route, separation),
+        ],
         [
             Figure(
                 name, "Effects of interventions by layer", partial(effects_figure, values, sides, colours, separation)
@@ -121,8 +126,8 @@ def _section(run: Run, effects: xr.Dataset, contrast: str) -> Section | None:
             *same_token_notes(run, [names[side] for side in SIDES], labels, position),
         ],
         how_to_read=_HOW_TO_READ,
-        finding=_finding(values, sides, list(effects.attrs["tokens"])),
-        worth=_worth(values),
+        finding=unknown or _finding(values, sides, list(effects.attrs["tokens"])),
+        worth=UNTESTED if unknown else _worth(values),
     )
 
 

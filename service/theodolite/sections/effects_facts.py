@@ -97,7 +97,7 @@ def _where(values: xr.Dataset) -> str:
     """Return at which sites and layers states are changed, and whether the outputs of heads are."""
     sites, layers = (values[dim].values.tolist() for dim in ("site", "layer"))
     captured = values["layer_other"].size
-    which = f"all {captured} captured layers"
+    which = f"all {captured} captured layers" if captured > 1 else "the only captured layer"
     if len(layers) < captured:
         which = f"{len(layers)} of {captured} captured layers ({', '.join(map(str, layers))})"
     heads = ""
@@ -196,11 +196,6 @@ def _tested(values: xr.Dataset, measure: str, intervention: str) -> str:
     )
 
 
-def controls_text(joint: str = " and ") -> str:
-    """Return the names of the control directions."""
-    return joint.join(CONTROL_NAMES.values())
-
-
 def _everywhere_facts(values: xr.Dataset, sides: Mapping[str, str]) -> Iterator[str]:
     """Yield what the removal at all places in one forward changes."""
     texts = {}
@@ -209,12 +204,13 @@ def _everywhere_facts(values: xr.Dataset, sides: Mapping[str, str]) -> Iterator[
         own, change = values.sel(prompt_side=side), changes.sel(prompt_side=side)
         p = own["everywhere_log_odds_p"].max()
         test = f" (p = {float(p):.2g})" if np.isfinite(p) else ""
-        moved = f"{_ends_text(change)} nats{test}, " if np.isfinite(change["value"]) else ""
+        moved = f"log-odds by {_ends_text(change)} nats{test}, " if np.isfinite(change["value"]) else ""
         texts[label] = f"{moved}KL {_with_ends(own, 'everywhere_kl')} nats"
-    yield (
-        f"Removing the direction of each of the {len(places(values))} {places_word(values)} there, in one forward "
-        f"pass, moves the log-odds towards the other set by {listed(texts)}."
-    )
+    if len(places(values)) > 1:
+        yield (
+            f"Removing the direction of each of the {len(places(values))} {places_word(values)} there, in one forward "
+            f"pass, gives these changes towards the other set: {listed(texts)}."
+        )
 
 
 def _patch_facts(values: xr.Dataset, sides: Mapping[str, str], patch: str) -> Iterator[str]:

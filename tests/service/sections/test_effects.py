@@ -117,9 +117,7 @@ def test_effects_are_stated_with_their_tests(run_of):
         "Smallest dose that moves the log-odds by half of their difference between the sets: harmful 0.75 [0.50, "
         "1.00] at layer 3 pre" in text
     )
-    assert (
-        "moves the log-odds towards the other set by harmful 1.2 [0.75, 1.8] nats (p = 0.3), KL 0.7 [0.7, 0.7]" in text
-    )
+    assert "towards the other set: harmful log-odds by 1.2 [0.75, 1.8] nats (p = 0.3), KL 0.7 [0.7, 0.7] nats;" in text
     assert "each prompt gets the mean state of the other set" in text
     assert "with its whole interval: harmful layer 3 pre, 60 [55, 110] %" in text
     assert "the largest KL divergence of these 8 heads is harmful L0H1, 0.004 [0.004, 0.004] nats" in text
@@ -134,6 +132,7 @@ def test_effects_are_stated_with_their_tests(run_of):
     assert "layer 0: 25 [12, 50] %" in text
     assert "differ from those of forward passes of all tokens by at most 2.0e-06" in text
     assert "nan" not in f"{text} {section.finding}"
+    assert section.worth == (True, 7.0)
 
 
 def test_what_is_changed_and_how_small_p_can_be_is_said(run_of):
@@ -197,8 +196,15 @@ def test_sets_with_equal_log_odds_have_no_expected_change(run_of):
     assert "[-0.50, 3.20], which can be 0, so no direction of change is expected." in finding
     assert finding.endswith("It is not tested whether the model uses the direction at the last token.")
     (section,) = effects.sections(run)
-    assert "moves the log-odds towards" not in " ".join(section.facts).replace("in one forward pass, moves", "")
+    assert "moves the log-odds towards" not in " ".join(section.facts)
     assert all(figure.draw() for figure in section.figures)
+
+
+def test_sets_without_spread_have_no_conclusion(run_of, monkeypatch):
+    monkeypatch.setattr(effects, "without_spread", lambda *_: "Nothing can be concluded.")
+    (section,) = effects.sections(run_of())
+    assert section.finding == section.facts[0] == "Nothing can be concluded."
+    assert not section.worth.passed
 
 
 def test_controls_that_cannot_be_compared_are_stated_with_the_reason(run_of):
