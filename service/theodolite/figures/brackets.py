@@ -31,12 +31,13 @@ def bracket(located: xr.DataArray, curves: ArrayLike, *, smallest: bool = False)
     side = 1 if smallest else -1
     level = float(drawn.max() if smallest else drawn.min()) + side * _GAP * height
     tip = level - side * _TICK * height
-    # The label is at a point of its own, so that the axis has room for it.
-    x: list[float | None] = [float(known["depth"].values[chosen[0]]) - _BEYOND, None]
+    depths = known["depth"].values.astype(np.float64)
+    is_late = depths[chosen[0]] > (depths[0] + depths[-1]) / 2
+    # The label is at a point of its own, so that the axis has room for it; of a late bracket it ends with it.
+    x: list[float | None] = [depths[chosen[-1]] + _BEYOND if is_late else depths[chosen[0]] - _BEYOND, None]
     y: list[float | None] = [level + side * _LABEL * height, None]
     for run in np.split(chosen, np.flatnonzero(np.diff(chosen) > 1) + 1):
-        first, last = (float(known["depth"].values[index]) for index in (run[0], run[-1]))
-        left, right = first - _BEYOND, last + _BEYOND
+        left, right = depths[run[0]] - _BEYOND, depths[run[-1]] + _BEYOND
         x += [left, left, right, right, None]
         y += [tip, level, level, tip, None]
     extreme = "smallest" if smallest else "largest"
@@ -47,7 +48,7 @@ def bracket(located: xr.DataArray, curves: ArrayLike, *, smallest: bool = False)
             y=y,
             mode="lines+text",
             text=[label],
-            textposition="middle right",
+            textposition="middle left" if is_late else "middle right",
             textfont={"size": 11},
             line={"color": MAIN, "width": 1.6},
             name=label,

@@ -176,7 +176,7 @@ def _finding(values: xr.Dataset, sides: Mapping[str, str], groups: Sequence[str]
     """Return from where on an added difference moves the log-odds of both sets, and whether farther than controls."""
     intact = intact_text(values, sides, *groups)
     if not np.isfinite(values["expected_sign"]).any():
-        return f"{intact} It is not tested whether the model uses the direction at the last token."
+        return f"{intact} {_any_change_text(values)}"
     return f"{intact} {_moved_text(values)} {_use_text(values)}"
 
 
@@ -198,6 +198,19 @@ def _moved_text(values: xr.Dataset) -> str:
     elsewhere = "" if moves.all() else f"; at the other {where} by at most {significant(rest)} nats"
     span = f"{significant(moved.min())} to {significant(moved.max())} nats"
     return f"{what} towards the other set {at}, by {span}{elsewhere}."
+
+
+def _any_change_text(values: xr.Dataset) -> str:
+    """Return whether an added difference changes the next token of both sets more than the controls do."""
+    p = strictest(values, "kl", ADD, "p_family")
+    if not np.isfinite(p).any():
+        return "It is not tested whether the model uses the direction at the last token."
+    passed = (p <= LEVEL).all("prompt_side")
+    return (
+        "Adding the difference of the means changes the whole distribution (KL divergence) of both sets more than all "
+        f"control directions (family-wise p of at most {LEVEL}) at {int(passed.sum())} of {passed.size} "
+        f"{places_word(values)}."
+    )
 
 
 def _use_text(values: xr.Dataset) -> str:

@@ -36,6 +36,12 @@ def test_depths_without_a_value_do_not_interrupt_a_range():
     assert list(line.x)[2:] == [0.7, 0.7, 3.3, 3.3, None]
 
 
+def test_the_label_of_a_late_bracket_ends_with_it():
+    (late,), (early,) = (bracket(located(*of), CURVES) for of in ((0, 0, 0, 1, 1), (1, 1, 0, 0, 0)))
+    assert (late.x[0], late.textposition) == (4.3, "middle left")
+    assert (early.x[0], early.textposition) == (-0.3, "middle right")
+
+
 def test_without_located_depths_there_is_no_bracket():
     assert bracket(located(*[np.nan] * 5), CURVES) == []
     assert bracket(located(1, 1), [np.nan, np.nan]) == []

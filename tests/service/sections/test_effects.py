@@ -194,6 +194,10 @@ def test_sets_with_equal_log_odds_have_no_expected_change(run_of):
     run = run_of(expected_sign=np.nan, intact_difference_low=-0.5, **tests)
     finding = finding_of(run)
     assert "[-0.50, 3.20], which can be 0, so no direction of change is expected." in finding
+    assert finding.endswith(
+        "of both sets more than all control directions (family-wise p of at most 0.05) at 0 of 8 sites and layers."
+    )
+    finding = finding_of(run_of(expected_sign=np.nan, **tests, kl_z=np.nan, kl_p=np.nan, kl_p_family=np.nan))
     assert finding.endswith("It is not tested whether the model uses the direction at the last token.")
     (section,) = effects.sections(run)
     assert "moves the log-odds towards" not in " ".join(section.facts)
