@@ -67,7 +67,7 @@ class Setting:
 
 
 SETTINGS = [
-    *(Setting(strength, is_read=True) for strength in STRENGTHS),
+    *(Setting(strength, is_read=True, spread=spread) for spread in (1.0, 6.0) for strength in STRENGTHS),
     *(Setting(strength, is_read=False) for strength in STRENGTHS),
     *(Setting(strength, is_read=False, spread=6.0) for strength in STRENGTHS),
     Setting(1.6, is_read=False, is_ordinary=True),
@@ -151,11 +151,9 @@ def planted_model(setting: Setting, reader: int, seed: int) -> tuple[LoadedModel
     return wrap(module), LogitHead(rows)
 
 
-def effects_of(
-    model: LoadedModel, head: LogitHead, rng: np.random.Generator, prompts: int, known: int = 64
-) -> xr.Dataset:
-    """Return the effects of a model: directions of `known` prompts of each set, changes of some of them."""
-    tokens = [prompt(rng, stating) for stating in (P, N) for _ in range(known)]
+def effects_of(model: LoadedModel, head: LogitHead, rng: np.random.Generator, prompts: int) -> xr.Dataset:
+    """Return the effects of a model: directions of KNOWN prompts of each set, and changes of the first ones."""
+    tokens = [prompt(rng, stating) for stating in (P, N) for _ in range(KNOWN)]
     places = [Location(Site.RESID_PRE, layer) for layer in LAYERS]
     states = run_intact(model, tokens, places, is_cached=False).states
     folds = np.arange(KNOWN) % FOLDS

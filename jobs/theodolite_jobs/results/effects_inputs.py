@@ -127,7 +127,9 @@ def check_range(run: Run, question: Question, vectors: Vectors) -> None:
     if run.record.model.dtype != "float16":
         return
     dose = max(map(abs, question.doses))
-    largest = np.abs(vectors.means).max(axis=(0, 2)) + dose * np.abs(vectors.differences).max(axis=1)
+    controls = np.abs(np.concatenate([vectors.matched, vectors.permuted])).max(axis=(0, 2))
+    largest = np.abs(vectors.means).max(axis=(0, 2))
+    largest += np.maximum(dose * np.abs(vectors.differences).max(axis=1), controls)
     place = int(largest.argmax())
     if largest[place] > LARGEST_FLOAT16:
         site, layer = question.places[place]

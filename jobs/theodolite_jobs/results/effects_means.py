@@ -58,6 +58,7 @@ def variables_of(
             float(towards * sign),
             np.array(doses) * towards,
             is_usable,
+            ~np.isnan(facts.effective_controls[:, 0]),
             shape,
         )
         for which, towards in enumerate((-1, 1))
@@ -90,6 +91,7 @@ class _Side:
         sign: `expected_sign`.
         doses: the doses; those towards the other set are greater than 0.
         is_usable: whether effects can be compared with controls, (place, intervention, control).
+        has_direction: whether the means of both sets differ, (place,).
         shape: number of sites and of layers.
     """
 
@@ -98,6 +100,7 @@ class _Side:
     sign: float
     doses: NDArray[np.float64]
     is_usable: NDArray[np.bool_]
+    has_direction: NDArray[np.bool_]
     shape: tuple[int, int]
 
     def variables(self) -> dict[str, NDArray[np.float64]]:
@@ -118,7 +121,7 @@ class _Side:
             found |= _named(f"everywhere_{name}", mean_over_prompts(own[f"everywhere_{name}"]))
         wholes = self.other_log_odds - own["intact_log_odds"]
         found |= _named("restored", _reshaped(share_of_means(own["patch_log_odds"], wholes), shape))
-        towards = np.argsort(self.doses)[(self.doses < 0).sum() :]  # doses greater than 0, ascending
+        towards = np.argsort(self.doses)[(self.doses <= 0).sum() :]  # doses greater than 0, ascending
         changes = self.sign * own["dose_log_odds"][..., towards]
         found |= _named("half_dose", _reshaped(half_dose(changes, self.doses[towards], self.sign * wholes), shape))
         if f"{HEAD}_kl" in own:
@@ -136,7 +139,7 @@ class _Side:
                 for part, values in tested._asdict().items():
                     at_places[part][..., which, kind] = values.reshape(self.shape)
         for kind, control in enumerate(CONTROLS):
-            usable = np.array([self.is_usable[:, INTERVENTIONS.index(REMOVE), kind].all()])
+            usable = np.array([self.is_usable[self.has_direction, INTERVENTIONS.index(REMOVE), kind].all()])
             tested = self._test(name, "everywhere", control, usable)
             for part, values in tested._asdict().items():
                 everywhere[part][kind] = values[0]
@@ -147,6 +150,9 @@ class _Side:
 
     def _test(self, name: str, intervention: str, control: str, usable: NDArray[np.bool_]) -> ControlTest:
         """Return the test of a measure against one kind of controls, (place,); NaN where it is not usable."""
+        if name == "log_odds" and control == MATCHED and intervention != ADD:
+            # Both sets have the same mean along `matched`, so its removal moves no mean; that of the direction does.
+            usable = np.zeros_like(usable)
         sign = self.sign if name == "log_odds" else 1.0
         effect = np.atleast_1d(sign * self.own[f"{intervention}_{name}"].mean(axis=0))
         drawn = np.atleast_2d(sign * self.own[f"{intervention}_{control}_{name}"].mean(axis=0)).T

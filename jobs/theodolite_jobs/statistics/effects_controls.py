@@ -85,9 +85,14 @@ def directions_at(
 
 
 def _at_right_angles(vectors: NDArray[np.float64], direction: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return vectors without their components along a direction; a direction of length 0 takes nothing away."""
+    """Return vectors without their components along a direction; a direction of length 0 takes nothing away.
+
+    A parallel vector, such as that of exchanged labels, gives 0, and no rounding error.
+    """
     along = np.nan_to_num(unit(direction))
-    return vectors - np.outer(vectors @ along, along)
+    rest = vectors - np.outer(vectors @ along, along)
+    is_parallel = (rest**2).sum(axis=1) <= _ROUNDING * (vectors**2).sum(axis=1)
+    return np.where(is_parallel[:, None], 0.0, rest)
 
 
 def variance_along(
@@ -100,10 +105,11 @@ def variance_along(
 def effective_number(directions: Float64[np.ndarray, "draw d_model"]) -> float:
     """Return the participation ratio (Σλ)²/Σλ² of the Gram matrix of the directions' unit vectors.
 
-    It is the number of draws if they are at right angles to each other, and 1 if all are parallel. NaN if a direction
-    has length 0.
+    It is the number of draws if they are at right angles to each other, and 1 if all are parallel. Directions of length
+    0 or NaN do not count; without others, it is NaN.
     """
     units = unit(directions)
+    units = units[np.isfinite(units).all(axis=1)]
     squares = np.asarray(((units @ units.T) ** 2).sum())
     return float(ratio(np.float64(len(units) ** 2), squares))
 

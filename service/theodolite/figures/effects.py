@@ -37,6 +37,8 @@ _CONTROL_DASHES = {MATCHED: "dot", PERMUTED: "dash"}
 _CHANCE = 1.64
 """Standard deviations between the mean of the controls and the ends of the band of 90 % of them."""
 
+_SPREAD = f"mean ± {_CHANCE} standard deviations of the controls"
+
 _ZERO = (Reference(0, "no change: 0"),)
 
 
@@ -79,7 +81,18 @@ def _signed_lines(
             mean, sd = (values[f"log_odds_null_{part}"].sel(control=control) for part in ("mean", "sd"))
             name, dash = f"{where}, {CONTROL_NAMES[control]}", _CONTROL_DASHES[control]
             ends = mean - _CHANCE * sd, mean + _CHANCE * sd
-            lines.append(Line(name, layers, mean, style.PLAIN, dash, *ends, markers=False, band="90 % of the controls"))
+            lines.append(
+                Line(
+                    name,
+                    layers,
+                    mean,
+                    style.PLAIN,
+                    dash,
+                    *ends,
+                    markers=False,
+                    band=_SPREAD,
+                )
+            )
         curve = change["value"], colour, DASHES[Site(site)], change["low"], change["high"]
         lines.append(Line(where, layers, *curve, n=prompts_text(values["n_prompts"])))
     return lines

@@ -44,8 +44,11 @@ def moves_both(effects: xr.Dataset) -> xr.DataArray:
 
 
 def exceeds_controls(effects: xr.Dataset) -> xr.DataArray:
-    """Return where an added difference moves the log-odds of both sets farther than all controls, (site, layer)."""
-    return (strictest(effects, "log_odds", ADD, "p_family") <= LEVEL).all("prompt_side")
+    """Return where an added difference moves the log-odds of both sets farther than all controls, (site, layer).
+
+    It moves them towards the other set, as `moves_both` says, and is compared with one kind of controls or both.
+    """
+    return moves_both(effects) & (strictest(effects, "log_odds", ADD, "p_family") <= LEVEL).all("prompt_side")
 
 
 def largest(values: xr.DataArray) -> dict[str, Any]:
@@ -70,14 +73,26 @@ def first_place(is_wanted: xr.DataArray) -> dict[str, Any] | None:
     return next((place for place in places(is_wanted) if bool(is_wanted.sel(place))), None)
 
 
-def onset(is_wanted: xr.DataArray) -> dict[str, Any] | None:
-    """Return the first place along depth from which on an array (site, layer) is true; None if the last is false."""
+def onset(is_wanted: xr.DataArray, is_known: xr.DataArray | None = None) -> dict[str, Any] | None:
+    """Return the first place along depth from which on an array (site, layer) is true; None if the last is false.
+
+    Places that are not known are passed over.
+    """
     found = None
     for place in reversed(places(is_wanted)):
+        if is_known is not None and not bool(is_known.sel(place)):
+            continue
         if not bool(is_wanted.sel(place)):
             break
         found = place
     return found
+
+
+def from_on(place: dict[str, Any], values: xr.DataArray) -> xr.DataArray:
+    """Return which places of an array (site, layer) are a place or come after it along depth."""
+    at = [[depth(Site(site), layer) for layer in values["layer"].values] for site in values["site"].values]
+    start = depth(Site(place["site"]), place["layer"])
+    return xr.DataArray(np.array(at) >= start, {"site": values["site"], "layer": values["layer"]}, ("site", "layer"))
 
 
 def rank_correlation(one: xr.DataArray, other: xr.DataArray) -> float:

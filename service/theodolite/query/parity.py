@@ -20,7 +20,7 @@ def parity_notes(parity: Mapping[str, Any]) -> Iterator[str]:
         yield (
             f"Plain transformers in float32 differ from float64 by up to {parity['float32_rounding']:.1e} in the first "
             "blocks, on the probe prompt with the largest error. Captured and plain vectors both round, so an error of "
-            "up to three times this distance is rounding."
+            "up to three times this distance can be rounding."
         )
     if distances := parity.get("float32_distances"):
         # The site at which the captured vectors are farthest, compared with plain Hugging Face.

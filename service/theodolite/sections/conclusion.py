@@ -62,7 +62,7 @@ def conclusion(run: Run, sections: Mapping[str, Sequence[Section]]) -> Conclusio
 
 
 def _findings(run: Run, sections: Mapping[str, Sequence[Section]]) -> list[Finding]:
-    """Return the findings that are worth the most, the first ones first."""
+    """Return the findings that are worth the most, the first ones first; answers are never left out for others."""
     found = [
         (_rank(group, one.worth), Finding(one.finding, group, _figure(one)))
         for group in _ORDER
@@ -70,7 +70,10 @@ def _findings(run: Run, sections: Mapping[str, Sequence[Section]]) -> list[Findi
         for one in sections.get(group, ())
         if one.finding
     ]
-    return [finding for _, finding in sorted(found, key=itemgetter(0))][:_MOST]
+    ordered = [finding for _, finding in sorted(found, key=itemgetter(0))]
+    answers = [finding for finding in ordered if finding.group in _ANSWERS][:_MOST]
+    others = [finding for finding in ordered if finding not in answers][: _MOST - len(answers)]
+    return [finding for finding in ordered if finding in (*answers, *others)]
 
 
 def _is_asked(run: Run, group: str) -> bool:

@@ -35,7 +35,7 @@ from theodolite.sections.parts import (
     without_spread,
 )
 from theodolite.sections.twin import twin_cosine_facts
-from theodolite.sections.worth import worth_below
+from theodolite.sections.worth import UNTESTED, worth_below
 from theodolite.store.result_reader import read_group
 from theodolite.store.runs import Run
 
@@ -105,7 +105,7 @@ def _section(
         ],
         how_to_read=_HOW_TO_READ,
         finding="" if position != last_position(curves) else finding,
-        worth=worth_below(_shown(curves, view), _COSINE, 1),
+        worth=UNTESTED if unknown else worth_below(_shown(curves, view), _COSINE, 1),
     )
 
 

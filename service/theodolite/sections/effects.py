@@ -11,13 +11,14 @@ from theodolite.figures.heads import head_map
 from theodolite.figures.style import set_colours
 from theodolite.groups.effects import ADD
 from theodolite.groups.permutations import LEVEL
-from theodolite.query.effects import exceeds_controls, largest, moves_both, onset, strictest, towards_other
+from theodolite.query.effects import exceeds_controls, from_on, largest, moves_both, onset, strictest, towards_other
 from theodolite.query.first_tokens import set_labels
 from theodolite.sections.effects_facts import (
     at_place,
     effects_facts,
     followed_layers,
     intact_text,
+    passed,
     places_word,
 )
 from theodolite.sections.parts import (
@@ -26,6 +27,7 @@ from theodolite.sections.parts import (
     Figure,
     Section,
     last_position,
+    listed,
     quoted,
     same_token_notes,
     significant,
@@ -136,9 +138,10 @@ def _place_figures(
 ) -> Iterator[Figure]:
     """Yield the dose curves at the place with the largest effect, the later scores, and the patches of parts."""
     tests = (strictest(values, measure, ADD, "z").mean("prompt_side") for measure in ("log_odds", "kl"))
-    z = next((one for one in tests if np.isfinite(one).any()), values["kl"].sel(intervention=ADD).mean("prompt_side"))
-    place = largest(z)
-    caption = f"Dose curves at {at_place(values, place)}, where an added difference is farthest above its controls"
+    z = next((one for one in tests if np.isfinite(one).any()), None)
+    place = largest(values["kl"].sel(intervention=ADD).mean("prompt_side") if z is None else z)
+    reason = "has the largest KL divergence" if z is None else "is farthest above its controls"
+    caption = f"Dose curves at {at_place(values, place)}, where an added difference {reason}"
     yield Figure(f"{name}.doses", caption, partial(dose_figure, values.sel(place), sides, colours))
     of_side = values.sel(site=place["site"], prompt_side=SIDES[1])
     if layers := followed_layers(of_side):
@@ -177,13 +180,13 @@ def _finding(values: xr.Dataset, sides: Mapping[str, str], groups: Sequence[str]
     intact = intact_text(values, sides, *groups)
     if not np.isfinite(values["expected_sign"]).any():
         return f"{intact} {_any_change_text(values)}"
-    return f"{intact} {_moved_text(values)} {_use_text(values)}"
+    return f"{intact} {_moved_text(values)} {_use_text(values, sides)}"
 
 
 def _worth(values: xr.Dataset) -> Worth:
-    """Return what the finding is worth: it passes where an added difference moves the log-odds of both sets."""
+    """Return what the finding is worth: it passes where the direction moves both sets farther than the controls."""
     z = strictest(values, "log_odds", ADD, "z").min("prompt_side")
-    return Worth(bool(moves_both(values).any()), float(np.nan_to_num(z.max())))
+    return Worth(bool(exceeds_controls(values).any()), float(np.nan_to_num(z.max())))
 
 
 def _moved_text(values: xr.Dataset) -> str:
@@ -192,10 +195,11 @@ def _moved_text(values: xr.Dataset) -> str:
     what, where = "Adding the difference of the means moves the log-odds of both sets", places_word(values)
     if not moves.any():
         return f"{what} towards the other set at none of {moves.size} changed {where}."
-    moved, rest = changes.where(moves), abs(changes.where(~moves)).max()
     start = onset(moves)
+    chosen = moves if start is None else from_on(start, moves)
+    moved, rest = changes.where(chosen), abs(changes.where(~chosen)).max()
     at = f"from {at_place(values, start)} on" if start else f"at {int(moves.sum())} of {moves.size} changed {where}"
-    elsewhere = "" if moves.all() else f"; at the other {where} by at most {significant(rest)} nats"
+    elsewhere = "" if chosen.all() else f"; at the other {where} by at most {significant(rest)} nats"
     span = f"{significant(moved.min())} to {significant(moved.max())} nats"
     return f"{what} towards the other set {at}, by {span}{elsewhere}."
 
@@ -213,22 +217,28 @@ def _any_change_text(values: xr.Dataset) -> str:
     )
 
 
-def _use_text(values: xr.Dataset) -> str:
+def _use_text(values: xr.Dataset, sides: Mapping[str, str]) -> str:
     """Return whether an added difference moves the log-odds of both sets farther than the controls do."""
-    where, tested = places_word(values), strictest(values, "log_odds", ADD, "p_family")
-    if not np.isfinite(tested).any():
+    where, p = places_word(values), strictest(values, "log_odds", ADD, "p_family")
+    tested = p.notnull().all("prompt_side")
+    if not tested.any():
         return "Its controls cannot be compared, so it is not shown that the model uses the direction."
-    exceeds = exceeds_controls(values)
+    exceeds, n = exceeds_controls(values), int(tested.sum())
     more = f"farther than all control directions (family-wise p of at most {LEVEL})"
-    if start := onset(exceeds):
+    is_tested = values["log_odds_p_family"].sel(intervention=ADD).notnull()
+    kinds = is_tested.all("prompt_side").sum("control")
+    if alone := int((exceeds & (kinds == 1)).sum()):
+        more += f", of which only one kind can be compared at {alone} of these {where},"
+    if start := onset(exceeds, tested):
         return f"This is {more} from {at_place(values, start)} on: the model uses the direction at the last token."
     if exceeds.any():
-        return f"This is {more} at {int(exceeds.sum())} of {exceeds.size} {where}, and not at the last one."
-    sd = values["log_odds_null_sd"].sel(intervention=ADD).max("control").where(moves_both(values)).max()
-    spread = f", which move them by up to {significant(sd)} nats in either direction (standard deviation)"
+        return f"This is {more} at {int(exceeds.sum())} of {n} tested {where}, and not at the last one."
+    each = {label: passed(p.sel(prompt_side=side)) for side, label in sides.items()}
+    sd = values["log_odds_null_sd"].sel(intervention=ADD).where(is_tested)
     return (
-        f"At none of them is this {more}{spread if np.isfinite(sd) else ''}. So it is not shown that the model uses "
-        "this direction more than others."
+        f"For both sets together, this is {more} at 0 of {n} tested {where} (for each set: {listed(each)}); the "
+        f"changes by controls have standard deviations of up to {significant(sd.max())} nats. So it is not shown that "
+        "the model uses this direction more than others."
     )
 
 

@@ -119,20 +119,21 @@ def places_word(values: xr.Dataset) -> str:
 
 def _untested(values: xr.Dataset) -> Iterator[str]:
     """Yield why effects are not compared with a kind of controls."""
-    n = values.sizes["site"] * values.sizes["layer"]
-    share = values["control_variance"].sel(control=MATCHED)
+    n, where = values.sizes["site"] * values.sizes["layer"], places_word(values)
+    share, effective = values["control_variance"].sel(control=MATCHED), values["effective_controls"]
+    if equal := int(effective.isnull().all("control").sum()):
+        yield f"At {equal} of {n} {where}, the means of both sets are equal: there is no direction to remove or to add."
     if few := int((share < LEAST_VARIANCE).sum()):
         yield (
-            f"At {few} of {n} {places_word(values)}, removals are not compared with {CONTROL_NAMES[MATCHED]}: none at "
-            f"right angles holds {percent(LEAST_VARIANCE, 0)} of the variance along the contrast's direction "
+            f"At {few} of {n} {where}, the KL divergence of removals is not compared with {CONTROL_NAMES[MATCHED]}: on "
+            f"average, they hold less than {percent(LEAST_VARIANCE, 0)} of the variance along the contrast's direction "
             f"(smallest share {percent(share.min(), 0)})."
         )
-    for control in values["control"].values.tolist():
-        effective = values["effective_controls"].sel(control=control)
-        if few := int((~(effective >= LEAST_EFFECTIVE)).sum()):
+    for control, of_kind in effective.groupby("control"):
+        if few := int((of_kind < LEAST_EFFECTIVE).sum()):
             yield (
-                f"At {few} of {n} {places_word(values)}, effects are not compared with {CONTROL_NAMES[control]}: "
-                f"fewer than {LEAST_EFFECTIVE:g} of them are effectively different."
+                f"At {few} of {n} {where}, effects are not compared with {CONTROL_NAMES[str(control)]}: fewer than "
+                f"{LEAST_EFFECTIVE:g} of them are effectively different."
             )
 
 
@@ -143,12 +144,13 @@ def _dose_facts(values: xr.Dataset, sides: Mapping[str, str]) -> Iterator[str]:
     texts = {}
     for side, label in sides.items():
         own = values.sel(prompt_side=side)
+        most = f"{float((values['dose'] * (1 if side == SIDES[1] else -1)).max()):g}"  # towards the other set
         if not np.isfinite(own["half_dose"]).any():
-            texts[label] = f"no dose up to {float(abs(values['dose']).max()):g} at any place"
+            texts[label] = f"no dose up to {most} at any place"
             continue
         at = largest(-own["half_dose"])  # the smallest one
         dose, low, high = (float(own.sel(at)[f"half_dose{end}"]) for end in ("", "_low", "_high"))
-        end = f"{high:.2f}]" if np.isfinite(high) else f"more than {float(abs(values['dose']).max()):g}]"
+        end = f"{high:.2f}]" if np.isfinite(high) else f"more than {most}]"
         texts[label] = f"{dose:.2f} [{low:.2f}, {end} at {at_place(values, at)}"
     yield f"Smallest dose that moves the log-odds by half of their difference between the sets: {listed(texts)}."
     grows = _grows(values)
@@ -161,8 +163,9 @@ def _dose_facts(values: xr.Dataset, sides: Mapping[str, str]) -> Iterator[str]:
 def _grows(values: xr.Dataset) -> xr.DataArray:
     """Return where the log-odds of both sets grow, or fall, with each dose as expected, (site, layer)."""
     sign = values["expected_sign"].sel(prompt_side=SIDES[1])  # of a dose greater than 0
-    doses = values["dose_log_odds"].sortby("dose")
-    curve = xr.concat([doses, xr.zeros_like(doses.isel(dose=[0])).assign_coords(dose=[0.0])], "dose").sortby("dose")
+    doses = values["dose_log_odds"].sel(dose=values["dose"] != 0)
+    none = xr.zeros_like(doses.isel(dose=[0])).assign_coords(dose=[0.0])
+    curve = xr.concat([doses, none], "dose").sortby("dose")
     return (sign * curve.diff("dose") > 0).all(["dose", "prompt_side"])
 
 
@@ -209,7 +212,7 @@ def _everywhere_facts(values: xr.Dataset, sides: Mapping[str, str]) -> Iterator[
     if len(places(values)) > 1:
         yield (
             f"Removing the direction of each of the {len(places(values))} {places_word(values)} there, in one forward "
-            f"pass, gives these changes towards the other set: {listed(texts)}."
+            f"pass, gives these changes (log-odds towards the other set): {listed(texts)}."
         )
 
 
@@ -229,8 +232,8 @@ def _patch_facts(values: xr.Dataset, sides: Mapping[str, str], patch: str) -> It
     restored = values["restored"]
     if not np.isfinite(restored).any():
         yield (
-            "The difference of the log-odds between the sets may be 0 (it has both signs in the bootstrap), so the "
-            "share of it that a patch restores is not stated."
+            "The share of the difference of the log-odds that a patch restores is not stated: this difference has both "
+            "signs among the draws of the bootstrap."
         )
         return
     texts = {}

@@ -151,10 +151,11 @@ def token_facts(tests: xr.Dataset) -> Iterator[str]:
             f"They put {plain} % of the held-out pairs in the right order by difference of means{_equal_pairs(tests)}, "
             f"and {ridge} % by ridge regression."
         )
-    verdict = "separate" if min(p) <= LEVEL / len(p) else "are not shown to separate"  # Bonferroni, for two classifiers
+    tested = [number(one, 3) if np.isfinite(one) else "not tested" for one in p]  # equal under all permutations
+    is_shown = any(one <= LEVEL / len(p) for one in p)  # Bonferroni, for two classifiers
     yield (
-        f"So words alone {verdict} the sets better than chance (p = {number(p[0], 3)} and {number(p[1], 3)} against "
-        f"permuted labels).{_weakness(tests)}"
+        f"So words alone {'separate' if is_shown else 'are not shown to separate'} the sets better than chance (p = "
+        f"{' and '.join(tested)} against permuted labels).{_weakness(tests)}"
     )
 
 

@@ -49,7 +49,7 @@ from theodolite.sections.permutations import (
     token_finding,
 )
 from theodolite.sections.twin import twin_cosine_between_layers, twin_finding, twin_separation_facts
-from theodolite.sections.worth import UNTESTED, worth_of
+from theodolite.sections.worth import UNTESTED, Worth, worth_of
 from theodolite.store.manifest import finished_groups
 from theodolite.store.result_reader import read_group
 from theodolite.store.runs import Run
@@ -133,8 +133,13 @@ def _section(
             *_same_token_notes(run, contrast, position),
         ],
         finding=" ".join(filter(None, findings)),
-        worth=UNTESTED if tested is None else worth_of((tested["auroc_p_family"], tested["auroc_z"])),
+        worth=UNTESTED if unknown or tested is None else _worth(tested),
     )
+
+
+def _worth(tests: xr.Dataset) -> Worth:
+    """Return what the finding is worth: the tests of both classifiers, with Bonferroni's correction for the two."""
+    return worth_of(*((2 * tests[f"{name}_p_family"], tests[f"{name}_z"]) for name in ("auroc", "ridge_auroc")))
 
 
 def _length_difference(run: Run, contrast: str) -> xr.DataArray:

@@ -53,8 +53,8 @@ def step_facts(travel: xr.Dataset, labels: Mapping[str, str]) -> Iterator[str]:
         if of_both:
             yield (
                 f"By their lengths, the steps of {' and '.join(of_both)} partly {words[0]}, and by their angles they "
-                f"partly {words[1]}. Both are true: long steps, mostly of late blocks, decide the length of a path; "
-                "steps of early blocks, where the stream is short, decide the sum of angles."
+                f"partly {words[1]}. Both are true: long steps decide the length of a path; steps that are long "
+                "relative to the stream, often those of early blocks, decide the sum of angles."
             )
     for name, (pair, places) in _COSINES.items():
         if texts := of_sets(partial(_cosine, name, places)):

@@ -42,7 +42,7 @@ def test_the_rounding_of_plain_float32_explains_a_large_error_unless_a_warning_d
     assert list(parity_notes(measured)) == [
         "Plain transformers in float32 differ from float64 by up to 2.2e-05 in the first blocks, on the probe prompt "
         "with the largest error. Captured and plain vectors both round, so an error of up to three times this distance "
-        "is rounding."
+        "can be rounding."
     ]
     assert list(parity_notes({**measured, "warning": "The error is large"})) == []
     assert list(parity_notes({**measured, "max_error": 9e-6})) == []

@@ -117,7 +117,7 @@ def test_effects_are_stated_with_their_tests(run_of):
         "Smallest dose that moves the log-odds by half of their difference between the sets: harmful 0.75 [0.50, "
         "1.00] at layer 3 pre" in text
     )
-    assert "towards the other set: harmful log-odds by 1.2 [0.75, 1.8] nats (p = 0.3), KL 0.7 [0.7, 0.7] nats;" in text
+    assert "towards the other set): harmful log-odds by 1.2 [0.75, 1.8] nats (p = 0.3), KL 0.7 [0.7, 0.7] nats;" in text
     assert "each prompt gets the mean state of the other set" in text
     assert "with its whole interval: harmful layer 3 pre, 60 [55, 110] %" in text
     assert "the largest KL divergence of these 8 heads is harmful L0H1, 0.004 [0.004, 0.004] nats" in text
@@ -157,14 +157,23 @@ def test_an_effect_that_one_kind_of_controls_also_has_is_not_special(run_of):
     p = P.copy()
     p[..., 2, 1] = 0.6  # added directions of permuted labels
     finding = finding_of(run_of(log_odds_p_family=p))
-    assert "from layer 0 pre on, by 0.1 to 2.2 nats. At none of them is this farther than all control" in finding
-    assert "which move them by up to 0.02 nats in either direction (standard deviation). So it is not shown" in finding
+    assert (
+        "from layer 0 pre on, by 0.1 to 2.2 nats. For both sets together, this is farther than all control" in finding
+    )
+    assert (
+        "at 0 of 8 tested sites and layers (for each set: harmful 0 of 8; harmless 0 of 8); the changes by controls "
+        "have "
+        "standard deviations of up to 0.02 nats. So it is not shown" in finding
+    )
 
 
 def test_a_kind_of_controls_that_cannot_be_compared_does_not_count(run_of):
     p = P.copy()
     p[..., 2, 1] = np.nan
-    assert "from layer 2 pre on: the model uses the direction" in finding_of(run_of(log_odds_p_family=p))
+    assert (
+        "(family-wise p of at most 0.05), of which only one kind can be compared at 4 of these sites and layers, from "
+        "layer 2 pre on: the model uses the direction" in finding_of(run_of(log_odds_p_family=p))
+    )
     finding = finding_of(run_of(log_odds_p_family=np.nan, log_odds_z=np.nan, everywhere_log_odds_p=np.nan))
     assert finding.endswith("controls cannot be compared, so it is not shown that the model uses the direction.")
 
@@ -172,7 +181,7 @@ def test_a_kind_of_controls_that_cannot_be_compared_does_not_count(run_of):
 def test_an_effect_on_one_set_is_not_one_on_both(run_of):
     p = P.copy()
     p[1] = 0.6
-    assert "So it is not shown that the model uses this direction more" in finding_of(run_of(log_odds_p_family=p))
+    assert "(for each set: harmful 4 of 8; harmless 0 of 8)" in finding_of(run_of(log_odds_p_family=p))
     low = LOG_ODDS - 0.05
     low[1] = -0.1  # of the negative set, which is expected to move upwards
     assert "moves the log-odds of both sets towards the other set at none of 8" in finding_of(run_of(log_odds_low=low))
@@ -184,7 +193,28 @@ def test_no_onset_is_claimed_where_scattered_layers_pass(run_of):
     low[1, :, 3] = -0.1
     finding = finding_of(run_of(log_odds_p_family=p, log_odds_low=low))
     assert "at 6 of 8 changed sites and layers, by 0.1 to 1.8 nats; at the other sites and layers by at most" in finding
-    assert finding.endswith("at 2 of 8 sites and layers, and not at the last one.")
+    assert finding.endswith("at 2 of 8 tested sites and layers, and not at the last one.")
+
+
+def test_the_range_of_an_onset_is_that_of_the_layers_from_it_on(run_of):
+    low = LOG_ODDS - 0.05
+    low[1, :, 1] = -0.1  # of layer 1, so that layer 0 moves alone
+    finding = finding_of(run_of(log_odds_low=low))
+    assert "from layer 2 pre on, by 1.5 to 2.2 nats; at the other sites and layers by at most 0.45 nats" in finding
+
+
+def test_a_change_away_from_the_other_set_is_no_use_whatever_the_controls_do(run_of):
+    wrong = {"log_odds": -LOG_ODDS, "log_odds_low": -LOG_ODDS - 0.05, "log_odds_high": -LOG_ODDS + 0.05}
+    finding = finding_of(run_of(**wrong))
+    assert "moves the log-odds of both sets towards the other set at none of 8" in finding
+    assert "the model uses the direction" not in finding
+
+
+def test_untested_layers_are_no_failures(run_of):
+    p = P.copy()
+    p[:, :, 3, 2] = np.nan
+    (section,) = effects.sections(run_of(log_odds_p_family=p))
+    assert "from layer 2 pre on: the model uses the direction" in section.finding
 
 
 def test_sets_with_equal_log_odds_have_no_expected_change(run_of):
@@ -213,15 +243,18 @@ def test_sets_without_spread_have_no_conclusion(run_of, monkeypatch):
 
 def test_controls_that_cannot_be_compared_are_stated_with_the_reason(run_of):
     share = np.array([0.5, 0.9, 0.9, 0.9])[:, None]
-    effective = np.array([[12.0, 1.0], [12.0, 12.0], [12.0, np.nan], [12.0, 12.0]])
+    effective = np.array([[12.0, 1.0], [12.0, 12.0], [np.nan, np.nan], [12.0, 12.0]])
     (section,) = effects.sections(run_of(control_variance=share, effective_controls=effective))
     text = " ".join(section.facts)
     assert (
-        "At 2 of 8 sites and layers, removals are not compared with directions of equal variance: none at right" in text
+        "At 2 of 8 sites and layers, the KL divergence of removals is not compared with directions of equal "
+        "variance: on "
+        "average, they hold less than 80 % of the variance" in text
     )
     assert "(smallest share 50 %)" in text
+    assert "At 2 of 8 sites and layers, the means of both sets are equal" in text
     assert (
-        "At 4 of 8 sites and layers, effects are not compared with directions of permuted labels: fewer than 5" in text
+        "At 2 of 8 sites and layers, effects are not compared with directions of permuted labels: fewer than 5" in text
     )
 
 
@@ -235,7 +268,7 @@ def test_a_dose_without_an_upper_end_is_more_than_the_largest_dose(run_of):
 
 def test_a_difference_that_may_be_0_has_no_restored_share(run_of):
     (section,) = effects.sections(run_of(restored=np.nan))
-    assert any("it has both signs in the bootstrap" in fact for fact in section.facts)
+    assert any("both signs among the draws of the bootstrap" in fact for fact in section.facts)
     assert "nan" not in " ".join(section.facts)
 
 

@@ -209,8 +209,8 @@ def test_a_path_that_adds_up_beside_arcs_that_cancel_is_explained(travel_of):
     *_, last = step_facts(travel_of(RATIOS | right), BOTH)
     assert last == (
         "By their lengths, the steps of harmful (marked) partly add up, and by their angles they partly cancel. Both "
-        "are true: long steps, mostly of late blocks, decide the length of a path; steps of early blocks, where the "
-        "stream is short, decide the sum of angles."
+        "are true: long steps decide the length of a path; steps that are long relative to the stream, often those of "
+        "early blocks, decide the sum of angles."
     )
     right = {"path_ratio_at_right_angles": 2.0, "arc_ratio_at_right_angles": 2.8}
     *_, last = step_facts(travel_of(RATIOS | right), LABELS)
