@@ -66,8 +66,8 @@ def auroc(positive: Positive, negative: Negative, *, paired: bool, quantile: Qua
 
 
 def bound_of_one(n: int, quantile: Quantile) -> NDArray[np.float64]:
-    """Return the lower end of the interval of an AUROC of 1, given the size of the smaller set, which is not 0."""
-    return np.asarray(norm.sf(quantile) ** (1 / n))
+    """Return the lower end of the interval of an AUROC of 1, given the size of the smaller set; NaN if it is 0."""
+    return np.asarray(norm.sf(quantile) ** (1 / n)) if n else np.full(np.shape(quantile), np.nan)
 
 
 def auroc_terms(positive: Positive, negative: Negative, *, paired: bool) -> Float64[np.ndarray, "row *dims"]:

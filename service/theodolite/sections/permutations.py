@@ -151,7 +151,10 @@ def token_facts(tests: xr.Dataset) -> Iterator[str]:
             f"They put {plain} % of the held-out pairs in the right order by difference of means{_equal_pairs(tests)}, "
             f"and {ridge} % by ridge regression."
         )
-    tested = [number(one, 3) if np.isfinite(one) else "not tested" for one in p]  # equal under all permutations
+    if not np.isfinite(p).any():
+        yield f"This is not tested, because it is the same under all permutations of the labels.{_weakness(tests)}"
+        return
+    tested = [number(one, 3) if np.isfinite(one) else "not tested" for one in p]
     is_shown = any(one <= LEVEL / len(p) for one in p)  # Bonferroni, for two classifiers
     yield (
         f"So words alone {'separate' if is_shown else 'are not shown to separate'} the sets better than chance (p = "

@@ -128,7 +128,8 @@ def test_a_set_against_itself_has_no_direction(run):
     group = read_group(run, "permutations").sel(contrast=["itself", "mirrored"])
     for name in ("auroc", "accuracy"):
         assert np.isnan(group[f"{name}_p"]).all()
-    assert (group["difference_norm_p"] == 1).all()
+    p = group["difference_norm_p"]
+    assert ((p == 1) | np.isnan(p)).all(), "the distance is 0, and of equal pairs it is 0 in every draw"
 
 
 def test_a_position_that_one_set_lacks_is_missing(run):
@@ -221,7 +222,7 @@ def test_sets_with_other_words_are_separated_by_their_tokens(run, monkeypatch):
     monkeypatch.setattr(permutations_controls, "read_tokens", lambda _run, name: tokens[name])
     found, _ = permutations_controls.of_tokens(run, permuted_contrast(context_of(run, CONTRASTS), "refusal", -1))
     assert (found["tokens_auroc"], found["tokens_paired_accuracy"]) == (1, 1)
-    assert found["tokens_auroc_p"] == pytest.approx(1 / (DRAWS + 1))
+    assert np.isnan(found["tokens_auroc_p"]), "all prompts of a set have the same words, so all draws are equal"
 
 
 def test_sets_of_equal_token_counts_have_no_direction(run):
