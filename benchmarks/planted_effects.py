@@ -30,9 +30,10 @@ from theodolite_jobs.effects.intact import run_intact
 from theodolite_jobs.effects.measure import measure
 from theodolite_jobs.effects.next_token import LogitHead
 from theodolite_jobs.effects.variants import Location
-from theodolite_jobs.effects.work import Question, Vectors
+from theodolite_jobs.effects.work import Question
 from theodolite_jobs.models.load import wrap
 from theodolite_jobs.models.loaded import LoadedModel
+from theodolite_jobs.results.effects_inputs import stacked
 from theodolite_jobs.results.effects_means import variables_of
 from theodolite_jobs.statistics.effects_controls import directions_at, facts_of
 from theodolite_jobs.statistics.permutations import permuted_labels
@@ -160,15 +161,8 @@ def effects_of(model: LoadedModel, head: LogitHead, rng: np.random.Generator, pr
     labels = permuted_labels(folds, folds, paired=False)[: 1 + CONTROL_DRAWS]
     found = [directions_at(states[place].double().numpy(), labels) for place in places]
     question = Question((Site.RESID_PRE,), LAYERS, DOSES, YES, NO, is_paired=False, has_parts=False)
-    vectors = Vectors(
-        differences=np.stack([one.difference for one in found]).astype(np.float32),
-        means=np.stack([one.means for one in found], axis=1).astype(np.float32),
-        matched=np.stack([one.matched for one in found], axis=1).astype(np.float32),
-        permuted=np.stack([one.permuted for one in found], axis=1).astype(np.float32),
-        scores=np.zeros((0, WIDTH), dtype=np.float32),
-    )
     changed = [tokens[side * KNOWN + row] for row in range(prompts) for side in (0, 1)]
-    measured = measure(model, head, question, vectors, changed)
+    measured = measure(model, head, question, stacked(found, {}), changed)
     arrays = variables_of(measured, DOSES, facts_of(found), (1, len(LAYERS)))
     dims = {one.name: one.dims[2:] for one in GROUPS["effects"].variables}
     coordinates = {

@@ -1,6 +1,6 @@
 """What the interventions of `effects` need: the prompts, the question, and the vectors from the stored activations."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -97,15 +97,19 @@ def vectors_of(
     ]
     found = list(run_tasks(_directions_at, arguments, context.progress, "directions of effects", rounds=1))
     scores = {layer: score for layer in run.record.layers if (score := _score_at(run, contrast, layer)) is not None}
-    d_model = run.record.model.d_model
+    return stacked(found, scores), facts_of(found)
+
+
+def stacked(directions: Sequence[Directions], scores: Mapping[int, NDArray[np.float64]]) -> Vectors:
+    """Return the vectors of all places, from the directions at each place and the vectors of the scores by layer."""
     return Vectors(
-        differences=np.stack([one.difference for one in found]).astype(np.float32),
-        means=np.stack([one.means for one in found], axis=1).astype(np.float32),
-        matched=np.stack([one.matched for one in found], axis=1).astype(np.float32),
-        permuted=np.stack([one.permuted for one in found], axis=1).astype(np.float32),
-        scores=np.array(list(scores.values()), dtype=np.float32).reshape(-1, d_model),
+        differences=np.stack([one.difference for one in directions]).astype(np.float32),
+        means=np.stack([one.means for one in directions], axis=1).astype(np.float32),
+        matched=np.stack([one.matched for one in directions], axis=1).astype(np.float32),
+        permuted=np.stack([one.permuted for one in directions], axis=1).astype(np.float32),
+        scores=np.array(list(scores.values()), dtype=np.float32).reshape(-1, directions[0].difference.size),
         score_layers=tuple(scores),
-    ), facts_of(found)
+    )
 
 
 def _directions_at(run: Run, contrast: PermutedContrast, site: Site, layer: int, controls: int) -> Directions:

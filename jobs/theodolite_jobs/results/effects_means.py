@@ -50,15 +50,13 @@ def variables_of(
     odds = measured["intact_log_odds"]
     difference = mean_over_prompts(odds[0::2] - odds[1::2])
     sign = np.sign(difference.value) if difference.low * difference.high > 0 else np.nan
-    is_usable = _usable(facts)
     sides = [
         _Side(
             {name: values[which::2] for name, values in measured.items()},
             odds[1 - which :: 2],
             float(towards * sign),
             np.array(doses) * towards,
-            is_usable,
-            ~np.isnan(facts.effective_controls[:, 0]),
+            facts,
             shape,
         )
         for which, towards in enumerate((-1, 1))
@@ -70,13 +68,15 @@ def variables_of(
     return {**found, **errors, "route_error": measured["route_error"][0]}
 
 
-def _usable(facts: ControlFacts) -> NDArray[np.bool_]:
-    """Return whether effects can be compared with controls, (place, intervention, control)."""
+def _usable(facts: ControlFacts, name: str) -> NDArray[np.bool_]:
+    """Return whether effects on a measure can be compared with controls, (place, intervention, control)."""
     usable = np.zeros((len(facts.effective_controls), len(INTERVENTIONS), len(CONTROLS)), dtype=bool)
     usable[:, [INTERVENTIONS.index(REMOVE), INTERVENTIONS.index(ADD)]] = (facts.effective_controls >= LEAST_EFFECTIVE)[
         :, None
     ]
     matched = CONTROLS.index(MATCHED)
+    # Both sets have the same mean along `matched`, so its removal moves no mean; that of the direction does.
+    usable[:, INTERVENTIONS.index(REMOVE), matched] &= name != "log_odds"
     usable[:, INTERVENTIONS.index(REMOVE), matched] &= facts.control_variance[:, matched] >= LEAST_VARIANCE
     return usable
 
@@ -90,8 +90,7 @@ class _Side:
         other_log_odds: intact log-odds of the other side's prompts.
         sign: `expected_sign`.
         doses: the doses; those towards the other set are greater than 0.
-        is_usable: whether effects can be compared with controls, (place, intervention, control).
-        has_direction: whether the means of both sets differ, (place,).
+        facts: what is known of the controls.
         shape: number of sites and of layers.
     """
 
@@ -99,8 +98,7 @@ class _Side:
     other_log_odds: NDArray[np.float64]
     sign: float
     doses: NDArray[np.float64]
-    is_usable: NDArray[np.bool_]
-    has_direction: NDArray[np.bool_]
+    facts: ControlFacts
     shape: tuple[int, int]
 
     def variables(self) -> dict[str, NDArray[np.float64]]:
@@ -133,14 +131,16 @@ class _Side:
         dims = (len(INTERVENTIONS), len(CONTROLS))
         at_places = {part: np.full((*self.shape, *dims), np.nan) for part in ControlTest._fields}
         everywhere = {part: np.full(len(CONTROLS), np.nan) for part in ControlTest._fields}
+        usable = _usable(self.facts, name)
+        has_direction = ~np.isnan(self.facts.effective_controls[:, 0])
         for (which, intervention), (kind, control) in product(enumerate(INTERVENTIONS), enumerate(CONTROLS)):
             if intervention != PATCH:
-                tested = self._test(name, intervention, control, self.is_usable[:, which, kind])
+                tested = self._test(name, intervention, control, usable[:, which, kind])
                 for part, values in tested._asdict().items():
                     at_places[part][..., which, kind] = values.reshape(self.shape)
         for kind, control in enumerate(CONTROLS):
-            usable = np.array([self.is_usable[self.has_direction, INTERVENTIONS.index(REMOVE), kind].all()])
-            tested = self._test(name, "everywhere", control, usable)
+            at_all = np.array([usable[has_direction, INTERVENTIONS.index(REMOVE), kind].all()])
+            tested = self._test(name, "everywhere", control, at_all)
             for part, values in tested._asdict().items():
                 everywhere[part][kind] = values[0]
         return {
@@ -150,9 +150,6 @@ class _Side:
 
     def _test(self, name: str, intervention: str, control: str, usable: NDArray[np.bool_]) -> ControlTest:
         """Return the test of a measure against one kind of controls, (place,); NaN where it is not usable."""
-        if name == "log_odds" and control == MATCHED and intervention != ADD:
-            # Both sets have the same mean along `matched`, so its removal moves no mean; that of the direction does.
-            usable = np.zeros_like(usable)
         sign = self.sign if name == "log_odds" else 1.0
         effect = np.atleast_1d(sign * self.own[f"{intervention}_{name}"].mean(axis=0))
         drawn = np.atleast_2d(sign * self.own[f"{intervention}_{control}_{name}"].mean(axis=0)).T

@@ -9,14 +9,12 @@ from numpy.typing import NDArray
 
 from theodolite_jobs.statistics.gram import centred
 from theodolite_jobs.statistics.norms import unit
-from theodolite_jobs.statistics.permutations import difference_weights
+from theodolite_jobs.statistics.permutations import ROUNDING, difference_weights
 from theodolite_jobs.statistics.ratio import ratio
 
 _HALVINGS = 60
 
 _SEED = 0
-
-_ROUNDING = 1e-13  # of a squared distance of means, relative to the mean squared norm of the centred samples
 
 
 class Directions(NamedTuple):
@@ -65,7 +63,7 @@ def directions_at(
     """
     positive, samples = labels[0], centred(captured)
     difference, *draws = difference_weights(labels) @ samples
-    if difference @ difference <= _ROUNDING * (samples**2).sum(axis=1).mean():
+    if difference @ difference <= ROUNDING * (samples**2).sum(axis=1).mean():
         difference = np.zeros_like(difference)
     permuted = unit(_at_right_angles(np.array(draws), difference))
     matched = matched_directions(samples, difference, len(draws), _SEED)
@@ -91,7 +89,7 @@ def _at_right_angles(vectors: NDArray[np.float64], direction: NDArray[np.float64
     """
     along = np.nan_to_num(unit(direction))
     rest = vectors - np.outer(vectors @ along, along)
-    is_parallel = (rest**2).sum(axis=1) <= _ROUNDING * (vectors**2).sum(axis=1)
+    is_parallel = (rest**2).sum(axis=1) <= ROUNDING * (vectors**2).sum(axis=1)
     return np.where(is_parallel[:, None], 0.0, rest)
 
 

@@ -26,7 +26,8 @@ DRAWS = 200
 
 _SEED = 0
 
-_ROUNDING = 1e-13  # of a squared distance of means, relative to the mean squared norm of the centred samples
+ROUNDING = 1e-13
+"""The rounding error of a squared distance of means, relative to the mean squared norm of the centred samples."""
 
 _CANCELLED = 1e-12  # relative; what a difference of two equal sums of squares can have left
 
@@ -179,7 +180,7 @@ def _lengths(squares: NDArray[np.float64], gram: NDArray[np.float64]) -> NDArray
 
     Exactly equal means give 0.
     """
-    rounding = _ROUNDING * np.trace(gram) / len(gram)
+    rounding = ROUNDING * np.trace(gram) / len(gram)
     return np.sqrt(np.where(squares <= rounding, 0, squares))  # which keeps NaN
 
 

@@ -67,6 +67,11 @@ def effects_figure(
     return panels_figure(panels, x_title=LAYER, ticks={})
 
 
+def _name(effects: xr.Dataset, label: str, site: str) -> str:
+    """Return the name of a set's line, without the site if only one is changed."""
+    return f"{label}{f', {short_site(site)}' if effects.sizes['site'] > 1 else ''}"
+
+
 def _signed_lines(
     effects: xr.Dataset, intervention: str, side: str, label: str, colour: str, *, controls: bool = True
 ) -> list[Line]:
@@ -76,23 +81,12 @@ def _signed_lines(
     for site in effects["site"].values.tolist() if np.isfinite(of_side["expected_sign"]) else ():
         values = of_side.sel(site=site, intervention=intervention)
         change, layers = towards_other(values), values["layer"]
-        where = f"{label}{f', {short_site(site)}' if effects.sizes['site'] > 1 else ''}"
+        where = _name(effects, label, site)
         for control in effects["control"].values.tolist() if controls else ():
             mean, sd = (values[f"log_odds_null_{part}"].sel(control=control) for part in ("mean", "sd"))
             name, dash = f"{where}, {CONTROL_NAMES[control]}", _CONTROL_DASHES[control]
             ends = mean - _CHANCE * sd, mean + _CHANCE * sd
-            lines.append(
-                Line(
-                    name,
-                    layers,
-                    mean,
-                    style.PLAIN,
-                    dash,
-                    *ends,
-                    markers=False,
-                    band=_SPREAD,
-                )
-            )
+            lines.append(Line(name, layers, mean, style.PLAIN, dash, *ends, markers=False, band=_SPREAD))
         curve = change["value"], colour, DASHES[Site(site)], change["low"], change["high"]
         lines.append(Line(where, layers, *curve, n=prompts_text(values["n_prompts"])))
     return lines
@@ -105,7 +99,7 @@ def _kl_lines(
     for side, label in sides.items():
         for site in effects["site"].values.tolist():
             values = effects.sel(prompt_side=side, site=site, intervention=intervention)
-            where = f"{label}{f', {short_site(site)}' if effects.sizes['site'] > 1 else ''}"
+            where = _name(effects, label, site)
             n, ends = prompts_text(values["n_prompts"]), (values["kl_low"], values["kl_high"])
             lines.append(Line(where, values["layer"], values["kl"], colours[side], DASHES[Site(site)], *ends, n=n))
             for control in effects["control"].values.tolist() if intervention == ADD else ():
