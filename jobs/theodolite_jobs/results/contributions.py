@@ -20,8 +20,9 @@ from theodolite_jobs.statistics.contributions import (
     vectors_along,
     written_along,
 )
+from theodolite_jobs.statistics.held_out import difference_weights
 from theodolite_jobs.statistics.norms import unit
-from theodolite_jobs.statistics.permutations import difference_weights, permutation_test
+from theodolite_jobs.statistics.permutations import permutation_test
 from theodolite_jobs.statistics.ratio import ratio
 from theodolite_jobs.tasks import run_tasks, shared
 

@@ -1,35 +1,39 @@
 """The result group `permutations`: statistics of a contrast against those with permuted labels."""
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from theodolite.groups import GROUPS
-from theodolite.groups.permutations import MEASURED, TESTED
+from theodolite.groups.permutations import LOCATED, MEASURED, TESTED
 from theodolite.sites import Site
 from theodolite.store.runs import Run
 from theodolite_jobs.passes.collect import Arrays
 from theodolite_jobs.results.context import Context, Result, missing_arrays
 from theodolite_jobs.results.locations import locations
-from theodolite_jobs.results.permutations_controls import beyond, of_tokens
+from theodolite_jobs.results.permutations_controls import CLASSIFIERS, STATISTICS, beyond, of_tokens
 from theodolite_jobs.results.permuted_labels import PermutedContrast, permuted_contrast
 from theodolite_jobs.statistics import separation_scores
 from theodolite_jobs.statistics.bands import simultaneous_quantile
 from theodolite_jobs.statistics.gram import centred
+from theodolite_jobs.statistics.held_out import (
+    difference_norms,
+    difference_weights,
+    held_out_ridge_scores,
+    held_out_scores,
+)
 from theodolite_jobs.statistics.moments import on_sphere
 from theodolite_jobs.statistics.permutations import (
     accuracy,
     auroc,
     cosines_between_layers,
-    difference_norms,
-    difference_weights,
-    held_out_ridge_scores,
-    held_out_scores,
     paired_accuracy,
     permutation_test,
     silhouettes,
 )
+from theodolite_jobs.statistics.refits import Scored, refitted, stacked
 from theodolite_jobs.tasks import Progress, run_tasks, shared
 
 
@@ -58,9 +62,6 @@ def compute(context: Context) -> Result:
     return Result(arrays, coordinates, {"contrasts": context.contrasts})
 
 
-_SCORED = ("auroc", *MEASURED)
-"""The statistics whose scores with the real labels are compared with those of controls."""
-
 _DIMS = {variable.name: variable.dims for variable in GROUPS["permutations"].variables}
 
 
@@ -70,7 +71,7 @@ def _tests(run: Run, contrast: PermutedContrast, label: str, progress: Progress)
     arguments = [(run, shared(contrast), site, layer) for site in sites for layer in range(n_layers)]
     places = run_tasks(_place, arguments, progress, f"permutations of {label}", rounds=1)
     statistics: list[NDArray[np.float64]] = []
-    scores: list[NDArray[np.float64]] = []
+    scores: list[dict[str, Scored]] = []
     cosines = []
     for _ in sites:
         differences = np.empty((len(contrast.labels) - 1, n_layers, run.record.model.d_model), dtype=np.float32)
@@ -89,12 +90,12 @@ def _tests(run: Run, contrast: PermutedContrast, label: str, progress: Progress)
         "direction_cosine_null_mean": np.stack([mean for mean, _ in cosines]),
         "direction_cosine_null_sd": np.stack([sd for _, sd in cosines]),
     }
-    stacked = np.stack(scores, axis=-1).reshape(len(_SCORED), -1, len(sites), n_layers)
-    scored = dict(zip(_SCORED, stacked, strict=True))
+    shape = (len(sites), n_layers)
+    scored = {name: stacked([place[name] for place in scores], shape) for name in scores[0]}
     for name in MEASURED:
-        arrays |= _areas(name, scored[name], contrast)
-    arrays |= _location([str(site) for site in sites], arrays["ridge_auroc"], scored["ridge_auroc"], contrast)
-    arrays |= beyond(scored, words, contrast)
+        arrays |= _areas(name, scored[name])
+    arrays |= _locations([str(site) for site in sites], scored)
+    arrays |= beyond(scored, words)
     for index, name in enumerate(TESTED):
         tested = permutation_test(draws[:, index])
         arrays |= {f"{name}_{part}": values for part, values in tested._asdict().items()}
@@ -106,22 +107,23 @@ class _Place(NamedTuple):
 
     Attributes:
         draws: with the real labels and in each draw, (draw, statistic).
-        scores: scores of the samples with the real labels, (statistic of _SCORED, sample).
+        scores: scores of the samples with the real labels, (sample,), by the name of their statistic.
         differences: differences of the means in each draw, (draw, d_model).
     """
 
     draws: NDArray[np.float64]
-    scores: NDArray[np.float64]
+    scores: dict[str, Scored]
     differences: NDArray[np.float32]
 
 
 def _place(run: Run, contrast: PermutedContrast, site: Site, layer: int) -> _Place:
     """Return the statistics at a site and an index into the run's layers; NaN at a layer without the site."""
     labels = contrast.labels
+    scored = [name for name in (*LOCATED, *MEASURED) if contrast.paired or name != "paired_accuracy"]
     if not run.record.has_site_at(site, layer):
         return _Place(
             np.full((len(labels), len(TESTED)), np.nan),
-            np.full((len(_SCORED), labels.shape[1]), np.nan),
+            dict.fromkeys(scored, contrast.scored(np.full(labels.shape[1], np.nan))),
             np.full((len(labels) - 1, run.record.model.d_model), np.nan, dtype=np.float32),
         )
     captured = contrast.samples(run, site, layer)
@@ -142,22 +144,26 @@ def _place(run: Run, contrast: PermutedContrast, site: Site, layer: int) -> _Pla
         "on_sphere_auroc": auroc(on_the_sphere, labels),
         "norm_auroc": np.maximum(of_norms, 1 - of_norms),  # the larger norms may belong to either set
     }
+    refits = (refitted(one, gram, labels[0], contrast.folds, paired=contrast.paired) for one in CLASSIFIERS)
+    means, ridge = zip((scores[0], by_ridge[0]), refits, strict=True)
     real = {
-        "auroc": scores[0],
-        "ridge_auroc": by_ridge[0],
-        "on_sphere_auroc": on_the_sphere[0],
-        "norm_auroc": norms if of_norms[0] >= 0.5 else -norms,
+        "auroc": contrast.scored(*means),
+        "ridge_auroc": contrast.scored(*ridge),
+        "on_sphere_auroc": contrast.scored(on_the_sphere[0]),
+        "norm_auroc": contrast.scored(norms if of_norms[0] >= 0.5 else -norms),
     }
+    if contrast.paired:
+        real["paired_accuracy"] = contrast.scored(*means, paired_accuracy)
     return _Place(
         np.stack([statistics[name] for name in TESTED], axis=1),
-        np.stack([real[name] for name in _SCORED]),
+        real,
         (difference_weights(labels[1:]) @ samples).astype(np.float32),
     )
 
 
-def _areas(name: str, scores: NDArray[np.float64], contrast: PermutedContrast) -> Arrays:
+def _areas(name: str, scores: Scored) -> Arrays:
     """Return the AUROC of scores, (sample, site, layer), with its interval and its band, each (site, layer)."""
-    sides, paired = np.split(scores, [len(contrast.positive.samples)]), contrast.paired
+    sides, paired = (scores.positive, scores.negative), scores.paired
     value = separation_scores.auroc(*sides, paired=paired)
     quantile = simultaneous_quantile(separation_scores.auroc_terms(*sides, paired=paired))
     band = separation_scores.auroc(*sides, paired=paired, quantile=quantile)
@@ -165,11 +171,14 @@ def _areas(name: str, scores: NDArray[np.float64], contrast: PermutedContrast) -
     return {f"{name}{end}": values for end, values in ends.items()}
 
 
-def _location(
-    sites: list[str], value: NDArray[np.float64], scores: NDArray[np.float64], contrast: PermutedContrast
-) -> Arrays:
-    """Return where the AUROC by ridge regression may be largest, (site, layer), from its scores."""
-    sides = np.split(scores, [len(contrast.positive.samples)])
-    terms = separation_scores.auroc_terms(*sides, paired=contrast.paired)
-    free = min(map(len, sides)) - 1
-    return {"ridge_auroc_location": locations(sites, value[:, None], terms[:, :, None], free)[:, 0]}
+def _locations(sites: list[str], scored: Mapping[str, Scored]) -> Arrays:
+    """Return where each statistic may be largest, (site, layer), from its scores."""
+    arrays: Arrays = {}
+    for name in scored.keys() & set(LOCATED):
+        scores = scored[name]
+        sides = scores.positive, scores.negative
+        estimate, terms, _ = STATISTICS[name.removeprefix("ridge_")]
+        value = estimate(*sides, paired=scores.paired).value
+        located = locations(sites, value[:, None], scores.terms(terms)[:, :, None], min(map(len, sides)) - 1)
+        arrays[f"{name}_location"] = located[:, 0]
+    return arrays

@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 
 import numpy as np
-from numpy.typing import NDArray
 
 from theodolite.groups.permutations import BEYOND
 from theodolite.store.prompts import read_tokens
@@ -11,14 +10,16 @@ from theodolite.store.runs import Run
 from theodolite_jobs.passes.collect import Arrays
 from theodolite_jobs.results.permuted_labels import PermutedContrast
 from theodolite_jobs.statistics import permutations, separation_scores
-from theodolite_jobs.statistics.permutations import held_out_ridge_scores, held_out_scores, permutation_test
+from theodolite_jobs.statistics.held_out import held_out_ridge_scores, held_out_scores
+from theodolite_jobs.statistics.permutations import permutation_test
+from theodolite_jobs.statistics.refits import Scored, refitted
 from theodolite_jobs.statistics.score_differences import difference
 from theodolite_jobs.statistics.separation import Estimate
 from theodolite_jobs.statistics.token_counts import gram_of_token_counts
 
 _DIGITS = 9  # of scores of token counts: equal scores, which are frequent, stay equal in spite of rounding
 
-_STATISTICS = {
+STATISTICS = {
     "auroc": (separation_scores.auroc, separation_scores.auroc_terms, permutations.auroc),
     "paired_accuracy": (
         separation_scores.paired_accuracy,
@@ -28,8 +29,10 @@ _STATISTICS = {
 }
 """Each statistic of scores: with its interval, the terms of its error, and under each draw."""
 
+CLASSIFIERS = (held_out_scores, held_out_ridge_scores)
 
-def of_tokens(run: Run, contrast: PermutedContrast) -> tuple[Arrays, dict[str, NDArray[np.float64]]]:
+
+def of_tokens(run: Run, contrast: PermutedContrast) -> tuple[Arrays, dict[str, Scored]]:
     """Return the statistics of the prompts' token counts, each a number, and the scores of the better classifier.
 
     The scores are those with the real labels, (sample,), by the name of the statistic that compares the classifiers.
@@ -37,59 +40,48 @@ def of_tokens(run: Run, contrast: PermutedContrast) -> tuple[Arrays, dict[str, N
     clouds = (contrast.positive, contrast.negative)
     tokens = {cloud.prompt_set: read_tokens(run, cloud.prompt_set) for cloud in clouds}
     gram = gram_of_token_counts([tokens[cloud.prompt_set][sample] for cloud in clouds for sample in cloud.samples])
-    labels = contrast.labels
-    plain, ridge = (
-        np.round(scores(gram, labels, contrast.folds), _DIGITS) for scores in (held_out_scores, held_out_ridge_scores)
-    )
+    drawn = [np.round(scores(gram, contrast.labels, contrast.folds), _DIGITS) for scores in CLASSIFIERS]
+    real = (gram, contrast.labels[0], contrast.folds)
+    after = [np.round(refitted(scores, *real, paired=contrast.paired), _DIGITS) for scores in CLASSIFIERS]
     arrays: Arrays = {}
-    better: dict[str, NDArray[np.float64]] = {}
+    better: dict[str, Scored] = {}
     for statistic in ("auroc", "paired_accuracy") if contrast.paired else ("auroc",):
-        estimate, _, drawn = _STATISTICS[statistic]
+        estimate, _, of_draws = STATISTICS[statistic]
         values = []
-        for prefix, scores in (("tokens_", plain), ("tokens_ridge_", ridge)):
-            name, value = prefix + statistic, estimate(*_sides(scores[0][:, None], contrast), paired=contrast.paired)
-            tested = permutation_test(drawn(scores, labels)[:, None])
+        for prefix, scores in zip(("tokens_", "tokens_ridge_"), drawn, strict=True):
+            name, value = prefix + statistic, estimate(*contrast.sides(scores[0][:, None]), paired=contrast.paired)
+            tested = permutation_test(of_draws(scores, contrast.labels)[:, None])
             arrays |= {end: array[0] for end, array in _named(name, value).items()}
             arrays |= {f"{name}_{part}": getattr(tested, part)[0] for part in ("null_mean", "null_sd", "p")}
             values.append(float(value.value[0]))
         is_ridge = values[1] > values[0]
         arrays[f"tokens_{statistic}_is_ridge"] = np.asarray(np.nan if np.isnan(values).any() else float(is_ridge))
-        better[statistic] = (ridge if is_ridge else plain)[0]
+        best = int(is_ridge)
+        better[statistic] = contrast.scored(drawn[best][0], after[best], of_draws)
     if contrast.paired:
-        first, second = _sides(plain[0], contrast)
+        first, second = contrast.sides(drawn[0][0])
         arrays["tokens_equal_pairs"] = np.asarray((first == second).mean())
     return arrays, better
 
 
-def beyond(
-    scored: Mapping[str, NDArray[np.float64]], words: Mapping[str, NDArray[np.float64]], contrast: PermutedContrast
-) -> Arrays:
+def beyond(scored: Mapping[str, Scored], words: Mapping[str, Scored]) -> Arrays:
     """Return the differences between activations and controls with intervals and bands, each (site, layer).
 
     Args:
-        scored: scores with the real labels, (sample, site, layer), by the name of their AUROC.
+        scored: scores with the real labels, (sample, site, layer), by the name of their statistic.
         words: scores of the token counts, from `of_tokens`.
-        contrast: the contrast.
     """
     arrays: Arrays = {}
     for name, (of, _) in BEYOND.items():
-        statistic = of.removeprefix("ridge_")
-        scores = scored["ridge_auroc" if of == "ridge_auroc" else "auroc"]
-        if statistic == "paired_accuracy" and not contrast.paired:
+        if of not in scored:
             continue
-        control = scored["norm_auroc"] if name.endswith("_length") else words[statistic][:, None, None]
-        estimate, terms, _ = _STATISTICS[statistic]
-        sides = _sides(scores, contrast), _sides(np.broadcast_to(control, scores.shape), contrast)
-        one, band = difference(estimate, terms, *sides, paired=contrast.paired)
+        own, statistic = scored[of], of.removeprefix("ridge_")
+        control = scored["norm_auroc"] if name.endswith("_length") else words[statistic].along(own.positive.shape[1:])
+        estimate, terms, _ = STATISTICS[statistic]
+        one, band = difference(estimate, terms, own, control)
         arrays |= _named(name, one) | {f"{name}_band_low": band.low, f"{name}_band_high": band.high}
     return arrays
 
 
 def _named(name: str, estimate: Estimate) -> Arrays:
     return {name: estimate.value, f"{name}_low": estimate.low, f"{name}_high": estimate.high}
-
-
-def _sides(scores: NDArray[np.float64], contrast: PermutedContrast) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the scores of P and of N."""
-    positive, negative = np.split(scores, [len(contrast.positive.samples)])
-    return positive, negative

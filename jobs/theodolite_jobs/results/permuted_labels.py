@@ -1,5 +1,6 @@
 """The samples of a contrast at one position with the permutations of their labels, for all permutation tests."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,8 +13,10 @@ from theodolite_jobs.passes.samples import SampleSelection
 from theodolite_jobs.passes.selections import contrast_selection
 from theodolite_jobs.results.context import Context
 from theodolite_jobs.statistics.gram import centred
+from theodolite_jobs.statistics.held_out import difference_weights
 from theodolite_jobs.statistics.norms import Norm, standardised
-from theodolite_jobs.statistics.permutations import difference_weights, permuted_labels
+from theodolite_jobs.statistics.permutations import auroc, permuted_labels
+from theodolite_jobs.statistics.refits import Scored
 from theodolite_jobs.statistics.separation import FOLDS
 
 SAMPLES = 512
@@ -51,6 +54,29 @@ class PermutedContrast:
         """Return the samples of both sets as they were captured; arguments as in `read`."""
         clouds = [read_cloud(run, cloud, site, layer) for cloud in (self.positive, self.negative)]
         return np.concatenate(clouds).astype(np.float64)
+
+    def sides(self, scores: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return scores of all samples, (sample, …), as those of P and those of N."""
+        positive, negative = np.split(scores, [len(self.positive.samples)])
+        return positive, negative
+
+    def scored(
+        self,
+        scores: NDArray[np.float64],
+        refitted: NDArray[np.float64] | None = None,
+        statistic: Callable[..., NDArray[np.float64]] = auroc,
+    ) -> Scored:
+        """Return scores with the real labels, (sample,), with a statistic of them after each refit.
+
+        Args:
+            scores: the scores.
+            refitted: what `refits.refitted` returned; None if no direction was fitted.
+            statistic: a function of `permutations`.
+        """
+        n = len(self.folds) // 2 if self.paired else len(self.folds)
+        labels = np.broadcast_to(self.labels[0], (n, len(self.folds)))
+        after = np.zeros(n) if refitted is None else statistic(refitted, labels)
+        return Scored(*self.sides(scores), after, self.paired)
 
     def differences(self, run: Run, site: Site, layer: int, norm: Norm | None = None) -> NDArray[np.float64]:
         """Return the difference of the two sets' means in each draw, (draw, d_model); arguments as in `read`."""

@@ -1,7 +1,5 @@
 """The result group `separation`: cross-validated AUROC, accuracy and Fisher ratio along a contrast's direction."""
 
-from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -9,7 +7,6 @@ from numpy.typing import NDArray
 
 from theodolite_jobs.passes.collect import Arrays, ContrastPasses
 from theodolite_jobs.results.context import Context, Result
-from theodolite_jobs.results.locations import locations
 from theodolite_jobs.results.separation_scores import score_tables
 from theodolite_jobs.statistics import separation_scores as scores
 from theodolite_jobs.statistics.bands import simultaneous_quantile
@@ -22,9 +19,6 @@ _OF_SCORES = {
 }
 """The statistics of held-out scores, with the terms of their errors."""
 
-_LOCATED = ("auroc", "paired_accuracy")
-"""The statistics whose largest value the report names."""
-
 
 def digest_inputs(context: Context) -> dict[str, Any]:
     """Return the contents of the group's digest."""
@@ -33,12 +27,11 @@ def digest_inputs(context: Context) -> dict[str, Any]:
 
 def compute(context: Context) -> Result:
     """Return the group from both passes over the activations."""
-    statistics = partial(_statistics, sites=context.coordinates["site"])
-    arrays = context.collected.over_contrasts("separation", statistics)
+    arrays = context.collected.over_contrasts("separation", _statistics)
     return Result(arrays, context.coordinates, {"contrasts": context.contrasts}, tables=score_tables(context))
 
 
-def _statistics(passes: ContrastPasses, sites: Sequence[str]) -> Arrays:
+def _statistics(passes: ContrastPasses) -> Arrays:
     assert passes.second is not None
     positive, negative = (np.concatenate(side) for side in (passes.second.positive, passes.second.negative))
     assert passes.positive.folds is not None
@@ -48,14 +41,10 @@ def _statistics(passes: ContrastPasses, sites: Sequence[str]) -> Arrays:
     arrays: Arrays = {name: np.full(len(passes.positions), count) for name, count in counts.items()}
     for name, (estimate, terms) in _OF_SCORES.items():
         value = estimate(positive, negative, paired=passes.paired)
-        error_terms = terms(positive, negative, paired=passes.paired)
-        quantiles = _band_quantiles(error_terms)
+        quantiles = _band_quantiles(terms(positive, negative, paired=passes.paired))
         band = estimate(positive, negative, paired=passes.paired, quantile=quantiles)
         arrays |= _named(name, value)
         arrays |= {f"{name}_band_low": band.low, f"{name}_band_high": band.high}
-        if name in _LOCATED:
-            free = min(len(positive), len(negative)) - 1
-            arrays[f"{name}_location"] = locations(sites, value.value, error_terms, free)
         if name == "auroc":
             arrays["auroc_band_limit"] = scores.bound_of_one(min(len(positive), len(negative)), quantiles.ravel())
     return arrays | _named("fisher_ratio", fisher_ratio(passes.positive.folds, passes.negative.folds))

@@ -8,8 +8,8 @@ from jaxtyping import Bool, Float64
 from numpy.typing import NDArray
 
 from theodolite_jobs.statistics.gram import centred
+from theodolite_jobs.statistics.held_out import ROUNDING, difference_weights
 from theodolite_jobs.statistics.norms import unit
-from theodolite_jobs.statistics.permutations import ROUNDING, difference_weights
 from theodolite_jobs.statistics.ratio import ratio
 
 _HALVINGS = 60

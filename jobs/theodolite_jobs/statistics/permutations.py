@@ -13,29 +13,18 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Float64, Int64
 from numpy.typing import NDArray
-from scipy.linalg import cho_factor, cho_solve
 from scipy.stats import rankdata
 
 from theodolite.groups.permutations import LEVEL
 from theodolite_jobs.statistics.gram import squared_distances
 from theodolite_jobs.statistics.norms import unit
 from theodolite_jobs.statistics.ratio import ratio
-from theodolite_jobs.statistics.separation import FOLDS
 
 DRAWS = 200
 
 _SEED = 0
 
-ROUNDING = 1e-13
-"""The rounding error of a squared distance of means, relative to the mean squared norm of the centred samples."""
-
 _CANCELLED = 1e-12  # relative; what a difference of two equal sums of squares can have left
-
-RIDGE = 0.03
-"""The penalty of ridge regression, as a multiple of the mean eigenvalue of the training samples' Gram matrix.
-
-On a model whose leading feature has most of the variance, 0.01 to 0.1 gave the same AUROC within 0.001; see docs.
-"""
 
 _EQUAL = 1e-9  # relative; draws that exchange all labels of each other give the same statistic up to rounding
 
@@ -78,110 +67,6 @@ def permuted_labels(
     for fold in np.unique(folds):
         labels[1:, folds == fold] = random.permuted(labels[1:, folds == fold], axis=1)
     return labels
-
-
-def difference_weights(labels: Bool[np.ndarray, "draw sample"]) -> Float64[np.ndarray, "draw sample"]:
-    """Return w of each draw, so that Σ w x is the difference of the means of its two sets; NaN if one is empty."""
-    positive, negative = _mean_weights(labels)
-    return positive - negative
-
-
-def _mean_weights(labels: NDArray[np.bool_]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    with np.errstate(invalid="ignore"):
-        return labels / labels.sum(axis=1, keepdims=True), ~labels / (~labels).sum(axis=1, keepdims=True)
-
-
-def difference_norms(
-    gram: Float64[np.ndarray, "sample sample"], labels: Bool[np.ndarray, "draw sample"]
-) -> Float64[np.ndarray, " draw"]:
-    """Return the distance of the two sets' means under each draw, from the Gram matrix of the centred samples."""
-    weights = difference_weights(labels)
-    return _lengths(np.vecdot(weights @ gram, weights), gram)
-
-
-def held_out_scores(
-    gram: Float64[np.ndarray, "sample sample"],
-    labels: Bool[np.ndarray, "draw sample"],
-    folds: Int64[np.ndarray, " sample"],
-) -> Float64[np.ndarray, "draw sample"]:
-    """Return each sample's score x·u − m·u under each draw, along the direction u of all other folds.
-
-    u is the unit vector between the two sets' means over the other folds, and m is the midpoint of these means. The
-    scores are NaN where the means are equal, or where a set has no samples in other folds.
-
-    Args:
-        gram: Gram matrix of the centred samples.
-        labels: from `permuted_labels`.
-        folds: fold of each sample.
-    """
-    scores = np.empty(labels.shape)
-    for fold in range(FOLDS):
-        own, rest = folds == fold, folds != fold
-        centred, lengths = _along(gram, labels, own, rest, difference_weights(labels[:, rest]))
-        scores[:, own] = ratio(centred, lengths)
-    return scores
-
-
-def held_out_ridge_scores(
-    gram: Float64[np.ndarray, "sample sample"],
-    labels: Bool[np.ndarray, "draw sample"],
-    folds: Int64[np.ndarray, " sample"],
-) -> Float64[np.ndarray, "draw sample"]:
-    """Return each sample's score x·w − m·w under each draw, by ridge regression on all other folds.
-
-    w minimises Σ (y − w·(x − x̄))² + λ‖w‖² over the other folds, where y is 1 for P and −1 for N, minus its mean, x̄ is
-    the mean of these samples, and λ is RIDGE times the mean of the n−1 eigenvalues of their Gram matrix. m is the
-    midpoint of both sets' means. With large λ, w has the direction of the difference of means. The Gram matrix of a
-    fold does not depend on the labels, so it is factorised once (Saunders, Gammerman and Vovk 1998). Arguments, and
-    where the scores are NaN, as for `held_out_scores`.
-    """
-    scores = np.full(labels.shape, np.nan)
-    for fold in range(FOLDS):
-        own, rest = folds == fold, folds != fold
-        differences, chosen = difference_weights(labels[:, rest]), labels[:, rest]
-        _, lengths = _along(gram, labels, own, rest, differences)
-        defined = lengths[:, 0] > 0
-        if not defined.any():
-            continue
-        inner = _centred(gram[np.ix_(rest, rest)])
-        penalty = RIDGE * np.trace(inner) / (len(inner) - 1)
-        factor = cho_factor(inner + penalty * np.eye(len(inner)), lower=True)
-        targets = differences[defined] * (2 * chosen.sum(axis=1) * (~chosen).sum(axis=1) / len(inner))[defined, None]
-        weights = cho_solve(factor, targets.T).T
-        scores[np.ix_(defined, own)] = _along(gram, labels[defined], own, rest, weights)[0]
-    return scores
-
-
-def _along(
-    gram: NDArray[np.float64],
-    labels: NDArray[np.bool_],
-    own: NDArray[np.bool_],
-    rest: NDArray[np.bool_],
-    weights: NDArray[np.float64],
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return x·v − m·v of each sample of a fold, (draw, sample), and the length of v = Σ weight x, (draw, 1).
-
-    The sum is over the samples of the other folds, `rest`, and m is the midpoint of both sets' means there.
-    """
-    positive, negative = _mean_weights(labels[:, rest])
-    products = weights @ gram[rest]
-    centred = products[:, own] - np.vecdot(products[:, rest], (positive + negative) / 2)[:, None]
-    return centred, _lengths(np.vecdot(products[:, rest], weights), gram)[:, None]
-
-
-def _centred(gram: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the Gram matrix of samples minus their mean, from that of the samples."""
-    means = gram.mean(axis=0)
-    return np.asarray(gram - means - means[:, None] + means.mean())
-
-
-def _lengths(squares: NDArray[np.float64], gram: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the lengths of differences of means from their squares, which have the rounding error of the Gram matrix.
-
-    Exactly equal means give 0.
-    """
-    rounding = ROUNDING * np.trace(gram) / len(gram)
-    return np.sqrt(np.where(squares <= rounding, 0, squares))  # which keeps NaN
 
 
 def auroc(

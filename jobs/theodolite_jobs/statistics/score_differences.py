@@ -8,48 +8,50 @@ from numpy.typing import NDArray
 from theodolite_jobs.statistics.bands import simultaneous_quantile
 from theodolite_jobs.statistics.curves import NORMAL_QUANTILE
 from theodolite_jobs.statistics.ratio import ratio
+from theodolite_jobs.statistics.refits import Scored
 from theodolite_jobs.statistics.separation import Estimate
-from theodolite_jobs.statistics.separation_scores import Negative, Positive
-
-Sides = tuple[Positive, Negative]
-"""Scores of P and of N."""
 
 Statistic = Callable[..., Estimate]
 Terms = Callable[..., NDArray[np.float64]]
 """A statistic of `separation_scores` with its interval, and the terms of its error."""
 
 
-def difference(
-    statistic: Statistic, terms: Terms, scores: Sides, controls: Sides, *, paired: bool
-) -> tuple[Estimate, Estimate]:
+def difference(statistic: Statistic, terms: Terms, scores: Scored, controls: Scored) -> tuple[Estimate, Estimate]:
     """Return a statistic of scores minus that of a control, with its 95 % interval and with its simultaneous band.
 
     The interval combines the intervals of both with the correlation of their errors, so that it stays asymmetric near 1
-    (Zou and Donner 2008; Newcombe 1998 for pairs). The quantile of the band comes from the errors of the differences at
-    all places, see `bands.simultaneous_quantile`.
+    (Zou and Donner 2008; Newcombe 1998 for pairs). All errors contain those of the fitted directions, see `Scored`. The
+    quantile of the band comes from the errors of the differences at all places, see `bands.simultaneous_quantile`.
 
     Args:
         statistic: for example `separation_scores.auroc`.
         terms: the function that returns the terms of its error.
         scores: the scores, each (prompt, …).
         controls: the scores of the control for the same prompts, in the same shapes.
-        paired: whether prompt i of P belongs to prompt i of N.
     """
-    own, other = (terms(*sides, paired=paired) for sides in (scores, controls))
-    correlation = _correlation(own, other)
+    sides = scores, controls
+    own, other = (side.terms(terms) for side in sides)
+    correlation = ratio((own * other).sum(axis=0), _length(own) * _length(other))
     at_once = simultaneous_quantile(own - other)
+    wider = [_wider(side, terms, whole) for side, whole in zip(sides, (own, other), strict=True)]
     both = []
     for quantile in (NORMAL_QUANTILE, at_once):
-        one, control = (statistic(*sides, paired=paired, quantile=quantile) for sides in (scores, controls))
-        both.append(_difference(one, control, correlation))
+        one, control = (
+            statistic(side.positive, side.negative, paired=side.paired, quantile=quantile * factor)
+            for side, factor in zip(sides, wider, strict=True)
+        )
+        both.append(_difference(one, control, np.nan_to_num(correlation)))
     return both[0], both[1]
 
 
-def _correlation(own: NDArray[np.float64], other: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the correlation of two errors; 0 if one has no estimated error."""
-    lengths = np.sqrt((own**2).sum(axis=0) * (other**2).sum(axis=0))
-    products = (own * other).sum(axis=0)
-    return np.where(lengths == 0, 0.0, ratio(products, lengths))
+def _length(terms: NDArray[np.float64]) -> NDArray[np.float64]:
+    return np.asarray(np.sqrt((terms**2).sum(axis=0)))
+
+
+def _wider(scores: Scored, terms: Terms, whole: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the error with that of the fitted directions, over the error of the scored prompts; 1 if that is 0."""
+    alone = _length(terms(scores.positive, scores.negative, paired=scores.paired))
+    return np.where(alone == 0, 1.0, ratio(_length(whole), alone))
 
 
 def _difference(one: Estimate, other: Estimate, correlation: NDArray[np.float64]) -> Estimate:

@@ -63,7 +63,7 @@ def separation_figure(
             continue
         lines = [line for site in sites for line in _lines(selected, null, other, name, site, prompts_text(*counts))]
         located = f"{name}_location"
-        of_depths = along_depth(selected[located]) if located in selected else None
+        of_depths = along_depth(null[located]) if null is not None and located in null else None
         panels.append(Panel(title, lines, references[name], located=of_depths))
         if name == "auroc" and null is not None and has_values(null, "auroc_beyond_words"):
             panels.append(_beyond_words(null, sites, prompts_text(*counts)))

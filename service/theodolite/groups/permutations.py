@@ -54,6 +54,9 @@ def _tests(name: str, text: str) -> Iterator[Variable]:
 MEASURED = ("ridge_auroc", "on_sphere_auroc", "norm_auroc")
 """The tested statistics that no other group has, so their values and intervals are here."""
 
+LOCATED = ("auroc", "ridge_auroc", "paired_accuracy")
+"""The tested statistics whose largest values the report names."""
+
 OF_TOKENS = {
     "tokens_auroc": "cross-validated AUROC of the prompts' token counts",
     "tokens_ridge_auroc": "cross-validated AUROC of the prompts' token counts by ridge regression",
@@ -107,7 +110,7 @@ VARIABLES = (
         "so the control for words, else 0.",
     ),
     *(variable for name in MEASURED for variable in with_band(name, f"The {TESTED[name]}.")),
-    location_of("ridge_auroc", "largest"),
+    *(location_of(name, "largest") for name in LOCATED),
     *(
         variable
         for name, (of, control) in BEYOND.items()
@@ -125,7 +128,7 @@ VARIABLES = (
 GROUP = Group(
     name="permutations",
     title="Permutation tests",
-    version=7,
+    version=8,
     variables=VARIABLES,
     tables=("permutations",),
     needs=frozenset({"prompts", "contrasts"}),

@@ -1,13 +1,12 @@
 """Separation of a contrast's two sets along its direction, on prompts that the direction was not fitted on."""
 
-from theodolite.groups.record import N_SIDES, Group, Variable, location_of, with_band, with_interval
+from theodolite.groups.record import N_SIDES, Group, Variable, with_band, with_interval
 
 VARIABLES = (
     *N_SIDES,
     *with_band(
         "auroc", "Area under the ROC curve of prompts along the direction, the difference of means, cross-validated."
     ),
-    location_of("auroc", "largest"),
     Variable(
         "auroc_band_limit",
         ("contrast", "position"),
@@ -18,7 +17,6 @@ VARIABLES = (
         "paired_accuracy",
         "Share of pairs whose positive prompt lies farther along the direction, cross-validated; NaN without pairs.",
     ),
-    location_of("paired_accuracy", "largest"),
     *with_interval(
         "fisher_ratio", "Unbiased squared distance of the means, over the sum of the variances of both sets."
     ),
@@ -33,7 +31,7 @@ MOST_SCORED = 10_000
 GROUP = Group(
     name="separation",
     title="Separation",
-    version=4,
+    version=5,
     variables=VARIABLES,
     tables=("separation", SCORES_TABLE, SCALES_TABLE),
     needs=frozenset({"prompts", "contrasts"}),

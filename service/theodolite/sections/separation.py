@@ -203,12 +203,12 @@ def _reliability_facts(directions: xr.Dataset) -> Iterator[str]:
 def _facts(values: xr.Dataset, counts: list[int], tests: xr.Dataset | None, labels: Mapping[str, str]) -> Iterator[str]:
     auroc = along_depth(values["auroc"])
     best = int(np.nanargmax(auroc.values))
-    yield f"{_largest(values, tests, 'auroc')}{location_text(values, 'auroc')}"
+    yield f"{_largest(values, tests, 'auroc')}{_located(tests, 'auroc')}"
     if tests is not None and has_values(tests, "ridge_auroc"):
-        yield f"{_largest(tests, tests, 'ridge_auroc')}{location_text(tests, 'ridge_auroc')}"
+        yield f"{_largest(tests, tests, 'ridge_auroc')}{_located(tests, 'ridge_auroc')}"
     yield _searched(values, auroc)
     if has_values(values, "paired_accuracy"):
-        yield f"{_largest_share_of_pairs(values, counts[0])}{location_text(values, 'paired_accuracy')}"
+        yield f"{_largest_share_of_pairs(values, counts[0])}{_located(tests, 'paired_accuracy')}"
     yield (
         f"At {layer_of(auroc, best)}, {point_text(values, 'accuracy', best, '.1f', 100, band=True)} % of held-out "
         f"prompts lie on their own set's side of the midpoint; {_by_chance(counts)}."
@@ -255,6 +255,10 @@ def _largest(values: xr.Dataset, tests: xr.Dataset | None, statistic: str) -> st
         f"{point_text(values, statistic, best, '.3f', band=True)}, at {layer_of(curve, best)}{last} "
         f"({_by_permuted_labels(tests, statistic, best)}).{_below_chance(float(curve[best]))}"
     )
+
+
+def _located(tests: xr.Dataset | None, statistic: str) -> str:
+    return location_text(tests, statistic) if tests is not None else ""
 
 
 def _below_chance(auroc: float) -> str:
@@ -327,13 +331,13 @@ def _finding(values: xr.Dataset, sides: str, tests: xr.Dataset | None) -> str:
         f"than chance. The largest AUROC of held-out prompts over {int(np.isfinite(auroc).sum())} "
         f"depths{_before_end(values)} is {point_text(values, 'auroc', best, '.3f', band=True)}, at "
         f"{layer_of(auroc, best)} ({_by_permuted_labels(tests, 'auroc', best)}).{_below_chance(float(auroc[best]))}"
-        f"{location_text(values, 'auroc')}"
+        f"{_located(tests, 'auroc')}"
     ]
     if has_values(values, "paired_accuracy"):
         ordered = point_text(values, "paired_accuracy", best, ".1f", 100, band=True)
         texts.append(f"At this depth, {ordered} % of the held-out pairs are in the right order.")
     if tests is not None and has_values(tests, "ridge_auroc"):
-        texts.append(f"{_largest(tests, tests, 'ridge_auroc')}{location_text(tests, 'ridge_auroc')}")
+        texts.append(f"{_largest(tests, tests, 'ridge_auroc')}{_located(tests, 'ridge_auroc')}")
     if tests is not None and has_values(tests, "tokens_auroc"):
         texts.append(token_finding(tests))
     return " ".join(texts)

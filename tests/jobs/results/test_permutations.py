@@ -11,7 +11,9 @@ from theodolite.groups.permutations import TESTED
 from theodolite.store.result_reader import read_group
 from theodolite_jobs.results import permutations_controls, permuted_labels
 from theodolite_jobs.results.permuted_labels import permuted_contrast
-from theodolite_jobs.statistics.permutations import DRAWS, RIDGE
+from theodolite_jobs.statistics.held_out import RIDGE
+from theodolite_jobs.statistics.permutations import DRAWS
+from theodolite_jobs.statistics.refits import Scored
 from theodolite_jobs.statistics.separation import FOLDS
 from theodolite_jobs.statistics.separation_scores import auroc as area
 
@@ -93,11 +95,13 @@ def test_activations_are_compared_with_the_better_classifier_of_words_prompt_by_
         values = [float(arrays[f"tokens_{kind}auroc"]) for kind in ("", "ridge_")]
         assert values[0] != values[1]
         assert arrays["tokens_auroc_is_ridge"] == (values[1] > values[0])
-        sides = np.split(better["auroc"][:, None], [len(permuted.positive.samples)])
-        assert area(*sides, paired=permuted.paired).value == max(values)
+        sides = better["auroc"].along((1,))
+        assert area(sides.positive, sides.negative, paired=permuted.paired).value == max(values)
         scores = rng.normal(size=(len(permuted.folds), 2, 3))
-        scored = dict.fromkeys(("auroc", "ridge_auroc", "norm_auroc"), scores)
-        found = permutations_controls.beyond(scored, better, permuted)
+        names = ["auroc", "ridge_auroc", "norm_auroc", *(["paired_accuracy"] if permuted.paired else [])]
+        drawn = permuted.scored(scores[:, 0, 0])
+        drawn = Scored(*permuted.sides(scores), np.zeros((len(drawn.refitted), 2, 3)), permuted.paired)
+        found = permutations_controls.beyond(dict.fromkeys(names, drawn), better)
         own = area(*np.split(scores, [len(permuted.positive.samples)]), paired=permuted.paired).value
         np.testing.assert_allclose(found["ridge_auroc_beyond_words"], own - max(values))
         assert (found["auroc_beyond_words_band_low"] <= found["auroc_beyond_words_low"]).all()

@@ -19,11 +19,9 @@ from support.result_cases import (
 )
 from support.stored import store_run
 
-from theodolite.sites import HALF_BLOCKS
 from theodolite.store.result_reader import read_finished_table, read_group
 from theodolite_jobs.results import separation_scores
 from theodolite_jobs.statistics.bands import simultaneous_quantile
-from theodolite_jobs.statistics.location import location
 from theodolite_jobs.statistics.separation import Folds, fisher_ratio
 
 
@@ -111,7 +109,7 @@ def expected_separation(stored, contrasts, sites=SEQUENTIAL, n_layers=LAYERS):
     shape = (len(contrasts), len(sites), 2, n_layers)
     ends = ("", "_low", "_high")
     names = [f"{name}{end}" for name in POINT for end in (*ends, "_band_low", "_band_high")]
-    names += [f"fisher_ratio{end}" for end in ends] + ["auroc_location", "paired_accuracy_location"]
+    names += [f"fisher_ratio{end}" for end in ends]
     expected = {name: np.full(shape, np.nan) for name in names}
     expected |= {f"n_{side}": np.zeros((len(contrasts), 2)) for side in ("positive", "negative")}
     expected["auroc_band_limit"] = np.full((len(contrasts), 2), np.nan)
@@ -146,13 +144,6 @@ def expected_separation(stored, contrasts, sites=SEQUENTIAL, n_layers=LAYERS):
             n = min(map(len, scores))
             perfect = binomtest(n, n).proportion_ci(1 - 2 * norm.sf(quantiles["auroc"]), method="exact")
             expected["auroc_band_limit"][row, position] = perfect.low
-            depths = [index for index, (site, _) in enumerate(scored) if sites[site] in HALF_BLOCKS]
-            for name in terms.keys() - {"accuracy"}:
-                values = np.array([expected[name][row, site, position, layer] for site, layer in scored])
-                located = location(values[depths], terms[name][:, depths], n - 1.0)
-                for index, may_be_largest in zip(depths, located, strict=True):
-                    site, layer = list(scored)[index]
-                    expected[f"{name}_location"][row, site, position, layer] = may_be_largest
     return expected
 
 

@@ -7,15 +7,13 @@ from scipy.stats import kstest
 from theodolite_jobs.statistics import separation
 from theodolite_jobs.statistics import separation_scores as separated
 from theodolite_jobs.statistics.gram import silhouette
+from theodolite_jobs.statistics.held_out import difference_norms, difference_weights, held_out_scores
 from theodolite_jobs.statistics.permutations import (
     DRAWS,
     LEVEL,
     accuracy,
     auroc,
     cosines_between_layers,
-    difference_norms,
-    difference_weights,
-    held_out_scores,
     paired_accuracy,
     permutation_test,
     permuted_labels,

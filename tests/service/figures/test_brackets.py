@@ -55,12 +55,13 @@ def test_the_figures_of_separation_and_curves_have_brackets_and_the_difference_f
         "curves": {"cosine_of_means_debiased": 0.9, "cosine_of_means_location": at_one, "variance_mean": 1.0},
         "moments": {},
         "directions": {},
-        "separation": {"auroc": 0.9, "auroc_low": 0.8, "auroc_high": 0.95, "auroc_location": at_one},
+        "separation": {"auroc": 0.9, "auroc_low": 0.8, "auroc_high": 0.95},
         "permutations": {
             f"{name}{end}": value
             for name in ("ridge_auroc", "auroc_beyond_words", "ridge_auroc_beyond_words")
             for end, value in ends.items()
-        },
+        }
+        | {"auroc_location": at_one},
     }
     run = finished_run(tmp_path, groups)
     for name, label in (("separation.refusal", "largest"), ("curves.refusal.-1", "smallest")):

@@ -208,9 +208,10 @@ def at_depths(*values):
 def test_the_depths_that_may_have_the_largest_auroc_are_counted(tmp_path, located, expected):
     auroc = at_depths(0.6, 0.6, 0.6, 0.6, 0.9, 0.6, 0.6, 0.6)
     band = {"auroc_band_low": auroc - 0.1, "auroc_band_high": 0.95}
-    section = section_of(tmp_path, auroc=auroc, auroc_location=at_depths(*located), **band)
-    text = f"{LARGEST}0.900 [0.800, 0.950], at layer 2 pre (chance gives 0.5).{expected}"
-    assert starting(section.facts, LARGEST) == text
+    section = section_of(tmp_path, permuted(auroc_location=at_depths(*located)), auroc=auroc, **band)
+    text = starting(section.facts, LARGEST)
+    assert text.startswith(f"{LARGEST}0.900 [0.800, 0.950], at layer 2 pre (permuted labels give 0.50 ")
+    assert text.endswith(f"over all depths).{expected}")
     assert expected in section.finding
     assert SEARCHED.format(8) in section.facts
 
@@ -238,7 +239,7 @@ def test_a_largest_value_below_chance_is_called_so(tmp_path):
 def test_the_largest_share_of_pairs_has_its_own_depth(tmp_path):
     shares = at_depths(0.5, 0.6, 0.7, 0.7, 0.95, 0.7, 0.6, 0.5)
     pairs = {"paired_accuracy": shares, "paired_accuracy_band_low": shares - 0.05, "paired_accuracy_band_high": 1.0}
-    facts = facts_of(tmp_path, **pairs, paired_accuracy_location=shares >= 0.7)
+    facts = facts_of(tmp_path, permuted(paired_accuracy_location=shares >= 0.7), **pairs)
     assert starting(facts, "By difference of means, the largest share") == (
         "By difference of means, the largest share of held-out pairs in the right order is 95.0 [90.0, 100.0] %, at "
         "layer 2 pre (64 pairs; chance gives 50 %). 3 of the 7 other depths cannot be told from this one (layers 1 pre "

@@ -1,0 +1,84 @@
+"""The error of statistics of held-out scores, with that of the fitted directions. Pure, in float64.
+
+The scores of a fold belong to a direction that other prompts gave, so a statistic has two errors: that of the scored
+prompts, and that of the directions. The functions `…_terms` of `separation_scores` have the first one alone.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Bool, Float64, Int64
+from numpy.typing import NDArray
+
+from theodolite_jobs.statistics.separation_scores import Negative, Positive
+
+
+@dataclass(frozen=True)
+class Scored:
+    """Held-out scores of both sets, and a statistic of them after each refit.
+
+    Attributes:
+        positive: scores of P, (prompt, …).
+        negative: scores of N, (prompt, …).
+        refitted: the statistic, if its directions are fitted without one pair, or without one prompt: first each of P,
+            then each of N, (row, …). Zeros for scores without a fitted direction.
+        paired: whether prompt i of P belongs to prompt i of N.
+    """
+
+    positive: Positive
+    negative: Negative
+    refitted: Float64[np.ndarray, "row *dims"]
+    paired: bool
+
+    def terms(self, of_scores: Callable[..., NDArray[np.float64]]) -> Float64[np.ndarray, "term *dims"]:
+        """Return terms of both errors, whose products sum to covariances, from the function of the first error alone.
+
+        The covariance is the mean of two: that of the scored prompts alone, and the jackknife's, where a prompt is left
+        out of the scores and of the fits. The first one does not count what the directions add. The jackknife counts a
+        product of the effects of k prompts k times (Efron and Stein 1981). Near the best direction, directions have an
+        effect from products of two on, so the mean counts all effects at least once.
+        """
+        scored = of_scores(self.positive, self.negative, paired=self.paired)
+        sizes = [len(self.positive)] if self.paired else [len(self.positive), len(self.negative)]
+        parts = np.split(self.refitted, np.cumsum(sizes)[:-1])
+        fitted = np.concatenate([(part.mean(axis=0) - part) * np.sqrt(1 - 1 / len(part)) for part in parts]) / 2
+        return np.concatenate([scored + fitted, fitted])
+
+    def along(self, shape: tuple[int, ...]) -> "Scored":
+        """Return the same scores, (prompt,), at all places of a shape."""
+        return self._mapped(lambda one: np.broadcast_to(one.reshape(-1, *[1] * len(shape)), (len(one), *shape)))
+
+    def _mapped(self, function: Callable[[NDArray[np.float64]], NDArray[np.float64]]) -> "Scored":
+        return Scored(function(self.positive), function(self.negative), function(self.refitted), self.paired)
+
+
+def stacked(places: Sequence[Scored], shape: tuple[int, ...]) -> Scored:
+    """Return the scores of places, each (prompt,), as (prompt, …) with the dimensions of a shape."""
+    positive, negative, after = (
+        np.stack([getattr(place, name) for place in places], axis=-1).reshape(-1, *shape)
+        for name in ("positive", "negative", "refitted")
+    )
+    return Scored(positive, negative, after, places[0].paired)
+
+
+def refitted(
+    scores: Callable[..., Float64[np.ndarray, "draw sample"]],
+    gram: Float64[np.ndarray, "sample sample"],
+    labels: Bool[np.ndarray, " sample"],
+    folds: Int64[np.ndarray, " sample"],
+    *,
+    paired: bool,
+) -> Float64[np.ndarray, "row sample"]:
+    """Return the scores of all samples after each refit, in the order of `Scored.refitted`.
+
+    Args:
+        scores: one of the functions of `held_out`.
+        gram: Gram matrix of the centred samples.
+        labels: which samples are positive; P comes first.
+        folds: fold of each sample.
+        paired: whether a pair is left out at once.
+    """
+    one = np.eye(len(labels) // 2 if paired else len(labels), dtype=bool)
+    left_out = np.hstack([one, one]) if paired else one
+    return scores(gram, np.broadcast_to(labels, left_out.shape), folds, left_out)
