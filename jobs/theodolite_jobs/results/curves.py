@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from theodolite.bands import simultaneous_quantile
 from theodolite.groups.curves import SAMPLE_SIZES
 from theodolite_jobs.passes.collect import Arrays, ContrastPasses, SetPasses
 from theodolite_jobs.results.context import Context, Result
 from theodolite_jobs.results.locations import locations
-from theodolite_jobs.statistics.bands import simultaneous_quantile
 from theodolite_jobs.statistics.curves import (
     CosineCurve,
     Groups,

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from theodolite.bands import simultaneous_quantile
 from theodolite.groups import GROUPS
 from theodolite.groups.permutations import LOCATED, MEASURED, TESTED
 from theodolite.sites import Site
@@ -16,7 +17,6 @@ from theodolite_jobs.results.locations import locations
 from theodolite_jobs.results.permutations_controls import CLASSIFIERS, STATISTICS, beyond, of_tokens
 from theodolite_jobs.results.permuted_labels import PermutedContrast, permuted_contrast
 from theodolite_jobs.statistics import separation_scores
-from theodolite_jobs.statistics.bands import simultaneous_quantile
 from theodolite_jobs.statistics.gram import centred
 from theodolite_jobs.statistics.held_out import (
     difference_norms,
@@ -95,6 +95,7 @@ def _tests(run: Run, contrast: PermutedContrast, label: str, progress: Progress)
     for name in MEASURED:
         arrays |= _areas(name, scored[name])
     arrays |= _locations([str(site) for site in sites], scored)
+    arrays["auroc_error_ratio"] = scored["auroc"].error_ratio(separation_scores.auroc_terms)
     arrays |= beyond(scored, words)
     for index, name in enumerate(TESTED):
         tested = permutation_test(draws[:, index])

@@ -5,11 +5,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from theodolite.bands import simultaneous_quantile
 from theodolite_jobs.passes.collect import Arrays, ContrastPasses
 from theodolite_jobs.results.context import Context, Result
 from theodolite_jobs.results.separation_scores import score_tables
 from theodolite_jobs.statistics import separation_scores as scores
-from theodolite_jobs.statistics.bands import simultaneous_quantile
 from theodolite_jobs.statistics.separation import Estimate, fisher_ratio
 
 _OF_SCORES = {

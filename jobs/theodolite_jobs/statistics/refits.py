@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Bool, Float64, Int64
 from numpy.typing import NDArray
 
+from theodolite_jobs.statistics.ratio import ratio
 from theodolite_jobs.statistics.separation_scores import Negative, Positive
 
 
@@ -45,12 +46,22 @@ class Scored:
         fitted = np.concatenate([(part.mean(axis=0) - part) * np.sqrt(1 - 1 / len(part)) for part in parts]) / 2
         return np.concatenate([scored + fitted, fitted])
 
+    def error_ratio(self, of_scores: Callable[..., NDArray[np.float64]]) -> Float64[np.ndarray, " *dims"]:
+        """Return the standard error of `terms`, over that of the scored prompts alone; 1 if the latter is 0."""
+        alone = length(of_scores(self.positive, self.negative, paired=self.paired))
+        return np.where(alone == 0, 1.0, ratio(length(self.terms(of_scores)), alone))
+
     def along(self, shape: tuple[int, ...]) -> "Scored":
         """Return the same scores, (prompt,), at all places of a shape."""
         return self._mapped(lambda one: np.broadcast_to(one.reshape(-1, *[1] * len(shape)), (len(one), *shape)))
 
     def _mapped(self, function: Callable[[NDArray[np.float64]], NDArray[np.float64]]) -> "Scored":
         return Scored(function(self.positive), function(self.negative), function(self.refitted), self.paired)
+
+
+def length(terms: Float64[np.ndarray, "term *dims"]) -> Float64[np.ndarray, " *dims"]:
+    """Return the standard error of a statistic from its terms."""
+    return np.asarray(np.sqrt((terms**2).sum(axis=0)))
 
 
 def stacked(places: Sequence[Scored], shape: tuple[int, ...]) -> Scored:

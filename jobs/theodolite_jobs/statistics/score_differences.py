@@ -5,10 +5,10 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from theodolite_jobs.statistics.bands import simultaneous_quantile
+from theodolite.bands import simultaneous_quantile
 from theodolite_jobs.statistics.curves import NORMAL_QUANTILE
 from theodolite_jobs.statistics.ratio import ratio
-from theodolite_jobs.statistics.refits import Scored
+from theodolite_jobs.statistics.refits import Scored, length
 from theodolite_jobs.statistics.separation import Estimate
 
 Statistic = Callable[..., Estimate]
@@ -31,9 +31,9 @@ def difference(statistic: Statistic, terms: Terms, scores: Scored, controls: Sco
     """
     sides = scores, controls
     own, other = (side.terms(terms) for side in sides)
-    correlation = ratio((own * other).sum(axis=0), _length(own) * _length(other))
+    correlation = ratio((own * other).sum(axis=0), length(own) * length(other))
     at_once = simultaneous_quantile(own - other)
-    wider = [_wider(side, terms, whole) for side, whole in zip(sides, (own, other), strict=True)]
+    wider = [side.error_ratio(terms) for side in sides]
     both = []
     for quantile in (NORMAL_QUANTILE, at_once):
         one, control = (
@@ -42,16 +42,6 @@ def difference(statistic: Statistic, terms: Terms, scores: Scored, controls: Sco
         )
         both.append(_difference(one, control, np.nan_to_num(correlation)))
     return both[0], both[1]
-
-
-def _length(terms: NDArray[np.float64]) -> NDArray[np.float64]:
-    return np.asarray(np.sqrt((terms**2).sum(axis=0)))
-
-
-def _wider(scores: Scored, terms: Terms, whole: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the error with that of the fitted directions, over the error of the scored prompts; 1 if that is 0."""
-    alone = _length(terms(scores.positive, scores.negative, paired=scores.paired))
-    return np.where(alone == 0, 1.0, ratio(_length(whole), alone))
 
 
 def _difference(one: Estimate, other: Estimate, correlation: NDArray[np.float64]) -> Estimate:

@@ -66,7 +66,9 @@ def separation_figure(
         of_depths = along_depth(null[located]) if null is not None and located in null else None
         panels.append(Panel(title, lines, references[name], located=of_depths))
         if name == "auroc" and null is not None and has_values(null, "auroc_beyond_words"):
-            panels.append(_beyond_words(null, sites, prompts_text(*counts)))
+            panels.append(_beyond(null, "words", "words alone: 0", sites, prompts_text(*counts)))
+        if name == "auroc" and other is not None and has_values(other, "auroc_beyond_twin_band_low"):
+            panels.append(_beyond(other, "twin", "as untrained: 0", sites, prompts_text(*counts)))
     return panels_figure(panels, **depth_axis(along_depth(selected["auroc"])))
 
 
@@ -93,16 +95,18 @@ def _with_interval(values: xr.Dataset, name: str, site: str, colour: str, label:
     return Line(label, value["depth"], value, colour, DASHES[Site(site)], low, high, n=n)
 
 
-def _beyond_words(null: xr.Dataset, sites: Sequence[str], n: str) -> Panel:
-    """Return the AUROC minus that of token counts, with its simultaneous band, by both classifiers."""
+def _beyond(values: xr.Dataset, control: str, equal: str, sites: Sequence[str], n: str) -> Panel:
+    """Return the AUROC minus that of a control, with its simultaneous band, by each classifier that has it."""
     lines = []
     for site in sites:
         for name, colour, classifier in (("auroc", MAIN, ""), ("ridge_auroc", THIRD, f"{_RIDGE}, ")):
-            curve = f"{name}_beyond_words"
+            curve = f"{name}_beyond_{control}"
+            if curve not in values:
+                continue
             value, low, high = (
-                along_depth(null[curve + end].sel(site=[site])) for end in ("", "_band_low", "_band_high")
+                along_depth(values[curve + end].sel(site=[site])) for end in ("", "_band_low", "_band_high")
             )
             label = classifier + short_site(site)
             band = "simultaneous 95 % band"
             lines.append(Line(label, value["depth"], value, colour, DASHES[Site(site)], low, high, n=n, band=band))
-    return Panel("AUROC minus words", lines, [Reference(0, "words alone: 0")])
+    return Panel(f"AUROC minus {control}", lines, [Reference(0, equal)])

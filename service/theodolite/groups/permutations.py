@@ -111,6 +111,11 @@ VARIABLES = (
     ),
     *(variable for name in MEASURED for variable in with_band(name, f"The {TESTED[name]}.")),
     *(location_of(name, "largest") for name in LOCATED),
+    Variable(
+        "auroc_error_ratio",
+        PER_CONTRAST,
+        "Standard error of auroc with that of its fitted directions, over that of the scored prompts alone.",
+    ),
     *(
         variable
         for name, (of, control) in BEYOND.items()

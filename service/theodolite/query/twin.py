@@ -7,6 +7,7 @@ import xarray as xr
 
 from theodolite.digests import digest_of
 from theodolite.errors import StoreError
+from theodolite.query.twin_difference import auroc_beyond_twin
 from theodolite.store.manifest import finished_groups
 from theodolite.store.result_reader import read_contrasts, read_group
 from theodolite.store.runs import RANDOM_WEIGHTS, Run, find_run, list_run_ids
@@ -18,7 +19,8 @@ COMPARED = ("curves", "separation")
 def read_twin(run: Run, *groups: str) -> dict[str, dict[str, xr.Dataset]]:
     """Return results of the run's untrained twin by contrast and group, for contrasts that both runs define equally.
 
-    The attribute `seed` is the seed of the random weights. Groups that the twin lacks, or that cannot be read, are left
+    The attribute `seed` is the seed of the random weights. The group `separation` has the difference of the AUROCs too,
+    see `auroc_beyond_twin`. Groups that the twin lacks, or that cannot be read, are left
     out; without a twin, the result is empty.
     """
     twin = untrained_twin(run)
@@ -31,7 +33,10 @@ def read_twin(run: Run, *groups: str) -> dict[str, dict[str, xr.Dataset]]:
             results = read_group(twin, group).assign_attrs(seed=twin.record.model.seed)
             for name in results["contrast"].values.tolist():
                 if own.get(name) == others[name]:
-                    found.setdefault(name, {})[group] = results.sel(contrast=name)
+                    of_twin = results.sel(contrast=name)
+                    if group == "separation":
+                        of_twin = of_twin.assign(auroc_beyond_twin(run, twin, name))
+                    found.setdefault(name, {})[group] = of_twin
     return found
 
 

@@ -108,7 +108,7 @@ def _section(
         f"Separation of {quoted(contrast)} at position {position}: {sides} in five folds",
         [
             *([unknown] if unknown else _facts(values, counts, tested, labels)),
-            *(twin_separation_facts(values, twin["separation"].sel(shown)) if "separation" in twin else ()),
+            *(twin_separation_facts(twin["separation"].sel(shown)) if "separation" in twin else ()),
             *_reliability_facts(own),
             *(cosine_facts(own, null) if null is not None else ()),
             *(twin_cosine_between_layers(twin["directions"].sel(shown)) if "directions" in twin else ()),

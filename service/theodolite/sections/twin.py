@@ -30,35 +30,46 @@ def twin_cosine_facts(values: xr.Dataset, twin: xr.Dataset) -> Iterator[str]:
     )
 
 
-def twin_separation_facts(values: xr.Dataset, twin: xr.Dataset) -> Iterator[str]:
+def twin_separation_facts(twin: xr.Dataset) -> Iterator[str]:
     """Yield sentences about the twin's largest AUROC, and about the depths at which the model's AUROC is larger.
 
     Args:
-        values: statistics of one contrast at one position, (site, layer).
-        twin: the same statistics of the twin.
+        twin: statistics of the twin for one contrast at one position, from `read_twin`, (site, layer).
     """
     if (largest := _largest_auroc(twin)) is None:
         return
     value, where = largest
     yield f"{_subject(twin)} has a largest AUROC of {value} by difference of means, at {where}, on the same prompts."
-    # Over all depths together, so the bands of both count; results of older versions have only intervals.
-    kind = "_band" if all(has_values(one, "auroc_band_low") for one in (values, twin)) else ""
-    low, high = along_depth(values[f"auroc{kind}_low"]), along_depth(twin[f"auroc{kind}_high"])
-    measured, above = np.isfinite(low) & np.isfinite(high), low > high
+    low, high = (along_depth(twin[f"auroc_beyond_twin_band_{end}"]) for end in ("low", "high"))
+    above, known = low > 0, np.isfinite(low)
+    if not known.any():
+        return
     elsewhere = "At the other depths, these" if above.any() else "These"
-    is_everywhere = bool((above | ~measured).all())
+    is_everywhere = bool((above | ~known).all())
     limit = "" if is_everywhere else f" {elsewhere} prompts do not show that training raises the AUROC."
     where = "" if is_everywhere else in_brackets(depths_text(above))
-    counts = f"{int(above.sum())} of {int(measured.sum())} depths{where}"
-    yield f"The AUROC interval of this model by difference of means lies above that of the twin at {counts}.{limit}"
+    difference = along_depth(twin["auroc_beyond_twin"])
+    best = int(np.nanargmax(difference.values))
+    yield (
+        f"The AUROC of this model by difference of means lies {beyond_twin(twin)}{where}. The largest difference is "
+        f"{float(difference[best]):.3f} [{float(low[best]):.3f}, {float(high[best]):.3f}], at "
+        f"{layer_of(difference, best)}.{limit}"
+    )
+
+
+def beyond_twin(twin: xr.Dataset) -> str:
+    """Return at how many depths the model's AUROC lies above that of the twin."""
+    low = along_depth(twin["auroc_beyond_twin_band_low"])
+    return f"above that of the twin at {int((low > 0).sum())} of {int(np.isfinite(low).sum())} depths"
 
 
 def twin_finding(twin: xr.Dataset) -> str:
-    """Return the twin's largest AUROC; `twin` has one contrast at one position, (site, layer)."""
+    """Return the twin's largest AUROC, and where the model's is larger; arguments as in `twin_separation_facts`."""
     if (largest := _largest_auroc(twin)) is None:
         return ""
     value, where = largest
-    return f"The largest AUROC of an untrained twin, by difference of means, is {value}, at {where}."
+    above = f" The model's lies {beyond_twin(twin)}." if has_values(twin, "auroc_beyond_twin_band_low") else ""
+    return f"The largest AUROC of an untrained twin, by difference of means, is {value}, at {where}.{above}"
 
 
 def _largest_auroc(twin: xr.Dataset) -> tuple[str, str] | None:

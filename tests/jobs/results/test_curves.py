@@ -7,10 +7,10 @@ from support.analysed_runs import PAIRED, SITES, UNPAIRED, analysed, draw, silen
 from support.analysing import analyse
 from support.stored import read_table, store_run
 
+from theodolite.bands import simultaneous_quantile
 from theodolite.query.runs import describe
 from theodolite.store.result_reader import read_group
 from theodolite_jobs.report.page import render_report
-from theodolite_jobs.statistics.bands import simultaneous_quantile
 
 
 def paired_reference(p, q):

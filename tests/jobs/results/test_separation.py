@@ -19,9 +19,9 @@ from support.result_cases import (
 )
 from support.stored import store_run
 
+from theodolite.bands import simultaneous_quantile
 from theodolite.store.result_reader import read_finished_table, read_group
 from theodolite_jobs.results import separation_scores
-from theodolite_jobs.statistics.bands import simultaneous_quantile
 from theodolite_jobs.statistics.separation import Folds, fisher_ratio
 
 

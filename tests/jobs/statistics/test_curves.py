@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import t
 
-from theodolite_jobs.statistics.bands import simultaneous_quantile
+from theodolite.bands import simultaneous_quantile
 from theodolite_jobs.statistics.curves import (
     NORMAL_QUANTILE,
     CosineCurve,

@@ -2,10 +2,12 @@
 
 import numpy as np
 import pytest
+import xarray as xr
 from support.finished_runs import finished_run, model_facts
 
 from theodolite.sections import curves, separation
 from theodolite.sections.catalogue import draw_figure
+from theodolite.store.result_reader import read_group
 
 # (contrast, site, position, layer): pre and mid of four layers
 COSINE = np.array([[[[1.0, 0.9, 0.7, 0.8]], [[0.95, 0.6, 0.75, 0.85]]]])
@@ -48,6 +50,24 @@ def twin(tmp_path):
     return finished_run(tmp_path, results(TWIN_COSINE, TWIN_AUROC, NEIGHBOURS), facts, "tiny-random-weights-0")
 
 
+BELOW = np.array([[[[np.nan, -0.1, 0.01, 0.2]], [[-0.4, -0.05, 0.0, 0.25]]]])
+"""The lower end of the band of the AUROC minus that of the twin."""
+
+
+@pytest.fixture
+def below(monkeypatch):
+    """Give the difference from the twin its band; these runs have no scores of prompts."""
+
+    def auroc_beyond_twin(run, twin, contrast):
+        own, other = (read_group(one, "separation").sel(contrast=contrast)["auroc"] for one in (run, twin))
+        value = own - other
+        low = value.copy(data=BELOW[0])
+        ends = {"": value, "_band_low": low, "_band_high": 2 * value - low}
+        return xr.Dataset({f"auroc_beyond_twin{end}": values for end, values in ends.items()})
+
+    monkeypatch.setattr("theodolite.query.twin.auroc_beyond_twin", auroc_beyond_twin)
+
+
 def facts_of(module, run):
     (section,) = module.sections(run)
     return [fact for fact in section.facts if "twin" in fact]
@@ -67,40 +87,41 @@ def test_the_smallest_cosine_of_the_twin_and_that_at_the_models_own_depth_are_st
     assert facts_of(curves, twin) == []
 
 
-def test_the_largest_auroc_of_the_twin_and_the_depths_above_it_are_stated(run, twin):
-    # Low of the model against high of the twin, in the order of depth: .4/nan, .5/.91, .6/.7, .65/.7, .7/.8, .75/.7,
-    # .8/.7, .85/.7.
+TWIN_LARGEST = (
+    "An untrained twin of this model (random weights, seed 3) has a largest AUROC of 0.810 [0.710, 0.910] by "
+    "difference of means, at layer 0 mid, on the same prompts."
+)
+
+
+def test_the_largest_auroc_of_the_twin_and_the_depths_above_it_are_stated(run, twin, below):
     assert facts_of(separation, run) == [
-        "An untrained twin of this model (random weights, seed 3) has a largest AUROC of 0.810 [0.710, 0.910] by "
-        "difference of means, at layer 0 mid, on the same prompts.",
-        "The AUROC interval of this model by difference of means lies above that of the twin at 3 of 7 depths (layers "
-        "2 mid to 3 mid). At the other depths, these prompts do not show that training raises the AUROC.",
+        TWIN_LARGEST,
+        "The AUROC of this model by difference of means lies above that of the twin at 3 of 7 depths (layers 2 pre, 3 "
+        "pre to 3 mid). The largest difference is 0.350 [0.250, 0.450], at layer 3 mid. At the other depths, these "
+        "prompts do not show that training raises the AUROC.",
         "Median cosine between the directions of neighbouring layers of the untrained twin: 0.98 at resid_pre and 0.60 "
         "at resid_mid.",
     ]
 
 
-def test_the_finding_states_the_largest_auroc_of_the_twin(run, twin):
+def test_the_finding_states_the_largest_auroc_of_the_twin(run, twin, below):
     (section,) = separation.sections(run)
     assert section.finding.endswith(
-        " The largest AUROC of an untrained twin, by difference of means, is 0.810 [0.710, 0.910], at layer 0 mid."
+        " The largest AUROC of an untrained twin, by difference of means, is 0.810 [0.710, 0.910], at layer 0 mid. The "
+        "model's lies above that of the twin at 3 of 7 depths."
     )
     (own,) = separation.sections(twin)
     assert "twin" not in own.finding
 
 
-@pytest.mark.parametrize(
-    ("auroc", "expected"),
-    [
-        (0.99, "at 8 of 8 depths."),
-        (0.5, "at 0 of 8 depths. These prompts do not show that training raises the AUROC."),
-    ],
-)
-def test_the_limit_of_the_comparison_is_stated_unless_all_intervals_lie_above(tmp_path, auroc, expected):
-    run = finished_run(tmp_path, results(COSINE, np.full_like(AUROC, auroc)))
-    facts = model_facts().model_copy(update={"name": "tiny (random weights)", "weights": "random", "seed": 3})
-    finished_run(tmp_path, results(COSINE, np.full_like(AUROC, 0.6)), facts, "tiny-random-weights-0")
-    assert facts_of(separation, run)[1].endswith(f"lies above that of the twin {expected}")
+def test_without_scores_of_prompts_the_difference_is_not_tested(run, twin):
+    assert facts_of(separation, run)[:1] == [TWIN_LARGEST]
+    assert not [fact for fact in facts_of(separation, run) if "lies above" in fact]
+
+
+def test_the_difference_from_the_twin_has_a_panel(run, twin, below):
+    figure = draw_figure(run, "separation.refusal")
+    assert [axis.title.text for axis in figure.select_yaxes()][:2] == ["AUROC", "AUROC minus twin"]
 
 
 def test_the_curves_of_the_twin_are_drawn(run, twin):

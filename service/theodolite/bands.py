@@ -5,9 +5,7 @@ often than in 95 % of draws. A simultaneous band covers the whole curve, and so 
 """
 
 import numpy as np
-from jaxtyping import Float64
-
-from theodolite_jobs.statistics.ratio import ratio
+from numpy.typing import NDArray
 
 _DRAWS = 10_000  # which leave a standard error of 0.2 % of the band's level
 
@@ -18,9 +16,7 @@ _LEAST_ROWS = 10
 _RIDGE = 1e-9  # makes the correlations of equal places factorisable, and the factor insensitive to rounding
 
 
-def simultaneous_quantile(
-    terms: Float64[np.ndarray, "row *places"], level: float = 0.95, degrees_of_freedom: float = np.inf
-) -> float:
+def simultaneous_quantile(terms: NDArray[np.float64], level: float = 0.95, degrees_of_freedom: float = np.inf) -> float:
     """Return q so that value ± q·(standard error) holds at all places at once with the probability `level`.
 
     q is the quantile of the largest |z| of a normal vector, or of a Student vector, with the correlations of the
@@ -29,7 +25,7 @@ def simultaneous_quantile(
     NaN are left out; without others, or without degrees of freedom, q is NaN.
 
     Args:
-        terms: independent terms of the errors; Σ over rows of the products of two columns is their covariance.
+        terms: independent terms of the errors, (row, …). The products of two columns sum to their covariance.
         level: the probability that the band covers all places.
         degrees_of_freedom: those of the estimated errors.
     """
@@ -37,8 +33,8 @@ def simultaneous_quantile(
     defined = ~np.isnan(lengths)
     if not defined.any() or not degrees_of_freedom > 0:
         return float("nan")
-    scaled = ratio(terms[:, defined], np.broadcast_to(lengths[defined], (len(terms), defined.sum())))
-    correlation = np.nan_to_num(scaled).T @ np.nan_to_num(scaled)
+    scaled = terms[:, defined] / np.where(lengths[defined] > 0, lengths[defined], 1)
+    correlation = scaled.T @ scaled
     if len(terms) < _LEAST_ROWS:  # they would make independent places look dependent
         correlation[:] = 0
     np.fill_diagonal(correlation, 1 + _RIDGE)

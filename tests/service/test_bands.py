@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from scipy.stats import norm, t
 
-from theodolite_jobs.statistics.bands import simultaneous_quantile
+from theodolite.bands import simultaneous_quantile
 
 
 def test_one_place_has_the_quantile_of_its_own_distribution():

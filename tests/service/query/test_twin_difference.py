@@ -1,0 +1,108 @@
+"""The AUROC of a run minus that of its untrained twin, against the difference from the scores, prompt by prompt."""
+
+import numpy as np
+import pytest
+from scipy.stats import norm
+from support.analysed_runs import silent
+from support.analysing import analyse
+from support.finished_runs import model_facts
+from support.stored import store_run
+
+from theodolite.bands import simultaneous_quantile
+from theodolite.query.twin import read_twin
+from theodolite.query.twin_difference import auroc_beyond_twin
+from theodolite.store.result_reader import read_finished_table, read_group
+from theodolite.store.result_writer import remove_groups
+from theodolite_jobs.statistics.refits import Scored
+from theodolite_jobs.statistics.separation_scores import auroc, auroc_terms
+
+N = 60
+SITES = ("resid_pre", "resid_mid")
+
+
+def samples(shifts, seed=0, noise=1.0):
+    """Return both sets, (prompt, position, layer, d_model), whose own parts are those of the seed 0 in each run."""
+    common, own = (np.random.default_rng(one).normal(size=(2, N, len(SITES), 3, 8)) for one in (0, 100 + seed))
+    both = common + noise * own
+    both[0, ..., 0] += np.asarray(shifts)
+    return {
+        name: {site: values[:, None, index] for index, site in enumerate(SITES)}
+        for name, values in zip(("harmful", "harmless"), both, strict=True)
+    }
+
+
+def survey(folder, arrays, run_id, *, paired, quarantined=None, **facts):
+    contrasts = {"refusal": {"positive": "harmful", "negative": "harmless", "paired": paired}}
+    model = model_facts().model_copy(update={"n_layers": 3, **facts})
+    run = store_run(
+        folder, arrays, shard_prompts=16, quarantined=quarantined, contrasts=contrasts, run_id=run_id, model=model
+    )
+    analyse(run, contrasts, None, silent, requested={"separation", "permutations"})
+    return run
+
+
+def pair_of(folder, shifts, twin_shifts, *, paired, quarantined=None):
+    run = survey(folder, samples(shifts), "tiny-0", paired=paired)
+    facts = {"name": "tiny (random weights)", "weights": "random", "seed": 0}
+    arrays = samples(twin_shifts, seed=1)
+    twin = survey(folder, arrays, "tiny-random-weights-0", paired=paired, quarantined=quarantined, **facts)
+    return run, twin, auroc_beyond_twin(run, twin, "refusal").sel(position=-1)
+
+
+def scored(run, *, paired):
+    table = read_finished_table(run, "prompt_scores").astype({"site": str, "side": str})
+    sides = [
+        table[table["side"] == side].pivot(index="sample", columns=["site", "layer"], values="score")
+        for side in ("positive", "negative")
+    ]
+    arrays = [side.to_numpy() for side in sides]
+    rows = N if paired else 2 * N
+    return Scored(*arrays, np.zeros((rows, arrays[0].shape[1])), paired), list(sides[0].columns)
+
+
+@pytest.mark.parametrize("paired", [False, True], ids=["unpaired", "paired"])
+def test_the_difference_and_its_band_are_those_of_the_scores_of_each_prompt(tmp_path, paired):
+    run, twin, found = pair_of(tmp_path, 2.0, 0.8, paired=paired)
+    own, places = scored(run, paired=paired)
+    other = scored(twin, paired=paired)[0]
+    terms = [auroc_terms(one.positive, one.negative, paired=paired) for one in (own, other)]
+    quantile = simultaneous_quantile(terms[0] - terms[1]) / norm.ppf(0.975)
+    estimates = [auroc(one.positive, one.negative, paired=paired) for one in (own, other)]
+    ratios = [
+        read_group(one, "permutations")["auroc_error_ratio"].sel(contrast="refusal", position=-1) for one in (run, twin)
+    ]
+    assert all((ratio > 1).any() and (ratio < 2).all() for ratio in ratios)
+    for column, (site, layer) in enumerate(places):
+        here = found.sel(site=site, layer=layer)
+        (value, low, high), (control, control_low, control_high) = (
+            [getattr(one, end)[column] for end in ("value", "low", "high")] for one in estimates
+        )
+        factors = [float(ratio.sel(site=site, layer=layer)) for ratio in ratios]
+        correlation = np.corrcoef(*(one[:, column] for one in terms))[0, 1]
+        ends = {"low": (value - low, control_high - control), "high": (high - value, control - control_low)}
+        for (end, halves), side in zip(ends.items(), (-1, 1), strict=True):
+            a, b = np.multiply(halves, factors)
+            expected = value - control + side * quantile * np.sqrt(a**2 + b**2 - 2 * correlation * a * b)
+            np.testing.assert_allclose(here[f"auroc_beyond_twin_band_{end}"], expected, atol=1e-6)
+        np.testing.assert_allclose(here["auroc_beyond_twin"], value - control, atol=1e-12)
+
+
+def test_a_trained_difference_is_found_at_its_depths_alone(tmp_path):
+    shifts = np.array([[0.5, 0.5, 3.0], [0.5, 3.0, 3.0]])  # (site, layer)
+    run, _, found = pair_of(tmp_path, shifts, 0.5, paired=False)
+    np.testing.assert_array_equal(found["auroc_beyond_twin_band_low"] > 0, shifts > 1)
+    stored = read_twin(run, "separation")["refusal"]["separation"]
+    np.testing.assert_array_equal(stored["auroc_beyond_twin"].sel(position=-1), found["auroc_beyond_twin"])
+
+
+def test_prompts_that_one_run_lacks_are_left_out_of_the_correlation(tmp_path):
+    _, _, found = pair_of(tmp_path, 2.0, 0.8, paired=True, quarantined={"harmful": {3: "not finite"}})
+    assert np.isfinite(found["auroc_beyond_twin_band_low"]).all()
+
+
+def test_without_permutation_tests_there_is_no_band(tmp_path):
+    run, twin, _ = pair_of(tmp_path, 2.0, 0.8, paired=False)
+    remove_groups(twin, ["permutations"])
+    found = auroc_beyond_twin(run, twin, "refusal").sel(position=-1)
+    assert np.isfinite(found["auroc_beyond_twin"]).all()
+    assert np.isnan(found["auroc_beyond_twin_band_low"]).all()
