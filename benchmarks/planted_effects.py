@@ -24,7 +24,7 @@ from transformers import LlamaConfig, LlamaModel
 
 from theodolite.groups import GROUPS
 from theodolite.groups.effects import CONTROLS, INTERVENTIONS, SIDES
-from theodolite.query.effects import exceeds_controls, onset
+from theodolite.query.effects import exceeds_controls, onset_place
 from theodolite.sites import Site
 from theodolite_jobs.effects.intact import run_intact
 from theodolite_jobs.effects.measure import measure
@@ -103,7 +103,7 @@ def trial(setting: Setting, seed: int, prompts: int) -> tuple[int | None, int | 
     rng = np.random.default_rng(seed)
     reader = int(rng.integers(1, BLOCKS - 1)) if setting.is_read else BLOCKS - 1
     model, head = planted_model(setting, reader, seed)
-    found = onset(exceeds_controls(effects_of(model, head, rng, prompts)))
+    found = onset_place(exceeds_controls(effects_of(model, head, rng, prompts)))
     return None if found is None else int(found["layer"]), reader + 1 if setting.is_read else None
 
 

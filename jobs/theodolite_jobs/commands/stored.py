@@ -214,8 +214,8 @@ def compare(
 ) -> None:
     """Plot a statistic of several runs over relative depth, from 0 (first input) to 1 (last output).
 
-    The command also prints, for each run, the smallest debiased cosine and its depth, and the first depth at which the
-    sets separate.
+    The command also prints, for each run, the smallest debiased cosine and its depth, and the depth from
+    which on the sets are separated.
 
     For example: theodolite compare RUN RUN --statistic auroc
     """
@@ -237,7 +237,7 @@ def compare(
         print(f"  smallest debiased cosine: {row['smallest cosine']}")
         print(f"  largest AUROC: {row['largest AUROC']}")
         print(f"  first depth whose AUROC exceeds that of permuted labels: {row['above chance']}")
-        print(f"  first depth whose simultaneous AUROC interval lies above {bound:g}: {row['separates']}")
+        print(f"  simultaneous AUROC interval above {bound:g} from: {row['separates']}")
     print(f"page  {output}")
 
 

@@ -50,7 +50,7 @@ def write_comparison(runs: Sequence[Run], question: Question, bound: float, outp
 
 
 def milestone_texts(table: pd.DataFrame) -> list[dict[str, str]]:
-    """Return the rows of `milestones` as texts: the smallest debiased cosine and the first separation of each run."""
+    """Return the rows of `milestones` as texts: the smallest debiased cosine, and where the sets are separated."""
     return [
         {
             "run": str(row["run_id"]),
@@ -73,9 +73,9 @@ def _with_depth(label: str, relative_depth: float, value: float | None = None) -
 
 
 def _separation(row: Mapping[Hashable, Any]) -> str:
-    """Return the first depth at which the sets separate, or how near they come."""
+    """Return the depth from which on the sets are separated, or how near they come."""
     if row["separates_at"] == "never" and np.isfinite(row["largest_auroc_low"]):
-        return f"none; the largest lower end is {row['largest_auroc_low']:.3f}"
+        return f"no depth; the largest lower end is {row['largest_auroc_low']:.3f}"
     return _with_depth(row["separates_at"], row["separates_relative_depth"])
 
 

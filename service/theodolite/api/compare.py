@@ -70,7 +70,7 @@ def compare(
 ) -> Response:
     """Return one curve of each run on relative depth, and the options in which the surveys of the runs differ.
 
-    Each run also has the depths of its smallest cosine and of its first separation.
+    Each run also has the depths of its smallest cosine and from which on its sets are separated.
     """
     runs = [complete_run(request, run_id) for run_id in dict.fromkeys(run_ids)]
     choices = contrast_choices(contrast or (), run_ids)

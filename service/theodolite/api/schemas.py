@@ -332,7 +332,7 @@ class Comparison(BaseModel):
     )
     milestones: list[dict[str, Any]] = Field(
         description="One row for each run: the depths of its smallest debiased cosine, of its largest AUROC, of the "
-        "first AUROC above permuted labels, and of the first separation of its sets."
+        "first AUROC above permuted labels, and that from which on its sets are separated."
     )
     differences: list[dict[str, Any]] = Field(
         description="The options in which the specs differ: the option's path in the spec, and its value by run id.",

@@ -12,7 +12,7 @@ import xarray as xr
 from theodolite.errors import ResultsNotFoundError, SpecError, StoreError, choices_text
 from theodolite.groups import GROUPS
 from theodolite.groups.permutations import LEVEL
-from theodolite.query.curves import along_depth, has_values
+from theodolite.query.curves import along_depth, has_values, onset
 from theodolite.query.group_selection import measured_positions
 from theodolite.query.profiles import PROFILES
 from theodolite.query.runs import run_name, run_state
@@ -89,12 +89,12 @@ def comparison(runs: Sequence[Run], question: Question) -> pd.DataFrame:
 
 
 def milestones(runs: Sequence[Run], question: Question, bound: float = BOUND) -> pd.DataFrame:
-    """Return one row for each run: the depths of the smallest debiased cosine and of the first separation.
+    """Return one row for each run: the depths of the smallest debiased cosine and of the separation.
 
     `least_cosine_low` and `least_cosine_high` are the ends of the simultaneous band at the smallest cosine; results of
     older versions have only the interval of this depth.
-    Sets separate at the first depth where the lower end of the simultaneous band of the cross-validated AUROC is at
-    least `bound`. `separates_at` is `never` if there is no such depth, and `not measured` if the run lacks the
+    Sets separate at the first depth from which on the lower end of the simultaneous band of the cross-validated AUROC
+    is at least `bound`. `separates_at` is `never` if there is no such depth, and `not measured` if the run lacks the
     group. `largest_auroc_low` is the largest lower end over all depths; few prompts limit it. `above_chance_at` is
     the first depth at which the AUROC exceeds that of permuted labels. Results of older versions have no band of
     the AUROC, so the interval of each depth stands in its place. `least_cosine_at` is `not resolved` if there are
@@ -212,7 +212,8 @@ def _milestones(run: Run, question: Question, bound: float) -> dict[str, Any]:
         return row
     question = replace(question, contrast=contrast, position=position, statistic=separating(separation))
     low = along_depth(_select(run, separation, question)["value"])
-    separated = low["depth"].values[low.values >= bound].tolist()
+    known = low[np.isfinite(low.values)]
+    first = onset(known.values >= bound)
     of_sites = _select(run, separation, replace(question, statistic="auroc"))["value"]
     auroc = along_depth(of_sites)
     if np.isfinite(auroc).any():
@@ -221,7 +222,9 @@ def _milestones(run: Run, question: Question, bound: float) -> dict[str, Any]:
     else:
         row["largest_auroc_at"] = "not resolved"
     row |= {"largest_auroc_low": low.max().item(), "above_chance_at": _above_chance(run, of_sites)}
-    return row | (_at_depth(run, "separates", separated[0]) if separated else {"separates_at": "never"})
+    if first is None:
+        return row | {"separates_at": "never"}
+    return row | _at_depth(run, "separates", int(known["depth"][first]))
 
 
 def _above_chance(run: Run, auroc: xr.DataArray) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import xarray as xr
+from numpy.typing import NDArray
 
 from theodolite.errors import SpecError, choices_text
 from theodolite.groups import GROUPS, Variable
@@ -28,6 +29,14 @@ STATISTICS = {
     variable.name: name for name, group in GROUPS.items() for variable in group.variables if is_along_depth(variable)
 }
 """Every statistic that is a curve along depth, with the name of its result group."""
+
+
+def onset(passed: Sequence[bool] | NDArray[np.bool_]) -> int | None:
+    """Return the first index from which on all are true; None if the last is false, or if there is none."""
+    failed = np.flatnonzero(~np.asarray(passed, dtype=bool))
+    first = int(failed[-1]) + 1 if len(failed) else 0
+    return first if first < len(passed) else None
+
 
 INTERVALS = {
     variable.name: variable.interval

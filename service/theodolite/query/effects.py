@@ -7,6 +7,7 @@ import xarray as xr
 
 from theodolite.groups.effects import ADD
 from theodolite.groups.permutations import LEVEL
+from theodolite.query.curves import onset
 from theodolite.sites import Site, depth
 
 
@@ -73,19 +74,14 @@ def first_place(is_wanted: xr.DataArray) -> dict[str, Any] | None:
     return next((place for place in places(is_wanted) if bool(is_wanted.sel(place))), None)
 
 
-def onset(is_wanted: xr.DataArray, is_known: xr.DataArray | None = None) -> dict[str, Any] | None:
+def onset_place(is_wanted: xr.DataArray, is_known: xr.DataArray | None = None) -> dict[str, Any] | None:
     """Return the first place along depth from which on an array (site, layer) is true; None if the last is false.
 
     Places that are not known are passed over.
     """
-    found = None
-    for place in reversed(places(is_wanted)):
-        if is_known is not None and not bool(is_known.sel(place)):
-            continue
-        if not bool(is_wanted.sel(place)):
-            break
-        found = place
-    return found
+    known = [place for place in places(is_wanted) if is_known is None or bool(is_known.sel(place))]
+    first = onset([bool(is_wanted.sel(place)) for place in known])
+    return None if first is None else known[first]
 
 
 def from_on(place: dict[str, Any], values: xr.DataArray) -> xr.DataArray:

@@ -11,7 +11,15 @@ from theodolite.figures.heads import head_map
 from theodolite.figures.style import set_colours
 from theodolite.groups.effects import ADD
 from theodolite.groups.permutations import LEVEL
-from theodolite.query.effects import exceeds_controls, from_on, largest, moves_both, onset, strictest, towards_other
+from theodolite.query.effects import (
+    exceeds_controls,
+    from_on,
+    largest,
+    moves_both,
+    onset_place,
+    strictest,
+    towards_other,
+)
 from theodolite.query.first_tokens import set_labels
 from theodolite.sections.effects_facts import (
     at_place,
@@ -195,7 +203,7 @@ def _moved_text(values: xr.Dataset) -> str:
     what, where = "Adding the difference of the means moves the log-odds of both sets", places_word(values)
     if not moves.any():
         return f"{what} towards the other set at none of {moves.size} changed {where}."
-    start = onset(moves)
+    start = onset_place(moves)
     chosen = moves if start is None else from_on(start, moves)
     moved, rest = changes.where(chosen), abs(changes.where(~chosen)).max()
     at = f"from {at_place(values, start)} on" if start else f"at {int(moves.sum())} of {moves.size} changed {where}"
@@ -229,7 +237,7 @@ def _use_text(values: xr.Dataset, sides: Mapping[str, str]) -> str:
     kinds = is_tested.all("prompt_side").sum("control")
     if alone := int((exceeds & (kinds == 1)).sum()):
         more += f", of which only one kind can be compared at {alone} of these {where},"
-    if start := onset(exceeds, tested):
+    if start := onset_place(exceeds, tested):
         return f"This is {more} from {at_place(values, start)} on: the model uses the direction at the last token."
     if exceeds.any():
         return f"This is {more} at {int(exceeds.sum())} of {n} tested {where}, and not at the last one."

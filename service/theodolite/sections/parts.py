@@ -37,8 +37,8 @@ LARGEST = "a largest value without brackets has no interval; as the largest of m
 LOCATION = (
     "a depth cannot be told from the one of the largest (or smallest) value if chance explains the difference of both, "
     "which is computed from the same prompts. With a probability of about 95 %, these depths, with the named one, "
-    "include the depth whose true value is the largest (or smallest); in simulations with fitted directions, it is 84 "
-    "to 96 %, the least by ridge regression"
+    "include the depth whose true value is the largest (or smallest). At most the first 512 prompts of each set count "
+    "for AUROC and pairs"
 )
 """Note of sections that state where a statistic is largest or smallest."""
 

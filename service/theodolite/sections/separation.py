@@ -13,7 +13,7 @@ from theodolite.figures.separation import separation_figure
 from theodolite.groups.directions import RELIABLE
 from theodolite.groups.permutations import LEVEL
 from theodolite.query.compare import BOUND, separating
-from theodolite.query.curves import along_depth, has_values
+from theodolite.query.curves import along_depth, has_values, onset
 from theodolite.query.directions import is_unreliable
 from theodolite.query.first_tokens import set_labels
 from theodolite.query.twin import read_twin
@@ -138,8 +138,8 @@ def _section(
 
 
 def _worth(tests: xr.Dataset) -> Worth:
-    """Return what the finding is worth: the tests of both classifiers, with Bonferroni's correction for the two."""
-    return worth_of(*((2 * tests[f"{name}_p_family"], tests[f"{name}_z"]) for name in ("auroc", "ridge_auroc")))
+    """Return what the finding is worth: the tests of both classifiers."""
+    return worth_of(*((tests[f"{name}_p_family"], tests[f"{name}_z"]) for name in ("auroc", "ridge_auroc")))
 
 
 def _length_difference(run: Run, contrast: str) -> xr.DataArray:
@@ -292,14 +292,11 @@ def _separated(values: xr.Dataset, n: int) -> Iterator[str]:
     if not many:
         yield f"At none of {total} depths, {subject} lies above {BOUND}.{reach}"
         return
-    last = int(np.flatnonzero(known)[-1])
-    failed = np.flatnonzero(known & ~passed)
-    onset = int(failed[-1]) + 1 if len(failed) else 0  # from here on, each depth passes
-    onset += int(np.argmax(passed[onset:])) if passed[last] else 0
-    if passed[last] and last > onset:
-        earlier = int(passed[:onset].sum())
+    first = onset(passed[known])
+    if first is not None and first < total - 1:
+        earlier = int(passed[known][:first].sum())
         also = f", and at {earlier} earlier {'depth' if earlier == 1 else 'depths'}" if earlier else ""
-        yield f"From {layer_of(low, onset)} on, {subject} lies above {BOUND}{also}.{reach}"
+        yield f"From {layer_of(low[known], first)} on, {subject} lies above {BOUND}{also}.{reach}"
     else:
         scattered = ", but not from a depth on" if many > 1 else ""
         where = in_brackets(depths_text(low >= BOUND))

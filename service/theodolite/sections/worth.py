@@ -28,9 +28,12 @@ UNTESTED = Worth()
 
 
 def worth_of(*tests: tuple[xr.DataArray, xr.DataArray]) -> Worth:
-    """Return the worth of a finding from its tests, each as p and z of all places; p is corrected for the places."""
+    """Return the worth of a finding from its tests, each as p and z of all places; p is corrected for the places.
+
+    For several tests, Bonferroni's correction is added.
+    """
     p, z = (np.concatenate([np.ravel(test[part].values) for test in tests]) for part in (0, 1))
-    return _worth(p <= LEVEL, np.abs(z))
+    return _worth(len(tests) * p <= LEVEL, np.abs(z))
 
 
 def worth_below(values: xr.Dataset, statistic: str, null: float) -> Worth:

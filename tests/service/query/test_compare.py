@@ -103,8 +103,8 @@ def test_only_block_inputs_and_middles_are_compared_by_default(tmp_path):
     assert after["relative_depth"].tolist() == [0.25, 0.5, 0.75, 1]
 
 
-def test_milestones_are_the_smallest_cosine_and_the_first_separation(tmp_path):
-    low = np.array([[[[0.5, 0.8, 0.96, 0.99]], [[0.6, 0.94, 0.97, 0.9]]]])
+def test_milestones_are_the_smallest_cosine_and_the_depth_from_which_on_sets_are_separated(tmp_path):
+    low = np.array([[[[0.5, 0.8, 0.96, 0.99]], [[0.6, 0.94, 0.97, 0.96]]]])
     band = {"cosine_of_means_band_low": COSINES - 0.1, "cosine_of_means_band_high": COSINES + 0.1}
     auroc = np.array([[[[0.5, 0.6, 0.7, 0.8]], [[0.5, 0.6, 0.7, 0.97]]]])
     p = np.array([[[[np.nan, 0.05, 0.01, 0.01]], [[0.06, 0.01, 0.01, 0.01]]]])
@@ -130,6 +130,8 @@ def test_milestones_are_the_smallest_cosine_and_the_first_separation(tmp_path):
     }
     (lower,) = records(milestones([run], Question(), bound=0.94))
     assert lower["separates_at"] == "1-mid"
+    (scattered,) = records(milestones([run], Question(), bound=0.965))
+    assert scattered["separates_at"] == "never", "the last depth is below the bound again"
     (at_pre,) = records(milestones([run], Question(site="resid_pre")))
     assert (at_pre["least_cosine_at"], at_pre["separates_at"]) == ("2-pre", "2-pre")
 

@@ -166,12 +166,12 @@ function shared(lists) {
   return lists[0].filter((name) => lists.every((list) => list.includes(name)));
 }
 
-/** Return a table of the extremes along depth of each run, and of the first depths at which its sets separate. */
+/** Return a table of the extremes along depth of each run, and of the depths from which on its sets are separated. */
 function milestones(rows, known) {
   const named = (row) => ({ ...row, name: known.find((run) => run.run_id === row.run_id)?.name });
   const columns = [
     "run", "contrast", "position", "smallest debiased cosine", "largest AUROC", "first depth above permuted labels",
-    "first depth with a simultaneous AUROC interval above 0.95",
+    "simultaneous AUROC interval above 0.95 from",
   ];
   const share = (depth) => (depth === null ? "" : ` (${(100 * depth).toFixed(0)} %)`);
   const at = (value, digits, depth) => (value === null ? depth : `${value.toFixed(digits)} at ${depth}`);
@@ -185,15 +185,15 @@ function milestones(rows, known) {
     separation(row) + share(row.separates_relative_depth),
   ]);
   return [
-    element("h2", "Smallest cosine and first separation"),
-    element("div.wrapped", table(columns, cells, "Smallest cosine and first separation of each run", [2])),
+    element("h2", "Smallest cosine and separation"),
+    element("div.wrapped", table(columns, cells, "Smallest cosine and separation of each run", [2])),
     element("p.soft", "Percentages are relative depths. A difference between two runs has no interval here. Results of older versions have only the interval of each depth, which is not simultaneous."),
   ];
 }
 
-/** Return the first depth at which the sets separate, or how near they come. */
+/** Return the depth from which on the sets are separated, or how near they come. */
 function separation({ separates_at: depth, largest_auroc_low: low }) {
-  return depth === "never" && low !== null ? `none; the largest lower end is ${low.toFixed(3)}` : depth;
+  return depth === "never" && low !== null ? `no depth; the largest lower end is ${low.toFixed(3)}` : depth;
 }
 
 /** Return a table of the options in which the surveys differ, with a column for each run. */

@@ -126,7 +126,7 @@ async function addFirstFigure(run, signal, section) {
   }
 }
 
-/** Return sentences about the smallest cosine, with its simultaneous 95 % interval, and the first separation. */
+/** Return sentences about the smallest cosine, with its simultaneous 95 % interval, and where the sets are separated. */
 function milestoneText(row) {
   const depth = (label) => `layer ${label.replace("-", " ")}`;
   const { least_cosine_low: low, least_cosine_high: high } = row;
@@ -138,9 +138,9 @@ function milestoneText(row) {
   const nearest = row.largest_auroc_low === null ? "" : ` (largest lower end: ${row.largest_auroc_low.toFixed(3)})`;
   const separation = {
     "not measured": "Separation was not measured.",
-    never: `No depth’s simultaneous AUROC interval lies above 0.95${nearest}.`,
+    never: `The simultaneous AUROC interval does not stay above 0.95${nearest}.`,
   };
-  return `${cosine} ${separation[row.separates_at] ?? `First depth whose simultaneous AUROC interval lies above 0.95: ${depth(row.separates_at)}.`}`;
+  return `${cosine} ${separation[row.separates_at] ?? `From ${depth(row.separates_at)} on, the simultaneous AUROC interval lies above 0.95.`}`;
 }
 
 /** Return the parity certificate as sentences, as in the report. */
