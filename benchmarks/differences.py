@@ -18,7 +18,8 @@ from location import OF_PAIRS, SCORED
 from numpy.typing import NDArray
 from scipy.stats import norm
 
-from theodolite_jobs.statistics.score_differences import Sides, difference
+from theodolite_jobs.statistics.refits import Scored
+from theodolite_jobs.statistics.score_differences import difference
 
 VALUES = ((0.8, 0.7), (0.9, 0.9), (0.95, 0.9), (0.99, 0.7), (0.99, 0.98))
 SAMPLES, CORRELATIONS, WITH_CONTROL = (32, 128), (0.5, 0.95), 0.5
@@ -60,7 +61,7 @@ def cell(
     truth, (estimate, terms) = values[0] - values[1], SCORED[name]
     at_once, single = [], []
     for _ in range(n_draws):
-        one, band = difference(estimate, terms, *draw(rng, depths, name, paired, n, values, rho), paired=paired)
+        one, band = difference(estimate, terms, *draw(rng, depths, name, paired, n, values, rho))
         at_once.append(bool(((band.low <= truth) & (truth <= band.high)).all()))
         single.append(float(((one.low <= truth) & (truth <= one.high)).mean()))
     covered = {"covered": round(float(np.mean(at_once)), 4), "single": round(float(np.mean(single)), 4)}
@@ -70,7 +71,7 @@ def cell(
 
 def draw(
     rng: np.random.Generator, depths: int, name: str, paired: bool, n: int, values: tuple[float, float], rho: float
-) -> tuple[Sides, Sides]:
+) -> list[Scored]:
     """Return the scores of both sets at all depths, and those of the control, each (prompt, depth)."""
     root = np.linalg.cholesky(rho ** np.abs(np.subtract.outer(range(depths), range(depths))))
     control = _sides(rng.standard_normal((2, n, 1)), paired)
@@ -80,7 +81,8 @@ def draw(
     spread = np.sqrt(2 * (1 - OF_PAIRS)) if name == "paired_accuracy" else np.sqrt(2)
     shifts = [spread * norm.ppf(value) for value in values]
     controls = (np.broadcast_to(control[0] + shifts[1], own[0].shape), np.broadcast_to(control[1], own[1].shape))
-    return (own[0] + shifts[0], own[1]), controls
+    no_fits = np.zeros((n if paired else 2 * n, depths))
+    return [Scored(*sides, no_fits, paired) for sides in ((own[0] + shifts[0], own[1]), controls)]
 
 
 def _sides(noise: NDArray[np.float64], paired: bool) -> list[NDArray[np.float64]]:

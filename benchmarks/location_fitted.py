@@ -2,7 +2,7 @@
 
 `location.py` draws scores. This script draws vectors at depths whose noise has a correlation of `rho` between
 neighbours, fits both classifiers in five folds, and scores held-out vectors, as `permutations` does. The noise is equal
-in all features, or its variance falls as 1/k, as that of activations does. All depths have the same distribution, so
+in all features, or its variance falls as 1/k, or one feature has most of it, as in activations. All depths have the same distribution, so
 they are equally good, and each of them counts in turn as the best. The last `depths` are a control: the band of the
 difference at all depths should contain 0. The script prints the grid as a table. The last line is one JSON object with,
 for each cell, the mean AUROC, the share of draws whose set contains the best depth, that of the scored prompts' error
@@ -34,6 +34,7 @@ SETTINGS = (
     ("equal", 64, 2.6),
     ("falling", 256, 4.0),
     ("falling", 256, 9.0),
+    ("one large", 32, 4.0),
 )
 """Variances, number of features, and Mahalanobis distance of the true means."""
 
@@ -56,7 +57,8 @@ def main() -> None:
 def _cell(rng: np.random.Generator, options: Any, classifier: str, setting: tuple[str, int, float]) -> dict[str, Any]:
     (variances, features, distance), n, depths = setting, options.prompts, options.depths
     labels, folds = np.arange(2 * n) < n, np.tile(np.arange(n) % FOLDS, 2)
-    scales = np.ones(features) if variances == "equal" else np.arange(1, features + 1) ** -0.5
+    scales = np.arange(1, features + 1) ** -0.5 if variances == "falling" else np.ones(features)
+    scales[0] *= 10 if variances == "one large" else 1
     root = np.linalg.cholesky(options.rho ** np.abs(np.subtract.outer(range(2 * depths), range(2 * depths))))
     found = []
     for _ in range(options.draws):

@@ -44,3 +44,16 @@ def simultaneous_quantile(terms: NDArray[np.float64], level: float = 0.95, degre
     if np.isfinite(degrees_of_freedom):
         largest /= np.sqrt(random.chisquare(degrees_of_freedom, _DRAWS) / degrees_of_freedom)
     return float(np.quantile(largest, level))
+
+
+def half_of_difference(
+    own: NDArray[np.float64], other: NDArray[np.float64], correlation: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Return how far the interval of v − v′ reaches below v − v′ (Zou and Donner 2008); above it, likewise.
+
+    Args:
+        own: how far the interval of v reaches below v.
+        other: how far that of v′ reaches above v′.
+        correlation: of the errors of v and v′.
+    """
+    return np.asarray(np.sqrt(np.maximum(own**2 + other**2 - 2 * correlation * own * other, 0)))

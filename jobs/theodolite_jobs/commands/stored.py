@@ -237,7 +237,7 @@ def compare(
         print(f"  smallest debiased cosine: {row['smallest cosine']}")
         print(f"  largest AUROC: {row['largest AUROC']}")
         print(f"  first depth whose AUROC exceeds that of permuted labels: {row['above chance']}")
-        print(f"  simultaneous AUROC interval above {bound:g} from: {row['separates']}")
+        print(f"  depth from which the AUROC band stays above {bound:g}: {row['separates']}")
     print(f"page  {output}")
 
 

@@ -75,7 +75,7 @@ def _with_depth(label: str, relative_depth: float, value: float | None = None) -
 def _separation(row: Mapping[Hashable, Any]) -> str:
     """Return the depth from which on the sets are separated, or how near they come."""
     if row["separates_at"] == "never" and np.isfinite(row["largest_auroc_low"]):
-        return f"no depth; the largest lower end is {row['largest_auroc_low']:.3f}"
+        return f"none; the largest lower end of the band is {row['largest_auroc_low']:.3f}"
     return _with_depth(row["separates_at"], row["separates_relative_depth"])
 
 

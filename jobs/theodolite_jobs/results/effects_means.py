@@ -26,12 +26,12 @@ from theodolite_jobs.effects.work import Arrays
 from theodolite_jobs.statistics.effects_controls import ControlFacts
 from theodolite_jobs.statistics.effects_means import (
     ControlTest,
-    Estimate,
     against_controls,
     half_dose,
     mean_over_prompts,
     share_of_means,
 )
+from theodolite_jobs.statistics.estimates import Estimate
 
 _SCORES = ("score_change", "score_change_low", "score_change_high")
 
@@ -63,7 +63,7 @@ def variables_of(
     ]
     found = _joined([side.variables() for side in sides])
     found |= {name: values.reshape(*shape, -1) for name, values in facts._asdict().items()}
-    found |= _named("intact_difference", difference)
+    found |= difference.named("intact_difference")
     errors = {"intact_error": measured["intact_error"].max(initial=0.0)}
     return {**found, **errors, "route_error": measured["route_error"][0]}
 
@@ -109,19 +109,19 @@ class _Side:
             "intact_probability": own["intact_probability"].mean(axis=0),
             "expected_sign": np.array(self.sign),
             "direct_correlation": np.array(np.nan),
-            **_named("intact_log_odds", mean_over_prompts(own["intact_log_odds"])),
+            **mean_over_prompts(own["intact_log_odds"]).named("intact_log_odds"),
         }
         for name in MEASURES:
             values = np.stack([own[f"{intervention}_{name}"] for intervention in INTERVENTIONS], axis=-1)
-            found |= _named(name, _reshaped(mean_over_prompts(values), shape))
+            found |= _reshaped(mean_over_prompts(values), shape).named(name)
             found |= self._tests(name)
-            found |= _named(f"dose_{name}", _reshaped(mean_over_prompts(own[f"dose_{name}"]), shape))
-            found |= _named(f"everywhere_{name}", mean_over_prompts(own[f"everywhere_{name}"]))
+            found |= _reshaped(mean_over_prompts(own[f"dose_{name}"]), shape).named(f"dose_{name}")
+            found |= mean_over_prompts(own[f"everywhere_{name}"]).named(f"everywhere_{name}")
         wholes = self.other_log_odds - own["intact_log_odds"]
-        found |= _named("restored", _reshaped(share_of_means(own["patch_log_odds"], wholes), shape))
+        found |= _reshaped(share_of_means(own["patch_log_odds"], wholes), shape).named("restored")
         towards = np.argsort(self.doses)[(self.doses <= 0).sum() :]  # doses greater than 0, ascending
         changes = self.sign * own["dose_log_odds"][..., towards]
-        found |= _named("half_dose", _reshaped(half_dose(changes, self.doses[towards], self.sign * wholes), shape))
+        found |= _reshaped(half_dose(changes, self.doses[towards], self.sign * wholes), shape).named("half_dose")
         if f"{HEAD}_kl" in own:
             found |= _of_parts(own)
         return found
@@ -161,7 +161,7 @@ def _of_parts(own: Arrays) -> dict[str, NDArray[np.float64]]:
     found: dict[str, NDArray[np.float64]] = {}
     for part in PARTS:
         for name in MEASURES:
-            found |= _named(f"{part}_{name}", mean_over_prompts(own[f"{part}_{name}"]))
+            found |= mean_over_prompts(own[f"{part}_{name}"]).named(f"{part}_{name}")
         found[f"{part}_direct"] = own[f"{part}_direct"].mean(axis=0)
     direct, patched = found[f"{HEAD}_direct"].ravel(), found[f"{HEAD}_log_odds"].ravel()
     if np.isfinite(direct + patched).all() and direct.std() and patched.std():
@@ -185,7 +185,7 @@ def score_changes(
         if not later:
             continue
         means = mean_over_prompts(measured[f"{name}_score"][side::2, place][:, later])
-        for variable, values in _named("score_change", means).items():
+        for variable, values in means.named("score_change").items():
             found[variable][side, place, which, later] = values
     return found
 
@@ -193,10 +193,6 @@ def score_changes(
 def is_after(scored: int, change: tuple[Site, int]) -> bool:
     """Return whether the input of a block comes after a change, or is what is changed."""
     return depth(Site.RESID_PRE, scored) >= depth(*change)
-
-
-def _named(name: str, estimate: Estimate) -> dict[str, NDArray[np.float64]]:
-    return {name: estimate.value, f"{name}_low": estimate.low, f"{name}_high": estimate.high}
 
 
 def _reshaped(estimate: Estimate, shape: tuple[int, int]) -> Estimate:

@@ -108,7 +108,7 @@ class _Place(NamedTuple):
 
     Attributes:
         draws: with the real labels and in each draw, (draw, statistic).
-        scores: scores of the samples with the real labels, (sample,), by the name of their statistic.
+        scores: scores of the samples with the real labels, by the name of their statistic.
         differences: differences of the means in each draw, (draw, d_model).
     """
 
@@ -168,8 +168,7 @@ def _areas(name: str, scores: Scored) -> Arrays:
     value = separation_scores.auroc(*sides, paired=paired)
     quantile = simultaneous_quantile(separation_scores.auroc_terms(*sides, paired=paired))
     band = separation_scores.auroc(*sides, paired=paired, quantile=quantile)
-    ends = {"": value.value, "_low": value.low, "_high": value.high, "_band_low": band.low, "_band_high": band.high}
-    return {f"{name}{end}": values for end, values in ends.items()}
+    return value.named(name, band)
 
 
 def _locations(sites: list[str], scored: Mapping[str, Scored]) -> Arrays:

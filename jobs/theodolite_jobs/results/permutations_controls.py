@@ -14,7 +14,6 @@ from theodolite_jobs.statistics.held_out import held_out_ridge_scores, held_out_
 from theodolite_jobs.statistics.permutations import permutation_test
 from theodolite_jobs.statistics.refits import Scored, refitted
 from theodolite_jobs.statistics.score_differences import difference
-from theodolite_jobs.statistics.separation import Estimate
 from theodolite_jobs.statistics.token_counts import gram_of_token_counts
 
 _DIGITS = 9  # of scores of token counts: equal scores, which are frequent, stay equal in spite of rounding
@@ -51,7 +50,7 @@ def of_tokens(run: Run, contrast: PermutedContrast) -> tuple[Arrays, dict[str, S
         for prefix, scores in zip(("tokens_", "tokens_ridge_"), drawn, strict=True):
             name, value = prefix + statistic, estimate(*contrast.sides(scores[0][:, None]), paired=contrast.paired)
             tested = permutation_test(of_draws(scores, contrast.labels)[:, None])
-            arrays |= {end: array[0] for end, array in _named(name, value).items()}
+            arrays |= {end: array[0] for end, array in value.named(name).items()}
             arrays |= {f"{name}_{part}": getattr(tested, part)[0] for part in ("null_mean", "null_sd", "p")}
             values.append(float(value.value[0]))
         is_ridge = values[1] > values[0]
@@ -79,9 +78,5 @@ def beyond(scored: Mapping[str, Scored], words: Mapping[str, Scored]) -> Arrays:
         control = scored["norm_auroc"] if name.endswith("_length") else words[statistic].along(own.positive.shape[1:])
         estimate, terms, _ = STATISTICS[statistic]
         one, band = difference(estimate, terms, own, control)
-        arrays |= _named(name, one) | {f"{name}_band_low": band.low, f"{name}_band_high": band.high}
+        arrays |= one.named(name, band)
     return arrays
-
-
-def _named(name: str, estimate: Estimate) -> Arrays:
-    return {name: estimate.value, f"{name}_low": estimate.low, f"{name}_high": estimate.high}

@@ -10,7 +10,7 @@ from theodolite_jobs.passes.collect import Arrays, ContrastPasses
 from theodolite_jobs.results.context import Context, Result
 from theodolite_jobs.results.separation_scores import score_tables
 from theodolite_jobs.statistics import separation_scores as scores
-from theodolite_jobs.statistics.separation import Estimate, fisher_ratio
+from theodolite_jobs.statistics.separation import fisher_ratio
 
 _OF_SCORES = {
     "auroc": (scores.auroc, scores.auroc_terms),
@@ -43,15 +43,10 @@ def _statistics(passes: ContrastPasses) -> Arrays:
         value = estimate(positive, negative, paired=passes.paired)
         quantiles = _band_quantiles(terms(positive, negative, paired=passes.paired))
         band = estimate(positive, negative, paired=passes.paired, quantile=quantiles)
-        arrays |= _named(name, value)
-        arrays |= {f"{name}_band_low": band.low, f"{name}_band_high": band.high}
+        arrays |= value.named(name, band)
         if name == "auroc":
             arrays["auroc_band_limit"] = scores.bound_of_one(min(len(positive), len(negative)), quantiles.ravel())
-    return arrays | _named("fisher_ratio", fisher_ratio(passes.positive.folds, passes.negative.folds))
-
-
-def _named(name: str, estimate: Estimate) -> Arrays:
-    return {name: estimate.value, f"{name}_low": estimate.low, f"{name}_high": estimate.high}
+    return arrays | fisher_ratio(passes.positive.folds, passes.negative.folds).named("fisher_ratio")
 
 
 def _band_quantiles(terms: NDArray[np.float64]) -> NDArray[np.float64]:

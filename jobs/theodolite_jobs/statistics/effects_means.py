@@ -8,20 +8,13 @@ from jaxtyping import Float64
 from numpy.typing import NDArray
 from scipy.stats import norm, t
 
+from theodolite_jobs.statistics.estimates import Estimate
 from theodolite_jobs.statistics.permutations import permutation_test
 from theodolite_jobs.statistics.ratio import ratio
 
 DRAWS = 2_000
 
 _SEED, _TAIL = 0, 0.025
-
-
-class Estimate(NamedTuple):
-    """A statistic and the ends of its 95 % interval, each of shape (…)."""
-
-    value: NDArray[np.float64]
-    low: NDArray[np.float64]
-    high: NDArray[np.float64]
 
 
 def mean_over_prompts(values: Float64[np.ndarray, "prompt *places"]) -> Estimate:

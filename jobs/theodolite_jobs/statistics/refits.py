@@ -23,7 +23,7 @@ class Scored:
         positive: scores of P, (prompt, …).
         negative: scores of N, (prompt, …).
         refitted: the statistic, if its directions are fitted without one pair, or without one prompt: first each of P,
-            then each of N, (row, …). Zeros for scores without a fitted direction.
+            then each of N, (row, …). Zeros if the error of the directions does not matter, or without a fit.
         paired: whether prompt i of P belongs to prompt i of N.
     """
 
@@ -32,31 +32,37 @@ class Scored:
     refitted: Float64[np.ndarray, "row *dims"]
     paired: bool
 
-    def terms(self, of_scores: Callable[..., NDArray[np.float64]]) -> Float64[np.ndarray, "term *dims"]:
+    def terms(self, of_scores: Callable[..., NDArray[np.float64]]) -> Float64[np.ndarray, "row *dims"]:
         """Return terms of both errors, whose products sum to covariances, from the function of the first error alone.
 
-        The covariance is the mean of two: that of the scored prompts alone, and the jackknife's, where a prompt is left
-        out of the scores and of the fits. The first one does not count what the directions add. The jackknife counts a
-        product of the effects of k prompts k times (Efron and Stein 1981). Near the best direction, directions have an
-        effect from products of two on, so the mean counts all effects at least once.
+        They are those of the jackknife that leaves a prompt, or a pair, out of the scores and of the fits. Its variance
+        is never too small in expectation (Efron and Stein 1981): it counts what k prompts add together k times.
         """
         scored = of_scores(self.positive, self.negative, paired=self.paired)
         sizes = [len(self.positive)] if self.paired else [len(self.positive), len(self.negative)]
         parts = np.split(self.refitted, np.cumsum(sizes)[:-1])
-        fitted = np.concatenate([(part.mean(axis=0) - part) * np.sqrt(1 - 1 / len(part)) for part in parts]) / 2
-        return np.concatenate([scored + fitted, fitted])
+        return np.asarray(
+            scored + np.concatenate([(part.mean(axis=0) - part) * np.sqrt(1 - 1 / len(part)) for part in parts])
+        )
 
     def error_ratio(self, of_scores: Callable[..., NDArray[np.float64]]) -> Float64[np.ndarray, " *dims"]:
-        """Return the standard error of `terms`, over that of the scored prompts alone; 1 if the latter is 0."""
-        alone = length(of_scores(self.positive, self.negative, paired=self.paired))
-        return np.where(alone == 0, 1.0, ratio(length(self.terms(of_scores)), alone))
+        """Return the standard error of `terms`, over that of the scored prompts alone; 1 if both or the latter are 0.
+
+        NaN where one of them is unknown.
+        """
+        alone, whole = (
+            length(of_scores(self.positive, self.negative, paired=self.paired)),
+            length(self.terms(of_scores)),
+        )
+        return np.where((alone == 0) & np.isfinite(whole), 1.0, ratio(whole, alone))
 
     def along(self, shape: tuple[int, ...]) -> "Scored":
         """Return the same scores, (prompt,), at all places of a shape."""
-        return self._mapped(lambda one: np.broadcast_to(one.reshape(-1, *[1] * len(shape)), (len(one), *shape)))
-
-    def _mapped(self, function: Callable[[NDArray[np.float64]], NDArray[np.float64]]) -> "Scored":
-        return Scored(function(self.positive), function(self.negative), function(self.refitted), self.paired)
+        positive, negative, after = (
+            np.broadcast_to(one.reshape(-1, *[1] * len(shape)), (len(one), *shape))
+            for one in (self.positive, self.negative, self.refitted)
+        )
+        return Scored(positive, negative, after, self.paired)
 
 
 def length(terms: Float64[np.ndarray, "term *dims"]) -> Float64[np.ndarray, " *dims"]:

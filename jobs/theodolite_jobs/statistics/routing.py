@@ -4,12 +4,11 @@ Sources: Wilson (1927) for the interval of a share; Newcombe (1998), Statistics 
 difference of independent shares (p. 873, method 10) and of paired shares (p. 2635, method 10).
 """
 
-from typing import NamedTuple
-
 import numpy as np
 from jaxtyping import Bool, Float, Float64, Int16
 from numpy.typing import NDArray
 
+from theodolite_jobs.statistics.estimates import Estimate
 from theodolite_jobs.statistics.norms import Norm, normalised
 from theodolite_jobs.statistics.ratio import ratio
 
@@ -18,14 +17,6 @@ Floats = NDArray[np.float64]
 _ROWS = 1024  # tokens in one product with an expert's matrix
 
 _Z = 1.959963984540054  # the 97.5 % quantile of the normal distribution
-
-
-class Estimate(NamedTuple):
-    """A number and its 95 % interval, each of shape (…)."""
-
-    value: Floats
-    low: Floats
-    high: Floats
 
 
 def used_experts(chosen: Int16[np.ndarray, "sample choice"], n_experts: int) -> Bool[np.ndarray, "sample {n_experts}"]:

@@ -5,11 +5,11 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from theodolite.bands import simultaneous_quantile
+from theodolite.bands import half_of_difference, simultaneous_quantile
 from theodolite_jobs.statistics.curves import NORMAL_QUANTILE
+from theodolite_jobs.statistics.estimates import Estimate
 from theodolite_jobs.statistics.ratio import ratio
 from theodolite_jobs.statistics.refits import Scored, length
-from theodolite_jobs.statistics.separation import Estimate
 
 Statistic = Callable[..., Estimate]
 Terms = Callable[..., NDArray[np.float64]]
@@ -46,12 +46,6 @@ def difference(statistic: Statistic, terms: Terms, scores: Scored, controls: Sco
 
 def _difference(one: Estimate, other: Estimate, correlation: NDArray[np.float64]) -> Estimate:
     value = one.value - other.value
-    below = _half(one.value - one.low, other.high - other.value, correlation)
-    above = _half(one.high - one.value, other.value - other.low, correlation)
+    below = half_of_difference(one.value - one.low, other.high - other.value, correlation)
+    above = half_of_difference(one.high - one.value, other.value - other.low, correlation)
     return Estimate(value, np.asarray(value - below), np.asarray(value + above))
-
-
-def _half(
-    own: NDArray[np.float64], other: NDArray[np.float64], correlation: NDArray[np.float64]
-) -> NDArray[np.float64]:
-    return np.asarray(np.sqrt(np.maximum(own**2 + other**2 - 2 * correlation * own * other, 0)))

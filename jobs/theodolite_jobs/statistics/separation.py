@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from scipy.stats import t
 
 from theodolite_jobs.statistics.directions import direction
+from theodolite_jobs.statistics.estimates import Estimate
 from theodolite_jobs.statistics.kernels import fold_dots
 from theodolite_jobs.statistics.moments import scaled_moments
 from theodolite_jobs.statistics.ratio import ratio
@@ -83,15 +84,6 @@ def _shares(counts: NDArray[np.int64], total: NDArray[np.int64]) -> NDArray[np.f
 def _like(values: NDArray[Any], array: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return one value of each fold, (fold, 1, …), with as many dimensions as an array."""
     return values.reshape(-1, *[1] * (array.ndim - 1)).astype(np.float64)
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """A value and its 95 % interval."""
-
-    value: NDArray[np.float64]
-    low: NDArray[np.float64]
-    high: NDArray[np.float64]
 
 
 def fold_directions(

@@ -1,8 +1,8 @@
 """AUROC, accuracy and paired accuracy from held-out scores, with their intervals. Pure, in float64.
 
 The two scores of a pair depend on each other. So the intervals of a paired contrast use the variance over pairs, and
-those of other contrasts the variance over single prompts. A score along a direction that the prompt did not fit is not
-quite independent of the other scores, since the directions of the folds share prompts; no interval accounts for this.
+those of other contrasts the variance over single prompts. They are intervals of how well the fitted directions separate
+new prompts. `refits` adds the error of the directions.
 
 `quantile` is the two-sided quantile of the normal distribution, for example 1.96 for an interval at one depth, or what
 `bands.simultaneous_quantile` returns for a band over all depths; it broadcasts against the curves' dimensions. Each
@@ -19,8 +19,8 @@ from scipy.special import expit, logit
 from scipy.stats import beta, norm, rankdata
 
 from theodolite_jobs.statistics.curves import NORMAL_QUANTILE
+from theodolite_jobs.statistics.estimates import Estimate
 from theodolite_jobs.statistics.ratio import ratio
-from theodolite_jobs.statistics.separation import Estimate
 
 Positive = Float[np.ndarray, "p *dims"]
 Negative = Float[np.ndarray, "q *dims"]

@@ -35,7 +35,8 @@ def read_twin(run: Run, *groups: str) -> dict[str, dict[str, xr.Dataset]]:
                 if own.get(name) == others[name]:
                     of_twin = results.sel(contrast=name)
                     if group == "separation":
-                        of_twin = of_twin.assign(auroc_beyond_twin(run, twin, name))
+                        with suppress(StoreError):  # the scores of prompts cannot be read
+                            of_twin = of_twin.assign(auroc_beyond_twin(run, twin, name))
                     found.setdefault(name, {})[group] = of_twin
     return found
 

@@ -138,6 +138,7 @@ def _rests_on(run: Run) -> Iterator[str]:
         left_out = described["sets"][name]["quarantined"] + facts.n_skipped
         counts[name] = f"{facts.n_samples + facts.n_skipped} ({left_out} left out)"
     yield f"Prompts: {listed(counts)}. {_templates(run)}"
+    yield from (warning for warning in record.warnings if warning.startswith(("prompts.", "contrasts.")))
     if parity := described["parity"]:
         allowed = "" if parity["bound"] is None else f" (allowed: {parity['bound']:.0e})"
         warning = [f"{parity['warning']}."] if parity.get("warning") else []
@@ -213,7 +214,7 @@ def _limits(run: Run, found: Sequence[Finding]) -> Iterator[str]:
             f"The weights are those of {model.place}, dequantised{stated}. The model in its original precision, and "
             "kernels that compute with quantised weights or activations, can give other numbers."
         )
-    if "separation" in groups and untrained_twin(run) is None:
+    if "separation" in groups and model.weights == "trained" and untrained_twin(run) is None:
         yield (
             "An untrained model may separate the sets too, because their words differ; no untrained twin was surveyed."
             + ("" if model.adapter is not None else " (A spec with model: {weights: random} surveys one.)")

@@ -136,7 +136,7 @@ def _section(run: Run, effects: xr.Dataset, contrast: str) -> Section | None:
             *same_token_notes(run, [names[side] for side in SIDES], labels, position),
         ],
         how_to_read=_HOW_TO_READ,
-        finding=unknown or _finding(values, sides, list(effects.attrs["tokens"])),
+        finding=unknown or f"{_finding(values, sides, list(effects.attrs['tokens']))} Measured with {pairs}.",
         worth=UNTESTED if unknown else _worth(values),
     )
 
@@ -148,7 +148,7 @@ def _place_figures(
     tests = (strictest(values, measure, ADD, "z").mean("prompt_side") for measure in ("log_odds", "kl"))
     z = next((one for one in tests if np.isfinite(one).any()), None)
     place = largest(values["kl"].sel(intervention=ADD).mean("prompt_side") if z is None else z)
-    reason = "has the largest KL divergence" if z is None else "is farthest above its controls"
+    reason = "has the largest KL divergence" if z is None else "has the largest z against its controls"
     caption = f"Dose curves at {at_place(values, place)}, where an added difference {reason}"
     yield Figure(f"{name}.doses", caption, partial(dose_figure, values.sel(place), sides, colours))
     of_side = values.sel(site=place["site"], prompt_side=SIDES[1])

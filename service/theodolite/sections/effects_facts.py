@@ -86,7 +86,7 @@ def intact_text(values: xr.Dataset, sides: Mapping[str, str], first: str, second
     """Return the log-odds without a change, and whether those of the sets differ."""
     intact = {label: _with_ends(values.sel(prompt_side=side), "intact_log_odds", 2) for side, label in sides.items()}
     known = np.isfinite(values["expected_sign"]).any()
-    differ = "" if known else ", which can be 0, so no direction of change is expected"
+    differ = "" if known else ", which may be 0, so it is not known which change to expect"
     return (
         f"Without a change, the log-odds of {first} against {second} are {listed(intact)}; their difference is "
         f"{_with_ends(values, 'intact_difference', 2)}{differ}."

@@ -334,19 +334,22 @@ def null_text(tests: xr.Dataset, name: str) -> str:
     return f"permuted labels give {mean:.2f} ± {sd:.2f} there, p = {p:.2g} over all depths"
 
 
-def location_text(values: xr.Dataset, statistic: str) -> str:
+def location_text(values: xr.Dataset, statistic: str, named: int) -> str:
     """Return how many other depths cannot be told from that of the extreme value, with a space before it.
 
-    Empty if it is unknown, and with one depth.
+    Empty if it is unknown, with one depth, and if the named depth is not among them: it was found with more prompts.
 
     Args:
         values: statistics of one contrast at one position, (site, layer).
         statistic: name of the statistic.
+        named: index of the depth of the extreme value.
     """
     name = f"{INTERVALS[statistic]}_location"
     if not has_values(values, name):
         return ""
     located = along_depth(values[name])
+    if located[named] != 1:
+        return ""
     others, total = int((located == 1).sum()) - 1, int(np.isfinite(located).sum()) - 1
     if total < 1:
         return ""
@@ -355,7 +358,7 @@ def location_text(values: xr.Dataset, statistic: str) -> str:
     if not others:
         return f" By paired differences, all {total} other depths can be told from this one."
     if others == total:
-        return f" None of the {total} other depths can be told from this one."
+        return f" It cannot be told from any of the {total} other depths."
     return (
         f" {others} of the {total} other depths cannot be told from this one{in_brackets(depths_text(located == 1))}."
     )

@@ -209,7 +209,7 @@ def token_finding(tests: xr.Dataset) -> str:
         f"{CLASSIFIERS[classifier]}"
     )
     counts = _exceeded_by(tests, "_beyond_words")
-    beyond = f"; activations exceed it {counts}" if counts else ""
+    beyond = f"; activations are shown to exceed it {counts}" if counts else ""
     return f"{text}{beyond}.{_weakness(tests)}"
 
 

@@ -59,6 +59,9 @@ _NEAR_CHANCE = (
     "the comparison with permuted labels"
 )
 
+_LEAST_PROMPTS = 6
+"""Five in each set, one in each fold, have 2⁵ labels, each as far apart as its exchange: the smallest p is 1/16."""
+
 _DEPENDENT = (
     "all depths share the stream, so the number of depths above chance is not a number of independent findings; sets "
     "with different words can be above chance in untrained networks too"
@@ -109,8 +112,8 @@ def _section(
         [
             *([unknown] if unknown else _facts(values, counts, tested, labels)),
             *(twin_separation_facts(twin["separation"].sel(shown)) if "separation" in twin else ()),
-            *_reliability_facts(own),
-            *(cosine_facts(own, null) if null is not None else ()),
+            *(() if unknown else _reliability_facts(own)),
+            *(cosine_facts(own, null) if null is not None and not unknown else ()),
             *(twin_cosine_between_layers(twin["directions"].sel(shown)) if "directions" in twin else ()),
         ],
         [
@@ -126,7 +129,7 @@ def _section(
             ),
         ],
         [_map(directions, tests, contrast, site, _limits(own)) for site in sites],
-        permutation_tables(null) if null is not None else [],
+        permutation_tables(null) if null is not None and not unknown else [],
         notes=[
             *(BRACKETS, BAND, LOCATION, _NEAR_CHANCE),
             *([CHANCE, _DEPENDENT] if tests is not None else []),
@@ -203,12 +206,12 @@ def _reliability_facts(directions: xr.Dataset) -> Iterator[str]:
 def _facts(values: xr.Dataset, counts: list[int], tests: xr.Dataset | None, labels: Mapping[str, str]) -> Iterator[str]:
     auroc = along_depth(values["auroc"])
     best = int(np.nanargmax(auroc.values))
-    yield f"{_largest(values, tests, 'auroc')}{_located(tests, 'auroc')}"
+    yield f"{_largest(values, tests, 'auroc')}{_located(tests, values, 'auroc')}"
     if tests is not None and has_values(tests, "ridge_auroc"):
-        yield f"{_largest(tests, tests, 'ridge_auroc')}{_located(tests, 'ridge_auroc')}"
+        yield f"{_largest(tests, tests, 'ridge_auroc')}{_located(tests, tests, 'ridge_auroc')}"
     yield _searched(values, auroc)
     if has_values(values, "paired_accuracy"):
-        yield f"{_largest_share_of_pairs(values, counts[0])}{_located(tests, 'paired_accuracy')}"
+        yield f"{_largest_share_of_pairs(values, counts[0])}{_located(tests, values, 'paired_accuracy')}"
     yield (
         f"At {layer_of(auroc, best)}, {point_text(values, 'accuracy', best, '.1f', 100, band=True)} % of held-out "
         f"prompts lie on their own set's side of the midpoint; {_by_chance(counts)}."
@@ -257,8 +260,11 @@ def _largest(values: xr.Dataset, tests: xr.Dataset | None, statistic: str) -> st
     )
 
 
-def _located(tests: xr.Dataset | None, statistic: str) -> str:
-    return location_text(tests, statistic) if tests is not None else ""
+def _located(tests: xr.Dataset | None, values: xr.Dataset, statistic: str) -> str:
+    """Return how many depths cannot be told from that of the largest of the values."""
+    if tests is None:
+        return ""
+    return location_text(tests, statistic, int(np.nanargmax(along_depth(values[statistic]).values)))
 
 
 def _below_chance(auroc: float) -> str:
@@ -293,7 +299,7 @@ def _separated(values: xr.Dataset, n: int) -> Iterator[str]:
         yield f"At none of {total} depths, {subject} lies above {BOUND}.{reach}"
         return
     first = onset(passed[known])
-    if first is not None and first < total - 1:
+    if first is not None:
         earlier = int(passed[known][:first].sum())
         also = f", and at {earlier} earlier {'depth' if earlier == 1 else 'depths'}" if earlier else ""
         yield f"From {layer_of(low[known], first)} on, {subject} lies above {BOUND}{also}.{reach}"
@@ -323,18 +329,21 @@ def _finding(values: xr.Dataset, sides: str, tests: xr.Dataset | None) -> str:
         separate = float(along_depth(tests["auroc_p_family"])[best]) <= LEVEL
     else:
         separate = float(along_depth(values[separating(values)])[best]) > 0.5
+    verdict = "separate better than chance" if separate else "do not separate better than chance"
+    if tests is not None and not separate and min(int(values[f"n_{side}"]) for side in SIDES) < _LEAST_PROMPTS:
+        verdict = f"are too few to test: with fewer than {_LEAST_PROMPTS} prompts in a set, no p can be at most {LEVEL}"
     texts = [
-        f"By difference of means, the activations of {sides} {'separate' if separate else 'do not separate'} better "
-        f"than chance. The largest AUROC of held-out prompts over {int(np.isfinite(auroc).sum())} "
-        f"depths{_before_end(values)} is {point_text(values, 'auroc', best, '.3f', band=True)}, at "
-        f"{layer_of(auroc, best)} ({_by_permuted_labels(tests, 'auroc', best)}).{_below_chance(float(auroc[best]))}"
-        f"{_located(tests, 'auroc')}"
+        f"By difference of means, the activations of {sides} {verdict}. The largest AUROC of held-out prompts over "
+        f"{int(np.isfinite(auroc).sum())} depths{_before_end(values)} is "
+        f"{point_text(values, 'auroc', best, '.3f', band=True)}, at {layer_of(auroc, best)} "
+        f"({_by_permuted_labels(tests, 'auroc', best)}).{_below_chance(float(auroc[best]))}"
+        f"{_located(tests, values, 'auroc')}"
     ]
     if has_values(values, "paired_accuracy"):
         ordered = point_text(values, "paired_accuracy", best, ".1f", 100, band=True)
         texts.append(f"At this depth, {ordered} % of the held-out pairs are in the right order.")
     if tests is not None and has_values(tests, "ridge_auroc"):
-        texts.append(f"{_largest(tests, tests, 'ridge_auroc')}{_located(tests, 'ridge_auroc')}")
+        texts.append(f"{_largest(tests, tests, 'ridge_auroc')}{_located(tests, tests, 'ridge_auroc')}")
     if tests is not None and has_values(tests, "tokens_auroc"):
         texts.append(token_finding(tests))
     return " ".join(texts)

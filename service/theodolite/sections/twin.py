@@ -40,19 +40,19 @@ def twin_separation_facts(twin: xr.Dataset) -> Iterator[str]:
         return
     value, where = largest
     yield f"{_subject(twin)} has a largest AUROC of {value} by difference of means, at {where}, on the same prompts."
+    if not has_values(twin, "auroc_beyond_twin_band_low"):
+        return
     low, high = (along_depth(twin[f"auroc_beyond_twin_band_{end}"]) for end in ("low", "high"))
     above, known = low > 0, np.isfinite(low)
-    if not known.any():
-        return
     elsewhere = "At the other depths, these" if above.any() else "These"
     is_everywhere = bool((above | ~known).all())
     limit = "" if is_everywhere else f" {elsewhere} prompts do not show that training raises the AUROC."
     where = "" if is_everywhere else in_brackets(depths_text(above))
-    difference = along_depth(twin["auroc_beyond_twin"])
+    difference = along_depth(twin["auroc_beyond_twin"]).where(known)
     best = int(np.nanargmax(difference.values))
     yield (
-        f"The AUROC of this model by difference of means lies {beyond_twin(twin)}{where}. The largest difference is "
-        f"{float(difference[best]):.3f} [{float(low[best]):.3f}, {float(high[best]):.3f}], at "
+        f"The AUROC of this model by difference of means is shown to lie {beyond_twin(twin)}{where}. The largest "
+        f"difference is {float(difference[best]):.3f} [{float(low[best]):.3f}, {float(high[best]):.3f}], at "
         f"{layer_of(difference, best)}.{limit}"
     )
 
@@ -68,7 +68,11 @@ def twin_finding(twin: xr.Dataset) -> str:
     if (largest := _largest_auroc(twin)) is None:
         return ""
     value, where = largest
-    above = f" The model's lies {beyond_twin(twin)}." if has_values(twin, "auroc_beyond_twin_band_low") else ""
+    above = (
+        f" The model's AUROC is shown to lie {beyond_twin(twin)}."
+        if has_values(twin, "auroc_beyond_twin_band_low")
+        else ""
+    )
     return f"The largest AUROC of an untrained twin, by difference of means, is {value}, at {where}.{above}"
 
 

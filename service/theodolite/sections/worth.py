@@ -9,6 +9,8 @@ from numpy.typing import NDArray
 from theodolite.groups.permutations import LEVEL
 from theodolite.query.curves import INTERVALS, along_depth, has_values
 
+_MOST_TESTS = 10  # 1/201, the smallest p of 200 permutations, is at most LEVEL/10
+
 _NORMAL = 1.96  # standard errors from the middle of a 95 % interval to its ends
 
 
@@ -30,10 +32,14 @@ UNTESTED = Worth()
 def worth_of(*tests: tuple[xr.DataArray, xr.DataArray]) -> Worth:
     """Return the worth of a finding from its tests, each as p and z of all places; p is corrected for the places.
 
-    For several tests, Bonferroni's correction is added.
+    Bonferroni's correction for several tests is added, for at most as many as the smallest p of a permutation test
+    could pass.
     """
+    tests = tuple(test for test in tests if np.isfinite(test[0]).any())
+    if not tests:
+        return UNTESTED
     p, z = (np.concatenate([np.ravel(test[part].values) for test in tests]) for part in (0, 1))
-    return _worth(len(tests) * p <= LEVEL, np.abs(z))
+    return _worth(min(len(tests), _MOST_TESTS) * p <= LEVEL, np.abs(z))
 
 
 def worth_below(values: xr.Dataset, statistic: str, null: float) -> Worth:

@@ -1,5 +1,7 @@
 """The arrays of `permutations` agree with the groups that measure the same statistics, and with a refit of a draw."""
 
+from itertools import product
+
 import numpy as np
 import pytest
 from sklearn.linear_model import Ridge
@@ -8,14 +10,17 @@ from support.result_cases import CONTRASTS, contrast, draw, silent
 from support.stored import store_run
 
 from theodolite.groups.permutations import TESTED
+from theodolite.sites import HALF_BLOCKS
 from theodolite.store.result_reader import read_group
 from theodolite_jobs.results import permutations_controls, permuted_labels
 from theodolite_jobs.results.permuted_labels import permuted_contrast
 from theodolite_jobs.statistics.held_out import RIDGE
+from theodolite_jobs.statistics.location import location
 from theodolite_jobs.statistics.permutations import DRAWS
 from theodolite_jobs.statistics.refits import Scored
 from theodolite_jobs.statistics.separation import FOLDS
 from theodolite_jobs.statistics.separation_scores import auroc as area
+from theodolite_jobs.statistics.separation_scores import auroc_terms
 
 
 @pytest.fixture
@@ -61,7 +66,7 @@ def test_the_controls_are_the_areas_on_the_sphere_and_of_the_norms(run):
             for name, one in (("on_sphere_auroc", scores), ("norm_auroc", signed)):
                 expected = area(one[:n_p, None], one[n_p:, None], paired=paired)
                 stored = [group[name + end] for end in ("", "_low", "_high")]
-                np.testing.assert_allclose(stored, np.ravel(list(vars(expected).values())), rtol=1e-9, atol=1e-12)
+                np.testing.assert_allclose(stored, np.ravel(expected), rtol=1e-9, atol=1e-12)
                 np.testing.assert_allclose(measured(group, name), expected.value, rtol=1e-9)
 
 
@@ -81,7 +86,7 @@ def test_ridge_regression_is_refitted_without_the_prompts_that_it_scores(run, la
     group = read_group(run, "permutations").sel(contrast=label, position=-1, site=str(site)).isel(layer=2)
     expected = area(scores[:n_p, None], scores[n_p:, None], paired=permuted.paired)
     stored = [group[f"ridge_auroc{end}"] for end in ("", "_low", "_high")]
-    np.testing.assert_allclose(stored, np.ravel(list(vars(expected).values())), rtol=1e-9)
+    np.testing.assert_allclose(stored, np.ravel(expected), rtol=1e-9)
     np.testing.assert_allclose(measured(group, "ridge_auroc"), expected.value, rtol=1e-9)
 
 
@@ -107,6 +112,43 @@ def test_activations_are_compared_with_the_better_classifier_of_words_prompt_by_
         assert (found["auroc_beyond_words_band_low"] <= found["auroc_beyond_words_low"]).all()
         assert (found["auroc_beyond_length"] == 0).all(), "the same scores"
         assert ("paired_accuracy_beyond_words" in found) == permuted.paired
+
+
+@pytest.mark.parametrize("label", ["refusal", "unpaired"])
+def test_the_depths_that_may_be_best_and_the_errors_are_those_of_refits_without_each_prompt(run, label):
+    """Refitted from the samples themselves, one prompt or pair after the other."""
+    permuted = permuted_contrast(context_of(run, CONTRASTS), label, -1)
+    n_p, folds, paired = len(permuted.positive.samples), permuted.folds, permuted.paired
+    is_positive = np.arange(len(folds)) < n_p
+    rows = [[i, i + n_p] for i in range(n_p)] if paired else [[i] for i in range(len(folds))]
+    group = read_group(run, "permutations").sel(contrast=label, position=-1)
+    terms, values, depths = [], [], []
+    for site, layer in product(run.record.spec.capture.sites, range(len(run.record.layers))):
+        x = permuted.samples(run, site, layer)
+
+        def scores_without(left_out, x=x):
+            scores = np.empty(len(x))
+            for fold in range(FOLDS):
+                fitted = (folds != fold) & ~np.isin(np.arange(len(x)), left_out)
+                a, b = (x[fitted & side].mean(axis=0) for side in (is_positive, ~is_positive))
+                scores[folds == fold] = (x[folds == fold] - (a + b) / 2) @ (a - b) / np.linalg.norm(a - b)
+            return scores[:n_p, None], scores[n_p:, None]
+
+        sides = scores_without([])
+        after = np.array([area(*scores_without(row), paired=paired).value[0] for row in rows])
+        parts = np.split(after, [len(after)] if paired else [n_p])
+        moved = np.concatenate([(part.mean() - part) * np.sqrt(1 - 1 / len(part)) for part in parts if len(part)])
+        own = auroc_terms(*sides, paired=paired)[:, 0]
+        at = group.sel(site=str(site)).isel(layer=layer)
+        ratio = np.linalg.norm(own + moved) / np.linalg.norm(own) if own.any() else 1.0
+        np.testing.assert_allclose(at["auroc_error_ratio"], ratio, rtol=1e-6)
+        if site in HALF_BLOCKS:
+            values.append(area(*sides, paired=paired).value[0])
+            terms.append(own + moved)
+            depths.append((str(site), layer))
+    found = location(np.array(values), np.stack(terms, axis=1), min(n_p, len(folds) - n_p) - 1.0)
+    stored = [group["auroc_location"].sel(site=site).isel(layer=layer) for site, layer in depths]
+    np.testing.assert_array_equal(stored, found)
 
 
 def test_sets_that_differ_in_length_alone_are_separated_by_the_norm_and_not_on_the_sphere(tmp_path):
@@ -193,7 +235,7 @@ def test_token_counts_are_the_control_for_words(run, monkeypatch):
         found, _ = permutations_controls.of_tokens(run, permuted)
         expected = area(scores[:n_p, None], scores[n_p:, None], paired=permuted.paired)
         stored = [found[f"tokens_auroc{end}"] for end in ("", "_low", "_high")]
-        np.testing.assert_allclose(stored, np.ravel(list(vars(expected).values())), rtol=1e-9)
+        np.testing.assert_allclose(stored, np.ravel(expected), rtol=1e-9)
         assert found["tokens_auroc_p"] > 0.05, "the tokens of both sets are drawn alike"
         if permuted.paired:
             assert found["tokens_paired_accuracy"] == (scores[:n_p] > scores[n_p:]).mean()

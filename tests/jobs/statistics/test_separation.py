@@ -36,7 +36,7 @@ def folded(samples, indices=None):
 
 def only(estimate):
     """The one curve's value and interval."""
-    return SimpleNamespace(**{name: values.item() for name, values in vars(estimate).items()})
+    return SimpleNamespace(**{name: values.item() for name, values in estimate._asdict().items()})
 
 
 def area_of(p, q):

@@ -2,13 +2,12 @@
 
 import numpy as np
 import pytest
-from scipy.stats import norm
 from support.analysed_runs import silent
 from support.analysing import analyse
 from support.finished_runs import model_facts
 from support.stored import store_run
 
-from theodolite.bands import simultaneous_quantile
+from theodolite.bands import half_of_difference, simultaneous_quantile
 from theodolite.query.twin import read_twin
 from theodolite.query.twin_difference import auroc_beyond_twin
 from theodolite.store.result_reader import read_finished_table, read_group
@@ -64,27 +63,25 @@ def scored(run, *, paired):
 def test_the_difference_and_its_band_are_those_of_the_scores_of_each_prompt(tmp_path, paired):
     run, twin, found = pair_of(tmp_path, 2.0, 0.8, paired=paired)
     own, places = scored(run, paired=paired)
-    other = scored(twin, paired=paired)[0]
-    terms = [auroc_terms(one.positive, one.negative, paired=paired) for one in (own, other)]
-    quantile = simultaneous_quantile(terms[0] - terms[1]) / norm.ppf(0.975)
-    estimates = [auroc(one.positive, one.negative, paired=paired) for one in (own, other)]
-    ratios = [
-        read_group(one, "permutations")["auroc_error_ratio"].sel(contrast="refusal", position=-1) for one in (run, twin)
-    ]
-    assert all((ratio > 1).any() and (ratio < 2).all() for ratio in ratios)
+    sides = own, scored(twin, paired=paired)[0]
+    terms = [auroc_terms(one.positive, one.negative, paired=paired) for one in sides]
+    quantile = simultaneous_quantile(terms[0] - terms[1])
+    stored = [read_group(one, "permutations").sel(contrast="refusal", position=-1) for one in (run, twin)]
+    ratios = [[float(one["auroc_error_ratio"].sel(site=site, layer=layer)) for site, layer in places] for one in stored]
+    assert all(1 < max(ratio) < 3 for ratio in ratios)
+    one, control = (
+        auroc(side.positive, side.negative, paired=paired, quantile=quantile * np.array(ratio))
+        for side, ratio in zip(sides, ratios, strict=True)
+    )
+    correlation = [np.corrcoef(*columns)[0, 1] for columns in zip(*(of.T for of in terms), strict=True)]
+    correlation /= np.prod(ratios, axis=0)
+    value = one.value - control.value
+    low = value - half_of_difference(one.value - one.low, control.high - control.value, correlation)
+    high = value + half_of_difference(one.high - one.value, control.value - control.low, correlation)
     for column, (site, layer) in enumerate(places):
         here = found.sel(site=site, layer=layer)
-        (value, low, high), (control, control_low, control_high) = (
-            [getattr(one, end)[column] for end in ("value", "low", "high")] for one in estimates
-        )
-        factors = [float(ratio.sel(site=site, layer=layer)) for ratio in ratios]
-        correlation = np.corrcoef(*(one[:, column] for one in terms))[0, 1]
-        ends = {"low": (value - low, control_high - control), "high": (high - value, control - control_low)}
-        for (end, halves), side in zip(ends.items(), (-1, 1), strict=True):
-            a, b = np.multiply(halves, factors)
-            expected = value - control + side * quantile * np.sqrt(a**2 + b**2 - 2 * correlation * a * b)
-            np.testing.assert_allclose(here[f"auroc_beyond_twin_band_{end}"], expected, atol=1e-6)
-        np.testing.assert_allclose(here["auroc_beyond_twin"], value - control, atol=1e-12)
+        for end, expected in {"": value, "_band_low": low, "_band_high": np.minimum(high, 1)}.items():
+            np.testing.assert_allclose(here[f"auroc_beyond_twin{end}"], expected[column], atol=1e-9)
 
 
 def test_a_trained_difference_is_found_at_its_depths_alone(tmp_path):

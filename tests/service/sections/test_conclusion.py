@@ -62,7 +62,10 @@ def test_separation_is_found_if_its_test_passes(tmp_path):
         "give an AUROC of 0.566 [0.520, 0.610] by difference of means."
     )
     failed = finished_run(tmp_path / "two", results | {"moments": {}, "permutations": TESTED | {"auroc_p_family": 0.3}})
-    assert "do not separate better than chance" in finding_of(failed, "separation")
+    assert "4 harmful and 4 harmless prompts are too few to test" in finding_of(failed, "separation")
+    results["separation"] |= {"n_positive": 6, "n_negative": 6}
+    more = finished_run(tmp_path / "three", results | {"moments": {}, "permutations": TESTED | {"auroc_p_family": 0.3}})
+    assert "6 harmful and 6 harmless prompts do not separate better than chance" in finding_of(more, "separation")
 
 
 @pytest.mark.parametrize(("low", "verdict"), [(0.6, "separate better than"), (0.4, "do not separate better than")])

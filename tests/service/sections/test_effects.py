@@ -99,7 +99,7 @@ def test_the_finding_says_how_the_sets_differ_and_from_where_on_the_model_uses_t
     assert section.finding == (
         f"{INTACT}Adding the difference of the means moves the log-odds of both sets towards the other set from layer "
         "0 pre on, by 0.1 to 2.2 nats. This is farther than all control directions (family-wise p of at most 0.05) "
-        "from layer 2 pre on: the model uses the direction at the last token."
+        "from layer 2 pre on: the model uses the direction at the last token. Measured with 12 of 40 and 12 prompts."
     )
 
 
@@ -175,7 +175,7 @@ def test_a_kind_of_controls_that_cannot_be_compared_does_not_count(run_of):
         "layer 2 pre on: the model uses the direction" in finding_of(run_of(log_odds_p_family=p))
     )
     finding = finding_of(run_of(log_odds_p_family=np.nan, log_odds_z=np.nan, everywhere_log_odds_p=np.nan))
-    assert finding.endswith("controls cannot be compared, so it is not shown that the model uses the direction.")
+    assert "controls cannot be compared, so it is not shown that the model uses the direction. " in finding
 
 
 def test_an_effect_on_one_set_is_not_one_on_both(run_of):
@@ -193,7 +193,7 @@ def test_no_onset_is_claimed_where_scattered_layers_pass(run_of):
     low[1, :, 3] = -0.1
     finding = finding_of(run_of(log_odds_p_family=p, log_odds_low=low))
     assert "at 6 of 8 changed sites and layers, by 0.1 to 1.8 nats; at the other sites and layers by at most" in finding
-    assert finding.endswith("at 2 of 8 tested sites and layers, and not at the last one.")
+    assert "at 2 of 8 tested sites and layers, and not at the last one. " in finding
 
 
 def test_the_range_of_an_onset_is_that_of_the_layers_from_it_on(run_of):
@@ -223,12 +223,11 @@ def test_sets_with_equal_log_odds_have_no_expected_change(run_of):
     )
     run = run_of(expected_sign=np.nan, intact_difference_low=-0.5, **tests)
     finding = finding_of(run)
-    assert "[-0.50, 3.20], which can be 0, so no direction of change is expected." in finding
-    assert finding.endswith(
-        "of both sets more than all control directions (family-wise p of at most 0.05) at 0 of 8 sites and layers."
-    )
+    assert "[-0.50, 3.20], which may be 0, so it is not known which change to expect." in finding
+    limit = "family-wise p of at most 0.05"
+    assert f"of both sets more than all control directions ({limit}) at 0 of 8 sites and layers. " in finding
     finding = finding_of(run_of(expected_sign=np.nan, **tests, kl_z=np.nan, kl_p=np.nan, kl_p_family=np.nan))
-    assert finding.endswith("It is not tested whether the model uses the direction at the last token.")
+    assert "It is not tested whether the model uses the direction at the last token. " in finding
     (section,) = effects.sections(run)
     assert "moves the log-odds towards" not in " ".join(section.facts)
     assert all(figure.draw() for figure in section.figures)

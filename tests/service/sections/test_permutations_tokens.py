@@ -91,4 +91,4 @@ def test_depths_at_which_activations_exceed_words_and_length_are_counted(tmp_pat
         "classifiers.",
         "By difference of means, activations put more pairs in the right order than words do at 8 of 8 depths.",
     ]
-    assert token_finding(tests).endswith(f" by ridge regression; activations exceed it {counts}.")
+    assert token_finding(tests).endswith(f" by ridge regression; activations are shown to exceed it {counts}.")

@@ -96,8 +96,8 @@ TWIN_LARGEST = (
 def test_the_largest_auroc_of_the_twin_and_the_depths_above_it_are_stated(run, twin, below):
     assert facts_of(separation, run) == [
         TWIN_LARGEST,
-        "The AUROC of this model by difference of means lies above that of the twin at 3 of 7 depths (layers 2 pre, 3 "
-        "pre to 3 mid). The largest difference is 0.350 [0.250, 0.450], at layer 3 mid. At the other depths, these "
+        "The AUROC of this model by difference of means is shown to lie above that of the twin at 3 of 7 depths "
+        "(layers 2 pre, 3 pre to 3 mid). The largest difference is 0.350 [0.250, 0.450], at layer 3 mid. At the other depths, these "
         "prompts do not show that training raises the AUROC.",
         "Median cosine between the directions of neighbouring layers of the untrained twin: 0.98 at resid_pre and 0.60 "
         "at resid_mid.",
@@ -108,15 +108,33 @@ def test_the_finding_states_the_largest_auroc_of_the_twin(run, twin, below):
     (section,) = separation.sections(run)
     assert section.finding.endswith(
         " The largest AUROC of an untrained twin, by difference of means, is 0.810 [0.710, 0.910], at layer 0 mid. The "
-        "model's lies above that of the twin at 3 of 7 depths."
+        "model's AUROC is shown to lie above that of the twin at 3 of 7 depths."
     )
     (own,) = separation.sections(twin)
     assert "twin" not in own.finding
 
 
+@pytest.mark.parametrize(
+    ("low", "expected"),
+    [
+        (0.1, "at 7 of 7 depths. The largest difference is 0.350 [0.100, 0.600], at layer 3 mid."),
+        (
+            -0.1,
+            "at 0 of 7 depths. The largest difference is 0.350 [-0.100, 0.800], at layer 3 mid. These prompts do "
+            "not show that training raises the AUROC.",
+        ),
+    ],
+)
+def test_the_limit_of_the_comparison_is_stated_unless_all_depths_lie_above(
+    run, twin, below, monkeypatch, low, expected
+):
+    monkeypatch.setattr(f"{__name__}.BELOW", np.where(np.isnan(BELOW), np.nan, low))
+    assert facts_of(separation, run)[1].endswith(f"is shown to lie above that of the twin {expected}")
+
+
 def test_without_scores_of_prompts_the_difference_is_not_tested(run, twin):
     assert facts_of(separation, run)[:1] == [TWIN_LARGEST]
-    assert not [fact for fact in facts_of(separation, run) if "lies above" in fact]
+    assert not [fact for fact in facts_of(separation, run) if "shown to lie above" in fact]
 
 
 def test_the_difference_from_the_twin_has_a_panel(run, twin, below):

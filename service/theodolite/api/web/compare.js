@@ -171,7 +171,7 @@ function milestones(rows, known) {
   const named = (row) => ({ ...row, name: known.find((run) => run.run_id === row.run_id)?.name });
   const columns = [
     "run", "contrast", "position", "smallest debiased cosine", "largest AUROC", "first depth above permuted labels",
-    "simultaneous AUROC interval above 0.95 from",
+    "depth from which the AUROC band stays above 0.95",
   ];
   const share = (depth) => (depth === null ? "" : ` (${(100 * depth).toFixed(0)} %)`);
   const at = (value, digits, depth) => (value === null ? depth : `${value.toFixed(digits)} at ${depth}`);
@@ -193,7 +193,7 @@ function milestones(rows, known) {
 
 /** Return the depth from which on the sets are separated, or how near they come. */
 function separation({ separates_at: depth, largest_auroc_low: low }) {
-  return depth === "never" && low !== null ? `no depth; the largest lower end is ${low.toFixed(3)}` : depth;
+  return depth === "never" && low !== null ? `none; the largest lower end of the band is ${low.toFixed(3)}` : depth;
 }
 
 /** Return a table of the options in which the surveys differ, with a column for each run. */

@@ -1,0 +1,19 @@
+"""A statistic with its interval."""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+class Estimate(NamedTuple):
+    """A statistic and the ends of its 95 % interval or band, each of shape (…)."""
+
+    value: NDArray[np.float64]
+    low: NDArray[np.float64]
+    high: NDArray[np.float64]
+
+    def named(self, name: str, band: "Estimate | None" = None) -> dict[str, NDArray[np.float64]]:
+        """Return the arrays by the names of their variables, with the ends of the simultaneous band if there is one."""
+        arrays = {name: self.value, f"{name}_low": self.low, f"{name}_high": self.high}
+        return arrays if band is None else arrays | {f"{name}_band_low": band.low, f"{name}_band_high": band.high}
