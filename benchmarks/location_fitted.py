@@ -2,11 +2,11 @@
 
 `location.py` draws scores. This script draws vectors at depths whose noise has a correlation of `rho` between
 neighbours, fits both classifiers in five folds, and scores held-out vectors, as `permutations` does. The noise is equal
-in all features, or its variance falls as 1/k, or one feature has most of it, as in activations. All depths have the same distribution, so
-they are equally good, and each of them counts in turn as the best. The last `depths` are a control: the band of the
-difference at all depths should contain 0. The script prints the grid as a table. The last line is one JSON object with,
-for each cell, the mean AUROC, the share of draws whose set contains the best depth, that of the scored prompts' error
-alone, and the share of draws whose band contains 0 at all depths.
+in all features, or its variance falls as 1/k, or one feature has most of it, as in activations. All depths have the
+same distribution, so they are equally good, and each of them counts in turn as the best. As many further depths are a
+control: the band of the difference should contain 0 at all depths. The script prints the grid as a table. The last line
+is one JSON object with, for each cell, the mean AUROC, the share of draws whose set contains the best depth, that of
+the scored prompts' error alone, and the share of draws whose band contains 0 at all depths.
 
 Usage: python benchmarks/location_fitted.py --help
 """

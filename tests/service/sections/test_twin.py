@@ -97,8 +97,8 @@ def test_the_largest_auroc_of_the_twin_and_the_depths_above_it_are_stated(run, t
     assert facts_of(separation, run) == [
         TWIN_LARGEST,
         "The AUROC of this model by difference of means is shown to lie above that of the twin at 3 of 7 depths "
-        "(layers 2 pre, 3 pre to 3 mid). The largest difference is 0.350 [0.250, 0.450], at layer 3 mid. At the other depths, these "
-        "prompts do not show that training raises the AUROC.",
+        "(layers 2 pre, 3 pre to 3 mid). The largest difference is 0.350 [0.250, 0.450], at layer 3 mid. At the other "
+        "depths, these prompts do not show that training raises the AUROC.",
         "Median cosine between the directions of neighbouring layers of the untrained twin: 0.98 at resid_pre and 0.60 "
         "at resid_mid.",
     ]
