@@ -20,6 +20,7 @@ from theodolite.store.tables import encode_tables
 
 JSON = "application/json"
 CSV = "text/csv"
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")  # the first character of a cell that spreadsheets run
 PARQUET = "application/vnd.apache.parquet"
 ARROW = "application/vnd.apache.arrow.stream"
 
@@ -97,10 +98,28 @@ def answer(
 def _csv_answer(rows: pd.DataFrame, headers: dict[str, str]) -> Response:
     """Return a table as CSV, a large one in pieces, since its text takes many times the memory of its values."""
     if len(rows) <= _CSV_ROWS:
-        return Response(rows.to_csv(index=False), headers=headers, media_type=CSV)
+        return Response(_csv(rows), headers=headers, media_type=CSV)
     starts = range(0, len(rows), _CSV_ROWS)
-    pieces = (rows[start : start + _CSV_ROWS].to_csv(index=False, header=start == 0) for start in starts)
+    pieces = (_csv(rows[start : start + _CSV_ROWS], header=start == 0) for start in starts)
     return StreamingResponse(pieces, headers=headers, media_type=CSV)
+
+
+def _csv(rows: pd.DataFrame, *, header: bool = True) -> str:
+    # With CRLF, a cell with either of both characters is quoted, and so begins no line.
+    return _inert(rows).to_csv(index=False, header=header, lineterminator="\r\n")
+
+
+def _inert(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return a table whose texts no spreadsheet runs as a formula: those that look like one begin with an apostrophe.
+
+    Source: OWASP, CSV injection.
+    """
+    texts = {name: rows[name].astype(object) for name in rows if not pd.api.types.is_numeric_dtype(rows[name])}
+    return rows.assign(**{name: column.map(_without_formula) for name, column in texts.items()})
+
+
+def _without_formula(cell: Any) -> Any:
+    return f"'{cell}" if isinstance(cell, str) and cell.startswith(_FORMULA) else cell
 
 
 def answer_file(request: Request, digest: str, name: str, media: str, content: Callable[[], bytes]) -> Response:

@@ -14,7 +14,7 @@ from support.analysing import analyse
 from support.sealed import reseal
 from support.serving import CONTRASTS, assert_problem, client_of, copied, numbers
 
-from theodolite.api.encoding import _ENCODERS, ARROW, CSV, JSON, PARQUET
+from theodolite.api.encoding import _ENCODERS, ARROW, CSV, JSON, PARQUET, _csv_answer
 from theodolite.store.runs import open_run
 
 RUN = "/v1/runs/tiny-0"
@@ -212,6 +212,16 @@ def test_flat_responses_are_offered_as_csv(client):
     assert lines[0] == "contrast,site,position,layer,auroc"
     values = numbers(client.get(path).json()["dataset"]["data_vars"]["auroc"]["data"][0][0][0])
     np.testing.assert_equal([float(line.rpartition(",")[2] or "nan") for line in lines[1:5]], values)
+
+
+def test_cells_of_csv_that_spreadsheets_would_run_begin_with_an_apostrophe():
+    texts = ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", "a = b", "", None]
+    rows = pd.DataFrame({"text": texts, "side": pd.Categorical(["=x", *["plain"] * 8]), "score": [-1.5] * 9})
+    answer = _csv_answer(rows, {})
+    read = pd.read_csv(io.BytesIO(answer.body), dtype={"text": str}, keep_default_na=False)
+    assert read["text"].tolist() == ["'=1+1", "'+1", "'-1", "'@SUM(A1)", "'\t=1", "'\r=1", "a = b", "", ""]
+    assert read["side"].tolist() == ["'=x", *["plain"] * 8]
+    assert (read["score"] == -1.5).all(), "numbers are no texts"
 
 
 def test_a_response_over_several_groups_has_one_etag(client, library):

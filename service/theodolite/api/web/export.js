@@ -47,7 +47,8 @@ function rowsOf(trace, name) {
   });
 }
 
+/** Return a cell of CSV. A text that a spreadsheet would run as a formula begins with an apostrophe. */
 function quoted(value) {
-  const text = String(value);
+  const text = /^[=+\-@\t\r]/.test(value) && Number.isNaN(Number(value)) ? `'${value}` : String(value);
   return /[",\r\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
 }
