@@ -114,7 +114,7 @@ def _inert(rows: pd.DataFrame) -> pd.DataFrame:
 
     Source: OWASP, CSV injection.
     """
-    texts = {name: rows[name].astype(object) for name in rows if not pd.api.types.is_numeric_dtype(rows[name])}
+    texts = {str(name): rows[name].astype(object) for name in rows if not pd.api.types.is_numeric_dtype(rows[name])}
     return rows.assign(**{name: column.map(_without_formula) for name, column in texts.items()})
 
 
