@@ -110,12 +110,11 @@ def _csv(rows: pd.DataFrame, *, header: bool = True) -> str:
 
 
 def _inert(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return a table whose texts no spreadsheet runs as a formula: those that look like one begin with an apostrophe.
+    """Return a table whose prompts no spreadsheet runs as a formula: those that look like one begin with an apostrophe.
 
-    Source: OWASP, CSV injection.
+    Tokens keep their exact text. Source: OWASP, CSV injection.
     """
-    texts = {str(name): rows[name].astype(object) for name in rows if not pd.api.types.is_numeric_dtype(rows[name])}
-    return rows.assign(**{name: column.map(_without_formula) for name, column in texts.items()})
+    return rows.assign(text=rows["text"].astype(object).map(_without_formula)) if "text" in rows else rows
 
 
 def _without_formula(cell: Any) -> Any:

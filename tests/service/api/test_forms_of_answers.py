@@ -214,14 +214,14 @@ def test_flat_responses_are_offered_as_csv(client):
     np.testing.assert_equal([float(line.rpartition(",")[2] or "nan") for line in lines[1:5]], values)
 
 
-def test_cells_of_csv_that_spreadsheets_would_run_begin_with_an_apostrophe():
+def test_prompts_in_csv_that_spreadsheets_would_run_begin_with_an_apostrophe():
     texts = ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", "a = b", "", None]
-    rows = pd.DataFrame({"text": texts, "side": pd.Categorical(["=x", *["plain"] * 8]), "score": [-1.5] * 9})
+    rows = pd.DataFrame({"text": pd.Categorical(texts), "token": ["=x", *["plain"] * 8], "score": [-1.5] * 9})
     answer = _csv_answer(rows, {})
     read = pd.read_csv(io.BytesIO(answer.body), dtype={"text": str}, keep_default_na=False)
     assert read["text"].tolist() == ["'=1+1", "'+1", "'-1", "'@SUM(A1)", "'\t=1", "'\r=1", "a = b", "", ""]
-    assert read["side"].tolist() == ["'=x", *["plain"] * 8]
-    assert (read["score"] == -1.5).all(), "numbers are no texts"
+    assert read["token"].tolist() == ["=x", *["plain"] * 8], "a token is no prompt"
+    assert (read["score"] == -1.5).all()
 
 
 def test_a_response_over_several_groups_has_one_etag(client, library):
