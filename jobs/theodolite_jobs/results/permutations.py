@@ -95,7 +95,7 @@ def _tests(run: Run, contrast: PermutedContrast, label: str, progress: Progress)
     for name in MEASURED:
         arrays |= _areas(name, scored[name])
     arrays |= _locations([str(site) for site in sites], scored)
-    arrays["auroc_error_ratio"] = scored["auroc"].error_ratio(separation_scores.auroc_terms)
+    arrays["auroc_fit_error"] = scored["auroc"].fit_error(separation_scores.auroc_terms)
     arrays |= beyond(scored, words)
     for index, name in enumerate(TESTED):
         tested = permutation_test(draws[:, index])

@@ -13,6 +13,15 @@ class Estimate(NamedTuple):
     low: NDArray[np.float64]
     high: NDArray[np.float64]
 
+    def widened(self, error: NDArray[np.float64]) -> "Estimate":
+        """Return the estimate with a further error, an independent one, in its interval.
+
+        Args:
+            error: the quantile of the interval times the standard error.
+        """
+        low, high = np.hypot(self.value - self.low, error), np.hypot(self.high - self.value, error)
+        return Estimate(self.value, np.asarray(self.value - low), np.asarray(self.value + high))
+
     def named(self, name: str, band: "Estimate | None" = None) -> dict[str, NDArray[np.float64]]:
         """Return the arrays by the names of their variables, with the ends of the simultaneous band if there is one."""
         arrays = {name: self.value, f"{name}_low": self.low, f"{name}_high": self.high}

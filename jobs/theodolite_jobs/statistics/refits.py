@@ -11,7 +11,6 @@ import numpy as np
 from jaxtyping import Bool, Float64, Int64
 from numpy.typing import NDArray
 
-from theodolite_jobs.statistics.ratio import ratio
 from theodolite_jobs.statistics.separation_scores import Negative, Positive
 
 
@@ -45,16 +44,13 @@ class Scored:
             scored + np.concatenate([(part.mean(axis=0) - part) * np.sqrt(1 - 1 / len(part)) for part in parts])
         )
 
-    def error_ratio(self, of_scores: Callable[..., NDArray[np.float64]]) -> Float64[np.ndarray, " *dims"]:
-        """Return the standard error of `terms`, over that of the scored prompts alone; 1 if both or the latter are 0.
+    def fit_error(self, of_scores: Callable[..., NDArray[np.float64]]) -> Float64[np.ndarray, " *dims"]:
+        """Return what the fitted directions add to the standard error, √(both² − that of the scored prompts²).
 
-        NaN where one of them is unknown.
+        0 where they add nothing; NaN where one of the errors is unknown.
         """
-        alone, whole = (
-            length(of_scores(self.positive, self.negative, paired=self.paired)),
-            length(self.terms(of_scores)),
-        )
-        return np.where((alone == 0) & np.isfinite(whole), 1.0, ratio(whole, alone))
+        alone, both = length(of_scores(self.positive, self.negative, paired=self.paired)), length(self.terms(of_scores))
+        return np.asarray(np.sqrt(np.maximum(both**2 - alone**2, 0)))
 
     def along(self, shape: tuple[int, ...]) -> "Scored":
         """Return the same scores, (prompt,), at all places of a shape."""

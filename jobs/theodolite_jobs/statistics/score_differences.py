@@ -33,12 +33,12 @@ def difference(statistic: Statistic, terms: Terms, scores: Scored, controls: Sco
     own, other = (side.terms(terms) for side in sides)
     correlation = ratio((own * other).sum(axis=0), length(own) * length(other))
     at_once = simultaneous_quantile(own - other)
-    wider = [side.error_ratio(terms) for side in sides]
+    of_fits = [side.fit_error(terms) for side in sides]
     both = []
     for quantile in (NORMAL_QUANTILE, at_once):
         one, control = (
-            statistic(side.positive, side.negative, paired=side.paired, quantile=quantile * factor)
-            for side, factor in zip(sides, wider, strict=True)
+            statistic(side.positive, side.negative, paired=side.paired, quantile=quantile).widened(quantile * error)
+            for side, error in zip(sides, of_fits, strict=True)
         )
         both.append(_difference(one, control, np.nan_to_num(correlation)))
     return both[0], both[1]

@@ -112,9 +112,10 @@ VARIABLES = (
     *(variable for name in MEASURED for variable in with_band(name, f"The {TESTED[name]}.")),
     *(location_of(name, "largest") for name in LOCATED),
     Variable(
-        "auroc_error_ratio",
+        "auroc_fit_error",
         PER_CONTRAST,
-        "Standard error of auroc with that of its fitted directions, over that of the scored prompts alone.",
+        "What the fitted directions add to the standard error of auroc, so that the squares of both errors sum to that "
+        "of the whole one.",
     ),
     *(
         variable

@@ -22,7 +22,7 @@ def auroc_beyond_twin(run: Run, twin: Run, contrast: str) -> xr.Dataset:
     """Return `auroc_beyond_twin` and the ends of its 95 % band, `…_band_low` and `…_band_high`, for a contrast.
 
     The band holds at all sites and layers of a position at once. It combines the intervals of both AUROCs, each widened
-    by `auroc_error_ratio`, with the correlation of their errors over prompts (Zou and Donner 2008). The errors of the
+    by `auroc_fit_error`, with the correlation of their errors over prompts (Zou and Donner 2008). The errors of the
     fitted directions count as independent in both runs. NaN where one of the runs has no permutation tests.
 
     Args:
@@ -38,58 +38,61 @@ def auroc_beyond_twin(run: Run, twin: Run, contrast: str) -> xr.Dataset:
     value, paired = own["auroc"] - other["auroc"], bool(own.attrs["contrasts"][contrast]["paired"])
     half = {end: xr.full_like(value, np.nan) for end in ("low", "high")}
     if all("permutations" in finished_groups(one) for one in runs):
-        ratios = [
-            read_group(one, "permutations").sel(contrast=contrast, drop=True)["auroc_error_ratio"] for one in runs
-        ]
+        of_fits = [read_group(one, "permutations").sel(contrast=contrast, drop=True)["auroc_fit_error"] for one in runs]
         for position in value["position"].values.tolist():
             tables = [_scores(one, contrast, position) for one in runs]
-            for place, correlation, quantile in _correlations(*tables, paired=paired):
+            for place, terms, quantile in _places(*tables, paired=paired):
                 at = {"position": position, **place}
-                factors = [float(ratio.sel(at)) for ratio in ratios]
+                fits = [float(error.sel(at)) for error in of_fits]
                 ends = [
-                    _ends(side.sel(at), quantile * factor) for side, factor in zip((own, other), factors, strict=True)
+                    _ends(side.sel(at), quantile, quantile * error)
+                    for side, error in zip((own, other), fits, strict=True)
                 ]
-                of_all = np.asarray(correlation / (factors[0] * factors[1]))
+                errors = [np.hypot(np.linalg.norm(one), error) for one, error in zip(terms, fits, strict=True)]
+                correlation = np.asarray(terms[0] @ terms[1] / (errors[0] * errors[1] or np.inf))
                 for end, opposite in (("low", "high"), ("high", "low")):
-                    half[end].loc[at] = half_of_difference(ends[0][end], ends[1][opposite], of_all)
+                    half[end].loc[at] = half_of_difference(ends[0][end], ends[1][opposite], correlation)
     bounds = {"": value, "_band_low": value - half["low"], "_band_high": value + half["high"]}
     return xr.Dataset({f"auroc_beyond_twin{end}": bound.clip(-1, 1) for end, bound in bounds.items()})
 
 
-def _ends(separation: xr.Dataset, quantile: float) -> dict[str, NDArray[np.float64]]:
+def _ends(separation: xr.Dataset, quantile: float, of_fits: float) -> dict[str, NDArray[np.float64]]:
     """Return how far an interval of an AUROC reaches below and above it at another quantile, from its 95 % interval.
 
     As in `separation_scores.auroc`, it is symmetric on the scale of log-odds, and that of an AUROC of 1 ends at
-    (α/2)^(1/n).
+    (α/2)^(1/n). The error of the fits, times the quantile, is added as an independent one.
     """
     value, low, high = (float(separation[f"auroc{end}"]) for end in ("", "_low", "_high"))
     normal = NormalDist()
     power = np.log(normal.cdf(-quantile)) / np.log(_TAIL)
     if value in (0, 1):
-        return {"low": np.asarray(value - low**power if value else 0.0), "high": np.asarray(1 - (1 - high) ** power)}
-    wide = quantile / normal.inv_cdf(1 - _TAIL)
+        moved = {"low": low**power if value else 0.0, "high": 1.0 if value else 1 - (1 - high) ** power}
+    else:
+        wide, odds = quantile / normal.inv_cdf(1 - _TAIL), _log_odds(value)
+        moved = {
+            name: 1 / (1 + np.exp(-(odds + wide * (_log_odds(end) - odds))))
+            for name, end in (("low", low), ("high", high))
+        }
+    return {name: np.hypot(value - end, of_fits) for name, end in moved.items()}
 
-    def moved(end: float) -> float:
-        odds, at = np.log(value / (1 - value)), np.log(end / (1 - end)) if 0 < end < 1 else np.inf * (end - value)
-        return float(1 / (1 + np.exp(-(odds + wide * (at - odds)))))
 
-    return {"low": np.asarray(value - moved(low)), "high": np.asarray(moved(high) - value)}
+def _log_odds(value: float) -> np.float64:
+    with np.errstate(divide="ignore"):
+        return np.float64(np.log(np.float64(value)) - np.log1p(-np.float64(value)))
 
 
-def _correlations(
+def _places(
     own: pd.DataFrame, other: pd.DataFrame, *, paired: bool
-) -> list[tuple[dict[str, object], float, float]]:
-    """Return each place with the correlation of both runs' errors over common prompts, and the quantile of the band."""
+) -> list[tuple[dict[str, object], list[NDArray[np.float64]], float]]:
+    """Return each place with the terms of both runs' errors over common prompts, and the quantile of the band."""
     places, rows = own.columns.intersection(other.columns), own.index.intersection(other.index)
     if not len(places) or not set(_SIDES) <= set(rows.get_level_values("side")):
         return []
     terms = [_terms(table.loc[rows, places], paired=paired) for table in (own, other)]
-    lengths = np.sqrt((terms[0] ** 2).sum(axis=0) * (terms[1] ** 2).sum(axis=0))
-    correlations = (terms[0] * terms[1]).sum(axis=0) / np.where(lengths > 0, lengths, np.inf)
     quantile = simultaneous_quantile(terms[0] - terms[1])
     return [
-        (dict(zip(_PLACE, place, strict=True)), float(correlation), quantile)
-        for place, correlation in zip(places, correlations, strict=True)
+        (dict(zip(_PLACE, place, strict=True)), [of_run[:, column] for of_run in terms], quantile)
+        for column, place in enumerate(places)
     ]
 
 

@@ -140,8 +140,8 @@ def test_the_depths_that_may_be_best_and_the_errors_are_those_of_refits_without_
         moved = np.concatenate([(part.mean() - part) * np.sqrt(1 - 1 / len(part)) for part in parts if len(part)])
         own = auroc_terms(*sides, paired=paired)[:, 0]
         at = group.sel(site=str(site)).isel(layer=layer)
-        ratio = np.linalg.norm(own + moved) / np.linalg.norm(own) if own.any() else 1.0
-        np.testing.assert_allclose(at["auroc_error_ratio"], ratio, rtol=1e-6)
+        added = ((own + moved) ** 2).sum() - (own**2).sum()
+        np.testing.assert_allclose(at["auroc_fit_error"], np.sqrt(max(added, 0)), rtol=1e-6, atol=1e-9)
         if site in HALF_BLOCKS:
             values.append(area(*sides, paired=paired).value[0])
             terms.append(own + moved)

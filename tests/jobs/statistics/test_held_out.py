@@ -107,4 +107,4 @@ def test_an_unknown_refit_gives_an_unknown_error():
     """Without a prompt, a set has no other prompt in the other folds."""
     sides = np.arange(2.0)[:, None] + 5, np.arange(2.0)[:, None]
     scored = Scored(*sides, np.full((4, 1), np.nan), paired=False)
-    assert np.isnan(scored.error_ratio(separation_scores.auroc_terms)).all()
+    assert np.isnan(scored.fit_error(separation_scores.auroc_terms)).all()

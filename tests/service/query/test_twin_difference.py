@@ -67,14 +67,17 @@ def test_the_difference_and_its_band_are_those_of_the_scores_of_each_prompt(tmp_
     terms = [auroc_terms(one.positive, one.negative, paired=paired) for one in sides]
     quantile = simultaneous_quantile(terms[0] - terms[1])
     stored = [read_group(one, "permutations").sel(contrast="refusal", position=-1) for one in (run, twin)]
-    ratios = [[float(one["auroc_error_ratio"].sel(site=site, layer=layer)) for site, layer in places] for one in stored]
-    assert all(1 < max(ratio) < 3 for ratio in ratios)
+    fits = [
+        np.array([float(one["auroc_fit_error"].sel(site=site, layer=layer)) for site, layer in places])
+        for one in stored
+    ]
+    assert all((of_run >= 0).all() and (of_run > 0).any() for of_run in fits)
     one, control = (
-        auroc(side.positive, side.negative, paired=paired, quantile=quantile * np.array(ratio))
-        for side, ratio in zip(sides, ratios, strict=True)
+        auroc(side.positive, side.negative, paired=paired, quantile=quantile).widened(quantile * error)
+        for side, error in zip(sides, fits, strict=True)
     )
-    correlation = [np.corrcoef(*columns)[0, 1] for columns in zip(*(of.T for of in terms), strict=True)]
-    correlation /= np.prod(ratios, axis=0)
+    errors = [np.hypot(np.linalg.norm(of, axis=0), error) for of, error in zip(terms, fits, strict=True)]
+    correlation = (terms[0] * terms[1]).sum(axis=0) / (errors[0] * errors[1])
     value = one.value - control.value
     low = value - half_of_difference(one.value - one.low, control.high - control.value, correlation)
     high = value + half_of_difference(one.high - one.value, control.value - control.low, correlation)
