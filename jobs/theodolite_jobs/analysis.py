@@ -7,7 +7,7 @@ from pathlib import Path
 import xarray as xr
 
 from theodolite.digests import digest_of
-from theodolite.errors import ModelError, RunDamagedError, StoreError, UnsupportedModelError
+from theodolite.errors import CaptureError, ModelError, RunDamagedError, StoreError, UnsupportedModelError
 from theodolite.groups import GROUPS
 from theodolite.metrics import timed
 from theodolite.settings import Settings
@@ -18,7 +18,8 @@ from theodolite.store.result_writer import build_group, drop_claims, remove_grou
 from theodolite.store.runs import Run
 from theodolite.store.tables import encode_table
 from theodolite.store.writable import check_writable
-from theodolite_jobs.effects.work import EffectsWork, drop_parts
+from theodolite_jobs.effects.part_store import PartStore
+from theodolite_jobs.effects.work import EffectsWork
 from theodolite_jobs.full_disk import repeat_while_disk_is_full
 from theodolite_jobs.models.load import load_config, load_tokenizer
 from theodolite_jobs.models.readable import check_readable
@@ -111,7 +112,7 @@ def _analyse(run: Run, spec: SurveySpec, source: ModelSource | None, settings: S
             computed, failed = compute_groups(context, requested)
         drop_claims(run)
         if "effects" in computed:
-            drop_parts(run.location)
+            PartStore(run.location, run.id, finished_groups(run)["effects"]).drop()
         restore_root(run)
         _report_failures(run, spec, failed, console)
     finally:
@@ -161,6 +162,10 @@ def _compute_missing(context: Context, requested: Sequence[str], failed: dict[st
                 _compute(context)
         except ModelError as error:
             failed |= dict.fromkeys(context.stale, error)
+        except (StoreError, CaptureError):
+            # Another driver that finished the same groups has removed what this one still needed.
+            if not context.stale.items() <= finished_groups(context.run).items():
+                raise
         else:
             computed += context.stale
     return computed

@@ -15,7 +15,8 @@ from theodolite.store.runs import Run, run_url
 from theodolite_jobs.capture.plan import ShardPlan
 from theodolite_jobs.cluster.effects_replica import EffectsAssignment, EffectsReplica
 from theodolite_jobs.cluster.scheduling import REASONS, Callbacks, run_shards
-from theodolite_jobs.effects.work import EffectsWork, drop_part, read_part
+from theodolite_jobs.effects.part_store import PartStore
+from theodolite_jobs.effects.work import EffectsWork
 from theodolite_jobs.models.source import ModelSource, on_every_node
 from theodolite_jobs.progress import Console
 from theodolite_jobs.replicas import certified_workers
@@ -36,15 +37,11 @@ def measure_effects(
 
     Raises as `theodolite_jobs.capture_run.capture_run` does.
     """
+    stored = PartStore(run.location, run.id, work.digest)
     plans = {label: work.plan(label) for label in work.tokens}
-    missing = [
-        (plan, part)
-        for plan in plans.values()
-        for part in plan.shards
-        if read_part(run.location, work.digest, part) is None
-    ]
+    missing = [(plan, part) for plan in plans.values() for part in plan.shards if stored.read_part(part) is None]
     for _, part in missing:
-        drop_part(run.location, work.digest, part)
+        stored.drop_part(part)
     if not missing:
         return
     metrics = CaptureMetrics(run.record.model.name, REASONS)

@@ -9,7 +9,7 @@ from support.analysing import analyse
 from support.sealed import reseal
 from support.stored import read_table, store_run
 
-from theodolite.errors import ModelError, ResultsNotFoundError, RunDamagedError
+from theodolite.errors import CaptureError, ModelError, ResultsNotFoundError, RunDamagedError, StoreError
 from theodolite.groups import GROUPS
 from theodolite.query.runs import run_state, summaries
 from theodolite.query.verification import verify
@@ -17,6 +17,7 @@ from theodolite.store.layout import COMPLETE
 from theodolite.store.manifest import drop_outdated, finished_groups, forget, list_groups, unfinished_groups
 from theodolite.store.objects import get, put
 from theodolite.store.result_reader import read_contrasts, read_group
+from theodolite_jobs import analysis
 from theodolite_jobs.results.computations import COMPUTATIONS
 
 
@@ -141,3 +142,29 @@ def test_a_dask_cluster_gives_the_same_bits_as_threads(tmp_path):
         analyse(there, PAIRED, cluster.scheduler_address, silent)
     for name in ("moments", "curves", "directions"):
         xr.testing.assert_identical(read_group(here, name), read_group(there, name))
+
+
+@pytest.mark.parametrize("error", [StoreError, CaptureError])
+def test_what_another_driver_finished_meanwhile_is_taken(tmp_path, monkeypatch, error):
+    """It removes what both needed, so this driver fails after the groups are written."""
+    run = store_run(tmp_path, {"bad": draw(5), "good": draw(5, seed=1)}, contrasts=PAIRED)
+    compute = analysis._compute
+
+    def finish_elsewhere(context):
+        compute(context)
+        raise error("a part of effects is missing")
+
+    monkeypatch.setattr(analysis, "_compute", finish_elsewhere)
+    assert analyse(run, PAIRED, None, silent) == []
+    assert set(finished_groups(run)) == {"moments", "curves", "directions"}
+
+
+def test_an_error_of_the_store_ends_an_analysis_that_nobody_else_finished(tmp_path, monkeypatch):
+    run = store_run(tmp_path, {"bad": draw(5), "good": draw(5, seed=1)}, contrasts=PAIRED)
+
+    def fail(context):
+        raise StoreError("a part of effects is missing")
+
+    monkeypatch.setattr(analysis, "_compute", fail)
+    with pytest.raises(StoreError, match="a part of effects is missing"):
+        analyse(run, PAIRED, None, silent)

@@ -63,7 +63,7 @@ class EffectsReplica(Replica):
         if self._head is None:
             self._head = self._load_head(engine.model)
         if label not in self._vectors:  # of one label at a time, since they are large
-            self._vectors = {label: self._read_vectors(label)}
+            self._vectors = {label: self._stored().read_vectors(label)}
         bad = {sample // 2 for sample in part.quarantined}
         rows = [row for row in range(len(tokens)) if (part.start + row) // 2 not in bad]
         if not rows:
@@ -89,18 +89,18 @@ class EffectsReplica(Replica):
         weights = Weights(files, load_config(files, self.assignment.model.trust_remote_code))
         return logit_head(weights, model.device)
 
-    def _read_vectors(self, label: str) -> Any:
-        from theodolite_jobs.effects.work import read_vectors
+    def _stored(self) -> Any:
+        from theodolite_jobs.effects.part_store import PartStore
 
-        return read_vectors(open_location(self.assignment.run_url), self.assignment.digest, label)
+        run = self.assignment
+        return PartStore(open_location(run.run_url), run.run_id, run.digest)
 
     def _write_part(self, part: ShardPlan, arrays: dict[str, Any]) -> dict[str, Any]:
         from theodolite_jobs.effects.routes import why_full_route
-        from theodolite_jobs.effects.work import write_part
 
-        location, reason = open_location(self.assignment.run_url), why_full_route(self._ready().model)
+        reason = why_full_route(self._ready().model)
         facts = {"arithmetic": full_arithmetic(self._certificate), "full_route": reason or ""}
-        write_part(location, self.assignment.digest, part, arrays, **facts)
+        self._stored().write_part(part, arrays, **facts)
         return {"prompts": part.stop - part.start}
 
 

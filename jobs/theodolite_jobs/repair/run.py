@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 from theodolite.errors import RunDamagedError
-from theodolite.query.verification import damaged_shards, missing_shards, wrong_tokens
+from theodolite.query.verification import damaged_shards, missing_shards, unexpected_objects, wrong_tokens
 from theodolite.settings import Settings
 from theodolite.spec import SurveySpec
 from theodolite.store.layout import COMPLETE, RESULTS
@@ -78,6 +78,7 @@ def repair(run_id: str, spec: SurveySpec | None, folder: Path, settings: Setting
     _remove_damaged_results(run, changed)
     analyse_run(run, request.spec, None, settings, console)
     repaired = finished_groups(run)
+    delete(run.location, [key for key in unexpected_objects(run) if key.startswith("pending/")])
     if repaired:
         list_groups(run, {}, consolidate(run, RESULTS))
     # The request knows the digests before a former repair that did not end, but none for other options.

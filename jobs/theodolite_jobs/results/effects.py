@@ -15,7 +15,8 @@ from theodolite.groups.effects import CONTROLS, INTERVENTIONS, MEASURES, PARTS, 
 from theodolite.sites import Site
 from theodolite.spec_options import EffectsSpec
 from theodolite.store.tables import encode_table
-from theodolite_jobs.effects.work import Arrays, EffectsWork, Question, read_part, write_vectors
+from theodolite_jobs.effects.part_store import PartStore
+from theodolite_jobs.effects.work import Arrays, EffectsWork, Question
 from theodolite_jobs.models.anatomy import check_next_token
 from theodolite_jobs.prompts.next_tokens import next_token_groups
 from theodolite_jobs.results.context import Context, Result, missing_arrays
@@ -159,8 +160,12 @@ def _requests(
         vectors, controls = vectors_of(context, contrast, sites, layers, options.controls)
         check_range(run, question, vectors)
         one = _Request(name, position, contrast, question, controls, list(run.record.layers), vectors.score_layers)
-        write_vectors(run.location, context.stale["effects"], one.label, vectors)
+        _stored(context).write_vectors(one.label, vectors)
         yield one
+
+
+def _stored(context: Context) -> PartStore:
+    return PartStore(context.run.location, context.run.id, context.stale["effects"])
 
 
 def _measured(context: Context, work: EffectsWork, label: str) -> tuple[Arrays, NDArray[np.int64], str]:
@@ -174,7 +179,7 @@ def _measured(context: Context, work: EffectsWork, label: str) -> tuple[Arrays, 
     """
     parts = []
     for part in work.parts(label):
-        arrays = read_part(context.run.location, work.digest, part)
+        arrays = _stored(context).read_part(part)
         if arrays is None:
             raise StoreError(f"{context.run.id}: a part of effects is missing; run `theodolite analyse` again")
         parts.append((part.stop - part.start, arrays))

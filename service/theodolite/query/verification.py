@@ -88,6 +88,12 @@ def wrong_tokens(run: Run, changed: Collection[str] = ()) -> dict[str, str]:
 
 
 def unexpected_objects(run: Run) -> list[str]:
-    """Return the keys of the objects beside the commit records that are none; Theodolite never reads them."""
+    """Return the keys of objects that no later step reads.
+
+    They lie beside the commit records and are none, or are what an analysis left that did not end; while requested
+    results are missing, such objects belong to an analysis that may go on.
+    """
     expected = {record_key(name, index) for name in run.record.sets for index in committed_indices(run, name)}
-    return [key for key in keys(run.location, "shards") if key not in expected]
+    others = [key for key in keys(run.location, "shards") if key not in expected]
+    is_done = finished_groups(run) and unfinished_request(run) is None
+    return others + (keys(run.location, "pending") if is_done else [])

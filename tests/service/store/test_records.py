@@ -9,12 +9,15 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.finished_runs import finished_run
 from support.stored import store_run
 
 from theodolite.errors import RunDamagedError
 from theodolite.query.verification import unexpected_objects, verify
 from theodolite.store.checksums import seal
 from theodolite.store.commits import read_commits
+from theodolite.store.manifest import write_request
+from theodolite.store.objects import put
 from theodolite.store.runs import open_run
 
 SHARDS = "runs/tiny-0/shards"
@@ -145,3 +148,12 @@ def test_the_records_of_an_older_version_have_no_checksum_and_are_read(store):
     del old["sha256"], old["run_id"]
     file.write_text(json.dumps(old))
     assert read_commits(open_run(str(store), "tiny-0"), "harmful") == expected
+
+
+def test_what_an_analysis_left_behind_is_named_once_nothing_is_missing(tmp_path):
+    run = finished_run(tmp_path, {"moments": {}, "curves": {}})
+    key = "pending/effects.parts/old/refusal@-1/00000.npz"
+    put(run.location, key, b"part")
+    assert unexpected_objects(run) == [key]
+    write_request(run, {"groups": {"effects": None}})
+    assert unexpected_objects(run) == [], "the analysis may go on"
