@@ -72,10 +72,12 @@ def list_tokens(store: Store = None, as_json: AsJson = False) -> None:
 
     For example: theodolite token list --store ./theodolite-store
     """
-    from theodolite.api.credentials import last_uses, list_credentials
+    from theodolite.api.credentials import damaged_credentials, last_uses, list_credentials
 
     location = settings_of(store=store).store
     credentials, used = list_credentials(location), last_uses(location)
+    for key in damaged_credentials(location):
+        typer.echo(f"{key}: not a credential, or a damaged one; the service ignores it, so remove it", err=True)
     if as_json:
         shown = ("id", "label", "scopes", "created", "expires")
         items = [{name: getattr(one, name) for name in shown} | {"last_used": used.get(one.id)} for one in credentials]

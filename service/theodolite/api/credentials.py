@@ -10,9 +10,11 @@ import secrets
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
+from typing import Annotated, Literal
 
-from theodolite.errors import StoreError
-from theodolite.store.objects import Location, delete, get, keys, open_location, put, put_new
+from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
+
+from theodolite.store.objects import Location, delete, get, keys, open_location, put, put_new, sizes
 
 SCOPES = ("read", "submit", "admin")
 
@@ -20,6 +22,16 @@ _FOLDER = "tokens"
 _USES = "tokens-used"  # another folder, because every object of the first one must be a credential
 _EVER_CREATED = f"{_FOLDER}/made"
 _PREFIX = "theodolite"
+_LARGEST = 16 * 2**10  # bytes of a credential
+
+
+def _with_zone(when: str) -> str:
+    if datetime.fromisoformat(when).tzinfo is None:
+        raise ValueError("a time without its zone")
+    return when
+
+
+_Time = Annotated[str, AfterValidator(_with_zone)]
 
 
 @dataclass(frozen=True)
@@ -35,12 +47,12 @@ class Credential:
         expires: time of expiry, ISO 8601; None means that the token does not expire.
     """
 
-    id: str
+    id: Annotated[str, Field(pattern=r"^[0-9a-f]{12}$")]
     label: str
-    scopes: tuple[str, ...]
-    sha256: str
-    created: str
-    expires: str | None
+    scopes: tuple[Literal["read", "submit", "admin"], ...]
+    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+    created: _Time
+    expires: _Time | None
 
     def is_expired(self) -> bool:
         """Return whether the token has expired."""
@@ -72,10 +84,14 @@ def create_credential(
 
 
 def list_credentials(store: str) -> list[Credential]:
-    """Return all credentials of a store, oldest first."""
-    location = open_location(store)
-    stored = [_read(location, key) for key in keys(location, _FOLDER) if key != _EVER_CREATED]
+    """Return all credentials of a store, oldest first, without damaged ones."""
+    stored = _stored(open_location(store)).values()
     return sorted((credential for credential in stored if credential), key=lambda credential: credential.created)
+
+
+def damaged_credentials(store: str) -> list[str]:
+    """Return the keys of the objects among the credentials that are none, or not the one that their key names."""
+    return [key for key, credential in _stored(open_location(store)).items() if credential is None]
 
 
 def had_credentials(store: str) -> bool:
@@ -142,15 +158,25 @@ def _hour(content: bytes | None) -> str | None:
         return None
 
 
-def _read(location: Location, key: str) -> Credential | None:
-    content = get(location, key)
-    if content is None:  # revoked since the listing
-        return None
-    try:
-        data = json.loads(content)
-        credential = Credential(**{**data, "scopes": tuple(data["scopes"])})
-        credential.is_expired()  # raises for a date without a time zone
-        bytes.fromhex(credential.sha256)
-        return credential
-    except (ValueError, TypeError, KeyError) as error:
-        raise StoreError(f"{key} is not a credential: {error}; remove it") from error
+def _stored(location: Location) -> dict[str, Credential | None]:
+    """Return the credential of each object, by its key; None for a damaged one, whose token is then unknown.
+
+    A copy under another key is damaged too: else it would survive the revocation of its id.
+    """
+    found: dict[str, Credential | None] = {}
+    for key, size in sizes(location, _FOLDER).items():
+        if key == _EVER_CREATED:
+            continue
+        content = get(location, key) if size <= _LARGEST else b""
+        if content is None:  # revoked since the listing
+            continue
+        try:
+            credential = _CREDENTIAL.validate_json(content, strict=True)
+        except ValidationError:
+            found[key] = None
+        else:
+            found[key] = credential if key == _key(credential.id) else None
+    return found
+
+
+_CREDENTIAL = TypeAdapter(Credential)

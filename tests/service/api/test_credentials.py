@@ -8,12 +8,12 @@ import pytest
 
 from theodolite.api.credentials import (
     create_credential,
+    damaged_credentials,
     find_credential,
     had_credentials,
     list_credentials,
     revoke_credential,
 )
-from theodolite.errors import StoreError
 
 
 def stored(folder):
@@ -110,20 +110,55 @@ def test_a_token_is_valid_until_it_expires(tmp_path):
     assert [one.is_expired() for one in (forever, over, still)] == [False, True, False]
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", "null", "{}", '{"scopes": 1}', '{"id": "x", "scopes": []}'])
-def test_the_error_for_a_broken_credential_names_its_key(tmp_path, content):
-    create_credential(str(tmp_path), ["read"])
-    (tmp_path / "tokens" / "broken.json").write_text(content)
-    with pytest.raises(StoreError, match=r"tokens/broken.json is not a credential"):
-        list_credentials(str(tmp_path))
+def damaged(folder, content):
+    """Return what the store lists beside a damaged credential: the credentials, and the keys of damaged ones."""
+    (folder / "tokens" / "0123456789ab.json").write_bytes(content)
+    return list_credentials(str(folder)), damaged_credentials(str(folder))
 
 
 @pytest.mark.parametrize(
-    "change", [{"expires": "soon"}, {"expires": "2030-01-01T00:00:00"}, {"sha256": "é"}, {"sha256": 1}]
+    "content",
+    [
+        *(b"", b"{", b"[]", b"null", b"{}", b'{"scopes": 1}', b'{"id": "x", "scopes": []}', b"\xff\xfe", b"[" * 9_000),
+        b"{" * 2_000_000,
+    ],
+    ids=["empty", "open", "list", "null", "object", "number", "incomplete", "bytes", "deep", "large"],
 )
-def test_the_error_for_a_credential_with_an_invalid_date_or_hash_names_it(tmp_path, change):
+def test_a_damaged_credential_locks_out_only_itself(tmp_path, content):
+    _, record = create_credential(str(tmp_path), ["read"])
+    assert damaged(tmp_path, content) == ([record], ["tokens/0123456789ab.json"])
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"expires": "soon"},
+        {"expires": "2030-01-01T00:00:00"},
+        {"sha256": "é"},
+        {"sha256": 1},
+        {"sha256": "00"},
+        {"scopes": ["all"]},
+        {"scopes": "read"},
+        {"label": {"deep": [1]}},
+        {"id": 7},
+        {"created": None},
+    ],
+)
+def test_a_credential_with_an_impossible_field_is_damaged(tmp_path, change):
     _, record = create_credential(str(tmp_path), ["read"])
     file = tmp_path / "tokens" / f"{record.id}.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), **change}))
-    with pytest.raises(StoreError, match="is not a credential"):
-        list_credentials(str(tmp_path))
+    assert list_credentials(str(tmp_path)) == []
+    assert damaged_credentials(str(tmp_path)) == [f"tokens/{record.id}.json"]
+
+
+def test_a_copy_of_a_credential_does_not_survive_its_revocation(tmp_path):
+    token, record = create_credential(str(tmp_path), ["admin"])
+    folder = tmp_path / "tokens"
+    for name in ("0123456789ab.json", "backup.json"):
+        (folder / name).write_bytes((folder / f"{record.id}.json").read_bytes())
+    assert find_credential(list_credentials(str(tmp_path)), token) == record
+    revoke_credential(str(tmp_path), record.id)
+    assert list_credentials(str(tmp_path)) == []
+    assert damaged_credentials(str(tmp_path)) == ["tokens/0123456789ab.json", "tokens/backup.json"]
+    assert had_credentials(str(tmp_path))
