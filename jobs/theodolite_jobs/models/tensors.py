@@ -138,10 +138,12 @@ def _index(folder: Path) -> dict[str, str]:
     if not (folder / INDEX).is_file():
         return {}
     try:
-        listed = json.loads((folder / INDEX).read_text())["weight_map"]
-        return {str(name): str(file) for name, file in listed.items()}
+        listed = {str(k): str(v) for k, v in json.loads((folder / INDEX).read_text())["weight_map"].items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ModelError(f"{folder / INDEX} is not an index of safetensors files: {error}") from error
+    if outside := sorted(file for file in listed.values() if Path(file).name != file):
+        raise ModelError(f"{folder / INDEX} names {outside[0]}, which is not a file of its folder; move the file there")
+    return listed
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from theodolite.store.manifest import (
     refuse_problems,
     unfinished_request,
 )
-from theodolite.store.objects import keys
+from theodolite.store.objects import keys, links
 from theodolite.store.prompts import read_tokens
 from theodolite.store.records import record_key
 from theodolite.store.runs import Run
@@ -90,10 +90,10 @@ def wrong_tokens(run: Run, changed: Collection[str] = ()) -> dict[str, str]:
 def unexpected_objects(run: Run) -> list[str]:
     """Return the keys of objects that no later step reads.
 
-    They lie beside the commit records and are none, or are what an analysis left that did not end; while requested
-    results are missing, such objects belong to an analysis that may go on.
+    They lie beside the commit records and are none, or are links, which are not followed, or are what an analysis left
+    that did not end; while requested results are missing, such objects belong to an analysis that may go on.
     """
     expected = {record_key(name, index) for name in run.record.sets for index in committed_indices(run, name)}
     others = [key for key in keys(run.location, "shards") if key not in expected]
     is_done = finished_groups(run) and unfinished_request(run) is None
-    return others + (keys(run.location, "pending") if is_done else [])
+    return others + (keys(run.location, "pending") if is_done else []) + links(run.location)

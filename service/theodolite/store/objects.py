@@ -172,12 +172,20 @@ def version(location: Location, key: str) -> str | None:
 def keys(location: Location, prefix: str = "") -> list[str]:
     """Return the keys of all objects below a prefix, sorted."""
     with store_errors(f"cannot list {prefix or 'the store'}"):
+        if isinstance(location, LocalStore):
+            return sorted(key for key, _ in _files(location, prefix))
         return sorted(item["path"] for item in _listed(location, prefix))
 
 
 def sizes(location: Location, prefix: str = "") -> dict[str, int]:
     """Return the size in bytes of each object below a prefix, by its key."""
     with store_errors(f"cannot list {prefix or 'the store'}"):
+        if isinstance(location, LocalStore):
+            found = {}
+            for key, entry in _files(location, prefix):
+                with suppress(FileNotFoundError):  # removed since it was listed
+                    found[key] = entry.stat(follow_symlinks=False).st_size
+            return found
         return {item["path"]: item["size"] for item in _listed(location, prefix)}
 
 
@@ -192,9 +200,63 @@ def _listed(location: Location, prefix: str) -> list[Any]:
     raise AssertionError
 
 
+def links(location: Location, prefix: str = "") -> list[str]:
+    """Return the keys of the links below a prefix of a folder, sorted; a bucket has none."""
+    if not isinstance(location, LocalStore):
+        return []
+    with store_errors(f"cannot list {prefix or 'the store'}"):
+        return sorted(key for key, entry in _entries(location, prefix, is_deep=True) if entry.is_symlink())
+
+
+def unlink(location: Location, keys_of_links: Iterable[str]) -> None:
+    """Remove links of a folder, and nothing behind them."""
+    for key in keys_of_links:
+        with store_errors(f"cannot remove the link {key}"):
+            (_root(location) / key).unlink(missing_ok=True)
+
+
+def _files(location: LocalStore, prefix: str) -> Iterator[tuple[str, os.DirEntry[str]]]:
+    """Yield the objects of a folder: no links, and nothing behind them, which the library would follow."""
+    for key, entry in _entries(location, prefix, is_deep=True):
+        if entry.is_file(follow_symlinks=False) and not _STAGED.fullmatch(entry.name):
+            yield key, entry
+
+
+def _entries(location: LocalStore, prefix: str, *, is_deep: bool) -> Iterator[tuple[str, os.DirEntry[str]]]:
+    """Yield what lies below a prefix of a folder, with its key; of links, only themselves.
+
+    Raises:
+        OSError: a part of the prefix is a link.
+    """
+    root, parts = _root(location), [part for part in prefix.split("/") if part]
+    for end in range(1, len(parts) + 1):
+        if root.joinpath(*parts[:end]).is_symlink():
+            raise OSError(
+                f"{'/'.join(parts[:end])} is a link, and no link is followed in a store; link the store's own folder"
+            )
+    stack = ["".join(f"{part}/" for part in parts)]
+    while stack:
+        folder = stack.pop()
+        try:
+            with os.scandir(root / folder) as entries:
+                for entry in entries:
+                    yield f"{folder}{entry.name}", entry
+                    if is_deep and entry.is_dir(follow_symlinks=False):
+                        stack.append(f"{folder}{entry.name}/")
+        except (FileNotFoundError, NotADirectoryError):  # also a folder that was removed since it was listed
+            continue
+
+
+def _root(location: LocalStore) -> Path:
+    return Path(str(location.prefix))
+
+
 def folders(location: Location, prefix: str) -> list[str]:
     """Return the names of the folders directly below a prefix, sorted; empty if the prefix does not exist."""
     with store_errors(f"cannot list {prefix}"), _missing_objects():
+        if isinstance(location, LocalStore):
+            found = _entries(location, prefix, is_deep=False)
+            return sorted(entry.name for _, entry in found if entry.is_dir(follow_symlinks=False))
         paths = obstore.list_with_delimiter(location, prefix)["common_prefixes"]
         return sorted(path.rsplit("/", 1)[-1] for path in paths)
     return []

@@ -8,6 +8,7 @@ from typer.testing import CliRunner
 
 from theodolite.errors import RunNotFoundError, StoreError
 from theodolite.query.runs import summaries
+from theodolite.query.verification import unexpected_objects
 from theodolite.store import removal
 from theodolite.store.objects import keys
 from theodolite.store.removal import remove_run
@@ -78,3 +79,38 @@ def test_the_command_asks_first(run, tmp_path):
         done = CliRunner().invoke(app, ["remove", "tiny-0", "--store", str(store), *options], input=answer)
         assert done.exit_code == 0, done.output
         assert ids(store) == ["other-0"]
+
+
+@pytest.fixture
+def outside(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("outside")
+    (folder / "thesis.txt").write_text("mine")
+    return folder
+
+
+def test_a_removal_follows_no_link_out_of_the_store(run, tmp_path, outside):
+    folder = tmp_path / "runs" / "tiny-0"
+    (folder / "extra").symlink_to(outside)
+    (folder / "one.parquet").symlink_to(outside / "thesis.txt")
+    assert unexpected_objects(run) == ["extra", "one.parquet"]
+    remove_run(run)
+    assert (outside / "thesis.txt").read_text() == "mine"
+    assert not folder.exists()
+    assert ids(tmp_path) == ["other-0"]
+
+
+def test_a_run_that_is_a_link_is_named_and_its_target_stays(run, tmp_path, outside):
+    shutil.move(tmp_path / "runs" / "tiny-0", outside / "moved")
+    (tmp_path / "runs" / "tiny-0").symlink_to(outside / "moved")
+    with pytest.raises(StoreError, match=r"runs/tiny-0 is a link, and no link is followed in a store"):
+        remove_run(run)
+    assert (outside / "moved" / "run.json").exists()
+
+
+def test_a_cycle_of_links_is_named_and_breaks_no_list(run, tmp_path):
+    (tmp_path / "runs" / "cycle").symlink_to(tmp_path / "runs")
+    (tmp_path / "runs" / "tiny-0" / "cycle").symlink_to(tmp_path)
+    assert ids(tmp_path) == ["other-0", "tiny-0"]
+    assert unexpected_objects(run) == ["cycle"]
+    remove_run(run)
+    assert ids(tmp_path) == ["other-0"]
