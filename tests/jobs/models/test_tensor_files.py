@@ -95,3 +95,13 @@ def test_a_tensor_that_the_index_does_not_list_is_read_as_transformers_reads_it(
     edit_index(shards[0].parent, lambda listed: listed.pop("model.norm.weight"))
     assert "model.norm.weight" in TensorFiles(shards[0].parent).headers
     assert load_model(shards[0].parent).dimensions.n_layers == 3
+
+
+@pytest.mark.parametrize("prefix", ["../", "inside/", "/tmp/"])
+def test_an_index_that_leaves_its_folder_is_refused(shards: list[Path], prefix: str) -> None:
+    name, outside = shards[0].name, f"{prefix}{shards[0].name}"
+    edit_index(
+        shards[0].parent,
+        lambda listed: listed.update({one: outside for one, file in listed.items() if file == name}),
+    )
+    assert f"{INDEX} names {outside}, which is not a file of its folder" in refusal(shards[0].parent)
