@@ -164,11 +164,14 @@ def _drive(
 
 
 @contextmanager
-def capture_without_ray(faults: Sequence[Fault] = ()) -> Iterator[None]:
-    """Let the drivers of this process capture with replicas behind pipes instead of Ray's, until the context ends."""
+def capture_without_ray(faults: Sequence[Fault] = (), threads: int = 1) -> Iterator[None]:
+    """Let the drivers of this process capture with replicas behind pipes instead of Ray's, until the context ends.
+
+    Each replica computes with `threads` threads.
+    """
 
     def choose_resources(requested: int | None, *_: Any, **__: Any) -> Resources:
-        return Resources(requested or REPLICAS, gpus=0, threads=1, cpus=1)
+        return Resources(requested or REPLICAS, gpus=0, threads=threads, cpus=1)
 
     def start_workers(
         assignment: Any, resources: Resources, plans: Any, tokens: Any, replica_class: type[Replica]

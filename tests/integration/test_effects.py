@@ -1,4 +1,4 @@
-"""Effects from a spec to the report: restarts, kills and numbers of replicas, of Ray or forked, change no bit."""
+"""Effects from a spec to the report: restarts and kills of replicas, of Ray or forked, change no bit."""
 
 import os
 import signal
@@ -46,11 +46,10 @@ def effects_spec(tiny_folder, **changes):
     return spec_of(tiny_folder, **{"analyses": None, "effects": OPTIONS, "heads": {"vectors": 0}, **changes})
 
 
-def surveyed_into(folder, tiny_folder, replicas=1, **changes):
+def surveyed_into(folder, tiny_folder, **changes):
     """Survey with forked replicas."""
-    own = settings(folder).model_copy(update={"replicas": replicas})
     with capture_without_ray():
-        return opened(Path(survey(effects_spec(tiny_folder, **changes), Path(), own, Console()).url))
+        return opened(Path(survey(effects_spec(tiny_folder, **changes), Path(), settings(folder), Console()).url))
 
 
 @pytest.fixture(scope="module")
@@ -97,13 +96,6 @@ def test_nothing_is_left_of_the_parts_and_the_run_is_whole(run):
     assert list(verify(run)) == []
     assert spec_of_results(run).effects.layers == [1, 3]
     assert_nothing_to_compute(Path(run.url))
-
-
-@pytest.mark.parametrize("replicas", [2, 4])
-def test_more_replicas_give_the_same_bits(run, tiny_folder, tmp_path, replicas):
-    xr.testing.assert_identical(
-        read_group(surveyed_into(tmp_path, tiny_folder, replicas), "effects"), read_group(run, "effects")
-    )
 
 
 def test_a_killed_replica_of_ray_restarts_and_the_bits_are_the_same(

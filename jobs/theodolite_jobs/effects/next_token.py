@@ -10,13 +10,12 @@ from numpy.typing import NDArray
 from theodolite.errors import UnsupportedModelError
 from theodolite_jobs.effects.intact import Intact
 from theodolite_jobs.effects.outcome import Outcome
+from theodolite_jobs.models.threads import threads_for
 from theodolite_jobs.models.weights import Weights
 from theodolite_jobs.statistics.effects import group_probability, kl_divergence, log_odds
 
 ROWS = 128
 """The number of distributions that are in memory at once; each has the logits of the whole vocabulary."""
-
-LEAST_ROWS = 8
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,9 +98,6 @@ def next_token_change(
 
 
 def _logits(head: LogitHead, output: torch.Tensor) -> NDArray[np.float32]:
-    """Return the logits (row, token) from a product of at least LEAST_ROWS rows.
-
-    MKL rounds products of two or three rows differently with another number of threads.
-    """
-    more = output[:1].expand(max(0, LEAST_ROWS - len(output)), -1)
-    return np.asarray(head.logits(torch.cat([output, more]))[: len(output)].float().cpu().numpy())
+    """Return the logits (row, token)."""
+    with threads_for(len(output)):
+        return np.asarray(head.logits(output).float().cpu().numpy())

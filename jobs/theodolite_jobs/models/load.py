@@ -200,16 +200,21 @@ def wrap(module: Any, anatomy: Anatomy | None = None) -> LoadedModel:
     if anatomy is None:
         anatomy = probe_anatomy(module, dimensions_of(module.config))
     unroll(module, anatomy)
-    _run_experts_that_do_not_align(module)
+    _run_experts_in_turn(module)
     return LoadedModel(module, anatomy, dimensions_of(module.config, anatomy.reserved_positions))
 
 
-def _run_experts_that_do_not_align(module: Any) -> None:
-    """Run experts one after the other if their widths do not fit the grouped product, whose rows need 16 bytes."""
+def _run_experts_in_turn(module: Any) -> None:
+    """Run experts one after the other on a CPU, and if their widths do not fit the grouped product.
+
+    The rows of the grouped product need 16 bytes; on a CPU it rounds as the number of threads wants, see
+    `theodolite_jobs.models.threads`.
+    """
     if getattr(module.config, "_experts_implementation", None) not in ("grouped_mm", "batched_mm"):
         return
     merged = [weight for name, weight in module.named_parameters() if ".experts." in name and weight.ndim == 3]
-    if any(size * weight.itemsize % 16 for weight in merged for size in weight.shape[1:]):
+    on_cpu = module.device.type == "cpu"
+    if on_cpu or any(size * weight.itemsize % 16 for weight in merged for size in weight.shape[1:]):
         with quiet_transformers():
             module.set_experts_implementation("eager")
 

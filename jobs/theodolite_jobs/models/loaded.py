@@ -6,6 +6,7 @@ from functools import cached_property
 from typing import Any
 
 from theodolite_jobs.models.anatomy import Anatomy, Dimensions
+from theodolite_jobs.models.threads import ThreadsForRows, threads_for
 
 
 @dataclass(frozen=True)
@@ -42,12 +43,18 @@ class LoadedModel:
         return self.module.dtype
 
     def run(self, **inputs: Any) -> Any:
-        """Run the base model, after a reset of rotary modules that adapt to the longest prompt so far."""
+        """Run the base model, after a reset of rotary modules that adapt to the longest prompt so far.
+
+        On a CPU, the output does not depend on the number of threads.
+        """
         for module, prefix in self._dynamic_rotary:
             setattr(module, f"{prefix}max_seq_len_cached", module.original_max_seq_len)
             device = getattr(module, f"{prefix}inv_freq").device
             setattr(module, f"{prefix}inv_freq", getattr(module, f"{prefix}original_inv_freq").to(device))
-        return self.module(**inputs)
+        if self.device.type != "cpu":
+            return self.module(**inputs)
+        with threads_for(inputs["input_ids"].numel()), ThreadsForRows():
+            return self.module(**inputs)
 
     @cached_property
     def _dynamic_rotary(self) -> list[tuple[Any, str]]:

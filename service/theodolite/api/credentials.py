@@ -10,7 +10,7 @@ import secrets
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
 
@@ -49,7 +49,7 @@ class Credential:
 
     id: Annotated[str, Field(pattern=r"^[0-9a-f]{12}$")]
     label: str
-    scopes: tuple[Literal["read", "submit", "admin"], ...]
+    scopes: tuple[Annotated[str, Field(pattern=rf"^({'|'.join(SCOPES)})$")], ...]
     sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
     created: _Time
     expires: _Time | None
