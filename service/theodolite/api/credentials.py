@@ -5,15 +5,15 @@ The store has only the hash of each bearer token, so reading the store reveals n
 
 import hashlib
 import hmac
-import json
 import secrets
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Annotated
 
-from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
+from pydantic import AfterValidator, Field, TypeAdapter
 
+from theodolite.store.checksums import seal, unseal
 from theodolite.store.objects import Location, delete, get, keys, open_location, put, put_new, sizes
 
 SCOPES = ("read", "submit", "admin")
@@ -79,7 +79,7 @@ def create_credential(
     credential = Credential(short, label, tuple(scopes), _hash(token), now.isoformat(), expires)
     location = open_location(store, create=True)
     put_new(location, _EVER_CREATED, b"")
-    put_new(location, _key(short), json.dumps(asdict(credential)).encode())
+    put_new(location, _key(short), seal({"credential": asdict(credential)}))
     return token, credential
 
 
@@ -91,7 +91,7 @@ def list_credentials(store: str) -> list[Credential]:
 
 def damaged_credentials(store: str) -> list[str]:
     """Return the keys of the objects among the credentials that are none, or not the one that their key names."""
-    return [key for key, credential in _stored(open_location(store)).items() if credential is None]
+    return sorted(key for key, credential in _stored(open_location(store)).items() if credential is None)
 
 
 def had_credentials(store: str) -> bool:
@@ -171,8 +171,8 @@ def _stored(location: Location) -> dict[str, Credential | None]:
         if content is None:  # revoked since the listing
             continue
         try:
-            credential = _CREDENTIAL.validate_json(content, strict=True)
-        except ValidationError:
+            credential = _CREDENTIAL.validate_python(unseal(content, required=True).get("credential"))
+        except ValueError:
             found[key] = None
         else:
             found[key] = credential if key == _key(credential.id) else None

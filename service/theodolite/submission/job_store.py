@@ -6,25 +6,28 @@
     jobs/ID/ends/00001.json        how the attempt ended; the first writer wins
     jobs/ID/run.json               the id of the run
 
-Only spec.json is ever replaced: see `store_spec`.
+Only spec.json is ever replaced, see `store_spec`, and a damaged run.json. Each record has a checksum and its own key, so
+one that is damaged, or copied from another survey job, is known.
 """
 
-import json
 import secrets
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import partial
+from pathlib import PurePosixPath
 from socket import gethostname
 from typing import Any
 
 from theodolite.errors import StoreError
 from theodolite.spec import SurveySpec
 from theodolite.store.cache import Cache
-from theodolite.store.objects import SHARING, get, keys, open_location, put, put_new, version
+from theodolite.store.checksums import seal, unseal
+from theodolite.store.objects import SHARING, Location, get, keys, open_location, put, put_new, version
 
 _FOLDER = "jobs"
+
+Fields = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -61,13 +64,14 @@ def store_spec(store: str, spec: SurveySpec) -> str:
     """Write the spec of a survey job and return the job's id.
 
     Only explicitly set fields are written, because a default may depend on the model. A spec with the same values and
-    other explicitly set fields has the same id and replaces the stored spec. A new label alone does not replace it.
+    other explicitly set fields has the same id and replaces the stored spec, which is also replaced if it is damaged. A
+    new label alone does not replace it.
     """
     location, job_id = open_location(store, create=True), spec.digest()
-    content = spec.model_dump_json(exclude_unset=True).encode()
+    content = _record(_spec_key(job_id), {"spec": spec.model_dump(mode="json", exclude_unset=True)})
     if not put_new(location, _spec_key(job_id), content):
         stored = read_job_spec(store, job_id)
-        if stored is not None and _set_fields(stored) != _set_fields(spec):
+        if stored is None or _set_fields(stored) != _set_fields(spec):
             put(location, _spec_key(job_id), content)
     return job_id
 
@@ -77,9 +81,12 @@ def _set_fields(spec: SurveySpec) -> dict[str, Any]:
 
 
 def read_job_spec(store: str, job_id: str) -> SurveySpec | None:
-    """Return the spec of a survey job, or None if the store has no survey job of this id."""
-    content = get(open_location(store), _spec_key(job_id))
-    return None if content is None else SurveySpec.model_validate_json(content)
+    """Return the spec of a survey job, or None if the store has no spec of this id that can be read."""
+    fields = _fields(open_location(store), _spec_key(job_id))
+    try:
+        return None if fields is None else SurveySpec.model_validate(fields["spec"])
+    except ValueError:  # of another version, which shares the store
+        return None
 
 
 def create_attempt(store: str, job_id: str, number: int, owner: str) -> Attempt | None:
@@ -88,7 +95,7 @@ def create_attempt(store: str, job_id: str, number: int, owner: str) -> Attempt 
     # A random suffix, because another store may submit the same spec to the same cluster.
     attempt = Attempt(number, owner, now, f"theodolite-{job_id[:16]}-{number}-{secrets.token_hex(4)}")
     key = _key(job_id, "attempts", number)
-    return attempt if put_new(open_location(store), key, json.dumps(asdict(attempt)).encode()) else None
+    return attempt if put_new(open_location(store), key, _record(key, asdict(attempt))) else None
 
 
 def record_sent(store: str, job_id: str, number: int) -> None:
@@ -105,12 +112,16 @@ def end_attempt(store: str, job_id: str, number: int, end: End) -> None:
     location = open_location(store)
     if version(location, _spec_key(job_id)) is None:
         raise StoreError(f"the store {store} on node {gethostname()} has no survey job {job_id}: {SHARING}")
-    put_new(location, _key(job_id, "ends", number), json.dumps(asdict(end)).encode())
+    key = _key(job_id, "ends", number)
+    put_new(location, key, _record(key, asdict(end)))
 
 
 def record_run(store: str, job_id: str, run_id: str) -> None:
     """Record the run id of a survey job."""
-    put_new(open_location(store), f"{_FOLDER}/{job_id}/run.json", json.dumps({"run_id": run_id}).encode())
+    location, key = open_location(store), _run_key(job_id)
+    content = _record(key, {"run_id": run_id})
+    if not put_new(location, key, content) and _fields(location, key) is None:
+        put(location, key, content)
 
 
 def read_jobs(store: str, cache: Cache, job_id: str | None = None) -> list[StoredJob]:
@@ -120,33 +131,52 @@ def read_jobs(store: str, cache: Cache, job_id: str | None = None) -> list[Store
     for key in keys(location, _FOLDER if job_id is None else f"{_FOLDER}/{job_id}"):
         by_job.setdefault(key.split("/")[1], []).append(key)
 
-    def read(key: str) -> Any:
-        return cache.get(("job", store, key), lambda: json.loads(get(location, key) or b"null"), lambda _: 2000)
+    def read(key: str) -> Fields | None:
+        return cache.get(("job", store, key), lambda: _fields(location, key), lambda _: 2000)
 
     jobs = []
     for name, job_keys in by_job.items():
         if _spec_key(name) not in job_keys:
             continue
-        with suppress(ValueError, TypeError, KeyError):  # an unreadable record does not hide the other survey jobs
-            spec = cache.get(("job", store, name), partial(read_job_spec, store, name), lambda _: 20_000)
-            if spec is not None:
-                jobs.append(_stored_job(name, spec, job_keys, read))
+        spec = cache.get(("job", store, name), partial(read_job_spec, store, name), lambda _: 20_000)
+        if spec is not None:
+            jobs.append(_stored_job(name, spec, job_keys, read))
     return sorted(jobs, key=lambda job: (job.attempt.submitted if job.attempt else "", job.id), reverse=True)
 
 
-def _stored_job(name: str, spec: SurveySpec, job_keys: Sequence[str], read: Callable[[str], Any]) -> StoredJob:
-    attempts = [key for key in job_keys if "/attempts/" in key]  # in ascending order
-    attempt = Attempt(**read(attempts[-1])) if attempts else None
-    number = attempt.number if attempt else 0  # no attempt has number 0
-    ended, run = _key(name, "ends", number), f"{_FOLDER}/{name}/run.json"
+def _stored_job(
+    name: str, spec: SurveySpec, job_keys: Sequence[str], read: Callable[[str], Fields | None]
+) -> StoredJob:
+    """Return a survey job. One of whose records is damaged has failed, so that it can be submitted again."""
+    numbers = [int(stem) for key in job_keys if "/attempts/" in key and (stem := PurePosixPath(key).stem).isdigit()]
+    number = max(numbers, default=0)  # no attempt has number 0
+    wanted = _key(name, "attempts", number), _key(name, "ends", number), _run_key(name)
+    found = {key: read(key) for key in wanted if key in job_keys}
+    attempt, end, run = (found.get(key) for key in wanted)
+    damaged = [key for key, fields in found.items() if fields is None]
+    if damaged:
+        end = asdict(End("failed", f"{damaged[0]} is damaged; submit the survey again"))
     return StoredJob(
         id=name,
         spec=spec,
-        attempt=attempt,
+        attempt=Attempt(**(attempt or asdict(Attempt(number, "", "", "")))) if number else None,
         sent=_key(name, "sent", number) in job_keys,
-        end=End(**read(ended)) if ended in job_keys else None,
-        run_id=read(run)["run_id"] if run in job_keys else None,
+        end=End(**end) if end else None,
+        run_id=run["run_id"] if run else None,
     )
+
+
+def _record(key: str, fields: Mapping[str, Any]) -> bytes:
+    return seal({"key": key, **fields})
+
+
+def _fields(location: Location, key: str) -> Fields | None:
+    """Return the fields of a record, or None if it is damaged or a copy of another one."""
+    try:
+        fields = unseal(get(location, key), required=True)
+    except ValueError:
+        return None
+    return fields if fields.pop("key", None) == key else None
 
 
 def _spec_key(job_id: str) -> str:
@@ -156,3 +186,7 @@ def _spec_key(job_id: str) -> str:
 def _key(job_id: str, part: str, number: int) -> str:
     """Return the key of a record of an attempt."""
     return f"{_FOLDER}/{job_id}/{part}/{number:05d}.json"
+
+
+def _run_key(job_id: str) -> str:
+    return f"{_FOLDER}/{job_id}/run.json"

@@ -1,9 +1,9 @@
 """A cluster with another version of Theodolite is refused before any work, by the replica or by the survey job."""
 
-import json
 from pathlib import Path
 
 import pytest
+from support.sealed import reseal
 
 from theodolite import __version__
 from theodolite.errors import CaptureError, ClusterRefusedError
@@ -43,12 +43,12 @@ def test_a_survey_job_of_another_version_ends_with_the_reason_even_if_its_spec_i
     create_attempt(str(tmp_path), job_id, 1, "local")
     monkeypatch.setenv(SUBMITTED_BY, "9.9")
     (file,) = tmp_path.rglob("spec.json")
-    file.write_text(json.dumps({**json.loads(file.read_text()), "of_the_future": True}))
+    before = reseal(file, spec={**spec.model_dump(mode="json", exclude_unset=True), "of_the_future": True})
     with pytest.raises(
         ClusterRefusedError, match=rf"has Theodolite {__version__}, but version 9\.9 submitted this survey job"
     ):
         run_job(job_id, 1, Settings(store=str(tmp_path)))
-    file.write_text(json.dumps(spec.model_dump(mode="json", exclude_none=True)))
+    reseal(file, **before)
     (job,) = read_jobs(str(tmp_path), Cache(0))
     assert job.end is not None
     assert "9.9 submitted this survey job" in str(job.end.reason)

@@ -1,10 +1,11 @@
 """Check the stored data of a token, the validity of tokens, and the errors for broken credentials."""
 
 import hmac
-import json
+from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from support.sealed import reseal
 
 from theodolite.api.credentials import (
     create_credential,
@@ -147,7 +148,7 @@ def test_a_damaged_credential_locks_out_only_itself(tmp_path, content):
 def test_a_credential_with_an_impossible_field_is_damaged(tmp_path, change):
     _, record = create_credential(str(tmp_path), ["read"])
     file = tmp_path / "tokens" / f"{record.id}.json"
-    file.write_text(json.dumps({**json.loads(file.read_text()), **change}))
+    reseal(file, credential={**asdict(record), **change})
     assert list_credentials(str(tmp_path)) == []
     assert damaged_credentials(str(tmp_path)) == [f"tokens/{record.id}.json"]
 

@@ -1,11 +1,11 @@
 """Check survey jobs whose cluster is missing, is unreachable, refuses them, or sends invalid responses."""
 
-import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import httpx
 import pytest
+from support.sealed import reseal
 from support.serving import SPEC, RayStandIn, assert_problem, client_of
 from support.submitted_jobs import ID, URL, another, show, submit
 
@@ -79,7 +79,7 @@ def test_an_attempt_that_was_never_sent_is_lost_after_a_while(client, ray, store
     fresh = client_of(store, jobs_url=URL)
     assert show(fresh)["state"] == "queued"  # in transit
     old = (datetime.now(UTC) - timedelta(minutes=2)).isoformat()
-    file.write_text(json.dumps({**json.loads(file.read_text()), "submitted": old}))
+    reseal(file, submitted=old)
     later = client_of(store, jobs_url=URL)
     assert show(later)["state"] == "lost"
     assert submit(later).json()["attempt"] == 2

@@ -15,6 +15,7 @@ from theodolite.errors import ClusterError, StoreError
 from theodolite.settings import Settings
 from theodolite.spec_file import parse_spec
 from theodolite.store.cache import Cache
+from theodolite.store.checksums import seal, unseal
 from theodolite.store.objects import get, keys, put
 from theodolite.submission import job_store, surveys
 from theodolite.submission.job_store import End
@@ -150,8 +151,8 @@ class JobHistories(RuleBasedStateMachine):
         if any(service.operation is not None for service in self.known):
             return  # one that pauses for an hour between two requests would submit late
         for key in keys(self.location, f"jobs/{JOB}/attempts"):
-            old = json.loads(get(self.location, key)) | {"submitted": "2020-01-01T00:00:00+00:00"}
-            put(self.location, key, json.dumps(old).encode())
+            old = unseal(get(self.location, key), required=True) | {"submitted": "2020-01-01T00:00:00+00:00"}
+            put(self.location, key, seal(old))
             self.records[key] = get(self.location, key)
 
     @invariant()

@@ -1,11 +1,12 @@
 """The records of survey jobs: they are not changed, the first writer wins, and every service reads the same."""
 
-import json
+import random
 import re
 import threading
 from pathlib import Path
 
 import pytest
+from support.sealed import reseal
 from support.serving import SPEC
 
 from theodolite.spec_file import parse_spec
@@ -173,10 +174,10 @@ def test_one_job_is_read_alone(store):
 def test_the_latest_submitted_comes_first(store):
     ids = [store_spec(store, parse_spec({**SPEC, "gram": {"samples": number}})) for number in (5, 6, 7)]
     for number, job_id in enumerate([*ids, JOB]):
-        attempt = create_attempt(store, job_id, 1, "me")
+        create_attempt(store, job_id, 1, "me")
         file = Path(store) / "jobs" / job_id / "attempts" / "00001.json"
         stamp = f"2026-01-0{number + 1}T00:00:00+00:00"
-        file.write_text(json.dumps({**vars(attempt), "submitted": stamp}))
+        reseal(file, submitted=stamp)
     assert [job.id for job in read_jobs(store, Cache(0))] == [JOB, *reversed(ids)]
 
 
@@ -190,3 +191,44 @@ def test_other_files_in_the_folder_are_not_survey_jobs(store):
 def test_a_missing_store_has_no_survey_jobs(tmp_path):
     assert read_jobs(str(tmp_path / "nowhere"), Cache(0)) == []
     assert not (tmp_path / "nowhere").exists()
+
+
+def test_no_flipped_bit_of_a_record_changes_what_is_read(store):
+    create_attempt(store, JOB, 1, "me")
+    record_run(store, JOB, "tiny-0")
+    end_attempt(store, JOB, 1, End("succeeded"))
+    whole = only(store)
+    rng = random.Random(0)
+    for name in ("attempts/00001.json", "ends/00001.json", "run.json", "spec.json"):
+        file = Path(store) / "jobs" / JOB / name
+        content = file.read_bytes()
+        for _ in range(100):
+            place, bit = rng.randrange(len(content)), 1 << rng.randrange(8)
+            file.write_bytes(content[:place] + bytes([content[place] ^ bit]) + content[place + 1 :])
+            found = read_jobs(store, Cache(0))
+            assert found in ([], [whole]) or found[0].end == End(
+                "failed", f"jobs/{JOB}/{name} is damaged; submit the survey again"
+            ), (name, place, bit)
+        file.write_bytes(content)
+
+
+@pytest.mark.parametrize("name", ["attempts/00001.json", "ends/00001.json", "run.json", "spec.json"])
+def test_a_record_of_another_survey_job_is_not_believed(store, name):
+    other = store_spec(store, parse_spec({**SPEC, "gram": {"samples": 7}}))
+    for number, job_id in enumerate((JOB, other)):
+        create_attempt(store, job_id, 1, f"owner {number}")
+        record_run(store, job_id, f"tiny-{number}")
+        end_attempt(store, job_id, 1, End("failed", f"reason {number}"))
+    (Path(store) / "jobs" / JOB / name).write_bytes((Path(store) / "jobs" / other / name).read_bytes())
+    found = read_jobs(store, Cache(0), JOB)
+    assert found == [] if name == "spec.json" else "is damaged" in found[0].end.reason
+
+
+def test_a_damaged_spec_and_a_damaged_run_are_written_again(store):
+    record_run(store, JOB, "tiny-0")
+    for name in ("run.json", "spec.json"):
+        (Path(store) / "jobs" / JOB / name).write_bytes(b"{")
+    assert (read_jobs(store, Cache(0)), read_job_spec(store, JOB)) == ([], None)
+    store_spec(store, parse_spec({**SPEC, "name": "first"}))
+    record_run(store, JOB, "tiny-0")
+    assert (only(store).run_id, only(store).end) == ("tiny-0", None)
