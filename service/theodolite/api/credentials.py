@@ -13,8 +13,8 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field, TypeAdapter
 
-from theodolite.store.checksums import seal, unseal
 from theodolite.store.objects import Location, delete, get, keys, open_location, put, put_new, sizes
+from theodolite.store.pieces import fields_of, record
 
 SCOPES = ("read", "submit", "admin")
 
@@ -42,7 +42,7 @@ class Credential:
         id: 12 hex digits, the middle part of the token; not secret.
         label: purpose of the token.
         scopes: scopes of the token, some of SCOPES.
-        sha256: hash of the whole token. The token has 256 random bits, so a slow hash would not be safer.
+        token_sha256: hash of the whole token. The token has 256 random bits, so a slow hash would not be safer.
         created: time of creation, ISO 8601.
         expires: time of expiry, ISO 8601; None means that the token does not expire.
     """
@@ -50,7 +50,7 @@ class Credential:
     id: Annotated[str, Field(pattern=r"^[0-9a-f]{12}$")]
     label: str
     scopes: tuple[Annotated[str, Field(pattern=rf"^({'|'.join(SCOPES)})$")], ...]
-    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+    token_sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
     created: _Time
     expires: _Time | None
 
@@ -79,7 +79,7 @@ def create_credential(
     credential = Credential(short, label, tuple(scopes), _hash(token), now.isoformat(), expires)
     location = open_location(store, create=True)
     put_new(location, _EVER_CREATED, b"")
-    put_new(location, _key(short), seal({"credential": asdict(credential)}))
+    put_new(location, _key(short), record(_key(short), asdict(credential)))
     return token, credential
 
 
@@ -133,7 +133,7 @@ def find_credential(credentials: Sequence[Credential], token: str) -> Credential
     """Return the credential of a token, or None; every credential is compared, in constant time."""
     given, match = _hash(token), None
     for credential in credentials:
-        if hmac.compare_digest(credential.sha256, given):
+        if hmac.compare_digest(credential.token_sha256, given):
             match = credential
     return match
 
@@ -171,11 +171,9 @@ def _stored(location: Location) -> dict[str, Credential | None]:
         if content is None:  # revoked since the listing
             continue
         try:
-            credential = _CREDENTIAL.validate_python(unseal(content, required=True).get("credential"))
+            found[key] = _CREDENTIAL.validate_python(fields_of(key, content))
         except ValueError:
             found[key] = None
-        else:
-            found[key] = credential if key == _key(credential.id) else None
     return found
 
 

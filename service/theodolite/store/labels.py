@@ -17,6 +17,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from theodolite.errors import RunNotFoundError
 from theodolite.store.layout import RUN_RECORD
 from theodolite.store.objects import Location, delete, get_all, keys, open_location, put, version
+from theodolite.store.pieces import fields_of, record
 from theodolite.store.runs import Run
 
 _FOLDER = "labels"
@@ -97,7 +98,8 @@ def change_labels(run: Run, changes: Labels) -> Labels:
     """
     location = open_location(run.store)
     for label in changes.model_fields_set:
-        put(location, f"{_folder(run.id)}/{label}.json", changes.model_dump_json(include={label}).encode())
+        key = f"{_folder(run.id)}/{label}.json"
+        put(location, key, record(key, changes.model_dump(mode="json", include={label})))
     if version(run.location, RUN_RECORD) is None:  # its deletion may have listed the labels before they were written
         delete_labels(run)
         raise RunNotFoundError(f"the run {run.id!r} was deleted in the meantime, so it has no labels")
@@ -126,7 +128,7 @@ def _read(location: Location, prefix: str) -> dict[str, Labels]:
 def _parse(key: str, content: bytes) -> dict[str, Any]:
     """Return the stored label by its name, or nothing if it is damaged: a list of runs must not fail because of it."""
     try:
-        return Labels.model_validate_json(content).model_dump(exclude_unset=True)
+        return Labels.model_validate(fields_of(key, content)).model_dump(exclude_unset=True)
     except ValidationError:
         _log.warning("%s is damaged and ignored; set this label of the run again", key)
         return {}

@@ -6,12 +6,12 @@
     jobs/ID/ends/00001.json        how the attempt ended; the first writer wins
     jobs/ID/run.json               the id of the run
 
-Only spec.json is ever replaced, see `store_spec`, and a damaged run.json. Each record has a checksum and its own key, so
-one that is damaged, or copied from another survey job, is known.
+Only spec.json is ever replaced, see `store_spec`, and a damaged run.json. Each record has a checksum and its own key,
+so one that is damaged, or copied from another survey job, is known.
 """
 
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -22,8 +22,8 @@ from typing import Any
 from theodolite.errors import StoreError
 from theodolite.spec import SurveySpec
 from theodolite.store.cache import Cache
-from theodolite.store.checksums import seal, unseal
-from theodolite.store.objects import SHARING, Location, get, keys, open_location, put, put_new, version
+from theodolite.store.objects import SHARING, get, keys, open_location, put, put_new, version
+from theodolite.store.pieces import fields_of, record
 
 _FOLDER = "jobs"
 
@@ -68,7 +68,7 @@ def store_spec(store: str, spec: SurveySpec) -> str:
     new label alone does not replace it.
     """
     location, job_id = open_location(store, create=True), spec.digest()
-    content = _record(_spec_key(job_id), {"spec": spec.model_dump(mode="json", exclude_unset=True)})
+    content = record(_spec_key(job_id), {"spec": spec.model_dump(mode="json", exclude_unset=True)})
     if not put_new(location, _spec_key(job_id), content):
         stored = read_job_spec(store, job_id)
         if stored is None or _set_fields(stored) != _set_fields(spec):
@@ -82,7 +82,8 @@ def _set_fields(spec: SurveySpec) -> dict[str, Any]:
 
 def read_job_spec(store: str, job_id: str) -> SurveySpec | None:
     """Return the spec of a survey job, or None if the store has no spec of this id that can be read."""
-    fields = _fields(open_location(store), _spec_key(job_id))
+    key = _spec_key(job_id)
+    fields = fields_of(key, get(open_location(store), key))
     try:
         return None if fields is None else SurveySpec.model_validate(fields["spec"])
     except ValueError:  # of another version, which shares the store
@@ -95,7 +96,7 @@ def create_attempt(store: str, job_id: str, number: int, owner: str) -> Attempt 
     # A random suffix, because another store may submit the same spec to the same cluster.
     attempt = Attempt(number, owner, now, f"theodolite-{job_id[:16]}-{number}-{secrets.token_hex(4)}")
     key = _key(job_id, "attempts", number)
-    return attempt if put_new(open_location(store), key, _record(key, asdict(attempt))) else None
+    return attempt if put_new(open_location(store), key, record(key, asdict(attempt))) else None
 
 
 def record_sent(store: str, job_id: str, number: int) -> None:
@@ -113,14 +114,14 @@ def end_attempt(store: str, job_id: str, number: int, end: End) -> None:
     if version(location, _spec_key(job_id)) is None:
         raise StoreError(f"the store {store} on node {gethostname()} has no survey job {job_id}: {SHARING}")
     key = _key(job_id, "ends", number)
-    put_new(location, key, _record(key, asdict(end)))
+    put_new(location, key, record(key, asdict(end)))
 
 
 def record_run(store: str, job_id: str, run_id: str) -> None:
     """Record the run id of a survey job."""
     location, key = open_location(store), _run_key(job_id)
-    content = _record(key, {"run_id": run_id})
-    if not put_new(location, key, content) and _fields(location, key) is None:
+    content = record(key, {"run_id": run_id})
+    if not put_new(location, key, content) and fields_of(key, get(location, key)) is None:
         put(location, key, content)
 
 
@@ -132,7 +133,7 @@ def read_jobs(store: str, cache: Cache, job_id: str | None = None) -> list[Store
         by_job.setdefault(key.split("/")[1], []).append(key)
 
     def read(key: str) -> Fields | None:
-        return cache.get(("job", store, key), lambda: _fields(location, key), lambda _: 2000)
+        return cache.get(("job", store, key), lambda: fields_of(key, get(location, key)), lambda _: 2000)
 
     jobs = []
     for name, job_keys in by_job.items():
@@ -164,19 +165,6 @@ def _stored_job(
         end=End(**end) if end else None,
         run_id=run["run_id"] if run else None,
     )
-
-
-def _record(key: str, fields: Mapping[str, Any]) -> bytes:
-    return seal({"key": key, **fields})
-
-
-def _fields(location: Location, key: str) -> Fields | None:
-    """Return the fields of a record, or None if it is damaged or a copy of another one."""
-    try:
-        fields = unseal(get(location, key), required=True)
-    except ValueError:
-        return None
-    return fields if fields.pop("key", None) == key else None
 
 
 def _spec_key(job_id: str) -> str:

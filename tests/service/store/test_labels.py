@@ -14,6 +14,7 @@ from theodolite.query.verification import unexpected_objects, verify
 from theodolite.store import labels as labels_module
 from theodolite.store.labels import Labels, all_labels, change_labels, read_labels
 from theodolite.store.objects import keys, open_location, put
+from theodolite.store.pieces import record
 from theodolite.store.removal import remove_run
 from theodolite_jobs.cli import app
 
@@ -85,14 +86,19 @@ def test_a_run_that_is_removed_while_its_labels_change_leaves_no_labels(run, tmp
     assert stored(tmp_path) == []
 
 
-@pytest.mark.parametrize("content", [b"", b'{"tags": 3', b'{"tags": "x"}', b"\xff", b"[]", b'{"later": 1}'])
+OF_ANOTHER_RUN = record("labels/other-0/tags.json", {"tags": ["x"]})
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b'{"tags": 3', b'{"tags": ["x"]}', b"\xff", b"[]", b'{"later": 1}', OF_ANOTHER_RUN]
+)
 def test_a_damaged_label_is_named_and_the_others_stay(run, tmp_path, caplog, monkeypatch, content):
     monkeypatch.setattr(labels_module._log, "filters", [])  # a service of another test logs each line once a minute
     change_labels(run, GIVEN)
     put(open_location(str(tmp_path)), f"labels/{run.id}/tags.json", content)
     (line,) = summaries(str(tmp_path))
     assert (line["name"], line["tags"]) == ("first try", [])
-    (message,) = {record.getMessage() for record in caplog.records}
+    (message,) = {one.getMessage() for one in caplog.records}
     assert message == f"labels/{run.id}/tags.json is damaged and ignored; set this label of the run again"
     assert change_labels(run, Labels(tags=("new",))) == GIVEN.model_copy(update={"tags": ("new",)})
 

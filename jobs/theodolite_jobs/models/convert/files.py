@@ -1,15 +1,19 @@
 """Shared helpers of model conversions: write a folder once and atomically, its index, and read JSON files."""
 
+import hashlib
 import json
+import logging
 import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from theodolite.errors import ModelError
+from theodolite.store.pieces import fields_of, record
 
 if TYPE_CHECKING:  # torch takes seconds to load
     from torch import Tensor
@@ -23,26 +27,62 @@ TEMPLATE_FOLDER = "additional_chat_templates"
 INDEX = "model.safetensors.index.json"
 """The file that names the safetensors file of each tensor."""
 
+_CHECKSUMS = "checksums.json"
+"""The file with the SHA-256 of all other files of a written folder."""
+
+_log = logging.getLogger(__name__)
+
 _FILE_BYTES = 2 * 2**30
 """A written file is closed when it reaches this size; it is in memory until then."""
 
 
 def create_once(into: Path, create: Callable[[], None]) -> Path:
-    """Return the folder `into`, after creating it by `create` if it does not exist.
+    """Return the folder `into`; unless it exists as `atomic_folder` wrote it, `create` writes it first.
 
     If several processes of a machine need the same folder, one creates it and the others wait.
     """
-    if into.is_dir():
+    if _is_whole(into):
         return into
     from filelock import FileLock
 
     into.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(into.with_name(f"{into.name}.lock")):
-        if not into.is_dir():
+        if not _is_whole(into):
+            if into.is_dir():
+                _log.warning("%s is not as it was written; it is removed and created again", into)
+                shutil.rmtree(into)
             for left in into.parent.glob(f"{into.name}-*"):  # by `atomic_folder`, in a process that was killed
                 shutil.rmtree(left, ignore_errors=True)
             create()
     return into
+
+
+def _is_whole(folder: Path) -> bool:
+    """Return whether a folder exists and has exactly the bytes that `atomic_folder` wrote."""
+    if not folder.is_dir():
+        return False
+    states = {file: file.stat() for file in _files(folder)}
+    return _has_checksums(folder, tuple((file, one.st_size, one.st_mtime_ns) for file, one in states.items()))
+
+
+@cache  # a process needs a folder several times, and reads gigabytes once
+def _has_checksums(folder: Path, _states: tuple[tuple[Path, int, int], ...]) -> bool:
+    file = folder / _CHECKSUMS
+    stored = fields_of(folder.name, file.read_bytes() if file.is_file() else None)
+    return stored is not None and stored["files"] == _checksums(folder)
+
+
+def _checksums(folder: Path) -> dict[str, str]:
+    found = {}
+    for file in _files(folder):
+        if file.name != _CHECKSUMS:
+            with file.open("rb") as stream:
+                found[file.relative_to(folder).as_posix()] = hashlib.file_digest(stream, "sha256").hexdigest()
+    return found
+
+
+def _files(folder: Path) -> list[Path]:
+    return sorted(file for file in folder.rglob("*") if file.is_file())
 
 
 def check_space(needed: float, into: Path, what: str) -> None:
@@ -89,12 +129,14 @@ def write_tensors(tensors: Iterable[tuple[str, "Tensor"]], folder: Path) -> None
 def atomic_folder(folder: Path) -> Iterator[Path]:
     """Yield an empty folder, and rename it to `folder` if the block ends without an error; else delete it.
 
-    So `folder` is always complete if it exists. Two processes may convert at the same time.
+    So `folder` is always complete if it exists, with the checksums of its files. Two processes may convert at the same
+    time.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     staging = Path(tempfile.mkdtemp(prefix=f"{folder.name}-", dir=folder.parent))
     try:
         yield staging
+        (staging / _CHECKSUMS).write_bytes(record(folder.name, {"files": _checksums(staging)}))
         try:
             os.replace(staging, folder)
         except OSError:

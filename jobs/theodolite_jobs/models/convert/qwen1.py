@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from theodolite.errors import ModelError, first_of
-from theodolite_jobs.models.convert.files import atomic_folder, read_json, write_index
+from theodolite_jobs.models.convert.files import atomic_folder, create_once, read_json, write_index
 from theodolite_jobs.models.convert.qwen1_tokenizer import write_tokenizer
 from theodolite_jobs.models.quiet import plain_errors
 
@@ -64,15 +64,17 @@ def convert_qwen1(folder: Path, into: Path, *, weights: bool = True) -> Path:
     Raises:
         ModelError: a file cannot be read, or Qwen2 would compute different numbers.
     """
-    if into.is_dir():
-        return into
-    with plain_errors(f"convert {folder} from Qwen1"), atomic_folder(into) as staging:
-        config = qwen2_config(read_json(folder / "config.json"))
-        config.save_pretrained(staging)
-        write_tokenizer(folder, staging)
-        if weights:
-            _write_weights(folder, staging, config.num_hidden_layers)
-    return into
+
+    def convert() -> None:
+        with atomic_folder(into) as staging:
+            config = qwen2_config(read_json(folder / "config.json"))
+            config.save_pretrained(staging)
+            write_tokenizer(folder, staging)
+            if weights:
+                _write_weights(folder, staging, config.num_hidden_layers)
+
+    with plain_errors(f"convert {folder} from Qwen1"):
+        return create_once(into, convert)
 
 
 def qwen2_config(raw: Mapping[str, Any]) -> Any:
