@@ -14,6 +14,7 @@ from transformers.integrations.gguf.kernels import dequantize_blocks
 
 from theodolite.errors import ModelError
 from theodolite.spec_parts import ModelSpec
+from theodolite_jobs.models.convert.files import atomic_folder
 from theodolite_jobs.models.gguf.convert import convert_gguf
 from theodolite_jobs.models.gguf.header import StoredTensor
 from theodolite_jobs.models.gguf.tensors import read_tensor
@@ -35,8 +36,8 @@ def test_a_gguf_file_that_cannot_be_read_leaves_no_files(tmp_path: Path, content
 
 def test_a_converted_gguf_file_is_not_read_again(tmp_path: Path) -> None:
     done = tmp_path / "cache" / "done"
-    done.mkdir(parents=True)
-    (done / WEIGHTS).write_bytes(b"converted before")
+    with atomic_folder(done) as staging:
+        (staging / WEIGHTS).write_bytes(b"converted before")
     assert convert_gguf(tmp_path / "gone.gguf", done) == done
     assert (done / WEIGHTS).read_bytes() == b"converted before"
 
@@ -95,7 +96,8 @@ def test_a_plan_writes_no_weights(tmp_path: Path) -> None:
     write_gguf(tiny_llama(), tmp_path / "tiny.gguf")
     source = resolve_source(ModelSpec(id="tiny.gguf"), tmp_path)
     planned, whole = (fetch(source, tmp_path / "cache", weights=weights) for weights in (False, True))
-    names = [{path.name: path.read_bytes() for path in one.iterdir()} for one in (planned, whole)]
+    files = [[path for path in one.iterdir() if path.name != "checksums.json"] for one in (planned, whole)]
+    names = [{path.name: path.read_bytes() for path in some} for some in files]
     assert not any(name.endswith(".safetensors") for name in names[0])
     assert names[0] == {name: content for name, content in names[1].items() if name in names[0]}
     assert {"config.json", "tokenizer.json"} < names[0].keys()
