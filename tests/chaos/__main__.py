@@ -16,6 +16,7 @@ from typing import Any
 
 from chaos.cluster import run_cluster_seeds
 from chaos.damages import Damaged, damages_summary, run_damages
+from chaos.flips import run_flips
 from chaos.harness import run_seeds
 from chaos.outcomes import Outcome, summary
 
@@ -28,11 +29,14 @@ def main() -> None:
     parser.add_argument("--dask", action="store_true", help="also kill workers of a Dask cluster")
     kind = parser.add_mutually_exclusive_group()
     kind.add_argument("--ray", action="store_true", help="kill processes of a real Ray cluster; a minute a schedule")
+    kind.add_argument("--flips", type=int, help="flip this number of bits, of every kind of file, one at a time")
     kind.add_argument("--damages", action="store_true", help="damage finished runs and repair them")
     parser.add_argument("--out", type=Path, help="file for the summary (JSON)")
     options = parser.parse_args()
     seeds = range(options.first, options.first + options.schedules)
-    if options.damages:
+    if options.flips:
+        result = run_flips(options.flips, options.first)
+    elif options.damages:
         result = damages_summary(run_damages(seeds, report_damaged))
     elif options.ray:
         result = summary(run_cluster_seeds(seeds, report))

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from support.tiny_survey import save_model, spec_of
+from support.tiny_survey import EFFECTS, save_model, spec_of
 
 from chaos.outcomes import contents, open_only_run, records_of
 from chaos.processes import capture_without_ray
@@ -80,7 +80,7 @@ def damage(run: Path, present: Sequence[str], draw: random.Random) -> tuple[str,
 def run_damages(seeds: Iterable[int], report: Callable[[Damaged], None]) -> list[Damaged]:
     """Damage a copy of a run for each seed, repair it, and return what was wrong."""
     folder = Path(tempfile.mkdtemp(prefix="theodolite-damages-"))
-    spec = spec_of(save_model(folder / "model"))
+    spec = spec_of(save_model(folder / "model"), effects=EFFECTS)
     found = []
     with capture_without_ray():
         with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
@@ -103,7 +103,7 @@ def _damage_and_repair(folder: Path, spec: SurveySpec, seed: int) -> Damaged:
     found.damages = [f"{kind}: {key}" for key, kind in damaged]
     changed = {key for key in present if not (run / key).exists() or (run / key).read_bytes() != bytes_of(whole, key)}
     named = _problems(str(store))
-    found.unnamed = [key for key in sorted(changed) if not _is_named(key, named)]
+    found.unnamed = [key for key in sorted(changed) if not is_named(key, named)]
     settings = Settings(store=str(store), cache=folder / "cache")
     with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
         try:
@@ -123,7 +123,7 @@ def _damage_and_repair(folder: Path, spec: SurveySpec, seed: int) -> Damaged:
     return found
 
 
-def _is_named(key: str, problems: Sequence[str]) -> bool:
+def is_named(key: str, problems: Sequence[str]) -> bool:
     """Return whether a problem names an object or, for an array of activations, its shard.
 
     Without run.json nothing else can be compared, and without COMPLETE only shards can.

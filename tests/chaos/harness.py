@@ -21,7 +21,7 @@ from typing import Any
 
 from distributed import LocalCluster
 from support.faulty_bucket import LATE_SECONDS, FaultyBucket, faulty_bucket
-from support.tiny_survey import save_model, spec_of
+from support.tiny_survey import EFFECTS, save_model, spec_of
 
 from chaos.outcomes import Outcome, batches_of, compare, contents, lacking, open_only_run, records_of
 from chaos.processes import DASK_ADDRESS, FIRED, PRELOADED, PROCESSES, start_driver
@@ -49,8 +49,10 @@ MAX_ATTEMPTS = 12
 
 PAUSE_SECONDS = 1.0
 
-CAPTURE = {"shard_prompts": 3, "batch_tokens": 200, "keep": 6}
-"""Two of the four shards of a set are stored, and two are reduced."""
+CAPTURE = {"shard_prompts": 5, "batch_tokens": 200, "keep": 10}
+"""Two of the three shards of a set are stored, and one is reduced; effects need ten stored prompts."""
+
+PROMPTS, SETS = 13, ("harmful", "harmless")
 
 _chaos: "Chaos"  # the harness of a process of the pool
 
@@ -62,7 +64,8 @@ class Chaos:
         """Run the survey without faults, once without and once with a prompt that kills its replica."""
         PROCESSES.set_forkserver_preload(PRELOADED)
         self.folder, self.bucket, self.dask = folder, bucket, dask
-        self.spec = spec_of(save_model(folder / "model"), capture=CAPTURE)
+        sets = {name: {"source": f"builtin:{name}", "limit": PROMPTS, "template": "none"} for name in SETS}
+        self.spec = spec_of(save_model(folder / "model"), prompts=sets, capture=CAPTURE, effects=EFFECTS)
         counting = [
             *(Fault("driver", step, EVERY, COUNT, is_after=False) for step in DRIVER_STEPS),
             *(Fault("replica", step, EVERY, COUNT, is_after=False) for step in REPLICA_STEPS),

@@ -15,8 +15,10 @@ DRIVER_STEPS = {
     "pass 2": "theodolite_jobs.passes.collect:second_passes",
     "gram": "theodolite_jobs.results.gram:compute",
     "layer": "theodolite_jobs.results.heads:write_layer",
+    "vectors": "theodolite_jobs.effects.part_store:PartStore.write_vectors",
     "result": "theodolite.store.result_writer:put",
     "complete": "theodolite.store.manifest:put",
+    "drop": "theodolite_jobs.effects.part_store:PartStore.drop",
     "report": "theodolite_jobs.analysis:update_report",
 }
 """Steps of the driver: the function that begins each of them, as its module and name."""
@@ -28,6 +30,8 @@ REPLICA_STEPS = {
     "put": "theodolite.store.commits:put",
     "record": "theodolite.store.commits:put_new",
     "move": "theodolite.store.commits:move",
+    "effects": "theodolite_jobs.cluster.effects_replica:EffectsReplica._measured",
+    "part": "theodolite_jobs.effects.part_store:put_new",
 }
 """Steps of a replica."""
 

@@ -13,6 +13,9 @@ from theodolite.spec import SurveySpec
 from theodolite.spec_file import parse_spec
 from theodolite_jobs.models.families import is_encoder_alone
 
+EFFECTS = {"prompts": 10, "layers": [1], "controls": 19}
+"""The smallest effects of interventions that a survey of ten prompts in each set can have."""
+
 _SPECIAL = ["<pad>", "<s>", "</s>"]
 
 
