@@ -23,6 +23,9 @@ TEMPLATE_FOLDER = "additional_chat_templates"
 INDEX = "model.safetensors.index.json"
 """The file that names the safetensors file of each tensor."""
 
+MOST_JSON_BYTES = 2**24
+"""The largest JSON file of settings; those of published models have less than a tenth."""
+
 _FILE_BYTES = 2 * 2**30
 """A written file is closed when it reaches this size; it is in memory until then."""
 
@@ -110,8 +113,12 @@ def read_json(file: Path) -> dict[str, Any]:
     if not file.is_file():
         return {}
     try:
+        if (size := file.stat().st_size) > MOST_JSON_BYTES:
+            raise ValueError(f"it has {size:,} bytes; allowed: at most {MOST_JSON_BYTES:,}; use the file of the model")
         content = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
+    except RecursionError as error:
+        raise ModelError(f"cannot read {file} as JSON: it has lists or objects hundreds deep; flatten it") from error
+    except (OSError, ValueError) as error:
         raise ModelError(f"cannot read {file} as JSON: {error}") from error
     if not isinstance(content, dict):
         raise ModelError(f"cannot read {file}: its content is not a JSON object")
