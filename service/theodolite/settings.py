@@ -97,9 +97,9 @@ class Settings(BaseSettings):
     )
     models_allowed: list[str] = Field(
         list(MODEL_ALIASES),
-        description="Models and adapters that submitted specs may name: aliases, hub ids, with * as a wildcard "
-        "(OWNER/*), and paths on the nodes, for which a pattern must begin with /. The default is all aliases; [] allows "
-        "none. An adapter that is allowed brings the base that it names.",
+        description="Models and adapters that submitted specs may name: aliases, hub ids with * as "
+        "a wildcard (OWNER/*), and paths on the nodes, for which a pattern must begin with /. The default is all "
+        "aliases; [] allows none. An adapter that is allowed brings the base that it names.",
     )
     datasets_allowed: list[str] = Field(
         default_factory=list, description="Hub datasets that submitted specs may read, with * as a wildcard."

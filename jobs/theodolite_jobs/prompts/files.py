@@ -10,11 +10,10 @@ from theodolite.errors import PromptError, one_line
 from theodolite.spec_parts import FILE_TYPES, file_type
 from theodolite_jobs.prompts.arrow_files import read_parquet, read_saved
 from theodolite_jobs.prompts.json_files import read_json, read_json_lines
-from theodolite_jobs.prompts.rows import Rows
+from theodolite_jobs.prompts.rows import MOST_DECODED_BYTES, Rows
 from theodolite_jobs.prompts.text_files import decode, read_lines, read_table
 
-MOST_DECOMPRESSED_BYTES = 2**28
-"""The largest size of a decompressed file: a small file can decompress to more bytes than memory has."""
+_PIECE_BYTES = 2**20
 
 _GZIP = b"\x1f\x8b"
 
@@ -64,14 +63,18 @@ def _read_text(path: Path, kind: str) -> Rows:
 
 
 def _decompressed(path: Path) -> bytes:
+    """Return the content of a gzip file, whose size is counted first, without keeping it in memory."""
     try:
         with gzip.open(path) as file:
-            content = file.read(MOST_DECOMPRESSED_BYTES + 1)
+            size = 0
+            while piece := file.read(_PIECE_BYTES):
+                size += len(piece)
+                if size > MOST_DECODED_BYTES:
+                    raise ValueError(
+                        f"it decompresses to more than {MOST_DECODED_BYTES} bytes, the largest size of a compressed "
+                        "file; decompress it, and name the decompressed file"
+                    )
+            file.seek(0)
+            return file.read()
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise ValueError(f"it is no gzip file, or it is damaged or incomplete ({error}); write it again") from error
-    if len(content) > MOST_DECOMPRESSED_BYTES:
-        raise ValueError(
-            f"it decompresses to more than {MOST_DECOMPRESSED_BYTES} bytes, the largest size of a compressed file; "
-            "decompress it, and name the decompressed file"
-        )
-    return content

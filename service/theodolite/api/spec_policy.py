@@ -14,6 +14,7 @@ from theodolite.store.uploads import is_uploaded, read_upload
 _LARGEST_SHOWN = 10**12  # a limit may have any number of digits
 _BUILTIN_PROMPTS = 256  # prompts of each large built-in set
 _SENTENCES = 64
+_PARSED_BYTES = 2**20  # JSON takes tens of times as much memory as bytes
 
 
 def check_submission(spec: SurveySpec, settings: Settings) -> None:
@@ -113,9 +114,11 @@ def _prompts_of(name: str, prompt_set: PromptSetSpec, settings: Settings) -> int
     if kind == "inline":
         return len(prompt_set.texts)
     if kind == "upload" and not address.endswith((".parquet", ".gz")):
-        return _prompts_in(name, address, read_upload(settings.store, address))
-    detail = "not given, but it is needed for a file, a hub dataset or an uploaded .parquet or .gz file"
-    raise Problem(413, "prompt-limit", f"prompts.{name}.limit: {detail}")
+        content = read_upload(settings.store, address)
+        if not address.endswith(".json") or len(content) <= _PARSED_BYTES:
+            return _prompts_in(name, address, content)
+    detail = "not given, but it is needed for a file, a hub dataset or an uploaded .parquet, .gz or large .json file"
+    raise Problem(413, "prompt-limit", f"prompts.{name}.limit: {detail}; set it")
 
 
 def _prompts_in(name: str, upload: str, content: bytes) -> int:
