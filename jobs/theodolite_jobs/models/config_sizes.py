@@ -56,7 +56,7 @@ def check_sizes(values: Mapping[str, Any], file: Path) -> None:
         values: the entries of config.json.
         file: the file that states them, for the message.
     """
-    for n_values, (key, value, depth) in enumerate(_walk(values)):
+    for n_values, (key, value, depth) in enumerate(walk(values)):
         if n_values >= _MOST_VALUES:
             raise ModelError(f"{file} has more than {_MOST_VALUES:,} values, which no model has; {_USE}")
         if depth > _DEEPEST:
@@ -65,7 +65,7 @@ def check_sizes(values: Mapping[str, Any], file: Path) -> None:
             )
         if isinstance(value, int | float) and abs(value) > (most := _most(key)) and abs(value) != float("inf"):
             raise ModelError(f"{file}: {_shown(key)} is {short(value)}; allowed: at most {most:,}; {_USE}")
-    for _, value, _ in _walk(values):
+    for _, value, _ in walk(values):
         if isinstance(value, Mapping):
             _check_experts(value, file)
 
@@ -81,7 +81,7 @@ def check_text_sizes(text: Any, file: Path) -> None:
             raise ModelError(f"{file}: {name} is {short(value)}; allowed: a whole number from 1 to {most:,}; {_USE}")
 
 
-def _walk(values: Mapping[str, Any]) -> Iterator[tuple[str, Any, int]]:
+def walk(values: Mapping[str, Any]) -> Iterator[tuple[str, Any, int]]:
     """Yield each value inside an object, and the object itself, with the path of its key and its depth."""
     pending: list[tuple[str, Any, int]] = [("", values, 0)]
     while pending:

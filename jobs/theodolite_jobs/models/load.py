@@ -10,8 +10,10 @@ from theodolite.errors import ModelError, UnsupportedModelError, first_of
 from theodolite_jobs.models.anatomy import Anatomy, dimensions_of, text_config_of
 from theodolite_jobs.models.chat_templates import DEFAULT, read_templates
 from theodolite_jobs.models.config_sizes import check_text_sizes, read_config
+from theodolite_jobs.models.convert.files import read_json
 from theodolite_jobs.models.families import is_encoder_alone, known_anatomy
 from theodolite_jobs.models.loaded import LoadedModel
+from theodolite_jobs.models.named_files import check_code, check_tokenizer_files
 from theodolite_jobs.models.quantised import NAME_KEY, check_plain, format_of
 from theodolite_jobs.models.quiet import quiet_transformers
 from theodolite_jobs.models.sharding import check_shardable
@@ -24,10 +26,13 @@ def load_config(folder: Path, trust_remote_code: bool = False) -> Any:
     """Return a model's configuration, without a quantisation of its weights, whose name is then `dequantised_from`.
 
     Raises:
-        ModelError: the file cannot be read, it states a size that no model has, or the model needs its own code.
+        ModelError: the file cannot be read, states a size that no model has, or names code outside the folder; or the
+            model needs its own code.
         UnsupportedModelError: the weights are quantised in an unknown format.
     """
     raw = read_config(folder)
+    if trust_remote_code:
+        check_code(raw, folder / "config.json")
     stored = format_of(raw)
     from transformers import CONFIG_MAPPING, AutoConfig  # after the checks that need no seconds
 
@@ -67,6 +72,10 @@ def load_tokenizer(folder: Path, trust_remote_code: bool = False) -> Any:
     if not any(path for pattern in VOCABULARIES for path in folder.glob(pattern)):
         # transformers would make a tokenizer without a vocabulary.
         raise UnsupportedModelError(f"{folder} has no tokenizer; it needs one of {', '.join(VOCABULARIES)}")
+    settings = folder / "tokenizer_config.json"
+    check_tokenizer_files(raw := read_json(settings), settings)
+    if trust_remote_code:
+        check_code(raw, settings)
     tokenizer = _load(AutoTokenizer, folder, "tokenizer", trust_remote_code=trust_remote_code)
     tokenizer.mended = mend_tokenizer(tokenizer)
     if templates := read_templates(folder):  # transformers does not read those of a processor

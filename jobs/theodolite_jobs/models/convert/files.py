@@ -108,13 +108,13 @@ def atomic_folder(folder: Path) -> Iterator[Path]:
         shutil.rmtree(staging, ignore_errors=True)
 
 
-def read_json(file: Path) -> dict[str, Any]:
-    """Return the object in a JSON file, or {} if the file does not exist; raises ModelError."""
+def read_json(file: Path, most_bytes: int = MOST_JSON_BYTES) -> dict[str, Any]:
+    """Return the object in a JSON file, or {} if the file does not exist; raises ModelError, also if it is larger."""
     if not file.is_file():
         return {}
     try:
-        if (size := file.stat().st_size) > MOST_JSON_BYTES:
-            raise ValueError(f"it has {size:,} bytes; allowed: at most {MOST_JSON_BYTES:,}; use the file of the model")
+        if (size := file.stat().st_size) > most_bytes:
+            raise ValueError(f"it has {size:,} bytes; allowed: at most {most_bytes:,}; use the file of the model")
         content = json.loads(file.read_text(encoding="utf-8"))
     except RecursionError as error:
         raise ModelError(f"cannot read {file} as JSON: it has lists or objects hundreds deep; flatten it") from error
