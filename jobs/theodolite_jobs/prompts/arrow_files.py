@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from theodolite_jobs.prompts.rows import MOST_DECODED_BYTES, Row, Rows, named, numbered, refuse_twice
+from theodolite_jobs.prompts.rows import MOST_DECODED_BYTES, MOST_DECODED_ROWS, Row, Rows, named, numbered, refuse_twice
 
 _MOST_TIMES_LARGER = 16
 """How many times its own size a large Parquet file may decode to; text has a fifth of its size in a usual one."""
@@ -26,8 +26,11 @@ def read_parquet(path: Path) -> Rows:
     damaged = "it is no Parquet file, or it is"
     with path.open("rb") as opened:
         file = _undamaged(damaged, lambda: pyarrow.parquet.ParquetFile(opened))
-        allowed = max(MOST_DECODED_BYTES, _MOST_TIMES_LARGER * path.stat().st_size)
-        if _undamaged(damaged, lambda: _decodes_to_more(file, path.stat().st_size, allowed)):
+        n_bytes = path.stat().st_size
+        allowed, n_rows = max(MOST_DECODED_BYTES, _MOST_TIMES_LARGER * n_bytes), file.metadata.num_rows
+        if n_rows > max(MOST_DECODED_ROWS, n_bytes):
+            raise ValueError(f"it has {n_rows:,} rows in {n_bytes:,} bytes, which no prompts have; write it as .jsonl")
+        if _undamaged(damaged, lambda: _decodes_to_more(file, n_bytes, allowed)):
             raise ValueError(
                 f"it decodes to more than {allowed:,} bytes, the largest size of a Parquet file of this size; remove "
                 "columns, or write it as .jsonl"

@@ -37,7 +37,6 @@ BOMBS: dict[str, tuple[Callable[[], Any], dict[str, Any]]] = {
         {"use_dictionary": False, "column_encoding": "DELTA_BYTE_ARRAY"},
     ),
     "compressed texts": (lambda: pa.array([LONG] * 300), {"use_dictionary": False}),
-    "ten million rows": (lambda: repeated("a", 10**7), {"row_group_size": 10**7}),
     "ten million numbers in a row": (
         lambda: pa.ListArray.from_arrays(pa.array([0, 10**7], pa.int32()), pa.array([0] * 10**7, pa.int8())),
         {},
@@ -82,3 +81,29 @@ def test_a_gzip_bomb_is_refused_without_its_content(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(gzip.GzipFile, "seek", lambda *_, **__: pytest.fail("it was read again"))
     with pytest.raises(PromptError, match=r"a\.txt\.gz cannot be read: it decompresses to more than 999999 bytes"):
         read(tmp_path, "a.txt.gz")
+
+
+def test_ten_million_rows_in_a_few_bytes_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pq.write_table(pa.table({"prompt": repeated("a", 10**7)}), tmp_path / "a.parquet", row_group_size=10**7)
+    monkeypatch.setattr(pq.ParquetFile, "read", lambda *_, **__: pytest.fail("it was read"))
+    with pytest.raises(PromptError, match=r"it has 10,000,000 rows in \d[\d,]* bytes, which no prompts have"):
+        read(tmp_path, "a.parquet")
+
+
+@pytest.mark.parametrize(
+    ("kind", "row"), [("txt", b"a\n"), ("csv", b"a\r"), ("json", b"[],"), ("jsonl", b'{"prompt":"a"}\n')]
+)
+def test_millions_of_rows_in_a_few_compressed_bytes_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, row: bytes
+) -> None:
+    monkeypatch.setattr(gzip.GzipFile, "seek", lambda *_, **__: pytest.fail("it was read again"))
+    write(tmp_path, f"a.{kind}.gz", gzip.compress(row * (2**22 + 1), 1))
+    with pytest.raises(PromptError, match="it decompresses to more than 4,194,304 lines, lists and objects"):
+        read(tmp_path, f"a.{kind}.gz")
+
+
+def test_a_compressed_file_may_have_as_many_rows_as_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "MOST_DECODED_ROWS", 1)
+    texts = [f"prompt {number}" for number in range(2000)]
+    write(tmp_path, "a.txt.gz", gzip.compress("\n".join(texts).encode()))
+    assert read(tmp_path, "a.txt.gz") == texts
