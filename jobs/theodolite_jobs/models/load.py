@@ -15,7 +15,7 @@ from theodolite_jobs.models.families import is_encoder_alone, known_anatomy
 from theodolite_jobs.models.loaded import LoadedModel
 from theodolite_jobs.models.named_files import check_code, check_tokenizer_files
 from theodolite_jobs.models.quantised import NAME_KEY, check_plain, format_of
-from theodolite_jobs.models.quiet import quiet_transformers
+from theodolite_jobs.models.quiet import plain_errors, quiet_transformers
 from theodolite_jobs.models.sharding import check_shardable
 from theodolite_jobs.models.tokenizer_fixes import mend_tokenizer
 
@@ -51,7 +51,8 @@ def load_config(folder: Path, trust_remote_code: bool = False) -> Any:
             f"{f'similar: {similar}; ' if similar else ''}`theodolite model families` lists the families"
         )
     config = _load(AutoConfig, folder, "configuration", trust_remote_code=trust_remote_code)
-    check_text_sizes(text_config_of(config), folder / "config.json")
+    with plain_errors(f"read the sizes in {folder / 'config.json'}"):
+        check_text_sizes(text_config_of(config), folder / "config.json")
     if stored is not None:
         for one in (config, config.get_text_config()):
             vars(one).pop("quantization_config", None)

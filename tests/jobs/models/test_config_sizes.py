@@ -78,6 +78,7 @@ def test_a_size_that_no_model_has_is_refused_before_transformers_reads_it(
         ({"vocab_size": -1}, "vocab_size is -1; allowed: a whole number from 1 to 16,777,216"),
         ({"vocab_size": 0}, "vocab_size is 0; allowed"),
         ({"num_hidden_layers": float("inf")}, "num_hidden_layers"),
+        ({"per_layer_config": {"1": {"num_hidden_layers": 8}}}, "num_hidden_layers"),
         ({"num_hidden_layers": float("nan")}, "num_hidden_layers"),
     ],
     ids=lambda value: str(value)[:40],
