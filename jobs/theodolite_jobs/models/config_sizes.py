@@ -30,8 +30,8 @@ _LIMITS = (
 
 _MOST_EXPERTS_OF_ALL_LAYERS = 2**20
 
-_LARGEST = 2**63 - 1
-"""The largest other whole number; libraries store such numbers in 64 bits."""
+_LARGEST = 10**31
+"""The largest other number; transformers writes 10^30 for a length without a limit."""
 
 _TEXT_SIZES = ("num_hidden_layers", "hidden_size", "num_attention_heads", "vocab_size")
 """The names that the configurations of all families have for the sizes of the text part."""

@@ -136,6 +136,7 @@ LARGEST = {
     "XLM-V": {"vocab_size": 901_629, "num_hidden_layers": 12},
     "CANINE": {"num_hash_buckets": 16384, "num_hidden_layers": 12, "vocab_size": 1_114_112},
     "XLNet": {"n_layer": 24, "d_model": 1024, "max_position_embeddings": -1},
+    "a length without a limit": {"model_max_length": int(1e30), "num_hidden_layers": 2},
     "Mamba-2": {"num_hidden_layers": 64, "time_step_limit": [0.0, float("inf")]},
     "compressed-tensors": {"quantization_config": {"ignore": [f"layers.{i}" for i in range(2**17)]}},
     "a network of a thousand layers": {"num_hidden_layers": 1000},
