@@ -8,7 +8,7 @@ from typing import Any
 from theodolite.errors import ModelError
 from theodolite.settings import Settings
 from theodolite.spec_parts import ModelSpec
-from theodolite_jobs.models.convert.files import read_json
+from theodolite_jobs.models.config_sizes import read_config
 from theodolite_jobs.models.convert.qwen1 import is_qwen1, qwen2_config
 from theodolite_jobs.models.facts import describe_model
 from theodolite_jobs.models.gguf.convert import check_gguf
@@ -71,7 +71,7 @@ def _configuration(source: ModelSource, trust_remote_code: bool, cache: Path) ->
     )
     if is_qwen1(folder):
         with plain_errors(f"read the configuration in {folder}"):
-            return qwen2_config(read_json(folder / "config.json"))
+            return qwen2_config(read_config(folder))
     return load_config(folder, trust_remote_code)
 
 

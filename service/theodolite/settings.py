@@ -11,6 +11,7 @@ from pydantic import Field, IPvAnyNetwork, SecretStr, ValidationError, field_val
 from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
 
 from theodolite.errors import SpecError
+from theodolite.model_aliases import MODEL_ALIASES
 
 _MOST_SECONDS = 10_000_000
 """The largest time to wait, 116 days; timers of libraries overflow far above it."""
@@ -95,9 +96,10 @@ class Settings(BaseSettings):
         16 * 2**20, ge=0, description="Maximum size of a prompt file that a client uploads; 0 accepts none."
     )
     models_allowed: list[str] = Field(
-        default_factory=list,
-        description="Models that submitted specs may name, with * as a wildcard; none allows every model of the hub. "
-        "Local folders and .gguf files must be listed.",
+        list(MODEL_ALIASES),
+        description="Models and adapters that submitted specs may name: aliases, hub ids with * as "
+        "a wildcard (OWNER/*), and paths on the nodes, for which a pattern must begin with /. The default is all "
+        "aliases; [] allows none. An adapter that is allowed brings the base that it names.",
     )
     datasets_allowed: list[str] = Field(
         default_factory=list, description="Hub datasets that submitted specs may read, with * as a wildcard."

@@ -176,6 +176,9 @@ def _describe(problem: Any) -> str:
     if kind == "string_pattern_mismatch":
         message = PATTERNS[problem["ctx"]["pattern"]]
     given = short(problem["input"])
+    if kind == "too_long":
+        given = f"{len(problem['input']):,} entries"
+        message = f"allowed: at most {problem['ctx']['max_length']:,}"
     if parts[:1] == ["prompts"] and parts[2:3] == ["texts"]:  # errors end up in logs, so they quote no prompt
         given = f"a value of type {type(problem['input']).__name__}"
         message = _PROMPT_RULE if kind == "string_type" else message

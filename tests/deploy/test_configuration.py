@@ -19,7 +19,10 @@ from support.kubernetes_objects import (
 from support.rendering import render, render_survey
 
 from theodolite.api.guards import LOOPBACK
+from theodolite.api.problems import Problem
+from theodolite.api.spec_policy import check_submission
 from theodolite.settings import Settings
+from theodolite.spec_file import parse_spec
 
 ROOT = Path(__file__).parents[2]
 COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
@@ -139,6 +142,14 @@ def test_the_head_of_a_batch_survey_does_not_pass_for_the_long_lived_one(things)
         rule["expr"] for group in rules for rule in group["rules"] if rule["alert"] == "TheodoliteHeadDown"
     ]
     assert f'raycluster=~"|{one(things, "RayCluster")["metadata"]["name"]}"' in expression
+
+
+def test_a_survey_over_http_may_name_the_model_that_the_nodes_have(things):
+    allowed = json.loads(config(things, "settings")["THEODOLITE_MODELS_ALLOWED"])
+    spec = parse_spec(yaml.safe_load(config(things, "survey")["survey.yaml"]))
+    check_submission(spec, Settings(models_allowed=allowed))
+    with pytest.raises(Problem):
+        check_submission(spec, Settings(models_allowed=[]))
 
 
 def test_settings_are_ones_that_theodolite_knows(things):

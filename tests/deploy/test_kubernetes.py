@@ -243,13 +243,10 @@ def test_an_overlay_alone_neither_starts_nor_stops_a_survey(overlay):
     assert "RayJob" not in kinds(render(overlay))
 
 
-def test_the_model_of_the_survey_can_use_the_gpus_of_a_replica(things):
-    settings = {
-        name.removeprefix("THEODOLITE_").lower(): value
-        for name, value in config(things, "settings").items()
-        if name.startswith("THEODOLITE_")
-    }
-    chosen = Settings(**settings)
+def test_the_model_of_the_survey_can_use_the_gpus_of_a_replica(things, monkeypatch):
+    for name, value in config(things, "settings").items():
+        monkeypatch.setenv(name, value)
+    chosen = Settings()
     spec = parse_spec(yaml.safe_load(config(things, "survey")["survey.yaml"]))
     ranks = choose_ranks(chosen.parallelism, MODELS[spec.model.id], chosen.gpus_per_replica)
     assert ranks == max(1, chosen.gpus_per_replica), "the GPUs of a replica would work in turn"

@@ -259,8 +259,8 @@ REFUSED: dict[str, tuple[Any, list[str]]] = {
     "not an object": ("[1]", ["config.json", "its content is not a JSON object"]),
     "no family": ({"hidden_size": 3}, ["configuration", "model_type"]),
     "not a number": ({**SMALL, "num_attention_heads": "many"}, ["num_attention_heads"]),
-    "no heads": ({**SMALL, "num_attention_heads": 0}, ["'qwen2'"]),
-    "no blocks": ({**SMALL, "num_hidden_layers": 0}, ["'qwen2'"]),
+    "no heads": ({**SMALL, "num_attention_heads": 0}, ["num_attention_heads is 0; allowed: a whole number"]),
+    "no blocks": ({**SMALL, "num_hidden_layers": 0}, ["num_hidden_layers is 0; allowed: a whole number"]),
     "not a transformer": ({"model_type": "mamba"}, ["'mamba'", "not a supported transformer"]),
     "encoder and decoder": (
         {"model_type": "longt5"},

@@ -57,6 +57,10 @@ REFUSALS = {
     ),
     "a wrong column": (lambda folder: (folder / "prompts.csv").write_text("x,y\n1,2\n"), "the rows have 2 columns"),
     "no config.json": (lambda folder: (folder / "model/config.json").unlink(), "has no config.json"),
+    "a million layers": (
+        lambda folder: (folder / "model/config.json").write_text(json.dumps({**CONFIG, "num_hidden_layers": 10**6})),
+        "config.json: num_hidden_layers is 1000000; allowed: at most 4,096",
+    ),
     "a broken config.json": (lambda folder: (folder / "model/config.json").write_text("{"), "config.json as JSON"),
     "a conversation without a template": (set_conversation, "conversations need template: chat"),
     "another kind of adapter": (set_adapter, 'peft_type is "IA3"; allowed: LORA'),

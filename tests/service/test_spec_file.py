@@ -2,12 +2,13 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.spec_texts import MODEL, NOUNS, PAIR, SURVEY, capture, parse, prompts
 
 from theodolite.errors import SpecError
-from theodolite.spec_file import read_spec
+from theodolite.spec_file import parse_spec, read_spec
 
 # Errors of fields
 
@@ -337,6 +338,26 @@ def test_a_long_value_is_shortened_in_the_message() -> None:
         parse(prompts(f"template: {'x' * 5000}"))
     assert "xxx…" in str(caught.value)
     assert len(str(caught.value)) < 300
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({"prompts": {f"s{i}": {"source": "builtin:harmful"} for i in range(10**5)}}, "prompts: given 100,000 entries"),
+        (
+            {"contrasts": {f"c{i}": {"positive": "s", "negative": "s"} for i in range(10**5)}},
+            "contrasts: given 100,000 entries",
+        ),
+    ],
+    ids=["sets", "contrasts"],
+)
+def test_more_sets_or_contrasts_than_a_survey_can_have_are_counted_and_not_quoted(
+    changes: dict[str, Any], line: str
+) -> None:
+    few = {"model": {"id": "smollm2-135m-instruct"}, "prompts": {"s": {"source": "builtin:harmful"}}}
+    with pytest.raises(SpecError) as caught:
+        parse_spec(few | changes)
+    assert str(caught.value) == f"spec is not a valid survey:\n  {line}; allowed: at most 1,000"
 
 
 def test_a_spec_error_exits_with_two() -> None:

@@ -22,6 +22,8 @@ from theodolite_jobs.models.convert.adapter_config import (
 
 HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+
 _LONGEST_NAME = 255  # of a folder
 
 _INSTEAD = "set model: {id: BASE, adapter: ADAPTER}"
@@ -35,6 +37,15 @@ def local_path(name: str, *folders: Path) -> Path | None:
     return next((path for path in paths if os.path.exists(path)), None)  # Path.exists raises for a name too long
 
 
+def local_model(name: str, revision: str | None, folder: Path) -> Path | None:
+    """Return the existing path of a model or an adapter, or None: one at a commit is on the hub.
+
+    A survey names commits to all nodes, and a node may have a folder OWNER/NAME beside its processes.
+    """
+    is_on_hub = revision is not None and _COMMIT.fullmatch(revision) and HUB_ID.fullmatch(name) and name[0] != "."
+    return None if is_on_hub else local_path(name, folder)
+
+
 def with_local_adapter(model: ModelSpec, folder: Path) -> ModelSpec:
     """Return the spec of base and adapter if the model's id is the folder of an adapter; else the same spec.
 
@@ -42,10 +53,10 @@ def with_local_adapter(model: ModelSpec, folder: Path) -> ModelSpec:
         ModelError: the adapter cannot be merged, or its base is not found.
         SpecError: the spec names a second adapter, a revision of a folder, or random weights of an adapter.
     """
-    path = local_path(model.id, folder)
+    path = local_model(model.id, model.revision, folder)
     if path is None or not is_adapter(path):
         return model
-    given = None if model.adapter is None else local_path(model.adapter, folder)
+    given = None if model.adapter is None else local_model(model.adapter, model.adapter_revision, folder)
     if model.adapter is not None:
         if given is None or given.resolve() != path.resolve():
             raise _two_adapters(model)

@@ -272,7 +272,7 @@ def dimensions_of(config: Any, reserved_positions: int = 0, layer: int = 0) -> D
             d_head=width or d_model // heads,
             context_length=_context_length(text) - reserved_positions,
         )
-    except (AttributeError, TypeError, ZeroDivisionError) as error:
+    except (AttributeError, TypeError, ValueError, ArithmeticError) as error:
         raise UnsupportedModelError(
             f"{config.model_type!r} is not a supported transformer: its configuration lacks a size ({error})"
         ) from error

@@ -7,13 +7,15 @@ from pathlib import Path
 from typing import Any
 
 from theodolite.errors import ModelError, UnsupportedModelError, first_of
-from theodolite_jobs.models.anatomy import Anatomy, dimensions_of
+from theodolite_jobs.models.anatomy import Anatomy, dimensions_of, text_config_of
 from theodolite_jobs.models.chat_templates import DEFAULT, read_templates
+from theodolite_jobs.models.config_sizes import check_text_sizes, read_config
 from theodolite_jobs.models.convert.files import read_json
 from theodolite_jobs.models.families import is_encoder_alone, known_anatomy
 from theodolite_jobs.models.loaded import LoadedModel
+from theodolite_jobs.models.named_files import check_code, check_tokenizer_files
 from theodolite_jobs.models.quantised import NAME_KEY, check_plain, format_of
-from theodolite_jobs.models.quiet import quiet_transformers
+from theodolite_jobs.models.quiet import plain_errors, quiet_transformers
 from theodolite_jobs.models.sharding import check_shardable
 from theodolite_jobs.models.tokenizer_fixes import mend_tokenizer
 
@@ -24,10 +26,13 @@ def load_config(folder: Path, trust_remote_code: bool = False) -> Any:
     """Return a model's configuration, without a quantisation of its weights, whose name is then `dequantised_from`.
 
     Raises:
-        ModelError: the file cannot be read, or the model needs the checkpoint's own code.
+        ModelError: the file cannot be read, states a size that no model has, or names code outside the folder; or the
+            model needs its own code.
         UnsupportedModelError: the weights are quantised in an unknown format.
     """
-    raw = read_json(folder / "config.json")
+    raw = read_config(folder)
+    if trust_remote_code:
+        check_code(raw, folder / "config.json")
     stored = format_of(raw)
     from transformers import CONFIG_MAPPING, AutoConfig  # after the checks that need no seconds
 
@@ -46,6 +51,8 @@ def load_config(folder: Path, trust_remote_code: bool = False) -> Any:
             f"{f'similar: {similar}; ' if similar else ''}`theodolite model families` lists the families"
         )
     config = _load(AutoConfig, folder, "configuration", trust_remote_code=trust_remote_code)
+    with plain_errors(f"read the sizes in {folder / 'config.json'}"):
+        check_text_sizes(text_config_of(config), folder / "config.json")
     if stored is not None:
         for one in (config, config.get_text_config()):
             vars(one).pop("quantization_config", None)
@@ -66,6 +73,10 @@ def load_tokenizer(folder: Path, trust_remote_code: bool = False) -> Any:
     if not any(path for pattern in VOCABULARIES for path in folder.glob(pattern)):
         # transformers would make a tokenizer without a vocabulary.
         raise UnsupportedModelError(f"{folder} has no tokenizer; it needs one of {', '.join(VOCABULARIES)}")
+    settings = folder / "tokenizer_config.json"
+    check_tokenizer_files(raw := read_json(settings), settings)
+    if trust_remote_code:
+        check_code(raw, settings)
     tokenizer = _load(AutoTokenizer, folder, "tokenizer", trust_remote_code=trust_remote_code)
     tokenizer.mended = mend_tokenizer(tokenizer)
     if templates := read_templates(folder):  # transformers does not read those of a processor

@@ -13,7 +13,7 @@ from theodolite.errors import ModelError, SpecError
 from theodolite.model_aliases import MODEL_ALIASES
 from theodolite.spec_parts import ModelSpec
 from theodolite.store.runs import RANDOM_WEIGHTS, AdapterFacts, ModelFacts, Run
-from theodolite_jobs.models.adapter_source import HUB_ID, base_errors, local_path, with_hub_adapter, with_local_adapter
+from theodolite_jobs.models.adapter_source import HUB_ID, base_errors, local_model, with_hub_adapter, with_local_adapter
 from theodolite_jobs.models.convert.adapter_config import (
     SETTINGS,
     TENSORS,
@@ -137,9 +137,9 @@ def locate(model: ModelSpec, folder: Path) -> ModelSource:
     if (both := with_local_adapter(model, folder)).id != model.id:
         with base_errors(model.id, both.id):
             return locate(both, folder)
-    model, source = both, _locate(both.id, folder)
+    model, source = both, _locate(both.id, both.revision, folder)
     if model.adapter is not None:
-        source = _adapted(source, model.adapter, folder)
+        source = _adapted(source, model.adapter, model.adapter_revision, folder)
     if model.weights == "random":
         source = replace(source, name=f"{source.name} ({RANDOM_WEIGHTS})", weights=model.weights)
     if model.revision is not None and source.kind != "hub":
@@ -152,9 +152,9 @@ def locate(model: ModelSpec, folder: Path) -> ModelSource:
     return source
 
 
-def _adapted(source: ModelSource, adapter: str, folder: Path) -> ModelSource:
+def _adapted(source: ModelSource, adapter: str, revision: str | None, folder: Path) -> ModelSource:
     """Return a model with an adapter, which is a folder or a hub id; raises ModelError if it is neither."""
-    path = local_path(adapter, folder)
+    path = local_model(adapter, revision, folder)
     if path is not None and is_adapter(path):
         path = path.resolve()
         found = AdapterSource(path.name, "folder", str(path))
@@ -174,11 +174,11 @@ def _instead_of_config(folder: Path) -> str:
     return f"; give the path of one of its .gguf files, such as {file}" if file else ""
 
 
-def _locate(model_id: str, folder: Path) -> ModelSource:
+def _locate(model_id: str, revision: str | None, folder: Path) -> ModelSource:
     if model_id in MODEL_ALIASES:
         installed = _alias_path(model_id)
         return ModelSource(model_id, "folder" if installed.is_dir() else "gguf", str(installed))
-    path = local_path(model_id, folder)
+    path = local_model(model_id, revision, folder)
     if path is not None and path.is_dir():
         if not (path / "config.json").is_file():
             raise ModelError(f"model.id: the folder {path} has no config.json{_instead_of_config(path)}")

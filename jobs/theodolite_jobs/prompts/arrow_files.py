@@ -7,7 +7,15 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from theodolite_jobs.prompts.rows import Row, Rows, named, numbered, refuse_twice
+from theodolite_jobs.prompts.rows import MOST_DECODED_BYTES, MOST_DECODED_ROWS, Row, Rows, named, numbered, refuse_twice
+
+_MOST_TIMES_LARGER = 16
+"""How many times its own size a large Parquet file may decode to; text has a fifth of its size in a usual one."""
+
+_BYTES_OF_A_CELL = 32
+"""The smallest size of a cell as Python's object: a hundred million equal cells take a few bytes in a file."""
+
+_PLAUSIBLE_COMPRESSION, _CHECKED_ROWS = 32, 16
 
 
 def read_parquet(path: Path) -> Rows:
@@ -15,9 +23,54 @@ def read_parquet(path: Path) -> Rows:
     import pyarrow.parquet
 
     # Not fastparquet, which reads Theodolite's own tables after their checksum: a damaged file can crash its process.
-    with path.open("rb") as file:
-        table = _undamaged("it is no Parquet file, or it is", lambda: pyarrow.parquet.ParquetFile(file).read())
+    damaged = "it is no Parquet file, or it is"
+    with path.open("rb") as opened:
+        file = _undamaged(damaged, lambda: pyarrow.parquet.ParquetFile(opened))
+        n_bytes = path.stat().st_size
+        allowed, n_rows = max(MOST_DECODED_BYTES, _MOST_TIMES_LARGER * n_bytes), file.metadata.num_rows
+        if n_rows > max(MOST_DECODED_ROWS, n_bytes):
+            raise ValueError(f"it has {n_rows:,} rows in {n_bytes:,} bytes, which no prompts have; write it as .jsonl")
+        if _undamaged(damaged, lambda: _decodes_to_more(file, n_bytes, allowed)):
+            raise ValueError(
+                f"it decodes to more than {allowed:,} bytes, the largest size of a Parquet file of this size; remove "
+                "columns, or write it as .jsonl"
+            )
+        table = _undamaged(damaged, file.read)
     return _rows_of(table, "it is")
+
+
+def _decodes_to_more(file: Any, n_bytes: int, allowed: int) -> bool:
+    """Return whether the cells of a Parquet file of `n_bytes` take more than `allowed` bytes; keep none of them.
+
+    The file states the numbers of its cells and of its stored bytes. A cell that is stored once for thousands of rows
+    counts as one there, so a few rows at a time are decoded and counted.
+    """
+    groups = [file.metadata.row_group(index) for index in range(file.metadata.num_row_groups)]
+    chunks = [group.column(index) for group in groups for index in range(group.num_columns)]
+    stored = sum(chunk.total_uncompressed_size for chunk in chunks)
+    if max(stored, _BYTES_OF_A_CELL * sum(chunk.num_values for chunk in chunks)) > allowed:
+        return True
+    n_rows = _CHECKED_ROWS if stored <= _PLAUSIBLE_COMPRESSION * n_bytes else 1  # a cell can be as large as a column
+    decoded = 0
+    for batch in file.iter_batches(batch_size=n_rows):
+        decoded += sum(map(_bytes_of, batch.columns))
+        if decoded > allowed:
+            return True
+    return False
+
+
+def _bytes_of(array: Any) -> int:
+    """Return the bytes of an array's values; an array of Arrow's type dictionary stores equal ones once."""
+    import pyarrow
+
+    if pyarrow.types.is_dictionary(array.type):
+        return _bytes_of(array.dictionary_decode())
+    if pyarrow.types.is_map(array.type):
+        return _bytes_of(array.keys) + _bytes_of(array.items)
+    if pyarrow.types.is_nested(array.type):
+        parts = array.flatten()
+        return sum(map(_bytes_of, parts)) if isinstance(parts, list) else _bytes_of(parts)
+    return int(array.nbytes)
 
 
 def read_saved(folder: Path, split: str) -> Rows:

@@ -10,11 +10,12 @@ from theodolite.errors import PromptError, one_line
 from theodolite.spec_parts import FILE_TYPES, file_type
 from theodolite_jobs.prompts.arrow_files import read_parquet, read_saved
 from theodolite_jobs.prompts.json_files import read_json, read_json_lines
-from theodolite_jobs.prompts.rows import Rows
+from theodolite_jobs.prompts.rows import MOST_DECODED_BYTES, MOST_DECODED_ROWS, Rows
 from theodolite_jobs.prompts.text_files import decode, read_lines, read_table
 
-MOST_DECOMPRESSED_BYTES = 2**28
-"""The largest size of a decompressed file: a small file can decompress to more bytes than memory has."""
+_PIECE_BYTES = 2**20
+
+_BEGIN_ROWS = (b"\n", b"\r", b"[", b"{")
 
 _GZIP = b"\x1f\x8b"
 
@@ -64,14 +65,26 @@ def _read_text(path: Path, kind: str) -> Rows:
 
 
 def _decompressed(path: Path) -> bytes:
+    """Return the content of a gzip file, after counting its bytes and rows without keeping it in memory."""
     try:
         with gzip.open(path) as file:
-            content = file.read(MOST_DECOMPRESSED_BYTES + 1)
+            _check_size(file, path.stat().st_size)
+            file.seek(0)
+            return file.read()
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise ValueError(f"it is no gzip file, or it is damaged or incomplete ({error}); write it again") from error
-    if len(content) > MOST_DECOMPRESSED_BYTES:
-        raise ValueError(
-            f"it decompresses to more than {MOST_DECOMPRESSED_BYTES} bytes, the largest size of a compressed file; "
-            "decompress it, and name the decompressed file"
-        )
-    return content
+
+
+def _check_size(file: gzip.GzipFile, n_bytes: int) -> None:
+    """Raise ValueError if a gzip file of `n_bytes` decompresses to too many bytes, or to too many rows."""
+    n_decoded, n_rows, most_rows = 0, 0, max(MOST_DECODED_ROWS, n_bytes)
+    while piece := file.read(_PIECE_BYTES):
+        n_decoded += len(piece)
+        n_rows += sum(map(piece.count, _BEGIN_ROWS))
+        if n_decoded > MOST_DECODED_BYTES:
+            found = f"{MOST_DECODED_BYTES} bytes, the largest size of a compressed file"
+        elif n_rows > most_rows:
+            found = f"{most_rows:,} lines, lists and objects, the most in a compressed file of {n_bytes:,} bytes"
+        else:
+            continue
+        raise ValueError(f"it decompresses to more than {found}; decompress it, and name the decompressed file")

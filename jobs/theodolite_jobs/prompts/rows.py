@@ -9,6 +9,12 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+MOST_DECODED_BYTES = 2**28
+"""The largest decoded size of a compressed file: a small file can decode to more bytes than memory has."""
+
+MOST_DECODED_ROWS = 2**22
+"""The largest number of rows of a compressed file with fewer bytes: a row without text takes 400 bytes in memory."""
+
 Row = dict[str, Any]
 Rows = dict[str, Row]  # by place, in the order of the source
 

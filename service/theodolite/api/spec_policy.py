@@ -1,22 +1,20 @@
 """Check a spec that a client submits over HTTP against the limits and allow-lists of the deployment."""
 
 import json
-import re
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 
 from theodolite.api.problems import Problem
-from theodolite.model_aliases import MODEL_ALIASES
 from theodolite.settings import Settings
 from theodolite.spec import SurveySpec
 from theodolite.spec_parts import NOUNS, PromptSetSpec
 from theodolite.store.uploads import is_uploaded, read_upload
 
-_HUB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*/[A-Za-z0-9][A-Za-z0-9_.-]*")
 _LARGEST_SHOWN = 10**12  # a limit may have any number of digits
 _BUILTIN_PROMPTS = 256  # prompts of each large built-in set
 _SENTENCES = 64
+_PARSED_BYTES = 2**20  # JSON takes tens of times as much memory as bytes
 
 
 def check_submission(spec: SurveySpec, settings: Settings) -> None:
@@ -57,27 +55,24 @@ def _check_sizes(spec: SurveySpec) -> None:
 def _check_model(spec: SurveySpec, settings: Settings) -> None:
     model, allowed = spec.model.id, settings.models_allowed
     for field, name in {"id": model, "adapter": spec.model.adapter}.items():
-        if name is not None and not _is_allowed(name, allowed):
-            choices = ", ".join((*MODEL_ALIASES, *allowed)) + ("" if allowed else " and OWNER/NAME of the hub")
-            detail = f"model.{field}: this deployment does not survey {name!r} over HTTP; allowed: {choices}"
+        if name is not None and not _is_listed(name, allowed):
+            detail = f"model.{field}: this deployment does not survey {name!r} over HTTP; allowed: "
+            detail += f"{', '.join(allowed) or 'none'}; its operator can add the model to THEODOLITE_MODELS_ALLOWED"
             raise Problem(403, "model-not-allowed", detail)
     if spec.model.trust_remote_code and model not in settings.remote_code_allowed:
         detail = f"model.trust_remote_code: this deployment does not let {model!r} run its own code"
         raise Problem(403, "remote-code", detail)
 
 
-def _is_allowed(model: str, allowed: Sequence[str]) -> bool:
-    if model in MODEL_ALIASES or _is_listed(model, allowed):
-        return True
-    return not allowed and _HUB_ID.fullmatch(model) is not None and not model.lower().endswith(".gguf")
-
-
 def _is_listed(name: str, patterns: Sequence[str]) -> bool:
-    """Return whether a pattern matches a hub id or a path; no pattern matches a path with `..`."""
+    """Return whether a pattern matches a hub id, an alias or an absolute path; none matches a relative path.
+
+    A job would look for a relative path in an empty folder, and takes every other name for one of the hub.
+    """
     matching = [pattern for pattern in patterns if fnmatchcase(name, pattern)]
-    if name.startswith(("/", "~", ".")):  # a local path needs a pattern with the same first character
-        matching = [pattern for pattern in matching if pattern[0] == name[0]]
-    return ".." not in name.split("/") and bool(matching)
+    if name.startswith("/"):  # else * would allow every file of the nodes
+        matching = [pattern for pattern in matching if pattern.startswith("/")]
+    return bool(matching) and not name.startswith(("~", ".")) and ".." not in name.split("/")
 
 
 def _check_source(name: str, prompt_set: PromptSetSpec, settings: Settings) -> None:
@@ -119,9 +114,11 @@ def _prompts_of(name: str, prompt_set: PromptSetSpec, settings: Settings) -> int
     if kind == "inline":
         return len(prompt_set.texts)
     if kind == "upload" and not address.endswith((".parquet", ".gz")):
-        return _prompts_in(name, address, read_upload(settings.store, address))
-    detail = "not given, but it is needed for a file, a hub dataset or an uploaded .parquet or .gz file"
-    raise Problem(413, "prompt-limit", f"prompts.{name}.limit: {detail}")
+        content = read_upload(settings.store, address)
+        if not address.endswith(".json") or len(content) <= _PARSED_BYTES:
+            return _prompts_in(name, address, content)
+    detail = "not given, but it is needed for a file, a hub dataset or an uploaded .parquet, .gz or large .json file"
+    raise Problem(413, "prompt-limit", f"prompts.{name}.limit: {detail}; set it")
 
 
 def _prompts_in(name: str, upload: str, content: bytes) -> int:

@@ -139,7 +139,7 @@ def edited(folder: Path, **settings: Any) -> Path:
         ({"torch_dtype": "float99", "dtype": None}, "float99"),
         ({"num_hidden_layers": 2}, "the first is model.layers.2."),
         ({"num_hidden_layers": 4}, "lack"),
-        ({"num_hidden_layers": 10**6}, "states 1000000 layers, and the weights have 30 tensors; use the config.json"),
+        ({"num_hidden_layers": 4000}, "states 4000 layers, and the weights have 30 tensors; use the config.json"),
     ],
 )
 def test_a_wrong_setting_is_named(folder: Path, settings: dict[str, Any], words: str) -> None:

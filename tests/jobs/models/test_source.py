@@ -1,16 +1,17 @@
 """Finding models: locations, pinned revisions and fingerprints."""
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from support.errors import only_line
 from support.gguf_files import tiny_llama, write_gguf
 
-from theodolite.errors import ModelError
+from theodolite.errors import ModelError, SpecError
 from theodolite.spec_parts import ModelSpec
 from theodolite_jobs.models import source as source_module
-from theodolite_jobs.models.source import ModelSource, fetch, resolve_source, slug
+from theodolite_jobs.models.source import ModelSource, fetch, locate, on_every_node, resolve_source, slug
 
 WEIGHTS = "model.safetensors"
 
@@ -87,6 +88,25 @@ def test_a_full_commit_is_pinned_without_a_request_to_the_hub(tmp_path: Path) ->
     commit = "0123456789abcdef" * 2 + "01234567"
     found = resolve_source(ModelSpec(id="org/Some-Name", revision=commit), tmp_path)
     assert found == ModelSource("Some-Name", "hub", "org/Some-Name", commit)
+
+
+def test_a_model_at_a_commit_is_never_a_folder_of_a_node_that_has_its_name(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit = "0123456789abcdef" * 2 + "01234567"
+    shutil.copytree(folder, tmp_path / "runs/x")
+    shutil.copytree(folder, tmp_path / "runs/lora")
+    (tmp_path / "runs/lora/adapter_config.json").write_text("{}")
+    monkeypatch.chdir(tmp_path)
+    spec = ModelSpec(id="runs/x", revision=commit, adapter="runs/lora", adapter_revision=commit)
+    found = locate(spec, tmp_path)
+    assert (found.kind, found.location) == ("hub", "runs/x")
+    assert found.adapter is not None
+    assert (found.adapter.kind, found.adapter.location) == ("hub", "runs/lora")
+    assert locate(ModelSpec(id="runs/x"), tmp_path).kind == "folder"
+    assert on_every_node(spec, replace(found, revision=commit), tmp_path).revision == commit
+    with pytest.raises(SpecError, match="only hub models have revisions"):
+        locate(ModelSpec(id="./runs/x", revision=commit), tmp_path)
 
 
 def test_an_alias_without_its_package_names_the_install_command(

@@ -278,7 +278,7 @@ def test_a_nul_in_a_parquet_file_or_a_folder_is_refused_by_its_row(tmp_path: Pat
 
 
 def test_a_bomb_is_refused_with_the_largest_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "MOST_DECOMPRESSED_BYTES", 1_000)
+    monkeypatch.setattr(files, "MOST_DECODED_BYTES", 1_000)
     write(tmp_path, "a.txt.gz", gzip.compress(b"a" * 999 + b"\n"))
     assert read(tmp_path, "a.txt.gz") == ["a" * 999]
     write(tmp_path, "a.txt.gz", gzip.compress(b"a" * 100_000))

@@ -8,6 +8,7 @@ import orjson
 import pytest
 from support.serving import SPEC, assert_problem, client_of
 
+from theodolite.api import spec_policy
 from theodolite.spec_file import parse_spec
 from theodolite.spec_parts import PromptSetSpec
 from theodolite_jobs.prompts.sources import read_prompts
@@ -81,9 +82,26 @@ def test_a_model_outside_the_hub_is_rejected(checking, name):
     assert_problem(answer, answer.status_code, "model")
 
 
-@pytest.mark.parametrize("name", ["smollm2-135m-instruct", "all-minilm-l6-v2", "Qwen/Qwen2.5-7B-Instruct", "a/b_c-d.e"])
-def test_aliases_and_models_of_the_hub_are_accepted(checking, name):
+@pytest.mark.parametrize("name", ["smollm2-135m-instruct", "all-minilm-l6-v2"])
+def test_aliases_are_accepted_by_default(checking, name):
     assert checking(model(name)).status_code == 200
+
+
+@pytest.mark.parametrize("name", ["Qwen/Qwen2.5-7B-Instruct", "a/b_c-d.e", "runs/x", "gpt2"])
+def test_no_other_model_is_accepted_by_default(checking, name):
+    answer = checking(model(name))
+    assert_problem(answer, 403, "model.id", name, "allowed: all-minilm-l6-v2, smollm2-135m-instruct;")
+    assert "its operator can add the model to THEODOLITE_MODELS_ALLOWED" in answer.text
+
+
+@pytest.mark.parametrize("name", ["smollm2-135m-instruct", "org/a", "runs/x", "/models/a"])
+def test_a_deployment_that_allows_no_models_allows_none(checking, name):
+    assert_problem(checking(model(name), models_allowed=[]), 403, "model.id", name, "allowed: none;")
+
+
+@pytest.mark.parametrize("name", ["/etc/x", "./x", "~/x", "../x", ".", "~root/x", "a/../b"])
+def test_a_pattern_for_every_model_of_the_hub_allows_no_path(checking, name):
+    assert_problem(checking(model(name), models_allowed=["*", "*/*", "~*", ".*"]), 403, "model.id", name)
 
 
 @pytest.mark.parametrize(
@@ -95,7 +113,9 @@ def test_aliases_and_models_of_the_hub_are_accepted(checking, name):
         ("/models/a", ["/models/*"], 200),
         ("/models/a.gguf", ["/models/*.gguf"], 200),
         ("/elsewhere/a.gguf", ["/models/*.gguf"], 403),
-        ("smollm2-135m-instruct", ["org/*"], 200),
+        ("smollm2-135m-instruct", ["org/*"], 403),
+        ("smollm2-135m-instruct", ["org/*", "smollm2-135m-instruct"], 200),
+        ("org/a", ["*"], 200),
         ("Qwen/Qwen2.5-7B", ["org/*"], 403),
         ("org/../../secret", ["org/*"], 403),
         ("/models/../etc/secret", ["/models/*"], 403),
@@ -106,15 +126,15 @@ def test_only_models_on_the_allow_list_are_accepted(checking, name, allowed, sta
     answer = checking(model(name), models_allowed=allowed)
     assert answer.status_code == status
     if status == 403:
-        assert_problem(answer, 403, "model.id", allowed[0], "smollm2-135m-instruct")
+        assert_problem(answer, 403, "model.id", name, f"allowed: {allowed[0]};")
 
 
 @pytest.mark.parametrize(
     ("name", "allowed", "status"),
     [
-        ("org/lora", [], 200),
-        ("/adapters/lora", [], 403),
-        ("lora", [], 403),
+        ("org/lora", ["org/a"], 403),
+        ("/adapters/lora", ["org/*"], 403),
+        ("lora", ["org/*"], 403),
         ("org/lora", ["org/*"], 200),
         ("other/lora", ["org/*"], 403),
         ("/adapters/lora", ["org/*", "/adapters/*"], 200),
@@ -129,10 +149,10 @@ def test_an_adapter_has_the_allow_list_of_models(checking, name, allowed, status
 
 
 def test_remote_code_needs_the_allow_list(checking):
-    spec = model("org/a", trust_remote_code=True)
-    assert_problem(checking(spec), 403, "model.trust_remote_code", "org/a")
-    assert_problem(checking(spec, remote_code_allowed=["org/b", "org/*"]), 403, "trust_remote_code")
-    assert checking(spec, remote_code_allowed=["org/a"]).status_code == 200
+    spec, models = model("org/a", trust_remote_code=True), {"models_allowed": ["org/*"]}
+    assert_problem(checking(spec, **models), 403, "model.trust_remote_code", "org/a")
+    assert_problem(checking(spec, remote_code_allowed=["org/b", "org/*"], **models), 403, "trust_remote_code")
+    assert checking(spec, remote_code_allowed=["org/a"], **models).status_code == 200
 
 
 @pytest.mark.parametrize(
@@ -372,6 +392,14 @@ def test_an_uploaded_file_is_a_source_and_its_lines_are_counted(tmp_path):
         assert_problem(checked(client, table), 413, "prompts.more.limit: not given")
         assert checked(client, table, limit=9).status_code == 200
     assert read_prompts("mine", PromptSetSpec(source=table, limit=2), Path(), str(tmp_path)) == ["x", "x"]
+
+
+def test_a_large_json_file_is_not_parsed_by_the_service_and_needs_a_limit(tmp_path, monkeypatch):
+    client = client_of(tmp_path)
+    lists = uploaded(client, b"[" + b"[]," * 2**19 + b"[]]", "json")  # as Python's lists, 34 MB
+    monkeypatch.setattr(spec_policy, "_prompts_in", lambda *_: pytest.fail("it was parsed"))
+    assert_problem(checked(client, lists), 413, "prompts.more.limit: not given, but it is needed", "large .json file")
+    assert checked(client, lists, limit=9).status_code == 200
 
 
 def test_an_upload_that_the_store_lacks_is_refused(tmp_path):

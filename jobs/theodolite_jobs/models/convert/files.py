@@ -32,6 +32,9 @@ _CHECKSUMS = "checksums.json"
 
 _log = logging.getLogger(__name__)
 
+MOST_JSON_BYTES = 2**24
+"""The largest JSON file of settings; those of published models have less than a tenth."""
+
 _FILE_BYTES = 2 * 2**30
 """A written file is closed when it reaches this size; it is in memory until then."""
 
@@ -147,13 +150,17 @@ def atomic_folder(folder: Path) -> Iterator[Path]:
         shutil.rmtree(staging, ignore_errors=True)
 
 
-def read_json(file: Path) -> dict[str, Any]:
-    """Return the object in a JSON file, or {} if the file does not exist; raises ModelError."""
+def read_json(file: Path, most_bytes: int = MOST_JSON_BYTES) -> dict[str, Any]:
+    """Return the object in a JSON file, or {} if the file does not exist; raises ModelError, also if it is larger."""
     if not file.is_file():
         return {}
     try:
+        if (size := file.stat().st_size) > most_bytes:
+            raise ValueError(f"it has {size:,} bytes; allowed: at most {most_bytes:,}; use the file of the model")
         content = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
+    except RecursionError as error:
+        raise ModelError(f"cannot read {file} as JSON: it has lists or objects hundreds deep; flatten it") from error
+    except (OSError, ValueError) as error:
         raise ModelError(f"cannot read {file} as JSON: {error}") from error
     if not isinstance(content, dict):
         raise ModelError(f"cannot read {file}: its content is not a JSON object")

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from theodolite.errors import ModelError, first_of
+from theodolite_jobs.models.config_sizes import read_config
 from theodolite_jobs.models.convert.files import atomic_folder, create_once, read_json, write_index
 from theodolite_jobs.models.convert.qwen1_tokenizer import write_tokenizer
 from theodolite_jobs.models.quiet import plain_errors
@@ -67,7 +68,7 @@ def convert_qwen1(folder: Path, into: Path, *, weights: bool = True) -> Path:
 
     def convert() -> None:
         with atomic_folder(into) as staging:
-            config = qwen2_config(read_json(folder / "config.json"))
+            config = qwen2_config(read_config(folder))
             config.save_pretrained(staging)
             write_tokenizer(folder, staging)
             if weights:

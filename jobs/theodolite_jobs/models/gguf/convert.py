@@ -5,6 +5,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+from theodolite_jobs.models.config_sizes import check_sizes
 from theodolite_jobs.models.convert.files import atomic_folder, check_space, create_once, write_tensors
 from theodolite_jobs.models.gguf.architectures import RULES
 from theodolite_jobs.models.gguf.configurations import configuration
@@ -62,6 +63,7 @@ def check_gguf(header: Header) -> tuple[dict[str, Any], list[Step]]:
         UnsupportedModelError: the file has an architecture, a setting, a tensor or a tokenizer that is not known.
     """
     values = configuration(header)
+    check_sizes(values, header.files[0])
     steps = steps_of(header, RULES[values["model_type"]], values)
     check_types(header)
     check_tokenizer(header)
