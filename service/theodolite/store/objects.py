@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from socket import gethostname
@@ -166,6 +167,13 @@ def version(location: Location, key: str) -> str | None:
     with store_errors(f"cannot read {key}"), _missing_objects():
         head = obstore.head(location, key)
         return str(head["e_tag"] or (head["last_modified"], head["size"]))
+    return None
+
+
+def written(location: Location, key: str) -> datetime | None:
+    """Return the time at which an object was written, by the clock of the store; None if it does not exist."""
+    with store_errors(f"cannot read {key}"), _missing_objects():
+        return obstore.head(location, key)["last_modified"]
     return None
 
 
