@@ -11,6 +11,7 @@ from datetime import datetime
 from functools import partial
 from pathlib import Path
 from socket import gethostname
+from tempfile import TemporaryFile
 from typing import Any
 
 import obstore
@@ -294,15 +295,21 @@ def sweep_staged(url: str, seconds: float) -> None:
     """Remove the temporary files that writers of a local folder left, if they are older than so many seconds.
 
     The library writes KEY#1 and renames it to KEY; a process that was killed in between leaves KEY#1, which no listing
-    shows. In a bucket nothing is left.
+    shows. In a bucket nothing is left. The age is a difference of times of the folder's file system, because hosts that
+    share the folder may have other clocks.
     """
     folder = local_folder(url)
     if folder is None:
         return
     with store_errors(f"cannot remove temporary files of {url}"):
-        for file in folder.rglob("*#*"):
+        staged = [file for file in folder.rglob("*#*") if _STAGED.fullmatch(file.name)]
+        if not staged:
+            return
+        with TemporaryFile(dir=folder) as now:
+            latest = os.fstat(now.fileno()).st_mtime - seconds
+        for file in staged:
             with suppress(FileNotFoundError):
-                if _STAGED.fullmatch(file.name) and time.time() - file.stat().st_mtime > seconds:
+                if file.stat().st_mtime <= latest:
                     file.unlink()
 
 
