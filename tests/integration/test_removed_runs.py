@@ -185,7 +185,8 @@ with held_lease(*sys.argv[1:]):
 """
 
 
-def test_a_run_is_removed_as_soon_as_its_driver_was_killed(damaged):
+def test_a_run_is_removed_as_soon_as_its_driver_was_killed(damaged, monkeypatch):
+    monkeypatch.setattr("theodolite.store.leases.REPLICA_SECONDS", 0.0)
     store = str(store_of(damaged))
     command = [sys.executable, "-c", HOLD, store, damaged.name]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=os.environ) as driver:

@@ -17,6 +17,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from socket import gethostname
 from threading import Event, Thread
+from time import sleep
 
 from theodolite.errors import RunInUseError, StoreError, one_line
 from theodolite.processes import Process, has_ended, process_of
@@ -29,6 +30,9 @@ RENEWAL_SECONDS = 10.0
 
 EXPIRY_SECONDS = 60.0
 """Age at which a lease has expired: the driver has missed several renewals."""
+
+REPLICA_SECONDS = 5.0
+"""Time in which the replicas of a driver that died on this machine end; without load they need up to two seconds."""
 
 
 @dataclass(frozen=True)
@@ -87,6 +91,12 @@ def refuse_in_use(store: str, run_id: str) -> None:
             f"{max(0.0, latest.age):.0f} s ago; stop this process, or wait until it ends (if it has died on another "
             f"host, its lease expires after {EXPIRY_SECONDS:.0f} s)"
         )
+
+
+def wait_for_replicas(store: str, run_id: str) -> None:
+    """Wait some seconds if a driver of a run that is not in use has just died: its replicas may still write."""
+    if any(lease.age < EXPIRY_SECONDS for lease in _leases(store, run_id)):
+        sleep(REPLICA_SECONDS)
 
 
 def drop_dead_leases(store: str, run_id: str) -> None:

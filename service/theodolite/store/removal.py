@@ -7,7 +7,7 @@ from time import monotonic
 from theodolite.errors import RunNotFoundError, StoreError
 from theodolite.store.labels import delete_labels
 from theodolite.store.layout import COMPLETE, RUN_RECORD
-from theodolite.store.leases import drop_dead_leases, refuse_in_use
+from theodolite.store.leases import drop_dead_leases, refuse_in_use, wait_for_replicas
 from theodolite.store.objects import (
     delete,
     keys,
@@ -35,6 +35,7 @@ def remove_run(run: Run) -> int:
         StoreError: the store refuses.
     """
     refuse_in_use(run.store, run.id)
+    wait_for_replicas(run.store, run.id)
     store = open_location(run.store)  # a local folder that becomes empty is removed only below its location
     stored = keys(store, f"runs/{run.id}")
     first, last = (f"runs/{run.id}/{key}" for key in (COMPLETE, RUN_RECORD))

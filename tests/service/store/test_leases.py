@@ -77,9 +77,20 @@ def test_each_driver_has_its_own_lease_and_other_runs_are_free(run, tmp_path):
         remove_run(other)
 
 
-def test_a_driver_that_died_on_this_machine_holds_nothing_at_once(run, tmp_path):
-    file = write_lease(tmp_path, dead_process())
+@pytest.mark.parametrize(("age", "waits"), [(0, [leases.REPLICA_SECONDS]), (2 * EXPIRY_SECONDS, [])])
+def test_a_driver_that_died_on_this_machine_holds_nothing_but_its_replicas_may_still_write(
+    run, tmp_path, monkeypatch, age, waits
+):
+    waited = []
+
+    def write_late(seconds):
+        waited.append(seconds)
+        put(run.location, "pending/harmful/00000.0123/resid_pre", b"late")
+
+    monkeypatch.setattr(leases, "sleep", write_late)
+    file = write_lease(tmp_path, dead_process(), age=age)
     remove_run(run)
+    assert waited == waits
     assert not file.exists()
     assert not (tmp_path / "runs").exists()
 
