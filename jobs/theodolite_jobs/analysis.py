@@ -1,6 +1,6 @@
 """The loop that computes the result groups that a spec requests and that are missing or outdated."""
 
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Callable, Iterable, Sequence, Set
 from contextlib import nullcontext, suppress
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from theodolite.metrics import timed
 from theodolite.settings import Settings
 from theodolite.spec import SurveySpec
 from theodolite.store.manifest import drop_outdated, finished_groups, listed_checksums, refuse_changed_captured
+from theodolite.store.removal import unless_removed
 from theodolite.store.result_reader import damaged_groups
 from theodolite.store.result_writer import build_group, drop_claims, remove_groups, restore_root, write_groups
 from theodolite.store.runs import Run
@@ -61,14 +62,16 @@ def analyse_run(run: Run, spec: SurveySpec, source: ModelSource | None, settings
         ModelError: a group that the spec names cannot be computed for this model; all other groups are computed.
         SpecError: the spec names a group that needs a site that was not captured.
         SiteNotFoundError: `heads.composition` names a layer that the model lacks.
+        RunNotFoundError: the run was removed meanwhile.
         StoreVersionError: another version began to compute results, and this one cannot read what was requested.
     """
     before = finished_groups(run)
-    try:
-        repeat_while_disk_is_full(lambda: _analyse(run, spec, source, settings, console), console.say)
-    finally:
-        with suppress(StoreError):  # the error that ended the analysis says more
-            _report_unfinished(run, before.keys(), console)
+    with unless_removed(run) as look:
+        try:
+            repeat_while_disk_is_full(lambda: _analyse(run, spec, source, settings, console, look), console.say)
+        finally:
+            with suppress(StoreError):  # the error that ended the analysis says more
+                _report_unfinished(run, before.keys(), console)
 
 
 def _report_unfinished(run: Run, before: Set[str], console: Console) -> None:
@@ -81,7 +84,14 @@ def _report_unfinished(run: Run, before: Set[str], console: Console) -> None:
         console.say(f"removed {', '.join(sorted(gone))}, which used results that were replaced; request them again")
 
 
-def _analyse(run: Run, spec: SurveySpec, source: ModelSource | None, settings: Settings, console: Console) -> None:
+def _analyse(
+    run: Run,
+    spec: SurveySpec,
+    source: ModelSource | None,
+    settings: Settings,
+    console: Console,
+    look: Callable[[], None],
+) -> None:
     if not listed_checksums(run):
         raise RunDamagedError(
             f"{run.id}: its capture is not finished, or COMPLETE is lost; run the survey again, or "
@@ -108,7 +118,12 @@ def _analyse(run: Run, spec: SurveySpec, source: ModelSource | None, settings: S
         remove_groups(run, damaged)
     try:
         with console.bar("statistics", unit="tasks") as bar:
-            context.progress = bar.step_to
+
+            def progress(stage: str, done: int, total: int) -> None:
+                look()
+                bar.step_to(stage, done, total)
+
+            context.progress = progress
             computed, failed = compute_groups(context, requested)
         drop_claims(run)
         if "effects" in computed:

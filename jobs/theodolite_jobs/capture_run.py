@@ -17,6 +17,7 @@ from theodolite.store.manifest import list_groups, listed_checksums, refuse_chan
 from theodolite.store.objects import get, get_all, open_location, sweep_staged
 from theodolite.store.prompts import encode_tokens, tokens_of_rows
 from theodolite.store.records import decode_record, record_key
+from theodolite.store.removal import unless_removed
 from theodolite.store.runs import Run, create_run, find_run, run_url
 from theodolite_jobs.captured_objects import describe, finish_capture
 from theodolite_jobs.models.source import check_weight_versions
@@ -36,6 +37,7 @@ def capture_run(prepared: Prepared, settings: Settings, console: Console) -> Run
     Raises:
         ParityError: captured activations differ from plain Hugging Face; nothing was written.
         RunDamagedError: the run is damaged, or this machine would capture other numbers.
+        RunNotFoundError: the run was removed meanwhile.
         StoreError: the store cannot be written.
     """
     run = find_run(settings.store, prepared.run_id)
@@ -62,11 +64,12 @@ def capture_run(prepared: Prepared, settings: Settings, console: Console) -> Run
         console.say(f"all shards of {run.id} are committed already")
         drop_pending(run)  # a process that was killed may have left them
         CaptureMetrics(prepared.source.name, ()).progress(1, 1)
-    sweep_staged(run.url, ABANDONED_SECONDS)
-    if work or not listed:
-        checksums = finish_capture(run, prepared)
-        if not checksums.items() <= listed_checksums(run).items():  # another driver may have finished the run
-            list_groups(run, {}, checksums)
+    with unless_removed(run):
+        sweep_staged(run.url, ABANDONED_SECONDS)
+        if work or not listed:
+            checksums = finish_capture(run, prepared)
+            if not checksums.items() <= listed_checksums(run).items():  # another driver may have finished the run
+                list_groups(run, {}, checksums)
     return run
 
 

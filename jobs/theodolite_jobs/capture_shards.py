@@ -9,6 +9,7 @@ from theodolite.errors import RunDamagedError, StoreError
 from theodolite.metrics import CaptureMetrics
 from theodolite.settings import Settings
 from theodolite.store.objects import absolute, free_bytes
+from theodolite.store.removal import unless_removed
 from theodolite.store.runs import Run, run_url
 from theodolite_jobs.capture.plan import SetPlan, ShardPlan
 from theodolite_jobs.cluster.replica import Assignment
@@ -62,14 +63,19 @@ def capture_shards(
         total = sum(facts.n_samples for facts in run.record.sets.values())
         done = total - sum(shard.stop - shard.start for _, shard in work)
         metrics.progress(done, total)
-        with console.bar("capture", total, done, unit="prompts") as bar:
+        with unless_removed(run) as look, console.bar("capture", total, done, unit="prompts") as bar:
 
             def committed(_shard: ShardPlan, numbers: Mapping[str, Any]) -> None:
                 bar.advance(int(numbers["prompts"]))
                 metrics.committed(numbers)
                 metrics.progress(bar.done, total)
+                look()
 
-            callbacks = Callbacks(committed, metrics.retried, metrics.replicas, console.say)
+            def retried(reason: str) -> None:
+                metrics.retried(reason)
+                look()
+
+            callbacks = Callbacks(committed, retried, metrics.replicas, console.say)
             if refused is not None:
                 callbacks = replace(callbacks, refused=refused)
             run_shards(workers, work, prepared.tokens, callbacks)

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from theodolite.errors import RunDamagedError, one_line
 from theodolite.store.checksums import sha256, unseal
 from theodolite.store.commits import drop_pending, recover
 from theodolite.store.descriptions import descriptions_of
@@ -66,7 +67,12 @@ def _write(run: Run, objects: Mapping[str, bytes], listed: Mapping[str, str]) ->
 def _record_checksums(run: Run) -> dict[str, str]:
     """Return the checksums of run.json and of all commit records, which carry a checksum of their own."""
     content = get(run.location, RUN_RECORD)
-    unseal(content, required=run.record.format >= SEALED_SINCE)
+    try:
+        unseal(content, required=run.record.format >= SEALED_SINCE)
+    except ValueError as error:
+        raise RunDamagedError(
+            f"{run.id}: {RUN_RECORD} {one_line(error)}; run `theodolite verify {run.id} --repair`"
+        ) from error
     checksums = {RUN_RECORD: sha256(content or b"")}
     for name, facts in run.record.sets.items():
         keys = [record_key(name, index) for index in range(facts.n_shards)]

@@ -11,6 +11,7 @@ from typing import Any
 from theodolite.metrics import CaptureMetrics
 from theodolite.settings import Settings
 from theodolite.store.objects import absolute
+from theodolite.store.removal import unless_removed
 from theodolite.store.runs import Run, run_url
 from theodolite_jobs.capture.plan import ShardPlan
 from theodolite_jobs.cluster.effects_replica import EffectsAssignment, EffectsReplica
@@ -50,14 +51,20 @@ def measure_effects(
     done = total - sum(part.stop - part.start for _, part in missing)
     with (
         certified_workers(*inputs, settings, console, metrics, EffectsReplica) as (workers, _),
+        unless_removed(run) as look,
         console.bar("effects", total, done, unit="prompts") as bar,
     ):
 
         def written(_part: ShardPlan, numbers: Mapping[str, Any]) -> None:
             metrics.measured(int(numbers["prompts"]))
             bar.advance(int(numbers["prompts"]))
+            look()
 
-        callbacks = Callbacks(written, metrics.retried, metrics.replicas, console.say)
+        def retried(reason: str) -> None:
+            metrics.retried(reason)
+            look()
+
+        callbacks = Callbacks(written, retried, metrics.replicas, console.say)
         run_shards(workers, missing, work.tokens, callbacks)
 
 

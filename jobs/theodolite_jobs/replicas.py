@@ -12,10 +12,10 @@ from theodolite.spec import TokenIds
 from theodolite_jobs.capture.plan import SetPlan
 from theodolite_jobs.cluster.replica import Assignment, Replica
 from theodolite_jobs.cluster.session import choose_resources, ray_session
-from theodolite_jobs.cluster.store_marker import marked_store
 from theodolite_jobs.cluster.workers import RayWorker, certify_workers, start_workers
 from theodolite_jobs.models.sharding import choose_ranks
 from theodolite_jobs.progress import Console
+from theodolite_jobs.store_marker import marked_store
 
 
 @contextmanager

@@ -7,6 +7,7 @@ from theodolite.errors import SpecError
 from theodolite.query.verification import refuse_damaged
 from theodolite.settings import Settings
 from theodolite.spec import SurveySpec
+from theodolite.store.leases import held_lease
 from theodolite.store.runs import Run, find_run
 from theodolite.store.uploads import with_uploaded_texts
 from theodolite.store.writable import check_writable
@@ -41,10 +42,11 @@ def survey(
     existing = find_run(settings.store, prepared.run_id) if verified else None
     if existing is not None:
         refuse_damaged(existing)
-    run = capture_run(prepared, settings, console)
-    from theodolite_jobs.analysis import analyse_run  # the statistics take seconds to load
+    with held_lease(settings.store, prepared.run_id):
+        run = capture_run(prepared, settings, console)
+        from theodolite_jobs.analysis import analyse_run  # the statistics take seconds to load
 
-    analyse_run(run, spec, prepared.source, settings, console)
+        analyse_run(run, spec, prepared.source, settings, console)
     return run
 
 
@@ -56,7 +58,9 @@ def capture(spec: SurveySpec, folder: Path, settings: Settings, console: Console
         ParityError, RunDamagedError, StoreError: see `capture_run`.
     """
     spec = with_uploaded_texts(spec, settings.store)
-    return capture_run(_checked(spec, folder, settings, console), settings, console)
+    prepared = _checked(spec, folder, settings, console)
+    with held_lease(settings.store, prepared.run_id):
+        return capture_run(prepared, settings, console)
 
 
 def _checked(spec: SurveySpec, folder: Path, settings: Settings, console: Console) -> Prepared:

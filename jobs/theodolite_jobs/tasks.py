@@ -37,6 +37,7 @@ class _Executor(NamedTuple):
     n_threads: Callable[[], int]  # the number of calls that run at the same time
     share: Callable[[Any], Any]  # returns the argument to pass for a value that all calls use
     discard: Callable[[Any], object]  # takes a future whose result is no longer needed
+    on_each_worker: Callable[..., object]  # calls a function in each process, and raises its error
 
 
 _EXECUTOR: ContextVar[_Executor | None] = ContextVar("executor", default=None)
@@ -97,6 +98,16 @@ def shared(value: T) -> T:
     return value if executor is None else executor.share(value)
 
 
+def call_on_each_worker(function: Callable[..., object], *arguments: Any) -> None:
+    """Call a function on each worker of the cluster, or once in this process; raises the error of a call."""
+    executor = _EXECUTOR.get()
+    (_call if executor is None else executor.on_each_worker)(function, *arguments)
+
+
+def _call(function: Callable[..., object], *arguments: Any) -> None:
+    function(*arguments)
+
+
 @contextmanager
 def scheduler(address: str | None, threads: int | None = None) -> Iterator[None]:
     """Run tasks on a `dask.distributed` scheduler, or on this process's threads.
@@ -129,7 +140,7 @@ def _threads(count: int | None = None) -> Iterator[_Executor]:
     pool = ThreadPoolExecutor(n_threads, "task")
     try:
         with threadpool_limits(limits=1), _one_thread_of_torch():
-            yield _Executor(pool.submit, lambda: n_threads, lambda value: value, Future.cancel)
+            yield _Executor(pool.submit, lambda: n_threads, lambda value: value, Future.cancel, _call)
     finally:
         pool.shutdown(wait=False, cancel_futures=True)  # after an error, running calls finish in the background
 
@@ -173,7 +184,9 @@ def _cluster(address: str) -> Iterator[_Executor]:
         # Dask cancels a future without references itself.
         submit = partial(client.submit, pure=False)
         try:
-            yield _Executor(submit, lambda: max(1, sum(client.nthreads().values())), share, lambda _future: None)
+            yield _Executor(
+                submit, lambda: max(1, sum(client.nthreads().values())), share, lambda _future: None, client.run
+            )
         except (CommClosedError, FutureCancelledError, KilledWorker) as error:
             raise ClusterError(f"the Dask cluster at {address} lost a task: {first_line(error)}; try again") from error
 

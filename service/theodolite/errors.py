@@ -16,6 +16,7 @@ TheodoliteError              exit code 1
 ├── ServiceError             the service cannot be reached, or rejects the token
 └── StoreError               the store cannot be reached, read or written
     ├── RunNotFoundError     the store has no such run
+    ├── RunInUseError        a driver works on the run, so it cannot be removed or repaired
     ├── FigureNotFoundError  the run has no such figure
     ├── TableNotFoundError   the run has no such table
     ├── ResultsNotFoundError the run has no such results, or they are not computed yet
@@ -101,6 +102,10 @@ class StoreError(TheodoliteError):
 
 class RunNotFoundError(StoreError):
     """The store has no run of this name."""
+
+
+class RunInUseError(StoreError):
+    """A driver works on the run."""
 
 
 class FigureNotFoundError(StoreError):

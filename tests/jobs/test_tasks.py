@@ -7,8 +7,8 @@ from contextvars import copy_context
 import pytest
 import torch
 
-from theodolite.errors import RunDamagedError
-from theodolite_jobs.tasks import run_tasks, scheduler, shared
+from theodolite.errors import ClusterRefusedError, RunDamagedError
+from theodolite_jobs.tasks import call_on_each_worker, run_tasks, scheduler, shared
 
 THREADS = 2
 
@@ -137,6 +137,17 @@ def test_what_is_shared_reaches_every_task(tasks):
 
 def add_offset(table, number):
     return table["offset"] + number
+
+
+def refuse(what):
+    raise ClusterRefusedError(f"{what} on thread {threading.current_thread().name}")
+
+
+def test_a_function_runs_on_each_worker_and_its_error_is_raised(tasks):
+    with pytest.raises(ClusterRefusedError, match="no store on thread"):
+        call_on_each_worker(refuse, "no store")
+    call_on_each_worker(square, 3)
+    assert CALLS.begun == [3]
 
 
 def test_tasks_run_without_a_scheduler_too():

@@ -18,8 +18,8 @@ from theodolite.store.objects import Location, open_location
 from theodolite.version import __version__
 from theodolite_jobs.capture.plan import SetPlan, ShardPlan, pieces
 from theodolite_jobs.cluster.ranks import Rank, join
-from theodolite_jobs.cluster.store_marker import StoreMarker, check_marker
 from theodolite_jobs.cluster.write_queue import WriteQueue
+from theodolite_jobs.store_marker import StoreMarker, check_marker
 
 # By default MKL's summation order depends on the number of threads. STRICT makes the results bit-identical for every
 # number of replicas on the machine, at no measurable cost. The products of NumPy, which reduce shards, also differ by

@@ -14,6 +14,7 @@ from ray._raylet import GcsClient  # type: ignore[attr-defined]  # Ray's stub la
 
 from theodolite.errors import CaptureError, one_line
 from theodolite.submission.ray_jobs import default_ray_token
+from theodolite_jobs.cluster.left_behind import kill_left_behind, marked
 from theodolite_jobs.cluster.reachable import check_reachable
 
 JOIN_SECONDS, SETTLE_SECONDS = 60.0, 10.0
@@ -62,7 +63,7 @@ def ray_session(address: str | None, message: Callable[[str], None] = lambda _: 
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     try:
-        _connect(address) if address else _start(temporary_folder(message))
+        _connect(address) if address else _start(message)
     except (ray.exceptions.RayError, OSError, RuntimeError, ValueError) as error:
         is_mismatch = "ersion mismatch" in str(error)
         how = "; install the same Ray and Python on this machine and on every node" if is_mismatch else ""
@@ -99,14 +100,19 @@ def temporary_folder(message: Callable[[str], None]) -> str | None:
     raise CaptureError(f"{too_long}; set RAY_TMPDIR to a shorter folder that you can write")
 
 
-def _start(folder: str | None) -> None:
+def _start(message: Callable[[str], None]) -> None:
     """Start Ray on this machine; raise RuntimeError if its processes do not start.
 
     Ray waits 30 seconds for them, a constant, and then raises a bare Exception. A busy machine may need longer.
     """
+    folder = temporary_folder(message)
+    if left := kill_left_behind():
+        processes = "process" if left == 1 else "processes"
+        message(f"killed {left} {processes} of Ray that a driver left on this machine when it died")
     for attempt in range(1, _STARTS + 1):
         try:
-            _connect("local", include_dashboard=False, object_store_memory=100 * 2**20, _temp_dir=folder)
+            with marked():
+                _connect("local", include_dashboard=False, object_store_memory=100 * 2**20, _temp_dir=folder)
             return
         except Exception as error:
             if type(error) is not Exception:

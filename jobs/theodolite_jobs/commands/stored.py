@@ -113,16 +113,18 @@ def remove(
 ) -> None:
     """Delete a run from the store, with its activations and results, after you confirm it.
 
-    You cannot restore a deleted run: to get its results again, run the survey again. Do not delete a run while a survey
-    is writing to it.
+    You cannot restore a deleted run: to get its results again, run the survey again. While a survey, an analysis or a
+    repair works on the run, the command refuses to delete it.
 
     For example: theodolite remove RUN
     """
     from theodolite.query.runs import run_state
+    from theodolite.store.leases import refuse_in_use
     from theodolite.store.objects import sizes
     from theodolite.store.removal import remove_run
 
     opened = run_of(run, settings_of(store=store))
+    refuse_in_use(opened.store, opened.id)
     stored = sizes(opened.location)
     gigabytes = sum(stored.values()) / 1e9
     about = f"{opened.record.model.name}, created {opened.record.created:%Y-%m-%d}, state {run_state(opened)}"

@@ -79,6 +79,7 @@ def analyse(run: RunId, store: Store = None, dask: Dask = None, as_json: AsJson 
     """
     settings = settings_of(store=store, dask_address=dask)
     opened = run_of(run, settings)
+    from theodolite.store.leases import held_lease
     from theodolite_jobs.analysis import analyse_run
     from theodolite_jobs.cluster.reachable import check_reachable
     from theodolite_jobs.metrics_server import served
@@ -86,7 +87,7 @@ def analyse(run: RunId, store: Store = None, dask: Dask = None, as_json: AsJson 
     from theodolite_jobs.requested import requested_spec
 
     check_reachable("Dask scheduler", settings.dask_address, "--dask (THEODOLITE_DASK_ADDRESS)")
-    with served(settings):
+    with served(settings), held_lease(settings.store, opened.id):
         analyse_run(opened, requested_spec(opened), None, settings, Console())
     print_outcome(opened, as_json)
 

@@ -12,6 +12,7 @@ from theodolite.query.verification import damaged_shards, missing_shards, unexpe
 from theodolite.settings import Settings
 from theodolite.spec import SurveySpec
 from theodolite.store.layout import COMPLETE, RESULTS
+from theodolite.store.leases import held_lease, refuse_in_use
 from theodolite.store.manifest import (
     changed_objects,
     finished_groups,
@@ -22,6 +23,7 @@ from theodolite.store.manifest import (
     listed_checksums,
 )
 from theodolite.store.objects import delete, keys
+from theodolite.store.removal import unless_removed
 from theodolite.store.result_writer import consolidate, remove_groups
 from theodolite.store.runs import Run
 from theodolite.store.writable import check_writable
@@ -41,18 +43,26 @@ def repair(run_id: str, spec: SurveySpec | None, folder: Path, settings: Setting
     """Repair a run; return a sentence for each shard that this cluster computes differently, and for changed results.
 
     Args:
-        run_id: the run; no survey of it may be running.
+        run_id: the run.
         spec: the spec of the run, if run.json is lost or files of prompts have moved; None takes that of run.json.
         folder: the folder of relative paths in the spec.
         settings: the store, and the cluster that captures broken shards.
         console: prints messages and progress.
 
     Raises:
+        RunInUseError: a driver works on the run.
         RunDamagedError: run.json is lost, or the spec now gives another run: prompts or the model have changed.
         CaptureError, ModelError, PromptError, StoreError: see `survey`.
     """
     check_writable(settings.store)
-    run = restored_run(run_id, spec, folder, settings, console)
+    refuse_in_use(settings.store, run_id)
+    with held_lease(settings.store, run_id):
+        run = restored_run(run_id, spec, folder, settings, console)
+        with unless_removed(run):
+            return _repair(run, spec, folder, settings, console)
+
+
+def _repair(run: Run, spec: SurveySpec | None, folder: Path, settings: Settings, console: Console) -> list[str]:
     _drop_unreadable_listing(run, console)
     earlier, finished = stored_request(run), finished_groups(run)
     changed, damaged = dict(changed_objects(run)), dict(damaged_shards(run))

@@ -1,7 +1,7 @@
 """The shared state of one analysis; each part is read or computed once, at its first use."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -19,7 +19,8 @@ from theodolite_jobs.passes.collect import Arrays, Collected, collect
 from theodolite_jobs.passes.norm_layers import NormLayer, norm_layers
 from theodolite_jobs.passes.point_clouds import PointCloud, check_shards, first_usable, shards_of
 from theodolite_jobs.passes.selections import Contrasts, all_commits, captured_digest, measured_sets
-from theodolite_jobs.tasks import Progress, scheduler
+from theodolite_jobs.store_marker import check_marker, marked_store
+from theodolite_jobs.tasks import Progress, call_on_each_worker, scheduler
 
 if TYPE_CHECKING:
     from theodolite_jobs.effects.work import EffectsWork
@@ -89,6 +90,7 @@ class Context:
     stale: Mapping[str, str] = field(default_factory=dict)
     results: dict[str, xr.Dataset] = field(default_factory=dict)
     _checked: set[str] = field(default_factory=set)
+    _have_store: bool = False  # the workers of Dask
 
     @cached_property
     def commits(self) -> dict[str, list[Commit]]:
@@ -167,6 +169,12 @@ class Context:
             check_shards(self.run, unchecked, self.progress)
         self._checked |= {commit.name for commit in unchecked}
 
-    def tasks(self) -> AbstractContextManager[None]:
-        """Return a context manager that runs tasks on Dask."""
-        return scheduler(self.dask_address)
+    @contextmanager
+    def tasks(self) -> Iterator[None]:
+        """Run tasks on Dask until the context ends; raises ClusterRefusedError if a worker has another store."""
+        with scheduler(self.dask_address):
+            if self.dask_address and not self._have_store:
+                with marked_store(self.run.store) as marker:
+                    call_on_each_worker(check_marker, marker)
+                self._have_store = True
+            yield

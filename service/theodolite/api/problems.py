@@ -22,6 +22,7 @@ _STATUS: dict[type[TheodoliteError], int] = {
     errors.ResultsNotFoundError: 404,
     errors.FigureNotFoundError: 404,
     errors.TableNotFoundError: 404,
+    errors.RunInUseError: 409,
     errors.RunDamagedError: 409,
     errors.StoreVersionError: 409,
     errors.StoreError: 503,

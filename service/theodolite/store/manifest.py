@@ -130,11 +130,18 @@ def _write(run: Run, content: Mapping[str, Any]) -> None:
 
 
 def _run_record(run: Run, checksums: Mapping[str, str]) -> bytes:
-    """Return run.json, or the copy in COMPLETE if run.json is no longer what `checksums` lists."""
+    """Return run.json, or the copy in COMPLETE if run.json is no longer what `checksums` lists.
+
+    Raises:
+        RunDamagedError: both are missing, for example because the run was removed.
+    """
     content = get(run.location, RUN_RECORD) or b""
     if sha256(content) == checksums.get(RUN_RECORD):
         return content
-    return copy_of_run_record(run.location, run.id) or content
+    content = copy_of_run_record(run.location, run.id) or content
+    if not content:
+        raise RunDamagedError(f"{run.id}: {RUN_RECORD} is missing; run `theodolite verify {run.id} --repair`")
+    return content
 
 
 def copy_of_run_record(location: Location, run_id: str) -> bytes | None:

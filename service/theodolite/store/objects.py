@@ -7,9 +7,11 @@ import time
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from socket import gethostname
+from tempfile import TemporaryFile
 from typing import Any
 
 import obstore
@@ -169,6 +171,13 @@ def version(location: Location, key: str) -> str | None:
     return None
 
 
+def written(location: Location, key: str) -> datetime | None:
+    """Return the time at which an object was written, by the clock of the store; None if it does not exist."""
+    with store_errors(f"cannot read {key}"), _missing_objects():
+        return obstore.head(location, key)["last_modified"]
+    return None
+
+
 def keys(location: Location, prefix: str = "") -> list[str]:
     """Return the keys of all objects below a prefix, sorted."""
     with store_errors(f"cannot list {prefix or 'the store'}"):
@@ -286,15 +295,21 @@ def sweep_staged(url: str, seconds: float) -> None:
     """Remove the temporary files that writers of a local folder left, if they are older than so many seconds.
 
     The library writes KEY#1 and renames it to KEY; a process that was killed in between leaves KEY#1, which no listing
-    shows. In a bucket nothing is left.
+    shows. In a bucket nothing is left. The age is a difference of times of the folder's file system, because hosts that
+    share the folder may have other clocks.
     """
     folder = local_folder(url)
     if folder is None:
         return
     with store_errors(f"cannot remove temporary files of {url}"):
-        for file in folder.rglob("*#*"):
+        staged = [file for file in folder.rglob("*#*") if _STAGED.fullmatch(file.name)]
+        if not staged:
+            return
+        with TemporaryFile(dir=folder) as now:
+            latest = os.fstat(now.fileno()).st_mtime - seconds
+        for file in staged:
             with suppress(FileNotFoundError):
-                if _STAGED.fullmatch(file.name) and time.time() - file.stat().st_mtime > seconds:
+                if file.stat().st_mtime <= latest:
                     file.unlink()
 
 

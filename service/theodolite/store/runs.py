@@ -17,7 +17,7 @@ from theodolite.spec_parts import ModelSpec
 from theodolite.store.cache import Cache, Value
 from theodolite.store.checksums import seal, unseal
 from theodolite.store.layout import COMPLETE, FORMAT, REPORT, RUN_RECORD, SEALED_SINCE
-from theodolite.store.objects import Location, folders, get, join, open_location, put_new, version
+from theodolite.store.objects import Location, absolute, folders, get, join, open_location, put_new, version
 
 RANDOM_WEIGHTS = "random weights"
 """The suffix of the name of a model that was surveyed with random weights."""
@@ -221,8 +221,12 @@ class Run:
     complete_snapshot: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out the opened store: Dask's scheduler, which passes runs on to its workers, may not reach it."""
-        return {name: value for name, value in self.__dict__.items() if name != "location"}
+        """Leave out the opened store: Dask's scheduler, which passes runs on to its workers, may not reach it.
+
+        The path of a store becomes an absolute one, because a worker may have another working folder.
+        """
+        state = {name: value for name, value in self.__dict__.items() if name != "location"}
+        return {**state, "store": absolute(self.store)}
 
     @property
     def id(self) -> str:

@@ -15,6 +15,7 @@ from theodolite.api.credentials import create_credential
 from theodolite.client import Client
 from theodolite.errors import RunNotFoundError, SpecError, TheodoliteError
 from theodolite.store.labels import Labels, all_labels
+from theodolite.store.leases import held_lease
 from theodolite.submission.job_store import End, end_attempt, record_run
 
 RUN = "/v1/runs/tiny-0"
@@ -121,6 +122,15 @@ def test_a_deleted_run_is_gone(client, store):
     assert_problem(client.delete(RUN), 404)
     assert client.get("/v1/runs").json()["items"] == []
     assert all_labels(store) == {}
+
+
+def test_a_run_on_which_a_driver_works_is_not_deleted(client, store):
+    with held_lease(store, "tiny-0"):
+        problem = client.delete(RUN)
+    assert_problem(problem, 409, "tiny-0 is in use: the process ")
+    assert problem.json()["type"] == "urn:theodolite:run-in-use"
+    assert client.get(RUN).status_code == 200
+    assert client.delete(RUN).status_code == 204
 
 
 def test_the_log_names_who_deleted_a_run(store, caplog):

@@ -1,6 +1,8 @@
 """Removing a run from a store."""
 
+import os
 import shutil
+import time
 
 import pytest
 from support.finished_runs import finished_run
@@ -10,7 +12,7 @@ from theodolite.errors import RunNotFoundError, StoreError
 from theodolite.query.runs import summaries
 from theodolite.query.verification import unexpected_objects
 from theodolite.store import removal
-from theodolite.store.objects import keys
+from theodolite.store.objects import keys, sweep_staged
 from theodolite.store.removal import remove_run
 from theodolite.store.runs import open_run
 from theodolite_jobs.cli import app
@@ -45,6 +47,19 @@ def test_a_removed_run_leaves_no_empty_folder_and_no_temporary_file(run, tmp_pat
     assert ids(tmp_path) == ["other-0"]
     with pytest.raises(RunNotFoundError):
         open_run(str(tmp_path), "tiny-0")
+
+
+@pytest.mark.parametrize("hours", [-5, 5])
+def test_temporary_files_are_swept_by_the_clock_of_the_folder(tmp_path, monkeypatch, hours):
+    """A host that shares the folder and whose clock is wrong must not remove a file that is being written."""
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now + 3600 * hours)
+    new, old = tmp_path / "report.html#1", tmp_path / "report.html#2"
+    for file in (new, old):
+        file.write_text("half")
+    os.utime(old, (now - 3700,) * 2)
+    sweep_staged(str(tmp_path), 3600)
+    assert (new.exists(), old.exists()) == (True, False)
 
 
 def test_a_removal_that_was_interrupted_is_listed_and_can_be_repeated(run, tmp_path, monkeypatch):

@@ -36,6 +36,15 @@ def test_a_run_passes_through_a_process_without_its_store(tmp_path):
     assert get(pickle.loads(pickle.dumps(passed_on)).location, "object") == b"content"
 
 
+def test_a_run_of_a_relative_path_passes_to_a_process_with_another_working_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    put(create_run("store", record_of(ARRAYS, 4)).location, "object", b"content")
+    passed_on = pickle.dumps(open_run("store", "tiny-0"))
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert get(pickle.loads(passed_on).location, "object") == b"content"
+
+
 def test_the_error_for_a_missing_run_lists_the_existing_runs(tmp_path):
     with pytest.raises(RunNotFoundError, match="no runs yet"):
         open_run(str(tmp_path / "nowhere"), "x")

@@ -1,7 +1,8 @@
-"""Check that a replica writes to the same store as the driver.
+"""Check that a replica, or a worker of Dask, has the same store as the driver.
 
 A store may be a folder, and each node has a folder of its own at the same path unless the path is shared. The driver
-puts a small object into its store before it starts replicas. A replica that does not find the object refuses to work.
+puts a small object into its store before it starts replicas or tasks. A process that does not find the object refuses
+to work.
 """
 
 import uuid

@@ -1,10 +1,14 @@
-"""A replica or a survey job whose store is not the driver's store refuses before any work."""
+"""A replica, a worker of Dask or a survey job whose store is not the driver's store refuses before any work."""
 
 import shutil
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 from support import tiny
+from support.analysing import context_of
+from support.result_cases import draw
+from support.stored import store_run
 
 from theodolite.errors import ClusterRefusedError, SpecError, StoreError
 from theodolite.settings import Settings
@@ -15,8 +19,9 @@ from theodolite.store.runs import run_url
 from theodolite.submission.job_store import End, create_attempt, end_attempt, store_spec
 from theodolite_jobs.capture.plan import plan_set
 from theodolite_jobs.cluster.replica import Assignment, Replica
-from theodolite_jobs.cluster.store_marker import check_marker, marked_store
 from theodolite_jobs.job import run_job
+from theodolite_jobs.results import context
+from theodolite_jobs.store_marker import StoreMarker, check_marker, marked_store
 
 REFUSED = (
     r"the store .*/store on node .+ is not the driver's store: share this folder with every node at the same path, or"
@@ -80,6 +85,37 @@ def test_a_marker_of_an_earlier_driver_is_refused(store):
         shutil.copytree(store, store.with_name("copy"))
     with pytest.raises(ClusterRefusedError):
         check_marker(marker)
+
+
+@pytest.fixture
+def dask():
+    """A scheduler and one worker, in this process."""
+    from distributed import LocalCluster
+
+    with LocalCluster(n_workers=1, processes=False, dashboard_address=":0", silence_logs=50) as cluster:
+        yield cluster.scheduler_address
+
+
+def test_a_worker_of_dask_that_does_not_share_the_store_refuses_to_work(tmp_path, dask, monkeypatch):
+    run = store_run(tmp_path / "store", {"bad": draw(6, positions=1), "good": draw(7, positions=1, seed=1)})
+    elsewhere = StoreMarker(str(tmp_path / "store"), "of-another-driver")
+    monkeypatch.setattr(context, "marked_store", lambda _store: nullcontext(elsewhere))
+    with context_of(run, {}).tasks():
+        pass  # threads of the driver need no check
+    with pytest.raises(ClusterRefusedError, match=REFUSED), context_of(run, {}, dask).tasks():
+        pass
+
+
+def test_workers_of_dask_that_share_the_store_are_checked_once(tmp_path, dask, monkeypatch):
+    run = store_run(tmp_path / "store", {"bad": draw(6, positions=1), "good": draw(7, positions=1, seed=1)})
+    checked = []
+    monkeypatch.setattr(context, "call_on_each_worker", lambda function, *_: checked.append(function))
+    analysis = context_of(run, {}, dask)
+    for _ in range(2):
+        with analysis.tasks():
+            pass
+    assert checked == [check_marker]
+    assert not list((tmp_path / "store").glob(".driver-*"))
 
 
 def test_a_shard_is_never_committed_to_a_missing_store(store):
