@@ -6,7 +6,6 @@ from functools import cached_property
 from typing import Any
 
 from theodolite_jobs.models.anatomy import Anatomy, Dimensions
-from theodolite_jobs.models.threads import ThreadsForRows, threads_for
 
 
 @dataclass(frozen=True)
@@ -53,6 +52,8 @@ class LoadedModel:
             setattr(module, f"{prefix}inv_freq", getattr(module, f"{prefix}original_inv_freq").to(device))
         if self.device.type != "cpu":
             return self.module(**inputs)
+        from theodolite_jobs.models.threads import ThreadsForRows, threads_for  # torch takes seconds to load
+
         with threads_for(inputs["input_ids"].numel()), ThreadsForRows():
             return self.module(**inputs)
 
