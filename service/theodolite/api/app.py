@@ -31,12 +31,10 @@ from theodolite.api.openapi import complete_openapi
 from theodolite.api.parameters import refuse_unknown_parameters
 from theodolite.api.problems import add_handlers
 from theodolite.api.request_metrics import Measured
+from theodolite.api.shares import THREADS
 from theodolite.settings import Settings
 from theodolite.store.cache import Cache
 from theodolite.version import __version__
-
-THREADS = 4
-"""Number of threads that compute responses: several, since a store may be slow; more would wait for the interpreter."""
 
 
 def create_app(

@@ -37,7 +37,8 @@ class BodyRule:
 def body_rule(path: str, upload_bytes: int) -> BodyRule:
     """Return the limits of the bodies at a path; `upload_bytes` is the maximum size of an upload."""
     if path == UPLOADS:
-        return BodyRule(UPLOAD_TYPE, upload_bytes, UPLOAD_SECONDS, "split the file, or raise THEODOLITE_UPLOAD_BYTES")
+        advice = "split the file, or raise THEODOLITE_UPLOAD_BYTES"
+        return BodyRule(UPLOAD_TYPE, upload_bytes, UPLOAD_SECONDS, advice)
     return BodyRule("application/json", BODY_BYTES, BODY_SECONDS, "shorten the spec")
 
 
@@ -56,14 +57,16 @@ def check_type(headers: Mapping[str, str], rule: BodyRule) -> None:
 
 
 async def read_body(receive: Receive, rule: BodyRule) -> bytes:
-    """Return the body; raise Problem 413 if it is too long, and 408 if it arrives too slowly."""
+    """Return the body; raise Problem 413 if it is too long, 408 if it arrives too slowly, and 400 if it has no end."""
     body = bytearray()
     try:
         async with asyncio.timeout(rule.seconds):
             while len(body) <= rule.max_bytes:
                 message: Any = await receive()
+                if message["type"] == "http.disconnect":
+                    raise Problem(400, "body-incomplete", "the connection was closed before the end of the body")
                 body += message.get("body", b"")
-                if message["type"] != "http.request" or not message.get("more_body", False):
+                if not message.get("more_body", False):
                     break
     except TimeoutError:
         detail = f"the body did not arrive within {rule.seconds:.0f} seconds; send the request again"

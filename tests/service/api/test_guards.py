@@ -151,6 +151,20 @@ def test_a_chunked_body_is_rejected_at_the_limit(client):
     assert sent <= BODY_BYTES // 2**16 + 1
 
 
+def test_a_body_without_its_end_is_not_used(client):
+    messages = iter(
+        [{"type": "http.request", "body": orjson.dumps(SPEC), "more_body": True}, {"type": "http.disconnect"}]
+    )
+
+    async def receive():
+        return next(messages)
+
+    given = {"host": "localhost", "content-type": "application/json"}
+    status, _, content = ask(client.app, "POST", CHECK, given, receive)
+    assert status == 400
+    assert b"closed before the end of the body" in content
+
+
 @pytest.mark.parametrize("length", ["-1", "x", "1e9", "", "9" * 400])
 def test_an_invalid_content_length_is_ignored_or_rejected(client, length):
     given = {"host": "localhost", "content-type": "application/json", "content-length": length}
