@@ -17,6 +17,9 @@ from theodolite.spec_parts import PATTERNS
 _MAX_PROBLEMS = 20
 """Maximum number of problems of a spec in an error message."""
 
+_MAX_LINE = 450
+"""Maximum length of the line of a problem; a field in it may have any name."""
+
 _MAX_CHARACTERS = 2**20
 """Maximum length of a spec file; the service accepts as much."""
 
@@ -74,9 +77,22 @@ def parse_spec(data: dict[str, Any], origin: str = "spec") -> SurveySpec:
     try:
         return SurveySpec.model_validate(data)
     except ValidationError as error:
-        lines = list(dict.fromkeys(f"  {_describe(problem)}" for problem in error.errors(include_url=False)))
-        more = [f"  and {len(lines) - _MAX_PROBLEMS} more"] if len(lines) > _MAX_PROBLEMS else []
-        raise SpecError("\n".join([f"{origin} is not a valid survey:", *lines[:_MAX_PROBLEMS], *more])) from error
+        raise SpecError("\n".join([f"{origin} is not a valid survey:", *_lines(error)])) from error
+
+
+def _lines(error: ValidationError) -> list[str]:
+    """Return a line for each of the first problems, and the number of the others."""
+    problems = error.errors(include_url=False)
+    lines: dict[str, None] = {}
+    for index, problem in enumerate(problems):
+        if len(lines) == _MAX_PROBLEMS:
+            return [*lines, f"  and {len(problems) - index} more"]
+        lines[_shortened(f"  {_describe(problem)}")] = None
+    return list(lines)
+
+
+def _shortened(line: str) -> str:
+    return line if len(line) <= _MAX_LINE else f"{line[: _MAX_LINE - 1]}…"
 
 
 def parse_json(text: str | bytes) -> Any:

@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
+from functools import lru_cache
 from pathlib import Path
 
 from theodolite.api.problems import Problem
@@ -119,17 +120,22 @@ def _prompts_of(name: str, prompt_set: PromptSetSpec, settings: Settings) -> int
     if kind == "inline":
         return len(prompt_set.texts)
     if kind == "upload" and not address.endswith((".parquet", ".gz")):
-        return _prompts_in(name, address, read_upload(settings.store, address))
+        return _prompts_in(settings.store, address)
     detail = "not given, but it is needed for a file, a hub dataset or an uploaded .parquet or .gz file"
     raise Problem(413, "prompt-limit", f"prompts.{name}.limit: {detail}")
 
 
-def _prompts_in(name: str, upload: str, content: bytes) -> int:
-    """Return the maximum number of prompts in an upload, from its lines or from its JSON list."""
+@lru_cache(1024)
+def _prompts_in(store: str, upload: str) -> int:
+    """Return the maximum number of prompts in an upload, from its lines or from its JSON list.
+
+    Many sets of a spec can name an upload, whose name is the digest of its content, so it is read once.
+    """
+    content = read_upload(store, upload)
     if not upload.endswith(".json"):
         return 1 + content.count(b"\n") + content.count(b"\r")  # a lone carriage return ends a line of a CSV file
     try:
         return len(json.loads(content))
     except (ValueError, TypeError, RecursionError) as error:
-        detail = f"prompts.{name}.source: the upload {upload[:12]}… is not a JSON list"
+        detail = f"prompts: the upload {upload[:12]}… is not a JSON list; upload a list of texts"
         raise Problem(422, "not-a-list", detail) from error

@@ -122,7 +122,7 @@ def test_slow_bodies_of_one_token_do_not_delay_those_of_another(store):
         answer = refused[0].recv(65536).decode()
         assert answer.startswith("HTTP/1.1 429")
         assert "retry-after: 1\r\n" in answer.lower()
-        assert f"reads 4 bodies of caller {credential.id}, the maximum" in answer
+        assert f"reads 8 bodies of caller {credential.id}, the maximum" in answer
         with httpx.Client(base_url=url, headers={"Host": "localhost"}) as client:
             assert client.post(CHECK, json=SPEC, headers=bearer(token)).status_code == 200
             assert_problem(client.post(CHECK, json=SPEC, headers=bearer(hostile)), 429)
