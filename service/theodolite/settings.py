@@ -117,11 +117,11 @@ class Settings(BaseSettings):
         default_factory=list,
         description="Addresses or networks of proxies whose X-Forwarded-For and X-Forwarded-Proto the service trusts.",
     )
-    requests_per_minute: int | None = Field(
-        None,
+    requests_per_minute: int = Field(
+        1200,
         ge=1,
         description="Maximum number of requests to the API in a minute, for each bearer token, and for each client "
-        "address without one; none is no limit.",
+        "address without one.",
     )
     access_log: bool = Field(
         True,

@@ -17,7 +17,7 @@ from theodolite.api.rate_limits import RateLimit
 from theodolite.api.shares import THREADS, BodyPlaces, Turns
 from theodolite.errors import TheodoliteError
 
-JSON_PLACES, UPLOAD_PLACES = (4, 16, 64), (2, 8, 16)
+JSON_PLACES, UPLOAD_PLACES = (8, 32, 64), (2, 8, 16)
 """Maximum numbers of bodies in memory: of one caller, from one address, and in all (at most 64 MiB, and 16 uploads)."""
 
 _WITH_BODY = ("POST", "PUT", "PATCH")
@@ -51,17 +51,15 @@ class Guard:
     Args:
         app: the wrapped app.
         hosts: host names of the service, without ports, in addition to those of loopback.
-        requests_per_minute: maximum number of requests to the API of one caller; None is no limit.
+        requests_per_minute: maximum number of requests to the API of one caller.
         upload_bytes: maximum size of an uploaded prompt file.
     """
 
     # Not Starlette's TrustedHostMiddleware: it returns 400 in plain text, and this API returns 421 as problem+json.
 
-    def __init__(
-        self, app: ASGIApp, hosts: Collection[str], requests_per_minute: int | None, upload_bytes: int
-    ) -> None:
+    def __init__(self, app: ASGIApp, hosts: Collection[str], requests_per_minute: int, upload_bytes: int) -> None:
         self.app, self.hosts, self._upload_bytes = app, LOOPBACK | {host.lower() for host in hosts}, upload_bytes
-        self._limit = RateLimit(requests_per_minute) if requests_per_minute else None
+        self._limit = RateLimit(requests_per_minute)
         self._places, self._upload_places = BodyPlaces(*JSON_PLACES), BodyPlaces(*UPLOAD_PLACES)
         self._turns = Turns(THREADS - 1)
 
@@ -152,8 +150,7 @@ class Guard:
             StoreError: the credentials cannot be read.
         """
         name = await _name_of_caller(scope, headers)
-        if self._limit:
-            self._limit.count(name)
+        self._limit.count(name)
         return name
 
     async def _read_body(self, scope: Scope, receive: Receive, rule: BodyRule, held: ExitStack) -> bytes:
