@@ -35,7 +35,8 @@ def label_run(
 def delete_run(request: Request, _caller: Admin, run_id: RunId) -> None:
     """Delete a run with all of its data. It cannot be restored; its survey can run again."""
     run = any_run(request, run_id)
-    jobs = unfinished_jobs(request.app.state.settings, run_id, request.app.state.cache)
+    state = request.app.state
+    jobs = unfinished_jobs(state.settings, state.cache, lambda job: job.run_id == run_id)
     if jobs:
         detail = f"survey job {jobs[0].id[:12]}… of {run_id} has not ended; stop it, or wait until it has ended"
         raise Problem(409, "run-in-use", detail)

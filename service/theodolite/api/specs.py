@@ -18,20 +18,24 @@ from theodolite.api.problems import Problem
 from theodolite.api.responses import problems_of
 from theodolite.api.run_lookup import RunId, complete_run
 from theodolite.api.spec_policy import check_submission
+from theodolite.api.upload_quota import check_quota
 from theodolite.query.runs import spec_of_results
 from theodolite.settings import Settings
 from theodolite.spec import SurveySpec
 from theodolite.spec_file import parse_spec, parse_text
-from theodolite.store.uploads import with_uploaded_texts
-from theodolite.submission.estimates import estimate_survey
+from theodolite.store.uploads import texts_of, upload_name, with_uploaded_texts
+from theodolite.submission.estimates import estimate_survey, spec_content
 from theodolite.submission.sentences import sentence_spec
 
 router = APIRouter(prefix="/v1/spec", tags=["jobs"])
 schema_router = APIRouter(prefix="/v1", tags=["jobs"])
 run_router = APIRouter(prefix="/v1/runs", tags=["jobs"])
 
-_MAX_ESTIMATES = 4
-"""Maximum number of estimates that the cluster computes at the same time; each takes about a gigabyte of its head."""
+_MAX_ESTIMATES, _MAX_OWN_ESTIMATES = 4, 2
+"""Maximum numbers of estimates that the cluster computes at the same time, in all and of one caller.
+
+Each takes about a gigabyte of the cluster's head.
+"""
 
 _YAML_CHARACTERS = 100_000
 """Maximum length of YAML; reading it takes up to a second."""
@@ -101,26 +105,30 @@ def _mapping_in(text: str) -> Response:
 
 
 @router.post("/estimate", responses={200: {"model": Estimate}, 202: {"model": EstimateState}}, openapi_extra=SPEC_BODY)
-async def estimate_spec(request: Request, _caller: Submitter, spec: SpecBody) -> Response:
+async def estimate_spec(request: Request, caller: Submitter, spec: SpecBody) -> Response:
     """Estimate the tokens, memory, bytes and time of a survey on the cluster, which takes up to half a minute.
 
     202 means that the cluster computes the estimate: send the same request again after the seconds in Retry-After.
     """
-    found = await anyio.to_thread.run_sync(_estimate, request.app.state.settings, spec, limiter=_ESTIMATES)
+    settings: Settings = request.app.state.settings
+    found = await anyio.to_thread.run_sync(_estimate, settings, spec, caller.id, limiter=_ESTIMATES)
     if found is None:
         return Response(to_json({"state": "running"}), 202, {"Retry-After": "2"}, JSON)
     return Response(to_json(found), media_type=JSON)
 
 
-def _estimate(settings: Settings, spec: SurveySpec) -> dict[str, Any] | None:
+def _estimate(settings: Settings, spec: SurveySpec, owner: str) -> dict[str, Any] | None:
     check_submission(spec, settings)
-    return estimate_survey(settings, spec, _check_room)
+    content = spec_content(spec)
+    check_quota(settings, owner, {**texts_of(spec), upload_name(content, "json"): content})
+    return estimate_survey(settings, spec, owner, _check_room)
 
 
-def _check_room(running: int) -> None:
-    if running >= _MAX_ESTIMATES:
-        detail = f"the cluster computes {_MAX_ESTIMATES} estimates, its maximum; try again in some seconds"
-        raise Problem(429, "estimate-limit", detail, {"Retry-After": "10"})
+def _check_room(running: int, own: int) -> None:
+    if running >= _MAX_ESTIMATES or own >= _MAX_OWN_ESTIMATES:
+        detail = f"the cluster computes {running} estimates, {own} of them of this caller"
+        allowed = f"allowed: {_MAX_ESTIMATES}, and {_MAX_OWN_ESTIMATES} of one caller"
+        raise Problem(429, "estimate-limit", f"{detail}; {allowed}; try again later", {"Retry-After": "10"})
 
 
 @run_router.post(
