@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +23,10 @@ BODY_SECONDS = 10.0
 
 UPLOAD_SECONDS = 60.0
 """Time in which an upload must arrive."""
+
+
+DISCARD_SECONDS = 1.0
+"""Time for which the body of a refused request is discarded before the connection is closed."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +79,18 @@ async def read_body(receive: Receive, rule: BodyRule) -> bytes:
     if len(body) > rule.max_bytes:
         raise _too_long(rule)
     return bytes(body)
+
+
+async def discard_body(receive: Receive) -> None:
+    """Discard a part of a body, without keeping it in memory.
+
+    A close with unread bytes resets the connection, so that a client that still sends may lose the response.
+    """
+    discarded = 0
+    with suppress(TimeoutError):
+        async with asyncio.timeout(DISCARD_SECONDS):
+            while discarded < BODY_BYTES and (message := await receive()).get("more_body", False):
+                discarded += len(message["body"])
 
 
 def replay(body: bytes, receive: Receive) -> Receive:

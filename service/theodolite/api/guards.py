@@ -10,7 +10,16 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from theodolite.api.access import LOCAL, LOOPBACK, Caller, needed_scope
-from theodolite.api.bodies import UPLOADS, BodyRule, body_rule, check_declared_length, check_type, read_body, replay
+from theodolite.api.bodies import (
+    UPLOADS,
+    BodyRule,
+    body_rule,
+    check_declared_length,
+    check_type,
+    discard_body,
+    read_body,
+    replay,
+)
 from theodolite.api.methods import methods_at, route_at
 from theodolite.api.problems import Problem, error_response, problem_response
 from theodolite.api.rate_limits import RateLimit
@@ -106,9 +115,7 @@ class Guard:
             if caller is not None:
                 held.callback((await self._turns.take(caller)).release)
         except (Problem, TheodoliteError) as error:
-            response = error_response(error)
-            response.headers["Connection"] = "close"  # what follows may be the body, and is no second request
-            await response(scope, receive, with_headers)
+            await _refuse(error_response(error), scope, receive, with_headers)
             return
         # The routes answer GET; the response to HEAD has the same headers and no body.
         scope["state"]["is_head"] = scope["method"] == "HEAD"
@@ -163,6 +170,20 @@ class Guard:
         places = self._upload_places if scope["path"] == UPLOADS else self._places
         held.enter_context(places.taken(_name_of(caller, scope), _address(scope)))
         return await read_body(receive, rule)
+
+
+async def _refuse(response: Response, scope: Scope, receive: Receive, send: Send) -> None:
+    """Send a response, and close the connection: what follows may be the body, and is no second request."""
+    response.headers["Connection"] = "close"
+
+    async def send_before_the_close(message: Message) -> None:
+        if message["type"] == "http.response.body":
+            await send({**message, "more_body": True})
+            await discard_body(receive)
+            message = {"type": "http.response.body", "body": b""}
+        await send(message)
+
+    await response(scope, receive, send_before_the_close)
 
 
 async def _name_of_caller(scope: Scope, headers: Mapping[str, str]) -> str:
