@@ -25,8 +25,8 @@ UPLOAD_SECONDS = 60.0
 """Time in which an upload must arrive."""
 
 
-DISCARD_SECONDS = 1.0
-"""Time for which the body of a refused request is discarded before the connection is closed."""
+DISCARD_BYTES, DISCARD_SECONDS = 2**18, 1.0
+"""How much of the body of a refused request is discarded before the connection is closed, and for how long."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ async def discard_body(receive: Receive) -> None:
     discarded = 0
     with suppress(TimeoutError):
         async with asyncio.timeout(DISCARD_SECONDS):
-            while discarded < BODY_BYTES and (message := await receive()).get("more_body", False):
+            while discarded < DISCARD_BYTES and (message := await receive()).get("more_body", False):
                 discarded += len(message["body"])
 
 
