@@ -9,7 +9,7 @@ from pydantic import BaseModel, ValidationError
 
 from theodolite.api.encoding import JSON
 from theodolite.api.problems import Problem, invalid_request
-from theodolite.spec_file import parse_json
+from theodolite.spec_file import first_problems, parse_json
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -49,4 +49,4 @@ def _read(model: type[Model], body: bytes) -> Model:
     try:
         return model.model_validate(json_object(body))
     except ValidationError as error:
-        raise invalid_request(error.errors(include_url=False)) from error
+        raise invalid_request(first_problems(error), error.error_count()) from error

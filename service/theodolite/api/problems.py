@@ -90,7 +90,8 @@ def add_handlers(app: FastAPI) -> None:
 
     @app.exception_handler(RequestValidationError)
     def _(_request: Request, error: RequestValidationError) -> Response:
-        return error_response(invalid_request([{**one, "loc": one["loc"][1:]} for one in error.errors()]))
+        problems = [{**one, "loc": one["loc"][1:]} for one in error.errors()]
+        return error_response(invalid_request(problems, len(problems)))
 
     @app.exception_handler(HTTPException)
     def _(request: Request, error: HTTPException) -> Response:
@@ -105,15 +106,15 @@ def add_handlers(app: FastAPI) -> None:
         return problem_response(error.status_code, "http", detail, headers)
 
 
-def invalid_request(errors: Sequence[Any]) -> Problem:
-    """Return the problem of a request whose parameters or body are invalid, from the errors of Pydantic."""
+def invalid_request(errors: Sequence[Any], count: int) -> Problem:
+    """Return the problem of a request whose parameters or body are invalid, from (the first of) Pydantic's errors."""
     details = dict.fromkeys(map(_detail, errors[:_MOST_ENTRIES]))
-    more = [f"and {len(errors) - _MOST_ENTRIES} more"] if len(errors) > _MOST_ENTRIES else []
+    more = [f"and {count - _MOST_ENTRIES} more"] if count > _MOST_ENTRIES else []
     return Problem(422, "invalid-request", "; ".join([*details, *more]))
 
 
 def _detail(problem: Any) -> str:
     field = ".".join(str(part) for part in problem["loc"]) or "body"
-    shown = "" if problem["type"] == "missing" else f"given {short(problem.get('input'))}; "
+    shown = "" if problem["type"] == "missing" or "input" not in problem else f"given {short(problem['input'])}; "
     message = problem["msg"].removeprefix("Value error, ")
     return f"{field[:200]}: {shown}{message[0].lower()}{message[1:]}"
