@@ -152,12 +152,10 @@ def test_a_chunked_body_is_rejected_at_the_limit(client):
 
 
 def test_a_body_without_its_end_is_not_used(client):
-    messages = iter(
-        [{"type": "http.request", "body": orjson.dumps(SPEC), "more_body": True}, {"type": "http.disconnect"}]
-    )
+    messages = iter([{"type": "http.request", "body": orjson.dumps(SPEC), "more_body": True}])
 
     async def receive():
-        return next(messages)
+        return next(messages, {"type": "http.disconnect"})
 
     given = {"host": "localhost", "content-type": "application/json"}
     status, _, content = ask(client.app, "POST", CHECK, given, receive)
