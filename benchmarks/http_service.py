@@ -31,7 +31,7 @@ class Service:
 
 
 @contextmanager
-def service_on_one_core(store: str) -> Iterator[Service]:
+def service_on_one_core(store: str, requests_per_minute: int) -> Iterator[Service]:
     """Yield a service (`theodolite serve`) over a store; this process uses the other cores from now on."""
     cores = sorted(os.sched_getaffinity(0))
     with tempfile.TemporaryFile("w+") as log:
@@ -40,6 +40,7 @@ def service_on_one_core(store: str) -> Iterator[Service]:
             stdout=subprocess.PIPE,
             stderr=log,
             text=True,
+            env={**os.environ, "THEODOLITE_REQUESTS_PER_MINUTE": str(requests_per_minute)},
             preexec_fn=lambda: os.sched_setaffinity(0, cores[:1]),
         )
         try:

@@ -1,16 +1,26 @@
-"""Attack the service without a credential, with half-sent requests and a flood: does it answer?
+"""Attack the service, without a credential and with one: does it answer the others?
 
-The service (`theodolite serve`) runs on one core, over an empty store with one bearer token. First, 16 connections that
+The service (`theodolite serve`) runs on one core, over an empty store with two bearer tokens. Two attacks follow each
+other: one without a credential, and one with the first token.
+
+**Without a credential.** First, 16 connections that
 send their next request after each response measure the capacity. Then the attackers keep 2,000 connections with half a
 head and 200 requests with half a body open, and open each one again when the service closes it. Over 1,000 more
 connections they request the page's largest script and read nothing. Besides, a flood of requests without a token, some
 of them for `/readyz`, is sent at twice the capacity, without waiting for the responses. Meanwhile one client requests
 `/healthz` ten times in a second, over a new connection each time.
 
+**With a credential.** Over 500 connections, the first token sends half bodies, half uploads, specs with 60,000 unknown
+keys, and requests for the list of runs; half a second after each response, it sends the request again. Meanwhile the
+second token posts a spec ten times in a second, over a new connection each time. This is measured with the default
+limit of requests, and with one that the attack does not reach. The first attack has none, to measure more requests.
+
 The last line is one JSON object. Usage: python benchmarks/siege.py --help
 """
 
 import asyncio
+import itertools
+import json
 import socket
 import tempfile
 from collections import Counter
@@ -22,16 +32,26 @@ import numpy as np
 from http_service import request_of, send, service_on_one_core
 
 from theodolite.api.credentials import create_credential
+from theodolite.settings import Settings
 
 HALF_HEAD = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX-Slow: "
 HALF_BODY = (
     b"POST /v1/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 1000000\r\n\r\n"
     + b" " * 900_000
 )
+SPEC = {
+    "model": {"id": "smollm2-135m-instruct"},
+    "prompts": {"bad": {"source": "builtin:harmful"}, "good": {"source": "builtin:harmless"}},
+    "contrasts": {"refusal": {"positive": "bad", "negative": "good"}},
+}
+BODY, UPLOAD = "Content-Type: application/json", "Content-Type: application/octet-stream"
 HEALTH = request_of("/healthz", {"Connection": "close"})
 UNREAD = request_of("/static/plotly.min.js")
 FLOOD, READY = request_of("/v1/runs"), request_of("/readyz")
 FLOOD_CONNECTIONS = 64
+UNLIMITED = 10**9
+MIX = (*["half bodies", "half uploads", "lists"] * 8, "unknown keys")
+"""What the hostile connections send; specs with unknown keys are large, and 500 of them would measure the network."""
 
 
 def main() -> None:
@@ -40,17 +60,20 @@ def main() -> None:
         heads=(2000, "connections with half a head"),
         bodies=(200, "requests with half a body"),
         unread=(1000, "requests for the largest script, without reading the response"),
+        hostile=(500, "connections of one token"),
         seconds=(30.0, "duration of the attack"),
     )
     with tempfile.TemporaryDirectory(prefix="theodolite-siege-") as store:
-        create_credential(store, ["read"])
+        tokens = [create_credential(store, ["read", "submit"])[0] for _ in range(2)]
         result = measure(store, options.heads, options.bodies, options.unread, options.seconds)
+        limits = (Settings().requests_per_minute, UNLIMITED)
+        result["with_a_token"] = [measure_token(store, tokens, options.hostile, options.seconds, one) for one in limits]
     measuring.publish(result, options.out)
 
 
 def measure(store: str, heads: int, bodies: int, unread: int, seconds: float) -> dict[str, Any]:
     """Return what a client saw during the attack, and the memory of the service before and after."""
-    with service_on_one_core(store) as service:
+    with service_on_one_core(store, UNLIMITED) as service:
         capacity = asyncio.run(measure_capacity(service.port))
         before = service.peak_memory_bytes
         seen = asyncio.run(siege(service.port, heads, bodies, unread, 2 * capacity, seconds))
@@ -65,6 +88,59 @@ def measure(store: str, heads: int, bodies: int, unread: int, seconds: float) ->
         "resident_bytes": after,
         "log_bytes": len(service.log),
     }
+
+
+def measure_token(store: str, tokens: list[str], hostile: int, seconds: float, limit: int) -> dict[str, Any]:
+    """Return what the second token saw while the first one attacked the service."""
+    with service_on_one_core(store, limit) as service:
+        before = service.peak_memory_bytes
+        seen = asyncio.run(siege_of_token(service.port, tokens, hostile, seconds))
+        after = service.peak_memory_bytes
+    return {
+        "requests_per_minute": limit,
+        "hostile_connections": hostile,
+        **seen,
+        "resident_bytes_before": before,
+        "resident_bytes": after,
+    }
+
+
+async def siege_of_token(port: int, tokens: list[str], hostile: int, seconds: float) -> dict[str, Any]:
+    """Attack with the first token for some seconds; return the latencies of the second token's posts."""
+    unknown = json.dumps({**SPEC, **dict.fromkeys(map("k{}".format, range(60_000)), 0)}).encode()
+    attacks = {
+        "half bodies": post_of("/v1/spec/check", BODY, tokens[0], b" " * 1000, missing=1000),
+        "half uploads": post_of("/v1/uploads?type=csv", UPLOAD, tokens[0], b" " * 1000, missing=1000),
+        "unknown keys": post_of("/v1/spec/check", BODY, tokens[0], unknown),
+        "lists": request_of("/v1/runs", {"Connection": "close", "Authorization": f"Bearer {tokens[0]}"}),
+    }
+    answers: Counter[str] = Counter()
+    attackers = [
+        asyncio.create_task(attack_again(port, name, attacks[name], answers))
+        for _, name in zip(range(hostile), itertools.cycle(MIX), strict=False)
+    ]
+    await asyncio.sleep(3)  # until all are connected
+    post = post_of("/v1/spec/check", BODY, tokens[1], json.dumps(SPEC).encode())
+    latencies, failures = await ask_often(port, post, seconds)
+    for task in attackers:
+        task.cancel()
+    await asyncio.gather(*attackers, return_exceptions=True)
+    return {"hostile_answers": dict(sorted(answers.items())), **summary("post", latencies, failures)}
+
+
+async def attack_again(port: int, name: str, request: bytes, answers: Counter[str]) -> None:
+    """Send a request again and again, and count the statuses of its responses."""
+    while True:
+        with suppress(OSError):
+            answer = await ask(port, request)
+            answers[f"{name}: {answer[9:12].decode() or 'none'}"] += 1
+        await asyncio.sleep(0.5)
+
+
+def post_of(path: str, kind: str, token: str, body: bytes, missing: int = 0) -> bytes:
+    """Return a POST whose body lacks so many bytes; its connection closes after the response."""
+    fields = f"Host: 127.0.0.1\r\nConnection: close\r\n{kind}\r\nAuthorization: Bearer {token}"
+    return f"POST {path} HTTP/1.1\r\n{fields}\r\nContent-Length: {len(body) + missing}\r\n\r\n".encode() + body
 
 
 async def measure_capacity(port: int, connections: int = 16, seconds: float = 3.0) -> float:
@@ -93,18 +169,9 @@ async def siege(port: int, heads: int, bodies: int, unread: int, rate: float, se
     ]
     await asyncio.sleep(3)  # until all are connected
     attackers.append(asyncio.create_task(flood(port, rate, counts)))
-    loop = asyncio.get_running_loop()
-    latencies: list[float] = []
-    begin = loop.time()
-    while loop.time() < begin + seconds:
-        asked = loop.time()
-        try:
-            counts["health failures"] += not (await asyncio.wait_for(ask_health(port), 10)).startswith(b"HTTP/1.1 200")
-        except (OSError, TimeoutError):
-            counts["health failures"] += 1
-        latencies.append(loop.time() - asked)
-        await asyncio.sleep(max(0.0, 0.1 - latencies[-1]))
-    took = loop.time() - begin
+    begin = asyncio.get_running_loop().time()
+    latencies, failures = await ask_often(port, HEALTH, seconds)
+    took = asyncio.get_running_loop().time() - begin
     for task in attackers:
         task.cancel()
     await asyncio.gather(*attackers, return_exceptions=True)
@@ -113,16 +180,39 @@ async def siege(port: int, heads: int, bodies: int, unread: int, rate: float, se
         "flood_sent_per_second": counts["sent"] / took,
         "flood_refused_per_second": counts["refused"] / took,
         "half_sent_requests_opened_again": counts["opened again"],
-        "health_requests": len(latencies),
-        "health_failures": counts["health failures"],
-        "health_p50_milliseconds": float(np.quantile(latencies, 0.5)) * 1e3,
-        "health_max_milliseconds": max(latencies) * 1e3,
+        **summary("health", latencies, failures),
     }
 
 
-async def ask_health(port: int) -> bytes:
+async def ask_often(port: int, request: bytes, seconds: float) -> tuple[list[float], int]:
+    """Send a request ten times in a second; return the latencies, and how many responses are not 200."""
+    loop = asyncio.get_running_loop()
+    latencies: list[float] = []
+    failures, end = 0, loop.time() + seconds
+    while loop.time() < end:
+        asked = loop.time()
+        try:
+            failures += not (await asyncio.wait_for(ask(port, request), 10)).startswith(b"HTTP/1.1 200")
+        except (OSError, TimeoutError):
+            failures += 1
+        latencies.append(loop.time() - asked)
+        await asyncio.sleep(max(0.0, 0.1 - latencies[-1]))
+    return latencies, failures
+
+
+def summary(name: str, latencies: list[float], failures: int) -> dict[str, Any]:
+    return {
+        f"{name}_requests": len(latencies),
+        f"{name}_failures": failures,
+        f"{name}_p50_milliseconds": float(np.quantile(latencies, 0.5)) * 1e3,
+        f"{name}_max_milliseconds": max(latencies) * 1e3,
+    }
+
+
+async def ask(port: int, request: bytes) -> bytes:
+    """Return the response to a request whose connection closes after it."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    writer.write(HEALTH)
+    writer.write(request)
     answer = await reader.read()
     writer.close()
     return answer

@@ -14,13 +14,13 @@ import plotly.graph_objects as go
 import xarray as xr
 from numpy.typing import NDArray
 
-from theodolite import errors
 from theodolite.decoding import decode_curve, decode_dataset, decode_head, decode_runs
-from theodolite.errors import ClusterError, ResultsNotFoundError, ServiceError, SpecError, TheodoliteError
+from theodolite.errors import ClusterError, ServiceError, SpecError
 from theodolite.proxies import reach_local_addresses_directly
 from theodolite.query.curves import Curve
 from theodolite.query.heads import Head
 from theodolite.run_reader import LabelLists, RunReader, html_table
+from theodolite.service_errors import error_of, seconds_to_wait
 from theodolite.spec_file import read_spec
 from theodolite.spec_parts import FILE_TYPES, file_type
 from theodolite.store.tables import decode_table
@@ -198,6 +198,23 @@ class Client:
         response = self.send("POST", "/v1/uploads", params={"type": kind}, content=content, headers=headers)
         return str(response.json()["source"])
 
+    def uploads(self) -> pd.DataFrame:
+        """Return the uploads of the token as a table, last uploaded first: source, bytes, uploaded, expires.
+
+        Raises:
+            ServiceError: the token lacks the scope `submit`.
+        """
+        items = self.ask("/v1/uploads", limit=1000)["items"]
+        return pd.DataFrame(items, columns=["source", "bytes", "uploaded", "expires"])
+
+    def remove_upload(self, source: str) -> None:
+        """Delete an upload of the token by its source, `upload:NAME`.
+
+        Raises:
+            TheodoliteError: the token has no such upload, or a survey job that has not ended reads it.
+        """
+        self.send("DELETE", f"/v1/uploads/{quote(source.removeprefix('upload:'), safe='')}")
+
     def ask(self, path: str, **choices: Any) -> dict[str, Any]:
         """Return the JSON at a path, with the items of all pages; `choices` that are None are not sent."""
         chosen = {name: choice for name, choice in choices.items() if choice is not None}
@@ -208,9 +225,24 @@ class Client:
         return content
 
     def send(self, method: str, path: str, **request: Any) -> httpx.Response:
-        """Return the response to a request; raises ServiceError, or the error of an error response."""
+        """Return the response to a request; raises ServiceError, or the error of an error response.
+
+        If the service refuses the request because others are in progress, or were sent in the last minute, the client
+        waits and repeats it, for as long as its timeout.
+        """
+        deadline = time.monotonic() + self.timeout_seconds
+        while (response := self._send(method, path, request)).status_code == httpx.codes.TOO_MANY_REQUESTS:
+            seconds = seconds_to_wait(response)
+            if seconds is None or time.monotonic() + seconds > deadline:
+                break
+            time.sleep(seconds)
+        if response.is_success:
+            return response
+        raise error_of(response, self.url)
+
+    def _send(self, method: str, path: str, request: Mapping[str, Any]) -> httpx.Response:
         try:
-            response = self._http.request(method, self.url + path, **request)
+            return self._http.request(method, self.url + path, **request)
         except httpx.TimeoutException as error:
             raise ServiceError(f"{self.url} did not respond within {self.timeout_seconds:g} s; retry later") from error
         except (httpx.TransportError, httpx.InvalidURL) as error:
@@ -218,9 +250,6 @@ class Client:
                 f"cannot reach {self.url}: {error}; start the service with `theodolite serve`, or pass its URL, such "
                 "as http://127.0.0.1:8000"
             ) from error
-        if response.is_success:
-            return response
-        raise _problem(response, self.url)
 
 
 class _ServedRun(RunReader):
@@ -359,24 +388,3 @@ def _spec(spec: Mapping[str, Any] | str | Path) -> dict[str, Any]:
 def _mappings(values: Any) -> list[dict[str, Any]]:
     """Return the values of a mapping that are mappings; the service names what is wrong in an invalid spec."""
     return [value for value in values.values() if isinstance(value, dict)] if isinstance(values, dict) else []
-
-
-def _problem(response: httpx.Response, url: str) -> TheodoliteError:
-    """Return the error of an error response, chosen by its problem type, or else by its status."""
-    try:
-        content = response.json()
-        kind, detail = content["type"].removeprefix("urn:theodolite:"), content["detail"]
-    except (ValueError, KeyError, TypeError, AttributeError):
-        status = f"{response.status_code} {response.reason_phrase}".strip()
-        return ServiceError(f"{url} answered {status}, which is not a response of a Theodolite service; check the URL")
-    if response.status_code in (401, 403) and kind in ("unauthorised", "scope"):
-        return ServiceError(f"{url}: {detail}; pass the token to the client: Client(url, token=…)")
-    by_status: dict[int, type[TheodoliteError]] = {422: SpecError, 503: ClusterError}
-    return _KINDS.get(kind, by_status.get(response.status_code, TheodoliteError))(detail)
-
-
-_KINDS: dict[str, type[TheodoliteError]] = {
-    **{error.kind(): error for error in vars(errors).values() if hasattr(error, "kind")},
-    **dict.fromkeys(("incomplete", "section-not-found"), ResultsNotFoundError),
-}
-"""The error classes by problem type; `run-not-found` is RunNotFoundError."""

@@ -93,7 +93,13 @@ class Settings(BaseSettings):
         None, ge=1, description="Maximum number of tokens in the prompts of a survey; none is no limit."
     )
     upload_bytes: int = Field(
-        16 * 2**20, ge=0, description="Maximum size of a prompt file that a client uploads; 0 accepts none."
+        16 * 2**20,
+        ge=0,
+        description="Maximum size of a prompt file that a client uploads; 0 accepts none. The uploads of a bearer "
+        "token may have 16 times as many bytes, and those of the store 256 times.",
+    )
+    upload_days: int = Field(
+        90, ge=1, le=36_500, description="Days after which an upload that no unfinished survey job names is removed."
     )
     models_allowed: list[str] = Field(
         list(MODEL_ALIASES),
@@ -119,11 +125,11 @@ class Settings(BaseSettings):
         default_factory=list,
         description="Addresses or networks of proxies whose X-Forwarded-For and X-Forwarded-Proto the service trusts.",
     )
-    requests_per_minute: int | None = Field(
-        None,
+    requests_per_minute: int = Field(
+        1200,
         ge=1,
         description="Maximum number of requests to the API in a minute, for each bearer token, and for each client "
-        "address without one; none is no limit.",
+        "address without one.",
     )
     access_log: bool = Field(
         True,

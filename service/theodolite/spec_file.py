@@ -17,6 +17,12 @@ from theodolite.spec_parts import PATTERNS
 _MAX_PROBLEMS = 20
 """Maximum number of problems of a spec in an error message."""
 
+_MAX_BUILT = 1_000
+"""Maximum number of problems of which Pydantic builds Python objects."""
+
+_MAX_LINE = 450
+"""Maximum length of the line of a problem; a field in it may have any name."""
+
 _MAX_CHARACTERS = 2**20
 """Maximum length of a spec file; the service accepts as much."""
 
@@ -74,9 +80,36 @@ def parse_spec(data: dict[str, Any], origin: str = "spec") -> SurveySpec:
     try:
         return SurveySpec.model_validate(data)
     except ValidationError as error:
-        lines = list(dict.fromkeys(f"  {_describe(problem)}" for problem in error.errors(include_url=False)))
-        more = [f"  and {len(lines) - _MAX_PROBLEMS} more"] if len(lines) > _MAX_PROBLEMS else []
-        raise SpecError("\n".join([f"{origin} is not a valid survey:", *lines[:_MAX_PROBLEMS], *more])) from error
+        raise SpecError("\n".join([f"{origin} is not a valid survey:", *_lines(error)])) from error
+
+
+def _lines(error: ValidationError) -> list[str]:
+    """Return a line for each of the first problems, and the number of the others."""
+    lines: dict[str, None] = {}
+    for index, problem in enumerate(first_problems(error)):
+        if len(lines) == _MAX_PROBLEMS:
+            return [*lines, f"  and {error.error_count() - index} more"]
+        lines[_shortened(f"  {_describe(problem)}")] = None
+    return list(lines)
+
+
+def first_problems(error: ValidationError) -> list[Any]:
+    """Return the problems of a validation; of thousands, only the first, without the given values.
+
+    Pydantic cannot return a part of them, and makes all other threads wait while it builds them.
+    """
+    if error.error_count() <= _MAX_BUILT:
+        return error.errors(include_url=False)
+    text, start, problems = error.json(include_url=False, include_context=False, include_input=False), 1, []
+    for _ in range(_MAX_PROBLEMS + 1):
+        problem, end = json.JSONDecoder().raw_decode(text, start)
+        problems.append(problem)
+        start = end + 1  # behind the comma
+    return problems
+
+
+def _shortened(line: str) -> str:
+    return line if len(line) <= _MAX_LINE else f"{line[: _MAX_LINE - 1]}…"
 
 
 def parse_json(text: str | bytes) -> Any:
@@ -165,6 +198,8 @@ def _describe(problem: Any) -> str:
     kind = problem["type"]
     if kind == "missing":
         return f"{field}: is required"
+    if "input" not in problem:
+        return f"{field}: {message[0].lower()}{message[1:]}"
     if kind == "extra_forbidden":
         return f"{field}: unknown field, given {short(problem['input'])}; allowed: {_allowed_fields(problem['loc'])}"
     if kind == "value_error" and isinstance(problem["input"], dict):

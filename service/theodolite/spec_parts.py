@@ -27,7 +27,8 @@ _TEXT_TYPES = ("csv", "tsv", "jsonl", "ndjson", "json", "txt")
 FILE_TYPES = (*_TEXT_TYPES, "parquet", *(f"{kind}.gz" for kind in _TEXT_TYPES))
 """The types of prompt files, which are the ends of their names."""
 
-_UPLOAD = re.compile(rf"[0-9a-f]{{64}}\.({'|'.join(map(re.escape, FILE_TYPES))})")
+UPLOAD = re.compile(rf"[0-9a-f]{{64}}\.({'|'.join(map(re.escape, FILE_TYPES))})")
+"""The name of an upload: the SHA-256 of its content, and its type."""
 
 _DATASET = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?", re.ASCII)
 
@@ -261,7 +262,7 @@ class PromptSetSpec(Part):
         kind, _, name = source.partition(":")
         if kind == "builtin" and name not in BUILTIN_SETS:
             raise ValueError(f"there is no built-in set {name!r}; allowed: {', '.join(BUILTIN_SETS)}")
-        if kind == "upload" and not _UPLOAD.fullmatch(name):
+        if kind == "upload" and not UPLOAD.fullmatch(name):
             raise ValueError("must be upload:NAME with the name that the service returned for the uploaded file")
         if kind == "hub" and not _DATASET.fullmatch(name):
             raise ValueError("must be hub:OWNER/NAME with the name of a dataset; a file or folder here is file:PATH")

@@ -18,7 +18,7 @@ from support.kubernetes_objects import (
 )
 from support.rendering import render, render_survey
 
-from theodolite.api.guards import LOOPBACK
+from theodolite.api.access import LOOPBACK
 from theodolite.api.problems import Problem
 from theodolite.api.spec_policy import check_submission
 from theodolite.settings import Settings

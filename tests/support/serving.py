@@ -105,7 +105,11 @@ def client_of(
     seconds_cached: float = SECONDS_CACHED,
     **settings: Any,
 ) -> TestClient:
-    """Return a client on loopback of a service over this store; an exception of the service returns 500."""
+    """Return a client on loopback of a service over this store; an exception of the service returns 500.
+
+    Tests send more requests in a minute than people, so by default the limit is far above them.
+    """
+    settings = {"requests_per_minute": 10**9, **settings}
     app = create_app(
         Settings(store=str(store), **settings), open_without_tokens=tokenless, seconds_cached=seconds_cached
     )

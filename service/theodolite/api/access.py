@@ -2,26 +2,29 @@
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import Depends, Request
 from fastapi.concurrency import run_in_threadpool
+from fastapi.dependencies.models import Dependant
+from fastapi.routing import APIRoute
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from fastapi.security.utils import get_authorization_scheme_param
 from starlette.datastructures import Headers
 from starlette.types import Scope
 
 from theodolite.api.credentials import SCOPES, Credential, find_credential, had_credentials, list_credentials
-from theodolite.api.guards import LOOPBACK
 from theodolite.api.problems import Problem
 from theodolite.api.token_uses import Uses
 
 SECONDS_CACHED = 2.0
 """Default for how long the list of credentials is cached; a revoked token is valid for at most as long."""
 
-_LOCAL = "local"
+LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})
+
+LOCAL = "local"
 """The id of every caller of a service without tokens."""
 
 _FORWARDED = ("forwarded", "via", "x-forwarded-", "x-real-ip")
@@ -76,7 +79,7 @@ class Access:
                 "may use it; create a token with `theodolite token create`",
             )
         if self._is_open:
-            return Caller(_LOCAL, SCOPES)
+            return Caller(LOCAL, SCOPES)
         scheme, token = get_authorization_scheme_param(headers.get("authorization"))
         if scheme.lower() != "bearer" or not token:
             raise _unauthorised(
@@ -96,8 +99,20 @@ class Access:
         """
         found = await self.caller(Headers(scope=scope))
         scope["state"]["caller"] = found
-        if found.id != _LOCAL:
+        if found.id != LOCAL:
             self._uses.record(found.id)
+        return found
+
+    async def allow(self, scope: Scope, needed: str) -> Caller:
+        """Return the caller of a request whose route needs a scope.
+
+        Raises:
+            Problem: as `caller` does; and 403 if the token lacks the scope.
+        """
+        found = await self.identify(scope)
+        if needed not in found.scopes:
+            scopes = " and ".join(found.scopes)
+            raise Problem(403, "scope", f"the token has the scope {scopes}, but this call needs the scope {needed}")
         return found
 
     def _read(self) -> None:
@@ -111,17 +126,17 @@ class Access:
 # Coroutines, since every request calls one of them: FastAPI would run a plain function in a thread.
 async def reader(request: Request, _bearer: _Documented) -> Caller:
     """Return the caller; raises Problem 403 if its token lacks the scope read."""
-    return await _with_scope(request, "read")
+    return await _allow(request, "read")
 
 
 async def submitter(request: Request, _bearer: _Documented) -> Caller:
     """Return the caller; raises Problem 403 if its token lacks the scope submit."""
-    return await _with_scope(request, "submit")
+    return await _allow(request, "submit")
 
 
 async def admin(request: Request, _bearer: _Documented) -> Caller:
     """Return the caller; raises Problem 403 if its token lacks the scope admin."""
-    return await _with_scope(request, "admin")
+    return await _allow(request, "admin")
 
 
 async def metrics_reader(request: Request, _bearer: _Documented) -> None:
@@ -130,15 +145,23 @@ async def metrics_reader(request: Request, _bearer: _Documented) -> None:
     names = {name.strip("[]") for name in LOOPBACK}
     on_loopback = client in ("127.0.0.1", "::1") and request.url.hostname in names
     if not on_loopback or _is_forwarded(request.headers):
-        await _with_scope(request, "read")
+        await _allow(request, "read")
 
 
-async def _with_scope(request: Request, scope: str) -> Caller:
-    caller: Caller = await request.app.state.access.identify(request.scope)
-    if scope not in caller.scopes:
-        scopes = " and ".join(caller.scopes)
-        raise Problem(403, "scope", f"the token has the scope {scopes}, but this call needs the scope {scope}")
-    return caller
+def needed_scope(route: APIRoute) -> str:
+    """Return the scope that the dependencies of a route check; every route with a body checks one."""
+    return next(_SCOPE_OF[one.call] for one in _dependencies(route.dependant) if one.call in _SCOPE_OF)
+
+
+def _dependencies(dependant: Dependant) -> Iterator[Dependant]:
+    for one in dependant.dependencies:
+        yield one
+        yield from _dependencies(one)
+
+
+async def _allow(request: Request, needed: str) -> Caller:
+    allowed: Caller = await request.app.state.access.allow(request.scope, needed)
+    return allowed
 
 
 def _is_forwarded(headers: Mapping[str, str]) -> bool:
@@ -149,6 +172,8 @@ def _is_forwarded(headers: Mapping[str, str]) -> bool:
 def _unauthorised(detail: str) -> Problem:
     return Problem(401, "unauthorised", detail, {"WWW-Authenticate": "Bearer"})
 
+
+_SCOPE_OF: dict[Any, str] = {reader: "read", submitter: "submit", admin: "admin"}
 
 Reader = Annotated[Caller, Depends(reader)]
 Submitter = Annotated[Caller, Depends(submitter)]

@@ -26,17 +26,16 @@ from theodolite.api import (
 )
 from theodolite.api.access import SECONDS_CACHED, Access
 from theodolite.api.connections import log_failed_accept, log_warnings_once_a_minute
+from theodolite.api.expiry import remove_expired
 from theodolite.api.guards import Guard
 from theodolite.api.openapi import complete_openapi
 from theodolite.api.parameters import refuse_unknown_parameters
 from theodolite.api.problems import add_handlers
 from theodolite.api.request_metrics import Measured
+from theodolite.api.shares import THREADS
 from theodolite.settings import Settings
 from theodolite.store.cache import Cache
 from theodolite.version import __version__
-
-THREADS = 4
-"""Number of threads that compute responses: several, since a store may be slow; more would wait for the interpreter."""
 
 
 def create_app(
@@ -86,8 +85,10 @@ def create_app(
 
 
 @asynccontextmanager
-async def _lifespan(_app: FastAPI) -> AsyncIterator[None]:
+async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     anyio.to_thread.current_default_thread_limiter().total_tokens = THREADS
     asyncio.get_running_loop().set_exception_handler(log_failed_accept)
     log_warnings_once_a_minute()
+    expiry = asyncio.create_task(remove_expired(app.state.settings, app.state.cache))
     yield
+    expiry.cancel()

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +25,10 @@ UPLOAD_SECONDS = 60.0
 """Time in which an upload must arrive."""
 
 
+DISCARD_BYTES, DISCARD_SECONDS = 2**18, 1.0
+"""How much of the body of a refused request is discarded before the connection is closed, and for how long."""
+
+
 @dataclass(frozen=True)
 class BodyRule:
     """The limits of a body, and the advice for one that is too long."""
@@ -37,7 +42,8 @@ class BodyRule:
 def body_rule(path: str, upload_bytes: int) -> BodyRule:
     """Return the limits of the bodies at a path; `upload_bytes` is the maximum size of an upload."""
     if path == UPLOADS:
-        return BodyRule(UPLOAD_TYPE, upload_bytes, UPLOAD_SECONDS, "split the file, or raise THEODOLITE_UPLOAD_BYTES")
+        advice = "split the file, or raise THEODOLITE_UPLOAD_BYTES"
+        return BodyRule(UPLOAD_TYPE, upload_bytes, UPLOAD_SECONDS, advice)
     return BodyRule("application/json", BODY_BYTES, BODY_SECONDS, "shorten the spec")
 
 
@@ -56,14 +62,16 @@ def check_type(headers: Mapping[str, str], rule: BodyRule) -> None:
 
 
 async def read_body(receive: Receive, rule: BodyRule) -> bytes:
-    """Return the body; raise Problem 413 if it is too long, and 408 if it arrives too slowly."""
+    """Return the body; raise Problem 413 if it is too long, 408 if it arrives too slowly, and 400 if it has no end."""
     body = bytearray()
     try:
         async with asyncio.timeout(rule.seconds):
             while len(body) <= rule.max_bytes:
                 message: Any = await receive()
+                if message["type"] == "http.disconnect":
+                    raise Problem(400, "body-incomplete", "the connection was closed before the end of the body")
                 body += message.get("body", b"")
-                if message["type"] != "http.request" or not message.get("more_body", False):
+                if not message.get("more_body", False):
                     break
     except TimeoutError:
         detail = f"the body did not arrive within {rule.seconds:.0f} seconds; send the request again"
@@ -71,6 +79,18 @@ async def read_body(receive: Receive, rule: BodyRule) -> bytes:
     if len(body) > rule.max_bytes:
         raise _too_long(rule)
     return bytes(body)
+
+
+async def discard_body(receive: Receive) -> None:
+    """Discard a part of a body, without keeping it in memory.
+
+    A close with unread bytes resets the connection, so that a client that still sends may lose the response.
+    """
+    discarded = 0
+    with suppress(TimeoutError):
+        async with asyncio.timeout(DISCARD_SECONDS):
+            while discarded < DISCARD_BYTES and (message := await receive()).get("more_body", False):
+                discarded += len(message["body"])
 
 
 def replay(body: bytes, receive: Receive) -> Receive:

@@ -1,25 +1,33 @@
 """Check each request before it reaches a route, and add security headers to each response."""
 
-import asyncio
 import logging
 import traceback
 from collections.abc import Collection, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from urllib.parse import urlsplit
 
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from theodolite.api.bodies import body_rule, check_declared_length, check_type, read_body, replay
-from theodolite.api.methods import methods_at
+from theodolite.api.access import LOCAL, LOOPBACK, Caller, needed_scope
+from theodolite.api.bodies import (
+    UPLOADS,
+    BodyRule,
+    body_rule,
+    check_declared_length,
+    check_type,
+    discard_body,
+    read_body,
+    replay,
+)
+from theodolite.api.methods import methods_at, route_at
 from theodolite.api.problems import Problem, error_response, problem_response
 from theodolite.api.rate_limits import RateLimit
+from theodolite.api.shares import THREADS, BodyPlaces, Turns
 from theodolite.errors import TheodoliteError
 
-LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})
-
-MAX_BODIES = 16
-"""Maximum number of bodies that are read at the same time; other requests wait."""
+JSON_PLACES, UPLOAD_PLACES = (8, 32, 64), (2, 8, 16)
+"""Maximum numbers of bodies in memory: of one caller, from one address, and in all (at most 64 MiB, and 16 uploads)."""
 
 _WITH_BODY = ("POST", "PUT", "PATCH")
 
@@ -42,9 +50,9 @@ _HEADERS = {
 
 
 class Guard:
-    """Middleware that rejects foreign hosts and origins, and bodies that are too long or lack a credential.
+    """Middleware that rejects foreign hosts and origins, and bodies that are too long or whose caller lacks the scope.
 
-    It also answers HEAD and OPTIONS, and adds security headers.
+    It also shares the service among the callers, answers HEAD and OPTIONS, and adds security headers.
 
     It checks `Host` and `Origin` on loopback too. Otherwise a page of any site could reach a service on loopback by a
     name that resolves to 127.0.0.1 (DNS rebinding).
@@ -52,18 +60,17 @@ class Guard:
     Args:
         app: the wrapped app.
         hosts: host names of the service, without ports, in addition to those of loopback.
-        requests_per_minute: maximum number of requests to the API of one caller; None is no limit.
+        requests_per_minute: maximum number of requests to the API of one caller.
         upload_bytes: maximum size of an uploaded prompt file.
     """
 
     # Not Starlette's TrustedHostMiddleware: it returns 400 in plain text, and this API returns 421 as problem+json.
 
-    def __init__(
-        self, app: ASGIApp, hosts: Collection[str], requests_per_minute: int | None, upload_bytes: int
-    ) -> None:
+    def __init__(self, app: ASGIApp, hosts: Collection[str], requests_per_minute: int, upload_bytes: int) -> None:
         self.app, self.hosts, self._upload_bytes = app, LOOPBACK | {host.lower() for host in hosts}, upload_bytes
-        self._limit = RateLimit(requests_per_minute) if requests_per_minute else None
-        self._bodies = asyncio.Semaphore(MAX_BODIES)
+        self._limit = RateLimit(requests_per_minute)
+        self._places, self._upload_places = BodyPlaces(*JSON_PLACES), BodyPlaces(*UPLOAD_PLACES)
+        self._turns = Turns(THREADS - 1)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Reject the request, or pass it to the app."""
@@ -71,7 +78,13 @@ class Guard:
             await self.app(scope, receive, send)
             return
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        with ExitStack() as held:
+            await self._answer(scope, receive, send, headers, held)
 
+    async def _answer(
+        self, scope: Scope, receive: Receive, send: Send, headers: Mapping[str, str], held: ExitStack
+    ) -> None:
+        """Send the response; `held` gets what the request occupies, until the response is computed."""
         has_started = False
 
         async def with_headers(message: Message) -> None:
@@ -80,6 +93,7 @@ class Guard:
                 message = {**message, "body": b""}
             if message["type"] == "http.response.start":
                 has_started = True
+                held.close()  # a client may read the response slowly
                 present = {name.lower() for name, _ in message["headers"]}
                 extra = [(name.lower().encode(), value.encode()) for name, value in _HEADERS.items()]
                 message["headers"] = [*message["headers"], *(pair for pair in extra if pair[0] not in present)]
@@ -90,22 +104,18 @@ class Guard:
         try:
             self._check_head(scope, headers)
             check_declared_length(headers, rule)
-            if self._limit and scope["path"].startswith("/v1/"):  # not the page's many files, nor probes
-                self._limit.count(await _name_of_caller(scope, headers))
+            caller = await self._count(scope, headers) if scope["path"].startswith("/v1/") else None
             methods = methods_at(scope) if scope["method"] not in ("GET", "HEAD") else []
             if scope["method"] == "OPTIONS" and methods:
                 await Response(status_code=204, headers={"Allow": ", ".join(methods)})(scope, receive, with_headers)
                 return
             if scope["method"] in _WITH_BODY and scope["method"] in methods:
                 check_type(headers, rule)
-                # Only a caller with a credential may occupy memory with a body.
-                await scope["app"].state.access.identify(scope)
-                async with self._bodies:
-                    body = await read_body(receive, rule)
+                body = await self._read_body(scope, receive, rule, held)
+            if caller is not None:
+                held.callback((await self._turns.take(caller)).release)
         except (Problem, TheodoliteError) as error:
-            response = error_response(error)
-            response.headers["Connection"] = "close"  # what follows may be the body, and is no second request
-            await response(scope, receive, with_headers)
+            await _refuse(error_response(error), scope, receive, with_headers)
             return
         # The routes answer GET; the response to HEAD has the same headers and no body.
         scope["state"]["is_head"] = scope["method"] == "HEAD"
@@ -123,7 +133,7 @@ class Guard:
             if "route" in asked:
                 scope["route"] = asked["route"]  # the metrics of HEAD requests name it
 
-    def _check_head(self, scope: Scope, headers: dict[str, str]) -> None:
+    def _check_head(self, scope: Scope, headers: Mapping[str, str]) -> None:
         """Raise Problem if the service does not accept a request with this head."""
         if {"content-length", "transfer-encoding"} <= headers.keys():
             # A proxy that believes the other one would take the rest of the body for a second request.
@@ -139,12 +149,56 @@ class Guard:
                 403, "foreign-origin", f"Origin: given {origin!r}; pages of other sites may not call this service"
             )
 
+    async def _count(self, scope: Scope, headers: Mapping[str, str]) -> str:
+        """Count a request, and return the name of its caller: the id of its token, or its address without a valid one.
+
+        Raises:
+            Problem: 429 if the caller has sent too many requests.
+            StoreError: the credentials cannot be read.
+        """
+        name = await _name_of_caller(scope, headers)
+        self._limit.count(name)
+        return name
+
+    async def _read_body(self, scope: Scope, receive: Receive, rule: BodyRule, held: ExitStack) -> bytes:
+        """Return the body of a request, if its token has the scope that its route needs; `held` then holds a place.
+
+        Raises:
+            Problem: 401 or 403 before the body is read, 429 if there is no place, and as `read_body` does.
+        """
+        caller = await scope["app"].state.access.allow(scope, needed_scope(route_at(scope)))
+        places = self._upload_places if scope["path"] == UPLOADS else self._places
+        held.enter_context(places.taken(_name_of(caller, scope), _address(scope)))
+        return await read_body(receive, rule)
+
+
+async def _refuse(response: Response, scope: Scope, receive: Receive, send: Send) -> None:
+    """Send a response, and close the connection: what follows may be the body, and is no second request."""
+    response.headers["Connection"] = "close"
+
+    async def send_before_the_close(message: Message) -> None:
+        if message["type"] == "http.response.body":
+            await send({**message, "more_body": True})
+            await discard_body(receive)
+            message = {"type": "http.response.body", "body": b""}
+        await send(message)
+
+    await response(scope, receive, send_before_the_close)
+
 
 async def _name_of_caller(scope: Scope, headers: Mapping[str, str]) -> str:
     """Return the id of the bearer token, or the client's address without a valid one; raises StoreError."""
     if "authorization" in headers:
         with suppress(Problem):
-            return str((await scope["app"].state.access.identify(scope)).id)
+            return _name_of(await scope["app"].state.access.identify(scope), scope)
+    return _address(scope)
+
+
+def _name_of(caller: Caller, scope: Scope) -> str:
+    return _address(scope) if caller.id == LOCAL else caller.id
+
+
+def _address(scope: Scope) -> str:
     return scope["client"][0] if scope["client"] else ""
 
 

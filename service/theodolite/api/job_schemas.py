@@ -78,6 +78,24 @@ class Upload(BaseModel):
     bytes: int = Field(description="Size of the file.")
 
 
+class StoredUpload(BaseModel):
+    """An upload of a caller."""
+
+    source: str = Field(description="The `source` of a prompt set that reads the file.", examples=["upload:DIGEST.csv"])
+    bytes: int | None = Field(description="Size of the file; null if it is missing: upload it again.")
+    uploaded: str | None = Field(
+        description="Time of the last upload of the file, ISO 8601; null if its record is damaged: upload it again."
+    )
+    expires: str | None = Field(description="Time after which the upload is removed; null if it is unknown.")
+
+
+class UploadList(BaseModel):
+    """A page of uploads, last uploaded first."""
+
+    items: list[StoredUpload]
+    next: str | None = Field(description="Cursor of the next page; null on the last page.")
+
+
 class Job(BaseModel):
     """A survey job: a survey that a client submitted to the cluster."""
 

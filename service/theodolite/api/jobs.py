@@ -14,7 +14,9 @@ from theodolite.api.problems import Problem
 from theodolite.api.responses import problems_of
 from theodolite.api.spec_policy import check_submission
 from theodolite.api.specs import SPEC_BODY, SpecBody
+from theodolite.api.upload_quota import check_quota
 from theodolite.settings import Settings
+from theodolite.store.uploads import texts_of
 from theodolite.submission.job_store import read_jobs
 from theodolite.submission.ray_jobs import cluster_logs
 from theodolite.submission.surveys import job_states, stop_survey, submit_survey
@@ -27,6 +29,7 @@ def submit_job(request: Request, caller: Submitter, spec: SpecBody) -> Response:
     """Submit a survey. The same spec is the same survey job: it resumes if it failed, was stopped or is lost."""
     settings: Settings = request.app.state.settings
     check_submission(spec, settings)
+    check_quota(settings, caller.id, texts_of(spec))
     job_id = submit_survey(settings, spec, caller.id, request.app.state.cache, partial(_check_job_limit, settings))
     content = content_of_job(request, caller, job_id)
     return Response(to_json(content), 202, {"Location": f"/v1/jobs/{job_id}"}, JSON)

@@ -1,5 +1,6 @@
 """Convert errors to RFC 9457 problem details: the problem, the given value, the allowed values."""
 
+from collections.abc import Sequence
 from http import HTTPStatus
 from typing import Any
 
@@ -11,10 +12,16 @@ from starlette.exceptions import HTTPException
 
 from theodolite import errors
 from theodolite.api.methods import methods_at
-from theodolite.errors import TheodoliteError
+from theodolite.errors import TheodoliteError, short
 from theodolite.metrics import count_store_error
 
 MEDIA_TYPE = "application/problem+json"
+
+_MOST_BYTES = 9_600
+"""Maximum size of `detail` as JSON: a few bytes of a request must not give an answer of megabytes."""
+
+_MOST_ENTRIES = 20
+"""Maximum number of invalid fields or parameters that a problem names."""
 
 _STATUS: dict[type[TheodoliteError], int] = {
     errors.SpecError: 422,
@@ -50,8 +57,16 @@ class Problem(Exception):
 def problem_response(status: int, kind: str, detail: str, headers: dict[str, str] | None = None) -> Response:
     """Return a problem as a response; its `type` is a URN, not a URL."""
     title = HTTPStatus(status).phrase
-    content = {"type": f"urn:theodolite:{kind}", "title": title, "status": status, "detail": detail}
+    content = {"type": f"urn:theodolite:{kind}", "title": title, "status": status, "detail": _bounded(detail)}
     return Response(orjson.dumps(content), status, headers, MEDIA_TYPE)
+
+
+def _bounded(detail: str) -> str:
+    """Return a text, cut if it is too long; JSON writes a character in at most 6 bytes."""
+    if len(orjson.dumps(detail)) <= _MOST_BYTES:
+        return detail
+    kept = detail[: _MOST_BYTES // 6]
+    return f"{kept}… ({len(detail) - len(kept)} more characters)"
 
 
 def error_response(error: Problem | TheodoliteError) -> Response:
@@ -76,8 +91,8 @@ def add_handlers(app: FastAPI) -> None:
 
     @app.exception_handler(RequestValidationError)
     def _(_request: Request, error: RequestValidationError) -> Response:
-        details = dict.fromkeys(_detail(problem) for problem in error.errors())
-        return problem_response(422, "invalid-request", "; ".join(details))
+        problems = [{**one, "loc": one["loc"][1:]} for one in error.errors()]
+        return error_response(invalid_request(problems, len(problems)))
 
     @app.exception_handler(HTTPException)
     def _(request: Request, error: HTTPException) -> Response:
@@ -92,9 +107,15 @@ def add_handlers(app: FastAPI) -> None:
         return problem_response(error.status_code, "http", detail, headers)
 
 
-def _detail(problem: dict[str, Any]) -> str:
-    field = ".".join(str(part) for part in problem["loc"][1:]) or "body"
-    given = repr(problem.get("input"))
-    shown = "" if problem["type"] == "missing" else f"given {given if len(given) < 60 else given[:57] + '…'}; "
+def invalid_request(errors: Sequence[Any], count: int) -> Problem:
+    """Return the problem of a request whose parameters or body are invalid, from (the first of) Pydantic's errors."""
+    details = dict.fromkeys(map(_detail, errors[:_MOST_ENTRIES]))
+    more = [f"and {count - _MOST_ENTRIES} more"] if count > _MOST_ENTRIES else []
+    return Problem(422, "invalid-request", "; ".join([*details, *more]))
+
+
+def _detail(problem: Any) -> str:
+    field = ".".join(str(part) for part in problem["loc"]) or "body"
+    shown = "" if problem["type"] == "missing" or "input" not in problem else f"given {short(problem['input'])}; "
     message = problem["msg"].removeprefix("Value error, ")
-    return f"{field}: {shown}{message[0].lower()}{message[1:]}"
+    return f"{field[:200]}: {shown}{message[0].lower()}{message[1:]}"

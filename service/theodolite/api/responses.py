@@ -15,7 +15,7 @@ UNCHANGED: dict[int | str, dict[str, Any]] = {
 }
 
 _PROBLEMS = {
-    400: "The request has both Content-Length and Transfer-Encoding, or its JSON is nested too deeply.",
+    400: "The request has both Content-Length and Transfer-Encoding, or its body has no end.",
     401: "The token is missing, unknown or expired.",
     403: "The request comes from another site, the token lacks the scope, or the deployment does not allow the spec.",
     404: "The run, the results or the job do not exist.",

@@ -26,11 +26,11 @@ def serve(settings: Settings, host: str, port: int) -> None:
     block_imports()
     import uvicorn
 
+    from theodolite.api.access import LOOPBACK
     from theodolite.api.access_log import log_to_stderr
     from theodolite.api.app import create_app
     from theodolite.api.connections import DeadlineProtocol, connection_limit
     from theodolite.api.credentials import list_credentials
-    from theodolite.api.guards import LOOPBACK
     from theodolite.store.runs import list_run_ids
 
     # A service with more host names is behind a proxy, so other machines can reach it.

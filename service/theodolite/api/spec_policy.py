@@ -3,6 +3,7 @@
 import json
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
+from functools import lru_cache
 from pathlib import Path
 
 from theodolite.api.problems import Problem
@@ -114,19 +115,26 @@ def _prompts_of(name: str, prompt_set: PromptSetSpec, settings: Settings) -> int
     if kind == "inline":
         return len(prompt_set.texts)
     if kind == "upload" and not address.endswith((".parquet", ".gz")):
-        content = read_upload(settings.store, address)
-        if not address.endswith(".json") or len(content) <= _PARSED_BYTES:
-            return _prompts_in(name, address, content)
+        count = _prompts_in(settings.store, address)
+        if count is not None:
+            return count
     detail = "not given, but it is needed for a file, a hub dataset or an uploaded .parquet, .gz or large .json file"
     raise Problem(413, "prompt-limit", f"prompts.{name}.limit: {detail}; set it")
 
 
-def _prompts_in(name: str, upload: str, content: bytes) -> int:
-    """Return the maximum number of prompts in an upload, from its lines or from its JSON list."""
+@lru_cache(1024)
+def _prompts_in(store: str, upload: str) -> int | None:
+    """Return the maximum number of prompts in an upload, from its lines or from its JSON list; None for a large list.
+
+    Many sets of a spec can name an upload, whose name is the digest of its content, so it is read once.
+    """
+    content = read_upload(store, upload)
     if not upload.endswith(".json"):
         return 1 + content.count(b"\n") + content.count(b"\r")  # a lone carriage return ends a line of a CSV file
+    if len(content) > _PARSED_BYTES:
+        return None
     try:
         return len(json.loads(content))
     except (ValueError, TypeError, RecursionError) as error:
-        detail = f"prompts.{name}.source: the upload {upload[:12]}… is not a JSON list"
+        detail = f"prompts: the upload {upload[:12]}… is not a JSON list; upload a list of texts"
         raise Problem(422, "not-a-list", detail) from error

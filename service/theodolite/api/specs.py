@@ -12,25 +12,30 @@ from fastapi.concurrency import run_in_threadpool
 from theodolite.api.access import Reader, Submitter
 from theodolite.api.encoding import JSON, to_json
 from theodolite.api.job_schemas import CheckedSpec, Estimate, EstimateState, ParsedText, Sentence, SpecText
+from theodolite.api.json_bodies import body_of, described_body, json_object
 from theodolite.api.openapi import SPEC_SCHEMA
 from theodolite.api.problems import Problem
 from theodolite.api.responses import problems_of
 from theodolite.api.run_lookup import RunId, complete_run
 from theodolite.api.spec_policy import check_submission
+from theodolite.api.upload_quota import check_quota
 from theodolite.query.runs import spec_of_results
 from theodolite.settings import Settings
 from theodolite.spec import SurveySpec
-from theodolite.spec_file import parse_json, parse_spec, parse_text
-from theodolite.store.uploads import with_uploaded_texts
-from theodolite.submission.estimates import estimate_survey
+from theodolite.spec_file import parse_spec, parse_text
+from theodolite.store.uploads import texts_of, upload_name, with_uploaded_texts
+from theodolite.submission.estimates import estimate_survey, spec_content
 from theodolite.submission.sentences import sentence_spec
 
 router = APIRouter(prefix="/v1/spec", tags=["jobs"])
 schema_router = APIRouter(prefix="/v1", tags=["jobs"])
 run_router = APIRouter(prefix="/v1/runs", tags=["jobs"])
 
-_MAX_ESTIMATES = 4
-"""Maximum number of estimates that the cluster computes at the same time; each takes about a gigabyte of its head."""
+_MAX_ESTIMATES, _MAX_OWN_ESTIMATES = 4, 2
+"""Maximum numbers of estimates that the cluster computes at the same time, in all and of one caller.
+
+Each takes about a gigabyte of the cluster's head.
+"""
 
 _YAML_CHARACTERS = 100_000
 """Maximum length of YAML; reading it takes up to a second."""
@@ -47,28 +52,16 @@ _EXAMPLE = {
     "contrasts": {"refusal": {"positive": "harmful", "negative": "harmless", "paired": True}},
     "analyses": ["curves", "separation"],
 }
-SPEC_BODY = {
-    "requestBody": {
-        "required": True,
-        "description": "A survey's spec as JSON.",
-        "content": {JSON: {"schema": SPEC_SCHEMA, "example": _EXAMPLE}},
-    }
-}
+SPEC_BODY = described_body(SPEC_SCHEMA, "A survey's spec as JSON.", example=_EXAMPLE)
 
 
 async def spec_of_body(request: Request) -> SurveySpec:
-    """Return the spec in a request's body; raises SpecError, or Problem 422 if the body is not a JSON object."""
+    """Return the spec in a request's body; raises SpecError, and Problem as `json_object` does."""
     return await run_in_threadpool(_spec_of, await request.body())
 
 
 def _spec_of(body: bytes) -> SurveySpec:
-    try:
-        data = parse_json(body)
-    except ValueError as error:
-        raise Problem(422, "invalid-json", f"the body cannot be read as JSON: {error}") from error
-    if not isinstance(data, dict):
-        raise Problem(422, "invalid-json", "the body is not a JSON object; /v1/spec.schema.json describes a spec")
-    return parse_spec(data)
+    return parse_spec(json_object(body))
 
 
 SpecBody = Annotated[SurveySpec, Depends(spec_of_body)]
@@ -91,8 +84,12 @@ def check_spec(request: Request, _caller: Reader, spec: SpecBody) -> dict[str, A
     return _checked(request, spec)
 
 
-@router.post("/parse", responses={200: {"model": ParsedText}})
-async def parse_spec_text(_caller: Reader, given: SpecText) -> Response:
+@router.post(
+    "/parse",
+    responses={200: {"model": ParsedText}},
+    openapi_extra=described_body(SpecText.model_json_schema(), "The text of a spec."),
+)
+async def parse_spec_text(_caller: Reader, given: Annotated[SpecText, Depends(body_of(SpecText))]) -> Response:
     """Return the mapping in a text of YAML or JSON. It need not be a valid spec."""
     return await anyio.to_thread.run_sync(_mapping_in, given.text, limiter=_PARSES)
 
@@ -108,30 +105,40 @@ def _mapping_in(text: str) -> Response:
 
 
 @router.post("/estimate", responses={200: {"model": Estimate}, 202: {"model": EstimateState}}, openapi_extra=SPEC_BODY)
-async def estimate_spec(request: Request, _caller: Submitter, spec: SpecBody) -> Response:
+async def estimate_spec(request: Request, caller: Submitter, spec: SpecBody) -> Response:
     """Estimate the tokens, memory, bytes and time of a survey on the cluster, which takes up to half a minute.
 
     202 means that the cluster computes the estimate: send the same request again after the seconds in Retry-After.
     """
-    found = await anyio.to_thread.run_sync(_estimate, request.app.state.settings, spec, limiter=_ESTIMATES)
+    settings: Settings = request.app.state.settings
+    found = await anyio.to_thread.run_sync(_estimate, settings, spec, caller.id, limiter=_ESTIMATES)
     if found is None:
         return Response(to_json({"state": "running"}), 202, {"Retry-After": "2"}, JSON)
     return Response(to_json(found), media_type=JSON)
 
 
-def _estimate(settings: Settings, spec: SurveySpec) -> dict[str, Any] | None:
+def _estimate(settings: Settings, spec: SurveySpec, owner: str) -> dict[str, Any] | None:
     check_submission(spec, settings)
-    return estimate_survey(settings, spec, _check_room)
+    content = spec_content(spec)
+    check_quota(settings, owner, {**texts_of(spec), upload_name(content, "json"): content})
+    return estimate_survey(settings, spec, owner, _check_room)
 
 
-def _check_room(running: int) -> None:
-    if running >= _MAX_ESTIMATES:
-        detail = f"the cluster computes {_MAX_ESTIMATES} estimates, its maximum; try again in some seconds"
-        raise Problem(429, "estimate-limit", detail, {"Retry-After": "10"})
+def _check_room(running: int, own: int) -> None:
+    if running >= _MAX_ESTIMATES or own >= _MAX_OWN_ESTIMATES:
+        detail = f"the cluster computes {running} estimates, {own} of them of this caller"
+        allowed = f"allowed: {_MAX_ESTIMATES}, and {_MAX_OWN_ESTIMATES} of one caller"
+        raise Problem(429, "estimate-limit", f"{detail}; {allowed}; try again later", {"Retry-After": "10"})
 
 
-@run_router.post("/{run_id}/sentence-spec", responses={200: {"model": CheckedSpec}, **problems_of(404, 409)})
-def spec_of_sentence(request: Request, _caller: Reader, run_id: RunId, given: Sentence) -> dict[str, Any]:
+@run_router.post(
+    "/{run_id}/sentence-spec",
+    responses={200: {"model": CheckedSpec}, **problems_of(404, 409)},
+    openapi_extra=described_body(Sentence.model_json_schema(), "The sentence of a small survey."),
+)
+def spec_of_sentence(
+    request: Request, _caller: Reader, run_id: RunId, given: Annotated[Sentence, Depends(body_of(Sentence))]
+) -> dict[str, Any]:
     """Return the spec of a survey of a sentence's trajectory in the run's model; `POST /v1/jobs` submits it."""
     run = complete_run(request, run_id)
     return _checked(request, sentence_spec(run.record, given.sentence, umap=spec_of_results(run).words.umap))

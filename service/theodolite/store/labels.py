@@ -71,7 +71,7 @@ class Labels(BaseModel):
     name: Annotated[_Name | None, AfterValidator(lambda name: name or None)] = Field(
         None, description="Name of the run; null is the name in its spec."
     )
-    tags: Annotated[tuple[_Tag, ...], Field(max_length=20), AfterValidator(_once)] = Field(
+    tags: Annotated[tuple[_Tag, ...], Field(max_length=20, fail_fast=True), AfterValidator(_once)] = Field(
         (), description="Tags, without commas and line breaks."
     )
     remarks: Annotated[str, Field(max_length=10_000), AfterValidator(_text)] = Field(

@@ -9,7 +9,8 @@ from theodolite.errors import ClusterError, ClusterRefusedError, SpecError
 from theodolite.settings import Settings
 from theodolite.spec import SurveySpec
 from theodolite.store.objects import absolute
-from theodolite.store.uploads import store_upload, with_uploaded_texts
+from theodolite.store.upload_owners import remove_upload
+from theodolite.store.uploads import store_upload, upload_name, with_uploaded_texts
 from theodolite.submission.ray_jobs import (
     ClusterState,
     check_version,
@@ -29,7 +30,7 @@ _PREFIX = "theodolite-estimate-"
 
 
 def estimate_survey(
-    settings: Settings, spec: SurveySpec, check_room: Callable[[int], None] = lambda _running: None
+    settings: Settings, spec: SurveySpec, owner: str, check_room: Callable[[int, int], None] = lambda _all, _own: None
 ) -> dict[str, Any] | None:
     """Return the estimated cost of a survey, or None while the cluster computes it: then call the function again.
 
@@ -38,30 +39,40 @@ def estimate_survey(
     Args:
         settings: the store and the cluster.
         spec: the requested survey.
-        check_room: called before a new Ray job with the number of estimates that the cluster computes; may raise.
+        owner: the id of the caller's bearer token, or `local`.
+        check_room: called before a new Ray job with the numbers of estimates that the cluster computes, in all and of
+            the owner; may raise.
 
     Raises:
         SpecError: the survey is not possible, for example because there is no such model.
         ClusterError: the cluster refused the Ray job, does not respond, or the Ray job failed.
     """
-    submission = f"{_PREFIX}{digest_of([with_uploaded_texts(spec).digest(), __version__])[:32]}"
+    of_owner = f"{_PREFIX}{owner}-"
+    submission = f"{of_owner}{digest_of([with_uploaded_texts(spec).digest(), __version__])[:32]}"
     state = cluster_state(settings, submission)
     if state is None:
-        check_room(sum(_is_running(name, one) for name, one in cluster_states(settings).items()))
-        _start(settings, spec, submission)
+        running = [name for name, one in cluster_states(settings).items() if _is_running(name, one)]
+        check_room(len(running), sum(name.startswith(of_owner) for name in running))
+        _start(settings, spec, owner, submission)
         return None
     log = None if state.state in UNFINISHED else cluster_logs(settings, submission)
     if log is None:  # it is not finished, or another request has just read it
         return None
     forget(settings, submission)  # so that a later request estimates it again: the model may change
+    remove_upload(settings.store, upload_name(spec_content(spec), "json"), owner)
     return _result_in(log, state)
 
 
-def _start(settings: Settings, spec: SurveySpec, submission: str) -> None:
+def spec_content(spec: SurveySpec) -> bytes:
+    """Return the content of the upload that holds the spec of an estimate until the estimate is read."""
+    return json.dumps(with_uploaded_texts(spec).model_dump(mode="json", exclude_unset=True)).encode()
+
+
+def _start(settings: Settings, spec: SurveySpec, owner: str, submission: str) -> None:
     """Start the Ray job, unless another request has just started it."""
     check_version(settings)
-    content = with_uploaded_texts(spec, settings.store).model_dump(mode="json", exclude_unset=True)
-    name = store_upload(settings.store, json.dumps(content).encode(), "json").removeprefix("upload:")
+    with_uploaded_texts(spec, settings.store, owner)
+    name = store_upload(settings.store, spec_content(spec), "json", owner).removeprefix("upload:")
     try:
         run_module(settings, absolute(settings.store), submission, f"theodolite_jobs.estimate_job {name}")
     except ClusterRefusedError:

@@ -12,6 +12,7 @@ from theodolite.spec import SurveySpec
 from theodolite.store.cache import Cache
 from theodolite.store.objects import absolute
 from theodolite.store.runs import list_run_ids, open_run
+from theodolite.store.upload_owners import expired_uploads, remove_upload
 from theodolite.store.uploads import with_uploaded_texts
 from theodolite.submission import job_store
 from theodolite.submission.job_store import End, StoredJob
@@ -45,7 +46,7 @@ def submit_survey(
         ClusterRefusedError: the cluster refused the Ray job.
         ClusterError: the cluster did not respond; if it accepted the Ray job, `job_states` shows it later.
     """
-    spec = with_uploaded_texts(spec, settings.store)
+    given, spec = spec, with_uploaded_texts(spec)
     job_id, jobs = spec.digest(), job_store.read_jobs(settings.store, cache)
     # Request the states after reading the store, so that the cluster knows all Ray jobs that the store has as sent.
     known = cluster_states(settings)
@@ -55,6 +56,7 @@ def submit_survey(
         return job_id
     check_room(sum(states[job.id] in UNFINISHED for job in jobs if job.attempt and job.attempt.owner == owner))
     check_version(settings)
+    with_uploaded_texts(given, settings.store, owner)
     job_store.store_spec(settings.store, spec)
     last = last_job.attempt if last_job else None
     # A Ray job may have ended after the store was read; the cluster may have restarted since and not know it any more.
@@ -73,15 +75,35 @@ def _is_done(settings: Settings, job: StoredJob, state: str) -> bool:
     return state == "succeeded" and (job.run_id is None or job.run_id in list_run_ids(settings.store))
 
 
-def unfinished_jobs(settings: Settings, run_id: str, cache: Cache) -> list[StoredJob]:
-    """Return the survey jobs of a run that are queued or running.
+def unfinished_jobs(settings: Settings, cache: Cache, is_meant: Callable[[StoredJob], bool]) -> list[StoredJob]:
+    """Return the survey jobs that are meant, and queued or running.
 
     Raises:
         ClusterError: the cluster does not respond, so it may still run one of them.
     """
-    of_run = [job for job in job_store.read_jobs(settings.store, cache) if job.run_id == run_id and job.end is None]
-    known = cluster_states(settings) if of_run else {}
-    return [job for job in of_run if _state(job, known, None).state in UNFINISHED]
+    meant = [job for job in job_store.read_jobs(settings.store, cache) if job.end is None and is_meant(job)]
+    known = cluster_states(settings) if meant else {}
+    return [job for job in meant if _state(job, known, None).state in UNFINISHED]
+
+
+def uploads_in(spec: SurveySpec) -> set[str]:
+    """Return the names of the uploads that a spec names."""
+    return {one.source.removeprefix("upload:") for one in spec.prompts.values() if one.source.startswith("upload:")}
+
+
+def remove_expired_uploads(settings: Settings, cache: Cache) -> None:
+    """Remove the uploads that have expired, unless a survey job that has not ended names them.
+
+    Raises:
+        ClusterError: the cluster does not respond, so it may still run such a survey job.
+    """
+    expired = expired_uploads(settings.store, settings.upload_days)
+    names = {one.name for one in expired}
+    used = unfinished_jobs(settings, cache, lambda job: not names.isdisjoint(uploads_in(job.spec)))
+    kept = {name for job in used for name in uploads_in(job.spec)}
+    for one in expired:
+        if one.name not in kept:
+            remove_upload(settings.store, one.name, one.owner)
 
 
 def job_states(settings: Settings, jobs: Iterable[StoredJob]) -> Mapping[str, ClusterState]:

@@ -35,6 +35,7 @@ def connect(store, monkeypatch):
     monkeypatch.setattr(DeadlineProtocol, "head_seconds", 0.3)
     monkeypatch.setattr(DeadlineProtocol, "read_seconds", 0.3)
     monkeypatch.setattr(bodies, "BODY_SECONDS", 0.3)
+    monkeypatch.setattr(bodies, "DISCARD_SECONDS", 0.3)
     with served(store) as url:
         host, port = url.removeprefix("http://").split(":")
         yield lambda: closing(socket.create_connection((host, int(port)), timeout=SECONDS))
@@ -111,6 +112,15 @@ def test_a_body_without_a_credential_is_refused_before_it_arrives(connect):
     with connect() as connection:
         connection.sendall(POST + b"Content-Length: 1000000\r\n\r\n{")
         assert connection.recv(65536).startswith(b"HTTP/1.1 401")
+
+
+def test_a_client_that_still_sends_reads_why_it_is_refused(connect):
+    with connect() as connection:
+        connection.sendall(POST + b"Content-Length: 200000\r\n\r\n")
+        for _ in range(20):  # the service would reset the connection if it closed it at once
+            connection.sendall(b" " * 10_000)
+            time.sleep(0.002)
+        assert everything(connection).startswith(b"HTTP/1.1 401")
 
 
 def test_a_body_that_does_not_arrive_is_refused(store, connect):

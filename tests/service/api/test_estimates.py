@@ -112,7 +112,7 @@ def test_an_estimate_ends_in_time_and_reserves_no_memory(client, ray, capsys, mo
 def test_a_refused_estimate_stores_nothing(client, ray, tmp_path, monkeypatch):
     monkeypatch.setattr("theodolite.api.specs._MAX_ESTIMATES", 0)
     spec = {**SPEC, "prompts": {"mine": {"source": "inline", "texts": ["One.", "Two."]}}, "contrasts": {}}
-    assert_problem(client.post(PATH, json=spec), 429, "its maximum")
+    assert_problem(client.post(PATH, json=spec), 429, "computes 0 estimates", "allowed: 0")
     assert not (tmp_path / "uploads").exists()
 
 
@@ -125,10 +125,34 @@ def test_prompts_are_in_no_request_to_the_cluster(client, ray, tmp_path):
     assert spec.prompts["mine"].source.startswith("upload:")
 
 
+def test_one_caller_cannot_use_all_estimates_of_the_cluster(ray, tmp_path):
+    mine, yours = (bearer(create_credential(str(tmp_path), ("submit",))[0]) for _ in range(2))
+    client = client_of(tmp_path, jobs_url=URL)
+    statuses = [client.post(PATH, json=another(number), headers=mine).status_code for number in range(3)]
+    assert statuses == [202, 202, 429]
+    assert client.post(PATH, json=another(3), headers=yours).status_code == 202
+    assert client.post(PATH, json=another(0), headers=yours).status_code == 202
+    assert_problem(client.post(PATH, json=another(4), headers=yours), 429, "4 estimates, 2 of them of this caller")
+    assert len(ray.jobs) == 4
+
+
+def test_the_spec_of_an_estimate_is_removed_when_the_estimate_is_read(client, ray, tmp_path):
+    client.post(PATH, json=SPEC)
+    assert len(list((tmp_path / "uploads").iterdir())) == 1
+    (name,) = ray.jobs
+    ray.log = RESULT + json.dumps({"estimate": {"run_id": "tiny-0"}})
+    ray.set_state(name, "SUCCEEDED")
+    assert client.post(PATH, json=SPEC).json() == {"run_id": "tiny-0"}
+    assert not (tmp_path / "uploads").exists()
+    assert not (tmp_path / "upload-owners").exists()
+
+
 def test_estimates_are_limited_and_need_the_scope_submit(client, ray, tmp_path, monkeypatch):
     monkeypatch.setattr("theodolite.api.specs._MAX_ESTIMATES", 1)
     client.post(PATH, json=SPEC)
-    assert_problem(client.post(PATH, json=another(1)), 429, "computes 1 estimates, its maximum")
+    assert_problem(
+        client.post(PATH, json=another(1)), 429, "computes 1 estimates, 1 of them of this caller; allowed: 1"
+    )
     assert_problem(client_of(tmp_path).post(PATH, json=SPEC), 503, "no cluster")
     token, _ = create_credential(str(tmp_path), ("read",))
     closed = client_of(tmp_path, jobs_url=URL, tokenless=False)

@@ -67,8 +67,8 @@ def test_requests_that_change_different_labels_lose_nothing(client):
         ({"name": "a\u0000b"}, "U+0000"),
         ({"remarks": "x" * 10_001}, "at most 10000 characters"),
         ({"title": "x"}, "title: given 'x'"),
-        ([1], "body: given [1]"),
-        (None, "body: "),
+        ([1], "the body is not a JSON object"),
+        (None, "the body is not a JSON object"),
     ],
 )
 def test_wrong_labels_are_refused_by_name(client, store, body, detail):
@@ -78,12 +78,9 @@ def test_wrong_labels_are_refused_by_name(client, store, body, detail):
     assert all_labels(store) == {}
 
 
-@pytest.mark.parametrize(
-    ("body", "status"),
-    [("", 422), ("{", 422), ('{"name": NaN}', 422), ('{"name": "\\ud800"}', 422), ("[" * 10_000, 400)],
-)
-def test_a_body_that_is_no_json_is_refused(client, store, body, status):
-    assert_problem(client.patch(RUN, content=body, headers={"Content-Type": "application/json"}), status)
+@pytest.mark.parametrize("body", ["", "{", '{"name": NaN}', '{"name": "\\ud800"}', "[" * 10_000])
+def test_a_body_that_is_no_json_is_refused(client, store, body):
+    assert_problem(client.patch(RUN, content=body, headers={"Content-Type": "application/json"}), 422)
     assert all_labels(store) == {}
 
 

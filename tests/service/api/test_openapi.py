@@ -8,6 +8,7 @@ import base64
 import json
 import os
 import re
+from hashlib import sha256
 from typing import Any
 
 import hypothesis
@@ -24,6 +25,7 @@ from schemathesis.specs.openapi.checks import (
 )
 from starlette.testclient import TestClient
 from support.serving import SPEC, bearer, client_of, copied
+from support.submitted_jobs import URL
 
 from theodolite.api import bodies
 from theodolite.api.app import create_app
@@ -35,11 +37,11 @@ from theodolite.spec import SurveySpec
 HOST = {"Host": "localhost"}
 PUBLIC = {"/healthz", "/readyz", "/v1/spec.schema.json"}
 KNOWN = {"run_id": "tiny-0", "contrast": "refusal", "layer": 1, "head": 0, "prompt_set": "harmful", "sample": 3}
-NAMES = {**KNOWN, "job_id": "0" * 64, "name": "growth", "group": "gram"}
+NAMES = {**KNOWN, "job_id": "0" * 64, "name": "growth", "group": "gram", "upload": f"{sha256(b'one').hexdigest()}.csv"}
 REQUIRED = {
-    "/v1/uploads": {"type": "csv"},
-    "/v1/compare": {"run": "tiny-0"},
-    "/v1/runs/{run_id}/directions/{contrast}": {"site": "resid_pre", "layer": 1},
+    ("POST", "/v1/uploads"): {"type": "csv"},
+    ("GET", "/v1/compare"): {"run": "tiny-0"},
+    ("GET", "/v1/runs/{run_id}/directions/{contrast}"): {"site": "resid_pre", "layer": 1},
 }
 
 CALLS = [
@@ -145,16 +147,25 @@ def slowed(app: Any) -> Any:
     return slow
 
 
+def reading_an_upload(store: Any) -> TestClient:
+    """Return a client of a service with a survey job that reads an upload."""
+    client = client_of(store, jobs_url=URL)
+    client.post("/v1/uploads", params={"type": "csv"}, content=b"one", headers=content_type("/v1/uploads"))
+    prompts = {**SPEC["prompts"], "mine": {"source": f"upload:{NAMES['upload']}"}}
+    assert client.post("/v1/jobs", json={**SPEC, "prompts": prompts}).status_code == 202
+    return client
+
+
 @pytest.mark.parametrize(("method", "path"), CALLS)
 def test_an_operation_describes_exactly_the_problems_that_it_returns(
-    library, own_library, tmp_path, monkeypatch, method, path
+    library, own_library, tmp_path, monkeypatch, ray, method, path
 ):
     """Provoke each kind of problem on each operation. No request provokes 500, which every operation describes."""
     operation = create_app(Settings(store="nowhere")).openapi()["paths"][path][method.lower()]
     returned = set()
 
     def ask(client: Any, headers: Any = (), **change: Any) -> None:
-        params = dict(REQUIRED.get(path, {}))
+        params = dict(REQUIRED.get((method, path), {}))
         if "run_id" in change and "run" in params:
             params["run"] = change["run_id"]
         url = path.format(**{**NAMES, **change})
@@ -180,6 +191,8 @@ def test_an_operation_describes_exactly_the_problems_that_it_returns(
     for params in ({"nothing": 1}, {"cursor": base64.b32encode(b"1.another.").decode()}):
         ask(client, params=params)
 
+    if "{upload}" in path:
+        ask(reading_an_upload(tmp_path / "reading"))
     monkeypatch.setattr(bodies, "BODY_SECONDS", 0.01)
     monkeypatch.setattr(bodies, "UPLOAD_SECONDS", 0.01)
     ask(TestClient(slowed(client.app), "http://localhost"))

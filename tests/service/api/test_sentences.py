@@ -43,7 +43,7 @@ def test_the_service_tells_that_it_has_no_cluster(library):
         ({"sentence": " \t"}, "at least one word"),
         ({"sentence": 3}, "given 3"),
         ({"sentence": "a" * 100_001}, "at most 100000 characters"),
-        ({"sentence": "\ud800"}, "unicode"),
+        ({"sentence": "\ud800"}, "surrogates"),
         ({"sentence": "a", "model": "org/x"}, "model"),
     ],
 )

@@ -6,6 +6,7 @@ import socket
 import threading
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 
 import httpx
 import pandas as pd
@@ -17,7 +18,7 @@ from support.serving import SPEC, copied
 from theodolite import errors
 from theodolite.api.credentials import create_credential
 from theodolite.api.problems import problem_response
-from theodolite.client import Client, Job, _problem
+from theodolite.client import Client, Job
 from theodolite.errors import (
     ClusterError,
     ResultsNotFoundError,
@@ -26,6 +27,7 @@ from theodolite.errors import (
     SpecError,
     TheodoliteError,
 )
+from theodolite.service_errors import error_of
 from theodolite.store.cache import Cache
 from theodolite.submission.job_store import End, end_attempt, read_jobs, record_run
 
@@ -67,7 +69,7 @@ def test_a_comparison_is_a_table_with_its_milestones(service):
 @pytest.mark.parametrize("error", [error for error in all_errors() if error.__module__ == errors.__name__])
 def test_every_error_class_is_raised_again_by_the_client(error):
     answer = problem_response(409, error.kind(), "why")
-    raised = _problem(httpx.Response(409, content=answer.body), "http://here")
+    raised = error_of(httpx.Response(409, content=answer.body), "http://here")
     assert type(raised) is error
     assert str(raised) == "why"
 
@@ -85,7 +87,7 @@ def test_every_error_class_is_raised_again_by_the_client(error):
     ],
 )
 def test_other_problems_raise_the_error_of_their_status(status, kind, error):
-    raised = _problem(httpx.Response(status, content=problem_response(status, kind, "why").body), "http://here")
+    raised = error_of(httpx.Response(status, content=problem_response(status, kind, "why").body), "http://here")
     assert type(raised) is error
     assert str(raised) == "why"
 
@@ -322,3 +324,41 @@ def test_a_sentence_is_submitted_with_the_model_of_a_run(shelf, tmp_path, cluste
         with pytest.raises(RunNotFoundError):
             client.submit_sentence("none-0", "Ein Satz")
         client.close()
+
+
+def test_uploads_are_listed_and_deleted(submitting, tmp_path):
+    client, store, _ = submitting
+    assert list(client.uploads()) == ["source", "bytes", "uploaded", "expires"]
+    (tmp_path / "goals.txt").write_text("One\n")
+    source = client.upload(tmp_path / "goals.txt")
+    (row,) = client.uploads().itertuples(index=False)
+    assert (row.source, row.bytes) == (source, 4)
+    assert row.uploaded < row.expires
+    client.remove_upload(source)
+    assert len(client.uploads()) == 0
+    assert not (Path(store) / "uploads").exists()
+    with pytest.raises(TheodoliteError, match="this token has no upload"):
+        client.remove_upload(source)
+
+
+def test_a_request_beyond_the_limit_is_repeated_when_there_is_room(shelf, monkeypatch):
+    slept: list[float] = []
+    with served(shelf, requests_per_minute=2) as url, closing(Client(url)) as client:
+        clock = SimpleNamespace(sleep=slept.append, monotonic=lambda: sum(slept))
+        monkeypatch.setattr("theodolite.client.time", clock)
+        assert [len(client.runs()), len(client.runs())] == [2, 2]
+        with pytest.raises(TheodoliteError, match="2 requests in a minute"):
+            client.runs()
+        assert slept == [slept[0]] * len(slept)
+        assert sum(slept) <= client.timeout_seconds < sum(slept) + slept[0]
+
+
+@pytest.mark.parametrize("kind", ["job-limit", "estimate-limit", "stream-limit"])
+def test_a_request_that_was_read_is_not_repeated(submitting, monkeypatch, kind):
+    client, _, _ = submitting
+    answer = problem_response(429, kind, "why", {"Retry-After": "1"})
+    refused = httpx.Response(429, content=answer.body, headers=answer.headers)
+    monkeypatch.setattr(client._http, "request", lambda *_arguments, **_request: refused)
+    monkeypatch.setattr("theodolite.client.time", SimpleNamespace(sleep=None, monotonic=lambda: 0.0))
+    with pytest.raises(TheodoliteError, match="why"):
+        client.runs()
