@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from theodolite.store.cache import Cache
 from theodolite.store.labels import Labels, change_labels, read_labels
 from theodolite.store.objects import get, keys, open_location
 from theodolite.store.runs import Run, open_run
+from theodolite.store.upload_owners import owned_uploads
 from theodolite.store.uploads import read_upload, store_upload
 from theodolite.submission.job_store import End, create_attempt, end_attempt, read_jobs, record_run, store_spec
 from theodolite_jobs.capture.plan import ShardPlan
@@ -179,16 +180,19 @@ def _jobs(spec: SurveySpec, store: str) -> Kind:
 
 
 def _uploads(store: str) -> Kind:
-    """A prompt file: it is refused."""
+    """A prompt file, which is refused, and the record of its owner, which then has no time."""
     content = b"".join(b"prompt %d\n" % number for number in range(50))
     name = store_upload(store, content, "txt").partition(":")[2]
+    (whole,) = owned_uploads(store)
 
     def is_right(_file: Path) -> bool:
+        if owned_uploads(store) not in ([whole], [replace(whole, uploaded=None)]):
+            return False
         with suppress(PromptError):
             return read_upload(store, name) == content
         return True
 
-    return Kind([Path(store) / "uploads" / name], is_right)
+    return Kind([Path(store) / "uploads" / name, Path(store) / "upload-owners" / "local" / f"{name}.json"], is_right)
 
 
 def _converted(folder: Path) -> Kind:

@@ -10,6 +10,7 @@ from theodolite.errors import CaptureError
 from theodolite.metrics import REGISTRY
 from theodolite.settings import Settings
 from theodolite.spec_parts import CaptureSpec, ModelSpec
+from theodolite.store import removal
 from theodolite_jobs import capture_shards
 from theodolite_jobs import replicas as replicas_module
 from theodolite_jobs.cluster.replica import Assignment
@@ -58,7 +59,8 @@ def capture(monkeypatch, tmp_path):
         prepared.source.name, prepared.run_id = name, "run-0"
         prepared.run_blocks, prepared.spec.capture = 28, CaptureSpec()
         record = SimpleNamespace(sets={"set": SimpleNamespace(n_samples=4)})
-        run = SimpleNamespace(record=record)
+        run = SimpleNamespace(record=record, location=None)
+        monkeypatch.setattr(removal, "version", lambda *_: "1")  # the run is in its store
         return capture_shards.capture_shards(prepared, [], settings, Console(), lambda _parity: (run, list(work)))
 
     return capture_model

@@ -1,6 +1,6 @@
 """Who uploaded which prompt file, and when.
 
-    upload-owners/OWNER/NAME.json    a record with a checksum of its own; the file is uploads/NAME
+    upload-owners/OWNER/NAME.json    a record of `theodolite.store.pieces`; the file is uploads/NAME
 
 A file can have several owners, because the same content has the same name. It stays until it has none.
 """
@@ -8,8 +8,8 @@ A file can have several owners, because the same content has the same name. It s
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from theodolite.store.checksums import seal, unseal
 from theodolite.store.objects import Location, delete, get_all, keys, open_location, put, sizes
+from theodolite.store.pieces import fields_of, record
 
 LOCAL = "local"
 """The owner of what the command line stores, and a service without bearer tokens."""
@@ -38,8 +38,8 @@ class OwnedUpload:
 
 def record_owner(location: Location, name: str, owner: str) -> None:
     """Record that an owner uploads a file now; raises StoreError."""
-    now = datetime.now(UTC).isoformat(timespec="seconds")
-    put(location, _key(owner, name), seal({"owner": owner, "name": name, "uploaded": now}))
+    key, now = _key(owner, name), datetime.now(UTC).isoformat(timespec="seconds")
+    put(location, key, record(key, {"uploaded": now}))
 
 
 def owned_uploads(store: str, owner: str | None = None) -> list[OwnedUpload]:
@@ -48,8 +48,8 @@ def owned_uploads(store: str, owner: str | None = None) -> list[OwnedUpload]:
     files, records = upload_sizes(store), _records(location, owner)
     contents = get_all(location, records)
     owned = [
-        OwnedUpload(name, one, files.get(name), _uploaded(content, one, name))
-        for (one, name), content in zip(records.values(), contents, strict=True)
+        OwnedUpload(name, one, files.get(name), _uploaded(key, content))
+        for (key, (one, name)), content in zip(records.items(), contents, strict=True)
     ]
     never = datetime.min.replace(tzinfo=UTC)
     return sorted(owned, key=lambda upload: (upload.uploaded or never, upload.name), reverse=True)
@@ -94,11 +94,7 @@ def _records(location: Location, owner: str | None = None) -> dict[str, tuple[st
     return {key: (one[1], one[2].removesuffix(".json")) for key, one in parts.items() if len(one) == 3}
 
 
-def _uploaded(content: bytes | None, owner: str, name: str) -> datetime | None:
+def _uploaded(key: str, content: bytes | None) -> datetime | None:
     """Return the time in a record, or None if it is damaged, or is the record of another upload."""
-    try:
-        fields = unseal(content, required=True)
-        uploaded = datetime.fromisoformat(fields.pop("uploaded"))
-    except (ValueError, KeyError, TypeError):
-        return None
-    return uploaded if fields == {"owner": owner, "name": name} and uploaded.tzinfo else None
+    fields = fields_of(key, content)
+    return None if fields is None else datetime.fromisoformat(fields["uploaded"])

@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import httpx
 import pytest
+from support.sealed import reseal
 from support.serving import SPEC, assert_problem, bearer, client_of
 from support.submitted_jobs import URL
 
@@ -14,7 +15,6 @@ from theodolite.api.credentials import create_credential
 from theodolite.errors import StoreError
 from theodolite.settings import Settings
 from theodolite.store.cache import Cache
-from theodolite.store.checksums import seal
 from theodolite.store.uploads import is_uploaded
 from theodolite.submission.surveys import remove_expired_uploads
 
@@ -53,8 +53,8 @@ def client(tmp_path, ray):
 
 def age(tmp_path, owner, source, days=91):
     name = source.removeprefix("upload:")
-    fields = {"owner": owner, "name": name, "uploaded": (datetime.now(UTC) - timedelta(days=days)).isoformat()}
-    (tmp_path / "upload-owners" / owner / f"{name}.json").write_bytes(seal(fields))
+    when = (datetime.now(UTC) - timedelta(days=days)).isoformat()
+    reseal(tmp_path / "upload-owners" / owner / f"{name}.json", uploaded=when)
 
 
 def test_a_caller_sees_and_deletes_only_its_own_uploads(client, tmp_path, tokens):

@@ -273,7 +273,7 @@ def test_relative_prompt_files_of_a_spec_are_uploaded(submitting, tmp_path, monk
     job = client.submit(folder / "survey.yaml")
     (name,) = (path.name for path in (Path(store) / "uploads").iterdir())
     stored = json.loads((Path(store) / "jobs" / job.id / "spec.json").read_text())
-    assert stored["prompts"]["more"] == {"source": f"upload:{name}"}
+    assert stored["spec"]["prompts"]["more"] == {"source": f"upload:{name}"}
     assert (Path(store) / "uploads" / name).read_bytes() == b"prompt\nOne\nTwo\n"
 
     monkeypatch.chdir(folder)

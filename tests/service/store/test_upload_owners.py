@@ -4,8 +4,9 @@ import json
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from support.sealed import reseal
 
-from theodolite.store.checksums import seal
+from theodolite.store.pieces import record
 from theodolite.store.upload_owners import (
     expired_uploads,
     names_of,
@@ -75,18 +76,16 @@ def test_a_removal_that_was_interrupted_can_be_repeated(store, tmp_path):
     [
         lambda content: b"",
         lambda content: content[:-9],
-        lambda content: content.replace(b'"owner": "a"', b'"owner": "b"'),
+        lambda content: content.replace(b"upload-owners/a/", b"upload-owners/b/"),
         lambda content: json.dumps({**json.loads(content), "uploaded": "2000-01-01T00:00:00+00:00"}).encode(),
-        lambda content: seal({"owner": "a", "name": "other", "uploaded": "2000-01-01T00:00:00+00:00"}),
-        lambda content: seal({"owner": "a", "name": json.loads(content)["name"], "uploaded": "2000-01-01T00:00:00"}),
-        lambda content: seal({"owner": "a", "name": json.loads(content)["name"], "uploaded": 3}),
+        lambda content: record("upload-owners/a/other.json", {"uploaded": "2000-01-01T00:00:00+00:00"}),
         lambda content: b"[1]",
     ],
 )
 def test_a_damaged_record_has_no_time_and_does_not_expire(store, tmp_path, damage):
     name = uploaded(store)
-    record = record_of(tmp_path, "a", name)
-    record.write_bytes(damage(record.read_bytes()))
+    file = record_of(tmp_path, "a", name)
+    file.write_bytes(damage(file.read_bytes()))
     (own,) = owned_uploads(store, "a")
     assert (own.name, own.size, own.uploaded) == (name, 3, None)
     assert expired_uploads(store, 1) == []
@@ -102,7 +101,7 @@ def test_a_file_beside_the_records_is_ignored(store, tmp_path):
 
 def aged(tmp_path, owner, name, days):
     when = (datetime.now(UTC) - timedelta(days=days)).isoformat(timespec="seconds")
-    record_of(tmp_path, owner, name).write_bytes(seal({"owner": owner, "name": name, "uploaded": when}))
+    reseal(record_of(tmp_path, owner, name), uploaded=when)
 
 
 def test_uploads_expire_by_owner_and_a_new_upload_starts_again(store, tmp_path):
