@@ -126,8 +126,8 @@ def _analyse(
             context.progress = progress
             computed, failed = compute_groups(context, requested)
         drop_claims(run)
-        if "effects" in computed:
-            PartStore(run.location, run.id, finished_groups(run)["effects"]).drop()
+        if digest := finished_groups(run).get("effects"):  # a driver that was killed may have left its parts
+            PartStore(run.location, run.id, digest).drop()
         restore_root(run)
         _report_failures(run, spec, failed, console)
     finally:

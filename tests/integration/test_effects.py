@@ -1,6 +1,7 @@
 """Effects from a spec to the report: restarts and kills of replicas, of Ray or forked, change no bit."""
 
 import os
+import shutil
 import signal
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +25,7 @@ from theodolite.query.runs import spec_of_results
 from theodolite.query.verification import verify
 from theodolite.sections.catalogue import section_items
 from theodolite.store.manifest import finished_groups
-from theodolite.store.objects import keys
+from theodolite.store.objects import keys, put
 from theodolite.store.result_reader import read_group
 from theodolite.store.tables import table_key
 from theodolite_jobs import measure_effects
@@ -126,6 +127,14 @@ def test_a_killed_replica_of_ray_restarts_and_the_bits_are_the_same(
 
 def _counted(run):
     return REGISTRY.get_sample_value("theodolite_prompts_measured_total", {"model": run.record.model.name})
+
+
+def test_parts_that_a_killed_driver_left_of_a_finished_group_go(run, tmp_path):
+    copy = Path(shutil.copytree(run.url, tmp_path / "runs" / run.id))
+    left = f"pending/effects.parts/{finished_groups(run)['effects']}/refusal@-1/vectors.npz"
+    put(opened(copy).location, left, b"x")
+    analyse(copy)
+    assert keys(opened(copy).location, "pending") == []
 
 
 def test_an_analysis_that_is_killed_goes_on_after_its_last_part(run, tiny_folder, tmp_path, monkeypatch):
