@@ -64,9 +64,10 @@ class PartStore:
         return None if content is None else _decode(content)
 
     def drop_part(self, part: ShardPlan) -> None:
-        """Remove a damaged part."""
+        """Remove a damaged part, unless another driver has written it again."""
         key = self._part_key(part)
-        delete(self.location, [key] if get(self.location, key) is not None else [])
+        if self.read_part(part) is None and get(self.location, key) is not None:
+            delete(self.location, [key])
 
     def drop(self) -> None:
         """Remove all parts and vectors of this analysis, whose result group is written."""

@@ -5,7 +5,6 @@ import logging
 
 import anyio.to_thread
 
-from theodolite.errors import TheodoliteError
 from theodolite.settings import Settings
 from theodolite.store.cache import Cache
 from theodolite.submission.surveys import remove_expired_uploads
@@ -24,6 +23,6 @@ async def remove_expired(settings: Settings, cache: Cache) -> None:
             await anyio.to_thread.run_sync(
                 remove_expired_uploads, settings, cache, limiter=own_thread, abandon_on_cancel=True
             )
-        except TheodoliteError as error:
-            _log.warning("expired uploads are not removed: %s", error)
+        except Exception as error:  # else the first one would end the removal for the life of the service
+            _log.warning("expired uploads are not removed: %s: %s", type(error).__name__, error)
         await asyncio.sleep(SECONDS)

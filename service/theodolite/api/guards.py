@@ -93,7 +93,8 @@ class Guard:
                 message = {**message, "body": b""}
             if message["type"] == "http.response.start":
                 has_started = True
-                held.close()  # a client may read the response slowly
+                if any(name == b"content-length" for name, _ in message["headers"]):  # it is computed
+                    held.close()  # a client may read the response slowly
                 present = {name.lower() for name, _ in message["headers"]}
                 extra = [(name.lower().encode(), value.encode()) for name, value in _HEADERS.items()]
                 message["headers"] = [*message["headers"], *(pair for pair in extra if pair[0] not in present)]
@@ -112,7 +113,7 @@ class Guard:
             if scope["method"] in _WITH_BODY and scope["method"] in methods:
                 check_type(headers, rule)
                 body = await self._read_body(scope, receive, rule, held)
-            if caller is not None:
+            if caller is not None and not _has_own_threads(scope):
                 held.callback((await self._turns.take(caller)).release)
         except (Problem, TheodoliteError) as error:
             await _refuse(error_response(error), scope, receive, with_headers)
@@ -170,6 +171,12 @@ class Guard:
         places = self._upload_places if scope["path"] == UPLOADS else self._places
         held.enter_context(places.taken(_name_of(caller, scope), _address(scope)))
         return await read_body(receive, rule)
+
+
+def _has_own_threads(scope: Scope) -> bool:
+    """Return whether the route of a request waits for the cluster, in other threads than those that compute."""
+    path = str(scope["path"])
+    return path == "/v1/spec/estimate" or path.endswith("/events")
 
 
 async def _refuse(response: Response, scope: Scope, receive: Receive, send: Send) -> None:

@@ -60,6 +60,10 @@ def _check_model(spec: SurveySpec, settings: Settings) -> None:
             detail = f"model.{field}: this deployment does not survey {name!r} over HTTP; allowed: "
             detail += f"{', '.join(allowed) or 'none'}; its operator can add the model to THEODOLITE_MODELS_ALLOWED"
             raise Problem(403, "model-not-allowed", detail)
+    for field, revision in {"revision": spec.model.revision, "adapter_revision": spec.model.adapter_revision}.items():
+        if revision is not None and revision.startswith("refs/"):  # anybody can propose files for a model
+            detail = f"model.{field}: given {revision!r}; allowed over HTTP: a branch, a tag or a commit of the model"
+            raise Problem(403, "model-not-allowed", detail)
     if spec.model.trust_remote_code and model not in settings.remote_code_allowed:
         detail = f"model.trust_remote_code: this deployment does not let {model!r} run its own code"
         raise Problem(403, "remote-code", detail)

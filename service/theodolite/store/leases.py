@@ -9,7 +9,6 @@ The clocks of hosts may differ. So the age of a lease is the difference of two t
 lease, and that of an object which the reader has just written.
 """
 
-import json
 import os
 import uuid
 from collections.abc import Iterator
@@ -19,9 +18,10 @@ from socket import gethostname
 from threading import Event, Thread
 from time import sleep
 
-from theodolite.errors import RunInUseError, StoreError, one_line
+from theodolite.errors import RunInUseError, StoreError
 from theodolite.processes import Process, has_ended, process_of
 from theodolite.store.objects import delete, get, join, keys, open_location, put, sweep_staged, written
+from theodolite.store.pieces import fields_of, record
 
 _FOLDER = "leases"
 
@@ -59,7 +59,7 @@ def held_lease(store: str, run_id: str) -> Iterator[None]:
     """
     location, key = open_location(store), f"{_folder(run_id)}/{uuid.uuid4().hex[:12]}.json"
     process = process_of(os.getpid()) or Process("", os.getpid(), 0)
-    content = json.dumps({"host": gethostname(), "process": asdict(process)}).encode()
+    content = record(key, {"host": gethostname(), "process": asdict(process)})
     ended = Event()
 
     def renew() -> None:
@@ -120,19 +120,14 @@ def _leases(store: str, run_id: str) -> list[Lease]:
     for key in stored:
         content, renewed = get(location, key), written(location, key)
         if content is not None and renewed is not None and now is not None:  # None: the driver has just ended
-            found.append(Lease(key, *_parsed(content), (now - renewed).total_seconds()))
+            found.append(Lease(key, *_parsed(key, content), (now - renewed).total_seconds()))
     return found
 
 
-def _parsed(content: bytes) -> tuple[str, Process]:
+def _parsed(key: str, content: bytes) -> tuple[str, Process]:
     """Return the host and the process of a lease; of a damaged one only its age counts."""
-    try:
-        fields = json.loads(content)
-        process = fields["process"]
-        identity = str(process["machine"]), int(process["pid"]), int(process["started"])
-        return one_line(fields["host"]), Process(*identity)
-    except (ValueError, KeyError, TypeError):
-        return "an unknown host", Process("", 0, 0)
+    fields = fields_of(key, content)
+    return ("an unknown host", Process("", 0, 0)) if fields is None else (fields["host"], Process(**fields["process"]))
 
 
 def _folder(run_id: str) -> str:

@@ -232,17 +232,11 @@ def _files(location: LocalStore, prefix: str) -> Iterator[tuple[str, os.DirEntry
 
 
 def _entries(location: LocalStore, prefix: str, *, is_deep: bool) -> Iterator[tuple[str, os.DirEntry[str]]]:
-    """Yield what lies below a prefix of a folder, with its key; of links, only themselves.
-
-    Raises:
-        OSError: a part of the prefix is a link.
-    """
-    root, parts = _root(location), [part for part in prefix.split("/") if part]
+    """Yield what lies below a prefix of a folder, with its key; of links, only themselves; raises as `refuse_link`."""
+    parts = [part for part in prefix.split("/") if part]
     for end in range(1, len(parts) + 1):
-        if root.joinpath(*parts[:end]).is_symlink():
-            raise OSError(
-                f"{'/'.join(parts[:end])} is a link, and no link is followed in a store; link the store's own folder"
-            )
+        refuse_link(location, "/".join(parts[:end]))
+    root = _root(location)
     stack = ["".join(f"{part}/" for part in parts)]
     while stack:
         folder = stack.pop()
@@ -254,6 +248,12 @@ def _entries(location: LocalStore, prefix: str, *, is_deep: bool) -> Iterator[tu
                         stack.append(f"{folder}{entry.name}/")
         except (FileNotFoundError, NotADirectoryError):  # also a folder that was removed since it was listed
             continue
+
+
+def refuse_link(location: Location, key: str) -> None:
+    """Raise StoreError if this part of a folder is a link."""
+    if isinstance(location, LocalStore) and os.path.islink(_root(location) / key):
+        raise StoreError(f"{key} is a link, and no link is followed in a store; link the store's own folder")
 
 
 def _root(location: LocalStore) -> Path:

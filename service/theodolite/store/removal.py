@@ -36,6 +36,7 @@ def remove_run(run: Run) -> int:
     """
     refuse_in_use(run.store, run.id)
     wait_for_replicas(run.store, run.id)
+    refuse_in_use(run.store, run.id)  # a driver may have started meanwhile
     store = open_location(run.store)  # a local folder that becomes empty is removed only below its location
     stored = keys(store, f"runs/{run.id}")
     first, last = (f"runs/{run.id}/{key}" for key in (COMPLETE, RUN_RECORD))

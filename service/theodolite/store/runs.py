@@ -17,7 +17,17 @@ from theodolite.spec_parts import ModelSpec
 from theodolite.store.cache import Cache, Value
 from theodolite.store.checksums import seal, unseal
 from theodolite.store.layout import COMPLETE, FORMAT, REPORT, RUN_RECORD, SEALED_SINCE
-from theodolite.store.objects import Location, absolute, folders, get, join, open_location, put_new, version
+from theodolite.store.objects import (
+    Location,
+    absolute,
+    folders,
+    get,
+    join,
+    open_location,
+    put_new,
+    refuse_link,
+    version,
+)
 
 RANDOM_WEIGHTS = "random weights"
 """The suffix of the name of a model that was surveyed with random weights."""
@@ -272,6 +282,7 @@ def create_run(store: str, record: RunRecord) -> Run:
 
 def find_run(store: str, run_id: str, cache: Cache | None = None) -> Run | None:
     """Return a run, or None if it does not exist; raises as `open_run` does for one that cannot be read."""
+    refuse_link(open_location(store), f"runs/{run_id}")
     location = open_location(run_url(store, run_id))
     written = version(location, RUN_RECORD)
     if written is None:

@@ -82,6 +82,8 @@ def remove_upload(store: str, name: str, owner: str) -> None:
     if owners_of(store, name) <= {owner}:
         delete(location, [f"{UPLOADS}/{name}"])  # first, because a file without an owner would never expire
     delete(location, [_key(owner, name)])
+    if not owners_of(store, name):  # another owner may have removed it at the same moment
+        delete(location, [key for key in [f"{UPLOADS}/{name}"] if key in keys(location, UPLOADS)])
 
 
 def _key(owner: str, name: str) -> str:

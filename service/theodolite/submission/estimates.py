@@ -2,10 +2,11 @@
 
 import json
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from theodolite.digests import digest_of
-from theodolite.errors import ClusterError, ClusterRefusedError, SpecError
+from theodolite.errors import ClusterError, ClusterRefusedError, SpecError, StoreError
 from theodolite.settings import Settings
 from theodolite.spec import SurveySpec
 from theodolite.store.objects import absolute
@@ -59,7 +60,8 @@ def estimate_survey(
     if log is None:  # it is not finished, or another request has just read it
         return None
     forget(settings, submission)  # so that a later request estimates it again: the model may change
-    remove_upload(settings.store, upload_name(spec_content(spec), "json"), owner)
+    with suppress(StoreError):  # it expires
+        remove_upload(settings.store, upload_name(spec_content(spec), "json"), owner)
     return _result_in(log, state)
 
 

@@ -49,6 +49,11 @@ class End:
 
 
 @dataclass(frozen=True)
+class _RunId:
+    run_id: str
+
+
+@dataclass(frozen=True)
 class StoredJob:
     """A survey job as the store describes it; its id is the digest of its spec."""
 
@@ -132,14 +137,17 @@ def read_jobs(store: str, cache: Cache, job_id: str | None = None) -> list[Store
     for key in keys(location, _FOLDER if job_id is None else f"{_FOLDER}/{job_id}"):
         by_job.setdefault(key.split("/")[1], []).append(key)
 
+    def size(value: object, whole: int) -> int:
+        return cache.limit_bytes + 1 if value is None else whole  # a damaged record may be written again
+
     def read(key: str) -> Fields | None:
-        return cache.get(("job", store, key), lambda: fields_of(key, get(location, key)), lambda _: 2000)
+        return cache.get(("job", store, key), lambda: fields_of(key, get(location, key)), lambda one: size(one, 2000))
 
     jobs = []
     for name, job_keys in by_job.items():
         if _spec_key(name) not in job_keys:
             continue
-        spec = cache.get(("job", store, name), partial(read_job_spec, store, name), lambda _: 20_000)
+        spec = cache.get(("job", store, name), partial(read_job_spec, store, name), lambda one: size(one, 20_000))
         if spec is not None:
             jobs.append(_stored_job(name, spec, job_keys, read))
     return sorted(jobs, key=lambda job: (job.attempt.submitted if job.attempt else "", job.id), reverse=True)
@@ -152,19 +160,28 @@ def _stored_job(
     numbers = [int(stem) for key in job_keys if "/attempts/" in key and (stem := PurePosixPath(key).stem).isdigit()]
     number = max(numbers, default=0)  # no attempt has number 0
     wanted = _key(name, "attempts", number), _key(name, "ends", number), _run_key(name)
-    found = {key: read(key) for key in wanted if key in job_keys}
+    kinds = dict(zip(wanted, (Attempt, End, _RunId), strict=True))
+    found = {key: _as(kind, read(key)) for key, kind in kinds.items() if key in job_keys}
     attempt, end, run = (found.get(key) for key in wanted)
-    damaged = [key for key, fields in found.items() if fields is None]
+    damaged = [key for key, one in found.items() if one is None]
     if damaged:
-        end = asdict(End("failed", f"{damaged[0]} is damaged; submit the survey again"))
+        end = End("failed", f"{damaged[0]} is damaged; submit the survey again")
     return StoredJob(
         id=name,
         spec=spec,
-        attempt=Attempt(**(attempt or asdict(Attempt(number, "", "", "")))) if number else None,
+        attempt=(attempt or Attempt(number, "", "", "")) if number else None,
         sent=_key(name, "sent", number) in job_keys,
-        end=End(**end) if end else None,
-        run_id=run["run_id"] if run else None,
+        end=end,
+        run_id=run.run_id if run else None,
     )
+
+
+def _as(kind: Any, fields: Fields | None) -> Any:
+    """Return a record with these fields, or None if it is damaged, or of another version that shares the store."""
+    try:
+        return None if fields is None else kind(**fields)
+    except TypeError:
+        return None
 
 
 def _spec_key(job_id: str) -> str:

@@ -101,8 +101,9 @@ def remove_expired_uploads(settings: Settings, cache: Cache) -> None:
     names = {one.name for one in expired}
     used = unfinished_jobs(settings, cache, lambda job: not names.isdisjoint(uploads_in(job.spec)))
     kept = {name for job in used for name in uploads_in(job.spec)}
+    renewed = set(expired) - set(expired_uploads(settings.store, settings.upload_days))  # while the cluster answered
     for one in expired:
-        if one.name not in kept:
+        if one.name not in kept and one not in renewed:
             remove_upload(settings.store, one.name, one.owner)
 
 

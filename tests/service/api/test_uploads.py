@@ -194,7 +194,7 @@ def test_a_service_removes_expired_uploads_again_and_again(monkeypatch, tmp_path
     with pytest.raises(KeyboardInterrupt):
         asyncio.run(expiry.remove_expired(Settings(store=str(tmp_path)), Cache(0)))
     assert seen == [str(tmp_path)] * 3
-    assert "expired uploads are not removed: the store does not respond" in caplog.text
+    assert "expired uploads are not removed: StoreError: the store does not respond" in caplog.text
 
 
 def test_a_running_service_removes_expired_uploads(client, tmp_path):

@@ -22,6 +22,7 @@ from theodolite.query.verification import unexpected_objects, verify
 from theodolite.store import leases
 from theodolite.store.leases import EXPIRY_SECONDS, held_lease, refuse_in_use
 from theodolite.store.objects import keys, open_location, put, version
+from theodolite.store.pieces import record
 from theodolite.store.removal import remove_run
 from theodolite_jobs.cli import app
 
@@ -33,11 +34,11 @@ def run(tmp_path):
     return finished_run(tmp_path, {"moments": {}, "curves": {}, "directions": {}})
 
 
-def write_lease(store, process, *, host="node7", age=0.0):
+def write_lease(store, process, *, host="node7", age=0.0, name="0123.json"):
     """Write a lease whose last renewal was some seconds ago by the clock of the store."""
-    file = Path(store) / "leases" / "tiny-0" / "0123.json"
+    file = Path(store) / "leases" / "tiny-0" / name
     file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(json.dumps({"host": host, "process": asdict(process)}))
+    file.write_bytes(record(f"leases/tiny-0/{name}", {"host": host, "process": asdict(process)}))
     os.utime(file, (time.time() - age,) * 2)
     return file
 
@@ -139,8 +140,7 @@ def test_a_damaged_lease_counts_until_it_expires(run, tmp_path):
 
 def test_a_driver_renews_its_lease_and_removes_those_of_the_dead(run, tmp_path, monkeypatch):
     monkeypatch.setattr(leases, "RENEWAL_SECONDS", 0.01)
-    dead = write_lease(tmp_path, dead_process())
-    expired = dead.rename(dead.with_name("4567.json"))
+    expired = write_lease(tmp_path, dead_process(), name="4567.json")
     dead = write_lease(tmp_path, ELSEWHERE, age=2 * EXPIRY_SECONDS)
     half = dead.with_name("89ab.json#1")
     half.write_text("half")
@@ -181,9 +181,9 @@ def test_a_bucket_tells_the_times_of_its_objects(monkeypatch):
         with held_lease(bucket.url, "tiny-0"):
             with pytest.raises(RunInUseError, match=f"the process {os.getpid()} on "):
                 refuse_in_use(bucket.url, "tiny-0")
-            assert len(keys(open_location(bucket.url))) == 1
+            assert len(keys(open_location(bucket.url), "leases")) == 1
         refuse_in_use(bucket.url, "tiny-0")
-        assert keys(open_location(bucket.url)) == []
+        assert keys(open_location(bucket.url), "leases") == []
 
 
 def test_the_command_refuses_before_it_asks(run, tmp_path):

@@ -119,6 +119,8 @@ def test_a_run_that_is_a_link_is_named_and_its_target_stays(run, tmp_path, outsi
     (tmp_path / "runs" / "tiny-0").symlink_to(outside / "moved")
     with pytest.raises(StoreError, match=r"runs/tiny-0 is a link, and no link is followed in a store"):
         remove_run(run)
+    with pytest.raises(StoreError, match="runs/tiny-0 is a link"):
+        open_run(run.store, "tiny-0")
     assert (outside / "moved" / "run.json").exists()
 
 

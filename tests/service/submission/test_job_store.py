@@ -228,7 +228,15 @@ def test_a_damaged_spec_and_a_damaged_run_are_written_again(store):
     record_run(store, JOB, "tiny-0")
     for name in ("run.json", "spec.json"):
         (Path(store) / "jobs" / JOB / name).write_bytes(b"{")
-    assert (read_jobs(store, Cache(0)), read_job_spec(store, JOB)) == ([], None)
+    cache = Cache(10**6)
+    assert (read_jobs(store, cache), read_job_spec(store, JOB)) == ([], None)
     store_spec(store, parse_spec({**SPEC, "name": "first"}))
+    assert "run.json is damaged" in only(store, cache).end.reason
     record_run(store, JOB, "tiny-0")
-    assert (only(store).run_id, only(store).end) == ("tiny-0", None)
+    assert (only(store, cache).run_id, only(store, cache).end) == ("tiny-0", None)
+
+
+def test_a_record_with_a_field_of_another_version_is_damaged(store):
+    create_attempt(store, JOB, 1, "me")
+    reseal(Path(store) / "jobs" / JOB / "attempts" / "00001.json", later=1)
+    assert only(store).end.state == "failed"

@@ -46,10 +46,7 @@ def create_once(into: Path, create: Callable[[], None]) -> Path:
     """
     if _is_whole(into):
         return into
-    from filelock import FileLock
-
-    into.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(into.with_name(f"{into.name}.lock")):
+    with _locked(into):
         if not _is_whole(into):
             if into.is_dir():
                 _log.warning("%s is not as it was written; it is removed and created again", into)
@@ -60,11 +57,33 @@ def create_once(into: Path, create: Callable[[], None]) -> Path:
     return into
 
 
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Hold the lock of a folder in the cache; raises ModelError if the cache cannot be written."""
+    from filelock import FileLock
+
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(folder.with_name(f"{folder.name}.lock"))
+        lock.acquire()
+    except OSError as error:
+        raise ModelError(
+            f"cannot write {folder}: {error}; set THEODOLITE_CACHE to a folder that you can write"
+        ) from error
+    try:
+        yield
+    finally:
+        lock.release()
+
+
 def _is_whole(folder: Path) -> bool:
     """Return whether a folder exists and has exactly the bytes that `atomic_folder` wrote."""
     if not folder.is_dir():
         return False
-    states = {file: file.stat() for file in _files(folder)}
+    try:
+        states = {file: file.stat() for file in _files(folder)}
+    except FileNotFoundError:  # another process removes it
+        return False
     return _has_checksums(folder, tuple((file, one.st_size, one.st_mtime_ns) for file, one in states.items()))
 
 
