@@ -43,7 +43,7 @@ def alone(model, tmp_path_factory):
     return surveyed(model, tmp_path_factory.mktemp("alone"), 1, 1)
 
 
-@pytest.mark.parametrize(("replicas", "threads"), [(2, 3), (4, 2)])
+@pytest.mark.parametrize(("replicas", "threads"), [(1, 3), (2, 3), (4, 2)])
 def test_replicas_and_threads_change_no_bit(model, alone, tmp_path, replicas, threads):
     run = surveyed(model, tmp_path, replicas, threads)
     objects = keys(opened(run).location)
