@@ -8,8 +8,6 @@ from pathlib import Path
 import pytest
 from jaxtyping import install_import_hook
 
-os.environ.setdefault("MKL_CBWR", "AUTO,STRICT")  # products round as those of replicas
-
 # Before anything imports them: pure functions say their arrays' shapes, and beartype holds them to it.
 install_import_hook(
     ["theodolite_jobs.statistics", "theodolite_jobs.passes.one_shard", "theodolite_jobs.results.circuits"],

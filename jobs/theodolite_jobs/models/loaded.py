@@ -50,10 +50,12 @@ class LoadedModel:
             setattr(module, f"{prefix}max_seq_len_cached", module.original_max_seq_len)
             device = getattr(module, f"{prefix}inv_freq").device
             setattr(module, f"{prefix}inv_freq", getattr(module, f"{prefix}original_inv_freq").to(device))
-        if self.device.type != "cpu":
-            return self.module(**inputs)
-        from theodolite_jobs.models.threads import ThreadsForRows, threads_for  # torch takes seconds to load
+        import torch  # it takes seconds to load
 
+        from theodolite_jobs.models.threads import ThreadsForRows, threads_for
+
+        if self.device.type != "cpu" or torch.get_num_threads() == 1:
+            return self.module(**inputs)
         with threads_for(inputs["input_ids"].numel()), ThreadsForRows():
             return self.module(**inputs)
 

@@ -330,7 +330,15 @@ def test_experts_of_a_width_that_no_grouped_product_takes_run_one_after_the_othe
     model = wrap(tiny.random_model(config, AutoModel).to(dtype))
     assert model.config._experts_implementation == "eager"
     assert certify_tiny(model).dtype == str(dtype).removeprefix("torch.")
-    assert wrap(tiny.tiny_model(family)).config._experts_implementation == "grouped_mm"
+
+
+@pytest.mark.parametrize(("width", "implementation"), [(24, "grouped_mm"), (22, "eager")])
+def test_only_experts_of_a_width_that_a_grouped_product_takes_run_together(width, implementation):
+    config = copy.deepcopy(CONFIGS["mixtral"])
+    config.intermediate_size = width
+    with torch.device("meta"):  # any device but the CPU
+        model = wrap(AutoModel.from_config(config))
+    assert model.config._experts_implementation == implementation
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])

@@ -13,6 +13,8 @@ from support.qwen1 import save_qwen1
 from theodolite.errors import ParityError
 from theodolite.query.parity import parity_notes
 from theodolite.spec_parts import ModelSpec
+from theodolite.store.pieces import record
+from theodolite_jobs.models.convert import files
 from theodolite_jobs.models.second_reading import held_against_source
 from theodolite_jobs.models.source import ModelSource, fetch, resolve_source
 
@@ -64,6 +66,7 @@ def test_another_setting_than_that_of_the_source_is_named(tmp_path: Path, kind) 
     source = resolve_source(kind(tmp_path), tmp_path)
     file = fetch(source, tmp_path / "cache") / "config.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | {"rms_norm_eps": 0.5}))
+    as_converted(file.parent)
     with pytest.raises(ParityError, match=r"eps\w* is .*converted model"):
         held_against_source(source, tmp_path / "cache")
 
@@ -73,6 +76,12 @@ def change_a_weight(source: ModelSource, cache: Path, name: str) -> None:
         tensors = load_file(file)
         if name in tensors:
             save_file({**tensors, name: tensors[name] * 1.01}, file, {"format": "pt"})
+            as_converted(file.parent)
+
+
+def as_converted(folder: Path) -> None:
+    """Write the checksums of a changed folder, as a conversion with a mistake would have written it."""
+    (folder / files._CHECKSUMS).write_bytes(record(folder.name, {"files": files._checksums(folder)}))
 
 
 def test_plain_weights_need_no_second_reading(tmp_path: Path) -> None:

@@ -306,7 +306,7 @@ def test_a_truncated_file_is_named(llama):
 def test_an_invalid_index_is_named(llama, content):
     folder, config = llama
     (folder / "model.safetensors.index.json").write_text(content)
-    with pytest.raises(ModelError, match="is not an index"):
+    with pytest.raises(ModelError, match=r"is not an index|cannot read .*index\.json"):
         Weights(folder, config)
 
 
