@@ -14,17 +14,13 @@ from theodolite.store.checksums import seal, sha256, unseal
 
 def named(identity: Mapping[str, Any], content: bytes) -> bytes:
     """Return the content behind the line that names it."""
-    return _line(identity, content) + content
+    return json.dumps({**identity, "sha256": sha256(content)}, sort_keys=True).encode() + b"\n" + content
 
 
 def content_of(identity: Mapping[str, Any], stored: bytes | None) -> bytes | None:
     """Return the content of a piece; None if it is missing or damaged, or if it is another piece."""
     _, _, content = (stored or b"").partition(b"\n")
     return content if stored == named(identity, content) else None
-
-
-def _line(identity: Mapping[str, Any], content: bytes) -> bytes:
-    return json.dumps({**identity, "sha256": sha256(content)}, sort_keys=True).encode() + b"\n"
 
 
 def record(key: str, fields: Mapping[str, Any]) -> bytes:

@@ -6,7 +6,7 @@ from theodolite.errors import PromptError
 from theodolite.prompt_values import InlinePrompt
 from theodolite.spec import SurveySpec
 from theodolite.store.checksums import sha256
-from theodolite.store.objects import get, open_location, put, put_new, version
+from theodolite.store.objects import get, open_location, put, version
 from theodolite.store.upload_owners import LOCAL, UPLOADS, record_owner
 
 
@@ -24,8 +24,7 @@ def store_upload(store: str, content: bytes, kind: str, owner: str = LOCAL) -> s
     """
     location, name = open_location(store, create=True), upload_name(content, kind)
     record_owner(location, name, owner)  # first, because a file without an owner would never expire
-    if not put_new(location, f"{UPLOADS}/{name}", content):
-        put(location, f"{UPLOADS}/{name}", content)  # the stored one is damaged: its name is the digest of this one
+    put(location, f"{UPLOADS}/{name}", content)  # a stored one is the same, or damaged
     return f"upload:{name}"
 
 
