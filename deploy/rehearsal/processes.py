@@ -46,6 +46,7 @@ from records import counters
 import theodolite
 from theodolite.api.credentials import create_credential
 from theodolite.client import Client
+from theodolite.errors import JobError
 from theodolite.store.runs import open_run
 
 WORKERS = ("worker-cpu", "worker-cpu-2")
@@ -219,7 +220,11 @@ def rehearse(folder: Path, store: str | None) -> dict[str, Any]:
         wait_for(lambda: is_halfway(job), "the survey to be halfway", stage.check)
         stage.stop(WORKERS[0], signal.SIGKILL)
         say(f"killed {WORKERS[0]} after {job.progress}")
-        reader = job.wait(timeout=SECONDS)
+        try:
+            reader = job.wait(timeout=SECONDS)
+        except JobError:
+            say(f"the end of the job's output:\n{job.logs()[-6000:]}")
+            raise
         committed = counters(open_run(stage.store, reader.id))
         seen = {
             "run_id": reader.id,

@@ -52,7 +52,7 @@ def rehearse(*arguments, **environment):
         timeout=1800,
         check=False,
     )
-    assert found.returncode == 0, found.stderr[-3000:]
+    assert found.returncode == 0, found.stderr[-12000:]
     return json.loads(found.stdout.splitlines()[-1])
 
 

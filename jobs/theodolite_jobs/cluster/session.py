@@ -1,5 +1,6 @@
 """Connect to Ray and choose the resources of the replicas."""
 
+import gc
 import logging
 import os
 import sys
@@ -73,7 +74,23 @@ def ray_session(address: str | None, message: Callable[[str], None] = lambda _: 
     try:
         yield
     finally:
+        _disconnect()
+
+
+def _disconnect() -> None:
+    """Disconnect from Ray without a garbage collection meanwhile.
+
+    While Ray disconnects, it exits the process with status 1 if any thread drops a reference to one of its objects.
+    Errors of replicas that died hold such references in cycles, which a collection in any thread would drop.
+    """
+    was_enabled = gc.isenabled()
+    gc.collect()
+    gc.disable()
+    try:
         ray.shutdown()
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def _connect(address: str, **options: Any) -> None:

@@ -192,3 +192,37 @@ def test_ray_starts_below_a_long_folder_and_beside_a_proxy_that_refuses_everythi
     assert said.startswith("TMPDIR has ")
     assert said.endswith("; Ray's files are in /tmp/ray")
     assert answer == "42"
+
+
+DISCONNECTS = """
+import gc
+import ray
+from theodolite_jobs.cluster.session import ray_session
+
+class Cycle:
+    def __init__(self):
+        self.itself, self.reference = self, ray.put(0)
+
+class SlowToShutDown:
+    def __init__(self, core_worker):
+        self.core_worker = core_worker
+    def __getattr__(self, name):
+        return getattr(self.core_worker, name)
+    def shutdown_driver(self):
+        self.core_worker.shutdown_driver()
+        gc.set_threshold(10, 1, 1)
+        kept = [[] for _ in range(10_000)]  # so many objects start collections
+
+gc.set_threshold(10**9)
+with ray_session(None):
+    Cycle()
+    worker = ray._private.worker.global_worker
+    worker.core_worker = SlowToShutDown(worker.core_worker)
+print(gc.isenabled())
+"""
+
+
+@pytest.mark.slow
+def test_no_collection_ends_the_process_while_it_disconnects_from_ray():
+    run = subprocess.run([sys.executable, "-c", DISCONNECTS], capture_output=True, text=True, timeout=300)
+    assert (run.returncode, run.stdout) == (0, "True\n"), run.stderr
