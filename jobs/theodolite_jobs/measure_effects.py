@@ -8,14 +8,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from theodolite.errors import StoreError
 from theodolite.metrics import CaptureMetrics
 from theodolite.settings import Settings
+from theodolite.store.manifest import finished_groups
 from theodolite.store.objects import absolute
 from theodolite.store.removal import unless_removed
 from theodolite.store.runs import Run, run_url
 from theodolite_jobs.capture.plan import ShardPlan
 from theodolite_jobs.cluster.effects_replica import EffectsAssignment, EffectsReplica
-from theodolite_jobs.cluster.scheduling import REASONS, Callbacks, run_shards
+from theodolite_jobs.cluster.scheduling import REASONS, STORE, Callbacks, run_shards
 from theodolite_jobs.effects.part_store import PartStore
 from theodolite_jobs.effects.work import EffectsWork
 from theodolite_jobs.models.source import ModelSource, on_every_node
@@ -36,7 +38,8 @@ def measure_effects(
         settings: the store and the cluster.
         console: prints messages and progress.
 
-    Raises as `theodolite_jobs.capture_run.capture_run` does.
+    Raises as `theodolite_jobs.capture_run.capture_run` does, and StoreError if another driver has finished the effects
+    and removed the vectors.
     """
     stored = PartStore(run.location, run.id, work.digest)
     plans = {label: work.plan(label) for label in work.tokens}
@@ -63,6 +66,8 @@ def measure_effects(
         def retried(reason: str) -> None:
             metrics.retried(reason)
             look()
+            if reason == STORE and finished_groups(run).get("effects") == work.digest:
+                raise StoreError(f"{run.id}: another driver has finished the effects, and removed their vectors")
 
         callbacks = Callbacks(written, retried, metrics.replicas, console.say)
         run_shards(workers, missing, work.tokens, callbacks)

@@ -1,6 +1,7 @@
 """Flip one bit of a stored file at a time: every reader must say the file is damaged, or read what it read before."""
 
 import logging
+import os
 import random
 import tempfile
 import time
@@ -18,13 +19,16 @@ from support.tiny_survey import EFFECTS, save_model, spec_of
 from chaos.damages import is_named
 from chaos.processes import capture_without_ray
 from theodolite.api.credentials import create_credential, damaged_credentials, list_credentials
-from theodolite.errors import PromptError, StoreError
+from theodolite.errors import PromptError, RunInUseError, StoreError
+from theodolite.processes import process_of
 from theodolite.query.verification import verify
 from theodolite.settings import Settings
 from theodolite.spec import SurveySpec
 from theodolite.store.cache import Cache
 from theodolite.store.labels import Labels, change_labels, read_labels
-from theodolite.store.objects import get, keys, open_location
+from theodolite.store.leases import refuse_in_use
+from theodolite.store.objects import get, keys, open_location, put
+from theodolite.store.pieces import record
 from theodolite.store.runs import Run, open_run
 from theodolite.store.upload_owners import owned_uploads
 from theodolite.store.uploads import read_upload, store_upload
@@ -92,6 +96,7 @@ def _kinds(folder: Path) -> dict[str, Kind]:
         "credentials": _credentials(store),
         "jobs": _jobs(spec, store),
         "uploads": _uploads(store),
+        "leases": _leases(store),
         "converted model": _converted(folder / "cache" / "model"),
     }
 
@@ -193,6 +198,20 @@ def _uploads(store: str) -> Kind:
         return True
 
     return Kind([Path(store) / "uploads" / name, Path(store) / "upload-owners" / "local" / f"{name}.json"], is_right)
+
+
+def _leases(store: str) -> Kind:
+    """A lease: its run stays in use, whatever can be read of the driver."""
+    key = "leases/model-0/0123456789ab.json"
+    put(open_location(store), key, record(key, {"host": "here", "process": asdict(process_of(os.getpid()))}))
+
+    def is_right(_file: Path) -> bool:
+        with suppress(RunInUseError):
+            refuse_in_use(store, "model-0")
+            return False
+        return True
+
+    return Kind([Path(store) / key], is_right)
 
 
 def _converted(folder: Path) -> Kind:

@@ -18,7 +18,7 @@ from support.tiny_sizes import PLAIN
 from support.tiny_survey import spec_of
 from transformers import AutoModel, PersimmonConfig
 
-from theodolite.errors import SpecError, UnsupportedModelError
+from theodolite.errors import SpecError, StoreError, UnsupportedModelError
 from theodolite.groups.effects import LEAST_EFFECTIVE, PROMPT_EFFECTS
 from theodolite.metrics import REGISTRY
 from theodolite.query.runs import spec_of_results
@@ -29,6 +29,7 @@ from theodolite.store.objects import keys, put
 from theodolite.store.result_reader import read_group
 from theodolite.store.tables import table_key
 from theodolite_jobs import measure_effects
+from theodolite_jobs.cluster import scheduling
 from theodolite_jobs.effects import work as effects_work
 from theodolite_jobs.progress import Console
 from theodolite_jobs.survey import survey
@@ -135,6 +136,15 @@ def test_parts_that_a_killed_driver_left_of_a_finished_group_go(run, tmp_path):
     put(opened(copy).location, left, b"x")
     analyse(copy)
     assert keys(opened(copy).location, "pending") == []
+
+
+def test_a_driver_whose_effects_another_one_has_finished_ends_at_once(tiny_folder, tmp_path, monkeypatch):
+    given, measure = [], measure_effects.measure_effects
+    monkeypatch.setattr(measure_effects, "measure_effects", lambda *inputs: (given.extend(inputs), measure(*inputs)))
+    surveyed_into(tmp_path, tiny_folder)
+    monkeypatch.setattr(scheduling, "PAUSE_SECONDS", 0.01)
+    with capture_without_ray(), pytest.raises(StoreError, match="another driver has finished the effects"):
+        measure(*given)
 
 
 def test_an_analysis_that_is_killed_goes_on_after_its_last_part(run, tiny_folder, tmp_path, monkeypatch):
