@@ -52,6 +52,11 @@ test-newest: ## run the fast tests with the newest releases that pyproject.toml 
 	@rm -rf .venv-newest
 	@$(MAKE) test-fast VENV=.venv-newest REQUIREMENTS="$$(grep '^torch==' constraints.txt)"
 
+MUTANTS ?= --number 400 --out mutants.json
+
+mutants: $(VENV)/ready ## change the code in one place at a time, and count what the tests notice, after `make coverage-contexts`
+	@PYTHONPATH=tests $(BIN)/python -m mutants $(MUTANTS)
+
 coverage: COVERAGE := --cov --cov-report=term:skip-covered
 coverage: test-fast ## run them with the covered branches of each file, in twice the time
 

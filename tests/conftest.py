@@ -3,10 +3,12 @@
 import gc
 import os
 from collections.abc import Iterator
+from math import inf
 from pathlib import Path
 
 import pytest
 from jaxtyping import install_import_hook
+from support.durations import stored_seconds
 
 # Before anything imports them: pure functions say their arrays' shapes, and beartype holds them to it.
 install_import_hook(
@@ -90,6 +92,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         fixtures = getattr(item, "fixturenames", ())
         if not SLOW_FIXTURES.isdisjoint(fixtures) or any(item.path.is_relative_to(place) for place in SLOW_PLACES):
             item.add_marker(pytest.mark.slow)
+    seconds = stored_seconds()  # files that take long start first; new ones before them
+    items.sort(key=lambda item: -seconds.get(item.location[0], inf))
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,7 @@ from theodolite.errors import TheodoliteError, one_line
 from theodolite.proxies import reach_local_addresses_directly
 from theodolite_jobs.commands import batch, service, specs, stored, surveys
 
-_INTERRUPTED = 130  # typer's exit code after Ctrl-C
+_STOPPED = 130, 143  # typer's exit code after Ctrl-C, and that after SIGTERM
 
 app = typer.Typer(
     help="Survey the geometry of a transformer language model's residual stream, layer by layer.",
@@ -83,7 +83,7 @@ def main() -> None:
         typer.secho(f"error: {message}", fg="red", err=True)
         sys.exit(TheodoliteError.exit_code)
     except SystemExit as end:
-        if end.code == _INTERRUPTED:
+        if end.code in _STOPPED:
             typer.echo("interrupted; committed shards are kept, run the same command to resume", err=True)
         raise
 

@@ -3,7 +3,9 @@
 import gc
 import logging
 import os
+import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -61,6 +63,7 @@ def ray_session(address: str | None, message: Callable[[str], None] = lambda _: 
     if ray.is_initialized():  # a notebook or a test runs Ray already
         yield
         return
+    before = signal.getsignal(signal.SIGTERM)
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     try:
@@ -71,10 +74,21 @@ def ray_session(address: str | None, message: Callable[[str], None] = lambda _: 
         raise CaptureError(
             f"cannot connect to the Ray cluster at {address or 'this machine'}: {one_line(error)}{how}"
         ) from error
+    _end_on_sigterm(before)
     try:
         yield
     finally:
         _disconnect()
+
+
+def _end_on_sigterm(before: Any) -> None:
+    """Let SIGTERM do what it did before, or raise SystemExit. Ray would print the stack of its C++ code."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, before if callable(before) else _end)
+
+
+def _end(_signal: int, _frame: Any) -> None:
+    sys.exit(128 + signal.SIGTERM)
 
 
 def _disconnect() -> None:

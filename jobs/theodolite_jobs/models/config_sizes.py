@@ -21,8 +21,9 @@ _DEEPEST = 32
 _MOST_LAYERS, _MOST_EXPERTS = 2**12, 2**15
 
 _LIMITS = (
-    (re.compile(r"(layers?|blocks|depth|stages|networks|hidden_groups|group_num)$"), _MOST_LAYERS),
+    (re.compile(r"(layers?|blocks|depth|stages|networks|hidden_groups|group_num|attention_types)$"), _MOST_LAYERS),
     (re.compile(r"experts$"), _MOST_EXPERTS),
+    (re.compile(r"(position_embeddings|n_positions|n_ctx)$"), 2**27),
     (re.compile(r"(vocab_size|^n_words|^n_token)$"), 2**24),
     (re.compile(r"(hidden_size|intermediate_size|_dim|^d_\w+|^n_(embd|inner)|rank|heads?|width)$"), 2**20),
 )

@@ -12,6 +12,9 @@ from theodolite_jobs.prompts.rows import MOST_DECODED_BYTES, MOST_DECODED_ROWS, 
 _MOST_TIMES_LARGER = 16
 """How many times its own size a large Parquet file may decode to; text has a fifth of its size in a usual one."""
 
+_ALWAYS_ALLOWED_BYTES, _MOST_TIMES_LARGER_IF_SMALL = 2**26, 1000
+"""What a small file may decode to: one with a few long cells that are equal must not take memory before it is refused."""
+
 _BYTES_OF_A_CELL = 32
 """The smallest size of a cell as Python's object: a hundred million equal cells take a few bytes in a file."""
 
@@ -27,7 +30,8 @@ def read_parquet(path: Path) -> Rows:
     with path.open("rb") as opened:
         file = _undamaged(damaged, lambda: pyarrow.parquet.ParquetFile(opened))
         n_bytes = path.stat().st_size
-        allowed, n_rows = max(MOST_DECODED_BYTES, _MOST_TIMES_LARGER * n_bytes), file.metadata.num_rows
+        small = min(MOST_DECODED_BYTES, max(_ALWAYS_ALLOWED_BYTES, _MOST_TIMES_LARGER_IF_SMALL * n_bytes))
+        allowed, n_rows = max(small, _MOST_TIMES_LARGER * n_bytes), file.metadata.num_rows
         if n_rows > max(MOST_DECODED_ROWS, n_bytes):
             raise ValueError(f"it has {n_rows:,} rows in {n_bytes:,} bytes, which no prompts have; write it as .jsonl")
         if _undamaged(damaged, lambda: _decodes_to_more(file, n_bytes, allowed)):

@@ -22,8 +22,11 @@ ShardKey = tuple[str, int]
 
 
 def verify(run: Run) -> Iterator[str]:
-    """Yield a sentence for each missing or changed object: shards, results, tables, metadata."""
+    """Yield a sentence for each link, and each missing or changed object: shards, results, tables, metadata."""
     named = set()
+    yield from (
+        f"{key}: is a link, and no link is followed in a store; replace it by the file" for key in links(run.location)
+    )
     for name, facts in run.record.sets.items():
         missing = missing_shards(run, name)
         named |= {record_key(name, index) for index in missing}
@@ -90,10 +93,10 @@ def wrong_tokens(run: Run, changed: Collection[str] = ()) -> dict[str, str]:
 def unexpected_objects(run: Run) -> list[str]:
     """Return the keys of objects that no later step reads.
 
-    They lie beside the commit records and are none, or are links, which are not followed, or are what an analysis left
-    that did not end; while requested results are missing, such objects belong to an analysis that may go on.
+    They lie beside the commit records and are none, or are what an analysis left that did not end; while requested
+    results are missing, such objects belong to an analysis that may go on.
     """
     expected = {record_key(name, index) for name in run.record.sets for index in committed_indices(run, name)}
     others = [key for key in keys(run.location, "shards") if key not in expected]
     is_done = finished_groups(run) and unfinished_request(run) is None
-    return others + (keys(run.location, "pending") if is_done else []) + links(run.location)
+    return others + (keys(run.location, "pending") if is_done else [])

@@ -45,6 +45,11 @@ class Lease:
     age: float  # seconds since its last renewal
 
     @property
+    def driver(self) -> str:
+        """The driver in a sentence."""
+        return f"the process {self.process.pid} on {self.host}" if self.host else "a process that is not known"
+
+    @property
     def is_live(self) -> bool:
         """Whether the driver still works on the run, as far as this process can know."""
         ended = has_ended(self.process)
@@ -87,9 +92,9 @@ def refuse_in_use(store: str, run_id: str) -> None:
     if live:
         latest = min(live, key=lambda lease: lease.age)
         raise RunInUseError(
-            f"{run_id} is in use: the process {latest.process.pid} on {latest.host} works on it, and renewed its lease "
+            f"{run_id} is in use: {latest.driver} works on it, and renewed its lease "
             f"{max(0.0, latest.age):.0f} s ago; stop this process, or wait until it ends (if it has died on another "
-            f"host, its lease expires after {EXPIRY_SECONDS:.0f} s)"
+            f"host, its lease, {latest.key}, expires after {EXPIRY_SECONDS:.0f} s)"
         )
 
 
@@ -127,7 +132,7 @@ def _leases(store: str, run_id: str) -> list[Lease]:
 def _parsed(key: str, content: bytes) -> tuple[str, Process]:
     """Return the host and the process of a lease; of a damaged one only its age counts."""
     fields = fields_of(key, content)
-    return ("an unknown host", Process("", 0, 0)) if fields is None else (fields["host"], Process(**fields["process"]))
+    return ("", Process("", 0, 0)) if fields is None else (fields["host"], Process(**fields["process"]))
 
 
 def _folder(run_id: str) -> str:

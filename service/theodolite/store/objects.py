@@ -114,7 +114,7 @@ def open_zarr_store(url: str, read_only: bool = False) -> ObjectStore[Any]:
 
 
 def put(location: Location, key: str, content: bytes) -> None:
-    """Write an object; an existing one is replaced."""
+    """Write an object; an existing one is replaced. Raises StoreError if a part of its key is a link."""
     with _writing(location, key):
         obstore.put(location, key, content)
 
@@ -151,8 +151,8 @@ def put_new(location: Location, key: str, content: bytes) -> bool:
 
 
 def get(location: Location, key: str) -> bytes | None:
-    """Return an object's content, or None if it does not exist."""
-    with store_errors(f"cannot read {key}"), _missing_objects():
+    """Return an object's content, or None if it does not exist. Raises StoreError if a part of its key is a link."""
+    with _reading(location, key):
         return bytes(obstore.get(location, key).bytes())
     return None
 
@@ -165,7 +165,7 @@ def get_all(location: Location, keys_of_objects: Iterable[str]) -> list[bytes | 
 
 def version(location: Location, key: str) -> str | None:
     """Return a string that changes whenever an object is written, or None if it does not exist."""
-    with store_errors(f"cannot read {key}"), _missing_objects():
+    with _reading(location, key):
         head = obstore.head(location, key)
         return str(head["e_tag"] or (head["last_modified"], head["size"]))
     return None
@@ -173,7 +173,7 @@ def version(location: Location, key: str) -> str | None:
 
 def written(location: Location, key: str) -> datetime | None:
     """Return the time at which an object was written, by the clock of the store; None if it does not exist."""
-    with store_errors(f"cannot read {key}"), _missing_objects():
+    with _reading(location, key):
         return obstore.head(location, key)["last_modified"]
     return None
 
@@ -233,11 +233,9 @@ def _files(location: LocalStore, prefix: str) -> Iterator[tuple[str, os.DirEntry
 
 def _entries(location: LocalStore, prefix: str, *, is_deep: bool) -> Iterator[tuple[str, os.DirEntry[str]]]:
     """Yield what lies below a prefix of a folder, with its key; of links, only themselves; raises as `refuse_link`."""
-    parts = [part for part in prefix.split("/") if part]
-    for end in range(1, len(parts) + 1):
-        refuse_link(location, "/".join(parts[:end]))
+    refuse_link(location, prefix)
     root = _root(location)
-    stack = ["".join(f"{part}/" for part in parts)]
+    stack = ["".join(f"{part}/" for part in prefix.split("/") if part)]
     while stack:
         folder = stack.pop()
         try:
@@ -251,9 +249,14 @@ def _entries(location: LocalStore, prefix: str, *, is_deep: bool) -> Iterator[tu
 
 
 def refuse_link(location: Location, key: str) -> None:
-    """Raise StoreError if this part of a folder is a link."""
-    if isinstance(location, LocalStore) and os.path.islink(_root(location) / key):
-        raise StoreError(f"{key} is a link, and no link is followed in a store; link the store's own folder")
+    """Raise StoreError if an object of a folder, or a folder above it, is a link; the folder itself may be one."""
+    if not isinstance(location, LocalStore):
+        return
+    path, name = str(location.prefix), ""
+    for part in key.split("/"):
+        path, name = f"{path}/{part}", f"{name}/{part}".lstrip("/")
+        if os.path.islink(path):
+            raise StoreError(f"{name} is a link, and no link is followed in a store; link the store's own folder")
 
 
 def _root(location: LocalStore) -> Path:
@@ -273,6 +276,7 @@ def folders(location: Location, prefix: str) -> list[str]:
 
 def move(location: Location, source: str, target: str) -> None:
     """Move an object; a missing source is ignored, so that a move can be repeated."""
+    refuse_link(location, source)
     with _writing(location, target, f"cannot move {source}"), _missing_objects():
         obstore.rename(location, source, target)
 
@@ -281,6 +285,8 @@ def delete(location: Location, targets: list[str]) -> None:
     """Delete objects; missing ones are ignored."""
     if not targets:
         return
+    for target in targets:
+        refuse_link(location, target)
     with _writing(location, targets[0], "cannot delete"):
         try:
             obstore.delete(location, targets)
@@ -326,7 +332,16 @@ def _writing(location: Location, key: str, problem: str = "") -> Iterator[None]:
     """Convert errors as `store_errors` does, and refuse a folder that does not exist: other nodes would not read it."""
     if isinstance(location, _MissingFolder):
         raise StoreError(f"cannot write {key}: there is no folder {location.url} on node {gethostname()}; {SHARING}")
+    refuse_link(location, key)
     with store_errors(problem or f"cannot write {key}"):
+        yield
+
+
+@contextmanager
+def _reading(location: Location, key: str) -> Iterator[None]:
+    """Convert errors as `store_errors` does, ignore a missing object, and refuse a link."""
+    refuse_link(location, key)
+    with store_errors(f"cannot read {key}"), _missing_objects():
         yield
 
 

@@ -5,7 +5,7 @@ from contextlib import contextmanager, suppress
 from time import monotonic
 
 from theodolite.errors import RunNotFoundError, StoreError
-from theodolite.store.labels import delete_labels
+from theodolite.store.labels import delete_labels, read_labels
 from theodolite.store.layout import COMPLETE, RUN_RECORD
 from theodolite.store.leases import drop_dead_leases, refuse_in_use, wait_for_replicas
 from theodolite.store.objects import (
@@ -34,6 +34,7 @@ def remove_run(run: Run) -> int:
         RunInUseError: a driver works on the run.
         StoreError: the store refuses.
     """
+    read_labels(run)  # raises for a link before anything is deleted
     refuse_in_use(run.store, run.id)
     wait_for_replicas(run.store, run.id)
     refuse_in_use(run.store, run.id)  # a driver may have started meanwhile

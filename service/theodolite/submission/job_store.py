@@ -10,6 +10,7 @@ Only spec.json is ever replaced, see `store_spec`, and a damaged run.json. Each 
 so one that is damaged, or copied from another survey job, is known.
 """
 
+import logging
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -26,6 +27,8 @@ from theodolite.store.objects import SHARING, get, keys, open_location, put, put
 from theodolite.store.pieces import fields_of, record
 
 _FOLDER = "jobs"
+
+_log = logging.getLogger(__name__)
 
 Fields = dict[str, Any]
 
@@ -148,7 +151,9 @@ def read_jobs(store: str, cache: Cache, job_id: str | None = None) -> list[Store
         if _spec_key(name) not in job_keys:
             continue
         spec = cache.get(("job", store, name), partial(read_job_spec, store, name), lambda one: size(one, 20_000))
-        if spec is not None:
+        if spec is None:
+            _log.warning("%s is damaged, and the survey job is not listed; submit the survey again", _spec_key(name))
+        else:
             jobs.append(_stored_job(name, spec, job_keys, read))
     return sorted(jobs, key=lambda job: (job.attempt.submitted if job.attempt else "", job.id), reverse=True)
 

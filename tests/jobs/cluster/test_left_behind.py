@@ -143,11 +143,10 @@ def test_a_driver_that_was_killed_leaves_nothing_of_ray(first):
             assert driver.stdout.readline() == b"ready\n"
             family = psutil.Process(driver.pid).children(recursive=True)
             assert len(family) > 5
+            kill_left_behind()
+            assert [one for one in family if process_of(one.pid) is None] == [], "its driver lives"
             if first == "gcs_server":
                 next(one for one in family if one.name() == "gcs_server").kill()
-            living = [one.pid for one in family if process_of(one.pid) is not None]
-            kill_left_behind()
-            assert [pid for pid in living if process_of(pid) is None] == [], "its driver lives"
         finally:
             driver.kill()
     assert kill_left_behind() > 0

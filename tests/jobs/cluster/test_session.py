@@ -188,7 +188,7 @@ def test_ray_starts_below_a_long_folder_and_beside_a_proxy_that_refuses_everythi
     environment = {**os.environ, **proxy, "TMPDIR": str(long)}
     run = subprocess.run([sys.executable, "-c", LOCAL], env=environment, capture_output=True, text=True, timeout=300)
     assert run.returncode == 0, run.stderr
-    said, answer = run.stdout.splitlines()
+    said, *_, answer = run.stdout.splitlines()  # between them, what another test left may be killed
     assert said.startswith("TMPDIR has ")
     assert said.endswith("; Ray's files are in /tmp/ray")
     assert answer == "42"
@@ -226,3 +226,24 @@ print(gc.isenabled())
 def test_no_collection_ends_the_process_while_it_disconnects_from_ray():
     run = subprocess.run([sys.executable, "-c", DISCONNECTS], capture_output=True, text=True, timeout=300)
     assert (run.returncode, run.stdout) == (0, "True\n"), run.stderr
+
+
+STOPPED = """
+import os, signal, sys
+from theodolite_jobs import cli
+from theodolite_jobs.cluster.session import ray_session
+
+def survey():
+    with ray_session(None):
+        os.kill(os.getpid(), signal.SIGTERM)
+
+cli.app = survey
+cli.main()
+"""
+
+
+@pytest.mark.slow
+def test_sigterm_ends_a_survey_with_a_line_and_no_stack():
+    run = subprocess.run([sys.executable, "-c", STOPPED], capture_output=True, text=True, timeout=300)
+    assert run.returncode == 143
+    assert run.stderr == "interrupted; committed shards are kept, run the same command to resume\n"

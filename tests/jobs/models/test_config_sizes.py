@@ -28,6 +28,11 @@ LLAMA = {
 }
 
 REFUSED = {
+    "repeated kinds of attention": (
+        {"attention_types": [[["global", "local"], 10**9]]},
+        "attention_types is 1000000000; allowed: at most 4,096",
+    ),
+    "positions": ({"max_position_embeddings": 10**10}, "max_position_embeddings is 10000000000; allowed: at most"),
     "layers": ({"num_hidden_layers": 10**6}, "num_hidden_layers is 1000000; allowed: at most 4,096"),
     "layers of GPT-2": ({"n_layer": 10**9}, "n_layer is 1000000000; allowed: at most 4,096"),
     "blocks of a decoder": ({"decoder_layers": 4097}, "decoder_layers is 4097; allowed: at most 4,096"),

@@ -10,9 +10,9 @@ from typer.testing import CliRunner
 
 from theodolite.errors import RunNotFoundError, StoreError
 from theodolite.query.runs import summaries
-from theodolite.query.verification import unexpected_objects
+from theodolite.query.verification import verify
 from theodolite.store import removal
-from theodolite.store.objects import keys, sweep_staged
+from theodolite.store.objects import delete, get, keys, move, open_location, put, put_new, sweep_staged, version
 from theodolite.store.removal import remove_run
 from theodolite.store.runs import open_run
 from theodolite_jobs.cli import app
@@ -107,7 +107,7 @@ def test_a_removal_follows_no_link_out_of_the_store(run, tmp_path, outside):
     folder = tmp_path / "runs" / "tiny-0"
     (folder / "extra").symlink_to(outside)
     (folder / "one.parquet").symlink_to(outside / "thesis.txt")
-    assert unexpected_objects(run) == ["extra", "one.parquet"]
+    assert [problem.partition(":")[0] for problem in verify(run)][:2] == ["extra", "one.parquet"]
     remove_run(run)
     assert (outside / "thesis.txt").read_text() == "mine"
     assert not folder.exists()
@@ -128,6 +128,27 @@ def test_a_cycle_of_links_is_named_and_breaks_no_list(run, tmp_path):
     (tmp_path / "runs" / "cycle").symlink_to(tmp_path / "runs")
     (tmp_path / "runs" / "tiny-0" / "cycle").symlink_to(tmp_path)
     assert ids(tmp_path) == ["other-0", "tiny-0"]
-    assert unexpected_objects(run) == ["cycle"]
+    assert next(verify(run)).startswith("cycle: is a link")
     remove_run(run)
     assert ids(tmp_path) == ["other-0"]
+
+
+def test_nothing_is_read_written_or_deleted_through_a_link(run, tmp_path, outside):
+    (tmp_path / "labels").mkdir(exist_ok=True)
+    (tmp_path / "labels" / "tiny-0").symlink_to(outside)
+    location = open_location(run.store)
+    key, link = "labels/tiny-0/thesis.txt", "labels/tiny-0 is a link"
+    actions = [
+        lambda: get(location, key),
+        lambda: put(location, key, b"theirs"),
+        lambda: put_new(location, "labels/tiny-0/new.txt", b"theirs"),
+        lambda: version(location, key),
+        lambda: move(location, key, "elsewhere"),
+        lambda: delete(location, [key]),
+        lambda: remove_run(run),
+    ]
+    for action in actions:
+        with pytest.raises(StoreError, match=link):
+            action()
+    assert {file.name: file.read_text() for file in outside.iterdir()} == {"thesis.txt": "mine"}
+    assert ids(tmp_path) == ["other-0", "tiny-0"], "nothing of the run was deleted"

@@ -213,7 +213,7 @@ def test_no_flipped_bit_of_a_record_changes_what_is_read(store):
 
 
 @pytest.mark.parametrize("name", ["attempts/00001.json", "ends/00001.json", "run.json", "spec.json"])
-def test_a_record_of_another_survey_job_is_not_believed(store, name):
+def test_a_record_of_another_survey_job_is_not_believed(store, name, caplog):
     other = store_spec(store, parse_spec({**SPEC, "gram": {"samples": 7}}))
     for number, job_id in enumerate((JOB, other)):
         create_attempt(store, job_id, 1, f"owner {number}")
@@ -221,7 +221,11 @@ def test_a_record_of_another_survey_job_is_not_believed(store, name):
         end_attempt(store, job_id, 1, End("failed", f"reason {number}"))
     (Path(store) / "jobs" / JOB / name).write_bytes((Path(store) / "jobs" / other / name).read_bytes())
     found = read_jobs(store, Cache(0), JOB)
-    assert found == [] if name == "spec.json" else "is damaged" in found[0].end.reason
+    if name == "spec.json":
+        assert found == []
+        assert f"jobs/{JOB}/spec.json is damaged" in caplog.text
+    else:
+        assert "is damaged" in found[0].end.reason
 
 
 def test_a_damaged_spec_and_a_damaged_run_are_written_again(store):
