@@ -12,7 +12,6 @@ import json
 import os
 import platform
 import sys
-from collections import Counter
 from datetime import UTC, datetime
 from math import inf
 from pathlib import Path
@@ -41,9 +40,10 @@ def main() -> None:
         for case in suite.iter("testcase")
     }
     minutes = float(suite.attrib["time"]) / 60
-    files: Counter[str] = Counter()
+    files: dict[str, float] = {}
     for test, seconds in tests.items():
-        files[test.partition("::")[0]] += seconds
+        file = test.partition("::")[0]
+        files[file] = files.get(file, 0.0) + seconds
     print(f"{len(tests)} tests in {minutes:.1f} minutes; {sum(tests.values()) / 60:.1f} minutes of all workers")
     if options.store:
         machine = f"{platform.machine()}, {platform.system()}, {os.cpu_count()} cores"
