@@ -6,6 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import tiny
+from support.layouts import TAPS
 from support.tiny_configs import CONFIGS
 
 from theodolite.sites import Site
@@ -160,7 +161,7 @@ def test_a_wrong_number_of_token_lists_is_refused():
         Engine(wrap(tiny.tiny_model("gpt2")), SITES, LAYERS).capture(plan, plan.shards[0], tokens[:1])
 
 
-@pytest.mark.parametrize("family", CONFIGS)
+@pytest.mark.parametrize("family", TAPS)
 def test_no_block_runs_after_the_last_site_and_the_bits_are_the_same(family):
     tokens, model, layers = tiny.random_tokens(LENGTHS, prefix=9), wrap(tiny.tiny_model(family)), [0, 2]
     run = []

@@ -8,6 +8,7 @@ import pytest
 import torch
 from support import tiny
 from support.hand_made_replicas import replica_of
+from support.layouts import FILES
 from support.reference_blocks import inputs_of
 from support.tiny_configs import CONFIGS
 from transformers import AutoModel
@@ -28,7 +29,7 @@ SITES = (Site.RESID_PRE, Site.RESID_FINAL)
 LAYERS = [0, 2, 4]
 POSITIONS = (-3, -1)
 LENGTHS = [12, 19, 14, 12, 17]
-COUNTED = [family for family, config in CONFIGS.items() if known_anatomy(config).mlp_units]
+COUNTED = [family for family in FILES if known_anatomy(CONFIGS[family]).mlp_units]
 BATCHED = {"shard_prompts": 5, "batch_tokens": 60}  # padded, behind a shared prefix where the family can share one
 ALONE = {"shard_prompts": 1, "batch_tokens": 1}
 

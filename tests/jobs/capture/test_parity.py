@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from support import tiny
+from support.layouts import TAPS
 from support.tiny_configs import CONFIGS
 from transformers import AutoModel
 from transformers.modeling_outputs import BaseModelOutputWithPast
@@ -49,7 +50,7 @@ def test_every_family_passes_in_float32(family):
 INEXACT_SDPA = {"gemma3_text", "glm4_moe_lite"}
 
 
-@pytest.mark.parametrize("family", CONFIGS)
+@pytest.mark.parametrize("family", TAPS)
 def test_half_precision_also_checks_the_first_blocks_in_float32(family):
     module = tiny.tiny_model(family).bfloat16()
     if family in INEXACT_SDPA:

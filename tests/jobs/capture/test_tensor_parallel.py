@@ -23,11 +23,10 @@ from theodolite_jobs.models.routers import experts_of
 
 # Cohere has a norm scale per head, and some layers of this Gemma 4 have one key-value head.
 NOT_SHARDED = {"cohere", "gemma4_text-experts"}
-SHARDED = [
-    family
-    for family, config in CONFIGS.items()
-    if config.get_text_config().base_model_tp_plan and family not in NOT_SHARDED
-]
+PLANS = {family: config.get_text_config().base_model_tp_plan for family, config in CONFIGS.items()}
+SHARDED = {repr(plan): family for family, plan in PLANS.items() if plan and family not in NOT_SHARDED}.values()
+"""A family with each plan of sharded matrices."""
+
 LAYERS = (0, 2, 4)
 POSITIONS = (-3, -1)
 TOKENS = tiny.random_tokens([12, 19, 14, 12, 17], prefix=9)
