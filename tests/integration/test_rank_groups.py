@@ -7,12 +7,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.tiny_sizes import GROUPED
+from support.tiny_survey import save_model, spec_of
+from transformers import LlamaConfig
 
 from theodolite.errors import UnsupportedModelError
 from theodolite.query.verification import verify
 from theodolite.settings import Settings
 from theodolite.sites import Site
-from theodolite.spec_file import parse_spec
 from theodolite.store.commits import read_commits
 from theodolite.store.shards import read_shard
 from theodolite_jobs import capture_shards
@@ -21,25 +23,27 @@ from theodolite_jobs.survey import capture
 
 pytestmark = pytest.mark.slow
 
-# Nine query heads in three groups: over three ranks each holds one group.
-SPEC = {
-    "model": {"id": "smollm2-135m-instruct"},
-    "prompts": {"harmful": {"source": "builtin:harmful", "limit": 16}},  # shards remain after the first commit
-    "capture": {"shard_prompts": 2, "layers": [0, 15, 29]},
-    "words": {"sentences": []},
-}
-
-
-def captured(store, **settings):
-    return capture(parse_spec(SPEC), Path(), Settings(store=str(store), replicas=1, **settings), Console())
+# Six query heads in three groups: over three ranks each holds one group.
+HEADS = {"num_attention_heads": 6, "num_key_value_heads": 3}
+SHARDS = 32  # many remain after the first commit, which takes longer than a few captures
+PROMPTS = {"harmful": {"source": "builtin:harmful", "limit": 2 * SHARDS, "template": "none"}}
 
 
 @pytest.fixture(scope="module")
-def alone(ray_with_pretend_gpus, tmp_path_factory):
+def captured(ray_with_pretend_gpus, tmp_path_factory):
+    model = save_model(tmp_path_factory.mktemp("ranks") / "model", config=LlamaConfig(**GROUPED | HEADS))
+    spec = spec_of(model, prompts=PROMPTS, contrasts={}, capture={"shard_prompts": 2, "layers": [0, 2, 4]})
+    return lambda store, **options: capture(spec, Path(), Settings(store=str(store), replicas=1, **options), Console())
+
+
+@pytest.fixture(scope="module")
+def alone(captured, tmp_path_factory):
     return captured(tmp_path_factory.mktemp("alone"), gpus_per_replica=0)
 
 
-def test_three_ranks_capture_what_one_process_does_also_after_one_of_them_was_killed(alone, tmp_path, monkeypatch):
+def test_three_ranks_capture_what_one_process_does_also_after_one_of_them_was_killed(
+    alone, captured, tmp_path, monkeypatch
+):
     import ray
 
     run_shards, killed, retried = capture_shards.run_shards, [], []
@@ -62,18 +66,18 @@ def test_three_ranks_capture_what_one_process_does_also_after_one_of_them_was_ki
     assert run.record.parity["ranks"] == 3
     assert retried
     assert set(retried) == {"died"}
-    assert sorted(read_commits(run, "harmful")) == list(range(8))
+    assert sorted(read_commits(run, "harmful")) == list(range(SHARDS))
     assert [problem for problem in verify(run) if "results" not in problem] == []
     for site in (Site.RESID_PRE, Site.RESID_MID, Site.RESID_FINAL):
-        for index in range(8):
+        for index in range(SHARDS):
             one, three = (read_shard(of, read_commits(of, "harmful")[index], site) for of in (alone, run))
             error = np.linalg.norm(one - three, axis=-1) / np.linalg.norm(one, axis=-1)
             assert error.max() < 1e-5, site
 
 
-def test_ranks_that_heads_cannot_be_dealt_to_are_refused_before_anything_is_loaded(ray_with_pretend_gpus, tmp_path):
+def test_ranks_that_heads_cannot_be_dealt_to_are_refused_before_anything_is_loaded(captured, tmp_path):
     with pytest.raises(
-        UnsupportedModelError, match="9 heads and 3 key-value heads are not both divisible by 2; allowed: 1, 3"
+        UnsupportedModelError, match="6 heads and 3 key-value heads are not both divisible by 2; allowed: 1, 3"
     ):
         captured(tmp_path, gpus_per_replica=2, parallelism="tensor")
     assert not (tmp_path / "runs").exists() or not list((tmp_path / "runs").iterdir())

@@ -3,22 +3,15 @@
 from pathlib import Path
 
 import pytest
+from support.tiny_survey import spec_of
 
 from theodolite.query.verification import verify
 from theodolite.settings import Settings
-from theodolite.spec_file import parse_spec
 from theodolite.store.commits import read_commits
 from theodolite_jobs.progress import Console
 from theodolite_jobs.survey import capture
 
 pytestmark = pytest.mark.slow
-
-SPEC = {
-    "model": {"id": "smollm2-135m-instruct"},
-    "prompts": {"harmful": {"source": "builtin:harmful", "limit": 4}},
-    "capture": {"shard_prompts": 2, "layers": [0]},
-    "words": {"sentences": []},
-}
 
 
 class Told(Console):
@@ -44,14 +37,16 @@ def holder(gpus):
 
 
 @pytest.mark.parametrize(("held", "told"), [(3, "1 of 2 replicas have started"), (4, "waiting for resources: ")])
-def test_a_survey_starts_with_the_gpus_that_are_free(ray_with_pretend_gpus, tmp_path, held, told):
+def test_a_survey_starts_with_the_gpus_that_are_free(ray_with_pretend_gpus, tiny_folder, tmp_path, held, told):
+    sets = {"harmful": {"source": "builtin:harmful", "limit": 4, "template": "none"}}
+    spec = spec_of(tiny_folder, prompts=sets, contrasts={}, capture={"shard_prompts": 2, "layers": [0]})
     give_back = holder(held)
     try:
         console = Told(give_back)
         # Long enough for a process to start on a busy machine if a GPU is free; short if none is.
-        seconds = 2 if held == 4 else 40
+        seconds = 2 if held == 4 else 20
         settings = Settings(store=str(tmp_path), replicas=2, gpus_per_replica=1, replicas_wait_seconds=seconds)
-        run = capture(parse_spec(SPEC), Path(), settings, console)
+        run = capture(spec, Path(), settings, console)
     finally:
         give_back()
     assert any(line.startswith(told) for line in console.lines), console.lines

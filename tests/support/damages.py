@@ -2,12 +2,15 @@
 
 from pathlib import Path
 
+import xarray as xr
 from support.sealed import reseal
 
 from theodolite.query.verification import verify
 from theodolite.settings import Settings
 from theodolite.spec import SurveySpec
+from theodolite.store.manifest import finished_groups
 from theodolite.store.objects import keys
+from theodolite.store.result_reader import read_group
 from theodolite.store.runs import Run, open_run
 from theodolite_jobs.progress import Console
 from theodolite_jobs.repair.run import repair
@@ -42,6 +45,17 @@ def assert_same_bits(run: Path, whole: Path) -> None:
     expected = {key: (whole / key).read_bytes() for key in stored}
     assert {key for key in stored if stored[key] != expected[key]} == set()
     assert set(keys(opened(whole).location)) == set(keys(opened(run).location))
+
+
+def assert_same_results(run: Run, other: Run) -> None:
+    """Check that two runs have the same activations, bit for bit, and the same numbers in all groups."""
+    shards = [key for key in keys(run.location, "activations.zarr") if "/c/" in key]
+    assert len(shards) > 20
+    for key in shards:
+        assert (Path(run.url) / key).read_bytes() == (Path(other.url) / key).read_bytes(), key
+    assert finished_groups(run) == finished_groups(other)
+    for group in finished_groups(run):
+        xr.testing.assert_identical(read_group(run, group), read_group(other, group))
 
 
 def flip(file: Path) -> None:
