@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 REQUIREMENTS := -c constraints.txt
 
-.PHONY: help demo test test-fast test-slow test-newest real-files coverage chaos lint check docs figures bench bench-heads bench-statistics bench-api bench-effects bench-driver bench-pipeline bench-million \
+.PHONY: help demo test test-fast test-newest real-files coverage mutants chaos lint check docs figures bench bench-heads bench-statistics bench-api bench-effects bench-driver bench-pipeline bench-million \
 	up down images hashes push rehearse rehearse-containers rehearse-hosts rehearse-slurm clean
 
 help: ## list the targets
@@ -27,12 +27,10 @@ demo: .venv/ready ## survey the built-in 135M chat model and print the path of t
 # Markers of tests that need a model, a cluster, a browser, a GPU or real files.
 HEAVY := slow or browser or gpu or real
 
-test: test-fast test-slow ## run all tests
-
 # The processes of the tests share the cores: with more threads than cores, matrix products wait for each other.
-test-fast test-slow: export OMP_NUM_THREADS = 1
+test test-fast mutants: export OMP_NUM_THREADS = 1
 # Replicas have threads of their own. If other tests use their cores, threads that spin while they wait cost most of the time.
-test-fast test-slow: export OMP_WAIT_POLICY = passive
+test test-fast mutants: export OMP_WAIT_POLICY = passive
 
 # Tests start hundreds of processes, which would each compile a thousand modules if none were stored.
 unexport PYTHONDONTWRITEBYTECODE
@@ -41,7 +39,18 @@ unexport PYTHONDONTWRITEBYTECODE
 IN_MEMORY = $(shell grep -s ' /dev/shm ' /proc/mounts | grep -vq noexec && \
 	awk '/MemAvailable/ {exit $$2 < 8e6}' /proc/meminfo && \
 	df --output=avail /dev/shm | awk '$$1 + 0 > 4e6 {print "/dev/shm"}')
-test-fast test-slow: export PYTEST_DEBUG_TEMPROOT ?= $(IN_MEMORY)
+test test-fast mutants: export PYTEST_DEBUG_TEMPROOT ?= $(IN_MEMORY)
+
+# Tests of clusters and browsers mostly wait, so there is one process more than cores; each can need 4 GB of memory.
+WORKERS ?= $(shell $(PYTHON) -c 'import os; print(min(8, os.cpu_count() + 1))')
+
+# One queue of the files of all tests: those that took longest (tests/durations.json) start first.
+test: $(VENV)/ready ## run all tests (DURATIONS=--store also writes how long each file took)
+	@report=$$(mktemp); \
+	$(BIN)/python -m pytest -q --numprocesses=$(WORKERS) --dist=loadfile --no-loadscope-reorder --junitxml=$$report $(COVERAGE); \
+	status=$$?; \
+	$(BIN)/python tests/support/durations.py $$report $(DURATIONS) || status=$$?; \
+	rm $$report; exit $$status
 
 test-fast: $(VENV)/ready ## run the tests that need neither a model, a cluster, a browser nor seconds, in 3 minutes on two cores
 	@$(BIN)/python -m pytest -q --numprocesses=auto --dist=loadfile -m 'not ($(HEAVY))' $(COVERAGE)
@@ -54,23 +63,15 @@ test-newest: ## run the fast tests with the newest releases that pyproject.toml 
 
 MUTANTS ?= --number 400 --out mutants.json
 
-mutants: $(VENV)/ready ## change the code in one place at a time, and count what the tests notice, after `make coverage-contexts`
+mutants: $(VENV)/ready ## change the code in one place at a time, and count what the tests notice: three hours on two cores
+	@$(BIN)/python -m pytest -q --numprocesses=$(WORKERS) --dist=loadfile --no-loadscope-reorder \
+		--junitxml=junit.xml --cov --cov-context=test --cov-report=
 	@PYTHONPATH=tests $(BIN)/python -m mutants $(MUTANTS)
 
 coverage: COVERAGE := --cov --cov-report=term:skip-covered
 coverage: test-fast ## run them with the covered branches of each file, in twice the time
 
-# These tests mostly wait, for clusters: two of their files run at a time, beside the other tests.
-WAITING := tests/integration
-
-test-slow: .venv/ready ## run the tests with a model, a cluster, a browser or a GPU
-	@log=$$(mktemp); \
-	$(BIN)/python -m pytest -q --numprocesses=2 --dist=loadfile -m '$(HEAVY)' $(WAITING) > $$log 2>&1 & waiting=$$!; \
-	nice $(BIN)/python -m pytest -q -m '$(HEAVY)' $(addprefix --ignore=,$(WAITING)); computing=$$?; \
-	wait $$waiting; status=$$?; \
-	cat $$log; rm $$log; exit $$((computing + status))
-
-real-files: .venv/ready ## download two real GGUF files (740 MB), with which `make test-slow` then tests
+real-files: .venv/ready ## download two real GGUF files (740 MB), with which `make test` then tests
 	@$(BIN)/python tests/support/real_files.py
 
 CHAOS ?= --schedules 25

@@ -1,8 +1,8 @@
 """Change the code in one place at a time, and count the changes that the tests notice; write a report as JSON.
 
-The tests of a change are those that execute its lines, as a run of `make coverage-contexts` has recorded: the fastest
-ones first, until one fails or all have run that fit into the time. A change that no test executes, or that all of its
-tests accept, is reported. Code that runs only in other processes is not recorded.
+The tests of a change are those that executed its lines in a run with contexts (see `make mutants`): the fastest ones
+first, until one fails, or all have run that fit into the time. A change that no test executes, or that all of its tests
+accept, is reported. Code that runs only in other processes is not recorded.
 """
 
 import argparse

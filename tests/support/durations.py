@@ -36,7 +36,7 @@ def main() -> None:
     options = parser.parse_args()
     suite = next(ElementTree.parse(options.report).iter("testsuite"))
     tests = {
-        f"{case.attrib['classname'].replace('.', '/')}.py::{case.attrib['name']}": float(case.attrib["time"])
+        f"{_file(case.attrib['classname'])}::{case.attrib['name']}": float(case.attrib["time"])
         for case in suite.iter("testcase")
     }
     minutes = float(suite.attrib["time"]) / 60
@@ -56,6 +56,12 @@ def main() -> None:
         for test, seconds in sorted(tests.items(), key=lambda item: -item[1])[:SHOWN]:
             print(f"{seconds:7.1f} s  {test}")
         sys.exit(1)
+
+
+def _file(name: str) -> str:
+    """Return the file of a test by the name of its module, or of its class."""
+    parts = name.split(".")
+    return "/".join(parts[:-1] if parts[-1][0].isupper() else parts) + ".py"
 
 
 if __name__ == "__main__":
