@@ -49,15 +49,21 @@ def facts_of(family: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("family", CONFIGS)
-def test_every_family_is_described_in_plain_types(family: str) -> None:
+def test_every_family_is_described_as_its_model_is(family: str, subtests: pytest.Subtests) -> None:
+    checks = [plain_types, sizes, sites, norms_of_queries_and_keys, sliding_windows]
+    for check in checks if family in LATENT | FUSED_ON_DISK else [*checks, heads]:
+        with subtests.test(check.__name__):
+            check(family)
+
+
+def plain_types(family: str) -> None:
     facts = facts_of(family)
     assert json.loads(json.dumps(facts)) == facts == yaml.safe_load(yaml.safe_dump(facts))
     assert facts["family"] == CONFIGS[family].model_type
     assert facts["notes"] == []
 
 
-@pytest.mark.parametrize("family", CONFIGS)
-def test_sizes_equal_those_of_the_model_in_memory(family: str) -> None:
+def sizes(family: str) -> None:
     facts, config = facts_of(family), CONFIGS[family]
     anatomy = known_anatomy(config)
     assert anatomy is not None
@@ -73,8 +79,7 @@ def test_sizes_equal_those_of_the_model_in_memory(family: str) -> None:
     assert facts["vocabulary_size"] == embedding.shape[0] == 64
 
 
-@pytest.mark.parametrize("family", sorted(set(CONFIGS) - LATENT - FUSED_ON_DISK))
-def test_numbers_and_width_of_heads_are_those_of_the_projections(family: str) -> None:
+def heads(family: str) -> None:
     facts, model, files = facts_of(family), wrap(tiny.tiny_model(family)), known_anatomy(CONFIGS[family]).files
     weights = {path: weight.numel() // 48 for path, weight in model.blocks[0].named_parameters() if weight.ndim == 2}
     n_heads, n_kv_heads, d_head = facts["n_heads"], facts["n_kv_heads"], facts["d_head"]
@@ -90,8 +95,7 @@ def test_numbers_and_width_of_heads_are_those_of_the_projections(family: str) ->
     assert ("head_widths" in facts) == (len(set(widths)) > 1)
 
 
-@pytest.mark.parametrize("family", CONFIGS)
-def test_sites_are_listed_and_each_absent_one_has_a_reason(family: str) -> None:
+def sites(family: str) -> None:
     facts = facts_of(family)
     absent = {"resid_mid_sum": "norms follow the sums"}
     if family in POST_NORM:
@@ -149,8 +153,7 @@ def test_biases_match_the_architecture(family: str) -> None:
     assert biases == dict(zip(("query_key_value", "output", "mlp"), BIASES[family], strict=True))
 
 
-@pytest.mark.parametrize("family", CONFIGS)
-def test_norms_of_queries_and_keys_match_the_architecture(family: str) -> None:
+def norms_of_queries_and_keys(family: str) -> None:
     per_head = {"cohere", "gemma3", "gemma3_text", "phi-qk-norm", "qwen3", "stablelm"}
     per_head |= {"apertus", "exaone4", "exaone4-without-window", "hunyuan_v1_dense", "hunyuan_v1_moe"}
     per_head |= {"lfm2", "lfm2_moe"}
@@ -278,8 +281,7 @@ def test_interleaved_rotary_positions_are_recognised() -> None:
     )
 
 
-@pytest.mark.parametrize("family", CONFIGS)
-def test_sliding_windows_name_their_layers(family: str) -> None:
+def sliding_windows(family: str) -> None:
     some, every = {"tokens": 6, "layers": [0, 1, 3]}, {"tokens": 6, "layers": [0, 1, 2, 3, 4]}
     alternating = {"cohere2", "cwm", "exaone4", "gemma2", "gemma3", "gemma3_text", "ministral", "olmo3", "vaultgemma"}
     alternating |= {"gpt_oss"}

@@ -74,9 +74,13 @@ def test_every_family_of_the_table_has_a_hand_run():
 
 @torch.inference_mode()
 @pytest.mark.parametrize("family", HAND_RUNS)
-def test_sites_equal_a_hand_run(family):
+def test_sites_equal_a_hand_run(family, subtests):
     model = eager_float64(family)
     read = read_sites(model, IDS, POSITIONS)
+    with subtests.test("identities"):
+        check_identities(model, read)
+    with subtests.test("norms"):
+        check_norms(model)
     by_hand = run_by_hand(model.module, IDS, HAND_RUNS[family])
     assert sites_of(family) == set.intersection(*(set(streams) for streams in by_hand))
     assert {site for site in read if site in STREAM_SITES} == set.union(*(set(streams) for streams in by_hand))
@@ -90,10 +94,8 @@ def test_sites_equal_a_hand_run(family):
     assert relative_errors(read[Site.RESID_FINAL], final.numpy()).max() <= 1e-12
 
 
-@pytest.mark.parametrize("family", CONFIGS)
-def test_the_identities_hold_and_fail_for_swapped_taps(family):
-    model = eager_float64(family)
-    read = read_sites(model, IDS, POSITIONS)
+def check_identities(model, read):
+    """Check that the identities hold, and fail for swapped taps."""
     assert max(identity_errors(model, read).values()) <= 1e-13
     for site, other in permutations(model.anatomy.taps, 2):
         if read[site].shape != read[other].shape:  # heads wider than the stream
@@ -172,10 +174,8 @@ def test_a_sliding_window_of_no_tokens_is_refused():
 # Norms.
 
 
-@torch.inference_mode()
-@pytest.mark.parametrize("family", CONFIGS)
-def test_norms_match_the_record(family):
-    model = eager_float64(family)
+def check_norms(model):
+    """Check that the norms of a block, and the last one, are those of the record."""
     anatomy = model.anatomy
     layer = model.blocks[2]
     paths = {role: layer.get_submodule(path) for role, path in anatomy.norms.items()}

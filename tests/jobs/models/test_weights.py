@@ -58,15 +58,19 @@ def bound_of(model):
     return BOUND_OF_ANGLES.get(model.config.model_type, BOUND)
 
 
-@pytest.fixture
-def saved_heads(saved):
-    if saved[1].anatomy.no_circuits or saved[1].anatomy.files.latent:
-        pytest.skip("no matrix of scores for each head; test_latent_heads.py tests latent attention")
-    return saved
+def test_weights_of_every_family_are_those_of_its_modules(saved, tmp_path, subtests):
+    folder, model = saved
+    checks = [mlp_by_hand, norms_and_embeddings, input_of_the_first_block, epsilons_of_norms]
+    if not (model.anatomy.no_circuits or model.anatomy.files.latent):  # test_latent_heads.py tests latent attention
+        checks += [attention_by_hand, outputs_of_heads_by_hand]
+    for check in checks:
+        with subtests.test(check.__name__):
+            check(folder, model)
+    with subtests.test("files_of_the_base_model"):
+        files_of_the_base_model(folder, model, tmp_path)
 
 
-def test_attention_by_hand_equals_the_modules(saved_heads):
-    folder, model = saved_heads
+def attention_by_hand(folder, model):
     weights = Weights(folder, load_config(folder), torch.float64)
     inputs = inputs_of(model, "attention", TOKENS)
     for layer, theirs in read_attention(model, TOKENS).items():
@@ -76,8 +80,7 @@ def test_attention_by_hand_equals_the_modules(saved_heads):
         assert relative_errors(ours.numpy(), theirs[Site.ATTN_OUT]).max() < bound_of(model), layer
 
 
-def test_outputs_of_heads_by_hand_equal_the_captured_site(saved_heads):
-    folder, model = saved_heads
+def outputs_of_heads_by_hand(folder, model):
     weights = Weights(folder, load_config(folder), torch.float64)
     inputs = inputs_of(model, "attention", TOKENS)
     for layer, theirs in read_attention(model, TOKENS).items():
@@ -141,8 +144,7 @@ def routed(model, weights, layer, x, route):
     return out
 
 
-def test_the_mlp_by_hand_equals_the_modules(saved):
-    folder, model = saved
+def mlp_by_hand(folder, model):
     weights = Weights(folder, load_config(folder), torch.float64)
     read, routes = read_sites(model, TOKENS, POSITIONS), routes_of(model)
     # The blocks of Nemotron-H add one module each.
@@ -164,8 +166,7 @@ def test_the_mlp_by_hand_equals_the_modules(saved):
     assert dense == [layer for layer in range(5) if layer not in routes and layer not in without]
 
 
-def test_norms_and_embeddings_equal_the_modules(saved):
-    folder, model = saved
+def norms_and_embeddings(folder, model):
     whole, config = load_config(folder), model.config  # of a multimodal model, the whole says what is tied
     weights = Weights(folder, whole, torch.float64)
     torch.testing.assert_close(weights.embedding(), model.module.get_input_embeddings().weight)
@@ -221,8 +222,7 @@ def positions_of(model):
     return learned + sum(table.weight[0] for table in (kinds, tasks) if table is not None)
 
 
-def test_scaled_and_normalised_embeddings_equal_the_input_of_the_first_block(saved):
-    folder, model = saved
+def input_of_the_first_block(folder, model):
     weights = Weights(folder, load_config(folder), torch.float64)
     table = weights.embedding()[list(TOKENS)] * embedding_scale(model.config)
     if model.config.model_type == "opt" and table.shape[1] != model.dimensions.d_model:
@@ -243,9 +243,8 @@ def test_scaled_and_normalised_embeddings_equal_the_input_of_the_first_block(sav
     assert relative_errors(x.numpy(), entering).max() < 1e-6
 
 
-def test_norms_add_the_modules_epsilon(saved):
+def epsilons_of_norms(folder, model):
     """Use a stream so small that ε is half of the sum under the root."""
-    folder, model = saved
     weights = Weights(folder, load_config(folder), torch.float64)
     epsilon = norm_epsilon(weights.config)
     pairs = norms_of_a_block(weights, model)
@@ -258,8 +257,7 @@ def test_norms_add_the_modules_epsilon(saved):
         assert relative_errors(ours.numpy(), module(stream).numpy()).max() < 1e-6
 
 
-def test_files_of_the_base_model_give_the_same_weights(saved, tmp_path):
-    folder, model = saved
+def files_of_the_base_model(folder, model, tmp_path):
     base = AutoModel.from_pretrained(folder)
     (base if is_encoder_alone(base.config) else text_part(base)).save_pretrained(tmp_path)
     with_head, without = Weights(folder, load_config(folder)), Weights(tmp_path, load_config(tmp_path))

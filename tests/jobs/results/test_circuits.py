@@ -153,9 +153,18 @@ def error(ours, theirs):
     return np.linalg.norm(ours - theirs) / np.linalg.norm(theirs)
 
 
-@pytest.mark.parametrize("fold_norm", [False, True])
-def test_scores_equal_the_models_scores_before_softmax(saved, fold_norm, monkeypatch):
+def test_circuits_of_every_family_do_what_its_attention_does(saved, monkeypatch, subtests):
     weights, model = saved
+    for fold_norm in (False, True):
+        with subtests.test("scores before the softmax", fold_norm=fold_norm):
+            check_scores(weights, model, fold_norm, monkeypatch)
+        with subtests.test("what one token's values add", fold_norm=fold_norm):
+            check_added_by_one_token(weights, model, fold_norm)
+    with subtests.test("folded norms"):
+        check_folded_norms(weights)
+
+
+def check_scores(weights, model, fold_norm, monkeypatch):
     theirs = scores_before_softmax(model, monkeypatch)
     stream = read_sites(model, TOKENS, range(-len(TOKENS), 0))[Site.RESID_PRE]
     inputs = [numpy_of(x) for x in inputs_of(model, "attention", TOKENS)]
@@ -181,9 +190,7 @@ def test_scores_equal_the_models_scores_before_softmax(saved, fold_norm, monkeyp
             assert error(scores_of(query, key, circuits.rotations, sign=-1)[seen], expected[seen]) > 0.05, layer
 
 
-@pytest.mark.parametrize("fold_norm", [False, True])
-def test_the_sum_over_heads_equals_attentions_output_for_one_token(saved, fold_norm):
-    weights, model = saved
+def check_added_by_one_token(weights, model, fold_norm):
     for token in (5, 60):
         read, added = added_by_one_token(model, token)
         stream = read_sites(model, (token,), [-1])[Site.RESID_PRE][0]
@@ -215,8 +222,7 @@ def test_the_sum_over_heads_equals_attentions_output_for_one_token(saved, fold_n
             assert error(ours, added[layer]) < BOUND, layer
 
 
-def test_a_folded_norm_has_scale_one_and_bias_zero_and_its_projection_is_in_the_weights(saved):
-    weights, _ = saved
+def check_folded_norms(weights):
     plain, folded = (read_circuits(weights, 4, fold_norm=fold_norm) for fold_norm in (False, True))
     if plain.input_norm is None:
         for name in ("query", "key", "value", "query_bias", "key_bias", "value_bias"):
