@@ -41,13 +41,10 @@ IN_MEMORY = $(shell grep -s ' /dev/shm ' /proc/mounts | grep -vq noexec && \
 	df --output=avail /dev/shm | awk '$$1 + 0 > 4e6 {print "/dev/shm"}')
 test test-fast mutants: export PYTEST_DEBUG_TEMPROOT ?= $(IN_MEMORY)
 
-# Tests of clusters and browsers mostly wait, so there is one process more than cores; each can need 4 GB of memory.
-WORKERS ?= $(shell $(PYTHON) -c 'import os; print(min(8, os.cpu_count() + 1))')
-
 # One queue of the files of all tests: those that took longest (tests/durations.json) start first.
 test: $(VENV)/ready ## run all tests (DURATIONS=--store also writes how long each file took)
 	@report=$$(mktemp); \
-	$(BIN)/python -m pytest -q --numprocesses=$(WORKERS) --dist=loadfile --no-loadscope-reorder --junitxml=$$report $(COVERAGE); \
+	$(BIN)/python -m pytest -q --numprocesses=auto --dist=loadfile --no-loadscope-reorder --junitxml=$$report $(COVERAGE); \
 	status=$$?; \
 	$(BIN)/python tests/support/durations.py $$report $(DURATIONS) || status=$$?; \
 	rm $$report; exit $$status
@@ -64,7 +61,7 @@ test-newest: ## run the fast tests with the newest releases that pyproject.toml 
 MUTANTS ?= --number 400 --out mutants.json
 
 mutants: $(VENV)/ready ## change the code in one place at a time, and count what the tests notice: three hours on two cores
-	@$(BIN)/python -m pytest -q --numprocesses=$(WORKERS) --dist=loadfile --no-loadscope-reorder \
+	@$(BIN)/python -m pytest -q --numprocesses=auto --dist=loadfile --no-loadscope-reorder \
 		--junitxml=junit.xml --cov --cov-context=test --cov-report=
 	@PYTHONPATH=tests $(BIN)/python -m mutants $(MUTANTS)
 

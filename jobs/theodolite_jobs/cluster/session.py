@@ -24,8 +24,8 @@ JOIN_SECONDS, SETTLE_SECONDS = 60.0, 10.0
 """Time in which worker nodes join a cluster, for example after its head was restarted; and the time in which the others
 follow the first one, if no number of replicas is requested."""
 
-_STARTS = 4
-"""Attempts to start Ray on this machine."""
+_STARTS, _PAUSE_SECONDS = 4, 5.0
+"""Attempts to start Ray on this machine, or to connect to a busy cluster; and the pause between the latter."""
 
 _SOCKET = "/ray/session_2026-01-01_00-00-00_000000_4194304/sockets/plasma_store"
 """The longest path of a socket of Ray, below the folder of temporary files."""
@@ -67,7 +67,7 @@ def ray_session(address: str | None, message: Callable[[str], None] = lambda _: 
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     try:
-        _connect(address) if address else _start(message)
+        _connect_patiently(address) if address else _start(message)
     except (ray.exceptions.RayError, OSError, RuntimeError, ValueError) as error:
         is_mismatch = "ersion mismatch" in str(error)
         how = "; install the same Ray and Python on this machine and on every node" if is_mismatch else ""
@@ -105,6 +105,18 @@ def _disconnect() -> None:
     finally:
         if was_enabled:
             gc.enable()
+
+
+def _connect_patiently(address: str) -> None:
+    """Connect to a cluster; one that is busy may not name the driver's node in time."""
+    for attempt in range(1, _STARTS + 1):
+        try:
+            _connect(address)
+            return
+        except ConnectionError as error:
+            if attempt == _STARTS or not str(error).startswith("Failed to connect to Ray cluster"):
+                raise
+            time.sleep(_PAUSE_SECONDS)
 
 
 def _connect(address: str, **options: Any) -> None:

@@ -124,6 +124,21 @@ def test_ray_is_started_again_if_a_busy_machine_needs_more_than_30_seconds(slow_
         assert starts == ["local"] * 3
 
 
+def test_a_busy_cluster_is_connected_to_again(monkeypatch):
+    addresses, pauses = [], []
+
+    def connect(address, **_):
+        addresses.append(address)
+        if len(addresses) < 3:
+            raise ConnectionError(f"Failed to connect to Ray cluster at {address}")
+
+    monkeypatch.setattr(session, "_refuse_unreachable", lambda _address: None)
+    monkeypatch.setattr(ray, "init", connect)
+    monkeypatch.setattr(session.time, "sleep", pauses.append)
+    with ray_session("head:6379"):
+        assert (len(addresses), len(pauses)) == (3, 2)
+
+
 def test_ray_that_never_starts_ends_the_survey_in_one_line(slow_starts):
     starts = slow_starts(100)
     with (

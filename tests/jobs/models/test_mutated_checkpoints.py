@@ -63,7 +63,15 @@ def refusal_of(action: Callable[[Path], object], folder: Path) -> str:
     return only_line(caught)
 
 
-def test_a_missing_tensor_is_named(saved: Path, tmp_path: Path) -> None:
+def test_a_change_of_a_checkpoint_is_refused_by_name(saved: Path, tmp_path: Path, subtests: pytest.Subtests) -> None:
+    for check in (missing_tensor, renamed_tensor, other_shape, surplus_tensor, wrong_width_of_heads):
+        with subtests.test(check.__name__):
+            folder = tmp_path / check.__name__
+            folder.mkdir()
+            check(saved, folder)
+
+
+def missing_tensor(saved: Path, tmp_path: Path) -> None:
     for index, name in enumerate(matrices_of_a_block(saved)):
         folder = mutated(saved, tmp_path / str(index), lambda tensors, name=name: tensors.pop(name))
         assert " lack " in refusal_of(load_model, folder), name
@@ -72,7 +80,7 @@ def test_a_missing_tensor_is_named(saved: Path, tmp_path: Path) -> None:
         ), name
 
 
-def test_a_renamed_tensor_is_named(saved: Path, tmp_path: Path) -> None:
+def renamed_tensor(saved: Path, tmp_path: Path) -> None:
     name = matrices_of_a_block(saved)[1]
     other = name.removesuffix(".weight") + "_of_another.weight"
 
@@ -84,7 +92,7 @@ def test_a_renamed_tensor_is_named(saved: Path, tmp_path: Path) -> None:
     assert " lack" in refusal_of(read_everything, folder)
 
 
-def test_a_tensor_of_another_shape_is_named(saved: Path, tmp_path: Path) -> None:
+def other_shape(saved: Path, tmp_path: Path) -> None:
     for index, name in enumerate(matrices_of_a_block(saved)):
 
         def cut(tensors: Tensors, name: str = name) -> None:
@@ -94,14 +102,14 @@ def test_a_tensor_of_another_shape_is_named(saved: Path, tmp_path: Path) -> None
         assert "weights" in refusal_of(load_model, folder), name
 
 
-def test_a_tensor_that_the_configuration_does_not_use_is_named(saved: Path, tmp_path: Path) -> None:
+def surplus_tensor(saved: Path, tmp_path: Path) -> None:
     name = BLOCK.split(matrices_of_a_block(saved)[0])[0] + BLOCK.search(matrices_of_a_block(saved)[0]).group()
     folder = mutated(saved, tmp_path / "extra", lambda tensors: tensors.update({f"{name}extra.weight": torch.ones(3)}))
     for action in (load_model, read_everything):
         assert "extra.weight; use the config.json that belongs to these weights" in refusal_of(action, folder)
 
 
-def test_a_configuration_that_lies_about_the_width_of_heads_is_refused(saved: Path, tmp_path: Path) -> None:
+def wrong_width_of_heads(saved: Path, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(saved, tmp_path / "heads"))
     whole = json.loads((folder / "config.json").read_text())
     text = whole.get("text_config", whole)

@@ -32,6 +32,8 @@ from theodolite_jobs.models.config_numbers import embedding_scale, norm_epsilon
 from theodolite_jobs.models.families import is_encoder_alone
 from theodolite_jobs.models.load import load_config, wrap
 from theodolite_jobs.models.reference import read_sites, relative_errors
+from theodolite_jobs.models.stored_names import compare_names
+from theodolite_jobs.models.tensors import TensorFiles
 from theodolite_jobs.models.text_part import text_part
 from theodolite_jobs.models.weights import SHARED, Weights
 
@@ -60,7 +62,7 @@ def bound_of(model):
 
 def test_weights_of_every_family_are_those_of_its_modules(saved, tmp_path, subtests):
     folder, model = saved
-    checks = [mlp_by_hand, norms_and_embeddings, input_of_the_first_block, epsilons_of_norms]
+    checks = [names_of_tensors, mlp_by_hand, norms_and_embeddings, input_of_the_first_block, epsilons_of_norms]
     if not (model.anatomy.no_circuits or model.anatomy.files.latent):  # test_latent_heads.py tests latent attention
         checks += [attention_by_hand, outputs_of_heads_by_hand]
     for check in checks:
@@ -68,6 +70,14 @@ def test_weights_of_every_family_are_those_of_its_modules(saved, tmp_path, subte
             check(folder, model)
     with subtests.test("files_of_the_base_model"):
         files_of_the_base_model(folder, model, tmp_path)
+
+
+def names_of_tensors(folder, model):
+    stored = compare_names(load_config(folder), TensorFiles(folder).headers)
+    assert (stored.missing, stored.surplus, stored.repeated, stored.next_token) == ([], [], [], set())
+    stored.check_files(TensorFiles(folder))
+    assert len(stored.shape_of) > 5
+    assert stored.embedding
 
 
 def attention_by_hand(folder, model):
