@@ -43,11 +43,11 @@ test test-fast mutants: export PYTEST_DEBUG_TEMPROOT ?= $(IN_MEMORY)
 
 # One queue of the files of all tests: those that took longest (tests/durations.json) start first.
 test: $(VENV)/ready ## run all tests (DURATIONS=--store also writes how long each file took)
-	@report=$$(mktemp); \
+	@report=$$(mktemp); trap "rm -f $$report" EXIT; \
 	$(BIN)/python -m pytest -q --numprocesses=auto --dist=loadfile --no-loadscope-reorder --junitxml=$$report $(COVERAGE); \
 	status=$$?; \
-	$(BIN)/python tests/support/durations.py $$report $(DURATIONS) || status=$$?; \
-	rm $$report; exit $$status
+	test -s $$report && $(BIN)/python tests/support/durations.py $$report $(DURATIONS); \
+	exit $$status
 
 test-fast: $(VENV)/ready ## run the tests that need neither a model, a cluster, a browser nor seconds, in 3 minutes on two cores
 	@$(BIN)/python -m pytest -q --numprocesses=auto --dist=loadfile -m 'not ($(HEAVY))' $(COVERAGE)

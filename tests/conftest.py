@@ -87,13 +87,14 @@ def pytest_collection_finish() -> None:
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m selects
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
         fixtures = getattr(item, "fixturenames", ())
         if not SLOW_FIXTURES.isdisjoint(fixtures) or any(item.path.is_relative_to(place) for place in SLOW_PLACES):
             item.add_marker(pytest.mark.slow)
-    seconds = stored_seconds()  # files that take long start first; new ones before them
-    items.sort(key=lambda item: -seconds.get(item.location[0], inf))
+    if hasattr(config, "workerinput"):  # in a queue of several workers, files that take long start first
+        seconds = stored_seconds()
+        items.sort(key=lambda item: -seconds.get(item.location[0], inf))
 
 
 @pytest.fixture(scope="session")

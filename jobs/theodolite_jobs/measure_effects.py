@@ -5,6 +5,7 @@ compare changed states with unchanged ones of the same replica.
 """
 
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -66,11 +67,18 @@ def measure_effects(
         def retried(reason: str) -> None:
             metrics.retried(reason)
             look()
-            if reason == STORE and finished_groups(run).get("effects") == work.digest:
+            if reason == STORE and _is_finished(run, work.digest):
                 raise StoreError(f"{run.id}: another driver has finished the effects, and removed their vectors")
 
         callbacks = Callbacks(written, retried, metrics.replicas, console.say)
         run_shards(workers, missing, work.tokens, callbacks)
+
+
+def _is_finished(run: Run, digest: str) -> bool:
+    """Return whether the store says that the effects are finished; one that does not respond says nothing."""
+    with suppress(StoreError):
+        return finished_groups(run).get("effects") == digest
+    return False
 
 
 def _assignment(run: Run, work: EffectsWork, source: ModelSource, settings: Settings) -> EffectsAssignment:

@@ -15,6 +15,7 @@ TheodoliteError              exit code 1
 │   └── JobError             a survey job failed, was stopped, is lost or takes too long
 ├── ServiceError             the service cannot be reached, or rejects the token
 └── StoreError               the store cannot be reached, read or written
+    ├── LinkedObjectError    an object, or a folder above it, is a symbolic link
     ├── RunNotFoundError     the store has no such run
     ├── RunInUseError        a driver works on the run, so it cannot be removed or repaired
     ├── FigureNotFoundError  the run has no such figure
@@ -98,6 +99,10 @@ class ServiceError(TheodoliteError):
 
 class StoreError(TheodoliteError):
     """The store cannot be reached, read or written."""
+
+
+class LinkedObjectError(StoreError):
+    """An object of a local store, or a folder above it, is a symbolic link, which is not followed."""
 
 
 class RunNotFoundError(StoreError):

@@ -32,7 +32,7 @@ THEODOLITE = str(Path(sys.executable).with_name("theodolite"))
 
 @pytest.fixture(scope="module")
 def spec(tiny_folder):
-    return spec_of(tiny_folder, analyses=["curves"])
+    return spec_of(tiny_folder)
 
 
 @pytest.fixture

@@ -21,9 +21,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
-from xml.etree import ElementTree
 
 from coverage import CoverageData
+from support.durations import test_seconds
 
 from mutants.changes import Change, changed, draw_changes
 
@@ -31,18 +31,8 @@ ROOT = Path(__file__).parents[2]
 JOBS, SERVICE = "jobs/theodolite_jobs", "service/theodolite"
 FOLDERS = (f"{JOBS}/statistics", f"{JOBS}/capture", f"{JOBS}/models", f"{SERVICE}/store", f"{JOBS}/cluster")
 
-COPIED = (
-    "service",
-    "jobs",
-    "tests",
-    "deploy",
-    "docs",
-    "benchmarks",
-    "pyproject.toml",
-    "README.md",
-    "docker-compose.yml",
-)
-COPIED += ("Makefile", "CHANGELOG.md", "constraints.txt", ".ci")
+COPIED = ("service", "jobs", "tests", "deploy", "docs", "benchmarks", ".ci", "Makefile", "pyproject.toml", "mkdocs.yml")
+COPIED += ("README.md", "CHANGELOG.md", "constraints.txt", "docker-compose.yml", ".dockerignore")
 
 
 def main() -> None:
@@ -56,22 +46,13 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="file for the report (JSON)")
     options = parser.parse_args()
     changes = draw_changes(ROOT, FOLDERS, options.number, options.seed)
-    tests_of = executed_lines(options.coverage, durations_of(options.durations), options.seconds)
+    tests_of = executed_lines(options.coverage, test_seconds(options.durations), options.seconds)
     report = run(changes, tests_of, options.processes, options.seconds)
     machine = f"{platform.machine()}, {platform.system()}, {os.cpu_count()} cores"
     report = {"date": datetime.now(UTC).date().isoformat(), "machine": machine, "seed": options.seed, **report}
     print(json.dumps({name: value for name, value in report.items() if name != "accepted"}, indent=1))
     if options.out:
         options.out.write_text(json.dumps(report, indent=1) + "\n")
-
-
-def durations_of(junit: Path) -> dict[str, float]:
-    """Return the seconds of each test by its id."""
-    found: dict[str, float] = {}
-    for case in ElementTree.parse(junit).iter("testcase"):
-        file = case.attrib["classname"].replace(".", "/") + ".py"
-        found[f"{file}::{case.attrib['name']}"] = float(case.attrib["time"])
-    return found
 
 
 def executed_lines(coverage: Path, durations: dict[str, float], seconds: float) -> Any:
@@ -164,7 +145,7 @@ def _outcome(copy: Path, change: Change, tests: list[str], seconds: float) -> st
         return "hung"
     finally:
         file.write_text(before)
-    return "noticed" if ended.returncode else "accepted"
+    return {0: "accepted", 1: "noticed"}.get(ended.returncode, "error")
 
 
 if __name__ == "__main__":

@@ -1,26 +1,21 @@
 """How long the tests take: which files start first, and what a run took.
 
 `make test` runs the files of the tests in one queue, those that took longest first, so that no worker ends much later
-than the others. `tests/durations.json` has the seconds of each file; the script writes it from a JUnit report, prints
-the slowest tests, and fails if the run took longer than its budget.
+than the others. `tests/durations.json` has the seconds of each file. The script prints how long a run took by its JUnit
+report, which counts subtests twice, and writes the file with --store.
 
-Usage: python tests/support/durations.py REPORT [--budget MINUTES] [--store]
+Usage: python tests/support/durations.py REPORT [--store]
 """
 
 import argparse
 import json
 import os
 import platform
-import sys
 from datetime import UTC, datetime
-from math import inf
 from pathlib import Path
 from xml.etree import ElementTree
 
 STORED = Path(__file__).parents[1] / "durations.json"
-
-SHOWN = 10
-"""How many of the slowest tests are printed."""
 
 
 def stored_seconds() -> dict[str, float]:
@@ -28,17 +23,19 @@ def stored_seconds() -> dict[str, float]:
     return dict(json.loads(STORED.read_text())["seconds"]) if STORED.exists() else {}
 
 
+def test_seconds(report: Path) -> dict[str, float]:
+    """Return the seconds of each test of a JUnit report, by its id."""
+    cases = ElementTree.parse(report).iter("testcase")
+    return {f"{_file(one.attrib['classname'])}::{one.attrib['name']}": float(one.attrib["time"]) for one in cases}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("report", type=Path, help="JUnit report of a run")
-    parser.add_argument("--budget", type=float, default=inf, help="minutes that the run may take")
     parser.add_argument("--store", action="store_true", help="write tests/durations.json")
     options = parser.parse_args()
     suite = next(ElementTree.parse(options.report).iter("testsuite"))
-    tests = {
-        f"{_file(case.attrib['classname'])}::{case.attrib['name']}": float(case.attrib["time"])
-        for case in suite.iter("testcase")
-    }
+    tests = test_seconds(options.report)
     minutes = float(suite.attrib["time"]) / 60
     files: dict[str, float] = {}
     for test, seconds in tests.items():
@@ -51,11 +48,6 @@ def main() -> None:
         content = {"date": datetime.now(UTC).date().isoformat(), "machine": machine, "tests": len(tests)}
         content |= {"minutes": round(minutes, 1), "seconds": rounded}
         STORED.write_text(json.dumps(content, indent=1) + "\n")
-    if minutes > options.budget:
-        print(f"That is more than {options.budget:g} minutes. The slowest tests:")
-        for test, seconds in sorted(tests.items(), key=lambda item: -item[1])[:SHOWN]:
-            print(f"{seconds:7.1f} s  {test}")
-        sys.exit(1)
 
 
 def _file(name: str) -> str:

@@ -67,7 +67,7 @@ def ray_session(address: str | None, message: Callable[[str], None] = lambda _: 
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     try:
-        _connect_patiently(address) if address else _start(message)
+        _connect_patiently(address, message) if address else _start(message)
     except (ray.exceptions.RayError, OSError, RuntimeError, ValueError) as error:
         is_mismatch = "ersion mismatch" in str(error)
         how = "; install the same Ray and Python on this machine and on every node" if is_mismatch else ""
@@ -82,9 +82,12 @@ def ray_session(address: str | None, message: Callable[[str], None] = lambda _: 
 
 
 def _end_on_sigterm(before: Any) -> None:
-    """Let SIGTERM do what it did before, or raise SystemExit. Ray would print the stack of its C++ code."""
+    """Let SIGTERM do what it did before or, instead of its default, raise SystemExit, also after the session.
+
+    Ray would print the stack of its C++ code.
+    """
     if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, before if callable(before) else _end)
+        signal.signal(signal.SIGTERM, _end if before in (None, signal.SIG_DFL) else before)
 
 
 def _end(_signal: int, _frame: Any) -> None:
@@ -107,7 +110,7 @@ def _disconnect() -> None:
             gc.enable()
 
 
-def _connect_patiently(address: str) -> None:
+def _connect_patiently(address: str, message: Callable[[str], None]) -> None:
     """Connect to a cluster; one that is busy may not name the driver's node in time."""
     for attempt in range(1, _STARTS + 1):
         try:
@@ -116,6 +119,7 @@ def _connect_patiently(address: str) -> None:
         except ConnectionError as error:
             if attempt == _STARTS or not str(error).startswith("Failed to connect to Ray cluster"):
                 raise
+            message(f"the Ray cluster at {address} does not accept this process yet; connecting again")
             time.sleep(_PAUSE_SECONDS)
 
 

@@ -13,7 +13,7 @@ _MOST_TIMES_LARGER = 16
 """How many times its own size a large Parquet file may decode to; text has a fifth of its size in a usual one."""
 
 _ALWAYS_ALLOWED_BYTES, _MOST_TIMES_LARGER_IF_SMALL = 2**26, 1000
-"""What a small file may decode to. One cell can fill the memory, so its stated size counts before it is read."""
+"""What a small file may decode to. One cell can fill the memory, so the size that a file states is compared first."""
 
 _BYTES_OF_A_CELL = 32
 """The smallest size of a cell as Python's object: a hundred million equal cells take a few bytes in a file."""

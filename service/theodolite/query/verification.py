@@ -23,10 +23,16 @@ ShardKey = tuple[str, int]
 
 def verify(run: Run) -> Iterator[str]:
     """Yield a sentence for each link, and each missing or changed object: shards, results, tables, metadata."""
+    for key in links(run.location):
+        yield f"{key}: is a link, which is not followed; put the file or folder in its place, or remove the link"
+    try:
+        yield from _missing_and_changed(run)
+    except StoreError as error:  # also of a folder that is a link
+        yield str(error)
+
+
+def _missing_and_changed(run: Run) -> Iterator[str]:
     named = set()
-    yield from (
-        f"{key}: is a link, and no link is followed in a store; replace it by the file" for key in links(run.location)
-    )
     for name, facts in run.record.sets.items():
         missing = missing_shards(run, name)
         named |= {record_key(name, index) for index in missing}
@@ -36,16 +42,13 @@ def verify(run: Run) -> Iterator[str]:
     for shard, problems in damaged_shards(run):
         named.add(record_key(*shard))
         yield from problems
-    try:
-        if not finished_groups(run):
-            yield "results: none are finished (yet)"
-        elif unfinished_request(run) is not None:
-            yield "results: some of those that were requested are not finished (yet)"
-        changed = dict(changed_objects(run))
-        changed |= wrong_tokens(run, changed)
-        yield from (f"{key}: {problem}" for key, problem in changed.items() if key not in named)
-    except StoreError as error:
-        yield str(error)
+    if not finished_groups(run):
+        yield "results: none are finished (yet)"
+    elif unfinished_request(run) is not None:
+        yield "results: some of those that were requested are not finished (yet)"
+    changed = dict(changed_objects(run))
+    changed |= wrong_tokens(run, changed)
+    yield from (f"{key}: {problem}" for key, problem in changed.items() if key not in named)
 
 
 def refuse_damaged(run: Run) -> None:
@@ -94,8 +97,10 @@ def unexpected_objects(run: Run) -> list[str]:
     """Return the keys of objects that no later step reads.
 
     They lie beside the commit records and are none, or are what an analysis left that did not end; while requested
-    results are missing, such objects belong to an analysis that may go on.
+    results are missing, such objects belong to an analysis that may go on. Nothing is listed if the run has links.
     """
+    if links(run.location):
+        return []
     expected = {record_key(name, index) for name in run.record.sets for index in committed_indices(run, name)}
     others = [key for key in keys(run.location, "shards") if key not in expected]
     is_done = finished_groups(run) and unfinished_request(run) is None

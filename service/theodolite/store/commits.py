@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 
-from theodolite.errors import RunDamagedError, StoreError
+from theodolite.errors import LinkedObjectError, RunDamagedError, StoreError
 from theodolite.store.checksums import damage_of, sha256
 from theodolite.store.layout import ACTIVATIONS, REDUCED, shard_key
 from theodolite.store.manifest import listed_checksums
@@ -152,8 +152,9 @@ def _incomplete(commit: Commit, stored: Mapping[str, int]) -> str | None:
 def damages(run: Run, commit: Commit) -> Iterator[str]:
     """Yield a sentence for each of a shard's arrays that is missing or whose checksum is wrong."""
     for name, checksum in commit.checksums.items():
-        if wrong := damage_of(get(run.location, array_key(commit, name)), checksum, "committed"):
-            yield f"shard {commit.name}, {name}: {wrong}"
+        with suppress(LinkedObjectError):  # `verify` names links
+            if wrong := damage_of(get(run.location, array_key(commit, name)), checksum, "committed"):
+                yield f"shard {commit.name}, {name}: {wrong}"
 
 
 def drop_pending(run: Run) -> None:

@@ -19,7 +19,7 @@ from obstore.exceptions import AlreadyExistsError, BaseError, GenericError
 from obstore.store import LocalStore, MemoryStore
 from zarr.storage import ObjectStore
 
-from theodolite.errors import StoreError
+from theodolite.errors import LinkedObjectError, StoreError
 from theodolite.store.buckets import explanation, is_missing_bucket, open_bucket
 
 Location = Any
@@ -249,14 +249,16 @@ def _entries(location: LocalStore, prefix: str, *, is_deep: bool) -> Iterator[tu
 
 
 def refuse_link(location: Location, key: str) -> None:
-    """Raise StoreError if an object of a folder, or a folder above it, is a link; the folder itself may be one."""
+    """Raise LinkedObjectError if an object, or a folder above it, is a link; the store's own folder may be one."""
     if not isinstance(location, LocalStore):
         return
     path, name = str(location.prefix), ""
     for part in key.split("/"):
         path, name = f"{path}/{part}", f"{name}/{part}".lstrip("/")
         if os.path.islink(path):
-            raise StoreError(f"{name} is a link, and no link is followed in a store; link the store's own folder")
+            raise LinkedObjectError(
+                f"{name} is a link, and no link is followed in a store; link the store's own folder"
+            )
 
 
 def _root(location: LocalStore) -> Path:

@@ -34,7 +34,7 @@ def remove_run(run: Run) -> int:
         RunInUseError: a driver works on the run.
         StoreError: the store refuses.
     """
-    read_labels(run)  # raises for a link before anything is deleted
+    read_labels(run)  # raises before anything is deleted if their folder is a link
     refuse_in_use(run.store, run.id)
     wait_for_replicas(run.store, run.id)
     refuse_in_use(run.store, run.id)  # a driver may have started meanwhile
@@ -44,7 +44,8 @@ def remove_run(run: Run) -> int:
     others = [key for key in stored if key not in (first, last)]
     for some in ([first], others, [last]):
         delete(store, [key for key in some if key in stored])
-    unlink(store, links(store, f"runs/{run.id}"))
+    for folder in (f"runs/{run.id}", f"labels/{run.id}"):
+        unlink(store, links(store, folder))
     sweep_staged(run.url, 0)
     remove_empty_folders(run.url)
     delete_labels(run)  # last: `change_labels` deletes what it writes without a record of the run

@@ -152,7 +152,9 @@ def read_jobs(store: str, cache: Cache, job_id: str | None = None) -> list[Store
             continue
         spec = cache.get(("job", store, name), partial(read_job_spec, store, name), lambda one: size(one, 20_000))
         if spec is None:
-            _log.warning("%s is damaged, and the survey job is not listed; submit the survey again", _spec_key(name))
+            _log.warning(
+                "%s cannot be read, and its survey job is not listed; submit the survey again", _spec_key(name)
+            )
         else:
             jobs.append(_stored_job(name, spec, job_keys, read))
     return sorted(jobs, key=lambda job: (job.attempt.submitted if job.attempt else "", job.id), reverse=True)

@@ -46,16 +46,9 @@ def test_every_family_passes_in_float32(family):
     assert certificate.prompts == (4 if family in ("llama-dynamic", "phi3-longrope", "phimoe-longrope") else 2)
 
 
-# With the random weights of these, sdpa is less exact than eager on some processors; the check names eager as remedy.
-INEXACT_SDPA = {"gemma3_text", "glm4_moe_lite"}
-
-
 @pytest.mark.parametrize("family", TAPS)
 def test_half_precision_also_checks_the_first_blocks_in_float32(family):
-    module = tiny.tiny_model(family).bfloat16()
-    if family in INEXACT_SDPA:
-        module.set_attn_implementation("eager")
-    model = wrap(module)
+    model = wrap(tiny.tiny_model(family).bfloat16())
     certificate = certify_tiny(model)
     assert certificate.dtype == "bfloat16"
     assert certificate.float32_blocks_max_error < 1e-5

@@ -101,7 +101,15 @@ def test_a_replica_fits_on_a_node_with_its_gpus_and_cores(nodes):
 
 
 @pytest.fixture
-def slow_starts(monkeypatch):
+def without_ray(monkeypatch):
+    """Let sessions begin and end without Ray, which other tests of this process may use."""
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "shutdown", lambda: None)
+    monkeypatch.setattr(session, "_end_on_sigterm", lambda _before: None)
+
+
+@pytest.fixture
+def slow_starts(without_ray, monkeypatch):
     """Let the first starts of Ray fail as on a busy machine; the list has the addresses of all starts."""
     starts = []
 
@@ -112,7 +120,6 @@ def slow_starts(monkeypatch):
                 raise Exception("The current node timed out during startup.")
 
         monkeypatch.setattr(ray, "init", init)
-        monkeypatch.setattr(ray, "is_initialized", lambda: False)
         return starts
 
     return fail
@@ -124,8 +131,8 @@ def test_ray_is_started_again_if_a_busy_machine_needs_more_than_30_seconds(slow_
         assert starts == ["local"] * 3
 
 
-def test_a_busy_cluster_is_connected_to_again(monkeypatch):
-    addresses, pauses = [], []
+def test_a_busy_cluster_is_connected_to_again(without_ray, monkeypatch):
+    addresses, pauses, said = [], [], []
 
     def connect(address, **_):
         addresses.append(address)
@@ -135,8 +142,9 @@ def test_a_busy_cluster_is_connected_to_again(monkeypatch):
     monkeypatch.setattr(session, "_refuse_unreachable", lambda _address: None)
     monkeypatch.setattr(ray, "init", connect)
     monkeypatch.setattr(session.time, "sleep", pauses.append)
-    with ray_session("head:6379"):
+    with ray_session("head:6379", said.append):
         assert (len(addresses), len(pauses)) == (3, 2)
+    assert said == ["the Ray cluster at head:6379 does not accept this process yet; connecting again"] * 2
 
 
 def test_ray_that_never_starts_ends_the_survey_in_one_line(slow_starts):

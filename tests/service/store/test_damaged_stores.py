@@ -88,6 +88,18 @@ def test_a_loop_of_links_is_named(store):
     assert named[:2] == ["loop", "shards/harmful/again"]
 
 
+@pytest.mark.parametrize(
+    "linked", ["activations.zarr/harmful/resid_pre/c/0/0/0/0", "prompts/harmful.parquet", "shards/harmful"]
+)
+def test_a_link_hides_no_other_damage(store, linked):
+    moved = store / "moved"
+    (store / RUN / linked).rename(moved)
+    (store / RUN / linked).symlink_to(moved)
+    named = list(verify(open_run(str(store), "tiny-0")))
+    assert named[0].startswith(f"{linked}: is a link, which is not followed")
+    assert linked == "shards/harmful" or "results.zarr/curves/zarr.json: is missing" in named
+
+
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
     lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=3), inner, max_size=2),

@@ -223,7 +223,7 @@ def test_a_record_of_another_survey_job_is_not_believed(store, name, caplog):
     found = read_jobs(store, Cache(0), JOB)
     if name == "spec.json":
         assert found == []
-        assert f"jobs/{JOB}/spec.json is damaged" in caplog.text
+        assert f"jobs/{JOB}/spec.json cannot be read" in caplog.text
     else:
         assert "is damaged" in found[0].end.reason
 
