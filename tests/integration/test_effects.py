@@ -1,8 +1,6 @@
 """Effects from a spec to the report: restarts and kills of replicas, of Ray or forked, change no bit."""
 
-import os
 import shutil
-import signal
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +10,7 @@ import xarray as xr
 from chaos.processes import capture_without_ray
 from support import tiny
 from support.damages import interrupt, opened, settings
+from support.ray_cluster import kill_after_the_first_shard
 from support.requests import analyse, assert_nothing_to_compute, survey_again
 from support.stored import read_table
 from support.tiny_sizes import PLAIN
@@ -103,22 +102,7 @@ def test_nothing_is_left_of_the_parts_and_the_run_is_whole(run):
 def test_a_killed_replica_of_ray_restarts_and_the_bits_are_the_same(
     ray_with_pretend_gpus, run, tiny_folder, tmp_path, monkeypatch
 ):
-    import ray
-
-    killed, run_shards = [], measure_effects.run_shards
-
-    def kill_one_after_the_first_part(workers, work, tokens, watch):
-        victim = ray.get(workers[0].actors[0].process_id.remote())
-
-        def kill_and_go_on(part, numbers):
-            if not killed:
-                os.kill(victim, signal.SIGKILL)
-                killed.append(victim)
-            watch.committed(part, numbers)
-
-        run_shards(workers, work, tokens, replace(watch, committed=kill_and_go_on))
-
-    monkeypatch.setattr(measure_effects, "run_shards", kill_one_after_the_first_part)
+    killed = kill_after_the_first_shard(monkeypatch, measure_effects)
     counted = _counted(run)
     again = survey(effects_spec(tiny_folder), Path(), settings(tmp_path), Console())
     assert killed

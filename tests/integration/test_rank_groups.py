@@ -1,12 +1,10 @@
 """A model that several ranks share in tensor parallel, through Ray: three processes, one answer."""
 
-import os
-import signal
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from support.ray_cluster import kill_after_the_first_shard
 from support.tiny_sizes import GROUPED
 from support.tiny_survey import save_model, spec_of
 from transformers import LlamaConfig
@@ -44,26 +42,12 @@ def alone(captured, tmp_path_factory):
 def test_three_ranks_capture_what_one_process_does_also_after_one_of_them_was_killed(
     alone, captured, tmp_path, monkeypatch
 ):
-    import ray
-
-    run_shards, killed, retried = capture_shards.run_shards, [], []
-
-    def kill_a_rank_after_the_first_shard(workers, work, tokens, watch):
-        assert len(workers[0].actors) == 3
-        victim = ray.get(workers[0].actors[1].process_id.remote())
-
-        def committed(shard, numbers):
-            if not killed:
-                os.kill(victim, signal.SIGKILL)
-                killed.append(victim)
-            watch.committed(shard, numbers)
-
-        run_shards(workers, work, tokens, replace(watch, committed=committed, retried=retried.append))
-
-    monkeypatch.setattr(capture_shards, "run_shards", kill_a_rank_after_the_first_shard)
+    retried = []
+    killed = kill_after_the_first_shard(monkeypatch, capture_shards, actors=3, rank=1, retried=retried.append)
     run = captured(tmp_path, gpus_per_replica=3, parallelism="tensor")
     assert run.id == alone.id
     assert run.record.parity["ranks"] == 3
+    assert killed
     assert retried
     assert set(retried) == {"died"}
     assert sorted(read_commits(run, "harmful")) == list(range(SHARDS))

@@ -1,8 +1,6 @@
 """Real replicas of Ray on a tiny model: more of them, kills, two surveys at once, and resumes change no bit."""
 
-import os
 import shutil
-import signal
 import subprocess
 import sys
 from dataclasses import replace
@@ -11,6 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 from support.damages import assert_same_results
+from support.ray_cluster import kill_after_the_first_shard
 from support.sealed import reseal
 from support.short_reports import short_reports
 from support.tiny_survey import spec_of
@@ -63,23 +62,7 @@ def test_more_replicas_on_gpus_of_their_own_give_the_same_bits(surveyed, run_sur
 
 
 def test_a_replica_that_is_killed_restarts_and_the_bits_are_the_same(surveyed, run_survey, tmp_path, monkeypatch):
-    import ray
-
-    killed = []
-    run_shards = capture_shards.run_shards
-
-    def kill_one_after_the_first_shard(workers, work, tokens, watch):
-        victim = ray.get(workers[0].actors[0].process_id.remote())
-
-        def kill_and_go_on(shard, numbers):
-            if not killed:
-                os.kill(victim, signal.SIGKILL)
-                killed.append(victim)
-            watch.committed(shard, numbers)
-
-        run_shards(workers, work, tokens, replace(watch, committed=kill_and_go_on))
-
-    monkeypatch.setattr(capture_shards, "run_shards", kill_one_after_the_first_shard)
+    killed = kill_after_the_first_shard(monkeypatch, capture_shards)
     run = run_survey(tmp_path, replicas=1, gpus_per_replica=0)
     assert killed
     assert_same_results(surveyed, run)

@@ -2,6 +2,7 @@
 
 import os
 import random
+import signal
 import socket
 import subprocess
 import sys
@@ -9,10 +10,12 @@ import time
 import urllib.request
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import psutil
+import pytest
 
 BIN = Path(sys.executable).parent
 SECONDS = 600  # of patience: beside other tests, a step takes several times its own time
@@ -126,3 +129,31 @@ def wait_for(condition: Callable[[], T], what: str) -> T:
             return found
         time.sleep(0.3)
     raise AssertionError(f"waited {SECONDS} s for {what}")
+
+
+def kill_after_the_first_shard(
+    monkeypatch: pytest.MonkeyPatch, module: Any, *, actors: int = 1, rank: int = 0, **callbacks: Any
+) -> list[int]:
+    """Let the first replica of `run_shards` in a module lose a rank after its first shard; return the killed processes.
+
+    The replica must have this number of actors. `callbacks` take the place of those of the loop.
+    """
+    import ray
+
+    run_shards = module.run_shards
+    killed: list[int] = []
+
+    def run(workers: Any, work: Any, tokens: Any, watch: Any) -> None:
+        assert len(workers[0].actors) == actors
+        victim = ray.get(workers[0].actors[rank].process_id.remote())
+
+        def committed(shard: Any, numbers: Any) -> None:
+            if not killed:
+                os.kill(victim, signal.SIGKILL)
+                killed.append(victim)
+            watch.committed(shard, numbers)
+
+        run_shards(workers, work, tokens, replace(watch, committed=committed, **callbacks))
+
+    monkeypatch.setattr(module, "run_shards", run)
+    return killed
