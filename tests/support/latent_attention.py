@@ -17,6 +17,7 @@ from theodolite.sites import Site
 from theodolite_jobs.models.load import wrap
 from theodolite_jobs.models.loaded import LoadedModel
 from theodolite_jobs.models.reference import read_sites
+from theodolite_jobs.models.threads import threads_for
 from theodolite_jobs.models.weights import Weights
 
 TOKENS = (5, 60, 17, 33, 9, 41, 28)
@@ -81,7 +82,7 @@ def run_attention(
             scores.append(values[0].numpy())
         return original(values, *args, **options)
 
-    with monkeypatch.context() as patch:
+    with monkeypatch.context() as patch, threads_for(1):  # with more, a function mode calls each function twice
         patch.setattr(torch.nn.functional, "softmax", softmax)
         read = read_sites(model, tokens, range(-len(tokens), 0))
     for handle in handles:

@@ -17,6 +17,7 @@ from theodolite_jobs.models.families import known_anatomy
 from theodolite_jobs.models.load import wrap
 from theodolite_jobs.models.reference import read_sites
 from theodolite_jobs.models.text_part import text_part
+from theodolite_jobs.models.threads import threads_for
 from theodolite_jobs.models.weights import Weights
 from theodolite_jobs.results.circuits import notes_on, read_circuits
 
@@ -66,7 +67,7 @@ def scores_before_softmax(model, monkeypatch):
         found.append(numpy_of(scores[0]))
         return original(query, key, value, **options)
 
-    with monkeypatch.context() as patch:
+    with monkeypatch.context() as patch, threads_for(1):  # with more, a function mode calls each function twice
         patch.setattr(torch.nn.functional, "softmax", softmax)
         patch.setattr(torch.nn.functional, "scaled_dot_product_attention", attention)
         read_sites(model, TOKENS, [-1])
