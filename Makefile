@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 REQUIREMENTS := -c constraints.txt
 
-.PHONY: help demo test test-fast test-newest real-files coverage mutants chaos lint check docs figures bench bench-heads bench-statistics bench-api bench-effects bench-driver bench-pipeline bench-million \
+.PHONY: help demo test test-fast test-nightly test-newest simulate real-files coverage mutants chaos lint check docs figures bench bench-heads bench-statistics bench-api bench-effects bench-driver bench-pipeline bench-million \
 	up down images hashes push rehearse rehearse-containers rehearse-hosts rehearse-slurm clean
 
 help: ## list the targets
@@ -25,12 +25,12 @@ demo: .venv/ready ## survey the built-in 135M chat model and print the path of t
 	@$(BIN)/theodolite survey jobs/theodolite_jobs/specs/demo.yaml
 
 # Markers of tests that need a model, a cluster, a browser, a GPU or real files.
-HEAVY := slow or browser or gpu or real
+HEAVY := slow or browser or gpu or real or nightly
 
 # The processes of the tests share the cores: with more threads than cores, matrix products wait for each other.
-test test-fast mutants: export OMP_NUM_THREADS = 1
+test test-fast test-nightly mutants: export OMP_NUM_THREADS = 1
 # Replicas have threads of their own. If other tests use their cores, threads that spin while they wait cost most of the time.
-test test-fast mutants: export OMP_WAIT_POLICY = passive
+test test-fast test-nightly mutants: export OMP_WAIT_POLICY = passive
 
 # Tests start hundreds of processes, which would each compile a thousand modules if none were stored.
 unexport PYTHONDONTWRITEBYTECODE
@@ -39,18 +39,25 @@ unexport PYTHONDONTWRITEBYTECODE
 IN_MEMORY = $(shell grep -s ' /dev/shm ' /proc/mounts | grep -vq noexec && \
 	awk '/MemAvailable/ {exit $$2 < 8e6}' /proc/meminfo && \
 	df --output=avail /dev/shm | awk '$$1 + 0 > 4e6 {print "/dev/shm"}')
-test test-fast mutants: export PYTEST_DEBUG_TEMPROOT ?= $(IN_MEMORY)
+test test-fast test-nightly mutants: export PYTEST_DEBUG_TEMPROOT ?= $(IN_MEMORY)
 
 # One queue of the files of all tests: those that took longest (tests/durations.json) start first.
-test: $(VENV)/ready ## run all tests (DURATIONS=--store also writes how long each file took)
+QUEUE := -q --numprocesses=auto --dist=loadfile --no-loadscope-reorder
+
+test: $(VENV)/ready ## run the tests (DURATIONS=--store also writes how long each file took)
 	@report=$$(mktemp); trap "rm -f $$report" EXIT; \
-	$(BIN)/python -m pytest -q --numprocesses=auto --dist=loadfile --no-loadscope-reorder --junitxml=$$report $(COVERAGE); \
+	$(BIN)/python -m pytest $(QUEUE) -m 'not nightly' --junitxml=$$report $(COVERAGE); \
 	status=$$?; \
 	test -s $$report && $(BIN)/python tests/support/durations.py $$report $(DURATIONS); \
 	exit $$status
 
 test-fast: $(VENV)/ready ## run the tests that need neither a model, a cluster, a browser nor seconds, in 3 minutes on two cores
 	@$(BIN)/python -m pytest -q --numprocesses=auto --dist=loadfile -m 'not ($(HEAVY))' $(COVERAGE)
+
+test-nightly: $(VENV)/ready ## run what `make test` leaves out: all families and layouts, rehearsals, 10,000 requests, faults
+	@$(BIN)/python -m pytest $(QUEUE) -m nightly
+	@OPENAPI_EXAMPLES=130 $(BIN)/python -m pytest $(QUEUE) tests/service/api/test_openapi.py
+	@$(MAKE) chaos
 
 # All versions but that of torch, whose newest release brings gigabytes of CUDA packages. For every night: an announced
 # break shows here before it is in constraints.txt.
@@ -61,8 +68,7 @@ test-newest: ## run the fast tests with the newest releases that pyproject.toml 
 MUTANTS ?= --number 400 --out mutants.json
 
 mutants: $(VENV)/ready ## change the code in one place at a time, and count what the tests notice: three hours on two cores
-	@$(BIN)/python -m pytest -q --numprocesses=auto --dist=loadfile --no-loadscope-reorder \
-		--junitxml=junit.xml --cov --cov-context=test --cov-report=
+	@$(BIN)/python -m pytest $(QUEUE) -m 'not nightly' --junitxml=junit.xml --cov --cov-context=test --cov-report=
 	@PYTHONPATH=tests $(BIN)/python -m mutants $(MUTANTS)
 
 coverage: COVERAGE := --cov --cov-report=term:skip-covered

@@ -20,7 +20,7 @@ SMALL = {
 }
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", SMALL)
 def test_a_benchmark_runs(name, tmp_path):
     out = tmp_path / "result.json"

@@ -6,8 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from chaos.processes import capture_without_ray
 from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
 from support.browsing import HOSTILE, PATIENCE, listen, served
+from support.made_once import made_once
 from support.serving import captured_run, surveyed_run
 
 from theodolite.settings import Settings
@@ -33,12 +35,17 @@ WORDY = {
 @pytest.fixture(scope="session")
 def store(tmp_path_factory) -> tuple[str, str]:
     """A store with an encoder that has every result, two runs from random arrays and one that is not complete."""
-    folder = tmp_path_factory.mktemp("page")
-    wordy = survey(parse_spec(WORDY), Path(), Settings(store=str(folder)), Console())
+    folder, wordy = made_once(tmp_path_factory, "page", fill)
+    return str(folder), wordy
+
+
+def fill(folder: Path) -> str:
+    with capture_without_ray():
+        wordy = survey(parse_spec(WORDY), Path(), Settings(store=str(folder)), Console())
     surveyed_run(folder, "tiny-0")
     surveyed_run(folder, "tiny-1", seed=1, n_layers=6)
     captured_run(folder, "tiny-2")
-    return str(folder), wordy.id
+    return wordy.id
 
 
 @pytest.fixture(scope="module")

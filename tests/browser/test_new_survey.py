@@ -10,6 +10,7 @@ import yaml
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Locator, Page, expect
 from support.browsing import opened, served, settle
+from support.nightly import at_night
 
 from theodolite.groups import ANALYSES
 from theodolite.model_aliases import MODEL_ALIASES
@@ -343,7 +344,7 @@ def test_the_form_offers_what_the_service_knows(form):
     assert sorted(analyses.evaluate_all("boxes => boxes.map(one => one.value)")) == sorted(ANALYSES)
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", ["light", *at_night(["dark"])])
 def test_the_form_is_accessible_and_fits_a_phone(browser, noise, place, scheme):
     with opened(browser, noise, color_scheme=scheme, reduced_motion="reduce") as page:
         page.goto(f"{place}/#/new")

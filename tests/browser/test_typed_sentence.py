@@ -9,6 +9,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, Route, expect
 from support.browsing import drawn, opened, served, settle
+from support.nightly import at_night
 
 pytestmark = pytest.mark.browser
 
@@ -54,7 +55,7 @@ def type_sentence(page: Page) -> None:
     page.get_by_label("sentence", exact=True).press("Enter")
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", ["light", *at_night(["dark"])])
 def test_a_typed_sentence_gets_its_trajectory(browser, noise, place, store, scheme):
     options = {"viewport": {"width": 400, "height": 800}, "color_scheme": scheme, "reduced_motion": "reduce"}
     progress = {"nouns": {"done": 1, "total": 1}, "sentences": {"done": 0, "total": 1}}

@@ -149,6 +149,7 @@ def test_ray_starts_on_all_nodes_and_the_survey_on_it(job, tmp_path):
     assert_nothing_stays(tmp_path)
 
 
+@pytest.mark.nightly
 def test_ray_ends_before_slurm_kills_it(job, tmp_path):
     assert job().wait(SECONDS) == 0
     assert all(call.endswith(" drain=0") for call in calls(tmp_path, "ray start"))
@@ -156,6 +157,7 @@ def test_ray_ends_before_slurm_kills_it(job, tmp_path):
     assert "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S" in Path(folder, "_private/ray_constants.py").read_text()
 
 
+@pytest.mark.nightly
 def test_statistics_can_follow_in_a_job_without_gpus(job, tmp_path):
     assert job(COMMAND="capture").wait(SECONDS) == 0
     assert calls(tmp_path, "theodolite")[0].startswith("theodolite capture survey.yaml --store ")
@@ -166,6 +168,7 @@ def test_statistics_can_follow_in_a_job_without_gpus(job, tmp_path):
     )
 
 
+@pytest.mark.nightly
 def test_one_node_needs_no_other(job, tmp_path):
     assert job(SLURM_JOB_NUM_NODES="1").wait(SECONDS) == 0
     assert len(calls(tmp_path, "ray start")) == 1
@@ -177,6 +180,7 @@ def test_a_failed_survey_fails_the_job(job, tmp_path):
     assert_nothing_stays(tmp_path)
 
 
+@pytest.mark.nightly
 def test_the_end_of_the_time_stops_everything_at_once(job, tmp_path):
     process = job(SURVEY_SECONDS="60")
     wait_for_survey(tmp_path)
@@ -186,6 +190,7 @@ def test_the_end_of_the_time_stops_everything_at_once(job, tmp_path):
     assert_nothing_stays(tmp_path)
 
 
+@pytest.mark.nightly
 def test_nodes_remove_their_folders_when_a_job_is_cancelled(job, tmp_path):
     process = job(SURVEY_SECONDS="60", COMPLETING="1")
     wait_for_survey(tmp_path)
@@ -204,6 +209,7 @@ def test_a_job_is_requeued_before_its_time_ends(job, tmp_path):
     assert_nothing_stays(tmp_path)
 
 
+@pytest.mark.nightly
 def test_a_job_that_was_requeued_too_often_ends(job, tmp_path):
     process = job(SURVEY_SECONDS="60", SLURM_RESTART_COUNT="20")
     wait_for_survey(tmp_path)
@@ -221,6 +227,7 @@ def test_ray_is_started_again_on_a_node_where_it_failed(job, tmp_path):
     assert_nothing_stays(tmp_path)
 
 
+@pytest.mark.nightly
 def test_a_node_where_ray_fails_again_and_again_does_not_hold_the_allocation(job, tmp_path):
     process = job(FAILURES="3", SECONDS_TO_JOIN="300")
     assert process.wait(SECONDS) == 1
@@ -228,6 +235,7 @@ def test_a_node_where_ray_fails_again_and_again_does_not_hold_the_allocation(job
     assert_nothing_stays(tmp_path)
 
 
+@pytest.mark.nightly
 def test_one_of_many_nodes_where_ray_fails_does_not_hold_the_allocation(job, tmp_path):
     process = job(SLURM_JOB_NUM_NODES="3", BROKEN="node3", SECONDS_TO_JOIN="300")
     assert process.wait(SECONDS) == 1
@@ -237,6 +245,7 @@ def test_one_of_many_nodes_where_ray_fails_does_not_hold_the_allocation(job, tmp
     assert_nothing_stays(tmp_path)
 
 
+@pytest.mark.nightly
 def test_a_job_whose_head_ends_ends_with_the_reason(job, tmp_path):
     process = job(SURVEY_SECONDS="60")
     wait_for_survey(tmp_path)
@@ -259,6 +268,7 @@ def test_a_survey_continues_without_the_other_nodes(job, tmp_path):
     assert_nothing_stays(tmp_path, killed=1)
 
 
+@pytest.mark.nightly
 def test_folders_of_jobs_that_were_killed_are_removed(job, tmp_path):
     for name in (".ray-here-69.old", ".ray-here-70.runs", ".ray-here-77.requeued", ".ray-there-69.runs"):
         (tmp_path / "submitted" / name).mkdir()
@@ -267,12 +277,14 @@ def test_folders_of_jobs_that_were_killed_are_removed(job, tmp_path):
     assert kept == {".ray-here-70.runs", ".ray-there-69.runs"}, "job 69 runs on another cluster"
 
 
+@pytest.mark.nightly
 def test_without_an_answer_of_slurm_no_folder_is_removed(job, tmp_path):
     (tmp_path / "submitted/.ray-here-69.perhaps").mkdir()
     assert job(SQUEUE_EXIT="1").wait(SECONDS) == 0
     assert [path.name for path in (tmp_path / "submitted").iterdir()] == [".ray-here-69.perhaps"]
 
 
+@pytest.mark.nightly
 def test_a_node_that_does_not_join_is_reported(job, tmp_path):
     # Enough for the head also on a busy machine: it would be reported as the node that did not start.
     process = job(SLURM_JOB_NUM_NODES="3", SECONDS_TO_JOIN="10")

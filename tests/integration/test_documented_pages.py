@@ -182,6 +182,7 @@ def test_the_quickstart_and_the_readme_run(followed):
     assert len(list(folder.glob("theodolite-store/runs/*/report.html"))) == 3
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("page", OTHERS, ids=lambda page: page.name)
 def test_a_page_runs(page, followed, surroundings, tmp_path, monkeypatch):
     folder = Path(shutil.copytree(followed[0], tmp_path / "reader"))

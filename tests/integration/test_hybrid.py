@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.nightly import at_night
 from support.tiny_configs import CONFIGS
 from support.tiny_survey import save_model, spec_of
 
@@ -23,7 +24,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("forked_replicas")]
 ALONE = "nemotron_h"  # its blocks are attention, a state space or an MLP
 
 
-@pytest.fixture(scope="module", params=["granitemoehybrid", ALONE, "qwen3_5_text"])
+@pytest.fixture(scope="module", params=[ALONE, *at_night(["granitemoehybrid", "qwen3_5_text"])])
 def family(request):
     return request.param
 

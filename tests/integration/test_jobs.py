@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from starlette.testclient import TestClient
+from support.nightly import at_night
 from support.ray_cluster import BIN, SECONDS, TOKEN, Cluster, wait_for
 
 from theodolite.api.app import create_app
@@ -106,8 +107,12 @@ def test_a_job_outlives_the_service_and_its_cluster(cluster, tmp_path, chat_mode
             [],
             "rejects the token; set RAY_AUTH_MODE=token",
         ),
-        ({}, [], "rejects the token; set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN"),
-        ({"RAY_AUTH_MODE": "token"}, [], "no token is set for the Ray cluster at 127.0.0.1"),
+        *at_night(
+            [
+                ({}, [], "rejects the token; set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN"),
+                ({"RAY_AUTH_MODE": "token"}, [], "no token is set for the Ray cluster at 127.0.0.1"),
+            ]
+        ),
         (
             {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": TOKEN},
             ["--gpus-per-replica", "2"],

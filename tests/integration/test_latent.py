@@ -9,6 +9,7 @@ import pytest
 import torch
 import xarray as xr
 from support.latent_attention import MORE_CONFIGS, YARN
+from support.nightly import at_night
 from support.serving import client_of
 from support.tiny_configs import CONFIGS
 from support.tiny_survey import save_model
@@ -46,7 +47,9 @@ def surveyed(folder, config, **heads):
     return survey(parse_spec(spec), Path(), Settings(store=str(folder / "store")), Console())
 
 
-@pytest.fixture(scope="module", params=[*FAMILIES, "yarn-v2", "halves-glm"])
+@pytest.fixture(
+    scope="module", params=["deepseek_v3", "yarn-v2", *at_night(["deepseek_v2", "glm4_moe_lite", "halves-glm"])]
+)
 def run(request, tmp_path_factory):
     return surveyed(tmp_path_factory.mktemp("latent"), MORE_CONFIGS[request.param], offsets=OFFSETS)
 

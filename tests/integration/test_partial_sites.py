@@ -9,6 +9,7 @@ import pytest
 import torch
 import xarray as xr
 from support.damages import REWRITTEN, assert_same_bits, flip, repair_again
+from support.nightly import at_night
 from support.serving import client_of, numbers
 from support.short_reports import short_reports
 from support.tiny_configs import CONFIGS
@@ -53,7 +54,7 @@ def surveyed(model, store, sites, replicas=1, **changes):
     return survey(spec, Path(), Settings(store=str(store), replicas=replicas, gpus_per_replica=0), Console())
 
 
-@pytest.fixture(scope="module", params=["qwen3_next", ALONE, "jamba"])
+@pytest.fixture(scope="module", params=[ALONE, *at_night(["qwen3_next", "jamba"])])
 def family(request):
     return request.param
 

@@ -11,7 +11,7 @@ import httpx
 import pytest
 from support.ray_cluster import free_port
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.nightly
 
 REHEARSE = Path(__file__).parents[2] / "deploy/rehearsal/processes.py"
 AWS = {

@@ -11,6 +11,7 @@ from unittest.mock import patch
 
 import pytest
 from support.damages import flip, opened, settings, store_of
+from support.nightly import at_night
 from support.tiny_survey import spec_of
 from typer.testing import CliRunner
 
@@ -138,7 +139,7 @@ def refused(store, run_id):
     return False
 
 
-@pytest.mark.parametrize("stage", ["first shard", "first pass", "report"])
+@pytest.mark.parametrize("stage", ["first pass", *at_night(["first shard", "report"])])
 def test_a_survey_holds_its_run_in_each_stage(whole, tiny_folder, tmp_path, stage):
     seen = []
     with before(STAGES[stage], lambda: seen.append(refused(tmp_path, whole.name))):

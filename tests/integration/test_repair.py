@@ -3,6 +3,7 @@
 import json
 import random
 import shutil
+from itertools import cycle
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -20,6 +21,7 @@ from support.damages import (
     swap,
     truncate,
 )
+from support.nightly import at_night
 from support.sealed import reseal
 from support.tiny_survey import save_model, spec_of
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -64,26 +66,32 @@ def test_a_damaged_shard_is_refused_and_captured_again(whole, damaged, tiny_fold
     assert_same_bits(damaged, whole)
 
 
+OBJECTS = (
+    "prompts/harmful.parquet",
+    "prompts/harmless.tokens.parquet",
+    "activations.zarr/zarr.json",
+    "activations.zarr/harmful/zarr.json",
+    "activations.zarr/harmful/position/c/0",
+    "results.zarr/zarr.json",
+    "results.zarr/curves/cosine_of_means_debiased/c/0/0/0/0",
+    "results.zarr/gram/zarr.json",
+    "results.zarr/heads/zarr.json",
+    "tables/curves.parquet",
+    "run.json",
+    "COMPLETE",
+)
+DAMAGES = {"flipped": flip, "lost": Path.unlink}
+
+
 @pytest.mark.parametrize(
-    "key",
+    ("key", "damage"),
     [
-        "prompts/harmful.parquet",
-        "prompts/harmless.tokens.parquet",
-        "activations.zarr/zarr.json",
-        "activations.zarr/harmful/zarr.json",
-        "activations.zarr/harmful/position/c/0",
-        "results.zarr/zarr.json",
-        "results.zarr/curves/cosine_of_means_debiased/c/0/0/0/0",
-        "results.zarr/gram/zarr.json",
-        "results.zarr/heads/zarr.json",
-        "tables/curves.parquet",
-        "run.json",
-        "COMPLETE",
+        *zip(OBJECTS, cycle(DAMAGES)),
+        *at_night(zip(OBJECTS, cycle(reversed(DAMAGES)))),
     ],
 )
-@pytest.mark.parametrize("damage", [flip, Path.unlink], ids=["flipped", "lost"])
 def test_a_damaged_object_is_restored_to_the_bit(whole, damaged, key, damage):
-    damage(damaged / key)
+    DAMAGES[damage](damaged / key)
     try:
         problems = list(verify(opened(damaged)))
     except TheodoliteError as error:
@@ -128,7 +136,10 @@ def test_a_run_whose_model_has_changed_is_refused_by_name(damaged, tiny_folder, 
 
 @pytest.mark.parametrize(
     "key",
-    ["prompts/harmful.parquet", "prompts/harmless.tokens.parquet", "activations.zarr/harmful/resid_pre/zarr.json"],
+    [
+        "prompts/harmless.tokens.parquet",
+        *at_night(["prompts/harmful.parquet", "activations.zarr/harmful/resid_pre/zarr.json"]),
+    ],
 )
 def test_without_complete_nothing_damaged_is_certified(whole, damaged, key):
     flip(damaged / key)

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from chaos.processes import capture_without_ray
 from support.damages import REWRITTEN, opened, settings
+from support.nightly import at_night
 from support.tiny_configs import CONFIGS
 from support.tiny_survey import save_model, spec_of
 
@@ -25,7 +26,7 @@ CAPTURE = {"sites": ["resid_pre", "resid_mid", "mlp_out", "attn_out"], "shard_pr
 EFFECTS = {"prompts": 10, "layers": [1, 3], "controls": 19}
 
 
-@pytest.fixture(scope="module", params=["llama", "mixtral"])
+@pytest.fixture(scope="module", params=["mixtral", *at_night(["llama"])])
 def model(request, tmp_path_factory):
     return save_model(tmp_path_factory.mktemp("model") / "model", config=CONFIGS[request.param])
 
@@ -43,7 +44,7 @@ def alone(model, tmp_path_factory):
     return surveyed(model, tmp_path_factory.mktemp("alone"), 1, 1)
 
 
-@pytest.mark.parametrize(("replicas", "threads"), [(1, 3), (2, 3), (4, 2)])
+@pytest.mark.parametrize(("replicas", "threads"), [(2, 3), *at_night([(1, 3), (4, 2)])])
 def test_replicas_and_threads_change_no_bit(model, alone, tmp_path, replicas, threads):
     run = surveyed(model, tmp_path, replicas, threads)
     objects = keys(opened(run).location)

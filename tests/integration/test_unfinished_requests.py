@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 from support.damages import UNFINISHED, flip, opened, repair_again, settings, store_of
+from support.nightly import at_night
 from support.requests import analyse, killed_after_the_passes, killed_before, survey_again, without_weights
 from support.sealed import reseal
 from support.tiny_survey import spec_of
@@ -116,7 +117,7 @@ def test_a_repair_without_complete_that_is_killed_is_not_complete(whole, damaged
     assert finished_groups(opened(damaged)) == finished_groups(opened(whole))
 
 
-@pytest.mark.parametrize("analyses", [["curves", "gram", "heads"], None], ids=["listed", "all"])
+@pytest.mark.parametrize("analyses", [["curves", "gram", "heads"], *at_night([None])], ids=["listed", "all"])
 def test_a_survey_that_is_killed_between_two_groups_is_not_complete(damaged, tiny_folder, analyses):
     spec = spec_of(tiny_folder, analyses=analyses, heads={"vectors": 2})
     drop_groups(opened(damaged), list(finished_groups(opened(damaged))))
@@ -233,7 +234,9 @@ def test_the_request_of_an_early_version_is_read(damaged, tiny_folder, two_vecto
     assert finished_groups(opened(damaged)) == listed
 
 
-@pytest.mark.parametrize("request_", [{"spec": {"of": "later"}, "groups": {}}, {"of": "later"}, ["later"], "later"])
+@pytest.mark.parametrize(
+    "request_", [{"spec": {"of": "later"}, "groups": {}}, *at_night([{"of": "later"}, ["later"], "later"])]
+)
 def test_the_request_of_another_version_is_refused_and_kept(damaged, tiny_folder, request_):
     flip(damaged / "results.zarr/heads/zarr.json")
     store_raw_request(damaged, request_)

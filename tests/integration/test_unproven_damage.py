@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from itertools import cycle, product
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from support.damages import (
     settings,
     store_of,
 )
+from support.nightly import at_night
 from support.sealed import reseal
 from support.tiny_survey import spec_of
 
@@ -34,7 +36,10 @@ pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("forked_replicas", "with
 @pytest.mark.parametrize("step", ["describe", "capture_shards", "finish_capture", "list_groups"])
 @pytest.mark.parametrize(
     "key",
-    ["shards/harmful/00001.json", "prompts/harmful.tokens.parquet", "activations.zarr/harmful/resid_pre/c/1/0/0/0"],
+    [
+        "activations.zarr/harmful/resid_pre/c/1/0/0/0",
+        *at_night(["shards/harmful/00001.json", "prompts/harmful.tokens.parquet"]),
+    ],
 )
 def test_a_repair_that_was_interrupted_hides_no_damage(whole, damaged, monkeypatch, key, step):
     (damaged / key).unlink()
@@ -78,13 +83,19 @@ OF_THE_CAPTURE = (
     "activations.zarr/harmful/position/c/0",
     "shards/harmful/00001.json",
 )
+DAMAGES = {"flipped": flip, "lost": Path.unlink}
 
 
-@pytest.mark.parametrize("key", OF_THE_CAPTURE)
-@pytest.mark.parametrize("damage", [flip, Path.unlink], ids=["flipped", "lost"])
+@pytest.mark.parametrize(
+    ("key", "damage"),
+    [
+        *zip(OF_THE_CAPTURE, cycle(DAMAGES)),
+        *at_night(zip(OF_THE_CAPTURE, cycle(reversed(DAMAGES)))),
+    ],
+)
 def test_damage_before_the_results_is_named_and_not_adopted(captured, tmp_path, tiny_folder, key, damage):
     run = Path(shutil.copytree(captured, tmp_path / "store/runs" / captured.name))
-    damage(run / key)
+    DAMAGES[damage](run / key)
     assert is_named(run, key)
     with pytest.raises(RunDamagedError, match=key.replace(".", r"\.")):
         survey(spec_of(tiny_folder), Path(), settings(store_of(run)), Console())
@@ -92,13 +103,19 @@ def test_damage_before_the_results_is_named_and_not_adopted(captured, tmp_path, 
     assert (run / key).read_bytes() == (captured / key).read_bytes() or key.startswith("shards")
 
 
-@pytest.mark.parametrize("key", OF_THE_CAPTURE[1:7:2])
-@pytest.mark.parametrize("damage", [flip, Path.unlink], ids=["flipped", "lost"])
+@pytest.mark.parametrize(
+    ("key", "damage"),
+    [
+        (OF_THE_CAPTURE[1], "flipped"),
+        (OF_THE_CAPTURE[5], "lost"),
+        *at_night(product(OF_THE_CAPTURE[1:7:2], DAMAGES)),
+    ],
+)
 def test_damage_before_the_last_shard_is_mended_by_the_resume(captured, tmp_path, tiny_folder, key, damage):
     run = Path(shutil.copytree(captured, tmp_path / "store/runs" / captured.name))
     for lost in ("COMPLETE", "shards/harmful/00001.json", "prompts/harmful.parquet", "prompts/harmless.parquet"):
         (run / lost).unlink()
-    damage(run / key)
+    DAMAGES[damage](run / key)
     capture(spec_of(tiny_folder), Path(), settings(store_of(run)), Console())
     assert [problem for problem in verify(opened(run)) if "results" not in problem] == []
     assert (run / key).read_bytes() == (captured / key).read_bytes()

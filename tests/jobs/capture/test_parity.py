@@ -7,6 +7,7 @@ import pytest
 import torch
 from support import tiny
 from support.layouts import TAPS
+from support.nightly import at_night, one_in
 from support.tiny_configs import CONFIGS
 from transformers import AutoModel
 from transformers.modeling_outputs import BaseModelOutputWithPast
@@ -46,7 +47,7 @@ def test_every_family_passes_in_float32(family):
     assert certificate.prompts == (4 if family in ("llama-dynamic", "phi3-longrope", "phimoe-longrope") else 2)
 
 
-@pytest.mark.parametrize("family", TAPS)
+@pytest.mark.parametrize("family", one_in(4, TAPS))
 def test_half_precision_also_checks_the_first_blocks_in_float32(family):
     model = wrap(tiny.tiny_model(family).bfloat16())
     certificate = certify_tiny(model)
@@ -277,7 +278,7 @@ LONG = {"lengths": (60, 120, 90, 75)}
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("family", ["qwen3_next", "qwen3_5_text"])
+@pytest.mark.parametrize("family", ["qwen3_next", *at_night(["qwen3_5_text"])])
 def test_a_gated_delta_rule_that_rounds_much_passes_with_a_measured_bound(family, dtype):
     certificate = certify_tiny(wrap(inexact(family).to(dtype)), **LONG)
     assert certificate.float32_rounding > 1e-5
@@ -306,8 +307,8 @@ def planted(mistake, monkeypatch, model):
     return model
 
 
-@pytest.mark.parametrize("mistake", ["wrong tap", "shifted", "other tokens"])
-@pytest.mark.parametrize("family", ["qwen3_next", "qwen3_5_text"])
+@pytest.mark.parametrize("mistake", ["wrong tap", "shifted", *at_night(["other tokens"])])
+@pytest.mark.parametrize("family", ["qwen3_next", *at_night(["qwen3_5_text"])])
 def test_a_mistake_in_a_model_that_rounds_much_is_still_refused(family, mistake, monkeypatch):
     model = planted(mistake, monkeypatch, wrap(inexact(family)))
     with pytest.raises(ParityError, match=r"not rounding but a mistake|is not read from the correct module"):
@@ -400,7 +401,7 @@ def test_a_failure_is_reported_even_if_it_cannot_be_measured_in_float64(monkeypa
         certify_tiny(wrap(tiny.tiny_model("gpt2")), float32_bound=1e-8)
 
 
-@pytest.mark.parametrize("family", ["llama", "gemma3", "bert"])
+@pytest.mark.parametrize("family", ["gemma3", *at_night(["llama", "bert"])])
 def test_a_model_with_a_device_map_is_copied_and_not_cast(family):
     model = tiny.tiny_model(family).bfloat16()
     model = wrap(accelerate.dispatch_model(model, {"": "cpu"}, main_device="cpu", force_hooks=True))

@@ -94,6 +94,7 @@ def test_the_encoder_is_named_and_predicts_no_next_token(saved):
         check_shardable(config, 2)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_half_precision_passes_the_parity_check(saved, dtype):
     _, folder = saved

@@ -8,6 +8,7 @@ from scipy.spatial.distance import cdist
 from sklearn.metrics import silhouette_score
 from support.analysing import stale_gram, survey_gram
 from support.gram_cases import cka, debiased_cka, in_spaces
+from support.nightly import at_night
 from support.result_cases import assert_same_rows, contrast, draw, model_of, silent
 from support.stored import read_table, store_run
 
@@ -203,7 +204,7 @@ EXPECTED = {}
 """The same for any chunking: computed once."""
 
 
-@pytest.fixture(scope="module", params=[2, 100], ids=["small shards", "one shard"])
+@pytest.fixture(scope="module", params=[2, *at_night([100])], ids=["small shards", "one shard"])
 def surveyed(request, tmp_path_factory):
     """A run of shards of so many prompts."""
     arrays = arrays_of_sets()

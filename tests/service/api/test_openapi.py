@@ -51,7 +51,7 @@ CALLS = [
 ]
 BODIES: dict[str, Any] = {"POST": SPEC, "PATCH": {"name": "first try"}}
 OF_PATH: dict[str, Any] = {"/v1/runs/{run_id}/sentence-spec": {"sentence": "Two birds"}}
-EXAMPLES = int(os.environ.get("OPENAPI_EXAMPLES", "8"))
+EXAMPLES = int(os.environ.get("OPENAPI_EXAMPLES", "2"))
 
 BOUNDED = hypothesis.settings(
     max_examples=EXAMPLES,
