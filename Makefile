@@ -48,7 +48,7 @@ test: $(VENV)/ready ## run the tests (DURATIONS=--store also writes how long eac
 	@report=$$(mktemp); trap "rm -f $$report" EXIT; \
 	$(BIN)/python -m pytest $(QUEUE) -m 'not nightly' --junitxml=$$report $(COVERAGE); \
 	status=$$?; \
-	test -s $$report && $(BIN)/python tests/support/durations.py $$report $(DURATIONS); \
+	test ! -s $$report || $(BIN)/python tests/support/durations.py $$report $(DURATIONS) || status=1; \
 	exit $$status
 
 test-fast: $(VENV)/ready ## run the tests that need neither a model, a cluster, a browser nor seconds, in 3 minutes on two cores
@@ -57,7 +57,7 @@ test-fast: $(VENV)/ready ## run the tests that need neither a model, a cluster, 
 test-nightly: $(VENV)/ready ## run what `make test` leaves out: all families and layouts, rehearsals, 10,000 requests, faults
 	@$(BIN)/python -m pytest $(QUEUE) -m nightly
 	@OPENAPI_EXAMPLES=130 $(BIN)/python -m pytest $(QUEUE) tests/service/api/test_openapi.py
-	@$(MAKE) chaos
+	@$(MAKE) chaos simulate
 
 # All versions but that of torch, whose newest release brings gigabytes of CUDA packages. For every night: an announced
 # break shows here before it is in constraints.txt.
@@ -81,6 +81,9 @@ CHAOS ?= --schedules 25
 
 chaos: .venv/ready ## run seeded schedules of faults over a tiny survey (options: CHAOS="--help")
 	@PYTHONPATH=tests $(BIN)/python -m chaos $(CHAOS)
+
+simulate: .venv/ready ## run the simulations of statistics whose formulas have changed since their stored results
+	@$(BIN)/python benchmarks/simulate.py
 
 lint: .venv/ready ## ruff, mypy, the layers of imports, and spelling
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/lint-imports && $(BIN)/codespell

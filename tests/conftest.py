@@ -2,6 +2,8 @@
 
 import gc
 import os
+import shlex
+import sys
 from collections.abc import Iterator
 from math import inf
 from pathlib import Path
@@ -95,6 +97,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if hasattr(config, "workerinput"):  # in a queue of several workers, files that take long start first
         seconds = stored_seconds()
         items.sort(key=lambda item: -seconds.get(item.location[0], inf))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print the command that repeats the tests that failed."""
+    failed = [one.nodeid for kind in ("failed", "error") for one in terminalreporter.stats.get(kind, ())]
+    if failed:
+        tests = " ".join(map(shlex.quote, dict.fromkeys(failed)))
+        terminalreporter.write_line(f"To repeat: OMP_NUM_THREADS=1 {sys.executable} -m pytest {tests}")
 
 
 @pytest.fixture(scope="session")

@@ -1,11 +1,14 @@
-"""Each benchmark that calls internal functions still runs, at a small size; the numbers are not checked."""
+"""Benchmarks still run, at a small size, and results of simulations have the formulas of today. No number is tested."""
 
 import json
+import runpy
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from theodolite.groups import GROUPS
 
 ROOT = Path(__file__).parents[1]
 
@@ -30,3 +33,9 @@ def test_a_benchmark_runs(name, tmp_path):
     result = json.loads(out.read_text())
     assert result == json.loads(done.stdout.splitlines()[-1])
     assert result["versions"]["theodolite"]
+
+
+def test_the_stored_results_of_simulations_were_made_with_the_formulas_of_today():
+    simulate = runpy.run_path(str(ROOT / "benchmarks/simulate.py"))
+    assert {group for groups in simulate["SIMULATIONS"].values() for group in groups} <= GROUPS.keys()
+    assert list(filter(simulate["is_outdated"], simulate["SIMULATIONS"])) == [], "run: make simulate"

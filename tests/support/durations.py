@@ -2,7 +2,8 @@
 
 `make test` runs the files of the tests in one queue, those that took longest first, so that no worker ends much later
 than the others. `tests/durations.json` has the seconds of each file. The script prints how long a run took by its JUnit
-report, which counts subtests twice, and writes the file with --store.
+report, which counts subtests twice, and writes the file with --store. In CI, a run of more than BUDGET minutes on two
+cores fails, with its slowest files.
 
 Usage: python tests/support/durations.py REPORT [--store]
 """
@@ -15,6 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from xml.etree import ElementTree
 
+BUDGET = 15
 STORED = Path(__file__).parents[1] / "durations.json"
 
 
@@ -48,6 +50,10 @@ def main() -> None:
         content = {"date": datetime.now(UTC).date().isoformat(), "machine": machine, "tests": len(tests)}
         content |= {"minutes": round(minutes, 1), "seconds": rounded}
         STORED.write_text(json.dumps(content, indent=1) + "\n")
+    if os.environ.get("CI") and minutes * min(os.cpu_count() or 1, 2) / 2 > BUDGET:
+        slowest = sorted(files, key=lambda name: -files[name])[:10]
+        rows = "\n".join(f"{files[name]:7.1f} s  {name}" for name in slowest)
+        raise SystemExit(f"the tests take more than {BUDGET} minutes; the slowest files:\n{rows}")
 
 
 def _file(name: str) -> str:
