@@ -54,9 +54,12 @@ test: $(VENV)/ready ## run the tests (DURATIONS=--store also writes how long eac
 test-fast: $(VENV)/ready ## run the tests that need neither a model, a cluster, a browser nor seconds, in 3 minutes on two cores
 	@$(BIN)/python -m pytest -q --numprocesses=auto --dist=loadfile -m 'not ($(HEAVY))' $(COVERAGE)
 
+# Files whose tests draw their inputs.
+GENERATED = tests/service/api/test_openapi.py $(shell grep -rl 'from hypothesis' tests/jobs tests/service --include='*.py')
+
 test-nightly: $(VENV)/ready ## run what `make test` leaves out: all families and layouts, rehearsals, 10,000 requests, faults
 	@$(BIN)/python -m pytest $(QUEUE) -m nightly
-	@OPENAPI_EXAMPLES=130 $(BIN)/python -m pytest $(QUEUE) tests/service/api/test_openapi.py
+	@OPENAPI_EXAMPLES=130 $(BIN)/python -m pytest $(QUEUE) --hypothesis-profile=nightly $(GENERATED)
 	@$(MAKE) chaos simulate
 
 # All versions but that of torch, whose newest release brings gigabytes of CUDA packages. For every night: an announced

@@ -9,6 +9,7 @@ from math import inf
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 from jaxtyping import install_import_hook
 from support.durations import stored_seconds
 
@@ -22,6 +23,10 @@ from theodolite.settings import Settings  # noqa: E402
 from theodolite.spec_parts import ModelSpec  # noqa: E402
 from theodolite_jobs.models.load import load_tokenizer  # noqa: E402 - after the hook
 from theodolite_jobs.models.source import fetch, resolve_source  # noqa: E402
+
+settings.register_profile("nightly", settings.default, max_examples=1000)
+settings.register_profile("daily", settings.default, max_examples=25)
+settings.load_profile("daily")
 
 CHAT_MODEL = "smollm2-135m-instruct"
 

@@ -48,7 +48,7 @@ def fill(folder: Path) -> str:
     return wordy.id
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def address(store) -> Iterator[str]:
     with served(store[0]) as place:
         yield place

@@ -4,6 +4,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import expect
 from support.browsing import opened, settle
+from support.nightly import at_night
 
 pytestmark = pytest.mark.browser
 
@@ -48,7 +49,7 @@ def test_the_overview_has_absolute_depth_and_a_comparison_relative_depth(browser
     assert noise == []
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", ["dark", *at_night(["light"])])
 def test_figures_of_each_tab_fit_a_phone_and_pass_the_rules_of_accessibility(browser, noise, address, store, scheme):
     views = ("curves", "separation", "gram", "sphere", "travel", "weights", "words")
     options = {"viewport": {"width": 400, "height": 800}, "color_scheme": scheme, "reduced_motion": "reduce"}

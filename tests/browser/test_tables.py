@@ -6,6 +6,7 @@ import pandas as pd
 import pytest
 from playwright.sync_api import expect
 from support.browsing import holds, settle
+from support.nightly import at_night
 
 from theodolite.store.result_reader import read_finished_table
 from theodolite.store.runs import open_run
@@ -89,14 +90,18 @@ def test_a_condition_that_does_not_fit_is_corrected_in_its_field(page, address, 
 @pytest.mark.parametrize(
     ("condition", "field", "edited"),
     [
-        ("token~<|im_start|>", "<|im_start|>", "token~<|im_start|>x"),
         ("token~=x", "~=x", "token~=xx"),
-        ("token~a & b", '"a & b"', None),
-        ('token=" the"', '=" the"', None),
         ("token=the ", '="the "', None),
-        ('token="', '=""""', None),
-        ("token~", "~", "token~x"),
-        ("layer<=3", "<=3", "layer<=3x"),
+        *at_night(
+            [
+                ("token~<|im_start|>", "<|im_start|>", "token~<|im_start|>x"),
+                ("token~a & b", '"a & b"', None),
+                ('token=" the"', '=" the"', None),
+                ('token="', '=""""', None),
+                ("token~", "~", "token~x"),
+                ("layer<=3", "<=3", "layer<=3x"),
+            ]
+        ),
     ],
 )
 def test_a_condition_survives_its_field(page, address, store, noise, condition, field, edited):

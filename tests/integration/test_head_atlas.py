@@ -13,6 +13,7 @@ import pytest
 import torch
 import xarray as xr
 from safetensors.torch import load_file, save_file
+from support.nightly import at_night, one_in
 from support.stored import store_run
 from support.tiny import tiny_model
 from transformers import AutoModel, XGLMConfig
@@ -281,7 +282,7 @@ BROKEN = {
 }
 
 
-@pytest.mark.parametrize("case", BROKEN)
+@pytest.mark.parametrize("case", one_in(2, BROKEN))
 def test_broken_weights_are_named_and_there_are_no_heads(encoder_folder, tmp_path, case):
     change, message = BROKEN[case]
     folder = changed_encoder(encoder_folder, tmp_path / "model", change)
@@ -292,7 +293,7 @@ def test_broken_weights_are_named_and_there_are_no_heads(encoder_folder, tmp_pat
     assert not any("heads" in run["analyses"] for run in summaries(str(tmp_path / "store")))
 
 
-@pytest.mark.parametrize("has_tokenizer", [True, False])
+@pytest.mark.parametrize("has_tokenizer", [True, *at_night([False])])
 def test_a_model_that_cannot_be_put_into_words_still_gets_its_atlas(tmp_path, encoder_folder, has_tokenizer):
     """A base model without a head, untied from its embedding: nothing to decode by; and one without a tokenizer."""
     tiny_model("llama").save_pretrained(tmp_path / "model")
@@ -311,9 +312,13 @@ def test_a_model_that_cannot_be_put_into_words_still_gets_its_atlas(tmp_path, en
     ("options", "message"),
     [
         (["--composition", "0:30"], "no layer 30; it has 0 to 29"),
-        (["--composition", "3"], "heads.composition"),
-        (["--offsets", "one"], "heads.offsets.0: given 'one'"),
-        (["--offsets", "-1"], "heads.offsets.0"),
+        *at_night(
+            [
+                (["--composition", "3"], "heads.composition"),
+                (["--offsets", "one"], "heads.offsets.0: given 'one'"),
+                (["--offsets", "-1"], "heads.offsets.0"),
+            ]
+        ),
     ],
 )
 def test_wrong_options_are_named(tmp_path, options, message, chat_model_folder):

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from support.damages import UNFINISHED, flip, interrupt, opened, repair_again, settings
+from support.nightly import at_night
 from support.requests import analyse, assert_nothing_to_compute, killed_before, survey_again, without_weights
 from support.tiny_survey import spec_of
 
@@ -46,7 +47,7 @@ def unsupported():
             yield
 
 
-@pytest.mark.parametrize("group", ["travel", "basis"])
+@pytest.mark.parametrize("group", ["basis", *at_night(["travel"])])
 def test_options_of_a_group_are_kept_although_the_group_with_their_name_is_missing(tiny_folder, tmp_path, group):
     run = surveyed(tmp_path, tiny_folder, analyses=["curves"])
     survey_again(run, spec_of(tiny_folder, analyses=[group], gram={"samples": 6}))
@@ -88,15 +89,19 @@ def test_contrasts_of_damaged_results_are_kept(damaged, tiny_folder):
 @pytest.mark.parametrize(
     ("first", "later", "allowed"),
     [
-        ({"analyses": None, "heads": {"vectors": 0}}, [{"heads": {"vectors": 2}}], "words"),
-        (
-            {"analyses": ["words"], "heads": {"vectors": 2}},
-            [{"heads": {"vectors": 0}}, {"heads": {"vectors": 3}}],
-            "words",
-        ),
         ({"analyses": None, "contrasts": {}}, [{"contrasts": {"refusal": PAIR}}], "separation"),
+        *at_night(
+            [
+                ({"analyses": None, "heads": {"vectors": 0}}, [{"heads": {"vectors": 2}}], "words"),
+                (
+                    {"analyses": ["words"], "heads": {"vectors": 2}},
+                    [{"heads": {"vectors": 0}}, {"heads": {"vectors": 3}}],
+                    "words",
+                ),
+            ]
+        ),
     ],
-    ids=["all", "named", "contrast"],
+    ids=["contrast", "all", "named"],
 )
 def test_new_options_allow_what_was_requested_before(tiny_folder, tmp_path, first, later, allowed):
     run = surveyed(tmp_path, tiny_folder, **first)

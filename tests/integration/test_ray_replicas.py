@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 from support.damages import assert_same_results
+from support.nightly import at_night
 from support.ray_cluster import kill_after_the_first_shard
 from support.sealed import reseal
 from support.short_reports import short_reports
@@ -53,7 +54,7 @@ def copied(surveyed, tmp_path):
     return open_run(str(store), surveyed.id)
 
 
-@pytest.mark.parametrize("replicas", [2, 4])
+@pytest.mark.parametrize("replicas", [2, *at_night([4])])
 def test_more_replicas_on_gpus_of_their_own_give_the_same_bits(surveyed, run_survey, tmp_path, replicas):
     run = run_survey(tmp_path, replicas=replicas, gpus_per_replica=1)
     assert run.id == surveyed.id
@@ -61,6 +62,7 @@ def test_more_replicas_on_gpus_of_their_own_give_the_same_bits(surveyed, run_sur
     assert list(verify(run)) == []
 
 
+@pytest.mark.nightly
 def test_a_replica_that_is_killed_restarts_and_the_bits_are_the_same(surveyed, run_survey, tmp_path, monkeypatch):
     killed = kill_after_the_first_shard(monkeypatch, capture_shards)
     run = run_survey(tmp_path, replicas=1, gpus_per_replica=0)
@@ -129,6 +131,7 @@ def test_a_run_is_not_continued_with_other_arithmetic(copied, run_survey):
         run_survey(copied.store, replicas=1, gpus_per_replica=0)
 
 
+@pytest.mark.nightly
 def test_a_second_survey_repeats_nothing(surveyed, run_survey, monkeypatch):
     monkeypatch.setattr(replicas, "ray_session", None)  # would raise if it were entered
     stamps = {path: path.stat().st_mtime_ns for path in Path(surveyed.url).glob("**/c/**/*") if path.is_file()}

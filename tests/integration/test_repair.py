@@ -46,13 +46,17 @@ pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("forked_replicas", "with
     ("key", "damage"),
     [
         ("activations.zarr/harmful/resid_pre/c/1/0/0/0", flip),
-        ("activations.zarr/harmful/resid_mid/c/3/0/0/0", truncate),
         ("activations.zarr/harmless/resid_final/c/0/0/0", Path.unlink),
-        ("activations.zarr/harmful/mlp_positive/c/2/0/0/0", flip),
-        ("shards/harmful/00001.json", flip),
-        ("shards/harmless/00000.json", Path.unlink),
         ("shards/harmful/00001.json", swap),
         ("shards/harmful/00003.json", contradict),
+        *at_night(
+            [
+                ("activations.zarr/harmful/resid_mid/c/3/0/0/0", truncate),
+                ("activations.zarr/harmful/mlp_positive/c/2/0/0/0", flip),
+                ("shards/harmful/00001.json", flip),
+                ("shards/harmless/00000.json", Path.unlink),
+            ]
+        ),
     ],
     ids=lambda value: getattr(value, "__name__", None) or value.replace("/", " "),
 )
@@ -305,11 +309,12 @@ def with_quarantine(tiny_folder, tmp_path_factory):
 @pytest.mark.parametrize(
     "flipped",
     [
-        (),
-        ("activations.zarr/words/resid_pre/c/0/0/0/0",),
-        ("activations.zarr/words/resid_pre/c/0/0/0/0", "prompts/words.parquet"),
+        pytest.param((), id="arrays kept", marks=pytest.mark.nightly),
+        pytest.param(("activations.zarr/words/resid_pre/c/0/0/0/0",), id="array damaged", marks=pytest.mark.nightly),
+        pytest.param(
+            ("activations.zarr/words/resid_pre/c/0/0/0/0", "prompts/words.parquet"), id="array and prompts damaged"
+        ),
     ],
-    ids=["arrays kept", "array damaged", "array and prompts damaged"],
 )
 def test_a_quarantined_prompt_stays_in_quarantine(with_quarantine, tmp_path, lost, flipped):
     whole, damaged = (

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from support.nightly import at_night
 from support.tiny_survey import spec_of
 
 from theodolite.query.verification import verify
@@ -36,7 +37,9 @@ def holder(gpus):
     return lambda: ray.kill(held)
 
 
-@pytest.mark.parametrize(("held", "told"), [(3, "1 of 2 replicas have started"), (4, "waiting for resources: ")])
+@pytest.mark.parametrize(
+    ("held", "told"), [(4, "waiting for resources: "), *at_night([(3, "1 of 2 replicas have started")])]
+)
 def test_a_survey_starts_with_the_gpus_that_are_free(ray_with_pretend_gpus, tiny_folder, tmp_path, held, told):
     sets = {"harmful": {"source": "builtin:harmful", "limit": 4, "template": "none"}}
     spec = spec_of(tiny_folder, prompts=sets, contrasts={}, capture={"shard_prompts": 2, "layers": [0]})

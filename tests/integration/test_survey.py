@@ -47,6 +47,7 @@ def run_survey(store, **settings):
     return survey(parse_spec(SPEC), Path(), Settings(store=str(store), **settings), Console())
 
 
+@pytest.mark.nightly
 @pytest.fixture(scope="module")
 def surveyed(ray_with_pretend_gpus, tmp_path_factory):
     return run_survey(tmp_path_factory.mktemp("one"), replicas=1, gpus_per_replica=0)

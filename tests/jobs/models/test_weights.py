@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import fields
+from functools import cache
 
 import numpy as np
 import pytest
@@ -56,6 +57,11 @@ def saved(request, tmp_path_factory):
     return folder, wrap(in_float64(text_part(base)))
 
 
+@cache
+def weights_of(folder):
+    return Weights(folder, load_config(folder), torch.float64)
+
+
 def bound_of(model):
     return BOUND_OF_ANGLES.get(model.config.model_type, BOUND)
 
@@ -81,7 +87,7 @@ def names_of_tensors(folder, model):
 
 
 def attention_by_hand(folder, model):
-    weights = Weights(folder, load_config(folder), torch.float64)
+    weights = weights_of(folder)
     inputs = inputs_of(model, "attention", TOKENS)
     for layer, theirs in read_attention(model, TOKENS).items():
         source = inputs[model.anatomy.keys_of.get(layer, layer)]
@@ -91,7 +97,7 @@ def attention_by_hand(folder, model):
 
 
 def outputs_of_heads_by_hand(folder, model):
-    weights = Weights(folder, load_config(folder), torch.float64)
+    weights = weights_of(folder)
     inputs = inputs_of(model, "attention", TOKENS)
     for layer, theirs in read_attention(model, TOKENS).items():
         source = inputs[model.anatomy.keys_of.get(layer, layer)]
@@ -155,7 +161,7 @@ def routed(model, weights, layer, x, route):
 
 
 def mlp_by_hand(folder, model):
-    weights = Weights(folder, load_config(folder), torch.float64)
+    weights = weights_of(folder)
     read, routes = read_sites(model, TOKENS, POSITIONS), routes_of(model)
     # The blocks of Nemotron-H add one module each.
     theirs = read[Site.MLP_OUT] if Site.MLP_OUT in read else read[Site.RESID_POST] - read[Site.RESID_PRE]
@@ -233,7 +239,7 @@ def positions_of(model):
 
 
 def input_of_the_first_block(folder, model):
-    weights = Weights(folder, load_config(folder), torch.float64)
+    weights = weights_of(folder)
     table = weights.embedding()[list(TOKENS)] * embedding_scale(model.config)
     if model.config.model_type == "opt" and table.shape[1] != model.dimensions.d_model:
         table = model.module.decoder.project_in(table)  # OPT-350m
@@ -255,7 +261,7 @@ def input_of_the_first_block(folder, model):
 
 def epsilons_of_norms(folder, model):
     """Use a stream so small that ε is half of the sum under the root."""
-    weights = Weights(folder, load_config(folder), torch.float64)
+    weights = weights_of(folder)
     epsilon = norm_epsilon(weights.config)
     pairs = norms_of_a_block(weights, model)
     others = {model.anatomy.final_norm: weights.final_norm(), model.anatomy.embedding_norm: weights.embedding_norm()}

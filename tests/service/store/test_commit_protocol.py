@@ -100,7 +100,10 @@ class CommitProtocol(RuleBasedStateMachine):
 
 TestCommitProtocol = CommitProtocol.TestCase
 TestCommitProtocol.settings = settings(
-    max_examples=200, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=2 * settings.default.max_examples,
+    stateful_step_count=40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
 )
 
 

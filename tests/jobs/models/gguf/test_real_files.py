@@ -17,7 +17,7 @@ from theodolite_jobs.models.load import load_model, load_tokenizer, wrap
 from theodolite_jobs.models.reference import read_sites, relative_errors
 from theodolite_jobs.models.source import fetch, resolve_source
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.nightly]
 
 # The configurations of the models' own repositories, as far as they matter for a forward pass.
 CONFIGS: dict[str, dict[str, Any]] = {
