@@ -6,9 +6,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
 from support.deploy_commands import assert_fetches_what_surveys_read, assert_understood
+from support.each import each
 
 from theodolite import __version__
 from theodolite.settings import Settings
@@ -175,7 +175,7 @@ def test_either_kind_of_worker_belongs_to_a_profile():
     assert devices == [{"driver": "nvidia", "count": "all", "capabilities": ["gpu"]}]
 
 
-@pytest.mark.parametrize("name", sorted(OURS - ONE_SHOT))
+@each("name", sorted(OURS - ONE_SHOT))
 def test_programs_understand_their_commands(name):
     command = SERVICES[name]["command"]
     assert all(isinstance(word, str) and not re.search(r"[$`;&|<>]", word) for word in command), "no shell reads it"

@@ -5,10 +5,10 @@ from importlib.metadata import PackageNotFoundError, requires
 from importlib.metadata import version as metadata_version
 from pathlib import Path
 
-import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
+from support.each import each
 from support.extras import PROJECT
 
 ROOT = Path(__file__).parents[2]
@@ -63,7 +63,7 @@ def installed(image: str, machine: dict[str, str]) -> dict[str, Version]:
     return found
 
 
-@pytest.mark.parametrize("file", sorted(FOLDER.glob("*.txt")), ids=lambda file: file.stem)
+@each("file", sorted(FOLDER.glob("*.txt")))
 def test_each_package_has_one_version_and_its_hashes(file):
     assert entries(file.stem)
     for requirement, hashes in entries(file.stem):
@@ -72,8 +72,8 @@ def test_each_package_has_one_version_and_its_hashes(file):
         assert all(re.fullmatch("sha256:[0-9a-f]{64}", one) for one in hashes), requirement
 
 
-@pytest.mark.parametrize("machine", MACHINES, ids=lambda machine: machine["platform_machine"])
-@pytest.mark.parametrize("image", IMAGES)
+@each("machine", MACHINES)
+@each("image", IMAGES)
 def test_an_image_has_the_tested_versions_of_all_that_its_extras_need(image, machine):
     """Fails after a change of pyproject.toml or constraints.txt: run `make hashes`."""
     has, extras = installed(image, machine), IMAGES[image][1]
@@ -110,7 +110,7 @@ def is_here(name: str, version: Version) -> bool:
         return False
 
 
-@pytest.mark.parametrize("machine", MACHINES, ids=lambda machine: machine["platform_machine"])
+@each("machine", MACHINES)
 def test_cuda_is_in_the_capture_image_alone(machine):
     cuda = re.compile("cuda-|nvidia-|triton")
     assert any(map(cuda.match, installed("capture", machine)))

@@ -5,13 +5,13 @@ import re
 from pathlib import Path
 from typing import Any
 
-import pytest
+from support.each import each
 
 ROOT = Path(__file__).parents[2]
 OPERATIONS = (ROOT / "docs/operations.md").read_text()
 
 
-@pytest.mark.parametrize(("rehearsal", "key"), [("containers", "faults"), ("hosts", "surveys"), ("slurm", "jobs")])
+@each("rehearsal, key", [("containers", "faults"), ("hosts", "surveys"), ("slurm", "jobs")])
 def test_the_table_has_the_last_results(rehearsal, key):
     (file,) = (ROOT / "benchmarks/results").glob(f"rehearsal-{rehearsal}_*.json")
     found: list[dict[str, Any]] = json.loads(file.read_text())[key]

@@ -62,7 +62,6 @@ def test_more_replicas_on_gpus_of_their_own_give_the_same_bits(surveyed, run_sur
     assert list(verify(run)) == []
 
 
-@pytest.mark.nightly
 def test_a_replica_that_is_killed_restarts_and_the_bits_are_the_same(surveyed, run_survey, tmp_path, monkeypatch):
     killed = kill_after_the_first_shard(monkeypatch, capture_shards)
     run = run_survey(tmp_path, replicas=1, gpus_per_replica=0)
@@ -70,6 +69,7 @@ def test_a_replica_that_is_killed_restarts_and_the_bits_are_the_same(surveyed, r
     assert_same_results(surveyed, run)
 
 
+@pytest.mark.nightly
 def test_a_replica_that_is_gone_for_good_leaves_the_work_to_the_other(surveyed, run_survey, tmp_path, monkeypatch):
     import ray
 
@@ -131,7 +131,6 @@ def test_a_run_is_not_continued_with_other_arithmetic(copied, run_survey):
         run_survey(copied.store, replicas=1, gpus_per_replica=0)
 
 
-@pytest.mark.nightly
 def test_a_second_survey_repeats_nothing(surveyed, run_survey, monkeypatch):
     monkeypatch.setattr(replicas, "ray_session", None)  # would raise if it were entered
     stamps = {path: path.stat().st_mtime_ns for path in Path(surveyed.url).glob("**/c/**/*") if path.is_file()}
@@ -139,6 +138,7 @@ def test_a_second_survey_repeats_nothing(surveyed, run_survey, monkeypatch):
     assert {path: path.stat().st_mtime_ns for path in stamps} == stamps
 
 
+@pytest.mark.nightly
 def test_a_model_spread_over_two_gpus_without_gpus_runs_on_the_cpu(ray_with_pretend_gpus, spec, tmp_path):
     settings = Settings(store=str(tmp_path), replicas=1, gpus_per_replica=2)
     run = capture(spec, Path(), settings, Console())

@@ -47,12 +47,12 @@ def run_survey(store, **settings):
     return survey(parse_spec(SPEC), Path(), Settings(store=str(store), **settings), Console())
 
 
-@pytest.mark.nightly
 @pytest.fixture(scope="module")
 def surveyed(ray_with_pretend_gpus, tmp_path_factory):
     return run_survey(tmp_path_factory.mktemp("one"), replicas=1, gpus_per_replica=0)
 
 
+@pytest.mark.nightly
 def test_a_survey_that_is_killed_goes_on_where_it_stopped_and_the_bits_are_the_same(surveyed, tmp_path):
     (tmp_path / "spec.yaml").write_text(yaml.safe_dump(SPEC))
     command = [THEODOLITE, "survey", str(tmp_path / "spec.yaml"), "--store", str(tmp_path)]

@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import save
 from support.chat_tokenizers import CHATML, OF_PARTS, SYSTEM_TEXT_USER_PARTS, THINKING, byte_tokenizer
+from support.each import each
 
 from theodolite.errors import ModelError, PromptError
 from theodolite.spec_parts import PromptSetSpec
@@ -203,7 +204,7 @@ def test_a_damaged_gguf_file_is_refused_by_name(tmp_path, data):
         convert_gguf(file, tmp_path / "converted")
 
 
-@pytest.mark.parametrize("length", [b"tokens", b"scores"])
+@each("length", [b"tokens", b"scores"])
 def test_a_gguf_header_that_announces_more_than_the_file_has_is_refused(tmp_path, length):
     file = tmp_path / "tiny.gguf"
     content = bytearray(gguf_file(file))
@@ -223,8 +224,8 @@ def test_a_big_endian_gguf_file_is_refused_as_such(tmp_path):
         read_header(tmp_path / "tiny.gguf")
 
 
-@pytest.mark.parametrize(
-    ("kind", "length", "refused"),
+@each(
+    "kind, length, refused",
     [(0, 2**22 + 1, "a: the array has 4194305 elements"), (9, 1, "a: the array has elements of type 9")],
 )
 def test_a_gguf_header_with_an_array_that_no_model_has_is_refused(tmp_path, kind, length, refused):

@@ -1,6 +1,7 @@
 """What a survey would take on GPUs, by hand."""
 
 import pytest
+from support.each import each
 
 from theodolite.spec_parts import CaptureSpec
 from theodolite_jobs.gpus import KINDS, LARGE_BATCHES, LAUNCH_SECONDS, WRITE_SECONDS, on_kind, small_batches
@@ -45,8 +46,8 @@ def test_small_batches_take_the_time_of_their_launches():
     assert many["seconds_waiting_for_launches"] == round(28_000 * LAUNCH_SECONDS - 1e15 / (0.45 * 989e12))
 
 
-@pytest.mark.parametrize(
-    ("options", "advised"),
+@each(
+    "options, advised",
     [
         ({}, "capture.batch_tokens to 16384 and capture.shard_prompts to 256"),
         ({"batch_tokens": 16384}, "capture.shard_prompts to 256"),

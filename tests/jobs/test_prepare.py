@@ -6,6 +6,7 @@ from importlib.metadata import version
 import pytest
 from safetensors.torch import load_file, save_file
 from support.adapters import change_settings, save_adapter, save_base
+from support.each import each
 from support.tiny_configs import CONFIGS
 
 from theodolite.digests import digest_of
@@ -81,8 +82,8 @@ def test_a_long_prompt_is_refused_by_default(tmp_path):
         prepared(tmp_path, "llama", inline(["one", LONG]))
 
 
-@pytest.mark.parametrize(
-    ("rule", "texts", "counts"),
+@each(
+    "rule, texts, counts",
     [
         ("skip", ["one", "two"], {"n_skipped": 1}),
         ("truncate_left", ["one", LONG[2:], "two"], {"n_truncated": 1}),
@@ -146,7 +147,7 @@ def test_the_commit_of_a_dataset_is_in_the_record_and_not_in_the_run_id(tmp_path
     assert moved.record("eager", {}).sets["some"].dataset_commit == "b" * 40
 
 
-@pytest.mark.parametrize("family", PARALLEL)
+@each("family", PARALLEL)
 def test_the_weights_of_parallel_blocks_are_surveyed_without_naming_sites(tmp_path, family):
     assert prepared(tmp_path, family).spec.capture.sites == [Site.RESID_PRE]
 
@@ -159,9 +160,7 @@ def test_sites_that_nobody_named_are_those_of_the_default_that_the_model_has(tmp
     assert json.loads(record.model_dump_json())["spec"]["capture"]["sites"] == ["resid_pre"]
 
 
-@pytest.mark.parametrize(
-    ("family", "text_model"), [("qwen2_5_vl", "qwen2_5_vl_text"), ("llava", "llama"), ("llama", None)]
-)
+@each("family, text_model", [("qwen2_5_vl", "qwen2_5_vl_text"), ("llava", "llama"), ("llama", None)])
 def test_the_record_names_the_text_model_of_a_multimodal_checkpoint(tmp_path, family, text_model):
     facts = prepared(tmp_path, family).record("eager", {}).model
     assert (facts.family, facts.text_model, facts.n_heads) == (family, text_model, 4)

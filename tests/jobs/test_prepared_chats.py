@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from support.chat_tokenizers import CHATML, OF_PARTS, THINKING, byte_tokenizer
+from support.each import each
 from transformers import LlamaConfig
 from typer.testing import CliRunner
 
@@ -133,7 +134,7 @@ def test_contradicting_templates_are_a_warning(tmp_path: Path) -> None:
     assert warning.startswith("model: chat_template.jinja and chat_template.json have different chat templates")
 
 
-@pytest.mark.parametrize(("template", "said"), [(None, True), ("none", False), ("Say {prompt}", False)])
+@each("template, said", [(None, True), ("none", False), ("Say {prompt}", False)])
 def test_a_chat_model_without_a_template_is_a_warning(tmp_path: Path, template: str | None, said: bool) -> None:
     spec = spec_of(model(tmp_path, None, "Tiny-Instruct"))
     spec["prompts"]["goals"]["template"] = template

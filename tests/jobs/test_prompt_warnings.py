@@ -5,6 +5,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from support.each import each
 from support.tiny_configs import CONFIGS
 
 from theodolite.errors import ModelError
@@ -129,7 +130,7 @@ CANNOT_FIT = [
 ]
 
 
-@pytest.mark.parametrize("some", CANNOT_FIT, ids=["refuse", "skip", "conversation", "position"])
+@each("some", CANNOT_FIT)
 def test_a_plan_without_the_tokenizer_refuses_no_prompt_for_its_length(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, some: dict[str, Any]
 ) -> None:

@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 import pytest
+from support.each import each
 from support.spec_texts import MODEL, SURVEY, parse, prompts
 
 from theodolite.errors import SpecError
@@ -16,7 +17,7 @@ def of_set(**options: Any) -> Any:
     return parse_spec({"model": {"id": "org/name"}, "prompts": {"goals": given}})
 
 
-@pytest.mark.parametrize(
+@each(
     "options",
     [
         {"template_args": {"enable_thinking": False, "reasoning_effort": "low", "n": [1, 2.5, None, {"a": True}]}},
@@ -44,14 +45,14 @@ def test_options_at_their_defaults_leave_the_digest_as_it_was() -> None:
     assert named.digest() != parse(prompts("limit: null")).digest()
 
 
-@pytest.mark.parametrize("name", RESERVED_ARGS)
+@each("name", RESERVED_ARGS)
 def test_reserved_names_are_refused(name: str) -> None:
     with pytest.raises(SpecError, match=rf"goals\.template_args: {name} is reserved, .* remove it"):
         of_set(template_args={name: 1})
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
+@each(
+    "options, message",
     [
         ({"template_args": {"a b": 1}}, "the name of a variable has letters, digits and _"),
         ({"template_args": {"1a": 1}}, "begins with no digit"),
@@ -78,7 +79,7 @@ def test_wrong_options_are_refused(options: dict[str, Any], message: str) -> Non
     assert message in str(caught.value)
 
 
-@pytest.mark.parametrize("texts", ["A secret", [{"role": "user", "content": "A secret"}], [["A secret", float("nan")]]])
+@each("texts", ["A secret", [{"role": "user", "content": "A secret"}], [["A secret", float("nan")]]])
 def test_no_message_quotes_a_prompt(texts: Any) -> None:
     with pytest.raises(SpecError) as caught:
         of_set(texts=texts)

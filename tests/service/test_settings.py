@@ -1,6 +1,7 @@
 """Wrong values in the environment are refused in one line that names the variable."""
 
 import pytest
+from support.each import each
 
 from theodolite.errors import SpecError
 from theodolite.settings import read_settings
@@ -29,7 +30,7 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize(("name", "value"), [(name, value) for name, values in WRONG.items() for value in values])
+@each("name, value", [(name, value) for name, values in WRONG.items() for value in values])
 def test_a_wrong_value_is_refused_by_name(monkeypatch, name, value):
     monkeypatch.setenv(f"THEODOLITE_{name}", value)
     with pytest.raises(SpecError, match=f"^THEODOLITE_{name}(: |\n)") as error:
@@ -37,7 +38,7 @@ def test_a_wrong_value_is_refused_by_name(monkeypatch, name, value):
     assert len(str(error.value).splitlines()) == 1
 
 
-@pytest.mark.parametrize("url", ["http://head:8265", "http://[::1]:8265", "https://user:word@head/ray"])
+@each("url", ["http://head:8265", "http://[::1]:8265", "https://user:word@head/ray"])
 def test_the_urls_of_clusters_are_accepted(monkeypatch, url):
     monkeypatch.setenv("THEODOLITE_JOBS_URL", url)
     assert read_settings().jobs_url == url

@@ -1,8 +1,8 @@
 from itertools import pairwise
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.each import each
 
 from theodolite.shard_bounds import ShardBounds
 
@@ -21,8 +21,8 @@ def test_every_prompt_is_in_exactly_one_shard(n_samples, keep, shard_prompts):
         assert bounds.index_of(start) == bounds.index_of(stop - 1) == index
 
 
-@pytest.mark.parametrize(
-    ("n_samples", "keep", "shard_prompts", "expected"),
+@each(
+    "n_samples, keep, shard_prompts, expected",
     [
         (100, 100, 64, 64),  # without reduced shards
         (1_000, 100, 64, 64),  # parts are not smaller than stored shards

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import yaml
 from pydantic import ValidationError
+from support.each import each
 from support.spec_texts import FULL, MODEL, NOUNS, SURVEY, capture, parse, prompts
 
 from theodolite.digests import canonical_json, digest_of
@@ -85,7 +86,7 @@ def test_json_spelling_equals_yaml_spelling(tmp_path: Path) -> None:
     assert read_spec(as_yaml).canonical() == read_spec(as_json).canonical()
 
 
-@pytest.mark.parametrize("options", [{}, {"indent": 2}, {"indent": "\t"}, {"ensure_ascii": False}])
+@each("options", [{}, {"indent": 2}, {"indent": "\t"}, {"ensure_ascii": False}])
 def test_every_layout_of_json_is_read(tmp_path: Path, options: dict[str, Any]) -> None:
     survey = yaml.safe_load(MODEL + NOUNS)
     survey["prompts"]["nouns"]["template"] = 'Größe 😀 "{prompt}"'
@@ -94,8 +95,8 @@ def test_every_layout_of_json_is_read(tmp_path: Path, options: dict[str, Any]) -
     assert read_spec(path).digest() == parse_spec(survey).digest()
 
 
-@pytest.mark.parametrize(
-    ("given", "same"),
+@each(
+    "given, same",
     [
         (capture("sites: [resid_mid, resid_pre]"), capture("sites: [resid_pre, resid_mid]")),
         (capture("layers: [2, 0, 1]"), capture("layers: [0, 1, 2]")),
@@ -113,8 +114,8 @@ def test_canonical_form_is_equal_for_equal_questions(given: str, same: str) -> N
     assert parse(given).digest() == parse(same).digest()
 
 
-@pytest.mark.parametrize(
-    ("default", "other"),
+@each(
+    "default, other",
     [
         ("config: null", "config: main"),
         ("revision: null", "revision: main"),
@@ -138,7 +139,7 @@ def test_a_set_that_skips_nothing_has_no_such_field_in_its_canonical_form() -> N
     assert parse_spec(json.loads(skipping.canonical())).prompts["goals"].skip == 3
 
 
-@pytest.mark.parametrize(
+@each(
     "other",
     [
         SURVEY.replace("org/name", "org/other"),
@@ -237,8 +238,8 @@ def test_schema_refuses_unknown_keys_everywhere() -> None:
 # Pairing
 
 
-@pytest.mark.parametrize(
-    ("harmful", "harmless", "is_paired"),
+@each(
+    "harmful, harmless, is_paired",
     [
         ("source: 'builtin:harmful'", "source: 'builtin:harmless'", True),
         ("source: 'builtin:harmless'", "source: 'builtin:harmful'", True),
@@ -273,8 +274,8 @@ def test_only_the_builtin_pair_selected_alike_is_paired_by_default(
     assert spec.is_paired("refusal") is is_paired
 
 
-@pytest.mark.parametrize("chosen", [True, False])
-@pytest.mark.parametrize("sources", [("builtin:harmful", "builtin:harmless"), ("file:a.csv", "file:b.csv")])
+@each("chosen", [True, False])
+@each("sources", [("builtin:harmful", "builtin:harmless"), ("file:a.csv", "file:b.csv")])
 def test_paired_as_given_overrides_the_default(sources: tuple[str, str], chosen: bool) -> None:
     spec = parse(
         f"{MODEL}prompts: {{harmful: {{source: '{sources[0]}'}}, harmless: {{source: '{sources[1]}'}}}}\n"

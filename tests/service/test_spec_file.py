@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.each import each
 from support.spec_texts import MODEL, NOUNS, PAIR, SURVEY, capture, parse, prompts
 
 from theodolite.errors import SpecError
@@ -298,7 +299,7 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize(("text", "words"), BAD.values(), ids=BAD.keys())
+@each("text, words", BAD.values())
 def test_message_names_field_value_and_what_is_allowed(tmp_path: Path, text: str, words: list[str]) -> None:
     path = tmp_path / "spec.yaml"
     path.write_text(text, encoding="utf-8")
@@ -310,14 +311,13 @@ def test_message_names_field_value_and_what_is_allowed(tmp_path: Path, text: str
         assert part in message
 
 
-@pytest.mark.parametrize(
-    ("text", "line"),
+@each(
+    "text, line",
     [
         (capture("layers: [0, -1]"), r"  capture\.layers(\.1)?: given .*-1.*"),
         (capture("layers: some"), r"  capture\.layers: given 'some'; .*"),
         (prompts("positions: some"), r"  prompts\.goals\.positions: given 'some'; .*"),
     ],
-    ids=["negative_layer", "unknown_layers", "unknown_positions"],
 )
 def test_a_field_of_two_kinds_is_named_as_the_user_wrote_it(text: str, line: str) -> None:
     with pytest.raises(SpecError) as caught:
@@ -340,8 +340,8 @@ def test_a_long_value_is_shortened_in_the_message() -> None:
     assert len(str(caught.value)) < 300
 
 
-@pytest.mark.parametrize(
-    ("changes", "line"),
+@each(
+    "changes, line",
     [
         ({"prompts": {f"s{i}": {"source": "builtin:harmful"} for i in range(10**5)}}, "prompts: given 100,000 entries"),
         (
@@ -349,7 +349,6 @@ def test_a_long_value_is_shortened_in_the_message() -> None:
             "contrasts: given 100,000 entries",
         ),
     ],
-    ids=["sets", "contrasts"],
 )
 def test_more_sets_or_contrasts_than_a_survey_can_have_are_counted_and_not_quoted(
     changes: dict[str, Any], line: str
@@ -369,8 +368,8 @@ def test_a_spec_error_exits_with_two() -> None:
 # The file itself
 
 
-@pytest.mark.parametrize(
-    ("content", "words"),
+@each(
+    "content, words",
     [
         (b"model: {id: a\nprompts: ]", ["cannot be read as YAML or JSON", "line 2"]),
         (b"model:\n\tid: a", ["cannot be read as YAML or JSON", "line 2"]),
@@ -381,17 +380,6 @@ def test_a_spec_error_exits_with_two() -> None:
         (b"just a text", ["must hold a mapping with the keys name, model, prompts"]),
         (b"", ["must hold a mapping with the keys name, model, prompts"]),
         (b"model: {id: \xff\xfe}", ["cannot read the spec"]),
-    ],
-    ids=[
-        "unbalanced",
-        "tab_in_yaml",
-        "cut_json",
-        "key_given_twice",
-        "no_such_day",
-        "list",
-        "text",
-        "empty",
-        "not_utf8",
     ],
 )
 def test_a_file_that_is_not_a_spec_is_refused_by_name(tmp_path: Path, content: bytes, words: list[str]) -> None:

@@ -6,6 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import tiny
+from support.each import each
 from support.layouts import TAPS
 from support.tiny_configs import CONFIGS
 
@@ -39,7 +40,7 @@ def capture_all(
     return {site: np.concatenate([shard.activations[site] for shard in shards]) for site in sites}
 
 
-@pytest.mark.parametrize("family", CONFIGS)
+@each("family", CONFIGS)
 def test_sites_equal_a_float64_hugging_face_run_of_each_prompt_alone(family):
     tokens = tiny.random_tokens(LENGTHS, prefix=9)
     model = wrap(tiny.tiny_model(family))
@@ -161,7 +162,7 @@ def test_a_wrong_number_of_token_lists_is_refused():
         Engine(wrap(tiny.tiny_model("gpt2")), SITES, LAYERS).capture(plan, plan.shards[0], tokens[:1])
 
 
-@pytest.mark.parametrize("family", TAPS)
+@each("family", TAPS)
 def test_no_block_runs_after_the_last_site_and_the_bits_are_the_same(family):
     tokens, model, layers = tiny.random_tokens(LENGTHS, prefix=9), wrap(tiny.tiny_model(family)), [0, 2]
     run = []

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from support import tiny
+from support.each import each
 from support.hand_made_replicas import replica_of
 from support.tiny_configs import CONFIGS
 
@@ -47,7 +48,7 @@ def chosen(model, **options):
     return np.concatenate([shard.experts for shard in capture(model, **options)])
 
 
-@pytest.mark.parametrize("family", ROUTED)
+@each("family", ROUTED)
 def test_experts_equal_those_of_each_prompt_alone(family):
     model = wrap(tiny.tiny_model(family))
     ours, layers = chosen(model), experts_of(CONFIGS[family]).layers
@@ -121,7 +122,7 @@ def test_experts_are_those_of_the_family_s_own_rule(family):
     assert len(np.unique(ours[:, :, list(routers)], axis=0)) > 1  # not always the same experts
 
 
-@pytest.mark.parametrize("family", ["mixtral", "deepseek_v3", "llama4_text"])
+@each("family", ["mixtral", "deepseek_v3", "llama4_text"])
 def test_experts_do_not_depend_on_shards_or_batches(family):
     model = wrap(tiny.tiny_model(family))
     alone = chosen(model, **ALONE)
@@ -158,7 +159,7 @@ def test_prompts_without_the_position_and_quarantined_prompts_have_no_experts():
 # A replica records experts if its run's store has an array for them.
 
 
-@pytest.mark.parametrize("choices", [2, 0])
+@each("choices", [2, 0])
 def test_a_replica_records_experts_only_if_the_store_has_an_array_for_them(tmp_path, choices):
     sites, tokens = (Site.RESID_PRE, Site.RESID_FINAL), TOKENS
     coordinates = {"position": POSITIONS, "layer": LAYERS} | ({"choice": range(choices)} if choices else {})

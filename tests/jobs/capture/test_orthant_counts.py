@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from support import tiny
+from support.each import each
 from support.hand_made_replicas import replica_of
 from support.layouts import FILES
 from support.nightly import one_in
@@ -96,7 +97,7 @@ def test_zero_units_are_not_counted():
     assert captured.positive_counts is None
 
 
-@pytest.mark.parametrize("family", ["bert", "falcon-heads", "llama", "opt", "phi3-longrope"])
+@each("family", ["bert", "falcon-heads", "llama", "opt", "phi3-longrope"])
 def test_counts_do_not_depend_on_padding_prefix_batches_or_shards(family):
     tokens = tiny.random_tokens([*LENGTHS, 25], prefix=9)
     model = wrap(tiny.tiny_model(family))
@@ -179,7 +180,7 @@ def test_the_real_model_gives_equal_counts_in_batches_and_alone(chat_model_folde
 # A replica counts if its run's store has an array for the counts.
 
 
-@pytest.mark.parametrize("units", [80, 0])
+@each("units", [80, 0])
 def test_a_replica_counts_only_if_the_store_has_an_array_for_counts(tmp_path, units):
     tokens = tiny.random_tokens([5, 6, 7, 8])
     plan = plan_set("set", tokens, POSITIONS, shard_prompts=2, batch_tokens=100, share_prefix=False)

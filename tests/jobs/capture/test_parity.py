@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from support import tiny
+from support.each import each
 from support.layouts import TAPS
 from support.nightly import at_night, one_in
 from support.tiny_configs import CONFIGS
@@ -36,7 +37,7 @@ def certify_tiny(model, lengths=(12, 30, 17, 25), prefix=9, **bound):
     return certify(model, (*model.anatomy.taps, Site.RESID_FINAL), range(5), {"set": plan}, probes, **bound)
 
 
-@pytest.mark.parametrize("family", CONFIGS)
+@each("family", CONFIGS)
 def test_every_family_passes_in_float32(family):
     certificate = certify_tiny(wrap(tiny.tiny_model(family)))
     assert certificate.max_error < 1e-5
@@ -57,8 +58,8 @@ def test_half_precision_also_checks_the_first_blocks_in_float32(family):
     assert model.dtype == torch.bfloat16
 
 
-@pytest.mark.parametrize(
-    ("lengths", "prefix", "prompts"),
+@each(
+    "lengths, prefix, prompts",
     [
         ((3, 60), 0, 2),  # a batch of the plan would charge more for the padding than for a second batch
         ((12, 30), 9, 2),
@@ -68,7 +69,7 @@ def test_half_precision_also_checks_the_first_blocks_in_float32(family):
         ((9,), 0, 2),
     ],
 )
-@pytest.mark.parametrize("family", ["llama", "bert"])
+@each("family", ["llama", "bert"])
 def test_the_probes_are_in_one_batch_with_padding(monkeypatch, family, lengths, prefix, prompts):
     forward, batches = Engine._forward, []
 
@@ -106,7 +107,7 @@ class _TokenFirst(LlamaModel):
         return BaseModelOutputWithPast(self.norm(hidden.transpose(0, 1)))
 
 
-@pytest.mark.parametrize("lengths", [(12, 30), (3, 60), (12, 12)])
+@each("lengths", [(12, 30), (3, 60), (12, 12)])
 def test_blocks_that_hold_the_tokens_first_are_refused(lengths):
     torch.manual_seed(0)
     module = _TokenFirst(CONFIGS["llama"])
@@ -140,8 +141,8 @@ def test_certify_does_not_change_the_attention_kernel():
     assert certify_tiny(model).attention == before == model.config._attn_implementation == "sdpa"
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("site", SITES)
+@each("dtype", [torch.float32, torch.bfloat16])
+@each("site", SITES)
 def test_a_capture_that_is_not_a_number_is_refused(monkeypatch, dtype, site):
     capture = Engine.capture
 
@@ -184,7 +185,7 @@ def with_an_error(size, monkeypatch):
     monkeypatch.setattr(Engine, "capture", moved)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@each("dtype", [torch.float32, torch.bfloat16])
 def test_a_capture_that_only_rounds_has_no_warning_and_states_its_rounding(dtype):
     certificate = certify_tiny(wrap(tiny.tiny_model("llama").to(dtype)))
     assert certificate.warning is None
@@ -194,7 +195,7 @@ def test_a_capture_that_only_rounds_has_no_warning_and_states_its_rounding(dtype
     assert certificate.bound == (5e-5 if dtype == torch.float32 else None)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@each("dtype", [torch.float32, torch.bfloat16])
 def test_an_error_that_rounding_does_not_explain_has_a_warning(dtype, monkeypatch):
     with_an_error(3e-5, monkeypatch)
     certificate = certify_tiny(wrap(tiny.tiny_model("llama").to(dtype)))
@@ -315,10 +316,8 @@ def test_a_mistake_in_a_model_that_rounds_much_is_still_refused(family, mistake,
         certify_tiny(model, **LONG)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize(
-    ("family", "setting"), [("qwen3_moe", "moe_intermediate_size"), ("mixtral", "intermediate_size")]
-)
+@each("dtype", [torch.float32, torch.bfloat16])
+@each("family, setting", [("qwen3_moe", "moe_intermediate_size"), ("mixtral", "intermediate_size")])
 def test_experts_of_a_width_that_no_grouped_product_takes_run_one_after_the_other(family, setting, dtype):
     config = copy.deepcopy(CONFIGS[family])
     setattr(config, setting, 22)
@@ -327,7 +326,7 @@ def test_experts_of_a_width_that_no_grouped_product_takes_run_one_after_the_othe
     assert certify_tiny(model).dtype == str(dtype).removeprefix("torch.")
 
 
-@pytest.mark.parametrize(("width", "implementation"), [(24, "grouped_mm"), (22, "eager")])
+@each("width, implementation", [(24, "grouped_mm"), (22, "eager")])
 def test_only_experts_of_a_width_that_a_grouped_product_takes_run_together(width, implementation):
     config = copy.deepcopy(CONFIGS["mixtral"])
     config.intermediate_size = width
@@ -336,7 +335,7 @@ def test_only_experts_of_a_width_that_a_grouped_product_takes_run_together(width
     assert model.config._experts_implementation == implementation
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@each("value", [float("nan"), float("inf")])
 def test_a_weight_that_is_not_finite_is_named(value):
     model = wrap(tiny.tiny_model("llama"))
     with torch.no_grad():
@@ -345,7 +344,7 @@ def test_a_weight_that_is_not_finite_is_named(value):
         certify_tiny(model)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@each("dtype", [torch.float32, torch.bfloat16])
 def test_a_failure_that_remains_in_float64_is_reported_as_a_mistake(monkeypatch, dtype):
     capture = Engine.capture
 
@@ -410,7 +409,7 @@ def test_a_model_with_a_device_map_is_copied_and_not_cast(family):
     assert model.config.get_text_config().num_hidden_layers == 5
 
 
-@pytest.mark.parametrize("family", ["gpt_neox", "gptj"])
+@each("family", ["gpt_neox", "gptj"])
 def test_terms_that_cancel_in_half_precision_pass(family):
     model = tiny.tiny_model(family).bfloat16()
     with torch.no_grad():  # the second block adds a large value to one feature, and the last block subtracts it

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from support import tiny
+from support.each import each
 from support.hand_runs import HYBRIDS
 from support.tiny_configs import CONFIGS
 
@@ -56,7 +57,7 @@ def run_alone(family):
     return {place: torch.stack(rows).numpy() for place, rows in found.items()}
 
 
-@pytest.mark.parametrize("family", sorted(HYBRIDS))
+@each("family", sorted(HYBRIDS))
 def test_blocks_with_attention_have_its_vectors_and_the_others_nan(family):
     shard = captured(wrap(tiny.tiny_model(family)), [Site.RESID_PRE, Site.ATTN_OUT, Site.HEAD_OUT])
     for (site, layer), expected in run_alone(family).items():
@@ -93,8 +94,8 @@ def test_a_vector_that_is_not_finite_is_still_quarantined_with_its_layer():
     assert shard.quarantined == dict.fromkeys(range(5), "activation is not finite at attn_out, layer 4")
 
 
-@pytest.mark.parametrize("family", ["qwen3_next", "nemotron_h", "jamba"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@each("family", ["qwen3_next", "nemotron_h", "jamba"])
+@each("dtype", [torch.float32, torch.bfloat16])
 def test_the_parity_check_compares_the_blocks_with_the_site(family, dtype):
     model = wrap(tiny.tiny_model(family).to(dtype))
     sites = (*model.anatomy.taps, *model.anatomy.partial, Site.RESID_FINAL)
@@ -104,7 +105,7 @@ def test_the_parity_check_compares_the_blocks_with_the_site(family, dtype):
     assert np.isfinite(certificate.identity_error)
 
 
-@pytest.mark.parametrize("family", ["qwen3_next", "nemotron_h", "jamba"])
+@each("family", ["qwen3_next", "nemotron_h", "jamba"])
 def test_spot_checks_compare_the_blocks_with_the_site(family):
     model = wrap(tiny.tiny_model(family))
     sites, plan = (*model.anatomy.partial, Site.RESID_PRE), plan_of(model)

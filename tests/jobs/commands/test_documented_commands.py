@@ -6,10 +6,10 @@
 import re
 import shlex
 
-import pytest
 import typer
 import yaml
 from support.documented import PAGES, ROOT, blocks, commands, inline_commands
+from support.each import each
 
 from theodolite.spec_file import parse_spec
 from theodolite_jobs.cli import app
@@ -27,7 +27,7 @@ def test_the_documentation_has_commands_and_specs():
     assert len(SPECS) > 7
 
 
-@pytest.mark.parametrize(("page", "line"), COMMANDS)
+@each("page, line", COMMANDS)
 def test_a_command_of_the_documentation_has_its_options(page, line):
     words, command = shlex.split(line, comments=True), typer.main.get_command(app)
     while hasattr(command, "commands") and not words[0].startswith("-"):
@@ -37,7 +37,7 @@ def test_a_command_of_the_documentation_has_its_options(page, line):
     assert {word for word in words if word.startswith("-")} <= known | {"--help"}, f"{page}: theodolite {line}"
 
 
-@pytest.mark.parametrize(("page", "code"), SPECS)
+@each("page, code", SPECS)
 def test_a_spec_of_the_documentation_is_valid(page, code):
     assert parse_spec(yaml.safe_load(code)).model.id, page
 
@@ -52,7 +52,7 @@ FOLDERS = [ROOT / name for name in ("", "service/theodolite", "jobs/theodolite_j
 TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), flags=re.MULTILINE))
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@each("page", PAGES)
 def test_a_page_names_files_and_targets_of_make_that_exist(page):
     names = SPAN.findall(page.read_text(encoding="utf-8"))
     files = [name for name in names if re.fullmatch(r"[a-z][a-z_.\d/-]*/[a-z_.\d-]+\.(py|ya?ml|toml|json|ipynb)", name)]

@@ -6,6 +6,7 @@ import pytest
 import torch
 from accelerate.hooks import AlignDevicesHook, add_hook_to_module
 from support import tiny
+from support.each import each
 from support.tiny_configs import CONFIGS
 from support.tiny_sizes import GROUPED, PLAIN
 from transformers import AutoModel, Lfm2Config, PersimmonConfig
@@ -52,7 +53,7 @@ def check_full_route(model):
     assert route_error(model, intact, PRE) == 0
 
 
-@pytest.mark.parametrize("family", ENCODERS)
+@each("family", ENCODERS)
 def test_an_encoder_takes_the_full_route(family):
     model = loaded(family)
     assert why_full_route(model) == "its other tokens attend to the last token, so a change there reaches them"
@@ -92,7 +93,7 @@ def test_a_family_outside_the_table_takes_the_one_token_route_if_it_caches_keys_
     assert route_error(model, prepare_variants(model, PROMPTS, PRE), PRE) <= 5e-5
 
 
-@pytest.mark.parametrize("family", ["llama", "gpt2"])
+@each("family", ["llama", "gpt2"])
 def test_blocks_that_accelerate_places_keep_their_forward(family):
     model = loaded(family)
     for block in model.blocks:
@@ -103,7 +104,7 @@ def test_blocks_that_accelerate_places_keep_their_forward(family):
     assert [block.forward for block in model.blocks] == forwards
 
 
-@pytest.mark.parametrize("family", ["llama", "gemma3", "falcon-heads"])
+@each("family", ["llama", "gemma3", "falcon-heads"])
 def test_the_error_between_the_routes_is_measured(family):
     model = loaded(family)
     intact = prepare_variants(model, PROMPTS, PRE)
@@ -120,7 +121,7 @@ def test_scales_by_the_index_in_the_input_take_the_full_route():
     check_full_route(model)
 
 
-@pytest.mark.parametrize(("is_tuned", "is_exact"), [(False, True), (True, False)])
+@each("is_tuned, is_exact", [(False, True), (True, False)])
 def test_the_comparison_of_the_routes_notices_scales_by_the_index(is_tuned, is_exact):
     model = tuned(is_tuned)
     error = route_error(model, run_intact(model, PROMPTS, PRE, is_cached=True), PRE)

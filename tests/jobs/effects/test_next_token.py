@@ -3,6 +3,7 @@
 import pytest
 import torch
 from support import tiny
+from support.each import each
 from support.tiny_configs import CONFIGS
 from support.tiny_sizes import GROUPED
 from transformers import AutoModelForCausalLM, CohereConfig, Gemma3TextConfig, GraniteConfig
@@ -29,19 +30,18 @@ def check_logits(whole, folder):
     torch.testing.assert_close(ours, theirs, rtol=0, atol=float(theirs.abs().max()) * 5e-6)
 
 
-@pytest.mark.parametrize("family", DECODERS)
+@each("family", DECODERS)
 def test_logits_equal_those_of_the_model_with_its_head(family, tmp_path):
     check_logits(tiny.model_with_head(family), tmp_path)
 
 
-@pytest.mark.parametrize(
+@each(
     "config",
     [
         CohereConfig(**GROUPED, logit_scale=0.3),
         GraniteConfig(**GROUPED, logits_scaling=8.0),
         Gemma3TextConfig(**GROUPED, head_dim=16, final_logit_softcapping=2.0),
     ],
-    ids=lambda config: config.model_type,
 )
 def test_scales_and_soft_caps_of_logits_are_applied(config, tmp_path):
     check_logits(tiny.random_model(config, AutoModelForCausalLM), tmp_path)

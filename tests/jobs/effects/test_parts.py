@@ -1,9 +1,9 @@
 """Patches of attention, MLPs and blocks equal full forwards of plain torch in which hooks replace the same outputs."""
 
 import numpy as np
-import pytest
 import torch
 from support import tiny
+from support.each import each
 from support.tiny_sizes import GROUPED
 from transformers import AutoModel, Lfm2Config
 
@@ -81,7 +81,7 @@ def log_odds(log_p):
     return float(log_p[FIRST].logsumexp(-1) - log_p[SECOND].logsumexp(-1))
 
 
-@pytest.mark.parametrize("family", MODULES)
+@each("family", MODULES)
 def test_a_patch_equals_a_full_forward_with_the_outputs_of_the_other_prompt(family):
     plain = Plain(family)
     attention, mlp = plain.paths

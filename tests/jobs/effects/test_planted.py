@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from support import tiny
+from support.each import each
 from support.tiny_sizes import PLAIN
 
 from theodolite.sites import Site
@@ -87,7 +88,7 @@ def test_both_directions_separate_the_sets_at_every_location(planted, intact):
         assert (scores[8:] < -0.9).all()
 
 
-@pytest.mark.parametrize("route", [run_one_token, run_full])
+@each("route", [run_one_token, run_full])
 def test_only_the_used_direction_has_an_effect_when_it_is_removed(planted, intact, route):
     used, unused = kl_of(planted, intact, [Remove(planted.used), Remove(planted.unused)], route)
     assert (used > 0.05).all()

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.each import each
 from support.errors import only_line
 from transformers import LlamaConfig, LongT5Config, MambaConfig, XLNetConfig
 
@@ -16,7 +17,7 @@ from theodolite_jobs.models.families import known_anatomy
 from theodolite_jobs.models.load import load_config
 
 
-@pytest.mark.parametrize("config", [LongT5Config(), MambaConfig()])
+@each("config", [LongT5Config(), MambaConfig()])
 def test_an_unsupported_family_stops_the_preparation(tmp_path: Path, config: Any) -> None:
     from theodolite_jobs.prepare import prepare
 
@@ -35,8 +36,8 @@ def test_a_missing_site_is_refused_with_the_reason_and_a_list_of_sites(folder: P
     assert "it has resid_pre, resid_mid, resid_post, head_out, attn_out, mlp_out" in only_line(caught)
 
 
-@pytest.mark.parametrize(
-    ("rotary", "length"),
+@each(
+    "rotary, length",
     [
         ({"rope_type": "default"}, 100),
         ({"rope_type": "linear", "factor": 4.0}, 400),

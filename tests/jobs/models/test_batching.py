@@ -3,8 +3,8 @@
 from typing import Any
 
 import numpy as np
-import pytest
 from support import tiny
+from support.each import each
 from support.tiny_configs import CONFIGS
 from support.tiny_sizes import GROUPED, PLAIN, SLIDING
 from transformers import AutoModel, DeepseekV32Config, Gemma3TextConfig, GlmMoeDsaConfig, MiniMaxM3VLTextConfig
@@ -35,7 +35,7 @@ def errors(model: LoadedModel, **options: Any) -> list[float]:
     return [float(relative_errors(one, theirs).max()) for one, theirs in zip(ours, alone, strict=True)]
 
 
-@pytest.mark.parametrize("config", [DeepseekV32Config, GlmMoeDsaConfig])
+@each("config", [DeepseekV32Config, GlmMoeDsaConfig])
 def test_equal_scores_of_an_indexer_select_the_same_tokens_in_a_batch(config):
     # Many scores of the indexer are zero. Padding changes which of them it selects, also in plain transformers.
     model = wrap(tiny.random_model(config(**PLAIN, **LATENT, **INDEXER), AutoModel))

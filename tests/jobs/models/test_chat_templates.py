@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from huggingface_hub.utils import filter_repo_objects
 from support.chat_tokenizers import CHATML, byte_tokenizer
+from support.each import each
 
 from theodolite.errors import ModelError, SpecError
 from theodolite.spec_parts import ModelSpec
@@ -38,7 +39,7 @@ def written(folder: Path, files: dict[str, Any]) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("place", PLACES)
+@each("place", PLACES)
 def test_a_template_is_read_wherever_it_is(tmp_path: Path, place: str) -> None:
     byte_tokenizer(None).save_pretrained(tmp_path)
     assert load_tokenizer(tmp_path).chat_template is None
@@ -49,8 +50,8 @@ def test_a_template_is_read_wherever_it_is(tmp_path: Path, place: str) -> None:
     assert load_tokenizer(tmp_path).chat_template == "D"
 
 
-@pytest.mark.parametrize("place", ["tokenizer_config.json", "processor_config.json", "chat_template.json"])
-@pytest.mark.parametrize("value", [NAMED, {"default": "D", "rag": "R"}])
+@each("place", ["tokenizer_config.json", "processor_config.json", "chat_template.json"])
+@each("value", [NAMED, {"default": "D", "rag": "R"}])
 def test_several_templates_of_a_file_have_names(tmp_path: Path, place: str, value: Any) -> None:
     assert read_templates(written(tmp_path, {place: {"chat_template": value}})) == {"default": "D", "rag": "R"}
 
@@ -93,9 +94,7 @@ def test_transformers_has_the_same_order(tmp_path: Path) -> None:
     assert of_transformers == "A"
 
 
-@pytest.mark.parametrize(
-    "value", [7, ["D"], [{"name": "default"}], [{"name": 1, "template": "D"}], [NAMED[0], NAMED[0]], {"default": 1}]
-)
+@each("value", [7, ["D"], [{"name": "default"}], [{"name": 1, "template": "D"}], [NAMED[0], NAMED[0]], {"default": 1}])
 def test_a_template_of_another_type_is_refused_with_its_file(tmp_path: Path, value: Any) -> None:
     with pytest.raises(ModelError, match=r"chat_template\.json: chat_template is neither a text nor a list .* mend"):
         read_templates(written(tmp_path, {"chat_template.json": {"chat_template": value}}))
@@ -151,12 +150,12 @@ def test_a_conversion_keeps_the_templates(tmp_path: Path) -> None:
     assert read_templates(into) == {"default": "D", "rag": "R"}
 
 
-@pytest.mark.parametrize("name", ["Qwen2.5-7B-Instruct", "Llama-2-7b-chat-hf", "gemma-2-2b-it", "gemma-2-2b-it-Q4_K_M"])
+@each("name", ["Qwen2.5-7B-Instruct", "Llama-2-7b-chat-hf", "gemma-2-2b-it", "gemma-2-2b-it-Q4_K_M"])
 def test_a_name_can_say_chat(name: str) -> None:
     assert sign_of_chat(name, None) == f"its name is {name}"
 
 
-@pytest.mark.parametrize("name", ["gpt2", "bert-base-it-cased", "chatty-base", "instructor-xl", "Qwen2.5-7B"])
+@each("name", ["gpt2", "bert-base-it-cased", "chatty-base", "instructor-xl", "Qwen2.5-7B"])
 def test_other_names_do_not(name: str) -> None:
     assert sign_of_chat(name, object()) is None
 

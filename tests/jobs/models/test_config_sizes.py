@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import transformers
+from support.each import each
 from support.errors import only_line
 from support.gguf_files import tiny_llama, write_gguf
 from support.tiny_configs import CONFIGS
@@ -57,7 +58,7 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize(("changes", "message"), REFUSED.values(), ids=REFUSED)
+@each("changes, message", REFUSED.values())
 def test_a_size_that_no_model_has_is_refused_before_transformers_reads_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], message: str
 ) -> None:
@@ -70,8 +71,8 @@ def test_a_size_that_no_model_has_is_refused_before_transformers_reads_it(
     assert len(only_line(error)) < len(str(tmp_path)) + 300
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
+@each(
+    "changes, message",
     [
         ({"num_hidden_layers": True}, "num_hidden_layers"),
         ({"num_hidden_layers": 0}, "num_hidden_layers is 0; allowed: a whole number from 1 to 4,096"),
@@ -86,7 +87,6 @@ def test_a_size_that_no_model_has_is_refused_before_transformers_reads_it(
         ({"per_layer_config": {"1": {"num_hidden_layers": 8}}}, "num_hidden_layers"),
         ({"num_hidden_layers": float("nan")}, "num_hidden_layers"),
     ],
-    ids=lambda value: str(value)[:40],
 )
 def test_a_size_that_is_no_positive_whole_number_is_refused(
     tmp_path: Path, changes: dict[str, Any], message: str
@@ -148,7 +148,7 @@ LARGEST = {
 }
 
 
-@pytest.mark.parametrize("values", LARGEST.values(), ids=LARGEST)
+@each("values", LARGEST.values())
 def test_the_largest_models_are_far_below_the_limits(values: dict[str, Any]) -> None:
     check_sizes(values, FILE)
 

@@ -3,6 +3,7 @@
 import pytest
 from safetensors.torch import load_file, save_file
 from support import tiny
+from support.each import each
 from support.tiny_configs import CONFIGS
 from support.tiny_sizes import PLAIN, RELATIVE
 from transformers import AutoModel, DebertaConfig, DebertaV2Config
@@ -49,8 +50,8 @@ def test_keys_have_no_bias_of_their_own(saved):
     assert circuits.key_bias is None
 
 
-@pytest.mark.parametrize(("kinds", "terms"), [(None, 1), (["c2p"], 2), ("p2c|c2p", 3)])
-@pytest.mark.parametrize("config_class", [DebertaConfig, DebertaV2Config])
+@each("kinds, terms", [(None, 1), (["c2p"], 2), ("p2c|c2p", 3)])
+@each("config_class", [DebertaConfig, DebertaV2Config])
 def test_the_scale_of_scores_counts_their_terms(tmp_path, config_class, kinds, terms):
     config = config_class(**PLAIN, relative_attention=kinds is not None, pos_att_type=kinds)
     tiny.random_model(config, AutoModel).save_pretrained(tmp_path)

@@ -8,6 +8,7 @@ import pytest
 import torch
 import yaml
 from support import tiny
+from support.each import each
 from support.hand_runs import HYBRIDS
 from support.tiny_configs import CONFIGS
 from transformers import DeepseekV3Config, GPTNeoXJapaneseConfig
@@ -147,7 +148,7 @@ BIASES = {
 }
 
 
-@pytest.mark.parametrize("family", BIASES)
+@each("family", BIASES)
 def test_biases_match_the_architecture(family: str) -> None:
     biases = facts_of(family)["biases"]
     assert biases == dict(zip(("query_key_value", "output", "mlp"), BIASES[family], strict=True))
@@ -165,9 +166,7 @@ def norms_of_queries_and_keys(family: str) -> None:
     assert facts_of(family)["qk_norm"] == expected
 
 
-@pytest.mark.parametrize(
-    ("family", "kind", "offset", "affine", "epsilon", "branches", "final"),
-    [
+@each("family, kind, offset, affine, epsilon, branches, final", [
         ("bert", "layer", 0, "scale and bias", 1e-12, ["attention_output", "mlp_output"], None),
         ("cohere", "layer", 0, "scale", 1e-5, ["attention", "mlp"], "norm"),
         ("gemma2", "rms", 1, "scale", 1e-6, ["attention", "attention_output", "mlp", "mlp_output"], "norm"),
@@ -176,8 +175,7 @@ def norms_of_queries_and_keys(family: str) -> None:
         ("olmo", "layer", 0, "none", 1e-5, ["attention", "mlp"], "norm"),
         ("olmo2", "rms", 0, "scale", 1e-5, ["attention_output", "mlp_output"], "norm"),
         ("qwen2", "rms", 0, "scale", 1e-6, ["attention", "mlp"], "norm"),
-    ],
-)  # fmt: skip
+    ])  # fmt: skip
 def test_norms_have_kind_epsilon_and_learned_parameters(
     family: str, kind: str, offset: float, affine: str, epsilon: float, branches: list[str], final: str | None
 ) -> None:
@@ -204,8 +202,8 @@ def rotary(family: str) -> Any:
     return facts_of(family)["positions"]["rotary"]
 
 
-@pytest.mark.parametrize(
-    ("family", "fraction"),
+@each(
+    "family, fraction",
     [
         ("gpt_neox", 4 / 12),  # the configuration requests a quarter; three entries make two pairs
         ("glm4", 0.5),
@@ -255,8 +253,8 @@ def test_the_base_in_the_code_of_gptj_is_the_one_it_uses() -> None:
     }
 
 
-@pytest.mark.parametrize(
-    ("family", "kind"),
+@each(
+    "family, kind",
     [
         ("bert", "learned"),
         ("bloom", "ALiBi"),

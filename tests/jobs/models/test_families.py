@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from support import tiny
+from support.each import each
 from support.hand_calls import run_by_hand
 from support.hand_runs import HAND_RUNS, HYBRIDS
 from support.layouts import TAPS
@@ -104,7 +105,7 @@ def check_identities(model, read):
         assert max(identity_errors(model, misread).values()) > 1e-3, (site, other)
 
 
-@pytest.mark.parametrize("family", sorted(HYBRIDS))
+@each("family", sorted(HYBRIDS))
 def test_the_identities_fail_if_a_site_of_some_blocks_is_another_vector(family):
     model = eager_float64(family)
     read = read_sites(model, IDS, POSITIONS)
@@ -114,7 +115,7 @@ def test_the_identities_fail_if_a_site_of_some_blocks_is_another_vector(family):
         assert max(identity_errors(model, misread).values()) > 1e-5, site
 
 
-@pytest.mark.parametrize("family", sorted(HYBRIDS))
+@each("family", sorted(HYBRIDS))
 def test_a_site_of_some_blocks_is_refused_for_other_layers_alone(family):
     anatomy = known_anatomy(CONFIGS[family])
     check_sites(anatomy, list(anatomy.partial), range(5))
@@ -128,7 +129,7 @@ def test_a_site_of_some_blocks_is_refused_for_other_layers_alone(family):
         )
 
 
-@pytest.mark.parametrize("family", sorted(set(TAPS) - HYBRIDS - {"falcon_h1"}))
+@each("family", sorted(set(TAPS) - HYBRIDS - {"falcon_h1"}))
 def test_the_identities_fail_if_attention_is_read_from_the_mlp(family):
     model = eager_float64(family)
     of_mlp = model.anatomy.taps.get(Site.MLP_OUT, Tap("mlp", "output"))  # it is no site of Gemma 4
@@ -137,7 +138,7 @@ def test_the_identities_fail_if_attention_is_read_from_the_mlp(family):
     assert max(identity_errors(wrong, read_sites(wrong, IDS, POSITIONS)).values()) > 1e-3
 
 
-@pytest.mark.parametrize("family", sorted(PARALLEL))
+@each("family", sorted(PARALLEL))
 def test_resid_mid_of_a_parallel_block_is_refused_with_the_reason(family):
     anatomy = known_anatomy(CONFIGS[family])
     for site in (Site.RESID_MID, Site.RESID_MID_SUM):
@@ -155,10 +156,7 @@ def test_only_post_norm_blocks_have_resid_mid_sum():
     check_sites(known_anatomy(CONFIGS["bert"]), list(BLOCK_SITES))
 
 
-@pytest.mark.parametrize(
-    "options",
-    [{"apply_residual_connection_post_layernorm": True}, {"pretraining_tp": 2, "slow_but_exact": True}],
-)
+@each("options", [{"apply_residual_connection_post_layernorm": True}, {"pretraining_tp": 2, "slow_but_exact": True}])
 def test_a_bloom_without_a_residual_stream_is_refused(options):
     with pytest.raises(UnsupportedModelError, match=next(reversed(options))):
         known_anatomy(BloomConfig(**options))
@@ -216,7 +214,7 @@ def norm_without_epsilon(anatomy: Anatomy, norm: Any, x: np.ndarray) -> np.ndarr
 # The length of a prompt.
 
 
-@pytest.mark.parametrize("family", ["bert", "gpt2", "mpnet", "opt", "roberta"])
+@each("family", ["bert", "gpt2", "mpnet", "opt", "roberta"])
 def test_the_context_length_is_the_number_of_learned_positions(family):
     model = eager_float64(family)
     longest = model.dimensions.context_length
@@ -244,7 +242,7 @@ def alone(family: str, length: int) -> np.ndarray:
     return read_sites(wrap(tiny.tiny_model(family)), ids, [-1])[Site.RESID_POST][:, [0, 2, 4]]
 
 
-@pytest.mark.parametrize("family", ["llama-dynamic", "phi3-longrope"])
+@each("family", ["llama-dynamic", "phi3-longrope"])
 def test_a_long_prompt_does_not_change_the_rotation_of_a_short_one(family):
     lengths = [12, 30]
     model = wrap(tiny.tiny_model(family))
@@ -254,8 +252,8 @@ def test_a_long_prompt_does_not_change_the_rotation_of_a_short_one(family):
     assert relative_errors(mixed[0], alone(family, 12)).max() > 1e-2
 
 
-@pytest.mark.parametrize("family", ["llama-dynamic", "phi3-longrope"])
-@pytest.mark.parametrize("batch_tokens", [1, 400])
+@each("family", ["llama-dynamic", "phi3-longrope"])
+@each("batch_tokens", [1, 400])
 def test_activations_do_not_depend_on_the_order_of_long_and_short_prompts(family, batch_tokens):
     model = wrap(tiny.tiny_model(family))
     for lengths in ([40, 12, 20, 30, 25], [12, 20, 25, 30, 40], [25, 40, 20, 12, 30]):

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from support.each import each
 from support.errors import only_line
 from transformers import LlamaForCausalLM
 
@@ -103,8 +104,8 @@ def change_header(folder: Path, draw: random.Random) -> str:
 CHANGES: list[Callable[[Path, random.Random], str]] = [change_config, change_index, change_header]
 
 
-@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
-@pytest.mark.parametrize("seed", range(30))
+@each("change", CHANGES)
+@each("seed", range(30))
 def test_a_mutation_is_named_or_changes_no_number(
     original: tuple[Path, torch.Tensor, torch.Tensor], tmp_path: Path, change: Callable[..., str], seed: int
 ) -> None:

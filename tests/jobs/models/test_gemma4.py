@@ -7,6 +7,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from support import tiny
+from support.each import each
 from support.tiny_configs import CONFIGS
 from support.tiny_sizes import GEMMA4, PER_LAYER
 from transformers import AutoModel, Gemma4TextConfig, Gemma4UnifiedTextConfig
@@ -98,7 +99,7 @@ def test_hidden_units_are_counted_only_if_all_mlps_have_one_width():
     assert mlp_width(CONFIGS["gemma4_text-experts"]) is None
 
 
-@pytest.mark.parametrize(("setting", "causal"), [(None, True), ("vision", True), ("all", False)])
+@each("setting, causal", [(None, True), ("vision", True), ("all", False)])
 def test_text_attends_to_later_text_only_with_all(setting, causal):
     config = Gemma4UnifiedTextConfig(**GEMMA4, use_bidirectional_attention=setting)
     anatomy = known_anatomy(config)
@@ -114,7 +115,7 @@ def test_the_number_of_gpus_divides_the_keys_of_all_layers():
         check_shardable(CONFIGS["gemma4_text-experts"], 2)
 
 
-@pytest.mark.parametrize("site", [Site.MLP_OUT, Site.HEAD_OUT])
+@each("site", [Site.MLP_OUT, Site.HEAD_OUT])
 def test_a_site_that_the_blocks_lack_is_refused_with_the_reason(site):
     with pytest.raises(SiteNotFoundError, match=r"add a vector of its per-layer input|have several widths"):
         check_sites(known_anatomy(CONFIGS["gemma4"]), [site])

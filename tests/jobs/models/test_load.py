@@ -9,6 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from support import tiny
+from support.each import each
 from support.errors import only_line
 from support.tiny_sizes import PLAIN
 from transformers import (
@@ -88,14 +89,14 @@ def test_the_base_model_loads_without_a_head(folder: Path) -> None:
     assert load_model(folder).dimensions.d_model == 16
 
 
-@pytest.mark.parametrize("family", ["albert", "bert", "camembert", "xlm-roberta"])
+@each("family", ["albert", "bert", "camembert", "xlm-roberta"])
 def test_a_missing_pooler_is_not_needed(tmp_path: Path, family: str) -> None:
     """The checkpoint of a masked language model has none, and no site is behind it."""
     tiny.tiny_model(family, auto_class=AutoModelForMaskedLM).save_pretrained(tmp_path)
     assert load_model(tmp_path).dimensions.n_layers == 5
 
 
-@pytest.mark.parametrize("config_class", [RobertaPreLayerNormConfig, RemBertConfig])
+@each("config_class", [RobertaPreLayerNormConfig, RemBertConfig])
 def test_an_unknown_encoder_is_refused_for_its_blocks_and_not_for_a_missing_pooler(
     tmp_path: Path, config_class: Any
 ) -> None:

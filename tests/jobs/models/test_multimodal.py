@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from support import tiny
+from support.each import each
 from support.errors import only_line
 from support.tiny_configs import CONFIGS
 from transformers import AutoModelForImageTextToText, LlavaModel, MusicgenConfig, PaliGemmaConfig, T5Gemma2Config
@@ -81,7 +82,7 @@ def test_heads_and_the_unembedding_are_read_from_the_files_of_the_whole(saved):
         assert relative_errors(heads, read[Site.HEAD_OUT][0, layer]) < 1e-5
 
 
-@pytest.mark.parametrize("family", TEXT_MODELS)
+@each("family", TEXT_MODELS)
 def test_the_description_names_the_text_model(family):
     facts = describe_model(CONFIGS[family])
     assert (facts["family"], facts["text_model"]) == (family, TEXT_MODELS[family])

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+from support.each import each
 from support.errors import only_line
 from tokenizers import Tokenizer, models
 
@@ -26,9 +27,7 @@ def write_tokenizer(folder: Path, name: str, word: str) -> None:
     Tokenizer(models.WordLevel({word: 0, "[UNK]": 1}, "[UNK]")).save(str(folder / name))
 
 
-@pytest.mark.parametrize(
-    "name", ["../outside/tokenizer.0.0.1.json", "/etc/tokenizer.0.0.1.json", "a/tokenizer.0.0.1.json", ["x"], 3]
-)
+@each("name", ["../outside/tokenizer.0.0.1.json", "/etc/tokenizer.0.0.1.json", "a/tokenizer.0.0.1.json", ["x"], 3])
 def test_a_vocabulary_outside_the_folder_is_refused(tmp_path: Path, name: object) -> None:
     write_tokenizer(tmp_path / "model", "tokenizer.json", "inside")
     write_tokenizer(tmp_path / "outside", "tokenizer.0.0.1.json", "outside")
@@ -48,11 +47,11 @@ def test_a_vocabulary_for_a_version_of_the_library_is_read_from_the_folder(tmp_p
     assert "newer" in load_tokenizer(tmp_path).get_vocab()
 
 
-@pytest.mark.parametrize(
+@each(
     "code",
     ["other/model--own_code.Config", "model--own_code.Config", "/tmp/own_code.Config", "../own_code.Config", "a/b.C"],
 )
-@pytest.mark.parametrize("file", ["config.json", "tokenizer_config.json"])
+@each("file", ["config.json", "tokenizer_config.json"])
 def test_code_outside_the_folder_is_refused_although_the_model_may_run_its_own(
     tmp_path: Path, code: str, file: str
 ) -> None:

@@ -6,6 +6,7 @@ import pytest
 import torch
 import transformers
 from support import tiny
+from support.each import each
 from support.tiny_configs import CONFIGS
 from support.tiny_sizes import GROUPED, PLAIN, SLIDING
 
@@ -34,7 +35,7 @@ def probed(family: str) -> Any:
     return probe_anatomy(text_part(tiny.tiny_model(family)), dimensions_of(CONFIGS[family]))
 
 
-@pytest.mark.parametrize("family", sorted(set(CONFIGS) - NOT_PROBED - ENCODERS))
+@each("family", sorted(set(CONFIGS) - NOT_PROBED - ENCODERS))
 def test_the_probe_finds_the_taps_of_the_record(family):
     found, record = probed(family), known_anatomy(CONFIGS[family])
     of_stream = {site: tap for site, tap in record.taps.items() if site is not Site.HEAD_OUT and tap.plus is None}
@@ -47,13 +48,13 @@ def test_a_site_that_the_probe_did_not_find_is_refused_with_a_list_of_its_sites(
         check_sites(probed("gptj"), [Site.RESID_PRE, Site.RESID_MID])
 
 
-@pytest.mark.parametrize("family", sorted(NOT_PROBED))
+@each("family", sorted(NOT_PROBED))
 def test_blocks_that_do_not_add_to_one_stream_are_refused(family):
     with pytest.raises(UnsupportedModelError, match="no modules of a block add up to its output"):
         probed(family)
 
 
-@pytest.mark.parametrize("family", sorted(ENCODERS - SHARED_BLOCKS))
+@each("family", sorted(ENCODERS - SHARED_BLOCKS))
 def test_encoders_are_refused(family):
     with pytest.raises(UnsupportedModelError, match="a token's stream depends on the tokens after it"):
         probed(family)
@@ -108,7 +109,7 @@ UNKNOWN: dict[str, tuple[Any, dict[Site, Tap]]] = {
 }
 
 
-@pytest.mark.parametrize("family", UNKNOWN)
+@each("family", UNKNOWN)
 def test_an_unknown_family_is_found_and_certified(family, monkeypatch):
     config, taps = UNKNOWN[family]
     assert known_anatomy(config) is None
@@ -193,7 +194,7 @@ def test_the_probe_refuses_blocks_that_add_to_a_normalised_stream(monkeypatch):
         probed("minimax")
 
 
-@pytest.mark.parametrize("family", REFUSED)
+@each("family", REFUSED)
 def test_a_model_without_a_single_causal_stream_is_refused_in_one_line(family, monkeypatch):
     config, reason = REFUSED[family]
     monkeypatch.setitem(CONFIGS, family, config)

@@ -2,9 +2,9 @@
 
 import copy
 
-import pytest
 import torch
 from support import tiny
+from support.each import each
 from support.tiny_configs import CONFIGS
 from transformers import JetMoeConfig
 
@@ -13,8 +13,8 @@ from theodolite_jobs.models.load import wrap
 from theodolite_jobs.models.routers import captured_experts, experts_of, has_experts, hook_router, router_of
 
 
-@pytest.mark.parametrize(
-    ("family", "n_experts", "layers"),
+@each(
+    "family, n_experts, layers",
     [
         ("mixtral", 3, (0, 1, 2, 3, 4)),
         ("qwen3_moe", 4, (1, 3)),

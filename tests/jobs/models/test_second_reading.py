@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file, save_file
 from support.adapters import save_adapter, save_base
+from support.each import each
 from support.gguf_files import tiny_llama, write_gguf
 from support.quantised_cases import saved
 from support.qwen1 import save_qwen1
@@ -48,7 +49,7 @@ KINDS = {
 }
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+@each("kind", KINDS)
 def test_converted_weights_are_compared_with_their_source(tmp_path: Path, kind) -> None:
     source = resolve_source(kind(tmp_path), tmp_path)
     held = held_against_source(source, tmp_path / "cache")
@@ -61,7 +62,7 @@ def test_converted_weights_are_compared_with_their_source(tmp_path: Path, kind) 
         held_against_source(source, tmp_path / "cache")
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+@each("kind", KINDS)
 def test_another_setting_than_that_of_the_source_is_named(tmp_path: Path, kind) -> None:
     source = resolve_source(kind(tmp_path), tmp_path)
     file = fetch(source, tmp_path / "cache") / "config.json"

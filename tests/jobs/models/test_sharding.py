@@ -1,6 +1,7 @@
 """Which models can be sharded over several GPUs, and the errors for the others."""
 
 import pytest
+from support.each import each
 from support.tiny_configs import CONFIGS
 from transformers import CodeGenConfig
 
@@ -21,7 +22,7 @@ def test_auto_shards_every_model_that_can_be_sharded():
         assert choose_ranks("auto", llama, gpus) == choose_ranks("tensor", gpt2, gpus) == 1
 
 
-@pytest.mark.parametrize("family", ["bert", "bloom", "falcon-groups", "gpt2", "gptj", "opt", "stablelm"])
+@each("family", ["bert", "bloom", "falcon-groups", "gpt2", "gptj", "opt", "stablelm"])
 def test_a_family_without_a_plan_is_refused(family):
     with pytest.raises(
         UnsupportedModelError, match=r"over 2 GPUs: transformers has no tensor-parallel plan for its family.*pipeline"

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from support import tiny
+from support.each import each
 from support.tiny_configs import CONFIGS
 
 from theodolite.sites import Site
@@ -31,8 +32,8 @@ def test_the_stream_of_each_layer_is_that_of_the_plain_model(family):
     assert relative_errors(read[Site.RESID_FINAL], theirs[:, 5]).max() < 1e-6
 
 
-@pytest.mark.parametrize("family", GROUPS)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@each("family", GROUPS)
+@each("dtype", [torch.float32, torch.bfloat16])
 def test_layers_of_a_group_have_the_same_parameters_in_memory(family, dtype):
     module = tiny.tiny_model(family)
     alone = sum(parameter.numel() for parameter in module.parameters())
@@ -45,7 +46,7 @@ def test_layers_of_a_group_have_the_same_parameters_in_memory(family, dtype):
     assert len({id(block.albert_layers[0].attention.dense) for block in blocks}) == 5
 
 
-@pytest.mark.parametrize("family", GROUPS)
+@each("family", GROUPS)
 def test_a_model_is_unrolled_once_and_its_configuration_stays(family):
     module = tiny.tiny_model(family)
     first = list(wrap(module).blocks)
@@ -61,7 +62,7 @@ def test_the_kernel_of_attention_can_be_switched_in_all_layers():
     assert [one.config._attn_implementation for one in attentions] == ["eager"] * 5
 
 
-@pytest.mark.parametrize("family", GROUPS)
+@each("family", GROUPS)
 def test_layers_of_a_group_have_the_same_circuits(tmp_path, family):
     tiny.model_with_head(family).save_pretrained(tmp_path)
     weights = Weights(tmp_path, load_config(tmp_path))

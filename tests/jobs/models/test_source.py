@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from support.each import each
 from support.errors import only_line
 from support.gguf_files import tiny_llama, write_gguf
 
@@ -59,10 +60,7 @@ def test_a_folder_without_config_is_refused(folder: Path, tmp_path: Path) -> Non
         resolve("llama", tmp_path)
 
 
-@pytest.mark.parametrize(
-    "model_id",
-    ["gone.gguf", "org/gone.gguf", "/abs/gone", "no such model", "a/b/c", "https://x.org/y", "a.bin"],
-)
+@each("model_id", ["gone.gguf", "org/gone.gguf", "/abs/gone", "no such model", "a/b/c", "https://x.org/y", "a.bin"])
 def test_an_id_of_an_unknown_kind_is_refused_by_name(model_id: str, tmp_path: Path) -> None:
     (tmp_path / "a.bin").write_bytes(b"pickled")
     with pytest.raises(ModelError) as caught:
@@ -72,7 +70,7 @@ def test_an_id_of_an_unknown_kind_is_refused_by_name(model_id: str, tmp_path: Pa
     assert "smollm2-135m-instruct" in message
 
 
-@pytest.mark.parametrize("model_id", ["./gone", "../gone", "-org/name", "org/na--me", "org/name.git", "x" * 120])
+@each("model_id", ["./gone", "../gone", "-org/name", "org/na--me", "org/name.git", "x" * 120])
 def test_an_id_that_the_hub_forbids_is_refused_by_name(model_id: str, tmp_path: Path) -> None:
     with pytest.raises(ModelError) as caught:
         resolve(model_id, tmp_path)
@@ -132,8 +130,8 @@ def test_an_alias_resolves_to_the_file_in_its_package(tmp_path: Path, monkeypatc
     assert (found.name, found.kind, found.location) == ("tiny", "gguf", str(package / "tiny.gguf"))
 
 
-@pytest.mark.parametrize(
-    ("name", "expected"),
+@each(
+    "name, expected",
     [
         ("Qwen2.5-7B-Instruct", "qwen2.5-7b-instruct"),
         ("my model__v1", "my-model-v1"),

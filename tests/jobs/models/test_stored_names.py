@@ -11,6 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from support import tiny, tiny_survey
+from support.each import each
 from support.errors import only_line
 from support.quantised_cases import changed, fetched, saved
 from support.tiny_configs import CONFIGS
@@ -159,8 +160,8 @@ def uneven(tensors: Tensors) -> None:
         tensors[name] = tensors[name][:-1]
 
 
-@pytest.mark.parametrize(
-    ("action", "message"),
+@each(
+    "action, message",
     [
         (without_gates, "lack 8 tensors, the first is model.layers.1.mlp.experts.0.gate_proj.weight"),
         (widest, "model.layers.1.mlp.experts.0.down_proj.weight and 3 tensors that are joined with it have"),
@@ -184,7 +185,7 @@ def test_a_quantised_checkpoint_without_its_final_norm_is_not_converted(tmp_path
     assert "lack the tensor norm.weight" in refusal_of(fetched, tmp_path / "model")
 
 
-@pytest.mark.parametrize("name", ["model.norm.bias", "model.layers.0.self_attn.q_proj.bias"])
+@each("name", ["model.norm.bias", "model.layers.0.self_attn.q_proj.bias"])
 def test_a_quantised_checkpoint_with_a_surplus_tensor_is_not_converted(tmp_path: Path, name: str) -> None:
     saved("fp8", tmp_path / "model")
     changed(tmp_path / "model", lambda tensors: tensors.update({name: ONE}))
@@ -213,21 +214,14 @@ def test_a_block_for_multi_token_prediction_is_left_out(kinds: Path, tmp_path: P
     assert weights.left_out == len([name for name in load_file(folder / WEIGHTS) if ".layers.5." in name])
 
 
-@pytest.mark.parametrize(
-    ("action", "count"),
+@each(
+    "action, count",
     [
         (with_next_token_block, 0),
         (lambda tensors: tensors.update({"model.layers.5.mlp.up_proj.weight": ONE}), 1),
         (lambda tensors: tensors.update({"model.layers.5.mlp.router.weight": ONE}), 1),
         (lambda tensors: (with_next_token_block(tensors), tensors.update({"model.layers.6.enorm.weight": ONE})), 1),
         (lambda tensors: (with_next_token_block(tensors), tensors.update({"model.first_norm.weight": ONE})), 1),
-    ],
-    ids=[
-        "not stated",
-        "block like the others",
-        "block without a matrix for embeddings",
-        "one more block",
-        "another surplus",
     ],
 )
 def test_only_the_stated_blocks_for_multi_token_prediction_are_left_out(

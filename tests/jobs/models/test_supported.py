@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.each import each
 from support.tiny_configs import CONFIGS
 
 from theodolite.sites import BLOCK_SITES, Site
@@ -43,7 +44,7 @@ def test_every_record_and_every_refused_family_is_in_the_table():
 
 
 # A multimodal family has no record of its own, so it has a row only if the sweep tried it.
-@pytest.mark.parametrize("family", sorted({config.model_type for config in CONFIGS.values()} & set(ROWS)))
+@each("family", sorted({config.model_type for config in CONFIGS.values()} & set(ROWS)))
 def test_a_row_agrees_with_the_record_of_a_configuration(family):
     anatomies = [known_anatomy(config) for config in CONFIGS.values() if config.model_type == family]
     row = ROWS[family]
@@ -54,7 +55,7 @@ def test_a_row_agrees_with_the_record_of_a_configuration(family):
     assert row.words == (row.heads and not anatomies[0].no_words)
 
 
-@pytest.mark.parametrize("path", sorted(ROOT.glob("benchmarks/results/drawn_*.json")), ids=lambda path: path.stem)
+@each("path", sorted(ROOT.glob("benchmarks/results/drawn_*.json")))
 def test_a_sweep_of_drawn_settings_has_no_wrong_capture(path):
     sweep = json.loads(path.read_text(encoding="utf-8"))
     assert set(sweep["outcomes"]) <= {"captured", "refused"}

@@ -4,8 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
 from support import tiny_survey
+from support.each import each
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
@@ -59,15 +59,14 @@ def test_the_mended_tokens_are_those_of_transformers_with_its_option(tmp_path: P
         assert ours(text)["input_ids"] == theirs(text)["input_ids"]
 
 
-@pytest.mark.parametrize(
-    ("special", "pre_tokenizer"),
+@each(
+    "special, pre_tokenizer",
     [
         (OTHER, split_by(LLAMA3)),
         (TEKKEN, pre_tokenizers.Metaspace()),
         (TEKKEN, pre_tokenizers.ByteLevel(add_prefix_space=False)),
         (TEKKEN, None),
     ],
-    ids=["another vocabulary", "SentencePiece", "GPT-2", "none"],
 )
 def test_other_tokenizers_stay_as_they_are(tmp_path: Path, special: list[str], pre_tokenizer: Any) -> None:
     save(tmp_path, special, pre_tokenizer)

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.each import each
 
 from theodolite.errors import PromptError
 from theodolite.spec_parts import PromptSetSpec
@@ -15,7 +16,7 @@ def builtin(name: str, **settings: Any) -> list[str]:
     return read_prompts(name, PromptSetSpec(source=f"builtin:{name}", **settings), Path("/nowhere"))
 
 
-@pytest.mark.parametrize(("name", "count"), [("harmful", 256), ("harmless", 256), ("nouns", 100)])
+@each("name, count", [("harmful", 256), ("harmless", 256), ("nouns", 100)])
 def test_builtin_sets_have_their_size_and_no_duplicates_or_extra_spaces(name: str, count: int) -> None:
     texts = builtin(name)
     assert len(texts) == count

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from support.chat_tokenizers import CHATML, OF_PARTS, SYSTEM_TEXT_USER_PARTS, THINKING, byte_tokenizer
+from support.each import each
 from transformers import PreTrainedTokenizerFast
 
 from theodolite.errors import PromptError
@@ -36,7 +37,7 @@ def refused(*prompts: Prompt, **options: Any) -> str:
     return str(caught.value)
 
 
-@pytest.mark.parametrize("blanks", [" ", "\n"])
+@each("blanks", [" ", "\n"])
 def test_the_end_of_a_continued_answer_stays_or_is_refused(blanks: str) -> None:
     begun = [USER, {"role": "assistant", "content": f"It is{blanks}"}]
     assert texts_of(begun)[0].endswith(f"It is{blanks}")
@@ -56,7 +57,7 @@ def test_variables_reach_the_template() -> None:
     assert text.endswith("<|im_start|>assistant\n<think>\n\n</think>\n\n")
 
 
-@pytest.mark.parametrize(
+@each(
     "template",
     [
         "{% macro show(m) %}{% if loud %}!{% endif %}{{ m['content'] }}{% endmacro %}{{ show(messages[0]) }}",
@@ -91,7 +92,7 @@ def test_a_prefill_follows_the_generation_prompt_and_its_special_tokens_are_spec
     assert ids[-1] == tokenizer.eos_token_id
 
 
-@pytest.mark.parametrize("prompt", ["Hi", "Hi<|im_end|>"])  # the second is encoded by another way
+@each("prompt", ["Hi", "Hi<|im_end|>"])  # the second is encoded by another way
 def test_a_prefill_that_changes_the_last_token_of_the_template_is_refused(prompt: str) -> None:
     tokenizer = byte_tokenizer(merges=[("Ċ", "Ċ")])
     prompt_set = PromptSetSpec(source="builtin:harmless", prefill="\n\nSure")
@@ -102,7 +103,7 @@ def test_a_prefill_that_changes_the_last_token_of_the_template_is_refused(prompt
     assert [tokenizer.decode([one]) for one in ids[-6:]] == ["\n", *"Sure", "\n\n"]
 
 
-@pytest.mark.parametrize("options", [{"prefill": "Sure"}, {"template_args": {"a": 1}}])
+@each("options", [{"prefill": "Sure"}, {"template_args": {"a": 1}}])
 def test_options_of_chats_need_a_chat_template(options: dict[str, Any]) -> None:
     message = refused("Hi", template=None, **options)
     assert message.endswith(f"no chat template; remove {next(iter(options))}")
@@ -111,7 +112,7 @@ def test_options_of_chats_need_a_chat_template(options: dict[str, Any]) -> None:
 # What templates leave out or change
 
 
-@pytest.mark.parametrize("prompt", ["Hi", "assistant"])  # the second is in the template's own text
+@each("prompt", ["Hi", "assistant"])  # the second is in the template's own text
 def test_a_template_that_ignores_the_message_is_refused_for_a_single_prompt(prompt: str) -> None:
     message = refused(prompt, template="<|im_start|>user\n<|im_end|>\n<|im_start|>assistant\n")
     assert "goals.template: the chat template leaves out the content of messages with the role user;" in message
@@ -124,7 +125,7 @@ def test_a_template_that_ignores_the_system_message_is_refused() -> None:
     assert "the role assistant" in refused([USER, ANSWER, USER], template=only_user)
 
 
-@pytest.mark.parametrize("change", ["upper", "replace('a', 'b')", "truncate(9, true)", "reverse"])
+@each("change", ["upper", "replace('a', 'b')", "truncate(9, true)", "reverse"])
 def test_a_template_that_changes_a_prompt_is_refused_with_its_number(change: str) -> None:
     template = f"{{% for m in messages %}}{{% if 'x' in m.content %}}{{{{ m.content | {change} }}}}{{% else %}}"
     message = refused("Hello", "An axe and a saw", template=template + "{{ m.content }}{% endif %}{% endfor %}")
@@ -139,7 +140,7 @@ def test_a_template_that_removes_a_part_of_an_earlier_turn_is_refused() -> None:
     assert "message 1 (assistant) of prompt 0" in refused([USER, thought, USER], template=without_thoughts)
 
 
-@pytest.mark.parametrize("shown", ["m.content | trim", "m.content | tojson", "m.content | tojson(ensure_ascii=true)"])
+@each("shown", ["m.content | trim", "m.content | tojson", "m.content | tojson(ensure_ascii=true)"])
 def test_a_template_may_remove_outer_spaces_and_write_json(shown: str) -> None:
     template = "{% for m in messages %}{{ " + shown + " }}{% endfor %}"
     assert len(texts_of(' She said: "é\n', template=template)) == 1
@@ -176,7 +177,7 @@ def test_a_template_that_refuses_texts_gets_parts() -> None:
     assert refused("Hi", template=never).endswith(f"the model's chat template refuses prompt 0: never; {REMEDY}")
 
 
-@pytest.mark.parametrize("printed", ["m.content", "m.content | tojson"])
+@each("printed", ["m.content", "m.content | tojson"])
 def test_a_list_of_parts_that_is_printed_is_no_text(printed: str) -> None:
     """Only the system message of these templates has parts; they refuse its text."""
     strict = (
@@ -222,7 +223,7 @@ def test_an_order_that_the_template_refuses_is_named_by_its_prompt() -> None:
     assert message == f"prompts.goals: the model's chat template refuses prompt 1: user first; {REMEDY}"
 
 
-@pytest.mark.parametrize("template", ["none", "Say {prompt}"])
+@each("template", ["none", "Say {prompt}"])
 def test_conversations_need_the_chat_template(template: str) -> None:
     tokenizer, prompt_set = byte_tokenizer(), PromptSetSpec(source="builtin:harmless", template=template)
     with pytest.raises(PromptError, match=r"goals\.template: the template is .* which need a chat template"):

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from support.each import each
 from support.prompt_files import read, write
 
 from theodolite.errors import PromptError
@@ -26,8 +27,8 @@ def lines(*rows: Any) -> str:
     return "".join(json.dumps(row) + "\n" for row in rows)
 
 
-@pytest.mark.parametrize(
-    ("file", "content"),
+@each(
+    "file, content",
     [
         ("a.jsonl", lines(*({"messages": chat} for chat in CHATS))),
         ("a.jsonl", lines(*CHATS)),
@@ -113,7 +114,7 @@ BAD: dict[str, tuple[Any, list[str]]] = {
 }
 
 
-@pytest.mark.parametrize(("chat", "words"), BAD.values(), ids=BAD.keys())
+@each("chat, words", BAD.values())
 def test_what_is_no_conversation_is_refused_by_its_row(tmp_path: Path, chat: Any, words: list[str]) -> None:
     write(tmp_path, "a.json", json.dumps([[USER], chat]))
     with pytest.raises(PromptError) as caught:
@@ -125,7 +126,7 @@ def test_what_is_no_conversation_is_refused_by_its_row(tmp_path: Path, chat: Any
         assert part in message
 
 
-@pytest.mark.parametrize("rows", [["A secret", [SECRET]], [[SECRET], "A secret"]])
+@each("rows", [["A secret", [SECRET]], [[SECRET], "A secret"]])
 def test_texts_and_conversations_in_one_set_are_refused(tmp_path: Path, rows: list[Any]) -> None:
     write(tmp_path, "a.json", json.dumps(rows))
     with pytest.raises(PromptError, match=rf"row {rows.index([SECRET])}\): prompt . is a conversation, and prompts"):
@@ -153,7 +154,7 @@ SPELLED = {
 }
 
 
-@pytest.mark.parametrize("spelled", SPELLED.values(), ids=SPELLED.keys())
+@each("spelled", SPELLED.values())
 def test_a_conversation_that_pandas_wrote_into_a_cell_is_refused(tmp_path: Path, spelled: str) -> None:
     pd.DataFrame({"prompt": ["Hi", spelled]}).to_csv(tmp_path / "a.csv", index=False)
     with pytest.raises(PromptError, match=r"line 3\): prompt 1 is the text of a conversation") as caught:
@@ -161,9 +162,7 @@ def test_a_conversation_that_pandas_wrote_into_a_cell_is_refused(tmp_path: Path,
     assert "secret" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    "text", ['[{"value": 1}, {"value": 2}]', "[{'role': 'a', 'content': 'b'}] Is this valid?", "{}"]
-)
+@each("text", ['[{"value": 1}, {"value": 2}]', "[{'role': 'a', 'content': 'b'}] Is this valid?", "{}"])
 def test_other_objects_in_a_text_are_texts(tmp_path: Path, text: str) -> None:
     pd.DataFrame({"prompt": [text]}).to_csv(tmp_path / "a.csv", index=False)
     assert read(tmp_path, "a.csv") == [text]

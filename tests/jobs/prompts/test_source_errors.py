@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from datasets import Dataset, DatasetDict
+from support.each import each
 from support.errors import only_line
 from support.prompt_files import read, write
 
@@ -214,7 +215,7 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize(("content", "file", "settings", "words"), BAD.values(), ids=BAD.keys())
+@each("content, file, settings, words", BAD.values())
 def test_error_names_the_set_and_the_fault(
     tmp_path: Path, content: str | bytes | None, file: str, settings: dict[str, Any], words: list[str]
 ) -> None:
@@ -299,8 +300,8 @@ def test_a_split_that_a_folder_lacks_is_an_error(tmp_path: Path) -> None:
         read(tmp_path, "one", split="test")
 
 
-@pytest.mark.parametrize("file", ["state.json", "dataset_info.json", "data-00000-of-00001.arrow"])
-@pytest.mark.parametrize("kept", [0, 0.5, 0.95])
+@each("file", ["state.json", "dataset_info.json", "data-00000-of-00001.arrow"])
+@each("kept", [0, 0.5, 0.95])
 def test_a_damaged_folder_is_an_error_of_one_line(tmp_path: Path, file: str, kept: float) -> None:
     Dataset.from_dict({"goal": ["a", "b"]}).save_to_disk(tmp_path / "saved")
     content = (tmp_path / "saved" / file).read_bytes()

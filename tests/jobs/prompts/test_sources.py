@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from datasets import Dataset, DatasetDict
 from sklearn.model_selection import train_test_split
+from support.each import each
 from support.prompt_files import read, write
 
 from theodolite.store.tables import encode_table
@@ -36,8 +37,8 @@ def test_csv_reads_quoted_commas_quotes_and_line_ends(tmp_path: Path) -> None:
     assert read(tmp_path, "a.csv") == ["Hello, world", 'Say "yes"', "two\nlines"]
 
 
-@pytest.mark.parametrize(
-    ("file", "content"),
+@each(
+    "file, content",
     [
         ("a.csv", "prompt\nfirst\nsecond\n"),
         ("a.txt", "first\nsecond\n"),
@@ -65,7 +66,7 @@ def test_txt_rows_end_at_newlines_only(tmp_path: Path) -> None:
     assert read(tmp_path, "a.txt") == ["one\u2028line\x0c of text", "second"]
 
 
-@pytest.mark.parametrize("content", ['["first", "second"]', '[{"goal": "first"}, {"goal": "second"}]'])
+@each("content", ['["first", "second"]', '[{"goal": "first"}, {"goal": "second"}]'])
 def test_json_reads_strings_and_objects(tmp_path: Path, content: str) -> None:
     write(tmp_path, "a.json", content)
     assert read(tmp_path, "a.json") == ["first", "second"]
@@ -88,14 +89,14 @@ def test_parquet_reads_texts_numbers_and_missing_values(tmp_path: Path) -> None:
     assert read(tmp_path, "a.parquet", column="goal", where={"score": 0.5}) == ["first"]
 
 
-@pytest.mark.parametrize("file", ["a.csv", "a.txt", "a.jsonl"])
+@each("file", ["a.csv", "a.txt", "a.jsonl"])
 def test_blank_lines_at_the_end_are_no_prompts(tmp_path: Path, file: str) -> None:
     lines = {"a.csv": ["prompt", "first", "second"], "a.txt": ["first", "second"], "a.jsonl": ['"first"', '"second"']}
     write(tmp_path, file, "\r\n".join([*lines[file], "", "", ""]))
     assert read(tmp_path, file) == ["first", "second"]
 
 
-@pytest.mark.parametrize("header", ["prompt", "Text", "goal", "instruction"])
+@each("header", ["prompt", "Text", "goal", "instruction"])
 def test_a_common_header_of_one_column_needs_no_column_in_the_spec(tmp_path: Path, header: str) -> None:
     write(tmp_path, "a.csv", f"{header}\nfirst\n")
     assert read(tmp_path, "a.csv") == ["first"]
@@ -145,8 +146,8 @@ TYPES = {
 }
 
 
-@pytest.mark.parametrize("end", ["", ".gz", ".GZ"])
-@pytest.mark.parametrize("kind", TYPES)
+@each("end", ["", ".gz", ".GZ"])
+@each("kind", TYPES)
 def test_a_table_of_every_type_is_read_also_compressed(tmp_path: Path, kind: str, end: str) -> None:
     content = b"\xef\xbb\xbf" + TYPES[kind].encode()
     write(tmp_path, f"a.b.{kind}{end}", gzip.compress(content) if end else content)
@@ -235,7 +236,7 @@ def test_limit_past_the_end_takes_all_prompts(tmp_path: Path) -> None:
     assert read(tmp_path, "numbered.txt", limit=100) == texts
 
 
-@pytest.mark.parametrize(("test_size", "random_state"), [(0.2, 42), (0.5, 0), (0.33, 7)])
+@each("test_size, random_state", [(0.2, 42), (0.5, 0), (0.33, 7)])
 def test_draw_returns_the_train_part_in_its_order(tmp_path: Path, test_size: float, random_state: int) -> None:
     texts = write_numbered(tmp_path, 101)
     train, test = train_test_split(texts, test_size=test_size, random_state=random_state)
@@ -278,8 +279,8 @@ def test_where_requires_every_column_to_match(tmp_path: Path) -> None:
     assert read(tmp_path, "a.csv", column="text", where={"kind": "x", "level": 2}) == ["b"]
 
 
-@pytest.mark.parametrize(
-    ("file", "content"),
+@each(
+    "file, content",
     [
         ("a.csv", "text,input,level\na,,1\nb,more,2\nc,,10\n"),
         (

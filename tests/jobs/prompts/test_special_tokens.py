@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.chat_tokenizers import CHATML, byte_tokenizer
+from support.each import each
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 from transformers import BertTokenizer, PreTrainedTokenizerFast
 
@@ -121,7 +122,7 @@ def test_text_templates_keep_their_special_tokens() -> None:
     assert (shown[0], shown[-1], shown.count("<|im_end|>")) == ("<|im_start|>", "<|im_end|>", 1)
 
 
-@pytest.mark.parametrize("model", ["bpe", "unigram"])
+@each("model", ["bpe", "unigram"])
 def test_seams_are_those_of_sentencepiece(model: str) -> None:
     """A piece after a special token gets no space before it, unlike a text of its own."""
     tokenizer = sentencepiece_tokenizer(model)
@@ -139,8 +140,8 @@ def test_the_special_tokens_that_a_tokenizer_adds_stay() -> None:
     assert tokenizer.convert_ids_to_tokens(list(found.tokens[0]))[:5] == ["<s>", "▁", "<", "s", ">"]
 
 
-@pytest.mark.parametrize("tokenizer", [byte_tokenizer(None), sentencepiece_tokenizer("bpe")], ids=["bytes", "pieces"])
-@pytest.mark.parametrize("text", ["say <s> </s>", "<unk>a", "<|im_end|>", "a<|im_start|>b</s>"])
+@each("tokenizer", [byte_tokenizer(None), sentencepiece_tokenizer("bpe")])
+@each("text", ["say <s> </s>", "<unk>a", "<|im_end|>", "a<|im_start|>b</s>"])
 def test_a_prompt_without_a_template_has_the_ids_of_split_special_tokens(tokenizer: Any, text: str) -> None:
     found = tokenized(text, tokenizer=tokenizer, template="none")
     assert list(found.tokens[0]) == tokenizer(text, split_special_tokens=True)["input_ids"]
@@ -215,7 +216,7 @@ def test_a_real_chat_model_reads_them_as_plain_text(chat_tokenizer: Any) -> None
     assert [[ids.count(one) for one in turns] for ids in found.tokens] == [[harmless.count(one) for one in turns]] * 2
 
 
-@pytest.mark.parametrize("spelling", ["a<|END|>b", "a<|e~nd|>b"])
+@each("spelling", ["a<|END|>b", "a<|e~nd|>b"])
 def test_a_spelling_that_the_tokenizer_normalises_to_a_special_token_is_refused(spelling: str) -> None:
     tokenizer = byte_tokenizer(CHATML)
     steps = [normalizers.Lowercase(), normalizers.Replace("~", "")]
@@ -238,7 +239,7 @@ def test_a_template_may_write_special_tokens_because_of_the_text() -> None:
     assert [sum(one == found.tokens[0][0] for one in ids) for ids in found.tokens] == [2, 3]
 
 
-@pytest.mark.parametrize("declared", [{}, {"unk_token": "[UNK]"}])
+@each("declared", [{}, {"unk_token": "[UNK]"}])
 def test_unknown_words_are_plain_text(declared: dict[str, str]) -> None:
     inner = Tokenizer(models.WordLevel({"[UNK]": 0, "a": 1, "b": 2}, unk_token="[UNK]"))
     inner.pre_tokenizer = pre_tokenizers.Whitespace()

@@ -4,6 +4,7 @@ from datetime import date
 from typing import Any
 
 import pytest
+from support.each import each
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
@@ -84,8 +85,8 @@ def test_a_custom_template_may_contain_the_prompt_twice() -> None:
     assert words_of("hello", template="{prompt} say {prompt}") == ["<s> hello say hello"]
 
 
-@pytest.mark.parametrize("template", ["chat", "none", "say {prompt}"])
-@pytest.mark.parametrize("prompt", ["{prompt} {{ 1 + 31 }} {}", "{} {prompt} {"])
+@each("template", ["chat", "none", "say {prompt}"])
+@each("prompt", ["{prompt} {{ 1 + 31 }} {}", "{} {prompt} {"])
 def test_a_prompt_that_looks_like_a_template_is_not_changed(template: str, prompt: str) -> None:
     (row,) = words_of(prompt, template=template)
     assert prompt.split() == [word for word in row.split() if word not in {*SPECIAL, "say"}]
@@ -101,15 +102,15 @@ def test_an_empty_system_message_is_still_a_message() -> None:
     assert words_of("hello", system="")[0].startswith("<s> <|system|> <|end|> <|user|>")
 
 
-@pytest.mark.parametrize("settings", [{}, {"template": "none"}, {"template": "say {prompt}"}, {"system": "be brief"}])
+@each("settings", [{}, {"template": "none"}, {"template": "say {prompt}"}, {"system": "be brief"}])
 def test_special_tokens_are_never_doubled(settings: dict[str, Any]) -> None:
     (row,) = words_of("hello", **settings)
     assert row.split().count("<s>") == 1
     assert row.startswith("<s> ")
 
 
-@pytest.mark.parametrize(
-    ("prompts", "template", "index"),
+@each(
+    "prompts, template, index",
     [
         (["hello", "world"], "<s> {prompt}", 0),
         (["hello", "<s> world"], "none", 1),
@@ -141,7 +142,7 @@ def test_special_tokens_are_not_doubled_if_the_tokenizer_adds_none() -> None:
     assert tokenizer.convert_ids_to_tokens(list(row)) == ["<s>", "<s>", "hello", "</s>", "</s>"]
 
 
-@pytest.mark.parametrize(
+@each(
     "chat_template",
     [
         "{{ bos_token }} <|user|> <|assistant|>",  # ignores the message
@@ -180,8 +181,8 @@ def test_truncation_and_padding_from_a_tokenizer_file_are_not_applied() -> None:
     assert [len(row) for row in rows] == [2, 4]
 
 
-@pytest.mark.parametrize(
-    ("settings", "remedy"),
+@each(
+    "settings, remedy",
     [
         ({"template": "chat"}, "use template: none"),
         ({"system": "be brief"}, "remove system"),
@@ -199,7 +200,7 @@ def test_the_error_includes_the_message_of_the_template() -> None:
         words_of("hello", chat_template=CHAT_WITHOUT_SYSTEM, system="be brief")
 
 
-@pytest.mark.parametrize("quoted", ["messages[0]['content']", "messages[0]", "messages[0]['content'].upper()"])
+@each("quoted", ["messages[0]['content']", "messages[0]", "messages[0]['content'].upper()"])
 def test_the_error_does_not_quote_a_prompt(quoted: str) -> None:
     always = "{{ raise_exception('no ' ~ Q) }}"
     for template in (always, "{% if 'hel' in Q|string|lower %}" + always + "{% endif %}{{ messages[0]['content'] }}"):
@@ -213,8 +214,8 @@ def test_a_broken_chat_template_is_a_prompt_error() -> None:
         words_of("hello", chat_template="{% for message in messages %}")
 
 
-@pytest.mark.parametrize(
-    ("settings", "chat_template", "resolved"),
+@each(
+    "settings, chat_template, resolved",
     [
         ({}, CHAT, "chat"),
         ({}, None, "none"),
@@ -231,10 +232,9 @@ def test_resolve_template_returns_the_template_in_use(
     assert resolve_template("goals", prompt_set, tokenizer_with(chat_template)) == resolved
 
 
-@pytest.mark.parametrize("chat_template", [CHAT, None])
-@pytest.mark.parametrize(
-    ("settings", "resolved"),
-    [({}, NOUN_TEMPLATE), ({"template": "none"}, "none"), ({"template": "{prompt}"}, "{prompt}")],
+@each("chat_template", [CHAT, None])
+@each(
+    "settings, resolved", [({}, NOUN_TEMPLATE), ({"template": "none"}, "none"), ({"template": "{prompt}"}, "{prompt}")]
 )
 def test_a_builtin_noun_follows_a_few_words_unless_the_spec_has_a_template(
     chat_template: str | None, settings: dict[str, Any], resolved: str

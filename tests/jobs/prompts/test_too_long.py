@@ -5,6 +5,7 @@ from datetime import date
 from typing import Any, NamedTuple
 
 import pytest
+from support.each import each
 from support.errors import only_line
 from support.tiny_survey import save_model
 
@@ -69,15 +70,15 @@ def test_prompts_stay_as_they_are_if_long_ones_are_refused(tokenizer: Any) -> No
     assert found.counts == {}
 
 
-@pytest.mark.parametrize(
-    ("settings", "before", "after"),
+@each(
+    "settings, before, after",
     [
         ({"template": "none"}, "", ""),
         ({"template": "Say {prompt}!"}, "Say ", "!"),
         (SYSTEM, "<s>[system:Be.][user:", "]</s>"),
     ],
 )
-@pytest.mark.parametrize(("rule", "rest"), [("truncate_left", LONG[-9:]), ("truncate_right", LONG[:9])])
+@each("rule, rest", [("truncate_left", LONG[-9:]), ("truncate_right", LONG[:9])])
 def test_a_prompt_is_cut_and_its_template_is_whole(
     tokenizer: Any, rule: str, rest: str, settings: dict[str, Any], before: str, after: str
 ) -> None:
@@ -89,7 +90,7 @@ def test_a_prompt_is_cut_and_its_template_is_whole(
     assert found.counts["goals"] == {"n_truncated": 1}
 
 
-@pytest.mark.parametrize(("rule", "rest"), [("truncate_left", "ßa"), ("truncate_right", "aß")])
+@each("rule, rest", [("truncate_left", "ßa"), ("truncate_right", "aß")])
 def test_no_character_of_several_tokens_is_cut_in_two(tokenizer: Any, rule: str, rest: str) -> None:
     found = fitted(tokenizer, 4, {"goals": ["aßßßßa"]}, template="none", too_long=rule)
     assert found.prompts["goals"] == [rest]  # ß has two tokens, so that a second ß would be half too long
@@ -101,7 +102,7 @@ def test_a_prompt_that_the_template_repeats_is_cut_until_it_fits(tokenizer: Any)
     assert text_of(tokenizer, ids) == f"{LONG[-10:]}+{LONG[-10:]}"
 
 
-@pytest.mark.parametrize("rule", ["truncate_left", "truncate_right"])
+@each("rule", ["truncate_left", "truncate_right"])
 def test_a_template_that_is_too_long_alone_is_an_error_that_names_the_prompt(tokenizer: Any, rule: str) -> None:
     with pytest.raises(PromptError) as caught:
         fitted(tokenizer, 20, {"goals": ["", LONG]}, too_long=rule, **SYSTEM)

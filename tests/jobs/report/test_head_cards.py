@@ -2,8 +2,8 @@
 
 import numpy as np
 import pandas as pd
-import pytest
 import xarray as xr
+from support.each import each
 
 from theodolite_jobs.report import heads as report_heads
 
@@ -29,7 +29,7 @@ def rows(matrices):
     return pd.DataFrame(found, columns=columns)
 
 
-@pytest.mark.parametrize("matrices", [("read", "embedding"), ("read", "embedding", "unembedding")])
+@each("matrices", [("read", "embedding"), ("read", "embedding", "unembedding")])
 def test_a_card_has_the_tokens_of_each_matrix(monkeypatch, matrices):
     monkeypatch.setattr(report_heads, "read_words", lambda *_: rows(matrices))
     cards = report_heads.head_cards(None, atlas(), [(0, 0), (0, 1)], words=True)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from support import tiny
+from support.each import each
 from support.tiny_configs import CONFIGS
 from transformers import AutoModelForCausalLM
 
@@ -36,7 +37,7 @@ def cuda():
     return available_device()
 
 
-@pytest.mark.parametrize(("has_gpu", "kind"), [(True, "cuda"), (False, "cpu")])
+@each("has_gpu, kind", [(True, "cuda"), (False, "cpu")])
 def test_a_process_uses_the_gpu_that_it_sees(monkeypatch, has_gpu, kind):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: has_gpu)
     assert available_device().type == kind

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from safetensors.torch import load_file, save_file
 from support import tiny
+from support.each import each
 from support.errors import only_line
 from support.tiny_configs import CONFIGS
 from support.tiny_sizes import GLOBAL_KEYS, PLAIN
@@ -226,8 +227,8 @@ def mutated(folder, change):
     return only_line(caught)
 
 
-@pytest.mark.parametrize(
-    ("layer", "name"),
+@each(
+    "layer, name",
     [
         (0, "k_proj.weight"),
         (1, "k_proj.weight"),  # the only layer of its kind
@@ -244,8 +245,8 @@ def test_a_missing_tensor_of_a_layer_with_its_own_is_named(tmp_path, layer, name
     assert tensor.removeprefix("model.") in message
 
 
-@pytest.mark.parametrize(
-    ("layer", "name", "expected"),
+@each(
+    "layer, name, expected",
     [
         (0, "q_proj.weight", "(80, 48)"),
         (1, "q_proj.weight", "(48, 48)"),

@@ -7,6 +7,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from support import tiny
+from support.each import each
 from support.tiny_configs import CONFIGS
 
 from theodolite.errors import ModelError
@@ -292,9 +293,9 @@ def atlas_of(weights, layer=LAYER):
     )
 
 
-@pytest.mark.parametrize("value", [torch.nan, torch.inf])
-@pytest.mark.parametrize(
-    ("projection", "row", "head"), [("q", 33, 2), ("k", 17, 1), ("v", 0, 0), ("o", 20, 1)]
+@each("value", [torch.nan, torch.inf])
+@each(
+    "projection, row, head", [("q", 33, 2), ("k", 17, 1), ("v", 0, 0), ("o", 20, 1)]
 )  # heads are 16 wide: rows of q, k and v and, here, columns of o
 def test_a_weight_that_is_not_finite_is_named_by_layer_projection_and_head(tmp_path, value, projection, row, head):
     def change(tensors):
@@ -325,7 +326,7 @@ def test_an_embedding_that_is_not_finite_is_refused(tmp_path):
         atlas_of(rewritten("llama", tmp_path, change))
 
 
-@pytest.mark.parametrize("name", ["q_proj", "k_proj", "v_proj", "o_proj"])
+@each("name", ["q_proj", "k_proj", "v_proj", "o_proj"])
 def test_a_projection_that_is_missing_is_named(tmp_path, name):
     tensor = f"model.layers.2.self_attn.{name}.weight"
     with pytest.raises(ModelError, match=f"lack the tensor {tensor}"):
@@ -341,8 +342,8 @@ def test_a_norm_that_is_not_finite_is_refused(tmp_path):
         decompose_layer(weights, LAYER, HeadsSpec(vectors=2), Stream(directions(1), directions(1)), (0, 0), None)
 
 
-@pytest.mark.parametrize(
-    ("family", "tensor"),
+@each(
+    "family, tensor",
     [
         ("llama", "model.layers.2.input_layernorm.weight"),
         ("llama", "model.layers.2.self_attn.k_proj.bias"),
@@ -357,7 +358,7 @@ def test_a_norm_or_bias_missing_in_one_layer_is_an_error(tmp_path, family, tenso
         atlas_of(rewritten(family, tmp_path, lambda tensors: tensors.pop(tensor)))
 
 
-@pytest.mark.parametrize("projection", ["q", "v", "o"])
+@each("projection", ["q", "v", "o"])
 def test_only_a_head_of_zeros_has_nan_alignment(tmp_path, projection):
     def change(tensors):
         stored = tensors[f"model.layers.2.self_attn.{projection}_proj.weight"]

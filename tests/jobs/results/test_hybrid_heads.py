@@ -7,6 +7,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 from support import tiny
+from support.each import each
 from support.errors import only_line
 from support.hand_runs import HYBRIDS
 from support.tiny_configs import CONFIGS
@@ -46,7 +47,7 @@ def part_of(weights, layer):
     return decompose_layer(weights, layer, HEADS, stream(), (1, 1), vocabulary)
 
 
-@pytest.mark.parametrize("family", sorted(HYBRIDS))
+@each("family", sorted(HYBRIDS))
 def test_a_layer_without_attention_has_the_same_arrays_without_numbers(family, tmp_path):
     weights, _ = saved(family, tmp_path)
     measured, missing = part_of(weights, 4), part_of(weights, 2)
@@ -59,7 +60,7 @@ def test_a_layer_without_attention_has_the_same_arrays_without_numbers(family, t
         weights.attention(2)
 
 
-@pytest.mark.parametrize("family", ["qwen3_next", "qwen3_5_text"])
+@each("family", ["qwen3_next", "qwen3_5_text"])
 def test_singular_values_of_gated_heads_are_those_of_the_dense_products(family, tmp_path):
     weights, model = saved(family, tmp_path)
     block, width = model.model.layers[4].self_attn, 16
@@ -97,7 +98,7 @@ FACTORS = {
 }
 
 
-@pytest.mark.parametrize("family", FACTORS)
+@each("family", FACTORS)
 def test_singular_values_of_heads_beside_state_spaces_are_those_of_the_dense_products(family, tmp_path):
     weights, model = saved(family, tmp_path)
     score, read, key, added = FACTORS[family]
@@ -117,7 +118,7 @@ def test_singular_values_of_heads_beside_state_spaces_are_those_of_the_dense_pro
     assert rotates == (family in ("falcon_h1", "granitemoehybrid-dense"))
 
 
-@pytest.mark.parametrize("family", sorted(HYBRIDS))
+@each("family", sorted(HYBRIDS))
 def test_a_layer_without_attention_writes_and_reads_with_its_mlp_alone(family, tmp_path):
     weights, _ = saved(family, tmp_path)
     mlp, attention = {"gate", "up", "down"}, {"q", "k", "v", "o"}
@@ -127,7 +128,7 @@ def test_a_layer_without_attention_writes_and_reads_with_its_mlp_alone(family, t
     assert set(layer_bases(weights, 4).forms[STORED]) == of_last
 
 
-@pytest.mark.parametrize("family", ["qwen3_5_moe_text", "deepseek_v3"])
+@each("family", ["qwen3_5_moe_text", "deepseek_v3"])
 def test_experts_in_two_tensors_are_read_as_those_in_many(family, tmp_path):
     model = tiny.model_with_head(family)
     model.save_pretrained(tmp_path / "many")
@@ -142,7 +143,7 @@ def test_experts_in_two_tensors_are_read_as_those_in_many(family, tmp_path):
                     torch.testing.assert_close(getattr(two.mlp(layer, expert), name), tensor, rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("family", sorted(HYBRIDS))
+@each("family", sorted(HYBRIDS))
 def test_words_are_refused_with_the_reason(family):
     with pytest.raises(UnsupportedModelError) as caught:
         check_words(known_anatomy(CONFIGS[family]), family)

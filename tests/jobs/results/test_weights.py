@@ -8,6 +8,7 @@ import pytest
 import torch
 from support import tiny
 from support.analysing import survey_weights
+from support.each import each
 from support.stored import record_of
 from support.tiny_configs import CONFIGS
 from transformers import AutoModel, AutoModelForCausalLM
@@ -173,8 +174,8 @@ def surveyed(folder, weights):
     return read_group(run, "weights")
 
 
-@pytest.mark.parametrize(
-    ("family", "said"),
+@each(
+    "family, said",
     [("albert-groups", "share the weights of 2 blocks"), ("gemma4", "layers 3, 4 use the keys and values")],
 )
 def test_weights_that_layers_share_are_noted(tmp_path, family, said):
@@ -230,7 +231,7 @@ def test_the_group_holds_the_overlaps_of_all_layers(saved, tmp_path):
         np.testing.assert_allclose(whole[~np.isnan(whole)], 1, rtol=1e-10)
 
 
-@pytest.mark.parametrize("spread", [0.0, 1.0])
+@each("spread", [0.0, 1.0])
 def test_shared_row_lengths_alone_explain_the_overlap_of_random_weights(tmp_path, spread):
     """With equal features the null is that of random subspaces; with long rows in common it lies above them."""
     torch.manual_seed(0)

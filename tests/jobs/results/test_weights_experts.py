@@ -5,6 +5,7 @@ import pytest
 import torch
 from support import tiny
 from support.analysing import context_of
+from support.each import each
 from support.stored import store_run
 from transformers import AutoModel
 
@@ -157,7 +158,7 @@ def test_experts_without_overlaps_are_named_and_have_no_random_matrices():
     assert 0 < found.nulls["up"] < 1
 
 
-@pytest.mark.parametrize("shape", [(20, 7), (7, 20), (9, 9)])
+@each("shape", [(20, 7), (7, 20), (9, 9)])
 def test_leading_columns_are_singular_vectors_whichever_side_is_smaller(shape):
     matrix = np.random.default_rng(2).standard_normal(shape)
     found, expected = leading_columns(matrix, matrix @ matrix.T, 3), leading(matrix, 3)

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.linalg import expm
+from support.each import each
 
 from theodolite_jobs.statistics.basis import (
     MIN_SAMPLES,
@@ -75,7 +76,7 @@ def expected(x, y, folds):
     return values | {"step": 1 - errors["affine"] / errors["identity"], "gain": gain}
 
 
-@pytest.mark.parametrize(("n", "d"), [(60, 12), (60, 90), (41, 41), (10, 3), (13, 200)])
+@each("n, d", [(60, 12), (60, 90), (41, 41), (10, 3), (13, 200)])
 def test_values_equal_fits_on_features(n, d):
     x = random(n, d) * np.linspace(1, 4, d) + 5
     y = x + 0.4 * x @ random(d, d, seed=1) / np.sqrt(d) + 0.5 * random(n, d, seed=2)
@@ -102,7 +103,7 @@ def test_the_affine_map_explains_its_share_of_what_the_identity_leaves(seed, n, 
     assert 1 - found["affine"] == pytest.approx((1 - found["identity"]) * (1 - found["step"]), rel=1e-9)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@each("seed", range(3))
 def test_values_do_not_depend_on_the_place_and_basis_of_the_features(seed):
     n, d = 50, 20
     x = random(n, d, seed=seed)
@@ -119,7 +120,7 @@ PLANTED = {
 }
 
 
-@pytest.mark.parametrize("name", PLANTED)
+@each("name", PLANTED)
 def test_planted_maps_are_found(name):
     x = random(80, 15)
     planted, perfect = PLANTED[name]
@@ -143,7 +144,7 @@ def test_a_map_of_lower_rank_is_no_rotation():
     assert found["identity"] == pytest.approx(0, abs=0.05)
 
 
-@pytest.mark.parametrize(("n", "noise"), [(64, 1.0), (256, 0.1), (256, 1.0)])
+@each("n, noise", [(64, 1.0), (256, 0.1), (256, 1.0)])
 def test_noise_does_not_make_a_rotation_look_like_another_linear_map(n, noise):
     """A fit to the noisy outputs had R² of 0.24, 0.79 and 0.19, against 0.45, 0.88 and 0.48 of the affine map."""
     d = 192
@@ -156,14 +157,14 @@ def test_noise_does_not_make_a_rotation_look_like_another_linear_map(n, noise):
     assert found["orthogonal"] > found["identity"] - 0.01
 
 
-@pytest.mark.parametrize("d", [10, 300])
+@each("d", [10, 300])
 def test_independent_outputs_are_not_predicted(d):
     x, y = random(2, 60, d)
     found = measured(x, y)
     assert all(found[name] <= 0.02 for name in ("affine", "orthogonal", "identity"))
 
 
-@pytest.mark.parametrize("d", [10, 300])
+@each("d", [10, 300])
 def test_outputs_of_other_samples_are_not_predicted(d):
     x = random(60, d)
     y = x @ rotation(d)
@@ -171,7 +172,7 @@ def test_outputs_of_other_samples_are_not_predicted(d):
     assert all(found[name] <= 0.02 for name in ("affine", "orthogonal", "identity"))
 
 
-@pytest.mark.parametrize("d", [10, 300])
+@each("d", [10, 300])
 def test_permuted_steps_are_not_predicted(d):
     x = random(60, d)
     found = measured(x, x + x @ random(d, d, seed=1) / 4)
@@ -300,7 +301,7 @@ def test_intervals_are_those_of_the_jackknife_over_folds():
         assert float(found[name].value - found[name].low) == pytest.approx(half, rel=1e-6)
 
 
-@pytest.mark.parametrize("noise", [0.1, 1.0])
+@each("noise", [0.1, 1.0])
 def test_intervals_cover_the_mean_of_many_draws(noise):
     """`benchmarks/maps.py` has more settings and draws."""
     n, d, draws = 30, 12, 100

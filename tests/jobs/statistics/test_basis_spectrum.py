@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from support.each import each
 
 from theodolite_jobs.statistics.basis import MIN_SAMPLES, pair_grams
 from theodolite_jobs.statistics.basis_spectrum import isometry_defect, isometry_defect_of_random_steps, stretch
@@ -26,7 +27,7 @@ def test_the_isometry_defect_by_hand():
     assert np.isnan(isometry_defect(np.zeros(3)))
 
 
-@pytest.mark.parametrize(("k", "d"), [(20, 200), (50, 100)])
+@each("k, d", [(20, 200), (50, 100)])
 def test_the_isometry_defect_of_random_matrices_is_k_over_4d(k, d):
     defects = [isometry_defect(np.linalg.svd(random(k, d, seed=seed), compute_uv=False)) for seed in range(20)]
     assert np.mean(defects) == pytest.approx(k / (4 * d), rel=0.1)
@@ -43,8 +44,8 @@ def test_a_scaled_rotation_has_one_stretch():
     assert found.isometry_defect_random == pytest.approx(isometry_defect_of_random_steps(12, 12, squared))
 
 
-@pytest.mark.parametrize(("k", "d"), [(20, 500), (60, 400)])
-@pytest.mark.parametrize("squared", [0.01, 0.3, 1.0, 5.0, 100.0])
+@each("k, d", [(20, 500), (60, 400)])
+@each("squared", [0.01, 0.3, 1.0, 5.0, 100.0])
 def test_the_isometry_defect_of_random_steps_is_that_of_simulated_ones(k, d, squared):
     defects = []
     for seed in range(20):
@@ -87,8 +88,8 @@ def test_the_map_is_measured_on_at_most_a_fifth_as_many_directions_as_samples():
     assert measured(x, 2 * x).dimension == 10
 
 
-@pytest.mark.parametrize("noise", [0.05, 0.3])
-@pytest.mark.parametrize("spread", [0.0, 0.5])
+@each("noise", [0.05, 0.3])
+@each("spread", [0.0, 0.5])
 def test_noise_and_shrinkage_do_not_move_the_stretches(noise, spread):
     """Noise lengthens the coefficients, and the ridge penalty shortens them; the corrected median has neither bias."""
     n, d = 200, 300

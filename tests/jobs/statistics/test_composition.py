@@ -3,10 +3,10 @@
 from dataclasses import replace
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import tiny
+from support.each import each
 from support.tiny_configs import CONFIGS
 
 from theodolite_jobs.models.weights import Weights
@@ -73,8 +73,8 @@ def test_composition_equals_that_of_dense_matrices(seed):
     np.testing.assert_allclose(found, scores(writer, reader), rtol=1e-12)
 
 
-@pytest.mark.parametrize("fold_norm", [False, True])
-@pytest.mark.parametrize("family", ["llama", "llama-yarn", "gpt2", "gemma2", "granite", "qwen3", "cohere", "bert"])
+@each("fold_norm", [False, True])
+@each("family", ["llama", "llama-yarn", "gpt2", "gemma2", "granite", "qwen3", "cohere", "bert"])
 def test_composition_of_a_models_layers_equals_that_of_dense_matrices(tmp_path, family, fold_norm):
     tiny.tiny_model(family).save_pretrained(tmp_path)
     weights = Weights(tmp_path, CONFIGS[family])
@@ -100,7 +100,7 @@ def test_random_heads_have_about_one_over_root_d_model():
     assert abs(composition(writer, reader).mean() * WIDTH**0.5 - 1) < 0.3  # 48 draws of rank three
 
 
-@pytest.mark.parametrize("side", ["writer", "reader"])
+@each("side", ["writer", "reader"])
 def test_composition_with_a_head_of_zeros_is_nan(side):
     writer, reader = circuits(0), circuits(1)
     whole = composition(writer, reader)

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from scipy.stats import kstest
+from support.each import each
 
 from theodolite_jobs.statistics.contributions import (
     head_outputs,
@@ -55,8 +56,8 @@ NORMS = {
 }
 
 
-@pytest.mark.parametrize("bias", [None, random(WIDTH, seed=4)], ids=["no bias", "bias"])
-@pytest.mark.parametrize(("norm", "scale"), [("none", 1.0), ("none", 0.22), ("rms", 1.0), ("layer", 1.0)])
+@each("bias", [None, random(WIDTH, seed=4)])
+@each("norm, scale", [("none", 1.0), ("none", 0.22), ("rms", 1.0), ("layer", 1.0)])
 def test_heads_and_biases_add_up_to_attentions_output(norm, scale, bias):
     outputs, of_layer = random(N, HEADS, D_HEAD), circuits(NORMS[norm], bias, scale)
     whole = sum(outputs[:, head] @ of_layer.output[head].T for head in range(HEADS)) + (0 if bias is None else bias)

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from support.each import each
 
 from theodolite_jobs.statistics.effects import kl_divergence, log_odds, projection, restored_share
 
@@ -63,7 +64,7 @@ def test_log_odds_do_not_overflow():
     assert log_odds(np.array([[1000.0, 0.0], [0.0, 1000.0]]), [0], [1]).tolist() == [1000.0, -1000.0]
 
 
-@pytest.mark.parametrize(("first", "second", "problem"), [([], [1], "empty"), ([1, 2], [2, 3], "token 2 is in both")])
+@each("first, second, problem", [([], [1], "empty"), ([1, 2], [2, 3], "token 2 is in both")])
 def test_groups_of_tokens_are_separate_and_not_empty(first, second, problem):
     with pytest.raises(ValueError, match=problem):
         log_odds(np.zeros(5), first, second)

@@ -1,7 +1,7 @@
 """Means of effects, their intervals, and their tests against control directions."""
 
 import numpy as np
-import pytest
+from support.each import each
 
 from theodolite_jobs.statistics.effects_means import against_controls, half_dose, mean_over_prompts, share_of_means
 
@@ -18,15 +18,14 @@ def test_the_mean_and_its_interval_keep_the_places():
     np.testing.assert_allclose(found.high - found.low, 2 * 2.05 * error, rtol=0.1)  # t of 29 degrees of freedom
 
 
-@pytest.mark.parametrize("n", [12, 32])
-@pytest.mark.parametrize(
-    ("draw", "mean", "least"),
+@each("n", [12, 32])
+@each(
+    "draw, mean, least",
     [
         (RNG.standard_normal, 0.0, 0.93),
         (RNG.standard_exponential, 1.0, 0.89),
         (lambda size: RNG.lognormal(size=size), np.exp(0.5), 0.83),
     ],
-    ids=["normal", "exponential", "log-normal"],
 )
 def test_the_interval_covers_the_mean_of_other_prompts(draw, mean, least, n):
     """A bootstrap of few prompts covers less than 95 % for skewed numbers."""
@@ -92,7 +91,7 @@ def test_no_effect_has_no_test():
     np.testing.assert_array_equal(found.null_mean, 0)
 
 
-@pytest.mark.parametrize("are_sizes", [True, False])
+@each("are_sizes", [True, False])
 def test_controls_without_a_spread_give_no_z_and_no_p(are_sizes):
     controls = np.tile([0.2, 0.3], (20, 1)) * (1 + 1e-14 * RNG.normal(size=(20, 2)))
     found = against_controls(np.array([0.2, 0.9]), controls, are_sizes=are_sizes)

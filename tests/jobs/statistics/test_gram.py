@@ -1,10 +1,10 @@
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.spatial import KDTree
 from scipy.spatial.distance import cdist
 from sklearn.metrics import silhouette_score
+from support.each import each
 
 from theodolite_jobs.statistics import gram as statistics
 from theodolite_jobs.statistics.gram import (
@@ -63,7 +63,7 @@ def test_the_mean_cosine_equals_the_loop_over_pairs(seed, n, d):
     np.testing.assert_allclose(mean_cosine(x), np.mean(pairs), atol=1e-12)
 
 
-@pytest.mark.parametrize(("n", "d"), [(40, 12), (12, 40), (3, 5), (2, 5), (50, 2)])
+@each("n, d", [(40, 12), (12, 40), (3, 5), (2, 5), (50, 2)])
 def test_participation_ratio_and_effective_rank_are_those_of_the_covariance(n, d):
     x = stretched(n, d)
     values = dense_eigenvalues(x)
@@ -101,7 +101,7 @@ def test_distances_and_shape_are_invariant_under_rotation_translation_and_scalin
     assert (np.diag(squared_distances(gram(x))) == 0).all()
 
 
-@pytest.mark.parametrize(("n", "d"), [(3, 2), (10, 3), (300, 5), (200, 40)])
+@each("n, d", [(3, 2), (10, 3), (300, 5), (200, 40)])
 def test_two_nn_equals_its_definition(n, d):
     x = stretched(n, d)
     found, left_out = intrinsic_dimension(of_samples(x))
@@ -132,7 +132,7 @@ def test_two_nn_leaves_out_samples_that_differ_by_float32_rounding():
     assert intrinsic_dimension(of_samples(x))[1] == 2
 
 
-@pytest.mark.parametrize("n", [0, 1, 2])
+@each("n", [0, 1, 2])
 def test_too_few_samples_have_no_shape(n):
     matrix = of_samples(random(n, 4)) if n else np.empty((0, 0))
     assert np.isnan(intrinsic_dimension(matrix)[0])
@@ -183,7 +183,7 @@ def simulated(statistic, n, d, draws):
     return np.mean([statistic(of_samples(rng.normal(size=(n, d)))) for _ in range(draws)])
 
 
-@pytest.mark.parametrize(("n", "d", "draws"), [(256, 576, 3), (30, 100, 40), (100, 30, 40), (9, 9, 400)])
+@each("n, d, draws", [(256, 576, 3), (30, 100, 40), (100, 30, 40), (9, 9, 400)])
 def test_formulas_for_gaussians_equal_the_mean_over_draws(n, d, draws):
     # a ratio of means against a mean of ratios, and a law of large matrices: both differ by about 1/min(n, d)
     tolerance = 0.5 / min(n - 1, d)
@@ -200,7 +200,7 @@ def test_a_gaussian_of_576_dimensions_shows_176_at_256_samples():
     np.testing.assert_allclose(effective_rank_of_gaussian(10**7, 576), 576, rtol=1e-3)
 
 
-@pytest.mark.parametrize("formula", [participation_ratio_of_gaussian, effective_rank_of_gaussian])
+@each("formula", [participation_ratio_of_gaussian, effective_rank_of_gaussian])
 def test_gaussians_of_one_sample_have_no_shape_and_of_two_one_direction(formula):
     assert np.isnan([formula(0, 50), formula(1, 50)]).all()
     np.testing.assert_allclose(formula(2, 50), 1, rtol=0.02)
@@ -247,8 +247,8 @@ def test_standardised_features_have_variance_one_and_keep_their_means_ratio(seed
     np.testing.assert_allclose(scaled.mean(axis=0), x.mean(axis=0) / x.std(axis=0, ddof=1), rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.parametrize("n", [2, 3, 7, 10, 11, 100, 2048])
-@pytest.mark.parametrize("value", [0.0, 0.1, 1e-3, -7.3, 1e5])
+@each("n", [2, 3, 7, 10, 11, 100, 2048])
+@each("value", [0.0, 0.1, 1e-3, -7.3, 1e5])
 def test_features_that_hold_one_value_are_left_out(value, n):
     """Stored numbers are float32, of which sums are exact."""
     x = random(n, 5)

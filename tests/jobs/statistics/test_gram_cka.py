@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.each import each
 
 from theodolite_jobs.statistics.gram_cka import cka_with_permuted_steps, linear_cka, linear_cka_debiased, packed
 
@@ -105,14 +106,14 @@ def test_debiased_cka_of_shared_features_does_not_depend_on_the_number_of_sample
     assert abs(mean_at(300, 5) - 0.25) < 0.02
 
 
-@pytest.mark.parametrize("n", [1, 2, 3])
+@each("n", [1, 2, 3])
 def test_debiased_cka_of_fewer_than_four_samples_is_nan(n):
     products, diagonals = prepared(random(2, n, 6))
     assert np.isnan(linear_cka_debiased(products, diagonals)).all()
     assert np.isnan(linear_cka(products)).all() == (n == 1)
 
 
-@pytest.mark.parametrize("n", [4, 20])
+@each("n", [4, 20])
 def test_cka_with_a_layer_of_equal_samples_is_nan(n):
     clouds = [random(n, 6), np.full((n, 6), 2.5), random(n, 6, seed=1)]
     products, diagonals = prepared(clouds)

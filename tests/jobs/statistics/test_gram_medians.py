@@ -1,8 +1,8 @@
 import numpy as np
-import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from scipy.optimize import minimize
+from support.each import each
 
 from theodolite_jobs.statistics.gram import gram
 from theodolite_jobs.statistics.gram_medians import means_and_medians, median_weights
@@ -55,14 +55,14 @@ def test_the_median_minimises_the_sum_of_distances(seed, n, d):
     assert total_distance(median(x), x) <= least_total_distance(x) * (1 + 1e-6)
 
 
-@pytest.mark.parametrize(("n", "d"), [(9, 30), (60, 12), (200, 50)])
+@each("n, d", [(9, 30), (60, 12), (200, 50)])
 def test_the_median_equals_weiszfelds_iteration_on_vectors(n, d):
     x = random(n, d) * np.geomspace(1, 10, n)[:, None] + 3
     np.testing.assert_allclose(median(x), vectors_median(x), atol=1e-8 * np.abs(x).max())
 
 
-@pytest.mark.parametrize(
-    ("along", "middle"),
+@each(
+    "along, middle",
     [
         ([0, 1, 5], 1),
         ([-6, 1, 2, 3, 0], 1),  # the mean is a sample, and not the median
@@ -72,7 +72,7 @@ def test_the_median_equals_weiszfelds_iteration_on_vectors(n, d):
         ([-100, 0, 1, 2, 3, 4, 90], 2),
     ],
 )
-@pytest.mark.parametrize("offset", [0.0, 30.0])
+@each("offset", [0.0, 30.0])
 def test_on_a_line_of_odd_samples_the_median_is_the_middle_one(along, middle, offset):
     direction = random(5) / 2
     x = np.outer(np.array(along, float), direction) + offset
@@ -94,7 +94,7 @@ def test_the_iteration_does_not_stop_at_a_sample_at_the_mean(seed, n, d):
     assert total_distance(median(x), x) <= least_total_distance(x) * (1 + 1e-6)
 
 
-@pytest.mark.parametrize("degrees", [179, 150, 125, 121, 120.2])
+@each("degrees", [179, 150, 125, 121, 120.2])
 def test_a_triangle_with_a_wide_angle_has_its_median_in_that_corner(degrees):
     """From 120° on, as Torricelli found; near it the iteration is slow."""
     turn = np.deg2rad(degrees)
@@ -107,7 +107,7 @@ def test_the_median_is_the_point_where_half_of_all_samples_coincide():
     np.testing.assert_allclose(median(x), x[0], atol=1e-6 * np.abs(x).max())
 
 
-@pytest.mark.parametrize("n", [1, 2, 9])
+@each("n", [1, 2, 9])
 def test_identical_samples_are_their_own_median(n):
     same = np.tile(random(6), (n, 1))
     np.testing.assert_allclose(median(same), same[0], rtol=1e-12)
@@ -156,8 +156,8 @@ def norms_and_cosines(p, q):
     return means_and_medians(gram(of_p), gram(of_q), of_p @ of_q.T, *along, float(middle @ middle))
 
 
-@pytest.mark.parametrize(("n_p", "n_q", "d"), [(9, 9, 6), (30, 17, 40), (50, 80, 12)])
-@pytest.mark.parametrize("offset", [0.0, 1.0, 100.0])
+@each("n_p, n_q, d", [(9, 9, 6), (30, 17, 40), (50, 80, 12)])
+@each("offset", [0.0, 1.0, 100.0])
 def test_norms_and_cosines_equal_those_of_the_vectors(n_p, n_q, d, offset):
     p, q = random(n_p, d) + 0.4 + offset, random(n_q, d, seed=1) + offset
     expected, found = of_vectors(p, q), norms_and_cosines(p, q)
@@ -184,8 +184,8 @@ def test_norms_and_cosines_of_opposite_sets_of_one_sample():
         assert found[f"cosine_{centre}_negative_difference"] == -1
 
 
-@pytest.mark.parametrize(("n_p", "n_q"), [(10, 10), (37, 37), (64, 32), (300, 150)])
-@pytest.mark.parametrize("d", [16, 48, 577])
+@each("n_p, n_q", [(10, 10), (37, 37), (64, 32), (300, 150)])
+@each("d", [16, 48, 577])
 def test_two_sets_of_the_same_vector_have_difference_zero_and_nan_cosines(n_p, n_q, d):
     same = random(1, d).astype(np.float32).astype(np.float64) + 1
     found = norms_and_cosines(np.tile(same, (n_p, 1)), np.tile(same, (n_q, 1)))
@@ -196,8 +196,8 @@ def test_two_sets_of_the_same_vector_have_difference_zero_and_nan_cosines(n_p, n
         assert np.isnan(found[f"cosine_{centre}_negative_difference"])
 
 
-@pytest.mark.parametrize("n", [5, 10, 37, 64, 100])
-@pytest.mark.parametrize("d", [16, 48, 577])
+@each("n", [5, 10, 37, 64, 100])
+@each("d", [16, 48, 577])
 def test_a_set_and_its_copy_have_difference_zero_and_nan_cosines(n, d):
     p = (random(n, d) + 1).astype(np.float32).astype(np.float64)
     found = norms_and_cosines(p, p.copy())

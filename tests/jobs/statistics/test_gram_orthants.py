@@ -3,9 +3,9 @@
 from itertools import combinations
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.each import each
 
 from theodolite_jobs.statistics.gram_orthants import orthant_occupancy, orthant_overlap
 
@@ -37,7 +37,7 @@ def test_too_few_prompts_give_nan():
     assert orthant_overlap(counts, 1).shape == orthant_occupancy(counts, 0).shape == (2, 3)
 
 
-@pytest.mark.parametrize("n", [10**5, 10**9])
+@each("n", [10**5, 10**9])
 def test_many_prompts_do_not_overflow(n):
     counts = np.array([n // 2, n], np.int32)
     half = 2 * (n // 2) * (n // 2 - 1) / (n * (n - 1))

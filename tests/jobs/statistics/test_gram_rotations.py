@@ -1,5 +1,5 @@
 import numpy as np
-import pytest
+from support.each import each
 
 from theodolite_jobs.statistics.gram import eigenvalues, gram, intrinsic_dimension
 from theodolite_jobs.statistics.gram_rotations import (
@@ -19,7 +19,7 @@ def draw(seed, n, d, exponent, mean=0.0):
     return np.random.default_rng(seed).normal(size=(n, d)) * np.arange(1, d + 1) ** (-exponent / 2) + mean
 
 
-@pytest.mark.parametrize("n", [3, 10, 61])
+@each("n", [3, 10, 61])
 def test_a_frame_is_orthonormal_and_orthogonal_to_the_constant(n):
     frame = random_frame(n)
     assert frame.shape == (n, n - 1)
@@ -27,7 +27,7 @@ def test_a_frame_is_orthonormal_and_orthogonal_to_the_constant(n):
     np.testing.assert_allclose(frame.sum(axis=0), 0, atol=1e-12)
 
 
-@pytest.mark.parametrize(("n", "d"), [(10, 40), (40, 10)])
+@each("n, d", [(10, 40), (40, 10)])
 def test_rotated_gram_matrices_are_centred_and_keep_the_eigenvalues(n, d):
     values = eigenvalues(of_samples(draw(0, n, d, 1, mean=3)))
     matrices = list(rotations(values))
@@ -52,7 +52,7 @@ def test_a_rotation_is_the_gram_matrix_of_samples_with_the_same_mean_and_covaria
     np.testing.assert_allclose(matrix, of_samples(moved), atol=1e-9)
 
 
-@pytest.mark.parametrize(("n", "d", "exponent"), [(64, 200, 0), (64, 200, 1), (64, 200, 2), (150, 30, 0)])
+@each("n, d, exponent", [(64, 200, 0), (64, 200, 1), (64, 200, 2), (150, 30, 0)])
 def test_rotations_of_gaussian_samples_have_the_dimension_of_the_samples(n, d, exponent):
     """Means over 24 sets of samples; draws from the sample covariance would give 27 instead of 90 for flat spectra."""
     own, rotations = [], []
@@ -83,6 +83,6 @@ def test_rotations_do_not_depend_on_scale():
     )
 
 
-@pytest.mark.parametrize("values", [np.zeros(0), np.ones(2), np.zeros(9), np.full(9, np.nan)])
+@each("values", [np.zeros(0), np.ones(2), np.zeros(9), np.full(9, np.nan)])
 def test_too_few_equal_or_missing_samples_have_no_reference(values):
     assert np.isnan(intrinsic_dimension_of_rotations(values)).all()

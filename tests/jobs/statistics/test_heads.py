@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.each import each
 
 from theodolite_jobs.statistics.heads import (
     copying_score,
@@ -68,7 +69,7 @@ def test_the_decomposition_equals_a_dense_one_in_float64(seed, conditions, turne
     assert (largest > 0).all()
 
 
-@pytest.mark.parametrize("condition", [1e3, 1e4, 3e4, 9e4, 2e5])
+@each("condition", [1e3, 1e4, 3e4, 9e4, 2e5])
 def test_singular_values_are_exact_on_both_sides_of_the_switch_to_qr(condition):
     for seed in range(20):
         left, right = factors(seed, condition=condition), factors(seed + 100, condition=condition)
@@ -79,7 +80,7 @@ def test_singular_values_are_exact_on_both_sides_of_the_switch_to_qr(condition):
             assert np.abs(side @ side.transpose(0, 2, 1) - np.eye(6)).max() <= 6e-8
 
 
-@pytest.mark.parametrize("condition", [1.0, 1e3, 1e7])
+@each("condition", [1.0, 1e3, 1e7])
 def test_vectors_are_orthonormal_and_the_leading_ones_do_not_depend_on_how_many_are_asked_for(condition):
     left, right = thin(factors(0, condition=condition)), thin(factors(1))
     six, two, none = (decompose(left, right, vectors, EACH, EACH) for vectors in (6, 2, 0))
@@ -127,7 +128,7 @@ def test_the_sign_of_a_vector_is_that_of_the_first_of_its_largest_components():
     np.testing.assert_allclose(found.left[0, 1], [-0.5, 0.5, -0.5, 0.5], atol=1e-15)
 
 
-@pytest.mark.parametrize("which", ["left", "right", "both"])
+@each("which", ["left", "right", "both"])
 def test_a_head_of_zeros_has_no_ranks_and_the_others_are_as_without_it(which):
     left, right = factors(0), factors(1)
     whole = decompose(thin(left), thin(right), 3, EACH, EACH)
@@ -150,8 +151,8 @@ def test_heads_that_are_wider_than_the_stream_are_refused_with_the_widths():
     assert thin(np.eye(6)[None]).triangle.shape == (1, 6, 6)
 
 
-@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-@pytest.mark.parametrize("head", [0, 2])
+@each("value", [np.nan, np.inf, -np.inf])
+@each("head", [0, 2])
 def test_a_weight_that_is_not_finite_is_named(value, head):
     left = factors(0)
     left[head, 0, 0] = value
@@ -178,7 +179,7 @@ def test_ranks_of_nan_spectra_are_nan():
     assert coverage_rank(spectra)[0, 1] == -1
 
 
-@pytest.mark.parametrize("rank", [1, 4, 5])
+@each("rank", [1, 4, 5])
 def test_the_numerical_rank_is_numpys(rank):
     factor = of_rank(rank)
     factor[2] = 0
@@ -186,8 +187,8 @@ def test_the_numerical_rank_is_numpys(rank):
     assert numerical_rank(thin(factor)).tolist() == [np.linalg.matrix_rank(one) for one in factor]
 
 
-@pytest.mark.parametrize("condition", [1.0, 1e7])
-@pytest.mark.parametrize("turned", [False, True])
+@each("condition", [1.0, 1e7])
+@each("turned", [False, True])
 def test_gain_is_the_length_of_a_direction_through_the_dense_matrix(condition, turned):
     rng = np.random.default_rng(5)
     near, far = factors(0, condition=condition), factors(1, heads=2)
@@ -213,8 +214,8 @@ def test_gain_of_the_leading_vectors_is_the_leading_singular_value():
     assert (gains <= found.singular_values[:, 0] * (1 + 1e-12)).all()
 
 
-@pytest.mark.parametrize("rank", [1, 4, 6])
-@pytest.mark.parametrize("condition", [1.0, 1e7])
+@each("rank", [1, 4, 6])
+@each("condition", [1.0, 1e7])
 def test_the_null_share_is_that_of_a_projector_on_the_null_space(rank, condition):
     factor = factors(0, condition=condition).astype(np.float64)
     factor[1] = of_rank(rank)[1]
@@ -259,7 +260,7 @@ def test_copying_scores_of_a_projector_and_its_negative_are_one_and_minus_one():
     assert np.isnan(both[2])
 
 
-@pytest.mark.parametrize(("d_model", "d_head"), [(64, 8), (256, 32)])
+@each("d_model, d_head", [(64, 8), (256, 32)])
 def test_the_effective_rank_of_gaussian_factors_is_that_of_whole_matrices(d_model, d_head):
     rng = np.random.default_rng(7)
     singular = []

@@ -2,9 +2,9 @@ from functools import reduce
 from itertools import pairwise
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.each import each
 
 from theodolite_jobs.statistics.moments import (
     extremes,
@@ -122,8 +122,8 @@ def test_the_sphere_has_radius_root_d_and_zero_gives_nan():
     np.testing.assert_allclose(lengths, 4.0, rtol=1e-12)
 
 
-@pytest.mark.parametrize("d", [5, 64, 577])
-@pytest.mark.parametrize("cloud", list(CLOUDS))
+@each("d", [5, 64, 577])
+@each("cloud", list(CLOUDS))
 def test_moments_in_both_spaces_equal_extended_precision(cloud, d):
     samples = stored(CLOUDS[cloud](50, d))
     found = in_both_spaces(samples)
@@ -190,7 +190,7 @@ def test_one_vector_has_no_variance_and_no_vectors_no_mean_in_both_spaces():
         assert (part.count, part.mean.shape, np.isnan(part.mean).all()) == (0, (6,), True)
 
 
-@pytest.mark.parametrize("zeros", [[0], [2], [0, 1, 2, 3]])
+@each("zeros", [[0], [2], [0, 1, 2, 3]])
 def test_a_zero_vector_is_nan_on_the_sphere_and_valid_in_raw_space(zeros):
     samples = random(4, 6)
     samples[zeros] = 0

@@ -1,8 +1,8 @@
 """Norms of arrays equal PyTorch's modules."""
 
 import numpy as np
-import pytest
 import torch
+from support.each import each
 
 from theodolite_jobs.statistics.norms import Norm, normalised, projected, standardised
 
@@ -26,9 +26,9 @@ def stream(*shape, seed=1):
     return np.random.default_rng(seed).normal(size=(*shape, WIDTH)) * 3 + 1
 
 
-@pytest.mark.parametrize("kind", ["rms", "layer"])
-@pytest.mark.parametrize("epsilon", [1e-12, 1e-5, 1.0])
-@pytest.mark.parametrize("shape", [(), (5,), (2, 3)])
+@each("kind", ["rms", "layer"])
+@each("epsilon", [1e-12, 1e-5, 1.0])
+@each("shape", [(), (5,), (2, 3)])
 def test_a_norm_equals_the_module(kind, epsilon, shape):
     norm, module = pair(kind, epsilon)
     x = stream(*shape)
@@ -36,7 +36,7 @@ def test_a_norm_equals_the_module(kind, epsilon, shape):
     np.testing.assert_allclose(normalised(x, norm), standardised(x, norm) * norm.scale + norm.bias, rtol=1e-15)
 
 
-@pytest.mark.parametrize("kind", ["rms", "layer"])
+@each("kind", ["rms", "layer"])
 def test_standardised_vectors_lie_on_a_sphere_that_epsilon_shrinks(kind):
     epsilon, x = 0.5, stream(7)
     norm, _ = pair(kind, epsilon)
@@ -54,7 +54,7 @@ def test_only_a_layer_norm_subtracts_the_mean():
     np.testing.assert_array_equal(projected(x, rms), x)
 
 
-@pytest.mark.parametrize("kind", ["rms", "layer"])
+@each("kind", ["rms", "layer"])
 def test_zero_gives_the_bias_and_nan_stays_nan(kind):
     norm, _ = pair(kind, 1e-5)
     found = normalised(np.stack([np.zeros(WIDTH), np.full(WIDTH, np.nan)]), norm)

@@ -1,8 +1,8 @@
 """Permutation tests against refits on permuted labels and hand-derived cases, and their error rates under the null."""
 
 import numpy as np
-import pytest
 from scipy.stats import kstest
+from support.each import each
 
 from theodolite_jobs.statistics import separation
 from theodolite_jobs.statistics import separation_scores as separated
@@ -49,7 +49,7 @@ def test_labels_without_pairs_keep_the_numbers_of_each_fold():
     np.testing.assert_allclose(labels[1:].mean(axis=0), 13 / 35, atol=0.2)
 
 
-@pytest.mark.parametrize("paired", [True, False])
+@each("paired", [True, False])
 def test_scores_and_statistics_equal_a_refit_on_the_permuted_labels(paired):
     n_p, n_q = (20, 20) if paired else (17, 24)
     labels, folds = draws_of(n_p, n_q, paired=paired)
@@ -168,7 +168,7 @@ def test_the_critical_value_is_passed_exactly_where_the_family_wise_p_is_small()
     assert 50 < passed < 250
 
 
-@pytest.mark.parametrize("paired", [True, False])
+@each("paired", [True, False])
 def test_p_is_uniform_and_the_family_wise_error_rate_is_kept_without_a_difference(paired):
     """Ten correlated places of two sets with one distribution; pairs share a component."""
     random, n = np.random.default_rng(11), 20
@@ -205,7 +205,7 @@ def test_cosines_between_layers_of_the_draws():
     np.testing.assert_allclose(np.diag(mean), 1)
 
 
-@pytest.mark.parametrize("paired", [True, False])
+@each("paired", [True, False])
 def test_silhouettes_are_those_of_the_sets_of_each_draw(paired):
     labels, _ = draws_of(12, 12 if paired else 9, paired=paired)
     x = centred(labels.shape[1], 6)

@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 from scipy.stats import binomtest, kstest
+from support.each import each
 
 from theodolite_jobs.statistics.permutations import permutation_test, permuted_labels
 from theodolite_jobs.statistics.routing import absolute_differences, differences, shares, used_experts
@@ -30,7 +31,7 @@ def test_four_tokens_by_hand():
     np.testing.assert_array_equal(absolute_differences(used, labels), expected)
 
 
-@pytest.mark.parametrize(("successes", "n"), [(0, 7), (1, 7), (3, 20), (20, 20), (250, 512)])
+@each("successes, n", [(0, 7), (1, 7), (3, 20), (20, 20), (250, 512)])
 def test_the_interval_of_a_share_is_that_of_scipy(successes, n):
     value, low, high = (one[0] for one in shares(column(successes, n)))
     expected = binomtest(successes, n).proportion_ci(method="wilson")
@@ -68,7 +69,7 @@ def test_the_correlation_of_pairs_narrows_the_interval():
     assert paired.low[0] == pytest.approx(expected, abs=1e-12)
 
 
-@pytest.mark.parametrize("paired", [True, False])
+@each("paired", [True, False])
 def test_intervals_cover_the_true_difference(paired):
     rng, hits = np.random.default_rng(0), 0
     for _ in range(400):
@@ -101,7 +102,7 @@ def p_family(positive, negative, paired):
     return permutation_test(draws).p_family
 
 
-@pytest.mark.parametrize("paired", [True, False])
+@each("paired", [True, False])
 def test_without_a_difference_the_smallest_family_wise_p_is_uniform(paired):
     rng = np.random.default_rng(1)
     smallest = [np.nanmin(p_family(choices(rng, 40), choices(rng, 40), paired)) for _ in range(150)]
@@ -109,7 +110,7 @@ def test_without_a_difference_the_smallest_family_wise_p_is_uniform(paired):
     assert np.mean(np.array(smallest) <= 0.05) < 0.1
 
 
-@pytest.mark.parametrize("paired", [True, False])
+@each("paired", [True, False])
 def test_an_expert_that_a_contrast_uses_is_found_alone(paired):
     rng = np.random.default_rng(2)
     positive, negative = choices(rng, 60), choices(rng, 60)

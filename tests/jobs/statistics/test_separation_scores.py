@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binomtest, norm
 from sklearn.metrics import roc_auc_score
+from support.each import each
 
 from theodolite_jobs.statistics import separation_scores as scores
 from theodolite_jobs.statistics.separation_scores import accuracy, auroc, paired_accuracy
@@ -104,7 +105,7 @@ def test_no_area_below_one_has_a_higher_lower_end_than_one():
     assert area_of(p, q).low <= area_of(p + 1e3, q).low
 
 
-@pytest.mark.parametrize(("right", "n"), [(0, 7), (1, 7), (40, 41), (30, 100), (41, 41)])
+@each("right, n", [(0, 7), (1, 7), (40, 41), (30, 100), (41, 41)])
 def test_accuracy_has_wilsons_interval(right, n):
     n_p = n // 2
     sides = np.where(np.arange(n) < right, 1.0, -1.0)
@@ -152,7 +153,7 @@ def test_pairs_that_move_together_have_a_narrower_area_interval_than_independent
     assert wide.high - wide.low > 1.3 * (narrow.high - narrow.low)
 
 
-@pytest.mark.parametrize(("right", "n"), [(0, 6), (3, 7), (29, 30), (40, 41), (41, 41)])
+@each("right, n", [(0, 6), (3, 7), (29, 30), (40, 41), (41, 41)])
 def test_the_order_of_pairs_has_the_exact_interval(right, n):
     p, q = np.where(np.arange(n) < right, 1.0, -1.0), np.zeros(n)
     found, expected = order_of(p, q), binomtest(right, n).proportion_ci(method="exact")
@@ -187,7 +188,7 @@ def test_the_accuracy_of_pairs_has_the_interval_of_agresti_and_min():
     np.testing.assert_allclose([found.low, found.high], [centre - half, centre + half], rtol=1e-12)
 
 
-@pytest.mark.parametrize("paired", [False, True])
+@each("paired", [False, True])
 def test_the_squares_of_the_terms_sum_to_the_squared_error(paired):
     p, q = random(14, 3) + 1, random(14, 3, seed=1)
     found = scores.auroc(p, q, paired=paired)
@@ -203,9 +204,9 @@ def test_the_squares_of_the_terms_sum_to_the_squared_error(paired):
     np.testing.assert_allclose(of_order, expected, rtol=1e-12)
 
 
-@pytest.mark.parametrize("paired", [False, True])
-@pytest.mark.parametrize("n", [40, 64, 256])
-@pytest.mark.parametrize("area", [0.7, 0.95, 0.98, 0.995])
+@each("paired", [False, True])
+@each("n", [40, 64, 256])
+@each("area", [0.7, 0.95, 0.98, 0.995])
 def test_the_interval_of_the_area_covers_areas_near_one(area, n, paired):
     rng, distance = np.random.default_rng(3), np.sqrt(2) * norm.ppf(area)
     draws = np.stack([np.stack(scores_of_pairs(rng, n, distance, 0.5 if paired else 0)) for _ in range(1500)], axis=-1)
@@ -214,8 +215,8 @@ def test_the_interval_of_the_area_covers_areas_near_one(area, n, paired):
     assert np.mean(found.low > area) <= 0.05  # sets are seldom taken for better separated than they are
 
 
-@pytest.mark.parametrize("correlation", [-0.5, 0.0, 0.9])
-@pytest.mark.parametrize(("n", "distance"), [(40, 1.0), (256, 0.3)])
+@each("correlation", [-0.5, 0.0, 0.9])
+@each("n, distance", [(40, 1.0), (256, 0.3)])
 def test_the_intervals_of_pairs_cover_the_truth(n, distance, correlation):
     """2,000 draws have a standard error of 0.5 %; the exact interval covers more than 95 %, as it must."""
     rng = np.random.default_rng(7)

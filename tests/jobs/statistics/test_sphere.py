@@ -1,9 +1,9 @@
 import mpmath
 import numpy as np
-import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.each import each
 from transformers.models.gemma.modeling_gemma import GemmaRMSNorm
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 from transformers.models.olmo.modeling_olmo import OlmoLayerNorm
@@ -103,7 +103,7 @@ def named(columns):
     return dict(zip(QUANTITIES, columns.T, strict=True))
 
 
-@pytest.mark.parametrize("make", list(MODULES), ids=lambda make: make.__name__)
+@each("make", list(MODULES))
 def test_quantities_of_inputs_are_those_of_the_modules_outputs(make):
     module, norm = make()
     x, tolerance = inputs(), MODULES[make]
@@ -132,7 +132,7 @@ def test_quantities_of_inputs_are_those_of_the_modules_outputs(make):
     np.testing.assert_allclose(normalised(x, norm), y, rtol=1e-5, atol=tolerance)
 
 
-@pytest.mark.parametrize("make", list(MODULES), ids=lambda make: make.__name__)
+@each("make", list(MODULES))
 def test_quantities_of_outputs_equal_those_of_inputs(make):
     (_, norm), x = make(), inputs()
     from_inputs, from_outputs = named(input_quantities(x, norm)), named(output_quantities(normalised(x, norm), norm))
@@ -218,8 +218,8 @@ def dense(scale):
     return scale[:, None] * centring * scale
 
 
-@pytest.mark.parametrize("d", [2, 48, 300])
-@pytest.mark.parametrize("kind", [kind for kind in SCALES])
+@each("d", [2, 48, 300])
+@each("kind", [kind for kind in SCALES])
 def test_semi_axes_are_those_of_the_dense_matrix(kind, d):
     scale = SCALES[kind](d) if d > 9 else np.array([0.5, -2.0])
     axes, expected = semi_axes(layer_norm(scale)), np.linalg.eigvalsh(dense(scale))[::-1]
@@ -263,7 +263,7 @@ def test_all_axes_of_an_rms_norm_are_its_scale():
     np.testing.assert_allclose(semi_axes(Norm("rms", EPSILON, scale, np.zeros(WIDTH))), expected, rtol=1e-15)
 
 
-@pytest.mark.parametrize("kind", ["both signs", "ties", "rogue", "bfloat16"])
+@each("kind", ["both signs", "ties", "rogue", "bfloat16"])
 def test_outputs_lie_on_the_ellipsoid_of_these_axes_as_epsilon_vanishes_and_inside_otherwise(kind):
     scale, bias = SCALES[kind](WIDTH), scale_and_bias()[1]
     values, vectors = np.linalg.eigh(dense(scale))
@@ -284,16 +284,14 @@ def test_outputs_lie_on_the_ellipsoid_of_these_axes_as_epsilon_vanishes_and_insi
     assert values[0] < 1e-12
 
 
-@pytest.mark.parametrize(
-    ("d", "plain", "squared"), [(768, 2.552, 5.103), (1000, 2.236, 4.472), (4096, 1.105, 2.210), (5120, 0.988, 1.976)]
-)
+@each("d, plain, squared", [(768, 2.552, 5.103), (1000, 2.236, 4.472), (4096, 1.105, 2.210), (5120, 0.988, 1.976)])
 def test_spreads_of_a_gaussian_are_those_of_the_table(d, plain, squared):
     """In percent, docs/science.md, rounded there to three decimals."""
     assert abs(100 * gaussian_spread(d) - plain) <= 5e-4
     assert abs(100 * gaussian_squared_spread(d) - squared) <= 5e-4
 
 
-@pytest.mark.parametrize("d", [1, 2, 47, 576, 4095, 16384])
+@each("d", [1, 2, 47, 576, 4095, 16384])
 def test_the_spread_of_a_gaussian_equals_its_formula_in_60_digits(d):
     with mpmath.workdps(60):
         mean = mpmath.sqrt(2) * mpmath.gamma(mpmath.mpf(d + 1) / 2) / mpmath.gamma(mpmath.mpf(d) / 2)

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from support.each import each
 
 from theodolite_jobs.statistics.norms import Norm, normalised
 from theodolite_jobs.statistics.sphere_ellipsoids import (
@@ -29,7 +30,7 @@ def test_outputs_of_a_layer_norm_lie_in_the_plane_of_its_normal():
     assert np.linalg.norm(normal) == pytest.approx(1)
 
 
-@pytest.mark.parametrize("norm", [norm_of([1, 2, 3], kind="rms"), norm_of([1, 0, 3])])
+@each("norm", [norm_of([1, 2, 3], kind="rms"), norm_of([1, 0, 3])])
 def test_rms_norms_and_dead_features_have_no_normal(norm):
     assert np.isnan(plane_normal(norm)).all()
 

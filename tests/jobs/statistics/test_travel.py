@@ -1,9 +1,9 @@
 from itertools import pairwise
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.each import each
 
 from theodolite_jobs.statistics.travel import PATH, STEPS, Block, travel
 
@@ -116,8 +116,8 @@ def test_arcs_ignore_lengths_and_are_never_shorter_than_the_great_circle(seed):
     assert (found["arc_ratio"] >= 1 - 1e-12).all()
 
 
-@pytest.mark.parametrize("turn", [0.0, 1e-6, 1e-3, 1.0, np.pi - 1e-3])
-@pytest.mark.parametrize("length", [1.0, 1.001, 50.0])
+@each("turn", [0.0, 1e-6, 1e-3, 1.0, np.pi - 1e-3])
+@each("length", [1.0, 1.001, 50.0])
 def test_small_angles_have_the_stated_error(turn, length):
     states = np.array([[[1.0, 0.0]], [[length * np.cos(turn), length * np.sin(turn)]]])
     found = named(blocks_of(states), 1, 1)
@@ -173,7 +173,7 @@ def test_a_nan_angle_of_one_sample_does_not_affect_others():
     assert np.isnan(found["step_cosine_stream"][:, 0]).tolist() == [False, True, False]
 
 
-@pytest.mark.parametrize("missing", [0, 1, 3])
+@each("missing", [0, 1, 3])
 def test_a_block_without_output_has_no_steps_and_the_prompt_no_path(missing):
     states = random(5, 2, 6)
     blocks = list(blocks_of(states, random(4, 2, 6, seed=1)))

@@ -1,11 +1,11 @@
 """The likelihood and least squares with AR(1) errors equal dense matrices, and the search finds the maximum."""
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import minimize_scalar
 from scipy.stats import multivariate_normal
+from support.each import each
 
 from theodolite_jobs.statistics.travel_autocorrelation import maximum_likelihood, weighted_fits
 
@@ -64,7 +64,7 @@ def test_independent_errors_give_ordinary_least_squares():
     np.testing.assert_allclose(fits.information[0, 0, 0], 12 * t.var())
 
 
-@pytest.mark.parametrize("seed", range(5))
+@each("seed", range(5))
 def test_the_search_finds_the_maximum_of_the_likelihood(seed):
     rng = np.random.default_rng(seed)
     t = np.arange(20.0)

@@ -1,9 +1,9 @@
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import minimize
 from scipy.stats import multivariate_normal
+from support.each import each
 
 from theodolite_jobs.statistics.travel_growth import akaike, growth_fits, slope_interval
 
@@ -74,7 +74,7 @@ def test_equal_steps_in_one_direction_grow_quadratically_in_variance():
     assert fits["power_law"].aic < fits["log_linear"].aic - 50
 
 
-@pytest.mark.parametrize("seed", range(4))
+@each("seed", range(4))
 def test_aic_equals_an_independent_maximisation(seed):
     rng = np.random.default_rng(seed)
     t = np.arange(16.0) + 0.5
@@ -107,7 +107,7 @@ def test_the_interval_is_wider_if_neighbouring_errors_resemble_each_other():
     assert widths[1] > 2 * widths[0]
 
 
-@pytest.mark.parametrize(("n", "rho"), [(12, 0.0), (12, 0.8), (30, 0.8)])
+@each("n, rho", [(12, 0.0), (12, 0.8), (30, 0.8)])
 def test_the_interval_of_the_slope_covers_the_true_one(n, rho):
     """A small version of benchmarks/growth.py. Ordinary least squares cover 50 % at n = 30 and rho = .8."""
     rng, t = np.random.default_rng(1), np.arange(float(n))
@@ -130,8 +130,8 @@ def test_fewer_than_four_points_are_not_fitted():
     assert len(growth_fits(np.arange(4.0), np.exp([0.0, 0.3, 0.5, 1.1]))) == 2
 
 
-@pytest.mark.parametrize("n", [4, 7, 24, 63])
-@pytest.mark.parametrize("value", [1.0, 3.0, 0.1, 7.3, 1e5])
+@each("n", [4, 7, 24, 63])
+@each("value", [1.0, 3.0, 0.1, 7.3, 1e5])
 def test_a_constant_has_slope_0_and_nan_r_squared(n, value):
     for fit in by_law(np.arange(1.0, n + 1), np.full(n, value)).values():
         np.testing.assert_allclose([fit.intercept, fit.slope], [np.log(value), 0], atol=1e-12)

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from support.each import each
 
 from theodolite_jobs.statistics.travel_growth import growth_fits
 from theodolite_jobs.statistics.travel_verdict import Comparison, comparison, verdict
@@ -25,8 +26,8 @@ def site(difference=10.0, low=8.0, high=12.0, gain=0.0, growth=3.0, r_squared=0.
     return Comparison(difference, low, high, gain, growth, r_squared)
 
 
-@pytest.mark.parametrize(
-    ("sites", "expected"),
+@each(
+    "sites, expected",
     [
         ([site(), site()], "exponential"),
         ([site(-10.0, -12.0, -8.0), site(-10.0, -12.0, -8.0)], "power law"),
@@ -84,14 +85,14 @@ def test_comparison_without_a_point_equals_a_comparison_of_the_others():
     np.testing.assert_allclose([whole.aic_difference_low, whole.aic_difference_high], [min(others), max(others)])
 
 
-@pytest.mark.parametrize("y", [np.full(20, 3.0), np.exp(np.arange(10.0)), np.full(20, np.nan)])
+@each("y", [np.full(20, 3.0), np.exp(np.arange(10.0)), np.full(20, np.nan)])
 def test_a_constant_or_a_few_points_have_no_comparison(y):
     found = comparison(np.arange(float(len(y))), y)
     assert np.isnan(list(vars(found).values())).all()
     assert verdict([found]) == "undecided"
 
 
-@pytest.mark.parametrize("law", ["exponential", "power law"])
+@each("law", ["exponential", "power law"])
 def test_few_verdicts_on_laws_with_autocorrelated_errors_are_wrong(law):
     """A small version of benchmarks/growth.py, with the largest observed errors."""
     rng = np.random.default_rng(2)

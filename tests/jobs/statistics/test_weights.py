@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.each import each
 
 from theodolite_jobs.statistics.norms import Norm, projected
 from theodolite_jobs.statistics.weights import (
@@ -30,7 +31,7 @@ def projector(basis):
     return basis @ basis.T
 
 
-@pytest.mark.parametrize(("d", "columns", "rank"), [(48, 80, 12), (48, 16, 16), (20, 20, 1), (30, 100, 30)])
+@each("d, columns, rank", [(48, 80, 12), (48, 16, 16), (20, 20, 1), (30, 100, 30)])
 def test_the_leading_basis_is_that_of_the_singular_vectors(d, columns, rank):
     matrix = random(d, columns) * np.geomspace(1, 0.01, columns)
     basis = leading_basis(matrix @ matrix.T, rank)
@@ -67,7 +68,7 @@ def test_overlap_is_zero_for_orthogonal_and_half_for_half_shared_subspaces():
     assert overlap(whole[:, :4], whole[:, 2:6]) == 0.5
 
 
-@pytest.mark.parametrize(("d", "rank"), [(48, 12), (100, 20)])
+@each("d, rank", [(48, 12), (100, 20)])
 def test_overlap_of_random_subspaces_is_r_over_d(d, rank):
     found = [
         overlap(leading_basis(x @ x.T, rank), leading_basis(y @ y.T, rank))
@@ -77,7 +78,7 @@ def test_overlap_of_random_subspaces_is_r_over_d(d, rank):
     assert abs(np.mean(found) - rank / d) < 4 * standard_error < 0.2 * rank / d
 
 
-@pytest.mark.parametrize("kind", ["rms", "layer"])
+@each("kind", ["rms", "layer"])
 def test_folded_squares_are_those_of_the_folded_matrices(kind):
     """A reader sees normalised samples; the norm behind a writer acts on what the matrix writes."""
     d, scale = 12, random(12, seed=3)
@@ -99,7 +100,7 @@ def test_folding_a_scale_of_ones_changes_nothing():
         np.testing.assert_array_equal(fold(square, norm), square)
 
 
-@pytest.mark.parametrize(("d", "rank"), [(2, 1), (12, 3), (40, 30)])
+@each("d, rank", [(2, 1), (12, 3), (40, 30)])
 def test_the_overlap_of_random_subspaces_has_the_stated_mean_and_spread(d, rank):
     rng = np.random.default_rng(0)
     overlaps = []

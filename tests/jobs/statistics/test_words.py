@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from scipy.stats import spearmanr
+from support.each import each
 
 from theodolite_jobs.statistics import words
 from theodolite_jobs.statistics.norms import Norm, normalised, standardised
@@ -107,7 +108,7 @@ def ranked(values, count, end):
     return sorted(range(len(values)), key=rank)[:count]
 
 
-@pytest.mark.parametrize("count", [1, 20, 300])
+@each("count", [1, 20, 300])
 def test_lists_of_a_table_with_bias_are_exact_also_with_ties_and_missing_scores(monkeypatch, count):
     """Whole numbers, so each score is exact, in blocks of two groups and a rest, and parts of five vectors."""
     monkeypatch.setattr(words, "BLOCK_TOKENS", 128)
@@ -126,7 +127,7 @@ def test_lists_of_a_table_with_bias_are_exact_also_with_ties_and_missing_scores(
         np.testing.assert_array_equal(tokens.scores, np.take_along_axis(scores, expected, axis=1))
 
 
-@pytest.mark.parametrize("n_vectors", [1, 1024, 1025, 10_000])
+@each("n_vectors", [1, 1024, 1025, 10_000])
 def test_the_scores_of_any_number_of_vectors_fit_the_limit(n_vectors):
     parts = words._parts(np.zeros((n_vectors, 1)), CPU)
     assert sum(len(part) for part in parts) == n_vectors
@@ -201,7 +202,7 @@ def test_alignment_of_three_words_by_hand():
     assert found["own_rank"].tolist() == [1, 1, 3]
 
 
-@pytest.mark.parametrize("n_words", [3, 4, 30])
+@each("n_words", [3, 4, 30])
 def test_alignment_is_spearmans_of_the_other_words(n_words):
     read, left, right = integers(n_words, WIDTH), integers(WIDTH, 3, seed=1), integers(WIDTH, 3, seed=2)
     read[1] = read[0]  # a tie, of which both have the mean of their ranks

@@ -1,8 +1,8 @@
 """Check the statistics of nouns by hand, against SciPy, and the error rates of both nulls in simulations."""
 
 import numpy as np
-import pytest
 from scipy.stats import kstest, ortho_group, rankdata, spearmanr
+from support.each import each
 
 from theodolite_jobs.statistics.permutations import DRAWS, permutation_test
 from theodolite_jobs.statistics.words import alignment
@@ -31,7 +31,7 @@ def test_relatedness_of_three_nouns_by_hand():
     np.testing.assert_allclose(found, [1 / 3, np.nan])
 
 
-@pytest.mark.parametrize("n", [4, 9])
+@each("n", [4, 9])
 def test_permuted_nouns_are_compared_over_the_nouns_that_both_have(n):
     before, after = matrices(n)
     permutations = noun_permutations(n)[:20]
@@ -49,7 +49,7 @@ def test_permuted_nouns_are_compared_over_the_nouns_that_both_have(n):
         np.testing.assert_allclose(value, np.mean(correlations), atol=1e-12)
 
 
-@pytest.mark.parametrize("n", [3, 4, 11])
+@each("n", [3, 4, 11])
 def test_profiles_give_spearmans_correlation(n):
     before, after = matrices(n)
     before[0] = before[0].round()  # with ties

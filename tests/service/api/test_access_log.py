@@ -6,6 +6,7 @@ import re
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from support.each import each
 from support.serving import SPEC, bearer, client_of, configured, copied
 
 from theodolite.api import access_log
@@ -131,7 +132,7 @@ def test_the_log_goes_to_standard_error_only(client, capsys, monkeypatch):
     assert printed.out == ""
 
 
-@pytest.mark.parametrize("is_on", [True, False])
+@each("is_on", [True, False])
 def test_a_setting_switches_the_log(tmp_path, monkeypatch, is_on):
     called = []
     monkeypatch.setattr("theodolite.api.access_log.log_to_stderr", lambda: called.append(1))

@@ -3,8 +3,8 @@
 import base64
 
 import numpy as np
-import pytest
 import xarray as xr
+from support.each import each
 from support.serving import SITES, assert_problem, client_of, numbers, pages_of, stored_group
 
 from theodolite.groups import GROUPS
@@ -15,7 +15,7 @@ RUN = "/v1/runs/tiny-0"
 OF_GROUPS = ("separation", "gram", "travel", "moments")
 
 
-@pytest.mark.parametrize("group", ["curves", *OF_GROUPS])
+@each("group", ["curves", *OF_GROUPS])
 def test_every_curve_equals_the_stored_values(client, library, group):
     stored = stored_group(library, "tiny-0", group)
     names = [name for name, owner in STATISTICS.items() if owner == group]
@@ -55,8 +55,8 @@ def test_without_a_statistic_the_group_curves_is_returned(client):
     assert {item["statistic"] for item in items} == {name for name, group in STATISTICS.items() if group == "curves"}
 
 
-@pytest.mark.parametrize(
-    ("params", "expected"),
+@each(
+    "params, expected",
     [
         ({"set": "nouns"}, {"set": {"nouns"}}),
         ({"set": ["nouns", "harmful"]}, {"set": {"nouns", "harmful"}}),
@@ -82,7 +82,7 @@ def test_filters_select_exactly_the_named_labels(client, params, expected):
     assert sorted(selected, key=str) == sorted(passing, key=str)
 
 
-@pytest.mark.parametrize("limit", [1, 7, 18, 1000])
+@each("limit", [1, 7, 18, 1000])
 def test_pages_reach_every_curve_once_and_in_the_same_order(client, limit):
     pages = pages_of(client, f"{RUN}/curves", set="harmful", limit=limit)
     assert all(len(page) == limit for page in pages[:-1])
@@ -106,13 +106,13 @@ def test_a_cursor_of_older_results_is_rejected(client):
     assert_problem(client.get(f"{RUN}/tables/growth", params={"cursor": table}), 409, "start again")
 
 
-@pytest.mark.parametrize("cursor", ["x", "1", "AAAA", "é", "%00", "=" * 8, "GEYDAMBQGE" * 6, "FUYQ====", ""])
+@each("cursor", ["x", "1", "AAAA", "é", "%00", "=" * 8, "GEYDAMBQGE" * 6, "FUYQ====", ""])
 def test_an_invalid_cursor_is_rejected(client, cursor):
     assert_problem(client.get("/v1/runs", params={"cursor": cursor}), 422, "cursor")
 
 
-@pytest.mark.parametrize("contrast", ["refusal", "subject"])
-@pytest.mark.parametrize("site", SITES)
+@each("contrast", ["refusal", "subject"])
+@each("site", SITES)
 def test_a_direction_equals_the_stored_unit_vector(client, library, contrast, site):
     stored = stored_group(library, "tiny-0", "directions")["direction"]
     for layer in range(4):
@@ -150,15 +150,15 @@ def assert_same(answered, stored):
         assert answered[name].values.tolist() == labels.values.tolist()
 
 
-@pytest.mark.parametrize("group", OF_GROUPS)
+@each("group", OF_GROUPS)
 def test_a_whole_group_is_the_stored_dataset(client, library, group):
     answer = client.get(f"{RUN}/{group}").json()
     assert (answer["run_id"], answer["group"]) == ("tiny-0", group)
     assert_same(as_dataset(answer["dataset"]), stored_group(library, "tiny-0", group))
 
 
-@pytest.mark.parametrize(
-    ("group", "params", "at"),
+@each(
+    "group, params, at",
     [
         ("separation", {"statistic": "auroc", "contrast": "refusal"}, {"contrast": ["refusal"]}),
         ("separation", {"statistic": ["auroc", "accuracy"], "site": "resid_mid"}, {"site": ["resid_mid"]}),
@@ -173,7 +173,7 @@ def test_a_group_is_narrowed_by_statistics_and_labels(client, library, group, pa
     assert_same(as_dataset(answer["dataset"]), stored_group(library, "tiny-0", group)[names].sel(at))
 
 
-@pytest.mark.parametrize("group", ["sphere", "weights", "composition"])
+@each("group", ["sphere", "weights", "composition"])
 def test_the_error_for_a_missing_group_lists_the_existing_groups(client, group):
     assert_problem(client.get(f"{RUN}/{group}"), 404, group, "curves, directions, gram, moments, separation, travel")
 

@@ -3,7 +3,7 @@
 import hmac
 from datetime import UTC, datetime, timedelta
 
-import pytest
+from support.each import each
 from support.sealed import reseal
 
 from theodolite.api.credentials import (
@@ -96,7 +96,7 @@ def test_revoking_returns_whether_the_credential_existed(tmp_path):
     assert list_credentials(str(tmp_path)) == []
 
 
-@pytest.mark.parametrize("token_id", ["../jobs/secret", "../../outside", "", "/etc/passwd", "a\x00"])
+@each("token_id", ["../jobs/secret", "../../outside", "", "/etc/passwd", "a\x00"])
 def test_no_id_deletes_an_object_that_is_not_a_credential(tmp_path, token_id):
     create_credential(str(tmp_path / "store"), ["read"])
     (tmp_path / "outside.json").write_text("{}")
@@ -127,20 +127,19 @@ def damaged(folder, content):
     return list_credentials(str(folder)), damaged_credentials(str(folder))
 
 
-@pytest.mark.parametrize(
+@each(
     "content",
     [
         *(b"", b"{", b"[]", b"null", b"{}", b'{"scopes": 1}', b'{"id": "x", "scopes": []}', b"\xff\xfe", b"[" * 9_000),
         b"{" * 2_000_000,
     ],
-    ids=["empty", "open", "list", "null", "object", "number", "incomplete", "bytes", "deep", "large"],
 )
 def test_a_damaged_credential_locks_out_only_itself(tmp_path, content):
     _, record = create_credential(str(tmp_path), ["read"])
     assert damaged(tmp_path, content) == ([record], ["tokens/0123456789ab.json"])
 
 
-@pytest.mark.parametrize(
+@each(
     "change",
     [
         {"expires": "soon"},

@@ -2,7 +2,7 @@
 
 import json
 
-import pytest
+from support.each import each
 from support.serving import assert_problem
 from typer.testing import CliRunner
 
@@ -14,8 +14,8 @@ from theodolite_jobs.cli import app
 PATH = "/v1/runs/tiny-0/export/refusal"
 
 
-@pytest.mark.parametrize("format", FORMATS)
-@pytest.mark.parametrize("layers", [[], [3], [3, 2]])
+@each("format", FORMATS)
+@each("layers", [[], [3], [3, 2]])
 def test_a_file_has_the_bytes_of_the_command_line(client, library, tmp_path, monkeypatch, format, layers):
     monkeypatch.chdir(tmp_path)
     choices = {"site": "resid_pre", "position": -2, "format": format, "layer": layers}
@@ -40,7 +40,7 @@ def test_the_defaults_are_those_of_the_command_line(client):
     assert client.get(PATH).content[8:].startswith(b'{"__metadata__"')  # safetensors
 
 
-@pytest.mark.parametrize("format", FORMATS)
+@each("format", FORMATS)
 def test_a_file_that_the_client_has_is_not_sent_again(client, format):
     answer = client.get(PATH, params={"format": format}, headers={"Accept-Encoding": "gzip"})
     etag = answer.headers["etag"]
@@ -69,8 +69,8 @@ def test_head_has_the_headers_of_get(client):
     assert head.content == b""
 
 
-@pytest.mark.parametrize(
-    ("path", "status", "part"),
+@each(
+    "path, status, part",
     [
         (f"{PATH}?format=onnx", 422, "format: given 'onnx'; input should be 'safetensors', 'npy', 'gguf' or 'json'"),
         (f"{PATH}?site=attn_out", 422, "site: tiny-0 has no 'attn_out'; it has resid_pre, resid_mid"),

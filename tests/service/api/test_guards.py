@@ -7,6 +7,7 @@ import anyio
 import httpx
 import orjson
 import pytest
+from support.each import each
 from support.serving import SPEC, assert_problem, client_of
 
 from theodolite.api.app import create_app
@@ -22,7 +23,7 @@ def named(tmp_path_factory):
     return client_of(tmp_path_factory.mktemp("store"), hosts=["Theodolite.example"])
 
 
-@pytest.mark.parametrize(
+@each(
     "host",
     ["localhost", "localhost:8000", "LOCALHOST", "127.0.0.1", "127.0.0.1:1", "[::1]", "[::1]:8000", "LocalHost:80"],
 )
@@ -30,7 +31,7 @@ def test_names_of_loopback_are_accepted(client, host):
     assert client.get("/healthz", headers={"Host": host}).status_code == 200
 
 
-@pytest.mark.parametrize(
+@each(
     "host",
     [
         "",
@@ -66,14 +67,14 @@ def test_a_request_without_a_host_is_rejected(client):
     assert status == 421
 
 
-@pytest.mark.parametrize("host", ["theodolite.example", "THEODOLITE.EXAMPLE:443", "localhost:1"])
+@each("host", ["theodolite.example", "THEODOLITE.EXAMPLE:443", "localhost:1"])
 def test_names_of_the_deployment_are_accepted(named, host):
     assert named.get("/healthz", headers={"Host": host}).status_code == 200
     assert_problem(named.get("/healthz", headers={"Host": f"x.{host}"}), 421, "theodolite.example")
 
 
-@pytest.mark.parametrize(
-    ("origin", "status"),
+@each(
+    "origin, status",
     [
         (None, 200),
         ("http://localhost", 200),
@@ -106,7 +107,7 @@ def test_requests_from_pages_of_other_sites_are_rejected(client, origin, status)
         assert "access-control-allow-origin" not in answer.headers
 
 
-@pytest.mark.parametrize(
+@each(
     "kind",
     [None, "", "text/plain", "application/x-www-form-urlencoded", "multipart/form-data", "application/jsonx", "a/json"],
 )
@@ -116,7 +117,7 @@ def test_a_body_with_another_content_type_than_json_is_rejected(client, kind):
         assert_problem(client.post(path, content=b"{}", headers=given), 415, "application/json")
 
 
-@pytest.mark.parametrize("kind", ["application/json", "Application/JSON; charset=utf-8", "application/json;x=y"])
+@each("kind", ["application/json", "Application/JSON; charset=utf-8", "application/json;x=y"])
 def test_every_spelling_of_the_json_content_type_is_accepted(client, kind):
     answer = client.post(CHECK, content=orjson.dumps(SPEC), headers={"Content-Type": kind})
     assert answer.status_code == 200, answer.text
@@ -163,14 +164,14 @@ def test_a_body_without_its_end_is_not_used(client):
     assert b"closed before the end of the body" in content
 
 
-@pytest.mark.parametrize("length", ["-1", "x", "1e9", "", "9" * 400])
+@each("length", ["-1", "x", "1e9", "", "9" * 400])
 def test_an_invalid_content_length_is_ignored_or_rejected(client, length):
     given = {"host": "localhost", "content-type": "application/json", "content-length": length}
     status, _, _ = ask(client.app, "POST", CHECK, given, once(orjson.dumps(SPEC)))
     assert status == (413 if length.isdigit() else 200)
 
 
-@pytest.mark.parametrize("length", ["²", "9" * 5000])
+@each("length", ["²", "9" * 5000])
 def test_a_content_length_that_int_rejects_does_not_raise(client, length):
     given = {"host": "localhost", "content-type": "application/json", "content-length": length}
     status, _, _ = ask(client.app, "POST", CHECK, given, once(orjson.dumps(SPEC)))
@@ -186,8 +187,8 @@ EXPECTED = {
 }
 
 
-@pytest.mark.parametrize(
-    ("method", "path", "headers"),
+@each(
+    "method, path, headers",
     [
         ("GET", "/healthz", {}),
         ("GET", "/v1/runs", {}),

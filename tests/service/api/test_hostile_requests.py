@@ -1,6 +1,7 @@
 """Check that any text in a path or parameter gives a 4xx status, never 500, and reads nothing outside the store."""
 
 import pytest
+from support.each import each
 from support.serving import assert_problem, client_of, copied
 
 RUN = "/v1/runs/tiny-0"
@@ -68,7 +69,7 @@ def guarded(library, tmp_path_factory):
     return client_of(copied(library, folder / "store", "tiny-0", "tiny-1"))
 
 
-@pytest.mark.parametrize("path", PATHS)
+@each("path", PATHS)
 def test_no_name_in_a_path_reads_outside_the_store(guarded, path):
     for name in NAMES:
         answer = guarded.get(path.format(name))
@@ -127,7 +128,7 @@ PARAMETERS = [
 ]
 
 
-@pytest.mark.parametrize(("path", "name"), PARAMETERS)
+@each("path, name", PARAMETERS)
 def test_no_value_of_a_parameter_makes_the_service_fail(client, path, name):
     for value in VALUES:
         base, _, query = path.partition("?")
@@ -138,8 +139,8 @@ def test_no_value_of_a_parameter_makes_the_service_fail(client, path, name):
             assert_problem(answer, answer.status_code)
 
 
-@pytest.mark.parametrize(
-    ("path", "message"),
+@each(
+    "path, message",
     [
         ("curves?statistic=nobody", "'nobody', which is not a curve along depth; allowed: norm_mean, "),
         ("curves?contrast=nobody", "contrast: tiny-0 has no 'nobody'; it has: refusal, subject"),
@@ -174,8 +175,8 @@ def test_the_error_for_the_first_layer_out_of_range_names_the_range(client):
     assert_problem(answer, 422, "it has 0 to 5")
 
 
-@pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE", "TRACE"])
-@pytest.mark.parametrize("kind", ["application/json", "text/plain"])
+@each("method", ["POST", "PUT", "PATCH", "DELETE", "TRACE"])
+@each("kind", ["application/json", "text/plain"])
 def test_a_method_that_is_not_allowed_returns_405_with_the_allowed_ones(client, method, kind):
     for path in ("/v1/runs", f"{RUN}/curves", "/healthz", "/"):
         answer = client.request(method, path, headers={"Content-Type": kind}, content=b"{}")
@@ -192,7 +193,7 @@ def test_options_names_the_methods_of_a_path(client):
     assert client.options("/nobody").status_code == 404
 
 
-@pytest.mark.parametrize("path", ["/v1/runs", f"{RUN}/curves", f"{RUN}/tables/growth", "/healthz", "/", "/v1/runs/no"])
+@each("path", ["/v1/runs", f"{RUN}/curves", f"{RUN}/tables/growth", "/healthz", "/", "/v1/runs/no"])
 def test_head_has_the_headers_of_get_and_no_body(client, path):
     got, head = client.get(path), client.head(path)
     assert head.content == b""
@@ -201,7 +202,7 @@ def test_head_has_the_headers_of_get_and_no_body(client, path):
     assert {name: head.headers.get(name) for name in same} == {name: got.headers.get(name) for name in same}
 
 
-@pytest.mark.parametrize("path", ["/v1/runs?models=x", f"{RUN}/curves?statistics=auroc", "/v1/groups?page=2"])
+@each("path", ["/v1/runs?models=x", f"{RUN}/curves?statistics=auroc", "/v1/groups?page=2"])
 def test_a_parameter_that_does_not_exist_is_refused(client, path):
     name = path.partition("?")[2].partition("=")[0]
     assert_problem(client.get(path), 422, f"{name}: there is no such parameter; allowed: ")
@@ -212,7 +213,7 @@ def test_the_message_about_an_unknown_parameter_lists_those_that_exist(client):
     assert_problem(client.get("/v1/groups?page=2"), 422, "allowed: none")
 
 
-@pytest.mark.parametrize("path", ["/nobody", "/v1", "/v1/", "/v1/runs/tiny-0/", "/v2/runs", "/static/", "/.git/config"])
+@each("path", ["/nobody", "/v1", "/v1/", "/v1/runs/tiny-0/", "/v2/runs", "/static/", "/.git/config"])
 def test_an_unknown_path_returns_a_problem(client, path):
     answer = client.get(path, follow_redirects=False)
     assert answer.status_code in (307, 404, 422)
@@ -250,7 +251,7 @@ def test_methods_of_the_schema_are_known_too(client):
     assert (answer.status_code, answer.headers["allow"]) == (405, "GET, HEAD, OPTIONS")
 
 
-@pytest.mark.parametrize("method", ["HEAD", "OPTIONS"])
+@each("method", ["HEAD", "OPTIONS"])
 def test_head_and_options_are_guarded_like_get(client, library, method):
     assert client.request(method, RUN, headers={"Host": "evil.example"}).status_code == 421
     assert client.request(method, RUN, headers={"Origin": "http://evil.example"}).status_code == 403

@@ -2,7 +2,7 @@
 
 import shutil
 
-import pytest
+from support.each import each
 from support.serving import assert_problem, captured_run, client_of, copied, pages_of
 
 from theodolite.query.runs import summaries
@@ -20,8 +20,8 @@ def test_complete_runs_are_listed_with_sets_contrasts_and_results(client):
     assert {item["state"] for item in answer["items"]} == {"complete"}
 
 
-@pytest.mark.parametrize(
-    ("params", "expected"),
+@each(
+    "params, expected",
     [
         ({"incomplete": True}, {"tiny-0", "tiny-1", "captured-0"}),
         ({"model": "TIN"}, {"tiny-0", "tiny-1"}),
@@ -56,7 +56,7 @@ def test_a_new_run_is_listed_without_a_restart(tmp_path):
     assert client.get("/v1/runs/tiny-9").json()["state"] == "captured"
 
 
-@pytest.mark.parametrize(
+@each(
     "path",
     [
         "curves",
@@ -81,7 +81,7 @@ def test_an_incomplete_run_is_described(client):
     assert description["sets"]["harmful"]["shards_committed"] == 3
 
 
-@pytest.mark.parametrize("runs", [["captured-0"], ["tiny-0", "captured-0"]])
+@each("runs", [["captured-0"], ["tiny-0", "captured-0"]])
 def test_incomplete_runs_are_not_compared(client, runs):
     assert_problem(client.get("/v1/compare", params={"run": runs, "contrast": "refusal"}), 409, "captured-0")
     assert_problem(client.get("/v1/compare", params={"run": ["tiny-0", "nobody-0"]}), 404, "nobody-0")

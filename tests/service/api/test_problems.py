@@ -4,6 +4,7 @@ import json
 import threading
 
 import pytest
+from support.each import each
 from support.serving import SPEC, assert_problem, client_of, copied
 
 from theodolite.api import json_bodies
@@ -20,8 +21,8 @@ def own(library, tmp_path_factory):
     return client_of(copied(library, tmp_path_factory.mktemp("store"), "tiny-0"))
 
 
-@pytest.mark.parametrize(
-    ("method", "path", "content", "parts"),
+@each(
+    "method, path, content, parts",
     [
         ("PATCH", RUN, KEYS, ["k0: extra inputs are not permitted", "k19: ", "and 59980 more"]),
         ("PATCH", RUN, {"tags": [1] * 300_000}, ["tags.0: given 1; input should be a valid string"]),
@@ -47,9 +48,8 @@ def test_a_problem_with_a_body_is_short(own, method, path, content, parts):
     assert len(answer.content) <= 10_000
 
 
-@pytest.mark.parametrize(
-    "path",
-    [f"/{LONG}", f"/v1/runs/{LONG}", f"/v1/runs?{LONG}=1", f"/v1/runs?cursor={LONG}", f"/v1/runs?limit={LONG}"],
+@each(
+    "path", [f"/{LONG}", f"/v1/runs/{LONG}", f"/v1/runs?{LONG}=1", f"/v1/runs?cursor={LONG}", f"/v1/runs?limit={LONG}"]
 )
 def test_a_problem_with_an_address_is_short(own, path):
     answer = own.get(path)
@@ -65,8 +65,8 @@ def test_a_problem_with_many_parameters_names_the_first(own):
     assert "position.20" not in answer.text
 
 
-@pytest.mark.parametrize(
-    ("method", "path", "content"),
+@each(
+    "method, path, content",
     [
         ("PATCH", RUN, {"name": "one"}),
         ("POST", "/v1/spec/parse", {"text": "model: {id: a}"}),
@@ -87,6 +87,6 @@ def test_a_body_is_read_in_a_thread(own, monkeypatch, method, path, content):
     assert [name for name in threads if "worker" in name] == threads != []
 
 
-@pytest.mark.parametrize("content", [b"[1]", b"", b"{", b"[" * 100_000, b'{"name": 1, "name": 2}', b'{"name": NaN}'])
+@each("content", [b"[1]", b"", b"{", b"[" * 100_000, b'{"name": 1, "name": 2}', b'{"name": NaN}'])
 def test_a_body_that_is_no_object_of_json_is_refused(own, content):
     assert_problem(own.patch(RUN, content=content, headers=JSON), 422, "the body")

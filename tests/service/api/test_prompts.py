@@ -3,7 +3,7 @@
 import base64
 
 import numpy as np
-import pytest
+from support.each import each
 from support.serving import assert_problem, client_of
 
 from theodolite.query.prompts import read_scored_prompts
@@ -52,8 +52,8 @@ def test_a_service_that_hides_prompts_sends_scores_and_no_text(library, client):
     assert_problem(hiding.get(PATH, params={"containing": "a"}), 422, "THEODOLITE_PROMPTS_SHOWN")
 
 
-@pytest.mark.parametrize(
-    ("path", "status", "part"),
+@each(
+    "path, status, part",
     [
         ("/v1/runs/tiny-0/prompts/none", 422, "it has harmful, harmless, nouns"),
         (f"{PATH}?order=text", 422, "order"),

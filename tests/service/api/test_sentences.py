@@ -2,7 +2,7 @@
 
 import json
 
-import pytest
+from support.each import each
 from support.serving import assert_problem, bearer, client_of, copied
 from support.submitted_jobs import URL, submit
 
@@ -35,8 +35,8 @@ def test_the_service_tells_that_it_has_no_cluster(library):
     assert client_of(library, **ALLOWED).post(PATH, json={"sentence": SENTENCE}).json()["has_cluster"] is False
 
 
-@pytest.mark.parametrize(
-    ("body", "detail"),
+@each(
+    "body, detail",
     [
         ({}, "sentence"),
         ({"sentence": ""}, "at least one word"),

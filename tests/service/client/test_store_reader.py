@@ -5,15 +5,15 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from support.each import each
 from support.serving import copied
 
 import theodolite
 from theodolite.errors import StoreError
 
 
-@pytest.mark.parametrize(
-    "choices",
-    [{}, {"model": "TINY"}, {"contrast": "subject"}, {"model": "tiny", "contrast": "no"}, {"model": "big"}],
+@each(
+    "choices", [{}, {"model": "TINY"}, {"contrast": "subject"}, {"model": "tiny", "contrast": "no"}, {"model": "big"}]
 )
 def test_a_store_and_a_service_return_the_same_table(shelf, service, choices):
     pd.testing.assert_frame_equal(theodolite.runs(shelf, **choices), service.runs(**choices))

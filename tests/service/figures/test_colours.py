@@ -3,7 +3,7 @@
 from itertools import combinations
 
 import numpy as np
-import pytest
+from support.each import each
 from support.finished_runs import finished_run
 
 from theodolite.figures.curves import ContrastView, contrast_figure
@@ -41,7 +41,7 @@ def contrast(one, other):
     return (lighter + 0.05) / (darker + 0.05)
 
 
-@pytest.mark.parametrize("paper", ["#ffffff", "#1a1e25"])
+@each("paper", ["#ffffff", "#1a1e25"])
 def test_each_colour_is_readable_on_light_and_dark_pages(paper):
     assert min(contrast(colour, paper) for colour in [*SETS, *STATISTICS, PLAIN]) >= 3
 
@@ -52,8 +52,8 @@ def test_no_colour_of_a_set_is_a_colour_of_a_statistic():
     assert min(np.linalg.norm(lab(linear(a)) - lab(linear(b))) for a, b in combinations(colours, 2)) > 20
 
 
-@pytest.mark.parametrize("vision", VISION)
-@pytest.mark.parametrize("scale", [SETS[:3], STATISTICS], ids=["sets", "statistics"])
+@each("vision", VISION)
+@each("scale", [SETS[:3], STATISTICS])
 def test_any_colour_vision_distinguishes_the_first_colours_of_a_scale(scale, vision):
     seen = [lab(np.asarray(VISION[vision]) @ linear(colour)) for colour in scale]
     assert min(np.linalg.norm(one - other) for one, other in combinations(seen, 2)) > 12

@@ -1,8 +1,8 @@
 """The scale of a map shows its structure, and its axes and labels say what is compared."""
 
 import numpy as np
-import pytest
 import xarray as xr
+from support.each import each
 
 from theodolite.figures.heads import composition_map
 from theodolite.figures.maps import layer_map, scale_limits
@@ -42,7 +42,7 @@ def test_several_maps_share_one_scale():
     assert high > 0.55
 
 
-@pytest.mark.parametrize("seed", range(200))
+@each("seed", range(200))
 def test_the_labels_of_any_scale_are_its_ticks_to_a_twentieth_of_its_length(seed):
     rng = np.random.default_rng(seed)
     low, high = sorted(rng.normal(size=2) * 10.0 ** rng.integers(-4, 7))
@@ -54,15 +54,13 @@ def test_the_labels_of_any_scale_are_its_ticks_to_a_twentieth_of_its_length(seed
     assert numbers == sorted(numbers)
 
 
-@pytest.mark.parametrize("limits", [(0.0, 0.3), (-0.15, 0.15)])
+@each("limits", [(0.0, 0.3), (-0.15, 0.15)])
 def test_scales_whose_third_is_a_power_of_ten_have_ticks(limits):
     (heat,) = layer_map(of_layers(similar(*limits)), "overlap", limits=limits).data
     assert len(heat.colorbar.tickvals) > 2
 
 
-@pytest.mark.parametrize(
-    "values", [[[5e9, 5e9], [5e9, 5e9]], [[1.0]], [[1.0, np.nan], [np.nan, 1.0]], [[1.0, 0.5], [0.5, 1.0]]]
-)
+@each("values", [[[5e9, 5e9], [5e9, 5e9]], [[1.0]], [[1.0, np.nan], [np.nan, 1.0]], [[1.0, 0.5], [0.5, 1.0]]])
 def test_a_map_without_different_values_beside_its_diagonal_has_a_scale(values):
     (heat,) = layer_map(of_layers(np.array(values)), "overlap").data
     assert heat.zmin < heat.zmax

@@ -1,7 +1,7 @@
 """Hover labels, lines of chance, switches of axes, and sets that must not set an axis."""
 
 import numpy as np
-import pytest
+from support.each import each
 
 from theodolite.figures.panels import Line, Panel, panels_figure
 from theodolite.figures.references import Reference, reference_lines
@@ -38,7 +38,7 @@ def test_a_reference_has_one_legend_entry_in_all_panels():
     assert [trace.showlegend for trace in figure.data if trace.name == "zero: 0"] == [True, False]
 
 
-@pytest.mark.parametrize(("values", "is_on"), [([1, 10, 99], False), ([1, 10, 101], True), ([0, 1, 50], False)])
+@each("values, is_on", [([1, 10, 99], False), ([1, 10, 101], True), ([0, 1, 50], False)])
 def test_an_axis_is_logarithmic_first_if_its_values_span_more_than_two_decades(values, is_on):
     figure = figure_of(Panel("variance", [Line("a", X[:3], values, "#8a63d2")], positive=True))
     (switch,) = switches_of(figure)

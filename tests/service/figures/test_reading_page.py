@@ -4,7 +4,7 @@ import ast
 import re
 from pathlib import Path
 
-import pytest
+from support.each import each
 
 from theodolite.groups import GROUPS, SHOWN
 
@@ -19,7 +19,7 @@ def test_every_group_with_sections_has_an_entry_in_the_order_of_the_report():
     assert [title for title in ENTRIES if title in titles] == titles
 
 
-@pytest.mark.parametrize("name", SHOWN)
+@each("name", SHOWN)
 def test_an_entry_has_a_picture_and_all_parts_in_order(name):
     entry = ENTRIES[GROUPS[name].title]
     for figure in re.split(r"^### ", entry, flags=re.MULTILINE):
@@ -28,7 +28,7 @@ def test_an_entry_has_a_picture_and_all_parts_in_order(name):
         assert places == sorted(places)
 
 
-@pytest.mark.parametrize("name", [name for name in GROUPS if name not in SHOWN])
+@each("name", [name for name in GROUPS if name not in SHOWN])
 def test_a_group_without_sections_says_where_its_numbers_are(name):
     assert f"`{name}`" in ENTRIES["On the page only"]
 

@@ -1,8 +1,8 @@
 """What all figures share: scales by powers of ten, and lines that coincide."""
 
 import numpy as np
-import pytest
 import xarray as xr
+from support.each import each
 
 from theodolite.figures.heads import head_map
 from theodolite.figures.maps import layer_map
@@ -10,8 +10,8 @@ from theodolite.figures.panels import Line, Panel, panels_figure
 from theodolite.figures.style import logarithmic_axis
 
 
-@pytest.mark.parametrize(
-    ("values", "texts"),
+@each(
+    "values, texts",
     [
         ([1, 250], ["1", "10", "100", "1000"]),
         ([2e-4, 3], ["10<sup>-4</sup>", "10<sup>-3</sup>", "10<sup>-2</sup>", "10<sup>-1</sup>"]),

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from support.each import each
 from support.finished_runs import finished_run
 
 from theodolite.errors import ResultsNotFoundError, SpecError
@@ -38,8 +39,8 @@ def test_a_selection_does_not_change_the_stored_group(run):
     assert read_group(run, "separation").identical(before)
 
 
-@pytest.mark.parametrize(
-    ("name", "statistics", "only", "message"),
+@each(
+    "name, statistics, only, message",
     [
         ("separation", ["nobody"], {}, "statistic: separation has no 'nobody'; it has: .*auroc"),
         (
@@ -82,8 +83,8 @@ def test_a_direction_is_by_default_that_of_the_last_position(run):
     assert int(select_direction(run, "refusal", "resid_pre", 0, -2)["position"]) == -2
 
 
-@pytest.mark.parametrize(
-    ("labels", "message"),
+@each(
+    "labels, message",
     [
         (("x", "resid_pre", 0, None), "contrast: tiny-0 has no 'x'; it has refusal"),
         (("refusal", "resid_final", 0, None), "site: tiny-0 has no 'resid_final'; it has resid_pre, resid_mid"),
@@ -103,8 +104,8 @@ def test_equal_means_have_no_direction(tmp_path):
         select_direction(run, "refusal", "resid_mid", 2)
 
 
-@pytest.mark.parametrize(
-    ("labels", "words"),
+@each(
+    "labels, words",
     [
         ([], "none"),
         ([3], "3"),

@@ -3,6 +3,7 @@
 import numpy as np
 import pandas as pd
 import pytest
+from support.each import each
 from support.serving import surveyed_run
 
 from theodolite.errors import SpecError, TableNotFoundError
@@ -46,7 +47,7 @@ def test_scores_are_in_pooled_standard_deviations_and_margins_have_the_sign_of_t
     assert n_right == round(19 * float(accuracy))
 
 
-@pytest.mark.parametrize(("order", "sign"), [("margin", 1), ("-margin", -1)])
+@each("order, sign", [("margin", 1), ("-margin", -1)])
 def test_prompts_are_ordered_by_their_margin(run, order, sign):
     margins = read_scored_prompts(run, "harmless", order=order).rows["margin"].to_numpy()
     assert (np.diff(sign * margins) >= 0).all()
@@ -74,8 +75,8 @@ def test_a_path_has_every_depth_and_the_quantiles_of_both_sets(run):
         np.testing.assert_allclose(row[[f"low_{side}", f"high_{side}"]].to_numpy(float), expected)
 
 
-@pytest.mark.parametrize(
-    ("choices", "message"),
+@each(
+    "choices, message",
     [
         ({"prompt_set": "none"}, "set: tiny-0 has no 'none'; it has harmful, harmless, nouns"),
         ({"contrast": "subject"}, "contrast: tiny-0 has no 'subject' with scores; it has refusal"),

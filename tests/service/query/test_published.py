@@ -4,6 +4,7 @@ import re
 
 import numpy as np
 import pytest
+from support.each import each
 from support.finished_runs import REFUSAL, adapter_facts, finished_run, model_facts
 
 from theodolite.groups.curves import SAMPLE_SIZES
@@ -58,8 +59,8 @@ def test_the_published_curve_of_qwen_is_complete():
     assert values(QWEN, "variance_max", "harmful") == {46: 20.875, 47: 22.25}
 
 
-@pytest.mark.parametrize(
-    ("model_id", "cosines", "mean", "largest"),
+@each(
+    "model_id, cosines, mean, largest",
     [
         ("meta-llama/Llama-3.2-3B-Instruct", {46: 0.461, 55: 0.507}, (0.330, 0.103), (19.9, 9.7)),
         ("Qwen/Qwen2.5-7B-Instruct", {48: 0.645, 55: 0.870}, (15.9, 5.3), (2780, 275)),
@@ -83,7 +84,7 @@ def test_the_norms_of_the_second_source_are_at_block_inputs():
     assert values("google/gemma-2b-it", "difference_norm") == {20: 10.06, 34: 36.72}
 
 
-@pytest.mark.parametrize("model_id", MODELS)
+@each("model_id", MODELS)
 def test_every_published_curve_has_a_source_and_fits_its_model_and_a_stored_statistic(model_id):
     stored = {variable.name: variable.dims for variable in CURVES}
     result = of(model_id)
@@ -104,8 +105,8 @@ def test_selected_directions_are_matched_like_curves():
     assert selected_directions(hub("google/gemma-2b-it", 18), "harmful", "nouns", -2) == []
 
 
-@pytest.mark.parametrize(
-    ("model", "matches"),
+@each(
+    "model, matches",
     [
         (hub("Qwen/Qwen-1_8B-Chat"), True),  # as the hub writes it
         (hub("qwen/qwen-1_8b-chat"), True),
@@ -122,15 +123,15 @@ def test_a_model_matches_by_its_hub_id_or_its_folder(model, matches):
     assert bool(published_curves(model, "harmful", "harmless", -1)) == matches
 
 
-@pytest.mark.parametrize(
-    ("positive", "negative", "position"),
+@each(
+    "positive, negative, position",
     [("harmful", "harmless", -2), ("harmless", "harmful", -1), ("bad", "good", -1), ("harmful", "nouns", -1)],
 )
 def test_other_contrasts_and_positions_have_no_published_curves(positive, negative, position):
     assert published_curves(hub(QWEN), positive, negative, position) == []
 
 
-@pytest.mark.parametrize("model_id", MODELS)
+@each("model_id", MODELS)
 def test_every_published_number_of_prompts_of_a_cosine_is_predicted(model_id):
     assert {curve.n_per_set for curve in of(model_id) if curve.statistic == "cosine_of_means"} <= set(SAMPLE_SIZES)
 

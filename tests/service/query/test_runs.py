@@ -1,6 +1,7 @@
 """The spec of a run's results names only analyses that it can name, and runs are found by id or name."""
 
 import pytest
+from support.each import each
 from support.serving import captured_run
 
 import theodolite
@@ -13,8 +14,8 @@ from theodolite.store.labels import Labels, change_labels
 PROMPTS = {name: {"source": f"builtin:{name}", "template": "none"} for name in ("harmful", "harmless")}
 
 
-@pytest.mark.parametrize(
-    ("changes", "left_out"),
+@each(
+    "changes, left_out",
     [
         ({"heads": {"vectors": 0}}, {"words"}),
         ({"contrasts": {}}, {"separation"}),

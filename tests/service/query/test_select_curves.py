@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from support.each import each
 from support.finished_runs import REFUSAL, finished_run
 
 from theodolite.errors import ResultsNotFoundError, SpecError
@@ -82,8 +83,8 @@ def test_a_label_of_only_one_of_several_groups_is_valid(tmp_path):
     assert {(curve.statistic, curve.of["set"]) for curve in selected} == {("variance_mean", "harmless")}
 
 
-@pytest.mark.parametrize(
-    ("statistics", "only", "message"),
+@each(
+    "statistics, only, message",
     [
         (["nobody"], {}, r"statistic: given 'nobody'.*allowed: norm_mean, .*cosine_of_means, "),
         (["mean"], {}, r"given 'mean', which is not a curve"),

@@ -5,6 +5,7 @@ import threading
 import numpy as np
 import pandas as pd
 import pytest
+from support.each import each
 from support.finished_runs import finished_run
 
 from theodolite.errors import SpecError, TableNotFoundError
@@ -60,7 +61,7 @@ def rows_of(page):
     return page.rows["layer"].mul(10).add(page.rows["head"]).tolist()  # the numbers of the rows in ROWS
 
 
-@pytest.mark.parametrize(("start", "limit"), [(0, 50), (0, 7), (15, 10), (19, 2), (39, 30), (49, 1), (10**12, 3)])
+@each("start, limit", [(0, 50), (0, 7), (15, 10), (19, 2), (39, 30), (49, 1), (10**12, 3)])
 def test_a_page_may_span_several_row_groups(tabled, start, limit):
     page = table_page(tabled, "made", start, limit)
     assert (page.start, page.total) == (start, 50)
@@ -160,8 +161,8 @@ def test_a_large_table_is_decoded_by_row_group_for_one_request_at_a_time(tabled,
     assert (len(rows), str(rows["layer"].dtype), str(rows["token"].dtype)) == (10, "int8", "category")
 
 
-@pytest.mark.parametrize(
-    ("text", "condition"),
+@each(
+    "text, condition",
     [
         ("layer=3", Condition("layer", "=", "3")),
         (" token ~ two words", Condition("token", "~", "two words")),
@@ -185,14 +186,14 @@ def test_a_condition_has_a_column_an_operator_and_a_value(text, condition):
     assert parse_condition(text) == condition
 
 
-@pytest.mark.parametrize("text", ["", "layer", "=3", "3", "a b=3", "layer in 3"])
+@each("text", ["", "layer", "=3", "3", "a b=3", "layer in 3"])
 def test_a_text_that_is_no_condition_is_refused(text):
     with pytest.raises(SpecError, match="is not a condition; write COLUMN OPERATOR VALUE"):
         parse_condition(text)
 
 
-@pytest.mark.parametrize(
-    ("conditions", "order", "message"),
+@each(
+    "conditions, order, message",
     [
         (["site=x"], "", "site: the table made has no such column; it has layer, head, token, score, at_limit"),
         ([], "-site", "site: the table made has no such column"),
@@ -215,7 +216,7 @@ def test_a_selection_that_does_not_fit_the_table_is_refused(tabled, conditions, 
             read(tabled, "made", selection(*conditions, order=order))
 
 
-@pytest.mark.parametrize("name", ["nobody", "../run", "", "made.parquet", "tables/made"])
+@each("name", ["nobody", "../run", "", "made.parquet", "tables/made"])
 def test_the_error_for_an_unknown_table_lists_the_existing_ones(tabled, name):
     with pytest.raises(TableNotFoundError, match=r"it has .*made"):
         table_page(tabled, name, 0, 1)

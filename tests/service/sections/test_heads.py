@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import xarray as xr
+from support.each import each
 from support.finished_runs import finished_run
 
 from theodolite.sections import heads
@@ -63,10 +64,7 @@ NORMS = (
 )
 
 
-@pytest.mark.parametrize(
-    ("uncentred", "relative"),
-    [(0.5, "relative to the mean logit"), (np.nan, "with constants that the softmax ignores")],
-)
+@each("uncentred, relative", [(0.5, "relative to the mean logit"), (np.nan, "with constants that the softmax ignores")])
 def test_heads_are_counted_by_the_sign_of_a_high_copying_score(uncentred, relative):
     scores = xr.DataArray([[0.95, 0.9], [0.91, -0.95]], dims=("layer", "head"))
     scores = scores.assign_coords(layer=range(2), head=range(2))
@@ -80,7 +78,7 @@ def test_heads_are_counted_by_the_sign_of_a_high_copying_score(uncentred, relati
     assert next(heads._copying_facts(xr.Dataset(data | {"copying_score_random_sd": np.nan}))) == expected
 
 
-@pytest.mark.parametrize(("sd", "distinct"), [(0.2, "2 heads"), (0.23, "1 head"), (0.24, "0 heads")])
+@each("sd, distinct", [(0.2, "2 heads"), (0.23, "1 head"), (0.24, "0 heads")])
 def test_copying_scores_are_compared_with_those_of_random_circuits(sd, distinct):
     scores = xr.DataArray([[0.5, 0.85], [0.1, -0.95]], dims=("layer", "head"))
     scores = scores.assign_coords(layer=range(2), head=range(2))
@@ -118,7 +116,7 @@ SECTION = {
 }
 
 
-@pytest.mark.parametrize("z", [4.0, np.nan])
+@each("z", [4.0, np.nan])
 def test_the_section_has_a_table_of_tested_alignments(tmp_path, monkeypatch, z):
     values = {"directions": {"reliability": 0.9}, "heads": SECTION | {"alignment_z": z}}
     run = finished_run(tmp_path, {"curves": {}, **values})

@@ -2,8 +2,8 @@
 
 import numpy as np
 import pandas as pd
-import pytest
 import xarray as xr
+from support.each import each
 
 from theodolite.sections import heads, words
 from theodolite.sections.parts import listed, null_text, number, percent
@@ -15,8 +15,8 @@ def test_texts_of_several_sets_are_separated_by_semicolons():
     assert listed({}) == ""
 
 
-@pytest.mark.parametrize(
-    ("value", "digits", "text"),
+@each(
+    "value, digits, text",
     [
         (-0.004, 2, "0.00"),
         (-0.006, 2, "-0.01"),
@@ -37,8 +37,8 @@ def test_what_permuted_labels_give_has_no_parentheses():
     assert null_text(tests, "auroc") == expected
 
 
-@pytest.mark.parametrize(
-    ("distances", "has", "lacks"),
+@each(
+    "distances, has, lacks",
     [
         ([6e-33, 0.27], "changes only the length", "smallest"),
         ([0.1, 0.27], "final norm: 0.1000 (n = 9 tokens", "smallest"),

@@ -2,8 +2,8 @@
 
 import numpy as np
 import pandas as pd
-import pytest
 import xarray as xr
+from support.each import each
 from support.finished_runs import finished_run
 
 from theodolite.figures.travel_growth import growth_figure
@@ -83,8 +83,8 @@ def test_a_power_law_has_its_exponent_and_origin():
     assert fact(growth) == BAD.format(f"power law ({limit})")
 
 
-@pytest.mark.parametrize(
-    ("low", "high", "interval"),
+@each(
+    "low, high, interval",
     [
         (0.1, 0.3, "1.221 [1.105, 1.350]"),
         (-0.3, -0.1, "0.819 [0.741, 0.905]"),

@@ -1,8 +1,8 @@
 """Sentences and maps about the directions that weight matrices share, also for runs of older versions."""
 
 import numpy as np
-import pytest
 import xarray as xr
+from support.each import each
 
 from theodolite.sections import weights
 
@@ -209,7 +209,7 @@ def test_random_subspaces_of_an_older_version_have_no_spread(monkeypatch):
     )
 
 
-@pytest.mark.parametrize("most", [("o", "k"), ("down", "up"), ("o", "q")])
+@each("most", [("o", "k"), ("down", "up"), ("o", "q")])
 def test_the_pair_of_matrices_that_shares_most_has_a_map(monkeypatch, most):
     between = xr.DataArray(np.full((2, 5), 0.1), {"w": ["o", "down"], "r": ["q", "k", "v", "gate", "up"]}, ["w", "r"])
     between.loc[most] = 0.4

@@ -1,8 +1,8 @@
 """Sentences and the figure of the overlaps between the experts of a layer."""
 
 import numpy as np
-import pytest
 import xarray as xr
+from support.each import each
 
 from theodolite.sections.weights_experts import expert_facts, expert_figures
 
@@ -77,7 +77,7 @@ def test_the_figure_has_a_line_and_a_null_for_each_matrix():
     np.testing.assert_allclose(lines["W_up, random matrices"], [NAN, 0.07])
 
 
-@pytest.mark.parametrize("without", ["old", "dense"])
+@each("without", ["old", "dense"])
 def test_models_without_experts_and_older_results_have_neither(without):
     weights = group()
     weights = (

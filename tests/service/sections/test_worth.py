@@ -1,8 +1,8 @@
 """The worth of a finding from several tests."""
 
 import numpy as np
-import pytest
 import xarray as xr
+from support.each import each
 
 from theodolite.sections.worth import UNTESTED, Worth, worth_of
 
@@ -11,8 +11,8 @@ def outcome(p):
     return xr.DataArray([p, 1.0 if np.isfinite(p) else np.nan]), xr.DataArray([3.0, 0.0])
 
 
-@pytest.mark.parametrize(
-    ("tests", "expected"),
+@each(
+    "tests, expected",
     [
         ([outcome(0.04)], Worth(True, 3.0)),
         ([outcome(0.04), outcome(0.9)], Worth(False, 3.0)),
@@ -21,7 +21,6 @@ def outcome(p):
         ([outcome(1 / 201)] * 30, Worth(True, 3.0)),
         ([], UNTESTED),
     ],
-    ids=["one", "two", "corrected", "unknown", "many", "none"],
 )
 def test_several_tests_share_the_error_rate(tests, expected):
     assert worth_of(*tests) == expected

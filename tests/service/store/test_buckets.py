@@ -4,6 +4,7 @@ import importlib.util
 import re
 
 import pytest
+from support.each import each
 from support.faulty_bucket import ENVIRONMENT, faulty_bucket
 
 from theodolite.errors import StoreError
@@ -177,7 +178,7 @@ def test_a_wrong_variable_is_named(in_environment, bucket, monkeypatch, changed,
     assert "hunter2" not in str(error.value)
 
 
-@pytest.mark.parametrize(
+@each(
     "url",
     [
         "s3:///x",

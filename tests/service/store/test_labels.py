@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from pydantic import ValidationError
+from support.each import each
 from support.finished_runs import finished_run
 from typer.testing import CliRunner
 
@@ -103,8 +104,8 @@ def test_a_damaged_label_is_named_and_the_others_stay(run, tmp_path, caplog, mon
     assert change_labels(run, Labels(tags=("new",))) == GIVEN.model_copy(update={"tags": ("new",)})
 
 
-@pytest.mark.parametrize(
-    ("wrong", "problem"),
+@each(
+    "wrong, problem",
     [
         ({"name": "x" * 201}, "at most 200"),
         ({"name": "two\nlines"}, "one line"),

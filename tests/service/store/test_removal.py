@@ -5,6 +5,7 @@ import shutil
 import time
 
 import pytest
+from support.each import each
 from support.finished_runs import finished_run
 from typer.testing import CliRunner
 
@@ -49,7 +50,7 @@ def test_a_removed_run_leaves_no_empty_folder_and_no_temporary_file(run, tmp_pat
         open_run(str(tmp_path), "tiny-0")
 
 
-@pytest.mark.parametrize("hours", [-5, 5])
+@each("hours", [-5, 5])
 def test_temporary_files_are_swept_by_the_clock_of_the_folder(tmp_path, monkeypatch, hours):
     """A host that shares the folder and whose clock is wrong must not remove a file that is being written."""
     now = time.time()

@@ -4,6 +4,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from support.each import each
 from support.sealed import reseal
 from support.stored import read_table, record_of
 
@@ -67,7 +68,7 @@ def test_a_run_of_a_newer_version_raises(tmp_path):
         open_run(str(tmp_path), run.id)
 
 
-@pytest.mark.parametrize("content", ["", "{}", "[]", '{"format": 1}'])
+@each("content", ["", "{}", "[]", '{"format": 1}'])
 def test_a_broken_run_record_raises(tmp_path, content):
     run = create_run(str(tmp_path), record_of(ARRAYS, 4))
     (Path(run.url) / "run.json").write_text(content)

@@ -11,6 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from support.adapters import SETTINGS, TENSORS, change_settings, change_tensors, save_adapter, save_base, save_tensors
+from support.each import each
 from support.errors import only_line
 
 from theodolite.errors import ModelError
@@ -194,7 +195,7 @@ def test_a_new_embedding_without_a_head_of_its_size_is_refused(pair: tuple[Path,
     assert "an embedding of 100 tokens, but no lm_head.weight of this size" in refusal(pair)
 
 
-@pytest.mark.parametrize("module", ["embed_tokens", "lm_head"])
+@each("module", ["embed_tokens", "lm_head"])
 def test_one_of_two_tied_embeddings_of_another_size_is_refused(tmp_path: Path, module: str) -> None:
     base = save_base("llama", tmp_path / "base", tie_word_embeddings=True)
     adapter = save_adapter(base, tmp_path / "adapter", target_modules=["q_proj"], modules_to_save=[module])
@@ -273,7 +274,7 @@ def test_settings_that_are_off_are_accepted(pair: tuple[Path, Path]) -> None:
     assert describe_adapter(load_config(pair[0]), pair[1])["method"] == "LoRA"
 
 
-@pytest.mark.parametrize(
+@each(
     "settings",
     [
         {"target_modules": ["q_proj", "lm_head"]},
@@ -354,8 +355,8 @@ def test_single_experts_that_are_not_whole_are_refused(
     assert f"{lacking}, and has other" in message
 
 
-@pytest.mark.parametrize("family", ["t5", "bart"])
-@pytest.mark.parametrize("settings", [{"target_modules": ["shared"]}, {"modules_to_save": ["shared"]}], ids=str)
+@each("family", ["t5", "bart"])
+@each("settings", [{"target_modules": ["shared"]}, {"modules_to_save": ["shared"]}])
 def test_an_embedding_of_many_names_is_refused(tmp_path: Path, family: str, settings: dict[str, Any]) -> None:
     base = save_base(family, tmp_path / "base")
     adapter = save_adapter(

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.each import each
 from support.qwen1 import CONFIG, change_config, refusal, write_json
 
 from theodolite_jobs.models.anatomy import dimensions_of
@@ -29,8 +30,8 @@ def test_sizes_equal_those_of_qwen1(converted: Path) -> None:
     }
 
 
-@pytest.mark.parametrize(
-    ("declared", "dtype"),
+@each(
+    "declared, dtype",
     [
         ({"torch_dtype": "float16"}, "float16"),
         ({"torch_dtype": "torch.float32", "bf16": True}, "float32"),
@@ -81,8 +82,8 @@ def test_a_size_of_the_wrong_type_is_an_error_of_one_line(folder: Path) -> None:
     assert refusal(folder).startswith(f"cannot convert {folder} from Qwen1: ")
 
 
-@pytest.mark.parametrize(
-    ("config", "expected"),
+@each(
+    "config, expected",
     [
         ('{"model_type": "qwen", "architectures": ["QWenLMHeadModel"]}', True),
         ('{"architectures": ["QWenLMHeadModel"]}', True),

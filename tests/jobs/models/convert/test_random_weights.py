@@ -13,6 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from support import tiny
+from support.each import each
 from support.errors import only_line
 from support.nightly import one_in
 from support.tiny_configs import CONFIGS
@@ -102,7 +103,7 @@ def test_matrices_are_normal_with_the_configured_range_and_norms_are_the_identit
     assert all((tensor == 0).all() for name, tensor in tensors.items() if name.endswith("bias"))
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@each("dtype", ["bfloat16", "float16"])
 def test_half_precision_is_the_rounded_float32_draw(dtype: str, tmp_path: Path) -> None:
     single = create_random(save_config(tmp_path / "single", "qwen2", dtype="float32"), tmp_path / "a")
     half = create_random(save_config(tmp_path / "half", "qwen2", dtype=dtype), tmp_path / "b")

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.each import each
 from support.gguf_files import tiny_llama, write_gguf
 from support.gguf_twins import twin
 
@@ -38,7 +39,7 @@ def header_of(case: str, folder: Path) -> Header:
     return read_header(folder / "tiny.gguf")
 
 
-@pytest.mark.parametrize(("case", "key", "value", "message"), WRONG)
+@each("case, key, value, message", WRONG)
 def test_a_value_that_the_model_cannot_have_is_named(
     tmp_path: Path, case: str, key: str, value: object, message: str
 ) -> None:

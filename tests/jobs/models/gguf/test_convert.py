@@ -6,6 +6,7 @@ import gguf
 import numpy as np
 import pytest
 import torch
+from support.each import each
 from support.errors import only_line
 from support.gguf_files import tiny_llama, write_gguf
 from transformers import AutoConfig, AutoModelForCausalLM
@@ -24,7 +25,7 @@ from theodolite_jobs.models.source import fetch, resolve_source, weight_format
 WEIGHTS = "model.safetensors"
 
 
-@pytest.mark.parametrize("content", [b"", b"not at all", b"GGUF\x03\0\0\0 nonsense" * 10])
+@each("content", [b"", b"not at all", b"GGUF\x03\0\0\0 nonsense" * 10])
 def test_a_gguf_file_that_cannot_be_read_leaves_no_files(tmp_path: Path, content: bytes) -> None:
     file, cache = tmp_path / "tiny.gguf", tmp_path / "cache"
     file.write_bytes(content)
@@ -47,7 +48,7 @@ FACTORS = {"Q4_0": [0], "Q4_1": [0, 2], "Q5_0": [0], "Q5_1": [0, 2], "Q8_0": [0]
 FACTORS |= {"Q4_K": [0, 2], "Q5_K": [0, 2], "Q6_K": [208], "IQ4_NL": [0], "IQ4_XS": [0]}
 
 
-@pytest.mark.parametrize("kind", FACTORS)
+@each("kind", FACTORS)
 def test_every_type_is_what_a_second_library_reads(tmp_path: Path, kind: str) -> None:
     rng, number = np.random.default_rng(0), gguf.GGMLQuantizationType[kind]
     block, n_bytes = gguf.GGML_QUANT_SIZES[number]

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.each import each
 from support.gguf_files import tiny_llama, write_gguf
 from support.gguf_twins import CASES, twin
 from transformers import AutoConfig
@@ -45,7 +46,7 @@ def configured(header: Header) -> dict[str, Any] | None:
     return values
 
 
-@pytest.mark.parametrize("case", CASES)
+@each("case", CASES)
 def test_without_a_key_a_file_is_refused_or_means_the_same(tmp_path: Path, case: str) -> None:
     write_gguf(twin(case), tmp_path / "tiny.gguf")
     header = read_header(tmp_path / "tiny.gguf")
@@ -58,7 +59,7 @@ def test_without_a_key_a_file_is_refused_or_means_the_same(tmp_path: Path, case:
         assert has_default or configured(without_key(header, key)) in (None, expected), key
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if case != "gemma2-27b"])
+@each("case", [case for case in CASES if case != "gemma2-27b"])
 def test_without_a_tensor_a_file_is_refused(tmp_path: Path, case: str) -> None:
     write_gguf(twin(case), tmp_path / "tiny.gguf")
     header = read_header(tmp_path / "tiny.gguf")

@@ -10,6 +10,7 @@ from typing import Any
 import gguf
 import numpy as np
 import pytest
+from support.each import each
 from support.errors import only_line
 from support.gguf_files import tiny_llama, write_gguf
 
@@ -44,7 +45,7 @@ NAMES = [
 ]
 
 
-@pytest.mark.parametrize("name", NAMES)
+@each("name", NAMES)
 def test_a_missing_tensor_is_named(model: Any, tmp_path: Path, name: str) -> None:
     write_gguf(model, tmp_path / "tiny.gguf", without=name)
     assert f"lacks the tensor {name}" in refusal(tmp_path / "tiny.gguf")
@@ -53,13 +54,13 @@ def test_a_missing_tensor_is_named(model: Any, tmp_path: Path, name: str) -> Non
 SURPLUS = ["blk.1.ffn_extra.weight", "blk.2.ffn_up.weight", "rope_factors_long.weight", "cls.output.weight"]
 
 
-@pytest.mark.parametrize("name", SURPLUS)
+@each("name", SURPLUS)
 def test_a_surplus_tensor_is_named(model: Any, tmp_path: Path, name: str) -> None:
     write_gguf(model, tmp_path / "tiny.gguf", more={name: np.ones((96, 64))})
     assert f"has the tensor {name}, which 'llama' does not have" in refusal(tmp_path / "tiny.gguf")
 
 
-@pytest.mark.parametrize("name", ["blk.0.attn_q.bias", "blk.1.ffn_up.bias"])
+@each("name", ["blk.0.attn_q.bias", "blk.1.ffn_up.bias"])
 def test_a_bias_of_one_block_is_refused_before_weights_are_read(model: Any, tmp_path: Path, name: str) -> None:
     write_gguf(model, tmp_path / "tiny.gguf", more={name: np.ones(64 if "attn" in name else 96)})
     with pytest.raises(ModelError, match=r"has no tensor for the weight model\.layers\.\d\..*\.bias of llama"):
@@ -121,7 +122,7 @@ KEYS: dict[str, tuple[Callable[[gguf.GGUFWriter], object], str]] = {
 }
 
 
-@pytest.mark.parametrize("case", KEYS)
+@each("case", KEYS)
 def test_a_key_that_cannot_be_honoured_is_named(model: Any, tmp_path: Path, case: str) -> None:
     edit, expected = KEYS[case]
 
@@ -140,7 +141,7 @@ NEEDED = ["block_count", "context_length", "embedding_length", "feed_forward_len
 NEEDED += ["attention.layer_norm_rms_epsilon"]
 
 
-@pytest.mark.parametrize("key", NEEDED)
+@each("key", NEEDED)
 def test_a_missing_key_is_named(model: Any, tmp_path: Path, key: str) -> None:
     write_gguf(model, tmp_path / "tiny.gguf", edit=lambda writer: writer.kv_data[0].pop(f"llama.{key}"))
     assert f"lacks the key llama.{key}" in refusal(tmp_path / "tiny.gguf")

@@ -5,8 +5,8 @@ from typing import Any
 
 import gguf
 import numpy as np
-import pytest
 import torch
+from support.each import each
 from support.gguf_files import ARCHITECTURES, is_matrix, write_gguf
 from support.gguf_twins import CASES, CONTEXT, twin
 from transformers import AutoModelForCausalLM
@@ -43,7 +43,7 @@ def converted(file: Path, folder: Path) -> Any:
     return model.eval()
 
 
-@pytest.mark.parametrize("case", CASES)
+@each("case", CASES)
 def test_a_file_gives_the_activations_of_its_twin_far_beyond_the_original_context(tmp_path: Path, case: str) -> None:
     model = twin(case)
     write_gguf(model, tmp_path / "tiny.gguf")
@@ -58,7 +58,7 @@ KINDS = ["Q5_0", "Q5_1", "Q8_0", "BF16"]
 PLAIN_CASES = [case for case in CASES if "-" not in case]
 
 
-@pytest.mark.parametrize(("case", "kind"), list(zip(PLAIN_CASES, KINDS * 6, strict=False)))
+@each("case, kind", list(zip(PLAIN_CASES, KINDS * 6, strict=False)))
 def test_a_quantised_file_gives_the_activations_of_a_twin_with_the_dequantised_weights(
     tmp_path: Path, case: str, kind: str
 ) -> None:

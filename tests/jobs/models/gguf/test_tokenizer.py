@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import gguf
-import pytest
+from support.each import each
 from support.gguf_files import BYTES
 from transformers import AutoTokenizer
 
@@ -88,7 +88,7 @@ WORDS = {
 }
 
 
-@pytest.mark.parametrize("name", WORDS)
+@each("name", WORDS)
 def test_each_rule_splits_text_into_its_words(name: str) -> None:
     assert [word for word, _ in pre_tokenizer(SPLITTINGS[name]).pre_tokenize_str(TEXT)] == WORDS[name]
 
@@ -169,7 +169,7 @@ def test_pieces_need_no_space_in_front_if_the_file_says_so(tmp_path: Path) -> No
     assert tokenizer("a  b")["input_ids"] == [1, 4, 9, 5]
 
 
-@pytest.mark.parametrize(("architecture", "merged"), [("gemma3", ["ab", "c"]), ("llama", ["a", "bc"])])
+@each("architecture, merged", [("gemma3", ["ab", "c"]), ("llama", ["a", "bc"])])
 def test_pieces_of_gemma_merge_by_their_ids(tmp_path: Path, architecture: str, merged: list[str]) -> None:
     pieces = ["<unk>", "<s>", "</s>", "a", "b", "c", "ab", "bc"]
     keys = {**PIECE_KEYS, "scores": [0.0] * 6 + [-2.0, -1.0], "add_space_prefix": False, "add_bos_token": False}

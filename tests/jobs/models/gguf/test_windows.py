@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-import pytest
+from support.each import each
 from support.gguf_files import tiny_llama, write_gguf
 from support.gguf_twins import CASES, twin
 from transformers import LlamaConfig, LlamaForCausalLM, Starcoder2Config
@@ -13,9 +13,7 @@ from theodolite_jobs.models.gguf.windows import WINDOW, window_warning
 from theodolite_jobs.prepare import prepare
 
 
-@pytest.mark.parametrize(
-    ("context", "theta", "warned"), [(32_768, 1e4, True), (32_768, 1e6, False), (8192, 1e4, False)]
-)
+@each("context, theta, warned", [(32_768, 1e4, True), (32_768, 1e6, False), (8192, 1e4, False)])
 def test_only_the_first_mistral_has_a_window_among_files_of_llama(
     tmp_path: Path, context: int, theta: float, warned: bool
 ) -> None:
@@ -28,7 +26,7 @@ def test_only_the_first_mistral_has_a_window_among_files_of_llama(
     assert warned == any("the first Mistral attends to the last 4096 tokens" in one for one in prepared.warnings)
 
 
-@pytest.mark.parametrize("case", CASES)
+@each("case", CASES)
 def test_a_survey_of_every_architecture_is_prepared(tmp_path: Path, case: str) -> None:
     write_gguf(twin(case), tmp_path / "model.gguf")
     spec = parse_spec({"model": {"id": "model.gguf"}, "prompts": {"a": {"source": "inline", "texts": ["x", "y"]}}})
