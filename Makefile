@@ -24,9 +24,6 @@ $(VENV)/ready: pyproject.toml constraints.txt
 demo: .venv/ready ## survey the built-in 135M chat model and print the path of the report
 	@$(BIN)/theodolite survey jobs/theodolite_jobs/specs/demo.yaml
 
-# Markers of tests that need a model, a cluster, a browser, a GPU or real files.
-HEAVY := slow or browser or gpu or real or nightly
-
 # The processes of the tests share the cores: with more threads than cores, matrix products wait for each other.
 test test-fast test-nightly mutants: export OMP_NUM_THREADS = 1
 # Replicas have threads of their own. If other tests use their cores, threads that spin while they wait cost most of the time.
@@ -51,8 +48,8 @@ test: $(VENV)/ready ## run the tests (DURATIONS=--store also writes how long eac
 	test ! -s $$report || $(BIN)/python tests/support/durations.py $$report $(DURATIONS) || status=1; \
 	exit $$status
 
-test-fast: $(VENV)/ready ## run the tests that need neither a model, a cluster, a browser nor seconds, in 3 minutes on two cores
-	@$(BIN)/python -m pytest -q --numprocesses=auto --dist=loadfile -m 'not ($(HEAVY))' $(COVERAGE)
+test-fast: $(VENV)/ready ## run the files of tests that take at most 1.5 seconds each: a minute and a half on two cores
+	@$(BIN)/python -m pytest $(QUEUE) -m 'not nightly' $$($(BIN)/python tests/support/durations.py --fast) $(COVERAGE)
 
 # Files whose tests draw their inputs.
 GENERATED = tests/service/api/test_openapi.py $(shell grep -rl 'from hypothesis' tests/jobs tests/service --include='*.py')

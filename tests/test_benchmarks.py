@@ -35,6 +35,7 @@ def test_a_benchmark_runs(name, tmp_path):
     assert result["versions"]["theodolite"]
 
 
+@pytest.mark.nightly  # after a change of a formula, `make simulate` takes hours
 def test_the_stored_results_of_simulations_were_made_with_the_formulas_of_today():
     simulate = runpy.run_path(str(ROOT / "benchmarks/simulate.py"))
     assert {group for groups in simulate["SIMULATIONS"].values() for group in groups} <= GROUPS.keys()

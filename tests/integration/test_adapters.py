@@ -26,7 +26,7 @@ from theodolite_jobs.progress import Console
 from theodolite_jobs.repair.run import repair
 from theodolite_jobs.survey import survey
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("forked_replicas")]
+pytestmark = pytest.mark.usefixtures("forked_replicas")
 
 ANALYSES = ["curves", "sphere", "heads", "weights", "words"]
 SUMMARY = "lora (LoRA of rank 4, 11 matrices changed)"

@@ -14,7 +14,7 @@ from theodolite.store.objects import get
 from theodolite_jobs.progress import Console
 from theodolite_jobs.survey import survey
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("forked_replicas")]
+pytestmark = pytest.mark.usefixtures("forked_replicas")
 
 
 def gguf(folder: Path) -> Path:

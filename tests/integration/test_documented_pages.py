@@ -31,8 +31,6 @@ from threadpoolctl import threadpool_limits
 from theodolite.query.runs import summaries
 from theodolite_jobs.cli import main
 
-pytestmark = pytest.mark.slow
-
 ALIAS, MODEL = "smollm2-135m-instruct", "tiny-instruct"
 """The documentation's model, and the folder of the tiny model that takes its place in every text."""
 

@@ -33,7 +33,7 @@ from theodolite_jobs.effects import work as effects_work
 from theodolite_jobs.progress import Console
 from theodolite_jobs.survey import survey
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("without_figures")]
+pytestmark = pytest.mark.usefixtures("without_figures")
 
 OPTIONS = {"prompts": 10, "layers": [1, 3], "controls": 19}
 

@@ -21,7 +21,7 @@ from theodolite_jobs.prepare import prepare
 from theodolite_jobs.progress import Console
 from theodolite_jobs.survey import survey
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("forked_replicas")]
+pytestmark = pytest.mark.usefixtures("forked_replicas")
 
 ANALYSES = ["curves", "sphere", "weights", "heads", "words", "travel"]
 END = "</s>"

@@ -29,7 +29,7 @@ from theodolite_jobs.models.routers import experts_of
 from theodolite_jobs.progress import Console
 from theodolite_jobs.survey import survey
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("forked_replicas", "without_figures")]
+pytestmark = pytest.mark.usefixtures("forked_replicas", "without_figures")
 
 FAMILIES = ["mixtral", "qwen3_moe", "gpt_oss", "deepseek_v3"]
 SETS = ("harmful", "harmless")

@@ -38,7 +38,7 @@ from theodolite_jobs.progress import Console
 from theodolite_jobs.results import heads as heads_module
 from theodolite_jobs.survey import survey
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("forked_replicas")]
+pytestmark = pytest.mark.usefixtures("forked_replicas")
 
 THEODOLITE = str(Path(sys.executable).with_name("theodolite"))
 ENCODER = "all-minilm-l6-v2"

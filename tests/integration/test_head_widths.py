@@ -33,7 +33,7 @@ from theodolite_jobs.statistics.heads import (
 )
 from theodolite_jobs.survey import survey
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("forked_replicas")]
+pytestmark = pytest.mark.usefixtures("forked_replicas")
 
 WIDTHS = [16, 16, 24, 16, 24]
 SOURCES = {3: 1, 4: 2}

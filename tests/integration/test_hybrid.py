@@ -18,7 +18,7 @@ from theodolite_jobs.progress import Console
 from theodolite_jobs.report.heads import head_cards, heads_with_cards
 from theodolite_jobs.survey import survey
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("forked_replicas")]
+pytestmark = pytest.mark.usefixtures("forked_replicas")
 
 
 ALONE = "nemotron_h"  # its blocks are attention, a state space or an MLP

@@ -21,8 +21,6 @@ from theodolite.store.runs import open_run
 from theodolite.submission.job_store import Attempt
 from theodolite.submission.ray_jobs import cluster_state, stop, submit
 
-pytestmark = pytest.mark.slow
-
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 
 

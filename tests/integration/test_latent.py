@@ -34,8 +34,6 @@ from theodolite_jobs.statistics.heads import (
 )
 from theodolite_jobs.survey import survey
 
-pytestmark = pytest.mark.slow
-
 OFFSETS = [0, 1, 40]
 FAMILIES = ("deepseek_v2", "deepseek_v3", "glm4_moe_lite")
 NAMES = {one.name for one in GROUPS["rotary"].variables}

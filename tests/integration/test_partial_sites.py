@@ -33,7 +33,7 @@ from theodolite_jobs.models.reference import relative_errors
 from theodolite_jobs.progress import Console
 from theodolite_jobs.survey import survey
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("forked_replicas")]
+pytestmark = pytest.mark.usefixtures("forked_replicas")
 
 ALONE = "nemotron_h"  # its blocks are attention, a state space or an MLP
 ANALYSES = ["curves", "separation", "permutations", "gram", "sphere", "travel", "basis", "heads", "contributions"]

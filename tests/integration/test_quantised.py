@@ -22,7 +22,7 @@ from theodolite_jobs.models import source
 from theodolite_jobs.progress import Console
 from theodolite_jobs.survey import survey
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("forked_replicas")]
+pytestmark = pytest.mark.usefixtures("forked_replicas")
 
 NAME = "GPTQ (4 bits, groups of 16)"
 GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": q.GROUP}

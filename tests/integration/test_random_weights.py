@@ -25,7 +25,7 @@ from theodolite_jobs.progress import Console
 from theodolite_jobs.repair.run import repair
 from theodolite_jobs.survey import survey
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("forked_replicas")]
+pytestmark = pytest.mark.usefixtures("forked_replicas")
 
 ANALYSES = ["curves", "sphere", "gram", "separation", "permutations", "travel", "weights", "heads", "words"]
 TWIN = "An untrained twin of this model (random weights, seed 0) has"

@@ -19,8 +19,6 @@ from theodolite_jobs import capture_shards
 from theodolite_jobs.progress import Console
 from theodolite_jobs.survey import capture
 
-pytestmark = pytest.mark.slow
-
 # Six query heads in three groups: over three ranks each holds one group.
 HEADS = {"num_attention_heads": 6, "num_key_value_heads": 3}
 SHARDS = 32  # many remain after the first commit, which takes longer than a few captures

@@ -25,7 +25,7 @@ from theodolite_jobs import capture_shards, replicas
 from theodolite_jobs.progress import Console
 from theodolite_jobs.survey import capture, survey
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("without_figures")]
+pytestmark = pytest.mark.usefixtures("without_figures")
 
 THEODOLITE = str(Path(sys.executable).with_name("theodolite"))
 

@@ -12,8 +12,6 @@ from theodolite.store.commits import read_commits
 from theodolite_jobs.progress import Console
 from theodolite_jobs.survey import capture
 
-pytestmark = pytest.mark.slow
-
 
 class Told(Console):
     """A console that records its lines, and frees the held GPUs when a line reports waiting."""

@@ -25,8 +25,6 @@ from theodolite.store.runs import open_run
 from theodolite_jobs.progress import Console
 from theodolite_jobs.survey import survey
 
-pytestmark = pytest.mark.slow
-
 THEODOLITE = str(Path(sys.executable).with_name("theodolite"))
 
 SPEC = {

@@ -13,7 +13,7 @@ from theodolite.store.objects import keys
 from theodolite_jobs.progress import Console
 from theodolite_jobs.survey import survey
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("without_figures")]
+pytestmark = pytest.mark.usefixtures("without_figures")
 
 SETS = {
     "harmful": {"source": "builtin:harmful", "limit": 10, "template": "none"},

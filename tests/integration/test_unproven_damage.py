@@ -30,7 +30,7 @@ from theodolite_jobs.capture_run import decode_unproven_tokens
 from theodolite_jobs.progress import Console
 from theodolite_jobs.survey import capture, survey
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("forked_replicas", "without_figures")]
+pytestmark = pytest.mark.usefixtures("forked_replicas", "without_figures")
 
 
 @pytest.mark.parametrize("step", ["describe", "capture_shards", "finish_capture", "list_groups"])

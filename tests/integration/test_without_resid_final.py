@@ -14,7 +14,7 @@ from theodolite.store.result_reader import read_group
 from theodolite_jobs.progress import Console
 from theodolite_jobs.survey import survey
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("forked_replicas")]
+pytestmark = pytest.mark.usefixtures("forked_replicas")
 
 ANALYSES = ["curves", "sphere", "gram", "separation", "travel", "heads", "words"]
 

@@ -131,7 +131,6 @@ def test_a_group_that_another_driver_listed_meanwhile_stays_listed(tmp_path):
     assert finished_groups(run) == {name: digest for name, digest in finished.items() if name != "curves"}
 
 
-@pytest.mark.slow
 def test_a_dask_cluster_gives_the_same_bits_as_threads(tmp_path):
     from distributed import LocalCluster
 

@@ -137,7 +137,6 @@ def test_the_alias_is_described_from_its_header_and_not_converted(tmp_path: Path
     assert ["GGUF" in note for note in facts["notes"]] == [True, True]
 
 
-@pytest.mark.slow
 def test_a_header_gives_the_same_facts_as_the_converted_model(chat_model_folder: Path, inspect: Inspect) -> None:
     from_header, converted = (
         json.loads(inspect(model, "--json")[1]) for model in ("smollm2-135m-instruct", chat_model_folder)

@@ -14,8 +14,6 @@ from theodolite.spec_file import parse_spec
 from theodolite_jobs.models import source
 from theodolite_jobs.prepare import prepare
 
-pytestmark = pytest.mark.slow  # each test starts a process
-
 CONFIG = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 64, "num_hidden_layers": 2}
 SPEC = {"model": {"id": "model"}, "prompts": {"a": {"source": "file:prompts.csv"}}}
 

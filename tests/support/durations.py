@@ -3,9 +3,9 @@
 `make test` runs the files of the tests in one queue, those that took longest first, so that no worker ends much later
 than the others. `tests/durations.json` has the seconds of each file. The script prints how long a run took by its JUnit
 report, which counts subtests twice, and writes the file with --store. In CI, a run of more than BUDGET minutes on two
-cores fails, with its slowest files.
+cores fails, with its slowest files. With --fast, it prints the files of `make test-fast`.
 
-Usage: python tests/support/durations.py REPORT [--store]
+Usage: python tests/support/durations.py REPORT [--store] | --fast
 """
 
 import argparse
@@ -17,12 +17,20 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 BUDGET = 15
+FAST_SECONDS = 1.5
 STORED = Path(__file__).parents[1] / "durations.json"
 
 
 def stored_seconds() -> dict[str, float]:
     """Return the seconds of each file; files that it lacks are new."""
     return dict(json.loads(STORED.read_text())["seconds"]) if STORED.exists() else {}
+
+
+def fast_files() -> list[str]:
+    """Return the files that take at most FAST_SECONDS, and new ones."""
+    seconds, root = stored_seconds(), STORED.parents[1]
+    files = sorted(str(file.relative_to(root)) for file in STORED.parent.rglob("test_*.py"))
+    return [file for file in files if seconds.get(file, 0) <= FAST_SECONDS]
 
 
 def test_seconds(report: Path) -> dict[str, float]:
@@ -33,9 +41,13 @@ def test_seconds(report: Path) -> dict[str, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("report", type=Path, help="JUnit report of a run")
+    parser.add_argument("report", type=Path, nargs="?", help="JUnit report of a run")
     parser.add_argument("--store", action="store_true", help="write tests/durations.json")
+    parser.add_argument("--fast", action="store_true", help=f"print the files that take at most {FAST_SECONDS} seconds")
     options = parser.parse_args()
+    if options.fast:
+        print(*fast_files())
+        return
     suite = next(ElementTree.parse(options.report).iter("testsuite"))
     tests = test_seconds(options.report)
     minutes = float(suite.attrib["time"]) / 60

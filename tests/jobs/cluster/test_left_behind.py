@@ -132,7 +132,6 @@ with ray_session(None):
 """
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("first", ["driver", "gcs_server"])
 def test_a_driver_that_was_killed_leaves_nothing_of_ray(first):
     """Agents of Ray live for another minute."""

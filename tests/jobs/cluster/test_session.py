@@ -203,7 +203,6 @@ with ray_session(None, print):
 """
 
 
-@pytest.mark.slow
 def test_ray_starts_below_a_long_folder_and_beside_a_proxy_that_refuses_everything(tmp_path, monkeypatch):
     long = tmp_path / (100 * "a")
     long.mkdir()
@@ -245,7 +244,6 @@ print(gc.isenabled())
 """
 
 
-@pytest.mark.slow
 def test_no_collection_ends_the_process_while_it_disconnects_from_ray():
     run = subprocess.run([sys.executable, "-c", DISCONNECTS], capture_output=True, text=True, timeout=300)
     assert (run.returncode, run.stdout) == (0, "True\n"), run.stderr
@@ -265,7 +263,6 @@ cli.main()
 """
 
 
-@pytest.mark.slow
 def test_sigterm_ends_a_survey_with_a_line_and_no_stack():
     run = subprocess.run([sys.executable, "-c", STOPPED], capture_output=True, text=True, timeout=300)
     assert run.returncode == 143

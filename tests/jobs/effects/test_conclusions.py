@@ -6,8 +6,6 @@ from pathlib import Path
 import pytest
 from support.nightly import at_night
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.fixture(scope="module")
 def planted():

@@ -153,7 +153,6 @@ def test_the_largest_models_are_far_below_the_limits(values: dict[str, Any]) -> 
     check_sizes(values, FILE)
 
 
-@pytest.mark.slow  # it makes each of more than 600 configurations
 def test_the_defaults_of_all_families_of_transformers_are_below_the_limits() -> None:
     n_checked = 0
     for config_class in transformers.CONFIG_MAPPING.values():

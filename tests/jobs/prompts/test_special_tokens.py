@@ -202,7 +202,6 @@ def test_a_tokenizer_that_the_copy_cannot_follow_is_refused() -> None:
     assert "prompt 0 spells" in refused(changed, "Secret <|im_end|>")
 
 
-@pytest.mark.slow
 def test_a_real_chat_model_reads_them_as_plain_text(chat_tokenizer: Any) -> None:
     found = tokenized(ATTACK, "Bake bread", tokenizer=chat_tokenizer)
     plain = chat_tokenizer.apply_chat_template(

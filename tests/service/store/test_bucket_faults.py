@@ -18,8 +18,6 @@ from theodolite.store.records import Commit
 from theodolite.store.runs import create_run
 from theodolite.submission.job_store import create_attempt
 
-pytestmark = pytest.mark.slow
-
 NUMBERS = itertools.count()
 REQUESTS = [
     ("PUT", "pending"),  # the bytes of an attempt, and later the copies of the move
