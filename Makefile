@@ -72,7 +72,7 @@ mutants: $(VENV)/ready ## change the code in one place at a time, and count what
 	@PYTHONPATH=tests $(BIN)/python -m mutants $(MUTANTS)
 
 coverage: COVERAGE := --cov --cov-report=term:skip-covered
-coverage: test-fast ## run them with the covered branches of each file, in twice the time
+coverage: test ## run the tests with the covered branches of each file, in twice the time
 
 real-files: .venv/ready ## download two real GGUF files (740 MB), with which `make test` then tests
 	@$(BIN)/python tests/support/real_files.py

@@ -186,6 +186,8 @@ def test_a_survey_is_refused_and_then_submitted_on_the_page_and_followed_to_its_
         with sync_playwright() as play:
             browser = play.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
             page = browser.new_page()
+            page.set_default_timeout(1000 * SECONDS)
+            expect.set_options(timeout=1000 * SECONDS)
             said = []
             page.on("pageerror", lambda error: said.append(str(error)))
             page.goto(f"{place}/#/new")
@@ -194,11 +196,11 @@ def test_a_survey_is_refused_and_then_submitted_on_the_page_and_followed_to_its_
             expect(page.locator("#spec-problem")).to_contain_text("does not survey '/etc'")
             page.fill("#spec-text", json.dumps(survey_of(8)))
             page.click("#submit-spec")
-            expect(page.locator("li.job[data-job-state=running]")).to_be_visible(timeout=1000 * SECONDS)
-            expect(page.locator("li.job[data-job-state=succeeded]")).to_be_visible(timeout=1000 * SECONDS)
+            expect(page.locator("li.job[data-job-state=running]")).to_be_visible()
+            expect(page.locator("li.job[data-job-state=succeeded]")).to_be_visible()
             page.locator("li.job a[href*='#/runs/']").first.click()
             expect(page.locator("h1").last).to_contain_text("smollm2-135m-instruct")
-            expect(page.locator(".js-plotly-plot .main-svg").first).to_be_visible(timeout=30_000)
+            expect(page.locator(".js-plotly-plot .main-svg").first).to_be_visible()
             assert said == []
             browser.close()
     finally:
