@@ -38,7 +38,7 @@ IN_MEMORY = $(shell grep -s ' /dev/shm ' /proc/mounts | grep -vq noexec && \
 	df --output=avail /dev/shm | awk '$$1 + 0 > 4e6 {print "/dev/shm"}')
 test test-fast test-nightly mutants: export PYTEST_DEBUG_TEMPROOT ?= $(IN_MEMORY)
 
-# One queue of the files of all tests: those that took longest (tests/durations.json) start first.
+# One queue of the files of tests: those that took longest (tests/durations.json) start first.
 QUEUE := -q --numprocesses=auto --dist=loadfile --no-loadscope-reorder
 
 test: $(VENV)/ready ## run the tests (DURATIONS=--store also writes how long each file took)
@@ -49,15 +49,16 @@ test: $(VENV)/ready ## run the tests (DURATIONS=--store also writes how long eac
 	exit $$status
 
 test-fast: $(VENV)/ready ## run the files of tests that take at most 1.5 seconds each: a minute and a half on two cores
-	@$(BIN)/python -m pytest $(QUEUE) -m 'not nightly' $$($(BIN)/python tests/support/durations.py --fast) $(COVERAGE)
+	@$(BIN)/python -m pytest $(QUEUE) -m 'not nightly' $$($(BIN)/python tests/support/durations.py --fast)
 
 # Files whose tests draw their inputs.
-GENERATED = tests/service/api/test_openapi.py $(shell grep -rl 'from hypothesis' tests/jobs tests/service --include='*.py')
+GENERATED = $(shell grep -rl 'from hypothesis' tests/jobs tests/service --include='*.py')
 
-test-nightly: $(VENV)/ready ## run what `make test` leaves out: all families and layouts, rehearsals, 10,000 requests, faults
-	@$(BIN)/python -m pytest $(QUEUE) -m nightly
-	@OPENAPI_EXAMPLES=130 $(BIN)/python -m pytest $(QUEUE) --hypothesis-profile=nightly $(GENERATED)
-	@$(MAKE) chaos simulate
+test-nightly: $(VENV)/ready ## run what `make test` leaves out: other values, rehearsals, 10,000 requests, faults, simulations
+	@$(BIN)/python benchmarks/simulate.py; status=$$?; \
+	$(BIN)/python -m pytest $(QUEUE) -m nightly || status=1; \
+	OPENAPI_EXAMPLES=130 $(BIN)/python -m pytest $(QUEUE) --hypothesis-profile=nightly $(GENERATED) || status=1; \
+	$(MAKE) chaos && exit $$status
 
 # All versions but that of torch, whose newest release brings gigabytes of CUDA packages. For every night: an announced
 # break shows here before it is in constraints.txt.
@@ -74,7 +75,7 @@ mutants: $(VENV)/ready ## change the code in one place at a time, and count what
 coverage: COVERAGE := --cov --cov-report=term:skip-covered
 coverage: test ## run the tests with the covered branches of each file, in twice the time
 
-real-files: .venv/ready ## download two real GGUF files (740 MB), with which `make test` then tests
+real-files: .venv/ready ## download two real GGUF files (740 MB), with which `make test-nightly` then tests
 	@$(BIN)/python tests/support/real_files.py
 
 CHAOS ?= --schedules 25
@@ -88,7 +89,7 @@ simulate: .venv/ready ## run the simulations of statistics whose formulas have c
 lint: .venv/ready ## ruff, mypy, the layers of imports, and spelling
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/lint-imports && $(BIN)/codespell
 
-check: lint test ## lint, then all tests
+check: lint test ## lint, then the tests
 
 # Warnings are errors: a broken link, an unknown name or an example with another result stops the build.
 docs: .venv/ready ## run the examples of the documentation and build it as a site, in site/

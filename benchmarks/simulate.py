@@ -1,11 +1,12 @@
 """Run the simulations of statistics: how often intervals contain the truth, and conclusions are right, in many draws.
 
 Each simulation is a script of this folder, whose newest result in `results/` names the versions of the result groups
-with whose formulas it was made. The script runs those whose groups have other versions by now, or those that are named.
+with whose formulas it was made. Without names, the script runs each whose groups have other versions by now.
 
 Usage: python benchmarks/simulate.py [NAME ...]
 """
 
+import argparse
 import json
 import subprocess
 import sys
@@ -31,7 +32,12 @@ HERE = Path(__file__).parent
 
 
 def main() -> None:
-    for name in sys.argv[1:] or list(filter(is_outdated, SIMULATIONS)):
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(SIMULATIONS))
+    names = parser.parse_args().names
+    if unknown := set(names) - SIMULATIONS.keys():
+        parser.error(f"there is no simulation {min(unknown)}; there are {', '.join(SIMULATIONS)}")
+    for name in names or list(filter(is_outdated, SIMULATIONS)):
         file = HERE / "results" / f"{name}_{datetime.now(UTC).date()}.json"
         print(f"{name}: {file}", file=sys.stderr, flush=True)
         subprocess.run([sys.executable, HERE / f"{name}.py", "--out", file], check=True)

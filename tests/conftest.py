@@ -24,7 +24,7 @@ from theodolite.spec_parts import ModelSpec  # noqa: E402
 from theodolite_jobs.models.load import load_tokenizer  # noqa: E402 - after the hook
 from theodolite_jobs.models.source import fetch, resolve_source  # noqa: E402
 
-settings.register_profile("nightly", settings.default, max_examples=1000)
+settings.register_profile("nightly", settings.default, max_examples=1000, deadline=None)
 settings.register_profile("daily", settings.default, max_examples=25)
 settings.load_profile("daily")
 
@@ -47,7 +47,11 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     failed = [one.nodeid for kind in ("failed", "error") for one in terminalreporter.stats.get(kind, ())]
     if failed:
         tests = " ".join(map(shlex.quote, dict.fromkeys(failed)))
-        terminalreporter.write_line(f"To repeat: OMP_NUM_THREADS=1 {sys.executable} -m pytest {tests}")
+        drawn = {name: os.environ[name] for name in ("OMP_NUM_THREADS", "OPENAPI_EXAMPLES") if name in os.environ}
+        profile = terminalreporter.config.getoption("hypothesis_profile")
+        words = [*(f"{name}={value}" for name, value in drawn.items()), sys.executable, "-m pytest"]
+        words += [f"--hypothesis-profile={profile}"] if profile else []
+        terminalreporter.write_line(f"To repeat: {' '.join(words)} {tests}")
 
 
 @pytest.fixture(scope="session")

@@ -11,7 +11,7 @@ SERVICE, JOBS = (Path(package.__file__).parent for package in (theodolite, theod
 
 
 def test_a_group_has_its_file_in_every_room():
-    of_all = [JOBS / f"statistics/{name}.py" for name in GROUPS]
+    of_all = [room / f"{name}.py" for room in (SERVICE / "groups", JOBS / "statistics") for name in GROUPS]
     of_shown = [SERVICE / f"{room}/{name}.py" for room in ("figures", "sections") for name in SHOWN]
     assert [str(file) for file in of_all + of_shown if not file.is_file()] == []
     assert [(name, module.__name__.rpartition(".")[2]) for name, module in COMPUTATIONS.items()] == [

@@ -92,14 +92,14 @@ def test_a_condition_that_does_not_fit_is_corrected_in_its_field(page, address, 
     [
         ("token~=x", "~=x", "token~=xx"),
         ("token=the ", '="the "', None),
+        ('token="', '=""""', None),
+        ("layer<=3", "<=3", "layer<=3x"),
         *at_night(
             [
                 ("token~<|im_start|>", "<|im_start|>", "token~<|im_start|>x"),
                 ("token~a & b", '"a & b"', None),
                 ('token=" the"', '=" the"', None),
-                ('token="', '=""""', None),
                 ("token~", "~", "token~x"),
-                ("layer<=3", "<=3", "layer<=3x"),
             ]
         ),
     ],

@@ -180,7 +180,6 @@ def test_a_failed_survey_fails_the_job(job, tmp_path):
     assert_nothing_stays(tmp_path)
 
 
-@pytest.mark.nightly
 def test_the_end_of_the_time_stops_everything_at_once(job, tmp_path):
     process = job(SURVEY_SECONDS="60")
     wait_for_survey(tmp_path)
@@ -190,7 +189,6 @@ def test_the_end_of_the_time_stops_everything_at_once(job, tmp_path):
     assert_nothing_stays(tmp_path)
 
 
-@pytest.mark.nightly
 def test_nodes_remove_their_folders_when_a_job_is_cancelled(job, tmp_path):
     process = job(SURVEY_SECONDS="60", COMPLETING="1")
     wait_for_survey(tmp_path)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from support.damages import assert_same_bits, flip, opened, repair_again, settings, store_of, truncate
-from support.nightly import at_night, one_in
+from support.nightly import at_night
 from support.sealed import reseal
 from support.serving import client_of
 from support.tiny_configs import CONFIGS
@@ -31,7 +31,6 @@ from theodolite_jobs.survey import survey
 
 pytestmark = pytest.mark.usefixtures("forked_replicas", "without_figures")
 
-FAMILIES = ["mixtral", "qwen3_moe", "gpt_oss", "deepseek_v3"]
 SETS = ("harmful", "harmless")
 
 
@@ -77,7 +76,7 @@ def shares_by_hand(folder, tokens, layers):
     )
 
 
-@pytest.mark.parametrize("family", one_in(4, FAMILIES))
+@pytest.mark.parametrize("family", ["deepseek_v3", *at_night(["mixtral", "qwen3_moe", "gpt_oss"])])
 def test_shares_are_those_of_plain_unpadded_runs(family, run_of):
     whole = run_of(family)
     run, layers = opened(whole), experts_of(CONFIGS[family]).layers

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.usefixtures("forked_replicas")
 ALONE = "nemotron_h"  # its blocks are attention, a state space or an MLP
 
 
-@pytest.fixture(scope="module", params=[ALONE, *at_night(["granitemoehybrid", "qwen3_5_text"])])
+@pytest.fixture(scope="module", params=[ALONE, "qwen3_5_text", *at_night(["granitemoehybrid"])])
 def family(request):
     return request.param
 

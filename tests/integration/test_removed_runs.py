@@ -11,7 +11,7 @@ from unittest.mock import patch
 
 import pytest
 from support.damages import flip, opened, settings, store_of
-from support.nightly import at_night, one_in
+from support.nightly import at_night
 from support.tiny_survey import spec_of
 from typer.testing import CliRunner
 
@@ -41,6 +41,8 @@ STAGES = {
 }
 """Functions that are called while a driver works, at the begin of a stage or after its first step."""
 
+EACH_DAY = ("first shard", "end of the capture", "results", "parts of effects")
+
 
 def before(function, act):
     """Return a patch that calls `act` with the same arguments before each call of a function."""
@@ -58,7 +60,7 @@ def before(function, act):
     return patch.object(owner, last, call)
 
 
-@pytest.mark.parametrize("stage", one_in(3, STAGES))
+@pytest.mark.parametrize("stage", [*EACH_DAY, *at_night(stage for stage in STAGES if stage not in EACH_DAY)])
 def test_a_survey_whose_run_is_deleted_ends_in_one_line(tiny_folder, tmp_path, monkeypatch, stage):
     monkeypatch.setattr("theodolite.store.removal._LOOK_SECONDS", 0.1)
     monkeypatch.setattr("theodolite_jobs.cluster.scheduling.PAUSE_SECONDS", 0.2)  # while the store refuses shards

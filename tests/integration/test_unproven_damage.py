@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from itertools import cycle, product
+from itertools import cycle
 from pathlib import Path
 
 import pytest
@@ -106,9 +106,8 @@ def test_damage_before_the_results_is_named_and_not_adopted(captured, tmp_path, 
 @pytest.mark.parametrize(
     ("key", "damage"),
     [
-        (OF_THE_CAPTURE[1], "flipped"),
-        (OF_THE_CAPTURE[5], "lost"),
-        *at_night(product(OF_THE_CAPTURE[1:7:2], DAMAGES)),
+        *zip(OF_THE_CAPTURE[1:7:2], cycle(DAMAGES)),
+        *at_night(zip(OF_THE_CAPTURE[1:7:2], cycle(reversed(DAMAGES)))),
     ],
 )
 def test_damage_before_the_last_shard_is_mended_by_the_resume(captured, tmp_path, tiny_folder, key, damage):

@@ -29,7 +29,7 @@ from theodolite_jobs.prompts.sources import read_prompts
 from theodolite_jobs.prompts.tokens import tokenize
 
 QUICK = settings(
-    max_examples=150,
+    max_examples=2 * settings.default.max_examples,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )

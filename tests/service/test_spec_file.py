@@ -299,8 +299,9 @@ BAD = {
 }
 
 
-@each("text, words", BAD.values())
-def test_message_names_field_value_and_what_is_allowed(tmp_path: Path, text: str, words: list[str]) -> None:
+@each("case", BAD)
+def test_message_names_field_value_and_what_is_allowed(tmp_path: Path, case: str) -> None:
+    text, words = BAD[case]
     path = tmp_path / "spec.yaml"
     path.write_text(text, encoding="utf-8")
     with pytest.raises(SpecError) as caught:

@@ -46,7 +46,7 @@ def path(tmp_path_factory):
     return tmp_path_factory.mktemp("specs") / "spec.yaml"
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=4 * settings.default.max_examples, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
 def test_a_damaged_spec_is_valid_or_refused_by_name(path, data):
     content = bytearray(VALID)
@@ -62,7 +62,7 @@ def test_a_damaged_spec_is_valid_or_refused_by_name(path, data):
     read(path, bytes(content))
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=3 * settings.default.max_examples, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.dictionaries(KEYS, VALUES, max_size=6))
 def test_any_mapping_is_valid_or_refused_by_name(path, mapping):
     read(path, yaml.safe_dump(mapping, allow_unicode=True).encode(errors="replace"))

@@ -58,10 +58,11 @@ REFUSED = {
 }
 
 
-@each("changes, message", REFUSED.values())
+@each("case", REFUSED)
 def test_a_size_that_no_model_has_is_refused_before_transformers_reads_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], message: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: str
 ) -> None:
+    changes, message = REFUSED[case]
     monkeypatch.setattr(transformers.AutoConfig, "from_pretrained", lambda *_, **__: pytest.fail("it was read"))
     (tmp_path / "config.json").write_text(json.dumps(LLAMA | changes))
     with pytest.raises(ModelError) as error:
@@ -148,9 +149,9 @@ LARGEST = {
 }
 
 
-@each("values", LARGEST.values())
-def test_the_largest_models_are_far_below_the_limits(values: dict[str, Any]) -> None:
-    check_sizes(values, FILE)
+@each("model", LARGEST)
+def test_the_largest_models_are_far_below_the_limits(model: str) -> None:
+    check_sizes(LARGEST[model], FILE)
 
 
 def test_the_defaults_of_all_families_of_transformers_are_below_the_limits() -> None:

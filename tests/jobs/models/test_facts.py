@@ -167,15 +167,15 @@ def norms_of_queries_and_keys(family: str) -> None:
 
 
 @each("family, kind, offset, affine, epsilon, branches, final", [
-        ("bert", "layer", 0, "scale and bias", 1e-12, ["attention_output", "mlp_output"], None),
-        ("cohere", "layer", 0, "scale", 1e-5, ["attention", "mlp"], "norm"),
-        ("gemma2", "rms", 1, "scale", 1e-6, ["attention", "attention_output", "mlp", "mlp_output"], "norm"),
-        ("gemma3_text", "rms", 1, "scale", 1e-6, ["attention", "attention_output", "mlp", "mlp_output"], "norm"),
-        ("gpt2", "layer", 0, "scale and bias", 1e-5, ["attention", "mlp"], "ln_f"),
-        ("olmo", "layer", 0, "none", 1e-5, ["attention", "mlp"], "norm"),
-        ("olmo2", "rms", 0, "scale", 1e-5, ["attention_output", "mlp_output"], "norm"),
-        ("qwen2", "rms", 0, "scale", 1e-6, ["attention", "mlp"], "norm"),
-    ])  # fmt: skip
+    ("bert", "layer", 0, "scale and bias", 1e-12, ["attention_output", "mlp_output"], None),
+    ("cohere", "layer", 0, "scale", 1e-5, ["attention", "mlp"], "norm"),
+    ("gemma2", "rms", 1, "scale", 1e-6, ["attention", "attention_output", "mlp", "mlp_output"], "norm"),
+    ("gemma3_text", "rms", 1, "scale", 1e-6, ["attention", "attention_output", "mlp", "mlp_output"], "norm"),
+    ("gpt2", "layer", 0, "scale and bias", 1e-5, ["attention", "mlp"], "ln_f"),
+    ("olmo", "layer", 0, "none", 1e-5, ["attention", "mlp"], "norm"),
+    ("olmo2", "rms", 0, "scale", 1e-5, ["attention_output", "mlp_output"], "norm"),
+    ("qwen2", "rms", 0, "scale", 1e-6, ["attention", "mlp"], "norm"),
+])  # fmt: skip
 def test_norms_have_kind_epsilon_and_learned_parameters(
     family: str, kind: str, offset: float, affine: str, epsilon: float, branches: list[str], final: str | None
 ) -> None:

@@ -2,7 +2,7 @@
 
 import json
 from dataclasses import fields
-from functools import cache
+from functools import lru_cache
 
 import numpy as np
 import pytest
@@ -57,7 +57,7 @@ def saved(request, tmp_path_factory):
     return folder, wrap(in_float64(text_part(base)))
 
 
-@cache
+@lru_cache(maxsize=1)
 def weights_of(folder):
     return Weights(folder, load_config(folder), torch.float64)
 

@@ -114,8 +114,9 @@ BAD: dict[str, tuple[Any, list[str]]] = {
 }
 
 
-@each("chat, words", BAD.values())
-def test_what_is_no_conversation_is_refused_by_its_row(tmp_path: Path, chat: Any, words: list[str]) -> None:
+@each("case", BAD)
+def test_what_is_no_conversation_is_refused_by_its_row(tmp_path: Path, case: str) -> None:
+    chat, words = BAD[case]
     write(tmp_path, "a.json", json.dumps([[USER], chat]))
     with pytest.raises(PromptError) as caught:
         read(tmp_path, "a.json")
@@ -154,9 +155,9 @@ SPELLED = {
 }
 
 
-@each("spelled", SPELLED.values())
-def test_a_conversation_that_pandas_wrote_into_a_cell_is_refused(tmp_path: Path, spelled: str) -> None:
-    pd.DataFrame({"prompt": ["Hi", spelled]}).to_csv(tmp_path / "a.csv", index=False)
+@each("case", SPELLED)
+def test_a_conversation_that_pandas_wrote_into_a_cell_is_refused(tmp_path: Path, case: str) -> None:
+    pd.DataFrame({"prompt": ["Hi", SPELLED[case]]}).to_csv(tmp_path / "a.csv", index=False)
     with pytest.raises(PromptError, match=r"line 3\): prompt 1 is the text of a conversation") as caught:
         read(tmp_path, "a.csv")
     assert "secret" not in str(caught.value)

@@ -2,7 +2,6 @@
 
 import gzip
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pyarrow as pa
@@ -215,10 +214,9 @@ BAD = {
 }
 
 
-@each("content, file, settings, words", BAD.values())
-def test_error_names_the_set_and_the_fault(
-    tmp_path: Path, content: str | bytes | None, file: str, settings: dict[str, Any], words: list[str]
-) -> None:
+@each("case", BAD)
+def test_error_names_the_set_and_the_fault(tmp_path: Path, case: str) -> None:
+    content, file, settings, words = BAD[case]
     if content is not None:
         write(tmp_path, file, content)
     with pytest.raises(PromptError) as caught:

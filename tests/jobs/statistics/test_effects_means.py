@@ -1,11 +1,18 @@
 """Means of effects, their intervals, and their tests against control directions."""
 
 import numpy as np
+import pytest
 from support.each import each
 
 from theodolite_jobs.statistics.effects_means import against_controls, half_dose, mean_over_prompts, share_of_means
 
 RNG = np.random.default_rng(0)
+
+
+@pytest.fixture(autouse=True)
+def seeded():
+    """Begin each test with the same draws, whichever run before it."""
+    RNG.bit_generator.state = np.random.default_rng(0).bit_generator.state
 
 
 def test_the_mean_and_its_interval_keep_the_places():

@@ -85,5 +85,5 @@ class Histories(RuleBasedStateMachine):
             return None
 
 
-Histories.TestCase.settings = settings(max_examples=25, stateful_step_count=12, deadline=None)
+Histories.TestCase.settings = settings(stateful_step_count=12, deadline=None)
 test_histories = Histories.TestCase

@@ -107,7 +107,7 @@ JSON = st.recursive(
 )
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=6 * settings.default.max_examples, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
 def test_no_change_of_an_unsealed_record_gives_a_traceback(library, tmp_path_factory, data):
     """Records of version 0.1.0 have no checksum of their own, so a change reaches the code behind it."""

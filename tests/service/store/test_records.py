@@ -107,7 +107,7 @@ def test_a_good_prompt_put_into_quarantine_is_noticed(store):
     assert "shards/harmful/00001.json differs from its own checksum" in refusal(store)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=2 * settings.default.max_examples, deadline=None)
 @given(st.data())
 def test_no_flipped_bit_of_a_record_changes_what_is_read(whole, data):
     run = open_run(str(whole), "tiny-0")

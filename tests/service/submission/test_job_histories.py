@@ -203,5 +203,8 @@ def test_a_survey_that_ended_while_it_was_submitted_again_stays_ended():
 
 TestJobHistories = JobHistories.TestCase
 TestJobHistories.settings = settings(
-    max_examples=200, stateful_step_count=30, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=3 * settings.default.max_examples,
+    stateful_step_count=30,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
 )
