@@ -55,7 +55,7 @@ test-fast: $(VENV)/ready ## run the files of tests that take at most 1.5 seconds
 GENERATED = $(shell grep -rl 'from hypothesis' tests/jobs tests/service --include='*.py')
 
 test-nightly: $(VENV)/ready ## run what `make test` leaves out: other values, rehearsals, 10,000 requests, faults, simulations
-	@$(BIN)/python benchmarks/simulate.py; status=$$?; \
+	@$(MAKE) simulate; status=$$?; \
 	$(BIN)/python -m pytest $(QUEUE) -m nightly || status=1; \
 	OPENAPI_EXAMPLES=130 $(BIN)/python -m pytest $(QUEUE) --hypothesis-profile=nightly $(GENERATED) || status=1; \
 	$(MAKE) chaos && exit $$status

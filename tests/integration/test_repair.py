@@ -3,7 +3,6 @@
 import json
 import random
 import shutil
-from itertools import cycle
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -14,6 +13,7 @@ from support.damages import (
     assert_same_bits,
     contradict,
     flip,
+    flipped_or_lost,
     opened,
     repair_again,
     settings,
@@ -84,18 +84,11 @@ OBJECTS = (
     "run.json",
     "COMPLETE",
 )
-DAMAGES = {"flipped": flip, "lost": Path.unlink}
 
 
-@pytest.mark.parametrize(
-    ("key", "damage"),
-    [
-        *zip(OBJECTS, cycle(DAMAGES)),
-        *at_night(zip(OBJECTS, cycle(reversed(DAMAGES)))),
-    ],
-)
+@pytest.mark.parametrize(("key", "damage"), flipped_or_lost(OBJECTS))
 def test_a_damaged_object_is_restored_to_the_bit(whole, damaged, key, damage):
-    DAMAGES[damage](damaged / key)
+    damage(damaged / key)
     try:
         problems = list(verify(opened(damaged)))
     except TheodoliteError as error:

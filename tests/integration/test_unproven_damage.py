@@ -2,13 +2,13 @@
 
 import json
 import shutil
-from itertools import cycle
 from pathlib import Path
 
 import pytest
 from support.damages import (
     assert_same_bits,
     flip,
+    flipped_or_lost,
     interrupt,
     is_named,
     opened,
@@ -83,19 +83,12 @@ OF_THE_CAPTURE = (
     "activations.zarr/harmful/position/c/0",
     "shards/harmful/00001.json",
 )
-DAMAGES = {"flipped": flip, "lost": Path.unlink}
 
 
-@pytest.mark.parametrize(
-    ("key", "damage"),
-    [
-        *zip(OF_THE_CAPTURE, cycle(DAMAGES)),
-        *at_night(zip(OF_THE_CAPTURE, cycle(reversed(DAMAGES)))),
-    ],
-)
+@pytest.mark.parametrize(("key", "damage"), flipped_or_lost(OF_THE_CAPTURE))
 def test_damage_before_the_results_is_named_and_not_adopted(captured, tmp_path, tiny_folder, key, damage):
     run = Path(shutil.copytree(captured, tmp_path / "store/runs" / captured.name))
-    DAMAGES[damage](run / key)
+    damage(run / key)
     assert is_named(run, key)
     with pytest.raises(RunDamagedError, match=key.replace(".", r"\.")):
         survey(spec_of(tiny_folder), Path(), settings(store_of(run)), Console())
@@ -103,18 +96,12 @@ def test_damage_before_the_results_is_named_and_not_adopted(captured, tmp_path, 
     assert (run / key).read_bytes() == (captured / key).read_bytes() or key.startswith("shards")
 
 
-@pytest.mark.parametrize(
-    ("key", "damage"),
-    [
-        *zip(OF_THE_CAPTURE[1:7:2], cycle(DAMAGES)),
-        *at_night(zip(OF_THE_CAPTURE[1:7:2], cycle(reversed(DAMAGES)))),
-    ],
-)
+@pytest.mark.parametrize(("key", "damage"), flipped_or_lost(OF_THE_CAPTURE[1:7:2]))
 def test_damage_before_the_last_shard_is_mended_by_the_resume(captured, tmp_path, tiny_folder, key, damage):
     run = Path(shutil.copytree(captured, tmp_path / "store/runs" / captured.name))
     for lost in ("COMPLETE", "shards/harmful/00001.json", "prompts/harmful.parquet", "prompts/harmless.parquet"):
         (run / lost).unlink()
-    DAMAGES[damage](run / key)
+    damage(run / key)
     capture(spec_of(tiny_folder), Path(), settings(store_of(run)), Console())
     assert [problem for problem in verify(opened(run)) if "results" not in problem] == []
     assert (run / key).read_bytes() == (captured / key).read_bytes()

@@ -1,8 +1,12 @@
 """Damage objects of runs, repair the runs, and compare them."""
 
+from collections.abc import Sequence
+from itertools import cycle
 from pathlib import Path
+from typing import Any
 
 import xarray as xr
+from support.nightly import at_night
 from support.sealed import reseal
 
 from theodolite.query.verification import verify
@@ -63,6 +67,11 @@ def flip(file: Path) -> None:
     content = bytearray(file.read_bytes())
     content[len(content) // 2] ^= 0x10
     file.write_bytes(content)
+
+
+def flipped_or_lost(objects: Sequence[str]) -> list[Any]:
+    """Return each key with a damage, in turn a flipped bit and the object's loss; the other one is for the night."""
+    return [*zip(objects, cycle((flip, Path.unlink))), *at_night(zip(objects, cycle((Path.unlink, flip))))]
 
 
 def truncate(file: Path) -> None:

@@ -133,9 +133,8 @@ def test_a_half_that_many_draws_do_not_reach_has_no_upper_end():
 
 
 def test_the_interval_of_the_half_dose_covers_that_of_all_prompts():
-    rng = np.random.default_rng(0)
-    slopes, covered = 1 + 0.5 * rng.normal(size=(300, 24)), 0
+    slopes, covered = 1 + 0.5 * RNG.normal(size=(300, 24)), 0
     for of_draw in slopes:
-        found = half_dose(of_draw[:, None] * DOSES, DOSES, 2 + 0.4 * rng.normal(size=24))
+        found = half_dose(of_draw[:, None] * DOSES, DOSES, 2 + 0.4 * RNG.normal(size=24))
         covered += bool(found.low <= 1.0 <= found.high)
-    assert 0.91 < covered / len(slopes) < 0.99  # binomial standard error 0.013
+    assert 0.92 < covered / len(slopes) < 0.98
