@@ -9,6 +9,7 @@ from math import inf
 from pathlib import Path
 
 import pytest
+from _pytest.subtests import SubtestReport
 from hypothesis import settings
 from jaxtyping import install_import_hook
 from support.durations import stored_seconds
@@ -31,6 +32,9 @@ settings.load_profile("daily")
 CHAT_MODEL = "smollm2-135m-instruct"
 
 
+pytest.register_assert_rewrite("families")
+
+
 def pytest_collection_finish() -> None:
     """Keep the garbage collector from the objects of imported libraries and collected tests, which all stay."""
     gc.freeze()
@@ -40,6 +44,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if hasattr(config, "workerinput"):  # in a queue of several workers, files that take long start first
         seconds = stored_seconds()
         items.sort(key=lambda item: -seconds.get(item.location[0], inf))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Count the seconds of a subtest once, with those of its test."""
+    if isinstance(report, SubtestReport):
+        report.duration = 0.0
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -4,7 +4,7 @@ import re
 import subprocess
 import sys
 
-import pytest
+from support.each import each
 from support.extras import start_command
 
 HEAVY = {"torch", "transformers", "ray", "dask", "distributed"}
@@ -13,8 +13,8 @@ SLOW = {*HEAVY, "datasets", "sklearn", "scipy", "numba"}
 
 
 # import-linter forbids what no module of a package imports. What a module imports only inside its functions shows here.
-@pytest.mark.parametrize(
-    ("modules", "forbidden"),
+@each(
+    "modules, forbidden",
     [
         ("theodolite", {*HEAVY, "zarr", "pandas", "httpx"}),
         ("theodolite.spec", {*HEAVY, "zarr", "obstore"}),
@@ -31,7 +31,7 @@ def test_modules_import_nothing_that_takes_seconds(modules, forbidden):
     assert found.stdout.split() == []
 
 
-@pytest.mark.parametrize("arguments", [("--help",), ("survey", "--help"), ("spec", "schema"), ("runs", "--store", ".")])
+@each("arguments", [("--help",), ("survey", "--help"), ("spec", "schema"), ("runs", "--store", ".")])
 def test_a_command_that_reads_needs_no_extra(arguments, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     command = start_command(*arguments)
@@ -39,8 +39,8 @@ def test_a_command_that_reads_needs_no_extra(arguments, tmp_path, monkeypatch):
     assert command.returncode == 0, errors
 
 
-@pytest.mark.parametrize(
-    ("arguments", "extra"),
+@each(
+    "arguments, extra",
     [
         (("serve", "--port", "0"), "service"),
         (("heads", "smollm2-135m-instruct"), "jobs"),

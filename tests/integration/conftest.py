@@ -20,7 +20,14 @@ def tiny_folder(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def forked_replicas():
+def without_figures():
+    """Write the reports of a module without figures."""
+    with short_reports():
+        yield
+
+
+@pytest.fixture(scope="module")
+def forked_replicas(without_figures):
     """Let the surveys of a module capture with forked replicas, which start in milliseconds; those of Ray need seconds.
 
     Tests of Ray itself use `ray_with_pretend_gpus` instead.
@@ -35,13 +42,6 @@ def whole(tiny_folder, tmp_path_factory):
     store = tmp_path_factory.mktemp("whole")
     with short_reports(), capture_without_ray():
         return Path(survey(spec_of(tiny_folder), Path(), settings(store), Console()).url)
-
-
-@pytest.fixture
-def without_figures():
-    """Write reports without figures during a test."""
-    with short_reports():
-        yield
 
 
 @pytest.fixture

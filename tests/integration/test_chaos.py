@@ -15,7 +15,7 @@ from theodolite.store.commits import read_commits
 
 @pytest.mark.parametrize("seeds", [range(2), *at_night([range(2, 12)])], ids=str)
 def test_no_schedule_of_faults_loses_doubles_or_changes_anything(seeds):
-    outcomes = run_seeds(seeds, processes=2)
+    outcomes = run_seeds(seeds, processes=1)
     assert {outcome.schedule.seed: outcome.problems for outcome in outcomes if outcome.problems} == {}
     assert summary(outcomes)["attempts"] > len(outcomes)  # faults ended some of them
 

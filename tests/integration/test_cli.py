@@ -13,6 +13,7 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 import yaml
+from support.each import each
 from support.stored import store_run
 from transformers import Qwen2Config
 
@@ -76,7 +77,7 @@ BAD_SPECS = {
 }
 
 
-@pytest.mark.parametrize("case", BAD_SPECS)
+@each("case", BAD_SPECS)
 def test_a_bad_spec_is_one_clear_message_and_leaves_no_run(tmp_path, chat_model_folder, case):
     top, changes, code, words = BAD_SPECS[case]
     (tmp_path / "empty.json").write_text('["a", " "]')

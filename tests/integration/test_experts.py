@@ -29,7 +29,7 @@ from theodolite_jobs.models.routers import experts_of
 from theodolite_jobs.progress import Console
 from theodolite_jobs.survey import survey
 
-pytestmark = pytest.mark.usefixtures("forked_replicas", "without_figures")
+pytestmark = pytest.mark.usefixtures("forked_replicas")
 
 SETS = ("harmful", "harmless")
 
@@ -173,6 +173,7 @@ def key_of(name, array, index):
     return f"activations.zarr/{name}/{array}/c/{index}/0/0" + ("" if array == "resid_final" else "/0")
 
 
+@pytest.mark.nightly
 def test_only_stored_prompts_have_experts(tmp_path):
     run = opened(surveyed(tmp_path, "mixtral", capture={"shard_prompts": 3, "batch_tokens": 200, "keep": 6}))
     assert (read_group(run, "routing")["n_samples"] == 6).all()
@@ -181,6 +182,7 @@ def test_only_stored_prompts_have_experts(tmp_path):
     assert list(verify(run)) == []
 
 
+@pytest.mark.nightly
 def test_experts_of_layers_that_are_not_captured_are_not_recorded(tmp_path):
     capture = {"layers": [0, 1], "final": False, "shard_prompts": 3, "batch_tokens": 200}
     run = opened(surveyed(tmp_path, "deepseek_v3", capture=capture))  # its first two layers have no experts

@@ -35,6 +35,7 @@ from theodolite_jobs.analysis import analyse_run
 from theodolite_jobs.models.source import ModelSource, fetch, resolve_source
 from theodolite_jobs.models.tensors import TensorFiles
 from theodolite_jobs.progress import Console
+from theodolite_jobs.report.page import render_report
 from theodolite_jobs.results import heads as heads_module
 from theodolite_jobs.survey import survey
 
@@ -170,7 +171,7 @@ def test_an_encoder_gets_the_same_atlas_within_a_survey(encoder):
     assert (trajectories.loc[trajectories["site"] == "resid_final", "angle_to_final"] == 0).all()
     card = read_head(encoder, 5, 11, "vo")
     assert len(card.tokens) == 3 * 2 * 2 * 5
-    assert "Words: trajectory of" in Path(encoder.report).read_text()
+    assert "Words: trajectory of" in render_report(encoder)
     assert list(verify(encoder)) == []
 
 
@@ -204,9 +205,10 @@ def test_words_of_other_vectors_go_with_those_vectors_and_so_do_their_chunks(enc
     assert len(read_head(run, 0, 0, "qk").tokens) == 0
     # What was asked last is what `analyse` keeps, and what the report says was asked.
     assert spec_of_results(run).heads == HeadsSpec(vectors=0)
-    assert 'id="about-tokens"' not in Path(run.report).read_text()
+    assert 'id="about-tokens"' not in render_report(run)
 
 
+@pytest.mark.nightly
 def test_heads_go_where_the_directions_they_were_held_against_change(encoder, tmp_path):
     run = copied(encoder, tmp_path / "store")
     spec = run.record.spec.model_dump(mode="json")
@@ -215,6 +217,7 @@ def test_heads_go_where_the_directions_they_were_held_against_change(encoder, tm
     assert "heads" not in finished_groups(run)
 
 
+@pytest.mark.nightly
 def test_two_drivers_with_other_options_do_not_mix_their_vectors(encoder, tmp_path, monkeypatch):
     run = copied(encoder, tmp_path / "store")
     write = heads_module.write_layer

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from support.nightly import at_night
 from support.tiny_configs import CONFIGS
-from support.tiny_survey import save_model, spec_of
+from support.tiny_survey import EFFECTS, save_model, spec_of
 
 from theodolite.errors import SiteNotFoundError
 from theodolite.query.heads import attention_layers, head_atlas, read_head
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.usefixtures("forked_replicas")
 ALONE = "nemotron_h"  # its blocks are attention, a state space or an MLP
 
 
-@pytest.fixture(scope="module", params=[ALONE, "qwen3_5_text", *at_night(["granitemoehybrid"])])
+@pytest.fixture(scope="module", params=["qwen3_5_text", *at_night([ALONE, "granitemoehybrid"])])
 def family(request):
     return request.param
 
@@ -37,7 +37,7 @@ def run(family, tmp_path_factory):
         model,
         analyses=["curves", "sphere", "weights", "heads"],
         heads={"vectors": 3, "composition": [0, 4]},
-        effects={"layers": [0, 1, 4]},
+        effects={**EFFECTS, "layers": [0, 1, 4]},
     )
     settings = Settings(store=str(folder / "store"), replicas=1, gpus_per_replica=0)
     return survey(spec, Path(), settings, Console())

@@ -56,7 +56,7 @@ def test_a_job_outlives_the_service_and_its_cluster(cluster, tmp_path, chat_mode
     def service():
         return TestClient(create_app(settings, open_without_tokens=True), base_url="http://localhost")
 
-    client, spec = service(), survey_of(64)
+    client, spec = service(), survey_of(32)
     submitted = client.post("/v1/jobs", json=spec)
     assert submitted.status_code == 202
     place = submitted.headers["Location"]
@@ -66,7 +66,7 @@ def test_a_job_outlives_the_service_and_its_cluster(cluster, tmp_path, chat_mode
     def job():
         return client.get(place).json()
 
-    halfway = wait_for(lambda: (now := job()) and 0 < done(now) < 128 and now, "some shards")
+    halfway = wait_for(lambda: (now := job()) and 0 < done(now) < 64 and now, "some shards")
     assert halfway["state"] == "running"
     assert halfway["run_id"].startswith("smollm2-135m-instruct-")
     cluster.kill()
@@ -81,7 +81,7 @@ def test_a_job_outlives_the_service_and_its_cluster(cluster, tmp_path, chat_mode
     assert job()["state"] == "lost"
     assert client.post("/v1/jobs", json=spec).json()["attempt"] == 2
     ended = wait_for(lambda: (now := job())["state"] not in ("queued", "running") and now, "the end")
-    assert (ended["state"], done(ended)) == ("succeeded", 128)
+    assert (ended["state"], done(ended)) == ("succeeded", 64)
     logs = client.get(f"{place}/logs").text
     assert "capture:" in logs
     texts = Path(tmp_path / "store/runs" / ended["run_id"] / "run.json").read_text()
@@ -91,7 +91,7 @@ def test_a_job_outlives_the_service_and_its_cluster(cluster, tmp_path, chat_mode
     assert read_group(run, "curves").sizes["layer"] == 30
     assert client.get(f"/v1/runs/{run.id}/curves?statistic=cosine_of_means").status_code == 200
 
-    stopped = client.post("/v1/jobs", json=survey_of(200)).headers["Location"]
+    stopped = client.post("/v1/jobs", json=survey_of(64)).headers["Location"]
     wait_for(lambda: client.get(stopped).json()["state"] == "running", "the second job to run")
     assert client.delete(stopped).json()["state"] == "stopped"
     wait_for(lambda: "STOPPED" in cluster_says(cluster, client.get(stopped).json()), "the cluster to stop it")
@@ -105,8 +105,12 @@ def test_a_job_outlives_the_service_and_its_cluster(cluster, tmp_path, chat_mode
             [],
             "rejects the token; set RAY_AUTH_MODE=token",
         ),
-        ({"RAY_AUTH_MODE": "token"}, [], "no token is set for the Ray cluster at 127.0.0.1"),
-        *at_night([({}, [], "rejects the token; set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN")]),
+        *at_night(
+            [
+                ({"RAY_AUTH_MODE": "token"}, [], "no token is set for the Ray cluster at 127.0.0.1"),
+                ({}, [], "rejects the token; set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN"),
+            ]
+        ),
         (
             {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": TOKEN},
             ["--gpus-per-replica", "2"],
@@ -132,6 +136,7 @@ def test_what_is_wrong_with_a_cluster_is_said_before_any_work(
     assert not (tmp_path / "store/runs").exists()
 
 
+@pytest.mark.nightly
 def test_another_version_of_ray_on_the_cluster_is_said_before_any_work(cluster, tmp_path, chat_model_folder):
     (tmp_path / "spec.json").write_text(json.dumps(survey_of(8)))
     older = "import ray; ray.__version__ = '2.59.0'; from theodolite_jobs.cli import main; main()"

@@ -18,7 +18,7 @@ from theodolite_jobs.progress import Console
 from theodolite_jobs.requested import requested_spec
 from theodolite_jobs.survey import survey
 
-pytestmark = pytest.mark.usefixtures("forked_replicas", "without_figures")
+pytestmark = pytest.mark.usefixtures("forked_replicas")
 
 PAIR = {"positive": "harmful", "negative": "harmless"}
 TWO = {"refusal": PAIR, "reversed": {"positive": "harmless", "negative": "harmful"}}
@@ -77,6 +77,7 @@ def test_contrasts_with_results_are_kept_if_a_survey_is_killed_while_it_writes(d
     assert contrasts_of(damaged) == {"refusal", "reversed", "again"}
 
 
+@pytest.mark.nightly
 def test_contrasts_of_damaged_results_are_kept(damaged, tiny_folder):
     survey_again(damaged, spec_of(tiny_folder, contrasts=TWO))
     flip(damaged / "results.zarr/gram/zarr.json")
@@ -113,6 +114,7 @@ def test_new_options_allow_what_was_requested_before(tiny_folder, tmp_path, firs
     assert_nothing_to_compute(run)
 
 
+@pytest.mark.nightly
 def test_heads_that_a_model_cannot_have_with_new_options_stay_requested(damaged, tiny_folder):
     survey_again(damaged, spec_of(tiny_folder, heads={"vectors": 3}))
     for _ in range(2):
@@ -131,6 +133,7 @@ def test_damaged_heads_that_cannot_be_computed_again_stay_requested(damaged):
     assert repair_again(damaged) == []
 
 
+@pytest.mark.nightly
 def test_analyses_that_need_more_prompts_than_are_kept_are_not_computed(tiny_folder, tmp_path):
     run = surveyed(tmp_path, tiny_folder, analyses=["curves"], capture={"keep": 6, "shard_prompts": 3})
     survey_again(run, spec_of(tiny_folder, analyses=None, capture={"keep": 6, "shard_prompts": 3}))
@@ -169,6 +172,7 @@ def test_composition_of_other_options_is_requested_with_new_heads(damaged, tiny_
     assert_nothing_to_compute(damaged)
 
 
+@pytest.mark.nightly
 def test_results_without_a_new_contrast_are_requested_with_it(damaged, tiny_folder):
     survey_again(damaged, spec_of(tiny_folder, analyses=["separation", "gram"]))
     survey_again(damaged, spec_of(tiny_folder, analyses=["gram"], contrasts=TWO))
@@ -185,6 +189,7 @@ def test_results_that_keep_their_options_are_not_requested_again(damaged, tiny_f
     assert_nothing_to_compute(damaged)
 
 
+@pytest.mark.nightly
 def test_composition_that_was_never_requested_stays_away(tiny_folder, tmp_path):
     """The spec of run.json has layers of composition, but does not request heads."""
     run = surveyed(tmp_path, tiny_folder, analyses=["curves"], heads={"composition": [0, 1]})

@@ -97,6 +97,7 @@ def test_heads_are_those_of_the_random_weights(runs):
     assert not np.allclose(of_vo, read_group(trained, "heads")["singular_values"].sel(of_vo.coords))
 
 
+@pytest.mark.nightly
 def test_a_second_survey_elsewhere_gives_the_same_bits(runs, model, tmp_path):
     again = surveyed(model, tmp_path, "random")
     assert again.id == runs[1].id

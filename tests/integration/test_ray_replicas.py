@@ -101,6 +101,7 @@ def test_without_any_replica_left_the_shard_is_named(surveyed, run_survey, tmp_p
     assert [item["state"] for item in summaries(str(tmp_path))] == ["capturing"]
 
 
+@pytest.mark.nightly
 def test_two_surveys_of_the_same_at_once_do_not_harm_each_other(surveyed, spec, tmp_path):
     (tmp_path / "spec.yaml").write_text(yaml.safe_dump(spec.model_dump(mode="json", exclude_unset=True)))
     command = [THEODOLITE, "survey", str(tmp_path / "spec.yaml"), "--store", str(tmp_path)]

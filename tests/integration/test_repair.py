@@ -39,7 +39,7 @@ from theodolite_jobs.progress import Console
 from theodolite_jobs.repair.run import repair
 from theodolite_jobs.survey import capture, survey
 
-pytestmark = pytest.mark.usefixtures("forked_replicas", "without_figures")
+pytestmark = pytest.mark.usefixtures("forked_replicas")
 
 
 @pytest.mark.parametrize(
@@ -110,6 +110,7 @@ def test_many_damages_at_once_are_repaired_together(whole, damaged):
     assert_same_bits(damaged, whole)
 
 
+@pytest.mark.nightly
 def test_a_lost_run_record_without_a_copy_needs_the_spec(whole, damaged, tiny_folder):
     (damaged / "run.json").unlink()
     (damaged / "COMPLETE").unlink()
@@ -168,6 +169,7 @@ def test_a_shard_with_other_bits_is_named_and_the_others_are_restored(damaged):
     assert [problem.split(":")[0] for problem in problems] == ["shard harmful/00001, resid_pre"]
 
 
+@pytest.mark.nightly
 def test_results_that_were_requested_later_are_restored(damaged, tiny_folder):
     more = {"again": {"positive": "harmless", "negative": "harmful"}}
     survey(spec_of(tiny_folder, contrasts=more), Path(), settings(store_of(damaged)), Console())
@@ -176,7 +178,7 @@ def test_results_that_were_requested_later_are_restored(damaged, tiny_folder):
     assert sorted(read_group(opened(damaged), "curves")["contrast"].values) == ["again", "refusal"]
 
 
-@pytest.mark.parametrize("step", ["remove_groups", "analyse_run"])
+@pytest.mark.parametrize("step", ["analyse_run", *at_night(["remove_groups"])])
 def test_an_interrupted_repair_still_knows_what_was_requested_later(damaged, tiny_folder, monkeypatch, step):
     more = {"again": {"positive": "harmless", "negative": "harmful"}}
     later = spec_of(tiny_folder, contrasts=more, heads={"vectors": 2})
@@ -211,6 +213,7 @@ def test_a_survey_after_an_interrupted_repair_keeps_its_own_options(damaged, tin
     assert spec_of_results(opened(damaged)).heads.vectors == 2
 
 
+@pytest.mark.nightly
 def test_a_refused_repair_keeps_the_request_of_an_interrupted_one(damaged, tiny_folder, monkeypatch):
     more = {"again": {"positive": "harmless", "negative": "harmful"}}
     survey(spec_of(tiny_folder, contrasts=more), Path(), settings(store_of(damaged)), Console())
@@ -351,7 +354,7 @@ def test_a_record_that_another_attempt_has_replaced_is_captured_again(whole, dam
     assert_same_bits(damaged, whole)
 
 
-@pytest.mark.parametrize("is_lost", [False, True], ids=["run.json kept", "run.json lost"])
+@pytest.mark.parametrize("is_lost", [*at_night([False]), True], ids=["run.json kept", "run.json lost"])
 def test_the_complete_of_another_run_is_not_believed(whole, damaged, tiny_folder, is_lost):
     reseal(damaged / "COMPLETE", run_id="model-000000000000")
     if is_lost:

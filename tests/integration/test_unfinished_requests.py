@@ -20,7 +20,7 @@ from theodolite_jobs.repair.run import repair
 from theodolite_jobs.requested import requested_spec
 from theodolite_jobs.survey import survey
 
-pytestmark = pytest.mark.usefixtures("forked_replicas", "without_figures")
+pytestmark = pytest.mark.usefixtures("forked_replicas")
 
 
 @pytest.fixture(scope="module")
@@ -33,6 +33,7 @@ def store_raw_request(run, request):
     reseal(run / "COMPLETE", requested=request)
 
 
+@pytest.mark.nightly
 def test_damaged_results_that_cannot_be_computed_again_stay_requested(damaged, two_vectors, capsys):
     survey_again(damaged, two_vectors)
     flip(damaged / "results.zarr/heads/zarr.json")
@@ -87,6 +88,7 @@ def test_norms_that_cannot_be_read_leave_the_sphere_requested(damaged, tiny_fold
     assert "sphere" in finished_groups(opened(damaged))
 
 
+@pytest.mark.nightly
 def test_a_second_survey_does_not_replace_what_the_first_one_requested(damaged, tiny_folder):
     """The first one was killed after its capture, so run.json alone knows what it requested."""
     drop_groups(opened(damaged), list(finished_groups(opened(damaged))))
@@ -107,6 +109,7 @@ def test_a_run_record_that_requests_what_the_run_cannot_give_stops_nothing(damag
     assert requested_spec(opened(damaged)).heads.composition is None
 
 
+@pytest.mark.nightly
 def test_a_repair_without_complete_that_is_killed_is_not_complete(whole, damaged):
     (damaged / "COMPLETE").unlink()
     with killed_after_the_passes():
@@ -138,6 +141,7 @@ def test_a_killed_survey_that_replaces_results_is_finished_by_the_repair(damaged
     assert spec_of_results(opened(damaged)).heads.vectors == 2
 
 
+@pytest.mark.nightly
 def test_damage_of_what_a_killed_survey_has_finished_is_not_forgotten(damaged, tiny_folder):
     with killed_before("gram"):
         survey_again(damaged, spec_of(tiny_folder, heads={"vectors": 2}, gram={"samples": 6}))
@@ -177,6 +181,7 @@ def test_the_last_survey_decides_although_it_finds_its_results_finished(damaged,
     assert spec_of_results(opened(damaged)).heads == spec_of(tiny_folder).heads
 
 
+@pytest.mark.nightly
 def test_the_second_repair_compares_with_the_results_before_the_first_one(damaged):
     run = opened(damaged)
     flip(damaged / "results.zarr/heads/zarr.json")
@@ -200,6 +205,7 @@ def test_a_later_survey_decides_what_the_repair_restores(damaged, two_vectors):
     assert spec_of_results(opened(damaged)).heads.vectors == 2
 
 
+@pytest.mark.nightly
 def test_composition_is_restored_although_later_options_do_not_request_it(damaged, tiny_folder, two_vectors):
     survey_again(damaged, spec_of(tiny_folder, heads={"vectors": 2, "composition": [0, 1]}))
     survey_again(damaged, two_vectors)

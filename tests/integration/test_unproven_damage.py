@@ -30,10 +30,10 @@ from theodolite_jobs.capture_run import decode_unproven_tokens
 from theodolite_jobs.progress import Console
 from theodolite_jobs.survey import capture, survey
 
-pytestmark = pytest.mark.usefixtures("forked_replicas", "without_figures")
+pytestmark = pytest.mark.usefixtures("forked_replicas")
 
 
-@pytest.mark.parametrize("step", ["describe", "capture_shards", "finish_capture", "list_groups"])
+@pytest.mark.parametrize("step", ["describe", "capture_shards", *at_night(["finish_capture", "list_groups"])])
 @pytest.mark.parametrize(
     "key",
     [
@@ -211,6 +211,7 @@ def test_a_run_without_complete_is_not_analysed(captured, tmp_path):
         analyse_again(run)
 
 
+@pytest.mark.nightly
 def test_an_older_run_that_lost_the_description_of_its_counts_is_restored(whole, damaged):
     """Its run.json does not say whether active neurons are counted; COMPLETE and the commit records do."""
     sets = json.loads((damaged / "run.json").read_bytes())["sets"]
@@ -241,6 +242,7 @@ def test_a_survey_does_not_mix_devices_if_run_json_is_lost(damaged, tiny_folder)
         survey(spec_of(tiny_folder), Path(), settings(store_of(damaged)), Console())
 
 
+@pytest.mark.nightly
 def test_damaged_curves_keep_the_contrasts_that_were_requested_later(damaged, tiny_folder):
     more = {"again": {"positive": "harmless", "negative": "harmful"}}
     survey(spec_of(tiny_folder, contrasts=more), Path(), settings(store_of(damaged)), Console())

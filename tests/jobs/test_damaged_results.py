@@ -9,6 +9,8 @@ import xarray as xr
 import zarr
 from support.analysed_runs import PAIRED, analysed, draw, silent
 from support.analysing import analyse
+from support.each import each
+from support.nightly import at_night
 from support.stored import store_run
 
 from theodolite.errors import RunDamagedError, StoreError
@@ -126,9 +128,9 @@ def flip(path):
     path.write_bytes(content)
 
 
-@pytest.mark.parametrize("harm", [flip, Path.unlink])
-@pytest.mark.parametrize(
-    ("place", "group"),
+@pytest.mark.parametrize("harm", [flip, *at_night([Path.unlink])])
+@each(
+    "place, group",
     [
         ("results.zarr/separation/auroc/c/0/0/0/0", "separation"),
         ("results.zarr/moments/zarr.json", "moments"),

@@ -14,6 +14,7 @@ import pytest
 import yaml
 from support import hub
 from support.adapters import change_settings, save_adapter, save_base
+from support.each import each
 from transformers import Qwen2Config
 
 from theodolite_jobs.cli import main
@@ -272,7 +273,7 @@ REFUSED: dict[str, tuple[Any, list[str]]] = {
 }
 
 
-@pytest.mark.parametrize("case", REFUSED)
+@each("case", REFUSED)
 def test_a_model_that_cannot_be_described_is_refused_in_one_line(case: str, tmp_path: Path, inspect: Inspect) -> None:
     config, words = REFUSED[case]
     folder = tmp_path / "model"

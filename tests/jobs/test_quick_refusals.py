@@ -4,9 +4,11 @@ import json
 import os
 import subprocess
 import sys
+from itertools import cycle
 
 import pytest
 from support.gguf_files import tiny_llama, write_gguf
+from support.nightly import at_night
 
 from theodolite.errors import ModelError
 from theodolite.settings import Settings
@@ -85,8 +87,10 @@ def run(folder, *arguments, **variables):
     return end
 
 
-@pytest.mark.parametrize("command", ["survey", "plan"])
-@pytest.mark.parametrize("case", REFUSALS)
+@pytest.mark.parametrize(
+    ("case", "command"),
+    [*zip(REFUSALS, cycle(["survey", "plan"])), *at_night(zip(REFUSALS, cycle(["plan", "survey"])))],
+)
 def test_a_wrong_file_is_refused_before_heavy_imports(folder, case, command):
     break_it, message = REFUSALS[case]
     break_it(folder)
@@ -104,7 +108,7 @@ def test_a_gguf_file_that_lacks_a_tensor_is_refused_before_heavy_imports(folder,
 
 
 @pytest.mark.parametrize("command", [("model", "inspect"), ("heads",)], ids=" ".join)
-@pytest.mark.parametrize("case", ["no config.json", "a broken config.json", "an unknown quantisation"])
+@pytest.mark.parametrize("case", ["no config.json", *at_night(["a broken config.json", "an unknown quantisation"])])
 def test_a_wrong_model_folder_is_refused_before_heavy_imports(folder, case, command):
     break_it, message = REFUSALS[case]
     break_it(folder)

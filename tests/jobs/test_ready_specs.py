@@ -12,6 +12,7 @@ from importlib import resources
 from pathlib import Path
 
 import pytest
+from support.each import each
 from support.finished_runs import model_facts
 from typer.testing import CliRunner
 
@@ -127,7 +128,7 @@ def test_a_ready_spec_is_right_beside_its_prompts(name, prompts):
     assert "is a valid survey" in result.stdout
 
 
-@pytest.mark.parametrize("name", READY)
+@each("name", READY)
 def test_a_ready_spec_asks_for_what_was_published(name):
     """Its model, position and contrast are those of a published curve, and its prompts are drawn as the source does."""
     spec = read_spec(FOLDER / f"{name}.yaml")

@@ -7,6 +7,7 @@ import gguf
 import numpy as np
 import pytest
 from safetensors import safe_open
+from support.each import each
 from support.finished_runs import adapter_facts, finished_run, model_facts
 
 import theodolite
@@ -117,7 +118,7 @@ def test_the_error_for_an_unsupported_site_or_layer_lists_the_allowed_ones(run, 
     assert not (tmp_path / "no.gguf").exists()
 
 
-@pytest.mark.parametrize("site", ["attn_out", "mlp_out", "resid_mid_sum"])
+@each("site", ["attn_out", "mlp_out", "resid_mid_sum"])
 def test_branches_are_rejected_for_control_vectors(site):
     with pytest.raises(SpecError, match=f"site: given '{site}'"):
         encode_control_vector({2: unit(0)}, {**METADATA, "site": site})

@@ -28,7 +28,8 @@ def each(names: str, values: Iterable[Any]) -> Callable[[Callable[..., None]], C
 
         def run(subtests: pytest.Subtests, **fixtures: Any) -> None:
             for number, case in enumerate(all_cases):
-                with subtests.test(f"{number}", **{name: repr(value)[:80] for name, value in case.items()}):
+                shown = {name: getattr(value, "__name__", repr(value))[:80] for name, value in case.items()}
+                with subtests.test(f"{number}", **shown):
                     _run_case(function, fixtures, case, number)
 
         fixtures = ["subtests", *(name for name in wanted if name != "monkeypatch")]
@@ -39,6 +40,19 @@ def each(names: str, values: Iterable[Any]) -> Callable[[Callable[..., None]], C
         return run
 
     return decorate
+
+
+def together(*checks: Callable[..., None]) -> Callable[..., None]:
+    """Return one test of several checks of the same fixture; each gets the fixtures that it names."""
+    wanted = dict.fromkeys(name for check in checks for name in inspect.signature(check).parameters)
+
+    def run(check: Callable[..., None], **fixtures: Any) -> None:
+        check(**{name: fixtures[name] for name in inspect.signature(check).parameters})
+
+    parameters = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in ("check", *wanted)]
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run.__doc__, run.__module__ = checks[0].__doc__, checks[0].__module__
+    return each("check", checks)(run)
 
 
 def _run_case(function: Callable[..., None], fixtures: dict[str, Any], case: dict[str, Any], number: int) -> None:

@@ -5,7 +5,6 @@ import json
 from dataclasses import replace
 
 import numpy as np
-import pytest
 import torch
 from support import tiny
 from support.each import each
@@ -100,7 +99,7 @@ RULES = {
 
 
 @torch.inference_mode()
-@pytest.mark.parametrize("family", RULES)
+@each("family", RULES)
 def test_experts_are_those_of_the_family_s_own_rule(family):
     module = tiny.tiny_model(family)
     routers = {

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from support import tiny
+from support.each import each
 from support.tiny_configs import CONFIGS
 from support.tiny_sizes import GROUPED, PLAIN
 from transformers import AutoModel, DeepseekV32Config, Llama4TextConfig, Olmo3Config, PhimoeConfig, Qwen3MoeConfig
@@ -59,7 +60,7 @@ def certify_half(model, lengths=range(11, 27), positions=(-3, -1)):
 
 
 # Before, the bound between captured and plain vectors refused each of them.
-@pytest.mark.parametrize("family", HALF_CONFIGS)
+@each("family", HALF_CONFIGS)
 def test_sound_models_pass(family):
     certificate = certify_half(tiny_half(family))
     assert certificate.prompts == HALF_PROBES
@@ -208,7 +209,7 @@ def test_one_distance_above_the_others_is_refused_unless_it_is_routed_elsewhere(
     assert "1 of 32 probes above 4.4e-02" in excess(rounding_of(captured, plain, rerouted=elsewhere), unit)
 
 
-@pytest.mark.parametrize("family", ["gemma3_text", "mixtral", "bert"])
+@each("family", ["gemma3_text", "mixtral", "bert"])
 def test_a_model_computes_in_float32_with_its_own_weights(family):
     ids = tuple(range(3, 20))
     half = wrap(tiny.tiny_model(family).bfloat16())

@@ -70,7 +70,7 @@ def positive_by_hand(model, weights, tokens):
 
 
 @torch.inference_mode()
-@pytest.mark.parametrize("family", COUNTED)
+@each("family", COUNTED)
 def test_counts_equal_the_signs_computed_from_the_files(family, tmp_path):
     tokens = tiny.random_tokens(LENGTHS[:3], prefix=9)
     module = tiny.tiny_model(family)

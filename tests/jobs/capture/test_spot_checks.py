@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from support import tiny
+from support.each import each
 from support.tiny_sizes import GROUPED
 from transformers import AutoModel, OlmoeConfig
 
@@ -42,8 +43,8 @@ def tiny_experts(dtype):
     return wrap(tiny.random_model(config, AutoModel).to(dtype))
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("family", ["llama", "phi3-longrope", "bert"])
+@each("dtype", [torch.float32, torch.bfloat16])
+@each("family", ["llama", "phi3-longrope", "bert"])
 def test_all_prompts_pass_and_the_activations_are_those_without_checks(family, dtype):
     engine, checked, plan = checked_engine(wrap(tiny.tiny_model(family).to(dtype)))
     expected = engine.capture(plan, plan.shards[0], TOKENS)
@@ -63,8 +64,8 @@ def test_tokens_that_rounding_routes_to_other_experts_are_counted():
     assert 0 < counts.spot_checks_rerouted < len(TOKENS)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("make", [lambda dtype: wrap(tiny.tiny_model("llama").to(dtype)), tiny_experts])
+@each("dtype", [torch.float32, torch.bfloat16])
+@each("make", [lambda dtype: wrap(tiny.tiny_model("llama").to(dtype)), tiny_experts])
 def test_a_mistake_in_one_prompt_stops_the_survey(monkeypatch, make, dtype):
     _, checked, plan = checked_engine(make(dtype))
     launch = Engine.launch

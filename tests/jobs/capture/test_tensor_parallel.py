@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from support import tiny
+from support.each import each
 from support.rank_group import SECONDS, Group
 from support.tiny_configs import CONFIGS
 from support.tiny_sizes import GROUPED
@@ -74,7 +75,7 @@ def capture_sharded(rank, folder):
     return capture(folder, rank.size)
 
 
-@pytest.mark.parametrize("family", SHARDED)
+@each("family", SHARDED)
 def test_two_ranks_capture_the_same_as_one_process(family, group, tmp_path):
     folder = saved(family, tmp_path)
     whole = capture(folder, 1)

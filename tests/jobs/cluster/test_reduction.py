@@ -10,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from support.each import each
 
 from theodolite.spec_parts import ModelSpec
 from theodolite_jobs.capture.plan import plan_set
@@ -47,8 +48,8 @@ class Recorder:
         self.ran += [(sample, tokens[sample - part.start][-1]) for batch in part.batches for sample in batch]
 
 
-@pytest.mark.parametrize("poison", [4, 17, 23, 41, 43])
-@pytest.mark.parametrize("quarantined", [(), (5,), (4, 5, 6, 9)])
+@each("poison", [4, 17, 23, 41, 43])
+@each("quarantined", [(), (5,), (4, 5, 6, 9)])
 def test_a_search_runs_each_suspected_prompt_as_itself(plan, shard, monkeypatch, poison, quarantined):
     engine = Recorder()
     replica = Replica(Assignment("run", "", ModelSpec(id="x"), "", Path(), Path(), (), (), SHARD_PROMPTS, 1, 0), {}, {})

@@ -4,6 +4,7 @@ from concurrent.futures import Future
 from threading import Timer
 
 import pytest
+from support.each import each
 from support.simulated_replicas import NUMBERS, SimulatedReplica, work_of
 
 from theodolite.errors import CaptureError, ModelError, RunDamagedError, StoreError
@@ -50,7 +51,7 @@ def _short_pauses(monkeypatch):
     monkeypatch.setattr(scheduling, "RESTART_SECONDS", 0.001)
 
 
-@pytest.mark.parametrize(("replicas", "count"), [(1, 0), (1, 7), (3, 40), (8, 5)])
+@each("replicas, count", [(1, 0), (1, 7), (3, 40), (8, 5)])
 def test_every_shard_is_committed_once_whatever_the_number_of_replicas(replicas, count):
     workers = [SimulatedReplica() for _ in range(replicas)]
     seen = run(workers, count)
@@ -150,7 +151,7 @@ def test_all_later_batches_are_halved_each_time_memory_runs_out():
     assert set(seen.retried) == {OUT_OF_MEMORY}
 
 
-@pytest.mark.parametrize("replicas", [1, 2, 8])
+@each("replicas", [1, 2, 8])
 def test_batches_that_run_out_of_memory_at_the_same_time_are_halved_once(replicas):
     class Small(SimulatedReplica):
         """A replica with memory for half a batch."""
@@ -311,8 +312,8 @@ def run_one_shard(workers, n_prompts, watch=lambda _seen: None):
     return seen
 
 
-@pytest.mark.parametrize("replicas", [1, 3])
-@pytest.mark.parametrize("poison", [{0}, {7}, {5}, {1, 6}, {2, 3, 9}])
+@each("replicas", [1, 3])
+@each("poison", [{0}, {7}, {5}, {1, 6}, {2, 3, 9}])
 def test_prompts_that_kill_their_replica_are_found_and_the_rest_of_the_shard_is_kept(poison, replicas):
     workers = [SimulatedReplica(restarts=99, poison=poison) for _ in range(replicas)]
     seen = run_one_shard(workers, 10)

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from support import tiny
+from support.each import each
 from support.float64 import in_float64
 from support.hand_runs import HYBRIDS
 from support.nightly import at_night, one_in
@@ -95,9 +96,7 @@ def test_the_one_token_route_equals_full_forwards(family):
     assert error_between_routes(model, length=30) <= BOUND
 
 
-@pytest.mark.parametrize(
-    "family", [*WINDOWED, "bloom", "falcon-heads", "gpt_bigcode", "llama-dynamic", "opt-post-norm"]
-)
+@each("family", [*WINDOWED, "bloom", "falcon-heads", "gpt_bigcode", "llama-dynamic", "opt-post-norm"])
 def test_the_routes_differ_by_rounding_alone(family):
     model = wrap(in_float64(tiny.tiny_model(family).double()))
     assert error_between_routes(model, length=30) < 1e-13
@@ -109,21 +108,20 @@ def test_prompts_may_be_shorter_than_a_window_or_have_one_token(family, length):
     assert error_between_routes(loaded(family), length) <= BOUND
 
 
-@pytest.mark.parametrize("family", ["llama", "gemma2", "gpt2", "mistral"])
+@each("family", ["llama", "gemma2", "gpt2", "mistral"])
 def test_the_routes_agree_under_eager_attention(family):
     module = tiny.tiny_model(family)
     module.set_attn_implementation("eager")
     assert error_between_routes(wrap(module), length=20) <= BOUND
 
 
-@pytest.mark.parametrize("columns", [2, 3, 7])
+@each("columns", [2, 3, 7])
 def test_the_numbers_do_not_depend_on_the_columns_of_a_forward(columns):
     assert error_between_routes(loaded("llama"), length=12, columns=columns) <= BOUND
 
 
-@pytest.mark.parametrize(
-    "family",
-    ["llama", "gemma3_text", "granite", "granitemoeshared", "olmo2", "opt-post-norm", "bloom", "falcon-heads"],
+@each(
+    "family", ["llama", "gemma3_text", "granite", "granitemoeshared", "olmo2", "opt-post-norm", "bloom", "falcon-heads"]
 )
 def test_the_full_route_sets_the_state_that_the_change_returns(family):
     model = loaded(family)
@@ -136,7 +134,7 @@ def test_the_full_route_sets_the_state_that_the_change_returns(family):
         assert relative(outcome.readings[0], wanted) < 2e-6, location
 
 
-@pytest.mark.parametrize("family", ["llama", "gemma2", "granite", "bloom"])
+@each("family", ["llama", "gemma2", "granite", "bloom"])
 def test_a_state_between_attention_and_mlp_is_what_the_mlp_is_added_to(family):
     model = loaded(family)
     mid, mlp, post = (Location(site, MIDDLE) for site in (Site.RESID_MID, Site.MLP_OUT, Site.RESID_POST))
@@ -146,7 +144,7 @@ def test_a_state_between_attention_and_mlp_is_what_the_mlp_is_added_to(family):
     assert relative(outcome.readings[1] - outcome.readings[0], wanted[:, None]) < 2e-6
 
 
-@pytest.mark.parametrize("family", ["llama", "granitemoeshared", "granitemoehybrid"])
+@each("family", ["llama", "granitemoeshared", "granitemoehybrid"])
 def test_a_changed_output_of_the_mlp_is_what_the_block_adds(family):
     model = loaded(family)
     mlp, post = (Location(site, MIDDLE) for site in (Site.MLP_OUT, Site.RESID_POST))
@@ -156,7 +154,7 @@ def test_a_changed_output_of_the_mlp_is_what_the_block_adds(family):
     assert relative(outcome.readings[0] - middle[:, None], wanted[:, None]) < 4e-6
 
 
-@pytest.mark.parametrize("family", sorted(STATES - {"gemma4"}))
+@each("family", sorted(STATES - {"gemma4"}))
 def test_a_model_with_linear_attention_or_a_state_space_takes_the_full_route(family):
     assert "not only the keys and values of tokens" in why_full_route(loaded(family))
 
@@ -173,8 +171,8 @@ def test_a_patch_of_the_embedding_is_another_last_token():
     assert relative(outcome.output[:, 0], theirs.output) < ROUNDING
 
 
-@pytest.mark.parametrize("family", ["llama", "gpt2", "gemma2"])
-@pytest.mark.parametrize("route", [run_one_token, run_full])
+@each("family", ["llama", "gpt2", "gemma2"])
+@each("route", [run_one_token, run_full])
 def test_an_identity_patch_and_dose_zero_give_exactly_the_intact_numbers(family, route):
     model = loaded(family)
     at = locations_of(model)
@@ -264,8 +262,8 @@ def test_blocks_before_the_first_location_do_not_run():
     assert columns == [(layer, 3) for start in range(5) for layer in range(start, 5)]
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("family", ["llama", "gemma2"])
+@each("dtype", [torch.bfloat16, torch.float16])
+@each("family", ["llama", "gemma2"])
 def test_the_routes_agree_in_half_precision(family, dtype):
     model = wrap(tiny.tiny_model(family).to(dtype))
     at = [Location(site, layer) for site in (Site.RESID_PRE, Site.RESID_MID) for layer in LAYERS]
@@ -309,8 +307,8 @@ def test_prompts_of_several_lengths_are_refused():
         run_intact(loaded("llama"), [], [], is_cached=True)
 
 
-@pytest.mark.parametrize(
-    ("location", "problem"),
+@each(
+    "location, problem",
     [
         (Location(Site.RESID_PRE, 5), "no layer 5; this model has 0 to 4"),
         (Location(Site.RESID_MID, 0), "no resid_mid: attention and MLP run in parallel"),

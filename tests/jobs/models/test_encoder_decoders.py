@@ -11,6 +11,7 @@ import transformers
 from safetensors.torch import load_file, save_file
 from support import tiny
 from support.dense_encoders import dense_sites, sinusoids
+from support.each import each, together
 from support.tiny_configs import CONFIGS
 from transformers import AutoModel, AutoModelForSeq2SeqLM, InstructBlipConfig
 
@@ -65,13 +66,13 @@ def largest_error(activations: dict[Site, Any], tensors: dict[str, torch.Tensor]
     return max(errors)
 
 
-def test_captured_sites_equal_those_computed_from_the_files(saved):
+def captured_sites_equal_those_computed_from_the_files(saved):
     family, folder = saved
     model = load_model(folder, dtype="float32")
     assert largest_error(captured(model), load_file(folder / WEIGHTS), CONFIGS[family]) < BOUND
 
 
-def test_no_block_of_the_decoder_is_loaded(saved, monkeypatch):
+def no_block_of_the_decoder_is_loaded(saved, monkeypatch):
     _, folder = saved
     whole = []
     monkeypatch.setattr(
@@ -82,7 +83,7 @@ def test_no_block_of_the_decoder_is_loaded(saved, monkeypatch):
     assert not any("decoder" in name and (".block." in name or ".layers." in name) for name in names)
 
 
-def test_the_encoder_is_named_and_predicts_no_next_token(saved):
+def the_encoder_is_named_and_predicts_no_next_token(saved):
     family, folder = saved
     config = load_config(folder)
     facts = describe_model(config)
@@ -105,7 +106,7 @@ def test_half_precision_passes_the_parity_check(saved, dtype):
     certify(model, sites, range(5), {"set": plan}, probes)
 
 
-@pytest.mark.parametrize("family", T5)
+@each("family", T5)
 def test_a_checkpoint_of_the_encoder_alone_is_read(family, tmp_path):
     config = copy.deepcopy(CONFIGS[family])
     encoder_class = getattr(transformers, type(config).__name__.replace("Config", "EncoderModel"))
@@ -117,7 +118,7 @@ def test_a_checkpoint_of_the_encoder_alone_is_read(family, tmp_path):
     assert Weights(tmp_path, load_config(tmp_path)).attention(4).q.shape[0] == 4
 
 
-@pytest.mark.parametrize("family", [*T5, "bart", "mbart", "plbart"])
+@each("family", [*T5, "bart", "mbart", "plbart"])
 def test_a_checkpoint_with_a_classifier_is_read(family, tmp_path):
     config = copy.deepcopy(CONFIGS[family])
     classifier = getattr(transformers, type(config).__name__.replace("Config", "ForSequenceClassification"))
@@ -137,7 +138,7 @@ def with_tensors(folder: Path, into: Path, change: Any) -> Path:
     return into
 
 
-def test_the_table_of_embeddings_may_be_shared_or_that_of_the_encoder(saved, tmp_path):
+def the_table_of_embeddings_may_be_shared_or_that_of_the_encoder(saved, tmp_path):
     _, folder = saved
     stored = load_file(folder / WEIGHTS)
     shared = next((name for name in stored if name.endswith("shared.weight")), None)
@@ -161,7 +162,7 @@ def test_the_table_of_embeddings_may_be_shared_or_that_of_the_encoder(saved, tmp
         assert weights.has_unembedding
 
 
-@pytest.mark.parametrize("family", T5)
+@each("family", T5)
 def test_a_table_of_offsets_is_missing_or_in_another_block(family, tmp_path):
     tiny.model_with_head(family).save_pretrained(tmp_path / "whole")
     table = "encoder.block.{}.layer.0.SelfAttention.relative_attention_bias.weight"
@@ -183,7 +184,7 @@ def test_a_table_of_offsets_is_missing_or_in_another_block(family, tmp_path):
             load_model(moved)
 
 
-@pytest.mark.parametrize("family", T5)
+@each("family", T5)
 def test_queries_and_keys_leave_out_the_offsets(family, tmp_path):
     tiny.model_with_head(family).save_pretrained(tmp_path)
     weights = Weights(tmp_path, CONFIGS[family])
@@ -206,7 +207,7 @@ def test_a_decoder_alone_is_refused():
 
 
 @torch.inference_mode()
-def test_the_state_after_the_last_norm_is_what_the_whole_model_gives_its_decoder(saved):
+def the_state_after_the_last_norm_is_what_the_whole_model_gives_its_decoder(saved):
     _, folder = saved
     whole, model = (
         AutoModelForSeq2SeqLM.from_pretrained(folder, dtype=torch.float32),
@@ -227,3 +228,12 @@ def test_a_table_of_sines_that_the_files_lack_is_computed(tmp_path):
     folder = with_tensors(tmp_path / "whole", tmp_path / "without", lambda tensors: tensors.pop(name))
     reference = {**load_file(folder / WEIGHTS), name: sinusoids(config.max_position_embeddings, config.d_model)}
     assert largest_error(captured(load_model(folder, dtype="float32")), reference, config) < BOUND
+
+
+test_an_encoder_is_read_as_the_whole_model_runs_it = together(
+    captured_sites_equal_those_computed_from_the_files,
+    no_block_of_the_decoder_is_loaded,
+    the_encoder_is_named_and_predicts_no_next_token,
+    the_table_of_embeddings_may_be_shared_or_that_of_the_encoder,
+    the_state_after_the_last_norm_is_what_the_whole_model_gives_its_decoder,
+)

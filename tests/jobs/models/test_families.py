@@ -1,113 +1,38 @@
-"""Every family's record against a hand-run: the block's own submodules, called one after the other in float64."""
+"""Sites that a family lacks are refused, and long and short prompts do not change each other."""
 
-import copy
 from dataclasses import replace
 from functools import cache
-from itertools import permutations, product
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from families.sites import IDS, PARALLEL, POSITIONS, eager_float64
 from support import tiny
 from support.each import each
-from support.hand_calls import run_by_hand
-from support.hand_runs import HAND_RUNS, HYBRIDS
+from support.hand_runs import HYBRIDS
 from support.layouts import TAPS
 from support.tiny_configs import CONFIGS
 from support.tiny_sizes import GROUPED, SLIDING
 from transformers import BloomConfig, Qwen2MoeConfig
 
 from theodolite.errors import SiteNotFoundError, UnsupportedModelError
-from theodolite.sites import BLOCK_SITES, STREAM_SITES, Site
+from theodolite.sites import BLOCK_SITES, Site
 from theodolite_jobs.capture.engine import Engine
 from theodolite_jobs.capture.plan import plan_set
-from theodolite_jobs.models.anatomy import Anatomy, Tap, check_sites
+from theodolite_jobs.models.anatomy import Tap, check_sites
 from theodolite_jobs.models.batching import length_class_of
-from theodolite_jobs.models.families import FAMILIES, known_anatomy
+from theodolite_jobs.models.families import known_anatomy
 from theodolite_jobs.models.load import wrap
 from theodolite_jobs.models.loaded import LoadedModel
 from theodolite_jobs.models.reference import identity_errors, read_sites, relative_errors
 
-IDS = tiny.random_tokens([11])[0]
-POSITIONS = [-3, -1]
-
-
-def eager_float64(family: str) -> LoadedModel:
-    module = copy.deepcopy(tiny.tiny_model(family)).double()  # a copy, because its configuration changes
-    module.set_attn_implementation("eager")
-    if hasattr(module.config, "_experts_implementation"):
-        module.set_experts_implementation("eager")  # the only one that computes in float64
-    return wrap(module)
-
-
 # The sites of each family.
-
-PARALLEL = {"cohere", "cohere2", "falcon-groups", "falcon-multi-query", "gpt_neox", "gptj", "phi", "phi-qk-norm"}
-PARALLEL |= {"stablelm-parallel"}
-NORMS_AFTER_THE_SUM = {"camembert", "distilbert", "electra", "electra-projected", "nomic_bert"}
-NORMS_AFTER_THE_SUM |= {"albert", "albert-groups"}
-NORMS_AFTER_THE_SUM |= {"bart", "bart-scaled", "marian", "marian-own", "plbart"}
-NORMS_AFTER_THE_SUM |= {"deberta", "deberta-learned", "deberta-v2", "deberta-v2-buckets"}
-NORMS_AFTER_THE_SUM |= {"bert-generation", "data2vec-text", "ernie", "gte", "jina_embeddings_v3"}
-NORMS_AFTER_THE_SUM |= {"bert", "mpnet", "opt-post-norm", "roberta", "xlm-roberta"}
-
-
-def sites_of(family: str) -> set[Site]:
-    """Return the sites of the stream that all blocks of a family have."""
-    if family.startswith("gemma4"):
-        return set(STREAM_SITES) - {Site.RESID_MID_SUM, Site.MLP_OUT}
-    if family.startswith("nemotron_h"):
-        return {Site.RESID_PRE, Site.RESID_POST}
-    if family in HYBRIDS | {"falcon_h1"}:
-        return set(STREAM_SITES) - {Site.RESID_MID_SUM, Site.ATTN_OUT}
-    if family in NORMS_AFTER_THE_SUM:
-        return set(STREAM_SITES)
-    if family in PARALLEL:
-        return set(STREAM_SITES) - {Site.RESID_MID_SUM, Site.RESID_MID}
-    return set(STREAM_SITES) - {Site.RESID_MID_SUM}
-
-
-def test_every_family_of_the_table_has_a_hand_run():
-    assert set(HAND_RUNS) == set(CONFIGS)
-    assert set(FAMILIES) - {config.get_text_config().model_type for config in CONFIGS.values()} == set()
-
-
-@torch.inference_mode()
-@pytest.mark.parametrize("family", HAND_RUNS)
-def test_sites_equal_a_hand_run(family, subtests):
-    model = eager_float64(family)
-    read = read_sites(model, IDS, POSITIONS)
-    with subtests.test("identities"):
-        check_identities(model, read)
-    with subtests.test("norms"):
-        check_norms(model)
-    by_hand = run_by_hand(model.module, IDS, HAND_RUNS[family])
-    assert sites_of(family) == set.intersection(*(set(streams) for streams in by_hand))
-    assert {site for site in read if site in STREAM_SITES} == set.union(*(set(streams) for streams in by_hand))
-    for site, (layer, streams) in product(set(read) & set(STREAM_SITES), enumerate(by_hand)):
-        if site in streams:
-            values = streams[site].view(len(IDS), -1)[POSITIONS].numpy()
-            assert relative_errors(read[site][:, layer], values).max() <= 1e-12, site
-        else:
-            assert np.isnan(read[site][:, layer]).all(), site
-    final = by_hand[-1][Site.RESID_POST].view(len(IDS), -1)[POSITIONS]
-    assert relative_errors(read[Site.RESID_FINAL], final.numpy()).max() <= 1e-12
-
-
-def check_identities(model, read):
-    """Check that the identities hold, and fail for swapped taps."""
-    assert max(identity_errors(model, read).values()) <= 1e-13
-    for site, other in permutations(model.anatomy.taps, 2):
-        if read[site].shape != read[other].shape:  # heads wider than the stream
-            continue
-        misread = {**read, site: read[other]}
-        assert max(identity_errors(model, misread).values()) > 1e-3, (site, other)
 
 
 @each("family", sorted(HYBRIDS))
 def test_the_identities_fail_if_a_site_of_some_blocks_is_another_vector(family):
-    model = eager_float64(family)
+    model = eager_float64(tiny.tiny_model(family))
     read = read_sites(model, IDS, POSITIONS)
     for site, partial in model.anatomy.partial.items():
         misread = {**read, site: read[site].copy()}
@@ -131,7 +56,7 @@ def test_a_site_of_some_blocks_is_refused_for_other_layers_alone(family):
 
 @each("family", sorted(set(TAPS) - HYBRIDS - {"falcon_h1"}))
 def test_the_identities_fail_if_attention_is_read_from_the_mlp(family):
-    model = eager_float64(family)
+    model = eager_float64(tiny.tiny_model(family))
     of_mlp = model.anatomy.taps.get(Site.MLP_OUT, Tap("mlp", "output"))  # it is no site of Gemma 4
     taps = {**model.anatomy.taps, Site.ATTN_OUT: of_mlp}
     wrong = replace(model, anatomy=replace(model.anatomy, taps=taps))
@@ -172,51 +97,12 @@ def test_a_sliding_window_of_no_tokens_is_refused():
 # Norms.
 
 
-def check_norms(model):
-    """Check that the norms of a block, and the last one, are those of the record."""
-    anatomy = model.anatomy
-    layer = model.blocks[2]
-    paths = {role: layer.get_submodule(path) for role, path in anatomy.norms.items()}
-    if anatomy.final_norm:
-        paths["final"] = model.module.get_submodule(anatomy.final_norm)
-    ran: dict[torch.nn.Module, tuple[torch.Tensor, torch.Tensor]] = {}
-    for norm in paths.values():
-        norm.register_forward_hook(lambda norm, args, output: ran.update({norm: (args[0], output)}))
-    read = read_sites(model, IDS, POSITIONS)
-    mid = Site.RESID_MID if Site.RESID_MID in read else Site.RESID_PRE
-    attention, mlp = (Site.RESID_MID, Site.RESID_POST) if anatomy.post_norm else (Site.ATTN_OUT, Site.MLP_OUT)
-    site_of_norm = {  # the side of the norm (0 input, 1 output) and its site
-        "attention": (0, Site.RESID_PRE),
-        "mlp": (0, mid),
-        "attention_output": (1, attention),
-        "mlp_output": (1, mlp),
-        "final": (0, Site.RESID_FINAL),
-    }
-    for role, norm in paths.items():
-        side, site = site_of_norm[role]
-        seen = [value.reshape(len(IDS), -1)[POSITIONS].numpy() for value in ran[norm]]
-        if site in read:
-            expected = read[site] if role == "final" else read[site][:, 2]
-            assert relative_errors(seen[side], expected).max() <= 1e-12, role
-        assert relative_errors(norm_without_epsilon(anatomy, norm, seen[0]), seen[1]).max() < 1e-2, role
-
-
-def norm_without_epsilon(anatomy: Anatomy, norm: Any, x: np.ndarray) -> np.ndarray:
-    """Return the layer norm or root-mean-square norm of the record; epsilon changes it by less than 1 %."""
-    if anatomy.norm_kind == "layer":
-        x = x - x.mean(axis=-1, keepdims=True)
-    x = x / np.sqrt((x**2).mean(axis=-1, keepdims=True))
-    weight, bias = (getattr(norm, name, None) for name in ("weight", "bias"))
-    scaled = x if weight is None else x * (weight.numpy() + anatomy.norm_offset)
-    return scaled if bias is None else scaled + bias.numpy()
-
-
 # The length of a prompt.
 
 
 @each("family", ["bert", "gpt2", "mpnet", "opt", "roberta"])
 def test_the_context_length_is_the_number_of_learned_positions(family):
-    model = eager_float64(family)
+    model = eager_float64(tiny.tiny_model(family))
     longest = model.dimensions.context_length
     read_sites(model, [5] * longest, [-1])
     with pytest.raises((IndexError, RuntimeError)):

@@ -11,7 +11,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from support import tiny
+from support.each import together
 from support.errors import only_line
+from support.layouts import FILES
+from support.nightly import at_night
 from support.tiny_configs import CONFIGS
 
 from theodolite.errors import ModelError
@@ -28,7 +31,10 @@ def is_mixture(family: str) -> bool:
     return anatomy is not None and anatomy.files is not None and bool(anatomy.files.experts) and "dense" not in family
 
 
-@pytest.fixture(scope="module", params=filter(is_mixture, CONFIGS))
+MIXTURES = list(filter(is_mixture, CONFIGS))
+
+
+@pytest.fixture(scope="module", params=[family if family in FILES else at_night([family])[0] for family in MIXTURES])
 def twins(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """Return the folders of one model, as published and with merged experts."""
     folder, model = tmp_path_factory.mktemp(request.param), tiny.model_with_head(request.param)
@@ -37,7 +43,7 @@ def twins(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     return folder / "published", folder / "merged"
 
 
-def test_weights_equal_those_of_the_published_twin(twins: tuple[Path, Path]) -> None:
+def weights_equal_those_of_the_published_twin(twins: tuple[Path, Path]) -> None:
     published, merged = (Weights(folder, load_config(folder)) for folder in twins)
     for layer in range(published.dimensions.n_layers):
         assert published.experts(layer) == merged.experts(layer)
@@ -54,12 +60,12 @@ def test_weights_equal_those_of_the_published_twin(twins: tuple[Path, Path]) -> 
 
 
 @torch.inference_mode()
-def test_activations_equal_those_of_the_published_twin(twins: tuple[Path, Path]) -> None:
+def activations_equal_those_of_the_published_twin(twins: tuple[Path, Path]) -> None:
     one, other = (load_model(folder).run(input_ids=TOKENS, use_cache=False).last_hidden_state for folder in twins)
     torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)  # kernels add in another order for another alignment
 
 
-def test_a_block_with_fewer_merged_experts_is_refused(twins: tuple[Path, Path], tmp_path: Path) -> None:
+def a_block_with_fewer_merged_experts_is_refused(twins: tuple[Path, Path], tmp_path: Path) -> None:
     folder = Path(shutil.copytree(twins[1], tmp_path / "fewer"))
     tensors = load_file(folder / WEIGHTS)
     for name in [name for name in tensors if ".experts." in name]:
@@ -68,3 +74,10 @@ def test_a_block_with_fewer_merged_experts_is_refused(twins: tuple[Path, Path], 
     with pytest.raises(ModelError) as caught:
         load_model(folder)
     assert "experts in the weights" in only_line(caught)
+
+
+test_merged_experts_are_those_of_the_published_twin = together(
+    weights_equal_those_of_the_published_twin,
+    activations_equal_those_of_the_published_twin,
+    a_block_with_fewer_merged_experts_is_refused,
+)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from support import tiny
-from support.each import each
+from support.each import each, together
 from support.errors import only_line
 from support.tiny_configs import CONFIGS
 from transformers import AutoModelForImageTextToText, LlavaModel, MusicgenConfig, PaliGemmaConfig, T5Gemma2Config
@@ -45,7 +45,7 @@ def saved(request, tmp_path_factory):
 
 
 @torch.inference_mode()
-def test_the_stream_is_that_of_the_whole_model(saved):
+def the_stream_is_that_of_the_whole_model(saved):
     family, folder, whole = saved
     model = load_model(folder)
     assert model.config.model_type == TEXT_MODELS[family]
@@ -61,7 +61,7 @@ def spread(x):
 
 
 @torch.inference_mode()
-def test_heads_and_the_unembedding_are_read_from_the_files_of_the_whole(saved):
+def heads_and_the_unembedding_are_read_from_the_files_of_the_whole(saved):
     _, folder, whole = saved
     weights, model = Weights(folder, load_config(folder)), load_model(folder)
     assert torch.equal(weights.unembedding(), whole.get_output_embeddings().weight)
@@ -140,3 +140,9 @@ def test_a_text_model_that_is_no_module_is_refused():
     with pytest.raises(UnsupportedModelError) as caught:
         text_part(model)
     assert only_line(caught).startswith("'llava' cannot be surveyed: its text model is not one of its modules; use a")
+
+
+test_the_text_part_is_read_as_in_the_whole = together(
+    the_stream_is_that_of_the_whole_model,
+    heads_and_the_unembedding_are_read_from_the_files_of_the_whole,
+)

@@ -6,6 +6,7 @@ from multiprocessing import get_context
 
 import pytest
 import torch
+from support.each import each
 from support.tiny import random_model
 from support.tiny_configs import CONFIGS
 from transformers import AutoModel
@@ -27,9 +28,7 @@ def replica():
         yield lambda function, *arguments: pool.submit(function, *arguments).result()
 
 
-@pytest.mark.parametrize(
-    ("rows", "available", "used"), [(1, 4, 1), (ROWS_OF_A_THREAD, 4, 1), (2 * ROWS_OF_A_THREAD, 4, 2), (1000, 4, 4)]
-)
+@each("rows, available, used", [(1, 4, 1), (ROWS_OF_A_THREAD, 4, 1), (2 * ROWS_OF_A_THREAD, 4, 2), (1000, 4, 4)])
 def test_each_thread_has_enough_rows(rows, available, used):
     before = torch.get_num_threads()
     torch.set_num_threads(available)
@@ -55,8 +54,8 @@ def different_products(columns, features):
     return different
 
 
-@pytest.mark.parametrize("columns", [32, 49, 100, 128, 576, 1000])
-@pytest.mark.parametrize("features", [64, 896])
+@each("columns", [32, 49, 100, 128, 576, 1000])
+@each("features", [64, 896])
 def test_a_product_with_a_matrix_has_the_same_bits(replica, columns, features):
     assert replica(different_products, columns, features) == []
 

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from support.analysing import analyse
+from support.each import each
 from support.result_cases import (
     REQUESTED,
     contrast,
@@ -31,8 +32,8 @@ def test_groups_computed_together_equal_groups_computed_alone(tmp_path):
         assert read_group(together, name).identical(read_group(apart, name))
 
 
-@pytest.mark.parametrize("late", ["travel", "sphere"])
-@pytest.mark.parametrize("side", ["bad", "good"])
+@each("late", ["travel", "sphere"])
+@each("side", ["bad", "good"])
 def test_a_group_requested_later_handles_a_quarantined_prompt_of_either_side(tmp_path, side, late):
     """A pair's partner is out of the contrast and not out of its set: the two are read differently."""
     arrays = {"bad": draw(9), "good": draw(9, seed=1)}
@@ -74,7 +75,7 @@ def test_a_set_with_all_prompts_quarantined_is_nan_and_does_not_affect_other_set
 NOT_FINITE = {"nan": [np.nan], "inf": [np.inf], "-inf": [-np.inf], "both": [np.inf, -np.inf]}
 
 
-@pytest.mark.parametrize("kind", list(NOT_FINITE))
+@each("kind", list(NOT_FINITE))
 def test_a_number_that_is_not_finite_is_named_by_run_shard_sample_and_layer(tmp_path, kind):
     arrays = {"bad": draw(9), "good": draw(9, seed=1)}
     values = NOT_FINITE[kind]

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from support import tiny
+from support.each import together
 from support.stored import record_of
 from transformers import AutoModel
 
@@ -101,7 +102,7 @@ def assert_right(model, norm_layer, layers):
     assert relative_errors(normalised(read, norm_layer.norm), put_out).max() < BOUND, norm_layer.label
 
 
-def test_with_all_sites_every_norm_has_captured_inputs_or_outputs(model):
+def with_all_sites_every_norm_has_captured_inputs_or_outputs(model):
     layers = list(range(model.n_layers))
     all_norms = norm_layers(model.run(), model.weights)
     assert {(norm_layer.which, norm_layer.layer) for norm_layer in all_norms} == set(model.passed)
@@ -113,7 +114,7 @@ def test_with_all_sites_every_norm_has_captured_inputs_or_outputs(model):
         assert norm_layer.reads or norm_layer.which.endswith("_output")
 
 
-def test_without_branch_sites_norms_before_the_sum_have_no_captured_vectors(model):
+def without_branch_sites_norms_before_the_sum_have_no_captured_vectors(model):
     stream = [site for site in (Site.RESID_PRE, Site.RESID_MID) if site in model.anatomy.taps]
     layers = list(range(model.n_layers))
     for norm_layer in norm_layers(model.run(stream), model.weights):
@@ -124,7 +125,7 @@ def test_without_branch_sites_norms_before_the_sum_have_no_captured_vectors(mode
             assert norm_layer.reads != model.anatomy.post_norm or norm_layer.which == "final"
 
 
-def test_with_some_layers_only_their_norms_have_captured_vectors(model):
+def with_some_layers_only_their_norms_have_captured_vectors(model):
     layers = [1, 2, 4]
     for norm_layer in norm_layers(model.run(layers=layers), model.weights):
         if norm_layer.sites:
@@ -142,3 +143,10 @@ def test_resid_final_of_a_post_norm_model_is_the_output_of_its_last_norm(tmp_pat
     last = norm_layers(model.run([Site.RESID_PRE]), model.weights)[-1]
     assert (last.label, last.sites, last.reads) == ("4.mlp_output", (Site.RESID_FINAL,), False)
     assert_right(model, last, [])
+
+
+test_captured_vectors_of_norms_are_those_of_their_modules = together(
+    with_all_sites_every_norm_has_captured_inputs_or_outputs,
+    without_branch_sites_norms_before_the_sum_have_no_captured_vectors,
+    with_some_layers_only_their_norms_have_captured_vectors,
+)

@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from support.each import each
 from support.errors import only_line
 from support.prompt_files import read, write
 
@@ -45,7 +46,7 @@ BOMBS: dict[str, tuple[Callable[[], Any], dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize(("column", "options"), BOMBS.values(), ids=BOMBS)
+@each("column, options", BOMBS.values())
 def test_a_parquet_file_that_decodes_to_gigabytes_is_refused_before_it_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, column: Callable[[], Any], options: dict[str, Any]
 ) -> None:
@@ -92,9 +93,7 @@ def test_ten_million_rows_in_a_few_bytes_are_refused(tmp_path: Path, monkeypatch
         read(tmp_path, "a.parquet")
 
 
-@pytest.mark.parametrize(
-    ("kind", "row"), [("txt", b"a\n"), ("csv", b"a\r"), ("json", b"[],"), ("jsonl", b'{"prompt":"a"}\n')]
-)
+@each("kind, row", [("txt", b"a\n"), ("csv", b"a\r"), ("json", b"[],"), ("jsonl", b'{"prompt":"a"}\n')])
 def test_millions_of_rows_in_a_few_compressed_bytes_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, row: bytes
 ) -> None:

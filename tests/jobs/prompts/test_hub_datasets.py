@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from support import hub
+from support.each import each
 from support.finished_runs import finished_run
 
 from theodolite.spec_parts import PromptSetSpec
@@ -136,8 +137,8 @@ def answers(served: tuple[str, list[str]], home: Path) -> dict[str, Any]:
     return hub.ask_in_process(ASK, served[0], home, QUESTIONS)
 
 
-@pytest.mark.parametrize(
-    ("question", "commit", "texts"),
+@each(
+    "question, commit, texts",
     [
         ("newest", hub.COMMIT, ["new"]),
         ("branch", hub.COMMIT, ["new"]),
@@ -156,8 +157,8 @@ def test_a_dataset_is_read_at_a_commit(answers: dict[str, Any], question: str, c
     assert answers[question] == [commit, texts]
 
 
-@pytest.mark.parametrize(
-    ("question", "message"),
+@each(
+    "question, message",
     [
         ("missing_revision", "prompts.goals.revision: the dataset org/moved has no revision 'v9'"),
         ("missing_commit", "prompts.goals.source: hub:org/moved, split 'train', cannot be read: Revision 'eeee"),

@@ -1,8 +1,8 @@
 """The report of runs that lack the data of some figures or sentences."""
 
 import numpy as np
-import pytest
 from support.analysing import analyse, survey_gram
+from support.each import each
 from support.stored import store_run
 
 from theodolite.spec_options import GramSpec
@@ -31,7 +31,7 @@ def test_every_section_is_there(tmp_path):
     assert "cos(P*, N*)" in page
 
 
-@pytest.mark.parametrize("n", [1, 2, 3])
+@each("n", [1, 2, 3])
 def test_sets_of_a_few_prompts_have_a_report(tmp_path, n):
     page = report_of(tmp_path, {"bad": n, "good": n}, contrast("bad", "good"))
     assert ("a set has only one prompt, so one fold has no other prompt to fit the direction on" in page) == (n == 1)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from support import tiny
 from support.analysing import context_of
+from support.each import each
 from support.stored import record_of, store_run
 
 from theodolite.sites import Site
@@ -42,7 +43,7 @@ def captured(family, folder, seed):
     return shard.activations, Weights(folder, model.config)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@each("family", FAMILIES)
 def test_the_parts_of_each_vector_add_up_to_resid_final(family, tmp_path):
     activations, weights = captured(family, tmp_path / "model", 0)
     total = activations[Site.RESID_PRE][:, 0, 0].astype(np.float64)
@@ -72,7 +73,7 @@ def computed(family, tmp_path, sites=SITES):
     return {name: values[0, 0] for name, values in result.arrays.items()}, bad, good
 
 
-@pytest.mark.parametrize("family", ["llama", "gemma2", "granite", "gpt2", "gptj"])
+@each("family", ["llama", "gemma2", "granite", "gpt2", "gptj"])
 def test_shares_are_those_of_the_sums_over_prompts(family, tmp_path):
     group, bad, good = computed(family, tmp_path)
 

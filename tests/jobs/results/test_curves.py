@@ -5,6 +5,7 @@ import pytest
 import xarray as xr
 from support.analysed_runs import PAIRED, SITES, UNPAIRED, analysed, draw, silent
 from support.analysing import analyse
+from support.each import each
 from support.stored import read_table, store_run
 
 from theodolite.bands import simultaneous_quantile
@@ -38,7 +39,7 @@ def sphere(x):
     return x / np.linalg.norm(x, axis=-1, keepdims=True) * np.sqrt(x.shape[-1])
 
 
-@pytest.mark.parametrize("shard_prompts", [1, 4, 7, 100])
+@each("shard_prompts", [1, 4, 7, 100])
 def test_results_equal_numpy_for_any_chunking(tmp_path, shard_prompts):
     arrays = {"bad": draw(11), "good": draw(11, seed=1), "words": draw(6, seed=2)}
     run = analysed(tmp_path, arrays, {**PAIRED, **UNPAIRED}, shard_prompts=shard_prompts)

@@ -130,8 +130,8 @@ def test_layers_are_those_of_the_cases(saved, case):
     assert widths[narrow if case == "everything" else wide] == full
 
 
-@pytest.mark.parametrize("layer", LAYERS)
-@pytest.mark.parametrize("fold_norm", [False, True])
+@each("layer", LAYERS)
+@each("fold_norm", [False, True])
 def test_spectra_are_those_of_the_dense_matrices_and_end_at_the_width_of_the_layer(saved, case, fold_norm, layer):
     weights, model = saved
     found, (qk, vo, query, key) = decomposed(weights, layer, 30, fold_norm), dense(model, case, layer, fold_norm)
@@ -154,8 +154,8 @@ def test_spectra_are_those_of_the_dense_matrices_and_end_at_the_width_of_the_lay
     np.testing.assert_allclose(found["copying_score"], [score_of(product @ one) for one in vo], atol=2e-5)
 
 
-@pytest.mark.parametrize("layer", LAYERS)
-@pytest.mark.parametrize("fold_norm", [False, True])
+@each("layer", LAYERS)
+@each("fold_norm", [False, True])
 def test_keys_and_values_are_compared_with_the_stream_that_they_read(saved, case, fold_norm, layer):
     weights, model = saved
     found, (qk, vo, query, key) = decomposed(weights, layer, 3, fold_norm), dense(model, case, layer, fold_norm)
@@ -195,7 +195,7 @@ def test_keys_and_values_are_compared_with_the_stream_that_they_read(saved, case
         np.testing.assert_allclose(found["null_variance"][0, 0, index], expected, rtol=1e-9)
 
 
-@pytest.mark.parametrize(("writer", "reader"), [(0, 3), (0, 4), (1, 3), (1, 4), (2, 3), (2, 4), (3, 4), (0, 2), (1, 2)])
+@each("writer, reader", [(0, 3), (0, 4), (1, 3), (1, 4), (2, 3), (2, 4), (3, 4), (0, 2), (1, 2)])
 def test_composition_is_that_of_outputs_that_the_other_head_reads(saved, case, writer, reader):
     weights, model = saved
     found = composition._pair_composition(weights, writer, reader, False)

@@ -7,6 +7,7 @@ import pytest
 from scipy.spatial.distance import cdist
 from sklearn.metrics import silhouette_score
 from support.analysing import stale_gram, survey_gram
+from support.each import each
 from support.gram_cases import cka, debiased_cka, in_spaces
 from support.nightly import at_night
 from support.result_cases import assert_same_rows, contrast, draw, model_of, silent
@@ -252,7 +253,7 @@ def test_every_variable_equals_its_definition_for_any_chunking(surveyed):
     assert (group["n_constant_features"].sel(set="good", site="resid_mid") == 1).all()
 
 
-@pytest.mark.parametrize("tile_entries", [1, 7, 28, 1 << 16])
+@each("tile_entries", [1, 7, 28, 1 << 16])
 def test_inner_products_do_not_depend_on_the_size_of_tiles(tile_entries):
     rng = np.random.default_rng(0)
     packed, diagonals = rng.normal(size=(5, 3, 28)), rng.normal(size=(5, 3, 7))  # (point, space, …)
@@ -340,7 +341,7 @@ def test_a_zero_vector_makes_only_its_own_statistics_nan(tmp_path):
     assert np.isfinite(group["silhouette"]).all()
 
 
-@pytest.mark.parametrize("values", [[np.nan], [np.inf], [np.inf, -np.inf]])
+@each("values", [[np.nan], [np.inf], [np.inf, -np.inf]])
 def test_a_number_that_is_not_finite_is_named_by_run_set_sample_and_layer(tmp_path, values):
     arrays = {"bad": draw(9), "good": draw(9, seed=1)}
     arrays["good"]["resid_mid"][6, 0, 2, : len(values)] = values

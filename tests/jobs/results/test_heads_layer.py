@@ -109,7 +109,7 @@ def leading(matrices, count):
     return left * sign, right * sign
 
 
-@pytest.mark.parametrize("fold_norm", [False, True])
+@each("fold_norm", [False, True])
 def test_values_and_vectors_are_those_of_the_dense_matrices(weights, fold_norm):
     found = decompose_layer(
         weights, LAYER, HeadsSpec(offsets=[3], fold_norm=fold_norm, vectors=4), NO_STREAM, (0, 0), None
@@ -129,7 +129,7 @@ def test_values_and_vectors_are_those_of_the_dense_matrices(weights, fold_norm):
     assert np.isnan(found["copying_score"]).all()
 
 
-@pytest.mark.parametrize("fold_norm", [False, True])
+@each("fold_norm", [False, True])
 def test_alignments_equal_those_of_the_dense_matrices(weights, fold_norm):
     read, written = directions(seed=1), directions(seed=2)
     read[1] = np.nan
@@ -186,7 +186,7 @@ def test_a_direction_that_is_a_leading_vector_has_an_alignment_of_one(weights):
         np.testing.assert_allclose(found["direction_alignment"][0, 2, 1], 1, rtol=1e-12)
 
 
-@pytest.mark.parametrize("fold_norm", [False, True])
+@each("fold_norm", [False, True])
 def test_null_spaces_are_those_of_the_dense_projections(weights, fold_norm):
     places = {(0, 1): samples(0), (1, 0): samples(1, count=7)}
     stream = Stream(np.empty((0, 48)), np.empty((0, 48)), places)
@@ -236,7 +236,7 @@ def score_of(matrix):
     return eigenvalues.sum().real / np.abs(eigenvalues).sum()
 
 
-@pytest.mark.parametrize("fold_norm", [False, True])
+@each("fold_norm", [False, True])
 def test_copying_scores_are_those_of_the_whole_vocabulary(weights, fold_norm):
     heads = HeadsSpec(vectors=1, fold_norm=fold_norm)
     found = decompose_layer(weights, LAYER, heads, NO_STREAM, (0, 0), vocabulary_products(weights, fold_norm, CPU))
@@ -264,7 +264,7 @@ def test_a_constant_added_to_all_logits_changes_only_the_uncentred_score(tmp_pat
     assert np.abs(after["copying_score_uncentred"] - before["copying_score_uncentred"]).max() > 0.1
 
 
-@pytest.mark.parametrize("block", [1, 7, 64, 8192])
+@each("block", [1, 7, 64, 8192])
 def test_the_vocabulary_products_do_not_depend_on_the_block_size(weights, block):
     embedding, unembedding = numpy_of(weights.embedding()), numpy_of(weights.unembedding())
     whole = (unembedding - unembedding.mean(axis=0)).T @ embedding, unembedding.T @ embedding

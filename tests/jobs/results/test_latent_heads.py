@@ -7,6 +7,7 @@ import copy
 
 import numpy as np
 import pytest
+from support.each import each
 from support.errors import only_line
 from support.latent_attention import (
     HEADS,
@@ -49,8 +50,8 @@ def error(ours, theirs):
     return np.linalg.norm(ours - theirs) / np.linalg.norm(theirs)
 
 
-@pytest.mark.parametrize("layer", [0, 4])
-@pytest.mark.parametrize("fold_norm", [False, True])
+@each("layer", [0, 4])
+@each("fold_norm", [False, True])
 def test_scores_are_qk_by_the_latents_spread_and_the_part_that_rotates(saved, fold_norm, layer, monkeypatch):
     weights, model = saved
     layers, read = run_attention(model, TOKENS, monkeypatch)
@@ -75,7 +76,7 @@ def test_scores_are_qk_by_the_latents_spread_and_the_part_that_rotates(saved, fo
     assert error(plain[:, seen], found["scores"][:, seen]) > 0.05
 
 
-@pytest.mark.parametrize("layer", [0, 4])
+@each("layer", [0, 4])
 def test_vo_by_the_latents_spread_is_attentions_output_for_one_token(saved, layer, monkeypatch):
     weights, model = saved
     layers, read = run_attention(model, (7,), monkeypatch)

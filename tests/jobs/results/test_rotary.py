@@ -6,6 +6,7 @@ The models compute in float64. The rotation of the dense products is made here, 
 import numpy as np
 import pytest
 import torch
+from support.each import each, together
 from support.latent_attention import (
     HEADS,
     LATENT,
@@ -49,8 +50,8 @@ def biases(block):
     return np.expand_dims(own, -2), block.kv_a_proj_with_mqa.bias.numpy()[LATENT:]
 
 
-@pytest.mark.parametrize("layer", [0, 4])
-@pytest.mark.parametrize("fold_norm", [False, True])
+@each("layer", [0, 4])
+@each("fold_norm", [False, True])
 def test_qk_and_the_rotary_part_are_the_scores_before_the_softmax(saved, fold_norm, layer, monkeypatch):
     weights, model = saved
     layers, read = run_attention(model, TOKENS, monkeypatch)
@@ -95,7 +96,7 @@ def turn(model, offset):
     return matrix * module.attention_scaling**2 * model.blocks[0].self_attn.scaling
 
 
-@pytest.mark.parametrize("fold_norm", [False, True])
+@each("fold_norm", [False, True])
 def test_the_singular_values_are_those_of_the_dense_products(saved, fold_norm):
     weights, model = saved
     block = model.blocks[3]
@@ -114,14 +115,14 @@ def test_the_singular_values_are_those_of_the_dense_products(saved, fold_norm):
     assert np.abs(ours[1] - ours[0]).max() > 1e-3 * ours.max()
 
 
-def test_the_matrices_are_those_that_attention_returns(saved):
+def the_matrices_are_those_that_attention_returns(saved):
     weights, _ = saved
     attention, part = weights.attention(1), weights.rotary_part(1)
     for ours, theirs in zip(part, (attention.q_rotary, attention.k_rotary), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-14)
 
 
-def test_scaled_positions_scale_the_part(saved):
+def scaled_positions_scale_the_part(saved):
     weights, model = saved
     rotations = read_rotary_part(weights, 0, [0, 3], False).rotations
     factor = model.module.rotary_emb.attention_scaling**2 * model.blocks[0].self_attn.scaling
@@ -142,3 +143,9 @@ def test_a_part_of_known_numbers():
     bent = (np.eye(3, 2) * [3.0, 1.0])[None]
     found = rotary_singular_values(query, bent, [np.eye(2), quarter])
     np.testing.assert_allclose(found, [[[6, 1], [3, 1]], [[3, 2], [3, 1]]], rtol=1e-12)
+
+
+test_the_rotary_part_is_that_of_the_model = together(
+    the_matrices_are_those_that_attention_returns,
+    scaled_positions_scale_the_part,
+)

@@ -7,6 +7,7 @@ import pytest
 import torch
 from support import tiny
 from support.analysing import context_of
+from support.each import each
 from support.stored import store_run
 from support.tiny_configs import CONFIGS
 from transformers import AutoModel
@@ -152,7 +153,7 @@ def expected_shares(ran, shape, quarantined=(), layers=range(LAYERS)):
     return shares
 
 
-@pytest.mark.parametrize("family", COMPUTED)
+@each("family", COMPUTED)
 def test_active_units_are_those_of_the_models_own_experts(family, tmp_path):
     weights = saved(family, tmp_path / "model")
     ran = forward(family, tmp_path / "model")
@@ -165,7 +166,7 @@ def test_active_units_are_those_of_the_models_own_experts(family, tmp_path):
     assert "notes" not in result.attributes
 
 
-@pytest.mark.parametrize("family", ["qwen3_moe", "mixtral", "deepseek_v3", "gpt_oss", "granitemoe"])
+@each("family", ["qwen3_moe", "mixtral", "deepseek_v3", "gpt_oss", "granitemoe"])
 def test_a_model_in_float64_gives_the_same(family, tmp_path):
     weights = saved(family, tmp_path / "model")
     ran = forward(family, tmp_path / "model", torch.float64)
@@ -188,7 +189,7 @@ def made_up(d_model):
     return Forward(rng.standard_normal((PROMPTS, 2, LAYERS, d_model)), experts, {})
 
 
-@pytest.mark.parametrize("family", sorted(READ_SOMETHING_ELSE))
+@each("family", sorted(READ_SOMETHING_ELSE))
 def test_experts_that_do_not_read_the_norm_of_resid_mid_are_refused(family, tmp_path):
     weights = saved(family, tmp_path / "model")
     result = computed(tmp_path / "store", made_up(48), weights)

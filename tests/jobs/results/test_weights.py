@@ -8,7 +8,7 @@ import pytest
 import torch
 from support import tiny
 from support.analysing import survey_weights
-from support.each import each
+from support.each import each, together
 from support.stored import record_of
 from support.tiny_configs import CONFIGS
 from transformers import AutoModel, AutoModelForCausalLM
@@ -122,7 +122,7 @@ def projector(basis):
     return basis @ basis.T
 
 
-def test_bases_are_the_leading_singular_vectors_of_the_modules_weights(saved):
+def bases_are_the_leading_singular_vectors_of_the_modules_weights(saved):
     family, weights, model = saved
     rank, block = weights.dimensions.d_head, model.blocks[LAYER]
     found = layer_bases(weights, LAYER).forms
@@ -140,7 +140,7 @@ def test_bases_are_the_leading_singular_vectors_of_the_modules_weights(saved):
             np.testing.assert_allclose(bases[name].T @ bases[name], np.eye(rank), atol=1e-12)
 
 
-def test_only_matrices_beside_a_norm_are_folded(saved):
+def only_matrices_beside_a_norm_are_folded(saved):
     family, weights, _ = saved
     bases = layer_bases(weights, LAYER).forms
     readers = set() if family == "bert" else set(bases[STORED]) - {"o", "down"}
@@ -149,7 +149,7 @@ def test_only_matrices_beside_a_norm_are_folded(saved):
         assert changed == readers | ({"o", "down"} if family in BOTH_SIDES else set())
 
 
-def test_the_random_matrices_have_the_row_lengths_of_the_matrices(saved):
+def the_random_matrices_have_the_row_lengths_of_the_matrices(saved):
     """Random matrices are drawn again here, and scaled row by row."""
     family, weights, model = saved
     rank, block = weights.dimensions.d_head, model.blocks[LAYER]
@@ -192,7 +192,7 @@ def test_a_head_wider_than_the_stream_has_as_many_directions_as_the_stream(tmp_p
     assert {one.shape for one in layer_bases(weights, LAYER).forms[STORED].values()} == {(16, 16)}
 
 
-def test_the_group_holds_the_overlaps_of_all_layers(saved, tmp_path):
+def the_group_holds_the_overlaps_of_all_layers(saved, tmp_path):
     family, weights, model = saved
     group, rank = surveyed(tmp_path, weights), weights.dimensions.d_head
     sequential = "resid_mid" in {str(site) for site in model.anatomy.taps}
@@ -258,3 +258,11 @@ def test_random_weights_have_the_overlap_of_random_subspaces(tmp_path):
     group = surveyed(tmp_path / "store", Weights(tmp_path / "model", CONFIGS["llama"]))
     apart = group["reading_overlap"].values[:, ~np.eye(5, dtype=bool)]
     assert abs(np.nanmean(apart) - group["random_overlap"].item()) < 0.02
+
+
+test_weight_matrices_are_those_of_the_modules = together(
+    bases_are_the_leading_singular_vectors_of_the_modules_weights,
+    only_matrices_beside_a_norm_are_folded,
+    the_random_matrices_have_the_row_lengths_of_the_matrices,
+    the_group_holds_the_overlaps_of_all_layers,
+)

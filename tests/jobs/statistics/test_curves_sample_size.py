@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import numpy as np
-import pytest
+from support.each import each
 
 from theodolite_jobs.statistics.curves import NORMAL_QUANTILE, Scatter, cosine_curve, no_sums, scatter
 from theodolite_jobs.statistics.curves_sample_size import expected_cosines, squared_covariance_trace
@@ -81,8 +81,8 @@ def test_equal_constant_sets_are_expected_to_have_the_cosine_one_without_a_width
     np.testing.assert_allclose(expected(same, same.copy(), (16, 64)), 1, rtol=1e-12)
 
 
-@pytest.mark.parametrize(("cosine", "signal"), [(0.9, 1 / 3), (0.99, 1.0)])
-@pytest.mark.parametrize(("n", "size", "paired"), [(256, 16, False), (64, 64, False), (64, 64, True)])
+@each("cosine, signal", [(0.9, 1 / 3), (0.99, 1.0)])
+@each("n, size, paired", [(256, 16, False), (64, 64, False), (64, 64, True)])
 def test_the_cosine_of_a_second_sample_falls_inside_as_often_as_promised(n, size, paired, cosine, signal):
     """Without the products of noise terms it falls inside in 55 to 60 % of draws at 16 of 256 prompts.
 

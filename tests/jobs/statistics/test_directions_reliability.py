@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from support.each import each
 
 from theodolite_jobs.statistics.directions_reliability import (
     noise_share,
@@ -33,9 +34,9 @@ def measured(p, q):
     return reliability(split_half_cosine(*folds), samples_of_half(*folds), (len(p), len(q)))
 
 
-@pytest.mark.parametrize("common", [0.0, 0.9])
-@pytest.mark.parametrize(("n_p", "n_q"), [(40, 40), (160, 160)])
-@pytest.mark.parametrize("distance", [1.0, 2.0, 4.0])
+@each("common", [0.0, 0.9])
+@each("n_p, n_q", [(40, 40), (160, 160)])
+@each("distance", [1.0, 2.0, 4.0])
 def test_reliability_is_the_cosine_of_directions_of_other_samples(n_p, n_q, distance, common):
     rng = np.random.default_rng(1)
     found, between = [], []

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from sklearn.linear_model import Ridge
+from support.each import each
 
 from theodolite_jobs.statistics import permutations, separation_scores
 from theodolite_jobs.statistics.held_out import RIDGE, held_out_ridge_scores, held_out_scores
@@ -33,8 +34,8 @@ def refit(x, labels, folds, left_out, *, ridge):
     return scores
 
 
-@pytest.mark.parametrize("ridge", [False, True], ids=["means", "ridge"])
-@pytest.mark.parametrize("paired", [False, True], ids=["unpaired", "paired"])
+@each("ridge", [False, True])
+@each("paired", [False, True])
 def test_scores_after_each_refit_are_those_of_fits_without_a_prompt_or_pair(paired, ridge):
     n_p, n_q = (13, 13) if paired else (12, 17)
     x, labels, folds = samples(n_p, n_q)
@@ -55,8 +56,8 @@ def test_without_fitted_directions_the_error_is_that_of_the_scores():
     np.testing.assert_allclose(terms.T @ terms, own.T @ own)
 
 
-@pytest.mark.parametrize("ridge", [False, True], ids=["means", "ridge"])
-@pytest.mark.parametrize("paired", [False, True], ids=["unpaired", "paired"])
+@each("ridge", [False, True])
+@each("paired", [False, True])
 def test_the_error_is_that_of_leaving_prompts_out_of_scores_and_fits(paired, ridge):
     """The terms add both parts; the jackknife leaves a prompt out of both at once, which is the same to first order."""
     n = 40

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from scipy.stats import norm
+from support.each import each
 
 from theodolite_jobs.statistics.location import location
 from theodolite_jobs.statistics.separation_scores import auroc, auroc_terms
@@ -24,9 +25,9 @@ def draws(number, areas, correlation, seed, *, paired):
         yield location(estimates, terms, N - 1.0)
 
 
-@pytest.mark.parametrize("paired", [False, True], ids=["unpaired", "paired"])
-@pytest.mark.parametrize("correlation", [0.5, 0.95])
-@pytest.mark.parametrize("area", [0.8, 0.95])
+@each("paired", [False, True])
+@each("correlation", [0.5, 0.95])
+@each("area", [0.8, 0.95])
 def test_of_equally_good_depths_each_is_in_the_set_in_95_percent_of_draws(area, correlation, paired):
     """The least favourable truth. The mean over depths of 300 draws has a standard error of at most 1 %."""
     sets = np.stack(list(draws(300, np.full(DEPTHS, area), correlation, seed=5, paired=paired)))

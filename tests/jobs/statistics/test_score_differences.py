@@ -1,8 +1,8 @@
 """Differences of AUROCs and of paired accuracies of the same prompts: by hand, and their coverage in simulations."""
 
 import numpy as np
-import pytest
 from scipy.stats import norm
+from support.each import each
 
 from theodolite_jobs.statistics import separation_scores
 from theodolite_jobs.statistics.refits import Scored
@@ -33,8 +33,8 @@ def drawn(rng, n, depths, values, *, paired):
     return [scored(sides, paired=paired) for sides in ((own[0] + shifts[0], own[1]), wide)]
 
 
-@pytest.mark.parametrize("paired", [False, True], ids=["unpaired", "paired"])
-@pytest.mark.parametrize(("values", "most"), [((0.9, 0.8), 0.98), ((0.99, 0.95), 1.0)])
+@each("paired", [False, True])
+@each("values, most", [((0.9, 0.8), 0.98), ((0.99, 0.95), 1.0)])
 def test_the_band_contains_the_true_differences_at_all_depths_at_once(values, most, paired):
     """Of 200 draws; the standard error is 1.5 %. Near 1 the band is wider than it had to be."""
     rng, covered = np.random.default_rng(2), []

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from scipy.stats import t
+from support.each import each
 
 from theodolite_jobs.statistics.separation import (
     FOLDS,
@@ -144,8 +145,8 @@ def draws(rng, n_p, n_q, distance, spectrum="flat", paired=False, d=64):
     return p + unit, q
 
 
-@pytest.mark.parametrize("paired", [True, False])
-@pytest.mark.parametrize("distance", [0.0, 1.0])
+@each("paired", [True, False])
+@each("distance", [0.0, 1.0])
 def test_the_fisher_ratio_is_unbiased(distance, paired):
     rng, n_q = np.random.default_rng(5), 20 if paired else 13
     found = [ratio_of(*draws(rng, 20, n_q, distance, paired=paired)).value for _ in range(250)]
@@ -156,8 +157,8 @@ def test_the_fisher_ratio_is_unbiased(distance, paired):
     assert 4 * error < plain_bias  # the plain ratio would fail
 
 
-@pytest.mark.parametrize(
-    ("distance", "paired", "spectrum"),
+@each(
+    "distance, paired, spectrum",
     [(0.3, False, "flat"), (1.0, True, "power law"), (3.0, False, "flat"), (3.0, True, "power law")],
 )
 def test_the_fisher_ratios_interval_covers_the_truth(distance, paired, spectrum):
@@ -219,7 +220,7 @@ def test_folds_of_samples_are_their_moments(seed, n):
     np.testing.assert_allclose(deviations, expected.deviations, rtol=1e-10, atol=1e-14)
 
 
-@pytest.mark.parametrize("n", [2, 3, 4])
+@each("n", [2, 3, 4])
 def test_fewer_samples_than_folds_are_scored_and_have_no_fisher_ratio(n):
     p, q = random(n, 6) + 1, random(9, 6, seed=1)
     scores = scored(p, q)
@@ -245,7 +246,7 @@ def test_an_empty_set_gives_nan(empty):
         assert np.isnan([found.value, found.low, found.high]).all()
 
 
-@pytest.mark.parametrize("n", [1, 5, 12])
+@each("n", [1, 5, 12])
 def test_a_set_against_itself_has_no_direction(n):
     p = random(n, 6).astype(np.float32).astype(np.float64)
     scores = scored(p, p.copy())
@@ -257,8 +258,8 @@ def test_a_set_against_itself_has_no_direction(n):
         assert (ratio.value, ratio.low, ratio.high) == (0, 0, 0)
 
 
-@pytest.mark.parametrize("d", [6, 48, 577])
-@pytest.mark.parametrize(("n_p", "n_q"), [(5, 5), (7, 12), (33, 50)])
+@each("d", [6, 48, 577])
+@each("n_p, n_q", [(5, 5), (7, 12), (33, 50)])
 def test_two_sets_of_the_same_vector_have_no_direction(n_p, n_q, d):
     """What all prompts share: sums of equal float32 numbers are exact, so nothing is made of rounding."""
     same = random(d).astype(np.float32).astype(np.float64)
@@ -268,7 +269,7 @@ def test_two_sets_of_the_same_vector_have_no_direction(n_p, n_q, d):
     assert np.isnan([ratio.value, ratio.low, ratio.high]).all()  # 0/0
 
 
-@pytest.mark.parametrize("d", [2, 48, 577])
+@each("d", [2, 48, 577])
 def test_two_sets_of_one_distinct_vector_each_have_auroc_one_and_no_fisher_ratio(d):
     p, q = (np.tile(random(d, seed=seed).astype(np.float32).astype(np.float64), (7, 1)) for seed in (0, 1))
     half = np.linalg.norm(p[0] - q[0]) / 2

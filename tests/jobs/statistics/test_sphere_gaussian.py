@@ -1,9 +1,9 @@
 from itertools import permutations
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.each import each
 
 from theodolite_jobs.statistics.sphere import gaussian_spread, gaussian_squared_spread
 from theodolite_jobs.statistics.sphere_gaussian import fitted_spreads, squared_norm_variance
@@ -63,8 +63,8 @@ def spectrum(kind, d):
     return variances / variances.sum()
 
 
-@pytest.mark.parametrize("kind", ["flat", "power law", "one direction"])
-@pytest.mark.parametrize(("along", "length"), [(0, 0.0), (0, 1.0), (-1, 1.0)])
+@each("kind", ["flat", "power law", "one direction"])
+@each("along, length", [(0, 0.0), (0, 1.0), (-1, 1.0)])
 def test_fitted_spreads_are_those_of_many_draws_of_the_gaussian(kind, along, length):
     """The means over 16 fits to 128 samples, against the spread of 40,000 norms; `along` is the mean's feature."""
     d, mean = 100, np.zeros(100)

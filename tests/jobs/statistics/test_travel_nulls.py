@@ -4,6 +4,7 @@ from itertools import pairwise, permutations
 
 import numpy as np
 import pytest
+from support.each import each
 
 from theodolite_jobs.statistics.travel_nulls import (
     DRAWS,
@@ -23,7 +24,7 @@ def cosine(x, y):
     return (x * y).sum() / np.sqrt((x**2).sum() * (y**2).sum())
 
 
-@pytest.mark.parametrize("n", [2, 3, 5, 6])
+@each("n", [2, 3, 5, 6])
 def test_the_spread_is_that_of_all_permutations(n):
     x, y = random(n, 4) + 3, random(n, 4, seed=1) + random(n, 4) - 2
     found = permuted_cosine(x, y)

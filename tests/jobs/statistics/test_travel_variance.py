@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.each import each
 
 from theodolite_jobs.statistics.travel import Block, travel
 from theodolite_jobs.statistics.travel_variance import (
@@ -80,8 +81,8 @@ def test_statistics_equal_numpy(n, n_blocks, seed):
     assert np.isnan(found["step_cosine_next_centred"][0, -1])
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("parts", [1, 4])
+@each("dtype", [np.float32, np.float64])
+@each("parts", [1, 4])
 def test_the_variance_after_a_step_is_the_sum_of_its_three_parts(dtype, parts):
     states = 100 + drawn(64, 5, 600, dtype=dtype)
     found = variance_budget(reduce(merge_products, (products_of(one) for one in np.split(states, parts, axis=1))))

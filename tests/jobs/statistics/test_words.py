@@ -60,7 +60,7 @@ def sorted_tokens(vectors, table, count, end):
     return order, np.take_along_axis(scores, order, axis=-1)
 
 
-@pytest.mark.parametrize("count", [1, 7, 53, 60])
+@each("count", [1, 7, 53, 60])
 def test_top_tokens_are_those_of_a_whole_sort(blocks, count):
     table = draw(60, WIDTH)  # the tokenizer knows fewer than it has rows
     vectors = {"heads": draw(3, 2, WIDTH, seed=1), "one": draw(WIDTH, seed=2)[None], "nouns": draw(4, WIDTH, seed=3)}
@@ -76,7 +76,7 @@ def test_top_tokens_are_those_of_a_whole_sort(blocks, count):
             assert of_end.scores.dtype == np.float64
 
 
-@pytest.mark.parametrize("end", ["top", "bottom"])
+@each("end", ["top", "bottom"])
 def test_tokens_of_equal_score_are_in_the_order_of_their_ids(blocks, end):
     table, vectors = integers(TOKENS, WIDTH) // 2, integers(40, WIDTH, seed=1)
     scores = vectors @ table.T
@@ -86,7 +86,7 @@ def test_tokens_of_equal_score_are_in_the_order_of_their_ids(blocks, end):
     np.testing.assert_array_equal(found[end].ids, expected)
 
 
-@pytest.mark.parametrize("end", ["top", "bottom"])
+@each("end", ["top", "bottom"])
 def test_tokens_without_a_score_follow_all_others(blocks, end):
     table, vectors = draw(TOKENS, WIDTH), draw(3, WIDTH, seed=1)
     table[[2, TOKENS - 1]] = np.nan
@@ -178,7 +178,7 @@ def test_a_token_is_never_above_itself(blocks):
     assert ranks.tolist() == [1] * TOKENS
 
 
-@pytest.mark.parametrize("kind", ["rms", "layer"])
+@each("kind", ["rms", "layer"])
 def test_standard_rows_have_neither_scale_nor_bias(blocks, kind):
     table, scale, bias = draw(TOKENS, WIDTH), *draw(2, WIDTH, seed=1)
     norm, rows = Norm(kind, 1e-5, scale, bias), rows_of(table)

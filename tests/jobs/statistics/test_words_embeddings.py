@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from support.each import each
 
 from theodolite_jobs.statistics import words_embeddings
 from theodolite_jobs.statistics.norms import Norm
@@ -27,7 +28,7 @@ def rows_of(table):
     return lambda some: stored[some]
 
 
-@pytest.mark.parametrize("kind", ["rms", "layer"])
+@each("kind", ["rms", "layer"])
 def test_distances_to_the_sphere_are_those_of_plain_numpy(blocks, kind):
     table = (draw(TOKENS, WIDTH) + draw(WIDTH, seed=1)).astype(np.float32)
     norm = Norm(kind, 1e-3, *draw(2, WIDTH, seed=2))
@@ -77,7 +78,7 @@ def test_rms_distances_of_what_is_only_scaled_are_known():
     np.testing.assert_allclose(found["original"]["l2_mean"], WIDTH**0.5 - 1, rtol=1e-6)
 
 
-@pytest.mark.parametrize("biased", [True, False])
+@each("biased", [True, False])
 def test_lengths_of_embeddings_are_those_of_plain_numpy(blocks, biased):
     table, (scale, bias) = draw(TOKENS, WIDTH).astype(np.float32), draw(2, WIDTH, seed=1)
     found = embedding_lengths(rows_of(table), TOKENS, Norm("layer", 1e-5, scale, bias if biased else 0 * bias))

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from support import tiny
+from support.each import each
 from support.stored import record_of
 from support.tiny_configs import CONFIGS
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
@@ -39,8 +40,8 @@ def draw(*shape, seed=0):
     return np.random.default_rng(seed).normal(size=shape)
 
 
-@pytest.mark.parametrize("degrees", [0, 1, 30, 45, 60, 89.9, 90, 120, 179, 180])
-@pytest.mark.parametrize("lengths", [(1.0, 1.0), (1e-8, 3e5)])
+@each("degrees", [0, 1, 30, 45, 60, 89.9, 90, 120, 179, 180])
+@each("lengths", [(1.0, 1.0), (1e-8, 3e5)])
 def test_known_angles_are_found_whatever_the_lengths(degrees, lengths):
     turn = np.radians(degrees)
     plane = np.linalg.qr(draw(WIDTH, 2))[0].T
@@ -48,7 +49,7 @@ def test_known_angles_are_found_whatever_the_lengths(degrees, lengths):
     np.testing.assert_allclose(angles(x[None], y[None]), [degrees], rtol=1e-13, atol=1e-13)
 
 
-@pytest.mark.parametrize("turn", [1e-3, 1e-7, 1e-10])
+@each("turn", [1e-3, 1e-7, 1e-10])
 def test_angles_near_0_and_180_degrees_are_exact(turn):
     x = np.zeros((1, WIDTH))
     y = np.zeros((1, WIDTH))
@@ -72,7 +73,7 @@ def test_angles_broadcast_many_vectors_against_one():
     np.testing.assert_allclose(angles(x, y), np.degrees(np.arccos(cosines)), rtol=1e-12)
 
 
-@pytest.mark.parametrize("block", [1, 7, 64])
+@each("block", [1, 7, 64])
 def test_angles_to_a_vocabulary_are_those_to_each_row(block, monkeypatch):
     monkeypatch.setattr(words_trajectories, "BLOCK_TOKENS", block)
     table, points = draw(64, WIDTH) + 0.3, draw(5, WIDTH, seed=1)
@@ -91,7 +92,7 @@ def test_the_angle_to_one_row_has_no_spread():
     assert np.isnan([mean, sd]).all()
 
 
-@pytest.mark.parametrize("count", [1, 2, 3, 40])
+@each("count", [1, 2, 3, 40])
 def test_coordinates_are_along_the_leading_right_vectors_of_the_points(count):
     points = draw(count, WIDTH) * np.geomspace(5, 1, WIDTH)
     points /= np.linalg.norm(points, axis=1, keepdims=True)
@@ -277,6 +278,7 @@ def test_the_umap_is_fitted_in_the_space_of_the_points_that_it_places(captured, 
     np.testing.assert_allclose(points[at.Index], seen / np.linalg.norm(seen), atol=1e-6)
 
 
+@pytest.mark.nightly
 def test_umap_is_deterministic_and_keeps_neighbours_close():
     rng = np.random.default_rng(0)
     table = np.concatenate([rng.normal(size=(40, 8)) + 20 * side for side in (0, 1)])

@@ -11,6 +11,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 from support.analysing import analyse
+from support.each import each
 from support.sealed import reseal
 from support.serving import CONTRASTS, assert_problem, client_of, copied, numbers
 
@@ -124,8 +125,8 @@ def test_an_empty_selection_is_a_valid_table(atlas_client, atlas):
         assert len(read(answer.content)) == 0
 
 
-@pytest.mark.parametrize(
-    ("accept", "form"),
+@each(
+    "accept, form",
     [
         ("*/*", JSON),
         ("application/*", JSON),
@@ -168,8 +169,8 @@ def get_with_etag(client, path, etag, **headers):
     return client.get(path, headers={"If-None-Match": etag, **headers})
 
 
-@pytest.mark.parametrize(
-    ("path", "group"),
+@each(
+    "path, group",
     [
         ("curves", "curves"),
         ("curves?statistic=auroc", "separation"),

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import xarray as xr
+from support.each import each
 from support.finished_runs import finished_run, model_facts
 from support.serving import assert_problem, client_of, numbers, pages_of, stored_group
 
@@ -77,8 +78,8 @@ def test_a_head_has_the_stored_spectrum_and_rows_of_the_table(atlas_client, atla
         assert len(rows) == 2 * 2 * 2 * 3  # sides, vectors, ends, tokens
 
 
-@pytest.mark.parametrize(
-    ("path", "message"),
+@each(
+    "path, message",
     [
         ("heads/6/0", "no layer 6; it has 0 to 5"),
         ("heads/0/12", "no head 12; it has 0 to 11"),
@@ -131,8 +132,8 @@ def test_rows_of_one_layer_and_head_are_filtered(atlas_client, atlas):
     assert (empty["items"], empty["total"], empty["next"]) == ([], 0, None)
 
 
-@pytest.mark.parametrize(
-    ("path", "status", "message"),
+@each(
+    "path, status, message",
     [
         (
             "tables/nobody",
@@ -293,8 +294,8 @@ def test_the_bound_of_separation_changes_its_milestone(client, library):
         assert (row["separates_at"] != "never") == expected
 
 
-@pytest.mark.parametrize(
-    ("params", "message"),
+@each(
+    "params, message",
     [
         ({"run": "tiny-0"}, "contrast: not given, and tiny-0 has 2; choose one of: refusal, subject"),
         ({"run": ["tiny-0", "tiny-1"], "contrast": "subject"}, "tiny-1 has no 'subject'; it has: refusal"),

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from support.each import each
 from support.serving import assert_problem, bearer, client_of, copied
 from support.submitted_jobs import ID, URL, show, submit
 
@@ -56,8 +57,8 @@ def test_requests_that_change_different_labels_lose_nothing(client):
     assert (run["name"], run["tags"], run["remarks"]) == ("first try", ["paper"], "Look.")
 
 
-@pytest.mark.parametrize(
-    ("body", "detail"),
+@each(
+    "body, detail",
     [
         ({"tags": "paper"}, "tags: given 'paper'"),
         ({"tags": ["a,b"]}, "tags.0: given 'a,b'; contains a comma; give several tags as a list"),
@@ -91,7 +92,7 @@ def test_an_unknown_run_has_no_labels_and_cannot_be_deleted(client, store, run_i
     assert not (Path(store) / "labels").exists()
 
 
-@pytest.mark.parametrize("run_id", ["..", "%2e%2e", "..%2fruns%2ftiny-0", "tiny-0%2f..", ".", "TINY-0", "tiny-0%00"])
+@each("run_id", ["..", "%2e%2e", "..%2fruns%2ftiny-0", "tiny-0%2f..", ".", "TINY-0", "tiny-0%00"])
 def test_a_path_reaches_nothing_but_runs(client, store, run_id):
     before = sorted(Path(store).rglob("*"))
     assert client.delete(f"/v1/runs/{run_id}").status_code in (404, 405, 422)

@@ -3,7 +3,7 @@
 import subprocess
 import sys
 
-import pytest
+from support.each import each
 
 HEAVY = {"torch", "transformers", "ray", "dask", "distributed", "datasets", "sklearn"}
 
@@ -31,8 +31,8 @@ for form in ("application/vnd.apache.arrow.stream", "application/vnd.apache.parq
 """
 
 
-@pytest.mark.parametrize(
-    ("module", "forbidden"),
+@each(
+    "module, forbidden",
     [
         ("theodolite.api.app", HEAVY),
         ("theodolite.submission.job_store", {*HEAVY, "fastapi", "plotly", "pandas", "xarray"}),

@@ -24,6 +24,7 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 from starlette.testclient import TestClient
+from support.each import each
 from support.serving import SPEC, bearer, client_of, copied
 from support.submitted_jobs import URL
 
@@ -73,16 +74,15 @@ def described(app: Any) -> Any:
     return schemathesis.openapi.from_asgi("/openapi.json", app, config=config, headers=HOST)
 
 
-@pytest.fixture
-def own_library(library, tmp_path, method):
+def own_library(library, folder, method):
     """The library, or a copy of it for a call that changes runs."""
     changes_runs = method in ("PATCH", "DELETE")
-    return copied(library, tmp_path / "own", "tiny-0", "captured-0") if changes_runs else library
+    return copied(library, folder / "own", "tiny-0", "captured-0") if changes_runs else library
 
 
 @pytest.fixture
-def description(own_library):
-    return described(client_of(own_library).app)
+def description(library, tmp_path, method):
+    return described(client_of(own_library(library, tmp_path, method)).app)
 
 
 CONFORMANCE = [status_code_conformance, content_type_conformance, response_schema_conformance]
@@ -123,7 +123,7 @@ def test_responses_about_an_existing_run_are_as_described(description, method, p
     ask_all(description[path][method], **places)
 
 
-@pytest.mark.parametrize(("method", "path"), CALLS)
+@each("method, path", CALLS)
 def test_every_call_without_a_token_returns_401(library, tmp_path, method, path):
     store = copied(library, tmp_path, "captured-0")
     create_credential(store, ["read", "submit"])
@@ -156,10 +156,8 @@ def reading_an_upload(store: Any) -> TestClient:
     return client
 
 
-@pytest.mark.parametrize(("method", "path"), CALLS)
-def test_an_operation_describes_exactly_the_problems_that_it_returns(
-    library, own_library, tmp_path, monkeypatch, ray, method, path
-):
+@each("method, path", CALLS)
+def test_an_operation_describes_exactly_the_problems_that_it_returns(library, tmp_path, monkeypatch, ray, method, path):
     """Provoke each kind of problem on each operation. No request provokes 500, which every operation describes."""
     operation = create_app(Settings(store="nowhere")).openapi()["paths"][path][method.lower()]
     returned = set()
@@ -175,7 +173,8 @@ def test_an_operation_describes_exactly_the_problems_that_it_returns(
             client.request(method, url, params=params | change.get("params", {}), headers=sent, **body).status_code
         )
 
-    client = client_of(own_library)
+    own = own_library(library, tmp_path, method)
+    client = client_of(own)
     for headers in (
         {"If-None-Match": "*"},
         {"Content-Length": "2", "Transfer-Encoding": "chunked"},
@@ -196,7 +195,7 @@ def test_an_operation_describes_exactly_the_problems_that_it_returns(
     monkeypatch.setattr(bodies, "BODY_SECONDS", 0.01)
     monkeypatch.setattr(bodies, "UPLOAD_SECONDS", 0.01)
     ask(TestClient(slowed(client.app), "http://localhost"))
-    hasty = client_of(own_library, requests_per_minute=1)
+    hasty = client_of(own, requests_per_minute=1)
     ask(hasty)
     ask(hasty)
     store = copied(library, tmp_path, "tiny-0")

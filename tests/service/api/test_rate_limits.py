@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from starlette.testclient import TestClient
+from support.each import each
 from support.serving import SPEC, assert_problem, bearer, client_of, configured, copied
 
 from theodolite.api.credentials import create_credential
@@ -36,7 +37,7 @@ def is_accepted(limit, caller="a"):
     return True
 
 
-@pytest.mark.parametrize("per_minute", [1, 2, 7, 60, 1000])
+@each("per_minute", [1, 2, 7, 60, 1000])
 def test_a_bucket_holds_a_minute_and_fills_in_a_minute(per_minute):
     limit, clock = limit_of(per_minute)
     assert [is_accepted(limit) for _ in range(per_minute + 2)] == [True] * per_minute + [False] * 2

@@ -8,6 +8,7 @@ from contextlib import ExitStack, closing
 
 import httpx
 import pytest
+from support.each import each
 from support.listening import served
 from support.serving import SPEC, assert_problem, bearer, client_of
 
@@ -33,8 +34,8 @@ def store(tmp_path):
     return str(tmp_path)
 
 
-@pytest.mark.parametrize(("method", "path"), WITH_BODY)
-@pytest.mark.parametrize(("scopes", "status"), [(["admin"], 403), ([], 401)])
+@each("method, path", WITH_BODY)
+@each("scopes, status", [(["admin"], 403), ([], 401)])
 def test_a_body_is_not_read_before_the_scope_is_known(store, monkeypatch, method, path, scopes, status):
     token, _ = create_credential(store, scopes or ["read"])
     monkeypatch.setattr("theodolite.api.guards.read_body", None)

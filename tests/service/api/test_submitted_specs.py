@@ -6,6 +6,7 @@ from pathlib import Path
 
 import orjson
 import pytest
+from support.each import each
 from support.serving import SPEC, assert_problem, client_of
 
 from theodolite.spec_file import parse_spec
@@ -44,7 +45,7 @@ def test_a_valid_spec_is_returned_in_full_with_its_id(checking):
     assert content["id"] == parse_spec(SPEC).digest() == parse_spec(content["spec"]).digest()
 
 
-@pytest.mark.parametrize(
+@each(
     "name",
     [
         "../x",
@@ -98,13 +99,13 @@ def test_a_deployment_that_allows_no_models_allows_none(checking, name):
     assert_problem(checking(model(name), models_allowed=[]), 403, "model.id", name, "allowed: none;")
 
 
-@pytest.mark.parametrize("name", ["/etc/x", "./x", "~/x", "../x", ".", "~root/x", "a/../b"])
+@each("name", ["/etc/x", "./x", "~/x", "../x", ".", "~root/x", "a/../b"])
 def test_a_pattern_for_every_model_of_the_hub_allows_no_path(checking, name):
     assert_problem(checking(model(name), models_allowed=["*", "*/*", "~*", ".*"]), 403, "model.id", name)
 
 
-@pytest.mark.parametrize(
-    ("name", "allowed", "status"),
+@each(
+    "name, allowed, status",
     [
         ("org/a", ["org/*"], 200),
         ("org/a", ["other/*"], 403),
@@ -128,8 +129,8 @@ def test_only_models_on_the_allow_list_are_accepted(checking, name, allowed, sta
         assert_problem(answer, 403, "model.id", name, f"allowed: {allowed[0]};")
 
 
-@pytest.mark.parametrize(
-    ("name", "allowed", "status"),
+@each(
+    "name, allowed, status",
     [
         ("org/lora", ["org/a"], 403),
         ("/adapters/lora", ["org/*"], 403),
@@ -234,8 +235,8 @@ def test_the_number_of_sentences_is_limited(checking):
     assert_problem(checking({**SPEC, "words": {"sentences": sentences}}), 413, "words.sentences: 65 given, 64 allowed")
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
+@each(
+    "change, message",
     [
         ({"unknown": 1}, "unknown: unknown field, given 1; allowed: name, model, prompts"),
         ({"store": "/elsewhere"}, "store: unknown field"),
@@ -263,7 +264,7 @@ def test_the_error_for_an_invalid_spec_names_field_value_and_allowed_values(chec
     assert_problem(checking({**SPEC, **change}), 422, message)
 
 
-@pytest.mark.parametrize(
+@each(
     "content",
     [
         b"",

@@ -12,6 +12,7 @@ import httpx
 import pandas as pd
 import pytest
 import yaml
+from support.each import each
 from support.listening import served
 from support.serving import SPEC, copied
 
@@ -66,7 +67,7 @@ def test_a_comparison_is_a_table_with_its_milestones(service):
         service.compare(["tiny-0"], "auroc")
 
 
-@pytest.mark.parametrize("error", [error for error in all_errors() if error.__module__ == errors.__name__])
+@each("error", [error for error in all_errors() if error.__module__ == errors.__name__])
 def test_every_error_class_is_raised_again_by_the_client(error):
     answer = problem_response(409, error.kind(), "why")
     raised = error_of(httpx.Response(409, content=answer.body), "http://here")
@@ -74,8 +75,8 @@ def test_every_error_class_is_raised_again_by_the_client(error):
     assert str(raised) == "why"
 
 
-@pytest.mark.parametrize(
-    ("status", "kind", "error"),
+@each(
+    "status, kind, error",
     [
         (422, "cursor", SpecError),
         (422, "invalid-request", SpecError),

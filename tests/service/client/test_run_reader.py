@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 import xarray as xr
 from IPython.core.completer import IPCompleter, provisionalcompleter
+from support.each import each
 from support.serving import stored_group
 
 import theodolite
@@ -87,7 +88,7 @@ def far(service):
     return service.run("tiny-0")
 
 
-@pytest.mark.parametrize("question", QUESTIONS)
+@each("question", QUESTIONS)
 def test_a_service_and_a_store_return_the_same(near, far, question):
     assert_same(QUESTIONS[question](far), QUESTIONS[question](near))
 
@@ -245,8 +246,8 @@ MISTAKES = {
 }
 
 
-@pytest.mark.parametrize("source", ["near", "far"])
-@pytest.mark.parametrize("message", MISTAKES)
+@each("source", ["near", "far"])
+@each("message", MISTAKES)
 def test_a_service_and_a_store_raise_the_same_errors(message, source, request):
     error, ask = MISTAKES[message]
     with pytest.raises(error, match=message) as raised:

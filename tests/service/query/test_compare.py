@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import xarray as xr
+from support.each import each
 from support.finished_runs import REFUSAL, finished_run, model_facts
 from support.stored import store_run
 
@@ -55,7 +56,7 @@ def test_models_with_different_numbers_of_layers_share_one_table(tmp_path):
     assert frame.groupby("model", sort=False).size().to_dict() == {"deep": 12, "tiny": 8}
 
 
-@pytest.mark.parametrize("group", sorted(set(STATISTICS.values())))
+@each("group", sorted(set(STATISTICS.values())))
 def test_every_kind_of_statistic_along_depth_can_be_compared(tmp_path, group):
     variables = [variable for variable in GROUPS[group].variables if variable.name in STATISTICS]
     run = finished_run(tmp_path, {group: {variable.name: 3 for variable in variables}})
@@ -157,7 +158,7 @@ def test_milestones_may_be_never_not_measured_or_not_resolved(tmp_path):
     assert all(row["separates_relative_depth"] is None for row in records(milestones(runs, Question())))
 
 
-@pytest.mark.parametrize(("p", "expected"), [(np.nan, "not measured"), (0.06, "never"), (0.05, "0-pre")])
+@each("p, expected", [(np.nan, "not measured"), (0.06, "never"), (0.05, "0-pre")])
 def test_the_first_depth_above_chance_may_be_never_or_not_measured(tmp_path, p, expected):
     groups = {"separation": {"auroc": 0.9, "auroc_band_low": 0.8}, "permutations": {"auroc_p_family": p}}
     (row,) = records(milestones([finished_run(tmp_path, curves() | groups)], Question()))
@@ -181,8 +182,8 @@ def test_the_separation_of_another_contrast_is_ignored(tmp_path):
     assert row["separates_at"] == "not measured"
 
 
-@pytest.mark.parametrize(
-    ("question", "message"),
+@each(
+    "question, message",
     [
         (
             Question("cosine"),

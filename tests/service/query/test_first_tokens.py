@@ -2,6 +2,7 @@
 
 import pytest
 from support.analysing import survey_basis
+from support.each import each
 from support.serving import surveyed_run
 
 from theodolite.query.first_tokens import is_first_token, n_first_tokens, set_labels
@@ -27,8 +28,8 @@ def run(tmp_path_factory):
     return run
 
 
-@pytest.mark.parametrize(
-    ("n_first", "tokens", "count", "marked"),
+@each(
+    "n_first, tokens, count, marked",
     [
         (6, 6, 6, True),
         (4, 300, 4, True),  # the record has the number, which the number of tokens cannot show

@@ -68,8 +68,8 @@ def test_a_page_may_span_several_row_groups(tabled, start, limit):
     assert values(page.rows) == values(ROWS[start : start + limit])
 
 
-@pytest.mark.parametrize(
-    ("conditions", "expected"),
+@each(
+    "conditions, expected",
     [
         (["layer=2"], ROWS["layer"] == 2),
         (["layer = 2", "head!=7"], (ROWS["layer"] == 2) & (ROWS["head"] != 7)),
@@ -94,7 +94,6 @@ def test_a_page_may_span_several_row_groups(tabled, start, limit):
         (["token~"], ROWS["token"].notna()),
         (["token~king", "score>0"], ROWS["token"].str.lower().str.contains("king", na=False) & (ROWS["score"] > 0)),
     ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
 def test_the_rows_that_pass_all_conditions_are_selected(tabled, either_way, conditions, expected):
     wanted = ROWS[expected].reset_index(drop=True)
@@ -107,8 +106,8 @@ def test_the_rows_that_pass_all_conditions_are_selected(tabled, either_way, cond
     assert values(whole) == values(wanted)
 
 
-@pytest.mark.parametrize("column", ["layer", "head", "token", "score", "at_limit", "note"])
-@pytest.mark.parametrize("descending", [False, True])
+@each("column", ["layer", "head", "token", "score", "at_limit", "note"])
+@each("descending", [False, True])
 def test_rows_are_ordered_by_a_column_with_missing_values_last(tabled, either_way, column, descending):
     page = table_page(tabled, "made", 0, 50, selection("layer>0", order="-" * descending + column))
     wanted = ROWS[ROWS["layer"] > 0].sort_values(column, ascending=not descending, kind="stable", na_position="last")
@@ -124,7 +123,7 @@ def test_an_empty_table_has_its_columns_and_no_rows(tabled, either_way):
         assert page.rows.dtypes.astype(str).tolist()[:4] == TYPES[:4]
 
 
-@pytest.mark.parametrize("conditions", [[], ["layer=2"], ["layer=99"], ["note=none"]], ids=str)
+@each("conditions", [[], ["layer=2"], ["layer=99"], ["note=none"]])
 def test_the_types_of_columns_do_not_depend_on_the_selection(tabled, either_way, conditions):
     types, total = read_table_types(tabled, "made")
     assert ([str(kind) for kind in types.values()], total) == (TYPES, 50)

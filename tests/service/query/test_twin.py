@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
+from support.each import each
 from support.finished_runs import REFUSAL, finished_run, model_facts
 from support.sealed import reseal
 
@@ -45,7 +45,7 @@ def test_a_twin_has_no_twin(tmp_path):
     assert untrained_twin(random(tmp_path, "tiny-random-weights-random-weights-1")) is None
 
 
-@pytest.mark.parametrize(
+@each(
     "facts",
     [
         {"weights": "trained", "seed": None},
@@ -56,14 +56,13 @@ def test_a_twin_has_no_twin(tmp_path):
         {"attention": "eager"},
         {"n_heads": 4},
     ],
-    ids=lambda facts: next(iter(facts)),
 )
 def test_a_run_of_another_model_or_arithmetic_is_no_twin(tmp_path, facts):
     random(tmp_path, facts=facts)
     assert untrained_twin(trained(tmp_path)) is None
 
 
-@pytest.mark.parametrize("changes", [{"positions": [-2, -1]}, {"sites": ["resid_pre"]}, {"layers": [0, 1]}])
+@each("changes", [{"positions": [-2, -1]}, {"sites": ["resid_pre"]}, {"layers": [0, 1]}])
 def test_a_run_of_other_places_in_the_stream_is_no_twin(tmp_path, changes):
     random(tmp_path, **changes)
     assert untrained_twin(trained(tmp_path)) is None

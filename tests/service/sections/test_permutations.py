@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from support.analysed_runs import draw, silent
 from support.analysing import analyse
+from support.each import each
 from support.finished_runs import finished_run
 from support.stored import store_run
 
@@ -191,8 +192,8 @@ def at_depths(*values):
     return np.array(values, dtype=float).reshape(4, 2).T[None, :, None]
 
 
-@pytest.mark.parametrize(
-    ("located", "expected"),
+@each(
+    "located, expected",
     [
         ([0, 0, 0, 0, 1, 0, 0, 0], " By paired differences, all 7 other depths can be told from this one."),
         (
@@ -203,7 +204,6 @@ def at_depths(*values):
         ([1] * 8, " It cannot be told from any of the 7 other depths."),
         ([np.nan] * 8, ""),
     ],
-    ids=["alone", "ranges", "scattered", "all", "unknown"],
 )
 def test_the_depths_that_may_have_the_largest_auroc_are_counted(tmp_path, located, expected):
     auroc = at_depths(0.6, 0.6, 0.6, 0.6, 0.9, 0.6, 0.6, 0.6)
@@ -284,8 +284,8 @@ INTERVAL = "the simultaneous AUROC interval by difference of means lies above 0.
 REACH = " With 63 prompts in the smaller set, its lower end is at most 0.960."
 
 
-@pytest.mark.parametrize(
-    ("passed", "expected"),
+@each(
+    "passed, expected",
     [
         ([0, 0, 0, 1, 1, 1, 1, 1], f"From layer 1 mid on, {INTERVAL}.{REACH}"),
         ([1] * 8, f"From layer 0 pre on, {INTERVAL}.{REACH}"),
@@ -297,7 +297,6 @@ REACH = " With 63 prompts in the smaller set, its lower end is at most 0.960."
         ([0, 0, 0, 0, 0, 0, 0, 1], f"From layer 3 mid on, {INTERVAL}.{REACH}"),
         ([0] * 8, f"At none of 8 depths, {INTERVAL}.{REACH}"),
     ],
-    ids=["onset", "all", "gap", "scattered", "last", "none"],
 )
 def test_an_onset_is_stated_only_if_all_later_depths_pass(tmp_path, passed, expected):
     low = np.where(at_depths(*passed) > 0, BOUND, BOUND - 0.001)
@@ -313,8 +312,8 @@ def test_a_bound_that_too_few_prompts_cannot_reach_is_called_so(tmp_path):
     ]
 
 
-@pytest.mark.parametrize(
-    ("n_positive", "n_negative", "chance"),
+@each(
+    "n_positive, n_negative, chance",
     [
         (64, 64, "chance gives 50 %"),
         (64, 63, "the larger set for every prompt would give 50.4 %"),
@@ -410,9 +409,9 @@ def constant(arrays):
     return {site: np.broadcast_to(values[:1], values.shape).copy() for site, values in arrays.items()}
 
 
-@pytest.mark.parametrize("paired", [False, True], ids=["unpaired", "paired"])
-@pytest.mark.parametrize(
-    ("bad", "good", "expected"),
+@each("paired", [False, True])
+@each(
+    "bad, good, expected",
     [
         (draw(12), draw(12, seed=1, shift=1.4), "With 12 prompts in the smaller set, no simultaneous AUROC interval"),
         (draw(12), draw(12), "No direction can be fitted: the two sets' means are equal."),
@@ -420,7 +419,6 @@ def constant(arrays):
         (draw(2), draw(2, seed=1), "With 2 prompts in the smaller set, no simultaneous AUROC interval"),
         (draw(1), draw(1, seed=1), "No direction can be fitted: a set has only one prompt"),
     ],
-    ids=["few", "identical", "constant", "two", "one"],
 )
 def test_bad_input_says_what_cannot_be_concluded(tmp_path, bad, good, expected, paired):
     """Computed and not written by hand; at one layer, so that every figure and every sentence has few depths."""

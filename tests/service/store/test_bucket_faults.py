@@ -5,6 +5,7 @@ from contextlib import suppress
 
 import numpy as np
 import pytest
+from support.each import each
 from support.faulty_bucket import FAULTS, faulty_bucket
 from support.stored import record_of
 
@@ -38,10 +39,15 @@ def bucket():
         yield bucket
 
 
+def empty_store(bucket):
+    """Return the URL of an empty store, none of whose requests is disturbed."""
+    bucket.choose = lambda _method, _key: None
+    return f"{bucket.url}/{next(NUMBERS)}"
+
+
 @pytest.fixture
 def store(bucket):
-    yield f"{bucket.url}/{next(NUMBERS)}"
-    bucket.choose = lambda _method, _key: None
+    return empty_store(bucket)
 
 
 def attempt():
@@ -54,10 +60,10 @@ def attempt():
     return Commit("tiny-0", "set", 0, 0, 2, new_attempt(), checksums, [[0, 1]]), encoded
 
 
-@pytest.mark.parametrize("fault", FAULTS)
-@pytest.mark.parametrize(("method", "part"), REQUESTS, ids=[f"{method} {part}" for method, part in REQUESTS])
-def test_one_disturbed_request_loses_no_commit(bucket, store, method, part, fault):
-    run = create_run(store, record_of({"set": {"resid_pre": np.zeros((2, 1, 3, 8))}}, shard_prompts=2))
+@each("fault", FAULTS)
+@each("method, part", REQUESTS)
+def test_one_disturbed_request_loses_no_commit(bucket, method, part, fault):
+    run = create_run(empty_store(bucket), record_of({"set": {"resid_pre": np.zeros((2, 1, 3, 8))}}, shard_prompts=2))
     bucket.once(method, part, fault)
     commit, encoded = attempt()
     if fault == "truncated":
@@ -72,8 +78,9 @@ def test_one_disturbed_request_loses_no_commit(bucket, store, method, part, faul
         assert keys(run.location, "pending") == []
 
 
-@pytest.mark.parametrize("fault", [fault for fault in FAULTS if fault != "truncated"])
-def test_whoever_creates_an_object_knows_it(bucket, store, fault):
+@each("fault", [fault for fault in FAULTS if fault != "truncated"])
+def test_whoever_creates_an_object_knows_it(bucket, fault):
+    store = empty_store(bucket)
     location = open_location(store)
     bucket.once("PUT", "claim", fault)
     assert put_new(location, "claim", b"mine")

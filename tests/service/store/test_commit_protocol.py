@@ -3,10 +3,10 @@
 from unittest.mock import patch
 
 import numpy as np
-import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, rule
+from support.each import each
 from support.stepped_store import OUTCOMES, REPEAT, SUCCEED, SteppedObstore, Writer
 from support.stored import record_of
 
@@ -107,8 +107,8 @@ TestCommitProtocol.settings = settings(
 )
 
 
-@pytest.mark.parametrize("outcome", OUTCOMES)
-@pytest.mark.parametrize("at", range(7))
+@each("outcome", OUTCOMES)
+@each("at", range(7))
 def test_one_writer_with_one_fault_loses_nothing(outcome, at):
     machine = CommitProtocol()
     machine.begin()

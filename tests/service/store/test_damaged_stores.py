@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.each import each
 from support.stored import store_run
 
 from theodolite.errors import StoreError, TheodoliteError
@@ -63,13 +64,15 @@ def use(store):
     return messages
 
 
-@pytest.mark.parametrize("name", ["run.json", "COMPLETE", "shards/harmful/00001.json"])
-@pytest.mark.parametrize(
-    "content", [b"", b"{", b"null", b"[]", b'"x"', b"{}", b"\xff\xfe", b"[" * 100_000, b"1e999", b'{"sha256": 5}']
-)
+@each("name", ["run.json", "COMPLETE", "shards/harmful/00001.json"])
+@each("content", [b"", b"{", b"null", b"[]", b'"x"', b"{}", b"\xff\xfe", b"[" * 100_000, b"1e999", b'{"sha256": 5}'])
 def test_an_object_with_odd_content_is_named(store, name, content):
-    (store / RUN / name).write_bytes(content)
-    assert any(name in message and "--repair" in message for message in use(store))
+    file = store / RUN / name
+    before = file.read_bytes()
+    file.write_bytes(content)
+    messages = use(store)
+    file.write_bytes(before)
+    assert any(name in message and "--repair" in message for message in messages)
 
 
 @pytest.mark.parametrize("key", ["../x", "/etc/passwd", "a//b", "results.zarr/../../x", ".", "a\x1f"])

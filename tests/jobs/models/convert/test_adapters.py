@@ -5,10 +5,10 @@ import re
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 from safetensors.torch import load_file
 from support.adapters import change_settings, change_tensors, logits, peft_logits, save_adapter, save_base, save_tensors
+from support.each import each
 
 from theodolite_jobs.models.chat_templates import read_templates
 from theodolite_jobs.models.convert.adapter_config import MERGED_KEY
@@ -109,7 +109,7 @@ STAYS_TIED = {"tied", "tied-ensured", "tied-tokens", "tied-more-tokens", "tied-m
 NOT_COMPARED = {"tied-both", "multimodal"}  # embeddings alone, and matrices that transformers names in another way
 
 
-@pytest.mark.parametrize("case", CASES)
+@each("case", CASES)
 def test_a_merged_model_computes_what_peft_computes(tmp_path: Path, case: str) -> None:
     family, changes, tokens, settings = CASES[case]
     base = save_base(family, tmp_path / "base", **changes)
@@ -298,7 +298,7 @@ OWN: dict[str, tuple[dict[str, str], dict[str, str]]] = {
 }
 
 
-@pytest.mark.parametrize("own", OWN)
+@each("own", OWN)
 def test_no_chat_template_of_the_base_stays_beside_files_of_the_adapter(tmp_path: Path, own: str) -> None:
     base = save_base("llama", tmp_path / "base", **UNTIED)
     adapter = save_adapter(base, tmp_path / "adapter", target_modules=["q_proj"])
@@ -329,8 +329,8 @@ def test_a_matrix_that_the_adapter_stores_in_another_precision_is_not_compared(t
     assert "lm_head.weight" not in compared
 
 
-@pytest.mark.parametrize(
-    ("family", "modules", "flag"),
+@each(
+    "family, modules, flag",
     [("gpt2", ["c_attn"], False), ("gpt2", ["attn.c_proj"], False), ("llama", ["q_proj", "up_proj"], True)],
 )
 def test_a_wrong_orientation_in_the_settings_is_corrected_as_in_peft(

@@ -31,12 +31,16 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def copied(saved: Path, folder: Path) -> tuple[Path, Path]:
+    """Return copies of a base and of an adapter that a test may change."""
+    for name in ("base", "adapter"):
+        shutil.copytree(saved / name, folder / name)
+    return folder / "base", folder / "adapter"
+
+
 @pytest.fixture
 def pair(saved: Path, tmp_path: Path) -> tuple[Path, Path]:
-    """Copies of a base and of an adapter that a test may change."""
-    for name in ("base", "adapter"):
-        shutil.copytree(saved / name, tmp_path / name)
-    return tmp_path / "base", tmp_path / "adapter"
+    return copied(saved, tmp_path)
 
 
 def refusal(pair: tuple[Path, Path], *, before_weights: bool = True) -> str:
@@ -52,8 +56,8 @@ def refusal(pair: tuple[Path, Path], *, before_weights: bool = True) -> str:
     return only_line(error)
 
 
-@pytest.mark.parametrize(
-    ("changes", "words"),
+@each(
+    "changes, words",
     [
         ({"peft_type": "IA3"}, ['peft_type is "IA3"', "allowed: LORA", "survey the merged model"]),
         ({"peft_type": "ADALORA"}, ['peft_type is "ADALORA"']),
@@ -102,9 +106,9 @@ def refusal(pair: tuple[Path, Path], *, before_weights: bool = True) -> str:
         ({"trainable_token_indices": [-1]}, ["trainable_token_indices"]),
         ({"task_type": "OTHER"}, ["OTHER"]),
     ],
-    ids=lambda value: json.dumps(value) if isinstance(value, dict) else "",
 )
-def test_a_setting_is_refused_by_name(pair: tuple[Path, Path], changes: dict[str, Any], words: list[str]) -> None:
+def test_a_setting_is_refused_by_name(saved: Path, tmp_path: Path, changes: dict[str, Any], words: list[str]) -> None:
+    pair = copied(saved, tmp_path)
     change_settings(pair[1], **changes)
     message = refusal(pair)
     for word in words:
@@ -119,8 +123,8 @@ def _put(name: str, tensor: torch.Tensor) -> Callable[[Tensors], None]:
     return lambda tensors: tensors.update({name: tensor})
 
 
-@pytest.mark.parametrize(
-    ("change", "words"),
+@each(
+    "change, words",
     [
         (_drop(f"{Q}.lora_A.weight"), ["lacks the tensor", f"{Q}.lora_A.weight"]),
         (_drop(f"{Q}.lora_B.weight"), ["lacks the tensor", f"{Q}.lora_B.weight"]),
@@ -142,8 +146,9 @@ def _put(name: str, tensor: torch.Tensor) -> Callable[[Tensors], None]:
     ],
 )
 def test_a_tensor_is_refused_by_name(
-    pair: tuple[Path, Path], change: Callable[[Tensors], None], words: list[str]
+    saved: Path, tmp_path: Path, change: Callable[[Tensors], None], words: list[str]
 ) -> None:
+    pair = copied(saved, tmp_path)
     change_tensors(pair[1], change)
     message = refusal(pair)
     for word in words:

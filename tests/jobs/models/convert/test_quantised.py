@@ -10,6 +10,7 @@ import pytest
 import torch
 from support import quantised as q
 from support import tiny
+from support.each import together
 from support.errors import only_line
 from support.nightly import one_in
 from support.quantised_cases import A_MATRIX, CASES, FP8, GPTQ, changed, fetched, saved, source_of
@@ -42,7 +43,7 @@ def converted(request: Any, tmp_path_factory: Any) -> Converted:
     return request.param, folder, saved(request.param, folder)
 
 
-def test_every_matrix_is_what_the_format_means(converted: Converted) -> None:
+def every_matrix_is_what_the_format_means(converted: Converted) -> None:
     _, folder, expected = converted
     files = TensorFiles(fetched(folder))
     assert files.headers.keys() == expected.keys()
@@ -51,7 +52,7 @@ def test_every_matrix_is_what_the_format_means(converted: Converted) -> None:
     assert {name for name, one in stored.items() if not torch.equal(one, expected[name])} == set()
 
 
-def test_the_model_loads_and_names_the_format(converted: Converted) -> None:
+def the_model_loads_and_names_the_format(converted: Converted) -> None:
     case, original, _ = converted
     source, name = source_of(original), CASES[case][4]
     folder = fetched(original)
@@ -63,7 +64,7 @@ def test_the_model_loads_and_names_the_format(converted: Converted) -> None:
     assert load_model(folder).dtype == torch.bfloat16
 
 
-def test_heads_are_those_of_the_dequantised_matrices(converted: Converted) -> None:
+def heads_are_those_of_the_dequantised_matrices(converted: Converted) -> None:
     case, original, plain = converted
     if CASES[case][0] not in {"llama", "qwen2", "qwen3", "qwen3_moe"}:
         return  # test_latent_heads.py and test_circuits.py test the heads of the others
@@ -173,3 +174,10 @@ def test_the_untrained_twin_is_that_of_the_plain_model(tmp_path: Path) -> None:
     assert weight_format(random, config) is None
     assert load_model(folder).dtype == torch.bfloat16
     assert TensorFiles(folder).read(f"{A_MATRIX}.weight").dtype == torch.bfloat16
+
+
+test_a_quantised_checkpoint_is_the_model_that_it_means = together(
+    every_matrix_is_what_the_format_means,
+    the_model_loads_and_names_the_format,
+    heads_are_those_of_the_dequantised_matrices,
+)

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from support.each import each
 from support.errors import only_line
 from support.quantised_cases import (
     A_MATRIX,
@@ -89,7 +90,7 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("wrong", WRONG)
+@each("wrong", WRONG)
 def test_tensors_that_do_not_fit_are_named(wrong: str, tmp_path: Path) -> None:
     case, change, message = WRONG[wrong]
     saved(case, tmp_path / "model")
@@ -114,7 +115,7 @@ LIES = {
 }
 
 
-@pytest.mark.parametrize("lie", LIES)
+@each("lie", LIES)
 def test_a_configuration_that_lies_is_named(lie: str, tmp_path: Path) -> None:
     case, changes, message = LIES[lie]
     saved(case, tmp_path / "model")
@@ -177,7 +178,7 @@ UNKNOWN = {
 }
 
 
-@pytest.mark.parametrize("unknown", UNKNOWN)
+@each("unknown", UNKNOWN)
 def test_an_unknown_format_is_refused_with_what_to_use_instead(unknown: str, tmp_path: Path) -> None:
     settings, message = UNKNOWN[unknown]
     folder = tmp_path / "model"

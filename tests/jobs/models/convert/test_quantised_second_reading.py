@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from support.each import each
 from support.nightly import at_night
 from support.quantised_cases import CASES, changed, fetched, saved
 
@@ -15,7 +16,7 @@ from theodolite_jobs.models.tensors import TensorFiles
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, *at_night([torch.float32, torch.float16])], ids=str)
-@pytest.mark.parametrize("case", CASES)
+@each("case", CASES)
 def test_a_wrong_matrix_of_every_format_is_noticed(tmp_path: Path, case: str, dtype: torch.dtype) -> None:
     saved(case, tmp_path / "model", dtype)
     stored = format_of(json.loads((tmp_path / "model" / "config.json").read_text()))
