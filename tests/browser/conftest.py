@@ -61,7 +61,7 @@ def browser() -> Iterator[Browser]:
             pytest.fail("CI needs Chromium")
         pytest.skip("Chromium is not installed")
     with sync_playwright() as playwright:
-        flags = ["--no-sandbox", "--use-angle=swiftshader", "--enable-unsafe-swiftshader"]
+        flags = ["--no-sandbox", "--disable-gpu-compositing", "--enable-unsafe-swiftshader"]
         opened = playwright.chromium.launch(executable_path=CHROMIUM, args=flags)
         yield opened
         opened.close()

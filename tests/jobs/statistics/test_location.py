@@ -29,15 +29,15 @@ def draws(number, areas, correlation, seed, *, paired):
 @each("correlation", [0.5, 0.95])
 @each("area", [0.8, 0.95])
 def test_of_equally_good_depths_each_is_in_the_set_in_95_percent_of_draws(area, correlation, paired):
-    """The least favourable truth. The mean over depths of 300 draws has a standard error of at most 1 %."""
-    sets = np.stack(list(draws(300, np.full(DEPTHS, area), correlation, seed=5, paired=paired)))
-    assert 0.93 <= sets.mean() <= 0.975
+    """The least favourable truth. The mean over depths of 150 draws has a standard error of at most 1.4 %."""
+    sets = np.stack(list(draws(150, np.full(DEPTHS, area), correlation, seed=5, paired=paired)))
+    assert 0.92 <= sets.mean() <= 0.985
 
 
 @pytest.mark.parametrize("paired", [False, True], ids=["unpaired", "paired"])
 def test_near_an_auroc_of_1_the_set_contains_the_best_depth_at_least_as_often(paired):
-    sets = np.stack(list(draws(300, np.full(DEPTHS, 0.99), 0.95, seed=6, paired=paired)))
-    assert sets.mean() >= 0.935
+    sets = np.stack(list(draws(150, np.full(DEPTHS, 0.99), 0.95, seed=6, paired=paired)))
+    assert sets.mean() >= 0.925
 
 
 @pytest.mark.parametrize("paired", [False, True], ids=["unpaired", "paired"])

@@ -34,16 +34,16 @@ def drawn(rng, n, depths, values, *, paired):
 
 
 @each("paired", [False, True])
-@each("values, most", [((0.9, 0.8), 0.98), ((0.99, 0.95), 1.0)])
+@each("values, most", [((0.9, 0.8), 0.99), ((0.99, 0.95), 1.0)])
 def test_the_band_contains_the_true_differences_at_all_depths_at_once(values, most, paired):
-    """Of 200 draws; the standard error is 1.5 %. Near 1 the band is wider than it had to be."""
+    """Of 100 draws; the standard error is 2.2 %. Near 1 the band is wider than it had to be."""
     rng, covered = np.random.default_rng(2), []
-    for _ in range(200):
+    for _ in range(100):
         sides = drawn(rng, 128, 12, values, paired=paired)
         truth = values[0] - values[1]
         _, band = difference(*AUROC, *sides)
         covered.append(((band.low <= truth) & (truth <= band.high)).all())
-    assert 0.92 <= np.mean(covered) <= most
+    assert 0.9 <= np.mean(covered) <= most
 
 
 def test_the_band_of_paired_accuracies_is_not_too_narrow():
