@@ -32,7 +32,7 @@ settings.load_profile("daily")
 CHAT_MODEL = "smollm2-135m-instruct"
 
 
-pytest.register_assert_rewrite("families")
+pytest.register_assert_rewrite("families")  # its failures show the compared values too
 
 
 def pytest_collection_finish() -> None:

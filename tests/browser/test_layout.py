@@ -18,7 +18,7 @@ COVERED = """[...document.querySelectorAll('main .js-plotly-plot')].flatMap(figu
 
 
 def test_legends_lie_over_no_panel_wide_or_narrow(browser, noise, address, store):
-    for width in (400, 1280):
+    for width in (400, 820, 1280):
         with opened(browser, noise, viewport={"width": width, "height": 800}) as page:
             for view in ("curves", "separation", "gram", "travel", "sphere"):
                 page.goto(f"{address}/#/runs/{store[1]}/{view}")
@@ -45,14 +45,13 @@ def test_the_page_fits_a_phone(browser, noise, address, store):
 
 
 VIEWS = {"light": ("", "/curves", "/heads"), "dark": ("", "/prompts?prompt=1", "/words", "/tables")}
-OTHERS = {"light": ("#/compare?run=tiny-0&run=tiny-1", "#/jobs"), "dark": ("#/new", "#/runs")}
 
 
 @pytest.mark.parametrize("scheme", VIEWS)
 def test_views_pass_the_rules_of_accessibility(browser, noise, address, store, scheme):
     runs = [f"#/runs/{store[1]}{view}" for view in VIEWS[scheme]]
     with opened(browser, noise, color_scheme=scheme, reduced_motion="reduce") as page:
-        for place in [*runs, *OTHERS[scheme]]:
+        for place in [*runs, "#/compare?run=tiny-0&run=tiny-1", "#/jobs", "#/new", "#/runs"]:
             page.goto(f"{address}/{place}")
             settle(page)
             found = Axe().run(page)

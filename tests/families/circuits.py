@@ -1,32 +1,20 @@
 """Circuits do what a family's attention does: scores before the softmax, and what one token's values add."""
 
-from functools import partial
-
 import numpy as np
 import pytest
 import torch
 from support.reference_blocks import epsilon_of, inputs_of, read_attention
 from support.relative_positions import relative_scores
 
+from families.weights import BOUND, bound_of
 from theodolite.sites import Site
 from theodolite_jobs.models.reference import read_sites
 from theodolite_jobs.models.threads import threads_for
 from theodolite_jobs.results.circuits import read_circuits
 
 TOKENS = (5, 60, 17, 33, 9, 41, 28, 12, 50)  # offsets up to 8; the tiny models' windows hold 6
-
-
 OFFSETS = range(1 - len(TOKENS), len(TOKENS))
-
-
 LAYERS = (0, 4)  # of every kind that a family has
-
-
-BOUND = 1e-9
-
-
-# GPT-J has a table of sines in float32, and Phi-MoE computes its frequencies in each run, here in float64.
-BOUND_OF_ANGLES = {"gptj": 1e-6, "phimoe": 1e-6}
 
 
 def numpy_of(tensor):
@@ -140,7 +128,7 @@ def error(ours, theirs):
     return np.linalg.norm(ours - theirs) / np.linalg.norm(theirs)
 
 
-def scores(weights, model, fold_norm):
+def scores(weights, model, fold_norm=False):
     """Scores before the softmax are those of QK."""
     theirs = scores_before_softmax(model)
     stream = read_sites(model, TOKENS, range(-len(TOKENS), 0))[Site.RESID_PRE]
@@ -159,7 +147,7 @@ def scores(weights, model, fold_norm):
         assert seen[:, -1, -6:].all()
         assert seen[:, 0, 1:].any() != model.anatomy.causal
         ours = scores_of(query, key, circuits.rotations)
-        assert error(ours[seen], expected[seen]) < (BOUND_OF_ANGLES.get(model.config.model_type, BOUND)), layer
+        assert error(ours[seen], expected[seen]) < bound_of(model), layer
         rotates = not np.array_equal(circuits.rotations[7], circuits.rotations[0])
         positions = weights.anatomy.positions.startswith("rotary")
         assert rotates == (positions and layer not in weights.anatomy.layers_without_rotary)
@@ -167,7 +155,7 @@ def scores(weights, model, fold_norm):
             assert error(scores_of(query, key, circuits.rotations, sign=-1)[seen], expected[seen]) > 0.05, layer
 
 
-def added_by_one_token(weights, model, fold_norm):
+def added_by_one_token(weights, model, fold_norm=False):
     """What one token's values add is that of VO."""
     for token in (5, 60):
         read, added = attention_to_one_token(model, token)
@@ -215,10 +203,18 @@ def folded_norms(weights, _model):
         assert np.allclose(column_sums, 0, atol=1e-13) == (plain.input_norm.kind == "layer")
 
 
+def scores_of_folded_circuits(weights, model):
+    scores(weights, model, fold_norm=True)
+
+
+def added_by_one_token_in_folded_circuits(weights, model):
+    added_by_one_token(weights, model, fold_norm=True)
+
+
 CHECKS = (
-    partial(scores, fold_norm=False),
-    partial(scores, fold_norm=True),
-    partial(added_by_one_token, fold_norm=False),
-    partial(added_by_one_token, fold_norm=True),
+    scores,
+    scores_of_folded_circuits,
+    added_by_one_token,
+    added_by_one_token_in_folded_circuits,
     folded_norms,
 )

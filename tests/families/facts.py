@@ -15,14 +15,8 @@ from theodolite_jobs.models.load import wrap
 from theodolite_jobs.models.text_part import text_part
 
 GEMMA4 = {"gemma4", "gemma4_text", "gemma4_text-experts", "gemma4_unified_text"}
-
-
 LLAMA4 = {"llama4", "llama4_text"}
-
-
 LATENT = {"deepseek_v2", "deepseek_v3", "glm4_moe_lite"}
-
-
 FUSED_ON_DISK = {"gte", "jina_embeddings_v3", "nomic_bert"}
 
 

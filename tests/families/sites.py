@@ -17,8 +17,6 @@ from theodolite_jobs.models.loaded import LoadedModel
 from theodolite_jobs.models.reference import identity_errors, read_sites, relative_errors
 
 IDS = tiny.random_tokens([11])[0]
-
-
 POSITIONS = [-3, -1]
 
 

@@ -3,6 +3,7 @@
 from dataclasses import fields
 from functools import lru_cache
 
+import numpy as np
 import torch
 from support.reference_blocks import (
     activation_of,
@@ -30,14 +31,8 @@ from theodolite_jobs.models.text_part import text_part
 from theodolite_jobs.models.weights import SHARED, Weights
 
 TOKENS = (5, 60, 17, 33, 9)  # fewer tokens than the tiny models' windows
-
-
 POSITIONS = [-5, -4, -3, -2, -1]
-
-
 BOUND = 1e-9
-
-
 # GPT-J has a table of sines in float32, and Phi-MoE computes its frequencies in each run, here in float64.
 BOUND_OF_ANGLES = {"gptj": 1e-6, "phimoe": 1e-6}
 
@@ -80,14 +75,8 @@ def outputs_of_heads_by_hand(folder, model):
 
 
 ROUTERS = {"phimoe": "mlp.router", "gpt_oss": "mlp.router", "granitemoe": "block_sparse_moe.router"}
-
-
 ROUTERS |= {"nemotron_h": "mixer.gate", "jamba": "feed_forward.router", "lfm2_moe": "feed_forward.gate"}
-
-
 ROUTERS |= dict.fromkeys(("granitemoehybrid", "granitemoeshared"), "block_sparse_moe.router")
-
-
 ROUTERS |= {"llama4_text": "feed_forward.router", "gemma4_text": "router"}
 
 
@@ -262,7 +251,20 @@ def files_of_the_base_model(folder, model, tmp_path):
             assert_same(getattr(ours, field.name), getattr(theirs, field.name))
         assert with_head.experts(layer) == without.experts(layer)
         for expert in with_head.experts(layer):
-            assert_same(with_head.mlp(layer, expert).down, without.mlp(layer, expert).down)
+            ours, theirs = with_head.mlp(layer, expert), without.mlp(layer, expert)
+            for field in fields(ours):
+                assert_same(getattr(ours, field.name), getattr(theirs, field.name))
+        for norm in model.anatomy.norms:
+            assert_same_norm(with_head.norm(layer, norm), without.norm(layer, norm))
+    if model.anatomy.final_norm:
+        assert_same_norm(with_head.final_norm(), without.final_norm())
+
+
+def assert_same_norm(ours, theirs):
+    assert (ours is None) == (theirs is None)
+    if ours is not None:
+        np.testing.assert_array_equal(ours.scale, theirs.scale)
+        np.testing.assert_array_equal(ours.bias, theirs.bias)
 
 
 def assert_same(ours, theirs):

@@ -21,13 +21,13 @@ def tiny_folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def without_figures():
-    """Write the reports of a module without figures."""
+    """Let the surveys of a module write reports without figures: drawing takes most of the time of a tiny survey."""
     with short_reports():
         yield
 
 
 @pytest.fixture(scope="module")
-def forked_replicas(without_figures):
+def forked_replicas():
     """Let the surveys of a module capture with forked replicas, which start in milliseconds; those of Ray need seconds.
 
     Tests of Ray itself use `ray_with_pretend_gpus` instead.

@@ -99,7 +99,6 @@ def test_nothing_is_left_of_the_parts_and_the_run_is_whole(run):
     assert_nothing_to_compute(Path(run.url))
 
 
-@pytest.mark.nightly
 def test_a_killed_replica_of_ray_restarts_and_the_bits_are_the_same(
     ray_with_pretend_gpus, run, tiny_folder, tmp_path, monkeypatch
 ):

@@ -29,7 +29,7 @@ from theodolite_jobs.models.routers import experts_of
 from theodolite_jobs.progress import Console
 from theodolite_jobs.survey import survey
 
-pytestmark = pytest.mark.usefixtures("forked_replicas")
+pytestmark = pytest.mark.usefixtures("forked_replicas", "without_figures")
 
 SETS = ("harmful", "harmless")
 

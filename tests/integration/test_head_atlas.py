@@ -39,7 +39,7 @@ from theodolite_jobs.report.page import render_report
 from theodolite_jobs.results import heads as heads_module
 from theodolite_jobs.survey import survey
 
-pytestmark = pytest.mark.usefixtures("forked_replicas")
+pytestmark = pytest.mark.usefixtures("forked_replicas", "without_figures")
 
 THEODOLITE = str(Path(sys.executable).with_name("theodolite"))
 ENCODER = "all-minilm-l6-v2"
@@ -217,7 +217,6 @@ def test_heads_go_where_the_directions_they_were_held_against_change(encoder, tm
     assert "heads" not in finished_groups(run)
 
 
-@pytest.mark.nightly
 def test_two_drivers_with_other_options_do_not_mix_their_vectors(encoder, tmp_path, monkeypatch):
     run = copied(encoder, tmp_path / "store")
     write = heads_module.write_layer

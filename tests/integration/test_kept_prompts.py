@@ -18,7 +18,7 @@ from theodolite_jobs.progress import Console
 from theodolite_jobs.repair.run import repair
 from theodolite_jobs.survey import survey
 
-pytestmark = pytest.mark.usefixtures("forked_replicas")
+pytestmark = pytest.mark.usefixtures("forked_replicas", "without_figures")
 
 ANALYSES = ["curves", "sphere", "gram", "separation", "travel", "heads"]
 N, KEPT = 78, 20

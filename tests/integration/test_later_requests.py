@@ -18,7 +18,7 @@ from theodolite_jobs.progress import Console
 from theodolite_jobs.requested import requested_spec
 from theodolite_jobs.survey import survey
 
-pytestmark = pytest.mark.usefixtures("forked_replicas")
+pytestmark = pytest.mark.usefixtures("forked_replicas", "without_figures")
 
 PAIR = {"positive": "harmful", "negative": "harmless"}
 TWO = {"refusal": PAIR, "reversed": {"positive": "harmless", "negative": "harmful"}}

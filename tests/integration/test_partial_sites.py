@@ -11,7 +11,6 @@ import xarray as xr
 from support.damages import REWRITTEN, assert_same_bits, flip, repair_again
 from support.nightly import at_night
 from support.serving import client_of, numbers
-from support.short_reports import short_reports
 from support.tiny_configs import CONFIGS
 from support.tiny_survey import save_model, spec_of
 from transformers import AutoModelForCausalLM
@@ -34,7 +33,7 @@ from theodolite_jobs.progress import Console
 from theodolite_jobs.report.page import render_report
 from theodolite_jobs.survey import survey
 
-pytestmark = pytest.mark.usefixtures("forked_replicas")
+pytestmark = pytest.mark.usefixtures("forked_replicas", "without_figures")
 
 ALONE = "nemotron_h"  # its blocks are attention, a state space or an MLP
 ANALYSES = ["curves", "separation", "permutations", "gram", "sphere", "travel", "basis", "heads", "contributions"]
@@ -172,8 +171,7 @@ def test_statistics_equal_those_of_the_stored_vectors(run):
 
 
 def test_the_statistics_of_other_sites_do_not_change(run, model, shared_sites, tmp_path):
-    with short_reports():
-        plain = surveyed(model, tmp_path, shared_sites, analyses=["curves", "separation", "gram"])
+    plain = surveyed(model, tmp_path, shared_sites, analyses=["curves", "separation", "gram"])
     assert plain.id != run.id
     assert "partial_sites" not in json.loads((Path(plain.url) / "run.json").read_text())
     for group in ("moments", "curves", "directions", "separation", "gram"):
@@ -257,8 +255,7 @@ def test_contributions_are_those_of_the_heads_that_exist(run, family):
 
 
 def test_one_replica_gives_the_bits_of_two(run, model, tmp_path):
-    with short_reports():
-        again = surveyed(model, tmp_path, [str(site) for site in run.record.spec.capture.sites])
+    again = surveyed(model, tmp_path, [str(site) for site in run.record.spec.capture.sites])
     assert again.id == run.id
     ours, theirs = (
         {key: (Path(one.url) / key).read_bytes() for key in keys(one.location) if not key.startswith(REWRITTEN)}
@@ -280,16 +277,14 @@ def test_one_replica_gives_the_bits_of_two(run, model, tmp_path):
 def test_a_damage_is_restored_to_the_bit(run, tmp_path, key, damage):
     damaged = Path(shutil.copytree(run.url, tmp_path / "store/runs" / run.id))
     damage(damaged / key)
-    with short_reports():
-        assert repair_again(damaged) == []
+    assert repair_again(damaged) == []
     assert_same_bits(damaged, Path(run.url))
 
 
 def test_reduced_shards_have_the_moments_of_the_layers_with_the_site(run, model, tmp_path, monkeypatch):
     monkeypatch.setattr(shard_bounds, "_LEAST_REDUCED_SHARDS", 1)
     sites = [str(site) for site in run.record.spec.capture.sites]
-    with short_reports():
-        kept = surveyed(model, tmp_path, sites, capture={"keep": 6}, analyses=["curves", "travel"])
+    kept = surveyed(model, tmp_path, sites, capture={"keep": 6}, analyses=["curves", "travel"])
     assert list(verify(kept)) == []
     for group, names in {"moments": ["mean", "m2", "norm_mean"], "curves": ["cosine_of_means", "norm_of_mean"]}.items():
         ours, theirs = read_group(kept, group), read_group(run, group)

@@ -12,7 +12,6 @@ from support.damages import assert_same_results
 from support.nightly import at_night
 from support.ray_cluster import kill_after_the_first_shard
 from support.sealed import reseal
-from support.short_reports import short_reports
 from support.tiny_survey import spec_of
 
 from theodolite.errors import CaptureError, RunDamagedError
@@ -43,8 +42,7 @@ def run_survey(spec):
 @pytest.fixture(scope="module")
 def surveyed(ray_with_pretend_gpus, spec, tmp_path_factory):
     settings = Settings(store=str(tmp_path_factory.mktemp("one")), replicas=1, gpus_per_replica=0)
-    with short_reports():
-        return survey(spec, Path(), settings, Console())
+    return survey(spec, Path(), settings, Console())
 
 
 @pytest.fixture

@@ -26,7 +26,7 @@ from theodolite_jobs.progress import Console
 from theodolite_jobs.repair.run import repair
 from theodolite_jobs.survey import capture, survey
 
-pytestmark = pytest.mark.usefixtures("forked_replicas")
+pytestmark = pytest.mark.usefixtures("forked_replicas", "without_figures")
 
 STAGES = {
     "shards": "theodolite_jobs.capture_shards:run_shards",

@@ -39,7 +39,7 @@ from theodolite_jobs.progress import Console
 from theodolite_jobs.repair.run import repair
 from theodolite_jobs.survey import capture, survey
 
-pytestmark = pytest.mark.usefixtures("forked_replicas")
+pytestmark = pytest.mark.usefixtures("forked_replicas", "without_figures")
 
 
 @pytest.mark.parametrize(

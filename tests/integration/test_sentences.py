@@ -12,7 +12,7 @@ from theodolite.submission.sentences import sentence_spec
 from theodolite_jobs.progress import Console
 from theodolite_jobs.survey import survey
 
-pytestmark = pytest.mark.usefixtures("forked_replicas")
+pytestmark = pytest.mark.usefixtures("forked_replicas", "without_figures")
 
 
 def test_the_survey_of_a_sentence_has_its_trajectory(tiny_folder, tmp_path):

@@ -20,7 +20,7 @@ from theodolite_jobs.repair.run import repair
 from theodolite_jobs.requested import requested_spec
 from theodolite_jobs.survey import survey
 
-pytestmark = pytest.mark.usefixtures("forked_replicas")
+pytestmark = pytest.mark.usefixtures("forked_replicas", "without_figures")
 
 
 @pytest.fixture(scope="module")

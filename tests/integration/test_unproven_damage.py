@@ -30,7 +30,7 @@ from theodolite_jobs.capture_run import decode_unproven_tokens
 from theodolite_jobs.progress import Console
 from theodolite_jobs.survey import capture, survey
 
-pytestmark = pytest.mark.usefixtures("forked_replicas")
+pytestmark = pytest.mark.usefixtures("forked_replicas", "without_figures")
 
 
 @pytest.mark.parametrize("step", ["describe", "capture_shards", *at_night(["finish_capture", "list_groups"])])

@@ -12,9 +12,10 @@ from theodolite.sites import Site
 from theodolite.store.commits import read_commits
 from theodolite.store.result_reader import read_group
 from theodolite_jobs.progress import Console
+from theodolite_jobs.report.page import render_report
 from theodolite_jobs.survey import survey
 
-pytestmark = pytest.mark.usefixtures("forked_replicas")
+pytestmark = pytest.mark.usefixtures("forked_replicas", "without_figures")
 
 ANALYSES = ["curves", "sphere", "gram", "separation", "travel", "heads", "words"]
 
@@ -60,3 +61,4 @@ def test_the_final_norm_has_no_statistics(runs):
     assert str(part["norm"].values) == "final"
     assert np.isnan(part).all()
     assert np.isfinite(whole).any()
+    assert runs[1].id in render_report(runs[1])

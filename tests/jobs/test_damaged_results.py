@@ -9,7 +9,6 @@ import xarray as xr
 import zarr
 from support.analysed_runs import PAIRED, analysed, draw, silent
 from support.analysing import analyse
-from support.each import each
 from support.nightly import at_night
 from support.stored import store_run
 
@@ -128,14 +127,20 @@ def flip(path):
     path.write_bytes(content)
 
 
-@pytest.mark.parametrize("harm", [flip, *at_night([Path.unlink])])
-@each(
-    "place, group",
+PLACES = [
+    ("results.zarr/separation/auroc/c/0/0/0/0", "separation"),
+    ("results.zarr/moments/zarr.json", "moments"),
+    ("tables/growth.parquet", "travel"),
+    ("tables/curves.parquet", "curves"),
+]
+HARMS = [flip, Path.unlink]
+
+
+@pytest.mark.parametrize(
+    ("place", "group", "harm"),
     [
-        ("results.zarr/separation/auroc/c/0/0/0/0", "separation"),
-        ("results.zarr/moments/zarr.json", "moments"),
-        ("tables/growth.parquet", "travel"),
-        ("tables/curves.parquet", "curves"),
+        *((*place, HARMS[index % 2]) for index, place in enumerate(PLACES)),
+        *at_night((*place, HARMS[1 - index % 2]) for index, place in enumerate(PLACES)),
     ],
 )
 def test_what_changed_or_went_is_refused_and_computed_again(tmp_path, harm, place, group):

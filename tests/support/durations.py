@@ -2,7 +2,7 @@
 
 `make test` runs the files of the tests in one queue, those that took longest first, so that no worker ends much later
 than the others. `tests/durations.json` has the seconds of each file. The script prints how long a run took by its JUnit
-report, which counts subtests twice, and writes the file with --store. In CI, a run of more than BUDGET minutes on two
+report, and writes the file with --store. In CI, a run of more than BUDGET minutes on two
 cores fails, with its slowest files. With --fast, it prints the files of `make test-fast`.
 
 Usage: python tests/support/durations.py REPORT [--store] | --fast

@@ -1,5 +1,6 @@
 """Many small cases as one test, in a tenth of the time of as many tests; its report names each case that fails.
 
+All cases of a test share its fixtures, except `tmp_path` and `monkeypatch`.
 Use `pytest.mark.parametrize` where a case takes more than a moment, or needs a fixture of its own.
 """
 
@@ -51,8 +52,10 @@ def together(*checks: Callable[..., None]) -> Callable[..., None]:
 
     parameters = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in ("check", *wanted)]
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    run.__doc__, run.__module__ = checks[0].__doc__, checks[0].__module__
-    return each("check", checks)(run)
+    run.__doc__, run.__module__ = None, checks[0].__module__
+    test = each("check", checks)(run)
+    test.place_as = checks[0]  # type: ignore[attr-defined]
+    return test
 
 
 def _run_case(function: Callable[..., None], fixtures: dict[str, Any], case: dict[str, Any], number: int) -> None:

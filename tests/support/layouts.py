@@ -1,6 +1,6 @@
 """One configuration of each kind: a property of the engine depends on the kind of a model, and not on its family.
 
-Tests of what each family can get wrong itself run over all `CONFIGS`.
+`test_every_family.py` tests what each family can get wrong by itself.
 """
 
 from typing import Any

@@ -1,4 +1,4 @@
-"""Values that `make test-nightly` alone tests: `make test` has others of the same kind."""
+"""Values that `make test-nightly` alone tests: `make test` has others of the same or a similar kind."""
 
 from collections.abc import Iterable
 from typing import Any

@@ -159,7 +159,7 @@ def get(location: Location, key: str) -> bytes | None:
 
 def get_all(location: Location, keys_of_objects: Iterable[str]) -> list[bytes | None]:
     """Return the contents of objects, each as `get` does; a bucket has a long latency, so several are read at once."""
-    if isinstance(location, LocalStore):  # threads would cost more than the reading
+    if isinstance(location, LocalStore):  # a disk answers before a thread would have started
         return [get(location, key) for key in keys_of_objects]
     with ThreadPoolExecutor(_READ_THREADS) as pool:
         return list(pool.map(partial(get, location), keys_of_objects))

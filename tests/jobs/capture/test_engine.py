@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from support import tiny
 from support.each import each
 from support.layouts import TAPS
+from support.tiny_configs import CONFIGS
 
 from theodolite.sites import Site
 from theodolite_jobs.capture.engine import Engine
@@ -39,7 +40,7 @@ def capture_all(
     return {site: np.concatenate([shard.activations[site] for shard in shards]) for site in sites}
 
 
-@each("family", TAPS)
+@each("family", CONFIGS)
 def test_sites_equal_a_float64_hugging_face_run_of_each_prompt_alone(family):
     tokens = tiny.random_tokens(LENGTHS, prefix=9)
     model = wrap(tiny.tiny_model(family))

@@ -8,7 +8,7 @@ import torch
 from support import tiny
 from support.each import each
 from support.layouts import TAPS
-from support.nightly import at_night, one_in
+from support.nightly import at_night
 from support.tiny_configs import CONFIGS
 from transformers import AutoModel
 from transformers.modeling_outputs import BaseModelOutputWithPast
@@ -48,7 +48,7 @@ def test_every_family_passes_in_float32(family):
     assert certificate.prompts == (4 if family in ("llama-dynamic", "phi3-longrope", "phimoe-longrope") else 2)
 
 
-@pytest.mark.parametrize("family", one_in(3, TAPS))
+@each("family", TAPS)
 def test_half_precision_also_checks_the_first_blocks_in_float32(family):
     model = wrap(tiny.tiny_model(family).bfloat16())
     certificate = certify_tiny(model)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from transformers import LlamaConfig, LlamaForCausalLM
 
-PROOF = "test_families.py::test_sites_equal_a_hand_run["
+PROOF = "test_every_family.py::test_a_family_is_what_its_modules_compute["
 QWEN1 = "test_qwen1.py::test_hidden_states_equal_those_of_qwen1"
 
 

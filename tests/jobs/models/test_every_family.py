@@ -27,7 +27,7 @@ def test_every_family_of_the_table_has_a_hand_run():
 def test_a_family_is_what_its_modules_compute(family, tmp_path, subtests):
     def run(part: str, checks: Iterable[Callable[..., None]], *arguments: Any) -> None:
         for check in checks:
-            with subtests.test(f"{part}: {getattr(check, '__name__', check)}"):
+            with subtests.test(f"{part}: {check.__name__}"):
                 check(*arguments)
 
     small = tiny.tiny_model(family)

@@ -94,9 +94,6 @@ def test_a_sliding_window_of_no_tokens_is_refused():
         known_anatomy(config)
 
 
-# Norms.
-
-
 # The length of a prompt.
 
 

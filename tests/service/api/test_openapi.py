@@ -75,7 +75,7 @@ def described(app: Any) -> Any:
 
 
 def own_library(library, folder, method):
-    """The library, or a copy of it for a call that changes runs."""
+    """Return the library, or a copy of it for a call that changes runs."""
     changes_runs = method in ("PATCH", "DELETE")
     return copied(library, folder / "own", "tiny-0", "captured-0") if changes_runs else library
 

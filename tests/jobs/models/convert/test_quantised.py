@@ -67,7 +67,7 @@ def the_model_loads_and_names_the_format(converted: Converted) -> None:
 def heads_are_those_of_the_dequantised_matrices(converted: Converted) -> None:
     case, original, plain = converted
     if CASES[case][0] not in {"llama", "qwen2", "qwen3", "qwen3_moe"}:
-        return  # test_latent_heads.py and test_circuits.py test the heads of the others
+        return  # test_latent_heads.py and test_every_family.py test the heads of the others
     expected, folder = {name: one.double().numpy() for name, one in plain.items()}, fetched(original)
     weights = Weights(folder, load_config(folder), torch.float64)
     circuits, sizes = read_circuits(weights, 1), weights.dimensions
