@@ -22,6 +22,7 @@ import pytest
 from chaos.processes import capture_without_ray
 from support.adapters import save_adapter
 from support.documented import PAGES, Block, blocks, commands
+from support.each import each
 from support.faulty_bucket import faulty_bucket
 from support.listening import served
 from support.tiny_sizes import GROUPED
@@ -206,6 +207,6 @@ def all_commands() -> list[str]:
     return [command for code in found for command in commands(code)]
 
 
-@pytest.mark.parametrize("pattern", NOT_RUN)
+@each("pattern", NOT_RUN)
 def test_each_reason_not_to_run_a_command_is_still_needed(pattern):
     assert any(re.match(pattern, command) for command in all_commands())

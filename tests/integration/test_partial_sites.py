@@ -9,6 +9,7 @@ import pytest
 import torch
 import xarray as xr
 from support.damages import REWRITTEN, assert_same_bits, flip, repair_again
+from support.each import each
 from support.nightly import at_night
 from support.serving import client_of, numbers
 from support.tiny_configs import CONFIGS
@@ -128,7 +129,7 @@ CORE = {
 """Variables that are known wherever there are vectors that differ."""
 
 
-@pytest.mark.parametrize("group", CORE)
+@each("group", CORE)
 def test_statistics_are_missing_only_at_layers_without_the_site(run, family, group):
     values = read_group(run, group)
     sites = values["site"].values.tolist()

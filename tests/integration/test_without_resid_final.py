@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.each import each
 from support.tiny_survey import save_model, spec_of
 
 from theodolite.query.verification import verify
@@ -44,7 +45,7 @@ def test_resid_final_is_not_stored(runs):
     assert set(runs[0].record.sets) - set(runs[1].record.sets) == {"sentences"}
 
 
-@pytest.mark.parametrize("group", ["moments", "directions", *ANALYSES])
+@each("group", ["moments", "directions", *ANALYSES])
 def test_statistics_of_the_captured_sites_are_the_same(runs, group):
     whole, part = (read_group(run, group) for run in runs)
     assert set(part) == set(whole)

@@ -9,6 +9,7 @@ import xarray as xr
 import zarr
 from support.analysed_runs import PAIRED, analysed, draw, silent
 from support.analysing import analyse
+from support.each import each
 from support.nightly import at_night
 from support.stored import store_run
 
@@ -48,7 +49,7 @@ def test_damage_is_named_after_all_results_were_outdated_and_written_again(tmp_p
     assert named[0] in list(verify(run))
 
 
-@pytest.mark.parametrize(
+@each(
     "key",
     [
         "activations.zarr/bad/resid_mid/c/1/0/0/0",

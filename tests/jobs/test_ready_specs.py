@@ -120,7 +120,7 @@ def test_every_model_of_the_published_figures_has_a_spec():
     assert sorted(CONFIGURATIONS) == READY
 
 
-@pytest.mark.parametrize("name", [*OWN, *READY])
+@each("name", [*OWN, *READY])
 def test_a_ready_spec_is_right_beside_its_prompts(name, prompts):
     spec = shutil.copy(FOLDER / f"{name}.yaml", prompts)
     result = CliRunner().invoke(app, ["spec", "check", str(spec)])

@@ -98,8 +98,8 @@ def test_both_names_of_one_stream_give_the_same_tensor(tmp_path, run):
     assert list(read_gguf(pre)[0]) == list(read_gguf(post)[0]) == ["direction.2"]
 
 
-@pytest.mark.parametrize(
-    ("site", "layers", "message"),
+@each(
+    "site, layers, message",
     [
         (
             "resid_mid",
@@ -226,8 +226,8 @@ def test_the_metadata_of_a_numpy_file_is_in_a_json_file(tmp_path, run):
     ]
 
 
-@pytest.mark.parametrize(
-    ("choices", "message"),
+@each(
+    "choices, message",
     [
         ({"format": "onnx"}, "format: given 'onnx'; allowed: safetensors, npy, gguf, json"),
         ({"contrast": "other"}, "contrast: tiny-0 has no 'other'; it has refusal"),

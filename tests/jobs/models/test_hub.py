@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from support import hub
 from support.asking_hub import UNREACHABLE, Answers, ask
+from support.each import each
 
 
 @pytest.fixture(scope="module")
@@ -87,8 +88,8 @@ def models(served: tuple[str, list[str]], home: Path) -> Answers:
 # Datasets
 
 
-@pytest.mark.parametrize(
-    ("question", "expected"),
+@each(
+    "question, expected",
     [
         ("all", [f"goal {number}, please" for number in range(10)]),
         ("split", ["held out"]),

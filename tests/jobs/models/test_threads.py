@@ -74,6 +74,6 @@ def different_forwards(family):
     return different
 
 
-@pytest.mark.parametrize("family", ["llama", "mixtral", "qwen3_moe", "gpt_oss", "gpt2", "deepseek_v3"])
+@each("family", ["llama", "mixtral", "qwen3_moe", "gpt_oss", "gpt2", "deepseek_v3"])
 def test_a_forward_has_the_same_bits(replica, family):
     assert replica(different_forwards, family) == []

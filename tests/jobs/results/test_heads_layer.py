@@ -7,7 +7,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from support import tiny
-from support.each import each
+from support.each import each, together
 from support.tiny_configs import CONFIGS
 
 from theodolite.errors import ModelError
@@ -161,7 +161,7 @@ def test_alignments_equal_those_of_the_dense_matrices(weights, fold_norm):
     assert (found["direction_alignment"][[0, 2]] < 1).all()
 
 
-def test_alignments_of_draws_are_those_of_single_directions(weights):
+def alignments_of_draws_are_those_of_single_directions(weights):
     draws = [np.stack([directions(seed=seed), directions(seed=seed + 1)]) for seed in (1, 3)]
     stream = Stream(draws[0][:, 0], draws[1][:, 0], read_draws=draws[0], written_draws=draws[1])
     found = decompose_layer(weights, LAYER, HeadsSpec(vectors=2), stream, (0, 0), None)
@@ -172,7 +172,7 @@ def test_alignments_of_draws_are_those_of_single_directions(weights):
         np.testing.assert_allclose(found["alignment_draws"][:, :, draw], alone, rtol=1e-11)
 
 
-def test_a_direction_that_is_a_leading_vector_has_an_alignment_of_one(weights):
+def a_direction_that_is_a_leading_vector_has_an_alignment_of_one(weights):
     whole = dense(weights)
     left, right = leading(whole.vo, 1)
     ours = np.linalg.pinv(whole.centre @ np.diag(whole.scale)).T @ left[1, 0]  # becomes the vector as it is read
@@ -206,7 +206,7 @@ def test_null_spaces_are_those_of_the_dense_projections(weights, fold_norm):
                 assert found["null_dimension"][index, head] == 48 - np.linalg.matrix_rank(matrix)
 
 
-def test_equal_samples_have_nan_null_variance(weights):
+def equal_samples_have_nan_null_variance(weights):
     """As at a template's token, which all prompts share."""
     same = np.tile(samples()[:1], (7, 1))
     stream = Stream(np.empty((0, 48)), np.empty((0, 48)), {(0, 0): same})
@@ -381,3 +381,10 @@ def test_only_a_head_of_zeros_has_nan_alignment(tmp_path, projection):
         assert found["null_variance"][0, 0, 0, 1] == 1
     else:
         assert np.isnan(found["copying_score"]).tolist() == [head in zeros for head in range(4)]
+
+
+test_directions_and_samples_meet_the_circuits = together(
+    alignments_of_draws_are_those_of_single_directions,
+    a_direction_that_is_a_leading_vector_has_an_alignment_of_one,
+    equal_samples_have_nan_null_variance,
+)

@@ -5,6 +5,7 @@ from operator import add
 import numpy as np
 import pytest
 from scipy.stats import t
+from support.each import each
 from support.nightly import at_night
 
 from theodolite.bands import simultaneous_quantile
@@ -65,8 +66,8 @@ def draws(rng, n, cosine, signal=1.0, paired=False, spectrum="flat", d=576):
     return p, signal * (cosine * u + np.sqrt(1 - cosine**2) * v) + shared + own * rng.normal(size=(n, d))
 
 
-@pytest.mark.parametrize("paired", [True, False])
-@pytest.mark.parametrize("splits", [1, 3, 7])
+@each("paired", [True, False])
+@each("splits", [1, 3, 7])
 def test_curve_equals_the_formulas_written_out(paired, splits):
     p, q = draws(np.random.default_rng(1), 40, 0.8, paired=paired, d=30)
     if not paired:
@@ -90,9 +91,9 @@ def test_a_tiny_case_by_hand():
     np.testing.assert_allclose(curve_of(p, q, paired=True).cosine_of_means_debiased, 3 / np.sqrt(32), rtol=1e-15)
 
 
-@pytest.mark.parametrize("spectrum", ["flat", "power law"])
-@pytest.mark.parametrize("paired", [True, False])
-@pytest.mark.parametrize(("n", "cosine"), [(64, 0.9), (256, 0.5)])
+@each("spectrum", ["flat", "power law"])
+@each("paired", [True, False])
+@each("n, cosine", [(64, 0.9), (256, 0.5)])
 def test_intervals_cover_the_truth(spectrum, paired, n, cosine):
     rng = np.random.default_rng(7)
     curves = [curve_of(*draws(rng, n, cosine, paired=paired, spectrum=spectrum), paired) for _ in range(200)]

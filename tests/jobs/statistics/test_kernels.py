@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.each import each
 
 from theodolite_jobs.statistics import kernels
 
@@ -35,7 +36,7 @@ def test_lengths_and_sums_of_rows(samples):
     np.testing.assert_allclose(squares, ((exact - centres[:, None]) ** 2).sum(axis=1), rtol=1e-13)
 
 
-@pytest.mark.parametrize("n_positions", [1, 2])
+@each("n_positions", [1, 2])
 def test_means_of_positions(samples, n_positions):
     rows = samples[: N - N % n_positions]
     expected = rows.astype(np.float64).reshape(-1, n_positions, WIDTH).mean(axis=0)

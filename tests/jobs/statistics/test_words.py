@@ -24,8 +24,17 @@ TOKENS, WIDTH = 53, 12
 CPU = torch.device("cpu")
 
 
+MORE_BLOCKS = [(2, 2, 1), (53, 64, 1000), (1000, 53, 2), (52, 2, 1000)]
+
+
 @pytest.fixture(
-    params=[(1, 1, 1000), (2, 2, 1), (10, 1, 3), (52, 4, 7), (53, 64, 1000), (1000, 53, 2), (52, 2, 1000)], ids=str
+    params=[
+        (1, 1, 1000),
+        (10, 1, 3),
+        (52, 4, 7),
+        *(pytest.param(sizes, marks=pytest.mark.nightly) for sizes in MORE_BLOCKS),
+    ],
+    ids=str,
 )
 def blocks(request, monkeypatch):
     """Blocks of all sizes: one row, some that leave a rest, all but one, all, more than there are.

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from support.each import each
+from support.nightly import at_night
 
 from theodolite_jobs.statistics import words_embeddings
 from theodolite_jobs.statistics.norms import Norm
@@ -12,7 +13,7 @@ from theodolite_jobs.statistics.words_embeddings import embedding_lengths, embed
 TOKENS, WIDTH = 53, 12
 
 
-@pytest.fixture(params=[1, 2, 10, 52, 53, 1000])
+@pytest.fixture(params=[1, 10, 52, *at_night([2, 53, 1000])])
 def blocks(request, monkeypatch):
     """Blocks of all sizes: one row, some that leave a rest, all but one, all, more than there are."""
     monkeypatch.setattr(words_embeddings, "BLOCK_TOKENS", request.param)

@@ -155,7 +155,7 @@ def test_the_406_error_lists_the_offered_media_types(client, accept):
     assert_problem(answer, 406, JSON, PARQUET, ARROW)
 
 
-@pytest.mark.parametrize("path", [RUN, "/v1/runs", f"{RUN}/sections", f"{RUN}/figures/gram.shape", f"{RUN}/gram"])
+@each("path", [RUN, "/v1/runs", f"{RUN}/sections", f"{RUN}/figures/gram.shape", f"{RUN}/gram"])
 def test_routes_without_a_table_offer_only_json(client, path):
     assert_problem(client.get(path, headers={"Accept": PARQUET}), 406, f"this route offers: {JSON}")
 

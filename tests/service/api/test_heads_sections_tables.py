@@ -103,7 +103,7 @@ def test_heads_of_a_run_without_heads_return_404(client):
     assert_problem(client.get(f"{RUN}/heads/0/0"), 404, "heads")
 
 
-@pytest.mark.parametrize("name", ["curves", "gram", "growth", "separation", "travel"])
+@each("name", ["curves", "gram", "growth", "separation", "travel"])
 def test_pages_contain_each_row_of_a_table_once(client, library, name):
     stored = plain(table(open_run(library, "tiny-0"), name))
     pages = pages_of(client, f"{RUN}/tables/{name}", limit=max(1, len(stored) // 3))
@@ -235,8 +235,8 @@ def test_missing_sections_are_empty_and_unknown_sections_return_404(client):
     assert_problem(client.get(f"{RUN}/sections/nobody"), 404, "'nobody'", "curves, separation, gram")
 
 
-@pytest.mark.parametrize(
-    ("name", "message"),
+@each(
+    "name, message",
     [
         ("gram.nobody", "gram.shape"),
         ("curves.refusal.-9", "curves.refusal.-1"),

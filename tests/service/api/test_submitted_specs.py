@@ -155,8 +155,8 @@ def test_remote_code_needs_the_allow_list(checking):
     assert checking(spec, remote_code_allowed=["org/a"], **models).status_code == 200
 
 
-@pytest.mark.parametrize(
-    ("address", "allowed", "status"),
+@each(
+    "address, allowed, status",
     [
         ("hub:tatsu-lab/alpaca", [], 403),
         ("hub:tatsu-lab/alpaca", ["tatsu-lab/alpaca"], 200),

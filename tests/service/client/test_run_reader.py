@@ -93,7 +93,7 @@ def test_a_service_and_a_store_return_the_same(near, far, question):
     assert_same(QUESTIONS[question](far), QUESTIONS[question](near))
 
 
-@pytest.mark.parametrize("question", QUESTIONS_OF_HEADS)
+@each("question", QUESTIONS_OF_HEADS)
 def test_a_service_and_a_store_return_the_same_heads(shelf, service, question):
     ask = QUESTIONS_OF_HEADS[question]
     assert_same(ask(service.run("heads-0")), ask(theodolite.open_run(shelf, "heads-0")))

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 from safetensors.numpy import load
+from support.each import each
 from support.serving import CONTRASTS, draw_sets, stored_group, surveyed_run
 
 from theodolite.export import encode_directions
@@ -32,7 +33,7 @@ PLACES = [
 ]
 
 
-@pytest.mark.parametrize(("contrast", "site", "position"), PLACES)
+@each("contrast, site, position", PLACES)
 def test_every_exported_number_is_the_stored_number(run, contrast, site, position):
     layers = [2, 0, 3]
     facts = json.loads(encode_directions(run, contrast, site, layers, position, "json"))
@@ -57,7 +58,7 @@ def test_every_exported_number_is_the_stored_number(run, contrast, site, positio
         np.testing.assert_array_equal(vectors[f"direction.{layer}"], expected.astype(np.float32))
 
 
-@pytest.mark.parametrize(("contrast", "site", "position"), PLACES)
+@each("contrast, site, position", PLACES)
 def test_vector_times_difference_norm_is_the_difference_of_the_means(run, contrast, site, position):
     sets = draw_sets()
     positive, negative = (

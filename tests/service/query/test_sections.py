@@ -1,6 +1,7 @@
 """Check the sections of a run and their figures, and that the report contains them."""
 
 import pytest
+from support.each import each
 from support.serving import surveyed_run
 
 from theodolite.errors import FigureNotFoundError
@@ -69,8 +70,8 @@ def test_rows_of_tables_have_one_cell_for_each_column(sections):
     assert all(len(row) == len(table.columns) for table in tables for row in table.rows)
 
 
-@pytest.mark.parametrize(
-    ("name", "message"),
+@each(
+    "name, message",
     [
         ("gram.x", "it has gram.shape, gram.blocks, gram.cka.harmful"),
         ("heads.qk.leading", "it has figures of curves, separation, gram, travel"),
