@@ -55,23 +55,16 @@ def names_of_tensors(folder, model):
 
 
 def attention_by_hand(folder, model):
+    """What attention adds to the stream, and what each head puts out."""
     weights = weights_of(folder)
     inputs = inputs_of(model, "attention", TOKENS)
     for layer, theirs in read_attention(model, TOKENS).items():
+        arguments = inputs[layer], weights.attention(layer), layer, model
         source = inputs[model.anatomy.keys_of.get(layer, layer)]
-        out = reference_attention(inputs[layer], weights.attention(layer), layer, model, source)
-        ours = after_branch(out, layer, "attention_output", weights, model)
-        assert relative_errors(ours.numpy(), theirs[Site.ATTN_OUT]).max() < bound_of(model), layer
-
-
-def outputs_of_heads_by_hand(folder, model):
-    weights = weights_of(folder)
-    inputs = inputs_of(model, "attention", TOKENS)
-    for layer, theirs in read_attention(model, TOKENS).items():
-        source = inputs[model.anatomy.keys_of.get(layer, layer)]
-        outputs = reference_heads(inputs[layer], weights.attention(layer), layer, model, source)
-        ours = outputs.transpose(0, 1).flatten(1)
-        assert relative_errors(ours.numpy(), theirs[Site.HEAD_OUT]).max() < bound_of(model), layer
+        added = after_branch(reference_attention(*arguments, source), layer, "attention_output", weights, model)
+        assert relative_errors(added.numpy(), theirs[Site.ATTN_OUT]).max() < bound_of(model), layer
+        of_heads = reference_heads(*arguments, source).transpose(0, 1).flatten(1)
+        assert relative_errors(of_heads.numpy(), theirs[Site.HEAD_OUT]).max() < bound_of(model), layer
 
 
 ROUTERS = {"phimoe": "mlp.router", "gpt_oss": "mlp.router", "granitemoe": "block_sparse_moe.router"}
@@ -275,4 +268,3 @@ def assert_same(ours, theirs):
 
 
 CHECKS = (names_of_tensors, mlp_by_hand, norms_and_embeddings, input_of_the_first_block, epsilons_of_norms)
-ATTENTION_CHECKS = (attention_by_hand, outputs_of_heads_by_hand)

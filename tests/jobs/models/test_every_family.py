@@ -39,7 +39,7 @@ def test_a_family_is_what_its_modules_compute(family, tmp_path, subtests):
     run("weights", weights.CHECKS, folder, model)
     run("weights", [weights.files_of_the_base_model], folder, model, tmp_path / "base")
     if not (model.anatomy.no_circuits or model.anatomy.files.latent):  # test_latent_heads.py tests latent attention
-        run("weights", weights.ATTENTION_CHECKS, folder, model)
+        run("weights", [weights.attention_by_hand], folder, model)
         if hasattr(model.config, "clip_qkv"):
             model.config.clip_qkv = None  # what is clipped depends on the data
         run("circuits", circuits.CHECKS, Weights(folder, load_config(folder)), model)
