@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from theodolite.errors import UnsupportedModelError
 from theodolite.groups import GROUPS
 from theodolite.sites import Site
 from theodolite_jobs.models.weights import Weights
@@ -67,7 +68,7 @@ def compute(context: Context) -> Result:
     """Return the group, one task for each layer.
 
     Raises:
-        ModelError: a tensor is missing.
+        ModelError: a tensor is missing, or a weight is not finite.
     """
     weights = context.weights
     arguments = [(weights, layer) for layer in range(weights.dimensions.n_layers)]
@@ -110,11 +111,16 @@ def layer_bases(weights: Weights, layer: int) -> LayerBases:
     own. FOLDED has the scale of the norm before a reader and after a writer folded into the matrix; where there is no
     such norm, it is equal to STORED. A random matrix is Gaussian and seeded. It has the shape of the matrix, and each
     of its rows (a feature of the stream) has the length of the matrix's row.
+
+    Raises:
+        UnsupportedModelError: a weight is not finite.
     """
     rank = _rank(weights)
     bases: dict[tuple[str, str], Bases] = {form: {} for form in (STORED, FOLDED, NULL, FOLDED_NULL)}
     experts = ExpertBases(layer, rank, weights.experts(layer))
     for index, (name, square, columns) in enumerate(_squares(weights, layer, experts)):
+        if not np.isfinite(square).all():
+            raise UnsupportedModelError(f"layer {layer}: the matrix {name} has a weight that is not finite")
         random = random_square(columns, np.random.default_rng([layer, index]), len(square))
         bases[STORED][name] = bases[FOLDED][name] = leading_basis(square, rank)
         bases[NULL][name] = bases[FOLDED_NULL][name] = leading_basis(with_row_lengths(random, square), rank)

@@ -13,6 +13,7 @@ from support.stored import record_of
 from support.tiny_configs import CONFIGS
 from transformers import AutoModel, AutoModelForCausalLM
 
+from theodolite.errors import UnsupportedModelError
 from theodolite.sections.parts import texts_of
 from theodolite.store.result_reader import read_group
 from theodolite.store.runs import ModelFacts, create_run
@@ -190,6 +191,15 @@ def test_a_head_wider_than_the_stream_has_as_many_directions_as_the_stream(tmp_p
     AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
     weights = Weights(tmp_path, load_config(tmp_path))
     assert {one.shape for one in layer_bases(weights, LAYER).forms[STORED].values()} == {(16, 16)}
+
+
+@each("value", [np.nan, np.inf])
+def test_a_weight_that_is_not_finite_is_named(tmp_path, value):
+    model = tiny.model_with_head("llama")
+    model.model.layers[LAYER].mlp.up_proj.weight.data[3, 5] = value
+    model.save_pretrained(tmp_path)
+    with pytest.raises(UnsupportedModelError, match="layer 2: the matrix up has a weight that is not finite"):
+        layer_bases(Weights(tmp_path, load_config(tmp_path)), LAYER)
 
 
 def the_group_holds_the_overlaps_of_all_layers(saved, tmp_path):
