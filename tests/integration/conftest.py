@@ -7,7 +7,9 @@ import pytest
 from chaos.processes import capture_without_ray
 from support.damages import settings
 from support.short_reports import short_reports
+from support.tiny_sizes import GROUPED
 from support.tiny_survey import save_model, spec_of
+from transformers import LlamaConfig
 
 from theodolite_jobs.progress import Console
 from theodolite_jobs.survey import survey
@@ -15,8 +17,9 @@ from theodolite_jobs.survey import survey
 
 @pytest.fixture(scope="session")
 def tiny_folder(tmp_path_factory):
-    """The folder of the tiny model."""
-    return save_model(tmp_path_factory.mktemp("tiny") / "model")
+    """The folder of a tiny model of three layers."""
+    config = LlamaConfig(**GROUPED | {"num_hidden_layers": 3})
+    return save_model(tmp_path_factory.mktemp("tiny") / "model", config=config)
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""Seeded schedules of faults; `make chaos` runs more of them."""
+"""Seeded schedules of faults, by night; `make chaos` runs more of them."""
 
 import pytest
 from chaos.damages import damages_summary, run_damages
@@ -6,21 +6,20 @@ from chaos.harness import ends, run_seeds
 from chaos.outcomes import open_only_run, summary
 from chaos.processes import PRELOADED, PROCESSES, start_driver
 from chaos.schedules import POISON, Fault
-from support.nightly import at_night
 from support.tiny_survey import save_model, spec_of
 
 from theodolite.query.verification import verify
 from theodolite.store.commits import read_commits
 
+pytestmark = pytest.mark.nightly
 
-@pytest.mark.parametrize("seeds", [range(2), *at_night([range(2, 12)])], ids=str)
-def test_no_schedule_of_faults_loses_doubles_or_changes_anything(seeds):
-    outcomes = run_seeds(seeds, processes=1)
+
+def test_no_schedule_of_faults_loses_doubles_or_changes_anything():
+    outcomes = run_seeds(range(12), processes=1)
     assert {outcome.schedule.seed: outcome.problems for outcome in outcomes if outcome.problems} == {}
     assert summary(outcomes)["attempts"] > len(outcomes)  # faults ended some of them
 
 
-@pytest.mark.nightly
 def test_random_damages_are_named_and_repaired_to_the_bit():
     found = run_damages(range(6, 12), lambda _one: None)
     assert {one.seed: (one.unnamed, one.not_restored) for one in found if one.unnamed or one.not_restored} == {}

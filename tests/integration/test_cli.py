@@ -1,42 +1,26 @@
 """The command line as a person meets it: what it prints, how it fails, and that nothing half-made is left."""
 
-import io
 import json
 import signal
 import subprocess
-import sys
-from contextlib import redirect_stderr, redirect_stdout
 from functools import partial
 from pathlib import Path
-from unittest.mock import patch
 
 import numpy as np
 import pytest
 import yaml
+from support.commands import THEODOLITE, theodolite
 from support.each import each
 from support.stored import store_run
 from transformers import Qwen2Config
 
 from theodolite.query.runs import summaries
-from theodolite_jobs.cli import main
 
-THEODOLITE = str(Path(sys.executable).with_name("theodolite"))
 SPEC = {
     "model": {"id": "smollm2-135m-instruct"},
     "prompts": {"nouns": {"source": "builtin:nouns", "limit": 3}},
     "words": {"sentences": ["To kill two birds"]},
 }
-
-
-def theodolite(*words):
-    """Run a command in this process, which has imported torch already."""
-    command, stdout, stderr, code = [THEODOLITE, *map(str, words)], io.StringIO(), io.StringIO(), 0
-    with patch.object(sys, "argv", command), redirect_stdout(stdout), redirect_stderr(stderr):
-        try:
-            main()
-        except SystemExit as end:
-            code = end.code or 0
-    return subprocess.CompletedProcess(command, code, stdout.getvalue(), stderr.getvalue())
 
 
 def theodolite_alone(*words):

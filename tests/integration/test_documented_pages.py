@@ -5,12 +5,10 @@ page decides what runs; only what NOT_RUN names is left out. Replicas are forked
 torch again in each survey.
 """
 
-import io
 import re
 import shlex
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import cache
@@ -21,6 +19,7 @@ import httpx
 import pytest
 from chaos.processes import capture_without_ray
 from support.adapters import save_adapter
+from support.commands import theodolite
 from support.documented import PAGES, Block, blocks, commands
 from support.each import each
 from support.faulty_bucket import faulty_bucket
@@ -30,7 +29,6 @@ from support.tiny_survey import save_model
 from threadpoolctl import threadpool_limits
 
 from theodolite.query.runs import summaries
-from theodolite_jobs.cli import main
 
 ALIAS, MODEL = "smollm2-135m-instruct", "tiny-instruct"
 """The documentation's model, and the folder of the tiny model that takes its place in every text."""
@@ -115,26 +113,14 @@ class Reader:
             self.variables[assignment[1]] = assignment[2]
             return
         if command.startswith("theodolite "):
-            code, output = in_this_process(command)
+            done = theodolite(*shlex.split(command, comments=True)[1:])
         else:
             shell = ["bash", "-c", re.sub(r"^curl ", "curl -sSf ", command)]  # -f: fail for an error of the service
             done = subprocess.run(shell, capture_output=True, text=True, check=False)
-            code, output = done.returncode, done.stdout + done.stderr
-        assert code == 0, f"{command}\n{output}"
+        output = done.stdout + done.stderr
+        assert done.returncode == 0, f"{command}\n{output}"
         assert "Traceback" not in output
         self.done.append(command)
-
-
-def in_this_process(command: str) -> tuple[int, str]:
-    """Run a command of Theodolite, which answers each question with yes."""
-    words, output, code = shlex.split(command, comments=True), io.StringIO(), 0
-    replaced = {"argv": words, "stdin": io.StringIO("y\n"), "stdout": output, "stderr": output}
-    with patch.multiple(sys, **replaced):
-        try:
-            main()
-        except SystemExit as end:
-            code = int(end.code or 0)
-    return code, output.getvalue()
 
 
 @pytest.fixture(scope="module")
@@ -173,6 +159,7 @@ def enter(patched: pytest.MonkeyPatch, folder: Path, environment: dict[str, str]
         patched.setenv(name, value)
 
 
+@pytest.mark.nightly
 def test_the_quickstart_and_the_readme_run(followed):
     folder, done = followed
     called = [command.split()[1] for command in done if command.startswith("theodolite ")]

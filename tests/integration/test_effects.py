@@ -14,7 +14,7 @@ from support.ray_cluster import kill_after_the_first_shard
 from support.requests import analyse, assert_nothing_to_compute, survey_again
 from support.stored import read_table
 from support.tiny_sizes import PLAIN
-from support.tiny_survey import spec_of
+from support.tiny_survey import EFFECTS, spec_of
 from transformers import AutoModel, PersimmonConfig
 
 from theodolite.errors import SpecError, StoreError, UnsupportedModelError
@@ -35,7 +35,7 @@ from theodolite_jobs.survey import survey
 
 pytestmark = pytest.mark.usefixtures("without_figures")
 
-OPTIONS = {"prompts": 10, "layers": [1, 3], "controls": 19}
+OPTIONS = {"prompts": 10, "layers": [1, 2], "controls": 19}
 
 
 @pytest.fixture(autouse=True)
@@ -63,7 +63,7 @@ def run(tiny_folder, tmp_path_factory):
 def test_every_number_is_known_and_the_report_describes_it(run):
     effects = read_group(run, "effects").sel(contrast="refusal", position=-1)
     assert effects["n_prompts"].values.tolist() == [10, 10]
-    assert effects["layer"].values.tolist() == [1, 3]
+    assert effects["layer"].values.tolist() == [1, 2]
     for name in ("kl", "log_odds", "dose_kl", "everywhere_kl", "head_kl", "head_direct", "mlp_log_odds", "block_kl"):
         assert np.isfinite(effects[name]).all(), name
     p, is_tested = effects["kl_p"].sel(intervention="add"), effects["effective_controls"] >= LEAST_EFFECTIVE
@@ -95,10 +95,11 @@ def test_the_table_has_a_row_for_each_prompt_place_and_change(run):
 def test_nothing_is_left_of_the_parts_and_the_run_is_whole(run):
     assert keys(run.location, "pending/effects.parts") == []
     assert list(verify(run)) == []
-    assert spec_of_results(run).effects.layers == [1, 3]
+    assert spec_of_results(run).effects.layers == [1, 2]
     assert_nothing_to_compute(Path(run.url))
 
 
+@pytest.mark.nightly
 def test_a_killed_replica_of_ray_restarts_and_the_bits_are_the_same(
     ray_with_pretend_gpus, run, tiny_folder, tmp_path, monkeypatch
 ):
@@ -125,7 +126,7 @@ def test_parts_that_a_killed_driver_left_of_a_finished_group_go(run, tmp_path):
 def test_a_driver_whose_effects_another_one_has_finished_ends_at_once(tiny_folder, tmp_path, monkeypatch):
     given, measure = [], measure_effects.measure_effects
     monkeypatch.setattr(measure_effects, "measure_effects", lambda *inputs: (given.extend(inputs), measure(*inputs)))
-    surveyed_into(tmp_path, tiny_folder)
+    surveyed_into(tmp_path, tiny_folder, analyses=["curves", "effects"], effects=EFFECTS)
     monkeypatch.setattr(scheduling, "PAUSE_SECONDS", 0.01)
     with capture_without_ray(), pytest.raises(StoreError, match="another driver has finished the effects"):
         measure(*given)
@@ -146,7 +147,7 @@ def test_an_analysis_that_is_killed_goes_on_after_its_last_part(run, tiny_folder
 
     monkeypatch.setattr(measure_effects, "run_shards", count)
     with pytest.raises(KeyboardInterrupt):
-        surveyed_into(tmp_path, tiny_folder)
+        surveyed_into(tmp_path, tiny_folder, analyses=["curves", "effects"])
     again = opened(next((tmp_path / "runs").iterdir()))
     assert "effects" not in finished_groups(again)
     with capture_without_ray():
@@ -163,7 +164,7 @@ def test_a_survey_without_the_section_keeps_the_effects_that_the_run_has(run, ti
 
 
 def test_layers_that_the_model_or_the_run_lacks_are_refused(tiny_folder, tmp_path):
-    with pytest.raises(Exception, match=r"effects\.layers: this model has no layer 7; it has 0 to 4"):
+    with pytest.raises(Exception, match=r"effects\.layers: this model has no layer 7; it has 0 to 2"):
         surveyed_into(tmp_path, tiny_folder, effects={"layers": [7]})
 
 

@@ -1,7 +1,6 @@
 """Surveys of mixtures of experts: which experts the prompts use, from the capture to the report."""
 
 import functools
-import json
 import shutil
 from pathlib import Path
 
@@ -10,7 +9,6 @@ import pytest
 import torch
 from support.damages import assert_same_bits, flip, opened, repair_again, settings, store_of, truncate
 from support.nightly import at_night
-from support.sealed import reseal
 from support.serving import client_of
 from support.tiny_configs import CONFIGS
 from support.tiny_survey import save_model, spec_of
@@ -35,9 +33,9 @@ SETS = ("harmful", "harmless")
 
 
 def surveyed(folder, family, **changes):
-    """Return the folder of a run with all analyses that the model allows, of which `routing` is one."""
+    """Return the folder of a run with curves and the experts that prompts use."""
     model = save_model(folder / "model", config=CONFIGS[family])
-    spec = spec_of(model, **{"analyses": None, "heads": {"vectors": 2}, **changes})
+    spec = spec_of(model, analyses=changes.pop("analyses", ["curves", "routing"]), **changes)
     return Path(survey(spec, Path(), settings(folder / "store"), Console()).url)
 
 
@@ -133,46 +131,6 @@ def test_damage_is_named_and_repaired_to_the_bit(whole, damaged, key, damage):
     assert_same_bits(damaged, whole)
 
 
-def test_a_run_of_an_older_version_stays_readable_and_has_no_routing(whole, damaged):
-    model = whole.parents[2] / "model"
-    older = older_run(damaged)
-    run = opened(older)
-    assert set(read_commit(run, "harmful", 0).checksums) == {"resid_pre", "resid_mid", "resid_final"}
-    survey(spec_of(model, analyses=None, heads={"vectors": 2}), Path(), settings(store_of(older)), Console())
-    assert "routing" not in finished_groups(opened(older))
-    assert list(verify(opened(older))) == []
-    with pytest.raises(SpecError, match=r"^analyses: 'routing' needs the experts that tokens use, and none are record"):
-        survey(spec_of(model, analyses=["routing"]), Path(), settings(store_of(older)), Console())
-
-
-def older_run(folder):
-    """Remove from a run what older versions did not write: its results, the experts, and their number in run.json."""
-    for name in ("COMPLETE", "results.zarr", "tables", "report.html"):
-        path = folder / name
-        shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
-    record = json.loads((folder / "run.json").read_text())
-    sets = {
-        name: {key: value for key, value in facts.items() if key not in ("n_experts", "n_choices")}
-        for name, facts in record["sets"].items()
-    }
-    reseal(folder / "run.json", sets=sets)
-    for name in SETS:
-        shutil.rmtree(folder / f"activations.zarr/{name}/experts")
-        shutil.rmtree(folder / f"activations.zarr/{name}/choice")
-        for file in (folder / f"shards/{name}").iterdir():
-            commit = json.loads(file.read_text())
-            size = commit["stored_bytes"]
-            checksums = {key: value for key, value in commit["checksums"].items() if key != "experts"}
-            stored = sum((folder / key_of(name, one, commit["index"])).stat().st_size for one in checksums)
-            assert stored < size
-            reseal(file, checksums=checksums, stored_bytes=stored)
-    return folder
-
-
-def key_of(name, array, index):
-    return f"activations.zarr/{name}/{array}/c/{index}/0/0" + ("" if array == "resid_final" else "/0")
-
-
 @pytest.mark.nightly
 def test_only_stored_prompts_have_experts(tmp_path):
     run = opened(surveyed(tmp_path, "mixtral", capture={"shard_prompts": 3, "batch_tokens": 200, "keep": 6}))
@@ -185,7 +143,9 @@ def test_only_stored_prompts_have_experts(tmp_path):
 @pytest.mark.nightly
 def test_experts_of_layers_that_are_not_captured_are_not_recorded(tmp_path):
     capture = {"layers": [0, 1], "final": False, "shard_prompts": 3, "batch_tokens": 200}
-    run = opened(surveyed(tmp_path, "deepseek_v3", capture=capture))  # its first two layers have no experts
+    run = opened(
+        surveyed(tmp_path, "deepseek_v3", analyses=None, capture=capture)
+    )  # its first two layers have no experts
     assert "routing" not in finished_groups(run)
     assert run.record.sets["harmful"].n_choices == 0
 

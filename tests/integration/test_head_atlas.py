@@ -2,8 +2,6 @@
 
 import json
 import shutil
-import subprocess
-import sys
 import warnings
 from pathlib import Path
 
@@ -13,6 +11,7 @@ import pytest
 import torch
 import xarray as xr
 from safetensors.torch import load_file, save_file
+from support.commands import theodolite
 from support.nightly import at_night, one_in
 from support.stored import store_run
 from support.tiny import tiny_model
@@ -41,13 +40,11 @@ from theodolite_jobs.survey import survey
 
 pytestmark = pytest.mark.usefixtures("forked_replicas", "without_figures")
 
-THEODOLITE = str(Path(sys.executable).with_name("theodolite"))
 ENCODER = "all-minilm-l6-v2"
 
 
 def heads(store, model, *options):
-    command = [THEODOLITE, "heads", str(model), "--store", str(store), "--json", *options]
-    return subprocess.run(command, capture_output=True, text=True)
+    return theodolite("heads", model, "--store", store, "--json", *options)
 
 
 @pytest.fixture(scope="module")

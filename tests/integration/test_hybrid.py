@@ -25,7 +25,7 @@ pytestmark = pytest.mark.usefixtures("forked_replicas", "without_figures")
 ALONE = "nemotron_h"  # its blocks are attention, a state space or an MLP
 
 
-@pytest.fixture(scope="module", params=[ALONE, "qwen3_5_text", *at_night(["granitemoehybrid"])])
+@pytest.fixture(scope="module", params=[ALONE, *at_night(["qwen3_5_text", "granitemoehybrid"])])
 def family(request):
     return request.param
 
@@ -38,7 +38,7 @@ def run(family, tmp_path_factory):
         model,
         analyses=["curves", "sphere", "weights", "heads"],
         heads={"vectors": 3, "composition": [0, 4]},
-        effects={**EFFECTS, "layers": [0, 1, 4]},
+        effects=EFFECTS,
     )
     settings = Settings(store=str(folder / "store"), replicas=1, gpus_per_replica=0)
     return survey(spec, Path(), settings, Console())

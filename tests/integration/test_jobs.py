@@ -50,6 +50,7 @@ def done(job) -> int:
     return sum(one["done"] for one in job["progress"].values())
 
 
+@pytest.mark.nightly
 def test_a_job_outlives_the_service_and_its_cluster(cluster, tmp_path, chat_model_folder):
     settings = Settings(store=str(tmp_path / "store"), jobs_url=cluster.url, ray_token=TOKEN)
 
@@ -100,17 +101,21 @@ def test_a_job_outlives_the_service_and_its_cluster(cluster, tmp_path, chat_mode
 @pytest.mark.parametrize(
     ("token", "options", "said"),
     [
-        (
-            {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "another"},
-            [],
-            "rejects the token; set RAY_AUTH_MODE=token",
-        ),
         ({"RAY_AUTH_MODE": "token"}, [], "no token is set for the Ray cluster at 127.0.0.1"),
-        *at_night([({}, [], "rejects the token; set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN")]),
-        (
-            {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": TOKEN},
-            ["--gpus-per-replica", "2"],
-            "1 replicas of 2 GPUs do not fit: the nodes of the cluster have [0] GPUs; change --replicas",
+        *at_night(
+            [
+                (
+                    {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "another"},
+                    [],
+                    "rejects the token; set RAY_AUTH_MODE=token",
+                ),
+                ({}, [], "rejects the token; set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN"),
+                (
+                    {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": TOKEN},
+                    ["--gpus-per-replica", "2"],
+                    "1 replicas of 2 GPUs do not fit: the nodes of the cluster have [0] GPUs; change --replicas",
+                ),
+            ]
         ),
     ],
 )

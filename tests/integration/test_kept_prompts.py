@@ -5,7 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import xarray as xr
+from support.tiny_sizes import GROUPED
 from support.tiny_survey import save_model, spec_of
+from transformers import LlamaConfig
 
 from theodolite import shard_bounds
 from theodolite.groups.travel import TESTED_COSINES
@@ -32,7 +34,9 @@ def settings(tmp_path_factory):
 @pytest.fixture(scope="module")
 def surveyed(tmp_path_factory, settings):
     """Return a survey of all prompts, or of the first prompts alone."""
-    model = save_model(tmp_path_factory.mktemp("tiny") / "model")
+    model = save_model(
+        tmp_path_factory.mktemp("tiny") / "model", config=LlamaConfig(**GROUPED | {"num_hidden_layers": 2})
+    )
 
     def run(keep=None, limit=N, **changes):
         sets = {

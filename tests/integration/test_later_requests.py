@@ -90,19 +90,19 @@ def test_contrasts_of_damaged_results_are_kept(damaged, tiny_folder):
 @pytest.mark.parametrize(
     ("first", "later", "allowed"),
     [
-        ({"analyses": None, "contrasts": {}}, [{"contrasts": {"refusal": PAIR}}], "separation"),
+        (
+            {"analyses": ["words"], "heads": {"vectors": 2}},
+            [{"heads": {"vectors": 0}}, {"heads": {"vectors": 3}}],
+            "words",
+        ),
         *at_night(
             [
+                ({"analyses": None, "contrasts": {}}, [{"contrasts": {"refusal": PAIR}}], "separation"),
                 ({"analyses": None, "heads": {"vectors": 0}}, [{"heads": {"vectors": 2}}], "words"),
-                (
-                    {"analyses": ["words"], "heads": {"vectors": 2}},
-                    [{"heads": {"vectors": 0}}, {"heads": {"vectors": 3}}],
-                    "words",
-                ),
             ]
         ),
     ],
-    ids=["contrast", "all", "named"],
+    ids=["named", "contrast", "all"],
 )
 def test_new_options_allow_what_was_requested_before(tiny_folder, tmp_path, first, later, allowed):
     run = surveyed(tmp_path, tiny_folder, **first)

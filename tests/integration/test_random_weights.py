@@ -27,7 +27,7 @@ from theodolite_jobs.survey import survey
 
 pytestmark = pytest.mark.usefixtures("forked_replicas")
 
-ANALYSES = ["curves", "sphere", "gram", "separation", "permutations", "travel", "weights", "heads", "words"]
+ANALYSES = ["curves", "separation", "heads"]
 TWIN = "An untrained twin of this model (random weights, seed 0) has"
 
 

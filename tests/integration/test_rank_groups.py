@@ -37,6 +37,7 @@ def alone(captured, tmp_path_factory):
     return captured(tmp_path_factory.mktemp("alone"), gpus_per_replica=0)
 
 
+@pytest.mark.nightly
 def test_three_ranks_capture_what_one_process_does_also_after_one_of_them_was_killed(
     alone, captured, tmp_path, monkeypatch
 ):

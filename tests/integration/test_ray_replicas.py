@@ -2,14 +2,13 @@
 
 import shutil
 import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import yaml
+from support.commands import THEODOLITE
 from support.damages import assert_same_results
-from support.nightly import at_night
 from support.ray_cluster import kill_after_the_first_shard
 from support.sealed import reseal
 from support.tiny_survey import spec_of
@@ -25,8 +24,6 @@ from theodolite_jobs.progress import Console
 from theodolite_jobs.survey import capture, survey
 
 pytestmark = pytest.mark.usefixtures("without_figures")
-
-THEODOLITE = str(Path(sys.executable).with_name("theodolite"))
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +49,8 @@ def copied(surveyed, tmp_path):
     return open_run(str(store), surveyed.id)
 
 
-@pytest.mark.parametrize("replicas", [2, *at_night([4])])
+@pytest.mark.nightly
+@pytest.mark.parametrize("replicas", [2, 4])
 def test_more_replicas_on_gpus_of_their_own_give_the_same_bits(surveyed, run_survey, tmp_path, replicas):
     run = run_survey(tmp_path, replicas=replicas, gpus_per_replica=1)
     assert run.id == surveyed.id

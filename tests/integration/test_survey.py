@@ -3,7 +3,6 @@
 import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import numpy as np
 import pytest
 import xarray as xr
 import yaml
+from support.commands import THEODOLITE, theodolite
 from support.damages import assert_same_results
 from support.unpadded import unpadded_reference
 
@@ -25,13 +25,11 @@ from theodolite.store.runs import open_run
 from theodolite_jobs.progress import Console
 from theodolite_jobs.survey import survey
 
-THEODOLITE = str(Path(sys.executable).with_name("theodolite"))
-
 SPEC = {
     "model": {"id": "smollm2-135m-instruct"},
     "prompts": {
-        "harmful": {"source": "builtin:harmful", "limit": 20},
-        "harmless": {"source": "builtin:harmless", "limit": 20},
+        "harmful": {"source": "builtin:harmful", "limit": 10},
+        "harmless": {"source": "builtin:harmless", "limit": 10},
         "nouns": {"source": "builtin:nouns", "limit": 10, "template": "none"},
     },
     "capture": {"shard_prompts": 5, "batch_tokens": 64},
@@ -62,7 +60,7 @@ def test_a_survey_that_is_killed_goes_on_where_it_stopped_and_the_bits_are_the_s
     os.killpg(first.pid, signal.SIGKILL)
     first.wait()
     before = {path: path.read_bytes() for path in records.glob("*/*.json")}
-    assert 2 <= len(before) < 10
+    assert 2 <= len(before) < 6
     again = subprocess.run([*command, "--json"], capture_output=True, text=True, check=True)
     assert '"state": "complete"' in again.stdout.splitlines()[-1]
     assert {path: path.read_bytes() for path in before} == before
@@ -91,9 +89,9 @@ def test_positive_units_are_counted_as_in_unpadded_hugging_face(surveyed, refere
     commits = read_commits(surveyed, name)
     counts = sum(read_positive_counts(surveyed, commit) for commit in commits.values())[0]
     positive = (reference[name]["gates"] > 0).sum(axis=0)
-    # Rounding turns units that lie within 1e-5 of zero: a few of 900,000 signs.
-    assert np.abs(counts - positive).sum() <= 20
-    assert 0 <= counts.min() <= counts.max() <= 20
+    # Rounding turns units that lie within 1e-5 of zero: a few of 450,000 signs.
+    assert np.abs(counts - positive).sum() <= 10
+    assert 0 <= counts.min() <= counts.max() <= 10
 
 
 def test_curves_equal_a_float64_reference(surveyed, reference):
@@ -133,23 +131,23 @@ def test_a_run_says_what_it_measured(surveyed):
     assert (record.model.n_layers, record.model.d_model, record.model.n_kv_heads) == (30, 576, 3)
     assert record.sets["harmful"].shared_prefix == 24
     prompts = read_prompts(surveyed, "harmless")
-    assert len(prompts) == 20
+    assert len(prompts) == 10
     assert set(prompts["status"]) == {"ok"}
-    assert sum(len(read_commits(surveyed, name)) for name in record.sets) == 10
+    assert sum(len(read_commits(surveyed, name)) for name in record.sets) == 6
     assert keys(surveyed.location, "pending") == []
 
 
 def test_one_flipped_byte_is_found_by_the_command_and_the_shard_named(surveyed, tmp_path):
     copy = tmp_path / "store"
     subprocess.run(["cp", "-r", surveyed.store, str(copy)], check=True)
-    command = [THEODOLITE, "verify", surveyed.id, "--store", str(copy)]
-    assert subprocess.run(command, capture_output=True).returncode == 0
-    shard = copy / "runs" / surveyed.id / "activations.zarr/harmless/resid_mid/c/2/0/0/0"
+    command = ["verify", surveyed.id, "--store", copy]
+    assert theodolite(*command).returncode == 0
+    shard = copy / "runs" / surveyed.id / "activations.zarr/harmless/resid_mid/c/1/0/0/0"
     content = bytearray(shard.read_bytes())
     content[1234] ^= 1
     shard.write_bytes(content)
-    flipped = subprocess.run(command, capture_output=True, text=True)
+    flipped = theodolite(*command)
     assert flipped.returncode == 1
-    assert "harmless/00002" in flipped.stdout
+    assert "harmless/00001" in flipped.stdout
     shard.unlink()
-    assert "harmless/00002, resid_mid: is missing" in subprocess.run(command, capture_output=True, text=True).stdout
+    assert "harmless/00001, resid_mid: is missing" in theodolite(*command).stdout

@@ -258,6 +258,7 @@ def test_the_request_of_another_version_is_refused_and_kept(damaged, tiny_folder
     assert unseal((damaged / "COMPLETE").read_bytes(), required=True)["requested"] == request_
 
 
+@pytest.mark.nightly
 def test_a_repair_names_a_group_that_it_could_not_compute(tiny_folder, tmp_path):
     """A spec that lists no analyses leaves out what cannot be computed."""
     run = Path(survey(spec_of(tiny_folder, analyses=None), Path(), settings(tmp_path), Console()).url)

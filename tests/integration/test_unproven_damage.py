@@ -85,7 +85,7 @@ OF_THE_CAPTURE = (
 )
 
 
-@pytest.mark.parametrize(("key", "damage"), flipped_or_lost(OF_THE_CAPTURE))
+@pytest.mark.parametrize(("key", "damage"), flipped_or_lost(OF_THE_CAPTURE, OF_THE_CAPTURE[1::6]))
 def test_damage_before_the_results_is_named_and_not_adopted(captured, tmp_path, tiny_folder, key, damage):
     run = Path(shutil.copytree(captured, tmp_path / "store/runs" / captured.name))
     damage(run / key)
@@ -96,7 +96,7 @@ def test_damage_before_the_results_is_named_and_not_adopted(captured, tmp_path, 
     assert (run / key).read_bytes() == (captured / key).read_bytes() or key.startswith("shards")
 
 
-@pytest.mark.parametrize(("key", "damage"), flipped_or_lost(OF_THE_CAPTURE[1:7:2]))
+@pytest.mark.parametrize(("key", "damage"), flipped_or_lost(OF_THE_CAPTURE[1:7:2], OF_THE_CAPTURE[3:4]))
 def test_damage_before_the_last_shard_is_mended_by_the_resume(captured, tmp_path, tiny_folder, key, damage):
     run = Path(shutil.copytree(captured, tmp_path / "store/runs" / captured.name))
     for lost in ("COMPLETE", "shards/harmful/00001.json", "prompts/harmful.parquet", "prompts/harmless.parquet"):

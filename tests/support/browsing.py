@@ -2,15 +2,12 @@
 
 import re
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 from playwright.sync_api import Browser, Page, expect
-
-THEODOLITE = str(Path(sys.executable).with_name("theodolite"))
+from support.commands import THEODOLITE
 
 PATIENCE = 120_000
 """Milliseconds that a page has for each step: other tests compute on the same processor."""

@@ -1,7 +1,7 @@
 """Damage objects of runs, repair the runs, and compare them."""
 
 from collections.abc import Sequence
-from itertools import cycle
+from itertools import cycle, product
 from pathlib import Path
 from typing import Any
 
@@ -69,9 +69,11 @@ def flip(file: Path) -> None:
     file.write_bytes(content)
 
 
-def flipped_or_lost(objects: Sequence[str]) -> list[Any]:
-    """Return each key with a damage, in turn a flipped bit and the object's loss; the other one is for the night."""
-    return [*zip(objects, cycle((flip, Path.unlink))), *at_night(zip(objects, cycle((Path.unlink, flip))))]
+def flipped_or_lost(objects: Sequence[str], by_day: Sequence[str]) -> list[Any]:
+    """Return each key with a flipped bit and with the object's loss, for the night except one of them for `by_day`."""
+    cases = list(product(objects, (flip, Path.unlink)))
+    chosen = list(zip(by_day, cycle((flip, Path.unlink))))
+    return [*chosen, *at_night(case for case in cases if case not in chosen)]
 
 
 def truncate(file: Path) -> None:
