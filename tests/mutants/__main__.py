@@ -10,7 +10,6 @@ import json
 import os
 import platform
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
@@ -26,6 +25,7 @@ from coverage import CoverageData
 from support.durations import test_seconds
 
 from mutants.changes import Change, changed, draw_changes
+from mutants.tests_of_copy import run_tests
 
 ROOT = Path(__file__).parents[2]
 JOBS, SERVICE = "jobs/theodolite_jobs", "service/theodolite"
@@ -128,24 +128,9 @@ def _outcome(copy: Path, change: Change, tests: list[str], seconds: float) -> st
     file = copy / change.file
     before = file.read_text()
     file.write_text(changed(before, change))
-    names = copy / "tests.txt"
-    names.write_text("\n".join(tests))
-    paths = os.pathsep.join(str(copy / name) for name in ("jobs", "service", "tests"))
-    try:
-        ended = subprocess.run(
-            [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", f"@{names}"],
-            cwd=copy,
-            env={**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"},
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            timeout=120 + 3 * seconds,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        return "hung"
-    finally:
-        file.write_text(before)
-    return {0: "accepted", 1: "noticed"}.get(ended.returncode, "error")
+    outcome = run_tests(copy, tests, 120 + 3 * seconds)
+    file.write_text(before)
+    return outcome
 
 
 if __name__ == "__main__":
