@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 from chaos.processes import capture_without_ray
-from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
-from support.browsing import HOSTILE, PATIENCE, listen, served
+from playwright.sync_api import Browser, Page, expect, sync_playwright
+from support.browsing import HOSTILE, WINDOW, opened, served
 from support.made_once import made_once
 from support.serving import captured_run, surveyed_run
+from support.short_reports import short_reports
 
 from theodolite.settings import Settings
 from theodolite.spec_file import parse_spec
@@ -40,10 +41,10 @@ def store(tmp_path_factory) -> tuple[str, str]:
 
 
 def fill(folder: Path) -> str:
-    with capture_without_ray():
-        wordy = survey(parse_spec(WORDY), Path(), Settings(store=str(folder)), Console())
+    with capture_without_ray(), short_reports():  # no test of the page reads a report
+        wordy = survey(parse_spec(WORDY), Path(), Settings(store=str(folder), replicas=1), Console())
     surveyed_run(folder, "tiny-0")
-    surveyed_run(folder, "tiny-1", seed=1, n_layers=6)
+    surveyed_run(folder, "tiny-1", seed=1, n_layers=3)
     captured_run(folder, "tiny-2")
     return wordy.id
 
@@ -67,25 +68,34 @@ def browser() -> Iterator[Browser]:
         opened.close()
 
 
-@pytest.fixture
-def noise() -> list[str]:
-    """The errors of the page; a test that causes one on purpose clears the list."""
+@pytest.fixture(scope="module")
+def said() -> list[str]:
+    """What the shared page wrote."""
     return []
 
 
+@pytest.fixture
+def noise(said) -> list[str]:
+    """The errors of the page; a test that causes one on purpose clears the list."""
+    said.clear()
+    return said
+
+
 @pytest.fixture(scope="module")
-def wide(browser) -> Iterator[BrowserContext]:
-    """A window that several tests share, since the browser compiles Plotly in each window."""
-    context = browser.new_context(viewport={"width": 1400, "height": 900})
-    context.set_default_timeout(PATIENCE)
-    yield context
-    context.close()
+def tab(browser, said) -> Iterator[Page]:
+    """A page that the tests of a file share, since a browser takes seconds to load and compile the scripts."""
+    with opened(browser, said) as page:
+        yield page
 
 
 @pytest.fixture
-def page(wide, noise) -> Iterator[Page]:
-    page = wide.new_page()
-    listen(page, noise)
-    yield page
-    page.close()
+def page(tab, noise) -> Iterator[Page]:
+    """The shared page, with nothing left from other tests."""
+    yield tab
+    tab.unroute_all()
+    tab.set_viewport_size(WINDOW)
+    tab.emulate_media(color_scheme="null", reduced_motion="null")
+    tab.evaluate("location.hash = '#/nowhere'")
+    expect(tab.locator("main h1")).to_have_text("View not found")
+    tab.evaluate("sessionStorage.clear()")
     assert noise == []

@@ -3,8 +3,9 @@
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import expect
-from support.browsing import HOSTILE, opened, served, settle
-from support.serving import surveyed_run
+from support.browsing import HOSTILE, opened, settle
+from support.listening import served
+from support.serving import captured_run, surveyed_run
 
 from theodolite.api.credentials import create_credential
 from theodolite.store.labels import Labels, change_labels
@@ -14,11 +15,11 @@ pytestmark = pytest.mark.browser
 
 @pytest.fixture
 def runs(tmp_path):
-    return [surveyed_run(tmp_path, name) for name in ("tiny-0", "tiny-1")]
+    return [surveyed_run(tmp_path, "tiny-0"), captured_run(tmp_path, "tiny-1")]
 
 
 def test_a_user_renames_tags_finds_and_deletes_a_run(runs, tmp_path, browser, noise):
-    with served(str(tmp_path)) as place, opened(browser, noise) as page:
+    with served(tmp_path) as place, opened(browser, noise) as page:
         page.goto(f"{place}/#/runs/tiny-0")
         settle(page)
         dialog = page.get_by_role("dialog")
@@ -64,7 +65,7 @@ def test_a_user_renames_tags_finds_and_deletes_a_run(runs, tmp_path, browser, no
 
 def test_a_refused_change_is_explained_in_the_dialog(runs, tmp_path, browser, noise):
     token, _ = create_credential(str(tmp_path), ["read", "submit"])
-    with served(str(tmp_path)) as place, opened(browser, noise) as page:
+    with served(tmp_path) as place, opened(browser, noise) as page:
         page.goto(f"{place}/#/runs/tiny-0")
         dialog = page.get_by_role("dialog")
         dialog.get_by_label("Bearer token").fill(token)
@@ -84,25 +85,25 @@ def test_a_refused_change_is_explained_in_the_dialog(runs, tmp_path, browser, no
 def test_long_labels_and_dialogs_fit_every_window_and_are_accessible(runs, tmp_path, browser, noise):
     tags = tuple(f"{number}{'x' * 48}" for number in range(20))
     change_labels(runs[0], Labels(name="n" * 200, tags=tags, remarks="y" * 10_000))
-    with served(str(tmp_path)) as place:
+    with served(tmp_path) as place, opened(browser, noise, reduced_motion="reduce") as page:
+
+        def check():
+            assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+            found = Axe().run(page)
+            assert found.violations_count == 0, found.generate_report()
+
         for scheme, width in (("light", 400), ("dark", 1280)):
-            window = {"viewport": {"width": width, "height": 800}, "color_scheme": scheme, "reduced_motion": "reduce"}
-            with opened(browser, noise, **window) as page:
-
-                def check():
-                    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-                    found = Axe().run(page)
-                    assert found.violations_count == 0, found.generate_report()
-
-                page.goto(f"{place}/#/runs")
-                settle(page)
+            page.set_viewport_size({"width": width, "height": 800})
+            page.emulate_media(color_scheme=scheme)
+            page.goto(f"{place}/#/runs")
+            settle(page)
+            check()
+            page.goto(f"{place}/#/runs/tiny-0")
+            settle(page)
+            check()
+            for button in ("Name, tags, remarks…", "Delete…"):
+                page.get_by_role("button", name=button).click()
+                expect(page.get_by_role("dialog")).to_be_in_viewport(ratio=1)
                 check()
-                page.goto(f"{place}/#/runs/tiny-0")
-                settle(page)
-                check()
-                for button in ("Name, tags, remarks…", "Delete…"):
-                    page.get_by_role("button", name=button).click()
-                    expect(page.get_by_role("dialog")).to_be_in_viewport(ratio=1)
-                    check()
-                    page.get_by_role("dialog").get_by_role("button", name="Cancel").click()
+                page.get_by_role("dialog").get_by_role("button", name="Cancel").click()
     assert noise == []

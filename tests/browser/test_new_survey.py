@@ -9,7 +9,8 @@ import pytest
 import yaml
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Locator, Page, expect
-from support.browsing import opened, served, settle
+from support.browsing import settle
+from support.listening import served
 from support.nightly import at_night
 
 from theodolite.groups import ANALYSES
@@ -37,19 +38,18 @@ def place(tmp_path_factory) -> Iterator[str]:
     """The address of a service over an empty store, without a cluster."""
     folder = tmp_path_factory.mktemp("form")
     (folder / "runs").mkdir()
-    with served(str(folder)) as address:
+    with served(folder) as address:
         yield address
 
 
 @pytest.fixture
-def form(browser, noise, place) -> Iterator[Page]:
-    """The form in a window of its own, so that no text is left from another test."""
-    with opened(browser, noise) as page:
-        page.goto(f"{place}/#/new")
-        settle(page)
-        yield page
+def form(page, noise, place) -> Iterator[Page]:
+    page.goto(f"{place}/#/new")
+    settle(page)
+    yield page
     # The browser logs each refused check.
     assert [said for said in noise if not said.startswith("Failed to load resource")] == []
+    noise.clear()
 
 
 def written(page: Page) -> dict[str, Any]:
@@ -345,17 +345,14 @@ def test_the_form_offers_what_the_service_knows(form):
 
 
 @pytest.mark.parametrize("scheme", ["light", *at_night(["dark"])])
-def test_the_form_is_accessible_and_fits_a_phone(browser, noise, place, scheme):
-    with opened(browser, noise, color_scheme=scheme, reduced_motion="reduce") as page:
-        page.goto(f"{place}/#/new")
-        settle(page)
-        for kind in ("typed here", "uploaded file", "hub dataset"):
-            page.get_by_role("button", name="Add a prompt set").click()
-            prompt_set(page, page.evaluate("document.activeElement.value")).get_by_label("source").select_option(kind)
-        expect(answer(page)).to_contain_text("The spec is not valid")
-        found = Axe().run(page)
-        assert found.violations_count == 0, found.generate_report()
-        for width in (400, 1000, 1400):
-            page.set_viewport_size({"width": width, "height": 800})
-            assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), width
-    assert all(said.startswith("Failed to load resource") for said in noise), noise
+def test_the_form_is_accessible_and_fits_a_phone(form, scheme):
+    form.emulate_media(color_scheme=scheme, reduced_motion="reduce")
+    for kind in ("typed here", "uploaded file", "hub dataset"):
+        form.get_by_role("button", name="Add a prompt set").click()
+        prompt_set(form, form.evaluate("document.activeElement.value")).get_by_label("source").select_option(kind)
+    expect(answer(form)).to_contain_text("The spec is not valid")
+    found = Axe().run(form)
+    assert found.violations_count == 0, found.generate_report()
+    for width in (400, 1000, 1400):
+        form.set_viewport_size({"width": width, "height": 800})
+        assert form.evaluate("document.documentElement.scrollWidth <= innerWidth"), width

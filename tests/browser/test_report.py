@@ -9,9 +9,9 @@ from playwright.sync_api import expect
 from support.analysing import analyse
 from support.browsing import opened
 from support.stored import store_run
+from support.tiny_survey import save_model, spec_of
 
 from theodolite.settings import Settings
-from theodolite.spec_file import parse_spec
 from theodolite_jobs.progress import Console
 from theodolite_jobs.report.page import write_report
 from theodolite_jobs.survey import survey
@@ -19,7 +19,6 @@ from theodolite_jobs.survey import survey
 pytestmark = pytest.mark.browser
 
 DRAWN = ".figure .main-svg:first-child"
-TALL = {"width": 1280, "height": 8000}
 
 
 @pytest.fixture(scope="module")
@@ -36,17 +35,11 @@ def report(tmp_path_factory):
     return run.report
 
 
-@pytest.fixture(scope="module")
-def atlas(tmp_path_factory):
-    spec = {"model": {"id": "all-minilm-l6-v2"}, "prompts": {}, "heads": {"vectors": 2}, "words": {"tokens": 3}}
-    settings = Settings(store=str(tmp_path_factory.mktemp("atlas")))
-    return survey(parse_spec(spec), Path(), settings, Console()).report
-
-
-def test_the_report_draws_its_figures_offline_without_a_word_on_the_console(report, browser, noise):
-    with opened(browser, noise, viewport=TALL, offline=True) as page:
+def test_the_report_draws_its_figures_offline_and_fits_a_phone(report, browser, noise):
+    with opened(browser, noise, viewport={"width": 390, "height": 9000}, offline=True) as page:
         page.goto(f"file://{report}")
         expect(page.locator(DRAWN)).to_have_count(page.locator("[data-figure]").count())
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390
         content = page.content()
     assert content.count("data-figure=") >= 2
     for text in ("cosine of means", "95 % interval", "debiased, pre", "bad, mid", "depth along the residual stream"):
@@ -66,21 +59,6 @@ def test_figures_are_drawn_when_they_are_seen(report, browser, noise):
     assert noise == []
 
 
-def test_switches_change_the_axes_of_a_figure(report, browser, noise):
-    figure = "document.querySelector('[data-figure^=curves]')._fullLayout"
-    with opened(browser, noise, viewport=TALL) as page:
-        page.goto(f"file://{report}")
-        expect(page.locator(DRAWN)).to_have_count(page.locator("[data-figure]").count())
-        controls = page.locator(".axes").first
-        before = page.evaluate(f"{figure}.yaxis2.type")
-        box = controls.get_by_label("mean variance")
-        box.set_checked(not box.is_checked())
-        page.wait_for_function(f"type => {figure}.yaxis2.type !== type", arg=before)
-        controls.get_by_label("relative depth").check()
-        page.wait_for_function(f"{figure}.xaxis3.title.text.startsWith('relative depth')")
-    assert noise == []
-
-
 def test_paper_has_all_figures(report, browser, noise):
     with opened(browser, noise, viewport={"width": 1280, "height": 300}) as page:
         page.goto(f"file://{report}")
@@ -90,9 +68,18 @@ def test_paper_has_all_figures(report, browser, noise):
     assert noise == []
 
 
-def test_a_term_leads_to_its_meaning(report, browser, noise):
-    with opened(browser, noise) as page:
+def test_switches_change_the_axes_of_a_figure_and_a_term_leads_to_its_meaning(report, browser, noise):
+    figure = "document.querySelector('[data-figure^=curves]')._fullLayout"
+    with opened(browser, noise, viewport={"width": 1280, "height": 8000}) as page:
         page.goto(f"file://{report}")
+        expect(page.locator(DRAWN)).to_have_count(page.locator("[data-figure]").count())
+        controls = page.locator(".axes").first
+        before = page.evaluate(f"{figure}.yaxis2.type")
+        box = controls.get_by_label("mean variance")
+        box.set_checked(not box.is_checked())
+        page.wait_for_function(f"type => {figure}.yaxis2.type !== type", arg=before)
+        controls.get_by_label("relative depth").check()
+        page.wait_for_function(f"{figure}.xaxis3.title.text.startsWith('relative depth')")
         term = page.locator("a.term").first
         assert len(term.get_attribute("title") or "") > 20
         term.click()
@@ -100,24 +87,19 @@ def test_a_term_leads_to_its_meaning(report, browser, noise):
     assert noise == []
 
 
-def test_a_click_on_a_map_opens_the_card_of_that_head(atlas, browser, noise):
+def test_a_click_on_a_map_opens_the_card_of_that_head(tmp_path, browser, noise):
     """The map of an output opens the VO circuit; the card tells tokens on both sides."""
+    weights = {"prompts": {}, "contrasts": {}, "capture": {}, "analyses": ["heads", "words"]}
+    spec = spec_of(save_model(tmp_path / "llama"), **weights, heads={"vectors": 2}, words={"tokens": 3})
+    run = survey(spec, Path(), Settings(store=str(tmp_path)), Console())
     with opened(browser, noise) as page:
-        page.goto(f"file://{atlas}")
+        page.goto(f"file://{run.report}")
         expect(page.locator("#card-name")).to_have_text("L0H0, QK circuit")
         chosen = page.locator("[data-circuit=vo]").last
         chosen.scroll_into_view_if_needed()
         expect(chosen.locator(".main-svg").first).to_be_visible()
-        chosen.evaluate("map => map.emit('plotly_click', {points: [{customdata: 'L4H7'}]})")
-        expect(page.locator("#card-name")).to_have_text("L4H7, VO circuit")
+        chosen.evaluate("map => map.emit('plotly_click', {points: [{customdata: 'L4H3'}]})")
+        expect(page.locator("#card-name")).to_have_text("L4H3, VO circuit")
         assert page.locator("#card-tokens .token").count() >= 2 * 2 * 3
         expect(page.locator("#card-tokens")).to_contain_text("read from a token")
-    assert noise == []
-
-
-def test_the_report_fits_a_phone(report, browser, noise):
-    with opened(browser, noise, viewport={"width": 390, "height": 9000}) as page:
-        page.goto(f"file://{report}")
-        expect(page.locator(DRAWN)).to_have_count(page.locator("[data-figure]").count())
-        assert page.evaluate("document.documentElement.scrollWidth") <= 390
     assert noise == []

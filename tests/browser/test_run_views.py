@@ -4,11 +4,13 @@ from pathlib import Path
 
 import pytest
 from playwright.sync_api import Page, expect
-from support.browsing import HOSTILE, drawn, hash_of, holds, opened, served, settle
+from support.browsing import HOSTILE, drawn, hash_of, holds, opened, settle
+from support.listening import served
+from support.short_reports import short_reports
+from support.tiny_survey import save_model, spec_of
 
 from theodolite.query.prompts import read_scored_prompts
 from theodolite.settings import Settings
-from theodolite.spec_file import parse_spec
 from theodolite.store.runs import open_run
 from theodolite_jobs.progress import Console
 from theodolite_jobs.survey import survey
@@ -33,11 +35,12 @@ TABS = {
 
 
 def test_a_run_of_heads_alone_has_an_overview(browser, noise, tmp_path):
-    heads = {"model": {"id": "all-minilm-l6-v2"}, "prompts": {}, "analyses": ["heads"], "heads": {"vectors": 2}}
-    run = survey(parse_spec(heads), Path(), Settings(store=str(tmp_path)), Console())
+    heads = {"prompts": {}, "contrasts": {}, "capture": {}, "analyses": ["heads"], "heads": {"vectors": 2}}
+    with short_reports():
+        run = survey(spec_of(save_model(tmp_path / "llama"), **heads), Path(), Settings(store=str(tmp_path)), Console())
     with served(run.store) as place, opened(browser, noise) as page:
         page.goto(place)
-        expect(page.locator("h1").last).to_contain_text("all-minilm-l6-v2")
+        expect(page.locator("h1").last).to_contain_text("llama")
         expect(page.get_by_text("dtype of weights", exact=True).first).to_be_visible()
         expect(page.get_by_role("heading", name="Provenance")).to_be_visible()
     assert noise == []
@@ -177,6 +180,13 @@ def test_a_browser_without_webgl_is_told_in_words(browser, noise, address, store
         page.goto(f"{address}/#/runs/{store[1]}/words")
         page.get_by_text("needs WebGL").wait_for()
     assert noise == []
+
+
+def test_a_service_without_a_cluster_says_so_on_the_tab_words(page, address, store):
+    page.goto(f"{address}/#/runs/{store[1]}/words")
+    settle(page)
+    expect(page.get_by_role("tabpanel")).to_contain_text("this service has no cluster for survey jobs")
+    expect(page.get_by_label("sentence", exact=True)).to_have_count(0)
 
 
 def test_a_run_that_is_not_complete_says_how_far_it_is(page, address, noise):

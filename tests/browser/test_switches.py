@@ -3,7 +3,7 @@
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import expect
-from support.browsing import opened, settle
+from support.browsing import COVERED_LEGENDS, settle
 from support.nightly import at_night
 
 pytestmark = pytest.mark.browser
@@ -11,53 +11,51 @@ pytestmark = pytest.mark.browser
 AXIS = "document.querySelector('main .js-plotly-plot')._fullLayout"
 
 
-def test_switches_change_the_axes_and_stay_after_a_change_of_colours(browser, noise, address, store):
-    with opened(browser, noise, color_scheme="light") as page:
-        page.goto(f"{address}/#/runs/{store[1]}/curves")
-        settle(page)
-        box = page.get_by_label("mean variance")
-        before, was_checked = page.evaluate(f"{AXIS}.yaxis2.type"), box.is_checked()
-        assert before == ("log" if was_checked else "linear")
-        box.set_checked(not was_checked)
-        page.wait_for_function(f"type => {AXIS}.yaxis2.type !== type", arg=before)
-        assert page.evaluate(f"{AXIS}.xaxis3.ticktext[0]") == "0-pre"
-        page.get_by_label("relative depth").check()
-        page.wait_for_function(f"() => {AXIS}.xaxis3.title.text.startsWith('relative depth')")
-        assert page.evaluate(f"{AXIS}.xaxis3.ticktext[0]") == "0"
-        page.get_by_role("button", name="Dark", exact=True).click()
-        expect(page.locator("html")).to_have_attribute("data-theme", "dark")
-        settle(page)
-        assert page.evaluate(f"{AXIS}.yaxis2.type") != before
-        page.get_by_label("mid").uncheck()
-        settle(page)
-        assert page.get_by_label("relative depth").is_checked()
-        assert page.evaluate(f"{AXIS}.yaxis2.type") != before
-    assert noise == []
+def test_switches_change_the_axes_and_stay_after_a_change_of_colours(page, address, store):
+    page.emulate_media(color_scheme="light")
+    page.goto(f"{address}/#/runs/{store[1]}/curves")
+    settle(page)
+    box = page.get_by_label("mean variance")
+    before, was_checked = page.evaluate(f"{AXIS}.yaxis2.type"), box.is_checked()
+    assert before == ("log" if was_checked else "linear")
+    box.set_checked(not was_checked)
+    page.wait_for_function(f"type => {AXIS}.yaxis2.type !== type", arg=before)
+    assert page.evaluate(f"{AXIS}.xaxis3.ticktext[0]") == "0-pre"
+    page.get_by_label("relative depth").check()
+    page.wait_for_function(f"() => {AXIS}.xaxis3.title.text.startsWith('relative depth')")
+    assert page.evaluate(f"{AXIS}.xaxis3.ticktext[0]") == "0"
+    page.get_by_role("button", name="Dark", exact=True).click()
+    expect(page.locator("html")).to_have_attribute("data-theme", "dark")
+    settle(page)
+    assert page.evaluate(f"{AXIS}.yaxis2.type") != before
+    page.get_by_label("mid").uncheck()
+    settle(page)
+    assert page.get_by_label("relative depth").is_checked()
+    assert page.evaluate(f"{AXIS}.yaxis2.type") != before
+    page.get_by_role("button", name="Light", exact=True).click()
 
 
-def test_the_overview_has_absolute_depth_and_a_comparison_relative_depth(browser, noise, address):
+def test_the_overview_has_absolute_depth_and_a_comparison_relative_depth(page, address):
     title = "main .js-plotly-plot .xtitle"
-    with opened(browser, noise) as page:
-        page.goto(f"{address}/#/runs/tiny-0")
-        settle(page)
-        expect(page.locator(title)).to_have_text("depth along the residual stream")
-        page.get_by_label("relative depth").check()
-        expect(page.locator(title)).to_contain_text("relative depth")
-        page.goto(f"{address}/#/compare?run=tiny-0&run=tiny-1")
-        settle(page)
-        expect(page.locator(title).first).to_contain_text("relative depth")
-    assert noise == []
+    page.goto(f"{address}/#/runs/tiny-0")
+    settle(page)
+    expect(page.locator(title)).to_have_text("depth along the residual stream")
+    page.get_by_label("relative depth").check()
+    expect(page.locator(title)).to_contain_text("relative depth")
+    page.goto(f"{address}/#/compare?run=tiny-0&run=tiny-1")
+    settle(page)
+    expect(page.locator(title).first).to_contain_text("relative depth")
 
 
 @pytest.mark.parametrize("scheme", ["dark", *at_night(["light"])])
-def test_figures_of_each_tab_fit_a_phone_and_pass_the_rules_of_accessibility(browser, noise, address, store, scheme):
+def test_figures_of_each_tab_fit_a_phone_and_pass_the_rules_of_accessibility(page, address, store, scheme):
     views = ("curves", "separation", "gram", "sphere", "travel", "weights", "words")
-    options = {"viewport": {"width": 400, "height": 800}, "color_scheme": scheme, "reduced_motion": "reduce"}
-    with opened(browser, noise, **options) as page:
-        for view in views:
-            page.goto(f"{address}/#/runs/{store[1]}/{view}")
-            settle(page)
-            assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), view
-            found = Axe().run(page)
-            assert found.violations_count == 0, f"{view}: {found.generate_report()}"
-    assert noise == []
+    page.set_viewport_size({"width": 400, "height": 800})
+    page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
+    for view in views:
+        page.goto(f"{address}/#/runs/{store[1]}/{view}")
+        settle(page)
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), view
+        assert page.evaluate(COVERED_LEGENDS) == 0, view
+        found = Axe().run(page)
+        assert found.violations_count == 0, f"{view}: {found.generate_report()}"

@@ -1,4 +1,4 @@
-"""A service in a process of its own, and pages of a browser that show it."""
+"""A service in a process of its own, and pages of a browser."""
 
 import re
 import subprocess
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Page, ViewportSize, expect
 from support.commands import THEODOLITE
 
 PATIENCE = 120_000
@@ -14,8 +14,20 @@ PATIENCE = 120_000
 
 expect.set_options(timeout=PATIENCE)
 
+WINDOW = ViewportSize(width=1400, height=900)
+
 HOSTILE = "</script><img src=x onerror=alert(1)>"
 """The label of the run with every result, and the start of its sentence."""
+
+
+COVERED_LEGENDS = """[...document.querySelectorAll('main .js-plotly-plot')].flatMap(figure => {
+  const top = figure.getBoundingClientRect().top;
+  const panels = Object.values(figure._fullLayout._plots)
+    .map(({ yaxis }) => [yaxis._offset, yaxis._offset + yaxis._length]);
+  return [...figure.querySelectorAll('.infolayer > [class^=legend]')].map(legend => legend.getBoundingClientRect())
+    .filter(box => panels.some(([from, to]) => box.top - top < to - 1 && box.bottom - top > from + 1));
+}).length"""
+"""How many legends lie over a panel."""
 
 
 @contextmanager
@@ -34,7 +46,7 @@ def served(store: str) -> Iterator[str]:
 @contextmanager
 def opened(browser: Browser, noise: list[str], **options: Any) -> Iterator[Page]:
     """Open a page in a window of its own; `options` are those of the browser's context."""
-    settings: dict[str, Any] = {"viewport": {"width": 1400, "height": 900}, **options}
+    settings: dict[str, Any] = {"viewport": WINDOW, **options}
     context = browser.new_context(**settings)
     context.set_default_timeout(PATIENCE)
     page = context.new_page()

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 from support.serving import REFUSAL, RayStandIn, captured_run, client_of, surveyed_run
+from support.short_reports import short_reports
 
 from theodolite.settings import Settings
 from theodolite.spec_file import parse_spec
@@ -31,7 +32,8 @@ def atlas(tmp_path_factory):
     """A run over the weights of a small real encoder."""
     spec = {"model": {"id": "all-minilm-l6-v2"}, "prompts": {}, "heads": {"vectors": 2}, "words": {"tokens": 3}}
     settings = Settings(store=str(tmp_path_factory.mktemp("atlas")))
-    return survey(parse_spec(spec), Path(), settings, Console())
+    with short_reports():
+        return survey(parse_spec(spec), Path(), settings, Console())
 
 
 @pytest.fixture(scope="session")

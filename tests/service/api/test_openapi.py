@@ -45,11 +45,8 @@ REQUIRED = {
     ("GET", "/v1/runs/{run_id}/directions/{contrast}"): {"site": "resid_pre", "layer": 1},
 }
 
-CALLS = [
-    (method.upper(), path)
-    for path, of_path in create_app(Settings(store="nowhere")).openapi()["paths"].items()
-    for method in of_path
-]
+PATHS = create_app(Settings(store="nowhere")).openapi()["paths"]
+CALLS = [(method.upper(), path) for path, of_path in PATHS.items() for method in of_path]
 BODIES: dict[str, Any] = {"POST": SPEC, "PATCH": {"name": "first try"}}
 OF_PATH: dict[str, Any] = {"/v1/runs/{run_id}/sentence-spec": {"sentence": "Two birds"}}
 EXAMPLES = int(os.environ.get("OPENAPI_EXAMPLES", "2"))
@@ -123,14 +120,34 @@ def test_responses_about_an_existing_run_are_as_described(description, method, p
     ask_all(description[path][method], **places)
 
 
-@each("method, path", CALLS)
-def test_every_call_without_a_token_returns_401(library, tmp_path, method, path):
-    store = copied(library, tmp_path, "captured-0")
+@pytest.fixture(scope="module")
+def locked(library, tmp_path_factory):
+    """A client without a token, of a service that needs one."""
+    store = copied(library, tmp_path_factory.mktemp("locked"), "captured-0")
     create_credential(store, ["read", "submit"])
-    client = client_of(store)
+    return client_of(store)
+
+
+@pytest.fixture(scope="module")
+def damaged(library, tmp_path_factory):
+    """A client of a service whose run has a record that cannot be read."""
+    store = tmp_path_factory.mktemp("damaged")
+    copied(library, store, "tiny-0")
+    (store / "runs" / "tiny-0" / "run.json").write_text("{}")
+    return client_of(store)
+
+
+@pytest.fixture(scope="module")
+def hasty(library, tmp_path_factory):
+    """A client whose second request within a minute is refused."""
+    return client_of(copied(library, tmp_path_factory.mktemp("hasty"), "captured-0"), requests_per_minute=1)
+
+
+@each("method, path", CALLS)
+def test_every_call_without_a_token_returns_401(locked, method, path):
     url = path.format(**{**NAMES, "run_id": "captured-0"})
     content = {"content": b"{}", "headers": content_type(path)} if method in BODIES else {}
-    answer = client.request(method, url, **content)
+    answer = locked.request(method, url, **content)
     assert answer.status_code == (200 if path in PUBLIC else 401), answer.text
 
 
@@ -157,9 +174,11 @@ def reading_an_upload(store: Any) -> TestClient:
 
 
 @each("method, path", CALLS)
-def test_an_operation_describes_exactly_the_problems_that_it_returns(library, tmp_path, monkeypatch, ray, method, path):
+def test_an_operation_describes_exactly_the_problems_that_it_returns(
+    library, client, hasty, damaged, locked, tmp_path, monkeypatch, ray, method, path
+):
     """Provoke each kind of problem on each operation. No request provokes 500, which every operation describes."""
-    operation = create_app(Settings(store="nowhere")).openapi()["paths"][path][method.lower()]
+    operation = PATHS[path][method.lower()]
     returned = set()
 
     def ask(client: Any, headers: Any = (), **change: Any) -> None:
@@ -174,7 +193,7 @@ def test_an_operation_describes_exactly_the_problems_that_it_returns(library, tm
         )
 
     own = own_library(library, tmp_path, method)
-    client = client_of(own)
+    client = client if own == library else client_of(own)
     for headers in (
         {"If-None-Match": "*"},
         {"Content-Length": "2", "Transfer-Encoding": "chunked"},
@@ -195,14 +214,8 @@ def test_an_operation_describes_exactly_the_problems_that_it_returns(library, tm
     monkeypatch.setattr(bodies, "BODY_SECONDS", 0.01)
     monkeypatch.setattr(bodies, "UPLOAD_SECONDS", 0.01)
     ask(TestClient(slowed(client.app), "http://localhost"))
-    hasty = client_of(own, requests_per_minute=1)
-    ask(hasty)
-    ask(hasty)
-    store = copied(library, tmp_path, "tiny-0")
-    (tmp_path / "runs" / "tiny-0" / "run.json").write_text("{}")
-    ask(client_of(store))
-    create_credential(store, ["read", "submit"])
-    ask(client_of(store))
+    for other in (hasty, hasty, damaged, locked):
+        ask(other)
 
     def fail(_store: str) -> Any:
         raise StoreError("the store does not respond")

@@ -4,8 +4,9 @@ import numpy as np
 import pandas as pd
 import pytest
 import xarray as xr
+from support.analysing import analyse
 from support.listening import served
-from support.serving import RayStandIn, captured_run, surveyed_run
+from support.serving import CONTRASTS, RayStandIn, captured_run, surveyed_run
 
 from theodolite.client import Client
 from theodolite.groups import GROUPS
@@ -41,7 +42,9 @@ def shelf(tmp_path_factory):
     """A store with `tiny-0` (all results that need no model), `heads-0` (also heads) and `captured-0` (no results)."""
     folder = tmp_path_factory.mktemp("shelf")
     surveyed_run(folder)
-    add_heads(surveyed_run(folder, "heads-0", seed=1))
+    with_heads = captured_run(folder, "heads-0", seed=1)
+    analyse(with_heads, CONTRASTS, requested={"separation"})
+    add_heads(with_heads)
     captured_run(folder, "captured-0", seed=2)
     return str(folder)
 

@@ -1,5 +1,7 @@
 """Check which sets are marked, because their measured position is the first token of the sequence."""
 
+from dataclasses import replace
+
 import pytest
 from support.analysing import survey_basis
 from support.each import each
@@ -9,6 +11,7 @@ from theodolite.query.first_tokens import is_first_token, n_first_tokens, set_la
 from theodolite.query.runs import describe
 from theodolite.sections.catalogue import draw_figure, sections_of
 from theodolite.spec_options import GramSpec
+from theodolite.store.cache import Cache
 from theodolite.store.runs import Run
 
 REMARK = "nouns (first token: an attention sink)"
@@ -18,14 +21,14 @@ def run_with(n_first: int | None, tokens: int, run: Run) -> Run:
     """Return the run with other tokens of the set `nouns`, six prompts at position -1."""
     facts = run.record.sets["nouns"].model_copy(update={"n_first": n_first, "tokens": tokens})
     record = run.record.model_copy(update={"sets": {**run.record.sets, "nouns": facts}})
-    return Run(run.store, record)
+    return replace(run, record=record)
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     run = surveyed_run(tmp_path_factory.mktemp("store"))
     survey_basis(run, GramSpec())
-    return run
+    return replace(run, cache=Cache(2**26))
 
 
 @each(
@@ -50,7 +53,7 @@ def test_a_set_is_marked_if_most_of_its_prompts_have_no_earlier_token(run, n_fir
 
 def test_only_the_earliest_position_can_be_the_first_token(run):
     facts = run.record.sets["harmful"].model_copy(update={"n_first": None, "tokens": 22})  # 10 prompts
-    changed = Run(run.store, run.record.model_copy(update={"sets": {"harmful": facts}}))
+    changed = replace(run, record=run.record.model_copy(update={"sets": {"harmful": facts}}))
     assert facts.positions == [-2, -1]
     assert n_first_tokens(changed, "harmful", -2) == 8  # with two tokens each, two tokens are left
     assert n_first_tokens(changed, "harmful", -1) == 0

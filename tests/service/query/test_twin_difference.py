@@ -1,5 +1,7 @@
 """The AUROC of a run minus that of its untrained twin, against the difference from the scores, prompt by prompt."""
 
+import shutil
+
 import numpy as np
 import pytest
 from support.analysed_runs import silent
@@ -12,6 +14,7 @@ from theodolite.query.twin import read_twin
 from theodolite.query.twin_difference import auroc_beyond_twin
 from theodolite.store.result_reader import read_finished_table, read_group
 from theodolite.store.result_writer import remove_groups
+from theodolite.store.runs import open_run
 from theodolite_jobs.statistics.refits import Scored
 from theodolite_jobs.statistics.separation_scores import auroc, auroc_terms
 
@@ -40,12 +43,21 @@ def survey(folder, arrays, run_id, *, paired, quarantined=None, **facts):
     return run
 
 
-def pair_of(folder, shifts, twin_shifts, *, paired, quarantined=None):
-    run = survey(folder, samples(shifts), "tiny-0", paired=paired)
+def twin_of(folder, shifts, **options):
     facts = {"name": "tiny (random weights)", "weights": "random", "seed": 0}
-    arrays = samples(twin_shifts, seed=1)
-    twin = survey(folder, arrays, "tiny-random-weights-0", paired=paired, quarantined=quarantined, **facts)
+    return survey(folder, samples(shifts, seed=1), "tiny-random-weights-0", **options, **facts)
+
+
+def pair_of(folder, shifts, twin_shifts, *, paired):
+    run = survey(folder, samples(shifts), "tiny-0", paired=paired)
+    twin = twin_of(folder, twin_shifts, paired=paired)
     return run, twin, auroc_beyond_twin(run, twin, "refusal").sel(position=-1)
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory):
+    """Two runs of unpaired and two of paired sets, each with the difference, by whether they are paired."""
+    return {one: pair_of(tmp_path_factory.mktemp("pairs"), 2.0, 0.8, paired=one) for one in (False, True)}
 
 
 def scored(run, *, paired):
@@ -60,8 +72,8 @@ def scored(run, *, paired):
 
 
 @pytest.mark.parametrize("paired", [False, True], ids=["unpaired", "paired"])
-def test_the_difference_and_its_band_are_those_of_the_scores_of_each_prompt(tmp_path, paired):
-    run, twin, found = pair_of(tmp_path, 2.0, 0.8, paired=paired)
+def test_the_difference_and_its_band_are_those_of_the_scores_of_each_prompt(pairs, paired):
+    run, twin, found = pairs[paired]
     own, places = scored(run, paired=paired)
     sides = own, scored(twin, paired=paired)[0]
     terms = [auroc_terms(one.positive, one.negative, paired=paired) for one in sides]
@@ -95,13 +107,19 @@ def test_a_trained_difference_is_found_at_its_depths_alone(tmp_path):
     np.testing.assert_array_equal(stored["auroc_beyond_twin"].sel(position=-1), found["auroc_beyond_twin"])
 
 
-def test_prompts_that_one_run_lacks_are_left_out_of_the_correlation(tmp_path):
-    _, _, found = pair_of(tmp_path, 2.0, 0.8, paired=True, quarantined={"harmful": {3: "not finite"}})
+def test_prompts_that_one_run_lacks_are_left_out_of_the_correlation(pairs, tmp_path):
+    run, *_ = pairs[True]
+    found = auroc_beyond_twin(
+        run, twin_of(tmp_path, 0.8, paired=True, quarantined={"harmful": {3: "not finite"}}), "refusal"
+    )
+    found = found.sel(position=-1)
     assert np.isfinite(found["auroc_beyond_twin_band_low"]).all()
 
 
-def test_without_permutation_tests_there_is_no_band(tmp_path):
-    run, twin, _ = pair_of(tmp_path, 2.0, 0.8, paired=False)
+def test_without_permutation_tests_there_is_no_band(pairs, tmp_path):
+    run, twin, _ = pairs[False]
+    shutil.copytree(twin.store, tmp_path / "copy")
+    twin = open_run(str(tmp_path / "copy"), twin.id)
     remove_groups(twin, ["permutations"])
     found = auroc_beyond_twin(run, twin, "refusal").sel(position=-1)
     assert np.isfinite(found["auroc_beyond_twin"]).all()

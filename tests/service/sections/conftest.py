@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from support.finished_runs import finished_run
+from support.finished_runs import cached_run
 
 from theodolite.groups import GROUPS
 
@@ -18,6 +18,6 @@ def older_run(tmp_path, monkeypatch):
         assert len(known) < len(group.variables)
         with monkeypatch.context() as older:
             older.setitem(GROUPS, name, replace(group, variables=known))
-            return finished_run(tmp_path / "older", {"curves": {}, name: values})
+            return cached_run(tmp_path / "older", {"curves": {}, name: values})
 
     return write

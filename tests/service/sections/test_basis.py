@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import xarray as xr
-from support.finished_runs import finished_run
+from support.finished_runs import cached_run
 
 from theodolite.figures.basis import maps_figure, steps_figure
 from theodolite.groups import GROUPS
@@ -52,7 +52,7 @@ def group(sublayers=("attention", "mlp", "block"), sets=("harmful",), **changed)
 
 @pytest.fixture
 def section_of(monkeypatch, tmp_path):
-    run = finished_run(tmp_path, {"curves": {}})
+    run = cached_run(tmp_path, {"curves": {}})
 
     def made(data):
         monkeypatch.setattr(basis, "read_group", lambda *_: data)

@@ -7,13 +7,14 @@ import pytest
 import xarray as xr
 from support.analysed_runs import PAIRED, draw, silent
 from support.analysing import analyse
-from support.finished_runs import adapter_facts, finished_run, model_facts
+from support.finished_runs import adapter_facts, cached_run, model_facts
 from support.stored import store_run
 
 from theodolite.sections.catalogue import section_items, sections_of
 from theodolite.sections.conclusion import conclusion, read_conclusion
 from theodolite.sections.parts import Figure, Section
 from theodolite.sections.worth import UNTESTED, Worth, worth_below, worth_of
+from theodolite.store.cache import Cache
 from theodolite.store.runs import Run
 
 TESTED = {
@@ -39,11 +40,11 @@ def analysed_run(tmp_path_factory):
     arrays = {"bad": draw(30, shift=1.0), "good": draw(30, seed=1, shift=1.4)}
     run = store_run(tmp_path_factory.mktemp("run"), arrays, contrasts=PAIRED)
     analyse(run, PAIRED, None, silent, requested={"separation", "permutations", "travel", "basis"})
-    return run
+    return replace(run, cache=Cache(2**26))
 
 
 def test_a_run_with_a_contrast_is_a_question_about_its_two_sets(tmp_path):
-    run = finished_run(tmp_path, {"curves": {"cosine_of_means_debiased": 0.75}})
+    run = cached_run(tmp_path, {"curves": {"cosine_of_means_debiased": 0.75}})
     asked = read_conclusion(run).asked
     assert asked == [
         "How do the activations of tiny differ between harmful and harmless prompts (4 and 4 unpaired prompts), along "
@@ -54,24 +55,24 @@ def test_a_run_with_a_contrast_is_a_question_about_its_two_sets(tmp_path):
 
 def test_separation_is_found_if_its_test_passes(tmp_path):
     results = {"curves": {}, "directions": {}, "separation": {"auroc": 0.75, "n_positive": 4, "n_negative": 4}}
-    run = finished_run(tmp_path / "one", results | {"moments": {}, "permutations": TESTED})
+    run = cached_run(tmp_path / "one", results | {"moments": {}, "permutations": TESTED})
     assert finding_of(run, "separation") == (
         "By difference of means, the activations of 4 harmful and 4 harmless prompts separate better than chance. The "
         "largest AUROC of held-out prompts over 8 depths before the output of the last block is 0.750, at layer 0 pre "
         "(permuted labels give 0.50 ± 0.02 there, p = 0.005 over all depths). Token counts alone, without a model, "
         "give an AUROC of 0.566 [0.520, 0.610] by difference of means."
     )
-    failed = finished_run(tmp_path / "two", results | {"moments": {}, "permutations": TESTED | {"auroc_p_family": 0.3}})
+    failed = cached_run(tmp_path / "two", results | {"moments": {}, "permutations": TESTED | {"auroc_p_family": 0.3}})
     assert "4 harmful and 4 harmless prompts are too few to test" in finding_of(failed, "separation")
     results["separation"] |= {"n_positive": 6, "n_negative": 6}
-    more = finished_run(tmp_path / "three", results | {"moments": {}, "permutations": TESTED | {"auroc_p_family": 0.3}})
+    more = cached_run(tmp_path / "three", results | {"moments": {}, "permutations": TESTED | {"auroc_p_family": 0.3}})
     assert "6 harmful and 6 harmless prompts do not separate better than chance" in finding_of(more, "separation")
 
 
 @pytest.mark.parametrize(("low", "verdict"), [(0.6, "separate better than"), (0.4, "do not separate better than")])
 def test_without_permutations_the_interval_decides(tmp_path, low, verdict):
     values = {"auroc": 0.75, "auroc_low": low, "auroc_high": 0.9, "n_positive": 4, "n_negative": 4}
-    run = finished_run(tmp_path, {"curves": {}, "directions": {}, "separation": values})
+    run = cached_run(tmp_path, {"curves": {}, "directions": {}, "separation": values})
     assert f"prompts {verdict} chance" in finding_of(run, "separation")
 
 
@@ -88,7 +89,7 @@ def test_the_smallest_cosine_has_its_interval_and_place(tmp_path, layer, where):
         "n_positive": 4,
         "n_negative": 4,
     }
-    assert finding_of(finished_run(tmp_path, {"curves": values}), "curves") == (
+    assert finding_of(cached_run(tmp_path, {"curves": values}), "curves") == (
         f"The debiased cosine between the mean activations of harmful and harmless is smallest at {where}: 0.5000 "
         "[0.4000, 0.6000] (4 and 4 unpaired prompts; equal directions give 1). The curves end before the output of the "
         "last block."
@@ -106,9 +107,9 @@ def test_means_of_sets_with_a_common_token_are_similar_by_it(tmp_path):
         "n_negative": 4,
     }
     common = " Both sets have the same token at this position, which alone makes the means similar."
-    assert common in finding_of(finished_run(tmp_path / "one", {"curves": values}), "curves")
+    assert common in finding_of(cached_run(tmp_path / "one", {"curves": values}), "curves")
     for name, changed in (("two", {"difference_norm": 0.1}), ("three", {"variance_mean": 0.1})):
-        assert common not in finding_of(finished_run(tmp_path / name, {"curves": values | changed}), "curves")
+        assert common not in finding_of(cached_run(tmp_path / name, {"curves": values | changed}), "curves")
 
 
 def test_each_finding_names_a_figure_of_its_group(analysed_run):
@@ -124,9 +125,9 @@ def test_the_limits_name_what_was_not_measured(analysed_run, tmp_path):
     assert "not what the model uses" in limits
     assert "no untrained twin was surveyed" in limits
     results = {"curves": {}, "directions": {}, "separation": {"auroc": 0.75, "n_positive": 4, "n_negative": 4}}
-    run = finished_run(tmp_path, results)
+    run = cached_run(tmp_path, results)
     facts = model_facts().model_copy(update={"name": "tiny (random weights)", "weights": "random", "seed": 0})
-    finished_run(tmp_path, results, facts, "tiny-random-weights-0")
+    cached_run(tmp_path, results, facts, "tiny-random-weights-0")
     assert "twin" not in " ".join(read_conclusion(run).limits)
 
 
@@ -138,7 +139,7 @@ INDEPENDENT = (
 
 def test_findings_with_intervals_treat_prompts_as_independent(analysed_run, tmp_path):
     assert INDEPENDENT in read_conclusion(analysed_run).limits
-    without = finished_run(tmp_path, {"curves": {}})
+    without = cached_run(tmp_path, {"curves": {}})
     assert INDEPENDENT not in read_conclusion(without).limits
 
 
@@ -147,7 +148,7 @@ def test_findings_with_intervals_treat_prompts_as_independent(analysed_run, tmp_
     [(-1, "position -1, the last token of the prompt with its template"), (-2, "position -2")],
 )
 def test_the_last_position_is_the_last_token_of_the_prompt_with_its_template(tmp_path, position, where):
-    first, *_ = read_conclusion(finished_run(tmp_path, {"curves": {}}, positions=[position])).limits
+    first, *_ = read_conclusion(cached_run(tmp_path, {"curves": {}}, positions=[position])).limits
     assert first == (
         f"The findings hold for these prompts, with these templates, at {where}. Other prompts, templates and "
         "positions can give other findings."
@@ -160,19 +161,19 @@ def test_weights_of_a_gguf_file_are_dequantised(tmp_path):
         "give other numbers."
     )
     facts = model_facts(kind="gguf", place="tiny.gguf")  # of a run before formats were named
-    quantised = finished_run(tmp_path / "gguf", {"curves": {}}, facts)
+    quantised = cached_run(tmp_path / "gguf", {"curves": {}}, facts)
     assert f"The weights are those of tiny.gguf, dequantised.{other}" in read_conclusion(quantised).limits
     named = facts.model_copy(update={"dequantised_from": "GGUF (Q4_K)"})
-    quantised = finished_run(tmp_path / "named", {"curves": {}}, named)
+    quantised = cached_run(tmp_path / "named", {"curves": {}}, named)
     said = f"The weights are those of tiny.gguf, dequantised from GGUF (Q4_K).{other}"
     assert said in read_conclusion(quantised).limits
-    folder = finished_run(tmp_path / "folder", {"curves": {}}, model_facts(place="tiny.gguf"))
+    folder = cached_run(tmp_path / "folder", {"curves": {}}, model_facts(place="tiny.gguf"))
     assert not any("dequantised" in limit for limit in read_conclusion(folder).limits)
 
 
 def test_weights_with_an_adapter_are_named(tmp_path):
     facts = model_facts(place="org/base", adapter=adapter_facts())
-    limits = read_conclusion(finished_run(tmp_path, {"curves": {}}, facts)).limits
+    limits = read_conclusion(cached_run(tmp_path, {"curves": {}}, facts)).limits
     assert (
         "The weights are those of org/base with the adapter lora (LoRA of rank 8, 14 matrices changed), which was "
         "merged in float32. A program that does not merge it rounds differently."
@@ -181,7 +182,7 @@ def test_weights_with_an_adapter_are_named(tmp_path):
 
 def test_a_run_of_quantised_weights_rests_on_the_dequantised_ones(tmp_path):
     facts = model_facts().model_copy(update={"dequantised_from": "FP8 (e4m3, blocks of 128 × 128)"})
-    run = finished_run(tmp_path, {"curves": {}}, facts)
+    run = cached_run(tmp_path, {"curves": {}}, facts)
     parity = {"prompts": 16, "max_error": 2.34e-7, "bound": 1e-5, "dtype": "float32", "device": "cpu"}
     run = replace(run, record=run.record.model_copy(update={"parity": parity}))
     assert (
@@ -191,7 +192,7 @@ def test_a_run_of_quantised_weights_rests_on_the_dequantised_ones(tmp_path):
 
 
 def test_prompts_that_were_too_long_are_counted_as_left_out(tmp_path):
-    run = finished_run(tmp_path, {"moments": {}})
+    run = cached_run(tmp_path, {"moments": {}})
     facts = {name: one.model_copy(update={"n_skipped": 3}) for name, one in run.record.sets.items()}
     changed = Run(run.store, run.record.model_copy(update={"sets": facts}))
     for one, counts in ((run, "harmful 4 (0 left out); harmless 4"), (changed, "harmful 7 (3 left out); harmless 7")):
@@ -199,7 +200,7 @@ def test_prompts_that_were_too_long_are_counted_as_left_out(tmp_path):
 
 
 def test_a_run_rests_on_the_parity_of_its_probe_prompts(tmp_path):
-    run = finished_run(tmp_path, {"curves": {}})
+    run = cached_run(tmp_path, {"curves": {}})
     parity = {"prompts": 16, "max_error": 2.34e-7, "bound": 1e-5, "dtype": "float32", "device": "cpu"}
     run = replace(run, record=run.record.model_copy(update={"parity": parity}))
     assert conclusion(run, {}).rests_on[-1] == (
@@ -210,7 +211,7 @@ def test_a_run_rests_on_the_parity_of_its_probe_prompts(tmp_path):
 
 
 def test_a_run_rests_on_the_warning_of_its_parity_check(tmp_path):
-    run = finished_run(tmp_path, {"curves": {}})
+    run = cached_run(tmp_path, {"curves": {}})
     parity = {"prompts": 16, "max_error": 3e-5, "bound": 5e-5, "dtype": "float32", "device": "cpu"}
     parity["warning"] = "The largest error passes the check, but it is no rounding"
     run = replace(run, record=run.record.model_copy(update={"parity": parity}))
@@ -254,7 +255,7 @@ def test_a_contrast_has_no_findings_about_nouns_and_travel_unless_the_spec_names
     spec = analysed_run.record.spec.model_copy(update={"analyses": ["travel", "words"]})
     named = replace(analysed_run, record=analysed_run.record.model_copy(update={"spec": spec}))
     assert found_in(named, sections) == ["curves.", "travel."]  # equal effects, in the order of the groups
-    alone = finished_run(tmp_path, {"moments": {}}, contrasts={})
+    alone = cached_run(tmp_path, {"moments": {}}, contrasts={})
     assert set(found_in(alone, sections)) == {"words.", "travel.", "curves."}
 
 
@@ -285,11 +286,11 @@ def test_sections_have_the_worth_of_their_tests(analysed_run):
 
 
 def test_a_run_without_findings_says_so_by_an_empty_list(tmp_path):
-    assert read_conclusion(finished_run(tmp_path, {"curves": {}})).found == []
+    assert read_conclusion(cached_run(tmp_path, {"curves": {}})).found == []
 
 
 def test_a_run_of_weights_asks_about_the_weights(tmp_path):
-    run = finished_run(tmp_path, {"heads": {}}, contrasts={})
+    run = cached_run(tmp_path, {"heads": {}}, contrasts={})
     run = replace(run, record=run.record.model_copy(update={"sets": {}}))
     written = conclusion(run, {"heads": [Section("title", [], finding="the rank is small.")]})
     assert written.asked[0].startswith("Which structure do the weights of the ")
@@ -299,7 +300,7 @@ def test_a_run_of_weights_asks_about_the_weights(tmp_path):
 
 
 def test_the_templates_of_the_sets_are_named_and_differing_ones_are_a_limit(tmp_path):
-    run = finished_run(tmp_path, {"curves": {}})
+    run = cached_run(tmp_path, {"curves": {}})
     differ = "The two sets of “refusal” have different templates, which alone can separate them."
     same = read_conclusion(run)
     assert any(text.endswith(" The template of all sets is “none”.") for text in same.rests_on)
@@ -311,7 +312,7 @@ def test_the_templates_of_the_sets_are_named_and_differing_ones_are_a_limit(tmp_
 
 
 def test_options_of_chats_are_named_with_the_template(tmp_path):
-    run = finished_run(tmp_path, {"curves": {}})
+    run = cached_run(tmp_path, {"curves": {}})
     options = {"system": "Be brief.", "template_args": {"thinking": False}, "prefill": "Sure"}
     prompts = run.record.spec.prompts
     begun = prompts | {"harmful": prompts["harmful"].model_copy(update=options)}

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from support.finished_runs import finished_run
+from support.finished_runs import cached_run
 
 from theodolite.sections import contributions
 
@@ -45,7 +45,7 @@ VALUES = {
 def section_of(tmp_path):
     def made(values, reliability=0.9):
         groups = {"curves": {}, "contributions": values, "directions": {"reliability": reliability}}
-        (section,) = contributions.sections(finished_run(tmp_path, groups))
+        (section,) = contributions.sections(cached_run(tmp_path, groups))
         return section
 
     return made
@@ -172,5 +172,5 @@ def test_missing_contributions_have_their_reason(section_of, known, reason):
 
 
 def test_a_contrast_without_prompts_at_the_position_has_no_section(tmp_path):
-    run = finished_run(tmp_path, {"curves": {}, "contributions": {"n_positive": 0, "n_negative": 3}})
+    run = cached_run(tmp_path, {"curves": {}, "contributions": {"n_positive": 0, "n_negative": 3}})
     assert contributions.sections(run) == []

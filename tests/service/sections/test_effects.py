@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from support.finished_runs import finished_run
+from support.finished_runs import cached_run
 
 from theodolite.query.exports import read_directions
 from theodolite.sections import effects
@@ -83,7 +83,7 @@ ATTRIBUTES = {
 def run_of(tmp_path):
     def made(**changes):
         groups = {"curves": {}, "directions": {"direction": 0.35}, "moments": {}, "effects": {**VALUES, **changes}}
-        return finished_run(tmp_path, groups, attributes=ATTRIBUTES)
+        return cached_run(tmp_path, groups, attributes=ATTRIBUTES)
 
     return made
 
@@ -347,5 +347,5 @@ def test_an_export_without_a_signed_test_takes_the_kl_divergence(run_of):
 
 
 def test_a_site_without_effects_exports_none(run_of, tmp_path):
-    run = finished_run(tmp_path / "other", {"curves": {}, "directions": {"direction": 0.35}, "moments": {}})
+    run = cached_run(tmp_path / "other", {"curves": {}, "directions": {"direction": 0.35}, "moments": {}})
     assert "doses" not in read_directions(run, "refusal", "resid_pre", [1]).facts

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import xarray as xr
 from support.each import each
-from support.finished_runs import finished_run
+from support.finished_runs import cached_run
 
 from theodolite.sections import heads
 from theodolite.sections.parts import CHANCE
@@ -50,7 +50,7 @@ def test_the_rank_is_that_at_offset_0():
 @pytest.mark.parametrize("parts", [(), ("_random",)])
 def test_a_stored_run_has_the_null_unless_an_older_version_wrote_it(tmp_path, older_run, parts):
     values = {"effective_rank": 1.5, "effective_rank_random": 1.8}
-    run = older_run("heads", values, *parts) if parts else finished_run(tmp_path, {"heads": values})
+    run = older_run("heads", values, *parts) if parts else cached_run(tmp_path, {"heads": values})
     (fact,) = heads._rank_facts(read_group(run, "heads"))
     assert fact == (
         "Median effective rank of the circuits, of at most 2: QK 1.5 (smallest 1.5, of L0H0); VO 1.5 (smallest 1.5, of "
@@ -119,7 +119,7 @@ SECTION = {
 @each("z", [4.0, np.nan])
 def test_the_section_has_a_table_of_tested_alignments(tmp_path, monkeypatch, z):
     values = {"directions": {"reliability": 0.9}, "heads": SECTION | {"alignment_z": z}}
-    run = finished_run(tmp_path, {"curves": {}, **values})
+    run = cached_run(tmp_path, {"curves": {}, **values})
     noted = read_group(run, "heads").assign_attrs(notes=[])
     monkeypatch.setattr(heads, "read_group", lambda _, name: noted if name == "heads" else read_group(run, name))
     (section,) = heads.sections(run)

@@ -2,7 +2,7 @@
 
 import numpy as np
 import xarray as xr
-from support.finished_runs import finished_run
+from support.finished_runs import cached_run
 
 from theodolite.figures.heads_rotary import rotary_figure
 from theodolite.sections.heads_rotary import _facts, rotary_sections
@@ -58,9 +58,9 @@ def test_the_figure_has_a_curve_of_other_offsets_only_if_there_are_some():
 
 
 def test_a_run_without_the_group_has_no_section(tmp_path):
-    assert rotary_sections(finished_run(tmp_path / "a", {"heads": {}})) == []
+    assert rotary_sections(cached_run(tmp_path / "a", {"heads": {}})) == []
     values = {"effective_rank": 1.5, "effective_rank_random": 1.8}
-    run = finished_run(tmp_path / "b", {"heads": {}, "rotary": values}, attributes={"notes": ["folded"]})
+    run = cached_run(tmp_path / "b", {"heads": {}, "rotary": values}, attributes={"notes": ["folded"]})
     (section,) = rotary_sections(run)
     assert section.title == "Heads: rotary part of the scores, 2 entries of each query and key"
     assert section.notes[0] == "folded"

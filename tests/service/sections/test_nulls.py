@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import xarray as xr
-from support.finished_runs import finished_run
+from support.finished_runs import cached_run
 
 from theodolite.sections import curves, gram, parts
 
@@ -32,7 +32,7 @@ def controls(cka, other, alone, smaller=""):
 
 
 def section_of(tmp_path, module, name, values):
-    (section,) = module.sections(finished_run(tmp_path, {"curves": {}, name: values}))
+    (section,) = module.sections(cached_run(tmp_path, {"curves": {}, name: values}))
     return section
 
 
@@ -267,7 +267,7 @@ def test_the_largest_variance_of_both_sets_stands_beside_the_mean_over_features(
 def test_sets_whose_prompts_share_their_last_token_are_told_from_the_others(tmp_path):
     variances = np.full((2, 2, 1, 4), 2.0)
     variances[0, 0, 0, 0] = 0.0  # harmful, as it enters the first block
-    run = finished_run(tmp_path, {"curves": {"variance_mean": variances}, "gram": SHAPE})
+    run = cached_run(tmp_path, {"curves": {"variance_mean": variances}, "gram": SHAPE})
     (section,) = gram.sections(run)
     assert section.notes == [
         "at position -1, all prompts of harmful have the same token; the prompts of harmless have different tokens. "
@@ -278,7 +278,7 @@ def test_sets_whose_prompts_share_their_last_token_are_told_from_the_others(tmp_
         gram.CKA_NOTE,
     ]
     variances[1, 0, 0, 0] = 0.0
-    (equal,) = gram.sections(finished_run(tmp_path / "equal", {"curves": {"variance_mean": variances}, "gram": SHAPE}))
+    (equal,) = gram.sections(cached_run(tmp_path / "equal", {"curves": {"variance_mean": variances}, "gram": SHAPE}))
     assert equal.notes == [parts.LARGEST, gram._SIZES, gram._ROTATED, gram.CKA_NOTE]
 
 

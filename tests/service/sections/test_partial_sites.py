@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from support.finished_runs import finished_run
+from support.finished_runs import cached_run
 
 from theodolite.query.partial_sites import partial_site_notes
 from theodolite.sections.catalogue import sections_of
@@ -28,7 +28,7 @@ def run(tmp_path):
         "variance_max": plain,
         "variance_mean": plain / 2,
     }
-    whole = finished_run(tmp_path, {"curves": curves}, sites=["attn_out"])
+    whole = cached_run(tmp_path, {"curves": curves}, sites=["attn_out"])
     partial = {Site.ATTN_OUT: PartialSite(layers=[0, 3], reason=REASON)}
     return replace(whole, record=whole.record.model_copy(update={"partial_sites": partial}))
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from support.finished_runs import finished_run
+from support.finished_runs import cached_run
 
 from theodolite.sections.permutations import beyond_facts, token_facts, token_finding
 from theodolite.store.result_reader import read_group
@@ -25,7 +25,7 @@ PAIRS_OF_TOKENS = {
 
 def read_tests(tmp_path, **values):
     """Return the permutation tests of one contrast with these values."""
-    tests = read_group(finished_run(tmp_path, {"permutations": values}), "permutations")
+    tests = read_group(cached_run(tmp_path, {"permutations": values}), "permutations")
     return tests.sel(contrast="refusal", position=-1)
 
 

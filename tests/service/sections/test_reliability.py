@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import xarray as xr
-from support.finished_runs import finished_run
+from support.finished_runs import cached_run
 
 from theodolite.query.directions import unreliable_layers
 from theodolite.sections import heads, separation
@@ -17,7 +17,7 @@ NOISE = np.array([[np.nan, 0.8, 0.35, 0.1], [0.85, 0.55, 0.3, 0.05]])[:, None]
 @pytest.fixture
 def run(tmp_path):
     directions = {"reliability": RELIABILITY, "noise_share": NOISE, "direction_cosine": 0.5}
-    return finished_run(tmp_path, {"curves": {}, "directions": directions, "separation": {"auroc": 0.7}})
+    return cached_run(tmp_path, {"curves": {}, "directions": directions, "separation": {"auroc": 0.7}})
 
 
 SMALLEST = (
@@ -38,7 +38,7 @@ def test_the_section_names_the_least_reliable_direction(run):
 def test_the_share_of_noise_is_that_at_the_least_reliable_direction(tmp_path):
     noise = np.where(RELIABILITY == 0.2, 0.6, 0.85)
     directions = {"reliability": RELIABILITY, "noise_share": noise, "direction_cosine": 0.5}
-    run = finished_run(tmp_path, {"curves": {}, "directions": directions, "separation": {"auroc": 0.7}})
+    run = cached_run(tmp_path, {"curves": {}, "directions": directions, "separation": {"auroc": 0.7}})
     (section,) = separation.sections(run)
     (fact,) = (fact for fact in section.facts if fact.startswith(SMALLEST))
     assert fact.startswith(
@@ -58,7 +58,7 @@ def test_a_map_of_cosines_is_pale_at_unreliable_layers(run):
 
 def test_reliable_directions_have_no_pale_cells(tmp_path):
     directions = {"reliability": 0.9, "noise_share": 0.1, "direction_cosine": 0.5}
-    run = finished_run(tmp_path, {"curves": {}, "directions": directions, "separation": {"auroc": 0.7}})
+    run = cached_run(tmp_path, {"curves": {}, "directions": directions, "separation": {"auroc": 0.7}})
     (section,) = separation.sections(run)
     assert [len(figure.draw().data) for figure in section.maps] == [1, 1]
     assert [fact for fact in section.facts if "reliability" in fact] == [
@@ -206,7 +206,7 @@ def test_a_contrast_has_the_numbers_of_its_prompts_and_their_position(run):
 
 
 def test_no_head_is_named_if_no_direction_is_reliable(tmp_path):
-    run = finished_run(tmp_path, {"directions": {"reliability": 0.1}})
+    run = cached_run(tmp_path, {"directions": {"reliability": 0.1}})
     sides = (*READING, "VO write")
     assert list(heads._alignment_facts(heads_group(0.5), read_group(run, "directions"))) == [
         ALIGNED + "; ".join(f"{side} has no reliable direction at any layer" for side in sides) + ".",
@@ -216,7 +216,7 @@ def test_no_head_is_named_if_no_direction_is_reliable(tmp_path):
 
 
 def test_heads_whose_input_has_equal_means_are_counted(tmp_path):
-    run = finished_run(tmp_path, {"directions": {"reliability": 0.9}})
+    run = cached_run(tmp_path, {"directions": {"reliability": 0.9}})
     alignment = np.full((1, 4, 4, 2), 0.5)
     alignment[0, 0, 0, 1], alignment[0, 2, :2] = np.nan, np.nan
     fact, left_out = heads._alignment_facts(heads_group(alignment), read_group(run, "directions"))
@@ -235,7 +235,7 @@ def test_heads_whose_input_has_equal_means_are_counted(tmp_path):
 
 
 def test_heads_that_all_have_a_reliable_direction_need_no_second_sentence(tmp_path):
-    run = finished_run(tmp_path, {"directions": {"reliability": 0.9}})
+    run = cached_run(tmp_path, {"directions": {"reliability": 0.9}})
     directions = read_group(run, "directions")
     assert len(list(heads._alignment_facts(heads_group(0.5), directions))) == 1
     alignment = np.full((1, 4, 4, 2), 0.5)

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from support.finished_runs import finished_run
+from support.finished_runs import cached_run
 
 from theodolite.sections import routing
 
@@ -32,7 +32,7 @@ VALUES = {
 @pytest.fixture
 def made(tmp_path):
     def made(**changes):
-        return routing.sections(finished_run(tmp_path, {"curves": {}, "routing": VALUES | changes}))
+        return routing.sections(cached_run(tmp_path, {"curves": {}, "routing": VALUES | changes}))
 
     return made
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import xarray as xr
-from support.finished_runs import finished_run
+from support.finished_runs import cached_run
 
 from theodolite.sections import sphere
 
@@ -67,7 +67,7 @@ def pairs(*values):
 
 @pytest.fixture
 def section_of(tmp_path, monkeypatch):
-    run = finished_run(tmp_path, {"curves": {}})
+    run = cached_run(tmp_path, {"curves": {}})
 
     def made(group):
         monkeypatch.setattr(sphere, "read_group", lambda *_: group)

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 from support.each import each
-from support.finished_runs import finished_run
+from support.finished_runs import cached_run
 
 from theodolite.figures.travel_growth import growth_figure
 from theodolite.sections import travel
@@ -197,7 +197,7 @@ def test_the_notes_state_the_rule_for_a_product_of_both_laws():
 
 def test_the_section_has_the_table(tmp_path, monkeypatch):
     monkeypatch.setattr(travel, "read_finished_table", lambda *_: table(set="harmful"))
-    (section,) = travel.sections(finished_run(tmp_path, {"curves": {}, "moments": {}, "travel": {}}))
+    (section,) = travel.sections(cached_run(tmp_path, {"curves": {}, "moments": {}, "travel": {}}))
     assert [found.columns for found in section.tables] == [COLUMNS]
     assert [row[1] for found in section.tables for row in found.rows] == ["harmful"] * 2
     assert any("marked “limit”" in note for note in section.notes)

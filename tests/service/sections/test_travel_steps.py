@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 import pytest
-from support.finished_runs import finished_run
+from support.finished_runs import cached_run
 
 from theodolite.figures.travel import cosines_figure, travel_figure
 from theodolite.sections import travel
@@ -57,7 +57,7 @@ def of_sets(*values):
 @pytest.fixture
 def travel_of(tmp_path):
     def read(values, n=401):
-        run = finished_run(tmp_path, {"travel": {"n_samples": n, **values}})
+        run = cached_run(tmp_path, {"travel": {"n_samples": n, **values}})
         return read_group(run, "travel").sel(position=-1)
 
     return read
@@ -227,7 +227,7 @@ def test_the_table_of_paths_has_the_longest_step(travel_of):
 
 def test_the_section_explains_tests_and_right_angles(tmp_path, monkeypatch):
     values = RAW | CENTRED | TESTS | RATIOS | AT_RIGHT_ANGLES
-    run = finished_run(tmp_path, {"curves": {}, "moments": {}, "travel": values})
+    run = cached_run(tmp_path, {"curves": {}, "moments": {}, "travel": values})
     growth = pd.DataFrame(columns=["quantity", "set", "site", "position", "law"])
     monkeypatch.setattr(travel, "read_finished_table", lambda *_: growth)
     (section,) = travel.sections(run)
@@ -240,7 +240,7 @@ def test_the_section_explains_tests_and_right_angles(tmp_path, monkeypatch):
 
 
 def test_cosines_have_a_line_at_zero(tmp_path):
-    group = read_group(finished_run(tmp_path, {"travel": RAW | CENTRED}), "travel")
+    group = read_group(cached_run(tmp_path, {"travel": RAW | CENTRED}), "travel")
     figure = cosines_figure(group, -1, {"harmful": "#000000"})
     zero = [trace for trace in figure.data if trace.name == "random directions: 0"]
     assert len(zero) == 2
@@ -251,6 +251,6 @@ def test_cosines_have_a_line_at_zero(tmp_path):
 
 
 def test_a_run_of_an_older_version_has_no_panel_of_angles(tmp_path):
-    group = read_group(finished_run(tmp_path, {"travel": {"step_norm_attn": 1.0, "step_norm_mlp": 2.0}}), "travel")
+    group = read_group(cached_run(tmp_path, {"travel": {"step_norm_attn": 1.0, "step_norm_mlp": 2.0}}), "travel")
     figure = travel_figure(group, -1, {"harmful": "#000000"})
     assert [axis.title.text for axis in figure.select_yaxes()] == ["norm of the step"]

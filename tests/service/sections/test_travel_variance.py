@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 import pytest
-from support.finished_runs import finished_run
+from support.finished_runs import cached_run
 
 from theodolite.figures.travel_variance import budget_figure
 from theodolite.sections import travel
@@ -38,7 +38,7 @@ PARTS = ["from 1 to 11 after layer 3", "40 %", "20 %", "0 %", "40 %", "50 %"]
 @pytest.fixture
 def travel_of(tmp_path):
     def read(values, n=401):
-        run = finished_run(tmp_path, {"travel": {"n_samples": n, **values}})
+        run = cached_run(tmp_path, {"travel": {"n_samples": n, **values}})
         return read_group(run, "travel").sel(position=-1)
 
     return read
@@ -107,7 +107,7 @@ def test_a_set_without_parts_of_each_branch_has_no_row(travel_of):
 
 @pytest.mark.parametrize(("middle", "n_tables"), [(1.0, 1), (np.nan, 0)], ids=["sequential", "parallel"])
 def test_the_section_has_the_table_unless_blocks_are_parallel(tmp_path, monkeypatch, middle, n_tables):
-    run = finished_run(tmp_path, {"curves": {}, "moments": {}, "travel": BUDGET | {"variance_mid": middle}})
+    run = cached_run(tmp_path, {"curves": {}, "moments": {}, "travel": BUDGET | {"variance_mid": middle}})
     growth = pd.DataFrame(columns=["quantity", "set", "site", "position", "law"])
     monkeypatch.setattr(travel, "read_finished_table", lambda *_: growth)
     (section,) = travel.sections(run)
@@ -191,7 +191,7 @@ def test_a_run_of_an_older_version_without_variances_has_no_sentence(older_run):
 
 
 def test_bars_of_a_block_add_up_to_its_variance(tmp_path):
-    travel = read_group(finished_run(tmp_path, {"travel": BUDGET}), "travel")
+    travel = read_group(cached_run(tmp_path, {"travel": BUDGET}), "travel")
     figure = budget_figure(travel, -1, {**LABELS, "harmless": "harmless"})
     assert len(figure.data) == 10
     titles = [axis.title.text for axis in figure.select_yaxes()]
