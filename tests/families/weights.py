@@ -20,6 +20,7 @@ from support.reference_blocks import (
 )
 
 from theodolite.sites import Site
+from theodolite_jobs.effects.next_token import logit_head
 from theodolite_jobs.models.config_numbers import embedding_scale, norm_epsilon
 from theodolite_jobs.models.families import is_encoder_alone
 from theodolite_jobs.models.load import load_config
@@ -248,6 +249,17 @@ def files_of_the_base_model(folder, model, base):
             assert_same_norm(with_head.norm(layer, norm), without.norm(layer, norm))
     if model.anatomy.final_norm:
         assert_same_norm(with_head.final_norm(), without.final_norm())
+
+
+def logits_of_the_head(folder, model, whole):
+    """Logits from the files are those of the model with its language-model head, here in float32."""
+    if not model.anatomy.causal:
+        return
+    ids = torch.tensor([TOKENS])
+    with torch.inference_mode():
+        theirs = whole(input_ids=ids).logits
+        ours = logit_head(weights_of(folder)).logits(model.module(input_ids=ids).last_hidden_state)
+    torch.testing.assert_close(ours.float(), theirs, rtol=0, atol=float(theirs.abs().max()) * 5e-6)
 
 
 def assert_same_norm(ours, theirs):

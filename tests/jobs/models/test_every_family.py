@@ -31,7 +31,8 @@ def test_a_family_is_what_its_modules_compute(family, tmp_path, subtests):
                 check(*arguments)
 
     folder = tmp_path / "with head"
-    tiny.model_with_head(family).save_pretrained(folder)
+    whole = tiny.model_with_head(family)
+    whole.save_pretrained(folder)
     # Attention and experts that compute in float64; some families load their router in float32.
     base = AutoModel.from_pretrained(folder, dtype=torch.float64).double()
     base.set_attn_implementation("eager")
@@ -43,6 +44,7 @@ def test_a_family_is_what_its_modules_compute(family, tmp_path, subtests):
     run("sites", sites.CHECKS, family, wrap(part))
     model = wrap(in_float64(text_part(base)))
     run("weights", weights.CHECKS, folder, model)
+    run("weights", [weights.logits_of_the_head], folder, model, whole)
     run("weights", [weights.files_of_the_base_model], folder, model, tmp_path / "base")
     if not (model.anatomy.no_circuits or model.anatomy.files.latent):  # test_latent_heads.py tests latent attention
         run("weights", [weights.attention_by_hand], folder, model)
