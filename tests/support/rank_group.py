@@ -16,7 +16,7 @@ SECONDS = 300
 
 # All processes are copies of one that has imported what takes seconds.
 PROCESSES = multiprocessing.get_context("forkserver")
-PROCESSES.set_forkserver_preload(["theodolite_jobs.cluster.replica", "theodolite_jobs.capture.parity", __name__])
+PROCESSES.set_forkserver_preload(["theodolite_jobs.cluster.replica", "transformers.modeling_utils"])
 
 
 class Group:
