@@ -7,6 +7,7 @@ import pytest
 from scipy.stats import t
 from support.each import each
 from support.nightly import at_night
+from support.shapes import unchecked
 
 from theodolite.bands import simultaneous_quantile
 from theodolite_jobs.statistics.curves import (
@@ -94,6 +95,7 @@ def test_a_tiny_case_by_hand():
 @each("spectrum", ["flat", "power law"])
 @each("paired", [True, False])
 @each("n, cosine", [(64, 0.9), (256, 0.5)])
+@unchecked()
 def test_intervals_cover_the_truth(spectrum, paired, n, cosine):
     rng = np.random.default_rng(7)
     curves = [curve_of(*draws(rng, n, cosine, paired=paired, spectrum=spectrum, d=96), paired) for _ in range(200)]
@@ -124,6 +126,7 @@ def test_the_squares_of_the_terms_sum_to_the_squared_error_of_the_cosine(paired)
 
 
 @pytest.mark.parametrize("paired", [True, False])
+@unchecked()
 def test_a_band_over_depths_covers_all_cosines_at_once(paired):
     """Six depths whose noise is correlated; 200 draws scatter by 1.5 % (one sigma)."""
     rng, n, depths, covered = np.random.default_rng(11), 100, 6, []
@@ -143,6 +146,7 @@ def test_a_band_over_depths_covers_all_cosines_at_once(paired):
     assert 0.92 <= np.mean(covered) <= 0.99
 
 
+@unchecked()
 def test_the_plain_cosine_is_biased_towards_zero():
     rng = np.random.default_rng(3)
     strong = [curve_of(*draws(rng, 64, 0.9), paired=False).cosine_of_means for _ in range(100)]
@@ -152,6 +156,7 @@ def test_the_plain_cosine_is_biased_towards_zero():
     assert abs(np.mean([curve.cosine_of_means_debiased for curve in weak]) - 0.9) < 0.01
 
 
+@unchecked()
 def test_the_unpaired_formula_overshoots_on_paired_draws():
     rng = np.random.default_rng(3)
     pairs = [draws(rng, 16, 0.9, signal=0.5, paired=True) for _ in range(100)]
@@ -243,6 +248,7 @@ def test_groups_of_one_sample_change_only_the_quantile(paired):
 @pytest.mark.parametrize(
     ("n", "n_known", "size"), [(150, 30, 10), *at_night([(600, 40, 56), (600, 300, 60), (100, 20, 64), (128, 64, 64)])]
 )
+@unchecked()
 def test_intervals_from_means_of_groups_cover_the_cosine_as_often_as_they_promise(n, n_known, size, paired, spectrum):
     rng = np.random.default_rng(3)
     curves = [
