@@ -9,7 +9,7 @@ from support.shapes import unchecked
 from theodolite_jobs.statistics.location import location
 from theodolite_jobs.statistics.separation_scores import auroc, auroc_terms
 
-DEPTHS, N = 16, 128
+DEPTHS, N = 8, 128
 
 
 def draws(number, areas, correlation, seed, *, paired):
