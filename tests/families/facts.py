@@ -1,6 +1,7 @@
 """The facts of a family, taken from its configuration, are those of its model."""
 
 import json
+from functools import cache
 from typing import Any
 
 import yaml
@@ -20,6 +21,7 @@ LATENT = {"deepseek_v2", "deepseek_v3", "glm4_moe_lite"}
 FUSED_ON_DISK = {"gte", "jina_embeddings_v3", "nomic_bert"}
 
 
+@cache
 def facts_of(family: str) -> dict[str, Any]:
     return describe_model(CONFIGS[family])
 

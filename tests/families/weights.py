@@ -11,23 +11,22 @@ from support.reference_blocks import (
     epsilon_of,
     gpt_oss_mlp,
     inputs_of,
+    joined_heads,
     normalised,
     read_attention,
     recorded,
-    reference_attention,
     reference_heads,
     reference_mlp,
 )
-from transformers import AutoModel
 
 from theodolite.sites import Site
+from theodolite_jobs.effects.next_token import logit_head
 from theodolite_jobs.models.config_numbers import embedding_scale, norm_epsilon
 from theodolite_jobs.models.families import is_encoder_alone
 from theodolite_jobs.models.load import load_config
 from theodolite_jobs.models.reference import read_sites, relative_errors
 from theodolite_jobs.models.stored_names import compare_names
 from theodolite_jobs.models.tensors import TensorFiles
-from theodolite_jobs.models.text_part import text_part
 from theodolite_jobs.models.weights import SHARED, Weights
 
 TOKENS = (5, 60, 17, 33, 9)  # fewer tokens than the tiny models' windows
@@ -47,9 +46,10 @@ def bound_of(model):
 
 
 def names_of_tensors(folder, model):
-    stored = compare_names(load_config(folder), TensorFiles(folder).headers)
+    files = TensorFiles(folder)
+    stored = compare_names(load_config(folder), files.headers)
     assert (stored.missing, stored.surplus, stored.repeated, stored.next_token) == ([], [], [], set())
-    stored.check_files(TensorFiles(folder))
+    stored.check_files(files)
     assert len(stored.shape_of) > 5
     assert stored.embedding
 
@@ -59,11 +59,11 @@ def attention_by_hand(folder, model):
     weights = weights_of(folder)
     inputs = inputs_of(model, "attention", TOKENS)
     for layer, theirs in read_attention(model, TOKENS).items():
-        arguments = inputs[layer], weights.attention(layer), layer, model
-        source = inputs[model.anatomy.keys_of.get(layer, layer)]
-        added = after_branch(reference_attention(*arguments, source), layer, "attention_output", weights, model)
+        attention, source = weights.attention(layer), inputs[model.anatomy.keys_of.get(layer, layer)]
+        heads = reference_heads(inputs[layer], attention, layer, model, source)
+        added = after_branch(joined_heads(heads, attention), layer, "attention_output", weights, model)
         assert relative_errors(added.numpy(), theirs[Site.ATTN_OUT]).max() < bound_of(model), layer
-        of_heads = reference_heads(*arguments, source).transpose(0, 1).flatten(1)
+        of_heads = heads.transpose(0, 1).flatten(1)
         assert relative_errors(of_heads.numpy(), theirs[Site.HEAD_OUT]).max() < bound_of(model), layer
 
 
@@ -145,7 +145,7 @@ def mlp_by_hand(folder, model):
 
 def norms_and_embeddings(folder, model):
     whole, config = load_config(folder), model.config  # of a multimodal model, the whole says what is tied
-    weights = Weights(folder, whole, torch.float64)
+    weights = weights_of(folder)
     torch.testing.assert_close(weights.embedding(), model.module.get_input_embeddings().weight)
     torch.testing.assert_close(weights.embedding(slice(3, 7)), model.module.get_input_embeddings().weight[3:7])
     assert weights.unembedding().shape == weights.embedding().shape
@@ -234,10 +234,8 @@ def epsilons_of_norms(folder, model):
         assert relative_errors(ours.numpy(), module(stream).numpy()).max() < 1e-6
 
 
-def files_of_the_base_model(folder, model, tmp_path):
-    base = AutoModel.from_pretrained(folder)
-    (base if is_encoder_alone(base.config) else text_part(base)).save_pretrained(tmp_path)
-    with_head, without = Weights(folder, load_config(folder)), Weights(tmp_path, load_config(tmp_path))
+def files_of_the_base_model(folder, model, base):
+    with_head, without = weights_of(folder), Weights(base, load_config(base), torch.float64)
     for layer in (0, 4):
         ours, theirs = [each.attention(layer) for each in (with_head, without)] if model.anatomy.files.qkv else [(), ()]
         for field in fields(ours) if ours else ():
@@ -251,6 +249,17 @@ def files_of_the_base_model(folder, model, tmp_path):
             assert_same_norm(with_head.norm(layer, norm), without.norm(layer, norm))
     if model.anatomy.final_norm:
         assert_same_norm(with_head.final_norm(), without.final_norm())
+
+
+def logits_of_the_head(folder, model, whole):
+    """Logits from the files are those of the model with its language-model head, here in float32."""
+    if not model.anatomy.causal:
+        return
+    ids = torch.tensor([TOKENS])
+    with torch.inference_mode():
+        theirs = whole(input_ids=ids).logits
+        ours = logit_head(weights_of(folder)).logits(model.module(input_ids=ids).last_hidden_state)
+    torch.testing.assert_close(ours.float(), theirs, rtol=0, atol=float(theirs.abs().max()) * 5e-6)
 
 
 def assert_same_norm(ours, theirs):

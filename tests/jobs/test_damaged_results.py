@@ -19,6 +19,7 @@ from theodolite.query.verification import verify
 from theodolite.store.manifest import drop_groups, finished_groups, list_groups
 from theodolite.store.objects import delete, open_location
 from theodolite.store.result_reader import damaged_groups, read_finished_table, read_group
+from theodolite.store.runs import open_run
 
 
 def test_a_number_that_is_not_finite_is_named_and_never_averaged(tmp_path):
@@ -30,6 +31,20 @@ def test_a_number_that_is_not_finite_is_named_and_never_averaged(tmp_path):
     assert finished_groups(run) == {}
 
 
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory):
+    """A store of one run, with the groups that every run has."""
+    folder = tmp_path_factory.mktemp("sound")
+    analysed(folder, {"bad": draw(9), "good": draw(9, seed=1)}, PAIRED)
+    return folder
+
+
+def copied(sound, folder):
+    """Return the run in a copy of its store."""
+    shutil.copytree(sound, folder, dirs_exist_ok=True)
+    return open_run(str(folder), "tiny-0")
+
+
 def test_a_missing_shard_is_named(tmp_path):
     run = store_run(tmp_path, {"bad": draw(9), "good": draw(9, seed=1)}, contrasts=PAIRED)
     delete(run.location, ["shards/good/00002.json"])
@@ -37,8 +52,8 @@ def test_a_missing_shard_is_named(tmp_path):
         analyse(run, run.record.spec.resolved_contrasts(), None, silent)
 
 
-def test_damage_is_named_after_all_results_were_outdated_and_written_again(tmp_path):
-    run = analysed(tmp_path, {"bad": draw(9), "good": draw(9, seed=1)}, PAIRED)
+def test_damage_is_named_after_all_results_were_outdated_and_written_again(sound, tmp_path):
+    run = copied(sound, tmp_path)
     file = tmp_path / "runs/tiny-0/prompts/good.parquet"
     file.write_bytes(file.read_bytes()[:-1])
     named = list(verify(run))
@@ -64,8 +79,8 @@ def test_damage_is_named_after_all_results_were_outdated_and_written_again(tmp_p
         "COMPLETE",
     ],
 )
-def test_verify_names_what_was_flipped_or_lost(tmp_path, key):
-    run = analysed(tmp_path, {"bad": draw(9), "good": draw(9, seed=1)}, PAIRED)
+def test_verify_names_what_was_flipped_or_lost(sound, tmp_path, key):
+    run = copied(sound, tmp_path)
     assert list(verify(run)) == []
     file = tmp_path / "runs/tiny-0" / key
     content = bytearray(file.read_bytes())
@@ -91,16 +106,16 @@ def test_a_flipped_byte_is_refused_and_never_averaged(tmp_path):
         analyse(run, PAIRED, None, silent)
 
 
-def test_a_truncated_result_is_refused_in_one_sentence(tmp_path):
-    run = analysed(tmp_path, {"bad": draw(9), "good": draw(9, seed=1)}, PAIRED)
+def test_a_truncated_result_is_refused_in_one_sentence(sound, tmp_path):
+    run = copied(sound, tmp_path)
     chunk = tmp_path / "runs/tiny-0/results.zarr/curves/variance_mean/c/0/0/0/0"
     chunk.write_bytes(chunk.read_bytes()[:9])
     with pytest.raises(RunDamagedError, match="its bytes are not those that were written; `theodolite analyse tiny-0`"):
         read_group(run, "curves")
 
 
-def test_the_list_of_runs_hides_none_for_another_that_is_broken(tmp_path):
-    run = analysed(tmp_path, {"bad": draw(5), "good": draw(5, seed=1)}, PAIRED)
+def test_the_list_of_runs_hides_none_for_another_that_is_broken(sound, tmp_path):
+    run = copied(sound, tmp_path)
     (tmp_path / "runs/only-begun/prompts").mkdir(parents=True)
     (tmp_path / "runs/only-begun/prompts/x").write_text("")
     for name, content in (("newer", '{"format": 99}'), ("broken", "{")):
@@ -112,8 +127,8 @@ def test_the_list_of_runs_hides_none_for_another_that_is_broken(tmp_path):
     assert next(item["state"] for item in summaries(str(tmp_path))) == "captured"
 
 
-def test_results_that_are_gone_do_not_hide_the_run(tmp_path):
-    run = analysed(tmp_path, {"bad": draw(5), "good": draw(5, seed=1)}, PAIRED)
+def test_results_that_are_gone_do_not_hide_the_run(sound, tmp_path):
+    run = copied(sound, tmp_path)
     shutil.rmtree(tmp_path / "runs/tiny-0/results.zarr")
     with pytest.raises(RunDamagedError, match="is missing; `theodolite analyse tiny-0`"):
         describe(run)
@@ -135,6 +150,15 @@ PLACES = [
     ("tables/curves.parquet", "curves"),
 ]
 HARMS = [flip, Path.unlink]
+ASKED = frozenset({"separation", "travel"})
+
+
+@pytest.fixture(scope="module")
+def with_more(sound, tmp_path_factory):
+    """A store of the same run with more groups."""
+    folder = tmp_path_factory.mktemp("more")
+    analyse(copied(sound, folder), PAIRED, None, silent, ASKED)
+    return folder
 
 
 @pytest.mark.parametrize(
@@ -144,10 +168,8 @@ HARMS = [flip, Path.unlink]
         *at_night((*place, HARMS[1 - index % 2]) for index, place in enumerate(PLACES)),
     ],
 )
-def test_what_changed_or_went_is_refused_and_computed_again(tmp_path, harm, place, group):
-    run = store_run(tmp_path, {"bad": draw(9), "good": draw(9, seed=1)}, contrasts=PAIRED)
-    asked = frozenset({"separation", "travel"})
-    analyse(run, PAIRED, None, silent, asked)
+def test_what_changed_or_went_is_refused_and_computed_again(with_more, tmp_path, harm, place, group):
+    run = copied(with_more, tmp_path)
     before = {name: read_group(run, name) for name in finished_groups(run)}
     assert damaged_groups(run) == []
     harm(tmp_path / "runs/tiny-0" / place)
@@ -155,14 +177,14 @@ def test_what_changed_or_went_is_refused_and_computed_again(tmp_path, harm, plac
     with pytest.raises(RunDamagedError, match="`theodolite analyse tiny-0` computes it again"):
         read_finished_table(run, Path(place).stem) if "tables" in place else read_group(run, group)
     drop_groups(run, damaged_groups(run))
-    assert group in analyse(run, PAIRED, None, silent, asked)
+    assert group in analyse(run, PAIRED, None, silent, ASKED)
     for name, values in before.items():
         xr.testing.assert_identical(read_group(run, name), values)
     assert list(verify(run)) == []
 
 
-def test_missing_results_would_read_as_nan_or_minus_one(tmp_path):
-    run = analysed(tmp_path, {"bad": draw(5), "good": draw(5, seed=1)}, PAIRED)
+def test_missing_results_would_read_as_nan_or_minus_one(sound):
+    run = open_run(str(sound), "tiny-0")
     stored = zarr.open_group(f"{run.url}/results.zarr", mode="r")
     for group in ("moments", "curves", "directions"):
         for name, variable in read_group(run, group).data_vars.items():

@@ -4,11 +4,9 @@ import json
 import os
 import subprocess
 import sys
-from itertools import cycle
 
 import pytest
 from support.gguf_files import tiny_llama, write_gguf
-from support.nightly import at_night
 
 from theodolite.errors import ModelError
 from theodolite.settings import Settings
@@ -19,13 +17,24 @@ from theodolite_jobs.prepare import prepare
 CONFIG = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 64, "num_hidden_layers": 2}
 SPEC = {"model": {"id": "model"}, "prompts": {"a": {"source": "file:prompts.csv"}}}
 
+# One process runs the commands of all tests, until one of them loads what takes seconds.
 MAIN = """
-import sys
+import contextlib, io, json, os, sys
 from theodolite_jobs.cli import main
-try:
-    main()
-finally:
-    print("loaded:", *sorted({"torch", "ray", "transformers", "dask", "datasets", "sklearn"} & set(sys.modules)))
+for line in sys.stdin:
+    folder, environment, sys.argv[1:] = json.loads(line)
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(environment)
+    with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as err:
+        try:
+            main()
+        except SystemExit as end:
+            code = end.code
+    loaded = sorted({"torch", "ray", "transformers", "dask", "datasets", "sklearn"} & set(sys.modules))
+    print(json.dumps([code, out.getvalue(), err.getvalue(), loaded]), flush=True)
+    if loaded:
+        break
 """
 
 
@@ -78,57 +87,64 @@ def folder(tmp_path):
     return tmp_path
 
 
-def run(folder, *arguments, **variables):
-    environment = {**os.environ, "THEODOLITE_STORE": str(folder / "store"), "HF_HUB_OFFLINE": "1", **variables}
-    command = [sys.executable, "-c", MAIN, *arguments]
-    end = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=folder, env=environment)
-    assert "Traceback" not in end.stderr
-    assert end.returncode in (1, 2), end.stderr
-    return end
+@pytest.fixture(scope="module")
+def commands():
+    """The processes that run commands; the last one may still run."""
+    processes = []
+    yield processes
+    for process in processes:
+        process.communicate(timeout=300)
 
 
-@pytest.mark.parametrize(
-    ("case", "command"),
-    [*zip(REFUSALS, cycle(["survey", "plan"])), *at_night(zip(REFUSALS, cycle(["plan", "survey"])))],
-)
-def test_a_wrong_file_is_refused_before_heavy_imports(folder, case, command):
+@pytest.fixture
+def refusal(folder, commands):
+    """Run a command that is refused before heavy imports, and return its message."""
+
+    def run(*arguments, **variables):
+        environment = {**os.environ, "THEODOLITE_STORE": str(folder / "store"), "HF_HUB_OFFLINE": "1", **variables}
+        if not commands or commands[-1].poll() is not None:
+            pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+            commands.append(subprocess.Popen([sys.executable, "-c", MAIN], text=True, env=environment, **pipes))
+        print(json.dumps([str(folder), environment, arguments]), file=commands[-1].stdin, flush=True)
+        code, output, message, loaded = json.loads(commands[-1].stdout.readline())
+        assert (output, loaded) == ("", []), message
+        assert code in (1, 2), message
+        assert "Traceback" not in message
+        return message
+
+    return run
+
+
+@pytest.mark.parametrize("command", ["survey", "plan"])
+@pytest.mark.parametrize("case", REFUSALS)
+def test_a_wrong_file_is_refused_before_heavy_imports(folder, refusal, case, command):
     break_it, message = REFUSALS[case]
     break_it(folder)
-    end = run(folder, command, "survey.json")
-    assert message in end.stderr
-    assert end.stdout == "loaded:\n"
+    assert message in refusal(command, "survey.json")
 
 
 @pytest.mark.parametrize("command", [("model", "inspect"), ("heads",)], ids=" ".join)
-def test_a_gguf_file_that_lacks_a_tensor_is_refused_before_heavy_imports(folder, command):
+def test_a_gguf_file_that_lacks_a_tensor_is_refused_before_heavy_imports(folder, refusal, command):
     write_gguf(tiny_llama(), folder / "tiny.gguf", without="blk.1.ffn_up.weight")
-    end = run(folder, *command, "tiny.gguf")
-    assert "lacks the tensor blk.1.ffn_up.weight" in end.stderr
-    assert end.stdout == "loaded:\n"
+    assert "lacks the tensor blk.1.ffn_up.weight" in refusal(*command, "tiny.gguf")
 
 
 @pytest.mark.parametrize("command", [("model", "inspect"), ("heads",)], ids=" ".join)
-@pytest.mark.parametrize("case", ["no config.json", *at_night(["a broken config.json", "an unknown quantisation"])])
-def test_a_wrong_model_folder_is_refused_before_heavy_imports(folder, case, command):
+@pytest.mark.parametrize("case", ["no config.json", "a broken config.json", "an unknown quantisation"])
+def test_a_wrong_model_folder_is_refused_before_heavy_imports(folder, refusal, case, command):
     break_it, message = REFUSALS[case]
     break_it(folder)
-    end = run(folder, *command, "model")
-    assert message in end.stderr
-    assert end.stdout == "loaded:\n"
+    assert message in refusal(*command, "model")
 
 
-def test_a_mistyped_alias_is_refused_before_heavy_imports(folder):
+def test_a_mistyped_alias_is_refused_before_heavy_imports(refusal):
     for command in (("model", "inspect", "smollm2-135m-instrct"), ("heads", "smollm2-135m-instrct")):
-        end = run(folder, *command)
-        assert "did you mean smollm2-135m-instruct?" in end.stderr
-        assert end.stdout == "loaded:\n"
+        assert "did you mean smollm2-135m-instruct?" in refusal(*command)
 
 
-def test_a_folder_without_weights_is_refused_before_heavy_imports(folder):
+def test_a_folder_without_weights_is_refused_before_heavy_imports(folder, refusal):
     (folder / "model/model.safetensors").unlink()
-    end = run(folder, "survey", "survey.json")
-    assert "has no .safetensors weights" in end.stderr
-    assert end.stdout == "loaded:\n"
+    assert "has no .safetensors weights" in refusal("survey", "survey.json")
 
 
 @pytest.mark.parametrize(
@@ -140,11 +156,9 @@ def test_a_folder_without_weights_is_refused_before_heavy_imports(folder):
         ({"THEODOLITE_STORE": "prompts.csv"}, "prompts.csv"),
     ],
 )
-def test_a_cluster_or_store_that_cannot_be_reached_is_refused_before_heavy_imports(folder, variables, message):
+def test_a_cluster_or_store_that_cannot_be_reached_is_refused_before_heavy_imports(refusal, variables, message):
     keys = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_ALLOW_HTTP": "true"}
-    end = run(folder, "survey", "survey.json", AWS_ENDPOINT_URL="http://127.0.0.1:1", **keys, **variables)
-    assert message in end.stderr
-    assert end.stdout == "loaded:\n"
+    assert message in refusal("survey", "survey.json", AWS_ENDPOINT_URL="http://127.0.0.1:1", **keys, **variables)
 
 
 @pytest.mark.parametrize(
@@ -163,7 +177,6 @@ def test_an_unknown_family_is_refused_before_the_weights_are_read(folder, monkey
 
 
 @pytest.mark.parametrize("store", ["s3:/bucket", "s4://bucket/x"])
-def test_a_mistyped_store_is_refused_by_the_plan(folder, store):
-    end = run(folder, "plan", "survey.json", "--store", store)
-    assert f"cannot open the store {store}; allowed: a folder, file:///FOLDER, s3://BUCKET/PATH" in end.stderr
-    assert end.stdout == "loaded:\n"
+def test_a_mistyped_store_is_refused_by_the_plan(refusal, store):
+    allowed = "allowed: a folder, file:///FOLDER, s3://BUCKET/PATH"
+    assert f"cannot open the store {store}; {allowed}" in refusal("plan", "survey.json", "--store", store)

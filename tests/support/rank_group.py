@@ -1,10 +1,10 @@
 """Ranks in processes of their own on this machine, as a driver would start them on one node."""
 
+import multiprocessing
 import os
 from collections.abc import Callable
 from concurrent.futures import Future, ProcessPoolExecutor
 from datetime import timedelta
-from multiprocessing import get_context
 from typing import Any
 
 import torch
@@ -14,6 +14,10 @@ from theodolite_jobs.cluster.ranks import join, ranks_of_group
 
 SECONDS = 300
 
+# All processes are copies of one that has imported what takes seconds.
+PROCESSES = multiprocessing.get_context("forkserver")
+PROCESSES.set_forkserver_preload(["theodolite_jobs.cluster.replica", "transformers.modeling_utils"])
+
 
 class Group:
     """Processes that each run the same function; what one keeps in its module stays there until it ends."""
@@ -22,7 +26,7 @@ class Group:
         """Start the processes; they have met unless what runs in them does that itself."""
 
         self.ranks = ranks_of_group(size)
-        self._processes = [ProcessPoolExecutor(1, mp_context=get_context("spawn")) for _ in range(size)]
+        self._processes = [ProcessPoolExecutor(1, mp_context=PROCESSES) for _ in range(size)]
         self.run(_start, joined)
 
     def submit(self, work: Callable[..., Any], *arguments: Any) -> list[Future[Any]]:

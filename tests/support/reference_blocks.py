@@ -152,7 +152,12 @@ def reference_attention(
     x: Tensor, weights: AttentionWeights, layer: int, model: LoadedModel, source: Tensor | None = None
 ) -> Tensor:
     """Return the output of attention, (token, d_model), for inputs (token, d_model); see `reference_heads`."""
-    out = (reference_heads(x, weights, layer, model, source) @ weights.o).sum(0)
+    return joined_heads(reference_heads(x, weights, layer, model, source), weights)
+
+
+def joined_heads(heads: Tensor, weights: AttentionWeights) -> Tensor:
+    """Return the output of attention, (token, d_model), from those of its heads."""
+    out = (heads @ weights.o).sum(0)
     return out if weights.o_bias is None else out + weights.o_bias
 
 

@@ -40,8 +40,7 @@ def capture_all(
     return {site: np.concatenate([shard.activations[site] for shard in shards]) for site in sites}
 
 
-@each("family", CONFIGS)
-def test_sites_equal_a_float64_hugging_face_run_of_each_prompt_alone(family):
+def sites_equal_a_float64_hugging_face_run_of_each_prompt_alone(family):
     tokens = tiny.random_tokens(LENGTHS, prefix=9)
     model = wrap(tiny.tiny_model(family))
     partial = [site for site in model.anatomy.partial if model.anatomy.layers_with(site, LAYERS)]
@@ -57,6 +56,13 @@ def test_sites_equal_a_float64_hugging_face_run_of_each_prompt_alone(family):
             np.testing.assert_array_equal(np.isnan(found), np.isnan(at_layers))
             # float32 rounding through five blocks; a wrong site is off by more than a tenth
             assert np.nanmax(relative_errors(found, at_layers)) < 1e-5, site
+
+
+# By day, test_parity.py compares the other families with runs of each prompt alone.
+test_sites_of_each_kind = each("family", TAPS)(sites_equal_a_float64_hugging_face_run_of_each_prompt_alone)
+test_sites_of_the_others = pytest.mark.nightly(
+    each("family", sorted(CONFIGS.keys() - TAPS))(sites_equal_a_float64_hugging_face_run_of_each_prompt_alone)
+)
 
 
 @settings(max_examples=15, deadline=None)

@@ -48,14 +48,20 @@ def test_every_family_passes_in_float32(family):
     assert certificate.prompts == (4 if family in ("llama-dynamic", "phi3-longrope", "phimoe-longrope") else 2)
 
 
-@each("family", TAPS)
-def test_half_precision_also_checks_the_first_blocks_in_float32(family):
+def half_precision_also_checks_the_first_blocks_in_float32(family):
     model = wrap(tiny.tiny_model(family).bfloat16())
     certificate = certify_tiny(model)
     assert certificate.dtype == "bfloat16"
     assert certificate.float32_blocks_max_error < 1e-5
     assert len(model.blocks) == 5
     assert model.dtype == torch.bfloat16
+
+
+# A third of the kinds by day; in float32, all families by day.
+test_half_precision_by_day = each("family", TAPS[::3])(half_precision_also_checks_the_first_blocks_in_float32)
+test_half_precision_by_night = pytest.mark.nightly(
+    each("family", [*TAPS[1::3], *TAPS[2::3]])(half_precision_also_checks_the_first_blocks_in_float32)
+)
 
 
 @each(

@@ -15,6 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 import ray
+from support.nightly import at_night
 
 from theodolite.processes import process_of
 from theodolite_jobs.cluster import session
@@ -132,7 +133,7 @@ with ray_session(None):
 """
 
 
-@pytest.mark.parametrize("first", ["driver", "gcs_server"])
+@pytest.mark.parametrize("first", ["driver", *at_night(["gcs_server"])])
 def test_a_driver_that_was_killed_leaves_nothing_of_ray(first):
     """Agents of Ray live for another minute."""
     with subprocess.Popen(

@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 from support import tiny
 from support.dense_encoders import dense_sites, sinusoids
 from support.each import each, together
+from support.nightly import one_in
 from support.tiny_configs import CONFIGS
 from transformers import AutoModel, AutoModelForSeq2SeqLM, InstructBlipConfig
 
@@ -37,7 +38,8 @@ TOKENS = tiny.random_tokens([12, 30, 17, 25, 21])  # padded in batches, and long
 BOUND = 5e-5
 
 
-@pytest.fixture(scope="module", params=ENCODERS)
+# By day, test_every_family.py compares the sites and the weights of the others with their modules.
+@pytest.fixture(scope="module", params=one_in(2, ENCODERS))
 def saved(request, tmp_path_factory):
     """Return the family and the folder of the whole model, which has other layers in its decoder."""
     folder = tmp_path_factory.mktemp(request.param)

@@ -1,5 +1,6 @@
 """What is read of each family is what its own modules compute; one test for each family, which builds it once."""
 
+import copy
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -12,10 +13,9 @@ from support.hand_runs import HAND_RUNS
 from support.tiny_configs import CONFIGS
 from transformers import AutoModel
 
-from theodolite_jobs.models.families import FAMILIES
-from theodolite_jobs.models.load import load_config, wrap
+from theodolite_jobs.models.families import FAMILIES, is_encoder_alone
+from theodolite_jobs.models.load import wrap
 from theodolite_jobs.models.text_part import text_part
-from theodolite_jobs.models.weights import Weights
 
 
 def test_every_family_of_the_table_has_a_hand_run():
@@ -30,23 +30,26 @@ def test_a_family_is_what_its_modules_compute(family, tmp_path, subtests):
             with subtests.test(f"{part}: {check.__name__}"):
                 check(*arguments)
 
-    small = tiny.tiny_model(family)
-    run("facts", facts.CHECKS, family, small)
-    run("sites", sites.CHECKS, family, sites.eager_float64(small))
     folder = tmp_path / "with head"
-    tiny.model_with_head(family).save_pretrained(folder)
-    model = loaded_in_float64(folder)
+    whole = tiny.model_with_head(family)
+    whole.save_pretrained(folder)
+    # Attention and experts that compute in float64; some families load their router in float32.
+    base = AutoModel.from_pretrained(folder, dtype=torch.float64).double()
+    base.set_attn_implementation("eager")
+    if base.config.get_text_config()._experts_implementation != "eager":
+        base.set_experts_implementation("eager")
+    part = base if is_encoder_alone(base.config) else text_part(base)
+    part.save_pretrained(tmp_path / "base")
+    run("facts", facts.CHECKS, family, part)
+    run("sites", sites.CHECKS, family, wrap(part))
+    model = wrap(in_float64(text_part(base)))
     run("weights", weights.CHECKS, folder, model)
+    run("weights", [weights.logits_of_the_head], folder, model, whole)
     run("weights", [weights.files_of_the_base_model], folder, model, tmp_path / "base")
     if not (model.anatomy.no_circuits or model.anatomy.files.latent):  # test_latent_heads.py tests latent attention
         run("weights", [weights.attention_by_hand], folder, model)
         if hasattr(model.config, "clip_qkv"):
             model.config.clip_qkv = None  # what is clipped depends on the data
-        run("circuits", circuits.CHECKS, Weights(folder, load_config(folder)), model)
-
-
-def loaded_in_float64(folder):
-    base = AutoModel.from_pretrained(folder, dtype=torch.float64).double()  # some load their router in float32
-    if base.config.get_text_config()._experts_implementation != "eager":
-        base.set_experts_implementation("eager")
-    return wrap(in_float64(text_part(base)))
+        in_float32 = copy.copy(weights.weights_of(folder))  # circuits are read so
+        in_float32.dtype = torch.float32
+        run("circuits", circuits.CHECKS, in_float32, model)

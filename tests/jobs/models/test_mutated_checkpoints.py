@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 from support import tiny
 from support.errors import only_line
 from support.layouts import FILES
+from support.nightly import one_in
 
 from theodolite.errors import ModelError
 from theodolite_jobs.models.load import load_config, load_model
@@ -23,7 +24,8 @@ WEIGHTS = "model.safetensors"
 BLOCK = re.compile(r"\b(encoder\.block|layers?|h)\.3\.|layer_groups\.0\.")
 
 
-@pytest.fixture(scope="module", params=FILES)
+# By day, test_every_family.py finds no tensor of the other layouts missing, surplus or of another shape.
+@pytest.fixture(scope="module", params=one_in(3, FILES))
 def saved(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp(request.param)
     tiny.model_with_head(request.param).save_pretrained(folder)

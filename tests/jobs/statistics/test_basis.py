@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.linalg import expm
 from support.each import each
+from support.shapes import unchecked
 
 from theodolite_jobs.statistics.basis import (
     MIN_SAMPLES,
@@ -302,6 +303,7 @@ def test_intervals_are_those_of_the_jackknife_over_folds():
 
 
 @each("noise", [0.1, 1.0])
+@unchecked()
 def test_intervals_cover_the_mean_of_many_draws(noise):
     """`benchmarks/maps.py` has more settings and draws."""
     n, d, draws = 30, 12, 100

@@ -7,6 +7,7 @@ import pytest
 from scipy.stats import t
 from support.each import each
 from support.nightly import at_night
+from support.shapes import unchecked
 
 from theodolite.bands import simultaneous_quantile
 from theodolite_jobs.statistics.curves import (
@@ -94,21 +95,22 @@ def test_a_tiny_case_by_hand():
 @each("spectrum", ["flat", "power law"])
 @each("paired", [True, False])
 @each("n, cosine", [(64, 0.9), (256, 0.5)])
+@unchecked()
 def test_intervals_cover_the_truth(spectrum, paired, n, cosine):
     rng = np.random.default_rng(7)
-    curves = [curve_of(*draws(rng, n, cosine, paired=paired, spectrum=spectrum), paired) for _ in range(200)]
+    curves = [curve_of(*draws(rng, n, cosine, paired=paired, spectrum=spectrum, d=96), paired) for _ in range(200)]
     covered = np.mean([curve.cosine_of_means_low <= cosine <= curve.cosine_of_means_high for curve in curves])
     # 95 % nominal; 200 draws scatter by 1.5 % (one sigma), and the delta method is a little too wide at small n
     assert 0.92 <= covered <= 0.995
     assert abs(np.mean([curve.cosine_of_means_debiased for curve in curves]) - cosine) < 0.005
 
 
-def terms_of(p, q, paired):
-    """The terms of the error of one curve's cosine, (row,)."""
+def terms_of(p, q, paired, curve):
+    """The terms of the error of a curve's cosine, (row,)."""
     a, b, one = p.mean(axis=0), q.mean(axis=0), np.ones(max(len(p), len(q)))
     traces = [x.var(axis=0, ddof=1).sum(keepdims=True) for x in (p, q)]
     dots = [mean_dots(*args)[..., None] for args in ((p, a, b, one[: len(p)]), (q, b, a, one[: len(q)]))]
-    debiased = np.array([curve_of(p, q, paired).cosine_of_means_debiased])
+    debiased = np.array([curve.cosine_of_means_debiased])
     return cosine_terms(debiased, a[None], b[None], *traces, len(p), len(q), *dots, paired=paired)[:, 0]
 
 
@@ -117,23 +119,24 @@ def test_the_squares_of_the_terms_sum_to_the_squared_error_of_the_cosine(paired)
     p, q = draws(np.random.default_rng(1), 40, 0.8, paired=paired, d=30)
     q = q if paired else q[:25]
     curve = curve_of(p, q, paired)
-    error = np.sqrt((terms_of(p, q, paired) ** 2).sum())
+    error = np.sqrt((terms_of(p, q, paired, curve) ** 2).sum())
     np.testing.assert_allclose(
         NORMAL_QUANTILE * error, curve.cosine_of_means_high - curve.cosine_of_means_debiased, rtol=1e-9
     )
 
 
 @pytest.mark.parametrize("paired", [True, False])
+@unchecked()
 def test_a_band_over_depths_covers_all_cosines_at_once(paired):
-    """Twelve depths whose noise is correlated; 200 draws scatter by 1.5 % (one sigma)."""
-    rng, n, depths, covered = np.random.default_rng(11), 100, 12, []
+    """Six depths whose noise is correlated; 200 draws scatter by 1.5 % (one sigma)."""
+    rng, n, depths, covered = np.random.default_rng(11), 100, 6, []
     for _ in range(200):
         p, q = draws(rng, n, 0.9, paired=paired, d=48)
         curves, terms = [], []
         for _ in range(depths):
             sides = [np.sqrt(0.9) * x + np.sqrt(0.1 / 48) * rng.normal(size=x.shape) for x in (p, q)]
             curves.append(curve_of(*sides, paired))
-            terms.append(terms_of(*sides, paired))
+            terms.append(terms_of(*sides, paired, curves[-1]))
         quantile = simultaneous_quantile(np.stack(terms, axis=1))
         inside = []
         for curve in curves:
@@ -143,6 +146,7 @@ def test_a_band_over_depths_covers_all_cosines_at_once(paired):
     assert 0.92 <= np.mean(covered) <= 0.99
 
 
+@unchecked()
 def test_the_plain_cosine_is_biased_towards_zero():
     rng = np.random.default_rng(3)
     strong = [curve_of(*draws(rng, 64, 0.9), paired=False).cosine_of_means for _ in range(100)]
@@ -152,6 +156,7 @@ def test_the_plain_cosine_is_biased_towards_zero():
     assert abs(np.mean([curve.cosine_of_means_debiased for curve in weak]) - 0.9) < 0.01
 
 
+@unchecked()
 def test_the_unpaired_formula_overshoots_on_paired_draws():
     rng = np.random.default_rng(3)
     pairs = [draws(rng, 16, 0.9, signal=0.5, paired=True) for _ in range(100)]
@@ -243,13 +248,14 @@ def test_groups_of_one_sample_change_only_the_quantile(paired):
 @pytest.mark.parametrize(
     ("n", "n_known", "size"), [(150, 30, 10), *at_night([(600, 40, 56), (600, 300, 60), (100, 20, 64), (128, 64, 64)])]
 )
+@unchecked()
 def test_intervals_from_means_of_groups_cover_the_cosine_as_often_as_they_promise(n, n_known, size, paired, spectrum):
     rng = np.random.default_rng(3)
     curves = [
-        grouped_curve_of(*draws(rng, n, 0.6, 0.5, paired, spectrum, d=40), paired, n_known, size) for _ in range(400)
+        grouped_curve_of(*draws(rng, n, 0.6, 0.5, paired, spectrum, d=40), paired, n_known, size) for _ in range(200)
     ]
     covered = np.mean([curve.cosine_of_means_low <= 0.6 <= curve.cosine_of_means_high for curve in curves])
-    assert 0.92 <= covered <= 0.98  # binomial standard error 0.011
+    assert 0.91 <= covered <= 0.99  # binomial standard error 0.015
     bias = np.mean([curve.cosine_of_means_debiased for curve in curves]) - 0.6
     assert abs(bias) < 0.01
 

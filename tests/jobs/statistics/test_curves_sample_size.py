@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 from support.each import each
+from support.shapes import unchecked
 
 from theodolite_jobs.statistics.curves import NORMAL_QUANTILE, Scatter, cosine_curve, no_sums, scatter
 from theodolite_jobs.statistics.curves_sample_size import expected_cosines, squared_covariance_trace
@@ -83,6 +84,7 @@ def test_equal_constant_sets_are_expected_to_have_the_cosine_one_without_a_width
 
 @each("cosine, signal", [(0.9, 1 / 3), (0.99, 1.0)])
 @each("n, size, paired", [(256, 16, False), (64, 64, False), (64, 64, True)])
+@unchecked()
 def test_the_cosine_of_a_second_sample_falls_inside_as_often_as_promised(n, size, paired, cosine, signal):
     """Without the products of noise terms it falls inside in 55 to 60 % of draws at 16 of 256 prompts.
 
@@ -117,6 +119,7 @@ def test_the_trace_of_a_squared_covariance_by_hand():
     assert np.isnan(squared_covariance_trace(few))
 
 
+@unchecked()
 def test_the_trace_of_a_squared_covariance_is_unbiased_and_ignores_the_mean():
     rng = np.random.default_rng(1)
     deviations = np.geomspace(2, 0.2, 30)

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from support.each import each
+from support.shapes import unchecked
 
 from theodolite_jobs.statistics.directions_reliability import (
     noise_share,
@@ -55,6 +56,7 @@ def test_unequal_sets_count_with_their_effective_size():
 
 
 @pytest.mark.parametrize("common", [0.0, 0.9])
+@unchecked()
 def test_noise_share_is_what_the_squared_distance_has_too_much(common):
     rng, n, distance = np.random.default_rng(3), 50, 2.0
     squared, share = [], []

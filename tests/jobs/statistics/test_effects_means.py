@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from support.each import each
+from support.shapes import unchecked
 
 from theodolite_jobs.statistics.effects_means import against_controls, half_dose, mean_over_prompts, share_of_means
 
@@ -83,6 +84,7 @@ def test_an_effect_above_all_controls_has_the_smallest_p_and_one_among_them_has_
     np.testing.assert_allclose(found.p[0, 0], (1 + (controls[:, 0, 0] >= 1).sum()) / 21)
 
 
+@unchecked()
 def test_the_family_wise_error_rate_of_exchangeable_directions_is_at_most_the_level():
     rejected = 0
     for _ in range(400):

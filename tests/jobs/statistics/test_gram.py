@@ -5,6 +5,7 @@ from scipy.spatial import KDTree
 from scipy.spatial.distance import cdist
 from sklearn.metrics import silhouette_score
 from support.each import each
+from support.shapes import unchecked
 
 from theodolite_jobs.statistics import gram as statistics
 from theodolite_jobs.statistics.gram import (
@@ -178,6 +179,7 @@ def test_a_nan_sample_makes_the_silhouette_nan():
     assert np.isnan(silhouette(gram(q), gram(p), q @ p.T))
 
 
+@unchecked()
 def simulated(statistic, n, d, draws):
     rng = np.random.default_rng(0)
     return np.mean([statistic(of_samples(rng.normal(size=(n, d)))) for _ in range(draws)])

@@ -3,6 +3,7 @@
 import numpy as np
 from scipy.stats import kstest
 from support.each import each
+from support.shapes import unchecked
 
 from theodolite_jobs.statistics import separation
 from theodolite_jobs.statistics import separation_scores as separated
@@ -169,6 +170,7 @@ def test_the_critical_value_is_passed_exactly_where_the_family_wise_p_is_small()
 
 
 @each("paired", [True, False])
+@unchecked()
 def test_p_is_uniform_and_the_family_wise_error_rate_is_kept_without_a_difference(paired):
     """Ten correlated places of two sets with one distribution; pairs share a component."""
     random, n = np.random.default_rng(11), 20

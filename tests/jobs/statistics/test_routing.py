@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 from scipy.stats import binomtest, kstest
 from support.each import each
+from support.shapes import unchecked
 
 from theodolite_jobs.statistics.permutations import permutation_test, permuted_labels
 from theodolite_jobs.statistics.routing import absolute_differences, differences, shares, used_experts
@@ -70,6 +71,7 @@ def test_the_correlation_of_pairs_narrows_the_interval():
 
 
 @each("paired", [True, False])
+@unchecked()
 def test_intervals_cover_the_true_difference(paired):
     rng, hits = np.random.default_rng(0), 0
     for _ in range(400):
@@ -103,6 +105,7 @@ def p_family(positive, negative, paired):
 
 
 @each("paired", [True, False])
+@unchecked()
 def test_without_a_difference_the_smallest_family_wise_p_is_uniform(paired):
     rng = np.random.default_rng(1)
     smallest = [np.nanmin(p_family(choices(rng, 40), choices(rng, 40), paired)) for _ in range(150)]

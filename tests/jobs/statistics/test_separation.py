@@ -8,6 +8,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from scipy.stats import t
 from support.each import each
+from support.shapes import unchecked
 
 from theodolite_jobs.statistics.separation import (
     FOLDS,
@@ -147,6 +148,7 @@ def draws(rng, n_p, n_q, distance, spectrum="flat", paired=False, d=64):
 
 @each("paired", [True, False])
 @each("distance", [0.0, 1.0])
+@unchecked()
 def test_the_fisher_ratio_is_unbiased(distance, paired):
     rng, n_q = np.random.default_rng(5), 20 if paired else 13
     found = [ratio_of(*draws(rng, 20, n_q, distance, paired=paired)).value for _ in range(250)]
@@ -161,6 +163,7 @@ def test_the_fisher_ratio_is_unbiased(distance, paired):
     "distance, paired, spectrum",
     [(0.3, False, "flat"), (1.0, True, "power law"), (3.0, False, "flat"), (3.0, True, "power law")],
 )
+@unchecked()
 def test_the_fisher_ratios_interval_covers_the_truth(distance, paired, spectrum):
     rng = np.random.default_rng(5)
     found = [ratio_of(*draws(rng, 50, 50, distance, spectrum, paired)) for _ in range(150)]

@@ -4,6 +4,7 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize
 from scipy.stats import multivariate_normal
 from support.each import each
+from support.shapes import unchecked
 
 from theodolite_jobs.statistics.travel_growth import akaike, growth_fits, slope_interval
 
@@ -108,6 +109,7 @@ def test_the_interval_is_wider_if_neighbouring_errors_resemble_each_other():
 
 
 @each("n, rho", [(12, 0.0), (12, 0.8), (30, 0.8)])
+@unchecked()
 def test_the_interval_of_the_slope_covers_the_true_one(n, rho):
     """A small version of benchmarks/growth.py. Ordinary least squares cover 50 % at n = 30 and rho = .8."""
     rng, t = np.random.default_rng(1), np.arange(float(n))

@@ -5,6 +5,7 @@ from itertools import pairwise, permutations
 import numpy as np
 import pytest
 from support.each import each
+from support.shapes import unchecked
 
 from theodolite_jobs.statistics.travel_nulls import (
     DRAWS,
@@ -66,6 +67,7 @@ def test_the_family_wise_p_by_hand():
 
 
 @pytest.mark.parametrize("spectrum", ["flat", "steep"])
+@unchecked()
 def test_independent_deviations_are_found_in_at_most_five_percent_of_draws(spectrum):
     """In 400 draws of six blocks, one block or more passes in 5 % of them; a common factor of all blocks stays."""
     scales = np.ones(20) if spectrum == "flat" else np.arange(1, 21) ** -1.5

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.each import each
+from support.shapes import unchecked
 
 from theodolite_jobs.statistics.travel import Block, travel
 from theodolite_jobs.statistics.travel_variance import (
@@ -134,6 +135,7 @@ def test_a_common_step_raises_the_cosine_and_not_that_of_the_deviations():
     np.testing.assert_allclose(common_share(found.products), 4 / 5, atol=0.02)
 
 
+@unchecked()
 def test_the_common_share_is_unbiased_where_the_plain_one_is_not():
     """Of 8 prompts without a common step, the plain share is 1/8 on average; E‖Δ‖² is the same in all draws."""
     rng, shares, plain = np.random.default_rng(1), [], []

@@ -3,6 +3,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.each import each
+from support.shapes import unchecked
 
 from theodolite_jobs.statistics.norms import Norm, projected
 from theodolite_jobs.statistics.weights import (
@@ -101,6 +102,7 @@ def test_folding_a_scale_of_ones_changes_nothing():
 
 
 @each("d, rank", [(2, 1), (12, 3), (40, 30)])
+@unchecked()
 def test_the_overlap_of_random_subspaces_has_the_stated_mean_and_spread(d, rank):
     rng = np.random.default_rng(0)
     overlaps = []
@@ -113,6 +115,7 @@ def test_the_overlap_of_random_subspaces_has_the_stated_mean_and_spread(d, rank)
     assert random_overlap(d, d) == (1, 0)
 
 
+@unchecked()
 def test_a_random_square_has_the_moments_of_a_wishart_matrix():
     """E RRᵀ = n·I and E (RRᵀ)² = n(n + d + 1)·I, for columns of one and of several blocks."""
     rng, d = np.random.default_rng(0), 3

@@ -3,6 +3,7 @@
 import numpy as np
 from scipy.stats import kstest, ortho_group, rankdata, spearmanr
 from support.each import each
+from support.shapes import unchecked
 
 from theodolite_jobs.statistics.permutations import DRAWS, permutation_test
 from theodolite_jobs.statistics.words import alignment
@@ -141,6 +142,7 @@ def test_kept_share_counts_ids_that_both_lists_have():
     np.testing.assert_allclose(kept_share(before, after), [[0.5, 1.0]])
 
 
+@unchecked()
 def test_keys_that_all_queries_prefer_are_not_relatedness():
     """Some keys are similar to all nouns and score high for all: a correlation, but of no noun in particular."""
     random, p, values = np.random.default_rng(3), [], []
@@ -155,6 +157,7 @@ def test_keys_that_all_queries_prefer_are_not_relatedness():
     assert kstest(p, "uniform").pvalue > 0.01
 
 
+@unchecked()
 def test_family_wise_p_over_heads_is_at_most_five_percent_without_relatedness():
     random, passed = np.random.default_rng(4), 0
     permutations = noun_permutations(15)
@@ -165,6 +168,7 @@ def test_family_wise_p_over_heads_is_at_most_five_percent_without_relatedness():
     assert 2 <= passed <= 20  # 10 expected; 4 standard deviations are 12
 
 
+@unchecked()
 def test_only_random_matrices_account_for_groups_of_nouns():
     """With two groups of nouns and random W_QK, permuted nouns give a small p too often, random matrices do not."""
     random, permuted_p, random_p = np.random.default_rng(5), [], []
