@@ -115,6 +115,7 @@ def test_a_survey_that_starts_ray_kills_first_what_a_dead_driver_left(dead, monk
 
         monkeypatch.setattr(ray, "init", init)
         monkeypatch.setattr(ray, "is_initialized", lambda: False)
+        monkeypatch.setattr(ray, "shutdown", lambda: None)  # other tests of this process may use Ray
         monkeypatch.setattr(session, "temporary_folder", lambda _message: None)
         with ray_session(None, messages.append):
             assert VARIABLE not in os.environ
