@@ -14,7 +14,6 @@ from theodolite.store.runs import Run, run_url
 from theodolite_jobs.capture.plan import SetPlan, ShardPlan
 from theodolite_jobs.cluster.replica import Assignment
 from theodolite_jobs.cluster.scheduling import REASONS, Callbacks, run_shards
-from theodolite_jobs.gpus import LAUNCH_SECONDS, small_batches
 from theodolite_jobs.models.load import resolved_dtype
 from theodolite_jobs.models.tensors import TensorFiles
 from theodolite_jobs.prepared import Prepared
@@ -58,8 +57,6 @@ def capture_shards(
     inputs = _assignment(prepared, settings), prepared.config, prepared.plans, prepared.tokens
     with certified_workers(*inputs, settings, console, metrics) as (workers, parity):
         run, work = begin(parity)
-        if parity["device"].startswith("cuda"):
-            _say_small_batches(prepared, work, console)
         total = sum(facts.n_samples for facts in run.record.sets.values())
         done = total - sum(shard.stop - shard.start for _, shard in work)
         metrics.progress(done, total)
@@ -82,13 +79,6 @@ def capture_shards(
     return run
 
 
-def _say_small_batches(prepared: Prepared, work: Work, console: Console) -> None:
-    """Say so if the replicas' GPUs may wait for the launches of the batches of these shards for more than a minute."""
-    launches = sum(len(shard.batches) for _, shard in work) * prepared.run_blocks
-    for sentence in small_batches(launches * LAUNCH_SECONDS, prepared.spec.capture):
-        console.say(sentence)
-
-
 def _assignment(prepared: Prepared, settings: Settings) -> Assignment:
     return Assignment(
         run_id=prepared.run_id,
@@ -99,7 +89,7 @@ def _assignment(prepared: Prepared, settings: Settings) -> Assignment:
         cache=settings.cache,
         sites=prepared.spec.capture.all_sites,
         layers=tuple(prepared.layers),
-        shard_prompts=prepared.spec.capture.shard_prompts,
+        shard_prompts=prepared.spec.capture.sizes.shard_prompts,
         spot_checks=settings.spot_checks,
     )
 

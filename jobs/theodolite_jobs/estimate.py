@@ -1,6 +1,7 @@
 """Estimate the cost of a survey from its plan and the sizes of the model."""
 
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -8,21 +9,14 @@ from theodolite.errors import ModelError
 from theodolite.settings import Settings
 from theodolite.spec import SurveySpec
 from theodolite.store.objects import local_folder
-from theodolite_jobs.gpus import (
-    KINDS,
-    LAUNCH_SECONDS,
-    REACHED,
-    REDUCE_SECONDS,
-    WRITE_SECONDS,
-    on_kind,
-    small_batches,
-)
+from theodolite_jobs.costs import CPU_CORE, GPU, REDUCE_SECONDS, WRITE_SECONDS, Forward
+from theodolite_jobs.gpus import KINDS, on_kind
 from theodolite_jobs.models.convert.random_weights import random_bytes
 from theodolite_jobs.models.facts import mlp_width, skeleton
 from theodolite_jobs.models.load import load_tokenizer, resolved_dtype
 from theodolite_jobs.models.sharding import choose_ranks
 from theodolite_jobs.models.source import adapter_facts, weight_format
-from theodolite_jobs.prepare import prepare
+from theodolite_jobs.prepare import planned, prepare
 from theodolite_jobs.prepared import Prepared
 
 _BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
@@ -31,11 +25,18 @@ _SHOWN_TOKENS, _MOST_SHOWN_TOKENS = 10, 50  # more than 10 if an earlier positio
 
 _LEAST_ACTIVATION_BYTES = 2**30
 
-# A forward pass takes about two operations per weight and token. Operations per second, and seconds to launch a block.
-_SPEEDS = {
-    "one CPU core": (6e10, 0.0),
-    "one H200 GPU": (REACHED * KINDS["H200-141GB"].operations_per_second, LAUNCH_SECONDS),
-}
+
+@dataclass(frozen=True)
+class _Work:
+    """What the replicas of a kind of device do for a survey."""
+
+    operations: float  # of all forward passes
+    launches: int  # of blocks, one for each batch
+    core_seconds: float  # processor time that writes or reduces all activations
+
+    def seconds(self, speed: Forward) -> float:
+        """Return the seconds of the forward passes; launches overlap with computation."""
+        return max(self.operations / speed.operations_per_second, self.launches * speed.launch_seconds)
 
 
 class _CharacterTokenizer:
@@ -94,66 +95,54 @@ def plan_survey(
             facts["last_tokens"] = [loaded[0].decode([token]) for token in shown]
     # The replacement of a tokenizer gives different prompts equal tokens.
     about_model = [note for note in (prepared.source.note, prepared.left_out) if note]
-    warnings = [
-        *prepared.notes,
-        *(prepared.warnings if counted_by == [exact] else about_model),
-        *costs.pop("warnings"),
-    ]
+    warnings = [*prepared.notes, *(prepared.warnings if counted_by == [exact] else about_model)]
     return {**costs, "warnings": warnings} if warnings else costs
 
 
 def estimate(prepared: Prepared) -> dict[str, Any]:
-    """Return the prompts, tokens, shards and batches of each set, the cost of the survey, and warnings on batches."""
+    """Return the prompts, tokens, shards and batches of each set, and the cost of the survey.
+
+    The seconds and costs on GPUs are those of batches for GPUs, if the spec leaves their size open.
+    """
     from theodolite_jobs.capture.parity import FIRST_BLOCKS  # torch takes seconds to load
 
     parameters = count_parameters(prepared.config)
     stored = weight_format(prepared.source, prepared.config)
     adapter = adapter_facts(prepared.source, prepared.config)
     dtype = resolved_dtype(prepared.config, prepared.spec.model.dtype)
-    sets = {
-        name: {
-            "prompts": plan.n_samples,
-            "template": prepared.templates[name],
-            "positions": prepared.spec.sets[name].positions or list(prepared.spec.capture.positions),
-            "tokens": plan.tokens,
-            "shared_prefix": plan.shared_prefix,
-            "computed_tokens": plan.computed_tokens,
-            "shards": len(plan.shards),
-            "batches": sum(len(shard.batches) for shard in plan.shards),
-            **prepared.read_facts.get(name, {}),
-        }
-        for name, plan in prepared.plans.items()
-    }
     prompts = sum(plan.n_samples for plan in prepared.plans.values())
-    tokens = sum(plan.computed_tokens for plan in prepared.plans.values())
     weights = parameters * _BYTES.get(dtype, 4)
     # The parity check loads the embedding and the first blocks in float32.
     embedding = int(prepared.config.get_text_config().vocab_size) * prepared.dimensions.d_model
-    n_layers = prepared.dimensions.n_layers
-    block = (parameters - embedding) // n_layers
+    block = (parameters - embedding) // prepared.dimensions.n_layers
     first_blocks = 4 * (embedding + FIRST_BLOCKS * block)
-    operations = 2 * (parameters - (n_layers - prepared.run_blocks) * block) * tokens
-    shards = [shard for plan in prepared.plans.values() for shard in plan.shards]
-    launches = sum(len(shard.batches) for shard in shards) * prepared.run_blocks
-    activations = _activation_bytes(prepared, dtype)
+    on_cpu, on_gpu = planned(prepared, "cpu"), planned(prepared, "gpu")
+    cpu_work, gpu_work = (_work(one, parameters, block) for one in (on_cpu, on_gpu))
 
     def is_shardable(gpus: int) -> bool:
         return choose_ranks("auto", prepared.config, gpus) > 1
 
-    def other_bytes(gpus: int) -> float:
+    def other_bytes(of: Prepared, gpus: int) -> float:
         """Return the bytes per GPU besides the weights: activations, and the first blocks of the parity check."""
+        activations = _activation_bytes(of, dtype)
         if gpus > 1:  # the parity check holds the first blocks whole and sharded
             return activations + first_blocks * (1 + 1 / gpus)
         return activations + (0 if dtype == "float32" else first_blocks)
 
-    core_seconds = sum(
-        prepared.activation_bytes(shard) * (REDUCE_SECONDS if shard.is_reduced else WRITE_SECONDS) for shard in shards
-    )
     on_kinds = {
-        name: on_kind(kind, weights, other_bytes, operations, launches, prompts, core_seconds, is_shardable)
+        name: on_gpu.spec.capture.sizes._asdict()
+        | on_kind(
+            kind,
+            weights,
+            partial(other_bytes, on_gpu),
+            gpu_work.operations,
+            gpu_work.launches,
+            prompts,
+            gpu_work.core_seconds,
+            is_shardable,
+        )
         for name, kind in KINDS.items()
     }
-    waiting = max(facts.get("seconds_waiting_for_launches", 0) for facts in on_kinds.values())
     return {
         "run_id": prepared.run_id,
         "model": {
@@ -166,17 +155,50 @@ def estimate(prepared: Prepared) -> dict[str, Any]:
             **({"adapter": adapter.model_dump(exclude_none=True)} if adapter else {}),
             **asdict(prepared.dimensions),
         },
-        "sets": sets,
-        "replica_memory_bytes": round(weights + other_bytes(1)),
-        "stored_bytes_at_most": sum(map(prepared.shard_bytes, shards)),
+        "sets": {name: _set_facts(prepared, name) for name in prepared.plans},
+        **prepared.spec.capture.sizes._asdict(),
+        "replica_memory_bytes": round(weights + other_bytes(prepared, 1)),
+        "stored_bytes_at_most": sum(
+            prepared.shard_bytes(shard) for plan in prepared.plans.values() for shard in plan.shards
+        ),
         **({"random_weights_bytes": random_bytes(prepared.config)} if prepared.source.weights == "random" else {}),
         "capture_seconds_about": {
-            device: float(f"{max(operations / speed, launches * each):.2g}")
-            for device, (speed, each) in _SPEEDS.items()
+            "one CPU core": float(f"{cpu_work.seconds(CPU_CORE):.2g}"),
+            "one H200 GPU": float(f"{gpu_work.seconds(GPU):.2g}"),
         },
         "on_gpus_about": on_kinds,
-        "warnings": small_batches(waiting, prepared.spec.capture),
     }
+
+
+def _set_facts(prepared: Prepared, name: str) -> dict[str, Any]:
+    """Return the prompts, tokens, shards and batches of a set."""
+    plan = prepared.plans[name]
+    return {
+        "prompts": plan.n_samples,
+        "template": prepared.templates[name],
+        "positions": prepared.spec.sets[name].positions or list(prepared.spec.capture.positions),
+        "tokens": plan.tokens,
+        "shared_prefix": plan.shared_prefix,
+        "computed_tokens": plan.computed_tokens,
+        "shards": len(plan.shards),
+        "batches": sum(len(shard.batches) for shard in plan.shards),
+        **prepared.read_facts.get(name, {}),
+    }
+
+
+def _work(prepared: Prepared, parameters: int, block: int) -> _Work:
+    """Return the work of a survey whose model has so many weights, and so many in each block."""
+    shards = [shard for plan in prepared.plans.values() for shard in plan.shards]
+    tokens = sum(plan.computed_tokens for plan in prepared.plans.values())
+    used = parameters - (prepared.dimensions.n_layers - prepared.run_blocks) * block
+    return _Work(
+        operations=2.0 * used * tokens,
+        launches=sum(len(shard.batches) for shard in shards) * prepared.run_blocks,
+        core_seconds=sum(
+            prepared.activation_bytes(shard) * (REDUCE_SECONDS if shard.is_reduced else WRITE_SECONDS)
+            for shard in shards
+        ),
+    )
 
 
 def _activation_bytes(prepared: Prepared, dtype: str) -> float:
@@ -184,7 +206,7 @@ def _activation_bytes(prepared: Prepared, dtype: str) -> float:
     d_model = prepared.dimensions.d_model
     width = 3 * (mlp_width(prepared.config) or 4 * d_model) + 8 * d_model
     most = max((plan.computed_tokens for plan in prepared.plans.values()), default=0)
-    tokens = min(prepared.spec.capture.batch_tokens, most)
+    tokens = min(prepared.spec.capture.sizes.batch_tokens, most)
     return max(_LEAST_ACTIVATION_BYTES, tokens * width * _BYTES.get(dtype, 4))
 
 

@@ -93,7 +93,7 @@ def _assignment(run: Run, work: EffectsWork, source: ModelSource, settings: Sett
         cache=settings.cache,
         sites=capture.all_sites,
         layers=tuple(run.record.layers),
-        shard_prompts=capture.shard_prompts,
+        shard_prompts=capture.sizes.shard_prompts,
         digest=work.digest,
         questions=work.questions,
     )

@@ -1,7 +1,7 @@
 """Prepare a survey without loading weights: resolve the model, read and tokenise the prompts, plan the shards."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +9,9 @@ from theodolite.errors import PromptError, SpecError
 from theodolite.settings import Settings
 from theodolite.spec import SurveySpec
 from theodolite.spec_parts import SENTENCES, ModelSpec
-from theodolite_jobs.capture.plan import SetPlan, plan_set
+from theodolite_jobs.capture.plan import plan_set
+from theodolite_jobs.capture.sizes import Device, SetSizes, with_sizes
+from theodolite_jobs.devices import device_of
 from theodolite_jobs.models.anatomy import (
     Anatomy,
     Dimensions,
@@ -62,11 +64,21 @@ class _Tokens:
 
 
 def prepare(
-    spec: SurveySpec, folder: Path, settings: Settings, tokenizer_of: Callable[[Path, bool], Any] = load_tokenizer
+    spec: SurveySpec,
+    folder: Path,
+    settings: Settings,
+    tokenizer_of: Callable[[Path, bool], Any] = load_tokenizer,
+    message: Callable[[str], None] = lambda _: None,
 ) -> Prepared:
     """Return a prepared survey of the spec in `folder`; load the configuration and tokenizer, and no weights.
 
-    `tokenizer_of` returns the tokenizer of a model's folder.
+    Args:
+        spec: the survey.
+        folder: the folder of the spec.
+        settings: the cache, the store, what the deployment allows, and the cluster, whose devices decide sizes that the
+            spec leaves open.
+        tokenizer_of: returns the tokenizer of a model's folder.
+        message: called with a sentence if the nodes of the cluster are waited for.
 
     Raises:
         SpecError: a set, column, prompt, site, layer, pairing or analysis is wrong.
@@ -89,7 +101,8 @@ def prepare(
     tokenizer = _checked_tokenizer(spec, tokenizer_of(files, spec.model.trust_remote_code)) if prompts else None
     templates = {name: resolve_template(name, spec.sets[name], tokenizer) for name in prompts}
     tokens = _tokenized_sets(spec, prompts, tokenizer, dimensions.context_length)
-    plans = _plan_sets(spec, tokens, config, dimensions, is_estimate=_is_estimate(tokenizer))
+    if not _is_estimate(tokenizer):
+        _check_tokens(spec, tokens, config, dimensions)
     mended = tuple(getattr(tokenizer, "mended", ()))
     warnings = [
         *prompt_warnings(spec, templates, tokens.of_sets, tokens.numbers),
@@ -99,8 +112,9 @@ def prepare(
         *(f"the tokenizer was mended ({name}): its files have the pattern of another one" for name in mended),
     ]
     facts = {name: {**commits.get(name, {}), **tokens.changed.get(name, {})} for name in prompts}
-    return Prepared(
+    unplanned = Prepared(
         spec=spec,
+        requested=spec.capture,
         folder=folder,
         source=source,
         config=config,
@@ -109,12 +123,43 @@ def prepare(
         prompts=tokens.prompts,
         tokenized=tokens.of_sets,
         templates=templates,
-        plans=plans,
+        positions={
+            name: resolve_positions(spec.sets[name].positions or spec.capture.positions, one.tokens)
+            for name, one in tokens.of_sets.items()
+        },
+        plans={},
         warnings=warnings,
         mended=mended,
         left_out=left_out,
         read_facts=facts,
     )
+    is_open = "auto" in (spec.capture.batch_tokens, spec.capture.shard_prompts)
+    return planned(unplanned, device_of(settings, message) if is_open and prompts else "cpu")
+
+
+def planned(prepared: Prepared, device: Device) -> Prepared:
+    """Return the survey with the shards and batches of each set for a kind of device."""
+    block_weights = prepared.block_weights if device == "gpu" else 0
+    sets = [
+        SetSizes(len(ids), sum(map(len, ids)), prepared.prompt_bytes(name)) for name, ids in prepared.tokens.items()
+    ]
+    capture = with_sizes(prepared.requested, device, block_weights, sets)
+    spec = prepared.spec.model_copy(update={"capture": capture})
+    anatomy = known_anatomy(prepared.config)
+    plans = {
+        name: plan_set(
+            name,
+            ids,
+            prepared.positions[name],
+            shard_prompts=capture.sizes.shard_prompts,
+            n_kept=spec.bounds(name, len(ids)).n_kept,
+            batch_tokens=capture.sizes.batch_tokens,
+            share_prefix=can_share_prefix(prepared.config, anatomy),
+            length_class=length_class_of(prepared.config),
+        )
+        for name, ids in prepared.tokens.items()
+    }
+    return replace(prepared, spec=spec, plans=plans)
 
 
 def _read_sets(
@@ -179,28 +224,12 @@ def _tokenized_sets(
     return _Tokens(fitted, numbers, of_sets | {name: tokenized_set(name, fitted[name]) for name in changed}, changed)
 
 
-def _plan_sets(
-    spec: SurveySpec, tokens: _Tokens, config: Any, dimensions: Dimensions, *, is_estimate: bool
-) -> dict[str, SetPlan]:
-    """Return the shards and batches of each set; raise PromptError for tokens and positions that it cannot have."""
-    plans = {}
+def _check_tokens(spec: SurveySpec, tokens: _Tokens, config: Any, dimensions: Dimensions) -> None:
+    """Raise PromptError for tokens and positions that a set cannot have."""
     for name, one in tokens.of_sets.items():
-        ids, numbers = one.tokens, tokens.numbers[name]
-        positions = spec.sets[name].positions or spec.capture.positions
-        if not is_estimate:
-            check_tokens(name, ids, numbers, dimensions.context_length, config.get_text_config().vocab_size)
-            check_positions(name, positions, ids, numbers)
-        plans[name] = plan_set(
-            name,
-            ids,
-            resolve_positions(positions, ids),
-            shard_prompts=spec.capture.shard_prompts,
-            n_kept=spec.bounds(name, len(ids)).n_kept,
-            batch_tokens=spec.capture.batch_tokens,
-            share_prefix=can_share_prefix(config, known_anatomy(config)),
-            length_class=length_class_of(config),
-        )
-    return plans
+        numbers, positions = tokens.numbers[name], spec.sets[name].positions or spec.capture.positions
+        check_tokens(name, one.tokens, numbers, dimensions.context_length, config.get_text_config().vocab_size)
+        check_positions(name, positions, one.tokens, numbers)
 
 
 def _warnings_of_lengths(tokens: _Tokens, source: ModelSource, config: Any, context_length: int) -> list[str]:

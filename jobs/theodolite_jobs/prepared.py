@@ -11,7 +11,7 @@ from typing import Any
 from theodolite.digests import digest_of
 from theodolite.sites import Site
 from theodolite.spec import SurveySpec, TokenIds
-from theodolite.spec_parts import ModelSpec
+from theodolite.spec_parts import CaptureSpec, ModelSpec
 from theodolite.store.layout import CAPTURE_VERSION
 from theodolite.store.runs import ModelFacts, PartialSite, RunRecord, SetFacts
 from theodolite.version import __version__
@@ -48,7 +48,8 @@ _RECORDED_VERSIONS = ("torch", "transformers", "zarr", "numpy", "ray")
 class Prepared:
     """A survey that passed all checks that need no weights."""
 
-    spec: SurveySpec  # as requested; its sites are the sites that the model has
+    spec: SurveySpec  # as requested, with the sites that the model has, and the sizes of the plans
+    requested: CaptureSpec  # options of the capture, in which sizes may be open
     folder: Path  # folder of the spec file
     source: ModelSource  # the model at its pinned revision
     config: Any  # the model's configuration
@@ -57,6 +58,7 @@ class Prepared:
     prompts: Mapping[str, list[Prompt]]  # of each set, as tokenised: without those left out, and cut if too long
     tokenized: Mapping[str, Tokenized]  # the token ids of each prompt of each set, and how they were made
     templates: Mapping[str, str]  # of each set: `chat`, `none` or a text with {prompt}
+    positions: Mapping[str, tuple[int, ...]]  # captured positions of each set, ascending
     plans: Mapping[str, SetPlan]  # shards and batches of each set
     warnings: Sequence[str] = ()  # about prompts and templates that may be a mistake
     mended: tuple[str, ...] = ()  # mistakes of the tokenizer that were mended
@@ -113,7 +115,7 @@ class Prepared:
             name for name, default in {"final": True, "keep": None}.items() if getattr(spec.capture, name) == default
         }
         capture = spec.capture.model_dump(mode="json", exclude={"positions", *newer})
-        if (planning := planning_version(spec.capture.batch_tokens)) > 1:
+        if (planning := planning_version(spec.capture.sizes.batch_tokens)) > 1:
             capture |= {"planning": planning}
         return digest_of({"capture_version": CAPTURE_VERSION, "model": model, "prompts": sets, "capture": capture})
 
@@ -158,10 +160,21 @@ class Prepared:
 
     def activation_bytes(self, shard: ShardPlan) -> int:
         """Return the bytes of the activations of a shard in float32, whether they are stored or reduced."""
-        capture, n_positions = self.spec.capture, len(self.plans[shard.prompt_set].positions)
-        vectors = len(self.layers) * len(capture.stream_sites) + capture.final  # of a prompt at a position
-        heads = len(self.layers) * (Site.HEAD_OUT in capture.sites) * self.dimensions.n_heads * self.dimensions.d_head
-        return 4 * (shard.stop - shard.start) * n_positions * (vectors * self.dimensions.d_model + heads)
+        return (shard.stop - shard.start) * self.prompt_bytes(shard.prompt_set)
+
+    def prompt_bytes(self, prompt_set: str) -> int:
+        """Return the bytes of the activations of a prompt of a set in float32."""
+        capture, sizes = self.spec.capture, self.dimensions
+        vectors = len(self.layers) * len(capture.stream_sites) + capture.final  # at a position
+        heads = len(self.layers) * (Site.HEAD_OUT in capture.sites) * sizes.n_heads * sizes.d_head
+        return 4 * len(self.positions[prompt_set]) * (vectors * sizes.d_model + heads)
+
+    @property
+    def block_weights(self) -> int:
+        """About how many weights of a block a token is multiplied with: those of attention and of the MLP."""
+        d_model, mlp = self.dimensions.d_model, self._mlp_width or 4 * self.dimensions.d_model
+        heads = 2 * (self.dimensions.n_heads + self.dimensions.n_kv_heads) * self.dimensions.d_head
+        return d_model * (heads + 3 * mlp)
 
     def shard_bytes(self, shard: ShardPlan) -> int:
         """Return the bytes of what a shard stores, before compression."""

@@ -69,7 +69,7 @@ def _checked(spec: SurveySpec, folder: Path, settings: Settings, console: Consol
     check_writable(settings.store)
     check_weight_files(spec.model, folder)
     console.say("reading prompts and the model's configuration")
-    prepared = prepare(spec, folder, settings)
+    prepared = prepare(spec, folder, settings, message=console.say)
     _check_token_limit(prepared, settings)
     for name, facts in prepared.read_facts.items():
         if commit := facts.get("dataset_commit"):

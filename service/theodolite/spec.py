@@ -174,7 +174,7 @@ class SurveySpec(Part):
         """Return the bounds of the shards of a set; sets with `positions: all` have no moments and are stored whole."""
         keep = None if self.sets[prompt_set].positions == "all" else self.capture.keep
         n_kept = n_samples if keep is None else min(keep, n_samples)
-        return ShardBounds(n_samples, n_kept, self.capture.shard_prompts)
+        return ShardBounds(n_samples, n_kept, self.capture.sizes.shard_prompts)
 
     def is_paired(self, contrast: str) -> bool:
         """Return `paired` of a contrast, or its default: true for the built-in pair with equal selections."""

@@ -3,7 +3,7 @@
 import re
 from collections import Counter
 from datetime import date
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
 
@@ -329,6 +329,13 @@ class PromptSetSpec(Part):
         return {name: value for name in _CHAT_OPTIONS if (value := getattr(self, name)) not in (None, {})}
 
 
+class Sizes(NamedTuple):
+    """The sizes of a plan."""
+
+    batch_tokens: int
+    shard_prompts: int
+
+
 class CaptureSpec(Part):
     """The activations to capture, and the sizes of batches and shards."""
 
@@ -352,15 +359,15 @@ class CaptureSpec(Part):
         "other prompts are reduced to moments while the model runs. By default all are stored. A set with `positions: "
         "all` is always stored whole.",
     )
-    batch_tokens: Count = Field(
-        2048,
-        description="Token budget of a batch, padding included; a longer prompt is a batch of its own. GPUs need more, "
-        "for example 16384.",
+    batch_tokens: Literal["auto"] | Count = Field(
+        "auto",
+        description="Token budget of a batch, padding included; a longer prompt is a batch of its own. By default it "
+        "depends on the kind of device: 2048 on CPUs, and more on GPUs, by the size of the model.",
     )
-    shard_prompts: Count = Field(
-        64,
-        description="Number of prompts in a shard; with `keep`, shards that are reduced may have more. GPUs need more, "
-        "for example 256.",
+    shard_prompts: Literal["auto"] | Count = Field(
+        "auto",
+        description="Number of prompts in a shard; with `keep`, shards that are reduced may have more. By default 64 "
+        "on CPUs, and on GPUs as many as fill a batch.",
     )
     template_date: date = Field(date(2024, 7, 26), description="Date that chat templates print as today's date.")
 
@@ -379,6 +386,15 @@ class CaptureSpec(Part):
     @classmethod
     def _layers_once(cls, layers: str | list[int]) -> str | list[int]:
         return layers if isinstance(layers, str) else sorted(check_unique(layers, minimum=1))
+
+    @property
+    def sizes(self) -> Sizes:
+        """The sizes of a planned survey; its plan has put numbers in place of `auto`.
+
+        Raises:
+            ValueError: a size is still open.
+        """
+        return Sizes(int(self.batch_tokens), int(self.shard_prompts))
 
     @property
     def stream_sites(self) -> list[Site]:

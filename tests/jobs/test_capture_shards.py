@@ -85,16 +85,3 @@ def test_a_survey_that_cannot_reach_its_cluster_requests_replicas_too(capture, t
     with pytest.raises(CaptureError):
         capture("alone", Settings(store=str(tmp_path), replicas=requested), chosen=fail)
     assert seen == [(expected, 0)]
-
-
-@pytest.mark.parametrize(
-    ("device", "batches", "is_told"), [("cuda:0", 1400, True), ("cuda:0", 1300, False), ("cpu", 1400, False)]
-)
-def test_a_survey_on_gpus_says_that_small_batches_cost_more_than_a_minute(
-    capture, tmp_path, capsys, device, batches, is_told
-):
-    shards = [(None, SimpleNamespace(start=0, stop=1, batches=((0,),) * (batches // 2)))] * 2
-    capture("m", Settings(store=str(tmp_path)), device=device, work=shards)
-    said = "".join(capsys.readouterr())
-    assert ("wait up to 63 s for the launches" in said) == is_told  # 1,400 batches of 28 blocks
-    assert ("set capture.batch_tokens to 16384 and capture.shard_prompts to 256" in said) == is_told

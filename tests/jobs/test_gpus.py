@@ -1,10 +1,9 @@
 """What a survey would take on GPUs, by hand."""
 
 import pytest
-from support.each import each
 
-from theodolite.spec_parts import CaptureSpec
-from theodolite_jobs.gpus import KINDS, LARGE_BATCHES, LAUNCH_SECONDS, WRITE_SECONDS, on_kind, small_batches
+from theodolite_jobs.costs import LAUNCH_SECONDS, WRITE_SECONDS
+from theodolite_jobs.gpus import KINDS, on_kind
 
 
 def other(_gpus):
@@ -42,24 +41,6 @@ def test_small_batches_take_the_time_of_their_launches():
     )
     assert few["gpu_hours_per_million_prompts"] == pytest.approx(1e15 / (0.45 * 989e12) / 3.6, abs=0.01)
     assert many["gpu_hours_per_million_prompts"] == pytest.approx(28_000 * LAUNCH_SECONDS / 3.6, abs=0.01)
-    assert few["seconds_waiting_for_launches"] == 0
-    assert many["seconds_waiting_for_launches"] == round(28_000 * LAUNCH_SECONDS - 1e15 / (0.45 * 989e12))
-
-
-@each(
-    "options, advised",
-    [
-        ({}, "capture.batch_tokens to 16384 and capture.shard_prompts to 256"),
-        ({"batch_tokens": 16384}, "capture.shard_prompts to 256"),
-        ({"shard_prompts": 300}, "capture.batch_tokens to 16384"),
-    ],
-)
-def test_the_options_that_make_batches_larger_are_named(options, advised):
-    capture = CaptureSpec(**options)
-    assert small_batches(60, capture) == []
-    (sentence,) = small_batches(61, capture)
-    assert f"set {advised} (another run id)" in sentence
-    assert small_batches(61, CaptureSpec(**LARGE_BATCHES)) == []
 
 
 def test_ranks_share_the_operations_but_not_the_launches():
@@ -68,8 +49,9 @@ def test_ranks_share_the_operations_but_not_the_launches():
         for weights in (60e9, 120e9)
     )
     assert (alone["gpus_per_replica"], sharded["gpus_per_replica"]) == (1, 2)
-    assert alone["seconds_waiting_for_launches"] == 0  # 2,247 s of computation, 1,600 s of launches
-    assert sharded["seconds_waiting_for_launches"] == pytest.approx(1600 - 1e18 / (2 * 0.45 * 989e12), abs=1)
+    # Alone, 2,247 s of computation hide 1,600 s of launches; two GPUs would compute for 1,123 s.
+    assert alone["gpu_hours_per_million_prompts"] == pytest.approx(1e18 / (0.45 * 989e12) / 3.6, abs=0.01)
+    assert sharded["gpu_hours_per_million_prompts"] == pytest.approx(2 * 1600 / 3.6, abs=0.01)
 
 
 def test_gpus_that_work_in_turn_cost_their_number():

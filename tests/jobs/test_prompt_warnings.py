@@ -83,7 +83,7 @@ def test_a_survey_prints_each_warning(
 ) -> None:
     commit = {"goals": {"dataset_commit": "0" * 40}, "file": {"n_skipped": 1}}
     prepared = SimpleNamespace(run_id="x-0", plans={}, notes=["what is merged"], warnings=[WARNING], read_facts=commit)
-    monkeypatch.setattr(survey, "prepare", lambda *_: prepared)
+    monkeypatch.setattr(survey, "prepare", lambda *_, **__: prepared)
     monkeypatch.setattr(survey, "capture_run", lambda *_: None)
     prompts = {"goals": {"source": "hub:org/goals"}, "file": {"source": "file:a.txt"}}
     spec = parse_spec({"model": {"id": "x"}, "prompts": prompts})

@@ -21,7 +21,6 @@ from theodolite.settings import Settings
 from theodolite.spec_file import parse_spec, read_spec
 from theodolite_jobs.cli import app
 from theodolite_jobs.estimate import plan_survey
-from theodolite_jobs.gpus import LARGE_BATCHES
 
 FOLDER = Path(str(resources.files("theodolite_jobs"))) / "specs"
 OWN = ("demo", "rehearsal")
@@ -175,23 +174,31 @@ def test_a_ready_spec_is_planned_from_a_configuration_alone(name, prompts, tmp_p
     }
     assert costs["tokens_counted_by"].startswith("characters / 4")
     assert costs["replica_memory_bytes"] > 2 * PARAMETERS[name]
-    assert "warnings" not in costs  # the batches are small, but they take less than a minute
+    assert "warnings" not in costs
 
 
-@pytest.mark.parametrize(("options", "is_warned"), [({}, True), (LARGE_BATCHES, False)])
-def test_a_plan_for_many_prompts_says_that_a_gpu_needs_larger_batches(options, is_warned, tmp_path):
+def test_a_plan_has_the_sizes_of_batches_for_each_kind_of_device(tmp_path):
     name = "qwen2.5-7b-instruct"
     (tmp_path / "config.json").write_text(json.dumps(CONFIGURATIONS[name]))
     (tmp_path / "many.txt").write_text("\n".join(f"{'word ' * (index % 60)}{index}" for index in range(40_000)))
-    spec = {"model": {"id": str(tmp_path)}, "prompts": {"many": {"source": "file:many.txt"}}, "capture": options}
-    costs = plan_survey(parse_spec(spec), tmp_path, Settings(cache=tmp_path / "cache"))
-    warnings = [warning for warning in costs.get("warnings", []) if "set capture.batch_tokens to 16384" in warning]
-    assert len(warnings) == is_warned
-    hours = costs["on_gpus_about"]["H100-80GB"]["gpu_hours_per_million_prompts"]
-    assert (hours > 1) == is_warned
-    activations = 0 if is_warned else 16384 * (3 * 18944 + 8 * 3584) * 2 - 2**30  # beyond 1 GB
-    blocks = costs["on_gpus_about"]["H100-80GB"]["memory_per_gpu_bytes"] - 2**30 - activations
-    assert blocks == pytest.approx(2 * PARAMETERS[name] + 4 * 152064 * 3584 + 16 * 233e6, rel=0.01)
+    spec = {"model": {"id": str(tmp_path)}, "prompts": {"many": {"source": "file:many.txt"}}}
+    settings = Settings(cache=tmp_path / "cache")
+    here, on_gpu = (
+        plan_survey(parse_spec(spec), tmp_path, settings.model_copy(update={"gpus_per_replica": gpus}))
+        for gpus in (0, 1)
+    )
+    assert (here["batch_tokens"], here["shard_prompts"]) == (2048, 64)
+    assert (on_gpu["batch_tokens"], on_gpu["shard_prompts"]) == (16_384, 512)
+    assert here["run_id"] != on_gpu["run_id"]
+    assert here["sets"]["many"]["batches"] > 4 * on_gpu["sets"]["many"]["batches"]
+    assert "warnings" not in here
+    for plan in (here, on_gpu):
+        about = plan["on_gpus_about"]["H100-80GB"]
+        assert (about["batch_tokens"], about["shard_prompts"]) == (16_384, 512)
+        assert about["gpu_hours_per_million_prompts"] < 1
+        activations = 16384 * (3 * 18944 + 8 * 3584) * 2
+        blocks = about["memory_per_gpu_bytes"] - activations
+        assert blocks == pytest.approx(2 * PARAMETERS[name] + 4 * 152064 * 3584 + 16 * 233e6, rel=0.01)
 
 
 def test_without_advbench_the_missing_file_is_named(tmp_path):

@@ -80,7 +80,7 @@ def record_of(
         {
             "model": {"id": "tiny"},
             "prompts": {name: {"source": "builtin:nouns", "positions": of_sets[name]} for name in arrays},
-            "capture": {"sites": sites, "shard_prompts": shard_prompts},
+            "capture": {"sites": sites, "shard_prompts": shard_prompts, "batch_tokens": 2048},
             "contrasts": contrasts or {},
             "analyses": ["curves"],
         }

@@ -138,7 +138,8 @@ def _with_templates(run: Run) -> SurveySpec:
 def _prepare_again(run: Run, spec: SurveySpec | None, folder: Path, settings: Settings) -> Prepared:
     """Return the prepared survey of the run, with the revisions of the model and of datasets that the run has."""
     spec = with_commits(spec or _with_templates(run), run.record)
-    prepared = prepare(spec.model_copy(update={"model": run.record.model.pinned(spec.model)}), folder, settings)
+    spec = spec.model_copy(update={"model": run.record.model.pinned(spec.model)})
+    prepared = prepare(spec, folder, settings)
     check_same_run(run.id, prepared)
     check_same_plan(run, prepared)
     return prepared

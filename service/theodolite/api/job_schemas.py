@@ -39,7 +39,9 @@ class EstimateState(BaseModel):
 class Estimate(BaseModel):
     """The estimated cost of a survey, as `theodolite plan` prints it."""
 
-    run_id: str = Field(description="Id that the run will have.", examples=[EXAMPLE_RUN])
+    run_id: str = Field(description="Id that the run will have on this kind of device.", examples=[EXAMPLE_RUN])
+    batch_tokens: int = Field(description="Token budget of a batch.")
+    shard_prompts: int = Field(description="Number of prompts in a shard.")
     model: dict[str, Any] = Field(description="Name, revision, parameters, dtype and sizes of the model.")
     sets: dict[str, dict[str, Any]] = Field(
         description="By prompt set: prompts, template, positions, tokens, computed_tokens (those that prompts share "
@@ -50,11 +52,11 @@ class Estimate(BaseModel):
     stored_bytes_at_most: int = Field(description="Bytes of the stored activations before compression.")
     capture_seconds_about: dict[str, float] = Field(description="Seconds of the forward passes, by device.")
     on_gpus_about: dict[str, dict[str, Any]] = Field(
-        description="By kind of GPU: GPUs per replica, hours on one node of 8 GPUs, and GPU hours and US dollars per "
-        "million prompts."
+        description="By kind of GPU: sizes of batches and shards, GPUs per replica, hours on one node of 8 GPUs, and "
+        "GPU hours and US dollars per million prompts."
     )
     tokens_counted_by: str = Field(description="What counted the tokens.")
-    warnings: list[str] = Field([], description="Warnings about the prompts and the batches; absent if there are none.")
+    warnings: list[str] = Field([], description="Warnings about the prompts; absent if there are none.")
 
 
 def _not_blank(text: str) -> str:

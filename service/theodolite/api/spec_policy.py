@@ -45,8 +45,9 @@ def _check_sizes(spec: SurveySpec) -> None:
         "heads.offsets": (len(spec.heads.offsets), 64),
         "heads.vectors": (spec.heads.vectors, 128),
         "words.tokens": (spec.words.tokens, 200),
-        "capture.batch_tokens": (spec.capture.batch_tokens, 2**20),
     }
+    if spec.capture.batch_tokens != "auto":
+        sizes["capture.batch_tokens"] = (spec.capture.batch_tokens, 2**20)
     for field, (given, allowed) in sizes.items():
         if given > allowed:
             shown = min(given, _LARGEST_SHOWN)

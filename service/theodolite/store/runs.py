@@ -343,7 +343,7 @@ def _parse_record(run_id: str, content: bytes) -> RunRecord:
         if record.run_id != run_id or not set(record.sets) <= set(record.spec.sets):
             raise ValueError("belongs to another run, or its sets differ from those of its spec")
         for name, facts in record.sets.items():
-            most = facts.n_shards * max(record.spec.capture.shard_prompts, MOST_REDUCED_PROMPTS)
+            most = facts.n_shards * max(record.spec.capture.sizes.shard_prompts, MOST_REDUCED_PROMPTS)
             if not facts.n_shards <= facts.n_samples <= most:
                 raise ValueError(f"has {facts.n_shards} shards for the {facts.n_samples} prompts of {name}")
         return record
