@@ -40,7 +40,7 @@ def main() -> None:
 
 def _estimate(upload: str) -> dict[str, Any]:
     check_submitter()
-    settings = read_settings()
+    settings = read_settings(ray_address="auto")  # the sizes of batches depend on the devices of its nodes
     try:
         content = read_upload(settings.store, upload)
     except PromptError as error:

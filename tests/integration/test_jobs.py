@@ -172,6 +172,20 @@ def test_a_driver_waits_for_its_memory_on_the_head(cluster, tmp_path):
     stop(waiting, "waiting")
 
 
+@pytest.mark.nightly
+def test_an_estimate_has_the_sizes_of_batches_for_the_cluster(cluster, tmp_path, chat_model_folder):
+    settings = Settings(store=str(tmp_path / "store"), jobs_url=cluster.url, ray_token=TOKEN)
+    client = TestClient(create_app(settings, open_without_tokens=True), base_url="http://localhost")
+
+    def estimate():
+        answer = client.post("/v1/spec/estimate", json=survey_of(8) | {"capture": {}})
+        assert answer.status_code in (200, 202), answer.text
+        return answer.status_code == 200 and answer.json()
+
+    found = wait_for(estimate, "the estimate")
+    assert (found["batch_tokens"], found["shard_prompts"]) == (2048, 64)
+
+
 @pytest.mark.browser
 def test_a_survey_is_refused_and_then_submitted_on_the_page_and_followed_to_its_end(
     cluster, tmp_path, chat_model_folder

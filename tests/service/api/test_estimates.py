@@ -48,7 +48,7 @@ def test_the_estimate_is_that_of_the_command(client, ray, capsys, monkeypatch, t
     assert (first.status_code, first.json(), first.headers["Retry-After"]) == (202, {"state": "running"}, "2")
     assert client.post(PATH, json=SPEC).status_code == 202
     assert len(ray.jobs) == 1
-    run_the_job(ray, capsys, monkeypatch)
+    run_the_job(ray, capsys, monkeypatch, gpus_per_replica="0")  # otherwise, the devices of the cluster decide
     found = client.post(PATH, json=SPEC)
     assert found.status_code == 200, found.text
     content = found.json()
