@@ -65,6 +65,17 @@ test_sites_of_the_others = pytest.mark.nightly(
 )
 
 
+@each("units, choices", [(0, 0), (80, 2)])
+def test_the_bytes_of_a_shard_are_those_of_its_arrays(units, choices):
+    model, tokens = wrap(tiny.tiny_model("mixtral")), tiny.random_tokens(LENGTHS)
+    plan = plan_set("set", tokens, (-2, -1), shard_prompts=4, batch_tokens=64, share_prefix=False)
+    engine = Engine(model, (*SITES, Site.HEAD_OUT), LAYERS)
+    captured = engine.capture(plan, plan.shards[1], tokens[4:8])
+    arrays = sum(values.astype(np.float32).nbytes for values in captured.activations.values())
+    counts, experts = 2 * len(LAYERS) * units * 4, 4 * 2 * len(LAYERS) * choices * 2  # int32; int16 of each prompt
+    assert engine.shard_bytes(plan, plan.shards[1], units, choices) == arrays + counts + experts
+
+
 @settings(max_examples=15, deadline=None)
 @given(
     order=st.permutations(range(len(LENGTHS))),

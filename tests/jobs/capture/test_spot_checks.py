@@ -21,13 +21,13 @@ from theodolite_jobs.models.load import wrap
 TOKENS = tiny.random_tokens(range(11, 35), 9)
 
 
-def checked_engine(model, share=1.0):
+def checked_engine(model, share=1.0, shard_prompts=24):
     """Return an engine whose parity check has passed, and the plan of the prompts."""
     plan = plan_set(
         "set",
         TOKENS,
         (-3, -1),
-        shard_prompts=24,
+        shard_prompts=shard_prompts,
         batch_tokens=128,
         share_prefix=can_share_prefix(model.config, model.anatomy),
         length_class=length_class_of(model.config),
@@ -55,6 +55,12 @@ def test_all_prompts_pass_and_the_activations_are_those_without_checks(family, d
     assert captured.counts.spot_checks == len(TOKENS)
     assert captured.counts.spot_checks_rerouted == 0
     assert captured.counts.spot_check_error < (1e-5 if dtype == torch.float32 else 0.1)
+
+
+def test_prompts_of_a_later_shard_are_compared_with_their_own_runs():
+    _, checked, plan = checked_engine(wrap(tiny.tiny_model("llama")), shard_prompts=16)
+    last = plan.shards[1]
+    assert checked.capture(plan, last, TOKENS[last.start :]).counts.spot_checks == last.stop - last.start == 8
 
 
 def test_tokens_that_rounding_routes_to_other_experts_are_counted():
