@@ -143,16 +143,18 @@ def test_the_last_captured_layer_is_recorded_though_no_site_follows_its_experts(
     np.testing.assert_array_equal(ours, chosen(model)[:, :, [0, 2]])
 
 
-def test_prompts_without_the_position_and_quarantined_prompts_have_no_experts():
+@each("shard_prompts", [4, 2])
+def test_prompts_without_the_position_and_quarantined_prompts_have_no_experts(shard_prompts):
     model = wrap(tiny.tiny_model("mixtral"))
-    tokens = [(5, 6, 7), (5, 60, 7), (8, 9), (11, 12, 13)]
+    tokens = [(5, 6, 7), (8, 9), (11, 12, 13), (5, 60, 7)]
     with torch.no_grad():
         model.module.embed_tokens.weight[60] = torch.inf
-    (captured,) = capture(model, tokens=tokens)
-    assert list(captured.quarantined) == [1]
-    assert (captured.experts[1] == -1).all()
-    assert (captured.experts[2, 0] == -1).all()
-    assert (captured.experts[[0, 2, 3], 1] >= 0).all()
+    shards = capture(model, tokens=tokens, shard_prompts=shard_prompts)
+    assert [sample for shard in shards for sample in shard.quarantined] == [3]
+    experts = np.concatenate([shard.experts for shard in shards])
+    assert (experts[3] == -1).all()
+    assert (experts[1, 0] == -1).all()
+    assert (experts[[0, 1, 2], 1] >= 0).all()
 
 
 # A replica records experts if its run's store has an array for them.
