@@ -68,7 +68,7 @@ test-newest: ## run the fast tests with the newest releases that pyproject.toml 
 
 MUTANTS ?= --number 400 --out mutants.json
 
-mutants: $(VENV)/ready ## change the code in one place at a time, and count what the tests notice: three hours on two cores
+mutants: $(VENV)/ready ## change the code in one place at a time, and count what the tests notice: two hours on two cores
 	@$(BIN)/python -m pytest $(QUEUE) -m 'not nightly' --junitxml=junit.xml --cov --cov-context=test --cov-report=
 	@PYTHONPATH=tests $(BIN)/python -m mutants $(MUTANTS)
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 from chaos.processes import capture_without_ray
-from playwright.sync_api import Browser, Page, expect, sync_playwright
-from support.browsing import HOSTILE, WINDOW, opened, served
+from playwright.sync_api import Browser, Page, sync_playwright
+from support.browsing import HOSTILE, WINDOW, leave, opened, served
 from support.made_once import made_once
 from support.serving import captured_run, surveyed_run
 from support.short_reports import short_reports
@@ -95,7 +95,6 @@ def page(tab, noise) -> Iterator[Page]:
     tab.unroute_all()
     tab.set_viewport_size(WINDOW)
     tab.emulate_media(color_scheme="null", reduced_motion="null")
-    tab.evaluate("location.hash = '#/nowhere'")
-    expect(tab.locator("main h1")).to_have_text("View not found")
+    leave(tab)
     tab.evaluate("sessionStorage.clear()")
     assert noise == []

@@ -9,7 +9,7 @@ import pytest
 import yaml
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Locator, Page, expect
-from support.browsing import settle
+from support.browsing import leave, settle
 from support.listening import served
 from support.nightly import at_night
 
@@ -47,6 +47,7 @@ def form(page, noise, place) -> Iterator[Page]:
     page.goto(f"{place}/#/new")
     settle(page)
     yield page
+    leave(page)
     # The browser logs each refused check.
     assert [said for said in noise if not said.startswith("Failed to load resource")] == []
     noise.clear()

@@ -37,8 +37,8 @@ def test_defaults_are_those_of_the_contract() -> None:
         "layers": "all",
         "positions": [-1],
         "keep": None,
-        "batch_tokens": 2048,
-        "shard_prompts": 64,
+        "batch_tokens": "auto",
+        "shard_prompts": "auto",
         "template_date": date(2024, 7, 26),
     }
     assert spec.prompts["harmful"].model_dump() == {

@@ -74,6 +74,12 @@ def settle(page: Page) -> None:
     expect(page.locator(".waiting, [aria-busy]")).to_have_count(0)
 
 
+def leave(page: Page) -> None:
+    """Close the view, which aborts its requests, so that nothing of it comes later."""
+    page.evaluate("location.hash = '#/nowhere'")
+    expect(page.locator("main h1")).to_have_text("View not found")
+
+
 def drawn(page: Page) -> int:
     """Return the number of figures that are drawn."""
     figures = "[...document.querySelectorAll('main .js-plotly-plot')]"
