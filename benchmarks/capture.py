@@ -38,7 +38,7 @@ from theodolite_jobs.models.loaded import LoadedModel
 from theodolite_jobs.prompts.sources import read_prompts
 from theodolite_jobs.prompts.tokens import tokenize
 
-CAPTURE = CaptureSpec()
+CAPTURE = CaptureSpec(batch_tokens=2048, shard_prompts=64)
 
 
 def main() -> None:

@@ -174,7 +174,7 @@ def drive(folder: Path, keep: int) -> dict[str, Any]:
     @contextmanager
     def workers(*_: Any) -> Iterator[Any]:
         assignment = assignment_to(
-            run_url(settings.store, prepared.run_id), prepared.layers, prepared.spec.capture.shard_prompts
+            run_url(settings.store, prepared.run_id), prepared.layers, prepared.spec.capture.sizes.shard_prompts
         )
         replicas = [PretendedReplica(assignment) for _ in range(REPLICAS)]
         yield replicas, PARITY
