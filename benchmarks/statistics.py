@@ -59,6 +59,7 @@ CAP_BYTES = 2 * 2**30
 CONTRASTS = {"refusal": {"positive": "harmful", "negative": "harmless", "paired": True}}
 
 RUN_ID = "generated"
+CAPTURE = {"batch_tokens": 2048, "shard_prompts": 64}
 
 
 def main() -> None:
@@ -230,7 +231,13 @@ def record_of(sets: dict[str, int], layers: int, d_model: int) -> RunRecord:
     contrasts = {name: contrast for name, contrast in CONTRASTS.items() if set(sets) >= {contrast["positive"]}}
     model = {"n_layers": layers, "d_model": d_model, "n_heads": 40, "n_kv_heads": 8, "d_head": 128}
     names = dict.fromkeys(("name", "kind", "place", "revision", "family", "dtype", "attention"), "generated")
-    spec = {"model": {"id": "generated"}, "prompts": prompts, "contrasts": contrasts, "words": {"sentences": []}}
+    spec = {
+        "model": {"id": "generated"},
+        "prompts": prompts,
+        "contrasts": contrasts,
+        "capture": CAPTURE,
+        "words": {"sentences": []},
+    }
     nothing = {"n_batches": 0, "plan_sha256": "", "template": "none", "shared_prefix": 0, "token_ids_sha256": ""}
     facts = {
         name: SetFacts(
