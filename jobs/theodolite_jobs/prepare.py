@@ -144,6 +144,8 @@ def planned(prepared: Prepared, device: Device) -> Prepared:
         SetSizes(len(ids), sum(map(len, ids)), prepared.prompt_bytes(name)) for name, ids in prepared.tokens.items()
     ]
     capture = with_sizes(prepared.requested, device, block_weights, sets)
+    if prepared.plans and capture == prepared.spec.capture:
+        return prepared
     spec = prepared.spec.model_copy(update={"capture": capture})
     anatomy = known_anatomy(prepared.config)
     plans = {
