@@ -239,6 +239,7 @@ def record_of(sets: dict[str, int], layers: int, d_model: int) -> RunRecord:
         "words": {"sentences": []},
     }
     nothing = {"n_batches": 0, "plan_sha256": "", "template": "none", "shared_prefix": 0, "token_ids_sha256": ""}
+    nothing |= {"n_first": 0, "n_units": 0}
     facts = {
         name: SetFacts(
             n_samples=n, n_shards=-(-n // SHARD_PROMPTS), positions=[-1], tokens=n, computed_tokens=n, **nothing
@@ -253,7 +254,7 @@ def record_of(sets: dict[str, int], layers: int, d_model: int) -> RunRecord:
         model=ModelFacts(**names, **model, context_length=4096),
         layers=list(range(layers)),
         sets=facts,
-        parity={"post_norm": False},
+        parity={"post_norm": False, "branches_add": True},
         versions={},
     )
 

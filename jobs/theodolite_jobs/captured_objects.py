@@ -6,8 +6,8 @@ from theodolite.errors import RunDamagedError, one_line
 from theodolite.store.checksums import sha256, unseal
 from theodolite.store.commits import drop_pending, recover
 from theodolite.store.descriptions import descriptions_of
-from theodolite.store.layout import RUN_RECORD, SEALED_SINCE, prompts_key, tokens_key
-from theodolite.store.manifest import has_counts, listed_checksums
+from theodolite.store.layout import RUN_RECORD, prompts_key, tokens_key
+from theodolite.store.manifest import listed_checksums
 from theodolite.store.objects import get, get_all, put
 from theodolite.store.prompts import encode_prompts, encode_tokens
 from theodolite.store.records import decode_record, record_key
@@ -24,7 +24,7 @@ def describe(run: Run, prepared: Prepared) -> dict[str, str]:
     """
     listed, checksums = listed_checksums(run), dict[str, str]()
     for name in prepared.plans:
-        objects = descriptions_of(run.record, name, _units(run, prepared, name))
+        objects = descriptions_of(run.record, name)
         objects[tokens_key(name)] = encode_tokens(prepared.tokens[name])
         checksums |= _write(run, objects, listed)
     return checksums
@@ -68,7 +68,7 @@ def _record_checksums(run: Run) -> dict[str, str]:
     """Return the checksums of run.json and of all commit records, which carry a checksum of their own."""
     content = get(run.location, RUN_RECORD)
     try:
-        unseal(content, required=run.record.format >= SEALED_SINCE)
+        unseal(content)
     except ValueError as error:
         raise RunDamagedError(
             f"{run.id}: {RUN_RECORD} {one_line(error)}; run `theodolite verify {run.id} --repair`"
@@ -80,11 +80,3 @@ def _record_checksums(run: Run) -> dict[str, str]:
             decode_record(record, run.record, name, index)
             checksums[keys[index]] = sha256(record or b"")
     return checksums
-
-
-def _units(run: Run, prepared: Prepared, prompt_set: str) -> int:
-    """Return the number of hidden units whose activity the run counts in a set; older runs do not record it."""
-    units = run.record.sets[prompt_set].n_units
-    if units is None:
-        return prepared.counted_units(prompt_set) if has_counts(run, prompt_set) else 0
-    return units

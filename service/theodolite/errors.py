@@ -22,7 +22,7 @@ TheodoliteError              exit code 1
     ├── TableNotFoundError   the run has no such table
     ├── ResultsNotFoundError the run has no such results, or they are not computed yet
     ├── RunDamagedError      stored objects differ from the committed ones
-    └── StoreVersionError    the run was written by a newer version
+    └── StoreVersionError    another version of Theodolite wrote what cannot be read
 
 Each message states the problem with its value, the allowed values, and the action to take.
 """
@@ -130,7 +130,7 @@ class RunDamagedError(StoreError):
 
 
 class StoreVersionError(StoreError):
-    """The run was written by a newer version of Theodolite."""
+    """Another version of Theodolite wrote the run, or a part of it, in a form that this version cannot read."""
 
 
 _MOST_CHOICES = 20

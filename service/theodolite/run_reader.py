@@ -87,7 +87,7 @@ class RunReader(ABC):
                 "along_depth": is_along_depth(variable),
             }
             for name in self.describe()["results"]
-            if name in REGISTRY  # a newer version may have written others
+            if name in REGISTRY  # another version may have written others
             for variable in REGISTRY[name].variables
         ]
         return pd.DataFrame(rows)

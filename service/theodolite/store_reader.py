@@ -58,7 +58,7 @@ def open_run(store: str | Path, run_id: str, *, cache_bytes: int = CACHE_BYTES) 
 
     Raises:
         RunNotFoundError: the run does not exist; the message lists the existing runs.
-        StoreError: the store cannot be reached, or a newer version wrote the run.
+        StoreError: the store cannot be reached, or another version wrote the run.
     """
     url = absolute(str(store))
     return _StoredRun(open_stored_run(url, run_id_of(url, run_id), Cache(cache_bytes)))

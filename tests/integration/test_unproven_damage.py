@@ -22,7 +22,6 @@ from support.tiny_survey import spec_of
 
 from theodolite.errors import RunDamagedError
 from theodolite.query.verification import verify
-from theodolite.store.checksums import sha256
 from theodolite.store.manifest import forget
 from theodolite.store.result_reader import read_group
 from theodolite_jobs.analysis import analyse_run
@@ -143,18 +142,6 @@ def test_a_survey_of_a_finished_run_writes_the_metadata_of_all_results_again(who
     assert_same_bits(damaged, whole)
 
 
-def test_tokens_that_complete_lists_and_run_json_does_not_are_named_and_restored(whole, damaged):
-    """An older version listed whatever it found."""
-    key = "prompts/harmful.tokens.parquet"
-    content = (damaged / "prompts/harmless.tokens.parquet").read_bytes()
-    (damaged / key).write_bytes(content)
-    listed = json.loads((damaged / "COMPLETE").read_bytes())["checksums"]
-    reseal(damaged / "COMPLETE", checksums=listed | {key: sha256(content)})
-    assert list(verify(opened(damaged))) == [f"{key}: its tokens are not those of run.json"]
-    assert repair_again(damaged) == []
-    assert_same_bits(damaged, whole)
-
-
 def without_record(run):
     (run / "run.json").unlink()
     (run / "COMPLETE").unlink()
@@ -212,10 +199,7 @@ def test_a_run_without_complete_is_not_analysed(captured, tmp_path):
 
 
 @pytest.mark.nightly
-def test_an_older_run_that_lost_the_description_of_its_counts_is_restored(whole, damaged):
-    """Its run.json does not say whether active neurons are counted; COMPLETE and the commit records do."""
-    sets = json.loads((damaged / "run.json").read_bytes())["sets"]
-    reseal(damaged / "run.json", sets={name: one | {"n_units": None} for name, one in sets.items()})
+def test_a_run_that_lost_complete_and_the_description_of_its_counts_is_restored(whole, damaged):
     (damaged / "COMPLETE").unlink()
     key = "activations.zarr/harmful/mlp_positive/zarr.json"
     (damaged / key).unlink()

@@ -16,6 +16,7 @@ from support.stored import store_run
 from theodolite.errors import RunDamagedError, StoreError
 from theodolite.query.runs import describe, summaries
 from theodolite.query.verification import verify
+from theodolite.store.checksums import seal
 from theodolite.store.manifest import drop_groups, finished_groups, list_groups
 from theodolite.store.objects import delete, open_location
 from theodolite.store.result_reader import damaged_groups, read_finished_table, read_group
@@ -118,11 +119,11 @@ def test_the_list_of_runs_hides_none_for_another_that_is_broken(sound, tmp_path)
     run = copied(sound, tmp_path)
     (tmp_path / "runs/only-begun/prompts").mkdir(parents=True)
     (tmp_path / "runs/only-begun/prompts/x").write_text("")
-    for name, content in (("newer", '{"format": 99}'), ("broken", "{")):
+    for name, content in (("other", seal({"format": 99})), ("broken", b"{")):
         (tmp_path / "runs" / name).mkdir()
-        (tmp_path / "runs" / name / "run.json").write_text(content)
+        (tmp_path / "runs" / name / "run.json").write_bytes(content)
     states = {item["run_id"]: item["state"] for item in summaries(str(tmp_path))}
-    assert states == {"tiny-0": "complete", "newer": "newer", "broken": "damaged"}
+    assert states == {"tiny-0": "complete", "other": "unreadable", "broken": "damaged"}
     delete(open_location(run.url), ["COMPLETE"])
     assert next(item["state"] for item in summaries(str(tmp_path))) == "captured"
 

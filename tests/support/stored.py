@@ -54,6 +54,9 @@ _PARITY = {
     "identity_error": 1e-7,
     "sites_known_by": "record",
     "post_norm": False,
+    "branches_add": True,
+    "attention": "sdpa",
+    "ranks": 1,
     "float32_blocks_max_error": None,
     "warning": None,
 }
@@ -69,6 +72,7 @@ def record_of(
     positions: Mapping[str, list[int]] | None = None,
     n_experts: int = 0,
     n_choices: Mapping[str, int] | None = None,
+    n_units: Mapping[str, int] | None = None,
     **changes: Any,
 ) -> RunRecord:
     """Return the record of a run that holds `arrays`; `changes` replace fields of the record."""
@@ -98,6 +102,8 @@ def record_of(
             tokens=8 * shape[0],
             computed_tokens=8 * shape[0],
             token_ids_sha256=digest_of(tokens_of(shape[0])),
+            n_first=0,
+            n_units=(n_units or {}).get(name, 0),
             n_experts=n_experts,
             n_choices=(n_choices or {}).get(name, 0),
         )
@@ -147,7 +153,8 @@ def store_run(
         record: contrasts, positions and other fields of the record.
     """
     n_choices = {name: chosen.shape[-1] for name, chosen in (experts or {}).items()}
-    run = create_run(str(folder), record_of(arrays, shard_prompts, n_choices=n_choices, **record))
+    n_units = {name: positive.shape[-1] for name, positive in (signs or {}).items()}
+    run = create_run(str(folder), record_of(arrays, shard_prompts, n_choices=n_choices, n_units=n_units, **record))
     for name, of_set in arrays.items():
         whole: dict[Site, NDArray[Any]] = {Site(site): values for site, values in of_set.items()}
         first = next(iter(whole.values()))

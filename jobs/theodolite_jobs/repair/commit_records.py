@@ -8,7 +8,6 @@ from theodolite.errors import RunDamagedError
 from theodolite.query.verification import ShardKey
 from theodolite.store.checksums import sha256
 from theodolite.store.commits import array_key, new_attempt, read_commit, read_commits
-from theodolite.store.layout import MLP_POSITIVE
 from theodolite.store.manifest import finished_groups, forget, listed_checksums
 from theodolite.store.objects import get, put
 from theodolite.store.prompts import read_prompts
@@ -108,16 +107,15 @@ def _rebuilt(run: Run, prepared: Prepared, shard: ShardPlan, quarantined: Mappin
         arithmetic=recorded_arithmetic(run),
         **asdict(counts),
     )
-    expected = expected_arrays(run.record, name, shard.index)
     arrays = {
-        array: content
-        for array in sorted(expected | {MLP_POSITIVE.name})
-        if (content := get(run.location, array_key(commit, array))) is not None
+        array: get(run.location, array_key(commit, array))
+        for array in sorted(expected_arrays(run.record, name, shard.index))
     }
-    if not expected <= arrays.keys():
+    contents = {array: content for array, content in arrays.items() if content is not None}
+    if len(contents) < len(arrays):
         return None
-    checksums = {array: sha256(content) for array, content in arrays.items()}
-    return replace(commit, checksums=checksums, stored_bytes=sum(map(len, arrays.values())))
+    checksums = {array: sha256(content) for array, content in contents.items()}
+    return replace(commit, checksums=checksums, stored_bytes=sum(map(len, contents.values())))
 
 
 def _quarantined(run: Run, prompt_set: str) -> dict[int, str]:

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 from theodolite.errors import RunDamagedError
-from theodolite.query.verification import damaged_shards, missing_shards, unexpected_objects, wrong_tokens
+from theodolite.query.verification import damaged_shards, missing_shards, unexpected_objects
 from theodolite.settings import Settings
 from theodolite.spec import SurveySpec
 from theodolite.store.layout import COMPLETE, RESULTS
@@ -16,7 +16,6 @@ from theodolite.store.leases import held_lease, refuse_in_use
 from theodolite.store.manifest import (
     changed_objects,
     finished_groups,
-    forget,
     group_of,
     is_captured,
     list_groups,
@@ -72,9 +71,6 @@ def _repair(run: Run, spec: SurveySpec | None, folder: Path, settings: Settings,
         *(problem for problems in damaged.values() for problem in problems),
     ]:
         console.say(f"repairing {problem}")
-    wrong = wrong_tokens(run, changed)
-    forget(run, wrong)
-    changed |= wrong
     lost = lost_records(run, damaged.keys() | missing, changed)
     # Without COMPLETE, no checksum proves an object.
     is_capture_damaged = not listed_checksums(run) or any(map(is_captured, changed)) or damaged or lost

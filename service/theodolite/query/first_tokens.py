@@ -6,16 +6,13 @@ from theodolite.store.runs import Run
 def n_first_tokens(run: Run, prompt_set: str, position: int) -> int:
     """Return the number of prompts of a set whose first token is at a position, counted from the end.
 
-    Every prompt has a token at each captured position, so only the earliest position can be a first token. Runs of
-    older versions recorded the number of all tokens alone, which gives a lower bound. It is 0 for sets with
-    `positions: all`.
+    Every prompt has a token at each captured position, so only the earliest position can be a first token. It is 0 for
+    sets with `positions: all`.
     """
     facts = run.record.sets[prompt_set]
     if run.record.spec.sets[prompt_set].positions == "all" or position != min(facts.positions):
         return 0
-    if facts.n_first is not None:
-        return facts.n_first
-    return max(0, (1 - position) * facts.n_samples - facts.tokens)  # every longer prompt has at least one more token
+    return facts.n_first
 
 
 def is_first_token(run: Run, prompt_set: str, position: int) -> bool:

@@ -1,19 +1,16 @@
 """Verify a run: read every stored object, and compare it with its checksum."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 
 from theodolite.errors import RunDamagedError, StoreError
 from theodolite.store.commits import committed_indices, damages, read_commit
-from theodolite.store.layout import tokens_key
 from theodolite.store.manifest import (
     changed_objects,
     finished_groups,
-    listed_checksums,
     refuse_problems,
     unfinished_request,
 )
 from theodolite.store.objects import keys, links
-from theodolite.store.prompts import read_tokens
 from theodolite.store.records import record_key
 from theodolite.store.runs import Run
 
@@ -46,16 +43,13 @@ def _missing_and_changed(run: Run) -> Iterator[str]:
         yield "results: none are finished (yet)"
     elif unfinished_request(run) is not None:
         yield "results: some of those that were requested are not finished (yet)"
-    changed = dict(changed_objects(run))
-    changed |= wrong_tokens(run, changed)
-    yield from (f"{key}: {problem}" for key, problem in changed.items() if key not in named)
+    yield from (f"{key}: {problem}" for key, problem in changed_objects(run) if key not in named)
 
 
 def refuse_damaged(run: Run) -> None:
     """Raise RunDamagedError if a stored object of a run is missing or damaged; shards may still be missing."""
     problems = [problem for _, of_shard in damaged_shards(run) for problem in of_shard]
-    changed = dict(changed_objects(run))
-    problems += [f"{key}: {problem}" for key, problem in {**changed, **wrong_tokens(run, changed)}.items()]
+    problems += [f"{key}: {problem}" for key, problem in changed_objects(run)]
     refuse_problems(run, problems)
 
 
@@ -74,23 +68,6 @@ def damaged_shards(run: Run) -> Iterator[tuple[ShardKey, list[str]]]:
                 problems = [str(error)]
             if problems:
                 yield (name, index), problems
-
-
-def wrong_tokens(run: Run, changed: Collection[str] = ()) -> dict[str, str]:
-    """Return the problem of each table of tokens that COMPLETE lists and that differs from run.json, by its key.
-
-    Older versions could list such a table; it has the checksum of COMPLETE, so `changed_objects` does not name it. The
-    tables whose keys are in `changed` are not read.
-    """
-    wrong, unchanged = {}, listed_checksums(run).keys() - set(changed)
-    for name in run.record.sets:
-        key = tokens_key(name)
-        if key in unchanged:
-            try:
-                read_tokens(run, name)
-            except RunDamagedError:
-                wrong[key] = "its tokens are not those of run.json"
-    return wrong
 
 
 def unexpected_objects(run: Run) -> list[str]:

@@ -13,7 +13,7 @@ from theodolite.errors import RunDamagedError
 from theodolite.sites import Site
 from theodolite.store.checksums import damage_of
 from theodolite.store.commits import array_key
-from theodolite.store.descriptions import counted_units, create_counts, create_experts, group_in_memory
+from theodolite.store.descriptions import create_counts, create_experts, group_in_memory
 from theodolite.store.layout import EXPERTS, MLP_POSITIVE, shard_key
 from theodolite.store.objects import get
 from theodolite.store.records import Commit
@@ -82,8 +82,7 @@ def read_experts(run: Run, commit: Commit) -> NDArray[np.int16]:
 def read_positive_counts(run: Run, commit: Commit) -> NDArray[np.int32] | None:
     """Return in how many of a shard's usable prompts each neuron is active, (position, layer, unit), or None.
 
-    None means that the shard has no counts: its set has `positions: all`, or the model's hidden units are unknown, or
-    an older version captured the run.
+    None means that the shard has no counts: its set has `positions: all`, or the model's hidden units are unknown.
 
     Raises:
         RunDamagedError: the counts are missing, or their checksum differs from the commit record.
@@ -92,23 +91,11 @@ def read_positive_counts(run: Run, commit: Commit) -> NDArray[np.int32] | None:
         return None
     content = committed_bytes(run, commit, MLP_POSITIVE.name)
     group, memory = group_in_memory()
-    facts = {"position": len(run.record.sets[commit.prompt_set].positions), "layer": len(run.record.layers)}
-    units = run.record.sets[commit.prompt_set].n_units or counted_units(run.location, commit.prompt_set)
-    if not units:  # the record lists counts, so their description is lost
-        raise RunDamagedError(
-            f"{run.id}: the metadata of {commit.prompt_set}/{MLP_POSITIVE.name} is missing; "
-            f"run `theodolite verify {run.id} --repair`"
-        )
-    array = create_counts(group, commit.index + 1, {**facts, "unit": units})
+    facts = run.record.sets[commit.prompt_set]
+    lengths = {"position": len(facts.positions), "layer": len(run.record.layers), "unit": facts.n_units}
+    array = create_counts(group, commit.index + 1, lengths)
     memory[shard_key(MLP_POSITIVE.name, commit.index)] = Buffer.from_bytes(content)
-    try:
-        return np.asarray(array[commit.index], dtype=np.int32)
-    # The bytes are right, so the number of units in the array's metadata is wrong; Zarr's codecs raise many types.
-    except Exception as error:
-        raise RunDamagedError(
-            f"{run.id}: the metadata of {commit.prompt_set}/{MLP_POSITIVE.name} does not fit its shards; "
-            f"run `theodolite verify {run.id} --repair`"
-        ) from error
+    return np.asarray(array[commit.index], dtype=np.int32)
 
 
 def committed_bytes(run: Run, commit: Commit, name: str) -> bytes:

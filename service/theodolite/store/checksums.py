@@ -32,12 +32,8 @@ def seal(fields: Mapping[str, Any], indent: int | None = None) -> bytes:
     return json.dumps({**fields, _OWN: own}, indent=indent, ensure_ascii=False).encode()
 
 
-def unseal(content: bytes | None, *, required: bool) -> dict[str, Any]:
-    """Return the fields of a sealed JSON record without its checksum.
-
-    Args:
-        content: the record, or None if it is missing.
-        required: whether a record without a checksum is damaged; older versions of Theodolite wrote such records.
+def unseal(content: bytes | None) -> dict[str, Any]:
+    """Return the fields of a sealed JSON record, None if it is missing, without its checksum.
 
     Raises:
         ValueError: the record is missing, is not a JSON object, or differs from its checksum; the message completes a
@@ -45,9 +41,9 @@ def unseal(content: bytes | None, *, required: bool) -> dict[str, Any]:
     """
     fields = json_object(content)
     own = fields.pop(_OWN, None)
-    if own is None and required:
+    if own is None:
         raise ValueError("has no checksum of its own")
-    if own is not None and own != sha256(canonical_json(fields).encode()):
+    if own != sha256(canonical_json(fields).encode()):
         raise ValueError("differs from its own checksum")
     return fields
 

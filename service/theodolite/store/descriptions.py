@@ -25,23 +25,20 @@ from theodolite.store.runs import RunRecord
 _CODEC = BloscCodec(cname="lz4", shuffle="shuffle", typesize=4)
 
 
-def descriptions_of(record: RunRecord, prompt_set: str, units: int) -> dict[str, bytes]:
-    """Return the objects that describe a set's arrays, by their keys in the run.
-
-    `units` is the number of hidden units of each MLP whose activity is counted in the set, or 0.
-    """
-    sites, model = record.spec.capture.all_sites, record.model
+def descriptions_of(record: RunRecord, prompt_set: str) -> dict[str, bytes]:
+    """Return the objects that describe a set's arrays, by their keys in the run."""
+    sites, model, facts = record.spec.capture.all_sites, record.model, record.sets[prompt_set]
     coordinates: dict[str, Sequence[int]] = {
-        "position": record.sets[prompt_set].positions,
+        "position": facts.positions,
         "layer": record.layers,
         "d_model": range(model.d_model),
     }
     if Site.HEAD_OUT in sites:
         coordinates |= {"head": range(model.n_heads), "d_head": range(model.d_head)}
-    if units:
-        coordinates["unit"] = range(units)
-    if choices := record.sets[prompt_set].n_choices:
-        coordinates["choice"] = range(choices)
+    if facts.n_units:
+        coordinates["unit"] = range(facts.n_units)
+    if facts.n_choices:
+        coordinates["choice"] = range(facts.n_choices)
     return encode_descriptions(prompt_set, record.bounds(prompt_set), sites, coordinates)
 
 
@@ -85,16 +82,17 @@ def counted_units(location: Location, prompt_set: str) -> int:
     Raises:
         RunDamagedError: the metadata of the counts cannot be read.
     """
-    return _last_length(location, counts_key(prompt_set))
+    return _last_length(location, prompt_set, MLP_POSITIVE.name)
 
 
 def recorded_choices(location: Location, prompt_set: str) -> int:
     """Return the number of experts of a token that a run records in each layer, or 0; raises as `counted_units`."""
-    return _last_length(location, f"{ACTIVATIONS}/{prompt_set}/{EXPERTS.name}/zarr.json")
+    return _last_length(location, prompt_set, EXPERTS.name)
 
 
-def _last_length(location: Location, key: str) -> int:
-    """Return the length of the last dimension of the array with this metadata, or 0 if there is no such array."""
+def _last_length(location: Location, prompt_set: str, name: str) -> int:
+    """Return the length of the last dimension of an array of a set, or 0 if there is no such array."""
+    key = f"{ACTIVATIONS}/{prompt_set}/{name}/zarr.json"
     content = get(location, key)
     if content is None:
         return 0
@@ -103,11 +101,6 @@ def _last_length(location: Location, key: str) -> int:
         if length > 0:
             return length
     raise RunDamagedError(f"{key} is damaged; run `theodolite verify RUN --repair` with the id of this run")
-
-
-def counts_key(prompt_set: str) -> str:
-    """Return the key of the metadata of a set's array of counts."""
-    return f"{ACTIVATIONS}/{prompt_set}/{MLP_POSITIVE.name}/zarr.json"
 
 
 def group_in_memory() -> tuple[zarr.Group, dict[str, Any]]:

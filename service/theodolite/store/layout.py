@@ -3,11 +3,8 @@
 from theodolite.groups.record import STREAM_UNIT, Variable
 from theodolite.sites import STREAM_SITES
 
-FORMAT = 2
-"""Version of the store's layout; a change that older versions of Theodolite cannot read increases it."""
-
-SEALED_SINCE = 2
-"""First version of the layout whose run.json, commit records and COMPLETE carry a checksum of their own."""
+FORMAT = 1
+"""Version of the store's layout; a version of Theodolite reads only runs of its own format."""
 
 CAPTURE_VERSION = 1
 """Version of the capture, part of every run id; a change that may alter a captured number increases it."""

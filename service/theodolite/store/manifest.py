@@ -13,19 +13,10 @@ from typing import Any
 from theodolite.errors import LinkedObjectError, RunDamagedError, one_line
 from theodolite.groups import table_owner
 from theodolite.store.checksums import damage_of, seal, sha256, unseal
-from theodolite.store.descriptions import counts_key, descriptions_of
-from theodolite.store.layout import (
-    ACTIVATIONS,
-    COMPLETE,
-    MLP_POSITIVE,
-    RESULTS,
-    RUN_RECORD,
-    SEALED_SINCE,
-    prompts_key,
-    tokens_key,
-)
+from theodolite.store.descriptions import descriptions_of
+from theodolite.store.layout import ACTIVATIONS, COMPLETE, RESULTS, RUN_RECORD, prompts_key, tokens_key
 from theodolite.store.objects import Location, get, get_all, put, version
-from theodolite.store.records import all_record_keys, decode_record, record_key
+from theodolite.store.records import all_record_keys
 from theodolite.store.runs import Run
 
 _NO_CONTENT: dict[str, Any] = {"groups": {}, "checksums": {}, "requested": None}
@@ -147,7 +138,7 @@ def _run_record(run: Run, checksums: Mapping[str, str]) -> bytes:
 def copy_of_run_record(location: Location, run_id: str) -> bytes | None:
     """Return the copy of run.json in the COMPLETE of a run; None if COMPLETE has no valid copy or is of another run."""
     with suppress(ValueError):
-        content = unseal(get(location, COMPLETE), required=True)
+        content = unseal(get(location, COMPLETE))
         _check_identity(content, run_id)
         copy, listed = content.get(RUN_RECORD), _texts(content.get("checksums"), "checksums").get(RUN_RECORD)
         if isinstance(copy, str) and sha256(copy.encode()) == listed:
@@ -156,8 +147,8 @@ def copy_of_run_record(location: Location, run_id: str) -> bytes | None:
 
 
 def _check_identity(content: Mapping[str, Any], run_id: str) -> None:
-    """Raise ValueError if COMPLETE is that of another run; early versions of format 2 did not name the run."""
-    if (named := content.get("run_id", run_id)) != run_id:
+    """Raise ValueError if COMPLETE is that of another run."""
+    if (named := content.get("run_id")) != run_id:
         raise ValueError(f"is that of the run {named}")
 
 
@@ -175,12 +166,8 @@ def changed_objects(run: Run) -> Iterator[tuple[str, str]]:
 
 
 def unlisted(run: Run) -> set[str]:
-    """Return the keys of the objects of the capture that COMPLETE does not list, although it should.
-
-    Before format 2, COMPLETE listed no commit records.
-    """
-    required = captured_keys(run) - listed_checksums(run).keys()
-    return required if run.record.format >= SEALED_SINCE else required - all_record_keys(run.record)
+    """Return the keys of the objects of the capture that COMPLETE does not list, although it should."""
+    return captured_keys(run) - listed_checksums(run).keys()
 
 
 def refuse_changed_captured(run: Run) -> None:
@@ -241,7 +228,7 @@ def _parse(run: Run) -> dict[str, Any]:
     if content is None:
         return _NO_CONTENT
     try:
-        fields = unseal(content, required=run.record.format >= SEALED_SINCE)
+        fields = unseal(content)
         _check_identity(fields, run.id)
         texts = {name: _texts(fields.get(name), name) for name in ("groups", "checksums")}
         return {**texts, "requested": fields.get("requested")}
@@ -267,7 +254,7 @@ def captured_keys(run: Run) -> set[str]:
     The keys follow from run.json, so that a lost object is missed.
     """
     tables = {key for name in run.record.sets for key in (prompts_key(name), tokens_key(name))}
-    arrays = {key for name in run.record.sets for key in descriptions_of(run.record, name, _any_units(run, name))}
+    arrays = {key for name in run.record.sets for key in descriptions_of(run.record, name)}
     root = {f"{ACTIVATIONS}/zarr.json"} if run.record.sets else set()
     return {RUN_RECORD} | tables | arrays | root | all_record_keys(run.record)
 
@@ -275,24 +262,6 @@ def captured_keys(run: Run) -> set[str]:
 def is_captured(key: str) -> bool:
     """Return whether an object that COMPLETE lists was written by the capture, and not with the results."""
     return key == RUN_RECORD or key.startswith(("prompts/", "shards/", f"{ACTIVATIONS}/"))
-
-
-def _any_units(run: Run, prompt_set: str) -> int:
-    """Return a number of hidden units that is positive if the run counts active neurons in a set."""
-    units = run.record.sets[prompt_set].n_units
-    return int(has_counts(run, prompt_set)) if units is None else units
-
-
-def has_counts(run: Run, prompt_set: str) -> bool:
-    """Return whether an older run counts active neurons in a set, even if the array's description is lost."""
-    key = counts_key(prompt_set)
-    if key in listed_checksums(run) or version(run.location, key) is not None:
-        return True
-    for index in range(run.record.sets[prompt_set].n_shards):
-        with suppress(RunDamagedError):
-            content = get(run.location, record_key(prompt_set, index))
-            return MLP_POSITIVE.name in decode_record(content, run.record, prompt_set, index).checksums
-    return False
 
 
 def group_of(key: str) -> str | None:

@@ -8,7 +8,7 @@ from pydantic import TypeAdapter, ValidationError
 from theodolite.errors import RunDamagedError, one_line
 from theodolite.shard_counts import ShardCounts
 from theodolite.store.checksums import seal, unseal
-from theodolite.store.layout import EXPERTS, MLP_POSITIVE, REDUCED, SEALED_SINCE
+from theodolite.store.layout import EXPERTS, MLP_POSITIVE, REDUCED
 from theodolite.store.runs import RunRecord
 
 
@@ -30,7 +30,7 @@ class Commit(ShardCounts):
     store_seconds: float = field(default=0.0, compare=False)  # time to write the encoded arrays
     idle_seconds: float = field(default=0.0, compare=False)  # time that the replica waited before the capture
     device: str = ""  # the device that computed the shard
-    arithmetic: list[str] = field(default_factory=list)  # what determines rounding errors; empty in older records
+    arithmetic: list[str] = field(default_factory=list)  # what determines rounding errors
 
     @property
     def name(self) -> str:
@@ -66,11 +66,6 @@ def all_record_keys(run: RunRecord) -> set[str]:
 def encode_record(commit: Commit) -> bytes:
     """Return the content of a commit record."""
     fields = {**asdict(commit), "quarantined": {str(sample): why for sample, why in commit.quarantined.items()}}
-    # So that a record of an older version keeps its bytes.
-    if not commit.arithmetic:
-        del fields["arithmetic"]
-    if not commit.spot_checks:
-        del fields["spot_checks"], fields["spot_checks_rerouted"], fields["spot_check_error"]
     return seal(fields)
 
 
@@ -81,7 +76,7 @@ def decode_record(content: bytes | None, run: RunRecord, prompt_set: str, index:
         RunDamagedError: the record is missing or damaged, or belongs to another shard or run.
     """
     try:
-        commit = _parse(content, run.run_id, sealed=run.format >= SEALED_SINCE)
+        commit = _parse(content)
         _check(commit, run, prompt_set, index)
     except ValueError as error:
         raise _damaged(run.run_id, record_key(prompt_set, index), error) from error
@@ -91,7 +86,7 @@ def decode_record(content: bytes | None, run: RunRecord, prompt_set: str, index:
 def decode_winner(content: bytes | None, loser: Commit) -> Commit:
     """Return the commit record that another attempt has created for the same shard; raises as `decode_record` does."""
     try:
-        winner = _parse(content, loser.run_id, sealed=False)
+        winner = _parse(content)
         if (winner.run_id, winner.name) != (loser.run_id, loser.name):
             raise ValueError(f"is the record of shard {winner.name} of {winner.run_id}")
     except ValueError as error:
@@ -103,10 +98,9 @@ def _damaged(run_id: str, key: str, error: ValueError) -> RunDamagedError:
     return RunDamagedError(f"{run_id}: {key} {one_line(error)}; run `theodolite verify {run_id} --repair`")
 
 
-def _parse(content: bytes | None, run_id: str, *, sealed: bool) -> Commit:
+def _parse(content: bytes | None) -> Commit:
     """Return a record; raise ValueError, whose message completes a sentence that begins with the record's key."""
-    fields = unseal(content, required=sealed)
-    text = json.dumps({"run_id": run_id, **fields})  # the order stays, so that `encode_record` gives the same bytes
+    text = json.dumps(unseal(content))  # the order stays, so that `encode_record` gives the same bytes
     try:
         return _COMMIT.validate_json(text, strict=True)
     except ValidationError as error:
@@ -125,16 +119,12 @@ def _check(commit: Commit, run: RunRecord, prompt_set: str, index: int) -> None:
         raise ValueError(f"has the samples {commit.start} to {commit.stop}; shard {own} has {start} to {stop}")
     if not all(start <= sample < stop for sample in commit.quarantined):
         raise ValueError(f"quarantines samples outside {start} to {stop}")
-    expected = expected_arrays(run, prompt_set, index)
-    differing = expected ^ set(commit.checksums)
-    if run.sets[prompt_set].n_units is None:
-        differing -= {MLP_POSITIVE.name}
-    if differing:
+    if differing := expected_arrays(run, prompt_set, index) ^ set(commit.checksums):
         raise ValueError(f"lists other arrays than the run has: {', '.join(sorted(differing))}")
 
 
 def expected_arrays(run: RunRecord, prompt_set: str, index: int) -> set[str]:
-    """Return the names of the arrays that a shard has; in older runs, active neurons may be counted besides."""
+    """Return the names of the arrays that a shard has."""
     is_reduced = index >= run.bounds(prompt_set).n_stored
     counts = {MLP_POSITIVE.name} if run.sets[prompt_set].n_units else set()
     if is_reduced:

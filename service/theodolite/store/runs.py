@@ -16,7 +16,7 @@ from theodolite.spec import SurveySpec
 from theodolite.spec_parts import ModelSpec
 from theodolite.store.cache import Cache, Value
 from theodolite.store.checksums import seal, unseal
-from theodolite.store.layout import COMPLETE, FORMAT, REPORT, RUN_RECORD, SEALED_SINCE
+from theodolite.store.layout import COMPLETE, FORMAT, REPORT, RUN_RECORD
 from theodolite.store.objects import (
     Location,
     absolute,
@@ -88,11 +88,9 @@ class ModelFacts(BaseModel):
     seed: int | None = None  # of random weights
     text_model: str | None = None  # the surveyed part: the family of a multimodal model's text part, or `encoder`
     dequantised_from: str | None = None  # the format of quantised weights, which are dequantised before everything else
-    tokenizer_fixes: tuple[str, ...] = Field((), exclude_if=lambda value: not value)  # mistakes that were mended
-    # What the checkpoint has and a survey does not use, such as blocks for multi-token prediction.
-    left_out: str | None = Field(None, exclude_if=lambda value: value is None)
-    # A run without an adapter has no such field, so run.json of other models stays the same.
-    adapter: AdapterFacts | None = Field(None, exclude_if=lambda adapter: adapter is None)
+    tokenizer_fixes: tuple[str, ...] = ()  # mistakes that were mended
+    left_out: str | None = None  # what the checkpoint has and a survey does not use, such as multi-token prediction
+    adapter: AdapterFacts | None = None
 
     @property
     def revisions(self) -> str:
@@ -131,26 +129,24 @@ class SetFacts(BaseModel):
     tokens: int
     computed_tokens: int
     token_ids_sha256: str
-    n_first: int | None = None  # prompts whose earliest captured position is their first token; None in older runs
-    n_units: Annotated[int, Field(ge=0, le=2**24)] | None = None
-    """Hidden units of each MLP whose activity is counted, or 0; None in older runs."""
-    # Runs without these fields, those of older versions among them, record no experts and keep their bytes.
-    n_experts: Annotated[int, Field(ge=0, le=2**15)] = Field(0, exclude_if=lambda value: value == 0)
+    n_first: int  # prompts whose earliest captured position is their first token
+    n_units: int = Field(ge=0, le=2**24)
+    """Hidden units of each MLP whose activity is counted, or 0."""
+    n_experts: int = Field(0, ge=0, le=2**15)
     """Experts of a layer among which its router chooses, or 0 if experts are not recorded."""
-    n_choices: Annotated[int, Field(ge=0, le=2**15)] = Field(0, exclude_if=lambda value: value == 0)
+    n_choices: int = Field(0, ge=0, le=2**15)
     """Experts that a token uses in a layer, or 0 if they are not recorded."""
-    # Sets to which none of this applies have no such fields either.
-    n_spelled: int = Field(0, exclude_if=lambda value: value == 0)
+    n_spelled: int = 0
     """Prompts that spell special tokens of the tokenizer, which are encoded as plain text."""
-    parts: list[str] = Field(default_factory=list, exclude_if=lambda roles: not roles)
+    parts: list[str] = []
     """Roles whose content the chat template got as a list of parts, and not as a text."""
-    has_conversations: bool = Field(False, exclude_if=lambda value: not value)
+    has_conversations: bool = False
     """Whether the prompts are conversations; the table of prompts then has the JSON of their messages as texts."""
-    n_skipped: int = Field(0, ge=0, exclude_if=lambda value: value == 0)
+    n_skipped: int = Field(0, ge=0)
     """Prompts that `too_long: skip` left out."""
-    n_truncated: int = Field(0, ge=0, exclude_if=lambda value: value == 0)
+    n_truncated: int = Field(0, ge=0)
     """Prompts that were cut to fit into the model's context."""
-    dataset_commit: str | None = Field(None, exclude_if=lambda value: value is None)
+    dataset_commit: str | None = None
     """The commit of the hub dataset from which the prompts were read."""
 
 
@@ -202,9 +198,8 @@ class RunRecord(BaseModel):
     sets: dict[str, SetFacts]
     parity: Parity
     versions: dict[str, str]
-    # A run without such sites has no such field, so run.json of other models stays the same.
-    partial_sites: dict[Site, PartialSite] = Field(default_factory=dict, exclude_if=lambda sites: not sites)
-    warnings: list[str] = Field(default_factory=list, exclude_if=lambda warnings: not warnings)
+    partial_sites: dict[Site, PartialSite] = {}
+    warnings: list[str] = []
     """Sentences about prompts and templates that may be a mistake, as the survey printed them."""
 
     def has_site(self, site: Site, layer: int) -> bool:
@@ -300,7 +295,7 @@ def open_run(store: str, run_id: str, cache: Cache | None = None) -> Run:
 
     Raises:
         RunNotFoundError: the run does not exist; the message lists the existing runs.
-        StoreVersionError: a newer version wrote the run.
+        StoreVersionError: the run has another format than this version reads.
         RunDamagedError: run.json is missing or cannot be read.
     """
     run = find_run(store, run_id, cache)
@@ -331,15 +326,15 @@ def list_run_ids(store: str) -> list[str]:
 
 def _parse_record(run_id: str, content: bytes) -> RunRecord:
     try:
-        written = unseal(content, required=False).get("format")  # before anything in the record is believed
+        fields = unseal(content)
+        written = fields.get("format")  # first, because another format may have other fields
         if type(written) is not int:
             raise ValueError("has no format")
-        if written > FORMAT:
+        if written != FORMAT:
             raise StoreVersionError(
-                f"{run_id} was written by a newer Theodolite (format {written}, this one reads up to {FORMAT}); "
-                "install a newer version"
+                f"{run_id} was written in format {written} of the store; this version reads format {FORMAT}"
             )
-        record = RunRecord.model_validate(unseal(content, required=written >= SEALED_SINCE))
+        record = RunRecord.model_validate(fields)
         if record.run_id != run_id or not set(record.sets) <= set(record.spec.sets):
             raise ValueError("belongs to another run, or its sets differ from those of its spec")
         for name, facts in record.sets.items():

@@ -17,9 +17,9 @@ from theodolite.store.runs import Run
 REMARK = "nouns (first token: an attention sink)"
 
 
-def run_with(n_first: int | None, tokens: int, run: Run) -> Run:
+def run_with(n_first: int, run: Run) -> Run:
     """Return the run with other tokens of the set `nouns`, six prompts at position -1."""
-    facts = run.record.sets["nouns"].model_copy(update={"n_first": n_first, "tokens": tokens})
+    facts = run.record.sets["nouns"].model_copy(update={"n_first": n_first})
     record = run.record.model_copy(update={"sets": {**run.record.sets, "nouns": facts}})
     return replace(run, record=record)
 
@@ -32,35 +32,31 @@ def run(tmp_path_factory):
 
 
 @each(
-    "n_first, tokens, count, marked",
+    "n_first, marked",
     [
-        (6, 6, 6, True),
-        (4, 300, 4, True),  # the record has the number, which the number of tokens cannot show
-        (3, 9, 3, False),  # half is not most
-        (0, 60, 0, False),
-        (None, 6, 6, True),  # an older run: 6 prompts with 6 tokens have one each
-        (None, 8, 4, True),  # 8 tokens: at least 4 prompts have only one
-        (None, 9, 3, False),
-        (None, 300, 0, False),
+        (6, True),
+        (4, True),
+        (3, False),  # half is not most
+        (0, False),
     ],
 )
-def test_a_set_is_marked_if_most_of_its_prompts_have_no_earlier_token(run, n_first, tokens, count, marked):
-    changed = run_with(n_first, tokens, run)
-    assert n_first_tokens(changed, "nouns", -1) == count
+def test_a_set_is_marked_if_most_of_its_prompts_have_no_earlier_token(run, n_first, marked):
+    changed = run_with(n_first, run)
+    assert n_first_tokens(changed, "nouns", -1) == n_first
     assert is_first_token(changed, "nouns", -1) is marked
     assert set_labels(changed, -1)["nouns"] == (REMARK if marked else "nouns")
 
 
 def test_only_the_earliest_position_can_be_the_first_token(run):
-    facts = run.record.sets["harmful"].model_copy(update={"n_first": None, "tokens": 22})  # 10 prompts
+    facts = run.record.sets["harmful"].model_copy(update={"n_first": 8})
     changed = replace(run, record=run.record.model_copy(update={"sets": {"harmful": facts}}))
     assert facts.positions == [-2, -1]
-    assert n_first_tokens(changed, "harmful", -2) == 8  # with two tokens each, two tokens are left
+    assert n_first_tokens(changed, "harmful", -2) == 8
     assert n_first_tokens(changed, "harmful", -1) == 0
 
 
 def test_sentences_titles_and_legends_mark_the_set(run):
-    marked, plain = run_with(6, 6, run), run_with(0, 60, run)
+    marked, plain = run_with(6, run), run_with(0, run)
     for group in ("curves", "separation", "gram", "travel", "basis"):
         texts = [
             " ".join([section.title, *section.facts, *(table.caption for table in section.tables)])
@@ -81,8 +77,6 @@ def test_sentences_titles_and_legends_mark_the_set(run):
 
 
 def test_the_description_of_a_run_counts_the_prompts(run):
-    (note,) = [note for note in describe(run_with(4, 300, run))["notes"] if "sink" in note]
+    (note,) = [note for note in describe(run_with(4, run))["notes"] if "sink" in note]
     assert note.startswith("position -1 is the first token of 4 of the 6 prompts of the set “nouns”")
-    (note,) = [note for note in describe(run_with(None, 8, run))["notes"] if "sink" in note]
-    assert note.startswith("position -1 is the first token of at least 4 of the 6 prompts")
-    assert not any("sink" in note for note in describe(run_with(0, 60, run))["notes"])
+    assert not any("sink" in note for note in describe(run_with(0, run))["notes"])

@@ -137,19 +137,6 @@ def test_other_files_beside_the_records_are_named_and_harmless(store):
     assert list(verify(run)) == ["results: none are finished (yet)"]
 
 
-def test_the_records_of_an_older_version_have_no_checksum_and_are_read(store):
-    run_file, file = store / "runs/tiny-0/run.json", store / SHARDS / "harmful/00001.json"
-    record = json.loads(run_file.read_bytes())
-    del record["sha256"]
-    run_file.write_text(json.dumps({**record, "format": 1}))
-    (store / "runs/tiny-0/COMPLETE").unlink()
-    expected = read_commits(open_run(str(store), "tiny-0"), "harmful")
-    old = json.loads(file.read_bytes())
-    del old["sha256"], old["run_id"]
-    file.write_text(json.dumps(old))
-    assert read_commits(open_run(str(store), "tiny-0"), "harmful") == expected
-
-
 def test_what_an_analysis_left_behind_is_named_once_nothing_is_missing(tmp_path):
     run = finished_run(tmp_path, {"moments": {}, "curves": {}})
     key = "pending/effects.parts/old/refusal@-1/00000.npz"

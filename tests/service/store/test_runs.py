@@ -61,10 +61,11 @@ def test_the_error_for_a_missing_run_lists_the_existing_runs(tmp_path):
         open_run(str(tmp_path), "tiny-0")
 
 
-def test_a_run_of_a_newer_version_raises(tmp_path):
+@each("written", [0, 2, 99])
+def test_a_run_of_another_format_is_refused(tmp_path, written):
     run = create_run(str(tmp_path), record_of(ARRAYS, 4))
-    reseal(Path(run.url) / "run.json", format=99, news=True)
-    with pytest.raises(StoreVersionError, match="newer Theodolite"):
+    reseal(Path(run.url) / "run.json", format=written, news=True)
+    with pytest.raises(StoreVersionError, match=f"^tiny-0 was written in format {written} of the store; .* format 1$"):
         open_run(str(tmp_path), run.id)
 
 

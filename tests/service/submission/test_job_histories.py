@@ -151,7 +151,7 @@ class JobHistories(RuleBasedStateMachine):
         if any(service.operation is not None for service in self.known):
             return  # one that pauses for an hour between two requests would submit late
         for key in keys(self.location, f"jobs/{JOB}/attempts"):
-            old = unseal(get(self.location, key), required=True) | {"submitted": "2020-01-01T00:00:00+00:00"}
+            old = unseal(get(self.location, key)) | {"submitted": "2020-01-01T00:00:00+00:00"}
             put(self.location, key, seal(old))
             self.records[key] = get(self.location, key)
 
