@@ -15,13 +15,12 @@ from theodolite.spec_parts import CaptureSpec, ModelSpec
 from theodolite.store.layout import CAPTURE_VERSION
 from theodolite.store.runs import ModelFacts, PartialSite, RunRecord, SetFacts
 from theodolite.version import __version__
-from theodolite_jobs.capture.plan import SetPlan, ShardPlan, planning_version
+from theodolite_jobs.capture.plan import SetPlan, ShardPlan
 from theodolite_jobs.models.adapter_source import adapter_notes
 from theodolite_jobs.models.anatomy import (
     Dimensions,
     head_widths_of,
 )
-from theodolite_jobs.models.batching import batching_version
 from theodolite_jobs.models.chat_templates import DEFAULT
 from theodolite_jobs.models.convert.adapter_config import RULE as MERGE_RULE
 from theodolite_jobs.models.convert.random_weights import RULE, SEED
@@ -82,11 +81,9 @@ class Prepared:
             name: {
                 "prompts": self.prompts[name],
                 "template": self.templates[name],
-                "system": prompt_set.system,
+                "chat_options": prompt_set.chat_options,
                 "positions": self.plans[name].positions,
-                # A set without these options has the digest that it had before they existed.
-                **{key: value for key, value in prompt_set.chat_options.items() if key != "system"},
-                **({"special_tokens": "text"} if self.tokenized[name].n_spelled else {}),
+                "n_spelled": self.tokenized[name].n_spelled,
             }
             for name, prompt_set in spec.sets.items()
         }
@@ -96,27 +93,18 @@ class Prepared:
             "dtype": resolved_dtype(self.config, spec.model.dtype),
             "attention": spec.model.attention,
             "remote_code": spec.model.trust_remote_code,
+            "tokenizer": self.mended,
         }
-        # These options are newer than the first runs, whose digests stay the same.
         if self.source.weights == "random":
             model |= {"weights": {"rule": RULE, "seed": SEED}}
         elif dequantised_from(self.config) is not None:
             model |= {"dequantisation": DEQUANTISATION}
         if spec.model.template not in (None, DEFAULT) and "chat" in self.templates.values():
             model |= {"template": spec.model.template}
-        if self.mended:
-            model |= {"tokenizer": self.mended}
         if (adapter := self.source.adapter) is not None:
             place = adapter.location if adapter.kind == "hub" else adapter.kind
             model |= {"adapter": {"place": place, "revision": adapter.revision, "rule": MERGE_RULE}}
-        if (batching := batching_version(self.config)) > 1:
-            model |= {"batching": batching}
-        newer = {
-            name for name, default in {"final": True, "keep": None}.items() if getattr(spec.capture, name) == default
-        }
-        capture = spec.capture.model_dump(mode="json", exclude={"positions", *newer})
-        if (planning := planning_version(spec.capture.sizes.batch_tokens)) > 1:
-            capture |= {"planning": planning}
+        capture = spec.capture.model_dump(mode="json", exclude={"positions"})
         return digest_of({"capture_version": CAPTURE_VERSION, "model": model, "prompts": sets, "capture": capture})
 
     @property

@@ -53,11 +53,9 @@ class SurveySpec(Part):
     heads: HeadsSpec = HeadsSpec()
     words: WordsSpec = WordsSpec()
     gram: GramSpec = GramSpec()
-    # A spec without effects has no such field, so specs that are older than the field keep their digests.
     effects: EffectsSpec | None = Field(
         None,
         description="Options of `effects`, which is computed only if this section exists, or if `analyses` names it.",
-        exclude_if=lambda effects: effects is None,
     )
 
     @field_validator("analyses")
@@ -192,10 +190,7 @@ class SurveySpec(Part):
 
     def canonical(self) -> str:
         """Return the canonical JSON of the spec without its label; equivalent specs have the same text."""
-        content = self.model_dump(mode="json", exclude={"name"})
-        if self.model.weights == "trained":  # newer than the first survey jobs, whose ids stay the same
-            del content["model"]["weights"]
-        return canonical_json(content)
+        return canonical_json(self.model_dump(mode="json", exclude={"name"}))
 
     def digest(self) -> str:
         """Return the SHA-256 of the canonical form, in hex."""

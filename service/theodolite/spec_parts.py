@@ -107,23 +107,18 @@ class ModelSpec(Part):
         description="random surveys an untrained twin: the same configuration and tokenizer, with the weights that "
         "transformers gives the model before training, from a fixed seed.",
     )
-    # A spec without a name has no such field, so specs that are older than the field keep their digests.
     template: Place | None = Field(
         None,
         description="Name of the chat template, if the model's files have several; the default is the one named "
         "default.",
-        exclude_if=lambda template: template is None,
     )
-    # Specs without an adapter have no such fields, so specs that are older than the fields keep their digests.
     adapter: Place | None = Field(
         None,
         description="Hub id or local folder of an adapter of peft (LoRA, DoRA); it is merged into the model.",
-        exclude_if=lambda adapter: adapter is None,
     )
     adapter_revision: Place | None = Field(
         None,
         description="Branch, tag or commit of the adapter on the hub; the default is main. The run records the commit.",
-        exclude_if=lambda revision: revision is None,
     )
 
     @model_validator(mode="after")
@@ -173,30 +168,24 @@ class PromptSetSpec(Part):
         pattern=_SOURCE,
         max_length=1_000,
     )
-    # A set without texts has no such field, so specs that are older than the field keep their digests.
     texts: list[InlinePrompt] = Field(
         default_factory=list,
         description="The prompts, if the source is inline: texts, or conversations (lists of {role, content}).",
         max_length=10_000,
-        exclude_if=lambda texts: not texts,
     )
     split: Place = Field("train", description="Split of a hub dataset, or of a folder of save_to_disk.")
-    # A set without these three options has no such fields, so specs that are older keep their digests.
     config: Place | None = Field(
         None,
         description="Configuration of a hub dataset; required if it has several and none is its default.",
-        exclude_if=lambda config: config is None,
     )
     revision: Place | None = Field(
         None,
         description="Branch, tag or commit of a hub dataset; the default is main. The run records the commit.",
-        exclude_if=lambda revision: revision is None,
     )
     data_files: list[Place] = Field(
         default_factory=list,
         description="Files of a hub dataset to read, as paths or patterns in its repository; they are the split train.",
         max_length=1_000,
-        exclude_if=lambda files: not files,
     )
     column: Place | None = Field(
         None,
@@ -209,10 +198,7 @@ class PromptSetSpec(Part):
         max_length=100,
     )
     draw: DrawSpec | None = Field(None, description="Draw a random sample, after `where` and before `skip`.")
-    # A set that skips nothing has no such field, so specs that are older than the field keep their digests.
-    skip: Index = Field(
-        0, description="Number of prompts to leave out at the start, before `limit`.", exclude_if=lambda skip: skip == 0
-    )
+    skip: Index = Field(0, description="Number of prompts to leave out at the start, before `limit`.")
     limit: Count | None = Field(
         None,
         description="Maximum number of prompts; the set uses the first ones. Of a hub dataset, if `draw` is not given "
@@ -223,7 +209,6 @@ class PromptSetSpec(Part):
         description="What happens to a prompt with more tokens than the model's context, after `limit`: the survey is "
         "refused; skip leaves the prompt out, with its partners in paired contrasts; truncate_left and truncate_right "
         "cut the prompt's own text at this end, at a token, until it fits, and leave the template whole.",
-        exclude_if=lambda too_long: too_long == "refuse",
     )
     template: Text | None = Field(
         None,
@@ -232,25 +217,21 @@ class PromptSetSpec(Part):
         f"message it is {NOUN_TEMPLATE!r}, because models treat the first token of a sequence differently.",
     )
     system: Text | None = Field(None, description="System message; requires the chat template.")
-    # A set without these options has no such fields, so specs that are older than the fields keep their digests.
     template_args: TemplateArgs = Field(
         default_factory=dict,
         description="Variables of the chat template by name, for example {enable_thinking: false}. The template must "
         "read each of them.",
-        exclude_if=lambda args: not args,
     )
     prefill: Text | None = Field(
         None,
         description="Text that follows the chat template's generation prompt: the beginning of the answer. Its special "
         "tokens are encoded as special tokens.",
         min_length=1,
-        exclude_if=lambda prefill: prefill is None,
     )
     special_tokens: Literal["text", "allow"] = Field(
         "text",
         description="text encodes special tokens that a prompt spells (such as <|im_end|>) as plain text; allow "
         "encodes them as special tokens. Those of the template are always special.",
-        exclude_if=lambda special_tokens: special_tokens == "text",
     )
     positions: _PositionList | Literal["all"] | None = Field(
         None, description="Token positions of this set, instead of capture.positions; all captures every token."

@@ -9,16 +9,13 @@ from support.adapters import change_settings, save_adapter, save_base
 from support.each import each
 from support.tiny_configs import CONFIGS
 
-from theodolite.digests import digest_of
 from theodolite.errors import ModelError, PromptError, SiteNotFoundError
 from theodolite.settings import Settings
 from theodolite.sites import Site
 from theodolite.spec import SurveySpec
 from theodolite.spec_file import parse_spec
 from theodolite.spec_parts import ModelSpec
-from theodolite.store.layout import CAPTURE_VERSION
 from theodolite_jobs.models.convert.adapter_config import RULE as MERGE_RULE
-from theodolite_jobs.models.convert.random_weights import RULE, SEED
 from theodolite_jobs.models.source import adapter_facts
 from theodolite_jobs.prepare import prepare
 
@@ -178,42 +175,6 @@ def test_only_a_run_without_resid_final_has_another_run_id(tmp_path, prompts):
     assert default == named != declined
 
 
-def test_trained_weights_are_part_of_no_run_id(tmp_path, prompts):
-    """A run of an older version has the run id of a spec without the field."""
-    found = prepared(tmp_path, "llama", prompts)
-    model = {
-        "place": "folder",
-        "revision": found.source.revision,
-        "dtype": "float32",
-        "attention": "auto",
-        "remote_code": False,
-    }
-    sets = {"some": {"prompts": ["one", "another"], "template": "none", "system": None, "positions": [-1]}}
-    capture = found.spec.capture.model_dump(mode="json", exclude={"positions", "final", "keep"})
-    content = {"capture_version": CAPTURE_VERSION, "model": model, "prompts": sets, "capture": capture}
-    assert found.run_id == f"llama-{digest_of(content)[:12]}"
-    assert prepared(tmp_path, "llama", prompts, weights="trained").run_id == found.run_id
-    random = prepared(tmp_path, "llama", prompts, weights="random")
-    content["model"] = {**model, "weights": {"rule": RULE, "seed": SEED}}
-    assert random.run_id == f"llama-random-weights-{digest_of(content)[:12]}"
-
-
-def test_a_run_whose_vectors_padding_changed_has_another_run_id(tmp_path, prompts, monkeypatch):
-    before = prepared(tmp_path, "llama", prompts).run_id
-    monkeypatch.setattr("theodolite_jobs.prepared.batching_version", lambda _config: 2)
-    assert prepared(tmp_path, "llama", prompts).run_id != before
-
-
-def test_runs_with_a_budget_whose_batches_are_planned_in_another_way_have_another_run_id(
-    tmp_path, prompts, monkeypatch
-):
-    budgets = (1024, 2048, 4096)
-    before = [prepared(tmp_path, "llama", prompts, batch_tokens=budget).run_id for budget in budgets]
-    monkeypatch.setattr("theodolite_jobs.prepared.planning_version", lambda _budget: 1)
-    after = [prepared(tmp_path, "llama", prompts, batch_tokens=budget).run_id for budget in budgets]
-    assert [old == new for old, new in zip(before, after, strict=True)] == [True, True, False]
-
-
 @pytest.mark.parametrize("sites", [["resid_mid"], ["resid_pre", "resid_mid"]])
 def test_a_named_site_that_the_model_lacks_is_refused(tmp_path, prompts, sites):
     with pytest.raises(SiteNotFoundError, match=r"no resid_mid: attention and MLP.*; it has resid_pre, resid_post"):
@@ -263,7 +224,7 @@ def test_base_and_adapter_are_in_the_digest_and_in_run_json(tmp_path, prompts):
     )
     assert found.record("sdpa", {}).versions["adapter_merge"] == f"rule{MERGE_RULE}"
     assert found.record("sdpa", {}).versions["peft"] == version("peft")
-    assert "adapter" not in json.loads(plain.record("sdpa", {}).model_dump_json())["model"]
+    assert plain.record("sdpa", {}).model.adapter is None
     assert found.pinned_model == ModelSpec(id=str(tmp_path / "base"), adapter=str(tmp_path / "lora"))
     (note,) = found.notes
     assert note.startswith(

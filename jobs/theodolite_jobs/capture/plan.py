@@ -115,14 +115,6 @@ def plan_set(
     return SetPlan(prompt_set, positions, shared, tuple(shards), sum(map(len, tokens)), computed)
 
 
-def planning_version(batch_tokens: int) -> int:
-    """Return the version of `batch_by_length` for a token budget; run ids contain it if it is not 1.
-
-    In version 1, the fixed cost of a batch was the same for all budgets.
-    """
-    return 1 if batch_tokens <= _SMALL_BUDGET else 2
-
-
 def pieces(shard: ShardPlan, shard_prompts: int) -> list[ShardPlan]:
     """Return a shard's parts of at most `shard_prompts` consecutive prompts, which are captured one after another.
 

@@ -30,15 +30,6 @@ def length_class_of(config: Any) -> Callable[[int], int]:
     return class_of
 
 
-def batching_version(config: Any) -> int:
-    """Return the version of `length_class_of` for a model; run ids contain it if it is not 1.
-
-    Version 1 let padding change the vectors of models with an indexer, and of models with both kinds of boundaries.
-    """
-    has_both = _rotary(config, "longrope") and _rotary(config, "dynamic")
-    return 2 if has_both or _selected_tokens(config.get_text_config()) is not None else 1
-
-
 def _rotary(config: Any, kind: str) -> list[dict[str, Any]]:
     return [settings for settings in rotary_settings(config) if settings.get("rope_type") == kind]
 

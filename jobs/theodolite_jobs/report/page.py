@@ -81,7 +81,7 @@ def render_report(run: Run) -> str:
         linked=Linked(),
         anchor=anchor,
         heads=_heads(run, finished),
-        spec=spec_of_results(run).model_dump_json(indent=2, exclude_none=True),
+        spec=spec_of_results(run).model_dump_json(indent=2, exclude_defaults=True),
     )
 
 

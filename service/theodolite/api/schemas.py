@@ -7,7 +7,7 @@ from pydantic import BaseModel, Field
 from theodolite.query.heads import TOKEN_COLUMNS
 from theodolite.store.labels import Labels
 
-EXAMPLE_RUN = "smollm2-135m-instruct-01862668a346"
+EXAMPLE_RUN = "smollm2-135m-instruct-965dbec6ebba"
 
 
 class ProblemDetails(BaseModel):
@@ -38,7 +38,7 @@ class RunLine(OfRun):
     analyses: list[str] = Field(description="Finished result groups.")
     unfinished: list[str] = Field(description="Result groups that were requested and are not finished.")
     state: str = Field(
-        description="complete; captured (results are missing); capturing; damaged; or newer (a newer version wrote it)."
+        description="complete; captured (results are missing); capturing; damaged; or unreadable (of another version)."
     )
     created: str = Field(description="Time of creation, ISO 8601.")
 
@@ -65,7 +65,7 @@ class RunDetails(OfRun):
     sets: dict[str, dict[str, Any]] = Field(
         description="By prompt set: numbers of prompts, tokens, committed shards and quarantined prompts; positions."
     )
-    spec: dict[str, Any] = Field(description="The survey's spec.")
+    spec: dict[str, Any] = Field(description="The survey's spec, without values that are the default.")
     parity: dict[str, Any] = Field(
         description="Parity certificate: errors of captured activations relative to plain Hugging Face."
     )

@@ -72,7 +72,7 @@ def summary(run: Run, labels: Labels) -> dict[str, Any]:
 def summaries(store: str, cache: Cache | None = None) -> list[dict[str, Any]]:
     """Return a short description of each run of a store, newest first.
 
-    A run that cannot be read has the state `damaged` or `newer` and a reason; the other runs are listed as usual.
+    A run that cannot be read has the state `damaged` or `unreadable` and a reason; the other runs are listed as usual.
     """
     labels = all_labels(store)
     items = [_summary_or_reason(store, run_id, cache, labels.get(run_id, Labels())) for run_id in list_run_ids(store)]
@@ -111,7 +111,7 @@ def _summary_or_reason(store: str, run_id: str, cache: Cache | None, labels: Lab
         run = find_run(store, run_id, cache)
         return None if run is None else summary(run, labels)
     except StoreVersionError as error:
-        return {**unknown, "state": "newer", "reason": str(error)}
+        return {**unknown, "state": "unreadable", "reason": str(error)}
     except StoreError as error:
         return {**unknown, "state": "damaged", "reason": str(error)}
 
@@ -149,13 +149,16 @@ def describe(run: Run) -> dict[str, Any]:
         "digest": run.record.digest,
         "model": run.record.model.model_dump(),
         "capture": run.record.spec.capture.model_dump(mode="json"),
-        "sets": {name: {**facts.model_dump(), **captured[name]} for name, facts in run.record.sets.items()},
+        "sets": {
+            name: {**facts.model_dump(exclude_defaults=True), **captured[name]}
+            for name, facts in run.record.sets.items()
+        },
         "notes": list(_notes(run, n_quarantined)),
         "parity": run.record.parity,
         "parity_notes": [*parity_notes(run.record.parity), *spot_check_notes(captured)],
         "versions": run.record.versions,
-        "spec": run.record.spec.model_dump(mode="json", exclude_none=True),
-        # A newer version may have written a group that this one does not know.
+        "spec": run.record.spec.model_dump(mode="json", exclude_defaults=True),
+        # Another version may have written a group that this one does not know.
         "results": {
             name: {one.name: list(one.dims) for one in GROUPS[name].variables} if name in GROUPS else {}
             for name in short["analyses"]
@@ -197,7 +200,7 @@ def _notes(run: Run, n_quarantined: Mapping[str, int]) -> Iterator[str]:
         first = n_first_tokens(run, name, earliest)
         if first:
             yield (
-                f"position {earliest} is the first token of {'at least ' * (facts.n_first is None)}{first} of the "
+                f"position {earliest} is the first token of {first} of the "
                 f"{facts.n_samples} prompts of the set “{name}”; in many models the first token has a very large norm "
                 "(an attention sink), so a statistic over these prompts describes the sink more than the prompts"
             )
@@ -218,10 +221,10 @@ def spec_of_results(run: Run) -> SurveySpec:
     for name, group in GROUPS.items():
         # The group with the name of the section decides; without it, for example `travel` has the options of `gram`.
         if group.options and name in finished and (group.options == name or group.options not in finished):
-            with suppress(RunDamagedError, KeyError):  # `composition`, and older versions, have none
+            with suppress(RunDamagedError, KeyError):  # `composition` and `rotary` have none
                 changes[group.options] = read_attributes(run, name)["options"]
     if "composition" in finished:  # later options of `heads` may not request it
-        with suppress(RunDamagedError, KeyError):  # an older version wrote no layers
+        with suppress(RunDamagedError):
             heads = changes.get("heads", spec.heads.model_dump(mode="json"))
             changes["heads"] = {**heads, "composition": read_attributes(run, "composition")["layers"]}
     with suppress(RunDamagedError):

@@ -5,14 +5,13 @@ from typing import Any
 import numpy as np
 from support import tiny
 from support.each import each
-from support.tiny_configs import CONFIGS
 from support.tiny_sizes import GROUPED, PLAIN, SLIDING
 from transformers import AutoModel, DeepseekV32Config, Gemma3TextConfig, GlmMoeDsaConfig, MiniMaxM3VLTextConfig
 
 from theodolite.sites import Site
 from theodolite_jobs.capture.engine import Engine
 from theodolite_jobs.capture.plan import plan_set
-from theodolite_jobs.models.batching import batching_version, length_class_of
+from theodolite_jobs.models.batching import length_class_of
 from theodolite_jobs.models.load import wrap
 from theodolite_jobs.models.loaded import LoadedModel
 from theodolite_jobs.models.reference import read_sites, relative_errors
@@ -89,9 +88,3 @@ def test_layers_of_two_kinds_have_two_boundaries():
     assert len(np.unique([class_of(length) for length in (16, 17, 21, 22)])) == 4
     assert max(errors(model, length_class=class_of)) < 1e-5
     assert max(errors(model)) > 1e-3
-    assert batching_version(config) == 2
-
-
-def test_run_ids_stay_where_padding_never_changed_vectors():
-    assert {family for family, config in CONFIGS.items() if batching_version(config) != 1} == set()
-    assert batching_version(DeepseekV32Config(**PLAIN, **LATENT, **INDEXER)) == 2

@@ -62,4 +62,3 @@ def test_other_runs_have_no_such_note(run):
     record = run.record.model_copy(update={"partial_sites": {}})
     (section,) = sections_of(replace(run, record=record), "curves")
     assert not any("blocks have" in note for note in section.notes)
-    assert "partial_sites" not in record.model_dump(mode="json")
