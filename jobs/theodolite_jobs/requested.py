@@ -66,8 +66,7 @@ def check_request(
         if "experts" in GROUPS[name].needs and not has_experts:
             raise SpecError(
                 f"analyses: {name!r} needs the experts that tokens use, and none are recorded: the model has none in "
-                "the captured layers, or they cannot be read, or an older version captured the run; leave "
-                f"{name!r} out"
+                f"the captured layers, or they cannot be read; leave {name!r} out"
             )
     layers = spec.effects.layers if spec.effects else "all"
     if layers != "all" and layers[-1] >= n_layers:
@@ -114,7 +113,7 @@ def _has_latent_attention(run: Run) -> bool:
 
 
 def records_experts(run: Run) -> bool:
-    """Return whether a run records the experts that tokens use; runs of older versions do not."""
+    """Return whether a run records the experts that tokens use."""
     return any(facts.n_choices for facts in run.record.sets.values())
 
 
@@ -128,18 +127,7 @@ def named_groups(spec: SurveySpec) -> set[str]:
 def requested_spec(run: Run) -> SurveySpec:
     """Return the spec of all that a run shall hold: its results, and those that are requested and not finished."""
     request = stored_request(run)
-    spec = request.spec if request else spec_of_results(run)
-    # An older version wrote run.json before it refused what the run cannot give.
-    composition, captured = spec.heads.composition, run.record.spec.capture.sites
-    if composition is not None and composition[1] >= run.record.model.n_layers:
-        spec = spec.model_copy(update={"heads": spec.heads.model_copy(update={"composition": None})})
-    impossible = {name for name, site in _NEEDED_SITES.items() if site not in captured}
-    if not spec.contrasts:
-        impossible |= {name for name, group in GROUPS.items() if "contrasts" in group.needs}
-    if impossible.isdisjoint(spec.analyses or []):
-        return spec
-    possible = [name for name in spec.analyses or [] if name not in impossible]
-    return spec.model_copy(update={"analyses": possible or ["curves"]})  # a spec cannot list no analysis
+    return request.spec if request else spec_of_results(run)
 
 
 def stored_request(run: Run) -> Request | None:
@@ -148,12 +136,8 @@ def stored_request(run: Run) -> Request | None:
     if stored is None:
         return None
     try:
-        if "spec" in stored:
-            groups = {str(name): str(digest) for name, digest in stored["groups"].items()}
-            return Request(SurveySpec.model_validate(stored["spec"]), groups, frozenset(stored.get("replaced", ())))
-        spec = SurveySpec.model_validate(stored)  # an early version stored the spec alone
-        contrasts = {**_finished_contrasts(run), **spec.resolved_contrasts()}
-        return Request(spec, dict.fromkeys(requested_groups(run, spec, contrasts), ""))
+        groups = {str(name): str(digest) for name, digest in stored["groups"].items()}
+        return Request(SurveySpec.model_validate(stored["spec"]), groups, frozenset(stored["replaced"]))
     except (AttributeError, KeyError, TypeError, ValidationError) as error:
         raise StoreVersionError(
             f"{run.id}: another version of Theodolite began to compute results, and this version cannot read what was "
@@ -223,7 +207,7 @@ def close_request(run: Run, settled: Collection[str], unsupported: Collection[st
     remaining = {
         name: former
         for name, former in request.groups.items()
-        # A newer version may have computed a group that this one does not know.
+        # Another version may have computed a group that this one does not know.
         if name not in settled and finished.get(name) != former and (name in wanted or name not in GROUPS)
     }
     replaced = request.replaced & remaining.keys()

@@ -15,7 +15,6 @@ from theodolite.query.verification import verify
 from theodolite.store.manifest import finished_groups
 from theodolite.store.result_reader import read_contrasts, read_group
 from theodolite_jobs.progress import Console
-from theodolite_jobs.requested import requested_spec
 from theodolite_jobs.survey import survey
 
 pytestmark = pytest.mark.usefixtures("forked_replicas", "without_figures")
@@ -147,20 +146,6 @@ def test_an_analysis_of_contrasts_without_contrasts_is_refused(tiny_folder, tmp_
     capture = {"sites": ["resid_pre", "head_out"]}
     with pytest.raises(SpecError, match=f"analyses: '{name}' needs contrasts, but contrasts is empty; add a contrast"):
         surveyed(tmp_path, tiny_folder, analyses=[name], contrasts={}, capture=capture)
-
-
-def test_an_old_run_that_requests_only_what_it_cannot_give_has_its_curves(damaged, monkeypatch):
-    """An older version wrote run.json before it refused such a request."""
-    spec = opened(damaged).record.spec
-    monkeypatch.setattr(
-        "theodolite_jobs.requested.spec_of_results",
-        lambda _run: spec.model_copy(update={"analyses": ["contributions"]}),
-    )
-    assert requested_spec(opened(damaged)).analyses == ["curves"]
-    for _ in range(2):
-        flip(damaged / "results.zarr/curves/zarr.json")
-        analyse(damaged)
-        assert "curves" in finished_groups(opened(damaged))
 
 
 def test_composition_of_other_options_is_requested_with_new_heads(damaged, tiny_folder):
