@@ -1,7 +1,6 @@
 """The first stage of a survey: capture the shards of a run that are not committed yet."""
 
 from collections.abc import Sequence
-from contextlib import suppress
 from functools import partial
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
@@ -143,7 +142,7 @@ def recorded_arithmetic(run: Run) -> list[str]:
 def check_same_shards(run: Run, prepared: Prepared, parity: dict[str, Any]) -> None:
     """Raise RunDamagedError if the shards of a run without run.json have other tokens, or were computed differently.
 
-    Tables of tokens and commit records that are damaged say nothing; older records do not state their arithmetic.
+    Tables of tokens and commit records that are damaged say nothing.
     """
     from theodolite_jobs.cluster.replica import full_arithmetic
 
@@ -158,11 +157,11 @@ def check_same_shards(run: Run, prepared: Prepared, parity: dict[str, Any]) -> N
         indices = sorted(committed_indices(run, name))
         contents = get_all(run.location, [record_key(name, index) for index in indices])
         for index, record in zip(indices, contents, strict=True):
-            arithmetic: Sequence[str] = ()
-            with suppress(RunDamagedError):
-                arithmetic = decode_record(record, run.record, name, index).arithmetic
-            if arithmetic:
-                check_equal_arithmetic(run.id, arithmetic, now)
+            try:
+                commit = decode_record(record, run.record, name, index)
+            except RunDamagedError:
+                continue
+            check_equal_arithmetic(run.id, commit.arithmetic, now)
 
 
 def _has_other_tokens(run: Run, prepared: Prepared, prompt_set: str) -> bool:
@@ -186,12 +185,9 @@ def decode_unproven_tokens(content: bytes) -> list[TokenIds] | None:
 
 
 def check_equal_arithmetic(run_id: str, created_with: Sequence[str], now: Sequence[str]) -> None:
-    """Raise RunDamagedError if a run's shards were computed with other arithmetic than this cluster has now.
-
-    Older versions recorded the type of a GPU without its name, so the type `cuda` equals every name.
-    """
+    """Raise RunDamagedError if a run's shards were computed with other arithmetic than this cluster has now."""
     for before, after in zip_longest(created_with, now, fillvalue="unknown arithmetic"):
-        if before != after and not (before == "cuda" and after.startswith("cuda ")):
+        if before != after:
             raise RunDamagedError(
                 f"{run_id}: the run was created with {before} and would resume with {after}; resume with {before} "
                 "(ranks: THEODOLITE_PARALLELISM and --gpus-per-replica), or use another store"

@@ -159,7 +159,7 @@ def _layers_of_control_vector(
     run: Run, contrast: str, site: str, layers: Sequence[int], position: int | None
 ) -> list[int]:
     """Return the layers whose stream llama.cpp can add to; raises SpecError if a requested layer is not one of them."""
-    if run.record.parity.get("post_norm"):
+    if run.record.parity["post_norm"]:
         raise SpecError(
             f"format: given 'gguf', but the model of {run.id} is an encoder, and llama.cpp adds control vectors only "
             "to decoders; choose safetensors or npy"

@@ -57,7 +57,7 @@ def replica_of(store, marker, engine=None):
     )
     replica = Replica(assignment, {}, {})
     replica._engine = engine or object()
-    replica._certificate = {"dtype": "float32", "attention": "sdpa", "device": "cpu"}
+    replica._certificate = {"dtype": "float32", "attention": "sdpa", "device": "cpu", "ranks": 1}
     return replica
 
 

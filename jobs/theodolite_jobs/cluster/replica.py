@@ -46,9 +46,9 @@ LIBRARIES = ("torch", "transformers")
 def arithmetic(certificate: Mapping[str, Any]) -> Arithmetic:
     """Return the arithmetic of a replica from its parity certificate."""
     device = str(certificate["device"]).partition(":")[0]
-    if gpu := certificate.get("gpu"):  # absent on a CPU and in the certificates of older versions
+    if gpu := certificate.get("gpu"):  # absent on a CPU
         device = f"{device} {gpu}"
-    return certificate["dtype"], certificate["attention"], device, f"{certificate.get('ranks', 1)} rank(s)"
+    return certificate["dtype"], certificate["attention"], device, f"{certificate['ranks']} rank(s)"
 
 
 def full_arithmetic(certificate: Mapping[str, Any]) -> list[str]:

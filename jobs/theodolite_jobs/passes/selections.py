@@ -91,11 +91,9 @@ def branches_add(run: Run) -> bool:
     """Return whether the outputs of attention and MLP are differences of the stream.
 
     In post-norm models they are not, since the stream after a norm is not a sum; nor in Gemma 4, whose blocks multiply
-    the stream. An older parity certificate has only `post_norm`; a still older one lacks it, and no difference is then
-    taken as an output.
+    the stream.
     """
-    parity = run.record.parity
-    return parity.get("branches_add", not parity.get("post_norm", True))
+    return run.record.parity["branches_add"]
 
 
 def all_commits(run: Run) -> dict[str, list[Commit]]:

@@ -141,7 +141,7 @@ def _rests_on(run: Run) -> Iterator[str]:
     yield from (warning for warning in record.warnings if warning.startswith(("prompts.", "contrasts.")))
     if parity := described["parity"]:
         allowed = "" if parity["bound"] is None else f" (allowed: {parity['bound']:.0e})"
-        warning = [f"{parity['warning']}."] if parity.get("warning") else []
+        warning = [f"{parity['warning']}."] if parity["warning"] else []
         notes = "".join(f"{note} " for note in [*warning, *described["parity_notes"]])
         same = f"weights, {_stored(run)}," if record.model.dequantised_from else "weights"
         yield (

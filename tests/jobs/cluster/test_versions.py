@@ -16,7 +16,7 @@ from theodolite.submission.ray_jobs import SUBMITTED_BY
 from theodolite_jobs.cluster.replica import Assignment, Replica
 from theodolite_jobs.job import run_job
 
-CERTIFICATE = {"dtype": "float32", "attention": "sdpa", "device": "cpu"}
+CERTIFICATE = {"dtype": "float32", "attention": "sdpa", "device": "cpu", "ranks": 1}
 
 
 def replica_of(version=__version__):

@@ -44,9 +44,8 @@ def test_travel_of_parallel_blocks_without_branch_sites_has_no_branch_norms(tmp_
     assert np.isfinite(group["step_norm_block"].sel(set="words", position=-1)).all()
 
 
-@pytest.mark.parametrize("parity", [{"post_norm": True}, {"post_norm": False, "branches_add": False}])
-def test_where_the_branches_do_not_add_up_resid_mid_gives_no_branch_norms(tmp_path, parity):
-    stored = store(tmp_path, sets=FEW, parity=parity)
+def test_where_the_branches_do_not_add_up_resid_mid_gives_no_branch_norms(tmp_path):
+    stored = store(tmp_path, sets=FEW, parity={"branches_add": False})
     analyse(stored.run, {}, None, silent, requested={"travel"})
     nothing = expected_travel(stored, range(LAYERS), LAYERS, without_middle)
     assert_group(stored.run, "travel", nothing)
