@@ -2,8 +2,7 @@
 
 The file is an uncompressed .npz archive of float64 arrays. `count` is the number of prompts that are not quarantined.
 The other names are those of `FirstPass`, such as `moments.raw.mean`, with the shapes that it documents. Of the means of
-`products`, the file has only that of the last block's output: the others are the means of `raw`. Files of older
-versions lack `products` and the last quantities of steps and paths; these are then NaN.
+`products`, the file has only that of the last block's output: the others are the means of `raw`.
 """
 
 import io
@@ -28,8 +27,7 @@ from theodolite_jobs.passes.one_shard import Axes, FirstPass, Means, SecondPass,
 from theodolite_jobs.passes.samples import SampleSelection
 from theodolite_jobs.statistics.curves import no_sums, scatter
 from theodolite_jobs.statistics.moments import Extremes, Moments
-from theodolite_jobs.statistics.travel import PATH, STEPS
-from theodolite_jobs.statistics.travel_variance import StepProducts, missing_products
+from theodolite_jobs.statistics.travel_variance import StepProducts
 
 _MERGED: frozenset[Output] = frozenset({"stream", "norms", "travel"})
 """The outputs that a reduced shard has: the folds serve scores of single prompts, which need stored activations."""
@@ -111,27 +109,15 @@ def _decode(run: Run, content: bytes, positions: Sequence[int]) -> FirstPass:
             kind, output, field = name.split(".")
             axis = 1 if output in _AFTER_SITE else 0
             parts[kind].setdefault(output, {})[field] = file[name].take(positions, axis)
-    for output, quantities in (("steps", STEPS), ("path", PATH)):
-        for field, values in parts["moments"].get(output, {}).items():
-            parts["moments"][output][field] = _with_missing(values, len(quantities))
     moments = {output: Moments(count, **fields) for output, fields in parts["moments"].items()}
     extremes = {output: Extremes(**fields) for output, fields in parts["extremes"].items()}
-    products = _products(run, moments, parts["products"].get("travel", {})) if "steps" in moments else None
+    products = _products(run, moments, parts["products"]["travel"]) if "steps" in moments else None
     return FirstPass(moments, extremes, None, min(count, 1), products)
 
 
-def _with_missing(values: NDArray[np.float64], n_quantities: int) -> NDArray[np.float64]:
-    """Return an array with NaN for the last quantities, which older versions did not write."""
-    missing = np.full((*values.shape[:-1], n_quantities - values.shape[-1]), np.nan)
-    return np.concatenate([values, missing], axis=-1)
-
-
 def _products(run: Run, moments: Mapping[str, Moments], stored: Mapping[str, NDArray[np.float64]]) -> StepProducts:
-    """Return the products of a reduced shard with the means of its states; NaN without `stored`."""
+    """Return the products of a reduced shard with the means of its states."""
     raw, sites = moments["raw"], run.record.spec.capture.stream_sites
-    if not stored:
-        n_positions, n_layers, d_model = raw.mean.shape[1:]
-        return missing_products(raw.count, n_positions, n_layers, d_model)
 
     def mean_at(site: Site, index: int) -> NDArray[np.float64]:
         return stored["last_mean"] if site is Site.RESID_FINAL else raw.mean[sites.index(site), :, index]

@@ -16,13 +16,13 @@ STEPS = (
     *("step_norm_attn", "step_norm_mlp", "step_norm_block", "step_cosine_next", "step_cosine_stream"),
     *("arc_attn", "arc_mlp", "arc_block"),
 )
-"""Quantities of each prompt in each block. Files of reduced shards have this order, so new quantities come last."""
+"""Quantities of each prompt in each block, in the order of the files of reduced shards."""
 
 PATH = (
     *("path_length", "displacement", "path_ratio", "arc_length", "great_circle", "arc_ratio"),
     *("path_ratio_before_last", "arc_ratio_before_last"),
 )
-"""Quantities of each prompt's whole path, in the order of the files of reduced shards; new quantities come last."""
+"""Quantities of each prompt's whole path, in the order of the files of reduced shards."""
 
 Vectors = Float[np.ndarray, "sample d_model"]
 Lengths = Float64[np.ndarray, " sample"]

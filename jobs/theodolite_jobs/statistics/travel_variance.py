@@ -37,13 +37,6 @@ class StepProducts:
     following: ByBlock
 
 
-def missing_products(count: int, n_positions: int, n_blocks: int, d_model: int) -> StepProducts:
-    """Return unknown sums over a number of samples, NaN, so that all sums that they merge into are NaN."""
-    shape = (n_positions, n_blocks)
-    arrays = [np.full((*shape, *rest), np.nan) for rest in ((3, d_model), (len(BRANCHES), 4), ())]
-    return StepProducts(count, *arrays)
-
-
 def merge_products(first: StepProducts, second: StepProducts) -> StepProducts:
     """Return the sums for the union of two disjoint sets of samples.
 

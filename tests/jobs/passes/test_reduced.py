@@ -69,40 +69,6 @@ def test_a_file_gives_back_the_selected_positions(run, arrays, monkeypatch, posi
     assert content == encode_reduced(reduce_samples(run, CapturedSamples(arrays, 0, BAD), NORMS))
 
 
-def written_by_version_1(content):
-    """The file without what later versions added to it."""
-    columns = {"steps": 5, "path": 3}
-    with np.load(io.BytesIO(content)) as file:
-        arrays = {name: file[name] for name in file.files if not name.startswith("products.")}
-    for name in arrays:
-        if (output := name.split(".")[1:2]) and output[0] in columns:
-            arrays[name] = arrays[name][..., : columns[output[0]]]
-    older = io.BytesIO()
-    np.savez(older, **arrays)
-    return older.getvalue()
-
-
-def test_a_file_of_an_older_version_lacks_only_what_it_never_had(run, arrays, monkeypatch):
-    content = encode_reduced(reduce_samples(run, CapturedSamples(arrays, 0, BAD), NORMS))
-    monkeypatch.setattr(reduced, "read_commit", lambda *_: SimpleNamespace(name="set/00000"))
-    monkeypatch.setattr(reduced, "committed_bytes", lambda *_: written_by_version_1(content))
-    whole = stored(run)
-    for found, expected in (
-        (read_reduced(run, SampleSelection("set", frozenset(), (0, 1)), 0), whole),
-        (whole.merged(read_reduced(run, SampleSelection("set", frozenset(), (0, 1)), 0)), whole.merged(whole)),
-    ):
-        assert found.count == expected.count == found.products.count
-        for name, part in expected.moments.items():
-            known = {"steps": 5, "path": 3}.get(name, part.mean.shape[-1])
-            for field in ("mean", "m2"):
-                values = getattr(found.moments[name], field)
-                np.testing.assert_array_equal(values[..., :known], getattr(part, field)[..., :known], err_msg=name)
-                assert np.isnan(values[..., known:]).all()
-        assert np.isnan(found.products.sums).all()
-        assert np.isnan(found.products.means).all()
-        assert found.products.sums.shape == expected.products.sums.shape
-
-
 def test_a_file_of_parts_has_the_means_of_the_merged_parts(run, arrays, monkeypatch):
     """The file contains the means of the stream once: those of the products follow from them."""
     parts = [{site: values[rows] for site, values in arrays.items()} for rows in (slice(0, 3), slice(3, N))]

@@ -16,7 +16,6 @@ from theodolite_jobs.statistics.travel_variance import (
     centred_cosines,
     common_share,
     merge_products,
-    missing_products,
     variance_budget,
 )
 
@@ -146,14 +145,6 @@ def test_the_common_share_is_unbiased_where_the_plain_one_is_not():
         plain.append((step.mean(axis=0) ** 2).sum() / (step**2).sum(axis=1).mean())
     assert abs(np.mean(shares)) < 0.004
     assert np.mean(plain) > 0.12
-
-
-def test_missing_sums_make_the_sums_of_all_missing():
-    known = products_of(drawn(4))
-    merged = merge_products(known, missing_products(3, 1, 3, 7))
-    assert merged.count == 7
-    assert all(np.isnan(values).all() for values in statistics_of(merged).values())
-    assert merge_products(known, missing_products(0, 1, 3, 7)) is known
 
 
 @pytest.mark.parametrize("n", [0, 1])
