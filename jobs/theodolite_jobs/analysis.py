@@ -113,7 +113,7 @@ def _analyse(
         dask_address=settings.dask_address,
     )
     if damaged := damaged_groups(run):
-        console.say(f"{', '.join(damaged)}: checksums differ from the written results; removing them")
+        console.say(f"{', '.join(damaged)}: these results are damaged or of another version; removing them")
         _open_request(context, requested)
         remove_groups(run, damaged)
     try:

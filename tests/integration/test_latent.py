@@ -172,7 +172,7 @@ def test_the_norm_is_folded_into_both_sides_and_a_change_computes_the_group_agai
     run = surveyed(tmp_path, CONFIGS["deepseek_v3"])
     digests, plain = finished_groups(run), read_group(run, "rotary")
     assert run_state(run) == "complete"
-    drop_groups(run, ["rotary"])  # as an older version left it
+    drop_groups(run, ["rotary"])
     analyse_run(run, spec_of_results(run), None, Settings(store=run.store), Console())
     assert finished_groups(run) == digests
     xr.testing.assert_identical(read_group(run, "rotary"), plain)

@@ -171,6 +171,9 @@ def test_safetensors_has_the_metadata_of_the_vector(tmp_path, run, monkeypatch):
         "norm_mean_positive": "8.0",
         "norm_mean_negative": "8.0",
         "difference_norm": "1.0",
+        "difference_norm_debiased": "nan",
+        "noise_share": "nan",
+        "reliability": "nan",
         "written_by": f"theodolite {theodolite.__version__}",
     }
 

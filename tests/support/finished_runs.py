@@ -135,4 +135,8 @@ def _group(
         empty = 4 if variable.dtype == "int64" else np.nan
         shape = [len(coordinates[dim]) for dim in variable.dims]
         full[variable.name] = np.broadcast_to(values.get(variable.name, empty), shape)
-    return build_group(name, full, coordinates, {"digest": "digest", "version": 1, **attributes})
+    own: dict[str, Any] = {"digest": "digest", "version": GROUPS[name].version}
+    if name == "heads":
+        own["direction_position"] = coordinates["position"][-1]
+        own["direction_prompts"] = {contrast: [64, 63] for contrast in coordinates["contrast"]}
+    return build_group(name, full, coordinates, {**own, **attributes})

@@ -43,7 +43,7 @@ def shape_figure(gram: xr.Dataset, position: int, site: str, colours: Mapping[st
 
 
 def _gaussian_lines(selected: xr.Dataset, site: str, colours: Mapping[str, str]) -> Iterator[Line]:
-    """Yield the TwoNN dimension of Gaussian samples for each set; nothing for a run of an older version."""
+    """Yield the TwoNN dimension of Gaussian samples for each set that has an estimate."""
     for set_name, colour in colours.items():
         mean, sd = (
             along_depth(selected[f"intrinsic_dimension_gaussian{suffix}"].sel(set=set_name, site=[site]))

@@ -39,10 +39,9 @@ def trajectory_curves(trajectory: pd.DataFrame) -> go.Figure:
     for column, (name, colour) in angles.items():
         hover = "%{customdata}: %{y:.2f}°<extra>" + name + "</extra>"
         figure.add_trace(_line(depths, stream[column].tolist(), name, colour, labels, hover), row=1, col=1)
-    if "vocabulary_angle_mean" in stream:
-        mean, sd = stream["vocabulary_angle_mean"].to_numpy(), stream["vocabulary_angle_sd"].to_numpy()
-        for index, band in enumerate(bands(depths, mean - sd, mean + sd, PLAIN)):
-            figure.add_trace(band.update(name="to all tokens, mean ± sd", showlegend=index == 0), row=1, col=1)
+    mean, sd = stream["vocabulary_angle_mean"].to_numpy(), stream["vocabulary_angle_sd"].to_numpy()
+    for index, band in enumerate(bands(depths, mean - sd, mean + sd, PLAIN)):
+        figure.add_trace(band.update(name="to all tokens, mean ± sd", showlegend=index == 0), row=1, col=1)
     hover, ranks = "%{customdata}: rank %{y}<extra></extra>", stream["rank_of_next"].tolist()
     line = _line(depths, ranks, "rank", MAIN, labels, hover)
     figure.add_trace(line.update(showlegend=False), row=2, col=1)

@@ -10,9 +10,8 @@ import pandas as pd
 import xarray as xr
 
 from theodolite.errors import ResultsNotFoundError, SpecError, StoreError, choices_text
-from theodolite.groups import GROUPS
 from theodolite.groups.permutations import LEVEL
-from theodolite.query.curves import along_depth, has_values, onset
+from theodolite.query.curves import along_depth, onset
 from theodolite.query.group_selection import measured_positions
 from theodolite.query.profiles import PROFILES
 from theodolite.query.runs import run_name, run_state
@@ -24,6 +23,9 @@ from theodolite.store.runs import Run
 
 BOUND = 0.95
 """Default for the smallest AUROC of two separated sets."""
+
+SEPARATING = "auroc_band_low"
+"""The variable that decides where sets separate: a band, since the first such depth is chosen among all depths."""
 
 
 @dataclass(frozen=True)
@@ -91,13 +93,11 @@ def comparison(runs: Sequence[Run], question: Question) -> pd.DataFrame:
 def milestones(runs: Sequence[Run], question: Question, bound: float = BOUND) -> pd.DataFrame:
     """Return one row for each run: the depths of the smallest debiased cosine and of the separation.
 
-    `least_cosine_low` and `least_cosine_high` are the ends of the simultaneous band at the smallest cosine; results of
-    older versions have only the interval of this depth.
+    `least_cosine_low` and `least_cosine_high` are the ends of the simultaneous band at the smallest cosine.
     Sets separate at the first depth from which on the lower end of the simultaneous band of the cross-validated AUROC
     is at least `bound`. `separates_at` is `never` if there is no such depth, and `not measured` if the run lacks the
     group. `largest_auroc_low` is the largest lower end over all depths; few prompts limit it. `above_chance_at` is
-    the first depth at which the AUROC exceeds that of permuted labels. Results of older versions have no band of
-    the AUROC, so the interval of each depth stands in its place. `least_cosine_at` is `not resolved` if there are
+    the first depth at which the AUROC exceeds that of permuted labels. `least_cosine_at` is `not resolved` if there are
     too few prompts for the debiased cosine. The statistic and the set of the question are ignored.
 
     Raises:
@@ -106,14 +106,6 @@ def milestones(runs: Sequence[Run], question: Question, bound: float = BOUND) ->
     """
     rows = [_milestones(run, question.to(run), bound) for run in runs]
     return pd.DataFrame(rows).astype({"position": "Int64"})
-
-
-def separating(separation: xr.Dataset) -> str:
-    """Return the variable that decides where sets separate, since the first such depth is chosen among all depths.
-
-    It is the lower end of AUROC's simultaneous band; results of older versions have only that of its interval.
-    """
-    return "auroc_band_low" if has_values(separation, "auroc_band_low") else "auroc_low"
 
 
 def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
@@ -142,9 +134,6 @@ def labels(frame: pd.DataFrame) -> dict[str, str]:
 def _curve(run: Run, question: Question) -> pd.DataFrame:
     profile = PROFILES[question.statistic]
     group = _read(run, profile.group)
-    is_older = group.attrs.get("version") != GROUPS[profile.group].version
-    if is_older and not has_values(group, profile.variable):  # a reader gives NaN for what an older version lacks
-        raise _older(run, profile.group, profile.variable)
     selected = _select(run, group, question)
     if not selected["value"].size:
         raise ResultsNotFoundError(
@@ -201,16 +190,16 @@ def _milestones(run: Run, question: Question, bound: float) -> dict[str, Any]:
     if np.isfinite(cosine).any():
         smallest = cosine[int(np.nanargmin(cosine.values))]
         row |= {"least_cosine": smallest.item(), **_at_depth(run, "least_cosine", int(smallest["depth"]))}
-        prefix = "cosine_of_means_band" if has_values(curves, "cosine_of_means_band_low") else "cosine_of_means"
         for end in ("low", "high"):
-            values = _select(run, curves, replace(question, contrast=contrast, statistic=f"{prefix}_{end}"))["value"]
+            of_band = replace(question, contrast=contrast, statistic=f"cosine_of_means_band_{end}")
+            values = _select(run, curves, of_band)["value"]
             row[f"least_cosine_{end}"] = along_depth(values).sel(depth=smallest["depth"]).item()
     if "separation" not in finished_groups(run):
         return row
     separation = read_group(run, "separation")
     if contrast not in separation["contrast"].values:
         return row
-    question = replace(question, contrast=contrast, position=position, statistic=separating(separation))
+    question = replace(question, contrast=contrast, position=position, statistic=SEPARATING)
     low = along_depth(_select(run, separation, question)["value"])
     known = low[np.isfinite(low.values)]
     first = onset(known.values >= bound)
@@ -274,9 +263,6 @@ def _select(run: Run, group: xr.Dataset, question: Question) -> xr.Dataset:
     profile = PROFILES[question.statistic]
     names = {"value": profile.variable}
     names |= {end: f"{profile.interval}_{end}" for end in ("low", "high") if profile.interval}
-    missing = [name for name in names.values() if name not in group]
-    if missing:
-        raise _older(run, profile.group, missing[0])
     selected = xr.Dataset({name: profile.read(group[variable]) for name, variable in names.items()})
     if question.prompt_set is not None and "set" not in selected.dims:
         raise SpecError(
@@ -296,12 +282,6 @@ def _select(run: Run, group: xr.Dataset, question: Question) -> xr.Dataset:
     if "position" not in selected.dims:
         return selected
     return selected.sel(position=_position(run, selected["value"], question.position))
-
-
-def _older(run: Run, group: str, missing: str) -> ResultsNotFoundError:
-    return ResultsNotFoundError(
-        f"{run.id}: its results {group!r} are of an older version without {missing}; survey it again"
-    )
 
 
 def _only(run: Run, dim: str, names: list[str], given: str | None) -> str:

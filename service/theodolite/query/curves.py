@@ -130,7 +130,7 @@ def curve_frame(curves: Sequence[Curve]) -> pd.DataFrame:
 
 
 def has_values(group: xr.Dataset, name: str) -> bool:
-    """Return whether an array has a finite value; one that an older version did not write reads as NaN."""
+    """Return whether there is such an array, with a finite value."""
     return name in group and bool(np.isfinite(group[name]).any())
 
 
@@ -182,7 +182,7 @@ def _curves(group: xr.Dataset, statistic: str, wanted: Mapping[str, Sequence[Any
 
 
 def _counts(group: xr.Dataset, of: Mapping[str, Any]) -> dict[str, int]:
-    """Return the number of prompts behind a curve, by the name of the count; an older version may lack it."""
+    """Return the number of prompts behind a curve, by the name of the count."""
     names = {"contrast": ("n_positive", "n_negative"), "set": ("n_samples", "count")}
     dim = "contrast" if "contrast" in of else "set"
     counts = {}
@@ -190,4 +190,4 @@ def _counts(group: xr.Dataset, of: Mapping[str, Any]) -> dict[str, int]:
         if name in group.variables and group.variables[name].dims == (dim, "position"):
             at = tuple(group.variables[one].values.tolist().index(of[one]) for one in (dim, "position"))
             counts[name] = int(group.variables[name].values[at])
-    return {name: count for name, count in counts.items() if count >= 0}
+    return counts

@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from theodolite.groups.effects import ADD
-from theodolite.query.curves import has_values
 from theodolite.query.effects import largest, strictest
 from theodolite.query.group_selection import select_directions
 from theodolite.store.manifest import finished_groups
@@ -53,7 +52,7 @@ def read_directions(
 ) -> Directions:
     """Return a contrast's directions and their facts; no layers select all that have a direction.
 
-    A statistic that an older version did not compute is left out. Raises as `select_direction` does.
+    Raises as `select_directions` does.
     """
     selected = select_directions(run, contrast, site, layers, position)
     chosen = [int(layer) for layer in selected["layer"].values]
@@ -78,12 +77,10 @@ def _numbers(run: Run, contrast: str, at: dict[str, Any]) -> dict[str, Any]:
     groups = {name: read_group(run, name) for name in ("moments", *_OF_CONTRASTS.values())}
     counts, numbers = groups["curves"].sel(contrast=contrast, position=at["position"]), dict[str, Any]()
     for side, prompt_set in _sides(run, contrast).items():
-        if counts[f"n_{side}"] >= 0:
-            numbers[f"n_{side}"] = int(counts[f"n_{side}"])
+        numbers[f"n_{side}"] = int(counts[f"n_{side}"])
         numbers[f"norm_mean_{side}"] = groups["moments"]["norm_mean"].sel(set=prompt_set, **at).values.tolist()
     for statistic, name in _OF_CONTRASTS.items():
-        if has_values(groups[name], statistic):
-            numbers[statistic] = groups[name][statistic].sel(contrast=contrast, **at).values.tolist()
+        numbers[statistic] = groups[name][statistic].sel(contrast=contrast, **at).values.tolist()
     return numbers
 
 

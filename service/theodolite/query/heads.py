@@ -76,8 +76,7 @@ def head_atlas(run: Run, circuit: str, offset: int = 0) -> xr.Dataset:
     """Return each head's leading singular value, ranks and alignment, (layer, head); callers must not change it.
 
     `direction_alignment` and its tests against permuted labels have the sides of this circuit, (contrast, side, layer,
-    head). `copying_score` and `copying_score_random_sd` exist only for vo. In results of older versions, some
-    tests are NaN.
+    head). `copying_score` and `copying_score_random_sd` exist only for vo.
 
     Raises:
         SiteNotFoundError: the circuit was not decomposed, or not at this offset.

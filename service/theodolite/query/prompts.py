@@ -171,10 +171,7 @@ def _place(
 
 
 def _remedy(run: Run) -> str:
-    return (
-        "it has no group separation for it, or an older version computed the group; "
-        f"`theodolite analyse {run.id}` computes missing and outdated groups"
-    )
+    return f"it has no group separation for it; `theodolite analyse {run.id}` computes missing groups"
 
 
 def _known(run: Run, name: str, existing: list[_Label], label: _Label) -> _Label:

@@ -136,7 +136,7 @@ def has_same_prompts(published: PublishedCurve, positive: PromptSetSpec, negativ
 def expected_values(curves: xr.Dataset, published: PublishedCurve, contrast: str, position: int) -> list[Expected]:
     """Return the run's predictions of a published plain cosine, by ascending depth.
 
-    The list is empty for other statistics, and if an older version of the group stored no predictions.
+    The list is empty for other statistics, and for numbers of prompts without predictions.
     """
     name = f"{published.statistic}_expected"
     if name not in curves or published.n_per_set not in curves["n_prompts"]:

@@ -195,7 +195,7 @@ def _better(values: xr.Dataset, sublayer: str) -> tuple[int, int, int] | None:
     None if it is not known.
     """
     gain = f"r_squared_gain_{sublayer}"
-    if gain not in values or not np.isfinite(values[f"{gain}_low"]).any():
+    if not np.isfinite(values[f"{gain}_low"]).any():
         return None
     varies = np.isfinite(values[gain]) & (values[f"r_squared_affine_{sublayer}"] != 0)
     better, worse = values[f"{gain}_low"] > 0, values[f"{gain}_high"] < 0

@@ -184,7 +184,7 @@ def _largest_variance(values: xr.Dataset) -> str:
 
 
 def _share_facts(curves: xr.Dataset, view: ContrastView, labels: Mapping[str, str], d_model: int) -> Iterator[str]:
-    """Yield a sentence about the variance of the three leading features; nothing for an older run."""
+    """Yield a sentence about the variance of the three leading features; nothing without variances."""
     shares, texts = curves["variance_top3_share"].sel(position=view.position, site=shown_sites(curves)), {}
     for name in dict.fromkeys((view.positive, view.negative)):
         share = along_depth(shares.sel(set=name))

@@ -108,8 +108,8 @@ def _section(run: Run, effects: xr.Dataset, contrast: str) -> Section | None:
         group = read_group(run, "separation")
         separation = group.sel(contrast=contrast, position=position) if contrast in group["contrast"] else None
     name, label, directions = f"effects.{contrast}", f"{contrast}@{position}", effects.attrs["options"]["controls"]
-    route = effects.attrs.get("full_route", {}).get(label, "")
-    available = effects.attrs.get("available", {}).get(label, counts)
+    route = effects.attrs["full_route"].get(label, "")
+    available = effects.attrs["available"].get(label, counts)
     selected = [str(n) if n == of else f"{n} of {of}" for n, of in zip(counts, available, strict=True)]
     pairs = f"{selected[0]} matched pairs" if names["paired"] else f"{' and '.join(selected)} prompts"
     unknown = without_spread(run, [names[side] for side in SIDES], position, values["site"].values.tolist())
@@ -251,7 +251,7 @@ def _use_text(values: xr.Dataset, sides: Mapping[str, str]) -> str:
 
 
 def _excluded(effects: xr.Dataset, label: str, *, is_paired: bool) -> list[str]:
-    pairs = effects.attrs.get("excluded_pairs", {}).get(label, [])
+    pairs = effects.attrs["excluded_pairs"].get(label, [])
     if not pairs:
         return []
     of = "pairs" if is_paired else "prompts of each set"

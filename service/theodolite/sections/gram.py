@@ -175,7 +175,7 @@ def _orthant_facts(values: xr.Dataset) -> Iterator[str]:
     if not np.isfinite(active).any():
         yield (
             "The active hidden units of the MLPs were not counted. Possible reasons: the MLP of this model family is "
-            "not known, a block has several MLPs, or an older version started the capture."
+            "not known, or a block has several MLPs."
         )
     else:
         equal = active**2 + (1 - active) ** 2

@@ -17,7 +17,6 @@ from theodolite.sections.heads_composition import composition_sections
 from theodolite.sections.heads_rotary import rotary_sections
 from theodolite.sections.parts import (
     CHANCE,
-    MISSING,
     Figure,
     Section,
     Table,
@@ -155,30 +154,27 @@ def _null_space_fact(run: Run, heads: xr.Dataset, where: str, position: int) -> 
 
 
 def _copying_facts(heads: xr.Dataset) -> Iterator[str]:
-    """Yield sentences about copying scores, and about the effect of centring W_U, which older versions lack."""
+    """Yield sentences about copying scores, and about the effect of centring W_U."""
     copying, uncentred = heads["copying_score"], heads["copying_score_uncentred"]
     if not np.isfinite(copying).any():
         return
-    is_centred = bool(np.isfinite(uncentred).any())
-    relative = "relative to the mean logit" if is_centred else "with constants that the softmax ignores"
     yield (
         "The copying score is Σλ/Σ|λ| over the eigenvalues λ of the map from token embeddings through the head to "
         f"logits, without norms. It is above 0.9 in {int((copying > 0.9).sum())} of {copying.size} heads: in this "
-        f"map, tokens on the whole raise their own logits ({relative}). It is below -0.9 in "
+        f"map, tokens on the whole raise their own logits (relative to the mean logit). It is below -0.9 in "
         f"{_counted_heads(int((copying < -0.9).sum()))}: in this map, tokens on the whole lower them."
         f"{_random_scores(heads)} The model also applies norms with their scales γ, and weighs tokens by attention; "
         "with these, the score can differ."
     )
-    if is_centred:
-        changed = int((np.sign(copying) != np.sign(uncentred)).where(np.isfinite(copying), False).sum())
-        layer, head = _extreme_head(abs(copying - uncentred), largest=True)
-        before, after = (float(scores.sel(layer=layer, head=head)) for scores in (uncentred, copying))
-        yield (
-            "The copying score uses the unembedding after subtraction of its mean row, which makes logits relative to "
-            f"the mean logit. Without this subtraction, {changed} of {copying.size} heads have a score of the other "
-            f"sign; the largest difference is that of {head_name(layer, head)}: {before:.2f} without the subtraction, "
-            f"{after:.2f} with it."
-        )
+    changed = int((np.sign(copying) != np.sign(uncentred)).where(np.isfinite(copying), False).sum())
+    layer, head = _extreme_head(abs(copying - uncentred), largest=True)
+    before, after = (float(scores.sel(layer=layer, head=head)) for scores in (uncentred, copying))
+    yield (
+        "The copying score uses the unembedding after subtraction of its mean row, which makes logits relative to the "
+        f"mean logit. Without this subtraction, {changed} of {copying.size} heads have a score of the other sign; the "
+        f"largest difference is that of {head_name(layer, head)}: {before:.2f} without the subtraction, {after:.2f} "
+        "with it."
+    )
 
 
 def _copying_tables(heads: xr.Dataset) -> Iterator[Table]:
@@ -216,10 +212,8 @@ def _worth(heads: xr.Dataset, directions: xr.Dataset | None) -> Worth:
 
 
 def _random_scores(heads: xr.Dataset) -> str:
-    """Return how many copying scores random weights do not explain; empty for an older version."""
-    of_widths = [(where, part, _random(part, "copying_score_random_sd")) for where, part in _by_width(heads)]
-    if not any(np.isfinite(sd) for _, _, sd in of_widths):
-        return ""
+    """Return how many copying scores random weights do not explain."""
+    of_widths = [(where, part, float(part["copying_score_random_sd"])) for where, part in _by_width(heads)]
     many = sum(int((abs(part["copying_score"]) > 4 * sd).sum()) for _, part, sd in of_widths)
     given = " and ".join(f"0 ± {sd:.2f}{where}" for where, _, sd in of_widths)
     return (
@@ -237,10 +231,6 @@ def _by_width(heads: xr.Dataset) -> list[tuple[str, xr.Dataset]]:
         layers = f"{len(one['layers'])} layer{'s' * (len(one['layers']) > 1)}"
         parts.append((f" in the {layers} with heads of width {one['width']}", part.assign(numbers)))
     return parts or [("", heads)]
-
-
-def _random(heads: xr.Dataset, name: str) -> float:
-    return float(heads[name]) if name in heads else np.nan
 
 
 def _rank_facts(heads: xr.Dataset) -> Iterator[str]:
@@ -279,9 +269,9 @@ def _alignment_facts(heads: xr.Dataset, directions: xr.Dataset | None) -> Iterat
         if texts:
             yield (
                 f"Heads whose alignment with the direction of {quoted(contrast)} is larger or smaller than with "
-                f"permuted labels{_position(heads)}, at offset 0 (family-wise p of at most {LEVEL} over the heads of a "
-                f"side; larger and smaller alignments are tested separately{_prompts(heads, contrast)}): "
-                f"{listed(texts)}."
+                f"permuted labels at position {heads.attrs['direction_position']}, at offset 0 (family-wise p of at "
+                f"most {LEVEL} over the heads of a side; larger and smaller alignments are tested separately"
+                f"{_prompts(heads, contrast)}): {listed(texts)}."
             )
         if left_out:
             yield (
@@ -309,9 +299,8 @@ def _alignment(tests: xr.Dataset) -> str:
         layer, head = _extreme_head(values, largest=True)
         largest = f"{head_name(layer, head)}: {float(values.sel(layer=layer, head=head)):.2f}"
         return f"is not tested (largest of {measured} heads {largest})"
-    smaller = tests.get("alignment_p_low_family", tests["alignment_z"] * np.nan)  # NaN in older versions
-    below = f", {_passing(smaller, 'smaller')}" if np.isfinite(smaller).any() else ""
-    return f"{_passing(tests['alignment_p_family'], 'larger')}{below}, of {measured}"
+    larger, smaller = tests["alignment_p_family"], tests["alignment_p_low_family"]
+    return f"{_passing(larger, 'larger')}, {_passing(smaller, 'smaller')}, of {measured}"
 
 
 def _passing(p: xr.DataArray, what: str) -> str:
@@ -349,23 +338,17 @@ def _alignment_tables(heads: xr.Dataset, directions: xr.Dataset | None) -> Itera
 def _row(side: str, tests: xr.Dataset, largest: bool) -> list[str]:
     layer, head = _extreme_head(tests["alignment_z"], largest=largest)
     at = tests.sel(layer=layer, head=head)
-    p = at.get("alignment_p_family" if largest else "alignment_p_low_family", np.nan)  # older versions lack the second
+    p = float(at["alignment_p_family" if largest else "alignment_p_low_family"])
     null = f"{float(at['alignment_null_mean']):.2f} ± {float(at['alignment_null_sd']):.2f}"
     z = f"{'largest' if largest else 'smallest'} {float(at['alignment_z']):.1f}"
     alignment = f"{float(at['direction_alignment']):.2f}"
-    return [side, z, head_name(layer, head), alignment, null, f"{float(p):.2g}" if np.isfinite(p) else MISSING]
-
-
-def _position(heads: xr.Dataset) -> str:
-    """Return the position of the directions; empty for older versions."""
-    position = heads.attrs.get("direction_position")
-    return "" if position is None else f" at position {position}"
+    return [side, z, head_name(layer, head), alignment, null, f"{p:.2g}"]
 
 
 def _prompts(heads: xr.Dataset, contrast: str) -> str:
-    """Return the numbers of prompts of a contrast's directions; empty for older versions."""
-    counts = heads.attrs.get("direction_prompts", {}).get(contrast)
-    return "" if counts is None else f", {counts[0]} and {counts[1]} prompts"
+    """Return the numbers of prompts of a contrast's directions."""
+    positive, negative = heads.attrs["direction_prompts"][contrast]
+    return f", {positive} and {negative} prompts"
 
 
 def _alignments(heads: xr.Dataset, contrast: str) -> Iterator[tuple[str, xr.DataArray]]:

@@ -311,12 +311,9 @@ def point_text(values: xr.Dataset, statistic: str, index: int, form: str, scale:
         index: index of the point in its curve along depth.
         form: format of the three numbers, such as `.4f`.
         scale: factor on the three numbers; 100 for percent.
-        band: whether the depth was chosen for its value, so that the interval must hold at all depths at once; results
-            of older versions have only the interval of the single depth.
+        band: whether the depth was chosen for its value, so that the interval must hold at all depths at once.
     """
-    prefix = INTERVALS[statistic]
-    if band and has_values(values, f"{prefix}_band_low"):
-        prefix += "_band"
+    prefix = INTERVALS[statistic] + "_band" * band
     names = (statistic, f"{prefix}_low", f"{prefix}_high")
     value, low, high = (scale * float(along_depth(values[name])[index]) for name in names)
     interval = f" [{low:{form}}, {high:{form}}]" if np.isfinite(low + high) else ""

@@ -91,8 +91,8 @@ def _shares(values: xr.Dataset, label: str) -> str:
 
 def _active_units(values: xr.Dataset, label: str) -> str:
     """Return the share of active hidden units of the experts that tokens use; empty if it is not known."""
-    if "expert_active_units" not in values or not np.isfinite(values["expert_active_units"]).any():
-        return ""  # also in results of version 1
+    if not np.isfinite(values["expert_active_units"]).any():
+        return ""
     shares, units = values["expert_share"], values["expert_active_units"]
     mean = float(units.weighted(shares.fillna(0)).mean())
     by_layer = units.weighted(shares.fillna(0)).mean("expert").dropna("layer")

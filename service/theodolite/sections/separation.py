@@ -12,7 +12,7 @@ from theodolite.figures.maps import layer_map, scale_limits
 from theodolite.figures.separation import separation_figure
 from theodolite.groups.directions import RELIABLE
 from theodolite.groups.permutations import LEVEL
-from theodolite.query.compare import BOUND, separating
+from theodolite.query.compare import BOUND, SEPARATING
 from theodolite.query.curves import along_depth, has_values, onset
 from theodolite.query.directions import is_unreliable
 from theodolite.query.first_tokens import set_labels
@@ -222,7 +222,7 @@ def _facts(values: xr.Dataset, counts: list[int], tests: xr.Dataset | None, labe
         yield from control_facts(tests, labels)
         yield from token_facts(tests)
         yield from beyond_facts(tests)
-    elif float(along_depth(values[separating(values)])[best]) <= 0.5:
+    elif float(along_depth(values[SEPARATING])[best]) <= 0.5:
         yield "The interval of the largest AUROC contains 0.5, so chance can explain it."
     yield from _separated(values, min(counts))
 
@@ -283,7 +283,7 @@ def _largest_share_of_pairs(values: xr.Dataset, n: int) -> str:
 
 def _separated(values: xr.Dataset, n: int) -> Iterator[str]:
     """Yield where the AUROC's simultaneous interval lies above BOUND, or why it cannot; `n` is the smaller set."""
-    low, limit = along_depth(values[separating(values)]), float(values["auroc_band_limit"])
+    low, limit = along_depth(values[SEPARATING]), float(values["auroc_band_limit"])
     known = np.isfinite(low.values)
     passed = known & (low.values >= BOUND)
     many, total = int(passed.sum()), int(known.sum())
@@ -328,7 +328,7 @@ def _finding(values: xr.Dataset, sides: str, tests: xr.Dataset | None) -> str:
     if tests is not None:
         separate = float(along_depth(tests["auroc_p_family"])[best]) <= LEVEL
     else:
-        separate = float(along_depth(values[separating(values)])[best]) > 0.5
+        separate = float(along_depth(values[SEPARATING])[best]) > 0.5
     verdict = "separate better than chance" if separate else "do not separate better than chance"
     if tests is not None and not separate and min(int(values[f"n_{side}"]) for side in SIDES) < _LEAST_PROMPTS:
         verdict = f"are too few to test: with fewer than {_LEAST_PROMPTS} prompts in a set, no p can be at most {LEVEL}"

@@ -56,7 +56,7 @@ def sections(run: Run) -> list[Section]:
 
 
 def _maps(sphere: xr.Dataset) -> list[Figure]:
-    """Return maps of the similarity of norm layers; none for older versions."""
+    """Return maps of the similarity of norm layers, if their scales differ over features."""
     captions = {
         "scale_correlation": "correlation over features between the scales γ of two norm layers",
         "ellipsoid_overlap": "overlap of the ellipsoids of two norm layers",
@@ -64,7 +64,7 @@ def _maps(sphere: xr.Dataset) -> list[Figure]:
     return [
         Figure(f"sphere.{name}", caption, partial(pairs_of_norms_map, sphere[name], caption))
         for name, caption in captions.items()
-        if name in sphere and np.isfinite(sphere[name]).any()
+        if np.isfinite(sphere[name]).any()
     ]
 
 
@@ -178,11 +178,11 @@ def _axes_facts(sphere: xr.Dataset) -> Iterator[str]:
 
 
 def _shared_facts(sphere: xr.Dataset) -> Iterator[str]:
-    """Yield sentences about how similar the ellipsoids of different norm layers are; none for older versions."""
+    """Yield sentences about how similar the ellipsoids of different norm layers are."""
     pairs = np.triu_indices(sphere.sizes["norm"], 1)
 
     def median(name: str) -> float:
-        values = sphere[name].values[pairs] if name in sphere else np.empty(0)
+        values = sphere[name].values[pairs]
         return float(np.nanmedian(values)) if np.isfinite(values).any() else np.nan
 
     names = ("scale_correlation", "ellipsoid_overlap", "ellipsoid_overlap_permuted")

@@ -101,17 +101,17 @@ def _has(values: xr.Dataset, name: str) -> bool:
 def _path(name: str, end: str, values: xr.Dataset) -> str:
     """Return a ratio of a set's paths beside that of steps at right angles; empty if it is not known."""
     mean, null = float(values[f"{name}{end}"]), float(values[f"{name}{end}_at_right_angles"])
-    if not (_has(values, name) and np.isfinite(mean)) or (end and not np.isfinite(null)):
+    if not (_has(values, name) and np.isfinite(mean)):
         return ""
     what = "arcs" if name == "arc_ratio" else "steps"
-    return f"{mean:.2f}" + (f" ({what} at right angles give {null:.2f})" if np.isfinite(null) else "")
+    return f"{mean:.2f} ({what} at right angles give {null:.2f})"
 
 
 def _comparisons(values: xr.Dataset) -> tuple[str, ...]:
     """Return whether the steps and the arcs of a set add up or cancel; empty if one of the ratios is not known."""
     known = all(_path(name, "", values) for name in _PATHS)
     excess = [float(values[name] - values[f"{name}_at_right_angles"]) for name in _PATHS] if known else []
-    return tuple("cancel" if one > 0 else "add up" for one in excess if np.isfinite(one))
+    return tuple("cancel" if one > 0 else "add up" for one in excess)
 
 
 def _path_row(name: str, label: str, values: xr.Dataset) -> list[str]:

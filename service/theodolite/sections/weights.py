@@ -93,8 +93,8 @@ def _pair_of_maps(
 
 
 def _differ(stored: xr.DataArray, folded: xr.DataArray) -> bool:
-    """Return whether norms change an overlap; an older version did not store the folded one."""
-    return bool(np.isfinite(folded).any()) and not np.array_equal(stored, folded, equal_nan=True)
+    """Return whether norms change an overlap."""
+    return not np.array_equal(stored, folded, equal_nan=True)
 
 
 def _facts(weights: xr.Dataset) -> Iterator[str]:
@@ -111,8 +111,8 @@ def _facts(weights: xr.Dataset) -> Iterator[str]:
                 near = f"{percent(means[0], 1)} between neighbouring layers, " if np.isfinite(means[0]) else ""
                 yield (
                     f"Mean overlap of the directions that {_NAMES[name]}{form} writes: {near}"
-                    f"{percent(means[1], 1)} between other layers "
-                    f"({_null(nulls)}random subspaces give {percent(random, 1)}{_spread(spread)})."
+                    f"{percent(means[1], 1)} between other layers ({_null(nulls)}random subspaces give "
+                    f"{percent(random, 1)}, ± {100 * spread:.1f} % for a single pair of layers)."
                 )
     yield from _reading_facts(weights, random)
 
@@ -125,14 +125,9 @@ def _near_and_far(overlaps: xr.DataArray) -> tuple[float, float]:
 
 
 def _null(values: Sequence[float]) -> str:
-    """Return what random matrices with the same row lengths give; older versions did not compute it."""
+    """Return what random matrices with the same row lengths give, without missing values."""
     texts = [percent(value, 1) for value in values if np.isfinite(value)]
-    return f"random matrices with the same row lengths give {' and '.join(texts)}, " if texts else ""
-
-
-def _spread(sd: float) -> str:
-    """Return the standard deviation for one pair of random subspaces; older versions lack it."""
-    return f", ± {100 * sd:.1f} % for a single pair of layers" if np.isfinite(sd) else ""
+    return f"random matrices with the same row lengths give {' and '.join(texts)}, "
 
 
 def _reading_facts(weights: xr.Dataset, random: float) -> Iterator[str]:
@@ -144,18 +139,16 @@ def _reading_facts(weights: xr.Dataset, random: float) -> Iterator[str]:
     nulls = [weights[f"{prefix}writer_reader_overlap_null"] for prefix in ("", "folded_")]
     n_pairs = int(np.isfinite(stored.max(["layer", "layer_other"])).sum())
     leading = {form: _most_shared(_above_chance(weights, prefix)) for form, prefix in _FORMS.items()}
-    above = " of those above chance" if np.isfinite(nulls[0]).any() else ""
     for pair in _leading_pairs(weights):
         forms = " and ".join(form for form, largest in leading.items() if largest == [pair])
         forms = f"both {forms}" if " and " in forms else forms
         of_pair = {"writing_matrix": pair[0], "reading_matrix": pair[1]}
         sentence = (
             f"Of all {n_pairs} combinations of a writing matrix with a reading matrix of later layers{_own(stored)}, "
-            f"{_NAMES[pair[0]]} with {_NAMES[pair[1]]} has the largest mean overlap{above}, {forms}. Over all pairs of "
-            f"layers it is {percent(stored.sel(of_pair).mean(), 1)} as stored"
+            f"{_NAMES[pair[0]]} with {_NAMES[pair[1]]} has the largest mean overlap of those above chance, {forms}. "
+            f"Over all pairs of layers it is {percent(stored.sel(of_pair).mean(), 1)} as stored and "
+            f"{percent(folded.sel(of_pair).mean(), 1)} with norms folded"
         )
-        if np.isfinite(folded.sel(of_pair)).any():
-            sentence += f" and {percent(folded.sel(of_pair).mean(), 1)} with norms folded"
         of_null = _null([float(null.sel(of_pair).mean()) for null in nulls])
         yield f"{sentence} ({of_null}random subspaces give {percent(random, 1)})."
     texts = {}
@@ -163,13 +156,11 @@ def _reading_facts(weights: xr.Dataset, random: float) -> Iterator[str]:
         of_writer = [one.sel(writing_matrix=writer) for one in (stored, folded, *nulls)]
         if np.isfinite(of_writer[1]).any():
             plain, scaled, null, scaled_null = map(_range, of_writer)
-            known = (f" ({null})", f" ({scaled_null})") if null else ("", "")
-            texts[_NAMES[writer]] = f"{plain}{known[0]} as stored and {scaled}{known[1]} with norms folded"
+            texts[_NAMES[writer]] = f"{plain} ({null}) as stored and {scaled} ({scaled_null}) with norms folded"
     if texts:
-        brackets = "in brackets: random matrices with the same row lengths; " if np.isfinite(nulls[0]).any() else ""
         yield (
-            f"Mean overlap with each of the reading matrices ({brackets}random subspaces give {percent(random, 1)}): "
-            f"{listed(texts)}.{_larger(stored, folded, nulls)}"
+            "Mean overlap with each of the reading matrices (in brackets: random matrices with the same row lengths; "
+            f"random subspaces give {percent(random, 1)}): {listed(texts)}.{_larger(stored, folded, nulls)}"
         )
 
 
@@ -179,15 +170,13 @@ def _own(between: xr.DataArray) -> str:
 
 
 def _range(between: xr.DataArray) -> str:
-    """Return the smallest and the largest mean overlap with a reading matrix; empty if they are not known."""
+    """Return the smallest and the largest mean overlap with a reading matrix."""
     means = _means(between)
-    return f"{percent(means.min(), 1)} to {percent(means.max(), 1)}" if np.isfinite(means).any() else ""
+    return f"{percent(means.min(), 1)} to {percent(means.max(), 1)}"
 
 
 def _larger(stored: xr.DataArray, folded: xr.DataArray, nulls: Sequence[xr.DataArray]) -> str:
     """Return in how many combinations the mean overlap is larger than that of the random matrices."""
-    if not np.isfinite(nulls[0]).any():
-        return ""
     excesses = [_means(one) - _means(null) for one, null in zip((stored, folded), nulls, strict=True)]
     counts = [f"{int((excess > 0).sum())} of {int(np.isfinite(excess).sum())}" for excess in excesses]
     return (
@@ -219,7 +208,7 @@ def _leading_pairs(weights: xr.Dataset) -> list[tuple[str, str]]:
 def _above_chance(weights: xr.Dataset, prefix: str) -> xr.DataArray:
     """Return the mean overlaps of writers with readers; NaN where random matrices or subspaces have as large a one."""
     means, null = (_means(weights[f"{prefix}writer_reader_overlap{suffix}"]) for suffix in ("", "_null"))
-    return means.where(~(means <= null.clip(min=float(weights["random_overlap"]))))
+    return means.where(means > null.clip(min=float(weights["random_overlap"])))
 
 
 def _means(between: xr.DataArray) -> xr.DataArray:

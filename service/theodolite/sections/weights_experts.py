@@ -14,7 +14,7 @@ _SHARED = "shared"
 
 
 def expert_facts(weights: xr.Dataset) -> Iterator[str]:
-    """Yield sentences about the overlap of experts; nothing for a model without experts, or of an older version."""
+    """Yield sentences about the overlap of experts; nothing for a model without experts."""
     if not _has_experts(weights):
         return
     overlaps = weights["expert_overlap"]
@@ -66,7 +66,7 @@ def expert_figures(weights: xr.Dataset) -> Iterator[Figure]:
 
 
 def _has_experts(weights: xr.Dataset) -> bool:
-    return "expert_overlap" in weights and weights.sizes["expert_or_shared"] > 1
+    return weights.sizes["expert_or_shared"] > 1
 
 
 def _of_pairs(weights: xr.Dataset) -> xr.DataArray:

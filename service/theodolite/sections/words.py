@@ -77,7 +77,7 @@ def _other_paths(rows: pd.DataFrame) -> Iterator[str]:
     ends = [(path.iloc[0], path.iloc[-1]) for path in paths]
     found = sum(int(last["rank_of_next"] == 1) for _, last in ends)
     text = f"In {found} of the {len(paths)} paths, the next token has rank 1 at the last depth"
-    z = np.array([[row.get("angle_to_next_z", np.nan) for row in pair] for pair in ends])
+    z = np.array([[row["angle_to_next_z"] for row in pair] for pair in ends])
     if np.isfinite(z).all():
         text += (
             f"; over all paths, z is {z[:, 0].min():.1f} to {z[:, 0].max():.1f} at the first depth and "
@@ -147,8 +147,8 @@ def _lengths(norms: pd.DataFrame) -> Table:
 
 
 def _of_vocabulary(row: pd.Series) -> str:
-    """Return the angles of a state to all tokens, the difference and z, after a comma; older versions lack them."""
-    if not np.isfinite(row.get("angle_to_next_z", np.nan)):
+    """Return the angles of a state to all tokens, the difference and z, after a comma; empty without z."""
+    if not np.isfinite(row["angle_to_next_z"]):
         return ""
     return (
         f", where all tokens of the vocabulary have {row['vocabulary_angle_mean']:.0f}° ± "

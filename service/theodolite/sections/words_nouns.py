@@ -37,8 +37,8 @@ _HOW_TO_READ = (
 
 
 def noun_sections(run: Run, words: xr.Dataset) -> list[Section]:
-    """Return the section of the nouns; none for runs of older versions or with fewer than three nouns."""
-    if "relatedness" not in words or not np.isfinite(words["relatedness_z"]).any():
+    """Return the section of the nouns; none with fewer than three nouns."""
+    if not np.isfinite(words["relatedness_z"]).any():
         return []
     n, chance = int(words.attrs["nouns"]), float(words.attrs["own_keys_chance"])
     scores = read_words(run, "noun_scores")

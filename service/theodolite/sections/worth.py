@@ -7,7 +7,7 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from theodolite.groups.permutations import LEVEL
-from theodolite.query.curves import INTERVALS, along_depth, has_values
+from theodolite.query.curves import INTERVALS, along_depth
 
 _MOST_TESTS = 10  # 1/201, the smallest p of 200 permutations, is at most LEVEL/10
 
@@ -43,18 +43,15 @@ def worth_of(*tests: tuple[xr.DataArray, xr.DataArray]) -> Worth:
 
 
 def worth_below(values: xr.Dataset, statistic: str, null: float) -> Worth:
-    """Return the worth of a finding from its intervals along depth: it passes if one of them lies below the null.
-
-    If there is a simultaneous band, it takes the place of the intervals.
+    """Return the worth of a finding from its band along depth: it passes if the band lies below the null somewhere.
 
     Args:
         values: statistics of one contrast at one position, (site, layer).
         statistic: name of the statistic.
         null: its value if the sets do not differ.
     """
-    prefix = INTERVALS[statistic]
-    prefix += "_band" * has_values(values, f"{prefix}_band_low")
-    value, low, high = (along_depth(values[one]).values for one in (statistic, f"{prefix}_low", f"{prefix}_high"))
+    names = (statistic, *(f"{INTERVALS[statistic]}_band_{end}" for end in ("low", "high")))
+    value, low, high = (along_depth(values[name]).values for name in names)
     errors = np.where(high > low, high - low, np.nan) / (2 * _NORMAL)
     return _worth(high < null, (null - value) / errors)
 

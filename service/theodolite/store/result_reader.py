@@ -17,7 +17,7 @@ import zarr
 from zarr.core.buffer.cpu import Buffer
 from zarr.storage import MemoryStore
 
-from theodolite.errors import ResultsNotFoundError, RunDamagedError, StoreError, TableNotFoundError
+from theodolite.errors import ResultsNotFoundError, RunDamagedError, StoreError, StoreVersionError, TableNotFoundError
 from theodolite.groups import GROUPS, table_owner
 from theodolite.groups.record import Variable
 from theodolite.store.checksums import damage_of
@@ -39,6 +39,7 @@ def read_group(run: Run, name: str) -> xr.Dataset:
     Raises:
         ResultsNotFoundError: COMPLETE does not list the group.
         RunDamagedError: an object is missing, or its checksum is wrong.
+        StoreVersionError: the group has another version than its record.
     """
     finished = finished_groups(run)
     if name not in finished:
@@ -151,7 +152,7 @@ def table_bytes(run: Run, name: str) -> bytes:
 
 
 def damaged_groups(run: Run) -> list[str]:
-    """Return the finished groups with a missing object or a wrong checksum.
+    """Return the finished groups with a missing object, a wrong checksum, or another version than their record.
 
     For arrays that are stored by layer, the function checks only that each chunk exists and has its size.
     """
@@ -181,7 +182,7 @@ def _has_chunk_sizes(run: Run, group: str, stored: Mapping[str, int]) -> bool:
 def _is_whole(read: Callable[[], Any]) -> bool:
     try:
         read()
-    except RunDamagedError:
+    except (RunDamagedError, StoreVersionError):
         return False
     return True
 
@@ -206,33 +207,17 @@ def _load(
     # The checksums are right, but another version of Zarr may have written the objects.
     except Exception as error:
         raise RunDamagedError(f"{run.id}: results {name!r} cannot be read: {error}") from error
-    if group.attrs.get("version") != GROUPS[name].version:
-        variables |= _missing(required, variables)
-        # A new variable with a dimension of its own stays absent: an older version did not write the labels.
-        required = [variable for variable in required if variable.name in variables]
+    if (written := group.attrs.get("version")) != GROUPS[name].version:
+        raise StoreVersionError(
+            f"{run.id}: results {name!r} are of version {written}; this Theodolite reads version "
+            f"{GROUPS[name].version}; `theodolite analyse {run.id}` computes them again"
+        )
     expected = {variable.name for variable in required}.union(*(variable.dims for variable in required))
     if not has_all_chunks or not expected <= set(variables):
         raise _incomplete_listing(run, name)
     measured = {variable.name for variable in GROUPS[name].variables}
     labels = {key: variables.pop(key) for key in set(variables) - measured}
     return xr.Dataset(variables, labels, {key: value for key, value in group.attrs.items() if key != "coordinates"})
-
-
-def _missing(required: Sequence[Variable], stored: Mapping[str, xr.Variable]) -> dict[str, xr.Variable]:
-    """Return the required variables that an older version did not write, filled with NaN, or with −1 for integers.
-
-    A variable is left out if the older version did not write one of its dimensions either.
-    """
-    lengths = {dim: length for variable in stored.values() for dim, length in variable.sizes.items()}
-    return {
-        variable.name: xr.Variable(
-            variable.dims,
-            np.full([lengths[dim] for dim in variable.dims], -1 if variable.dtype == "int64" else np.nan),
-            {"units": variable.units, "description": variable.description},
-        )
-        for variable in required
-        if variable.name not in stored and set(variable.dims) <= set(lengths)
-    }
 
 
 def _fetch(run: Run, name: str, is_wanted: _IsWanted) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 import numpy as np
 import pandas as pd
 import pytest
-import xarray as xr
 from support.analysing import analyse
 from support.listening import served
 from support.serving import CONTRASTS, RayStandIn, captured_run, surveyed_run
@@ -31,8 +30,10 @@ def add_heads(run):
         | {"circuit": "qk", "side": "left", "end": "top", "against": "read"}
         for place, token in enumerate([" <script>", "naïve", "\n"])
     ]
-    heads = build_group("heads", values, coordinates, {"digest": "h", "version": 1})
-    words = xr.Dataset(attrs={"digest": "w", "version": 1, "tables": ["head_tokens"]})  # version 1 has no arrays
+    attributes = {name: {"digest": name[0], "version": GROUPS[name].version} for name in ("heads", "words")}
+    heads = build_group("heads", values, coordinates, attributes["heads"])
+    nouns = {variable.name: np.full((4, 2), np.nan) for variable in GROUPS["words"].variables}
+    words = build_group("words", nouns, coordinates, {**attributes["words"], "tables": ["head_tokens"]})
     tables = {"head_tokens": encode_table(pd.DataFrame(rows))}
     write_groups(run, {"heads": heads, "words": words}, tables, {"heads": "h", "words": "w"})
 

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-import xarray as xr
 from support.each import each
 from support.finished_runs import REFUSAL, finished_run, model_facts
 from support.stored import store_run
@@ -16,7 +15,6 @@ from theodolite.query.compare import (
     labels,
     milestones,
     records,
-    separating,
 )
 from theodolite.query.curves import STATISTICS
 from theodolite.store.labels import Labels, change_labels
@@ -241,13 +239,6 @@ def test_labels_of_runs_of_one_model_contain_part_of_their_ids(tmp_path):
         "tiny-ba9876543210": "tiny (ba9876)",
         "else-0": "else",
     }
-
-
-def test_results_without_bands_separate_by_the_interval_of_the_single_depth(tmp_path):
-    """Version 1 of the group has no simultaneous band."""
-    separation = xr.Dataset({"auroc_low": 0.9})
-    assert separating(separation) == "auroc_low"
-    assert separating(separation.assign(auroc_band_low=0.8)) == "auroc_band_low"
 
 
 def two_of_other_names(tmp_path):

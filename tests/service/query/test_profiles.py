@@ -5,7 +5,7 @@ import pytest
 import xarray as xr
 from support.finished_runs import finished_run
 
-from theodolite.errors import ResultsNotFoundError, SpecError
+from theodolite.errors import SpecError
 from theodolite.query.compare import Question, comparison
 from theodolite.query.curves import STATISTICS
 from theodolite.query.profiles import PROFILES
@@ -62,11 +62,3 @@ def test_a_statistic_of_weights_needs_no_set_and_no_position(tmp_path):
     assert (frame["value"] == 7).all()
     assert frame["position"].isna().all()
     assert frame["relative_depth"].tolist() == [0, 0.25, 0.5, 0.75]
-
-
-def test_results_of_an_older_version_name_the_missing_array(tmp_path, monkeypatch):
-    run = finished_run(tmp_path, {"curves": {"cosine_of_means": 0.5}})
-    older = {"cosine_of_means_debiased": xr.DataArray(0.5)}
-    monkeypatch.setattr("theodolite.query.compare.read_group", lambda _run, _name: xr.Dataset(older))
-    with pytest.raises(ResultsNotFoundError, match="older version without cosine_of_means_low; survey it again"):
-        comparison([run], Question())

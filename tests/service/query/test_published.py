@@ -206,7 +206,7 @@ def test_the_report_contains_the_deviations_from_published_curves(tmp_path):
     page = report_text(qwen_run(tmp_path, variance_mean=4.0, difference_norm=97.78))
     assert "lone17/llm-activation-control, refusal_demo2.ipynb" in page
     assert "16 prompts in each set, this run has 4 and 4" in page
-    # A group of an older version has no predictions.
+    # Without a prediction, the difference itself is stated.
     assert "plain cosine of means 0.0200 lower at layer 17 mid (measured: 0.7105, published: 0.7305), not" in page
     assert "mean variance of harmful 341 % higher at layer 20 pre (measured: 4, published: 0.9063)" in page
     assert "128 prompts in each set" in page

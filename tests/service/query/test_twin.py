@@ -11,7 +11,7 @@ from support.sealed import reseal
 
 from theodolite.query.twin import read_twin, twin_state, untrained_twin
 from theodolite.store.result_writer import remove_groups
-from theodolite.store.runs import Run, open_run
+from theodolite.store.runs import Run
 
 RESULTS = {"curves": {"cosine_of_means_debiased": 0.5}, "separation": {"auroc": 0.75}}
 TWIN = "tiny-random-weights-0"
@@ -110,12 +110,3 @@ def test_damaged_results_of_a_twin_are_ignored(tmp_path):
         if chunk.is_file():
             chunk.write_bytes(b"damaged")
     assert list(read_twin(run, "curves", "separation")["refusal"]) == ["separation"]
-
-
-def test_a_run_of_an_older_version_has_trained_weights(tmp_path):
-    run = trained(tmp_path)
-    facts = run.record.model.model_dump()
-    del facts["weights"], facts["seed"]
-    reseal(tmp_path / "runs" / run.id / "run.json", model=facts)
-    twin = random(tmp_path)
-    assert untrained_twin(open_run(str(tmp_path), run.id)) == twin

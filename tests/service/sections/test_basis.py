@@ -8,7 +8,6 @@ from support.finished_runs import cached_run
 from theodolite.figures.basis import maps_figure, steps_figure
 from theodolite.groups import GROUPS
 from theodolite.sections import basis
-from theodolite.sections.parts import MISSING
 
 LAYERS = 4
 COLOURS = {"harmful": "#d9622b", "harmless": "#2b6cb0"}
@@ -116,9 +115,6 @@ def test_the_finding_has_the_shares_of_three_maps_through_each_sublayer(section_
     assert section_of(data).finding == f"{SHARES}{' '.join(texts)}{NO_ROTATION}"
     block = section_of(group(sublayers=("block",)))
     assert block.finding == f"{SHARES}{EXPLAINED.format('The block', better[0])}{NO_ROTATION}"
-    older = data.drop_vars([name for name in data if "gain" in name])
-    unknown = " ".join(EXPLAINED.format(of, "") for of in ("Attention", "The MLP"))
-    assert section_of(older).finding == f"{SHARES}{unknown}{NO_ROTATION}"
     assert section_of(group(sublayers=())).finding == ""
 
 
@@ -158,15 +154,6 @@ def test_layers_without_a_gain_are_not_counted(section_of):
     ends = {name: [np.nan, 0.1, 0.2, 0.3] for name in ("gain_mlp", "gain_mlp_low", "gain_mlp_high")}
     maps, _ = section_of(group(**{f"r_squared_{name}": values for name, values in ends.items()})).tables
     assert maps.rows[1][-3:] == ["3", "0", "3"]
-
-
-def test_a_run_of_an_older_version_has_no_gains(section_of):
-    data = group()
-    gains = [name for name in data if "gain" in name]
-    assert len(gains) == 9
-    for older in (data.assign({name: data[name] * np.nan for name in gains}), data.drop_vars(gains)):
-        maps, _ = section_of(older).tables
-        assert [row[-3:] for row in maps.rows] == [[MISSING] * 3] * 2
 
 
 def test_layers_with_one_direction_are_named(section_of):

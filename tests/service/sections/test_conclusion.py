@@ -71,7 +71,7 @@ def test_separation_is_found_if_its_test_passes(tmp_path):
 
 @pytest.mark.parametrize(("low", "verdict"), [(0.6, "separate better than"), (0.4, "do not separate better than")])
 def test_without_permutations_the_interval_decides(tmp_path, low, verdict):
-    values = {"auroc": 0.75, "auroc_low": low, "auroc_high": 0.9, "n_positive": 4, "n_negative": 4}
+    values = {"auroc": 0.75, "auroc_band_low": low, "auroc_band_high": 0.9, "n_positive": 4, "n_negative": 4}
     run = cached_run(tmp_path, {"curves": {}, "directions": {}, "separation": values})
     assert f"prompts {verdict} chance" in finding_of(run, "separation")
 
@@ -84,8 +84,8 @@ def test_the_smallest_cosine_has_its_interval_and_place(tmp_path, layer, where):
     cosine[0, 1, 0, layer] = 0.5
     values = {
         "cosine_of_means_debiased": cosine,
-        "cosine_of_means_low": cosine - 0.1,
-        "cosine_of_means_high": cosine + 0.1,
+        "cosine_of_means_band_low": cosine - 0.1,
+        "cosine_of_means_band_high": cosine + 0.1,
         "n_positive": 4,
         "n_negative": 4,
     }
@@ -183,7 +183,7 @@ def test_weights_with_an_adapter_are_named(tmp_path):
 def test_a_run_of_quantised_weights_rests_on_the_dequantised_ones(tmp_path):
     facts = model_facts().model_copy(update={"dequantised_from": "FP8 (e4m3, blocks of 128 × 128)"})
     run = cached_run(tmp_path, {"curves": {}}, facts)
-    parity = {"prompts": 16, "max_error": 2.34e-7, "bound": 1e-5, "dtype": "float32", "device": "cpu"}
+    parity = {"prompts": 16, "max_error": 2.34e-7, "bound": 1e-5, "dtype": "float32", "device": "cpu", "warning": None}
     run = replace(run, record=run.record.model_copy(update={"parity": parity}))
     assert (
         "with the same weights, dequantised from FP8 (e4m3, blocks of 128 × 128), by at most 2.3e-07"
@@ -201,7 +201,7 @@ def test_prompts_that_were_too_long_are_counted_as_left_out(tmp_path):
 
 def test_a_run_rests_on_the_parity_of_its_probe_prompts(tmp_path):
     run = cached_run(tmp_path, {"curves": {}})
-    parity = {"prompts": 16, "max_error": 2.34e-7, "bound": 1e-5, "dtype": "float32", "device": "cpu"}
+    parity = {"prompts": 16, "max_error": 2.34e-7, "bound": 1e-5, "dtype": "float32", "device": "cpu", "warning": None}
     run = replace(run, record=run.record.model_copy(update={"parity": parity}))
     assert conclusion(run, {}).rests_on[-1] == (
         "On 16 probe prompts, captured activations differ from those of plain Hugging Face transformers with the same "

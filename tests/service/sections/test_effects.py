@@ -74,6 +74,8 @@ VALUES = {
 ATTRIBUTES = {
     "options": {"controls": 20},
     "available": {"refusal@-1": [40, 12]},
+    "full_route": {},
+    "excluded_pairs": {},
     "tokens": {"refusal": ["I", " I"], "answer": ["Sure"]},
     "patch": {"refusal@-1": "mean"},
 }

@@ -240,8 +240,7 @@ def test_figures_are_drawn_and_tables_are_in_the_order_of_the_lists(section):
     assert all(len(row) == 4 for row in sums.rows)
 
 
-def test_runs_of_older_versions_and_runs_with_few_nouns_have_no_section():
-    assert noun_sections(None, xr.Dataset(attrs={"tables": ["noun_keys"]})) == []
+def test_runs_with_few_nouns_have_no_section():
     assert noun_sections(None, group(relatedness_z=np.full((LAYERS, HEADS), np.nan))) == []
 
 

@@ -1,7 +1,6 @@
-"""Sentences and figures that hold a statistic against its null or control, also for runs of older versions."""
+"""Sentences and figures that hold a statistic against its null or control."""
 
 import numpy as np
-import pytest
 import xarray as xr
 from support.finished_runs import cached_run
 
@@ -121,16 +120,8 @@ def test_parallel_blocks_state_only_the_steps_that_they_have(tmp_path):
     assert [fact for fact in section.facts if fact.startswith("Debiased CKA")] == [cka_of(section, "the whole block")]
 
 
-@pytest.mark.parametrize(
-    ("lacks", "expected"),
-    [
-        (["_permuted"], controls("0.994", "unknown", "0.763")),
-        (["_permuted", "_branch"], controls("0.994", "unknown", "unknown")),
-    ],
-)
-def test_cka_of_an_older_version_has_the_controls_that_it_has(older_run, lacks, expected):
-    run = older_run("gram", {**SHAPE, **THROUGH, **PERMUTED, **BRANCHES}, *lacks)
-    (section,) = gram.sections(run)
+def test_cka_of_blocks_whose_steps_were_not_captured_has_no_controls(tmp_path):
+    section, expected = section_of(tmp_path, gram, "gram", SHAPE | THROUGH), controls("0.994", "unknown", "unknown")
     assert cka_of(section, "attention").startswith(f"{CKA.format('attention')}harmful {expected}; harmless {expected}.")
 
 
@@ -224,7 +215,7 @@ EQUAL = (  # of eight features
 )
 
 
-def test_the_share_of_the_leading_features_is_stated_not_assumed(tmp_path, older_run):
+def test_the_share_of_the_leading_features_is_stated_not_assumed(tmp_path):
     share = np.full((2, 2, 1, 4), 0.022)
     share[1, 1, 0, 3], share[1, 0, 0, 2] = 0.9, 0.5
     values = {"variance_max": 5.0, "variance_mean": 1.0, "variance_top3_share": share}
@@ -234,8 +225,6 @@ def test_the_share_of_the_leading_features_is_stated_not_assumed(tmp_path, older
         f"{EQUAL}"
     )
     assert "In many models" not in section.how_to_read
-    (older,) = curves.sections(older_run("curves", values, "top3"))
-    assert not any("three features" in fact for fact in older.facts)
 
 
 def test_a_set_without_shares_is_left_out(tmp_path):

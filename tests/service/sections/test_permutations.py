@@ -58,7 +58,8 @@ DEPTHS = (
     "Number of depths at which a statistic exceeds its values under permuted labels (family-wise p of at most 0.05, 64 "
     "and 63 prompts): "
 )
-SEPARATION = {"auroc": 0.9, "auroc_low": 0.8, "auroc_high": 0.95, "accuracy": 0.75, "n_positive": 64, "n_negative": 63}
+SEPARATION = {"auroc": 0.9, "auroc_band_low": 0.8, "auroc_band_high": 0.95, "accuracy": 0.75}
+SEPARATION |= {"n_positive": 64, "n_negative": 63}
 SIDE = "At layer 0 pre, 75.0 % of held-out prompts lie on their own set's side of the midpoint; "
 
 
@@ -179,7 +180,7 @@ def test_controls_without_values_are_left_out(tmp_path):
 def test_without_tests_the_interval_decides_whether_chance_can_explain_the_auroc(tmp_path):
     chance = "The interval of the largest AUROC contains 0.5, so chance can explain it."
     assert chance not in facts_of(tmp_path)
-    section = section_of(tmp_path / "low", auroc_low=0.45)
+    section = section_of(tmp_path / "low", auroc_band_low=0.45)
     assert chance in section.facts
     assert not any("permuted labels" in fact for fact in section.facts)
     assert section.tables == []
@@ -234,7 +235,7 @@ def test_each_classifier_has_its_largest_auroc_and_its_depth(tmp_path):
 
 
 def test_a_largest_value_below_chance_is_called_so(tmp_path):
-    section = section_of(tmp_path, auroc=0.43, auroc_low=0.3, auroc_high=0.6)
+    section = section_of(tmp_path, auroc=0.43, auroc_band_low=0.3, auroc_band_high=0.6)
     assert "(chance gives 0.5). Even this value lies below chance." in starting(section.facts, LARGEST)
     assert "do not separate better than chance" in section.finding
     assert "(chance gives 0.5). Even this value lies below chance." in section.finding

@@ -7,7 +7,7 @@ from support.finished_runs import cached_run
 
 from theodolite.query.directions import unreliable_layers
 from theodolite.sections import heads, separation
-from theodolite.sections.parts import MISSING, Table
+from theodolite.sections.parts import Table
 from theodolite.store.result_reader import read_group
 
 RELIABILITY = np.array([[np.nan, 0.3, 0.6, 0.9], [0.2, 0.4, 0.7, 0.95]])[:, None]  # (site, position, layer)
@@ -78,7 +78,7 @@ def test_the_figure_of_reliability_has_both_measures_at_each_site(run):
 def heads_group(alignment, z=np.nan):
     values, z = (np.broadcast_to(array, (1, 4, 4, 2)) for array in (alignment, z))
     dims = ("contrast", "side", "layer", "head")
-    tests = {"null_mean": 0.25, "null_sd": 0.125, "z": z, "p_family": np.where(z > 3, 0.05, 0.3)}
+    tests = {"null_mean": 0.25, "null_sd": 0.125, "z": z, "p_family": np.where(z > 3, 0.05, 0.3), "p_low_family": 0.9}
     return xr.Dataset(
         {
             "direction_alignment": (dims, values),
@@ -90,15 +90,15 @@ def heads_group(alignment, z=np.nan):
             "layer": range(4),
             "head": range(2),
         },
+        {"direction_prompts": {"refusal": [64, 63]}, "direction_position": -2},
     )
 
 
-ALIGN = (
-    "Heads whose alignment with the direction of the contrast “refusal” is larger or smaller than with permuted labels"
-    "{}, at offset 0 (family-wise p of at most 0.05 over the heads of a side; larger and smaller alignments are tested "
-    "separately{}): "
+ALIGNED = (
+    "Heads whose alignment with the direction of the contrast “refusal” is larger or smaller than with permuted labels "
+    "at position -2, at offset 0 (family-wise p of at most 0.05 over the heads of a side; larger and smaller "
+    "alignments are tested separately, 64 and 63 prompts): "
 )
-ALIGNED = ALIGN.format("", "")
 CAPTION = (
     "Alignment with the contrast “refusal”, and alignment with permuted labels (mean ± standard deviation): the heads "
     "with the largest and the smallest z of each side; p is over all heads of the side; the p of a smallest z tests "
@@ -113,6 +113,7 @@ BELOW = (
     "was not captured."
 )
 READING = ("QK query", "QK key", "VO read")
+NONE = "0 with Bonferroni's correction), 0 smaller"
 
 
 def test_heads_at_unreliable_layers_are_not_the_largest(run):
@@ -135,26 +136,26 @@ def test_heads_are_chosen_by_their_z_against_permuted_labels(run):
     directions = read_group(run, "directions")
     group = heads_group(alignment, z)
     fact, _ = heads._alignment_facts(group, directions)
-    reading = "; ".join(f"{side} 4 larger (layers 0, 2, 3; 0 with Bonferroni's correction), of 6" for side in READING)
-    assert fact == f"{ALIGNED}{reading}; VO write 2 larger (layers 2, 3; 0 with Bonferroni's correction), of 4."
+    reading = "; ".join(f"{side} 4 larger (layers 0, 2, 3; {NONE}, of 6" for side in READING)
+    assert fact == f"{ALIGNED}{reading}; VO write 2 larger (layers 2, 3; {NONE}, of 4."
     rows = []
     for side in READING:
         rows += [
             [side, "largest 9.0", "L0H0", "0.90", NULL, "0.05"],
-            [side, "smallest 1.0", "L3H1", "0.60", NULL, MISSING],
+            [side, "smallest 1.0", "L3H1", "0.60", NULL, "0.9"],
         ]
     rows += [
         ["VO write", "largest 5.0", "L3H0", "0.40", NULL, "0.05"],
-        ["VO write", "smallest 1.0", "L3H1", "0.60", NULL, MISSING],
+        ["VO write", "smallest 1.0", "L3H1", "0.60", NULL, "0.9"],
     ]
     assert list(heads._alignment_tables(group, directions)) == [Table(CAPTION, COLUMNS, rows)]
     few = heads_group(alignment, z / 4)
     fact, _ = heads._alignment_facts(few, directions)
-    assert fact.endswith("; VO write 0 larger, of 4.")
+    assert fact.endswith("; VO write 0 larger, 0 smaller, of 4.")
     (table,) = heads._alignment_tables(few, directions)
     assert table.rows[-2:] == [
         ["VO write", "largest 1.2", "L3H0", "0.40", NULL, "0.3"],
-        ["VO write", "smallest 0.2", "L3H1", "0.60", NULL, MISSING],
+        ["VO write", "smallest 0.2", "L3H1", "0.60", NULL, "0.9"],
     ]
 
 
@@ -180,29 +181,6 @@ def test_heads_below_chance_are_counted_too(run):
     group["alignment_p_low_family"] += 0.02
     (table,) = heads._alignment_tables(group, directions)
     assert [row[-1] for row in table.rows[-2:]] == ["0.05", "0.07"]
-
-
-def test_an_older_version_has_no_p_of_the_smallest_z(older_run):
-    tests = {"null_mean": 0.25, "null_sd": 0.125, "z": 4.0, "p_family": 0.05}
-    values = {"direction_alignment": 0.5, **{f"alignment_{name}": value for name, value in tests.items()}}
-    run = older_run("heads", values, "p_low_family")
-    (table,) = heads._alignment_tables(read_group(run, "heads"), None)
-    assert [row[1:] for row in table.rows] == [
-        ["largest 4.0", "L0H0", "0.50", NULL, "0.05"],
-        ["smallest 4.0", "L0H0", "0.50", NULL, MISSING],
-    ] * 4
-    fact, *_ = heads._alignment_facts(read_group(run, "heads"), None)
-    assert "QK query 8 larger (layers 0, 1, 2, 3; 0 with Bonferroni's correction), of 8; " in fact
-
-
-def test_a_contrast_has_the_numbers_of_its_prompts_and_their_position(run):
-    z = np.array([[9.0, 9.0], [9.0, 9.0], [4.0, 2.0], [5.0, 1.0]])
-    attributes = {"direction_prompts": {"refusal": [64, 63]}, "direction_position": -2}
-    fact, _ = heads._alignment_facts(heads_group(0.5, z).assign_attrs(attributes), read_group(run, "directions"))
-    assert fact.startswith(
-        f"{ALIGN.format(' at position -2', ', 64 and 63 prompts')}QK query 4 larger (layers 0, 2, 3; 0 with "
-        "Bonferroni's correction), of 6; "
-    )
 
 
 def test_no_head_is_named_if_no_direction_is_reliable(tmp_path):
@@ -250,4 +228,4 @@ def test_heads_that_pass_bonferronis_correction_for_eight_tests_are_counted(run)
     group = heads_group(0.5, np.full((4, 2), 9.0))
     group["alignment_p_family"] = group["alignment_z"] * 0 + np.array([[0.006, 0.007], [0.05, 0.06], [1, 1], [1, 1]])
     fact, _ = heads._alignment_facts(group, read_group(run, "directions"))
-    assert "QK query 2 larger (layer 0; 1 with Bonferroni's correction), of 6; " in fact
+    assert "QK query 2 larger (layer 0; 1 with Bonferroni's correction), 0 smaller, of 6; " in fact

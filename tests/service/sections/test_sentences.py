@@ -52,7 +52,7 @@ def test_a_table_of_embeddings_is_not_compared_with_itself(monkeypatch, distance
         "embedding_sphere": sphere.assign(**columns),
         "norm_tokens": pd.DataFrame(columns=["place", "measure", "end"]),
     }
-    group = xr.Dataset(attrs={"tables": [], "decoded_against": "the table"})
+    group = xr.Dataset({"relatedness_z": np.nan}, attrs={"tables": [], "decoded_against": "the table"})
     monkeypatch.setattr(words, "read_group", lambda *_: group)
     monkeypatch.setattr(words, "read_words", lambda _, name: tables[name])
     (section,) = words.sections(None)
@@ -65,7 +65,7 @@ def copying(centred, uncentred):
     """Return copying scores of two layers with two heads each."""
     dims = ("layer", "head")
     scores = {"copying_score": (dims, centred), "copying_score_uncentred": (dims, uncentred)}
-    return xr.Dataset(scores, {"layer": range(2), "head": range(2)})
+    return xr.Dataset({**scores, "copying_score_random_sd": 0.2}, {"layer": range(2), "head": range(2)})
 
 
 def test_the_effect_of_centring_on_copying_scores_has_its_heads():
@@ -80,9 +80,7 @@ def test_the_effect_of_centring_on_copying_scores_has_its_heads():
     )
 
 
-def test_copying_scores_of_an_older_version_are_not_called_centred():
-    (fact,) = heads._copying_facts(copying(np.full((2, 2), 0.95), np.full((2, 2), np.nan)))
-    assert "with constants that the softmax ignores" in fact
+def test_heads_without_copying_scores_have_no_sentence():
     assert list(heads._copying_facts(copying(np.full((2, 2), np.nan), np.full((2, 2), np.nan)))) == []
 
 
@@ -93,17 +91,15 @@ PATH = pd.DataFrame(
         "angle_to_final": [80.0, 0.0],
         "angle_to_next": [92.6, 83.2],
         "rank_of_next": [2140, 1],
+        "vocabulary_angle_mean": [102.0, 92.0],
+        "vocabulary_angle_sd": [5.0, 1.6],
+        "angle_to_next_z": [-1.9, -5.5],
     }
 )
-VOCABULARY = {
-    "vocabulary_angle_mean": [102.0, 92.0],
-    "vocabulary_angle_sd": [5.0, 1.6],
-    "angle_to_next_z": [-1.9, -5.5],
-}
 
 
 def test_angles_to_the_next_token_are_compared_with_those_to_all_tokens():
-    text = " ".join(words._path_facts(PATH.assign(**VOCABULARY)))
+    text = " ".join(words._path_facts(PATH))
     assert (
         "Angle to the next token at the first depth: 93°, where all tokens of the vocabulary have 102° ± 5.0° "
         "(difference -9.4°, z = -1.9)."
@@ -116,21 +112,21 @@ def test_angles_to_the_next_token_are_compared_with_those_to_all_tokens():
 
 def test_a_shown_path_stands_beside_all_paths_of_its_sentence():
     """The next token has rank 1 at the end of two paths of three; the last two tokens have other z."""
-    paths = [PATH.assign(**VOCABULARY, index=index) for index in range(3)]
+    paths = [PATH.assign(index=index) for index in range(3)]
     paths[1] = paths[1].assign(rank_of_next=[9, 2], angle_to_next_z=[0.5, -0.4])
     paths[2] = paths[2].assign(angle_to_next_z=[-2.5, -9.0])
     assert list(words._other_paths(pd.concat(paths))) == [
         "This is one path of 3 in the sentence. In 2 of the 3 paths, the next token has rank 1 at the last depth; over "
         "all paths, z is -2.5 to 0.5 at the first depth and -9.0 to -0.4 at the last."
     ]
-    older = pd.concat(path.drop(columns="angle_to_next_z") for path in paths)
-    assert list(words._other_paths(older)) == [
+    equal = pd.concat(path.assign(angle_to_next_z=np.nan) for path in paths)
+    assert list(words._other_paths(equal)) == [
         "This is one path of 3 in the sentence. In 2 of the 3 paths, the next token has rank 1 at the last depth."
     ]
     assert list(words._other_paths(paths[0])) == []
 
 
-def test_angles_of_an_older_version_have_no_comparison():
-    text = " ".join(words._path_facts(PATH))
+def test_angles_without_a_z_have_no_comparison():
+    text = " ".join(words._path_facts(PATH.assign(angle_to_next_z=np.nan)))
     assert "Angle to the next token at the first depth: 93°. Angle" in text
     assert "90°" not in text

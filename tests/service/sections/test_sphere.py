@@ -1,4 +1,4 @@
-"""Sentences, maps and figures about norm layers, also for runs of older versions."""
+"""Sentences, maps and figures about norm layers."""
 
 import numpy as np
 import pytest
@@ -30,6 +30,9 @@ GAUSSIAN = (
 )
 
 
+_OF_PAIRS = ("scale_correlation", "ellipsoid_overlap", "ellipsoid_overlap_permuted", "plane_normal_cosine")
+
+
 def sphere_group(fitted, scales, axes=None, **changed):
     """A group with two sets and three norm layers; `scales` are √d|γ| of each norm layer."""
     per_norm, radii = ("set", "position", "norm"), np.sort(scales)[:, ::-1]
@@ -53,6 +56,7 @@ def sphere_group(fitted, scales, axes=None, **changed):
         "n_fitted": (("set", "position"), np.full((2, 1), 250)),
         "semi_axes": (("norm", "d_model"), radii if axes is None else axes),
         "scale_radii": (("norm", "d_model"), radii),
+        **dict.fromkeys(_OF_PAIRS, pairs(np.nan)),
     }
     labels = {"set": SETS, "position": [-1], "norm": NORMS, "d_model": range(radii.shape[1])}
     return xr.Dataset(variables, labels)
@@ -126,7 +130,7 @@ def test_a_norm_layer_without_a_spread_has_no_ratio(section_of):
     assert section.facts[1].endswith(f"(n = 255; {some}).")  # the median of 2 and 1.2
 
 
-def test_an_older_sphere_has_no_fitted_gaussian(section_of):
+def test_norm_layers_without_a_fitted_gaussian_have_only_the_measured_spread(section_of):
     section = section_of(sphere_group(np.nan, PLANE))
     assert section.facts[1] == f"{SPREAD}harmful 8.40 % at “final” (n = 256); harmless 8.40 % at “final” (n = 255)."
     assert "harmful, fitted Gaussian" not in lines_of(section, "sphere.norms")
@@ -140,8 +144,10 @@ def test_the_share_of_length_stands_beside_that_of_the_fitted_gaussian(section_o
         f"{LENGTHS}harmful median 2.0 %, largest 40.0 %{GAUSSIAN.format('4.0', '20.4')}; harmless median 15.0 %, "
         f"largest 20.0 %{GAUSSIAN.format('10.1', '10.2')}."
     )
-    older = section_of(sphere_group(np.nan, PLANE, length_variance_share=shares))
-    assert older.facts[2] == (f"{LENGTHS}harmful median 2.0 %, largest 40.0 %; harmless median 15.0 %, largest 20.0 %.")
+    without = section_of(sphere_group(np.nan, PLANE, length_variance_share=shares))
+    assert without.facts[2] == (
+        f"{LENGTHS}harmful median 2.0 %, largest 40.0 %; harmless median 15.0 %, largest 20.0 %."
+    )
 
 
 def test_sets_without_a_number_are_left_out_of_its_sentence(section_of):
@@ -247,12 +253,3 @@ def test_planes_of_layer_norms_have_the_cosine_of_their_normals(section_of):
         "Median absolute cosine between the normals of the hyperplanes in which the outputs of two layer norms lie: "
         "0.70; one shared plane gives 1, random directions about 0.15."
     )
-
-
-def test_older_norm_layers_are_not_compared_with_each_other(older_run):
-    written = {"semi_axes": 1.0, "scale_radii": 1.0, "norm_before_mean": 3.0, "ellipsoid_residual": 1e-5}
-    run = older_run("sphere", written, "scale_co", "ellipsoid_overlap", "plane_normal")
-    (section,) = sphere.sections(run)
-    assert section.facts[0].startswith("Mean norm of the input of the norm layers “0.attention” (first)")
-    assert not any("two layer norms" in fact or "two norm layers" in fact for fact in section.facts)
-    assert section.maps == []

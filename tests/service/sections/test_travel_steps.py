@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 from support.finished_runs import cached_run
 
-from theodolite.figures.travel import cosines_figure, travel_figure
+from theodolite.figures.travel import cosines_figure
 from theodolite.sections import travel
 from theodolite.sections.parts import MISSING
 from theodolite.sections.travel_steps import STEP_NOTES, step_facts, step_tables
@@ -112,22 +112,6 @@ def test_the_number_of_tested_prompts_is_in_the_table(travel_of):
     assert {tuple(row[:2]) for row in cells(travel_of(RAW | CENTRED | TESTS | {"n_tested": 256}))} == {("401", "256")}
 
 
-def test_a_run_of_an_older_version_has_cosines_without_tests(older_run):
-    values = {"n_samples": 401, **RAW, **CENTRED}
-    run = older_run("travel", values, "_null_sd", "_p_family", "n_tested", "cosine_attn", "cosine_mlp", "_at_right")
-    older = read_group(run, "travel").sel(position=-1)
-    assert (older["n_tested"] == -1).all()
-    assert list(step_facts(older, LABELS)) == [
-        f"{NEXT}: harmful (marked) -0.23.",
-        f"{STREAM}: harmful (marked) 0.25.",
-        f"{SHARE}: harmful (marked) 80 % (60 % to 100 % over 4 blocks).",
-    ]
-    assert [row[:7] for row in cells(older)] == [
-        ["401", MISSING, "-0.23", "-0.40", "0.01", MISSING, MISSING],
-        ["401", MISSING, "0.25", "0.25", "0.25", MISSING, MISSING],
-    ]
-
-
 def test_a_cosine_that_rounds_to_0_has_no_sign(travel_of):
     values = travel_of({"step_cosine_next": -0.001, "step_cosine_next_centred": -0.004})
     assert list(step_facts(values, LABELS)) == [f"{NEXT}: harmful (marked) 0.00."]
@@ -173,14 +157,6 @@ def test_paths_and_arcs_are_compared_with_those_at_right_angles(travel_of):
     assert paths(values, {"harmless": "harmless"}) == [
         ["path length / displacement", "harmless", "401", "3.20 ± 0.10", "2.25", *[MISSING] * 3],
         ["sum of angles / angle from first to last", "harmless", "401", "2.50 ± 0.20", "1.90", *[MISSING] * 3],
-    ]
-
-
-def test_paths_of_an_older_version_are_compared_with_the_shortest_ones_alone(older_run):
-    run = older_run("travel", {"n_samples": 401, **RATIOS}, "_at_right_angles")
-    assert list(step_facts(read_group(run, "travel").sel(position=-1), LABELS)) == [
-        f"{PATH}: harmful (marked) 3.20.",
-        f"{ARC}: harmful (marked) 2.50.",
     ]
 
 
@@ -248,9 +224,3 @@ def test_cosines_have_a_line_at_zero(tmp_path):
     assert [axis.title.text for axis in figure.select_yaxes()] == [
         *("cosine", "cosine of deviations", "share of the mean step"),
     ]
-
-
-def test_a_run_of_an_older_version_has_no_panel_of_angles(tmp_path):
-    group = read_group(cached_run(tmp_path, {"travel": {"step_norm_attn": 1.0, "step_norm_mlp": 2.0}}), "travel")
-    figure = travel_figure(group, -1, {"harmful": "#000000"})
-    assert [axis.title.text for axis in figure.select_yaxes()] == ["norm of the step"]

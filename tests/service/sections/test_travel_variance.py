@@ -183,13 +183,6 @@ def test_one_sentence_lists_all_sets_whose_variance_grows(travel_of):
     ]
 
 
-def test_a_run_of_an_older_version_without_variances_has_no_sentence(older_run):
-    run = older_run("travel", {"n_samples": 401, "path_length": 1.0}, "variance")
-    older = read_group(run, "travel").sel(position=-1)
-    assert list(variance_facts(older, LABELS)) == []
-    assert variance_table(older, LABELS) is None
-
-
 def test_bars_of_a_block_add_up_to_its_variance(tmp_path):
     travel = read_group(cached_run(tmp_path, {"travel": BUDGET}), "travel")
     figure = budget_figure(travel, -1, {**LABELS, "harmless": "harmless"})

@@ -1,4 +1,4 @@
-"""Sentences and maps about the directions that weight matrices share, also for runs of older versions."""
+"""Sentences and maps about the directions that weight matrices share."""
 
 import numpy as np
 import xarray as xr
@@ -6,11 +6,14 @@ from support.each import each
 
 from theodolite.sections import weights
 
-READERS = "Mean overlap with each of the reading matrices ({}random subspaces give 5.0 %): "
-BESIDE_RANDOM = READERS.format("")
+READERS = (
+    "Mean overlap with each of the reading matrices (in brackets: random matrices with the same row lengths; random "
+    "subspaces give 5.0 %): "
+)
+NO_OVERLAP = "random matrices with the same row lengths give 0.0 % and 0.0 %"
 
 
-def weights_group(between, folded, written=0.2, folded_written=np.nan, sd=np.nan, null=np.nan, folded_null=np.nan):
+def weights_group(between, folded, written=0.2, folded_written=0.2, sd=0.01, null=0.0, folded_null=0.0):
     """A group of three layers; `between` and `folded` are overlaps of (writing_matrix, reading_matrix).
 
     `null` and `folded_null` are all overlaps of random matrices.
@@ -41,7 +44,7 @@ def weights_group(between, folded, written=0.2, folded_written=np.nan, sd=np.nan
         "random_overlap": 0.05,
         "random_overlap_sd": sd,
     }
-    return xr.Dataset(variables, labels, {"rank": 2})
+    return xr.Dataset(variables, {**labels, "expert_or_shared": []}, {"rank": 2})
 
 
 def weights_section(monkeypatch, *arguments, **nulls):
@@ -56,12 +59,13 @@ def test_overlaps_are_quoted_as_stored_and_with_norms_folded(monkeypatch):
     section = weights_section(monkeypatch, stored, folded)
     assert (
         "Of all 10 combinations of a writing matrix with a reading matrix of later layers, W_down with W_up has the "
-        "largest mean overlap, both as stored and with norms folded. Over all pairs of layers it is 25.0 % as stored "
-        "and 15.0 % with norms folded (random subspaces give 5.0 %)."
+        "largest mean overlap of those above chance, both as stored and with norms folded. Over all pairs of layers it "
+        f"is 25.0 % as stored and 15.0 % with norms folded ({NO_OVERLAP}, random subspaces give 5.0 %)."
     ) in section.facts
-    assert section.facts[-1] == (
-        f"{BESIDE_RANDOM}W_O 10.0 % to 10.0 % as stored and 7.0 % to 7.0 % with norms folded; W_down 10.0 % to 25.0 % "
-        "as stored and 7.0 % to 15.0 % with norms folded."
+    zero = "(0.0 % to 0.0 %)"
+    assert section.facts[-1].startswith(
+        f"{READERS}W_O 10.0 % to 10.0 % {zero} as stored and 7.0 % to 7.0 % {zero} with norms folded; W_down 10.0 % to "
+        f"25.0 % {zero} as stored and 7.0 % to 15.0 % {zero} with norms folded. The mean overlap is larger than with "
     )
     captions = [one.caption for one in section.maps]
     caption = "overlap of W_down with W_up of later layers"
@@ -75,46 +79,44 @@ def test_another_pair_can_be_the_largest_when_norms_are_folded(monkeypatch):
     stored, folded = np.full((2, 5), 0.10), np.full((2, 5), 0.07)
     stored[1, 4], folded[0, 1] = 0.25, 0.3
     facts = weights_section(monkeypatch, stored, folded).facts
-    assert any(
-        "W_down with W_up has the largest mean overlap, as stored. Over all pairs of layers it is 25.0 %" in fact
-        for fact in facts
-    )
-    assert any(
-        "W_O with W_K has the largest mean overlap, with norms folded. Over all pairs of layers it is 10" in fact
-        for fact in facts
-    )
+    largest = "has the largest mean overlap of those above chance"
+    where = "Over all pairs of layers it is"
+    assert any(f"W_down with W_up {largest}, as stored. {where} 25.0 %" in fact for fact in facts)
+    assert any(f"W_O with W_K {largest}, with norms folded. {where} 10" in fact for fact in facts)
 
 
-def test_a_writing_matrix_without_folded_overlaps_is_left_out(monkeypatch):
+def test_a_writing_matrix_that_no_layer_has_is_left_out(monkeypatch):
     stored, folded = np.full((2, 5), 0.10), np.full((2, 5), 0.07)
     stored[0] = [0.10, 0.045, 0.04, 0.10, 0.01]  # an overlap below that of random subspaces also counts
     folded[0, 3] = 0.12
     stored[:, 2] = folded[:, 2] = np.nan
-    down = "W_down 10.0 % to 10.0 % as stored and 7.0 % to 7.0 % with norms folded"
-    assert weights_section(monkeypatch, stored, folded).facts[-1] == (
-        f"{BESIDE_RANDOM}W_O 1.0 % to 10.0 % as stored and 7.0 % to 12.0 % with norms folded; {down}."
+    zero = "(0.0 % to 0.0 %)"
+    down = f"W_down 10.0 % to 10.0 % {zero} as stored and 7.0 % to 7.0 % {zero} with norms folded"
+    assert (
+        weights_section(monkeypatch, stored, folded)
+        .facts[-1]
+        .startswith(
+            f"{READERS}W_O 1.0 % to 10.0 % {zero} as stored and 7.0 % to 12.0 % {zero} with norms folded; {down}."
+        )
     )
-    folded[0] = np.nan
-    assert weights_section(monkeypatch, stored, folded).facts[-1] == f"{BESIDE_RANDOM}{down}."
-    assert not any(
-        fact.startswith(READERS.split("(")[0]) for fact in weights_section(monkeypatch, stored, np.nan).facts
-    )
+    stored[0] = folded[0] = np.nan
+    assert weights_section(monkeypatch, stored, folded).facts[-1].startswith(f"{READERS}{down}.")
 
 
 def test_the_overlap_of_written_directions_stands_beside_random_subspaces_with_their_spread(monkeypatch):
     written = np.zeros((2, 3, 3))
     written[:, 0, 1], written[:, 1, 2], written[:, 0, 2] = 0.4, [0.2, 0.3], 0.1
-    assert weights_section(monkeypatch, 0.1, 0.07, written, np.nan, 0.0494).facts[:2] == [
+    assert weights_section(monkeypatch, 0.1, 0.07, written, written, 0.0494).facts[:2] == [
         "Mean overlap of the directions that W_O writes: 30.0 % between neighbouring layers, 10.0 % between other "
-        "layers (random subspaces give 5.0 %, ± 4.9 % for a single pair of layers).",
+        f"layers ({NO_OVERLAP}, random subspaces give 5.0 %, ± 4.9 % for a single pair of layers).",
         "Mean overlap of the directions that W_down writes: 35.0 % between neighbouring layers, 10.0 % between other "
-        "layers (random subspaces give 5.0 %, ± 4.9 % for a single pair of layers).",
+        f"layers ({NO_OVERLAP}, random subspaces give 5.0 %, ± 4.9 % for a single pair of layers).",
     ]
 
 
 def test_norms_behind_writers_change_what_they_write(monkeypatch):
     section = weights_section(monkeypatch, 0.1, 0.07, 0.4, 0.3, 0.01)
-    random = "(random subspaces give 5.0 %, ± 1.0 % for a single pair of layers)."
+    random = f"({NO_OVERLAP}, random subspaces give 5.0 %, ± 1.0 % for a single pair of layers)."
     assert section.facts[:4] == [
         f"Mean overlap of the directions that {name}{form} writes: {number} between neighbouring layers, {number} "
         f"between other layers {random}"
@@ -137,7 +139,7 @@ def test_overlaps_stand_beside_those_of_random_matrices_with_the_same_row_length
     largest = [fact for fact in facts if fact.startswith("Of all 10 combinations")]
     assert largest[0].endswith(f"as stored and 7.0 % with norms folded ({same} give 8.0 % and 6.0 %, {random}).")
     assert facts[-1] == (
-        f"{READERS.format(f'in brackets: {same}; ')}W_O 5.0 % to 10.0 % (8.0 % to 8.0 %) as stored and 7.0 % to 7.0 % "
+        f"{READERS}W_O 5.0 % to 10.0 % (8.0 % to 8.0 %) as stored and 7.0 % to 7.0 % "
         "(6.0 % to 6.0 %) with norms folded; W_down 10.0 % to 10.0 % (8.0 % to 8.0 %) as stored and 7.0 % to 7.0 % "
         "(6.0 % to 6.0 %) with norms folded. The mean overlap is larger than with random matrices of the same row "
         "lengths in 9 of 10 combinations as stored, and in 10 of 10 with norms folded (not tested: there is one "
@@ -177,7 +179,7 @@ def test_a_largest_overlap_below_chance_is_no_finding(monkeypatch):
 
 
 def test_a_writer_that_is_compared_in_its_own_block_is_named(monkeypatch):
-    group = weights_group(np.full((2, 5), 0.1), np.nan)
+    group = weights_group(np.full((2, 5), 0.1), 0.1)
     group["writer_reader_overlap"].loc[
         {"writing_matrix": "o", "reading_matrix": "up", "layer": 1, "layer_other": 1}
     ] = 1
@@ -188,9 +190,9 @@ def test_a_writer_that_is_compared_in_its_own_block_is_named(monkeypatch):
     )
 
 
-def test_older_weights_have_only_the_stored_overlaps(monkeypatch):
-    section = weights_section(monkeypatch, 0.1, np.nan)
-    assert not any("olded" in text or "olding" in text for text in section.facts)
+def test_overlaps_that_norms_do_not_change_are_shown_once(monkeypatch):
+    section = weights_section(monkeypatch, 0.1, 0.1)
+    assert not any("(norms folded) writes" in text for text in section.facts)
     assert not any("folded" in one.caption for one in section.maps)
 
 
@@ -201,19 +203,11 @@ def test_notes_of_the_group_are_shown(monkeypatch):
     assert weights.sections(None)[0].notes == ["layers share a block"]
 
 
-def test_random_subspaces_of_an_older_version_have_no_spread(monkeypatch):
-    facts = weights_section(monkeypatch, 0.1, 0.07).facts
-    assert facts[0] == (
-        "Mean overlap of the directions that W_O writes: 20.0 % between neighbouring layers, 20.0 % between other "
-        "layers (random subspaces give 5.0 %)."
-    )
-
-
 @each("most", [("o", "k"), ("down", "up"), ("o", "q")])
 def test_the_pair_of_matrices_that_shares_most_has_a_map(monkeypatch, most):
     between = xr.DataArray(np.full((2, 5), 0.1), {"w": ["o", "down"], "r": ["q", "k", "v", "gate", "up"]}, ["w", "r"])
     between.loc[most] = 0.4
-    section = weights_section(monkeypatch, between.values, np.nan)
+    section = weights_section(monkeypatch, between.values, between.values)
     (fact,) = (fact for fact in section.facts if "largest mean overlap" in fact)
     assert fact.startswith("Of all 10 combinations")
     assert "40.0 %" in fact

@@ -2,7 +2,6 @@
 
 import numpy as np
 import xarray as xr
-from support.each import each
 
 from theodolite.sections.weights_experts import expert_facts, expert_figures
 
@@ -77,12 +76,6 @@ def test_the_figure_has_a_line_and_a_null_for_each_matrix():
     np.testing.assert_allclose(lines["W_up, random matrices"], [NAN, 0.07])
 
 
-@each("without", ["old", "dense"])
-def test_models_without_experts_and_older_results_have_neither(without):
-    weights = group()
-    weights = (
-        weights.drop_vars(["expert_overlap", "expert_overlap_null"])
-        if without == "old"
-        else weights.isel(mlp_matrix=[], expert_or_shared=[], expert_or_shared_other=[])
-    )
+def test_models_without_experts_have_neither():
+    weights = group().isel(mlp_matrix=[], expert_or_shared=[], expert_or_shared_other=[])
     assert list(expert_facts(weights)) == list(expert_figures(weights)) == []

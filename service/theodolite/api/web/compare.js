@@ -187,7 +187,7 @@ function milestones(rows, known) {
   return [
     element("h2", "Smallest cosine and separation"),
     element("div.wrapped", table(columns, cells, "Smallest cosine and separation of each run", [2])),
-    element("p.soft", "Percentages are relative depths. A difference between two runs has no interval here. Results of older versions have only the interval of each depth, which is not simultaneous."),
+    element("p.soft", "Percentages are relative depths. A difference between two runs has no interval here."),
   ];
 }
 

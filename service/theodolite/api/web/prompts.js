@@ -88,7 +88,7 @@ class Prompts {
     ]);
     const where = place
       ? `Scores along the direction of ${place.contrast} at ${place.site} of layer ${place.layer}, position ${place.position}.`
-      : `These prompts have no held-out scores. If an older version computed the separation of a contrast with them, “theodolite analyse ${this.run.run_id}” adds the scores.`;
+      : "These prompts have no held-out scores.";
     const count = (number) => number.toLocaleString("en");
     const selected = `${count(total)} prompts. Of the ${count(scored)} with a score, ${count(wrong)} lie on the other set’s side.`;
     return [
