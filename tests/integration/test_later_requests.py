@@ -1,6 +1,7 @@
 """Later requests with other options or contrasts: nothing that a run had, or that was requested, is forgotten."""
 
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from support.requests import analyse, assert_nothing_to_compute, killed_before, 
 from support.tiny_survey import spec_of
 
 from theodolite.errors import SpecError, UnsupportedModelError
+from theodolite.groups import GROUPS
 from theodolite.query.runs import spec_of_results
 from theodolite.query.verification import verify
 from theodolite.store.manifest import finished_groups
@@ -146,6 +148,17 @@ def test_an_analysis_of_contrasts_without_contrasts_is_refused(tiny_folder, tmp_
     capture = {"sites": ["resid_pre", "head_out"]}
     with pytest.raises(SpecError, match=f"analyses: '{name}' needs contrasts, but contrasts is empty; add a contrast"):
         surveyed(tmp_path, tiny_folder, analyses=[name], contrasts={}, capture=capture)
+
+
+def test_results_of_another_version_are_removed_and_requested(damaged, tiny_folder, monkeypatch):
+    survey_again(damaged, spec_of(tiny_folder, analyses=["separation"]))
+    newer = replace(GROUPS["separation"], version=GROUPS["separation"].version + 1)
+    monkeypatch.setitem(GROUPS, "separation", newer)
+    survey_again(damaged, spec_of(tiny_folder, analyses=["gram"]))
+    assert list(verify(opened(damaged))) == [UNFINISHED]
+    analyse(damaged)
+    assert list(verify(opened(damaged))) == []
+    assert read_group(opened(damaged), "separation").attrs["version"] == newer.version
 
 
 def test_composition_of_other_options_is_requested_with_new_heads(damaged, tiny_folder):
