@@ -24,7 +24,7 @@ from support.faulty_bucket import LATE_SECONDS, FaultyBucket, faulty_bucket
 from support.tiny_survey import EFFECTS, save_model, spec_of
 
 from chaos.outcomes import Outcome, batches_of, compare, contents, lacking, open_only_run, records_of
-from chaos.processes import DASK_ADDRESS, FIRED, PRELOADED, PROCESSES, start_driver
+from chaos.processes import DASK_ADDRESS, FIRED, start_driver
 from chaos.recapture import recaptured
 from chaos.schedules import (
     COUNT,
@@ -62,7 +62,6 @@ class Chaos:
 
     def __init__(self, folder: Path, bucket: FaultyBucket, dask: LocalCluster | None) -> None:
         """Run the survey without faults, once without and once with a prompt that kills its replica."""
-        PROCESSES.set_forkserver_preload(PRELOADED)
         self.folder, self.bucket, self.dask = folder, bucket, dask
         sets = {name: {"source": f"builtin:{name}", "limit": PROMPTS, "template": "none"} for name in SETS}
         self.spec = spec_of(save_model(folder / "model"), prompts=sets, capture=CAPTURE, effects=EFFECTS)

@@ -11,15 +11,14 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext, suppress
 from functools import wraps
 from itertools import count
-from multiprocessing import get_context
 from multiprocessing.connection import Connection
-from multiprocessing.forkserver import _forkserver
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import torch
 from distributed import Client
+from support.forks import PROCESSES, share_forks, start_forks
 from support.short_reports import short_reports
 
 from chaos.schedules import COUNT, DASK, DRIVER_STEPS, EVERY, OUT_OF_MEMORY, POISON, REPLICA_STEPS, Fault
@@ -44,19 +43,6 @@ FIRED = "CHAOS_FIRED"
 
 REPLICAS = 2
 MAX_RESTARTS = 20
-PROCESSES = get_context("forkserver")
-PRELOADED = [
-    "chaos.processes",
-    "theodolite_jobs.capture.parity",
-    "theodolite_jobs.capture.engine",
-    "transformers.models.llama.modeling_llama",
-    "dask.array",
-    "fastparquet",
-    "plotly.graph_objects",
-    "scipy.stats",
-    "scipy.sparse",
-]
-"""Modules that the server of forks imports once, so that a process starts in milliseconds."""
 
 
 def arm(faults: Sequence[Fault], steps: Mapping[str, str]) -> None:
@@ -124,23 +110,16 @@ def start_driver(
     spec: SurveySpec, store: str, faults: Sequence[Fault], environment: Mapping[str, str], log: Path
 ) -> Any:
     """Start a driver in a process of its own, and return the process."""
-    _forkserver.ensure_running()
-    address = _forkserver._forkserver_address
+    address = start_forks()
     process = PROCESSES.Process(target=_drive, args=(spec, store, list(faults), dict(environment), log, address))
     process.start()
     return process
 
 
-def _share_server(address: str) -> None:
-    """Let this process start others through the server of forks that started it; Python would start another server."""
-    _forkserver._forkserver_address = address
-    _forkserver.ensure_running = lambda: None
-
-
 def _drive(
     spec: SurveySpec, store: str, faults: Sequence[Fault], environment: Mapping[str, str], log: Path, address: str
 ) -> None:
-    _share_server(address)
+    share_forks(address)
     os.environ.update(environment)
     with log.open("a") as stream:
         os.dup2(stream.fileno(), 1)
@@ -178,7 +157,7 @@ def capture_without_ray(faults: Sequence[Fault] = (), threads: int = 1) -> Itera
     ) -> list[ProcessWorker]:
         return _start_replicas(resources.replicas, replica_class, assignment, plans, tokens, faults)
 
-    PROCESSES.set_forkserver_preload(PRELOADED)
+    start_forks()
     with (
         patch.object(replicas, "ray_session", lambda _address, _message: nullcontext()),
         patch.object(replicas, "choose_resources", choose_resources),

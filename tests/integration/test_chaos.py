@@ -4,7 +4,7 @@ import pytest
 from chaos.damages import damages_summary, run_damages
 from chaos.harness import ends, run_seeds
 from chaos.outcomes import open_only_run, summary
-from chaos.processes import PRELOADED, PROCESSES, start_driver
+from chaos.processes import start_driver
 from chaos.schedules import POISON, Fault
 from support.tiny_survey import save_model, spec_of
 
@@ -27,7 +27,6 @@ def test_random_damages_are_named_and_repaired_to_the_bit():
 
 
 def test_a_prompt_that_kills_each_process_that_captures_it_is_quarantined_by_name(tmp_path):
-    PROCESSES.set_forkserver_preload(PRELOADED)
     spec, log = spec_of(save_model(tmp_path / "model")), tmp_path / "log.txt"
     driver = start_driver(
         spec, str(tmp_path / "store"), [Fault("replica", "harmful", 4, POISON, is_after=False)], {}, log

@@ -1,6 +1,5 @@
 """Ranks in processes of their own on this machine, as a driver would start them on one node."""
 
-import multiprocessing
 import os
 from collections.abc import Callable
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -8,15 +7,12 @@ from datetime import timedelta
 from typing import Any
 
 import torch
+from support.forks import PROCESSES, start_forks
 
 from theodolite_jobs.cluster import ranks
 from theodolite_jobs.cluster.ranks import join, ranks_of_group
 
 SECONDS = 300
-
-# All processes are copies of one that has imported what takes seconds.
-PROCESSES = multiprocessing.get_context("forkserver")
-PROCESSES.set_forkserver_preload(["theodolite_jobs.cluster.replica", "transformers.modeling_utils"])
 
 
 class Group:
@@ -26,6 +22,7 @@ class Group:
         """Start the processes; they have met unless what runs in them does that itself."""
 
         self.ranks = ranks_of_group(size)
+        start_forks()
         self._processes = [ProcessPoolExecutor(1, mp_context=PROCESSES) for _ in range(size)]
         self.run(_start, joined)
 

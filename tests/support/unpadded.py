@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from support.forks import PROCESSES, start_forks
 from transformers import AutoModelForCausalLM
 
 from theodolite.spec import TokenIds
@@ -18,7 +18,8 @@ Reference = dict[str, dict[str, NDArray[np.float64]]]
 
 def unpadded_reference(folder: Path, tokens: Mapping[str, Sequence[TokenIds]]) -> Reference:
     """Run all prompts of each set in a new process, in which no other test has left a setting."""
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
+    start_forks()
+    with ProcessPoolExecutor(1, mp_context=PROCESSES) as process:
         return process.submit(_run_alone, folder, dict(tokens)).result()
 
 
