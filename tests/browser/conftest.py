@@ -6,47 +6,28 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from chaos.processes import capture_without_ray
 from playwright.sync_api import Browser, Page, sync_playwright
-from support.browsing import HOSTILE, WINDOW, leave, opened, served
+from support.browsing import WINDOW, leave, opened, served
+from support.encoder_run import encoder_run
 from support.made_once import made_once
 from support.serving import captured_run, surveyed_run
-from support.short_reports import short_reports
-
-from theodolite.settings import Settings
-from theodolite.spec_file import parse_spec
-from theodolite_jobs.progress import Console
-from theodolite_jobs.survey import survey
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
-
-WORDY = {
-    "name": HOSTILE,
-    "model": {"id": "all-minilm-l6-v2"},
-    "prompts": {
-        "bad": {"source": "builtin:harmful", "limit": 6},
-        "good": {"source": "builtin:harmless", "limit": 6},
-    },
-    "contrasts": {"refusal": {"positive": "bad", "negative": "good"}},
-    "heads": {"vectors": 6},
-    "words": {"tokens": 12, "sentences": [f"{HOSTILE} with one stone"]},
-}
 
 
 @pytest.fixture(scope="session")
 def store(tmp_path_factory) -> tuple[str, str]:
     """A store with an encoder that has every result, two runs from random arrays and one that is not complete."""
-    folder, wordy = made_once(tmp_path_factory, "page", fill)
-    return str(folder), wordy
+    run = encoder_run(tmp_path_factory)
+    others, _ = made_once(tmp_path_factory, "page", fill)
+    shutil.copytree(others, run.store, dirs_exist_ok=True)
+    return run.store, run.id
 
 
-def fill(folder: Path) -> str:
-    with capture_without_ray(), short_reports():  # no test of the page reads a report
-        wordy = survey(parse_spec(WORDY), Path(), Settings(store=str(folder), replicas=1), Console())
+def fill(folder: Path) -> None:
     surveyed_run(folder, "tiny-0")
     surveyed_run(folder, "tiny-1", seed=1, n_layers=3)
     captured_run(folder, "tiny-2")
-    return wordy.id
 
 
 @pytest.fixture(scope="session")

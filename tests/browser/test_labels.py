@@ -3,7 +3,8 @@
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import expect
-from support.browsing import HOSTILE, opened, settle
+from support.browsing import opened, settle
+from support.encoder_run import HOSTILE
 from support.listening import served
 from support.serving import captured_run, surveyed_run
 

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 from playwright.sync_api import Page, expect
-from support.browsing import HOSTILE, drawn, hash_of, holds, opened, settle
+from support.browsing import drawn, hash_of, holds, opened, settle
+from support.encoder_run import HOSTILE
 from support.listening import served
 from support.short_reports import short_reports
 from support.tiny_survey import save_model, spec_of
@@ -178,7 +179,7 @@ def test_a_browser_without_webgl_is_told_in_words(browser, noise, address, store
     with opened(browser, noise) as page:
         page.add_init_script("HTMLCanvasElement.prototype.getContext = () => null")
         page.goto(f"{address}/#/runs/{store[1]}/words")
-        page.get_by_text("needs WebGL").wait_for()
+        page.get_by_text("needs WebGL").first.wait_for()
     assert noise == []
 
 

@@ -12,6 +12,7 @@ import torch
 import xarray as xr
 from safetensors.torch import load_file, save_file
 from support.commands import theodolite
+from support.encoder_run import ENCODER, PROMPTS, TOKENS, VECTORS, encoder_run
 from support.nightly import at_night, one_in
 from support.stored import store_run
 from support.tiny import tiny_model
@@ -36,11 +37,8 @@ from theodolite_jobs.models.tensors import TensorFiles
 from theodolite_jobs.progress import Console
 from theodolite_jobs.report.page import render_report
 from theodolite_jobs.results import heads as heads_module
-from theodolite_jobs.survey import survey
 
 pytestmark = pytest.mark.usefixtures("forked_replicas", "without_figures")
-
-ENCODER = "all-minilm-l6-v2"
 
 
 def heads(store, model, *options):
@@ -64,18 +62,7 @@ def encoder_folder():
 
 @pytest.fixture(scope="module")
 def encoder(tmp_path_factory):
-    spec = {
-        "model": {"id": ENCODER},
-        "prompts": {
-            "harmful": {"source": "builtin:harmful", "limit": 12},
-            "harmless": {"source": "builtin:harmless", "limit": 12},
-        },
-        "contrasts": {"refusal": {"positive": "harmful", "negative": "harmless"}},
-        "words": {"tokens": 5, "sentences": ["To kill two birds with one stone", "stone"]},
-        "heads": {"vectors": 3},
-    }
-    settings = Settings(store=str(tmp_path_factory.mktemp("encoder")), replicas=1, gpus_per_replica=0)
-    return survey(parse_spec(spec), Path(), settings, Console())
+    return encoder_run(tmp_path_factory)
 
 
 def test_all_heads_are_there_and_some_equal_a_dense_decomposition(atlas, chat_model_folder):
@@ -151,7 +138,7 @@ def test_an_encoder_gets_the_same_atlas_within_a_survey(encoder):
     unseen = found["null_variance"].values
     assert (unseen > 0).all()
     assert (unseen < 1).all()
-    assert found["n_samples"].values.tolist() == [[12], [12]]
+    assert found["n_samples"].values.tolist() == [[PROMPTS], [PROMPTS]]
     assert np.isfinite(found["direction_alignment"]).all()
     assert (found["direction_alignment"] <= 1 + 1e-12).all()
     tested = found["alignment_null_mean"] + found["alignment_z"] * found["alignment_null_sd"]
@@ -162,12 +149,12 @@ def test_an_encoder_gets_the_same_atlas_within_a_survey(encoder):
     tables = Path(encoder.url) / "tables"
     biases = pd.read_parquet(tables / "bias_tokens.parquet")
     assert set(biases["side"]) == {"query", "key"}
-    assert len(pd.read_parquet(tables / "head_tokens.parquet")) == 6 * 12 * 4 * 3 * 2 * 5
+    assert len(pd.read_parquet(tables / "head_tokens.parquet")) == 6 * 12 * 4 * VECTORS * 2 * TOKENS
     trajectories = pd.read_parquet(tables / "trajectories.parquet")
     assert set(trajectories["sentence"]) == {0, 1}
     assert (trajectories.loc[trajectories["site"] == "resid_final", "angle_to_final"] == 0).all()
     card = read_head(encoder, 5, 11, "vo")
-    assert len(card.tokens) == 3 * 2 * 2 * 5
+    assert len(card.tokens) == VECTORS * 2 * 2 * TOKENS
     assert "Words: trajectory of" in render_report(encoder)
     assert list(verify(encoder)) == []
 
@@ -176,7 +163,7 @@ def test_one_more_contrast_leaves_the_words_as_they_are(encoder, tmp_path):
     run = copied(encoder, tmp_path / "store")
     before = finished_groups(run)
     spec = run.record.spec.model_dump(mode="json")
-    spec["contrasts"]["harm"] = {"positive": "harmless", "negative": "harmful", "paired": False}
+    spec["contrasts"]["harm"] = {"positive": "good", "negative": "bad", "paired": False}
     analyse_run(run, parse_spec(spec), None, Settings(store=run.store), Console())
     after = finished_groups(run)
     assert after["words"] == before["words"]
@@ -209,7 +196,7 @@ def test_words_of_other_vectors_go_with_those_vectors_and_so_do_their_chunks(enc
 def test_heads_go_where_the_directions_they_were_held_against_change(encoder, tmp_path):
     run = copied(encoder, tmp_path / "store")
     spec = run.record.spec.model_dump(mode="json")
-    spec["contrasts"]["refusal"] = {"positive": "harmless", "negative": "harmful"}
+    spec["contrasts"]["refusal"] = {"positive": "good", "negative": "bad"}
     analyse_run(run, parse_spec({**spec, "analyses": ["curves"]}), None, Settings(store=run.store), Console())
     assert "heads" not in finished_groups(run)
 

@@ -16,10 +16,6 @@ expect.set_options(timeout=PATIENCE)
 
 WINDOW = ViewportSize(width=1400, height=900)
 
-HOSTILE = "</script><img src=x onerror=alert(1)>"
-"""The label of the run with every result, and the start of its sentence."""
-
-
 COVERED_LEGENDS = """[...document.querySelectorAll('main .js-plotly-plot')].flatMap(figure => {
   const top = figure.getBoundingClientRect().top;
   const panels = Object.values(figure._fullLayout._plots)
