@@ -325,11 +325,11 @@ def _finding(values: xr.Dataset, sides: str, tests: xr.Dataset | None) -> str:
     """Return whether the two sets separate, and how well; `sides` are their numbers of prompts."""
     auroc = along_depth(values["auroc"])
     best = int(np.nanargmax(auroc.values))
-    if tests is not None:
-        separate = float(along_depth(tests["auroc_p_family"])[best]) <= LEVEL
-    else:
-        separate = float(along_depth(values[SEPARATING])[best]) > 0.5
+    low = float(along_depth(values[SEPARATING])[best])
+    separate = low > 0.5 if tests is None else float(along_depth(tests["auroc_p_family"])[best]) <= LEVEL
     verdict = "separate better than chance" if separate else "do not separate better than chance"
+    if tests is None and np.isnan(low):
+        verdict = "are too few to test"
     if tests is not None and not separate and min(int(values[f"n_{side}"]) for side in SIDES) < _LEAST_PROMPTS:
         verdict = f"are too few to test: with fewer than {_LEAST_PROMPTS} prompts in a set, no p can be at most {LEVEL}"
     texts = [

@@ -101,6 +101,17 @@ def counted(*rows):
     return f"{DEPTHS}{'; '.join(texts)}."
 
 
+def test_without_tests_the_band_decides_and_without_a_band_nothing_is_concluded(tmp_path):
+    verdicts = {
+        0.8: "separate better than chance",
+        0.4: "do not separate better than chance",
+        np.nan: "are too few to test",
+    }
+    for low, verdict in verdicts.items():
+        section = section_of(tmp_path / str(low), auroc_band_low=low)
+        assert f"63 harmless prompts {verdict}." in section.finding
+
+
 def test_a_sentence_counts_the_depths_of_all_tested_statistics_and_a_table_has_their_largest_z(tmp_path):
     section = section_of(tmp_path, permuted())
     assert starting(section.facts, "Number of depths") == (
