@@ -5,11 +5,13 @@ Commands import their packages when they run, so `--help` is fast and works with
 
 import sys
 from io import TextIOWrapper
+from typing import Annotated
 
 import typer
 
 from theodolite.errors import TheodoliteError, one_line
 from theodolite.proxies import reach_local_addresses_directly
+from theodolite.version import __version__
 from theodolite_jobs.commands import batch, service, specs, stored, surveys
 
 _STOPPED = 130, 143  # typer's exit code after Ctrl-C, and that after SIGTERM
@@ -20,6 +22,23 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+
+
+def _print_version(is_asked: bool) -> None:
+    if is_asked:
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    _version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    pass
+
+
 for command in (
     surveys.survey,
     surveys.capture,

@@ -15,6 +15,7 @@ from support.stored import store_run
 from transformers import Qwen2Config
 
 from theodolite.query.runs import summaries
+from theodolite.version import __version__
 
 SPEC = {
     "model": {"id": "smollm2-135m-instruct"},
@@ -161,6 +162,11 @@ def test_a_run_that_is_not_there_is_named(tmp_path, command):
     result = theodolite(*command, "nobody", "--store", tmp_path)
     assert (result.returncode, result.stdout) == (1, "")
     assert "no run 'nobody'" in result.stderr
+
+
+def test_the_version_is_printed():
+    done = theodolite("--version")
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"{__version__}\n", "")
 
 
 def test_every_command_explains_itself():
