@@ -9,6 +9,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import replace
 from functools import wraps
 from itertools import count
 from multiprocessing.connection import Connection
@@ -26,7 +27,7 @@ from theodolite.errors import CaptureError, StoreError, TheodoliteError
 from theodolite.settings import Settings
 from theodolite.spec import SurveySpec
 from theodolite_jobs import capture_run, replicas
-from theodolite_jobs.capture.plan import ShardPlan
+from theodolite_jobs.capture.plan import ShardPlan, probe_prompts
 from theodolite_jobs.cluster import scheduling, workers
 from theodolite_jobs.cluster.replica import REPLICA_ENVIRONMENT, Replica
 from theodolite_jobs.cluster.scheduling import DIED, IN_FLIGHT, Capture, ReplicaDiedError
@@ -172,8 +173,8 @@ def capture_without_ray(faults: Sequence[Fault] = (), threads: int = 1) -> Itera
 def _start_replicas(
     number: int, replica_class: type[Replica], assignment: Any, plans: Any, tokens: Any, faults: Sequence[Fault]
 ) -> list["ProcessWorker"]:
-    probes = {name: workers.probe_prompts(tokens[name]) for name in plans}
-    without_shards = {name: workers.replace(plan, shards=()) for name, plan in plans.items()}
+    probes = {name: probe_prompts(tokens[name]) for name in plans}
+    without_shards = {name: replace(plan, shards=()) for name, plan in plans.items()}
     poison = [fault for fault in faults if fault.action == POISON]
     others = [fault for fault in faults if fault.action != POISON]
     # The first replica has the faults, and only in its first life; poison kills every life of each.

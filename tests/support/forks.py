@@ -2,11 +2,12 @@
 
 import os
 import sys
-from multiprocessing import get_context
-from multiprocessing.forkserver import _forkserver
+from multiprocessing import forkserver, get_context
+from typing import Any
 from unittest.mock import patch
 
 PROCESSES = get_context("forkserver")
+_forkserver: Any = forkserver._forkserver  # the process whose copies all others are
 PRELOADED = [
     "chaos.processes",
     "support.rank_group",
@@ -29,7 +30,7 @@ def start_forks() -> str:
     # Python 3.11 does not give it sys.path, and passes over what it cannot import.
     with patch.dict(os.environ, PYTHONPATH=os.pathsep.join(sys.path)):
         _forkserver.ensure_running()
-    return _forkserver._forkserver_address
+    return str(_forkserver._forkserver_address)
 
 
 def share_forks(address: str) -> None:
