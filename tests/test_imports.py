@@ -31,7 +31,7 @@ def test_modules_import_nothing_that_takes_seconds(modules, forbidden):
     assert found.stdout.split() == []
 
 
-@each("arguments", [("--help",), ("survey", "--help"), ("spec", "schema"), ("runs", "--store", ".")])
+@each("arguments", [("--help",), ("survey", "--help"), ("spec", "schema"), ("run", "list", "--store", ".")])
 def test_a_command_that_reads_needs_no_extra(arguments, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     command = start_command(*arguments)
@@ -44,7 +44,7 @@ def test_a_command_that_reads_needs_no_extra(arguments, tmp_path, monkeypatch):
     [
         (("serve", "--port", "0"), "service"),
         (("heads", "smollm2-135m-instruct"), "jobs"),
-        (("model", "inspect", "."), "jobs"),
+        (("model", "."), "jobs"),
     ],
 )
 def test_a_command_names_the_extra_that_it_lacks(arguments, extra, tmp_path, monkeypatch):

@@ -78,7 +78,7 @@ def _report_unfinished(run: Run, before: Set[str], console: Console) -> None:
     """Print that requested results are not finished, and which groups are gone and not requested."""
     request = stored_request(run)
     if request:
-        console.say(f"not all requested results are finished; `theodolite analyse {run.id}` computes the others")
+        console.say(f"not all requested results are finished; `theodolite run analyse {run.id}` computes the others")
     gone = before - finished_groups(run).keys() - (request.groups.keys() if request else set())
     if gone:
         console.say(f"removed {', '.join(sorted(gone))}, which used results that were replaced; request them again")
@@ -95,7 +95,7 @@ def _analyse(
     if not listed_checksums(run):
         raise RunDamagedError(
             f"{run.id}: its capture is not finished, or COMPLETE is lost; run the survey again, or "
-            f"`theodolite verify {run.id} --repair`"
+            f"`theodolite run verify {run.id} --repair`"
         )
     refuse_changed_captured(run)
     contrasts = all_contrasts(run, spec.resolved_contrasts())

@@ -44,7 +44,7 @@ def capture_run(prepared: Prepared, settings: Settings, console: Console) -> Run
         check_same_plan(run, prepared)
     elif get(open_location(run_url(settings.store, prepared.run_id)), COMPLETE) is not None:
         raise RunDamagedError(
-            f"{prepared.run_id}: {RUN_RECORD} is missing; run `theodolite verify {prepared.run_id} --repair`"
+            f"{prepared.run_id}: {RUN_RECORD} is missing; run `theodolite run verify {prepared.run_id} --repair`"
         )
     listed = listed_checksums(run) if run is not None else {}
     if run is not None and listed:
@@ -52,7 +52,7 @@ def capture_run(prepared: Prepared, settings: Settings, console: Console) -> Run
     work = _open_work(run, prepared)
     if run is not None and work and listed:
         lost = record_key(work[0][1].prompt_set, work[0][1].index)
-        raise RunDamagedError(f"{run.id}: {lost} is missing; run `theodolite verify {run.id} --repair`")
+        raise RunDamagedError(f"{run.id}: {lost} is missing; run `theodolite run verify {run.id} --repair`")
     if not prepared.plans:
         run = run or create_run(settings.store, prepared.record("not run", {}))
     elif run is None or work:

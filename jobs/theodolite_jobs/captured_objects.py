@@ -71,7 +71,7 @@ def _record_checksums(run: Run) -> dict[str, str]:
         unseal(content)
     except ValueError as error:
         raise RunDamagedError(
-            f"{run.id}: {RUN_RECORD} {one_line(error)}; run `theodolite verify {run.id} --repair`"
+            f"{run.id}: {RUN_RECORD} {one_line(error)}; run `theodolite run verify {run.id} --repair`"
         ) from error
     checksums = {RUN_RECORD: sha256(content or b"")}
     for name, facts in run.record.sets.items():

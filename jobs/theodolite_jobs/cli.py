@@ -4,6 +4,7 @@ Commands import their packages when they run, so `--help` is fast and works with
 """
 
 import sys
+from collections.abc import Callable
 from io import TextIOWrapper
 from typing import Annotated
 
@@ -39,43 +40,53 @@ def _options(
     pass
 
 
-for command in (
-    surveys.survey,
-    surveys.capture,
-    surveys.analyse,
-    surveys.report,
-    surveys.heads,
-    surveys.plan,
-    stored.runs,
-    stored.show,
-    stored.verify,
-    stored.remove,
-    stored.label,
-    stored.compare,
-    stored.export,
-    batch.submit,
-    batch.status,
-    batch.logs,
-    batch.stop,
-    service.serve,
-):
-    app.command()(command)
-
-spec_app = typer.Typer(help="Check a spec, or print the schema of specs.", no_args_is_help=True)
-spec_app.command("check")(specs.check_spec)
-spec_app.command("schema")(specs.print_schema)
-app.add_typer(spec_app, name="spec")
-
-token_app = typer.Typer(help="Create, list and revoke the bearer tokens of the service.", no_args_is_help=True)
-token_app.command("create")(service.create_token)
-token_app.command("list")(service.list_tokens)
-token_app.command("revoke")(service.revoke_token)
-app.add_typer(token_app, name="token")
-
-model_app = typer.Typer(help="Inspect a model without loading its weights, or list families.", no_args_is_help=True)
-model_app.command("inspect")(specs.inspect)
-model_app.command("families")(specs.families)
-app.add_typer(model_app, name="model")
+_ALONE: dict[str, Callable[..., None]] = {
+    "survey": surveys.survey,
+    "plan": surveys.plan,
+    "capture": surveys.capture,
+    "heads": surveys.heads,
+    "serve": service.serve,
+    "model": specs.inspect,
+    "families": specs.families,
+}
+_OF_NOUNS: dict[str, tuple[str, dict[str, Callable[..., None]]]] = {
+    "run": (
+        "List, show, verify, compare, export or remove the runs of a store.",
+        {
+            "list": stored.runs,
+            "show": stored.show,
+            "verify": stored.verify,
+            "analyse": surveys.analyse,
+            "report": surveys.report,
+            "compare": stored.compare,
+            "export": stored.export,
+            "label": stored.label,
+            "remove": stored.remove,
+        },
+    ),
+    "job": (
+        "Submit surveys to a Ray cluster, and follow or stop them.",
+        {
+            "submit": batch.submit,
+            "list": batch.list_jobs,
+            "show": batch.show_job,
+            "logs": batch.logs,
+            "stop": batch.stop,
+        },
+    ),
+    "spec": ("Check a spec, or print the schema of specs.", {"check": specs.check_spec, "schema": specs.print_schema}),
+    "token": (
+        "Create, list and revoke the bearer tokens of the service.",
+        {"create": service.create_token, "list": service.list_tokens, "revoke": service.revoke_token},
+    ),
+}
+for name, command in _ALONE.items():
+    app.command(name)(command)
+for noun, (text, verbs) in _OF_NOUNS.items():
+    of_noun = typer.Typer(help=text, no_args_is_help=True)
+    for name, command in verbs.items():
+        of_noun.command(name)(command)
+    app.add_typer(of_noun, name=noun)
 
 
 def main() -> None:

@@ -141,7 +141,7 @@ def stored_request(run: Run) -> Request | None:
     except (AttributeError, KeyError, TypeError, ValidationError) as error:
         raise StoreVersionError(
             f"{run.id}: another version of Theodolite began to compute results, and this version cannot read what was "
-            f"requested; run `theodolite analyse {run.id}` with the version that began"
+            f"requested; run `theodolite run analyse {run.id}` with the version that began"
         ) from error
 
 

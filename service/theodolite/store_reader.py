@@ -35,7 +35,7 @@ CACHE_BYTES = 48 * 2**20
 def runs(store: str | Path, model: str | None = None, contrast: str | None = None) -> pd.DataFrame:
     """Return the complete runs of a store as a table, newest first, one row each.
 
-    A run without results, or one that cannot be read, is left out; `theodolite runs` lists these too.
+    A run without results, or one that cannot be read, is left out; `theodolite run list` lists these too.
 
     Args:
         store: a folder, or a file://, s3://, gs:// or az:// URL.

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import typer
 import yaml
 from support.commands import THEODOLITE, theodolite
 from support.each import each
@@ -16,6 +17,7 @@ from transformers import Qwen2Config
 
 from theodolite.query.runs import summaries
 from theodolite.version import __version__
+from theodolite_jobs.cli import app
 
 SPEC = {
     "model": {"id": "smollm2-135m-instruct"},
@@ -98,7 +100,7 @@ def test_a_store_that_cannot_be_written_is_said_first(tmp_path):
 
 @pytest.mark.parametrize("store", ["", "/"])
 def test_a_store_that_is_no_place_of_its_own_is_refused(tmp_path, store):
-    result = theodolite("runs", "--store", store)
+    result = theodolite("run", "list", "--store", store)
     assert (result.returncode, result.stdout) == (2, "")
     assert "store" in result.stderr
     assert "Traceback" not in result.stderr
@@ -106,7 +108,7 @@ def test_a_store_that_is_no_place_of_its_own_is_refused(tmp_path, store):
 
 def test_a_wrong_setting_in_the_environment_is_named(tmp_path, monkeypatch):
     monkeypatch.setenv("THEODOLITE_REPLICAS", "zero")
-    result = theodolite("runs", "--store", tmp_path)
+    result = theodolite("run", "list", "--store", tmp_path)
     assert result.returncode == 2
     assert "THEODOLITE_REPLICAS: Input should be a valid integer" in result.stderr
     assert "Traceback" not in result.stderr
@@ -114,12 +116,12 @@ def test_a_wrong_setting_in_the_environment_is_named(tmp_path, monkeypatch):
 
 def test_an_empty_variable_is_as_one_that_is_not_set(tmp_path, monkeypatch):
     monkeypatch.setenv("THEODOLITE_JOBS_URL", "")
-    assert theodolite("runs", "--store", tmp_path).returncode == 0
+    assert theodolite("run", "list", "--store", tmp_path).returncode == 0
 
 
 def test_a_list_in_the_environment_is_asked_for_as_json(tmp_path, monkeypatch):
     monkeypatch.setenv("THEODOLITE_HOSTS", "survey.example.org")
-    result = theodolite("runs", "--store", tmp_path)
+    result = theodolite("run", "list", "--store", tmp_path)
     assert result.returncode == 2
     assert "THEODOLITE_HOSTS: must be a JSON list" in result.stderr
 
@@ -133,7 +135,7 @@ def test_a_ray_cluster_that_is_not_there_is_said_at_once(tmp_path, chat_model_fo
 def test_a_dask_cluster_that_is_not_there_is_said(tmp_path):
     values = np.ones((6, 1, 3, 8), np.float32)
     run = store_run(tmp_path, {"bad": {"resid_pre": values}})
-    result = theodolite_alone("analyse", run.id, "--store", tmp_path, "--dask", "tcp://127.0.0.1:9")
+    result = theodolite_alone("run", "analyse", run.id, "--store", tmp_path, "--dask", "tcp://127.0.0.1:9")
     assert result.returncode == 1
     assert "cannot reach a Dask scheduler at tcp://127.0.0.1:9" in result.stderr
     assert "Traceback" not in result.stderr
@@ -157,9 +159,9 @@ def test_wrong_usage_exits_with_2():
     assert theodolite("survey", "x.yaml", "--replicas", "0").returncode == 2
 
 
-@pytest.mark.parametrize("command", [["show"], ["verify"], ["remove"], ["label"], ["report"], ["analyse"]])
+@pytest.mark.parametrize("command", ["show", "verify", "remove", "label", "report", "analyse"])
 def test_a_run_that_is_not_there_is_named(tmp_path, command):
-    result = theodolite(*command, "nobody", "--store", tmp_path)
+    result = theodolite("run", command, "nobody", "--store", tmp_path)
     assert (result.returncode, result.stdout) == (1, "")
     assert "no run 'nobody'" in result.stderr
 
@@ -170,23 +172,13 @@ def test_the_version_is_printed():
 
 
 def test_every_command_explains_itself():
-    top = theodolite("--help").stdout
-    for command in (
-        "survey",
-        "capture",
-        "analyse",
-        "report",
-        "plan",
-        "runs",
-        "show",
-        "verify",
-        "remove",
-        "label",
-        "spec",
-        "heads",
-    ):
-        assert command in top
-        assert "--help" in theodolite(command, "--help").stdout
+    command, nouns = typer.main.get_command(app), []
+    for name, one in command.commands.items():
+        nouns += [(name, verb) for verb in getattr(one, "commands", ())]
+        assert name in theodolite("--help").stdout
+        assert "--help" in theodolite(name, "--help").stdout
+    assert {noun for noun, _ in nouns} == {"run", "job", "spec", "token"}
+    assert all("For example: theodolite" in theodolite(*words, "--help").stdout for words in nouns)
 
 
 def test_plan_says_what_it_would_cost_and_loads_no_weights(tmp_path, chat_model_folder):
@@ -220,21 +212,23 @@ def test_runs_show_and_analyse_over_a_captured_run(tmp_path):
     arrays = {"bad": {"resid_pre": values}, "good": {"resid_pre": values + 0.1}}
     contrasts = {"refusal": {"positive": "bad", "negative": "good", "paired": True}}
     run = store_run(tmp_path, arrays, contrasts=contrasts)
-    listed = json.loads(theodolite("runs", "--json", "--store", tmp_path).stdout)
+    listed = json.loads(theodolite("run", "list", "--json", "--store", tmp_path).stdout)
     assert [(item["run_id"], item["state"]) for item in listed["items"]] == [("tiny-0", "captured")]
-    assert theodolite("verify", run.id, "--store", tmp_path).returncode == 1
-    outcome = json.loads(theodolite("analyse", run.id, "--json", "--store", tmp_path).stdout.splitlines()[-1])
+    assert theodolite("run", "verify", run.id, "--store", tmp_path).returncode == 1
+    outcome = json.loads(theodolite("run", "analyse", run.id, "--json", "--store", tmp_path).stdout.splitlines()[-1])
     assert outcome == {"run_id": "tiny-0", "store": str(tmp_path), "report": run.report, "state": "complete"}
     assert Path(run.report).read_text().startswith("<!doctype html>")
-    shown = json.loads(theodolite("show", run.id, "--json", "--store", tmp_path).stdout)
+    shown = json.loads(theodolite("run", "show", run.id, "--json", "--store", tmp_path).stdout)
     assert shown["results"]["curves"]["cosine_of_means"] == ["contrast", "site", "position", "layer"]
-    assert "tiny-0  complete  bad 6, good 6" in theodolite("runs", "--store", tmp_path).stdout
+    assert "tiny-0  complete  bad 6, good 6" in theodolite("run", "list", "--store", tmp_path).stdout
     Path(run.report).unlink()
-    assert theodolite("report", run.id, "--store", tmp_path).returncode == 0
+    assert theodolite("run", "report", run.id, "--store", tmp_path).returncode == 0
     assert Path(run.report).is_file()
-    assert theodolite("verify", run.id, "--store", tmp_path).stdout == "tiny-0: no object is missing or damaged\n"
+    assert (
+        theodolite("run", "verify", run.id, "--store", tmp_path).stdout == "tiny-0: no object is missing or damaged\n"
+    )
     Path(run.report).unlink()
-    theodolite("label", run.id, "--name", "mine", "--store", tmp_path)
+    theodolite("run", "label", run.id, "--name", "mine", "--store", tmp_path)
     for options in ([], ["--repair"]):
-        verified = theodolite("verify", "mine", *options, "--store", tmp_path)
+        verified = theodolite("run", "verify", "mine", *options, "--store", tmp_path)
         assert verified.stdout.splitlines()[-1] == "tiny-0: no object is missing or damaged"

@@ -178,7 +178,8 @@ def test_a_page_runs(page, followed, surroundings, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "block", ["sh\ntheodolite show nobody\n", "sh\ntheodolite show RUN\n", "sh\nsed s/a/b/ absent\n", "python\n1 / 0\n"]
+    "block",
+    ["sh\ntheodolite run show nobody\n", "sh\ntheodolite run show RUN\n", "sh\nsed s/a/b/ absent\n", "python\n1 / 0\n"],
 )
 def test_what_does_not_work_is_an_error(block, tmp_path, monkeypatch):
     enter(monkeypatch, tmp_path, {})

@@ -161,7 +161,7 @@ def test_a_capture_and_a_later_analysis_hold_their_run(whole, tiny_folder, tmp_p
     seen.clear()
     assert not refused(tmp_path, whole.name)
     with before(STAGES["report"], lambda: seen.append(refused(tmp_path, whole.name))):
-        done = CliRunner().invoke(app, ["analyse", whole.name, "--store", str(tmp_path)])
+        done = CliRunner().invoke(app, ["run", "analyse", whole.name, "--store", str(tmp_path)])
     assert done.exit_code == 0, done.output
     assert seen == [True]
     assert not refused(tmp_path, whole.name)
@@ -198,7 +198,7 @@ def test_a_run_is_removed_as_soon_as_its_driver_was_killed(damaged, monkeypatch)
         assert json.loads(lease.read_text())["process"]["pid"] == driver.pid
         assert refused(store, damaged.name)
         driver.kill()
-    done = CliRunner().invoke(app, ["remove", damaged.name, "--yes", "--store", store])
+    done = CliRunner().invoke(app, ["run", "remove", damaged.name, "--yes", "--store", store])
     assert done.exit_code == 0, done.output
     assert not damaged.exists()
     assert not (store_of(damaged) / "leases").exists()

@@ -239,7 +239,7 @@ def test_a_repair_that_cannot_compute_a_group_has_not_ended(damaged, tiny_folder
 
 def test_a_lost_shard_of_a_finished_run_is_captured_by_the_repair_only(damaged, tiny_folder):
     (damaged / "shards/harmful/00001.json").unlink()
-    with pytest.raises(RunDamagedError, match=r"shards/harmful/00001\.json is missing; run `theodolite verify"):
+    with pytest.raises(RunDamagedError, match=r"shards/harmful/00001\.json is missing; run `theodolite run verify"):
         capture(spec_of(tiny_folder), Path(), settings(store_of(damaged)), Console())
 
 
@@ -384,7 +384,7 @@ def test_a_claim_whose_deletion_was_lost_is_removed(damaged, tiny_folder, is_fin
 
 def test_a_finished_run_without_its_record_is_not_captured_again(damaged, tiny_folder):
     (damaged / "run.json").unlink()
-    with pytest.raises(RunDamagedError, match=r"run\.json is missing; run `theodolite verify .* --repair`"):
+    with pytest.raises(RunDamagedError, match=r"run\.json is missing; run `theodolite run verify .* --repair`"):
         survey(spec_of(tiny_folder), Path(), settings(store_of(damaged)), Console())
 
 

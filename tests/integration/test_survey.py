@@ -140,7 +140,7 @@ def test_a_run_says_what_it_measured(surveyed):
 def test_one_flipped_byte_is_found_by_the_command_and_the_shard_named(surveyed, tmp_path):
     copy = tmp_path / "store"
     subprocess.run(["cp", "-r", surveyed.store, str(copy)], check=True)
-    command = ["verify", surveyed.id, "--store", copy]
+    command = ["run", "verify", surveyed.id, "--store", copy]
     assert theodolite(*command).returncode == 0
     shard = copy / "runs" / surveyed.id / "activations.zarr/harmless/resid_mid/c/1/0/0/0"
     content = bytearray(shard.read_bytes())

@@ -38,7 +38,7 @@ def test_damaged_results_that_cannot_be_computed_again_stay_requested(damaged, t
     with without_weights(), pytest.raises(ModelError, match="there are no weights"):
         survey_again(damaged, two_vectors)
     assert "heads" not in finished_groups(opened(damaged))
-    assert f"not all requested results are finished; `theodolite analyse {damaged.name}`" in capsys.readouterr().err
+    assert f"not all requested results are finished; `theodolite run analyse {damaged.name}`" in capsys.readouterr().err
     assert list(verify(opened(damaged))) == [UNFINISHED]
     assert run_state(opened(damaged)) == "captured"
     assert repair_again(damaged) == []

@@ -114,7 +114,7 @@ def test_damage_before_the_last_shard_is_mended_by_the_resume(captured, tmp_path
 )
 def test_a_survey_of_a_finished_run_misses_its_captured_objects(damaged, tiny_folder, key):
     (damaged / key).unlink()
-    with pytest.raises(RunDamagedError, match=r"is missing; run `theodolite verify"):
+    with pytest.raises(RunDamagedError, match=r"is missing; run `theodolite run verify"):
         survey(spec_of(tiny_folder), Path(), settings(store_of(damaged)), Console())
 
 

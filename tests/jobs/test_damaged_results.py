@@ -111,7 +111,7 @@ def test_a_truncated_result_is_refused_in_one_sentence(sound, tmp_path):
     run = copied(sound, tmp_path)
     chunk = tmp_path / "runs/tiny-0/results.zarr/curves/variance_mean/c/0/0/0/0"
     chunk.write_bytes(chunk.read_bytes()[:9])
-    with pytest.raises(RunDamagedError, match="its bytes are not those that were written; `theodolite analyse tiny-0`"):
+    with pytest.raises(RunDamagedError, match="are not those that were written; `theodolite run analyse tiny-0`"):
         read_group(run, "curves")
 
 
@@ -131,7 +131,7 @@ def test_the_list_of_runs_hides_none_for_another_that_is_broken(sound, tmp_path)
 def test_results_that_are_gone_do_not_hide_the_run(sound, tmp_path):
     run = copied(sound, tmp_path)
     shutil.rmtree(tmp_path / "runs/tiny-0/results.zarr")
-    with pytest.raises(RunDamagedError, match="is missing; `theodolite analyse tiny-0`"):
+    with pytest.raises(RunDamagedError, match="is missing; `theodolite run analyse tiny-0`"):
         describe(run)
     assert summaries(str(tmp_path))[0]["state"] == "damaged"
     drop_groups(run, damaged_groups(run))
@@ -175,7 +175,7 @@ def test_what_changed_or_went_is_refused_and_computed_again(with_more, tmp_path,
     assert damaged_groups(run) == []
     harm(tmp_path / "runs/tiny-0" / place)
     assert damaged_groups(run) == [group]
-    with pytest.raises(RunDamagedError, match="`theodolite analyse tiny-0` computes it again"):
+    with pytest.raises(RunDamagedError, match="`theodolite run analyse tiny-0` computes it again"):
         read_finished_table(run, Path(place).stem) if "tables" in place else read_group(run, group)
     drop_groups(run, damaged_groups(run))
     assert group in analyse(run, PAIRED, None, silent, ASKED)

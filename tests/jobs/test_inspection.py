@@ -1,4 +1,4 @@
-"""The output of `theodolite model inspect` for models that are not loaded, and its errors."""
+"""The output of `theodolite model` for models that are not loaded, and its errors."""
 
 import hashlib
 import importlib.util
@@ -46,7 +46,7 @@ def inspect(
     monkeypatch.setenv("THEODOLITE_CACHE", str(tmp_path / "cache"))
 
     def run(*words: Any) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["theodolite", "model", "inspect", *map(str, words)])
+        monkeypatch.setattr(sys, "argv", ["theodolite", "model", *map(str, words)])
         with pytest.raises(SystemExit) as end:
             main()
         return int(end.value.code or 0), *capsys.readouterr()
@@ -97,7 +97,7 @@ print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss, done.stdout, done.
 
 def test_a_model_of_32_billion_weights_needs_no_memory_for_them(tmp_path: Path) -> None:
     folder = written(tmp_path / "Qwen2.5-32B-Instruct", QWEN_32B)
-    command = [str(Path(sys.executable).with_name("theodolite")), "model", "inspect", str(folder), "--json"]
+    command = [str(Path(sys.executable).with_name("theodolite")), "model", str(folder), "--json"]
     # Use a process in between: the peak of a child includes the size of the process that starts it.
     done = subprocess.run([sys.executable, "-c", PEAK_OF, *command], capture_output=True, text=True, check=True)
     peak_kib, printed = done.stdout.splitlines()[:2]
@@ -321,7 +321,7 @@ def test_own_code_runs_only_if_the_deployment_allows_it(tmp_path: Path, inspect:
 def inspect_in_process(model: Any, home: Path, *words: str, **environment: str) -> tuple[int, str, str]:
     own = {"HF_ENDPOINT": UNREACHABLE, "HF_HOME": str(home), "HF_HUB_DISABLE_XET": "1", "NO_PROXY": "127.0.0.1"}
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
-    command = [str(Path(sys.executable).with_name("theodolite")), "model", "inspect", str(model), *words]
+    command = [str(Path(sys.executable).with_name("theodolite")), "model", str(model), *words]
     done = subprocess.run(command, capture_output=True, text=True, env=inherited | own | environment)
     return done.returncode, done.stdout, done.stderr
 

@@ -123,13 +123,13 @@ def test_a_wrong_file_is_refused_before_heavy_imports(folder, refusal, case, com
     assert message in refusal(command, "survey.json")
 
 
-@pytest.mark.parametrize("command", [("model", "inspect"), ("heads",)], ids=" ".join)
+@pytest.mark.parametrize("command", [("model",), ("heads",)], ids=" ".join)
 def test_a_gguf_file_that_lacks_a_tensor_is_refused_before_heavy_imports(folder, refusal, command):
     write_gguf(tiny_llama(), folder / "tiny.gguf", without="blk.1.ffn_up.weight")
     assert "lacks the tensor blk.1.ffn_up.weight" in refusal(*command, "tiny.gguf")
 
 
-@pytest.mark.parametrize("command", [("model", "inspect"), ("heads",)], ids=" ".join)
+@pytest.mark.parametrize("command", [("model",), ("heads",)], ids=" ".join)
 @pytest.mark.parametrize("case", ["no config.json", "a broken config.json", "an unknown quantisation"])
 def test_a_wrong_model_folder_is_refused_before_heavy_imports(folder, refusal, case, command):
     break_it, message = REFUSALS[case]
@@ -138,7 +138,7 @@ def test_a_wrong_model_folder_is_refused_before_heavy_imports(folder, refusal, c
 
 
 def test_a_mistyped_alias_is_refused_before_heavy_imports(refusal):
-    for command in (("model", "inspect", "smollm2-135m-instrct"), ("heads", "smollm2-135m-instrct")):
+    for command in (("model", "smollm2-135m-instrct"), ("heads", "smollm2-135m-instrct")):
         assert "did you mean smollm2-135m-instruct?" in refusal(*command)
 
 

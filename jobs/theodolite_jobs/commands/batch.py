@@ -56,7 +56,7 @@ def submit(
     If a survey job failed, was stopped or is lost, submit the same spec again: the survey continues from its last
     commit. Every node needs Theodolite, and access to the store and to the files that the spec names.
 
-    For example: theodolite submit survey.yaml --cluster http://head:8265 --store s3://bucket/surveys
+    For example: theodolite job submit survey.yaml --cluster http://head:8265 --store s3://bucket/surveys
     """
     from theodolite.store.cache import Cache
     from theodolite.submission.surveys import submit_survey
@@ -68,37 +68,37 @@ def submit(
     _print_job(settings, submit_survey(settings, survey_spec, OWNER, Cache(0)), wait, as_json)
 
 
-def status(
-    job: Annotated[
-        str | None, typer.Argument(metavar="[ID]", help="Id of a survey job, or its first characters.")
-    ] = None,
-    cluster: Cluster = None,
-    store: Store = None,
-    wait: Wait = False,
-    as_json: AsJson = False,
-) -> None:
-    """Show the state and the progress of one survey job. Without ID, list all survey jobs of the store.
+def list_jobs(cluster: Cluster = None, store: Store = None, as_json: AsJson = False) -> None:
+    """List the survey jobs of a store, with their states.
 
-    For example: theodolite status 3f2a --store s3://bucket/surveys --wait
+    For example: theodolite job list --store s3://bucket/surveys
     """
     settings = settings_of(store=store, jobs_url=cluster)
-    if job is not None:
-        _print_job(settings, _job(settings, job).id, wait, as_json)
-        return
     items = _contents(settings)
     if as_json:
         print(json.dumps({"items": items}))
         return
     if not items:
-        typer.echo(f"no survey jobs in {settings.store}; submit one with: theodolite submit SPEC", err=True)
+        typer.echo(f"no survey jobs in {settings.store}; submit one with: theodolite job submit SPEC", err=True)
     for item in items:
         print(f"{item['id'][:12]}  {item['state']:9}  {item['submitted'][:16]}  {item['name'] or item['model']}")
+
+
+def show_job(
+    job: JobId, cluster: Cluster = None, store: Store = None, wait: Wait = False, as_json: AsJson = False
+) -> None:
+    """Show the state and the progress of a survey job.
+
+    For example: theodolite job show 3f2a --store s3://bucket/surveys --wait
+    """
+    settings = settings_of(store=store, jobs_url=cluster)
+    _print_job(settings, _job(settings, job).id, wait, as_json)
 
 
 def logs(job: JobId, cluster: Cluster = None, store: Store = None) -> None:
     """Print the log of a survey job's last attempt.
 
-    For example: theodolite logs 3f2a --store s3://bucket/surveys
+    For example: theodolite job logs 3f2a --store s3://bucket/surveys
     """
     from theodolite.errors import JobError
     from theodolite.submission.ray_jobs import cluster_logs
@@ -114,7 +114,7 @@ def logs(job: JobId, cluster: Cluster = None, store: Store = None) -> None:
 def stop(job: JobId, cluster: Cluster = None, store: Store = None, as_json: AsJson = False) -> None:
     """Stop a survey job. If you submit the same spec again, the survey continues after its last stored shard.
 
-    For example: theodolite stop 3f2a --store s3://bucket/surveys
+    For example: theodolite job stop 3f2a --store s3://bucket/surveys
     """
     from theodolite.submission.surveys import stop_survey
 
@@ -156,7 +156,7 @@ def _job(settings: "Settings", prefix: str) -> "StoredJob":
     if len(matches) != 1:
         problem = f"{len(matches)} survey jobs start with it" if matches else "no survey job starts with it"
         raise SpecError(
-            f"ID: given {prefix!r}, but {problem}; `theodolite status` lists the survey jobs of {settings.store}"
+            f"ID: given {prefix!r}, but {problem}; `theodolite job list` lists the survey jobs of {settings.store}"
         )
     return matches[0]
 

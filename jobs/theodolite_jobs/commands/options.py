@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 
 SpecPath = Annotated[Path, typer.Argument(metavar="SPEC", help="YAML or JSON file that describes the survey.")]
 RunId = Annotated[
-    str, typer.Argument(metavar="RUN", help="Run id, or a name that only one run has; `theodolite runs` lists both.")
+    str,
+    typer.Argument(metavar="RUN", help="Id or unique name of a run; `theodolite run list` lists both."),
 ]
 ModelId = Annotated[
     str, typer.Argument(metavar="MODEL", help="Hub id, local folder, .gguf file, or alias (smollm2-135m-instruct).")

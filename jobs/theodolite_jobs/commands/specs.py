@@ -63,7 +63,7 @@ def inspect(
 ) -> None:
     """Show the family, sizes, norms, kind of positions, biases and sites of a model, without loading its weights.
 
-    For example: theodolite model inspect smollm2-135m-instruct
+    For example: theodolite model smollm2-135m-instruct
     """
     import gc
 
@@ -84,7 +84,7 @@ def inspect(
 def families(as_json: AsJson = False) -> None:
     """List the model families, and what a survey can do with each: sites, heads, words, parallelism, half precision.
 
-    For example: theodolite model families
+    For example: theodolite families
     """
     from theodolite_jobs.models.supported import COLUMNS, cells, supported_families
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def runs(store: Store = None, as_json: AsJson = False) -> None:
     """List the runs of a store, newest first.
 
-    For example: theodolite runs --store s3://bucket/surveys
+    For example: theodolite run list --store s3://bucket/surveys
     """
     from theodolite.query.runs import summaries
 
@@ -35,7 +35,7 @@ def runs(store: Store = None, as_json: AsJson = False) -> None:
 def show(run: RunId, store: Store = None, as_json: AsJson = False) -> None:
     """Show the model, prompts, parity check, progress and results of a run.
 
-    For example: theodolite show RUN
+    For example: theodolite run show RUN
     """
     from theodolite.query.runs import describe
 
@@ -74,7 +74,7 @@ def verify(
     missing and damaged shards again, computes missing and damaged results again, and restores the other missing and
     damaged files. At the end it lists the objects whose bytes still differ from their checksums.
 
-    For example: theodolite verify RUN --repair
+    For example: theodolite run verify RUN --repair
     """
     settings = settings_of(store=store, ray_address=ray, dask_address=dask)
     different: list[str] = []
@@ -116,7 +116,7 @@ def remove(
     You cannot restore a deleted run: to get its results again, run the survey again. While a survey, an analysis or a
     repair works on the run, the command refuses to delete it.
 
-    For example: theodolite remove RUN
+    For example: theodolite run remove RUN
     """
     from theodolite.query.runs import run_state
     from theodolite.store.leases import refuse_in_use
@@ -152,7 +152,7 @@ def label(
     Lists and the page show the labels with the run. The labels do not change the run: its id, its spec and its results
     stay the same.
 
-    For example: theodolite label RUN --name "refusal, first try" --tag paper --tag draft
+    For example: theodolite run label RUN --name "refusal, first try" --tag paper --tag draft
     """
     from theodolite.store.labels import change_labels, read_labels
 
@@ -182,7 +182,7 @@ def _labels_of(given: dict[str, Any]) -> "Labels":
 
 
 def compare(
-    runs: Annotated[list[str], typer.Argument(metavar="RUN", help="Run ids, as `theodolite runs` lists them.")],
+    runs: Annotated[list[str], typer.Argument(metavar="RUN", help="Run ids, as `theodolite run list` lists them.")],
     statistic: Annotated[
         str, typer.Option(metavar="NAME", help="Statistic with a value for each layer, such as auroc or variance_mean.")
     ] = "cosine_of_means_debiased",
@@ -219,7 +219,7 @@ def compare(
     The command also prints, for each run, the smallest debiased cosine and its depth, and the depth from
     which on the sets are separated.
 
-    For example: theodolite compare RUN RUN --statistic auroc
+    For example: theodolite run compare RUN RUN --statistic auroc
     """
     from theodolite.query.compare import Question, contrast_choices, milestones, records
     from theodolite_jobs.report.comparison import milestone_texts, write_comparison
@@ -273,7 +273,7 @@ def export(
     The file also contains metadata: the distance of the means, the norms of the stream, the reliability of the
     direction. For npy, the metadata is in a second file.
 
-    For example: theodolite export RUN --contrast refusal --layer 15 --format npy
+    For example: theodolite run export RUN --contrast refusal --layer 15 --format npy
     """
     from theodolite.store_reader import open_run
 

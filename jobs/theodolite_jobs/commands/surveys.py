@@ -61,7 +61,7 @@ def capture(
     gpus_per_replica: Gpus = None,
     as_json: AsJson = False,
 ) -> None:
-    """Capture activations, without statistics. `theodolite analyse` computes the statistics later.
+    """Capture activations, without statistics. `theodolite run analyse` computes the statistics later.
 
     For example: theodolite capture demo.yaml --store ./theodolite-store
     """
@@ -75,7 +75,7 @@ def capture(
 def analyse(run: RunId, store: Store = None, dask: Dask = None, as_json: AsJson = False) -> None:
     """Compute the missing and outdated results of a captured run, and write its report.
 
-    For example: theodolite analyse RUN --store ./theodolite-store
+    For example: theodolite run analyse RUN --store ./theodolite-store
     """
     settings = settings_of(store=store, dask_address=dask)
     opened = run_of(run, settings)
@@ -95,7 +95,7 @@ def analyse(run: RunId, store: Store = None, dask: Dask = None, as_json: AsJson 
 def report(run: RunId, store: Store = None, as_json: AsJson = False) -> None:
     """Write the report of an analysed run again.
 
-    For example: theodolite report RUN --store ./theodolite-store
+    For example: theodolite run report RUN --store ./theodolite-store
     """
     from theodolite_jobs.report.page import write_report
 

@@ -48,7 +48,7 @@ def load_config(folder: Path, trust_remote_code: bool = False) -> Any:
         similar = ", ".join(get_close_matches(family, CONFIG_MAPPING.keys()))
         raise UnsupportedModelError(
             f"cannot load the configuration in {folder}: transformers does not know its model_type {family!r}; "
-            f"{f'similar: {similar}; ' if similar else ''}`theodolite model families` lists the families"
+            f"{f'similar: {similar}; ' if similar else ''}`theodolite families` lists the families"
         )
     config = _load(AutoConfig, folder, "configuration", trust_remote_code=trust_remote_code)
     with plain_errors(f"read the sizes in {folder / 'config.json'}"):

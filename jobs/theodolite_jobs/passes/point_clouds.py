@@ -57,7 +57,7 @@ def check_shards(run: Run, commits: Sequence[Commit], progress: Progress) -> Non
     """Compare shards with their commit records; raise RunDamagedError if they differ."""
     for damage in run_tasks(_damages_of, [(run, commit) for commit in commits], progress, "checking shards"):
         if damage:
-            raise RunDamagedError(f"{run.id}: {damage[0]}; run `theodolite verify {run.id} --repair`")
+            raise RunDamagedError(f"{run.id}: {damage[0]}; run `theodolite run verify {run.id} --repair`")
 
 
 def _damages_of(run: Run, commit: Commit) -> list[str]:

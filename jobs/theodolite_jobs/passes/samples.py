@@ -89,5 +89,5 @@ def refuse_non_finite(
     sample = samples[int(np.argmin(finite))]
     raise RunDamagedError(
         f"{run.id}: {where}, {site}: the activation of sample {sample}{at_layer} is not finite, so statistics "
-        f"cannot be computed; run `theodolite verify {run.id}`"
+        f"cannot be computed; run `theodolite run verify {run.id}`"
     )

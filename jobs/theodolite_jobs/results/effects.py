@@ -181,7 +181,7 @@ def _measured(context: Context, work: EffectsWork, label: str) -> tuple[Arrays, 
     for part in work.parts(label):
         arrays = _stored(context).read_part(part)
         if arrays is None:
-            raise StoreError(f"{context.run.id}: a part of effects is missing; run `theodolite analyse` again")
+            raise StoreError(f"{context.run.id}: a part of effects is missing; run `theodolite run analyse` again")
         parts.append((part.stop - part.start, arrays))
     route = next((reason for _, arrays in parts if (reason := json.loads(str(arrays["facts"]))["full_route"])), "")
     known: dict[str, NDArray[Any]] = next((arrays for _, arrays in parts if "patch_kl" in arrays), {})

@@ -50,7 +50,7 @@ def export(
         Format, Query(description="gguf is a control vector of llama.cpp; json is the metadata of npy.")
     ] = "safetensors",
 ) -> Response:
-    """Return a contrast's directions as a file for other tools, with the same bytes as `theodolite export`."""
+    """Return a contrast's directions as a file for other tools, with the same bytes as `theodolite run export`."""
     run = complete_run(request, run_id)
     layers = layer or ()
 

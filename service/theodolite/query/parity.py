@@ -1,4 +1,4 @@
-"""The parity certificate and the spot checks as sentences; the report, the page and `theodolite show` share them."""
+"""The parity certificate and the spot checks as sentences. Report, page and `theodolite run show` share them."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any

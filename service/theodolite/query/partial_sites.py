@@ -1,4 +1,4 @@
-"""Sites that only some blocks of a hybrid have, as sentences; the report, the page and `theodolite show` share them."""
+"""Sites that only some blocks of a hybrid have, as sentences. Report, page and `theodolite run show` share them."""
 
 from collections.abc import Collection, Iterator
 

@@ -103,6 +103,6 @@ def committed_bytes(run: Run, commit: Commit, name: str) -> bytes:
     content = get(run.location, array_key(commit, name))
     if wrong := damage_of(content, commit.checksums[name], "committed"):
         raise RunDamagedError(
-            f"{run.id}: shard {commit.name}, {name}: {wrong}; run `theodolite verify {run.id} --repair`"
+            f"{run.id}: shard {commit.name}, {name}: {wrong}; run `theodolite run verify {run.id} --repair`"
         )
     return content or b""

@@ -104,7 +104,7 @@ def read_commits(run: Run, prompt_set: str) -> dict[int, Commit]:
     for index, content in zip(indices, contents, strict=True):
         key, commit = record_key(prompt_set, index), decode_record(content, run.record, prompt_set, index)
         if key in listed and (wrong := damage_of(content, listed[key])):
-            raise RunDamagedError(f"{run.id}: {key}: {wrong}; run `theodolite verify {run.id} --repair`")
+            raise RunDamagedError(f"{run.id}: {key}: {wrong}; run `theodolite run verify {run.id} --repair`")
         commits[index] = commit
     return commits
 
@@ -133,7 +133,7 @@ def recover(run: Run, prompt_set: str) -> dict[int, Commit]:
     incomplete = [problem for commit in commits.values() if (problem := _incomplete(commit, stored))]
     if incomplete:
         more = f" and {len(incomplete) - 1} more shards of {prompt_set} are incomplete" if len(incomplete) > 1 else ""
-        raise RunDamagedError(f"{run.id}: {incomplete[0]}{more}; run `theodolite verify {run.id} --repair`")
+        raise RunDamagedError(f"{run.id}: {incomplete[0]}{more}; run `theodolite run verify {run.id} --repair`")
     return commits
 
 

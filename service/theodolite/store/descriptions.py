@@ -100,7 +100,7 @@ def _last_length(location: Location, prompt_set: str, name: str) -> int:
         length = int(json.loads(content)["shape"][-1])
         if length > 0:
             return length
-    raise RunDamagedError(f"{key} is damaged; run `theodolite verify RUN --repair` with the id of this run")
+    raise RunDamagedError(f"{key} is damaged; run `theodolite run verify RUN --repair` with the id of this run")
 
 
 def group_in_memory() -> tuple[zarr.Group, dict[str, Any]]:

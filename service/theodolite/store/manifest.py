@@ -131,7 +131,7 @@ def _run_record(run: Run, checksums: Mapping[str, str]) -> bytes:
         return content
     content = copy_of_run_record(run.location, run.id) or content
     if not content:
-        raise RunDamagedError(f"{run.id}: {RUN_RECORD} is missing; run `theodolite verify {run.id} --repair`")
+        raise RunDamagedError(f"{run.id}: {RUN_RECORD} is missing; run `theodolite run verify {run.id} --repair`")
     return content
 
 
@@ -186,7 +186,7 @@ def refuse_problems(run: Run, problems: Sequence[str]) -> None:
     """Raise RunDamagedError with the first of several problems and the number of the others, if there are any."""
     if problems:
         more = f" and {len(problems) - 1} more problems" if len(problems) > 1 else ""
-        raise RunDamagedError(f"{run.id}: {problems[0]}{more}; run `theodolite verify {run.id} --repair`")
+        raise RunDamagedError(f"{run.id}: {problems[0]}{more}; run `theodolite run verify {run.id} --repair`")
 
 
 def changed_captured(run: Run) -> list[str]:
@@ -207,7 +207,7 @@ def captured_object(run: Run, key: str) -> bytes:
     content, checksum = get(run.location, key), listed_checksums(run).get(key)
     wrong = "is missing" if content is None else damage_of(content, checksum) if checksum else None
     if wrong:
-        raise RunDamagedError(f"{run.id}: {key}: {wrong}; run `theodolite verify {run.id} --repair`")
+        raise RunDamagedError(f"{run.id}: {key}: {wrong}; run `theodolite run verify {run.id} --repair`")
     return content or b""
 
 
@@ -234,7 +234,7 @@ def _parse(run: Run) -> dict[str, Any]:
         return {**texts, "requested": fields.get("requested")}
     except ValueError as error:
         raise RunDamagedError(
-            f"{run.id}: COMPLETE {one_line(error)}; run `theodolite verify {run.id} --repair`"
+            f"{run.id}: COMPLETE {one_line(error)}; run `theodolite run verify {run.id} --repair`"
         ) from error
 
 

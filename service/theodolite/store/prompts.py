@@ -39,7 +39,7 @@ def read_tokens(run: Run, prompt_set: str) -> list[TokenIds]:
         raise RunDamagedError(f"the table {key} has no token ids: {error}") from error
     if digest_of(tokens) != run.record.sets[prompt_set].token_ids_sha256:
         raise RunDamagedError(
-            f"{run.id}: {key}: its tokens are not those of run.json; run `theodolite verify {run.id} --repair`"
+            f"{run.id}: {key}: its tokens are not those of run.json; run `theodolite run verify {run.id} --repair`"
         )
     return tokens
 

@@ -95,7 +95,7 @@ def decode_winner(content: bytes | None, loser: Commit) -> Commit:
 
 
 def _damaged(run_id: str, key: str, error: ValueError) -> RunDamagedError:
-    return RunDamagedError(f"{run_id}: {key} {one_line(error)}; run `theodolite verify {run_id} --repair`")
+    return RunDamagedError(f"{run_id}: {key} {one_line(error)}; run `theodolite run verify {run_id} --repair`")
 
 
 def _parse(content: bytes | None) -> Commit:

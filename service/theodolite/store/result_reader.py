@@ -45,8 +45,9 @@ def read_group(run: Run, name: str) -> xr.Dataset:
     if name not in finished:
         available = ", ".join(finished) or "none"
         raise ResultsNotFoundError(
-            f"{run.id} has no finished results {name!r}; it has {available}. `theodolite analyse {run.id}` computes "
-            "requested results that are missing; to add an analysis, add it to `analyses` in the spec and survey again"
+            f"{run.id} has no finished results {name!r}; it has {available}. `theodolite run analyse {run.id}` "
+            "computes requested results that are missing; to add an analysis, add it to `analyses` in the spec and "
+            "survey again"
         )
 
     def read() -> xr.Dataset:
@@ -210,7 +211,7 @@ def _load(
     if (written := group.attrs.get("version")) != GROUPS[name].version:
         raise StoreVersionError(
             f"{run.id}: results {name!r} are of version {written}; this Theodolite reads version "
-            f"{GROUPS[name].version}; `theodolite analyse {run.id}` computes them again"
+            f"{GROUPS[name].version}; `theodolite run analyse {run.id}` computes them again"
         )
     expected = {variable.name for variable in required}.union(*(variable.dims for variable in required))
     if not has_all_chunks or not expected <= set(variables):
@@ -242,7 +243,7 @@ def _fetch(run: Run, name: str, is_wanted: _IsWanted) -> dict[str, Any]:
 
 def _incomplete_listing(run: Run, name: str) -> RunDamagedError:
     return RunDamagedError(
-        f"{run.id}: COMPLETE does not list all objects of {name!r}; `theodolite analyse {run.id}` computes it again"
+        f"{run.id}: COMPLETE does not list all objects of {name!r}; `theodolite run analyse {run.id}` computes it again"
     )
 
 
@@ -252,7 +253,7 @@ def _get_verified(run: Run, key: str, checksum: str) -> bytes:
 
 def _verified(run: Run, key: str, content: bytes | None, checksum: str) -> bytes:
     if wrong := damage_of(content, checksum):
-        raise RunDamagedError(f"{run.id}: {key}: {wrong}; `theodolite analyse {run.id}` computes it again")
+        raise RunDamagedError(f"{run.id}: {key}: {wrong}; `theodolite run analyse {run.id}` computes it again")
     return content or b""
 
 

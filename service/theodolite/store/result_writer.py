@@ -79,7 +79,7 @@ def check_claim(run: Run, group: str, digest: str) -> None:
     if claim != digest.encode() and not is_finished:
         raise StoreError(
             f"{run.id}: another process computes {group} with other options, or has computed it meanwhile; "
-            f"run `theodolite analyse {run.id}` when it has finished"
+            f"run `theodolite run analyse {run.id}` when it has finished"
         )
 
 
@@ -202,7 +202,7 @@ def consolidate(run: Run, hierarchy: str = ACTIVATIONS) -> dict[str, str]:
         except Exception as error:
             raise RunDamagedError(
                 f"{run.id}: the metadata of {hierarchy} cannot be read: {first_line(error)}; "
-                f"run `theodolite verify {run.id} --repair`"
+                f"run `theodolite run verify {run.id} --repair`"
             ) from error
     consolidated = memory["zarr.json"].to_bytes()
     put(run.location, root, consolidated)

@@ -306,7 +306,7 @@ def open_run(store: str, run_id: str, cache: Cache | None = None) -> Run:
                 raise _damaged(run_id, "is missing")
             raise RunDamagedError(
                 f"{run_id}: run.json is missing, and COMPLETE too: the survey did not start, or both are lost; run the "
-                f"survey again, or `theodolite verify {run_id} --repair` with --spec"
+                f"survey again, or `theodolite run verify {run_id} --repair` with --spec"
             )
         available = f"it has {', '.join(known)}" if known else "it has no runs yet"
         raise RunNotFoundError(f"the store {store} has no run {run_id!r}; {available}")
@@ -351,4 +351,4 @@ def _parse_record(run_id: str, content: bytes) -> RunRecord:
 
 
 def _damaged(run_id: str, problem: str) -> RunDamagedError:
-    return RunDamagedError(f"{run_id}: run.json {one_line(problem)}; run `theodolite verify {run_id} --repair`")
+    return RunDamagedError(f"{run_id}: run.json {one_line(problem)}; run `theodolite run verify {run_id} --repair`")

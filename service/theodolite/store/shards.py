@@ -101,7 +101,7 @@ def read_slice(run: Run, prompt_set: str, site: Site, layer_index: int, stop: in
     except Exception as error:
         raise RunDamagedError(
             f"{run.id}: {prompt_set}, {site}: layer {layer_index} cannot be read: {error}; "
-            f"run `theodolite verify {run.id} --repair`"
+            f"run `theodolite run verify {run.id} --repair`"
         ) from error
 
 

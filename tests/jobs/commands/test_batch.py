@@ -30,7 +30,7 @@ def call(tmp_path, ray):
 
     def called(command, *arguments, cluster=CLUSTER, store=tmp_path / "store"):
         given = [spec, *arguments] if command == "submit" else arguments
-        found = CliRunner().invoke(app, [command, *map(str, given), *cluster, "--store", str(store)])
+        found = CliRunner().invoke(app, ["job", command, *map(str, given), *cluster, "--store", str(store)])
         if found.exception is not None and not isinstance(found.exception, SystemExit):
             raise found.exception
         return found.stdout
@@ -44,9 +44,9 @@ def test_a_survey_is_submitted_once_and_addressed_by_a_prefix_of_its_id(call, ra
     assert json.loads(call("submit", "--json")) == first
     assert len(ray.jobs) == 1
     ray.set_state(ray.submitted[0], "RUNNING")
-    assert "state: running" in call("status", ID[:6])
-    assert call("status").split()[:2] == [ID[:12], "running"]
-    assert json.loads(call("status", "--json"))["items"][0]["state"] == "running"
+    assert "state: running" in call("show", ID[:6])
+    assert call("list").split()[:2] == [ID[:12], "running"]
+    assert json.loads(call("list", "--json"))["items"][0]["state"] == "running"
     assert call("logs", ID[:6]) == ray.log
     assert json.loads(call("stop", ID[:6], "--json"))["state"] == "stopped"
     assert json.loads(call("submit", "--json"))["attempt"] == 2
@@ -83,15 +83,15 @@ def test_wait_reports_how_the_survey_job_ended(call, tmp_path, ray):
     call("submit")
     end_attempt(str(tmp_path / "store"), ID, 1, End("failed", "the model is too large"))
     with pytest.raises(JobError, match="failed: the model is too large"):
-        call("status", ID, "--wait")
+        call("show", ID, "--wait")
     call("submit")
     end_attempt(str(tmp_path / "store"), ID, 2, End("succeeded"))
     assert "state: succeeded" in call("submit", "--wait")
 
 
-@pytest.mark.parametrize("command", ["status", "logs", "stop"])
+@pytest.mark.parametrize("command", ["show", "logs", "stop"])
 def test_an_unknown_id_is_refused(call, command):
-    with pytest.raises(SpecError, match="given 'abc', but no survey job starts with it; `theodolite status` lists"):
+    with pytest.raises(SpecError, match="given 'abc', but no survey job starts with it; `theodolite job list` lists"):
         call(command, "abc")
 
 

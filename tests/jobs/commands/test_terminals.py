@@ -23,7 +23,7 @@ def test_a_full_disk_behind_the_output_is_an_error_of_one_line():
     assert end.stderr == "error: [Errno 28] No space left on device\n"
 
 
-@pytest.mark.parametrize("arguments", [("spec", "schema"), ("model", "families")])
+@pytest.mark.parametrize("arguments", [("spec", "schema"), ("families",)])
 def test_a_reader_that_stops_reading_ends_the_command_without_a_message(arguments):
     with subprocess.Popen([*COMMAND, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         process.stdout.close()

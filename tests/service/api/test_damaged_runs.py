@@ -61,7 +61,7 @@ def test_a_flipped_byte_returns_409_for_its_group_only(damaged, offset):
     (path, *_) = chunks(run, "gram", "mean_cosine")
     flip(path, offset)
     answer = client.get(f"{RUN}/gram?statistic=mean_cosine")
-    assert_problem(answer, 409, "tiny-0", "results.zarr/gram/mean_cosine", "theodolite analyse tiny-0")
+    assert_problem(answer, 409, "tiny-0", "results.zarr/gram/mean_cosine", "theodolite run analyse tiny-0")
     assert_problem(client.get(f"{RUN}/figures/gram.shape"), 409, "gram")
     assert client.get(f"{RUN}/curves?statistic=cosine_of_means").status_code == 200
     assert_the_other_run_is_fine(client)
@@ -71,7 +71,7 @@ def test_a_truncated_or_missing_chunk_returns_409_and_not_nan(damaged):
     client, run = damaged
     (path, *_) = chunks(run, "curves", "cosine_of_means")
     path.write_bytes(path.read_bytes()[:5])
-    assert_problem(client.get(f"{RUN}/curves"), 409, "curves/cosine_of_means", "theodolite analyse tiny-0")
+    assert_problem(client.get(f"{RUN}/curves"), 409, "curves/cosine_of_means", "theodolite run analyse tiny-0")
     path.unlink()
     assert_problem(client.get(f"{RUN}/curves"), 409, "curves/cosine_of_means", "is missing")
     assert_the_other_run_is_fine(client)
@@ -126,7 +126,7 @@ def test_an_unreadable_complete_returns_409(damaged, content):
     client, run = damaged
     (run / "COMPLETE").write_bytes(content)
     for path in REQUESTED:
-        assert_problem(client.get(f"{RUN}{path}"), 409, "tiny-0: COMPLETE ", "run `theodolite verify tiny-0 --repair`")
+        assert_problem(client.get(f"{RUN}{path}"), 409, "tiny-0: COMPLETE ", "`theodolite run verify tiny-0 --repair`")
     assert_listed_as_damaged(client)
     assert_the_other_run_is_fine(client)
 

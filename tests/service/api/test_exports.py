@@ -23,7 +23,7 @@ def test_a_file_has_the_bytes_of_the_command_line(client, library, tmp_path, mon
     assert answer.status_code == 200, answer.text
     options = ["--contrast", "refusal", "--site", "resid_pre", "--position", "-2", "--format", format]
     options += [word for layer in layers for word in ("--layer", str(layer))]
-    command = CliRunner().invoke(app, ["export", "tiny-0", *options, "--store", library])
+    command = CliRunner().invoke(app, ["run", "export", "tiny-0", *options, "--store", library])
     assert command.exit_code == 0, command.output
     name = command.output.strip()
     assert (tmp_path / name).read_bytes() == answer.content

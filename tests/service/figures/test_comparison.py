@@ -32,7 +32,7 @@ def store(tmp_path_factory):
 
 
 def compare(store, *words):
-    return CliRunner().invoke(app, ["compare", *words, "--store", str(store[0])])
+    return CliRunner().invoke(app, ["run", "compare", *words, "--store", str(store[0])])
 
 
 def test_each_run_has_one_colour_and_a_band_where_it_has_an_interval(store):

@@ -110,7 +110,7 @@ def test_a_run_without_scores_has_its_prompts_and_says_how_to_get_scores(run, mo
     assert found.rows["sample"].tolist() == list(range(10))
     assert found.rows["margin"].isna().all()
     assert isinstance(found.rows, pd.DataFrame)
-    with pytest.raises(TableNotFoundError, match="theodolite analyse tiny-0"):
+    with pytest.raises(TableNotFoundError, match="theodolite run analyse tiny-0"):
         read_scored_prompts(run, "harmful", "refusal")
     with pytest.raises(TableNotFoundError, match="no scores of the prompts of harmful"):
         read_prompt_path(run, "harmful", 1)

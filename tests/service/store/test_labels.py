@@ -142,7 +142,7 @@ def test_a_tag_counts_once_and_without_spaces_around_it():
 
 def test_the_command_changes_and_shows_labels(run, tmp_path):
     def label(*options):
-        return CliRunner().invoke(app, ["label", run.id, "--store", str(tmp_path), *options])
+        return CliRunner().invoke(app, ["run", "label", run.id, "--store", str(tmp_path), *options])
 
     given = ["--name", "first try", "--tag", "paper", "--tag", "draft", "--remarks", "Look."]
     assert json.loads(label(*given, "--json").stdout) == {
@@ -151,13 +151,13 @@ def test_the_command_changes_and_shows_labels(run, tmp_path):
         "remarks": "Look.",
     }
     assert label().stdout == "name: first try\ntags:\n- paper\n- draft\nremarks: Look.\n"
-    listed = CliRunner().invoke(app, ["runs", "--store", str(tmp_path)]).stdout
+    listed = CliRunner().invoke(app, ["run", "list", "--store", str(tmp_path)]).stdout
     assert "first try  paper, draft" in listed
     assert json.loads(label("--tag", "", "--json").stdout)["tags"] == []
     assert json.loads(label("--name", "", "--json").stdout) == {"name": None, "tags": [], "remarks": "Look."}
 
 
 def test_the_command_refuses_wrong_labels_by_option(run, tmp_path):
-    done = CliRunner().invoke(app, ["label", run.id, "--store", str(tmp_path), "--tag", "a,b"])
+    done = CliRunner().invoke(app, ["run", "label", run.id, "--store", str(tmp_path), "--tag", "a,b"])
     assert str(done.exception) == "--tag: given 'a,b'; contains a comma; give several tags as a list"
     assert stored(tmp_path) == []

@@ -190,7 +190,7 @@ def test_a_bucket_tells_the_times_of_its_objects(monkeypatch):
 
 def test_the_command_refuses_before_it_asks(run, tmp_path):
     with held_lease(str(tmp_path), run.id):
-        refused = CliRunner().invoke(app, ["remove", run.id, "--store", str(tmp_path)])
+        refused = CliRunner().invoke(app, ["run", "remove", run.id, "--store", str(tmp_path)])
     assert isinstance(refused.exception, RunInUseError)
     assert refused.output == ""
     assert (tmp_path / "runs" / run.id / "run.json").exists()

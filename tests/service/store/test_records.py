@@ -40,7 +40,7 @@ def store(whole, tmp_path):
 def refusal(store, prompt_set="harmful"):
     with pytest.raises(RunDamagedError) as error:
         read_commits(open_run(str(store), "tiny-0"), prompt_set)
-    assert "run `theodolite verify tiny-0 --repair`" in str(error.value)
+    assert "run `theodolite run verify tiny-0 --repair`" in str(error.value)
     assert len(str(error.value).splitlines()) == 1
     return str(error.value)
 

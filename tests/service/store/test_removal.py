@@ -85,14 +85,14 @@ def test_a_removal_that_was_interrupted_is_listed_and_can_be_repeated(run, tmp_p
 
 
 def test_the_command_asks_first(run, tmp_path):
-    command = ["remove", "tiny-0", "--store", str(tmp_path)]
+    command = ["run", "remove", "tiny-0", "--store", str(tmp_path)]
     refused = CliRunner().invoke(app, command, input="n\n")
     assert refused.exit_code == 1
     assert "tiny, created" in refused.output
     assert ids(tmp_path) == ["other-0", "tiny-0"]
     shutil.copytree(tmp_path, tmp_path.with_name("copy"))
     for store, options, answer in ((tmp_path, [], "y\n"), (tmp_path.with_name("copy"), ["--yes"], "")):
-        done = CliRunner().invoke(app, ["remove", "tiny-0", "--store", str(store), *options], input=answer)
+        done = CliRunner().invoke(app, ["run", "remove", "tiny-0", "--store", str(store), *options], input=answer)
         assert done.exit_code == 0, done.output
         assert ids(store) == ["other-0"]
 

@@ -19,7 +19,7 @@ def test_a_group_of_another_version_is_refused(tmp_path, monkeypatch, difference
     monkeypatch.setitem(GROUPS, "heads", replace(group, version=group.version + difference))
     message = (
         f"^tiny-0: results 'heads' are of version {group.version}; this Theodolite reads version "
-        f"{group.version + difference}; `theodolite analyse tiny-0` computes them again$"
+        f"{group.version + difference}; `theodolite run analyse tiny-0` computes them again$"
     )
     with pytest.raises(StoreVersionError, match=message):
         read_group(run, "heads")

@@ -57,7 +57,7 @@ def test_the_error_for_a_missing_run_lists_the_existing_runs(tmp_path):
     with pytest.raises(RunDamagedError, match=r"run\.json is missing, and COMPLETE too: the survey did not start, or"):
         open_run(str(tmp_path), "tiny-0")
     (tmp_path / "runs/tiny-0/COMPLETE").write_bytes(b"{}")
-    with pytest.raises(RunDamagedError, match=r"run\.json is missing; run `theodolite verify tiny-0 --repair`"):
+    with pytest.raises(RunDamagedError, match=r"run\.json is missing; run `theodolite run verify tiny-0 --repair`"):
         open_run(str(tmp_path), "tiny-0")
 
 

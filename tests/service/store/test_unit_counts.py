@@ -101,5 +101,5 @@ def test_commits_list_the_checksums_of_counts_and_complete_that_of_their_metadat
     for content in ("", "{}", '{"shape": []}', '{"shape": [1e999]}', '{"shape": [4, 0]}', "[]"):
         description.write_text(content)
         assert list(dict(changed_objects(run))) == ["activations.zarr/set/mlp_positive/zarr.json"]
-        with pytest.raises(RunDamagedError, match=r"mlp_positive/zarr\.json is damaged; run `theodolite verify"):
+        with pytest.raises(RunDamagedError, match=r"mlp_positive/zarr\.json is damaged; run `theodolite run verify"):
             counted_units(run.location, "set")

@@ -62,4 +62,3 @@ def test_texts_of_a_spec_become_uploads(tmp_path):
 def test_a_spec_without_texts_stays_the_same():
     spec = parse_spec({"model": MODEL, "prompts": {"bad": {"source": "builtin:harmful"}}})
     assert with_uploaded_texts(spec) is spec
-    assert "texts" not in spec.canonical()

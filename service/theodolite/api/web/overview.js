@@ -53,7 +53,7 @@ function unfinished(run) {
   if (run.analyses.length > 0) {
     return element("p.warn",
       "Some results that were requested of this run are not finished. If no survey computes them now, run ",
-      element("code", `theodolite analyse ${run.run_id}`), ".",
+      element("code", `theodolite run analyse ${run.run_id}`), ".",
     );
   }
   const committed = ([name, facts]) => `${name} ${facts.shards_committed} of ${facts.n_shards}`;

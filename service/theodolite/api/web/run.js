@@ -118,7 +118,7 @@ class Tabs {
   missing(name) {
     if (this.run.unfinished.includes(name))
       return element("p.nothing", `The results of the group “${name}” were requested and are not finished. If no survey computes them now, run `,
-        element("code", `theodolite analyse ${this.run.run_id}`), ".");
+        element("code", `theodolite run analyse ${this.run.run_id}`), ".");
     return element("p.nothing", `This run has no results of the group “${name}”: its spec does not request the group, or the run is not complete.`);
   }
 
