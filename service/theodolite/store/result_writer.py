@@ -1,6 +1,6 @@
 """Build and write result groups: xarray datasets in results.zarr, each with its own digest and version."""
 
-import warnings
+import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -8,8 +8,6 @@ import numpy as np
 import xarray as xr
 import zarr
 from numpy.typing import NDArray
-from zarr.buffer import cpu
-from zarr.errors import ZarrUserWarning
 from zarr.storage import MemoryStore
 
 from theodolite.errors import RunDamagedError, StoreError, first_line
@@ -185,26 +183,23 @@ def _chunk_keys(group: str, lengths: Mapping[Any, int]) -> Iterator[str]:
 def consolidate(run: Run, hierarchy: str = ACTIVATIONS) -> dict[str, str]:
     """Write all metadata of a Zarr hierarchy into one object, for readers; return the object's checksum by its key.
 
-    Raises RunDamagedError if metadata in the hierarchy cannot be read.
+    The object is that of `zarr.consolidate_metadata`, which takes three times as long because it parses each array's.
+
+    Raises RunDamagedError if metadata in the hierarchy is no JSON.
     """
-    root, memory = f"{hierarchy}/zarr.json", dict[str, Any]()
-    zarr.create_group(MemoryStore(memory))
-    # Zarr would take every file of the hierarchy for a group, and first parse the stored root, which may be damaged.
-    described = [key for key in keys(run.location, hierarchy) if key.endswith("/zarr.json") and key != root]
+    root, metadata = f"{hierarchy}/zarr.json", dict[str, Any]()
+    described = sorted(key for key in keys(run.location, hierarchy) if key.endswith("/zarr.json") and key != root)
     for key, content in zip(described, get_all(run.location, described), strict=True):
-        memory[key.removeprefix(f"{hierarchy}/")] = cpu.Buffer.from_bytes(content or b"")
-    with warnings.catch_warnings():
-        # Zarr warns that consolidated metadata is not in the specification yet; readers without it still work.
-        warnings.simplefilter("ignore", ZarrUserWarning)
         try:
-            zarr.consolidate_metadata(MemoryStore(memory))
-        # Zarr raises exceptions of many types for metadata that it cannot parse.
-        except Exception as error:
+            metadata[key.removeprefix(f"{hierarchy}/").removesuffix("/zarr.json")] = json.loads(content or b"")
+        except ValueError as error:
             raise RunDamagedError(
-                f"{run.id}: the metadata of {hierarchy} cannot be read: {first_line(error)}; "
+                f"{run.id}: the metadata {key} cannot be read: {first_line(error)}; "
                 f"run `theodolite run verify {run.id} --repair`"
             ) from error
-    consolidated = memory["zarr.json"].to_bytes()
+    inline = {"kind": "inline", "must_understand": False, "metadata": metadata}
+    group = {"zarr_format": 3, "node_type": "group", "attributes": {}, "consolidated_metadata": inline}
+    consolidated = json.dumps(group).encode()
     put(run.location, root, consolidated)
     return {root: sha256(consolidated)}
 

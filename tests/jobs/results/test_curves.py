@@ -1,8 +1,12 @@
 """Curves and moments equal NumPy on the captured arrays."""
 
+import json
+from pathlib import Path
+
 import numpy as np
 import pytest
 import xarray as xr
+import zarr
 from support.analysed_runs import PAIRED, SITES, UNPAIRED, analysed, draw, silent
 from support.analysing import analyse
 from support.each import each
@@ -186,6 +190,23 @@ def test_results_open_as_one_tree_with_units_and_sentences(tmp_path):
                 assert variable.attrs["units"]
                 assert variable.attrs["description"]
         assert tree["curves"]["variance_max_feature"].dtype == np.int64
+
+
+@pytest.mark.filterwarnings("ignore:Consolidated metadata is currently not part")
+def test_the_metadata_of_all_arrays_stand_in_one_object_as_zarr_writes_it(tmp_path):
+    run = analysed(tmp_path, {"bad": draw(5), "good": draw(5, seed=1)}, PAIRED)
+    for hierarchy in ("results.zarr", "activations.zarr"):
+        file = Path(run.url) / hierarchy / "zarr.json"
+        ours = metadata_of(file)
+        zarr.consolidate_metadata(str(file.parent))
+        assert ours == metadata_of(file)
+        assert ours
+
+
+def metadata_of(file):
+    """Return the metadata of each array and group in a consolidated object, without the empty lists of groups."""
+    metadata = json.loads(file.read_bytes())["consolidated_metadata"]["metadata"]
+    return {path: {**one, "consolidated_metadata": None} for path, one in metadata.items()}
 
 
 def test_the_table_holds_the_same_numbers_as_the_curves(tmp_path):
