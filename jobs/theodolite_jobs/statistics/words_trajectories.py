@@ -3,22 +3,15 @@
 Angles use all d_model dimensions; the three coordinates are only for figures.
 """
 
-import warnings
-
 import numpy as np
 import torch
 from jaxtyping import Float
 from numpy.typing import NDArray
 
-from theodolite.errors import ModelError
 from theodolite_jobs.statistics.norms import unit
 from theodolite_jobs.statistics.words import BLOCK_TOKENS, Rows
 
 COORDINATES = 3
-
-# Settings of arXiv 2309.07315: UMAP fitted to the first rows of the vocabulary, in three dimensions.
-UMAP_ROWS = 10_000
-_UMAP = {"n_neighbors": 15, "min_dist": 0.1, "n_components": COORDINATES, "random_state": 42, "n_jobs": 1}
 
 
 def angles(x: Float[np.ndarray, "*dims d_model"], y: Float[np.ndarray, "*#dims d_model"]) -> Float[np.ndarray, "*dims"]:
@@ -73,22 +66,3 @@ def principal_coordinates(points: Float[np.ndarray, "point d_model"]) -> Float[n
     largest = np.take_along_axis(leading, np.abs(leading).argmax(axis=1)[:, None], axis=1)
     coordinates = points @ (leading * np.sign(largest)).T
     return np.pad(coordinates, ((0, 0), (0, COORDINATES - coordinates.shape[1])))
-
-
-def umap_coordinates(
-    table: Float[np.ndarray, "token d_model"], points: Float[np.ndarray, "point d_model"]
-) -> Float[np.ndarray, "point 3"]:
-    """Return the coordinates of points in the UMAP of a table, with a fixed seed.
-
-    The points must lie in the space of the table. Source of the settings: arXiv 2309.07315.
-
-    Raises:
-        ModelError: umap-learn is not installed.
-    """
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ImportWarning)  # of a UMAP module that needs TensorFlow
-            from umap import UMAP
-    except ImportError as error:
-        raise ModelError("words.umap: umap-learn is not installed; run pip install 'theodolite[umap]'") from error
-    return np.asarray(UMAP(**_UMAP).fit(table).transform(points).astype(np.float64))

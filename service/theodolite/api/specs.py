@@ -19,7 +19,6 @@ from theodolite.api.responses import problems_of
 from theodolite.api.run_lookup import RunId, complete_run
 from theodolite.api.spec_policy import check_submission
 from theodolite.api.upload_quota import check_quota
-from theodolite.query.runs import spec_of_results
 from theodolite.settings import Settings
 from theodolite.spec import SurveySpec
 from theodolite.spec_file import parse_spec, parse_text
@@ -141,7 +140,7 @@ def spec_of_sentence(
 ) -> dict[str, Any]:
     """Return the spec of a survey of a sentence's trajectory in the run's model; `POST /v1/jobs` submits it."""
     run = complete_run(request, run_id)
-    return _checked(request, sentence_spec(run.record, given.sentence, umap=spec_of_results(run).words.umap))
+    return _checked(request, sentence_spec(run.record, given.sentence))
 
 
 def _checked(request: Request, spec: SurveySpec) -> dict[str, Any]:

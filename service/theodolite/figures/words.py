@@ -23,7 +23,7 @@ from theodolite.figures.style import (
 from theodolite.query.words import along_stream
 from theodolite.sites import depth_label
 
-_PCA, _UMAP = ["pca_1", "pca_2", "pca_3"], ["umap_1", "umap_2", "umap_3"]
+_PCA = ["pca_1", "pca_2", "pca_3"]
 
 
 def trajectory_curves(trajectory: pd.DataFrame) -> go.Figure:
@@ -69,24 +69,9 @@ def trajectory_sphere(trajectory: pd.DataFrame) -> go.Figure:
     path = _on_sphere(stream)
     traces = [_globe(), _path(path, stream, hover), _mark(_on_sphere(target)[0], target)]
     hidden = {"visible": False, "range": [-1.05, 1.05]}
-    return _scene(traces, {axis: hidden for axis in ("xaxis", "yaxis", "zaxis")}, _facing(path.mean(axis=0)))
-
-
-def trajectory_umap(trajectory: pd.DataFrame) -> go.Figure:
-    """Return the path in the UMAP of normalised embeddings, which does not preserve distances.
-
-    Args:
-        trajectory: the rows of one token of one sentence, with the columns `umap_1` to `umap_3`.
-    """
-    stream, target = along_stream(trajectory), _target(trajectory)
-    traces = [_path(stream[_UMAP].to_numpy(), stream, _labels(stream)), _mark(target[_UMAP].to_numpy()[0], target)]
-    quiet = {"showticklabels": False, "title": "", "showbackground": False}
-    return _scene(traces, {axis: quiet for axis in ("xaxis", "yaxis", "zaxis")}, {"x": 1.4, "y": 1.4, "z": 0.7})
-
-
-def _scene(traces: list[go.Scatter3d], axes: dict[str, Any], eye: dict[str, float]) -> go.Figure:
+    scene = {axis: hidden for axis in ("xaxis", "yaxis", "zaxis")} | {"aspectmode": "cube"}
     layout = {**bare_layout(560), "margin": {"l": 0, "r": 0, "t": 10, "b": 0}, "showlegend": False}
-    return go.Figure(traces, {**layout, "scene": {**axes, "aspectmode": "cube", "camera": {"eye": eye}}})
+    return go.Figure(traces, {**layout, "scene": {**scene, "camera": {"eye": _facing(path.mean(axis=0))}}})
 
 
 def _target(trajectory: pd.DataFrame) -> pd.DataFrame:

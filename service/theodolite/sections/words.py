@@ -6,7 +6,7 @@ from functools import partial
 import numpy as np
 import pandas as pd
 
-from theodolite.figures.words import trajectory_curves, trajectory_sphere, trajectory_umap
+from theodolite.figures.words import trajectory_curves, trajectory_sphere
 from theodolite.query.words import along_stream, read_words
 from theodolite.sections.parts import Figure, Section, Table, layer_text, number, texts_of
 from theodolite.sections.tokens import token_list
@@ -55,8 +55,6 @@ def _trajectory_sections(run: Run) -> Iterator[Section]:
             "sphere": ("Path on the sphere", trajectory_sphere),
             "curves": ("Angles and rank of the next token by depth", trajectory_curves),
         }
-        if "umap_1" in path:
-            figures["umap"] = ("Path in the UMAP of normalised embeddings", trajectory_umap)
         yield Section(
             f"Words: trajectory of the token “{token}” (next token: “{following}”) in the sentence "
             f"“{sentences[int(str(index))]}”",

@@ -14,7 +14,7 @@ _STATES = (Site.RESID_PRE, Site.RESID_MID, Site.RESID_MID_SUM, Site.RESID_POST)
 _SHOWN = 60  # characters of the sentence in the label of the survey
 
 
-def sentence_spec(record: RunRecord, sentence: str, *, umap: bool = False) -> SurveySpec:
+def sentence_spec(record: RunRecord, sentence: str) -> SurveySpec:
     """Return the spec of a small survey whose only sentence is `sentence`.
 
     It has the run's model, at the revision that the run captured, and its captured states. The states of all layers are
@@ -23,7 +23,6 @@ def sentence_spec(record: RunRecord, sentence: str, *, umap: bool = False) -> Su
     Args:
         record: the content of run.json; its sites are those that the model has.
         sentence: the sentence, with at least one character.
-        umap: whether to compute a UMAP of the trajectory.
 
     Raises:
         SpecError: the run's model is a local folder whose name is also that of a model on the hub.
@@ -48,7 +47,7 @@ def sentence_spec(record: RunRecord, sentence: str, *, umap: bool = False) -> Su
         "analyses": ["words"],
         # The group `words` also decodes the vectors of heads and the nouns: as few as possible.
         "heads": {"vectors": 1},
-        "words": {"sentences": [sentence], "tokens": 1, "nouns": NOUNS, "umap": umap},
+        "words": {"sentences": [sentence], "tokens": 1, "nouns": NOUNS},
     }
     return SurveySpec.model_validate(content)
 

@@ -21,14 +21,11 @@ from theodolite.store.prompts import encode_tokens
 from theodolite.store.records import Commit
 from theodolite.store.runs import create_run
 from theodolite_jobs.models.weights import Weights
-from theodolite_jobs.results import words_trajectories as table_of_trajectories
-from theodolite_jobs.results.words_layer import input_embeddings
 from theodolite_jobs.results.words_trajectories import TARGET, trajectory_table
 from theodolite_jobs.statistics import words_trajectories
 from theodolite_jobs.statistics.words_trajectories import (
     angles,
     principal_coordinates,
-    umap_coordinates,
     vocabulary_angles,
 )
 
@@ -186,7 +183,7 @@ def angle(x, y):
 
 def test_the_table_measures_each_token_at_each_site_and_layer(captured):
     states, run, weights = captured
-    frame = trajectory_table(run, weights, KNOWN, CPU, umap=False)
+    frame = trajectory_table(run, weights, KNOWN, CPU)
     unembedding = weights.unembedding().double().numpy()
     final = states["resid_pre"][:, :, -1].astype(np.float64)  # as the stored run has it
     table = frame.set_index(["sentence", "index", "site", "layer"]).sort_index()
@@ -226,7 +223,7 @@ def test_the_table_measures_each_token_at_each_site_and_layer(captured):
 
 def test_coordinates_of_a_sentence_are_those_of_its_states_and_targets_together(captured):
     states, run, weights = captured
-    frame = trajectory_table(run, weights, KNOWN, CPU, umap=False)
+    frame = trajectory_table(run, weights, KNOWN, CPU)
     coordinates = ["pca_1", "pca_2", "pca_3"]
     for sentence, rows in frame.groupby("sentence"):
         points = []
@@ -249,42 +246,4 @@ def test_sentences_of_one_token_have_no_trajectories(tmp_path):
     tiny.tiny_model("gpt2").save_pretrained(tmp_path / "model")
     tokens = [(4,), (9,), (4,)]
     run = store_sentences(tmp_path / "store", made_up_states(tokens), tokens)
-    assert len(trajectory_table(run, Weights(tmp_path / "model", CONFIGS["gpt2"]), KNOWN, CPU, umap=False)) == 0
-
-
-def test_the_umap_is_fitted_in_the_space_of_the_points_that_it_places(captured, monkeypatch):
-    """Inputs of the vocabulary and states after the final norm, and a next token's own input; all of unit length."""
-    states, run, weights = captured
-    fitted = []
-
-    def fit(table, points):
-        fitted.extend([table, points])
-        return points[:, :3]
-
-    monkeypatch.setattr(table_of_trajectories, "umap_coordinates", fit)
-    frame = trajectory_table(run, weights, KNOWN, CPU, umap=True)
-    table, points = fitted
-    inputs = input_embeddings(weights)(slice(0, 64)).double().numpy()
-    inputs = np.array([decoded(x, weights) for x in inputs])
-    lengths = np.linalg.norm(inputs, axis=1, keepdims=True)
-    inputs = np.divide(inputs, lengths, where=lengths > 0, out=np.zeros_like(inputs))
-    np.testing.assert_allclose(table, inputs[:KNOWN][lengths[:KNOWN, 0] > 0], atol=1e-6)
-    np.testing.assert_allclose(np.linalg.norm(points, axis=1), 1, rtol=1e-6)
-    for row, point in zip(frame.itertuples(), points, strict=True):
-        if row.site == TARGET:
-            np.testing.assert_allclose(point, inputs[row.next_token_id], atol=1e-6)
-    at = next(row for row in frame.itertuples() if row.site == "resid_mid")
-    seen = decoded(states["resid_mid"][at.sentence, at.index - len(TOKENS[at.sentence]), 0].astype(np.float64), weights)
-    np.testing.assert_allclose(points[at.Index], seen / np.linalg.norm(seen), atol=1e-6)
-
-
-@pytest.mark.nightly
-def test_umap_is_deterministic_and_keeps_neighbours_close():
-    rng = np.random.default_rng(0)
-    table = np.concatenate([rng.normal(size=(40, 8)) + 20 * side for side in (0, 1)])
-    points = table[[0, 1, 40, 41]] + 0.01
-    placed = umap_coordinates(table, points)
-    assert placed.shape == (4, 3)
-    near, far = np.linalg.norm(placed[0] - placed[1]), np.linalg.norm(placed[0] - placed[2])
-    assert near < far
-    np.testing.assert_array_equal(umap_coordinates(table, points), placed)
+    assert len(trajectory_table(run, Weights(tmp_path / "model", CONFIGS["gpt2"]), KNOWN, CPU)) == 0

@@ -15,10 +15,10 @@ from theodolite.submission.sentences import sentence_spec
 RUN, SENTENCE = "tiny-0", "The capital of France is Paris"
 
 
-def derived(spec=SPEC, sentence=SENTENCE, run_id=RUN, umap=False, **model):
+def derived(spec=SPEC, sentence=SENTENCE, run_id=RUN, **model):
     arrays = {"nouns": {"resid_pre": np.ones((4, 1, 2, 8))}}
     record = record_of(arrays, shard_prompts=4, run_id=run_id, model=model_facts(**model))
-    return sentence_spec(record.model_copy(update={"spec": parse_spec(spec)}), sentence, umap=umap)
+    return sentence_spec(record.model_copy(update={"spec": parse_spec(spec)}), sentence)
 
 
 def test_the_survey_has_the_model_of_the_run_and_only_the_sentence():
@@ -27,7 +27,7 @@ def test_the_survey_has_the_model_of_the_run_and_only_the_sentence():
     assert result.model.model_dump(exclude_defaults=True) == model | {"revision": "sha256:0"}
     assert result.words.sentences == [SENTENCE]
     assert result.analyses == ["words"]
-    assert (result.heads.vectors, result.words.tokens, result.words.umap) == (1, 1, False)
+    assert (result.heads.vectors, result.words.tokens) == (1, 1)
     assert (result.contrasts, result.effects, [one.limit for one in result.prompts.values()]) == ({}, None, [1])
     assert result.sets["sentences"].positions == "all"
 
@@ -38,7 +38,6 @@ def test_the_path_has_the_states_of_the_run_at_all_layers():
     assert capture.all_sites == (Site.RESID_PRE, Site.RESID_POST, Site.RESID_FINAL)
     assert (capture.layers, capture.positions, capture.keep) == ("all", [-1], None)
     assert derived({**SPEC, "capture": {"sites": ["mlp_out"]}}).capture.sites == [Site.RESID_PRE]
-    assert derived(umap=True).words.umap
 
 
 def test_the_same_sentence_in_the_same_model_is_the_same_survey():
