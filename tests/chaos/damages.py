@@ -49,8 +49,9 @@ class Damaged:
 
 def damage(run: Path, present: Sequence[str], draw: random.Random) -> tuple[str, str]:
     """Damage one object; return its key and the kind of the damage."""
-    group, left = draw.choice(GROUPS), [key for key in present if (run / key).exists()]
-    key = draw.choice([key for key in left if key.startswith(group)] or left)  # the group's only object may be gone
+    # An earlier damage may have removed an object, also the group's only one, or have left nothing of it.
+    group, left = draw.choice(GROUPS), [key for key in present if (run / key).exists() and (run / key).stat().st_size]
+    key = draw.choice([key for key in left if key.startswith(group)] or left)
     kind, file = draw.choice(KINDS), run / key
     content = bytearray(file.read_bytes())
     if kind == "flip a bit":
