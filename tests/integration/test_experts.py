@@ -154,6 +154,6 @@ def test_a_model_without_experts_has_no_routing(tiny_folder, tmp_path):
     run = opened(Path(survey(spec_of(tiny_folder, analyses=None), Path(), settings(tmp_path), Console()).url))
     assert "routing" not in finished_groups(run)
     assert not (Path(run.url) / "activations.zarr/harmful/experts").exists()
-    assert "n_experts" not in (Path(run.url) / "run.json").read_text()
+    assert {facts.n_experts for facts in run.record.sets.values()} == {0}
     with pytest.raises(SpecError, match=r"^analyses: 'routing' needs the experts that tokens use, and none are record"):
         survey(spec_of(tiny_folder, analyses=["routing"]), Path(), settings(tmp_path), Console())

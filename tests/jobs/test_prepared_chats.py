@@ -56,14 +56,12 @@ def test_options_of_chats_give_another_run_and_are_in_its_record(tmp_path: Path)
     assert defaults.run_id == runs[0].run_id
 
 
-def test_a_set_that_spells_no_special_token_has_the_run_id_that_it_had(tmp_path: Path) -> None:
+def test_how_special_tokens_are_read_changes_only_runs_whose_prompts_spell_some(tmp_path: Path) -> None:
     files = model(tmp_path)
     assert prepared(files).run_id == prepared(files, special_tokens="allow").run_id
     as_text, allowed = prepared(files, ATTACK), prepared(files, ATTACK, special_tokens="allow")
     assert as_text.run_id != allowed.run_id
-    facts = [json.loads(one.record("eager", {}).model_dump_json())["sets"]["goals"] for one in (as_text, allowed)]
-    assert [one.get("n_spelled") for one in facts] == [1, None]
-    assert not {"n_spelled", "parts", "has_conversations"} & facts[1].keys()
+    assert [one.record("eager", {}).sets["goals"].n_spelled for one in (as_text, allowed)] == [1, 0]
 
 
 def test_special_tokens_as_text_are_a_warning_of_the_survey_and_of_its_record(tmp_path: Path) -> None:

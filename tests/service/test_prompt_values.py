@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from support.each import each
-from support.spec_texts import MODEL, SURVEY, parse, prompts
+from support.spec_texts import MODEL, parse, prompts
 
 from theodolite.errors import SpecError
 from theodolite.prompt_values import RESERVED_ARGS
@@ -34,12 +34,9 @@ def test_options_change_the_digest_and_survive_json(options: dict[str, Any]) -> 
     assert again.digest() == spec.digest()
 
 
-def test_options_at_their_defaults_leave_the_digest_as_it_was() -> None:
+def test_options_at_their_defaults_leave_the_digest_as_it_is() -> None:
     default = of_set(template_args={}, prefill=None, special_tokens="text")
     assert default.digest() == of_set().digest()
-    for name in ("template_args", "prefill", "special_tokens"):
-        assert name not in default.canonical()
-    assert '"template":null' not in json.dumps(json.loads(parse(SURVEY).canonical())["model"])
     named = parse(MODEL.replace("}", ", template: rag}") + "prompts: {goals: {source: 'builtin:nouns'}}")
     assert named.model.template == "rag"
     assert named.digest() != parse(prompts("limit: null")).digest()

@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from xml.etree import ElementTree
 
-BUDGET = 30
+BUDGET = 22
 FAST_SECONDS = 1.5
 STORED = Path(__file__).parents[1] / "durations.json"
 

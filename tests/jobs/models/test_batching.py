@@ -6,12 +6,22 @@ import numpy as np
 from support import tiny
 from support.each import each
 from support.tiny_sizes import GROUPED, PLAIN, SLIDING
-from transformers import AutoModel, DeepseekV32Config, Gemma3TextConfig, GlmMoeDsaConfig, MiniMaxM3VLTextConfig
+from transformers import (
+    AutoModel,
+    BertConfig,
+    DeepseekV32Config,
+    Gemma3TextConfig,
+    GlmMoeDsaConfig,
+    LlamaConfig,
+    MiniMaxM3VLTextConfig,
+    MistralConfig,
+)
 
 from theodolite.sites import Site
 from theodolite_jobs.capture.engine import Engine
 from theodolite_jobs.capture.plan import plan_set
-from theodolite_jobs.models.batching import length_class_of
+from theodolite_jobs.models.batching import can_share_prefix, length_class_of
+from theodolite_jobs.models.families import known_anatomy
 from theodolite_jobs.models.load import wrap
 from theodolite_jobs.models.loaded import LoadedModel
 from theodolite_jobs.models.reference import read_sites, relative_errors
@@ -32,6 +42,22 @@ def errors(model: LoadedModel, **options: Any) -> list[float]:
     alone = [read_sites(model, ids, [-1])[Site.RESID_POST] for ids in tokens]
     ours = captured.activations[Site.RESID_POST]
     return [float(relative_errors(one, theirs).max()) for one, theirs in zip(ours, alone, strict=True)]
+
+
+@each(
+    "config, shared",
+    [
+        (LlamaConfig(**GROUPED), True),
+        (MistralConfig(**GROUPED, sliding_window=None), True),
+        (MistralConfig(**GROUPED, sliding_window=4), False),
+        (Gemma3TextConfig(**GROUPED, layer_types=["full_attention"] * 5), True),
+        (Gemma3TextConfig(**GROUPED, layer_types=["full_attention"] * 4 + ["sliding_attention"]), False),
+        (BertConfig(**PLAIN), False),
+    ],
+)
+def test_a_prefix_is_shared_only_where_all_tokens_attend_to_it(config, shared):
+    assert can_share_prefix(config, known_anatomy(config)) == shared
+    assert not can_share_prefix(config, None)
 
 
 @each("config", [DeepseekV32Config, GlmMoeDsaConfig])

@@ -74,7 +74,7 @@ def test_a_record_that_the_sweep_lacks_was_not_tried(monkeypatch, tmp_path):
 
 def test_the_command_prints_the_table_without_torch():
     code = "import sys; from theodolite_jobs.cli import main; main(); assert 'torch' not in sys.modules"
-    call = [sys.executable, "-c", code, "model", "families"]
+    call = [sys.executable, "-c", code, "families"]
     table = subprocess.run(call, check=True, capture_output=True, text=True).stdout.splitlines()
     assert len(table) == 1 + len(ROWS)
     assert table[0].split("  ")[0] == "family"

@@ -7,7 +7,7 @@ from support.each import each
 from support.shapes import unchecked
 
 from theodolite_jobs.statistics.curves import NORMAL_QUANTILE, Scatter, cosine_curve, no_sums, scatter
-from theodolite_jobs.statistics.curves_sample_size import expected_cosines, squared_covariance_trace
+from theodolite_jobs.statistics.curves_sample_size import _product_variance, expected_cosines, squared_covariance_trace
 from theodolite_jobs.statistics.separation import FOLDS, Folds, fold_moments
 
 
@@ -60,6 +60,22 @@ def test_a_tiny_case_by_hand():
     negative = 2 * (3 / np.sqrt(8.5 * 4.5) - cosine / 4.5) ** 2
     half = NORMAL_QUANTILE * np.sqrt((positive + negative) * (1 / 2 + 1 / 4))
     np.testing.assert_allclose(found, [cosine, cosine - half, cosine + half], rtol=1e-14)
+
+
+def test_the_products_of_noise_terms_by_hand():
+    # X <= 2 * 3 = 6 and Y = 0.5^2/2 * (4, 9) = (0.5, 1.125), with m = 2 new prompts, n = 10 and 20.
+    cross = 6 * (1 / 4 - 1 / 200 - 1 / 40 - 1 / 20)
+    own = 0.5 * (1 / 4 - 1 / 100 - 2 / 20) + 1.125 * (1 / 4 - 1 / 400 - 2 / 40)
+    cosine, relative = np.array([0.5]), (np.array([4.0]), np.array([9.0]))
+    np.testing.assert_allclose(_product_variance(cosine, *relative, 2, (10.0, 20.0)), cross + own, rtol=1e-14)
+    infinite = 6 / 16 + 1.625 / 16  # pairs: nothing is known to be too large
+    np.testing.assert_allclose(_product_variance(cosine, *relative, 4, (np.inf, np.inf)), infinite, rtol=1e-14)
+    assert _product_variance(cosine, *relative, 100, (10.0, 20.0)) == 0  # no part is subtracted
+
+
+def test_the_expected_cosine_does_not_depend_on_the_unit_of_activations():
+    p, q = draw(np.random.default_rng(1), 40, 0.9, 0.5, "power law")
+    np.testing.assert_allclose(expected(p * 1e-3, q * 1e-2, (16, 64)), expected(p, q, (16, 64)), rtol=1e-10)
 
 
 def test_as_many_prompts_are_expected_to_give_the_plain_cosine_itself():

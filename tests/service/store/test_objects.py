@@ -3,7 +3,7 @@
 import pytest
 from obstore.exceptions import AlreadyExistsError
 
-from theodolite.errors import StoreError
+from theodolite.errors import LinkedObjectError, StoreError
 from theodolite.store import objects
 from theodolite.store.objects import (
     delete,
@@ -50,6 +50,20 @@ def test_every_write_to_a_missing_folder_raises(missing, tmp_path, write):
     with pytest.raises(StoreError, match=message):
         write(missing)
     assert not (tmp_path / "missing").exists()
+
+
+def test_nothing_is_moved_or_deleted_through_a_link(tmp_path):
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside" / "thesis.txt").write_text("mine")
+    location = open_location(str(tmp_path / "store"), create=True)
+    (tmp_path / "store" / "linked").symlink_to(tmp_path / "outside")
+    for write in (
+        lambda: delete(location, ["other", "linked/thesis.txt"]),
+        lambda: move(location, "linked/thesis.txt", "key"),
+    ):
+        with pytest.raises(LinkedObjectError, match="linked"):
+            write()
+    assert (tmp_path / "outside" / "thesis.txt").read_text() == "mine"
 
 
 def test_create_makes_a_missing_folder(tmp_path):

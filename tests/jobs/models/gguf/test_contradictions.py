@@ -52,6 +52,12 @@ def test_a_value_that_the_model_cannot_have_is_named(
     assert str(tmp_path / "tiny.gguf") in str(caught.value)
 
 
+def test_a_scale_that_is_an_inverse_root_is_the_one_that_is_read(tmp_path: Path) -> None:
+    header = header_of("gemma3_text", tmp_path)
+    checked = replace(header, metadata={**header.metadata, "gemma3.attention.scale": 144**-0.5})
+    assert check_gguf(checked)[0]["query_pre_attn_scalar"] == 144
+
+
 def test_one_of_two_tensors_with_factors_is_not_enough(tmp_path: Path) -> None:
     header = header_of("phi3-longrope", tmp_path)
     tensors = {name: one for name, one in header.tensors.items() if name != "rope_factors_long.weight"}
