@@ -9,12 +9,10 @@ from theodolite.digests import digest_of
 from theodolite.errors import RunDamagedError
 from theodolite.metrics import CaptureMetrics
 from theodolite.settings import Settings
-from theodolite.spec import TokenIds
 from theodolite.store.commits import committed_indices, drop_pending, recover
-from theodolite.store.layout import COMPLETE, RUN_RECORD, tokens_key
+from theodolite.store.layout import COMPLETE, RUN_RECORD
 from theodolite.store.manifest import list_groups, listed_checksums, refuse_changed_captured
 from theodolite.store.objects import get, get_all, open_location, sweep_staged
-from theodolite.store.prompts import encode_tokens, tokens_of_rows
 from theodolite.store.records import decode_record, record_key
 from theodolite.store.removal import unless_removed
 from theodolite.store.runs import Run, create_run, find_run, run_url
@@ -142,16 +140,10 @@ def recorded_arithmetic(run: Run) -> list[str]:
 def check_same_shards(run: Run, prepared: Prepared, parity: dict[str, Any]) -> None:
     """Raise RunDamagedError if the shards of a run without run.json have other tokens, or were computed differently.
 
-    Tables of tokens and commit records that are damaged say nothing.
+    The commit records tell; those that are damaged say nothing.
     """
     from theodolite_jobs.cluster.replica import full_arithmetic
 
-    for name in prepared.plans:
-        if _has_other_tokens(run, prepared, name):
-            raise RunDamagedError(
-                f"{run.id}: the tokens of {name} differ from the run's tokens in {tokens_key(name)}; use the version "
-                "of transformers that captured the run, or another store"
-            )
     now = full_arithmetic(parity) if prepared.plans else []  # without prompts there is no certificate
     for name in run.record.sets:
         indices = sorted(committed_indices(run, name))
@@ -161,27 +153,12 @@ def check_same_shards(run: Run, prepared: Prepared, parity: dict[str, Any]) -> N
                 commit = decode_record(record, run.record, name, index)
             except RunDamagedError:
                 continue
+            if commit.token_ids_sha256 != digest_of(prepared.tokens[name][commit.start : commit.stop]):
+                raise RunDamagedError(
+                    f"{run.id}: the tokens of {name} differ from those of shard {commit.name}; use the version of "
+                    "transformers that captured the run, or another store"
+                )
             check_equal_arithmetic(run.id, commit.arithmetic, now)
-
-
-def _has_other_tokens(run: Run, prepared: Prepared, prompt_set: str) -> bool:
-    """Return whether a stored table of tokens, which is not damaged, has other tokens than the survey."""
-    content = get(run.location, tokens_key(prompt_set)) or b""
-    tokens = decode_unproven_tokens(content)
-    return tokens is not None and encode_tokens(tokens) == content and tokens != list(prepared.tokens[prompt_set])
-
-
-def decode_unproven_tokens(content: bytes) -> list[TokenIds] | None:
-    """Return the token ids in a table whose checksum is lost, or None if the table is damaged."""
-    import pyarrow.parquet
-
-    # Not fastparquet, which reads tables after their checksum: a damaged file can crash its process.
-    try:
-        rows = pyarrow.parquet.ParquetFile(pyarrow.BufferReader(content)).read(["sample", "token_id"])
-        return tokens_of_rows(rows["sample"].to_numpy(), rows["token_id"].to_numpy())
-    # Damaged columns raise exceptions of many types, MemoryError among them.
-    except Exception:
-        return None
 
 
 def check_equal_arithmetic(run_id: str, created_with: Sequence[str], now: Sequence[str]) -> None:

@@ -132,10 +132,10 @@ def is_named(key: str, problems: Sequence[str]) -> bool:
     text = " ".join(problems)
     if any(re.search(r"run\.json (is|has|differs)\b", problem) for problem in problems):
         return True
-    if "none are finished" in text or "COMPLETE" in text:
-        return key == "COMPLETE" or not key.startswith("shards/") or key in text
-    record = shard_of(key)
-    return key in text or (record is not None and record in text)
+    if ("none are finished" in text or "COMPLETE" in text) and not key.startswith("shards/"):
+        return True
+    shard = shard_of(key)
+    return key in text or (shard is not None and shard in text)
 
 
 def shard_of(key: str) -> str | None:

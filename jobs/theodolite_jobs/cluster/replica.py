@@ -10,6 +10,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from theodolite.digests import digest_of
 from theodolite.errors import CaptureError, ClusterRefusedError, ModelError, RankOutOfStepError
 from theodolite.sites import Site
 from theodolite.spec import TokenIds
@@ -153,7 +154,9 @@ class Replica:
             with self._busy() as idle_seconds:
                 finish = launch(plan, shard, tokens, units, halvings)
             if is_kept:
-                slot.write = lambda: self._write(location, shard, finish(), str(engine.model.device), idle_seconds)
+                slot.write = lambda: self._write(
+                    location, shard, tokens, finish(), str(engine.model.device), idle_seconds
+                )
 
     def written(self, call: int) -> dict[str, Any]:
         """Wait until the shard of a call is committed, and return the numbers of its commit record.
@@ -196,7 +199,13 @@ class Replica:
         return engine, location, recorded
 
     def _write(
-        self, location: Location, shard: ShardPlan, captured: Any, device: str, idle_seconds: float
+        self,
+        location: Location,
+        shard: ShardPlan,
+        tokens: list[TokenIds],
+        captured: Any,
+        device: str,
+        idle_seconds: float,
     ) -> dict[str, Any]:
         """Encode, write and commit a captured shard; return the numbers of its commit record and `commit_seconds`."""
         from theodolite.store.activations import encode_counts, encode_experts, encode_shard
@@ -232,6 +241,7 @@ class Replica:
             quarantined=captured.quarantined,
             encode_seconds=round(encoded_at - begin, 4),
             idle_seconds=round(idle_seconds, 4),
+            token_ids_sha256=digest_of(tokens),
             device=device,
             arithmetic=full_arithmetic(self._certificate) if self._certificate else [],
             **captured.counts.counts_by_name(),

@@ -92,7 +92,8 @@ def _rebuilt(run: Run, prepared: Prepared, shard: ShardPlan, quarantined: Mappin
     name = shard.prompt_set
     known = _commit_or_none(run, (name, shard.index))
     batches = [tuple(batch) for batch in known.batches] if known else list(shard.batches)
-    counts = count_tokens(prepared.plans[name], shard, prepared.tokens[name][shard.start : shard.stop], batches)
+    tokens = prepared.tokens[name][shard.start : shard.stop]
+    counts = count_tokens(prepared.plans[name], shard, tokens, batches)
     commit = Commit(
         run_id=run.id,
         prompt_set=name,
@@ -103,6 +104,7 @@ def _rebuilt(run: Run, prepared: Prepared, shard: ShardPlan, quarantined: Mappin
         checksums={},
         batches=[list(batch) for batch in batches],
         quarantined={sample: why for sample, why in quarantined.items() if shard.start <= sample < shard.stop},
+        token_ids_sha256=digest_of(tokens),
         device=str(run.record.parity.get("device", "")),
         arithmetic=recorded_arithmetic(run),
         **asdict(counts),

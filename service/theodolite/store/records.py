@@ -29,6 +29,7 @@ class Commit(ShardCounts):
     encode_seconds: float = field(default=0.0, compare=False)  # time to encode the arrays and compute their checksums
     store_seconds: float = field(default=0.0, compare=False)  # time to write the encoded arrays
     idle_seconds: float = field(default=0.0, compare=False)  # time that the replica waited before the capture
+    token_ids_sha256: str = ""  # digest of the token ids of the shard's samples
     device: str = ""  # the device that computed the shard
     arithmetic: list[str] = field(default_factory=list)  # what determines rounding errors
 
