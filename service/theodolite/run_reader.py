@@ -84,7 +84,7 @@ class RunReader(ABC):
                 "dims": ", ".join(variable.dims),
                 "units": variable.units,
                 "description": variable.description,
-                "along_depth": is_along_depth(variable),
+                "along_depth": is_along_depth(REGISTRY[name], variable),
             }
             for name in self.describe()["results"]
             if name in REGISTRY  # another version may have written others

@@ -60,6 +60,8 @@ def finished_run(
 ) -> Run:
     """Write a complete run from {group: {variable: numbers, broadcast to its dimensions}}; other variables are NaN.
 
+    The numbers of a variable may be given by label of its last dimension.
+
     `attributes` are those of every group, besides its digest, its version and the contrasts.
     """
     model = model or model_facts()
@@ -125,16 +127,23 @@ def _encoded(name: str, dataset: xr.Dataset) -> dict[str, bytes]:
     return _ENCODED[key]
 
 
+def _filled(numbers: Any, labels: Sequence[Sequence[Any]]) -> np.ndarray[Any, Any]:
+    """Return numbers broadcast to the dimensions with these labels; a mapping has those of labels of the last one."""
+    if not isinstance(numbers, Mapping):
+        return np.broadcast_to(numbers, [len(of_dim) for of_dim in labels])
+    assert set(numbers) <= set(labels[-1])
+    return np.stack([_filled(numbers.get(label, np.nan), labels[:-1]) for label in labels[-1]], axis=-1)
+
+
 def _group(
     name: str, values: Mapping[str, Any], coordinates: Mapping[str, Any], attributes: Mapping[str, Any]
 ) -> xr.Dataset:
     full = {}
+    labels = {**coordinates, **GROUPS[name].labels}
     for variable in GROUPS[name].variables:
-        if variable.by_layer:
-            continue
-        empty = 4 if variable.dtype == "int64" else np.nan
-        shape = [len(coordinates[dim]) for dim in variable.dims]
-        full[variable.name] = np.broadcast_to(values.get(variable.name, empty), shape)
+        if not variable.by_layer:
+            empty = 4 if variable.dtype == "int64" else np.nan
+            full[variable.name] = _filled(values.get(variable.name, empty), [labels[dim] for dim in variable.dims])
     own: dict[str, Any] = {"digest": "digest", "version": GROUPS[name].version}
     if name == "heads":
         own["direction_position"] = coordinates["position"][-1]

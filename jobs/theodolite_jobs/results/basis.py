@@ -5,7 +5,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from theodolite.groups.basis import MAPS, SUBLAYERS
 from theodolite.store.runs import Run
+from theodolite_jobs.passes.collect import Arrays
 from theodolite_jobs.passes.point_clouds import PointCloud, read_cloud
 from theodolite_jobs.passes.selections import block_states
 from theodolite_jobs.results.context import Context, Result, missing_arrays
@@ -50,28 +52,30 @@ def compute(context: Context) -> Result:
             arguments = [(run, cloud, layer) for layer in run.record.layers]
             maps = run_tasks(_maps_of_layer, arguments, context.progress, f"linear maps of {name}", rounds=1)
             for index, values in enumerate(maps):
-                for variable, value in values.items():
-                    arrays[variable][(*place, index)] = value
+                for sublayer, statistics in values.items():
+                    for variable, value in statistics.items():
+                        arrays[variable][(*place, index, sublayer)] = value
     return Result(arrays, coordinates, {"options": context.spec.gram.model_dump()})
 
 
-def _maps_of_layer(run: Run, cloud: PointCloud, layer: int) -> dict[str, float]:
-    """Return the variables of all sublayers of a layer whose input and output were captured."""
+def _maps_of_layer(run: Run, cloud: PointCloud, layer: int) -> dict[int, Arrays]:
+    """Return the statistics of each sublayer whose input and output were captured, by the sublayer's index."""
     samples = [None if place is None else read_cloud(run, cloud, *place) for place in block_states(run, layer)]
     folds = np.array(cloud.samples) % FOLDS
-    values: dict[str, float] = {}
-    for sublayer, (first, second) in _ENDS.items():
-        x, y = samples[first], samples[second]
+    maps = {}
+    for index, sublayer in enumerate(SUBLAYERS):
+        x, y = (samples[end] for end in _ENDS[sublayer])
         if x is not None and y is not None:
-            values |= _maps(sublayer, x, y, folds)
-    return values
+            maps[index] = _maps(x, y, folds)
+    return maps
 
 
-def _maps(sublayer: str, x: NDArray[np.float32], y: NDArray[np.float32], folds: NDArray[np.int64]) -> dict[str, float]:
-    """Return the variables of one sublayer from its inputs and outputs."""
+def _maps(x: NDArray[np.float32], y: NDArray[np.float32], folds: NDArray[np.int64]) -> Arrays:
+    """Return the statistics of one sublayer from its inputs and outputs."""
     grams = pair_grams(x, y)
-    values: dict[str, float] = {}
-    for name, estimate in r_squared(grams, folds).items():
-        for end, value in (("", estimate.value), ("_low", estimate.low), ("_high", estimate.high)):
-            values[f"r_squared_{name}_{sublayer}{end}"] = float(value)
-    return values | {f"{name}_{sublayer}": value for name, value in stretch(grams, x.shape[1])._asdict().items()}
+    found = {name: estimate.stacked() for name, estimate in r_squared(grams, folds).items()}
+    return {
+        "r_squared": np.stack([found[name] for name in MAPS]),
+        **{f"r_squared_{name}": found[name] for name in ("gain", "step", "permuted")},
+        **{name: np.asarray(value) for name, value in stretch(grams, x.shape[1])._asdict().items()},
+    }

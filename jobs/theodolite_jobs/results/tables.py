@@ -9,7 +9,7 @@ import xarray as xr
 from theodolite.sites import Site, depth
 
 _LONG = ("d_model", "layer_other", "norm_other", "n_prompts")
-_LABELS = ("contrast", "set", "site", "norm")
+_ORDER = ("contrast", "set", "site", "norm", "position", "layer")
 
 
 def flat_table(group: xr.Dataset) -> pd.DataFrame:
@@ -30,19 +30,17 @@ def flat_table(group: xr.Dataset) -> pd.DataFrame:
         parts.append(labels[dims].assign(statistic=str(name), value=variable.values.ravel().astype(np.float64)))
     table = pd.concat(parts, ignore_index=True)
     columns = [str(dim) for dim in group.dims if dim not in _LONG]
-    table = table.reindex(columns=["statistic", *sorted(columns, key=_order), "value"])
+    columns = [dim for dim in _ORDER if dim in columns] + sorted(set(columns) - set(_ORDER))
+    table = table.reindex(columns=["statistic", *columns, "value"])
     for dim in columns:
-        if dim in _LABELS:
-            table[dim] = table[dim].astype(object).where(table[dim].notna(), "")
-        else:
+        if group[dim].dtype.kind == "i":
             table[dim] = table[dim].fillna(-1).astype("int64")
+        elif group[dim].dtype.kind == "f":
+            table[dim] = table[dim].astype("float64")
+        else:
+            table[dim] = table[dim].astype(object).where(table[dim].notna(), "")
     table["statistic"] = table["statistic"].astype(object)
     if {"site", "layer"} <= set(columns):
         points = zip(table["site"], table["layer"], strict=True)
         table["depth"] = [depth(Site(site), layer) if site else -1 for site, layer in points]
     return table
-
-
-def _order(dim: str) -> int:
-    """Return the sort key of a column: labels first, then position and layer."""
-    return [*_LABELS, "position", "layer"].index(dim)

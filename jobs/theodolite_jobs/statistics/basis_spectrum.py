@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float64
 
+from theodolite.groups.basis import QUANTILES
 from theodolite_jobs.statistics.basis import MIN_SAMPLES, PairGrams, principal_components, ridge_penalty
 from theodolite_jobs.statistics.ratio import ratio
 
@@ -20,9 +21,7 @@ _VARIANCE_SHARE = 0.99
 
 _NOISE_SHARE = 0.1  # larger noise spreads the singular values and so increases the isometry defect
 
-_QUANTILES = (0.05, 0.5, 0.95)
-
-_UNDEFINED = (float("nan"),) * 5
+_NAN = float("nan")
 
 
 class Stretch(NamedTuple):
@@ -31,18 +30,14 @@ class Stretch(NamedTuple):
     Attributes:
         leading_share: share of the variance of the inputs along their first principal direction.
         dimension: k.
-        stretch_low: 5 % quantile of the singular values.
-        stretch_median: their median.
-        stretch_high: their 95 % quantile.
+        stretch: quantiles of the singular values, for each of QUANTILES.
         isometry_defect: 1 − (Σs)²/(k Σs²); 0 for a multiple of an isometry, at most 1 − 1/k.
         isometry_defect_random: that of the identity plus a random matrix, with steps of the same mean square.
     """
 
     leading_share: float
     dimension: int
-    stretch_low: float
-    stretch_median: float
-    stretch_high: float
+    stretch: tuple[float, ...]
     isometry_defect: float
     isometry_defect_random: float
 
@@ -56,7 +51,7 @@ def stretch(grams: PairGrams, d_model: int) -> Stretch:
     """
     components = principal_components(grams.xx, float(np.trace(grams.xx)))
     if len(grams.xx) < MIN_SAMPLES or not len(components.values):
-        return Stretch(float("nan"), 0, *_UNDEFINED)
+        return _undefined(_NAN)
     shares = np.cumsum(components.values) / components.values.sum()
     at_most = min(int(np.searchsorted(shares, _VARIANCE_SHARE)) + 1, len(grams.xx) // 5)
     coefficients = components.vectors[:, :at_most] / np.sqrt(components.values[:at_most])
@@ -64,15 +59,18 @@ def stretch(grams: PairGrams, d_model: int) -> Stretch:
     noise = ridge_penalty(components, grams.ss)[1] / components.values[:at_most]
     k = _n_determined(products, noise)
     if k == 0:
-        return Stretch(float(shares[0]), 0, *_UNDEFINED)
+        return _undefined(float(shares[0]))
     singular = np.sqrt(np.maximum(np.linalg.eigvalsh(products[:k, :k] - np.diag(noise[:k])), 0.0))
-    low, median, high = np.quantile(singular, _QUANTILES).tolist()
-    defect, random = float("nan"), float("nan")
+    defect, random = _NAN, _NAN
     if k > 1:
         squares = np.diag(coefficients[:, :k].T @ grams.ss @ coefficients[:, :k]) - noise[:k]
         defect = isometry_defect(singular)
         random = isometry_defect_of_random_steps(k, d_model, max(float(squares.mean()), 0.0))
-    return Stretch(float(shares[0]), k, low, median, high, defect, random)
+    return Stretch(float(shares[0]), k, tuple(np.quantile(singular, QUANTILES).tolist()), defect, random)
+
+
+def _undefined(leading_share: float) -> Stretch:
+    return Stretch(leading_share, 0, (_NAN,) * len(QUANTILES), _NAN, _NAN)
 
 
 def _n_determined(products: Float64[np.ndarray, "k k"], noise: Float64[np.ndarray, " k"]) -> int:

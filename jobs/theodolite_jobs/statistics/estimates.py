@@ -22,6 +22,10 @@ class Estimate(NamedTuple):
         low, high = np.hypot(self.value - self.low, error), np.hypot(self.high - self.value, error)
         return Estimate(self.value, np.asarray(self.value - low), np.asarray(self.value + high))
 
+    def stacked(self, band: "Estimate | None" = None) -> NDArray[np.float64]:
+        """Return the value and both ends, and those of the simultaneous band if there is one, (…, estimate)."""
+        return np.stack([*self, *(() if band is None else band[1:])], axis=-1)
+
     def named(self, name: str, band: "Estimate | None" = None) -> dict[str, NDArray[np.float64]]:
         """Return the arrays by the names of their variables, with the ends of the simultaneous band if there is one."""
         arrays = {name: self.value, f"{name}_low": self.low, f"{name}_high": self.high}

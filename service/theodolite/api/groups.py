@@ -33,7 +33,7 @@ def registry_content() -> dict[str, Any]:
 
 def _group(group: Group) -> dict[str, Any]:
     names = ("name", "title", "order", "is_analysis", "is_read_whole", "tables", "options")
-    variables = [_variable(variable) for variable in group.variables]
+    variables = [_variable(group, variable) for variable in group.variables]
     profiles = [_profile(name, profile) for name, profile in PROFILES.items() if profile.group == group.name]
     lists = {"needs": sorted(group.needs), "variables": variables, "profiles": profiles}
     return {name: getattr(group, name) for name in names} | lists
@@ -43,6 +43,6 @@ def _profile(name: str, profile: Profile) -> dict[str, Any]:
     return {"name": name} | {key: getattr(profile, key) for key in ("variable", "dims", "description")}
 
 
-def _variable(variable: Variable) -> dict[str, Any]:
+def _variable(group: Group, variable: Variable) -> dict[str, Any]:
     item = {name: getattr(variable, name) for name in ("name", "dims", "units", "description", "dtype")}
-    return item | {"interval": variable.interval or None, "along_depth": is_along_depth(variable)}
+    return item | {"interval": variable.interval or None, "along_depth": is_along_depth(group, variable)}

@@ -96,7 +96,7 @@ def curves(
     run = complete_run(request, run_id)
     only = {"set": prompt_set or (), "contrast": contrast or (), "site": site or (), "position": position or ()}
     statistics = statistic or ()
-    groups = dict.fromkeys(STATISTICS[name] for name in statistics if name in STATISTICS) or ["curves"]
+    groups = dict.fromkeys(STATISTICS[name].group for name in statistics if name in STATISTICS) or ["curves"]
     digest = digest_over(run, groups)
     start = start_of(cursor, digest)
 

@@ -1,7 +1,6 @@
 """R² of maps from the input to the output of attention and MLP by layer, and how far they stretch their inputs."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 import numpy as np
 import plotly.graph_objects as go
@@ -10,6 +9,8 @@ import xarray as xr
 from theodolite.figures.panels import Line, Panel, panels_figure, prompts_text
 from theodolite.figures.references import Reference
 from theodolite.figures.style import MAIN, SECOND, THIRD
+from theodolite.groups.basis import QUANTILES
+from theodolite.groups.record import INTERVAL
 
 _MAPS = {"affine": MAIN, "orthogonal": SECOND, "identity": THIRD}
 
@@ -26,10 +27,9 @@ def maps_figure(basis: xr.Dataset, set_name: str, position: int, sublayers: Mapp
     selected = basis.sel(set=set_name, position=position)
     panels = []
     for sublayer, title in sublayers.items():
-        lines = [
-            _line(selected, name, colour, [f"r_squared_{name}_{sublayer}{end}" for end in ("", "_low", "_high")])
-            for name, colour in _MAPS.items()
-        ]
+        values = selected["r_squared"].sel(sublayer=sublayer)
+        n = prompts_text(selected["n_samples"])
+        lines = [_line(name, values.sel(map=name), colour, n) for name, colour in _MAPS.items()]
         panels.append(Panel(f"R² of the output, {title}", _measured(lines)))
     return panels_figure(panels, x_title="layer", ticks={})
 
@@ -47,41 +47,36 @@ def steps_figure(
         sublayers: title of each drawn sublayer.
         colours: colour of each set.
     """
-    statistics = {
-        "R² of the step": ("r_squared_step_{}", "r_squared_step_{}_low", "r_squared_step_{}_high"),
-        "stretch": ("stretch_median_{}", "stretch_low_{}", "stretch_high_{}"),
-    }
+    sets = {name: (basis.sel(set=name, position=position), colour) for name, colour in colours.items()}
     panels = []
-    for title, names in statistics.items():
-        for sublayer, of in sublayers.items():
-            variables = [name.format(sublayer) for name in names]
-            lines = [
-                _line(basis.sel(set=name, position=position), name, colour, variables)
-                for name, colour in colours.items()
-            ]
-            is_stretch = title == "stretch"
-            if is_stretch:
-                lines = [replace(line, band="5 % to 95 % of directions") for line in lines]
-            else:
-                lines += [
-                    _permuted(basis.sel(set=name, position=position), name, colour, sublayer)
-                    for name, colour in colours.items()
-                ]
-            chance = [Reference(1, "isometry: 1")] if is_stretch else []
-            panels.append(Panel(f"{title}, {of}", _measured(lines), chance, positive=is_stretch))
+    for sublayer, of in sublayers.items():
+        lines = []
+        for name, (values, colour) in sets.items():
+            n, at = prompts_text(values["n_samples"]), values.sel(sublayer=sublayer)
+            lines.append(_line(name, at["r_squared_step"], colour, n))
+            permuted, control = f"{name}, permuted steps", at["r_squared_permuted"].sel(estimate="value")
+            lines.append(Line(permuted, values["layer"], control, colour, "dash", markers=False, n=n))
+        # The values of all sets before their controls, as in the legend.
+        panels.append(Panel(f"R² of the step, {of}", _measured(lines[::2] + lines[1::2])))
+    for sublayer, of in sublayers.items():
+        lines = [
+            _stretch(name, values["stretch"].sel(sublayer=sublayer), colour, prompts_text(values["n_samples"]))
+            for name, (values, colour) in sets.items()
+        ]
+        panels.append(Panel(f"stretch, {of}", _measured(lines), [Reference(1, "isometry: 1")], positive=True))
     return panels_figure(panels, x_title="layer", ticks={})
 
 
-def _line(values: xr.Dataset, label: str, colour: str, variables: Sequence[str]) -> Line:
-    """Return a curve by layer; the variables are its values and the lower and the upper end of its band."""
-    value, low, high = (values[name] for name in variables)
-    return Line(label, values["layer"], value, colour, low=low, high=high, n=prompts_text(values["n_samples"]))
+def _line(label: str, values: xr.DataArray, colour: str, n: str) -> Line:
+    """Return a statistic by layer with its 95 % interval."""
+    value, low, high = (values.sel(estimate=end) for end in INTERVAL)
+    return Line(label, values["layer"], value, colour, low=low, high=high, n=n)
 
 
-def _permuted(values: xr.Dataset, label: str, colour: str, sublayer: str) -> Line:
-    control = values[f"r_squared_permuted_{sublayer}"]
-    n = prompts_text(values["n_samples"])
-    return Line(f"{label}, permuted steps", values["layer"], control, colour, "dash", markers=False, n=n)
+def _stretch(label: str, values: xr.DataArray, colour: str, n: str) -> Line:
+    """Return the median stretch by layer, between the extreme quantiles."""
+    low, median, high = (values.sel(quantile=one) for one in QUANTILES)
+    return Line(label, values["layer"], median, colour, low=low, high=high, n=n, band="5 % to 95 % of directions")
 
 
 def _measured(lines: Sequence[Line]) -> list[Line]:

@@ -15,6 +15,11 @@ DIMENSIONS = {
     "expert_or_shared_other": "Expert that `expert_or_shared` is compared with.",
     "set": "Prompt set.",
     "contrast": "Contrast of two prompt sets.",
+    "estimate": "Value of a statistic, or an end of its 95 % interval (low, high) or of its simultaneous 95 % band "
+    "over all sites and layers (band_low, band_high).",
+    "sublayer": "Attention, MLP, or the whole block.",
+    "map": "Map of the input of a sublayer to its output.",
+    "quantile": "Probability of the quantile.",
     "site": "Site in the block, such as resid_pre.",
     "circuit": "Bilinear map of a head: qk is s·W_Q R W_Kᵀ, vo is W_V W_O.",
     "offset": "Query position minus key position, for rotary positions; vo has offset 0 only.",

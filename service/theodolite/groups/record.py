@@ -1,7 +1,8 @@
 """The record of a result group: its arrays, tables, inputs, options and its order in the report."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import product
 from typing import Any, Literal
 
 Need = Literal["prompts", "contrasts", "weights", "resid_pre", "head_out", "experts"]
@@ -9,6 +10,14 @@ Need = Literal["prompts", "contrasts", "weights", "resid_pre", "head_out", "expe
 
 Output = Literal["stream", "norms", "travel", "folds"]
 """An output of the first pass over the activations: moments of the stream, of norm layers, of steps or of folds."""
+
+
+ESTIMATE = "estimate"
+"""The axis of a statistic with a 95 % interval: its value, and the ends of the interval and of the band."""
+
+INTERVAL = ("value", "low", "high")
+BAND = (*INTERVAL, "band_low", "band_high")
+"""Labels of ESTIMATE: without, and with a simultaneous 95 % band over all sites and layers."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +72,7 @@ class Group:
         version: increases with each change of its numbers by more than rounding; the next survey then computes the
             group again.
         variables: its arrays.
+        labels: the labels of those dimensions that are the same in every run.
         tables: its Parquet tables; a table with the group's name has the same numbers as the arrays.
         needs: its required inputs.
         per_set: outputs of the first pass that it uses for each prompt set.
@@ -80,6 +90,7 @@ class Group:
     title: str
     version: int
     variables: tuple[Variable, ...] = ()
+    labels: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     tables: tuple[str, ...] = ()
     needs: frozenset[Need] = frozenset()
     per_set: frozenset[Output] = frozenset()
@@ -96,6 +107,12 @@ class Group:
     def by_layer(self) -> dict[str, Variable]:
         """Its variables that are stored layer by layer, by name."""
         return {variable.name: variable for variable in self.variables if variable.by_layer}
+
+    def places(self, dims: tuple[str, ...]) -> Iterator[dict[str, Any]]:
+        """Yield each combination of the group's labels along some dimensions, without those of ESTIMATE."""
+        axes = [dim for dim in dims if dim in self.labels and dim != ESTIMATE]
+        for chosen in product(*(self.labels[axis] for axis in axes)):
+            yield dict(zip(axes, chosen, strict=True))
 
     @property
     def uses_passes(self) -> bool:

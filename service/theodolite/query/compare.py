@@ -9,9 +9,10 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from theodolite.errors import ResultsNotFoundError, SpecError, StoreError, choices_text
+from theodolite.errors import ResultsNotFoundError, SpecError, StoreError
 from theodolite.groups.permutations import LEVEL
-from theodolite.query.curves import along_depth, onset
+from theodolite.groups.record import ESTIMATE, INTERVAL
+from theodolite.query.curves import along_depth, onset, unknown_statistic
 from theodolite.query.group_selection import measured_positions
 from theodolite.query.profiles import PROFILES
 from theodolite.query.runs import run_name, run_state
@@ -83,10 +84,7 @@ def comparison(runs: Sequence[Run], question: Question) -> pd.DataFrame:
         StoreError: a run is not complete, or lacks the group of the statistic.
     """
     if question.statistic not in PROFILES:
-        raise SpecError(
-            f"statistic: given {question.statistic!r}, which is not a curve along depth; "
-            f"{choices_text(question.statistic, PROFILES)}"
-        )
+        raise unknown_statistic(question.statistic, PROFILES)
     return pd.concat([_curve(run, question.to(run)) for run in runs], ignore_index=True)
 
 
@@ -261,9 +259,13 @@ def _read(run: Run, group: str) -> xr.Dataset:
 def _select(run: Run, group: xr.Dataset, question: Question) -> xr.Dataset:
     """Return `value`, and `low` and `high` if there is an interval, at one contrast or set and one position."""
     profile = PROFILES[question.statistic]
-    names = {"value": profile.variable}
-    names |= {end: f"{profile.interval}_{end}" for end in ("low", "high") if profile.interval}
-    selected = xr.Dataset({name: profile.read(group[variable]) for name, variable in names.items()})
+    values = profile.read(group[profile.variable])
+    if ESTIMATE in values.dims:
+        selected = values.sel({ESTIMATE: list(INTERVAL)}).to_dataset(ESTIMATE)
+    else:
+        names = {"value": profile.variable}
+        names |= {end: f"{profile.interval}_{end}" for end in ("low", "high") if profile.interval}
+        selected = xr.Dataset({name: profile.read(group[variable]) for name, variable in names.items()})
     if question.prompt_set is not None and "set" not in selected.dims:
         raise SpecError(
             f"set: given {question.prompt_set!r}, but {question.statistic} is no statistic of single sets; leave it out"

@@ -1,6 +1,6 @@
 """Select statistics of a finished run as curves along depth."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from itertools import chain, product
 from typing import Any
@@ -11,7 +11,8 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from theodolite.errors import SpecError, choices_text
-from theodolite.groups import GROUPS, Variable
+from theodolite.groups import GROUPS, Group, Variable
+from theodolite.groups.record import ESTIMATE, INTERVAL
 from theodolite.sites import Site, depth
 from theodolite.store.result_reader import read_group
 from theodolite.store.runs import Run
@@ -20,15 +21,37 @@ CURVE_LABELS = ("set", "contrast", "site", "position")
 """Dimensions that label a curve and narrow a selection of curves."""
 
 
-def is_along_depth(variable: Variable) -> bool:
-    """Return whether a statistic is a curve along depth: one number for each layer of a set or contrast."""
-    return "layer" in variable.dims and set(variable.dims) <= {*CURVE_LABELS, "layer"}
+@dataclass(frozen=True)
+class Statistic:
+    """A curve along depth: an array of a result group at one label of each of the group's own axes."""
+
+    group: str
+    variable: Variable
+    at: Mapping[str, Any]
+
+
+def name_at(name: str, at: Mapping[str, Any]) -> str:
+    """Return the name of an array at labels of axes, such as `r_squared@map=affine,sublayer=mlp`.
+
+    The name leaves out `space=raw`.
+    """
+    labels = ",".join(f"{axis}={label}" for axis, label in sorted(at.items()) if label != "raw")
+    return f"{name}@{labels}" if labels else name
+
+
+def is_along_depth(group: Group, variable: Variable) -> bool:
+    """Return whether an array has curves along depth: one number for each layer of a set or contrast."""
+    return "layer" in variable.dims and set(variable.dims) <= {*CURVE_LABELS, *group.labels, "layer"}
 
 
 STATISTICS = {
-    variable.name: name for name, group in GROUPS.items() for variable in group.variables if is_along_depth(variable)
+    name_at(variable.name, at): Statistic(name, variable, at)
+    for name, group in GROUPS.items()
+    for variable in group.variables
+    if is_along_depth(group, variable)
+    for at in group.places(variable.dims)
 }
-"""Every statistic that is a curve along depth, with the name of its result group."""
+"""Every statistic that is a curve along depth, by its name with the labels of its axes."""
 
 
 def onset(passed: Sequence[bool] | NDArray[np.bool_]) -> int | None:
@@ -42,7 +65,7 @@ INTERVALS = {
     variable.name: variable.interval
     for group in GROUPS.values()
     for variable in group.variables
-    if variable.interval and is_along_depth(variable)
+    if variable.interval and is_along_depth(group, variable)
 }
 """The prefix of the two variables of a statistic's 95 % interval, `…_low` and `…_high`."""
 
@@ -95,21 +118,26 @@ def select_curves(
         ResultsNotFoundError: the run lacks the group of the statistic.
         RunDamagedError: the group cannot be read.
     """
-    chosen = list(dict.fromkeys(statistics)) or [name for name, group in STATISTICS.items() if group == "curves"]
+    chosen = list(dict.fromkeys(statistics)) or [name for name, one in STATISTICS.items() if one.group == "curves"]
     unknown = [name for name in chosen if name not in STATISTICS]
     if unknown:
-        raise SpecError(
-            f"statistic: given {unknown[0]!r}, which is not a curve along depth; {choices_text(unknown[0], STATISTICS)}"
-        )
+        raise unknown_statistic(unknown[0], STATISTICS)
     wanted = {dim: list(dict.fromkeys(labels)) for dim, labels in (only or {}).items() if labels}
-    groups = {name: read_group(run, name) for name in dict.fromkeys(STATISTICS[name] for name in chosen)}
+    groups = {name: read_group(run, name) for name in dict.fromkeys(STATISTICS[name].group for name in chosen)}
     _check_labels(run, list(groups.values()), wanted)
-    curves = [curve for name in chosen for curve in _curves(groups[STATISTICS[name]], name, wanted)]
+    curves = [curve for name in chosen for curve in _curves(groups[STATISTICS[name].group], name, wanted)]
     if wanted and not curves:
         raise SpecError(
             f"{', '.join(wanted)}: none of the requested statistics has {' and '.join(wanted)}; leave one out"
         )
     return curves
+
+
+def unknown_statistic(name: str, known: Collection[str]) -> SpecError:
+    """Return the error for a name that is none of the known ones; it lists those of an array without its labels."""
+    of_array = [one for one in known if one.startswith(f"{name}@")]
+    choices = f"choose one of: {', '.join(of_array)}" if of_array else choices_text(name, known)
+    return SpecError(f"statistic: given {name!r}, which is not a curve along depth; {choices}")
 
 
 def curve_frame(curves: Sequence[Curve]) -> pd.DataFrame:
@@ -153,11 +181,16 @@ def _check_labels(run: Run, groups: Sequence[xr.Dataset], wanted: Mapping[str, S
 
 def _curves(group: xr.Dataset, statistic: str, wanted: Mapping[str, Sequence[Any]]) -> Iterator[Curve]:
     # NumPy indexing instead of xarray's selection by label, which takes a millisecond for each curve.
-    values = group.variables[statistic]
+    one = STATISTICS[statistic]
+    stored = group.variables[one.variable.name]
+    values = stored.isel({axis: group.variables[axis].values.tolist().index(label) for axis, label in one.at.items()})
     if not set(wanted) <= set(values.dims):
         return
     interval = INTERVALS.get(statistic)
     limits = [group.variables[f"{interval}_{name}"].values if interval else None for name in ("low", "high")]
+    if ESTIMATE in values.dims:
+        values, low, high = (values.isel({ESTIMATE: index}) for index in range(len(INTERVAL)))
+        limits = [low.values, high.values]
     dims = [dim for dim in values.dims if dim != "layer"]
     labels = {dim: group.variables[dim].values.tolist() for dim in (*dims, "layer")}
     for chosen in product(*(wanted.get(str(dim), labels[dim]) for dim in dims)):
@@ -166,18 +199,18 @@ def _curves(group: xr.Dataset, statistic: str, wanted: Mapping[str, Sequence[Any
             continue
         at = tuple(slice(None) if dim == "layer" else labels[dim].index(of[str(dim)]) for dim in values.dims)
         site = Site(of["site"]) if "site" in of else Site.RESID_PRE  # a whole block has the depth of its input
-        low, high = (None if limit is None else limit[at].tolist() for limit in limits)
+        ends = [None if limit is None else limit[at].tolist() for limit in limits]
         yield Curve(
             statistic=statistic,
             of=of,
             n=_counts(group, of),
-            units=values.attrs["units"],
-            description=values.attrs["description"],
+            units=stored.attrs["units"],
+            description=stored.attrs["description"],
             layer=labels["layer"],
             depth=[depth(site, layer) for layer in labels["layer"]],
             value=values.values[at].tolist(),
-            low=low,
-            high=high,
+            low=ends[0],
+            high=ends[1],
         )
 
 

@@ -1,14 +1,15 @@
 """The statistics along depth that models are compared by: stored curves, norm layers, and medians over heads."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import xarray as xr
 
-from theodolite.groups import GROUPS, Variable
+from theodolite.groups import GROUPS, Group, Variable
 from theodolite.groups.effects import INTERVENTIONS
-from theodolite.query.curves import is_along_depth
+from theodolite.query.curves import is_along_depth, name_at
 from theodolite.sites import Site
 
 _NORM_DIMS = ("set", "position", "norm")
@@ -30,7 +31,7 @@ class Profile:
         dims: its dimensions: `layer`, and some of `set`, `contrast`, `site` and `position`.
         description: one sentence.
         interval: prefix of the variables `…_low` and `…_high` with its 95 % interval; empty without an interval.
-        read: returns its values from the stored variable.
+        read: returns its values from the stored variable, with ESTIMATE if that has it.
     """
 
     group: str
@@ -41,10 +42,12 @@ class Profile:
     read: Callable[[xr.DataArray], xr.DataArray] = field(default=lambda values: values, repr=False)
 
 
-def _profiles(group: str, variable: Variable) -> Iterator[tuple[str, Profile]]:
-    name, text = variable.name, variable.description
-    if is_along_depth(variable):
-        yield name, Profile(group, name, variable.dims, text, variable.interval)
+def _profiles(registered: Group, variable: Variable) -> Iterator[tuple[str, Profile]]:
+    group, name, text = registered.name, variable.name, variable.description
+    if is_along_depth(registered, variable):
+        dims = tuple(dim for dim in variable.dims if dim not in registered.labels)
+        for at in registered.places(variable.dims):
+            yield name_at(name, at), Profile(group, name, dims, text, variable.interval, _at(at))
     elif variable.dims == _NORM_DIMS:
         yield name, Profile(group, name, ("set", "site", "position", "layer"), text, read=_at_sites)
     elif variable.dims == _HEAD_DIMS:
@@ -58,6 +61,10 @@ def _profiles(group: str, variable: Variable) -> Iterator[tuple[str, Profile]]:
             yield f"{intervention}_{name}", Profile(group, name, dims, sentence, read=_of_intervention(intervention))
     elif variable.dims == ("layer", "head"):
         yield name, Profile(group, name, ("layer",), f"Median over the heads of a layer. {text}", read=_over_heads)
+
+
+def _at(labels: Mapping[str, Any]) -> Callable[[xr.DataArray], xr.DataArray]:
+    return lambda values: values.sel(labels, drop=True)
 
 
 def _at_sites(values: xr.DataArray) -> xr.DataArray:
@@ -91,6 +98,6 @@ PROFILES = {
     name: profile
     for group in GROUPS.values()
     for variable in group.variables
-    for name, profile in _profiles(group.name, variable)
+    for name, profile in _profiles(group, variable)
 }
 """Every statistic that can be compared along depth, by name."""

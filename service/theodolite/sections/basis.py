@@ -7,6 +7,7 @@ import numpy as np
 import xarray as xr
 
 from theodolite.figures.basis import maps_figure, steps_figure
+from theodolite.groups.basis import QUANTILES
 from theodolite.query.first_tokens import set_labels
 from theodolite.sections.parts import (
     MISSING,
@@ -28,6 +29,7 @@ from theodolite.store.runs import Run
 _BRANCHES = {"attention": "attention", "mlp": "the MLP"}
 _BLOCK = {"block": "the block"}  # for families without a stream between attention and MLP
 _KINDS = {"affine map": "affine", "orthogonal map": "orthogonal", "identity": "identity"}
+_MAPS = ("orthogonal", "affine", "identity")  # in the order of the finding
 _ONE_DIRECTION = 0.99  # share of the variance of the input
 _DEFECT_ERROR = 0.014  # of an isometry defect: the largest in the simulations of docs/science.md, with d_model 192
 
@@ -93,11 +95,12 @@ def _finding(
     values = by_set[name]
     texts = []
     for one, of in sublayers.items():
+        at = values.sel(sublayer=one)
         orthogonal, affine, identity = (
-            percent(_used(values, f"r_squared_{kind}", one).median(), 0)
+            percent(_used(at, at["r_squared"].sel(map=kind)).median(), 0)
             for kind in ("orthogonal", "affine", "identity")
         )
-        counted = _better(values, one)
+        counted = _better(at)
         better = f" (significantly better in {counted[0]} of {counted[2]} layers, each tested alone)" if counted else ""
         texts.append(
             f"{of[0].upper()}{of[1:]}: an orthogonal map with one scale explains {orthogonal}, an affine map {affine}"
@@ -113,9 +116,10 @@ def _finding(
 
 def _measured(values: xr.Dataset) -> dict[str, str]:
     """Return the titles of the sublayers of one set that have maps: attention and MLP, or else the block."""
+    affine = values["r_squared"].sel(map="affine", estimate="value")
 
     def with_maps(titles: Mapping[str, str]) -> dict[str, str]:
-        return {one: of for one, of in titles.items() if np.isfinite(values[f"r_squared_affine_{one}"]).any()}
+        return {one: of for one, of in titles.items() if np.isfinite(affine.sel(sublayer=one)).any()}
 
     return with_maps(_BRANCHES) or with_maps(_BLOCK)
 
@@ -130,7 +134,7 @@ def _facts(
                 f"No maps were fitted for {labels[name]} ({int(values['n_samples'])} prompts). A map needs at least 10 "
                 "prompts, and the input and output of a sublayer."
             )
-    subjects: Mapping[str, Callable[[xr.Dataset, str], str]] = {
+    subjects: Mapping[str, Callable[[xr.Dataset], str]] = {
         "R² of the outputs of held-out prompts, for {of}, median over layers": _outputs,
         "R² of the steps of held-out prompts, for the affine map of {of}, median over layers": _steps,
         "Isometry defect of the affine map of {of}, on leading directions of its input, median over layers": _isometry,
@@ -139,7 +143,11 @@ def _facts(
     }
     for subject, text_of in subjects.items():
         for sublayer, of in _sublayers(measured).items():
-            texts = {labels[name]: text_of(by_set[name], sublayer) for name in measured if sublayer in measured[name]}
+            texts = {
+                labels[name]: text_of(by_set[name].sel(sublayer=sublayer))
+                for name in measured
+                if sublayer in measured[name]
+            }
             if known := {label: text for label, text in texts.items() if text}:
                 yield f"{subject.format(of=of)}: {listed(known)}."
 
@@ -149,16 +157,14 @@ def _tables(
 ) -> list[Table]:
     """Return tables of the medians over layers: R² of all maps, and the stretch of the affine map."""
     places = [
-        ([of, labels[name], str(int(by_set[name]["n_samples"]))], by_set[name], sublayer)
+        ([of, labels[name], str(int(by_set[name]["n_samples"]))], by_set[name].sel(sublayer=sublayer))
         for sublayer, of in _sublayers(measured).items()
         for name in measured
         if sublayer in measured[name]
     ]
-    rows = [[*place, *_r_squared_cells(values, sublayer)] for place, values, sublayer in places]
+    rows = [[*place, *_r_squared_cells(values)] for place, values in places]
     stretch = [
-        [*place, *_stretch_cells(values, sublayer)]
-        for place, values, sublayer in places
-        if np.isfinite(values[f"isometry_defect_{sublayer}"]).any()
+        [*place, *_stretch_cells(values)] for place, values in places if np.isfinite(values["isometry_defect"]).any()
     ]
     columns = ["sublayer", "set", "n"]
     maps = [*_KINDS, "step, affine", "step, permuted", "affine better", "affine worse", "layers"]
@@ -178,38 +184,38 @@ def _sublayers(measured: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
     return {one: of for titles in measured.values() for one, of in titles.items()}
 
 
-def _outputs(values: xr.Dataset, sublayer: str) -> str:
-    return ", ".join(f"{name} {_median_r_squared(values, kind, sublayer)}" for name, kind in _KINDS.items())
+def _outputs(values: xr.Dataset) -> str:
+    return ", ".join(f"{name} {_median(values, values['r_squared'].sel(map=kind))}" for name, kind in _KINDS.items())
 
 
-def _r_squared_cells(values: xr.Dataset, sublayer: str) -> list[str]:
-    kinds = (*_KINDS.values(), "step", "permuted")
-    counted = _better(values, sublayer)
+def _r_squared_cells(values: xr.Dataset) -> list[str]:
+    of_maps = [values["r_squared"].sel(map=kind) for kind in _KINDS.values()]
+    counted = _better(values)
     counts = [str(count) for count in counted] if counted else [MISSING] * 3
-    return [*(_median_r_squared(values, kind, sublayer) for kind in kinds), *counts]
+    shown = [*of_maps, values["r_squared_step"], values["r_squared_permuted"]]
+    return [*(_median(values, r_squared) for r_squared in shown), *counts]
 
 
-def _better(values: xr.Dataset, sublayer: str) -> tuple[int, int, int] | None:
+def _better(values: xr.Dataset) -> tuple[int, int, int] | None:
     """Return in how many layers the affine map is better and worse than the orthogonal one, of how many.
 
     None if it is not known.
     """
-    gain = f"r_squared_gain_{sublayer}"
-    if not np.isfinite(values[f"{gain}_low"]).any():
+    gain = values["r_squared_gain"]
+    low, high = gain.sel(estimate="low"), gain.sel(estimate="high")
+    if not np.isfinite(low).any():
         return None
-    varies = np.isfinite(values[gain]) & (values[f"r_squared_affine_{sublayer}"] != 0)
-    better, worse = values[f"{gain}_low"] > 0, values[f"{gain}_high"] < 0
-    return int(better.sum()), int(worse.sum()), int(varies.sum())
+    return int((low > 0).sum()), int((high < 0).sum()), int(np.isfinite(_used(values, gain)).sum())
 
 
-def _steps(values: xr.Dataset, sublayer: str) -> str:
-    permuted = _median_r_squared(values, "permuted", sublayer)
-    return f"{_median_r_squared(values, 'step', sublayer)} (permuted steps give {permuted})"
+def _steps(values: xr.Dataset) -> str:
+    permuted = _median(values, values["r_squared_permuted"])
+    return f"{_median(values, values['r_squared_step'])} (permuted steps give {permuted})"
 
 
-def _isometry(values: xr.Dataset, sublayer: str) -> str:
+def _isometry(values: xr.Dataset) -> str:
     """Return the isometry defect beside that of random steps; empty without leading directions."""
-    defect, random = values[f"isometry_defect_{sublayer}"], values[f"isometry_defect_random_{sublayer}"]
+    defect, random = values["isometry_defect"], values["isometry_defect_random"]
     if not np.isfinite(defect).any():
         return ""
     larger, known = int((defect > random + _DEFECT_ERROR).sum()), int(np.isfinite(defect).sum())
@@ -219,29 +225,29 @@ def _isometry(values: xr.Dataset, sublayer: str) -> str:
     )
 
 
-def _stretch_cells(values: xr.Dataset, sublayer: str) -> list[str]:
-    defect, random = values[f"isometry_defect_{sublayer}"], values[f"isometry_defect_random_{sublayer}"]
+def _stretch_cells(values: xr.Dataset) -> list[str]:
+    defect, random = values["isometry_defect"], values["isometry_defect_random"]
     numbers = [number(one, 4) for one in (defect.median(), defect.max(), random.median())]
     counts = [str(int((defect > random + _DEFECT_ERROR).sum())), str(int(np.isfinite(defect).sum()))]
-    stretches = [number(values[f"stretch_{end}_{sublayer}"].median(), 2) for end in ("low", "high")]
-    return [number(_dimensions(values, sublayer), 0), *numbers, *counts, *stretches]
+    stretches = [number(values["stretch"].sel(quantile=end).median(), 2) for end in (min(QUANTILES), max(QUANTILES))]
+    return [number(_dimensions(values), 0), *numbers, *counts, *stretches]
 
 
-def _dimensions(values: xr.Dataset, sublayer: str) -> float:
+def _dimensions(values: xr.Dataset) -> float:
     """Return the median number of leading directions, over the layers that have some."""
-    dimension = values[f"dimension_{sublayer}"]
-    return float(dimension.where(dimension > 0).median())
+    return float(values["dimension"].where(values["dimension"] > 0).median())
 
 
-def _narrow(values: xr.Dataset, sublayer: str) -> str:
-    n_narrow = int((values[f"leading_share_{sublayer}"] >= _ONE_DIRECTION).sum())
-    return f"{n_narrow} of {int(np.isfinite(values[f'r_squared_affine_{sublayer}']).sum())}" if n_narrow else ""
+def _narrow(values: xr.Dataset) -> str:
+    n_narrow = int((values["leading_share"] >= _ONE_DIRECTION).sum())
+    affine = values["r_squared"].sel(map="affine", estimate="value")
+    return f"{n_narrow} of {int(np.isfinite(affine).sum())}" if n_narrow else ""
 
 
-def _median_r_squared(values: xr.Dataset, kind: str, sublayer: str) -> str:
-    return number(_used(values, f"r_squared_{kind}", sublayer).median(), 3)
+def _median(values: xr.Dataset, r_squared: xr.DataArray) -> str:
+    return number(_used(values, r_squared).median(), 3)
 
 
-def _used(values: xr.Dataset, statistic: str, sublayer: str) -> xr.DataArray:
-    """Return a statistic of a sublayer, NaN in layers whose input does not vary."""
-    return values[f"{statistic}_{sublayer}"].where(values[f"r_squared_affine_{sublayer}"] != 0)
+def _used(values: xr.Dataset, r_squared: xr.DataArray) -> xr.DataArray:
+    """Return a sublayer's R² by layer, NaN in layers whose input does not vary."""
+    return r_squared.sel(estimate="value").where(values["r_squared"].sel(map="affine", estimate="value") != 0)

@@ -33,14 +33,14 @@ def build_group(
     Args:
         name: the group.
         values: an array for each of the group's variables; one with an empty dimension may be left out.
-        coordinates: labels of every dimension.
+        coordinates: labels of every dimension without labels in the registry.
         attributes: attributes of the group.
         beside: further coordinates by name: their dimension, and the labels.
 
     Raises:
         KeyError: the values of a registered variable are missing.
     """
-    variables = {}
+    coordinates, variables = {**coordinates, **GROUPS[name].labels}, {}
     for variable in GROUPS[name].variables:
         if not variable.by_layer:
             shape = [len(coordinates[dim]) for dim in variable.dims]

@@ -32,22 +32,20 @@ def computed(run, samples=2048):
     return read_group(run, "basis")
 
 
+def affine_of(group):
+    return group["r_squared"].sel(map="affine", estimate="value")
+
+
 def expected_maps(x, y, samples):
-    """Return the variables of one sublayer, without its name, from (sample, d_model)."""
+    """Return the variables of one sublayer from (sample, d_model)."""
     grams = pair_grams(x, y)
-    values = {}
-    for name, estimate in r_squared(grams, np.array(samples) % 5).items():
-        values |= {f"r_squared_{name}": estimate.value}
-        values |= {f"r_squared_{name}_low": estimate.low, f"r_squared_{name}_high": estimate.high}
-    return values | stretch(grams, WIDTH)._asdict()
+    found = {name: [one.value, one.low, one.high] for name, one in r_squared(grams, np.array(samples) % 5).items()}
+    maps = [found.pop(name) for name in ("affine", "orthogonal", "identity")]
+    return {"r_squared": maps} | {f"r_squared_{name}": ends for name, ends in found.items()} | stretched(grams)
 
 
-def variable_of(name, sublayer):
-    """Return the name of a variable; an end of an interval follows the sublayer."""
-    for end in ("_low", "_high"):
-        if name.startswith("r_squared") and name.endswith(end):
-            return f"{name.removesuffix(end)}_{sublayer}{end}"
-    return f"{name}_{sublayer}"
+def stretched(grams):
+    return stretch(grams, WIDTH)._asdict()
 
 
 @pytest.mark.parametrize("shard_prompts", [2, 100])
@@ -62,10 +60,9 @@ def test_every_variable_comes_from_the_ends_of_its_sublayer(tmp_path, shard_prom
         post = stored.final_at(name, position) if is_last else stored.at(name, "resid_pre", position, layer + 1)
         for sublayer, x, y in (("attention", pre, mid), ("mlp", mid, post), ("block", pre, post)):
             for statistic, value in expected_maps(x, y, stored.usable(name)).items():
-                variable = variable_of(statistic, sublayer)
-                at = group[variable].sel(set=name, position=position, layer=layer)
-                np.testing.assert_allclose(at, value, rtol=1e-9, atol=1e-11, err_msg=variable)
-                checked.add(variable)
+                at = group[statistic].sel(set=name, position=position, layer=layer, sublayer=sublayer)
+                np.testing.assert_allclose(at, value, rtol=1e-9, atol=1e-11, err_msg=statistic)
+                checked.add(statistic)
     assert checked == set(group.data_vars) - {"n_samples"}
     assert_same_rows(read_table(stored.run.location, "tables/basis.parquet"), group)
 
@@ -75,24 +72,24 @@ def test_sets_with_few_prompts_and_positions_of_other_sets_are_missing(tmp_path)
     words = group.sel(set="words")
     assert words["n_samples"].values.tolist() == [0, 8]
     for name, values in words.drop_vars("n_samples").items():
-        assert (values == 0).all() if str(name).startswith("dimension") else np.isnan(values).all()
+        assert (values == 0).all() if name == "dimension" else np.isnan(values).all()
 
 
 def test_parallel_blocks_have_maps_of_whole_blocks_only(tmp_path):
     group = computed(store(tmp_path, PARALLEL, sets=("bad",)).run)
-    assert np.isfinite(group["r_squared_affine_block"]).all()
-    for sublayer in ("attention", "mlp"):
-        assert np.isnan(group[f"r_squared_affine_{sublayer}"]).all()
-        assert (group[f"dimension_{sublayer}"] == 0).all()
+    branches = ["attention", "mlp"]
+    assert np.isfinite(group["r_squared"].sel(sublayer="block")).all()
+    assert np.isnan(group["r_squared"].sel(sublayer=branches)).all()
+    assert (group["dimension"].sel(sublayer=branches) == 0).all()
 
 
 def test_layers_without_a_captured_output_are_missing(tmp_path):
     arrays = {"good": draw(12)}
     run = store_run(tmp_path, arrays, model=model_of(6), layers=[1, 2, 4])
-    group = computed(run).sel(set="good", position=-1)
-    assert np.isfinite(group["r_squared_affine_attention"]).all()
+    affine = affine_of(computed(run)).sel(set="good", position=-1)
+    assert np.isfinite(affine.sel(sublayer="attention")).all()
     for sublayer in ("mlp", "block"):  # the outputs of layers 2 and 4 are the inputs of 3 and 5
-        assert np.isfinite(group[f"r_squared_affine_{sublayer}"]).values.tolist() == [True, False, False]
+        assert np.isfinite(affine.sel(sublayer=sublayer)).values.tolist() == [True, False, False]
 
 
 def test_the_first_samples_up_to_the_limit_are_used_and_the_digest_has_the_limit(tmp_path):
@@ -107,8 +104,9 @@ def test_the_first_samples_up_to_the_limit_are_used_and_the_digest_has_the_limit
     assert group["n_samples"].values.ravel().tolist() == [11, 11]
     samples = [sample for sample in range(12) if sample != 5]
     pre, mid = (arrays["bad"][site][samples, -1, 0].astype(np.float64) for site in SEQUENTIAL)
-    expected = expected_maps(pre, mid, samples)["r_squared_affine"]
-    np.testing.assert_allclose(group["r_squared_affine_attention"].sel(position=-1, layer=0), expected, rtol=1e-9)
+    expected = expected_maps(pre, mid, samples)["r_squared"]
+    found = group["r_squared"].sel(position=-1, layer=0, sublayer="attention", set="bad")
+    np.testing.assert_allclose(found, expected, rtol=1e-9)
     assert survey_basis(run, GramSpec(samples=11)) == []
 
 
@@ -119,7 +117,7 @@ def test_a_set_without_usable_samples_has_no_maps(tmp_path):
     run = store_run(tmp_path, arrays, quarantined={"bad": dict.fromkeys(range(3), "not finite")})
     group = computed(run)
     assert (group["n_samples"].sel(set="bad") == 0).all()
-    assert np.isfinite(group["r_squared_affine_attention"].sel(set="good")).all()
+    assert np.isfinite(affine_of(group).sel(set="good", sublayer="attention")).all()
 
 
 def test_a_number_that_is_not_finite_stops_the_analysis(tmp_path):

@@ -55,8 +55,10 @@ def test_every_variable_is_described_as_registered(items):
 
 
 def test_variables_along_depth_are_the_statistics_of_curves(items):
-    along_depth = {one["name"]: name for name, item in items.items() for one in item["variables"] if one["along_depth"]}
-    assert along_depth == STATISTICS
+    along_depth = {
+        (name, one["name"]) for name, item in items.items() for one in item["variables"] if one["along_depth"]
+    }
+    assert along_depth == {(one.group, one.variable.name) for one in STATISTICS.values()}
 
 
 def test_an_interval_names_arrays_of_the_same_group(items):

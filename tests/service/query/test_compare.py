@@ -7,7 +7,6 @@ from support.finished_runs import REFUSAL, finished_run, model_facts
 from support.stored import store_run
 
 from theodolite.errors import SpecError, StoreError
-from theodolite.groups import GROUPS
 from theodolite.query.compare import (
     Question,
     comparison,
@@ -54,15 +53,14 @@ def test_models_with_different_numbers_of_layers_share_one_table(tmp_path):
     assert frame.groupby("model", sort=False).size().to_dict() == {"deep": 12, "tiny": 8}
 
 
-@each("group", sorted(set(STATISTICS.values())))
+@each("group", sorted({one.group for one in STATISTICS.values()}))
 def test_every_kind_of_statistic_along_depth_can_be_compared(tmp_path, group):
-    variables = [variable for variable in GROUPS[group].variables if variable.name in STATISTICS]
-    run = finished_run(tmp_path, {group: {variable.name: 3 for variable in variables}})
-    assert variables
-    for variable in {variable.dims: variable for variable in variables}.values():
-        prompt_set = "harmless" if "set" in variable.dims else None
-        frame = comparison([run], Question(variable.name, prompt_set=prompt_set))
-        assert len(frame) == (8 if "site" in variable.dims else 4)
+    statistics = {name: one.variable for name, one in STATISTICS.items() if one.group == group}
+    run = finished_run(tmp_path, {group: {variable.name: 3 for variable in statistics.values()}})
+    for name in {variable.dims: name for name, variable in statistics.items()}.values():
+        dims = statistics[name].dims
+        frame = comparison([run], Question(name, prompt_set="harmless" if "set" in dims else None))
+        assert len(frame) == (8 if "site" in dims else 4)
         assert set(frame["value"]) == {3}
 
 

@@ -7,7 +7,7 @@ from support.finished_runs import REFUSAL, finished_run
 
 from theodolite.errors import ResultsNotFoundError, SpecError
 from theodolite.groups import GROUPS
-from theodolite.query.curves import INTERVALS, STATISTICS, along_depth, curve_frame, select_curves
+from theodolite.query.curves import INTERVALS, STATISTICS, along_depth, curve_frame, name_at, select_curves
 from theodolite.sites import Site, depth
 from theodolite.store.result_reader import read_group
 
@@ -19,13 +19,26 @@ def curves(**values):
 
 
 def test_every_statistic_along_depth_has_one_group_with_its_interval():
-    assert len(STATISTICS) == len({*STATISTICS})
-    for name, group in STATISTICS.items():
-        (variable,) = [one for one in GROUPS[group].variables if one.name == name]
-        assert variable.dims[-1] == "layer"
-        assert set(variable.dims) <= {"set", "contrast", "site", "position", "layer"}
+    for name, one in STATISTICS.items():
+        assert name == name_at(one.variable.name, one.at)
+        assert one.variable in GROUPS[one.group].variables
+        assert set(one.variable.dims) - {*one.at, "estimate"} <= {"set", "contrast", "site", "position", "layer"}
     for name, ends in INTERVALS.items():
-        assert {f"{ends}_low", f"{ends}_high"} <= {variable.name for variable in GROUPS[STATISTICS[name]].variables}
+        of_group = GROUPS[STATISTICS[name].group].variables
+        assert {f"{ends}_low", f"{ends}_high"} <= {variable.name for variable in of_group}
+
+
+def test_a_statistic_with_axes_is_a_curve_at_each_of_their_labels(tmp_path):
+    of_maps = {"affine": 0.9, "orthogonal": 0.8, "identity": 0.5}
+    values = np.array(list(of_maps.values()))
+    run = finished_run(tmp_path, {"basis": {"r_squared": {"value": values, "low": values - 0.1, "high": values + 0.1}}})
+    for kind, value in of_maps.items():
+        name = f"r_squared@map={kind},sublayer=mlp"
+        (curve,) = select_curves(run, [name], {"set": ["harmful"]})
+        assert (curve.statistic, curve.of) == (name, {"set": "harmful", "position": -1})
+        assert (curve.value, curve.low, curve.high) == ([value] * 4, [value - 0.1] * 4, [value + 0.1] * 4)
+    with pytest.raises(SpecError, match=r"given 'r_squared', .*choose one of: r_squared@map=affine,sublayer=att"):
+        select_curves(run, ["r_squared"])
 
 
 def test_a_curve_is_one_row_of_the_stored_array(tmp_path):

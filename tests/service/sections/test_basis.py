@@ -7,6 +7,7 @@ from support.finished_runs import cached_run
 
 from theodolite.figures.basis import maps_figure, steps_figure
 from theodolite.groups import GROUPS
+from theodolite.groups.basis import MAPS
 from theodolite.sections import basis
 
 LAYERS = 4
@@ -19,7 +20,7 @@ VALUES = {
     "permuted": -0.0001,
     "gain": 0.1,
 }
-MAPS = "affine map 0.900, orthogonal map 0.800, identity 0.500"
+R_SQUARED = "affine map 0.900, orthogonal map 0.800, identity 0.500"
 OUTPUTS = "R² of the outputs of held-out prompts, for {}, median over layers: "
 STEPS = "R² of the steps of held-out prompts, for the affine map of {}, median over layers: "
 ISOMETRY = "Isometry defect of the affine map of {}, on leading directions of its input, median over layers: "
@@ -27,26 +28,36 @@ ISOMETRY = "Isometry defect of the affine map of {}, on leading directions of it
 
 def group(sublayers=("attention", "mlp", "block"), sets=("harmful",), **changed):
     """Return a result group of sets with 40 prompts, in which only these sublayers were measured."""
-    lengths, variables = {"layer": LAYERS, "set": len(sets)}, {}
+    labels = {"set": list(sets), "position": [-1], "layer": range(LAYERS), **GROUPS["basis"].labels}
+    variables = {}
     for variable in GROUPS["basis"].variables:
-        shape = [lengths.get(dim, 1) for dim in variable.dims]
+        shape = [len(labels[dim]) for dim in variable.dims]
         variables[variable.name] = (variable.dims, np.full(shape, 0 if variable.dtype == "int64" else np.nan))
-    data = xr.Dataset(variables, {"set": list(sets), "position": [-1], "layer": range(LAYERS)})
+    data = xr.Dataset(variables, {dim: list(of_dim) for dim, of_dim in labels.items()})
     data["n_samples"][:] = 40
     for sublayer in sublayers:
         for name, value in VALUES.items():
-            data[f"r_squared_{name}_{sublayer}"][:] = value
-            data[f"r_squared_{name}_{sublayer}_low"][:] = value - 0.04
-            data[f"r_squared_{name}_{sublayer}_high"][:] = value + 0.04
-        data[f"dimension_{sublayer}"][:] = 8
-        data[f"leading_share_{sublayer}"][:] = 0.4
-        for name, value in (("low", 0.5), ("median", 1.0), ("high", 2.0)):
-            data[f"stretch_{name}_{sublayer}"][:] = value
-        data[f"isometry_defect_{sublayer}"][:] = 0.12
-        data[f"isometry_defect_random_{sublayer}"][:] = 0.05
+            r_squared(data, name, sublayer)[:] = [value, value - 0.04, value + 0.04]
+        of_sublayer(data, "dimension", sublayer)[:] = 8
+        of_sublayer(data, "leading_share", sublayer)[:] = 0.4
+        of_sublayer(data, "stretch", sublayer)[:] = [0.5, 1.0, 2.0]
+        of_sublayer(data, "isometry_defect", sublayer)[:] = 0.12
+        of_sublayer(data, "isometry_defect_random", sublayer)[:] = 0.05
     for name, values in changed.items():
-        data[name][:] = values
+        statistic, _, sublayer = name.rpartition("_")
+        of_sublayer(data, statistic, sublayer)[:] = values
     return data
+
+
+def of_sublayer(data, statistic, sublayer):
+    return data[statistic].sel(sublayer=sublayer)
+
+
+def r_squared(data, name, sublayer):
+    """Return R² of a map of the outputs, or another R², (set, position, layer, estimate)."""
+    if name in MAPS:
+        return of_sublayer(data, "r_squared", sublayer).sel(map=name)
+    return of_sublayer(data, f"r_squared_{name}", sublayer)
 
 
 @pytest.fixture
@@ -69,8 +80,8 @@ def test_sentences_state_medians_and_their_references(section_of):
         "harmful 0.1200 (random steps of the same length give 0.0500; larger by more than the error in 4 of 4 layers)"
     )
     assert section.facts == [
-        f"{OUTPUTS.format('attention')}harmful {MAPS}.",
-        f"{OUTPUTS.format('the MLP')}harmful {MAPS}.",
+        f"{OUTPUTS.format('attention')}harmful {R_SQUARED}.",
+        f"{OUTPUTS.format('the MLP')}harmful {R_SQUARED}.",
         f"{STEPS.format('attention')}harmful 0.700 (permuted steps give 0.000).",
         f"{STEPS.format('the MLP')}harmful 0.700 (permuted steps give 0.000).",
         f"{ISOMETRY.format('attention')}{defect}.",
@@ -109,7 +120,8 @@ EXPLAINED = "{}: an orthogonal map with one scale explains 80 %, an affine map 9
 
 
 def test_the_finding_has_the_shares_of_three_maps_through_each_sublayer(section_of):
-    data = group(r_squared_gain_mlp_low=[0.06, -0.01, -0.2, 0.0])
+    data = group()
+    r_squared(data, "gain", "mlp").sel(estimate="low")[:] = [0.06, -0.01, -0.2, 0.0]
     better = [f" (significantly better in {many} of 4 layers, each tested alone)" for many in (4, 1)]
     texts = [EXPLAINED.format(*one) for one in zip(("Attention", "The MLP"), better, strict=True)]
     assert section_of(data).finding == f"{SHARES}{' '.join(texts)}{NO_ROTATION}"
@@ -121,10 +133,10 @@ def test_the_finding_has_the_shares_of_three_maps_through_each_sublayer(section_
 def test_each_sentence_lists_all_sets(section_of):
     data = group(sets=("harmful", "harmless"))
     data["n_samples"][1] = 30
-    data["r_squared_affine_mlp"][1] = 0.4
-    data["r_squared_gain_mlp_low"][1], data["r_squared_gain_mlp_high"][1] = -0.4, -0.2
-    data["r_squared_step_attention"][1] = [[0.1, 0.2, 0.4, 0.9]]
-    data["isometry_defect_mlp"][1] = np.nan
+    r_squared(data, "affine", "mlp")[1, ..., 0] = 0.4
+    r_squared(data, "gain", "mlp")[1, ..., 1:] = [-0.4, -0.2]
+    r_squared(data, "step", "attention")[1, ..., 0] = [[0.1, 0.2, 0.4, 0.9]]
+    of_sublayer(data, "isometry_defect", "mlp")[1] = np.nan
     section = section_of(data)
     facts = section.facts
     assert len(facts) == 7
@@ -133,7 +145,8 @@ def test_each_sentence_lists_all_sets(section_of):
         ["the MLP", "harmless", "30", "0", "4", "4"],
     ]
     assert facts[1] == (
-        f"{OUTPUTS.format('the MLP')}harmful {MAPS}; harmless affine map 0.400, orthogonal map 0.800, identity 0.500."
+        f"{OUTPUTS.format('the MLP')}harmful {R_SQUARED}; "
+        "harmless affine map 0.400, orthogonal map 0.800, identity 0.500."
     )
     assert facts[2] == (
         f"{STEPS.format('attention')}harmful 0.700 (permuted steps give 0.000); harmless 0.300 (permuted steps give "
@@ -145,14 +158,17 @@ def test_each_sentence_lists_all_sets(section_of):
 
 
 def test_layers_count_as_better_or_worse_if_the_interval_of_the_gain_excludes_0(section_of):
-    low, high = [0.06, -0.01, -0.2, 0.0], [0.14, 0.0, -0.1, 0.02]
-    maps, _ = section_of(group(r_squared_gain_mlp_low=low, r_squared_gain_mlp_high=high)).tables
+    data = group()
+    r_squared(data, "gain", "mlp").sel(estimate="low")[:] = [0.06, -0.01, -0.2, 0.0]
+    r_squared(data, "gain", "mlp").sel(estimate="high")[:] = [0.14, 0.0, -0.1, 0.02]
+    maps, _ = section_of(data).tables
     assert [row[-3:] for row in maps.rows] == [["4", "0", "4"], ["1", "1", "4"]]
 
 
 def test_layers_without_a_gain_are_not_counted(section_of):
-    ends = {name: [np.nan, 0.1, 0.2, 0.3] for name in ("gain_mlp", "gain_mlp_low", "gain_mlp_high")}
-    maps, _ = section_of(group(**{f"r_squared_{name}": values for name, values in ends.items()})).tables
+    data = group()
+    r_squared(data, "gain", "mlp")[:] = np.array([np.nan, 0.1, 0.2, 0.3])[:, None]
+    maps, _ = section_of(data).tables
     assert maps.rows[1][-3:] == ["3", "0", "3"]
 
 
@@ -165,8 +181,8 @@ def test_layers_with_one_direction_are_named(section_of):
         f"{subject.format('the MLP')}: harmful 3 of 4."
     ]
     data = group(sets=("harmful", "harmless"), leading_share_attention=0.989)
-    data["leading_share_attention"][1, 0, 2] = 0.99
-    data["r_squared_affine_attention"][1, 0, 0] = np.nan
+    of_sublayer(data, "leading_share", "attention")[1, 0, 2] = 0.99
+    r_squared(data, "affine", "attention")[1, 0, 0] = np.nan
     assert [fact for fact in section_of(data).facts if "one direction" in fact] == [
         f"{subject.format('attention')}: harmless 1 of 3."
     ]
@@ -188,7 +204,7 @@ def test_defects_are_counted_if_they_are_larger_than_random_ones_by_more_than_th
 
 def test_a_family_without_a_middle_shows_whole_blocks(section_of):
     section = section_of(group(sublayers=("block",)))
-    assert section.facts[0] == f"{OUTPUTS.format('the block')}harmful {MAPS}."
+    assert section.facts[0] == f"{OUTPUTS.format('the block')}harmful {R_SQUARED}."
     assert section.facts[1].startswith(STEPS.format("the block"))
     assert section.facts[2].startswith(ISOMETRY.format("the block"))
     assert len(section.facts) == 4
@@ -236,8 +252,8 @@ def test_steps_have_panels_of_r_squared_and_stretch():
 
 def test_layers_whose_input_does_not_vary_are_left_out_of_the_medians_of_r_squared(section_of):
     data = group()
-    data["r_squared_affine_attention"][..., 0] = 0.0
-    data["r_squared_identity_attention"][..., 0] = 0.0
+    for name in ("affine", "identity"):
+        r_squared(data, name, "attention")[..., 0, 0] = 0.0
     section = section_of(data)
-    assert section.facts[0] == f"{OUTPUTS.format('attention')}harmful {MAPS}."
+    assert section.facts[0] == f"{OUTPUTS.format('attention')}harmful {R_SQUARED}."
     assert "Attention: an orthogonal map with one scale explains 80 %, an affine map 90 %" in section.finding
