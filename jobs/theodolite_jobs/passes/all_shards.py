@@ -6,6 +6,7 @@ from functools import reduce
 from itertools import chain
 from typing import Any
 
+from theodolite.groups.curves import SPACES
 from theodolite.groups.record import Output
 from theodolite.store.runs import Run
 from theodolite_jobs.passes.norm_layers import NormLayer
@@ -13,7 +14,6 @@ from theodolite_jobs.passes.one_shard import FirstPass, SecondPass, first_pass, 
 from theodolite_jobs.passes.reduced import read_reduced, second_pass_of_reduced
 from theodolite_jobs.passes.samples import SampleSelection
 from theodolite_jobs.passes.selections import ContrastSelection
-from theodolite_jobs.passes.stream_arrays import STREAM_SPACES
 from theodolite_jobs.statistics.separation import fold_directions
 from theodolite_jobs.tasks import Progress, run_tasks, shared
 
@@ -58,7 +58,7 @@ def second_passes(
         return None
     means = {
         space: (positive.moments[space].mean, negative.moments[space].mean)
-        for space in (STREAM_SPACES if {"curves", "directions"} & set(groups) else ())
+        for space in (SPACES if {"curves", "directions"} & set(groups) else ())
     }
     axes = None
     if "separation" in groups:

@@ -3,12 +3,10 @@
 import numpy as np
 from numpy.typing import NDArray
 
+from theodolite.groups.curves import SPACES
 from theodolite_jobs.statistics.kernels import row_lengths
 from theodolite_jobs.statistics.moments import Extremes, Moments, extremes, moments, scaled_moments, sphere_factors
 from theodolite_jobs.statistics.separation import FOLDS, Folds, fold_moments
-
-STREAM_SPACES = ("raw", "sphere")
-"""Activations as they are, and scaled to norm √d_model."""
 
 
 class StreamArrays:
@@ -16,8 +14,8 @@ class StreamArrays:
 
     def __init__(self, shape: tuple[int, int, int], n_samples: int, d_model: int) -> None:
         self.n_samples, self.n_positions = n_samples, shape[1]
-        self.means = {name: np.empty((*shape, d_model)) for name in STREAM_SPACES}
-        self.m2 = {name: np.empty((*shape, d_model)) for name in STREAM_SPACES}
+        self.means = {name: np.empty((*shape, d_model)) for name in SPACES}
+        self.m2 = {name: np.empty((*shape, d_model)) for name in SPACES}
         self.norms = np.empty((n_samples, *shape))
         self.extremes = Extremes(np.empty((*shape, d_model)), np.empty((*shape, d_model)))
 
@@ -41,7 +39,7 @@ class StreamArrays:
 
     def moments(self) -> dict[str, Moments]:
         """Return moments of both spaces, (site, position, layer, d_model), and of norms, (site, position, layer)."""
-        spaces = {name: Moments(self.n_samples, self.means[name], self.m2[name]) for name in STREAM_SPACES}
+        spaces = {name: Moments(self.n_samples, self.means[name], self.m2[name]) for name in SPACES}
         return {**spaces, "norm": moments(self.norms)}
 
 

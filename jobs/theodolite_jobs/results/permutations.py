@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from theodolite.bands import simultaneous_quantile
 from theodolite.groups import GROUPS
-from theodolite.groups.permutations import LOCATED, MEASURED, TESTED
+from theodolite.groups.permutations import LOCATED, MEASURED, NULL, TESTED
 from theodolite.sites import Site
 from theodolite.store.runs import Run
 from theodolite_jobs.passes.collect import Arrays
@@ -80,26 +80,25 @@ def _tests(run: Run, contrast: PermutedContrast, label: str, progress: Progress)
             statistics.append(place.draws)
             scores.append(place.scores)
             differences[:, layer] = place.differences
-        cosines.append(cosines_between_layers(differences))
+        mean, sd = cosines_between_layers(differences)
+        cosines.append(np.stack([mean, sd, *[np.full_like(mean, np.nan)] * (len(NULL) - 2)], axis=-1))
     # (draw, statistic, site, layer)
     draws = np.stack(statistics, axis=-1).reshape(-1, len(TESTED), len(sites), n_layers)
     arrays, words = of_tokens(run, contrast)
     arrays |= {
         "n_positive": np.array(len(contrast.positive.samples)),
         "n_negative": np.array(len(contrast.negative.samples)),
-        "direction_cosine_null_mean": np.stack([mean for mean, _ in cosines]),
-        "direction_cosine_null_sd": np.stack([sd for _, sd in cosines]),
+        "direction_cosine_null": np.stack(cosines),
     }
     shape = (len(sites), n_layers)
     scored = {name: stacked([place[name] for place in scores], shape) for name in scores[0]}
     for name in MEASURED:
-        arrays |= _areas(name, scored[name])
+        arrays[name] = _area(scored[name])
     arrays |= _locations([str(site) for site in sites], scored)
     arrays["auroc_fit_error"] = scored["auroc"].fit_error(separation_scores.auroc_terms)
     arrays |= beyond(scored, words)
     for index, name in enumerate(TESTED):
-        tested = permutation_test(draws[:, index])
-        arrays |= {f"{name}_{part}": values for part, values in tested._asdict().items()}
+        arrays[f"{name}_null"] = np.stack(permutation_test(draws[:, index]), axis=-1)
     return arrays
 
 
@@ -162,13 +161,13 @@ def _place(run: Run, contrast: PermutedContrast, site: Site, layer: int) -> _Pla
     )
 
 
-def _areas(name: str, scores: Scored) -> Arrays:
-    """Return the AUROC of scores, (sample, site, layer), with its interval and its band, each (site, layer)."""
+def _area(scores: Scored) -> NDArray[np.float64]:
+    """Return the AUROC of scores, (sample, site, layer), with its interval and its band, (site, layer, estimate)."""
     sides, paired = (scores.positive, scores.negative), scores.paired
     value = separation_scores.auroc(*sides, paired=paired)
     quantile = simultaneous_quantile(separation_scores.auroc_terms(*sides, paired=paired))
     band = separation_scores.auroc(*sides, paired=paired, quantile=quantile)
-    return value.named(name, band)
+    return value.with_band(band)
 
 
 def _locations(sites: list[str], scored: Mapping[str, Scored]) -> Arrays:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from theodolite.groups.permutations import BEYOND
+from theodolite.groups.permutations import BEYOND_LENGTH, BEYOND_WORDS
 from theodolite.store.prompts import read_tokens
 from theodolite.store.runs import Run
 from theodolite_jobs.passes.collect import Arrays
@@ -50,8 +50,8 @@ def of_tokens(run: Run, contrast: PermutedContrast) -> tuple[Arrays, dict[str, S
         for prefix, scores in zip(("tokens_", "tokens_ridge_"), drawn, strict=True):
             name, value = prefix + statistic, estimate(*contrast.sides(scores[0][:, None]), paired=contrast.paired)
             tested = permutation_test(of_draws(scores, contrast.labels)[:, None])
-            arrays |= {end: array[0] for end, array in value.named(name).items()}
-            arrays |= {f"{name}_{part}": getattr(tested, part)[0] for part in ("null_mean", "null_sd", "p")}
+            arrays[name] = value.with_band()[0]
+            arrays[f"{name}_null"] = np.stack(tested, axis=-1)[0]
             values.append(float(value.value[0]))
         is_ridge = values[1] > values[0]
         arrays[f"tokens_{statistic}_is_ridge"] = np.asarray(np.nan if np.isnan(values).any() else float(is_ridge))
@@ -64,19 +64,19 @@ def of_tokens(run: Run, contrast: PermutedContrast) -> tuple[Arrays, dict[str, S
 
 
 def beyond(scored: Mapping[str, Scored], words: Mapping[str, Scored]) -> Arrays:
-    """Return the differences between activations and controls with intervals and bands, each (site, layer).
+    """Return the differences between activations and controls with intervals and bands, each (site, layer, estimate).
 
     Args:
         scored: scores with the real labels, (sample, site, layer), by the name of their statistic.
         words: scores of the token counts, from `of_tokens`.
     """
     arrays: Arrays = {}
-    for name, (of, _) in BEYOND.items():
+    for name, of in {**BEYOND_WORDS, **BEYOND_LENGTH}.items():
         if of not in scored:
             continue
         own, statistic = scored[of], of.removeprefix("ridge_")
-        control = scored["norm_auroc"] if name.endswith("_length") else words[statistic].along(own.positive.shape[1:])
+        control = scored["norm_auroc"] if name in BEYOND_LENGTH else words[statistic].along(own.positive.shape[1:])
         estimate, terms, _ = STATISTICS[statistic]
         one, band = difference(estimate, terms, own, control)
-        arrays |= one.named(name, band)
+        arrays[name] = one.with_band(band)
     return arrays

@@ -43,10 +43,10 @@ def _statistics(passes: ContrastPasses) -> Arrays:
         value = estimate(positive, negative, paired=passes.paired)
         quantiles = _band_quantiles(terms(positive, negative, paired=passes.paired))
         band = estimate(positive, negative, paired=passes.paired, quantile=quantiles)
-        arrays |= value.named(name, band)
+        arrays[name] = value.with_band(band)
         if name == "auroc":
             arrays["auroc_band_limit"] = scores.bound_of_one(min(len(positive), len(negative)), quantiles.ravel())
-    return arrays | fisher_ratio(passes.positive.folds, passes.negative.folds).named("fisher_ratio")
+    return arrays | {"fisher_ratio": fisher_ratio(passes.positive.folds, passes.negative.folds).with_band()}
 
 
 def _band_quantiles(terms: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -42,7 +42,7 @@ def compute(context: Context) -> Result:
         RunDamagedError: a shard differs from its commit record, or contains a number that is not finite.
     """
     arrays = context.collected.over_sets("travel", _statistics) | permuted_cosines(context)
-    growth = growth_table({name: context.group(name) for name in GROUPS["travel"].requires})
+    growth = growth_table({"moments": context.group("moments"), "curves": context.group("curves").sel(space="raw")})
     attributes = {"options": context.spec.gram.model_dump()}
     return Result(arrays, context.coordinates, attributes, tables={"growth": encode_table(growth)})
 

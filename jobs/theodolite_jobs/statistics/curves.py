@@ -12,6 +12,7 @@ from jaxtyping import Float, Float64
 from numpy.typing import NDArray
 from scipy.stats import t
 
+from theodolite_jobs.statistics.estimates import Estimate
 from theodolite_jobs.statistics.kernels import deviation_dots, pair_trace
 from theodolite_jobs.statistics.ratio import ratio
 
@@ -67,16 +68,11 @@ class Groups(NamedTuple):
 
 
 class CosineCurve(NamedTuple):
-    """Plain and debiased cosine between two means, the 95 % interval of the debiased one, and the means' distance.
+    """Plain and debiased cosine between two means, the 95 % interval of the debiased one, and the means' distance."""
 
-    The fields have the names of the stored variables.
-    """
-
-    cosine_of_means: NDArray[np.float64]
-    cosine_of_means_debiased: NDArray[np.float64]
-    cosine_of_means_low: NDArray[np.float64]
-    cosine_of_means_high: NDArray[np.float64]
-    difference_norm: NDArray[np.float64]
+    plain: NDArray[np.float64]
+    debiased: Estimate
+    distance: NDArray[np.float64]
 
 
 def scatter(
@@ -148,7 +144,8 @@ def cosine_curve(
         )
         # Rounding can make a variance of zero slightly negative.
         half_width = cosine_quantile(groups) * np.sqrt(np.maximum(influence.of_mean(n_p, n_q), 0.0))
-    return CosineCurve(plain, debiased, debiased - half_width, debiased + half_width, np.linalg.norm(a - b, axis=-1))
+    estimate = Estimate(debiased, debiased - half_width, debiased + half_width)
+    return CosineCurve(plain, estimate, np.linalg.norm(a - b, axis=-1))
 
 
 class Influence(NamedTuple):

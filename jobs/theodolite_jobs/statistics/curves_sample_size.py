@@ -6,7 +6,6 @@ cosines of other numbers of prompts".
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float64
@@ -20,18 +19,8 @@ from theodolite_jobs.statistics.curves import (
     influence_variances,
     pair_noise,
 )
+from theodolite_jobs.statistics.estimates import Estimate
 from theodolite_jobs.statistics.separation import Folds
-
-
-class ExpectedCosine(NamedTuple):
-    """The expected plain cosine, and the interval that the cosine of a new sample falls into with 95 % probability.
-
-    The fields have the names of the stored variables.
-    """
-
-    cosine_of_means_expected: NDArray[np.float64]
-    cosine_of_means_expected_low: NDArray[np.float64]
-    cosine_of_means_expected_high: NDArray[np.float64]
 
 
 def expected_cosines(
@@ -47,9 +36,10 @@ def expected_cosines(
     *,
     paired: bool,
     groups: Groups | None = None,
-) -> ExpectedCosine:
+) -> Estimate:
     """Return the expected plain cosine of two independent sets of m other prompts each, (…, size), for each m of sizes.
 
+    The cosine of new sets falls into its interval with 95 % probability.
     With A′ = |a|² − tr Σ_P/n_P + tr Σ_P/m and B′ likewise, the expected cosine is c = (a·b − t)/√(A′B′). The influence
     of a sample on c, whether it is one of ours or one of the new sets, is ψ(x) = (x−a)·(b/√(A′B′) − c·a/A′). So the
     variance of the difference is Var ψ_P (1/n_P + 1/m) + Var ψ_N (1/n_N + 1/m), plus the covariance of our pairs.
@@ -59,7 +49,7 @@ def expected_cosines(
     is not positive, or without samples of a set.
     """
     if min(n_p, n_q) == 0:
-        return ExpectedCosine(*np.full((3, *trace_p.shape, len(sizes)), np.nan))
+        return Estimate(*np.full((3, *trace_p.shape, len(sizes)), np.nan))
     noise = pair_noise(sums, trace_p, trace_q, n_p, groups) if paired else np.zeros(trace_p.shape)
     dot = np.vecdot(a, b) - noise
     # The means of pairs share much of their noise, which then has little effect on ψ.
@@ -81,7 +71,7 @@ def expected_cosines(
             )
             half_width = cosine_quantile(groups) * np.sqrt(np.maximum(variance, 0.0))
         each.append((cosine, cosine - half_width, cosine + half_width))
-    return ExpectedCosine(*(np.stack(values, axis=-1) for values in zip(*each, strict=True)))
+    return Estimate(*(np.stack(values, axis=-1) for values in zip(*each, strict=True)))
 
 
 def _product_variance(

@@ -22,9 +22,14 @@ class Estimate(NamedTuple):
         low, high = np.hypot(self.value - self.low, error), np.hypot(self.high - self.value, error)
         return Estimate(self.value, np.asarray(self.value - low), np.asarray(self.value + high))
 
-    def stacked(self, band: "Estimate | None" = None) -> NDArray[np.float64]:
-        """Return the value and both ends, and those of the simultaneous band if there is one, (…, estimate)."""
-        return np.stack([*self, *(() if band is None else band[1:])], axis=-1)
+    def stacked(self) -> NDArray[np.float64]:
+        """Return the value and both ends, (…, estimate)."""
+        return np.stack(self, axis=-1)
+
+    def with_band(self, band: "Estimate | None" = None) -> NDArray[np.float64]:
+        """Return the value, both ends, and those of the simultaneous band, NaN without a band: (…, estimate)."""
+        ends = np.full((2, *np.shape(self.value)), np.nan) if band is None else band[1:]
+        return np.stack([*self, *ends], axis=-1)
 
     def named(self, name: str, band: "Estimate | None" = None) -> dict[str, NDArray[np.float64]]:
         """Return the arrays by the names of their variables, with the ends of the simultaneous band if there is one."""

@@ -26,6 +26,7 @@ from theodolite.figures.style import (
     symbol_of,
 )
 from theodolite.figures.switches import add_logarithmic_switch
+from theodolite.groups.record import INTERVAL
 from theodolite.query.curves import along_depth
 from theodolite.query.published import PublishedCurve, measured_values
 from theodolite.sites import HALF_BLOCKS, Site, depth_label
@@ -60,7 +61,7 @@ def contrast_figure(
         published: published values of the same model, drawn for unscaled activations only.
         twin: the contrast in the result group of the untrained twin, whose debiased cosine is drawn.
     """
-    prefix = "on_sphere_" if view.on_sphere else ""
+    curves = curves.sel(space="sphere" if view.on_sphere else "raw")
     figure = make_subplots(rows=3, cols=1, shared_xaxes=True, row_heights=[0.38, 0.31, 0.31], vertical_spacing=0.07)
     colours = set_colours(curves["set"].values.tolist(), curves.attrs["contrasts"])
     counts = [
@@ -69,29 +70,29 @@ def contrast_figure(
     of_cosine, of_sets = prompts_text(*counts), [prompts_text(count) for count in counts]
     for site in curves["site"].values.tolist():
         visible = True if site in shown_sites(curves) else "legendonly"
-        for trace in _cosine_traces(curves, view, prefix, site, of_cosine):
+        for trace in _cosine_traces(curves, view, site, of_cosine):
             figure.add_trace(trace.update(visible=visible), row=1, col=1)
         if twin is not None:
-            cosines = twin[f"{prefix}cosine_of_means_debiased"].sel(position=view.position, site=[site])
+            cosines = twin["cosine_of_means_debiased"].sel(position=view.position, site=[site], space=curves["space"])
             line = _line(cosines, UNTRAINED, site, PLAIN, legend="legend", width=1.2)
             figure.add_trace(line.update(mode="lines", visible=visible), row=1, col=1)
         for row, statistic in ((2, "variance_mean"), (3, "variance_max")):
             for index, name in enumerate((view.positive, view.negative)):
-                values = curves[prefix + statistic].sel(set=name, position=view.position, site=[site])
+                values = curves[statistic].sel(set=name, position=view.position, site=[site])
                 line = _line(values, name, site, colours[name], legend="legend2", n=of_sets[index])
                 line.update(meta={"site": site, "set": name})
                 # Both variance graphs share one legend.
                 line.update(legendgroup=line.name, showlegend=row == 2, visible=visible, **sides_by_side(index))
                 figure.add_trace(line, row=row, col=1)
     chosen = curves.sel(contrast=view.contrast, position=view.position, site=shown_sites(curves))
-    cosine = f"{prefix}cosine_of_means"
-    heights = np.concatenate([np.ravel(chosen[cosine + end]) for end in ("", "_debiased", "_low", "_high")])
-    for line in bracket(along_depth(chosen[f"{cosine}_location"]), heights, smallest=True):
+    debiased = chosen["cosine_of_means_debiased"]
+    heights = np.concatenate([np.ravel(one) for one in (chosen["cosine_of_means"], debiased.sel(estimate=[*INTERVAL]))])
+    for line in bracket(along_depth(chosen["cosine_of_means_debiased_location"]), heights, smallest=True):
         figure.add_trace(line, row=1, col=1)
     if not view.on_sphere:
         for row, line in _published_lines(curves, view, published, colours):
             figure.add_trace(line, row=row, col=1)
-    depths = along_depth(curves[f"{prefix}variance_mean"].isel(set=0, position=0))["depth"].values
+    depths = along_depth(curves["variance_mean"].isel(set=0, position=0))["depth"].values
     _label_axes(figure, depths.tolist())
     for row, label in _VARIANCES.items():
         drawn = [trace.y for trace in figure.data if trace.yaxis == f"y{row}" and trace.visible is True]
@@ -108,21 +109,20 @@ def shown_sites(curves: xr.Dataset) -> list[str]:
     return [site for site in sites if site in HALF_BLOCKS] or sites
 
 
-def _cosine_traces(curves: xr.Dataset, view: ContrastView, prefix: str, site: str, n: str) -> Iterator[go.Scatter]:
-    def values(suffix: str) -> xr.DataArray:
-        cosines = curves[f"{prefix}cosine_of_means{suffix}"]
-        return cosines.sel(contrast=view.contrast, position=view.position, site=[site])
-
-    low, high = along_depth(values("_low")), along_depth(values("_high"))
+def _cosine_traces(curves: xr.Dataset, view: ContrastView, site: str, n: str) -> Iterator[go.Scatter]:
+    values = curves.sel(contrast=view.contrast, position=view.position, site=[site])
+    low, high = (along_depth(values["cosine_of_means_debiased"], end) for end in ("low", "high"))
     first = site == curves["site"].values[0]
     group = None if first else f"debiased, {site}"  # a band without a legend entry is shown and hidden with its curve
     for index, band in enumerate(bands(low["depth"].values, low.values, high.values, MAIN)):
         shared = {"legend": "legend", "legendgroup": group, "meta": {"site": site}}
         yield band.update(name="95 % interval", showlegend=first and index == 0, **shared)
     interval = hover_texts(low, high)
-    debiased = _line(values("_debiased"), "debiased", site, MAIN, legend="legend", n=n, interval=interval)
+    debiased = _line(
+        values["cosine_of_means_debiased"], "debiased", site, MAIN, legend="legend", n=n, interval=interval
+    )
     yield debiased.update(legendgroup=group)
-    yield _line(values(""), "plain", site, SECOND, legend="legend", width=1.2, n=n)
+    yield _line(values["cosine_of_means"], "plain", site, SECOND, legend="legend", width=1.2, n=n)
 
 
 def _published_lines(

@@ -21,6 +21,8 @@ from theodolite.groups.effects import (
     PERMUTED,
     REMOVE,
 )
+from theodolite.groups.record import INTERVAL
+from theodolite.query.curves import end_of
 from theodolite.query.effects import towards_other
 from theodolite.sites import Site
 
@@ -113,9 +115,9 @@ def _separation_lines(effects: xr.Dataset, separation: xr.Dataset) -> Sequence[L
     for site in effects["site"].values.tolist():
         values = separation.sel(site=site)
         values = values.sel(layer=[layer for layer in effects["layer"].values if layer in values["layer"]])
-        ends = values["auroc_low"], values["auroc_high"]
+        auroc, low, high = (end_of(values["auroc"], end) for end in INTERVAL)
         name = f"held-out prompts, {short_site(site)}"
-        lines.append(Line(name, values["layer"], values["auroc"], MAIN, DASHES[Site(site)], *ends))
+        lines.append(Line(name, values["layer"], auroc, MAIN, DASHES[Site(site)], low, high))
     return lines
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
+import numpy as np
 import plotly.graph_objects as go
 import xarray as xr
 
@@ -9,8 +10,9 @@ from theodolite.figures.panels import Line, Panel, depth_axis, panels_figure, pr
 from theodolite.figures.references import Reference
 from theodolite.figures.style import DASHES, MAIN, PLAIN, SECOND, THIRD, UNTRAINED, short_site
 from theodolite.groups.permutations import LEVEL
+from theodolite.groups.record import INTERVAL
 from theodolite.query.compare import BOUND
-from theodolite.query.curves import along_depth, has_values
+from theodolite.query.curves import along_depth, end_of, has_values
 from theodolite.sites import Site
 
 _TITLES = {
@@ -67,7 +69,7 @@ def separation_figure(
         panels.append(Panel(title, lines, references[name], located=of_depths))
         if name == "auroc" and null is not None and has_values(null, "auroc_beyond_words"):
             panels.append(_beyond(null, "words", "words alone: 0", sites, prompts_text(*counts)))
-        if name == "auroc" and other is not None and has_values(other, "auroc_beyond_twin_band_low"):
+        if name == "auroc" and other is not None and "auroc_beyond_twin" in other and _has_band(other):
             panels.append(_beyond(other, "twin", "as untrained: 0", sites, prompts_text(*counts)))
     return panels_figure(panels, **depth_axis(along_depth(selected["auroc"])))
 
@@ -81,8 +83,8 @@ def _lines(
     if null is not None:
         if name == "auroc" and has_values(null, "ridge_auroc"):
             yield _with_interval(null, "ridge_auroc", site, THIRD, f"{_RIDGE}, {short_site(site)}", n)
-        if f"{name}_critical" in null:
-            limit = along_depth(null[f"{name}_critical"].sel(site=[site]))
+        if f"{name}_null" in null:
+            limit = along_depth(null[f"{name}_null"].sel(site=[site], null="critical"))
             label = f"{short_site(site)}, {100 * LEVEL:.0f} % of permutations exceed it"
             yield Line(label, limit["depth"], limit, SECOND, dash, markers=False)
     if twin is not None:
@@ -91,8 +93,12 @@ def _lines(
 
 
 def _with_interval(values: xr.Dataset, name: str, site: str, colour: str, label: str, n: str) -> Line:
-    value, low, high = (along_depth(values[name + end].sel(site=[site])) for end in ("", "_low", "_high"))
+    value, low, high = (along_depth(values[name].sel(site=[site]), end) for end in INTERVAL)
     return Line(label, value["depth"], value, colour, DASHES[Site(site)], low, high, n=n)
+
+
+def _has_band(twin: xr.Dataset) -> bool:
+    return bool(np.isfinite(end_of(twin["auroc_beyond_twin"], "band_low")).any())
 
 
 def _beyond(values: xr.Dataset, control: str, equal: str, sites: Sequence[str], n: str) -> Panel:
@@ -103,9 +109,8 @@ def _beyond(values: xr.Dataset, control: str, equal: str, sites: Sequence[str], 
             curve = f"{name}_beyond_{control}"
             if curve not in values:
                 continue
-            value, low, high = (
-                along_depth(values[curve + end].sel(site=[site])) for end in ("", "_band_low", "_band_high")
-            )
+            ends = ("value", "band_low", "band_high")
+            value, low, high = (along_depth(values[curve].sel(site=[site]), end) for end in ends)
             label = classifier + short_site(site)
             band = "simultaneous 95 % band"
             lines.append(Line(label, value["depth"], value, colour, DASHES[Site(site)], low, high, n=n, band=band))

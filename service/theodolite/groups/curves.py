@@ -1,68 +1,59 @@
 """The curves along depth: cosine between the means of two sets, mean variance and largest variance."""
 
-from collections.abc import Iterator
-
 from theodolite.groups.record import (
+    AT_EXTREME,
+    BAND,
+    ESTIMATE,
     N_SIDES,
     PER_CONTRAST,
     PER_SET,
     STREAM_UNIT,
     Group,
     Variable,
-    location_of,
     variables,
 )
+
+SPACES = ("raw", "sphere")
+"""Unscaled activations, and activations scaled to norm √d_model."""
 
 SAMPLE_SIZES = (16, 32, 64, 128, 256)
 """Numbers of prompts in each set for which the plain cosine is predicted; publications use some of them."""
 
-
-def _curve_variables(prefix: str, where: str, unit: str) -> Iterator[Variable]:
-    cosine = f"{prefix}cosine_of_means"
-    yield Variable(
-        cosine,
-        PER_CONTRAST,
-        f"Plain cosine between the means of the two sets{where}; biased towards 0 by sampling noise.",
-    )
-    yield Variable(
-        f"{cosine}_debiased",
-        PER_CONTRAST,
-        f"Cosine between the means of the two sets{where}, without the bias of sampling noise; NaN where "
-        f"noise is larger than the means at this n.",
-        interval=cosine,
-    )
-    for suffix, end in (("low", "Lower"), ("high", "Upper")):
-        description = f"{end} end of the 95 % interval of the debiased cosine{where}."
-        yield Variable(f"{cosine}_{suffix}", PER_CONTRAST, description)
-        description = (
-            f"{end} end of the simultaneous 95 % band of the debiased cosine{where} over all sites and layers."
-        )
-        yield Variable(f"{cosine}_band_{suffix}", PER_CONTRAST, description)
-    yield location_of(cosine, "smallest")
-    yield Variable(f"{prefix}difference_norm", PER_CONTRAST, f"Norm of the difference of the means{where}.", unit)
-    for key, statistic in (("mean", "Mean"), ("max", "Maximum")):
-        description = f"{statistic} over features of the variance (n-1) over prompts{where}."
-        yield Variable(f"{prefix}variance_{key}", PER_SET, description, f"{unit}²")
-    share = f"Share of the variance of all features that the three features with the largest have{where}."
-    yield Variable(f"{prefix}variance_top3_share", PER_SET, share)
-    index = f"Index of the feature with the largest variance{where}."
-    yield Variable(f"{prefix}variance_max_feature", PER_SET, index, dtype="int64")
-    yield Variable(f"{prefix}norm_of_mean", PER_SET, f"Norm of the mean{where}.", unit)
-
+_OF_CONTRAST, _OF_SET = (*PER_CONTRAST, "space"), (*PER_SET, "space")
 
 VARIABLES = (
     *N_SIDES,
-    *_curve_variables("", "", STREAM_UNIT),
-    *variables(
-        (*PER_CONTRAST, "n_prompts"),
-        cosine_of_means_expected="Expected plain cosine between the means of two independent sets of n_prompts other "
-        "prompts each.",
-        cosine_of_means_expected_low="Lower end of the interval that the plain cosine of such sets falls into with "
-        "95 % probability.",
-        cosine_of_means_expected_high="Upper end of the interval that the plain cosine of such sets falls into with "
-        "95 % probability.",
+    Variable(
+        "cosine_of_means_debiased",
+        (*_OF_CONTRAST, ESTIMATE),
+        "Cosine between the means of the two sets, without the bias of sampling noise; NaN where noise is larger than "
+        "the means at this n.",
     ),
-    *_curve_variables("on_sphere_", " of activations scaled to norm √d_model", "√d_model sphere"),
+    *variables(
+        _OF_CONTRAST,
+        cosine_of_means="Plain cosine between the means of the two sets; biased towards 0 by sampling noise.",
+        cosine_of_means_debiased_location=AT_EXTREME.format("smallest"),
+    ),
+    Variable("difference_norm", _OF_CONTRAST, "Norm of the difference of the means.", STREAM_UNIT),
+    *variables(
+        _OF_SET,
+        f"{STREAM_UNIT}²",
+        variance_mean="Mean over features of the variance (n-1) over prompts.",
+        variance_max="Maximum over features of the variance (n-1) over prompts.",
+    ),
+    Variable(
+        "variance_top3_share",
+        _OF_SET,
+        "Share of the variance of all features that the three features with the largest have.",
+    ),
+    Variable("variance_max_feature", _OF_SET, "Index of the feature with the largest variance.", dtype="int64"),
+    Variable("norm_of_mean", _OF_SET, "Norm of the mean.", STREAM_UNIT),
+    Variable(
+        "cosine_of_means_expected",
+        (*PER_CONTRAST, "n_prompts", ESTIMATE),
+        "Expected plain cosine between the means of two independent sets of n_prompts other prompts each; the cosine "
+        "of such sets falls into the interval with 95 % probability. It has no band.",
+    ),
 )
 
 GROUP = Group(
@@ -70,6 +61,7 @@ GROUP = Group(
     title="Curves",
     version=4,
     variables=VARIABLES,
+    labels={"space": SPACES, "n_prompts": SAMPLE_SIZES, ESTIMATE: BAND},
     tables=("curves",),
     needs=frozenset({"prompts"}),
     per_set=frozenset({"stream"}),

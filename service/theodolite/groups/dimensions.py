@@ -17,6 +17,10 @@ DIMENSIONS = {
     "contrast": "Contrast of two prompt sets.",
     "estimate": "Value of a statistic, or an end of its 95 % interval (low, high) or of its simultaneous 95 % band "
     "over all sites and layers (band_low, band_high).",
+    "space": "Space of the activations: raw, or sphere (scaled to norm √d_model).",
+    "null": "What permuted labels or control directions give: mean and standard deviation (sd) of the statistic; z, "
+    "the statistic minus the mean, over the sd; p, the share with as large a value; p_family, the share whose largest "
+    "z over all places is as large as the z; critical, the value above which p_family is at most 0.05.",
     "sublayer": "Attention, MLP, or the whole block.",
     "map": "Map of the input of a sublayer to its output.",
     "quantile": "Probability of the quantile.",

@@ -1,17 +1,6 @@
 """Statistics of a contrast against those with labels that are permuted between its two sets."""
 
-from collections.abc import Iterator
-
-from theodolite.groups.record import (
-    N_SIDES,
-    PER_CONTRAST,
-    STREAM_UNIT,
-    Group,
-    Variable,
-    location_of,
-    variables,
-    with_band,
-)
+from theodolite.groups.record import AT_EXTREME, BAND, ESTIMATE, N_SIDES, PER_CONTRAST, Group, Variable, variables
 
 TESTED = {
     "auroc": "cross-validated AUROC",
@@ -29,27 +18,10 @@ LEVEL = 0.05
 """The family-wise error rate of the critical values."""
 
 
-def _tests(name: str, text: str) -> Iterator[Variable]:
-    units = STREAM_UNIT if name == "difference_norm" else "1"
-    yield from variables(
-        PER_CONTRAST,
-        units,
-        **{
-            f"{name}_null_mean": f"Mean {text} with permuted labels.",
-            f"{name}_null_sd": f"Standard deviation of the {text} with permuted labels.",
-            f"{name}_critical": f"The {text} is above this value where its family-wise p is at most {LEVEL}.",
-        },
-    )
-    yield from variables(
-        PER_CONTRAST,
-        **{
-            f"{name}_z": f"The {text} minus its mean with permuted labels, over the standard deviation.",
-            f"{name}_p": f"Share of permutations with as large a value of the {text} at this site and layer.",
-            f"{name}_p_family": f"Share of permutations whose largest z of the {text} over all sites and layers is as "
-            "large as the z at this site and layer.",
-        },
-    )
-
+NULL = ("mean", "sd", "z", "p", "p_family", "critical")
+"""What permuted labels give: mean and standard deviation of the statistic; the statistic minus the mean, over the
+standard deviation; the share of permutations with as large a value at this site and layer; the share whose largest z
+over all sites and layers is as large as the z here; the value above which this share is at most LEVEL."""
 
 MEASURED = ("ridge_auroc", "on_sphere_auroc", "norm_auroc")
 """The tested statistics that no other group has, so their values and intervals are here."""
@@ -57,77 +29,80 @@ MEASURED = ("ridge_auroc", "on_sphere_auroc", "norm_auroc")
 LOCATED = ("auroc", "ridge_auroc", "paired_accuracy")
 """The tested statistics whose largest values the report names."""
 
-OF_TOKENS = {
-    "tokens_auroc": "cross-validated AUROC of the prompts' token counts",
-    "tokens_ridge_auroc": "cross-validated AUROC of the prompts' token counts by ridge regression",
-    "tokens_paired_accuracy": "share of held-out pairs in the right order along the direction of the token counts",
-    "tokens_ridge_paired_accuracy": "share of held-out pairs in the right order by ridge regression on the token "
-    "counts",
+BEYOND_WORDS = {
+    "auroc_beyond_words": "auroc",
+    "ridge_auroc_beyond_words": "ridge_auroc",
+    "paired_accuracy_beyond_words": "paired_accuracy",
 }
-"""The statistics of the counts of the prompts' tokens, which no layer of the model has processed."""
+BEYOND_LENGTH = {"auroc_beyond_length": "auroc", "ridge_auroc_beyond_length": "ridge_auroc"}
+"""The statistics of activations that are stored as a difference from a control."""
 
-BEYOND = {
-    "auroc_beyond_words": ("auroc", "tokens_auroc or tokens_ridge_auroc, whichever is larger"),
-    "ridge_auroc_beyond_words": ("ridge_auroc", "tokens_auroc or tokens_ridge_auroc, whichever is larger"),
-    "paired_accuracy_beyond_words": (
-        "paired_accuracy",
-        "tokens_paired_accuracy or tokens_ridge_paired_accuracy, whichever is larger",
-    ),
-    "auroc_beyond_length": ("auroc", "norm_auroc"),
-    "ridge_auroc_beyond_length": ("ridge_auroc", "norm_auroc"),
-}
-"""The statistics of activations that are stored as a difference from a control: statistic and control."""
-
-
-def _of_tokens(name: str, text: str) -> Iterator[Variable]:
-    yield from variables(
-        ("contrast", "position"),
-        **{
-            name: f"The {text}.",
-            f"{name}_low": f"Lower end of the 95 % interval of {name}.",
-            f"{name}_high": f"Upper end of the 95 % interval of {name}.",
-            f"{name}_null_mean": f"Mean {text} with permuted labels.",
-            f"{name}_null_sd": f"Standard deviation of the {text} with permuted labels.",
-            f"{name}_p": f"Share of permutations with as large a value of the {text}.",
-        },
-    )
-
+_NULL = "What permuted labels give for the {}."
+_WORDS = "minus that of the token counts by the better classifier, of the same prompts."
+_LENGTH = "minus norm_auroc, of the same prompts."
+_POINT = ("contrast", "position")
 
 VARIABLES = (
     *N_SIDES,
-    Variable(
-        "tokens_equal_pairs",
-        ("contrast", "position"),
-        "Share of held-out pairs whose prompts have equal scores along the direction of the token counts; they count "
-        "half in tokens_paired_accuracy.",
-    ),
-    *(variable for name, text in OF_TOKENS.items() for variable in _of_tokens(name, text)),
     *variables(
-        ("contrast", "position"),
+        (*_POINT, ESTIMATE),
+        tokens_auroc="The cross-validated AUROC of the prompts' token counts, which no layer has processed; it has no "
+        "band, like the following ones.",
+        tokens_ridge_auroc="The cross-validated AUROC of the prompts' token counts by ridge regression.",
+        tokens_paired_accuracy="The share of held-out pairs in the right order along the direction of token counts.",
+        tokens_ridge_paired_accuracy="The share of held-out pairs in the right order by ridge regression on the token "
+        "counts.",
+    ),
+    *variables(
+        (*_POINT, "null"),
+        tokens_auroc_null=_NULL.format("AUROC of the token counts"),
+        tokens_ridge_auroc_null=_NULL.format("AUROC of the token counts by ridge regression"),
+        tokens_paired_accuracy_null=_NULL.format("share of pairs by token counts"),
+        tokens_ridge_paired_accuracy_null=_NULL.format("share of pairs by ridge regression on token counts"),
+    ),
+    *variables(
+        _POINT,
+        tokens_equal_pairs="Share of held-out pairs whose prompts have equal scores along the direction of the token "
+        "counts; they count half in tokens_paired_accuracy.",
         tokens_auroc_is_ridge="1 if tokens_ridge_auroc is larger than tokens_auroc and so the control for words, else "
         "0.",
         tokens_paired_accuracy_is_ridge="1 if tokens_ridge_paired_accuracy is larger than tokens_paired_accuracy and "
         "so the control for words, else 0.",
     ),
-    *(variable for name in MEASURED for variable in with_band(name, f"The {TESTED[name]}.")),
-    *(location_of(name, "largest") for name in LOCATED),
-    Variable(
-        "auroc_fit_error",
-        PER_CONTRAST,
-        "What the fitted directions add to the standard error of auroc, so that the squares of both errors sum to that "
-        "of the whole one.",
-    ),
-    *(
-        variable
-        for name, (of, control) in BEYOND.items()
-        for variable in with_band(name, f"The {TESTED[of]} minus {control}, of the same prompts.")
-    ),
-    *(variable for name, text in TESTED.items() for variable in _tests(name, text)),
     *variables(
-        (*PER_CONTRAST, "layer_other"),
-        direction_cosine_null_mean="Mean cosine between the directions of two layers with permuted labels.",
-        direction_cosine_null_sd="Standard deviation of the cosine between the directions of two layers with permuted "
-        "labels.",
+        (*PER_CONTRAST, ESTIMATE),
+        ridge_auroc=f"The {TESTED['ridge_auroc']}.",
+        on_sphere_auroc=f"The {TESTED['on_sphere_auroc']}.",
+        norm_auroc=f"The {TESTED['norm_auroc']}.",
+        auroc_beyond_words=f"The AUROC {_WORDS}",
+        ridge_auroc_beyond_words=f"The AUROC by ridge regression {_WORDS}",
+        paired_accuracy_beyond_words=f"The share of held-out pairs in the right order {_WORDS}",
+        auroc_beyond_length=f"The AUROC {_LENGTH}",
+        ridge_auroc_beyond_length=f"The AUROC by ridge regression {_LENGTH}",
+    ),
+    *variables(
+        PER_CONTRAST,
+        auroc_location=AT_EXTREME.format("largest"),
+        ridge_auroc_location=AT_EXTREME.format("largest"),
+        paired_accuracy_location=AT_EXTREME.format("largest"),
+        auroc_fit_error="What the fitted directions add to the standard error of auroc, so that the squares of both "
+        "errors sum to that of the whole one.",
+    ),
+    *variables(
+        (*PER_CONTRAST, "null"),
+        auroc_null=_NULL.format(TESTED["auroc"]),
+        ridge_auroc_null=_NULL.format(TESTED["ridge_auroc"]),
+        accuracy_null=_NULL.format(TESTED["accuracy"]),
+        paired_accuracy_null=_NULL.format(TESTED["paired_accuracy"]),
+        difference_norm_null=_NULL.format(TESTED["difference_norm"]),
+        silhouette_null=_NULL.format(TESTED["silhouette"]),
+        on_sphere_auroc_null=_NULL.format(TESTED["on_sphere_auroc"]),
+        norm_auroc_null=_NULL.format(TESTED["norm_auroc"]),
+    ),
+    Variable(
+        "direction_cosine_null",
+        (*PER_CONTRAST, "layer_other", "null"),
+        "What permuted labels give for the cosine between the directions of two layers: mean and sd.",
     ),
 )
 
@@ -136,6 +111,7 @@ GROUP = Group(
     title="Permutation tests",
     version=8,
     variables=VARIABLES,
+    labels={ESTIMATE: BAND, "null": NULL},
     tables=("permutations",),
     needs=frozenset({"prompts", "contrasts"}),
 )

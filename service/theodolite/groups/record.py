@@ -140,26 +140,7 @@ N_SIDES = (
 """Numbers of prompts: N_SAMPLES for statistics of sets, N_SIDES for statistics of contrasts."""
 
 
-def with_interval(name: str, sentence: str) -> Iterator[Variable]:
-    """Yield a statistic of contrasts and the two ends of its 95 % interval."""
-    yield Variable(name, PER_CONTRAST, sentence, interval=name)
-    ends = {"low": "Lower", "high": "Upper"}
-    texts = {f"{name}_{end}": f"{which} end of the 95 % interval of {name}." for end, which in ends.items()}
-    yield from variables(PER_CONTRAST, **texts)
-
-
-def with_band(name: str, sentence: str) -> Iterator[Variable]:
-    """Yield a statistic of contrasts, its 95 % interval and its simultaneous 95 % band over all sites and layers."""
-    yield from with_interval(name, sentence)
-    for end, which in {"low": "Lower", "high": "Upper"}.items():
-        description = f"{which} end of the simultaneous 95 % band of {name} over all sites and layers."
-        yield Variable(f"{name}_band_{end}", PER_CONTRAST, description)
-
-
-def location_of(name: str, extreme: str) -> Variable:
-    """Return the variable that marks the depths whose true value may be the extreme one, `largest` or `smallest`."""
-    description = (
-        f"1 at each pre and mid depth that may have the {extreme} true value of {name}, by paired differences between "
-        "depths (95 %); else 0."
-    )
-    return Variable(f"{name}_location", PER_CONTRAST, description)
+AT_EXTREME = (
+    "1 at each pre and mid depth that may have the {} true value, by paired differences between depths (95 %); else 0."
+)
+"""Description of the arrays that mark the depths whose true value may be the `largest` or the `smallest`."""

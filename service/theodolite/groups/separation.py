@@ -1,24 +1,22 @@
 """Separation of a contrast's two sets along its direction, on prompts that the direction was not fitted on."""
 
-from theodolite.groups.record import N_SIDES, Group, Variable, with_band, with_interval
+from theodolite.groups.record import BAND, ESTIMATE, N_SIDES, PER_CONTRAST, Group, Variable, variables
 
 VARIABLES = (
     *N_SIDES,
-    *with_band(
-        "auroc", "Area under the ROC curve of prompts along the direction, the difference of means, cross-validated."
+    *variables(
+        (*PER_CONTRAST, ESTIMATE),
+        auroc="Area under the ROC curve of prompts along the direction, the difference of means, cross-validated.",
+        accuracy="Share of prompts on their own set's side of the midpoint, cross-validated.",
+        paired_accuracy="Share of pairs whose positive prompt lies farther along the direction, cross-validated; NaN "
+        "without pairs.",
+        fisher_ratio="Unbiased squared distance of the means, over the sum of the variances of both sets; it has no "
+        "band.",
     ),
     Variable(
         "auroc_band_limit",
         ("contrast", "position"),
         "Lower end of the simultaneous 95 % band of an AUROC of 1; no AUROC of as many prompts has a higher one.",
-    ),
-    *with_band("accuracy", "Share of prompts on their own set's side of the midpoint, cross-validated."),
-    *with_band(
-        "paired_accuracy",
-        "Share of pairs whose positive prompt lies farther along the direction, cross-validated; NaN without pairs.",
-    ),
-    *with_interval(
-        "fisher_ratio", "Unbiased squared distance of the means, over the sum of the variances of both sets."
     ),
 )
 
@@ -33,6 +31,7 @@ GROUP = Group(
     title="Separation",
     version=5,
     variables=VARIABLES,
+    labels={ESTIMATE: BAND},
     tables=("separation", SCORES_TABLE, SCALES_TABLE),
     needs=frozenset({"prompts", "contrasts"}),
     per_side=frozenset({"folds"}),

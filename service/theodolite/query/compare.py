@@ -11,7 +11,7 @@ import xarray as xr
 
 from theodolite.errors import ResultsNotFoundError, SpecError, StoreError
 from theodolite.groups.permutations import LEVEL
-from theodolite.groups.record import ESTIMATE, INTERVAL
+from theodolite.groups.record import ESTIMATE
 from theodolite.query.curves import along_depth, onset, unknown_statistic
 from theodolite.query.group_selection import measured_positions
 from theodolite.query.profiles import PROFILES
@@ -24,9 +24,6 @@ from theodolite.store.runs import Run
 
 BOUND = 0.95
 """Default for the smallest AUROC of two separated sets."""
-
-SEPARATING = "auroc_band_low"
-"""The variable that decides where sets separate: a band, since the first such depth is chosen among all depths."""
 
 
 @dataclass(frozen=True)
@@ -189,26 +186,24 @@ def _milestones(run: Run, question: Question, bound: float) -> dict[str, Any]:
         smallest = cosine[int(np.nanargmin(cosine.values))]
         row |= {"least_cosine": smallest.item(), **_at_depth(run, "least_cosine", int(smallest["depth"]))}
         for end in ("low", "high"):
-            of_band = replace(question, contrast=contrast, statistic=f"cosine_of_means_band_{end}")
-            values = _select(run, curves, of_band)["value"]
-            row[f"least_cosine_{end}"] = along_depth(values).sel(depth=smallest["depth"]).item()
+            row[f"least_cosine_{end}"] = along_depth(selected[f"band_{end}"]).sel(depth=smallest["depth"]).item()
     if "separation" not in finished_groups(run):
         return row
     separation = read_group(run, "separation")
     if contrast not in separation["contrast"].values:
         return row
-    question = replace(question, contrast=contrast, position=position, statistic=SEPARATING)
-    low = along_depth(_select(run, separation, question)["value"])
+    question = replace(question, contrast=contrast, position=position, statistic="auroc")
+    of_sites = _select(run, separation, question)
+    # A band, since the first depth at which sets separate is chosen among all depths.
+    low, auroc = along_depth(of_sites["band_low"]), along_depth(of_sites["value"])
     known = low[np.isfinite(low.values)]
     first = onset(known.values >= bound)
-    of_sites = _select(run, separation, replace(question, statistic="auroc"))["value"]
-    auroc = along_depth(of_sites)
     if np.isfinite(auroc).any():
         best = auroc[int(np.nanargmax(auroc.values))]
         row |= {"largest_auroc": best.item(), "largest_auroc_at": depth_label(int(best["depth"]))}
     else:
         row["largest_auroc_at"] = "not resolved"
-    row |= {"largest_auroc_low": low.max().item(), "above_chance_at": _above_chance(run, of_sites)}
+    row |= {"largest_auroc_low": low.max().item(), "above_chance_at": _above_chance(run, of_sites["value"])}
     if first is None:
         return row | {"separates_at": "never"}
     return row | _at_depth(run, "separates", int(known["depth"][first]))
@@ -218,7 +213,7 @@ def _above_chance(run: Run, auroc: xr.DataArray) -> str:
     """Return the first depth at which the AUROC, (site, layer), exceeds that of permuted labels."""
     if "permutations" not in finished_groups(run):
         return "not measured"
-    p_family = read_group(run, "permutations")["auroc_p_family"]
+    p_family = read_group(run, "permutations")["auroc_null"].sel(null="p_family")
     labels = {dim: auroc[dim].values for dim in ("contrast", "position", "site")}
     if not all(np.isin(wanted, p_family[dim].values).all() for dim, wanted in labels.items()):
         return "not measured"
@@ -257,15 +252,10 @@ def _read(run: Run, group: str) -> xr.Dataset:
 
 
 def _select(run: Run, group: xr.Dataset, question: Question) -> xr.Dataset:
-    """Return `value`, and `low` and `high` if there is an interval, at one contrast or set and one position."""
+    """Return `value`, and the ends of the interval and the band if there are any, at one place."""
     profile = PROFILES[question.statistic]
     values = profile.read(group[profile.variable])
-    if ESTIMATE in values.dims:
-        selected = values.sel({ESTIMATE: list(INTERVAL)}).to_dataset(ESTIMATE)
-    else:
-        names = {"value": profile.variable}
-        names |= {end: f"{profile.interval}_{end}" for end in ("low", "high") if profile.interval}
-        selected = xr.Dataset({name: profile.read(group[variable]) for name, variable in names.items()})
+    selected = values.to_dataset(ESTIMATE) if ESTIMATE in values.dims else values.to_dataset(name="value")
     if question.prompt_set is not None and "set" not in selected.dims:
         raise SpecError(
             f"set: given {question.prompt_set!r}, but {question.statistic} is no statistic of single sets; leave it out"

@@ -61,15 +61,6 @@ def onset(passed: Sequence[bool] | NDArray[np.bool_]) -> int | None:
     return first if first < len(passed) else None
 
 
-INTERVALS = {
-    variable.name: variable.interval
-    for group in GROUPS.values()
-    for variable in group.variables
-    if variable.interval and is_along_depth(group, variable)
-}
-"""The prefix of the two variables of a statistic's 95 % interval, `…_low` and `…_high`."""
-
-
 @dataclass(frozen=True)
 class Curve:
     """One statistic of one set or contrast along the layers, at one site and position.
@@ -162,12 +153,21 @@ def has_values(group: xr.Dataset, name: str) -> bool:
     return name in group and bool(np.isfinite(group[name]).any())
 
 
-def along_depth(values: xr.DataArray) -> xr.DataArray:
-    """Return a (site, layer) statistic of one set or contrast as one curve along `depth`, in ascending order."""
-    stacked = values.stack(point=("site", "layer"))
+def end_of(values: xr.DataArray, estimate: str = "value") -> xr.DataArray:
+    """Return the value of a statistic, or an end of its interval or band; the statistic itself without an interval."""
+    return values.sel({ESTIMATE: estimate}, drop=True) if ESTIMATE in values.dims else values
+
+
+def along_depth(values: xr.DataArray, estimate: str = "value") -> xr.DataArray:
+    """Return a (site, layer) statistic of one set or contrast as one curve along `depth`, in ascending order.
+
+    `estimate` selects the value or an end, if the statistic has an interval.
+    """
+    stacked = end_of(values, estimate).stack(point=("site", "layer")).transpose("point", ...)
     depths = [depth(Site(site), layer) for site, layer in stacked["point"].values]
     order = np.argsort(depths, kind="stable")
-    return xr.DataArray(stacked.values[order], {"depth": np.asarray(depths)[order]}, ("depth",), values.name)
+    others = {dim: stacked[dim].values for dim in stacked.dims[1:]}
+    return xr.DataArray(stacked.values[order], {"depth": np.asarray(depths)[order], **others}, name=values.name)
 
 
 def _check_labels(run: Run, groups: Sequence[xr.Dataset], wanted: Mapping[str, Sequence[Any]]) -> None:
@@ -186,8 +186,7 @@ def _curves(group: xr.Dataset, statistic: str, wanted: Mapping[str, Sequence[Any
     values = stored.isel({axis: group.variables[axis].values.tolist().index(label) for axis, label in one.at.items()})
     if not set(wanted) <= set(values.dims):
         return
-    interval = INTERVALS.get(statistic)
-    limits = [group.variables[f"{interval}_{name}"].values if interval else None for name in ("low", "high")]
+    limits: list[NDArray[np.float64]] | None = None
     if ESTIMATE in values.dims:
         values, low, high = (values.isel({ESTIMATE: index}) for index in range(len(INTERVAL)))
         limits = [low.values, high.values]
@@ -199,7 +198,7 @@ def _curves(group: xr.Dataset, statistic: str, wanted: Mapping[str, Sequence[Any
             continue
         at = tuple(slice(None) if dim == "layer" else labels[dim].index(of[str(dim)]) for dim in values.dims)
         site = Site(of["site"]) if "site" in of else Site.RESID_PRE  # a whole block has the depth of its input
-        ends = [None if limit is None else limit[at].tolist() for limit in limits]
+        ends = [None, None] if limits is None else [limit[at].tolist() for limit in limits]
         yield Curve(
             statistic=statistic,
             of=of,

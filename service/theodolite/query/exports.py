@@ -75,6 +75,7 @@ def read_directions(
 def _numbers(run: Run, contrast: str, at: dict[str, Any]) -> dict[str, Any]:
     """Return the numbers of prompts, and for each layer the scale and reliability of the direction."""
     groups = {name: read_group(run, name) for name in ("moments", *_OF_CONTRASTS.values())}
+    groups["curves"] = groups["curves"].sel(space="raw")
     counts, numbers = groups["curves"].sel(contrast=contrast, position=at["position"]), dict[str, Any]()
     for side, prompt_set in _sides(run, contrast).items():
         numbers[f"n_{side}"] = int(counts[f"n_{side}"])
@@ -103,7 +104,7 @@ def _effects(run: Run, contrast: str, place: dict[str, Any]) -> dict[str, Any]:
     at = largest(tests[measure])
     means = values.sel(at).mean("prompt_side")
     first, second = effects.attrs["tokens"]
-    norm = read_group(run, "curves")["difference_norm"].sel(contrast=contrast, **place, **at)
+    norm = read_group(run, "curves")["difference_norm"].sel(contrast=contrast, space="raw", **place, **at)
     return {
         "effect_layer": at["layer"],
         "effect_p": float(strictest(values, measure, ADD, "p_family").sel(at).max()),

@@ -30,7 +30,6 @@ class Profile:
         variable: the stored variable that it is computed from.
         dims: its dimensions: `layer`, and some of `set`, `contrast`, `site` and `position`.
         description: one sentence.
-        interval: prefix of the variables `…_low` and `…_high` with its 95 % interval; empty without an interval.
         read: returns its values from the stored variable, with ESTIMATE if that has it.
     """
 
@@ -38,7 +37,6 @@ class Profile:
     variable: str
     dims: tuple[str, ...]
     description: str
-    interval: str = ""
     read: Callable[[xr.DataArray], xr.DataArray] = field(default=lambda values: values, repr=False)
 
 
@@ -47,7 +45,7 @@ def _profiles(registered: Group, variable: Variable) -> Iterator[tuple[str, Prof
     if is_along_depth(registered, variable):
         dims = tuple(dim for dim in variable.dims if dim not in registered.labels)
         for at in registered.places(variable.dims):
-            yield name_at(name, at), Profile(group, name, dims, text, variable.interval, _at(at))
+            yield name_at(name, at), Profile(group, name, dims, text, _at(at))
     elif variable.dims == _NORM_DIMS:
         yield name, Profile(group, name, ("set", "site", "position", "layer"), text, read=_at_sites)
     elif variable.dims == _HEAD_DIMS:

@@ -8,6 +8,7 @@ import pandas as pd
 
 from theodolite.errors import SpecError, TableNotFoundError
 from theodolite.groups.separation import MOST_SCORED, SCALES_TABLE, SCORES_TABLE
+from theodolite.query.curves import end_of
 from theodolite.query.group_selection import label_list
 from theodolite.sites import HALF_BLOCKS, Site, depth
 from theodolite.store.manifest import finished_tables
@@ -161,7 +162,7 @@ def _place(
     if not measured:
         return None
     position = _known(run, "position", measured, measured[-1] if position is None else position)
-    auroc = of_contrast["auroc"].sel(position=position)
+    auroc = end_of(of_contrast["auroc"]).sel(position=position)
     sites, layers = auroc["site"].values.tolist(), auroc["layer"].values.tolist()
     candidates = [_known(run, "site", sites, site)] if site else [one for one in sites if one in HALF_BLOCKS] or sites
     layers = [one for one in layers if any(run.record.has_site(Site(label), one) for label in candidates)]

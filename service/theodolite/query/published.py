@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
+from theodolite.groups.record import ESTIMATE, INTERVAL
 from theodolite.query.curves import along_depth
 from theodolite.sites import HALF_BLOCKS
 from theodolite.spec_parts import PromptSetSpec
@@ -142,7 +143,7 @@ def expected_values(curves: xr.Dataset, published: PublishedCurve, contrast: str
     if name not in curves or published.n_per_set not in curves["n_prompts"]:
         return []
     at = {"contrast": contrast, "position": position, "n_prompts": published.n_per_set}
-    value, low, high = (_by_depth(curves[f"{name}{end}"].sel(at)) for end in ("", "_low", "_high"))
+    value, low, high = (_by_depth(curves[name].sel({**at, ESTIMATE: end})) for end in INTERVAL)
     margin = published.accuracy
     return [
         Expected(depth, value[depth], low[depth] - margin, high[depth] + margin, published.values[depth])
@@ -154,7 +155,7 @@ def expected_values(curves: xr.Dataset, published: PublishedCurve, contrast: str
 def measured_values(curves: xr.Dataset, published: PublishedCurve, contrast: str, position: int) -> dict[int, float]:
     """Return the run's values of a published statistic by depth, from the result group `curves`."""
     of = {"contrast": contrast} if published.prompt_set is None else {"set": published.prompt_set}
-    return _by_depth(curves[published.statistic].sel({**of, "position": position}))
+    return _by_depth(curves[published.statistic].sel({**of, "position": position, "space": "raw"}))
 
 
 def _by_depth(values: xr.DataArray) -> dict[int, float]:

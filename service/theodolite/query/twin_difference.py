@@ -8,7 +8,9 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from theodolite.bands import half_of_difference, simultaneous_quantile
+from theodolite.groups.record import ESTIMATE, INTERVAL
 from theodolite.groups.separation import SCORES_TABLE
+from theodolite.query.curves import end_of
 from theodolite.store.manifest import finished_groups
 from theodolite.store.result_reader import read_finished_table, read_group
 from theodolite.store.runs import Run
@@ -19,7 +21,7 @@ _TAIL = 0.025  # of a 95 % interval, on each side
 
 
 def auroc_beyond_twin(run: Run, twin: Run, contrast: str) -> xr.Dataset:
-    """Return `auroc_beyond_twin` and the ends of its 95 % band, `…_band_low` and `…_band_high`, for a contrast.
+    """Return `auroc_beyond_twin` and the ends of its 95 % band, along `estimate`, for a contrast.
 
     The band holds at all sites and layers of a position at once. It combines the intervals of both AUROCs, each widened
     by `auroc_fit_error`, with the correlation of their errors over prompts (Zou and Donner 2008). The errors of the
@@ -34,8 +36,9 @@ def auroc_beyond_twin(run: Run, twin: Run, contrast: str) -> xr.Dataset:
         StoreError: the scores of a run cannot be read.
     """
     runs = run, twin
-    own, other = (read_group(one, "separation").sel(contrast=contrast, drop=True) for one in runs)
-    value, paired = own["auroc"] - other["auroc"], bool(own.attrs["contrasts"][contrast]["paired"])
+    own, other = (read_group(one, "separation")["auroc"].sel(contrast=contrast, drop=True) for one in runs)
+    value = end_of(own) - end_of(other)
+    paired = bool(read_group(run, "separation").attrs["contrasts"][contrast]["paired"])
     half = {end: xr.full_like(value, np.nan) for end in ("low", "high")}
     if all("permutations" in finished_groups(one) for one in runs):
         of_fits = [read_group(one, "permutations").sel(contrast=contrast, drop=True)["auroc_fit_error"] for one in runs]
@@ -52,17 +55,18 @@ def auroc_beyond_twin(run: Run, twin: Run, contrast: str) -> xr.Dataset:
                 correlation = np.asarray(terms[0] @ terms[1] / (errors[0] * errors[1] or np.inf))
                 for end, opposite in (("low", "high"), ("high", "low")):
                     half[end].loc[at] = half_of_difference(ends[0][end], ends[1][opposite], correlation)
-    bounds = {"": value, "_band_low": value - half["low"], "_band_high": value + half["high"]}
-    return xr.Dataset({f"auroc_beyond_twin{end}": bound.clip(-1, 1) for end, bound in bounds.items()})
+    bounds = {"value": value, "band_low": value - half["low"], "band_high": value + half["high"]}
+    difference = xr.concat(bounds.values(), xr.Variable(ESTIMATE, list(bounds))).clip(-1, 1)
+    return difference.to_dataset(name="auroc_beyond_twin")
 
 
-def _ends(separation: xr.Dataset, quantile: float, of_fits: float) -> dict[str, NDArray[np.float64]]:
+def _ends(auroc: xr.DataArray, quantile: float, of_fits: float) -> dict[str, NDArray[np.float64]]:
     """Return how far an interval of an AUROC reaches below and above it at another quantile, from its 95 % interval.
 
     As in `separation_scores.auroc`, it is symmetric on the scale of log-odds, and that of an AUROC of 1 ends at
     (α/2)^(1/n). The error of the fits, times the quantile, is added as an independent one.
     """
-    value, low, high = (float(separation[f"auroc{end}"]) for end in ("", "_low", "_high"))
+    value, low, high = (float(end_of(auroc, end)) for end in INTERVAL)
     normal = NormalDist()
     power = np.log(normal.cdf(-quantile)) / np.log(_TAIL)
     if value in (0, 1):

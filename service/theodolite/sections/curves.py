@@ -111,7 +111,7 @@ def _section(
 
 def _shown(curves: xr.Dataset, view: ContrastView) -> xr.Dataset:
     """Return the curves of a contrast at one position that its figure shows first."""
-    return curves.sel(contrast=view.contrast, position=view.position, site=shown_sites(curves))
+    return curves.sel(contrast=view.contrast, position=view.position, site=shown_sites(curves), space="raw")
 
 
 def _finding(run: Run, values: xr.Dataset, view: ContrastView, prompts: str, labels: Mapping[str, str]) -> str:
@@ -154,8 +154,8 @@ def _facts(
     values = _shown(curves, view)
     facts = _cosine_facts(values, prompts)
     if twin is not None:
-        facts += twin_cosine_facts(values, twin.sel(position=view.position, site=shown_sites(curves)))
-    if (along_depth(values["cosine_of_means_low"]) > 1).any():
+        facts += twin_cosine_facts(values, twin.sel(position=view.position, site=shown_sites(curves), space="raw"))
+    if (along_depth(values[_COSINE], "low") > 1).any():
         facts.append(
             "At some depths the whole interval lies above 1, the maximum of a cosine. The noise of the two sets "
             f"violates the assumptions of the interval.{_remedy(curves, view)}"
@@ -185,7 +185,8 @@ def _largest_variance(values: xr.Dataset) -> str:
 
 def _share_facts(curves: xr.Dataset, view: ContrastView, labels: Mapping[str, str], d_model: int) -> Iterator[str]:
     """Yield a sentence about the variance of the three leading features; nothing without variances."""
-    shares, texts = curves["variance_top3_share"].sel(position=view.position, site=shown_sites(curves)), {}
+    shown, texts = {"position": view.position, "site": shown_sites(curves), "space": "raw"}, {}
+    shares = curves["variance_top3_share"].sel(shown)
     for name in dict.fromkeys((view.positive, view.negative)):
         share = along_depth(shares.sel(set=name))
         if np.isfinite(share).any():

@@ -19,6 +19,7 @@ from theodolite.groups.effects import (
     REMOVE,
 )
 from theodolite.groups.permutations import LEVEL
+from theodolite.query.curves import end_of
 from theodolite.query.effects import first_place, largest, places, rank_correlation, strictest, towards_other
 from theodolite.query.heads import head_name
 from theodolite.sections.parts import SIDES, listed, number, percent, significant
@@ -174,7 +175,7 @@ def _separation_facts(values: xr.Dataset, sides: Mapping[str, str], separation: 
     changes = towards_other(values.sel(intervention=ADD))["value"]
     texts = {}
     for side, label in sides.items():
-        correlation = rank_correlation(changes.sel(prompt_side=side), separation["auroc"])
+        correlation = rank_correlation(changes.sel(prompt_side=side), end_of(separation["auroc"]))
         if np.isfinite(correlation):
             texts[label] = f"{correlation:.2f}"
     if texts:

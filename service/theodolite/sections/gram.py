@@ -192,7 +192,7 @@ def _orthant_facts(values: xr.Dataset) -> Iterator[str]:
 
 def _mean_tables(run: Run, gram: xr.Dataset, site: str, position: int, labels: Mapping[str, str]) -> list[Table]:
     """Return a table for each contrast: cosines and norms of means, geometric medians (*) and their differences r."""
-    from_curves = read_group(run, "curves")[list(_FROM_CURVES)]
+    from_curves = read_group(run, "curves")[list(_FROM_CURVES)].sel(space="raw", drop=True)
     selected = gram.assign(from_curves.data_vars).sel(site=site, position=position)
     tables = []
     for contrast, sides in gram.attrs["contrasts"].items():

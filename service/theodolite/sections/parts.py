@@ -10,7 +10,8 @@ import xarray as xr
 
 from theodolite.figures.sinks import limit_axes
 from theodolite.figures.style import set_colours
-from theodolite.query.curves import INTERVALS, along_depth, has_values
+from theodolite.groups.record import INTERVAL
+from theodolite.query.curves import along_depth, has_values
 from theodolite.query.first_tokens import SINK
 from theodolite.sections.worth import UNTESTED, Worth
 from theodolite.sites import HALF_BLOCKS, depth_label
@@ -210,13 +211,14 @@ def has_common_token(run: Run, names: Sequence[str], position: int) -> bool:
     curves = read_group(run, "curves")
     contrasts = curves.attrs["contrasts"].items()
     own = [name for name, sides in contrasts if {sides["positive"], sides["negative"]} == set(names)]
-    distances = curves["difference_norm"].sel(contrast=own, position=position, site="resid_pre", layer=0)
+    distances = curves["difference_norm"].sel(contrast=own, position=position, site="resid_pre", layer=0, space="raw")
     return bool((distances == 0).any())
 
 
 def without_spread(run: Run, names: Sequence[str], position: int, sites: Sequence[str]) -> str:
     """Return that nothing can be concluded if no prompt of two sets differs from its set; empty otherwise."""
-    variances = read_group(run, "curves")["variance_mean"].sel(set=list(names), position=position, site=list(sites))
+    at = {"set": list(names), "position": position, "site": list(sites), "space": "raw"}
+    variances = read_group(run, "curves")["variance_mean"].sel(at)
     if not (variances == 0).any() or (variances > 0).any():
         return ""
     return (
@@ -238,7 +240,7 @@ def _one_token(labels: Sequence[str]) -> str:
 
 def _entering_variances(run: Run, position: int) -> xr.DataArray | None:
     """Return each set's variance of the stream that enters the first block; None if that was not captured."""
-    variances = read_group(run, "curves")["variance_mean"].sel(position=position)
+    variances = read_group(run, "curves")["variance_mean"].sel(position=position, space="raw")
     is_captured = "resid_pre" in variances["site"] and 0 in variances["layer"]
     return variances.sel(site="resid_pre", layer=0) if is_captured else None
 
@@ -313,21 +315,19 @@ def point_text(values: xr.Dataset, statistic: str, index: int, form: str, scale:
         scale: factor on the three numbers; 100 for percent.
         band: whether the depth was chosen for its value, so that the interval must hold at all depths at once.
     """
-    prefix = INTERVALS[statistic] + "_band" * band
-    names = (statistic, f"{prefix}_low", f"{prefix}_high")
-    value, low, high = (scale * float(along_depth(values[name])[index]) for name in names)
+    ends = ("value", "band_low", "band_high") if band else INTERVAL
+    value, low, high = (scale * float(along_depth(values[statistic], end)[index]) for end in ends)
     interval = f" [{low:{form}}, {high:{form}}]" if np.isfinite(low + high) else ""
     return f"{value:{form}}{interval}"
 
 
-def null_text(tests: xr.Dataset, name: str) -> str:
+def null_text(null: xr.DataArray) -> str:
     """Return what permuted labels give at one place: `permuted labels give 0.50 ± 0.02 there, p = 0.005 over …`.
 
     Args:
-        tests: the variables of the permutation tests at one place.
-        name: prefix of the variables' names, such as `auroc`.
+        null: the permutation test of a statistic at one place, (null).
     """
-    mean, sd, p = (float(tests[f"{name}_{part}"]) for part in ("null_mean", "null_sd", "p_family"))
+    mean, sd, p = (float(null.sel(null=part)) for part in ("mean", "sd", "p_family"))
     return f"permuted labels give {mean:.2f} ± {sd:.2f} there, p = {p:.2g} over all depths"
 
 
@@ -341,7 +341,7 @@ def location_text(values: xr.Dataset, statistic: str, named: int) -> str:
         statistic: name of the statistic.
         named: index of the depth of the extreme value.
     """
-    name = f"{INTERVALS[statistic]}_location"
+    name = f"{statistic}_location"
     if not has_values(values, name):
         return ""
     located = along_depth(values[name])

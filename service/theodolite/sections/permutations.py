@@ -8,7 +8,8 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from theodolite.groups.permutations import LEVEL
-from theodolite.query.curves import along_depth, has_values
+from theodolite.groups.record import INTERVAL
+from theodolite.query.curves import along_depth, end_of, has_values
 from theodolite.sections.parts import (
     SIDES,
     Table,
@@ -67,17 +68,21 @@ def permutation_tables(tests: xr.Dataset) -> list[Table]:
 
 def _tested(tests: xr.Dataset) -> list[str]:
     """Return the statistics with a test; a contrast may have no pairs, and permutations may change nothing."""
-    return [statistic for statistic in _NAMES if np.isfinite(tests[f"{statistic}_z"]).any()]
+    return [statistic for statistic in _NAMES if np.isfinite(_null(tests, statistic, "z")).any()]
 
 
 def _passed(tests: xr.Dataset, statistic: str) -> str:
-    p, z = (tests[f"{statistic}_{part}"].values for part in ("p_family", "z"))
-    return f"{(p <= LEVEL).sum()} of {np.isfinite(z).sum()}"
+    p, z = (_null(tests, statistic, part) for part in ("p_family", "z"))
+    return f"{int((p <= LEVEL).sum())} of {int(np.isfinite(z).sum())}"
+
+
+def _null(tests: xr.Dataset, statistic: str, part: str) -> xr.DataArray:
+    return tests[f"{statistic}_null"].sel(null=part)
 
 
 def _where(tests: xr.Dataset, statistic: str) -> str:
     """Return the depths at which a statistic exceeds chance; empty if these are all depths, or not a few ranges."""
-    p = along_depth(tests[f"{statistic}_p_family"])
+    p = along_depth(_null(tests, statistic, "p_family"))
     return "" if bool((p <= LEVEL).sum() == np.isfinite(p).sum()) else depths_text(p <= LEVEL)
 
 
@@ -85,14 +90,15 @@ def _clusters(tests: xr.Dataset, statistic: str) -> str:
     """Return the largest silhouette, which can exceed chance although it is small; empty for other statistics."""
     if statistic != "silhouette":
         return ""
-    largest = np.nanmax(tests["silhouette_null_mean"] + tests["silhouette_z"] * tests["silhouette_null_sd"])
+    mean, sd, z = (_null(tests, "silhouette", part) for part in ("mean", "sd", "z"))
+    largest = np.nanmax(mean + z * sd)
     return f"largest value {largest:.3f}; near 0 the sets form no clusters"
 
 
 def _row(tests: xr.Dataset, statistic: str) -> list[str]:
-    places = tests.stack(point=("site", "layer"))
-    best = places.isel(point=int(np.nanargmax(places[f"{statistic}_z"].values)))
-    z, mean, sd, p = (float(best[f"{statistic}_{part}"]) for part in ("z", "null_mean", "null_sd", "p_family"))
+    places = tests[f"{statistic}_null"].stack(point=("site", "layer"))
+    best = places.isel(point=int(np.nanargmax(places.sel(null="z").values)))
+    z, mean, sd, p = (float(best.sel(null=part)) for part in ("z", "mean", "sd", "p_family"))
     where = layer_text(depth(Site(str(best["site"].values)), int(best["layer"])))
     null = f"{mean:.2g} ± {sd:.2g}"
     return [_NAMES[statistic], _passed(tests, statistic), f"{z:.1f}", where, f"{mean + z * sd:.3g}", null, f"{p:.2g}"]
@@ -114,15 +120,15 @@ def control_facts(tests: xr.Dataset, labels: Mapping[str, str]) -> Iterator[str]
         if not has_values(tests, name):
             continue
         places = tests.stack(point=("site", "layer"))
-        best = places.isel(point=int(np.nanargmax(places[name].values)))
+        best = places.isel(point=int(np.nanargmax(end_of(places[name]).values)))
         where = layer_text(depth(Site(str(best["site"].values)), int(best["layer"])))
-        value, low, high = (float(best[f"{name}{end}"]) for end in ("", "_band_low", "_band_high"))
-        p = places[f"{name}_p_family"].values
+        value, low, high = (float(end_of(best[name], end)) for end in ("value", "band_low", "band_high"))
+        p = _null(places, name, "p_family").values
         shorter = _shorter(places.isel(point=p <= LEVEL), labels) if name == "norm_auroc" else ""
         yield (
             f"{text} better than chance at {(p <= LEVEL).sum()} of {np.isfinite(p).sum()} depths. The largest "
             f"AUROC{folded.get(name, '')} is {value:.3f} [{low:.3f}, {high:.3f}], at {where} "
-            f"({null_text(best, name)}).{shorter}"
+            f"({null_text(best[f'{name}_null'])}).{shorter}"
         )
 
 
@@ -140,13 +146,13 @@ def token_facts(tests: xr.Dataset) -> Iterator[str]:
     """Yield sentences about the separation by the prompts' token counts alone, of one contrast at one position."""
     if not has_values(tests, "tokens_auroc"):  # all prompts have the same counts
         return
-    p = [float(tests[f"tokens_{kind}auroc_p"]) for kind in ("", "ridge_")]
+    p = [float(_null(tests, f"tokens_{kind}auroc", "p")) for kind in ("", "ridge_")]
     yield (
-        f"Token counts alone, without a model, give an AUROC of {_with_interval(tests, 'tokens_auroc', 3)} by "
-        f"difference of means and {_with_interval(tests, 'tokens_ridge_auroc', 3)} by ridge regression."
+        f"Token counts alone, without a model, give an AUROC of {_with_interval(tests['tokens_auroc'], 3)} by "
+        f"difference of means and {_with_interval(tests['tokens_ridge_auroc'], 3)} by ridge regression."
     )
     if has_values(tests, "tokens_paired_accuracy"):
-        plain, ridge = (_with_interval(100 * tests, f"tokens_{kind}paired_accuracy", 1) for kind in ("", "ridge_"))
+        plain, ridge = (_with_interval(100 * tests[f"tokens_{kind}paired_accuracy"], 1) for kind in ("", "ridge_"))
         yield (
             f"They put {plain} % of the held-out pairs in the right order by difference of means{_equal_pairs(tests)}, "
             f"and {ridge} % by ridge regression."
@@ -185,7 +191,7 @@ def _exceeded(tests: xr.Dataset, name: str) -> str:
     """Return at how many depths, and at which, the band of a difference lies above 0; empty without the difference."""
     if not has_values(tests, name):
         return ""
-    low = along_depth(tests[f"{name}_band_low"])
+    low = along_depth(tests[name], "band_low")
     many, total = int((low > 0).sum()), int(np.isfinite(low).sum())
     return f"at {many} of {total} depths{in_brackets(depths_text(low > 0)) if many < total else ''}"
 
@@ -194,7 +200,7 @@ def _worse(tests: xr.Dataset, suffix: str) -> str:
     """Return at how many depths the control separates the sets better than activations do, after a space."""
     counts = {}
     for one, classifier in CLASSIFIERS.items():
-        many = int((tests[f"{one}{suffix}_band_high"] < 0).sum())
+        many = int((end_of(tests[f"{one}{suffix}"], "band_high") < 0).sum())
         if many:
             counts[classifier] = f"at {many} {'depth' if many == 1 else 'depths'} by {classifier}"
     return f" They have a smaller one {' and '.join(counts.values())}." if counts else ""
@@ -205,7 +211,7 @@ def token_finding(tests: xr.Dataset) -> str:
     is_ridge = float(tests["tokens_auroc_is_ridge"]) == 1
     name, classifier = ("tokens_ridge_auroc", "ridge_auroc") if is_ridge else ("tokens_auroc", "auroc")
     text = (
-        f"Token counts alone, without a model, give an AUROC of {_with_interval(tests, name, 3)} by "
+        f"Token counts alone, without a model, give an AUROC of {_with_interval(tests[name], 3)} by "
         f"{CLASSIFIERS[classifier]}"
     )
     counts = _exceeded_by(tests, "_beyond_words")
@@ -226,9 +232,9 @@ def _equal_pairs(tests: xr.Dataset) -> str:
     return f" ({percent(tests['tokens_equal_pairs'], 1)} have equal scores, which count half)"
 
 
-def _with_interval(tests: xr.Dataset, name: str, digits: int) -> str:
-    value, low, high = (number(tests[f"{name}{end}"], digits) for end in ("", "_low", "_high"))
-    return f"{value} [{low}, {high}]" if np.isfinite(tests[f"{name}_low"]) else value
+def _with_interval(values: xr.DataArray, digits: int) -> str:
+    value, low, high = (number(values.sel(estimate=end), digits) for end in INTERVAL)
+    return f"{value} [{low}, {high}]" if np.isfinite(values.sel(estimate="low")) else value
 
 
 def cosine_facts(directions: xr.Dataset, tests: xr.Dataset) -> Iterator[str]:
@@ -236,9 +242,9 @@ def cosine_facts(directions: xr.Dataset, tests: xr.Dataset) -> Iterator[str]:
     texts = {}
     for site in directions["site"].values.tolist():
         cosines = np.diagonal(directions["direction_cosine"].sel(site=site), offset=1)
-        permuted = np.diagonal(tests["direction_cosine_null_mean"].sel(site=site), offset=1)
+        permuted = np.diagonal(tests["direction_cosine_null"].sel(site=site, null="mean"), offset=1)
         if np.isfinite(cosines + permuted).any():
-            spread = np.diagonal(tests["direction_cosine_null_sd"].sel(site=site), offset=1)
+            spread = np.diagonal(tests["direction_cosine_null"].sel(site=site, null="sd"), offset=1)
             excess = cosines - permuted
             middle = float(np.nanmedian(excess))
             text = f"permuted labels give {np.nanmedian(permuted):.2f}; median difference {number(middle, 2)}"

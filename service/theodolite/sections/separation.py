@@ -12,7 +12,7 @@ from theodolite.figures.maps import layer_map, scale_limits
 from theodolite.figures.separation import separation_figure
 from theodolite.groups.directions import RELIABLE
 from theodolite.groups.permutations import LEVEL
-from theodolite.query.compare import BOUND, SEPARATING
+from theodolite.query.compare import BOUND
 from theodolite.query.curves import along_depth, has_values, onset
 from theodolite.query.directions import is_unreliable
 from theodolite.query.first_tokens import set_labels
@@ -100,7 +100,7 @@ def _section(
     null = tests.sel({"contrast": contrast, **shown}) if tests is not None else None
     if null is not None:
         null = null.assign(length_difference=_length_difference(run, contrast).sel(shown))
-    tested = null if null is not None and np.isfinite(null["auroc_z"]).any() else None
+    tested = null if null is not None and np.isfinite(null["auroc_null"].sel(null="z")).any() else None
     labels = _side_labels(run, contrast, position)
     sides = " and ".join(f"{n} {label}" for n, label in zip(counts, labels.values(), strict=True)) + " prompts"
     unknown = _unknown(run, values, contrast, counts)
@@ -142,7 +142,8 @@ def _section(
 
 def _worth(tests: xr.Dataset) -> Worth:
     """Return what the finding is worth: the tests of both classifiers."""
-    return worth_of(*((tests[f"{name}_p_family"], tests[f"{name}_z"]) for name in ("auroc", "ridge_auroc")))
+    nulls = [tests["auroc_null"], tests["ridge_auroc_null"]]
+    return worth_of(*((null.sel(null="p_family"), null.sel(null="z")) for null in nulls))
 
 
 def _length_difference(run: Run, contrast: str) -> xr.DataArray:
@@ -174,7 +175,7 @@ def _map(
     caption = f"cosine between directions, {site}"
     at = {"contrast": contrast, "site": site, "position": last_position(directions)}
     cosines = directions["direction_cosine"].sel(at)
-    chance = tests["direction_cosine_null_mean"].sel(at) if tests is not None else None
+    chance = tests["direction_cosine_null"].sel({**at, "null": "mean"}) if tests is not None else None
     pale = is_unreliable(directions, contrast, site).tolist()
     return Figure(
         f"separation.{contrast}.{site}",
@@ -222,7 +223,7 @@ def _facts(values: xr.Dataset, counts: list[int], tests: xr.Dataset | None, labe
         yield from control_facts(tests, labels)
         yield from token_facts(tests)
         yield from beyond_facts(tests)
-    elif float(along_depth(values[SEPARATING])[best]) <= 0.5:
+    elif float(along_depth(values["auroc"], "band_low")[best]) <= 0.5:
         yield "The interval of the largest AUROC contains 0.5, so chance can explain it."
     yield from _separated(values, min(counts))
 
@@ -283,7 +284,7 @@ def _largest_share_of_pairs(values: xr.Dataset, n: int) -> str:
 
 def _separated(values: xr.Dataset, n: int) -> Iterator[str]:
     """Yield where the AUROC's simultaneous interval lies above BOUND, or why it cannot; `n` is the smaller set."""
-    low, limit = along_depth(values[SEPARATING]), float(values["auroc_band_limit"])
+    low, limit = along_depth(values["auroc"], "band_low"), float(values["auroc_band_limit"])
     known = np.isfinite(low.values)
     passed = known & (low.values >= BOUND)
     many, total = int(passed.sum()), int(known.sum())
@@ -325,8 +326,10 @@ def _finding(values: xr.Dataset, sides: str, tests: xr.Dataset | None) -> str:
     """Return whether the two sets separate, and how well; `sides` are their numbers of prompts."""
     auroc = along_depth(values["auroc"])
     best = int(np.nanargmax(auroc.values))
-    low = float(along_depth(values[SEPARATING])[best])
-    separate = low > 0.5 if tests is None else float(along_depth(tests["auroc_p_family"])[best]) <= LEVEL
+    low = float(along_depth(values["auroc"], "band_low")[best])
+    separate = (
+        low > 0.5 if tests is None else float(along_depth(tests["auroc_null"].sel(null="p_family"))[best]) <= LEVEL
+    )
     verdict = "separate better than chance" if separate else "do not separate better than chance"
     if tests is None and np.isnan(low):
         verdict = "are too few to test"
@@ -351,10 +354,9 @@ def _finding(values: xr.Dataset, sides: str, tests: xr.Dataset | None) -> str:
 
 def _by_permuted_labels(tests: xr.Dataset | None, statistic: str, index: int) -> str:
     """Return what chance gives for the AUROC of a classifier at a point of the curve along depth."""
-    if tests is None or not has_values(tests, f"{statistic}_z"):
+    if tests is None or np.isnan(tests[f"{statistic}_null"].sel(null="z")).all():
         return "chance gives 0.5"
-    names = [f"{statistic}_{part}" for part in ("null_mean", "null_sd", "p_family")]
-    return null_text(xr.Dataset({name: along_depth(tests[name])[index] for name in names}), statistic)
+    return null_text(along_depth(tests[f"{statistic}_null"])[index])
 
 
 def _fisher_sentence(values: xr.Dataset, best: int) -> str:

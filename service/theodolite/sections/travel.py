@@ -39,7 +39,7 @@ def sections(run: Run) -> list[Section]:
     if np.isfinite(travel["variance_post"].sel(position=position)).any():
         caption = "Variance after each block: the variance of its input, and the terms of its steps"
         figures.append(Figure("travel.variance", caption, partial(budget_figure, travel, position, labels)))
-    curves = read_group(run, "curves")
+    curves = read_group(run, "curves").sel(space="raw")
     quantities = {"norm_mean": read_group(run, "moments")["norm_mean"]}
     quantities |= {name: curves[name] for name in ("variance_mean", "variance_max")}
     for name, colour in list(colours.items())[:1]:

@@ -7,7 +7,7 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from theodolite.groups.permutations import LEVEL
-from theodolite.query.curves import INTERVALS, along_depth
+from theodolite.query.curves import along_depth
 
 _MOST_TESTS = 10  # 1/201, the smallest p of 200 permutations, is at most LEVEL/10
 
@@ -50,8 +50,7 @@ def worth_below(values: xr.Dataset, statistic: str, null: float) -> Worth:
         statistic: name of the statistic.
         null: its value if the sets do not differ.
     """
-    names = (statistic, *(f"{INTERVALS[statistic]}_band_{end}" for end in ("low", "high")))
-    value, low, high = (along_depth(values[name]).values for name in names)
+    value, low, high = (along_depth(values[statistic], end).values for end in ("value", "band_low", "band_high"))
     errors = np.where(high > low, high - low, np.nan) / (2 * _NORMAL)
     return _worth(high < null, (null - value) / errors)
 
