@@ -62,8 +62,8 @@ def cell(
 ) -> dict[str, Any]:
     """Return the coverage and errors of one cell's draws."""
     curves = [curve_of(*draw(rng, spectrum, paired, n, cosine, signal), paired) for _ in range(n_draws)]
-    resolved = [curve for curve in curves if np.isfinite(curve.cosine_of_means_debiased)]
-    covered = [bool(curve.cosine_of_means_low <= cosine <= curve.cosine_of_means_high) for curve in resolved]
+    resolved = [curve for curve in curves if np.isfinite(curve.debiased.value)]
+    covered = [bool(curve.debiased.low <= cosine <= curve.debiased.high) for curve in resolved]
     return {
         "spectrum": spectrum,
         "paired": paired,
@@ -71,8 +71,8 @@ def cell(
         "cosine": cosine,
         "signal": signal,
         "covered": float(np.mean(covered)),
-        "debiased_error": float(np.mean([curve.cosine_of_means_debiased for curve in resolved]) - cosine),
-        "plain_error": float(np.mean([curve.cosine_of_means for curve in curves]) - cosine),
+        "debiased_error": float(np.mean([curve.debiased.value for curve in resolved]) - cosine),
+        "plain_error": float(np.mean([curve.plain for curve in curves]) - cosine),
         "unresolved": n_draws - len(resolved),
     }
 

@@ -111,7 +111,7 @@ def of_cosines(rng: np.random.Generator, paired: bool, n: int, cosine: float, rh
         a, b = x.mean(axis=0), y.mean(axis=0)
         traces = [np.asarray(side.var(axis=0, ddof=1).sum()) for side in (x, y)]
         known = a, b, *traces, n, n
-        value = cosine_curve(*known, scatter(x, y, a, b, paired=paired), paired=paired).cosine_of_means_debiased
+        value = cosine_curve(*known, scatter(x, y, a, b, paired=paired), paired=paired).debiased.value
         ones = np.ones(n)
         terms = cosine_terms(value, *known, mean_dots(x, a, b, ones), mean_dots(y, b, a, ones), paired=paired)
         values.append(value)

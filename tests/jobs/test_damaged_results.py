@@ -72,7 +72,7 @@ def test_damage_is_named_after_all_results_were_outdated_and_written_again(sound
         "activations.zarr/bad/resid_final/c/1/0/0",
         "activations.zarr/bad/position/c/0",
         "activations.zarr/good/resid_pre/zarr.json",
-        "results.zarr/curves/cosine_of_means_debiased/c/0/0/0/0",
+        "results.zarr/curves/cosine_of_means_debiased/c/0/0/0/0/0/0",
         "results.zarr/moments/mean/zarr.json",
         "tables/curves.parquet",
         "prompts/good.parquet",
@@ -109,7 +109,7 @@ def test_a_flipped_byte_is_refused_and_never_averaged(tmp_path):
 
 def test_a_truncated_result_is_refused_in_one_sentence(sound, tmp_path):
     run = copied(sound, tmp_path)
-    chunk = tmp_path / "runs/tiny-0/results.zarr/curves/variance_mean/c/0/0/0/0"
+    chunk = tmp_path / "runs/tiny-0/results.zarr/curves/variance_mean/c/0/0/0/0/0"
     chunk.write_bytes(chunk.read_bytes()[:9])
     with pytest.raises(RunDamagedError, match="are not those that were written; `theodolite run analyse tiny-0`"):
         read_group(run, "curves")
@@ -145,7 +145,7 @@ def flip(path):
 
 
 PLACES = [
-    ("results.zarr/separation/auroc/c/0/0/0/0", "separation"),
+    ("results.zarr/separation/auroc/c/0/0/0/0/0", "separation"),
     ("results.zarr/moments/zarr.json", "moments"),
     ("tables/growth.parquet", "travel"),
     ("tables/curves.parquet", "curves"),

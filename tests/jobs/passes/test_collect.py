@@ -109,5 +109,5 @@ def test_without_contrasts_groups_of_sets_are_whole(tmp_path):
     run = store_run(tmp_path, {"bad": draw(8, positions=1)})
     analyse(run, {}, None, silent, requested=REQUESTED, norms=norms())
     assert np.isfinite(read_group(run, "travel")["path_ratio"]).all()
-    assert read_group(run, "separation")["auroc"].shape == (0, 2, 1, 3)
+    assert read_group(run, "separation")["auroc"].shape == (0, 2, 1, 3, 5)
     assert set(read_table(run.location, "tables/sphere.parquet")["set"]) == {"bad"}

@@ -62,23 +62,25 @@ def test_results_equal_numpy_for_any_chunking(tmp_path, shard_prompts):
             np.testing.assert_allclose(moments["norm_std"].sel(at), norms.std(axis=0, ddof=1), rtol=1e-10)
             length = np.linalg.norm((exact / norms[..., None]).mean(axis=0), axis=-1)
             np.testing.assert_allclose(moments["unit_mean_length"].sel(at), length, rtol=1e-12)
-            for prefix, scaled in (("", exact), ("on_sphere_", sphere(exact))):
-                variance = scaled.var(axis=0, ddof=1)
-                np.testing.assert_allclose(curves[f"{prefix}variance_mean"].sel(at), variance.mean(-1), rtol=1e-10)
-                np.testing.assert_allclose(curves[f"{prefix}variance_max"].sel(at), variance.max(-1), rtol=1e-10)
-                np.testing.assert_array_equal(curves[f"{prefix}variance_max_feature"].sel(at), variance.argmax(-1))
+            for space, scaled in (("raw", exact), ("sphere", sphere(exact))):
+                variance, found = scaled.var(axis=0, ddof=1), curves.sel({**at, "space": space})
+                np.testing.assert_allclose(found["variance_mean"], variance.mean(-1), rtol=1e-10)
+                np.testing.assert_allclose(found["variance_max"], variance.max(-1), rtol=1e-10)
+                np.testing.assert_array_equal(found["variance_max_feature"], variance.argmax(-1))
                 share = np.sort(variance)[..., -3:].sum(-1) / variance.sum(-1)
-                np.testing.assert_allclose(curves[f"{prefix}variance_top3_share"].sel(at), share, rtol=1e-10)
+                np.testing.assert_allclose(found["variance_top3_share"], share, rtol=1e-10)
     for index in np.ndindex(2, 2, 3):
         site, position, layer = SITES[index[0]], index[1], index[2]
         p, q = (arrays[name][site][:, position, layer].astype(np.float64) for name in ("bad", "good"))
         at = {"contrast": "refusal", "site": site, "layer": layer, "position": position - 2}
-        for prefix, pair in (("", (p, q)), ("on_sphere_", (sphere(p), sphere(q)))):
+        for space, pair in (("raw", (p, q)), ("sphere", (sphere(p), sphere(q)))):
             plain, debiased = paired_reference(*pair)
-            np.testing.assert_allclose(curves[f"{prefix}cosine_of_means"].sel(at), plain, rtol=1e-12)
-            np.testing.assert_allclose(curves[f"{prefix}cosine_of_means_debiased"].sel(at), debiased, rtol=1e-10)
+            found = curves.sel({**at, "space": space})
+            np.testing.assert_allclose(found["cosine_of_means"], plain, rtol=1e-12)
+            np.testing.assert_allclose(found["cosine_of_means_debiased"].sel(estimate="value"), debiased, rtol=1e-10)
         difference = p.mean(axis=0) - q.mean(axis=0)
-        np.testing.assert_allclose(curves["difference_norm"].sel(at), np.linalg.norm(difference), rtol=1e-12)
+        distance = curves["difference_norm"].sel({**at, "space": "raw"})
+        np.testing.assert_allclose(distance, np.linalg.norm(difference), rtol=1e-12)
         unit = difference / np.linalg.norm(difference)
         np.testing.assert_allclose(directions["direction"].sel(at), unit, rtol=1e-10)
         round_difference = sphere(p).mean(axis=0) - sphere(q).mean(axis=0)
@@ -100,23 +102,23 @@ def test_results_equal_numpy_for_any_chunking(tmp_path, shard_prompts):
 def test_bands_are_the_intervals_with_the_quantile_of_all_sites_and_layers(tmp_path, label):
     arrays = {"bad": draw(11), "good": draw(11, seed=1), "words": draw(6, seed=2)}
     run = analysed(tmp_path, arrays, {**PAIRED, **UNPAIRED}, shard_prompts=4)
-    curves = read_group(run, "curves").sel(contrast=label, position=-1)
+    cosine = read_group(run, "curves")["cosine_of_means_debiased"].sel(contrast=label, position=-1, space="raw")
+    debiased, _, high, band_low, band_high = cosine.transpose("estimate", ...)
     other, paired = ("good", True) if label == "refusal" else ("words", False)
     terms = []
     for site, layer in np.ndindex(2, 3):
         p, q = (arrays[name][SITES[site]][:, 1, layer].astype(np.float64) for name in ("bad", other))
-        a, b, c = p.mean(axis=0), q.mean(axis=0), curves["cosine_of_means_debiased"].values[site, layer]
+        a, b, c = p.mean(axis=0), q.mean(axis=0), debiased.values[site, layer]
         big_a, big_b = (m @ m - x.var(axis=0, ddof=1).sum() / len(x) for m, x in ((a, p), (b, q)))
         scale = np.sqrt(big_a * big_b)
         psi_p, psi_q = (p - a) @ (b / scale - c * a / big_a), (q - b) @ (a / scale - c * b / big_b)
         parts = [psi_p + psi_q] if paired else [psi_p, psi_q]
         terms.append(np.concatenate([part / np.sqrt(len(part) * (len(part) - 1)) for part in parts]))
     quantile = simultaneous_quantile(np.stack(terms, axis=1))
-    debiased = curves["cosine_of_means_debiased"]
-    half = (curves["cosine_of_means_high"] - debiased) * quantile / 1.959963984540054
+    half = (high - debiased) * quantile / 1.959963984540054
     assert quantile > 2.2
-    np.testing.assert_allclose(curves["cosine_of_means_band_low"], debiased - half, rtol=1e-7)
-    np.testing.assert_allclose(curves["cosine_of_means_band_high"], debiased + half, rtol=1e-7)
+    np.testing.assert_allclose(band_low, debiased - half, rtol=1e-7)
+    np.testing.assert_allclose(band_high, debiased + half, rtol=1e-7)
 
 
 def test_the_expected_plain_cosine_has_the_noise_of_other_numbers_of_prompts(tmp_path):
@@ -129,11 +131,11 @@ def test_the_expected_plain_cosine_has_the_noise_of_other_numbers_of_prompts(tmp
         noise = ((p - a) * (q - b)).sum() / (len(p) - 1) / len(p) if paired else 0.0
         for size in (16, 256):
             squares = [m @ m + x.var(axis=0, ddof=1).sum() * (1 / size - 1 / len(x)) for m, x in ((a, p), (b, q))]
-            found = expected.sel(contrast=contrast, n_prompts=size)
+            found = expected.sel(contrast=contrast, n_prompts=size, estimate="value")
             np.testing.assert_allclose(found, (a @ b - noise) / np.sqrt(np.prod(squares)), rtol=1e-10)
-    low, high = (curves[f"cosine_of_means_expected_{end}"] for end in ("low", "high"))
-    assert (low < curves["cosine_of_means_expected"]).all()
-    assert (curves["cosine_of_means_expected"] < high).all()
+    value, low, high = curves["cosine_of_means_expected"].transpose("estimate", ...)[:3]
+    assert (low < value).all()
+    assert (value < high).all()
 
 
 def test_a_quarantined_prompt_and_its_partner_are_left_out(tmp_path):
@@ -148,7 +150,7 @@ def test_a_quarantined_prompt_and_its_partner_are_left_out(tmp_path):
     assert curves["n_negative"].sel(position=-1).values.tolist() == [8, 9]
     keep = np.arange(9) != 5
     p, q = (arrays[name]["resid_mid"][keep, 1, 2] for name in ("bad", "good"))
-    at = {"contrast": "refusal", "site": "resid_mid", "position": -1, "layer": 2}
+    at = {"contrast": "refusal", "site": "resid_mid", "position": -1, "layer": 2, "space": "raw", "estimate": "value"}
     np.testing.assert_allclose(curves["cosine_of_means_debiased"].sel(at), paired_reference(p, q)[1], rtol=1e-10)
     good = arrays["good"]["resid_mid"].astype(np.float64).mean(axis=0)
     np.testing.assert_allclose(moments["mean"].sel(set="good", site="resid_mid"), good, rtol=1e-12)
@@ -175,7 +177,7 @@ def test_sets_with_all_positions_have_no_moments_and_no_contrasts_leave_curves_o
     assert analyse(run, {}, None, silent) == ["moments", "curves", "directions"]
     assert read_group(run, "moments")["set"].values.tolist() == ["bad"]
     curves = read_group(run, "curves")
-    assert curves["cosine_of_means"].shape == (0, 2, 1, 3)
+    assert curves["cosine_of_means"].shape == (0, 2, 1, 3, 2)
     assert np.isfinite(curves["variance_mean"]).all()
     assert "no contrast" in render_report(run)
 
@@ -218,8 +220,11 @@ def test_the_table_holds_the_same_numbers_as_the_curves(tmp_path):
         & (table["site"] == "resid_mid")
         & (table["layer"] == 2)
         & (table["position"] == -1)
+        & (table["space"] == "sphere")
+        & (table["estimate"] == "band_low")
     ]
     at = {"contrast": "refusal", "site": "resid_mid", "layer": 2, "position": -1}
+    at |= {"space": "sphere", "estimate": "band_low"}
     assert row["value"].item() == curves["cosine_of_means_debiased"].sel(at).item()
     assert row["depth"].item() == 5
 
@@ -228,7 +233,7 @@ def test_one_sample_gives_no_variances_and_no_crash(tmp_path):
     run = analysed(tmp_path, {"bad": draw(1), "good": draw(1, seed=1)}, PAIRED)
     curves = read_group(run, "curves")
     assert np.isnan(curves["variance_mean"]).all()
-    assert np.isnan(curves["cosine_of_means_low"]).all()
+    assert np.isnan(curves["cosine_of_means_debiased"].sel(estimate="low")).all()
     assert np.isfinite(curves["cosine_of_means"]).all()
     assert (curves["variance_max_feature"] == -1).all()
     assert "the noise is larger than the means" in render_report(run)

@@ -9,7 +9,7 @@ from support.analysing import analyse, context_of
 from support.result_cases import CONTRASTS, contrast, draw, silent
 from support.stored import store_run
 
-from theodolite.groups.permutations import TESTED
+from theodolite.groups.permutations import NULL, TESTED
 from theodolite.sites import HALF_BLOCKS
 from theodolite.store.result_reader import read_group
 from theodolite_jobs.results import permutations_controls, permuted_labels
@@ -29,13 +29,23 @@ def run(surveyed):
 
 
 def measured(group, name):
-    return group[f"{name}_null_mean"] + group[f"{name}_z"] * group[f"{name}_null_sd"]
+    mean, sd, z = (null_of(group, name, part) for part in ("mean", "sd", "z"))
+    return mean + z * sd
+
+
+def null_of(group, name, part):
+    return group[f"{name}_null"].sel(null=part)
+
+
+def interval(values):
+    return values.sel(estimate=["value", "low", "high"])
 
 
 def test_statistics_with_the_real_labels_are_those_of_the_other_groups(run):
     group, separation, curves = (read_group(run, name) for name in ("permutations", "separation", "curves"))
     for name, other in (("auroc", separation), ("accuracy", separation), ("difference_norm", curves)):
-        tested, stored = measured(group, name), other[name]
+        tested = measured(group, name)
+        stored = other[name].sel(space="raw") if name == "difference_norm" else other[name].sel(estimate="value")
         chosen = ["refusal", "unpaired", "subject", "still"]
         assert np.isfinite(tested.sel(contrast=chosen, position=-1)).all()
         both = np.isfinite(tested)
@@ -65,8 +75,7 @@ def test_the_controls_are_the_areas_on_the_sphere_and_of_the_norms(run):
             signed = norms if plain >= 0.5 else -norms
             for name, one in (("on_sphere_auroc", scores), ("norm_auroc", signed)):
                 expected = area(one[:n_p, None], one[n_p:, None], paired=paired)
-                stored = [group[name + end] for end in ("", "_low", "_high")]
-                np.testing.assert_allclose(stored, np.ravel(expected), rtol=1e-9, atol=1e-12)
+                np.testing.assert_allclose(interval(group[name]), np.ravel(expected), rtol=1e-9, atol=1e-12)
                 np.testing.assert_allclose(measured(group, name), expected.value, rtol=1e-9)
 
 
@@ -85,8 +94,7 @@ def test_ridge_regression_is_refitted_without_the_prompts_that_it_scores(run, la
         scores[~rest] = (samples[~rest] - midpoint) @ ridge.coef_
     group = read_group(run, "permutations").sel(contrast=label, position=-1, site=str(site)).isel(layer=2)
     expected = area(scores[:n_p, None], scores[n_p:, None], paired=permuted.paired)
-    stored = [group[f"ridge_auroc{end}"] for end in ("", "_low", "_high")]
-    np.testing.assert_allclose(stored, np.ravel(expected), rtol=1e-9)
+    np.testing.assert_allclose(interval(group["ridge_auroc"]), np.ravel(expected), rtol=1e-9)
     np.testing.assert_allclose(measured(group, "ridge_auroc"), expected.value, rtol=1e-9)
 
 
@@ -97,7 +105,7 @@ def test_activations_are_compared_with_the_better_classifier_of_words_prompt_by_
     for label in ("refusal", "unpaired"):
         permuted = permuted_contrast(context_of(run, CONTRASTS), label, -1)
         arrays, better = permutations_controls.of_tokens(run, permuted)
-        values = [float(arrays[f"tokens_{kind}auroc"]) for kind in ("", "ridge_")]
+        values = [float(arrays[f"tokens_{kind}auroc"][0]) for kind in ("", "ridge_")]
         assert values[0] != values[1]
         assert arrays["tokens_auroc_is_ridge"] == (values[1] > values[0])
         sides = better["auroc"].along((1,))
@@ -108,9 +116,10 @@ def test_activations_are_compared_with_the_better_classifier_of_words_prompt_by_
         drawn = Scored(*permuted.sides(scores), np.zeros((len(drawn.refitted), 2, 3)), permuted.paired)
         found = permutations_controls.beyond(dict.fromkeys(names, drawn), better)
         own = area(*np.split(scores, [len(permuted.positive.samples)]), paired=permuted.paired).value
-        np.testing.assert_allclose(found["ridge_auroc_beyond_words"], own - max(values))
-        assert (found["auroc_beyond_words_band_low"] <= found["auroc_beyond_words_low"]).all()
-        assert (found["auroc_beyond_length"] == 0).all(), "the same scores"
+        np.testing.assert_allclose(found["ridge_auroc_beyond_words"][..., 0], own - max(values))
+        _, low, _, band_low, _ = np.moveaxis(found["auroc_beyond_words"], -1, 0)
+        assert (band_low <= low).all()
+        assert (found["auroc_beyond_length"][..., 0] == 0).all(), "the same scores"
         assert ("paired_accuracy_beyond_words" in found) == permuted.paired
 
 
@@ -159,22 +168,22 @@ def test_sets_that_differ_in_length_alone_are_separated_by_the_norm_and_not_on_t
     run = store_run(tmp_path, arrays, shard_prompts=16, contrasts=contrasts)
     analyse(run, contrasts, None, silent, requested={"permutations"})
     group = read_group(run, "permutations").sel(contrast="length", position=-1)
-    assert (group["norm_auroc"] > 0.95).all()
-    assert (group["norm_auroc_p_family"] <= 0.05).all()
-    assert (group["on_sphere_auroc_p_family"] > 0.05).all()
+    assert (group["norm_auroc"].sel(estimate="value") > 0.95).all()
+    assert (null_of(group, "norm_auroc", "p_family") <= 0.05).all()
+    assert (null_of(group, "on_sphere_auroc", "p_family") > 0.05).all()
 
 
 def test_pairs_are_ordered_only_in_paired_contrasts(run):
-    group = read_group(run, "permutations")
-    assert np.isfinite(group["paired_accuracy_p"].sel(contrast="refusal")).all()
-    assert np.isnan(group["paired_accuracy_p"].sel(contrast="unpaired")).all()
+    p = null_of(read_group(run, "permutations"), "paired_accuracy", "p")
+    assert np.isfinite(p.sel(contrast="refusal")).all()
+    assert np.isnan(p.sel(contrast="unpaired")).all()
 
 
 def test_a_set_against_itself_has_no_direction(run):
     group = read_group(run, "permutations").sel(contrast=["itself", "mirrored"])
     for name in ("auroc", "accuracy"):
-        assert np.isnan(group[f"{name}_p"]).all()
-    p = group["difference_norm_p"]
+        assert np.isnan(null_of(group, name, "p")).all()
+    p = null_of(group, "difference_norm", "p")
     assert ((p == 1) | np.isnan(p)).all(), "the distance is 0, and of equal pairs it is 0 in every draw"
 
 
@@ -182,7 +191,7 @@ def test_a_position_that_one_set_lacks_is_missing(run):
     group = read_group(run, "permutations").sel(contrast="subject", position=-2)
     assert int(group["n_positive"]) == int(group["n_negative"]) == 0
     for name in TESTED:
-        assert np.isnan(group[f"{name}_p_family"]).all()
+        assert np.isnan(null_of(group, name, "p_family")).all()
 
 
 def test_a_shift_between_the_sets_is_found_and_random_labels_are_not(tmp_path):
@@ -193,7 +202,7 @@ def test_a_shift_between_the_sets_is_found_and_random_labels_are_not(tmp_path):
     analyse(run, contrasts, None, silent, requested={"permutations"})
     group = read_group(run, "permutations").sel(position=-1)
     for name in ("auroc", "accuracy", "difference_norm"):
-        p = group[f"{name}_p_family"]
+        p = null_of(group, name, "p_family")
         assert float(p.sel(contrast="none").min()) > 0.05
         assert float(p.sel(contrast="shifted", site="resid_mid", layer=1)) == pytest.approx(1 / (DRAWS + 1))
 
@@ -205,9 +214,8 @@ def test_cosines_between_layers_are_those_of_the_permuted_directions(run):
     one, other = (permuted.differences(run, sites[1], layer)[1:] for layer in (0, 2))
     cosines = np.vecdot(one, other) / np.linalg.norm(one, axis=1) / np.linalg.norm(other, axis=1)
     group = read_group(run, "permutations").sel(contrast="refusal", position=-1, site=str(sites[1]))
-    at = group.isel(layer=0, layer_other=2)
-    np.testing.assert_allclose(at["direction_cosine_null_mean"], cosines.mean(), rtol=1e-5)
-    np.testing.assert_allclose(at["direction_cosine_null_sd"], cosines.std(ddof=1), rtol=1e-5)
+    null = group["direction_cosine_null"].isel(layer=0, layer_other=2)
+    np.testing.assert_allclose(null.sel(null=["mean", "sd"]), [cosines.mean(), cosines.std(ddof=1)], rtol=1e-5)
 
 
 def test_only_the_first_prompts_take_part_in_pairs_without_quarantined_ones(run, monkeypatch):
@@ -234,11 +242,10 @@ def test_token_counts_are_the_control_for_words(run, monkeypatch):
             scores[index] = (counts[index] - (a + b) / 2) @ (a - b) / np.linalg.norm(a - b)
         found, _ = permutations_controls.of_tokens(run, permuted)
         expected = area(scores[:n_p, None], scores[n_p:, None], paired=permuted.paired)
-        stored = [found[f"tokens_auroc{end}"] for end in ("", "_low", "_high")]
-        np.testing.assert_allclose(stored, np.ravel(expected), rtol=1e-9)
-        assert found["tokens_auroc_p"] > 0.05, "the tokens of both sets are drawn alike"
+        np.testing.assert_allclose(found["tokens_auroc"][:3], np.ravel(expected), rtol=1e-9)
+        assert found["tokens_auroc_null"][NULL.index("p")] > 0.05, "the tokens of both sets are drawn alike"
         if permuted.paired:
-            assert found["tokens_paired_accuracy"] == (scores[:n_p] > scores[n_p:]).mean()
+            assert found["tokens_paired_accuracy"][0] == (scores[:n_p] > scores[n_p:]).mean()
         else:
             assert "tokens_paired_accuracy" not in found
 
@@ -260,20 +267,23 @@ def test_equal_scores_of_token_counts_stay_equal_in_spite_of_rounding(run, monke
         wins.append(np.sign(direction @ (counts["p"] - counts["n"])[index]))
     assert 0 in wins
     found, _ = permutations_controls.of_tokens(run, permuted)
-    assert found["tokens_paired_accuracy"] == pytest.approx((1 + np.mean(wins)) / 2, abs=1e-12)
+    assert found["tokens_paired_accuracy"][0] == pytest.approx((1 + np.mean(wins)) / 2, abs=1e-12)
 
 
 def test_sets_with_other_words_are_separated_by_their_tokens(run, monkeypatch):
     tokens = {"bad": [[1, 2, 3]] * 13, "good": [[1, 4, 2]] * 13}
     monkeypatch.setattr(permutations_controls, "read_tokens", lambda _run, name: tokens[name])
     found, _ = permutations_controls.of_tokens(run, permuted_contrast(context_of(run, CONTRASTS), "refusal", -1))
-    assert (found["tokens_auroc"], found["tokens_paired_accuracy"]) == (1, 1)
-    assert np.isnan(found["tokens_auroc_p"]), "all prompts of a set have the same words, so all draws are equal"
+    assert (found["tokens_auroc"][0], found["tokens_paired_accuracy"][0]) == (1, 1)
+    assert np.isnan(found["tokens_auroc_null"][NULL.index("p")]), (
+        "all prompts of a set have the same words, so all draws are equal"
+    )
 
 
 def test_sets_of_equal_token_counts_have_no_direction(run):
     """The stored tokens of the test's sets are equal."""
     group = read_group(run, "permutations").sel(contrast="refusal", position=-1)
-    for name in ("tokens_auroc", "tokens_ridge_auroc", "tokens_auroc_p", "tokens_auroc_is_ridge"):
-        assert np.isnan(group[name])
+    for name in ("tokens_auroc", "tokens_ridge_auroc", "tokens_auroc_is_ridge"):
+        assert np.isnan(group[name]).all()
+    assert np.isnan(null_of(group, "tokens_auroc", "p"))
     assert np.isnan(group["auroc_beyond_words"]).all()

@@ -125,8 +125,8 @@ def test_a_zero_vector_makes_only_its_own_statistics_nan(tmp_path):
     analyse(run, contrasts, None, silent, requested=REQUESTED, norms=norms())
     curves = read_group(run, "curves")
     at = {"site": "resid_mid", "layer": 1, "position": -1}
-    assert np.isnan(curves["on_sphere_variance_mean"].sel(set="bad", **at))
-    assert np.isnan(curves["on_sphere_cosine_of_means"].sel(contrast="refusal", **at))
-    assert np.isfinite(curves["variance_mean"].sel(at)).all()
-    assert int(np.isnan(curves["on_sphere_variance_mean"]).sum()) == 1
+    assert np.isnan(curves["variance_mean"].sel(set="bad", space="sphere", **at))
+    assert np.isnan(curves["cosine_of_means"].sel(contrast="refusal", space="sphere", **at))
+    assert np.isfinite(curves["variance_mean"].sel(space="raw", **at)).all()
+    assert int(np.isnan(curves["variance_mean"].sel(space="sphere")).sum()) == 1
     assert np.isnan(read_group(run, "sphere")["mean_component_before"].sel(set="bad", position=-1, norm="1.mlp"))

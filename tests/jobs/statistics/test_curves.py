@@ -23,6 +23,7 @@ from theodolite_jobs.statistics.curves import (
     variance_curves,
 )
 from theodolite_jobs.statistics.directions import direction
+from theodolite_jobs.statistics.estimates import Estimate
 
 
 def curve_of(p, q, paired, splits=1):
@@ -38,7 +39,12 @@ def curve_of(p, q, paired, splits=1):
     trace = [np.array([x.var(axis=0, ddof=1).sum() if len(x) > 1 else np.nan]) for x in (p, q)]
     curves = [Scatter(**{name: values[None] for name, values in vars(part).items()}) for part in parts]
     curve = cosine_curve(a[None], b[None], *trace, len(p), len(q), reduce(add, curves), paired=paired)
-    return CosineCurve(*(values[0] for values in curve))
+    return one_of(curve)
+
+
+def one_of(curve):
+    """Return a curve of one place, each number as a scalar."""
+    return CosineCurve(curve.plain[0], Estimate(*(end[0] for end in curve.debiased)), curve.distance[0])
 
 
 def reference(p, q, paired):
@@ -75,21 +81,19 @@ def test_curve_equals_the_formulas_written_out(paired, splits):
         q = q[:25]
     curve = curve_of(p, q, paired, splits)
     expected = reference(p, q, paired)
-    np.testing.assert_allclose(
-        [curve.cosine_of_means_debiased, curve.cosine_of_means_low, curve.cosine_of_means_high], expected, rtol=1e-12
-    )
+    np.testing.assert_allclose(curve.debiased, expected, rtol=1e-12)
     a, b = p.mean(axis=0), q.mean(axis=0)
-    np.testing.assert_allclose(curve.cosine_of_means, a @ b / np.linalg.norm(a) / np.linalg.norm(b), rtol=1e-14)
-    np.testing.assert_allclose(curve.difference_norm, np.linalg.norm(a - b), rtol=1e-14)
+    np.testing.assert_allclose(curve.plain, a @ b / np.linalg.norm(a) / np.linalg.norm(b), rtol=1e-14)
+    np.testing.assert_allclose(curve.distance, np.linalg.norm(a - b), rtol=1e-14)
 
 
 def test_a_tiny_case_by_hand():
     p, q = np.array([[3.0, 1.0], [3.0, -1.0]]), np.array([[0.0, 2.0], [2.0, 2.0]])
     # a = (3, 0), b = (1, 2); traces 2 and 2, n = 2: A = 9 − 1, B = 5 − 1; ĉ = 3 / √32
     curve = curve_of(p, q, paired=False)
-    np.testing.assert_allclose(curve.cosine_of_means_debiased, 3 / np.sqrt(32), rtol=1e-15)
+    np.testing.assert_allclose(curve.debiased.value, 3 / np.sqrt(32), rtol=1e-15)
     # p·q per pair: (0,1)·(−1,0) = 0 and (0,−1)·(1,0) = 0, so pairing changes nothing here
-    np.testing.assert_allclose(curve_of(p, q, paired=True).cosine_of_means_debiased, 3 / np.sqrt(32), rtol=1e-15)
+    np.testing.assert_allclose(curve_of(p, q, paired=True).debiased.value, 3 / np.sqrt(32), rtol=1e-15)
 
 
 @each("spectrum", ["flat", "power law"])
@@ -99,10 +103,10 @@ def test_a_tiny_case_by_hand():
 def test_intervals_cover_the_truth(spectrum, paired, n, cosine):
     rng = np.random.default_rng(7)
     curves = [curve_of(*draws(rng, n, cosine, paired=paired, spectrum=spectrum, d=96), paired) for _ in range(200)]
-    covered = np.mean([curve.cosine_of_means_low <= cosine <= curve.cosine_of_means_high for curve in curves])
+    covered = np.mean([curve.debiased.low <= cosine <= curve.debiased.high for curve in curves])
     # 95 % nominal; 200 draws scatter by 1.5 % (one sigma), and the delta method is a little too wide at small n
     assert 0.92 <= covered <= 0.995
-    assert abs(np.mean([curve.cosine_of_means_debiased for curve in curves]) - cosine) < 0.005
+    assert abs(np.mean([curve.debiased.value for curve in curves]) - cosine) < 0.005
 
 
 def terms_of(p, q, paired, curve):
@@ -110,7 +114,7 @@ def terms_of(p, q, paired, curve):
     a, b, one = p.mean(axis=0), q.mean(axis=0), np.ones(max(len(p), len(q)))
     traces = [x.var(axis=0, ddof=1).sum(keepdims=True) for x in (p, q)]
     dots = [mean_dots(*args)[..., None] for args in ((p, a, b, one[: len(p)]), (q, b, a, one[: len(q)]))]
-    debiased = np.array([curve.cosine_of_means_debiased])
+    debiased = np.array([curve.debiased.value])
     return cosine_terms(debiased, a[None], b[None], *traces, len(p), len(q), *dots, paired=paired)[:, 0]
 
 
@@ -120,9 +124,7 @@ def test_the_squares_of_the_terms_sum_to_the_squared_error_of_the_cosine(paired)
     q = q if paired else q[:25]
     curve = curve_of(p, q, paired)
     error = np.sqrt((terms_of(p, q, paired, curve) ** 2).sum())
-    np.testing.assert_allclose(
-        NORMAL_QUANTILE * error, curve.cosine_of_means_high - curve.cosine_of_means_debiased, rtol=1e-9
-    )
+    np.testing.assert_allclose(NORMAL_QUANTILE * error, curve.debiased.high - curve.debiased.value, rtol=1e-9)
 
 
 @pytest.mark.parametrize("paired", [True, False])
@@ -140,8 +142,8 @@ def test_a_band_over_depths_covers_all_cosines_at_once(paired):
         quantile = simultaneous_quantile(np.stack(terms, axis=1))
         inside = []
         for curve in curves:
-            half = (curve.cosine_of_means_high - curve.cosine_of_means_debiased) * quantile / NORMAL_QUANTILE
-            inside.append(abs(curve.cosine_of_means_debiased - 0.9) <= half)
+            half = (curve.debiased.high - curve.debiased.value) * quantile / NORMAL_QUANTILE
+            inside.append(abs(curve.debiased.value - 0.9) <= half)
         covered.append(all(inside))
     assert 0.92 <= np.mean(covered) <= 0.99
 
@@ -149,28 +151,28 @@ def test_a_band_over_depths_covers_all_cosines_at_once(paired):
 @unchecked()
 def test_the_plain_cosine_is_biased_towards_zero():
     rng = np.random.default_rng(3)
-    strong = [curve_of(*draws(rng, 64, 0.9), paired=False).cosine_of_means for _ in range(100)]
+    strong = [curve_of(*draws(rng, 64, 0.9), paired=False).plain for _ in range(100)]
     weak = [curve_of(*draws(rng, 64, 0.9, signal=1 / 3), paired=False) for _ in range(100)]
     assert abs(np.mean(strong) - 0.886) < 0.003  # 0.9 / (1 + 1/64)
-    assert abs(np.mean([curve.cosine_of_means for curve in weak]) - 0.79) < 0.01  # 0.9 / (1 + 9/64)
-    assert abs(np.mean([curve.cosine_of_means_debiased for curve in weak]) - 0.9) < 0.01
+    assert abs(np.mean([curve.plain for curve in weak]) - 0.79) < 0.01  # 0.9 / (1 + 9/64)
+    assert abs(np.mean([curve.debiased.value for curve in weak]) - 0.9) < 0.01
 
 
 @unchecked()
 def test_the_unpaired_formula_overshoots_on_paired_draws():
     rng = np.random.default_rng(3)
     pairs = [draws(rng, 16, 0.9, signal=0.5, paired=True) for _ in range(100)]
-    assert np.mean([curve_of(p, q, paired=False).cosine_of_means_debiased for p, q in pairs]) > 0.95
-    assert abs(np.mean([curve_of(p, q, paired=True).cosine_of_means_debiased for p, q in pairs]) - 0.9) < 0.02
+    assert np.mean([curve_of(p, q, paired=False).debiased.value for p, q in pairs]) > 0.95
+    assert abs(np.mean([curve_of(p, q, paired=True).debiased.value for p, q in pairs]) - 0.9) < 0.02
 
 
 @pytest.mark.parametrize("paired", [True, False])
 def test_equal_constant_sets_have_cosine_one_and_an_interval_of_no_width(paired):
     same = np.tile(np.random.default_rng(0).normal(size=24).astype(np.float32).astype(np.float64), (10, 1))
     curve = curve_of(same, same.copy(), paired)
-    for value in curve[:4]:  # the plain and the debiased cosine, and its interval
+    for value in (curve.plain, *curve.debiased):
         assert abs(value - 1) < 1e-12
-    assert curve.difference_norm == 0
+    assert curve.distance == 0
 
 
 def test_the_debiased_cosine_is_nan_if_noise_exceeds_the_means():
@@ -178,14 +180,14 @@ def test_the_debiased_cosine_is_nan_if_noise_exceeds_the_means():
     p = rng.normal(size=(8, 100))
     p -= p.mean(axis=0) * 0.999
     curve = curve_of(p, rng.normal(size=(8, 100)), paired=False)
-    assert np.isnan([curve.cosine_of_means_debiased, curve.cosine_of_means_low, curve.cosine_of_means_high]).all()
-    assert np.isfinite(curve.cosine_of_means)
+    assert np.isnan(curve.debiased).all()
+    assert np.isfinite(curve.plain)
 
 
 def test_one_sample_gives_only_a_plain_cosine():
     curve = curve_of(np.array([[1.0, 0.0]]), np.array([[1.0, 1.0]]), paired=True)
-    np.testing.assert_allclose(curve.cosine_of_means, np.sqrt(0.5))
-    assert np.isnan([curve.cosine_of_means_debiased, curve.cosine_of_means_low, curve.cosine_of_means_high]).all()
+    np.testing.assert_allclose(curve.plain, np.sqrt(0.5))
+    assert np.isnan(curve.debiased).all()
 
 
 def test_variance_curves_name_the_largest_feature():
@@ -231,16 +233,17 @@ def grouped_curve_of(p, q, paired, n_known, size):
     sizes = Groups(*numbers, *(np.array([((x - m)[:n_known] ** 2).sum()]) for x, m in sides))
     trace = [np.array([x.var(axis=0, ddof=1).sum()]) for x, _ in sides]
     curve = cosine_curve(a[None], b[None], *trace, len(p), len(q), sums, paired=paired, groups=sizes)
-    return CosineCurve(*(values[0] for values in curve))
+    return one_of(curve)
 
 
 @pytest.mark.parametrize("paired", [True, False])
 def test_groups_of_one_sample_change_only_the_quantile(paired):
     p, q = draws(np.random.default_rng(2), 40, 0.8, paired=paired, d=30)
-    grouped, single = (curve._asdict() for curve in (grouped_curve_of(p, q, paired, 40, 1), curve_of(p, q, paired)))
-    widths = [curve.pop("cosine_of_means_high") - curve.pop("cosine_of_means_low") for curve in (grouped, single)]
+    grouped, single = grouped_curve_of(p, q, paired, 40, 1), curve_of(p, q, paired)
+    widths = [curve.debiased.high - curve.debiased.low for curve in (grouped, single)]
     np.testing.assert_allclose(widths[0] / widths[1], t.ppf(0.975, 39) / NORMAL_QUANTILE, rtol=1e-12)
-    assert grouped == pytest.approx(single, rel=1e-12)
+    values = [(curve.plain, curve.debiased.value, curve.distance) for curve in (grouped, single)]
+    assert values[0] == pytest.approx(values[1], rel=1e-12)
 
 
 @pytest.mark.parametrize("spectrum", ["flat", "steep"])
@@ -254,20 +257,20 @@ def test_intervals_from_means_of_groups_cover_the_cosine_as_often_as_they_promis
     curves = [
         grouped_curve_of(*draws(rng, n, 0.6, 0.5, paired, spectrum, d=40), paired, n_known, size) for _ in range(200)
     ]
-    covered = np.mean([curve.cosine_of_means_low <= 0.6 <= curve.cosine_of_means_high for curve in curves])
+    covered = np.mean([curve.debiased.low <= 0.6 <= curve.debiased.high for curve in curves])
     assert 0.91 <= covered <= 0.99  # binomial standard error 0.015
-    bias = np.mean([curve.cosine_of_means_debiased for curve in curves]) - 0.6
+    bias = np.mean([curve.debiased.value for curve in curves]) - 0.6
     assert abs(bias) < 0.01
 
 
 def test_the_correlation_is_not_known_without_a_known_pair():
     p, q = draws(np.random.default_rng(4), 60, 0.6, paired=True, d=3)
     curve = grouped_curve_of(p, q, True, 0, 10)
-    assert np.isnan([curve.cosine_of_means_debiased, curve.cosine_of_means_low, curve.cosine_of_means_high]).all()
-    assert np.isfinite(curve.cosine_of_means)
+    assert np.isnan(curve.debiased).all()
+    assert np.isfinite(curve.plain)
 
 
 def test_pairs_of_equal_samples_have_the_cosine_one():
     p, _ = draws(np.random.default_rng(4), 60, 0.6, d=3)
     curve = grouped_curve_of(p, p, True, 10, 10)
-    np.testing.assert_allclose(curve.cosine_of_means_debiased, 1, rtol=1e-12)
+    np.testing.assert_allclose(curve.debiased.value, 1, rtol=1e-12)

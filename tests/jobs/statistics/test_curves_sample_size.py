@@ -89,7 +89,7 @@ def test_very_many_prompts_are_expected_to_give_the_debiased_cosine_and_its_inte
     p, q = draw(np.random.default_rng(0), 40, 0.8, 0.5, "flat")
     for paired in (False, True):
         curve = cosine_curve(*arguments_of(p, q, paired), paired=paired)
-        debiased = [curve.cosine_of_means_debiased, curve.cosine_of_means_low, curve.cosine_of_means_high]
+        debiased = curve.debiased
         np.testing.assert_allclose(expected(p, q, (10**12,), paired=paired), debiased, rtol=1e-6)
 
 
