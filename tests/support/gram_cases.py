@@ -7,11 +7,11 @@ Float64 = NDArray[np.float64]
 
 
 def in_spaces(x: Float64) -> dict[str, Float64]:
-    """Return samples as they are, on the sphere, and over each feature's spread, by the prefix of the variables."""
+    """Return samples as they are, on the sphere, and over each feature's spread, by space."""
     lengths = np.sqrt((x**2).sum(axis=1, keepdims=True))
     varies = np.ptp(x, axis=0) > 0
     spread = np.std(x[:, varies], axis=0, ddof=1) if len(x) > 1 else 1.0
-    return {"": x, "on_sphere_": x / lengths * np.sqrt(x.shape[1]), "standardised_": x[:, varies] / spread}
+    return {"raw": x, "sphere": x / lengths * np.sqrt(x.shape[1]), "standardised": x[:, varies] / spread}
 
 
 def cka(x: Float64, y: Float64) -> float:

@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 
 from theodolite.errors import StoreError
 from theodolite.groups import GROUPS
+from theodolite.groups.basis import SUBLAYERS
+from theodolite.groups.gram import SPACES
 from theodolite.sites import Site
 from theodolite.store.activations import read_positive_counts
 from theodolite.store.records import Commit
@@ -20,7 +22,7 @@ from theodolite_jobs.passes.point_clouds import PointCloud
 from theodolite_jobs.passes.selections import quarantined
 from theodolite_jobs.results.context import Context, Result
 from theodolite_jobs.results.gram_blocks import branch_cka, branches, through_blocks
-from theodolite_jobs.results.gram_layer import TRANSFORMS, pair_shape, set_shape
+from theodolite_jobs.results.gram_layer import Statistics, pair_shape, set_shape
 from theodolite_jobs.statistics.gram import effective_rank_of_gaussian, participation_ratio_of_gaussian
 from theodolite_jobs.statistics.gram_cka import linear_cka, linear_cka_debiased
 from theodolite_jobs.statistics.gram_orthants import orthant_occupancy, orthant_overlap
@@ -45,10 +47,11 @@ def compute(context: Context) -> Result:
         StoreError: a temporary file cannot be written.
     """
     run, commits, coordinates = context.run, context.commits, context.coordinates
+    labels = {**coordinates, **GROUPS["gram"].labels}
     arrays = {
         variable.name: xr.DataArray(
-            np.full([len(coordinates[dim]) for dim in variable.dims], _FILLS[variable.name]),
-            {dim: coordinates[dim] for dim in variable.dims},
+            np.full([len(labels[dim]) for dim in variable.dims], _FILLS[variable.name]),
+            {dim: list(labels[dim]) for dim in variable.dims},
             variable.dims,
         )
         for variable in GROUPS["gram"].variables
@@ -77,7 +80,7 @@ def compute(context: Context) -> Result:
 
 
 def _set_variables(run: Run, cloud: PointCloud, progress: Progress) -> dict[str, Any]:
-    """Return the variables of a set at one position: (site, layer), (layer,) or a number."""
+    """Return the variables of a set at one position: (site, layer, …), (layer, …) or a number."""
     n, sites = len(cloud.samples), list(run.record.spec.capture.stream_sites)
     arrays: dict[str, Any] = {
         "n_samples": n,
@@ -93,28 +96,35 @@ def _set_variables(run: Run, cloud: PointCloud, progress: Progress) -> dict[str,
     shapes = run_tasks(set_shape, arguments, progress, f"Gram matrices of {cloud.prompt_set}", rounds=1)
     products, diagonals, values = similarities(shapes)
     arrays |= _by_place(values[: shape[0] * shape[1]], shape)
-    for space, prefix in enumerate(TRANSFORMS):
-        plain, debiased = linear_cka(products[space]), linear_cka_debiased(products[space], diagonals[space])
-        for name, matrix in (("linear_cka", plain), ("linear_cka_debiased", debiased)):
-            arrays[prefix + name] = _within_sites(matrix, *shape)
-        arrays |= {prefix + name: cka for name, cka in through_blocks(run, debiased).items()}
-    return arrays | _branch_variables(run, cloud, progress)
+    plain = np.stack([linear_cka(one) for one in products], axis=-1)
+    debiased = np.stack([linear_cka_debiased(*one) for one in zip(products, diagonals, strict=True)], axis=-1)
+    for name, cka in (("linear_cka", plain), ("linear_cka_debiased", debiased)):
+        arrays[name] = _within_sites(cka, *shape)
+    of_branches, permuted = _branch_variables(run, cloud, progress)
+    arrays["sublayer_cka"] = np.stack([through_blocks(run, debiased), of_branches], axis=2)  # in the order of OUTPUTS
+    return arrays | {"sublayer_cka_permuted": permuted}
 
 
-def _branch_variables(run: Run, cloud: PointCloud, progress: Progress) -> dict[str, NDArray[np.float64]]:
-    """Return the CKA between the input of each branch and what it adds, (layer,); NaN where that is not known."""
+def _branch_variables(
+    run: Run, cloud: PointCloud, progress: Progress
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the CKA between the input of each branch and what it adds, (layer, sublayer, space); NaN if unknown.
+
+    The second array is the CKA with permuted steps, (layer, sublayer).
+    """
     known = list(branches(run))
     arguments = [(run, cloud, branch) for branch in known]
-    arrays: dict[str, NDArray[np.float64]] = {}
+    cka = np.full((len(run.record.layers), len(SUBLAYERS), len(SPACES)), np.nan)
+    permuted = np.full(cka.shape[:2], np.nan)
     for branch, values in zip(known, run_tasks(branch_cka, arguments, progress, "branches"), strict=True):
-        for name, value in values.items():
-            arrays.setdefault(name, np.full(len(run.record.layers), np.nan))[branch.layer] = value
-    return arrays
+        at = branch.layer, SUBLAYERS.index(branch.name)
+        cka[at], permuted[at] = values
+    return cka, permuted
 
 
 def similarities(
-    shapes: Iterable[tuple[dict[str, float], NDArray[np.float64], NDArray[np.float64]]], tile_entries: int = 1 << 16
-) -> tuple[NDArray[np.float64], NDArray[np.float64], list[dict[str, float]]]:
+    shapes: Iterable[tuple[Statistics, NDArray[np.float64], NDArray[np.float64]]], tile_entries: int = 1 << 16
+) -> tuple[NDArray[np.float64], NDArray[np.float64], list[Statistics]]:
     """Return inner products of all points' centred Gram matrices, (space, point, point), their diagonals and values.
 
     The matrices of a large run do not fit into memory together, so they go to a temporary file and are read in tiles.
@@ -156,9 +166,9 @@ def _scratch() -> Iterator[Any]:
 
 
 def _within_sites(matrix: NDArray[np.float64], n_sites: int, n_layers: int) -> NDArray[np.float64]:
-    """Return (site, layer, layer_other) from a matrix over all points, of which `resid_final` may be the last."""
+    """Return (site, layer, layer_other, …) from (point, point, …), of which `resid_final` may be the last."""
     n_points = n_sites * n_layers
-    whole = matrix[:n_points, :n_points].reshape(n_sites, n_layers, n_sites, n_layers)
+    whole = matrix[:n_points, :n_points].reshape(n_sites, n_layers, n_sites, n_layers, *matrix.shape[2:])
     return np.stack([whole[site, :, site] for site in range(n_sites)])
 
 
@@ -183,7 +193,7 @@ def _orthants(run: Run, name: str, commits: Sequence[Commit]) -> dict[int, dict[
 def _pair_variables(
     run: Run, label: str, positive: PointCloud, negative: PointCloud, progress: Progress
 ) -> dict[str, Any]:
-    """Return the variables of a contrast at one position, (site, layer)."""
+    """Return the variables of a contrast at one position, (site, layer, …)."""
     if not positive.samples or not negative.samples:
         return {}
     sites, n_layers = list(run.record.spec.capture.stream_sites), len(run.record.layers)
@@ -192,7 +202,10 @@ def _pair_variables(
     return _by_place(points, (len(sites), n_layers))
 
 
-def _by_place(points: Sequence[Mapping[str, float]], shape: tuple[int, int]) -> dict[str, NDArray[Any]]:
-    """Return the values of all points by name, (site, layer), with the fill value where a point has none."""
-    names = {name: None for point in points for name in point}
-    return {name: np.array([point.get(name, _FILLS[name]) for point in points]).reshape(shape) for name in names}
+def _by_place(points: Sequence[Statistics], shape: tuple[int, int]) -> dict[str, NDArray[Any]]:
+    """Return the values of all points by name, (site, layer, …), with the fill value where a point has none."""
+    inner = {name: np.shape(value) for point in points for name, value in point.items()}
+    return {
+        name: np.array([point.get(name, np.full(of, _FILLS[name])) for point in points]).reshape(*shape, *of)
+        for name, of in inner.items()
+    }

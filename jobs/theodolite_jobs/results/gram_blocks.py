@@ -6,6 +6,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from theodolite.groups.basis import SUBLAYERS
+from theodolite.groups.gram import SPACES
 from theodolite.sites import Site
 from theodolite.store.runs import Run
 from theodolite_jobs.passes.point_clouds import PointCloud, read_cloud
@@ -18,11 +20,15 @@ Place = tuple[Site, int]
 """A captured site, and an index into the run's layers; `resid_final` has index 0."""
 
 
+_ENDS = {"attention": (0, 1), "mlp": (1, 2), "block": (0, 2)}
+"""The input and the output of each sublayer, among a block's input, middle and output."""
+
+
 class Branch(NamedTuple):
     """A branch of one block, or the whole block.
 
     Attributes:
-        name: `attention`, `mlp` or `block`, as in the names of its variables.
+        name: one of SUBLAYERS.
         layer: index into the run's layers.
         entering: its input.
         added: what it adds to the stream: a captured output, or two places whose difference is the output.
@@ -34,10 +40,11 @@ class Branch(NamedTuple):
     added: tuple[Place, ...]
 
 
-def through_blocks(run: Run, debiased: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
-    """Return debiased CKA between each block's input, middle and output, (layer,); NaN where one is not captured.
+def through_blocks(run: Run, debiased: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return debiased CKA between each sublayer's input and output, (layer, sublayer, space).
 
-    `debiased` is the CKA of all pairs of points, (site, layer) and then `resid_final`.
+    It is NaN where one is not captured. `debiased` is (point, point, space); the points are (site, layer) and then
+    `resid_final`.
     """
     layers, sites = run.record.layers, list(run.record.spec.capture.stream_sites)
 
@@ -46,13 +53,13 @@ def through_blocks(run: Run, debiased: NDArray[np.float64]) -> dict[str, NDArray
             return None
         return len(debiased) - 1 if place[0] is Site.RESID_FINAL else sites.index(place[0]) * len(layers) + place[1]
 
-    names = {"cka_attention": (0, 1), "cka_mlp": (1, 2), "cka_block": (0, 2)}
-    cka = {name: np.full(len(layers), np.nan) for name in names}
+    cka = np.full((len(layers), len(SUBLAYERS), len(SPACES)), np.nan)
     for index, layer in enumerate(layers):
         rows = [row(place) for place in block_states(run, layer)]
-        for name, (first, second) in names.items():
-            if rows[first] is not None and rows[second] is not None:
-                cka[name][index] = debiased[rows[first], rows[second]]
+        for sublayer, name in enumerate(SUBLAYERS):
+            first, second = (rows[end] for end in _ENDS[name])
+            if first is not None and second is not None:
+                cka[index, sublayer] = debiased[first, second]
     return cka
 
 
@@ -78,22 +85,22 @@ def branches(run: Run) -> Iterator[Branch]:
                 yield Branch(name, index, place, outputs[name])
 
 
-def branch_cka(run: Run, cloud: PointCloud, branch: Branch) -> dict[str, float]:
-    """Return the debiased CKA between a branch's input and what it adds, by the name of the variable in each space.
+def branch_cka(run: Run, cloud: PointCloud, branch: Branch) -> tuple[list[float], float]:
+    """Return the debiased CKA between a branch's input and what it adds, in each space.
 
-    It also returns the CKA between the input and its sum with what the branch adds to other prompts.
+    The second number is the CKA between the input and its sum with what the branch adds to other prompts.
     """
     entering, first, *rest = (
         read_cloud(run, cloud, *place).astype(np.float64) for place in (branch.entering, *branch.added)
     )
     added = rest[0] - first if rest else first
-    values = {f"cka_{branch.name}_permuted": cka_with_permuted_steps(centred(entering), centred(added))}
-    for prefix, transform in TRANSFORMS.items():
-        matrices = [gram(centred(transform(x))) for x in (entering, added)]
+    of_spaces = []
+    for space in SPACES:
+        matrices = [gram(centred(TRANSFORMS[space](x))) for x in (entering, added)]
         entries = np.stack([packed(matrix) for matrix in matrices])
         diagonals = np.stack([np.diag(matrix) for matrix in matrices])
-        values[f"{prefix}cka_{branch.name}_branch"] = float(linear_cka_debiased(entries @ entries.T, diagonals)[0, 1])
-    return values
+        of_spaces.append(float(linear_cka_debiased(entries @ entries.T, diagonals)[0, 1]))
+    return of_spaces, cka_with_permuted_steps(centred(entering), centred(added))
 
 
 def _added(captured: Place | None, start: Place | None, end: Place | None) -> tuple[Place, ...]:

@@ -3,8 +3,9 @@
 from collections.abc import Callable, Mapping
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
+from theodolite.groups.gram import SPACES
 from theodolite.sites import Site
 from theodolite.store.runs import Run
 from theodolite_jobs.passes.point_clouds import PointCloud, read_cloud
@@ -20,21 +21,26 @@ from theodolite_jobs.statistics.gram import (
     standardised,
 )
 from theodolite_jobs.statistics.gram_cka import packed
-from theodolite_jobs.statistics.gram_medians import means_and_medians
+from theodolite_jobs.statistics.gram_medians import Centres, means_and_medians
 from theodolite_jobs.statistics.gram_rotations import intrinsic_dimension_of_rotations
 from theodolite_jobs.statistics.moments import on_sphere
 
 Vectors = NDArray[np.float64]
 
+Statistics = dict[str, ArrayLike]
+"""The values of variables at one site and layer, by name."""
+
 TRANSFORMS: Mapping[str, Callable[[Vectors], Vectors]] = {
-    "": lambda x: x,
-    "on_sphere_": on_sphere,
-    "standardised_": lambda x: standardised(x)[0],
+    "raw": lambda x: x,
+    "sphere": on_sphere,
+    "standardised": lambda x: standardised(x)[0],
 }
-"""The transform of the samples in each space, by the prefix of the variables' names."""
+"""The transform of the samples in each of SPACES."""
+
+_IN_SPACES = ("mean_cosine", "participation_ratio", "effective_rank", "intrinsic_dimension")
 
 
-def set_shape(run: Run, cloud: PointCloud, site: Site, layer: int) -> tuple[dict[str, float], Vectors, Vectors]:
+def set_shape(run: Run, cloud: PointCloud, site: Site, layer: int) -> tuple[Statistics, Vectors, Vectors]:
     """Return the shape of a point cloud at a site and an index into the run's layers.
 
     The three parts are the values of the variables of `gram` by name, the packed centred Gram matrices, (space, entry),
@@ -42,29 +48,26 @@ def set_shape(run: Run, cloud: PointCloud, site: Site, layer: int) -> tuple[dict
     """
     if not run.record.has_site_at(site, layer):
         n = len(cloud.samples)
-        nothing = np.full((len(TRANSFORMS), n, n), np.nan)
+        nothing = np.full((len(SPACES), n, n), np.nan)
         return {}, np.stack([packed(matrix) for matrix in nothing]), nothing[:, 0]
     samples = read_cloud(run, cloud, site, layer).astype(np.float64)
-    values: dict[str, float] = {}
-    matrices = []
-    for prefix, transform in TRANSFORMS.items():
-        transformed = transform(samples)
+    values: Statistics = {"n_constant_features": standardised(samples)[1]}
+    matrices, of_spaces = [], []
+    for space in SPACES:
+        transformed = TRANSFORMS[space](samples)
         matrix = gram(centred(transformed))
         spectrum = eigenvalues(matrix)
-        values[f"{prefix}mean_cosine"] = mean_cosine(transformed)
-        values[f"{prefix}participation_ratio"] = participation_ratio(matrix)
-        values[f"{prefix}effective_rank"] = effective_rank(spectrum)
-        values[f"{prefix}intrinsic_dimension"], coincident = intrinsic_dimension(matrix)
-        if not prefix:
+        dimension, coincident = intrinsic_dimension(matrix)
+        if space == "raw":
             values["n_coincident"] = coincident
-            mean, sd = intrinsic_dimension_of_rotations(spectrum)
-            values |= {"intrinsic_dimension_gaussian": mean, "intrinsic_dimension_gaussian_sd": sd}
+            values["intrinsic_dimension_null"] = intrinsic_dimension_of_rotations(spectrum)
+        of_spaces.append((mean_cosine(transformed), participation_ratio(matrix), effective_rank(spectrum), dimension))
         matrices.append(matrix)
-    values["n_constant_features"] = standardised(samples)[1]
+    values |= dict(zip(_IN_SPACES, zip(*of_spaces, strict=True), strict=True))
     return values, np.stack([packed(matrix) for matrix in matrices]), np.stack([np.diag(matrix) for matrix in matrices])
 
 
-def pair_shape(run: Run, positive: PointCloud, negative: PointCloud, site: Site, layer: int) -> dict[str, float]:
+def pair_shape(run: Run, positive: PointCloud, negative: PointCloud, site: Site, layer: int) -> Statistics:
     """Return silhouettes, norms and cosines of two point clouds at a site and an index into the run's layers.
 
     There are none at a layer without the site.
@@ -74,13 +77,23 @@ def pair_shape(run: Run, positive: PointCloud, negative: PointCloud, site: Site,
     p, q = (read_cloud(run, cloud, site, layer).astype(np.float64) for cloud in (positive, negative))
     both = np.concatenate([p, q])
     middle = both.mean(axis=0)
-    values: dict[str, float] = {}
-    for prefix, transform in TRANSFORMS.items():
-        moved = centred(transform(both))
+    values: Statistics = {}
+    silhouettes = []
+    for space in SPACES:
+        moved = centred(TRANSFORMS[space](both))
         p, q = moved[: len(p)], moved[len(p) :]
         matrices = gram(p), gram(q), p @ q.T
-        values[f"{prefix}silhouette"] = silhouette(*matrices)
-        if not prefix:
-            values |= means_and_medians(*matrices, p @ middle, q @ middle, float(middle @ middle))
-    del values["cosine_of_means"], values["difference_of_means"]  # `curves` has them for all prompts
-    return values
+        silhouettes.append(silhouette(*matrices))
+        if space == "raw":
+            values |= _centres(*means_and_medians(*matrices, p @ middle, q @ middle, float(middle @ middle)))
+    return values | {"silhouette": silhouettes}
+
+
+def _centres(means: Centres, medians: Centres) -> Statistics:
+    """Return the variables of two sets' means and medians; `curves` has cosine and difference of all prompts' means."""
+    return {
+        "norm_of_centre": (means.norms, medians.norms),
+        "cosine_with_difference": (means.cosines, medians.cosines),
+        "cosine_of_medians": medians.cosine,
+        "difference_of_medians": medians.difference,
+    }

@@ -1,5 +1,7 @@
 """Geometric medians from Gram matrices; norms and cosines of means, medians and their differences. Pure, in float64."""
 
+from typing import NamedTuple
+
 import numpy as np
 from jaxtyping import Float64
 from numpy.typing import NDArray
@@ -10,6 +12,22 @@ _ROUNDING = 1e-13
 _COINCIDENT = 1e-14
 
 Weights = Float64[np.ndarray, " n"]
+
+
+class Centres(NamedTuple):
+    """The means, or the geometric medians, of two sets. A cosine is NaN if one of its vectors is zero.
+
+    Attributes:
+        norms: norm of each; the positive set is the first.
+        cosines: cosine of each with their difference, positive minus negative.
+        cosine: cosine between them.
+        difference: norm of their difference.
+    """
+
+    norms: tuple[float, float]
+    cosines: tuple[float, float]
+    cosine: float
+    difference: float
 
 
 def median_weights(matrix: Float64[np.ndarray, "n n"]) -> Weights:
@@ -73,21 +91,17 @@ def means_and_medians(
     positive_along: Float64[np.ndarray, " p"],
     negative_along: Float64[np.ndarray, " q"],
     square: float,
-) -> dict[str, float]:
-    """Return norms and cosines of both sets' means and geometric medians, and of their differences, by variable name.
+) -> tuple[Centres, Centres]:
+    """Return norms and cosines of both sets' means and of their difference, and the same of their geometric medians.
 
     These are the columns of Heretic's per-layer residual tables: |g|, |b|, |r| and S(g,b), S(g,r), S(b,r) for means,
-    and the same for medians. A cosine is NaN if one of its vectors is zero.
+    and the same for medians.
 
     After subtraction of a point m from all samples, the arguments are the dot products of P with P, N with N, P with N,
     P with m and N with m, and ‖m‖².
     """
-    values: dict[str, float] = {}
-    for centre in ("mean", "median"):
-        w_p, w_q = (
-            np.full(len(matrix), 1 / len(matrix)) if centre == "mean" else median_weights(matrix)
-            for matrix in (positive, negative)
-        )
+
+    def centres(w_p: Float64[np.ndarray, " p"], w_q: Float64[np.ndarray, " q"]) -> Centres:
         # With weights that sum to 1, Σ w_i x_i = Σ w_i (x_i − m) + m.
         along_p, along_q = w_p @ positive_along, w_q @ negative_along
         pp = w_p @ positive @ w_p + 2 * along_p + square
@@ -96,13 +110,12 @@ def means_and_medians(
         difference = w_p @ positive @ w_p + w_q @ negative @ w_q - 2 * (w_p @ cross @ w_q)
         spread = float(np.diag(positive).mean() + np.diag(negative).mean())
         scale = spread + square
-        lengths = [_length(pp, scale), _length(qq, scale), _length(difference, spread)]
-        values[f"norm_of_{centre}_positive"], values[f"norm_of_{centre}_negative"] = lengths[:2]
-        values[f"difference_of_{centre}s"] = lengths[2]
-        values[f"cosine_of_{centre}s"] = _cosine(pq, lengths[0] * lengths[1])
-        values[f"cosine_{centre}_positive_difference"] = _cosine(pp - pq, lengths[0] * lengths[2])
-        values[f"cosine_{centre}_negative_difference"] = _cosine(pq - qq, lengths[1] * lengths[2])
-    return values
+        p, q, r = _length(pp, scale), _length(qq, scale), _length(difference, spread)
+        return Centres((p, q), (_cosine(pp - pq, p * r), _cosine(pq - qq, q * r)), _cosine(pq, p * q), r)
+
+    n_p, n_q = cross.shape
+    means = centres(np.full(n_p, 1 / n_p), np.full(n_q, 1 / n_q))
+    return means, centres(median_weights(positive), median_weights(negative))
 
 
 def _length(square: float, scale: float) -> float:

@@ -30,25 +30,24 @@ def shape_figure(gram: xr.Dataset, position: int, site: str, colours: Mapping[st
     }
     for name, title in titles.items():
         lines = []
-        for prefix, suffix, dash in (("", "", "solid"), ("standardised_", ", features standardised", "dot")):
+        for space, suffix, dash in (("raw", "", "solid"), ("standardised", ", features standardised", "dot")):
             for set_name, colour in colours.items():
-                curve = along_depth(selected[prefix + name].sel(set=set_name, site=[site]))
+                curve = along_depth(selected[name].sel(set=set_name, site=[site], space=space))
                 n = prompts_text(selected["n_samples"].sel(set=set_name))
                 lines.append(Line(set_name + suffix, curve["depth"], curve, colour, dash, n=n))
         if name == "intrinsic_dimension":
             lines += _gaussian_lines(selected, site, colours)
         chance = [Reference(0, "uniform directions: 0")] if name == "mean_cosine" else []
         panels.append(Panel(title, lines, chance, positive=name != "mean_cosine"))
-    return panels_figure(panels, **depth_axis(along_depth(selected["mean_cosine"].isel(set=0).sel(site=[site]))))
+    cosines = selected["mean_cosine"].isel(set=0).sel(site=[site], space="raw")
+    return panels_figure(panels, **depth_axis(along_depth(cosines)))
 
 
 def _gaussian_lines(selected: xr.Dataset, site: str, colours: Mapping[str, str]) -> Iterator[Line]:
     """Yield the TwoNN dimension of Gaussian samples for each set that has an estimate."""
     for set_name, colour in colours.items():
-        mean, sd = (
-            along_depth(selected[f"intrinsic_dimension_gaussian{suffix}"].sel(set=set_name, site=[site]))
-            for suffix in ("", "_sd")
-        )
+        null = selected["intrinsic_dimension_null"].sel(set=set_name, site=[site])
+        mean, sd = (along_depth(null.sel(null=one)) for one in ("mean", "sd"))
         if np.isfinite(mean).any():
             title = f"{set_name}, Gaussian with the same covariance"
             low, high = mean - sd, mean + sd
@@ -63,27 +62,31 @@ def blocks_figure(gram: xr.Dataset, position: int, colours: Mapping[str, str]) -
         position: token position.
         colours: colour of each set.
     """
-    selected = gram.sel(position=position)
+    selected = gram.sel(position=position, space="raw")
     panels = []
     steps = {"attention": "attention", "mlp": "MLP", "block": "block"}  # both panels of CKA share one legend
+    cka = selected["sublayer_cka"]
     groups = {
-        "debiased CKA": {f"cka_{step}": name for step, name in steps.items()},
-        "CKA of the branch": {f"cka_{step}_branch": name for step, name in steps.items()},
-        "share of MLP hidden units": {"orthant_occupancy": "active", "orthant_overlap": "equal sign in two prompts"},
+        "debiased CKA": {name: cka.sel(sublayer=step, output="output") for step, name in steps.items()},
+        "CKA of the branch": {name: cka.sel(sublayer=step, output="branch") for step, name in steps.items()},
+        "share of MLP hidden units": {
+            "active": selected["orthant_occupancy"],
+            "equal sign in two prompts": selected["orthant_overlap"],
+        },
     }
-    for title, labels in groups.items():
+    for title, curves in groups.items():
         lines = [
             Line(
                 f"{set_name}, {label}",
                 selected["layer"],
-                selected[name].sel(set=set_name),
+                values.sel(set=set_name),
                 colour,
                 dash,
                 n=prompts_text(selected["n_samples"].sel(set=set_name)),
             )
-            for (name, label), dash in zip(labels.items(), ("solid", "dot", "dash"), strict=False)
+            for (label, values), dash in zip(curves.items(), ("solid", "dot", "dash"), strict=False)
             for set_name, colour in colours.items()
-            if np.isfinite(selected[name].sel(set=set_name)).any()
+            if np.isfinite(values.sel(set=set_name)).any()
         ]
         chance = [Reference(0, "independent activations: 0")] if title == "CKA of the branch" else []
         panels.append(Panel(title, lines, chance))

@@ -22,6 +22,11 @@ DIMENSIONS = {
     "the statistic minus the mean, over the sd; p, the share with as large a value; p_family, the share whose largest "
     "z over all places is as large as the z; critical, the value above which p_family is at most 0.05.",
     "sublayer": "Attention, MLP, or the whole block.",
+    "output": "Stream after a sublayer (output), or what the sublayer adds to the stream (branch).",
+    "space": "Scale of the activations: raw, scaled to norm √d_model (sphere), or with each feature scaled to "
+    "variance 1 (standardised).",
+    "null": "What permuted labels or controls give: mean and standard deviation (sd) of the statistic.",
+    "centre": "Centre of a set: its mean or its geometric median.",
     "map": "Map of the input of a sublayer to its output.",
     "quantile": "Probability of the quantile.",
     "site": "Site in the block, such as resid_pre.",
@@ -36,7 +41,7 @@ DIMENSIONS = {
     "read the stream, vo_write writes it.",
     "projection": "Projection of the head: query or key.",
     "composition": "Input of the later head: q, k or v.",
-    "prompt_side": "Side of the contrast whose prompts are intervened on: positive or negative.",
+    "prompt_side": "Side of the contrast: positive or negative; for interventions, the side whose prompts are changed.",
     "intervention": "Change of the last token's state: patch, remove or add.",
     "control": "Kind of the control directions: random, matched or permuted.",
     "dose": "Factor on the difference of the means (positive minus negative) that is added to the state.",

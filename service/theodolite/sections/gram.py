@@ -30,20 +30,20 @@ from theodolite.store.runs import Run
 _FROM_CURVES = ("cosine_of_means", "difference_norm")  # columns that the group `curves` stores
 _ONE_DIRECTION = 2.0  # below this participation ratio, most variance lies in one direction
 _STEPS = {"attention": "attention", "mlp": "the MLP", "block": "the whole block"}
-_COLUMNS = {
-    "cosine_of_means": "cos(P, N)",
-    "cosine_of_medians": "cos(P*, N*)",
-    "cosine_mean_positive_difference": "cos(P, r)",
-    "cosine_median_positive_difference": "cos(P*, r*)",
-    "cosine_mean_negative_difference": "cos(N, r)",
-    "cosine_median_negative_difference": "cos(N*, r*)",
-    "norm_of_mean_positive": "|P|",
-    "norm_of_median_positive": "|P*|",
-    "norm_of_mean_negative": "|N|",
-    "norm_of_median_negative": "|N*|",
-    "difference_norm": "|r|",
-    "difference_of_medians": "|r*|",
-    "silhouette": "silhouette",
+_COLUMNS: Mapping[str, tuple[str, ...]] = {  # an array, and its labels of `centre` and `prompt_side`
+    "cos(P, N)": ("cosine_of_means",),
+    "cos(P*, N*)": ("cosine_of_medians",),
+    "cos(P, r)": ("cosine_with_difference", "mean", "positive"),
+    "cos(P*, r*)": ("cosine_with_difference", "median", "positive"),
+    "cos(N, r)": ("cosine_with_difference", "mean", "negative"),
+    "cos(N*, r*)": ("cosine_with_difference", "median", "negative"),
+    "|P|": ("norm_of_centre", "mean", "positive"),
+    "|P*|": ("norm_of_centre", "median", "positive"),
+    "|N|": ("norm_of_centre", "mean", "negative"),
+    "|N*|": ("norm_of_centre", "median", "negative"),
+    "|r|": ("difference_norm",),
+    "|r*|": ("difference_of_medians",),
+    "silhouette": ("silhouette",),
 }
 
 
@@ -76,7 +76,7 @@ def sections(run: Run) -> list[Section]:
             blocks,
         ),
     ]
-    similarity = gram["linear_cka_debiased"].sel(site=site, position=position)
+    similarity = gram["linear_cka_debiased"].sel(site=site, position=position, space="raw")
     limits = scale_limits(*(similarity.sel(set=name).values for name in labels))
     maps = [_map(name, label, similarity.sel(set=name), limits) for name, label in labels.items()]
     facts = list(_shape_facts(gram.sel(position=position), site, labels))
@@ -92,14 +92,15 @@ def _map(name: str, label: str, similarity: xr.DataArray, limits: tuple[float, f
 
 def _shape_facts(values: xr.Dataset, site: str, labels: Mapping[str, str]) -> Iterator[str]:
     by_set = {label: values.sel(set=name, site=site) for name, label in labels.items()}
-    varied = {label: of_set for label, of_set in by_set.items() if np.isfinite(of_set["participation_ratio"]).any()}
+    raw = {label: of_set.sel(space="raw") for label, of_set in by_set.items()}
+    varied = {label: of_set for label, of_set in raw.items() if np.isfinite(of_set["participation_ratio"]).any()}
     if constant := [label for label in by_set if label not in varied]:
         yield (
             f"No layer of {' or '.join(constant)} at {site} has a variance: a variance needs at least two different "
             "prompts."
         )
     if varied:
-        ratios = {label: _participation_ratio(of_set) for label, of_set in varied.items()}
+        ratios = {label: _participation_ratio(by_set[label]) for label in varied}
         yield f"Largest participation ratio over layers at {site}: {listed(ratios)}."
         # Where all prompts have the same input, the cosine is 1 by construction.
         cosines = {
@@ -110,15 +111,16 @@ def _shape_facts(values: xr.Dataset, site: str, labels: Mapping[str, str]) -> It
         yield f"Mean cosine between two prompts, over layers at {site}: {listed(ranges)}."
     if dimensions := {label: text for label, of_set in varied.items() if (text := _dimension(of_set))}:
         yield (f"Largest TwoNN dimension over layers at {site}: {listed(dimensions)}.")
-    yield from _similarity_facts(values, site, labels)
+    yield from _similarity_facts(values.sel(space="raw"), site, labels)
     yield from _orthant_facts(values.sel(set=list(labels)))
 
 
 def _participation_ratio(values: xr.Dataset) -> str:
     """Return the largest participation ratio of one set, where it is, and what it is compared with."""
-    ratio = values["participation_ratio"].dropna("layer")
+    ratios = values["participation_ratio"]
+    ratio = ratios.sel(space="raw").dropna("layer")
     top = int(ratio["layer"][int(ratio.values.argmax())])
-    standardised = float(values["standardised_participation_ratio"].sel(layer=top))
+    standardised = float(ratios.sel(space="standardised", layer=top))
     return (
         f"{float(ratio.max()):.1f} in layer {top} ({standardised:.1f} with standardised features; an "
         f"isotropic Gaussian sample of the same size gives {float(values['participation_ratio_gaussian']):.0f}; "
@@ -128,7 +130,8 @@ def _participation_ratio(values: xr.Dataset) -> str:
 
 def _dimension(values: xr.Dataset) -> str:
     """Return the largest TwoNN dimension of one set, against Gaussian samples; empty if it is not known."""
-    measured, gaussian = (values[f"intrinsic_dimension{suffix}"].values for suffix in ("", "_gaussian"))
+    measured = values["intrinsic_dimension"].values
+    gaussian, sd = values["intrinsic_dimension_null"].sel(null=["mean", "sd"]).values.T
     known = np.isfinite(measured + gaussian)
     if not known.any():
         return ""
@@ -136,8 +139,8 @@ def _dimension(values: xr.Dataset) -> str:
     shares = measured[known] / gaussian[known]
     return (
         f"{measured[top]:.1f} in layer {int(values['layer'][top])} (samples rotated at random give "
-        f"{gaussian[top]:.1f} ± {float(values['intrinsic_dimension_gaussian_sd'][top]):.1f}; over layers, the estimate "
-        f"is {shares.min():.2f} to {shares.max():.2f} times that of rotated samples, n = {int(values['n_samples'])})"
+        f"{gaussian[top]:.1f} ± {sd[top]:.1f}; over layers, the estimate is {shares.min():.2f} to {shares.max():.2f} "
+        f"times that of rotated samples, n = {int(values['n_samples'])})"
     )
 
 
@@ -146,8 +149,9 @@ def _similarity_facts(values: xr.Dataset, site: str, labels: Mapping[str, str]) 
     ratios = values["participation_ratio"].sel(site=site)
     narrow = [name for name in labels if bool((ratios.sel(set=name) < _ONE_DIRECTION).mean() > 0.5)]
     shown = values.sel(set=[name for name in labels if name not in narrow])
-    for name, step in _STEPS.items():
-        texts = {labels[one]: text for one in shown["set"].values.tolist() if (text := _cka(shown.sel(set=one), name))}
+    for sublayer, step in _STEPS.items():
+        at = shown.sel(sublayer=sublayer)
+        texts = {labels[name]: text for name in at["set"].values.tolist() if (text := _cka(at.sel(set=name)))}
         if texts:
             yield f"Debiased CKA between the input and the output of {step}, median over layers: {listed(texts)}."
     if narrow:
@@ -158,9 +162,10 @@ def _similarity_facts(values: xr.Dataset, site: str, labels: Mapping[str, str]) 
         )
 
 
-def _cka(values: xr.Dataset, step: str) -> str:
+def _cka(values: xr.Dataset) -> str:
     """Return the median CKA of a step of one set over layers, beside its controls; empty if there is none."""
-    cka, *controls = (values[f"cka_{step}{suffix}"].values for suffix in ("", "_permuted", "_branch"))
+    cka, branch = values["sublayer_cka"].sel(output=["output", "branch"]).values.T
+    controls = values["sublayer_cka_permuted"].values, branch
     if not np.isfinite(cka).any():
         return ""
     other, alone = (f"{np.nanmedian(one):.3f}" if np.isfinite(one).any() else "unknown" for one in controls)
@@ -193,13 +198,14 @@ def _orthant_facts(values: xr.Dataset) -> Iterator[str]:
 def _mean_tables(run: Run, gram: xr.Dataset, site: str, position: int, labels: Mapping[str, str]) -> list[Table]:
     """Return a table for each contrast: cosines and norms of means, geometric medians (*) and their differences r."""
     from_curves = read_group(run, "curves")[list(_FROM_CURVES)].sel(space="raw", drop=True)
-    selected = gram.assign(from_curves.data_vars).sel(site=site, position=position)
+    selected = gram.assign(from_curves.data_vars).sel(site=site, position=position, space="raw")
     tables = []
     for contrast, sides in gram.attrs["contrasts"].items():
         values = selected.sel(contrast=contrast)
-        if not np.isfinite(values["norm_of_mean_positive"]).any():
+        if not np.isfinite(values["norm_of_centre"]).any():
             continue
-        by_layer = zip(values["layer"].values, *(values[name].values for name in _COLUMNS), strict=True)
+        columns = (values[name].loc[:, *at] for name, *at in _COLUMNS.values())
+        by_layer = zip(values["layer"].values, *(column.values for column in columns), strict=True)
         rows = [[str(layer), *map(_cell, numbers)] for layer, *numbers in by_layer]
         caption = (
             f"{contrast} at {site}: P is the mean of {labels[sides['positive']]}, N the mean of "
@@ -207,7 +213,7 @@ def _mean_tables(run: Run, gram: xr.Dataset, site: str, position: int, labels: M
         )
         if any(MISSING in row for row in rows):
             caption += f"; {MISSING} marks a missing value, such as a cosine with r = 0 or r* = 0"
-        tables.append(Table(caption, ["layer", *_COLUMNS.values()], rows))
+        tables.append(Table(caption, ["layer", *_COLUMNS], rows))
     return tables
 
 

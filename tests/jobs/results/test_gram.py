@@ -36,6 +36,14 @@ CONTRASTS = {
     "lonely": contrast("one", "good"),
 }
 QUARANTINED = {"bad": {5: "not finite"}}
+LABELS = {  # the expected numbers are in this order
+    "space": ["raw", "sphere", "standardised"],
+    "sublayer": ["attention", "mlp", "block"],
+    "output": ["output", "branch"],
+    "null": ["mean", "sd"],
+    "centre": ["mean", "median"],
+    "prompt_side": ["positive", "negative"],
+}
 ORTHANTS = {"orthant_occupancy", "orthant_overlap"}  # of other numbers, and tested with them
 
 
@@ -108,20 +116,17 @@ def cosine(x, y):
 
 def pair_of(p, q):
     """Where two sets' means and medians lie, and silhouettes."""
-    found = {}
-    for name, a, b in (
-        ("mean", p.mean(axis=0), q.mean(axis=0)),
-        ("median", median_of(p), median_of(q)),
-    ):
+    found = {"norm_of_centre": [], "cosine_with_difference": []}
+    for a, b in ((p.mean(axis=0), q.mean(axis=0)), (median_of(p), median_of(q))):
         difference = np.zeros(WIDTH) if p is q else a - b
-        found |= {f"norm_of_{name}_positive": np.linalg.norm(a), f"norm_of_{name}_negative": np.linalg.norm(b)}
-        found[f"cosine_{name}_positive_difference"] = cosine(a, difference)
-        found[f"cosine_{name}_negative_difference"] = cosine(b, difference)
-        if name == "median":
-            found |= {"cosine_of_medians": cosine(a, b), "difference_of_medians": np.linalg.norm(difference)}
+        found["norm_of_centre"].append([np.linalg.norm(a), np.linalg.norm(b)])
+        found["cosine_with_difference"].append([cosine(a, difference), cosine(b, difference)])
+    found |= {"cosine_of_medians": cosine(a, b), "difference_of_medians": np.linalg.norm(difference)}
     labels = [0] * len(p) + [1] * len(q)
-    for prefix, both in in_spaces(np.concatenate([p, q])).items():
-        found[f"{prefix}silhouette"] = silhouette_score(both, labels) if min(len(p), len(q)) > 1 else np.nan
+    found["silhouette"] = [
+        silhouette_score(both, labels) if min(len(p), len(q)) > 1 else np.nan
+        for both in in_spaces(np.concatenate([p, q])).values()
+    ]
     return found
 
 
@@ -160,20 +165,18 @@ def expected_group(arrays, final, contrasts, group, limit=2048):
                 expected["n_constant_features"][at] = WIDTH if n == 1 else (np.ptp(x, axis=0) == 0).sum()
                 twins = (cdist(x, x) == 0).sum(axis=1) > 1
                 expected["n_coincident"][at] = twins.sum() if n > 2 else 0
-                for prefix, moved in in_spaces(x).items():
+                for index, (space, moved) in enumerate(in_spaces(x).items()):
                     for statistic, value in shape_of(moved, same).items():
-                        expected[f"{prefix}{statistic}"][at] = value
-                    if not prefix and not same:
+                        expected[statistic][(*at, index)] = value
+                    if space == "raw" and not same:
                         values = eigenvalues(gram(moved - moved.mean(axis=0)))
-                        mean_and_sd = intrinsic_dimension_of_rotations(values)
-                        for end, value in zip(("", "_sd"), mean_and_sd, strict=True):
-                            expected[f"intrinsic_dimension_gaussian{end}"][at] = value
+                        expected["intrinsic_dimension_null"][at] = intrinsic_dimension_of_rotations(values)
                     if same or n < 2:
                         continue
                     for other in range(LAYERS):
-                        beside = in_spaces(cloud(name, SITES[site], position, other))[prefix]
-                        expected[f"{prefix}linear_cka"][(*at, other)] = cka(moved, beside)
-                        expected[f"{prefix}linear_cka_debiased"][(*at, other)] = debiased_cka(moved, beside)
+                        beside = in_spaces(cloud(name, SITES[site], position, other))[space]
+                        expected["linear_cka"][(*at, other, index)] = cka(moved, beside)
+                        expected["linear_cka_debiased"][(*at, other, index)] = debiased_cka(moved, beside)
             for layer in range(LAYERS if not same else 0):
                 pre, mid = (cloud(name, site, position, layer) for site in SITES)
                 is_last = layer == LAYERS - 1
@@ -181,14 +184,16 @@ def expected_group(arrays, final, contrasts, group, limit=2048):
                 if n < 2:
                     continue
                 ends = {"attention": (pre, mid), "mlp": (mid, post), "block": (pre, post)}
-                for step, (start, end) in ends.items():
-                    spaces = [in_spaces(x) for x in (start, end, end - start)]
-                    for prefix in spaces[0]:
-                        entering, leaving, added = (of_space[prefix] for of_space in spaces)
-                        at = row, column, layer
-                        expected[f"{prefix}cka_{step}"][at] = debiased_cka(entering, leaving)
-                        expected[f"{prefix}cka_{step}_branch"][at] = debiased_cka(entering, added)
-                    expected[f"cka_{step}_permuted"][at] = with_permuted_steps(start, end - start)
+                for sublayer, (start, end) in enumerate(ends.values()):
+                    at = row, column, layer, sublayer
+                    of_spaces = zip(*(in_spaces(x).values() for x in (start, end, end - start)), strict=True)
+                    expected["sublayer_cka"][at] = np.transpose(
+                        [
+                            (debiased_cka(entering, leaving), debiased_cka(entering, added))
+                            for entering, leaving, added in of_spaces
+                        ]
+                    )
+                    expected["sublayer_cka_permuted"][at] = with_permuted_steps(start, end - start)
     for row, one in enumerate(contrasts.values()):
         for column, position in enumerate(positions):
             for site, layer in np.ndindex(len(SITES), LAYERS):
@@ -232,7 +237,7 @@ TIGHT = {"rtol": 1e-8, "atol": 1e-10}
 
 
 def is_loose(name):
-    return any(part in name for part in ("silhouette", "intrinsic", "median"))
+    return any(part in name for part in ("silhouette", "intrinsic", "median", "centre", "with_difference"))
 
 
 def compare(group, expected, sets=slice(None), contrasts=slice(None)):
@@ -241,11 +246,15 @@ def compare(group, expected, sets=slice(None), contrasts=slice(None)):
         rows = {"set": sets, "contrast": contrasts}.get(found.dims[0], slice(None))
         kind = LOOSE if is_loose(name) else TIGHT
         np.testing.assert_allclose(found.values[rows], values[rows], err_msg=name, **kind)
+        if "centre" in found.dims:
+            of_means = (one[rows][..., LABELS["centre"].index("mean"), :] for one in (found.values, values))
+            np.testing.assert_allclose(*of_means, err_msg=name, **TIGHT)
 
 
 def test_every_variable_equals_its_definition_for_any_chunking(surveyed):
     _, group, expected = surveyed
     assert set(group.data_vars) == set(expected) | ORTHANTS
+    assert {dim: group[dim].values.tolist() for dim in LABELS} == LABELS
     compare(group, expected, sets=slice(0, 4), contrasts=[0, 1, 2, 4])
     assert group["n_samples"].sel(position=-1).values.tolist() == [12, 11, 8, 1, 10]
     assert group["n_samples"].sel(set="words", position=-2) == 0
@@ -269,7 +278,7 @@ def test_identical_samples_have_a_mean_cosine_and_nan_dimensions_in_all_spaces(s
     of_set = {name: values for name, values in expected.items() if group[name].dims[0] == "set"}
     compare(group, of_set, sets=slice(4, 5))
     assert (group["n_coincident"].sel(set="same") == 10).all()
-    np.testing.assert_allclose(group["mean_cosine"].sel(set="same"), 1, rtol=1e-12)
+    np.testing.assert_allclose(group["mean_cosine"].sel(set="same", space="raw"), 1, rtol=1e-12)
 
 
 def test_a_set_against_itself_has_medians_and_no_difference(surveyed):
@@ -302,13 +311,13 @@ def test_variables_that_need_missing_layers_or_sites_are_nan(tmp_path):
     final = {"bad": rng.normal(size=(9, 2, WIDTH)).astype(np.float32)}
     run = store_run(tmp_path, arrays, final=final, model=model_of(5), layers=[1, 2, 4])
     survey_gram(run, {}, GramSpec(), None, silent)
-    group = read_group(run, "gram")
-    assert np.isnan(group["cka_attention"]).all()
-    assert np.isnan(group["cka_mlp"]).all()
-    assert np.isnan(group["cka_block"].sel(layer=2)).all()
+    through = read_group(run, "gram")["sublayer_cka"].sel(output="output")
+    assert np.isnan(through.sel(sublayer=["attention", "mlp"])).all()
+    of_block = through.sel(sublayer="block")
+    assert np.isnan(of_block.sel(layer=2)).all()
     stream = arrays["bad"]["resid_pre"].astype(np.float64)
     for position in (0, 1):
-        found = group["cka_block"].isel(set=0, position=position)
+        found = of_block.sel(space="raw").isel(set=0, position=position)
         expected = debiased_cka(stream[:, position, 0], stream[:, position, 1])
         np.testing.assert_allclose(found.sel(layer=1), expected, rtol=1e-9)
         expected = debiased_cka(stream[:, position, 2], final["bad"][:, position].astype(np.float64))
@@ -321,7 +330,8 @@ def test_the_output_of_a_block_is_read_from_a_captured_site(tmp_path):
     survey_gram(run, {}, GramSpec(), None, silent)
     pre, post = (arrays["bad"][site].astype(np.float64) for site in ("resid_pre", "resid_post"))
     expected = [debiased_cka(pre[:, 1, layer], post[:, 1, layer]) for layer in range(3)]
-    np.testing.assert_allclose(read_group(run, "gram")["cka_block"].sel(set="bad", position=-1), expected, rtol=1e-9)
+    at = {"set": "bad", "position": -1, "sublayer": "block", "output": "output", "space": "raw"}
+    np.testing.assert_allclose(read_group(run, "gram")["sublayer_cka"].sel(at), expected, rtol=1e-9)
 
 
 def test_a_zero_vector_makes_only_its_own_statistics_nan(tmp_path):
@@ -331,14 +341,15 @@ def test_a_zero_vector_makes_only_its_own_statistics_nan(tmp_path):
     run = store_run(tmp_path, arrays, contrasts=contrasts)
     survey_gram(run, contrasts, GramSpec(), None, silent)
     group = read_group(run, "gram")
-    at = {"site": "resid_mid", "position": -1, "layer": 1}
+    on_sphere, at = group.sel(space="sphere"), {"site": "resid_mid", "position": -1, "layer": 1}
     for name in ("mean_cosine", "participation_ratio", "effective_rank", "intrinsic_dimension"):
-        assert np.isnan(group[f"on_sphere_{name}"].sel(set="bad", **at)), name
-        assert int(np.isnan(group[f"on_sphere_{name}"]).sum()) == 1, name
-    assert np.isnan(group["on_sphere_silhouette"].sel(contrast="refusal", **at))
-    assert np.isnan(group["on_sphere_linear_cka"].sel(set="bad", **at)).all()
-    assert np.isfinite(group["participation_ratio"]).all()
-    assert np.isfinite(group["silhouette"]).all()
+        assert np.isnan(on_sphere[name].sel(set="bad", **at)), name
+        assert int(np.isnan(on_sphere[name]).sum()) == 1, name
+    assert np.isnan(on_sphere["silhouette"].sel(contrast="refusal", **at))
+    assert np.isnan(on_sphere["linear_cka"].sel(set="bad", **at)).all()
+    raw = group.sel(space="raw")
+    assert np.isfinite(raw["participation_ratio"]).all()
+    assert np.isfinite(raw["silhouette"]).all()
 
 
 @each("values", [[np.nan], [np.inf], [np.inf, -np.inf]])

@@ -12,9 +12,10 @@ from theodolite.store.result_reader import read_group
 WIDTH, LAYERS = 8, 3
 
 
-def branch_of(run, step, prefix=""):
+def cka_of(run, step, space="raw", output="branch"):
     """The CKA of the last position of the set `bad`, by layer."""
-    return read_group(run, "gram")[f"{prefix}cka_{step}_branch"].sel(set="bad", position=-1)
+    at = {"set": "bad", "position": -1, "sublayer": step, "output": output, "space": space}
+    return read_group(run, "gram")["sublayer_cka"].sel(at)
 
 
 def test_captured_outputs_of_branches_are_used_instead_of_differences(tmp_path):
@@ -24,12 +25,12 @@ def test_captured_outputs_of_branches_are_used_instead_of_differences(tmp_path):
     at_last = {site: values[:, -1].astype(np.float64) for site, values in arrays["bad"].items()}
     for step, entering, added in (("attention", "resid_pre", "attn_out"), ("mlp", "resid_mid", "mlp_out")):
         expected = [debiased_cka(at_last[entering][:, layer], at_last[added][:, layer]) for layer in range(LAYERS)]
-        np.testing.assert_allclose(branch_of(run, step), expected, rtol=1e-9)
+        np.testing.assert_allclose(cka_of(run, step), expected, rtol=1e-9)
         moved = [
-            debiased_cka(*(in_spaces(at_last[site][:, layer])["on_sphere_"] for site in (entering, added)))
+            debiased_cka(*(in_spaces(at_last[site][:, layer])["sphere"] for site in (entering, added)))
             for layer in range(LAYERS)
         ]
-        np.testing.assert_allclose(branch_of(run, step, "on_sphere_"), moved, rtol=1e-9)
+        np.testing.assert_allclose(cka_of(run, step, "sphere"), moved, rtol=1e-9)
 
 
 def test_branches_of_parallel_blocks_read_the_input_of_the_block(tmp_path):
@@ -39,26 +40,26 @@ def test_branches_of_parallel_blocks_read_the_input_of_the_block(tmp_path):
     pre, attn, mlp = (arrays["bad"][site][:, -1].astype(np.float64) for site in ("resid_pre", "attn_out", "mlp_out"))
     for step, added in (("attention", attn), ("mlp", mlp)):
         expected = [debiased_cka(pre[:, layer], added[:, layer]) for layer in range(LAYERS)]
-        np.testing.assert_allclose(branch_of(run, step), expected, rtol=1e-9)
+        np.testing.assert_allclose(cka_of(run, step), expected, rtol=1e-9)
     expected = [debiased_cka(pre[:, layer], pre[:, layer + 1] - pre[:, layer]) for layer in range(LAYERS - 1)]
-    np.testing.assert_allclose(branch_of(run, "block")[:-1], expected, rtol=1e-9)
+    np.testing.assert_allclose(cka_of(run, "block")[:-1], expected, rtol=1e-9)
 
 
 def test_parallel_blocks_without_outputs_have_only_the_branches_of_the_block(tmp_path):
     run = store_run(tmp_path, {"bad": draw(9, ("resid_pre",))})
     survey_gram(run, {}, GramSpec(), None, silent)
-    assert np.isnan(branch_of(run, "attention")).all()
-    assert np.isnan(branch_of(run, "mlp")).all()
-    assert np.isfinite(branch_of(run, "block")[:-1]).all()
+    assert np.isnan(cka_of(run, "attention")).all()
+    assert np.isnan(cka_of(run, "mlp")).all()
+    assert np.isfinite(cka_of(run, "block")[:-1]).all()
 
 
 def test_blocks_that_are_no_sums_have_branches_only_from_captured_outputs(tmp_path):
     arrays = {"bad": draw(9, ("resid_pre", "resid_mid", "attn_out"))}
     run = store_run(tmp_path, arrays, parity={"branches_add": False})
     survey_gram(run, {}, GramSpec(), None, silent)
-    assert np.isfinite(branch_of(run, "attention")).all()
-    assert np.isnan(branch_of(run, "mlp")).all()
-    assert np.isnan(branch_of(run, "block")).all()
+    assert np.isfinite(cka_of(run, "attention")).all()
+    assert np.isnan(cka_of(run, "mlp")).all()
+    assert np.isnan(cka_of(run, "block")).all()
 
 
 def test_the_skip_makes_cka_large_although_the_branch_is_independent(tmp_path):
@@ -68,6 +69,5 @@ def test_the_skip_makes_cka_large_although_the_branch_is_independent(tmp_path):
     arrays = {"bad": {"resid_pre": pre, "resid_mid": pre + 0.01 * rng.normal(size=pre.shape)}}
     run = store_run(tmp_path, {"bad": {site: values.astype(np.float32) for site, values in arrays["bad"].items()}}, 30)
     survey_gram(run, {}, GramSpec(), None, silent)
-    through = read_group(run, "gram")["cka_attention"].sel(set="bad", position=-1)
-    assert (through > 0.999).all()
-    assert (abs(branch_of(run, "attention")) < 0.15).all()
+    assert (cka_of(run, "attention", output="output") > 0.999).all()
+    assert (abs(cka_of(run, "attention")) < 0.15).all()

@@ -5,7 +5,7 @@ from scipy.optimize import minimize
 from support.each import each
 
 from theodolite_jobs.statistics.gram import gram
-from theodolite_jobs.statistics.gram_medians import means_and_medians, median_weights
+from theodolite_jobs.statistics.gram_medians import Centres, means_and_medians, median_weights
 
 SEEDS = st.integers(0, 1000)
 
@@ -129,20 +129,15 @@ def of_vectors(p, q):
     def cosine(x, y):
         return x @ y / np.linalg.norm(x) / np.linalg.norm(y)
 
-    found = {}
-    for name, (a, b) in {
-        "mean": (p.mean(axis=0), q.mean(axis=0)),
-        "median": (vectors_median(p), vectors_median(q)),
-    }.items():
-        found |= {
-            f"norm_of_{name}_positive": np.linalg.norm(a),
-            f"norm_of_{name}_negative": np.linalg.norm(b),
-            f"difference_of_{name}s": np.linalg.norm(a - b),
-            f"cosine_of_{name}s": cosine(a, b),
-            f"cosine_{name}_positive_difference": cosine(a, a - b),
-            f"cosine_{name}_negative_difference": cosine(b, a - b),
-        }
-    return found
+    return [
+        Centres(
+            norms=(np.linalg.norm(a), np.linalg.norm(b)),
+            cosines=(cosine(a, a - b), cosine(b, a - b)),
+            cosine=cosine(a, b),
+            difference=np.linalg.norm(a - b),
+        )
+        for a, b in ((p.mean(axis=0), q.mean(axis=0)), (vectors_median(p), vectors_median(q)))
+    ]
 
 
 def norms_and_cosines(p, q):
@@ -161,9 +156,9 @@ def norms_and_cosines(p, q):
 def test_norms_and_cosines_equal_those_of_the_vectors(n_p, n_q, d, offset):
     p, q = random(n_p, d) + 0.4 + offset, random(n_q, d, seed=1) + offset
     expected, found = of_vectors(p, q), norms_and_cosines(p, q)
-    assert set(found) == set(expected)
-    for name, value in expected.items():
-        np.testing.assert_allclose(found[name], value, rtol=1e-7, atol=1e-8, err_msg=name)
+    for of_found, of_expected in zip(found, expected, strict=True):
+        for name, value in of_expected._asdict().items():
+            np.testing.assert_allclose(getattr(of_found, name), value, rtol=1e-7, atol=1e-8, err_msg=name)
 
 
 def test_norms_and_cosines_are_exact_with_a_large_common_feature():
@@ -171,17 +166,17 @@ def test_norms_and_cosines_are_exact_with_a_large_common_feature():
     p[:, 7] += 1000
     q[:, 7] += 1000
     expected, found = of_vectors(p, q), norms_and_cosines(p, q)
-    for name, value in expected.items():
-        np.testing.assert_allclose(found[name], value, rtol=1e-7, err_msg=name)
+    for of_found, of_expected in zip(found, expected, strict=True):
+        for name, value in of_expected._asdict().items():
+            np.testing.assert_allclose(getattr(of_found, name), value, rtol=1e-7, err_msg=name)
 
 
 def test_norms_and_cosines_of_opposite_sets_of_one_sample():
     p, q = np.array([[3.0, 4.0]]), np.array([[-3.0, -4.0]])
     found = norms_and_cosines(p, q)
-    for centre in ("mean", "median"):
-        assert (found[f"norm_of_{centre}_positive"], found[f"difference_of_{centre}s"]) == (5, 10)
-        assert (found[f"cosine_of_{centre}s"], found[f"cosine_{centre}_positive_difference"]) == (-1, 1)
-        assert found[f"cosine_{centre}_negative_difference"] == -1
+    for centres in found:
+        assert (centres.norms[0], centres.difference) == (5, 10)
+        assert (centres.cosine, *centres.cosines) == (-1, 1, -1)
 
 
 @each("n_p, n_q", [(10, 10), (37, 37), (64, 32), (300, 150)])
@@ -189,11 +184,10 @@ def test_norms_and_cosines_of_opposite_sets_of_one_sample():
 def test_two_sets_of_the_same_vector_have_difference_zero_and_nan_cosines(n_p, n_q, d):
     same = random(1, d).astype(np.float32).astype(np.float64) + 1
     found = norms_and_cosines(np.tile(same, (n_p, 1)), np.tile(same, (n_q, 1)))
-    for centre in ("mean", "median"):
-        np.testing.assert_allclose(found[f"cosine_of_{centre}s"], 1, rtol=1e-12)
-        assert found[f"difference_of_{centre}s"] < 1e-12 * np.linalg.norm(same)
-        assert np.isnan(found[f"cosine_{centre}_positive_difference"])
-        assert np.isnan(found[f"cosine_{centre}_negative_difference"])
+    for centres in found:
+        np.testing.assert_allclose(centres.cosine, 1, rtol=1e-12)
+        assert centres.difference < 1e-12 * np.linalg.norm(same)
+        assert np.isnan(centres.cosines).all()
 
 
 @each("n", [5, 10, 37, 64, 100])
@@ -201,15 +195,14 @@ def test_two_sets_of_the_same_vector_have_difference_zero_and_nan_cosines(n_p, n
 def test_a_set_and_its_copy_have_difference_zero_and_nan_cosines(n, d):
     p = (random(n, d) + 1).astype(np.float32).astype(np.float64)
     found = norms_and_cosines(p, p.copy())
-    for centre in ("mean", "median"):
-        assert found[f"difference_of_{centre}s"] < 1e-12 * np.linalg.norm(p[0])
-        assert np.isnan(found[f"cosine_{centre}_positive_difference"])
-        assert np.isnan(found[f"cosine_{centre}_negative_difference"])
+    for centres in found:
+        assert centres.difference < 1e-12 * np.linalg.norm(p[0])
+        assert np.isnan(centres.cosines).all()
 
 
 def test_cosines_with_a_zero_mean_are_nan():
     p, q = np.array([[1.0, 0.0], [-1.0, 0.0]]), np.array([[0.0, 2.0], [0.0, 1.0]])
-    found = norms_and_cosines(p, q)
-    assert found["norm_of_mean_positive"] == 0
-    assert np.isnan([found["cosine_of_means"], found["cosine_mean_positive_difference"]]).all()
-    np.testing.assert_allclose(found["cosine_mean_negative_difference"], -1, rtol=1e-12)
+    means, _ = norms_and_cosines(p, q)
+    assert means.norms[0] == 0
+    assert np.isnan([means.cosine, means.cosines[0]]).all()
+    np.testing.assert_allclose(means.cosines[1], -1, rtol=1e-12)

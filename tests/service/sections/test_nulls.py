@@ -7,19 +7,17 @@ from support.finished_runs import cached_run
 from theodolite.sections import curves, gram, parts
 
 SHAPE = {
-    "participation_ratio": 20.0,
-    "standardised_participation_ratio": 25.0,
+    "participation_ratio": {"raw": 20.0, "standardised": 25.0},
     "participation_ratio_gaussian": 90.0,
-    "mean_cosine": 0.9,
+    "mean_cosine": {"raw": 0.9},
 }
-THROUGH = {"cka_attention": 0.994, "cka_mlp": 0.98, "cka_block": 0.97}
-PERMUTED = {"cka_attention_permuted": 0.712, "cka_mlp_permuted": 0.8, "cka_block_permuted": 0.75}
-BRANCHES = {"cka_attention_branch": 0.763, "cka_mlp_branch": 0.9, "cka_block_branch": 0.85}
+THROUGH = {"attention": 0.994, "mlp": 0.98, "block": 0.97}
+PERMUTED = {"sublayer_cka_permuted": {"attention": 0.712, "mlp": 0.8, "block": 0.75}}
+BRANCHES = {"attention": 0.763, "mlp": 0.9, "block": 0.85}
 DIMENSION = np.array([10.0, 16.0, 12.0, 8.0])
 GAUSSIAN = {
-    "intrinsic_dimension": DIMENSION,
-    "intrinsic_dimension_gaussian": 20.0,
-    "intrinsic_dimension_gaussian_sd": 1.5,
+    "intrinsic_dimension": {"raw": DIMENSION},
+    "intrinsic_dimension_null": {"mean": 20.0, "sd": 1.5},
 }
 CKA = "Debiased CKA between the input and the output of {}, median over layers: "
 
@@ -28,6 +26,15 @@ def controls(cka, other, alone, smaller=""):
     """Return a median CKA beside its controls; `smaller` is in how many layers the first control is smaller."""
     counted = f", smaller in {smaller} layers" if smaller else ""
     return f"{cka} (controls: input plus another prompt's step {other}{counted}; step alone {alone})"
+
+
+def sublayer_cka(through, branches=None):
+    """Return the CKA without scaling, from numbers for each sublayer: broadcast to (set, position, layer)."""
+    values = np.full((2, 1, 4, 3, 2, 3), np.nan)
+    for output, of_sublayers in enumerate((through, branches or {})):
+        for name, numbers in of_sublayers.items():
+            values[..., list(THROUGH).index(name), output, 0] = numbers
+    return {"sublayer_cka": values}
 
 
 def section_of(tmp_path, module, name, values):
@@ -58,7 +65,10 @@ def test_the_participation_ratio_of_all_sets_stands_beside_that_of_a_gaussian(tm
     counts = {"n_samples": np.array([[64], [63]])}
     cosines = np.full((2, 2, 1, 4), 0.9)
     cosines[1, 0, 0] = [0.1, np.nan, -0.204, 0.3]
-    values = {"participation_ratio": ratios, "standardised_participation_ratio": standardised, "mean_cosine": cosines}
+    values = {
+        "participation_ratio": {"raw": ratios, "standardised": standardised},
+        "mean_cosine": {"raw": cosines},
+    }
     facts = section_of(tmp_path, gram, "gram", SHAPE | values | counts).facts
     gaussian = "an isotropic Gaussian sample of the same size gives 90"
     assert facts[:2] == [
@@ -73,7 +83,7 @@ def test_layers_without_a_variance_have_no_part_in_the_mean_cosine(tmp_path):
     ratios, cosines = np.full((2, 2, 1, 4), 20.0), np.full((2, 2, 1, 4), 0.6)
     ratios[0, 0, 0, 0], cosines[0, 0, 0] = np.nan, [1.0, 0.9, 0.7, 0.8]
     ratios[1, 0, 0, 2], cosines[1, 0, 0] = np.nan, [0.5, 0.6, -0.3, 0.55]
-    values = {**SHAPE, "participation_ratio": ratios, "mean_cosine": cosines}
+    values = {**SHAPE, "participation_ratio": {"raw": ratios}, "mean_cosine": {"raw": cosines}}
     assert starting(section_of(tmp_path, gram, "gram", values), "Mean cosine") == (
         "Mean cosine between two prompts, over layers at resid_pre: harmful 0.70 to 0.90; harmless 0.50 to 0.60."
     )
@@ -83,7 +93,7 @@ def test_sets_without_a_variance_are_named(tmp_path):
     one = np.full((2, 2, 1, 4), 20.0)
     one[0, 0] = np.nan  # at resid_pre; its other site is not described
     constant = "No layer of {} at resid_pre has a variance: a variance needs at least two different prompts."
-    facts = section_of(tmp_path, gram, "gram", SHAPE | GAUSSIAN | {"participation_ratio": one}).facts
+    facts = section_of(tmp_path, gram, "gram", SHAPE | GAUSSIAN | {"participation_ratio": {"raw": one}}).facts
     assert facts[0] == constant.format("harmful")
     assert facts[1].startswith("Largest participation ratio over layers at resid_pre: harmless 20.0 in layer 0 (")
     assert facts[2] == "Mean cosine between two prompts, over layers at resid_pre: harmless 0.90 to 0.90."
@@ -94,7 +104,7 @@ def test_sets_without_a_variance_are_named(tmp_path):
 
 
 def test_cka_through_a_block_stands_beside_the_step_of_another_prompt_and_the_step_alone(tmp_path):
-    section = section_of(tmp_path, gram, "gram", {**SHAPE, **THROUGH, **PERMUTED, **BRANCHES})
+    section = section_of(tmp_path, gram, "gram", {**SHAPE, **sublayer_cka(THROUGH, BRANCHES), **PERMUTED})
     numbers = {"attention": (0.994, 0.712, 0.763), "the MLP": (0.98, 0.8, 0.9), "the whole block": (0.97, 0.75, 0.85)}
     for step, (cka, other, alone) in numbers.items():
         text = controls(f"{cka:.3f}", f"{other:.3f}", f"{alone:.3f}", "4 of 4")
@@ -106,7 +116,8 @@ def test_cka_through_a_block_stands_beside_the_step_of_another_prompt_and_the_st
 def test_medians_of_cka_are_over_the_layers_of_each_set(tmp_path):
     by_set = np.array([[0.9, 0.8, np.nan, 0.7], [0.1, 0.2, 0.3, 0.4]])[:, None]
     permuted = by_set / [[[10]], [[0.5]]]
-    values = {**SHAPE, "cka_block": by_set, "cka_block_permuted": permuted, "cka_block_branch": by_set / 2}
+    values = SHAPE | sublayer_cka({"block": by_set}, {"block": by_set / 2})
+    values["sublayer_cka_permuted"] = {"block": permuted}
     harmful = controls("0.800", "0.080", "0.400", "3 of 3")
     harmless = controls("0.250", "0.500", "0.125", "0 of 4")
     assert cka_of(section_of(tmp_path, gram, "gram", values), "the whole block") == (
@@ -115,13 +126,14 @@ def test_medians_of_cka_are_over_the_layers_of_each_set(tmp_path):
 
 
 def test_parallel_blocks_state_only_the_steps_that_they_have(tmp_path):
-    values = {**SHAPE, "cka_block": 0.97, "cka_block_permuted": 0.75, "cka_block_branch": 0.85}
-    section = section_of(tmp_path, gram, "gram", values)
+    values = SHAPE | sublayer_cka({"block": 0.97}, {"block": 0.85})
+    section = section_of(tmp_path, gram, "gram", {**values, "sublayer_cka_permuted": {"block": 0.75}})
     assert [fact for fact in section.facts if fact.startswith("Debiased CKA")] == [cka_of(section, "the whole block")]
 
 
 def test_cka_of_blocks_whose_steps_were_not_captured_has_no_controls(tmp_path):
-    section, expected = section_of(tmp_path, gram, "gram", SHAPE | THROUGH), controls("0.994", "unknown", "unknown")
+    section = section_of(tmp_path, gram, "gram", SHAPE | sublayer_cka(THROUGH))
+    expected = controls("0.994", "unknown", "unknown")
     assert cka_of(section, "attention").startswith(f"{CKA.format('attention')}harmful {expected}; harmless {expected}.")
 
 
@@ -129,8 +141,8 @@ def test_medians_of_cka_leave_out_and_name_sets_of_one_direction(tmp_path):
     ratios = np.full((2, 2, 1, 4), 20.0)
     ratios[1, 0, 0] = [1.001, 1.9, 1.5, 60.0]  # below 2 at three of four depths of resid_pre
     cka = np.array([0.9, 0.5])[:, None, None]
-    values = {**SHAPE, **THROUGH, "cka_attention": cka, "cka_attention_permuted": cka / 2}
-    section = section_of(tmp_path, gram, "gram", {**values, "participation_ratio": ratios})
+    values = SHAPE | sublayer_cka(THROUGH | {"attention": cka}) | {"sublayer_cka_permuted": {"attention": cka / 2}}
+    section = section_of(tmp_path, gram, "gram", {**values, "participation_ratio": {"raw": ratios}})
     harmful = f"{CKA.format('attention')}harmful {controls('0.900', '0.450', 'unknown', '4 of 4')}"
     assert cka_of(section, "attention") == f"{harmful}."
     assert starting(section, "The medians of CKA") == (
@@ -138,14 +150,14 @@ def test_medians_of_cka_leave_out_and_name_sets_of_one_direction(tmp_path):
         "variance lies in one direction, which decides the CKA."
     )
     ratios[1, 0, 0, 2] = 2.0
-    section = section_of(tmp_path / "half", gram, "gram", {**values, "participation_ratio": ratios})
+    section = section_of(tmp_path / "half", gram, "gram", {**values, "participation_ratio": {"raw": ratios}})
     harmless = controls("0.500", "0.250", "unknown", "4 of 4")
     assert cka_of(section, "attention") == f"{harmful}; harmless {harmless}."
     assert not any("leave out" in fact for fact in section.facts)
 
 
 def test_no_median_is_stated_if_all_sets_have_one_direction(tmp_path):
-    values = {**SHAPE, **THROUGH, **PERMUTED, **BRANCHES, "participation_ratio": 1.1}
+    values = SHAPE | sublayer_cka(THROUGH, BRANCHES) | PERMUTED | {"participation_ratio": {"raw": 1.1}}
     text = " ".join(section_of(tmp_path, gram, "gram", values).facts)
     assert "Debiased CKA" not in text
     assert "leave out harmful, harmless" in text
@@ -153,7 +165,7 @@ def test_no_median_is_stated_if_all_sets_have_one_direction(tmp_path):
 
 def test_the_dimension_stands_beside_that_of_gaussian_samples(tmp_path):
     by_set = np.stack([np.tile(DIMENSION, (2, 1)), np.full((2, 4), 30.0)])[:, :, None]
-    section = section_of(tmp_path, gram, "gram", {**SHAPE, **GAUSSIAN, "intrinsic_dimension": by_set})
+    section = section_of(tmp_path, gram, "gram", {**SHAPE, **GAUSSIAN, "intrinsic_dimension": {"raw": by_set}})
     gaussian = "samples rotated at random give 20.0 ± 1.5; over layers, the estimate is"
     times = "times that of rotated samples, n = 4"
     assert starting(section, "Largest TwoNN") == (
@@ -165,14 +177,17 @@ def test_the_dimension_stands_beside_that_of_gaussian_samples(tmp_path):
 
 def test_a_dimension_without_that_of_gaussian_samples_is_not_the_largest(tmp_path):
     gaussian = np.array([20.0, np.nan, 24.0, 20.0])
-    section = section_of(tmp_path, gram, "gram", {**SHAPE, **GAUSSIAN, "intrinsic_dimension_gaussian": gaussian})
+    null = {"intrinsic_dimension_null": {"mean": gaussian, "sd": 1.5}}
+    section = section_of(tmp_path, gram, "gram", {**SHAPE, **GAUSSIAN, **null})
     expected = "harmful 12.0 in layer 2 (samples rotated at random give 24.0 ± 1.5; over layers, the estimate"
     times = "is 0.40 to 0.50 times that of rotated samples, n = 4"
     assert f"{expected} {times}); harmless" in starting(section, "Largest TwoNN")
 
 
 def test_a_run_without_nulls_of_gram_has_its_other_sentences(tmp_path):
-    section = section_of(tmp_path, gram, "gram", {**SHAPE, **THROUGH, "intrinsic_dimension": DIMENSION})
+    section = section_of(
+        tmp_path, gram, "gram", SHAPE | sublayer_cka(THROUGH) | {"intrinsic_dimension": {"raw": DIMENSION}}
+    )
     text = controls("0.980", "unknown", "unknown")
     assert cka_of(section, "the MLP") == f"{CKA.format('the MLP')}harmful {text}; harmless {text}."
     assert not any("TwoNN" in fact for fact in section.facts)
@@ -201,7 +216,7 @@ def test_hidden_units_that_were_not_counted_have_a_reason(tmp_path):
 
 
 def test_silhouettes_are_sentences_of_the_permutation_tests_and_numbers_of_the_table(tmp_path):
-    values = {**SHAPE, "silhouette": 0.375, "norm_of_mean_positive": 1.0}
+    values = {**SHAPE, "silhouette": {"raw": 0.375}, "norm_of_centre": {"positive": 1.0}}
     section = section_of(tmp_path, gram, "gram", values)
     assert not any("ilhouette" in fact for fact in section.facts)
     (table,) = section.tables
