@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from theodolite.groups.contributions import PARTS
 from theodolite.sites import Site, leaving_block
 from theodolite.store.runs import Run
 from theodolite_jobs.models.weights import Weights
@@ -94,32 +95,27 @@ def _of_contrast(context: Context, weights: Weights, contrast: PermutedContrast,
         **{name: np.stack([layer.local[name] for layer in found]) for name in found[0].local},
     }
     # Both signs count: a head can write against the direction.
-    standardised = permutation_test(np.abs(np.stack([layer.standardised for layer in found], axis=1)))
-    arrays["head_standardised_permuted"] = standardised.null_mean
-    arrays["head_standardised_p_family"] = standardised.p_family
+    standardised = np.abs(np.stack([layer.standardised for layer in found], axis=1))
+    arrays["head_standardised_null"] = permutation_test(standardised).stacked()
     if differences is None or directions is None or start is None:
         return arrays
     lengths = np.linalg.norm(differences, axis=1)
-    embedding = vectors_along(contrast.read(run, *start), difference_weights(contrast.labels), directions)
     parts = {
-        "head": np.stack([layer.heads for layer in found if layer.heads is not None], axis=1),
-        "mlp": np.stack([layer.mlp for layer in found if layer.mlp is not None], axis=1),
-        "embedding": embedding[:, None],
+        "head_share": np.stack([layer.heads for layer in found if layer.heads is not None], axis=1),
+        "mlp_share": np.stack([layer.mlp for layer in found if layer.mlp is not None], axis=1),
+        "embedding_share": vectors_along(contrast.read(run, *start), difference_weights(contrast.labels), directions),
     }
     # The share and not the contribution: if the sets differ at all, most parts write more than with permuted labels.
     shares = ratio(
         np.concatenate([part.reshape(len(lengths), -1) for part in parts.values()], axis=1), lengths[:, None]
     )
-    tested = permutation_test(shares)
-    stop = np.cumsum([part[0].size for part in parts.values()])
-    for (name, part), end in zip(parts.items(), stop, strict=True):
-        own, shape = slice(end - part[0].size, end), part.shape[1:] if name != "embedding" else ()
-        arrays[f"{name}_share"] = shares[0, own].reshape(shape)
-        arrays[f"{name}_share_permuted"] = tested.null_mean[own].reshape(shape)
-        arrays[f"{name}_z"] = tested.z[own].reshape(shape)
-        arrays[f"{name}_p_family"] = tested.p_family[own].reshape(shape)
-        if name != "embedding":
-            arrays |= {f"{name}_{key}": value for key, value in total_of_shares(shares[:, own]).items()}
+    ends = np.cumsum([part[0].size for part in parts.values()])[:-1]
+    of_parts, nulls = np.split(shares, ends, axis=1), np.split(permutation_test(shares).stacked(), ends)
+    for (name, part), own, null in zip(parts.items(), of_parts, nulls, strict=True):
+        arrays[name] = own[0].reshape(part.shape[1:])
+        arrays[f"{name}_null"] = null.reshape(*part.shape[1:], -1)
+    totals = [total_of_shares(own) for own in of_parts[: len(PARTS)]]
+    arrays["total"], arrays["total_null"] = (np.stack(values) for values in zip(*totals, strict=True))
     return {**arrays, "final_difference": lengths[0]}
 
 

@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float, Float64
 
 from theodolite_jobs.statistics.heads import Circuits
 from theodolite_jobs.statistics.norms import divisor, projected
-from theodolite_jobs.statistics.permutations import permutation_test
+from theodolite_jobs.statistics.permutations import Tested, permutation_test
 from theodolite_jobs.statistics.ratio import ratio
 
 
@@ -111,7 +111,9 @@ def sum_error(
     return float(ratio(errors, np.linalg.norm(stream, axis=1)).max())
 
 
-def total_of_shares(shares: Float64[np.ndarray, "draw part"]) -> dict[str, float]:
+def total_of_shares(
+    shares: Float64[np.ndarray, "draw part"],
+) -> tuple[float, Float64[np.ndarray, " null"]]:
     """Return the sum of the shares of all parts of one kind, and its two-sided test against permuted labels.
 
     The p is the share of rows, the real labels included, whose total is as far from the mean of all rows. This mean
@@ -122,10 +124,6 @@ def total_of_shares(shares: Float64[np.ndarray, "draw part"]) -> dict[str, float
     """
     totals = np.where(np.isnan(shares).all(axis=1), np.nan, np.nansum(shares, axis=1))
     tested = permutation_test(np.stack([totals, np.abs(totals - totals.mean())], axis=1))
-    return {
-        "total": float(totals[0]),
-        "total_permuted": float(tested.null_mean[0]),
-        "total_permuted_sd": float(tested.null_sd[0]),
-        "total_z": float(tested.z[0]),
-        "total_p": float(tested.p[1]),
-    }
+    unknown = np.array(np.nan)  # each total is tested alone
+    null = Tested(tested.null_mean[0], tested.null_sd[0], unknown, tested.z[0], tested.p[1], unknown)
+    return float(totals[0]), null.stacked()

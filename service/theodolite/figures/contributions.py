@@ -18,15 +18,17 @@ def contributions_figure(contributions: xr.Dataset) -> go.Figure:
         contributions: the result group at one contrast and position.
     """
     layers = contributions["layer"]
-    branches = {"attention": ("head_share", ATTENTION), "MLP": ("mlp_share", MLP)}
+    at = contributions.sel(null="mean")
+    attention, permuted = (at[name].sum("head", skipna=False) for name in ("head_share", "head_share_null"))
     n = prompts_text(contributions["n_positive"], contributions["n_negative"])
     lines = []
-    for name, (share, colour) in branches.items():
-        for suffix, text, dash in (("", "", "solid"), ("_permuted", ", permuted labels", "dash")):
-            values = contributions[f"{share}{suffix}"]
-            values = values.sum("head", skipna=False) if "head" in values.dims else values
-            lines.append(Line(f"{name}{text}", layers, values, colour, dash, markers=not suffix, n=n))
-    whole = contributions["head_share"].sum("head", skipna=False) + contributions["mlp_share"]
+    for name, share, null, colour in (
+        ("attention", attention, permuted, ATTENTION),
+        ("MLP", at["mlp_share"], at["mlp_share_null"], MLP),
+    ):
+        lines.append(Line(name, layers, share, colour, n=n))
+        lines.append(Line(f"{name}, permuted labels", layers, null, colour, "dash", markers=False, n=n))
+    whole = attention + at["mlp_share"]
     panels = [Panel("share of the distance", lines, [Reference(0, "no contribution: 0")])]
     if np.isfinite(whole).all():
         sums = float(contributions["embedding_share"]) + np.cumsum(whole.values)

@@ -17,15 +17,15 @@ DIMENSIONS = {
     "contrast": "Contrast of two prompt sets.",
     "estimate": "Value of a statistic, or an end of its 95 % interval (low, high) or of its simultaneous 95 % band "
     "over all sites and layers (band_low, band_high).",
-    "space": "Space of the activations: raw, or sphere (scaled to norm √d_model).",
-    "null": "What permuted labels or control directions give: mean and standard deviation (sd) of the statistic; z, "
-    "the statistic minus the mean, over the sd; p, the share with as large a value; p_family, the share whose largest "
-    "z over all places is as large as the z; critical, the value above which p_family is at most 0.05.",
+    "null": "Mean and standard deviation (sd) of a statistic with permuted labels or of controls, and its tests: z is "
+    "the statistic minus the mean, over sd; p is the share of draws, the statistic itself included, that are as large; "
+    "p_family is the share of draws whose largest z over all places is as large as this z; the statistic is above "
+    "critical where p_family is at most 0.05.",
+    "part": "Kind of the parts of the stream: attention heads, or MLPs.",
     "sublayer": "Attention, MLP, or the whole block.",
     "output": "Stream after a sublayer (output), or what the sublayer adds to the stream (branch).",
     "space": "Scale of the activations: raw, scaled to norm √d_model (sphere), or with each feature scaled to "
     "variance 1 (standardised).",
-    "null": "What permuted labels or controls give: mean and standard deviation (sd) of the statistic.",
     "centre": "Centre of a set: its mean or its geometric median.",
     "map": "Map of the input of a sublayer to its output.",
     "quantile": "Probability of the quantile.",

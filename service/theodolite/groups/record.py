@@ -19,6 +19,9 @@ INTERVAL = ("value", "low", "high")
 BAND = (*INTERVAL, "band_low", "band_high")
 """Labels of ESTIMATE: without, and with a simultaneous 95 % band over all sites and layers."""
 
+NULL = ("mean", "sd", "critical", "z", "p", "p_family")
+"""Labels of the axis `null`: the distribution of a statistic with permuted labels or of controls, and its tests."""
+
 
 @dataclass(frozen=True)
 class Variable:

@@ -77,15 +77,19 @@ def _section(run: Run, contributions: xr.Dataset, contrast: str) -> Section | No
     if not np.isfinite(values["final_difference"]):
         return Section(title, [_why_missing(values)])
     name = f"contributions.{contrast}"
+    parts = {
+        "head": _part(values["head_share"], values["head_share_null"]),
+        "mlp": _part(values["mlp_share"], values["mlp_share_null"]),
+    }
     pale = np.isin(values["layer"], _unreliable(run, contrast)).tolist()
     maps = {
         "share": ("heads: share of the distance of the means", values["head_share"], None),
-        "z": ("heads: z of the share", values["head_z"], None),
+        "z": ("heads: z of the share", parts["head"]["z"], None),
         "standardised": ("heads: standardised difference", values["head_standardised"], pale),
     }
     return Section(
         title,
-        list(_facts(values, _reliable_standardised(run, values, contrast))),
+        list(_facts(values, parts, _reliable_standardised(run, values, contrast))),
         [Figure(name, "Shares of the distance of the means by layer", partial(contributions_figure, values))],
         [
             Figure(f"{name}.{key}", caption, partial(head_map, of_heads, caption, signed=True, pale=faded), "vo")
@@ -97,18 +101,23 @@ def _section(run: Run, contributions: xr.Dataset, contrast: str) -> Section | No
             *same_token_notes(run, [sides[side] for side in SIDES], labels, position),
         ],
         how_to_read=_HOW_TO_READ,
-        finding=_finding(values),
+        finding=_finding(values, parts),
         worth=worth_of(
-            *((values[f"{part}_p_family"], values[f"{part}_z"]) for part in ("head", "mlp")),
-            *((values[f"{part}_total_p"], values[f"{part}_total_z"]) for part in ("head", "mlp")),
+            *((of_part["p_family"], of_part["z"]) for of_part in parts.values()),
+            *((null.sel(null="p"), null.sel(null="z")) for null in values["total_null"]),
         ),
     )
 
 
-def _finding(values: xr.Dataset) -> str:
+def _part(share: xr.DataArray, null: xr.DataArray) -> xr.Dataset:
+    """Return the `share` of each head or MLP beside its null, whose labels become variables."""
+    return null.to_dataset("null").assign(share=share)
+
+
+def _finding(values: xr.Dataset, parts: Mapping[str, xr.Dataset]) -> str:
     """Return the shares of all heads and of all MLPs, and how many parts have a larger share than chance gives."""
-    passed = [int((values[f"{part}_p_family"] <= LEVEL).sum()) for part in ("head", "mlp")]
-    n_heads, n_mlps = (int(np.isfinite(values[f"{part}_p_family"]).sum()) for part in ("head", "mlp"))
+    passed = [int((of_part["p_family"] <= LEVEL).sum()) for of_part in parts.values()]
+    n_heads, n_mlps = (int(np.isfinite(of_part["p_family"]).sum()) for of_part in parts.values())
     measured = np.isfinite(values["mlp_share"])
     of_mlps = "all MLPs" if measured.all() else f"the {int(measured.sum())} measured MLPs"
     return (
@@ -121,10 +130,10 @@ def _finding(values: xr.Dataset) -> str:
 
 def _total(values: xr.Dataset, part: str) -> str:
     """Return the share of all heads or MLPs, and its test."""
-    parts = ("", "_permuted", "_permuted_sd", "_z", "_p")
-    total, mean, sd, z, p = (values[f"{part}_total{one}"] for one in parts)
+    of_part = values.sel(part=part)
+    mean, sd, z, p = (of_part["total_null"].sel(null=one) for one in ("mean", "sd", "z", "p"))
     tested = f", z = {number(z, 1)}, p = {float(p):.2g}" if np.isfinite(z) else ""
-    return f"{percent(total, 1)} (permuted labels give {number(100 * mean, 1)} ± {percent(sd, 1)}{tested})"
+    return f"{percent(of_part['total'], 1)} (permuted labels give {number(100 * mean, 1)} ± {percent(sd, 1)}{tested})"
 
 
 def _why_missing(values: xr.Dataset) -> str:
@@ -141,7 +150,7 @@ def _reliable_standardised(run: Run, values: xr.Dataset, contrast: str) -> xr.Da
 
     In a hybrid, the layers are those with heads.
     """
-    of_heads = values[[name for name in values if str(name).startswith("head_standardised")]]
+    of_heads = values[["head_standardised", "head_standardised_null"]]
     layers = of_heads["layer"].values.tolist()
     of_heads = of_heads.sel(layer=[layer for layer in layers if run.record.has_site(Site.HEAD_OUT, layer)])
     return of_heads.where(~of_heads["layer"].isin(_unreliable(run, contrast)))
@@ -152,18 +161,19 @@ def _unreliable(run: Run, contrast: str) -> list[int]:
     return unreliable_layers(read_group(run, "directions"), contrast, "vo_write")
 
 
-def _facts(values: xr.Dataset, of_heads: xr.Dataset) -> Iterator[str]:
+def _facts(values: xr.Dataset, parts: Mapping[str, xr.Dataset], of_heads: xr.Dataset) -> Iterator[str]:
     totals = {"heads": _total(values, "head"), "MLPs": _total(values, "mlp")}
-    first = [percent(values[f"embedding_share{suffix}"], 1) for suffix in ("", "_permuted")]
+    embedding = (values["embedding_share"], values["embedding_share_null"].sel(null="mean"))
+    first = [percent(share, 1) for share in embedding]
     if set(first) != {percent(0, 1)}:  # such as 0 at a token that all prompts share
         totals["input of the first block"] = f"{first[0]} (permuted labels give {first[1]})"
     yield (
         f"Shares of the distance of the means after the last block ({float(values['final_difference']):.3g}): "
         f"{listed(totals)}. The p of a total is two-sided."
     )
-    largest = {"head": _largest(values, "head"), "MLP": _largest(values, "mlp")}
+    largest = {"head": _largest(parts["head"]), "MLP": _largest(parts["mlp"])}
     yield f"Largest share of a single part: {listed(largest)}."
-    passed = {"heads": _passed(values, "head"), "MLPs": _passed(values, "mlp")}
+    passed = {"heads": _passed(parts["head"]), "MLPs": _passed(parts["mlp"])}
     yield (
         f"Parts whose share exceeds their share with permuted labels (family-wise p of at most {LEVEL} over all heads, "
         f"MLPs and the input of the first block): {listed(passed)}. This tests how the distance is divided among the "
@@ -190,14 +200,15 @@ def _facts(values: xr.Dataset, of_heads: xr.Dataset) -> Iterator[str]:
 
 def _standardised_test(values: xr.Dataset, at: Mapping[str, int]) -> str:
     """Return the end of the sentence about standardised differences: how they compare with permuted labels."""
-    p = values["head_standardised_p_family"]
+    null = values["head_standardised_null"]
+    p = null.sel(null="p_family")
     left_out, without = int(np.isnan(values["head_standardised"]).sum()), ""
     if left_out:
         heads = "1 head has" if left_out == 1 else f"{left_out} heads have"
         without = f"{heads} no stated difference, since the direction is unreliable or the difference is unknown"
     if not np.isfinite(p).any():
         return f" (the direction is fitted to the same prompts{without and f'; {without}'})."
-    permuted, passed = values["head_standardised_permuted"].sel(at), values["head_standardised"].where(p <= LEVEL)
+    permuted, passed = null.sel(null="mean").sel(at), values["head_standardised"].where(p <= LEVEL)
     return (
         f". With permuted labels, the mean absolute difference of this head is {number(permuted, 2)}; for each "
         "permutation, the direction is computed again from the permuted labels. The direction and the projections "
@@ -215,28 +226,31 @@ def _name(at: xr.Dataset) -> str:
     return head_name(int(at["layer"]), int(at["head"])) if "head" in at.coords else f"layer {int(at['layer'])}"
 
 
-def _place(values: xr.Dataset, part: str, variable: str) -> xr.Dataset:
-    """Return the place with the largest value of a variable of heads or MLPs."""
-    dims = [dim for dim in ("layer", "head") if dim in values[variable].dims]
-    names = (f"{part}_share", f"{part}_share_permuted", f"{part}_z", f"{part}_p_family")
-    places = values[list(names)].stack(place=dims)
+def _place(part: xr.Dataset, variable: str) -> xr.Dataset:
+    """Return the numbers of the head or MLP with the largest value of a variable."""
+    places = part.stack(place=[dim for dim in ("layer", "head") if dim in part.dims])
     return places.isel(place=int(np.nanargmax(places[variable].values)))
 
 
-def _largest(values: xr.Dataset, part: str) -> str:
-    at = _place(values, part, f"{part}_share")
-    share, permuted = percents(*(at[f"{part}_share{suffix}"] for suffix in ("", "_permuted")), digits=1)
+def _shares(at: xr.Dataset) -> list[str]:
+    """Return the share of a part, and that with permuted labels."""
+    return percents(at["share"], at["mean"], digits=1)
+
+
+def _largest(part: xr.Dataset) -> str:
+    at = _place(part, "share")
+    share, permuted = _shares(at)
     return f"{_name(at)}, {share} (permuted labels give {permuted})"
 
 
-def _passed(values: xr.Dataset, part: str) -> str:
-    p = values[f"{part}_p_family"]
+def _passed(part: xr.Dataset) -> str:
+    p = part["p_family"]
     text = f"{int((p <= LEVEL).sum())} of {int(np.isfinite(p).sum())}"
-    if not np.isfinite(values[f"{part}_z"]).any():
+    if not np.isfinite(part["z"]).any():
         return text
-    at = _place(values, part, f"{part}_z")
-    shares = percents(*(at[f"{part}_share{suffix}"] for suffix in ("", "_permuted")), digits=1)
+    at = _place(part, "z")
+    share, permuted = _shares(at)
     return (
-        f"{text} (largest z {float(at[f'{part}_z']):.1f}, p = {float(at[f'{part}_p_family']):.2g}, of {_name(at)}: "
-        f"{shares[0]}, where permuted labels give {shares[1]})"
+        f"{text} (largest z {float(at['z']):.1f}, p = {float(at['p_family']):.2g}, of {_name(at)}: {share}, where "
+        f"permuted labels give {permuted})"
     )

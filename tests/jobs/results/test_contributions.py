@@ -7,6 +7,7 @@ from support.analysing import context_of
 from support.each import each
 from support.stored import record_of, store_run
 
+from theodolite.groups.record import NULL
 from theodolite.sites import Site
 from theodolite_jobs.capture.engine import Engine
 from theodolite_jobs.capture.plan import plan_set
@@ -58,6 +59,10 @@ def test_the_parts_of_each_vector_add_up_to_resid_final(family, tmp_path):
 SITES = (Site.RESID_PRE, Site.RESID_MID, Site.HEAD_OUT)
 
 
+def null_of(values, label):
+    return values[..., NULL.index(label)]
+
+
 def computed(family, tmp_path, sites=SITES):
     """Return the group and both sets' activations of one family."""
     bad, weights = captured(family, tmp_path / "model", 0)
@@ -99,12 +104,14 @@ def test_shares_are_those_of_the_sums_over_prompts(family, tmp_path):
     assert whole == pytest.approx(1, abs=1e-5)
     if family != "gptj":  # attention's output was captured, or follows from the stream
         assert group["decomposition_error"] < 1e-5
-    assert ((group["head_p_family"] > 0) & (group["head_p_family"] <= 1)).all()
+    p_family = null_of(group["head_share_null"], "p_family")
+    assert ((p_family > 0) & (p_family <= 1)).all()
     assert (group["n_positive"], group["n_negative"]) == (12, 12)
-    for part in ("head", "mlp"):
-        assert group[f"{part}_total"] == pytest.approx(group[f"{part}_share"].sum(), abs=1e-12)
-        assert group[f"{part}_total_permuted"] == pytest.approx(group[f"{part}_share_permuted"].sum(), abs=1e-9)
-        assert 0 < group[f"{part}_total_p"] <= 1
+    for index, name in enumerate(("head_share", "mlp_share")):
+        total, null = group["total"][index], group["total_null"][index]
+        assert total == pytest.approx(group[name].sum(), abs=1e-12)
+        assert null_of(null, "mean") == pytest.approx(null_of(group[f"{name}_null"], "mean").sum(), abs=1e-9)
+        assert 0 < null_of(null, "p") <= 1
 
 
 def test_post_norm_models_have_no_contributions(tmp_path):
@@ -138,8 +145,8 @@ def test_a_head_that_makes_the_whole_difference_has_the_whole_share(tmp_path):
         for name, values in contributions.compute(context_of(run, CONTRASTS, weights=weights)).arrays.items()
     }
     assert group["head_share"][2, 1] == pytest.approx(1, abs=1e-5)
-    assert group["head_share_permuted"][2, 1] < 0.8
-    assert group["head_z"][2, 1] > 0
+    assert null_of(group["head_share_null"], "mean")[2, 1] < 0.8
+    assert null_of(group["head_share_null"], "z")[2, 1] > 0
     others = np.delete(group["head_share"].ravel(), 2 * 4 + 1)
     np.testing.assert_allclose(others, 0, atol=1e-5)
     np.testing.assert_allclose(group["mlp_share"], 0, atol=1e-5)

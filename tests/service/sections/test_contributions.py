@@ -13,29 +13,21 @@ VALUES = {
     "n_positive": 20,
     "n_negative": 21,
     "head_share": HEADS,
-    "head_share_permuted": HEADS / 2,
-    "head_z": Z,
-    "head_p_family": np.where(Z > 3, 0.01, 0.4),
+    "head_share_null": {"mean": HEADS / 2, "z": Z, "p_family": np.where(Z > 3, 0.01, 0.4)},
     "head_standardised": Z / 10,
-    "head_standardised_permuted": 0.2,
-    "head_standardised_p_family": np.where(Z > 3, 0.05, 0.06),
+    "head_standardised_null": {"mean": 0.2, "p_family": np.where(Z > 3, 0.05, 0.06)},
     "head_difference": HEADS,
     "mlp_share": MLPS,
-    "mlp_share_permuted": 0.15,
-    "mlp_z": np.array([0.0, 1.0, 2.5, 0.5]),
-    "mlp_p_family": 0.2,
+    "mlp_share_null": {"mean": 0.15, "z": np.array([0.0, 1.0, 2.5, 0.5]), "p_family": 0.2},
     "embedding_share": 0.0,
-    "embedding_share_permuted": 0.02,
-    "head_total": 0.5,
-    "head_total_permuted": 0.25,
-    "head_total_permuted_sd": 0.04,
-    "head_total_z": 6.25,
-    "head_total_p": 1 / 201,
-    "mlp_total": 0.5,
-    "mlp_total_permuted": 0.6,
-    "mlp_total_permuted_sd": 0.05,
-    "mlp_total_z": -2.0,
-    "mlp_total_p": 0.06,
+    "embedding_share_null": {"mean": 0.02},
+    "total": {"head": 0.5, "mlp": 0.5},
+    "total_null": {
+        "mean": np.array([0.25, 0.6]),
+        "sd": np.array([0.04, 0.05]),
+        "z": np.array([6.25, -2.0]),
+        "p": np.array([1 / 201, 0.06]),
+    },
     "final_difference": 12.5,
     "decomposition_error": 3e-7,
 }
@@ -95,13 +87,19 @@ def test_the_finding_has_the_shares_of_all_parts_and_the_number_above_chance(sec
 
 def test_mlps_that_are_not_measured_are_not_counted_among_all(section_of):
     some = np.array([0.1, np.nan, 0.2, np.nan])
-    section = section_of(VALUES | {"mlp_share": some, "mlp_total": 0.3, "decomposition_error": np.nan})
+    section = section_of(
+        VALUES | {"mlp_share": some, "total": {"head": 0.5, "mlp": 0.3}, "decomposition_error": np.nan}
+    )
     assert "after the last block, and the 2 measured MLPs 30.0 % (permuted" in section.finding
     assert not any("The sum over heads and biases" in fact for fact in section.facts)
 
 
 def test_no_comparison_has_only_zeros(section_of):
-    tiny = {"head_share": HEADS * 1e-4, "head_share_permuted": HEADS * 3e-5, "embedding_share_permuted": 1e-9}
+    tiny = {
+        "head_share": HEADS * 1e-4,
+        "head_share_null": VALUES["head_share_null"] | {"mean": HEADS * 3e-5},
+        "embedding_share_null": {"mean": 1e-9},
+    }
     facts = section_of(VALUES | tiny).facts
     assert "input of the first block" not in facts[0]
     assert "head L3H0, 0.003 % (permuted labels give 0.0009 %)" in facts[1]
@@ -134,7 +132,7 @@ def test_standardised_differences_along_unreliable_directions_are_left_out(secti
 
 
 def test_standardised_differences_without_tests_have_the_number_of_heads_that_are_left_out(section_of):
-    values = VALUES | {"head_standardised_p_family": np.nan}
+    values = VALUES | {"head_standardised_null": {"mean": 0.2}}
     fitted = "0.90 pooled standard deviations (the direction is fitted to the same prompts"
     assert section_of(values).facts[3].endswith(f"{fitted}).")
     one = np.where((Z == 0) & (np.arange(8).reshape(4, 2) == 1), np.nan, Z / 10)  # L0H1
