@@ -8,6 +8,8 @@ import pandas as pd
 import torch
 from numpy.typing import NDArray
 
+from theodolite.groups.record import NULL
+from theodolite.groups.words import CONTROLS
 from theodolite_jobs.models.weights import Weights
 from theodolite_jobs.results.circuits import read_circuits
 from theodolite_jobs.results.devices import available_device
@@ -53,7 +55,7 @@ class LayerNouns(NamedTuple):
 def noun_results(
     weights: Weights, decoding: Decoding, progress: Progress
 ) -> tuple[dict[str, NDArray[np.float64]], Frames]:
-    """Return arrays over heads, (layer, head), and the tables noun_offsets and noun_scores.
+    """Return arrays over heads, (layer, head, …), and the tables noun_offsets and noun_scores.
 
     The table noun_offsets is left out for models without rotary positions, and noun_scores if no head has a z.
     """
@@ -64,14 +66,15 @@ def noun_results(
     arguments = [(weights, layer, given, bases) for layer in range(sizes.n_layers)]
     layers = list(run_tasks(layer_nouns, arguments, progress, "nouns", rounds=1))
     arrays = {name: np.stack([getattr(layer, name)[0] for layer in layers]) for name in ("relatedness", "own_first")}
-    arrays |= _tested("relatedness", "", [layer.relatedness for layer in layers])
-    arrays |= _tested("relatedness", "random_", [layer.random for layer in layers])
-    arrays |= _tested("own_first", "", [layer.own_first for layer in layers])
+    of_controls = {"permuted": [layer.relatedness for layer in layers], "random": [layer.random for layer in layers]}
+    arrays["relatedness_null"] = np.stack([_tested(of_controls[control]) for control in CONTROLS], axis=-2)
+    arrays["own_first_null"] = _tested([layer.own_first for layer in layers])
     tables = {}
     if offsets := [layer.offsets for layer in layers if layer.offsets is not None]:
         tables["noun_offsets"] = pd.concat(offsets, ignore_index=True)
-    if np.isfinite(arrays["relatedness_z"]).any():
-        layer, head = np.unravel_index(np.nanargmax(arrays["relatedness_z"]), arrays["relatedness_z"].shape)
+    z = arrays["relatedness_null"][..., CONTROLS.index("permuted"), NULL.index("z")]
+    if np.isfinite(z).any():
+        layer, head = np.unravel_index(np.nanargmax(z), z.shape)
         tables["noun_scores"] = noun_scores(weights, int(layer), int(head), decoding)
     return arrays, tables
 
@@ -134,14 +137,12 @@ def own_key_chance(nouns: NDArray[np.int64], spellings: NDArray[np.int64], n_key
     return float(np.mean(1 - (1 - n_keys / len(spellings)) ** variants)) if len(nouns) else float("nan")
 
 
-def _tested(name: str, null: str, layers: Sequence[NDArray[np.float64]]) -> dict[str, NDArray[np.float64]]:
-    """Return the tests of a statistic, (layer, head), from its values in the draws, (draw, head), of each layer.
+def _tested(layers: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
+    """Return the tests of a statistic, (layer, head, null), from its values in the draws, (draw, head), of each layer.
 
     The family of the family-wise p is all heads of all layers.
     """
-    test = permutation_test(np.stack(layers, axis=1))
-    names = ("null_mean", "null_sd", "z", "p", "p_family")
-    return {f"{name}_{null}{part}": getattr(test, part) for part in names}
+    return permutation_test(np.stack(layers, axis=1)).stacked()
 
 
 def _read(circuits: Circuits, decoding: Decoding) -> NDArray[np.float64]:

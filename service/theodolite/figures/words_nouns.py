@@ -42,7 +42,7 @@ def subject_figure(words: xr.Dataset, chance: float) -> go.Figure:
     layers = words["layer"].values
     for name, title in titles.items():
         shares, line = words[name], np.full(len(layers), chance)
-        expected = words["own_first_null_mean"].max("head").values if name == "own_first" else line
+        expected = words["own_first_null"].sel(null="mean").max("head").values if name == "own_first" else line
         lines = [
             Line("largest of the layer's heads", layers, shares.max("head"), MAIN),
             Line("mean over the layer's heads", layers, shares.mean("head"), SECOND),

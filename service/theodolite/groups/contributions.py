@@ -47,9 +47,7 @@ VARIABLES = (
         (*_HEAD, "null"),
         "head_share with permuted labels, and its tests over all heads, MLPs and the embedding.",
     ),
-    Variable(
-        "mlp_share_null", (*_LAYER, "null"), "mlp_share with permuted labels, and its tests in this family."
-    ),
+    Variable("mlp_share_null", (*_LAYER, "null"), "mlp_share with permuted labels, and its tests in this family."),
     Variable(
         "embedding_share_null",
         (*_POINT, "null"),

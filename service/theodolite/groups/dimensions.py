@@ -43,7 +43,7 @@ DIMENSIONS = {
     "composition": "Input of the later head: q, k or v.",
     "prompt_side": "Side of the contrast: positive or negative; for interventions, the side whose prompts are changed.",
     "intervention": "Change of the last token's state: patch, remove or add.",
-    "control": "Kind of the control directions: random, matched or permuted.",
+    "control": "Kind of the control: permuted labels or nouns, random directions or matrices, or matched directions.",
     "dose": "Factor on the difference of the means (positive minus negative) that is added to the state.",
     "n_prompts": "Number of prompts in each set of another sample.",
     "norm": "Norm layer, written `0.attention`, `0.mlp`, …, `final`.",

@@ -1,27 +1,11 @@
 """Circuits and trajectories decoded into tokens of the vocabulary, and statistics of nouns in each head."""
 
-from theodolite.groups.record import Group, variables
+from theodolite.groups.record import NULL, Group, Variable, variables
 
 _HEADS = ("layer", "head")
 
-
-def _tests(what: str, draws: str) -> dict[str, str]:
-    """Return the descriptions of the variables of a test, by the end of their names."""
-    return {
-        "null_mean": f"Mean of {what} over {draws}.",
-        "null_sd": f"Standard deviation (n-1) of {what} over {draws}.",
-        "z": f"{what} minus null_mean, over null_sd.",
-        "p": f"Share of the draws ({draws}), the head itself included, with as large a value.",
-        "p_family": f"Share of the draws ({draws}), the head itself included, whose largest z over all heads is as "
-        "large as this head's z.",
-    }
-
-
-_TESTS = {
-    "relatedness_": _tests("relatedness", "permuted nouns"),
-    "relatedness_random_": _tests("relatedness", "random matrices with the singular values of W_QK"),
-    "own_first_": _tests("own_first", "permuted nouns"),
-}
+CONTROLS = ("permuted", "random")
+"""What the relatedness of a head is compared with: permuted nouns, and random matrices with its singular values."""
 
 VARIABLES = (
     *variables(
@@ -30,8 +14,14 @@ VARIABLES = (
         "nouns k.",
         own_first="Share of nouns whose own key has the largest score among all nouns.",
         own_keys="Share of nouns with a spelling of themselves among their keys in noun_keys.",
-        **{prefix + end: text for prefix, ends in _TESTS.items() for end, text in ends.items()},
     ),
+    Variable(
+        "relatedness_null",
+        (*_HEADS, "control", "null"),
+        "relatedness of permuted nouns, or of random matrices with the singular values of W_QK (random), and its tests "
+        "over all heads.",
+    ),
+    Variable("own_first_null", (*_HEADS, "null"), "own_first of permuted nouns, and its tests over all heads."),
 )
 
 GROUP = Group(
@@ -39,6 +29,7 @@ GROUP = Group(
     title="Words",
     version=2,
     variables=VARIABLES,
+    labels={"control": CONTROLS, "null": NULL},
     tables=(
         "head_tokens",
         "noun_keys",

@@ -51,14 +51,17 @@ def _profiles(registered: Group, variable: Variable) -> Iterator[tuple[str, Prof
     elif variable.dims == _HEAD_DIMS:
         for circuit in _CIRCUITS:
             sentence = f"Median over the heads of a layer, {circuit} circuit at offset 0. {text}"
-            yield f"{circuit}_{name}", Profile(group, name, ("layer",), sentence, read=_median_of(circuit))
+            read = _median_at({"circuit": circuit, "offset": 0})
+            yield f"{circuit}_{name}", Profile(group, name, ("layer",), sentence, read=read)
     elif variable.dims == _EFFECT_DIMS and name == "kl":  # the changes of the log-odds of the sides have opposite signs
         for intervention in INTERVENTIONS:
             sentence = f"Mean over both sides, intervention {intervention}. {text}"
             dims = tuple(dim for dim in variable.dims if dim not in ("prompt_side", "intervention"))
             yield f"{intervention}_{name}", Profile(group, name, dims, sentence, read=_of_intervention(intervention))
-    elif variable.dims == ("layer", "head"):
-        yield name, Profile(group, name, ("layer",), f"Median over the heads of a layer. {text}", read=_over_heads)
+    elif tuple(dim for dim in variable.dims if dim not in registered.labels) == ("layer", "head"):
+        sentence = f"Median over the heads of a layer. {text}"
+        for at in registered.places(variable.dims):
+            yield name_at(name, at), Profile(group, name, ("layer",), sentence, read=_median_at(at))
 
 
 def _at(labels: Mapping[str, Any]) -> Callable[[xr.DataArray], xr.DataArray]:
@@ -84,8 +87,8 @@ def _of_intervention(intervention: str) -> Callable[[xr.DataArray], xr.DataArray
     return lambda values: values.sel(intervention=intervention, drop=True).mean("prompt_side")
 
 
-def _median_of(circuit: str) -> Callable[[xr.DataArray], xr.DataArray]:
-    return lambda values: _over_heads(values.sel(circuit=circuit, offset=0, drop=True))
+def _median_at(labels: Mapping[str, Any]) -> Callable[[xr.DataArray], xr.DataArray]:
+    return lambda values: _over_heads(values.sel(labels, drop=True))
 
 
 def _over_heads(values: xr.DataArray) -> xr.DataArray:

@@ -21,6 +21,8 @@ _SHOWN_NOUNS = 12  # the first nouns, which the maps of pairs and the tables sho
 _SHOWN_TOKENS = 8  # tokens in a cell of a table
 _LAYER_SUM = -1  # the head index in noun_values for the sum over all heads
 
+_CONTROLS = {"permuted": "permuted nouns", "random": "random matrices"}
+
 _HOW_TO_READ = (
     "The heads of all layers get the embeddings of the nouns, not the states that they read in the model. The "
     "similarity of two nouns is the dot product of their embeddings after the norm that precedes attention. The score "
@@ -38,7 +40,8 @@ _HOW_TO_READ = (
 
 def noun_sections(run: Run, words: xr.Dataset) -> list[Section]:
     """Return the section of the nouns; none with fewer than three nouns."""
-    if not np.isfinite(words["relatedness_z"]).any():
+    of_heads = words["relatedness_null"].sel(control="permuted", null="z")
+    if not np.isfinite(of_heads).any():
         return []
     n, chance = int(words.attrs["nouns"]), float(words.attrs["own_keys_chance"])
     scores = read_words(run, "noun_scores")
@@ -61,9 +64,7 @@ def noun_sections(run: Run, words: xr.Dataset) -> list[Section]:
             facts,
             [Figure("words.nouns.subjects", subjects, partial(subject_figure, words, chance))],
             [
-                Figure(
-                    "words.nouns.relatedness", z, partial(relatedness_map, words["relatedness_z"], _passed(words), z)
-                ),
+                Figure("words.nouns.relatedness", z, partial(relatedness_map, of_heads, _passed(words), z)),
                 *(
                     Figure(f"words.nouns.{column}", caption, partial(pairs_of_nouns_map, some, column, caption))
                     for column, caption in pairs.items()
@@ -85,12 +86,14 @@ def _passed(words: xr.Dataset) -> xr.DataArray:
 
 def _stricter(words: xr.Dataset) -> tuple[xr.DataArray, xr.DataArray]:
     """Return the larger p and the smaller z of both tests of each head's relatedness, (layer, head)."""
-    larger = words["relatedness_p_family"].clip(min=words["relatedness_random_p_family"])
-    return larger, words["relatedness_z"].clip(max=words["relatedness_random_z"])
+    null = words["relatedness_null"]
+    p, z = null.sel(null="p_family"), null.sel(null="z")
+    return p.max("control", skipna=False), z.min("control", skipna=False)
 
 
 def _relatedness_facts(words: xr.Dataset, n: int) -> Iterator[str]:
-    values, passed, permuted = words["relatedness"], _passed(words), words["relatedness_null_mean"]
+    values, passed, nulls = words["relatedness"], _passed(words), words["relatedness_null"].to_dataset("null")
+    permuted = nulls["mean"].sel(control="permuted")
     yield (
         f"Relatedness (mean rank correlation between similarity and score, n = {n} nouns): median over heads "
         f"{float(values.median()):.2f}, from {float(values.min()):.2f} to {float(values.max()):.2f} (all heads, also "
@@ -100,26 +103,26 @@ def _relatedness_facts(words: xr.Dataset, n: int) -> Iterator[str]:
         "chance; if they are similar to few, it is below 0."
     )
     _, stricter = _stricter(words)
-    best = words.stack(place=("layer", "head"))
+    best = nulls.assign(relatedness=values).stack(place=("layer", "head"))
     best = best.isel(place=int(np.nanargmax((stricter.where(passed) if passed.any() else stricter).values)))
-    nulls = [
-        f"{null} give {number(best[f'{test}_null_mean'], 2)} ± {float(best[f'{test}_null_sd']):.2f} (z = "
-        f"{float(best[f'{test}_z']):.1f}, p = {float(best[f'{test}_p_family']):.2g} over all heads)"
-        for null, test in (("permuted nouns", "relatedness"), ("random matrices", "relatedness_random"))
+    compared = [
+        f"{name} give {number(null['mean'], 2)} ± {float(null['sd']):.2f} (z = {float(null['z']):.1f}, p = "
+        f"{float(null['p_family']):.2g} over all heads)"
+        for name, null in ((name, best.sel(control=one)) for one, name in _CONTROLS.items())
     ]
     yield (
         f"In {int(passed.sum())} of {int(np.isfinite(values).sum())} heads the relatedness is larger than with "
         "permuted nouns and larger than with random matrices of the same singular values (family-wise p of at most "
         f"{LEVEL} in both tests). {'Each of these heads' if passed.any() else 'Each head'} has two z, one for each "
         f"test. The head whose smaller z is largest is {head_name(int(best['layer']), int(best['head']))}. Its "
-        f"relatedness is {float(best['relatedness']):.2f}, where {' and '.join(nulls)}."
+        f"relatedness is {float(best['relatedness']):.2f}, where {' and '.join(compared)}."
     )
 
 
 def _subject_facts(run: Run, words: xr.Dataset, n: int, chance: float) -> Iterator[str]:
     """Yield sentences about the heads whose query of a noun finds the noun itself."""
     first = words["own_first"]
-    passed = words["own_first_p_family"] <= LEVEL
+    passed = words["own_first_null"].sel(null="p_family") <= LEVEL
     best = words.stack(place=("layer", "head")).isel(place=int(np.nanargmax(first.values)))
     sentence = (
         "Share of nouns whose query gives the largest score to the noun's own key: above 50 % in "
@@ -135,7 +138,7 @@ def _subject_facts(run: Run, words: xr.Dataset, n: int, chance: float) -> Iterat
     yield (
         f"{sentence}. The largest share is {percent(best['own_first'], 0)}, of "
         f"{head_name(int(best['layer']), int(best['head']))}{_ties(first)}; permuted nouns give "
-        f"{percent(best['own_first_null_mean'], 1)}."
+        f"{percent(best['own_first_null'].sel(null='mean'), 1)}."
     )
     keys = words["own_keys"]
     if np.isfinite(keys).any():

@@ -9,6 +9,8 @@ import torch
 from support import tiny
 from transformers import AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM
 
+from theodolite.groups.record import NULL
+from theodolite.groups.words import CONTROLS
 from theodolite_jobs.models.load import wrap
 from theodolite_jobs.models.rotary import rotation
 from theodolite_jobs.models.weights import Weights
@@ -118,13 +120,15 @@ def test_keys_at_other_offsets_are_compared_with_those_at_offset_zero(weights, n
 def test_results_have_each_head_and_the_scores_of_the_largest_z(weights, decoding, nouns):
     arrays, tables = noun_results(weights, decoding, lambda *_: None)
     n_layers = weights.dimensions.n_layers
-    assert {values.shape for values in arrays.values()} == {(n_layers, HEADS)}
+    assert {values.shape[:2] for values in arrays.values()} == {(n_layers, HEADS)}
     np.testing.assert_allclose(arrays["relatedness"][LAYER], nouns.relatedness[0])
-    np.testing.assert_allclose(arrays["relatedness_null_mean"][LAYER], nouns.relatedness[1:].mean(axis=0), atol=1e-12)
-    np.testing.assert_allclose(arrays["relatedness_random_null_mean"][LAYER], nouns.random[1:].mean(axis=0), atol=1e-12)
+    null = dict(zip(NULL, np.moveaxis(arrays["relatedness_null"], -1, 0), strict=True))
+    for control, draws in (("permuted", nouns.relatedness), ("random", nouns.random)):
+        mean = null["mean"][LAYER, :, CONTROLS.index(control)]
+        np.testing.assert_allclose(mean, draws[1:].mean(axis=0), atol=1e-12)
     assert ("noun_offsets" in tables) == weights.anatomy.positions.startswith("rotary")
     scores = tables["noun_scores"]
-    layer, head = np.unravel_index(np.nanargmax(arrays["relatedness_z"]), (n_layers, HEADS))
+    layer, head = np.unravel_index(np.nanargmax(null["z"][..., CONTROLS.index("permuted")]), (n_layers, HEADS))
     assert len(scores) == len(NOUNS) ** 2
     assert set(zip(scores["layer"], scores["head"], strict=True)) == {(layer, head)}
     others = scores[scores["noun_id"] != scores["key_id"]]

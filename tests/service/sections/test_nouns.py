@@ -14,13 +14,22 @@ from theodolite.sections.words_nouns import noun_sections
 LAYERS, HEADS, NOUNS = 3, 2, ["cat", "dog", "sun", "sea"]
 
 
-def group(**values: np.ndarray) -> xr.Dataset:
-    """Return the group `words` of a model with six heads; variables that are not given are 1."""
-    shape = (LAYERS, HEADS)
-    arrays = {one.name: (one.dims, values.get(one.name, np.ones(shape))) for one in GROUPS["words"].variables}
+def group(relatedness_null, own_first_null, **values: np.ndarray) -> xr.Dataset:
+    """Return the group `words` of a model with six heads; what is not given is 1.
+
+    The nulls are given by their labels: (control, null) and null.
+    """
+    labels = {"layer": range(LAYERS), "head": range(HEADS), **GROUPS["words"].labels}
+    shapes = {one: [len(labels[dim]) for dim in one.dims] for one in GROUPS["words"].variables}
+    arrays = {one.name: (one.dims, values.get(one.name, np.ones(shape))) for one, shape in shapes.items()}
     attributes = {"nouns": len(NOUNS), "tokens": 5, "nouns_dropped": [], "own_keys_chance": 0.002}
     attributes["tables"] = ["noun_keys", "noun_values", "noun_alignment", "noun_scores", "noun_offsets"]
-    return xr.Dataset(arrays, {"layer": range(LAYERS), "head": range(HEADS)}, attributes)
+    words = xr.Dataset(arrays, {dim: list(of_dim) for dim, of_dim in labels.items()}, attributes)
+    for (control, label), of_heads in relatedness_null.items():
+        words["relatedness_null"].loc[{"control": control, "null": label}] = of_heads
+    for label, of_heads in own_first_null.items():
+        words["own_first_null"].loc[{"null": label}] = of_heads
+    return words
 
 
 def tables(layer: int, head: int) -> dict[str, pd.DataFrame]:
@@ -53,18 +62,19 @@ def rows_that_pass(table, filters):
     return table
 
 
-def words_group(**changed):
+def words_group(relatedness_null=None, own_first_null=None, **changed):
     """Return a group in which L1H0 and L1H1 pass the test with permuted nouns, and only L1H0 that with matrices."""
     p_family = np.full((LAYERS, HEADS), 1.0)
     p_family[1] = 0.01
     random_p = p_family.copy()
     random_p[1, 1] = 0.5
     z = np.arange(6.0).reshape(LAYERS, HEADS) * [[1], [5], [1]]
-    values = {"relatedness": z / 100, "relatedness_z": z, "relatedness_p_family": p_family}
-    values["relatedness_random_z"] = z / 2  # the stricter test
+    null = {("permuted", "z"): z, ("permuted", "p_family"): p_family, ("random", "p_family"): random_p}
+    null["random", "z"] = z / 2  # the stricter test
     first = np.array([[0.1, 0.0], [0.2, 0.75], [0.3, 0.1]])
-    own = {"own_first": first, "own_first_p_family": np.where(first > 0.25, 0.01, 1), "own_keys": first / 2}
-    return group(**{**values, "relatedness_random_p_family": random_p, **own, **changed})
+    own_null = {"p_family": np.where(first > 0.25, 0.01, 1)}
+    values = {"relatedness": z / 100, "own_first": first, "own_keys": first / 2}
+    return group(null | (relatedness_null or {}), own_null | (own_first_null or {}), **{**values, **changed})
 
 
 @pytest.fixture
@@ -111,7 +121,8 @@ def test_sentences_count_the_heads_that_pass_both_tests(section):
 
 
 def test_the_largest_z_of_all_heads_is_stated_if_none_passes_both_tests(section_of):
-    section = section_of(words_group(relatedness_random_p_family=np.array([[1.0, 1.0], [0.2, 0.3], [1.0, 1.0]])))
+    random_p = np.array([[1.0, 1.0], [0.2, 0.3], [1.0, 1.0]])
+    section = section_of(words_group({("random", "p_family"): random_p}))
     assert section.facts[1] == (
         f"{BOTH_TESTS.format(0, ALL, 'L1H1', '0.15')}1.00 ± 1.00 (z = 15.0, p = 0.01 over all heads) and "
         "random matrices give 1.00 ± 1.00 (z = 7.5, p = 0.3 over all heads)."
@@ -120,15 +131,15 @@ def test_the_largest_z_of_all_heads_is_stated_if_none_passes_both_tests(section_
 
 
 def test_a_head_that_passes_only_the_test_with_matrices_is_not_counted(section_of):
-    section = section_of(words_group(relatedness_p_family=np.full((LAYERS, HEADS), 0.06)))
+    section = section_of(words_group({("permuted", "p_family"): 0.06}))
     assert section.facts[1].startswith(BOTH_TESTS.format(0, ALL, "L1H1", "0.15"))
-    passing = section_of(words_group(relatedness_p_family=np.full((LAYERS, HEADS), 0.05)))
+    passing = section_of(words_group({("permuted", "p_family"): 0.05}))
     assert passing.facts[1].startswith(BOTH_TESTS.format(1, PASSING, "L1H0", "0.10"))
 
 
 def test_means_of_permuted_nouns_that_round_to_0_have_no_sign(section_of):
-    means = {f"relatedness{which}_null_mean": np.full((LAYERS, HEADS), -0.001) for which in ("", "_random")}
-    text = section_of(words_group(**means)).facts[1]
+    means = {(control, "mean"): -0.001 for control in ("permuted", "random")}
+    text = section_of(words_group(means)).facts[1]
     assert "permuted nouns give 0.00 ± 1.00" in text
     assert "random matrices give 0.00 ± 1.00" in text
 
@@ -192,7 +203,7 @@ def test_keys_of_a_noun_that_are_spellings_of_another_are_counted(section_of, fo
 
 
 def test_heads_that_find_no_more_nouns_than_with_permuted_nouns_have_no_layers(section_of):
-    section = section_of(words_group(own_first_p_family=np.full((LAYERS, HEADS), 0.06)))
+    section = section_of(words_group(own_first_null={"p_family": 0.06}))
     assert section.facts[2] == SUBJECTS.format(0, "")
 
 
@@ -241,7 +252,7 @@ def test_figures_are_drawn_and_tables_are_in_the_order_of_the_lists(section):
 
 
 def test_runs_with_few_nouns_have_no_section():
-    assert noun_sections(None, group(relatedness_z=np.full((LAYERS, HEADS), np.nan))) == []
+    assert noun_sections(None, words_group({("permuted", "z"): np.nan})) == []
 
 
 def test_a_model_without_biases_has_no_section_about_them():

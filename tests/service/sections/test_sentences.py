@@ -52,7 +52,9 @@ def test_a_table_of_embeddings_is_not_compared_with_itself(monkeypatch, distance
         "embedding_sphere": sphere.assign(**columns),
         "norm_tokens": pd.DataFrame(columns=["place", "measure", "end"]),
     }
-    group = xr.Dataset({"relatedness_z": np.nan}, attrs={"tables": [], "decoded_against": "the table"})
+    labels = {"control": ["permuted"], "null": ["z"]}
+    attributes = {"tables": [], "decoded_against": "the table"}
+    group = xr.Dataset({"relatedness_null": (tuple(labels), [[np.nan]])}, labels, attributes)
     monkeypatch.setattr(words, "read_group", lambda *_: group)
     monkeypatch.setattr(words, "read_words", lambda _, name: tables[name])
     (section,) = words.sections(None)
