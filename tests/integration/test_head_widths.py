@@ -75,7 +75,7 @@ def test_each_layer_has_the_numbers_of_its_own_width(run):
             assert np.isfinite(vectors[:, :width]).all()
             assert np.isnan(vectors[:, width:]).all()
     assert heads["null_dimension"].sel(projection="key", head=0).values.tolist() == [48 - width for width in WIDTHS]
-    tested = heads[["direction_alignment", "alignment_z", "alignment_p_family"]]
+    tested = heads[["direction_alignment", "direction_alignment_null"]].sel(null=["z", "p_family"])
     assert all(np.isfinite(tested[name].sel(side=["qk_query", "qk_key", "vo_read"])).all() for name in tested)
     assert list(verify(run)) == []
 

@@ -48,9 +48,9 @@ def test_heads_are_those_of_the_layers_with_attention(run, family):
     heads = read_group(run, "heads")
     assert attention_layers(heads) == [0, 4]
     # The state after the last block is resid_final, which has no direction; a block that is attention alone ends there.
-    tested = heads["alignment_p_family"].sel(layer=[0] if family == ALONE else [0, 4])
+    tested = heads["direction_alignment_null"].sel(null="p_family", layer=[0] if family == ALONE else [0, 4])
     assert np.isfinite(tested).all()
-    for name in ("singular_values", "effective_rank", "alignment_p_family", "copying_score", "vector_cosine"):
+    for name in ("singular_values", "effective_rank", "direction_alignment_null", "copying_score", "vector_cosine"):
         assert np.isnan(heads[name].sel(layer=[1, 2, 3])).all(), name
     assert (heads["null_dimension"].sel(layer=[1, 2, 3]) == -1).all()
     score = read_group(run, "composition")["score"]

@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from theodolite.digests import digest_of
 from theodolite.groups import GROUPS
@@ -31,7 +32,7 @@ from theodolite_jobs.results.heads_layer import (
 from theodolite_jobs.results.heads_random import random_circuits
 from theodolite_jobs.results.heads_stream import CapturedInputs, Directions
 from theodolite_jobs.statistics.heads import coverage_rank, effective_rank, stable_rank
-from theodolite_jobs.statistics.permutations import Tested, permutation_test
+from theodolite_jobs.statistics.permutations import permutation_test
 from theodolite_jobs.tasks import run_tasks, shared
 
 _LAYER_AXIS = {
@@ -130,7 +131,7 @@ def _all_layers(context: Context, weights: Weights, vocabulary: Vocabulary | Non
     values = np.nan_to_num(arrays["singular_values"])  # a missing value adds nothing; of zeros alone, ranks are missing
     arrays |= {"coverage_99": coverage_rank(values), "effective_rank": effective_rank(values)}
     arrays |= {"stable_rank": stable_rank(values), "n_samples": stream.counts(), **random}
-    arrays |= _tests(parts, arrays["direction_alignment"].shape)
+    arrays["direction_alignment_null"] = _tests(parts, arrays["direction_alignment"].shape)
     attributes |= {
         "options": heads.model_dump(mode="json"),
         "notes": notes_on(weights, heads.fold_norm),
@@ -142,18 +143,17 @@ def _all_layers(context: Context, weights: Weights, vocabulary: Vocabulary | Non
     return Result(arrays, coordinates, attributes, layers=checksums)
 
 
-def _tests(parts: Sequence[Arrays], shape: tuple[int, ...]) -> Arrays:
-    """Return the permutation tests of all alignments; the heads of all layers on one side are one family.
+def _tests(parts: Sequence[Arrays], shape: tuple[int, ...]) -> NDArray[np.float64]:
+    """Return the permutation tests of all alignments, (…, null); the heads of all layers on one side are one family.
 
     Args:
         parts: the arrays of each layer.
         shape: (contrast, side, layer, head).
     """
-    tests: Arrays = {f"alignment_{name}": np.full(shape, np.nan) for name in (*Tested._fields, "p_low_family")}
+    tests = np.full((*shape, len(GROUPS["heads"].labels["null"])), np.nan)
     if shape[0]:
         draws = np.stack([part["alignment_draws"] for part in parts], axis=3)  # (contrast, side, draw, layer, head)
         for contrast, side in np.ndindex(shape[:2]):
-            for name, values in permutation_test(draws[contrast, side])._asdict().items():
-                tests[f"alignment_{name}"][contrast, side] = values
-            tests["alignment_p_low_family"][contrast, side] = permutation_test(-draws[contrast, side]).p_family
+            tests[contrast, side, ..., :-1] = permutation_test(draws[contrast, side]).stacked()
+            tests[contrast, side, ..., -1] = permutation_test(-draws[contrast, side]).p_family  # p_low_family
     return tests

@@ -154,6 +154,8 @@ def heads(request: Request, _caller: Reader, run_id: RunId, circuit: Circuit = "
 
     def frame() -> pd.DataFrame:
         atlas = head_atlas(run, circuit, offset)
+        null = atlas["direction_alignment_null"].to_dataset("null")
+        atlas = atlas.drop_dims("null").assign({f"alignment_{label}": values for label, values in null.items()})
         without = [] if atlas.sizes.get("contrast") else [dim for dim in ("contrast", "side") if dim in atlas.dims]
         return atlas.drop_dims(without).to_dataframe().reset_index()
 

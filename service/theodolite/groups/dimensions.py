@@ -20,7 +20,7 @@ DIMENSIONS = {
     "null": "Mean and standard deviation (sd) of a statistic with permuted labels or of controls, and its tests: z is "
     "the statistic minus the mean, over sd; p is the share of draws, the statistic itself included, that are as large; "
     "p_family is the share of draws whose largest z over all places is as large as this z; the statistic is above "
-    "critical where p_family is at most 0.05.",
+    "critical where p_family is at most 0.05; p_low_family is p_family for small values.",
     "part": "Kind of the parts of the stream: attention heads, or MLPs.",
     "sublayer": "Attention, MLP, or the whole block.",
     "output": "Stream after a sublayer (output), or what the sublayer adds to the stream (branch).",

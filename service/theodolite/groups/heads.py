@@ -1,7 +1,6 @@
 """Attention heads: singular values and vectors of each head's QK and VO circuit."""
 
-from theodolite.groups.permutations import LEVEL
-from theodolite.groups.record import Group, Variable, variables
+from theodolite.groups.record import NULL, Group, Variable
 
 _CIRCUIT = ("circuit", "offset", "layer", "head")
 _ALIGNED = ("contrast", "side", "layer", "head")
@@ -78,17 +77,10 @@ VARIABLES = (
         "√(stable_rank/d_model) for a random direction. On the sides that read, d is the difference of the means of "
         "attention's normalised input.",
     ),
-    *variables(
-        _ALIGNED,
-        alignment_null_mean="Mean alignment with directions of permuted labels.",
-        alignment_null_sd="Standard deviation of the alignment with directions of permuted labels.",
-        alignment_z="The alignment minus its mean with permuted labels, over the standard deviation.",
-        alignment_p="Share of permutations with as large an alignment of this head.",
-        alignment_p_family="Share of permutations whose largest z over all heads of this side is as large as this "
-        "head's z.",
-        alignment_p_low_family="Share of permutations whose smallest z over all heads of this side is as small as this "
-        "head's z.",
-        alignment_critical=f"The alignment is above this value where its family-wise p is at most {LEVEL}.",
+    Variable(
+        "direction_alignment_null",
+        (*_ALIGNED, "null"),
+        "direction_alignment with directions of permuted labels, and its tests over all heads of the side.",
     ),
     Variable(
         "vector_cosine",
@@ -102,6 +94,7 @@ GROUP = Group(
     title="Heads",
     version=5,
     variables=VARIABLES,
+    labels={"null": (*NULL, "p_low_family")},
     needs=frozenset({"weights"}),
     options="heads",
     is_read_whole=False,

@@ -19,15 +19,6 @@ TOKEN_COLUMNS = ["side", "vector", "end", "place", "token", "token_id", "score",
 """Columns of the tokens of one head."""
 
 
-_TESTS = (
-    "alignment_null_mean",
-    "alignment_null_sd",
-    "alignment_z",
-    "alignment_p_family",
-    "alignment_p_low_family",
-)
-
-
 @dataclass(frozen=True, eq=False)
 class Head:
     """One circuit of one attention head.
@@ -75,8 +66,8 @@ def attention_layers(heads: xr.Dataset) -> list[int]:
 def head_atlas(run: Run, circuit: str, offset: int = 0) -> xr.Dataset:
     """Return each head's leading singular value, ranks and alignment, (layer, head); callers must not change it.
 
-    `direction_alignment` and its tests against permuted labels have the sides of this circuit, (contrast, side, layer,
-    head). `copying_score` and `copying_score_random_sd` exist only for vo.
+    `direction_alignment`, (contrast, side, layer, head), and `direction_alignment_null`, (…, null), have the sides of
+    this circuit. `copying_score` and `copying_score_random_sd` exist only for vo.
 
     Raises:
         SiteNotFoundError: the circuit was not decomposed, or not at this offset.
@@ -88,8 +79,8 @@ def head_atlas(run: Run, circuit: str, offset: int = 0) -> xr.Dataset:
     atlas = at[["effective_rank", "stable_rank", "coverage_99"]].assign(
         leading_singular_value=at["singular_values"].isel(rank=0, drop=True)
     )
-    alignment = ("direction_alignment", *_TESTS)
-    atlas = atlas.assign({name: heads[name].sel(side=sides) for name in alignment})
+    alignment = heads[["direction_alignment", "direction_alignment_null"]]
+    atlas = atlas.assign(alignment.sel(side=sides))
     scores = ("copying_score", "copying_score_random_sd") if circuit == "vo" else ()
     return atlas.assign({name: heads[name] for name in scores})
 

@@ -73,7 +73,7 @@ def sections(run: Run) -> list[Section]:
             f"{len(layers)} of {n_layers} blocks have attention heads; all counts and medians are over these heads."
         ]
     title = f"Heads: QK and VO circuits of {heads.sizes['layer'] * heads.sizes['head']} attention heads"
-    if np.isfinite(heads["alignment_z"]).any():
+    if np.isfinite(heads["direction_alignment_null"].sel(null="z")).any():
         notes += [CHANCE, *_ALIGNMENT_NOTES]
     facts = [*some, *_facts(run, heads, directions)]
     tables = [*_copying_tables(heads), *_alignment_tables(heads, directions)]
@@ -110,7 +110,7 @@ def _maps(heads: xr.Dataset, directions: xr.Dataset | None) -> Iterator[Figure]:
         pale = np.isin(values["layer"], _unreliable(heads, directions, contrast, side)).tolist()
         caption = f"{_SIDES[side]}: alignment with {quoted(contrast)}"
         yield _map(f"{side}.{contrast}", caption, values, side[:2], pale=pale)
-        z = heads["alignment_z"].sel(contrast=contrast, side=side)
+        z = heads["direction_alignment_null"].sel(contrast=contrast, side=side, null="z")
         if np.isfinite(z).any():
             caption = f"{_SIDES[side]}: z of the alignment with {quoted(contrast)}"
             yield _map(f"{side}.{contrast}.z", caption, z, side[:2], pale=pale, signed=True)
@@ -193,8 +193,8 @@ def _writing_findings(heads: xr.Dataset, directions: xr.Dataset | None) -> Itera
     """Yield, for each contrast with tests, how many heads write along its direction more than chance."""
     for contrast in heads["contrast"].values.tolist():
         tests = _reliable(heads, directions, contrast, "vo_write")
-        if np.isfinite(tests["alignment_z"]).any():
-            p = tests["alignment_p_family"]
+        if np.isfinite(tests["z"]).any():
+            p = tests["p_family"]
             many, strict = _counts(p)
             yield (
                 f"In {many} of {int(np.isfinite(p).sum())} heads with a reliable direction, the alignment of VO write "
@@ -208,7 +208,7 @@ def _worth(heads: xr.Dataset, directions: xr.Dataset | None) -> Worth:
     """Return the worth of the alignments of VO write with all contrasts."""
     contrasts = heads["contrast"].values.tolist()
     tests = [_reliable(heads, directions, contrast, "vo_write") for contrast in contrasts]
-    return worth_of(*((one["alignment_p_family"], one["alignment_z"]) for one in tests)) if tests else UNTESTED
+    return worth_of(*((one["p_family"], one["z"]) for one in tests)) if tests else UNTESTED
 
 
 def _random_scores(heads: xr.Dataset) -> str:
@@ -260,7 +260,7 @@ def _alignment_facts(heads: xr.Dataset, directions: xr.Dataset | None) -> Iterat
         left_out: list[str] = []
         for side, all_values in _alignments(heads, contrast):
             tests = _reliable(heads, directions, contrast, side)
-            measured = int(np.isfinite(tests["direction_alignment"]).sum())
+            measured = int(np.isfinite(tests["alignment"]).sum())
             ignored = int(np.isfinite(all_values).sum()) - measured
             texts[_SIDES[side]] = _alignment(tests)
             # Equal means have no direction, and neither have states that were not captured.
@@ -291,16 +291,16 @@ def _left_out(count: int, side: str, why: str) -> str:
 
 def _alignment(tests: xr.Dataset) -> str:
     """Return how many heads of one side pass each test, or the largest alignment if none is tested."""
-    values = tests["direction_alignment"]
+    values = tests["alignment"]
     measured = int(np.isfinite(values).sum())
     if not measured:
         return "has no reliable direction at any layer"
-    if not np.isfinite(tests["alignment_z"]).any():
+    if not np.isfinite(tests["z"]).any():
         layer, head = _extreme_head(values, largest=True)
         largest = f"{head_name(layer, head)}: {float(values.sel(layer=layer, head=head)):.2f}"
         return f"is not tested (largest of {measured} heads {largest})"
-    larger, smaller = tests["alignment_p_family"], tests["alignment_p_low_family"]
-    return f"{_passing(larger, 'larger')}, {_passing(smaller, 'smaller')}, of {measured}"
+    larger, smaller = _passing(tests["p_family"], "larger"), _passing(tests["p_low_family"], "smaller")
+    return f"{larger}, {smaller}, of {measured}"
 
 
 def _passing(p: xr.DataArray, what: str) -> str:
@@ -324,7 +324,7 @@ def _alignment_tables(heads: xr.Dataset, directions: xr.Dataset | None) -> Itera
         rows = []
         for side, _ in _alignments(heads, contrast):
             tests = _reliable(heads, directions, contrast, side)
-            if np.isfinite(tests["alignment_z"]).any():
+            if np.isfinite(tests["z"]).any():
                 rows += [_row(_SIDES[side], tests, largest) for largest in (True, False)]
         if rows:
             caption = (
@@ -336,13 +336,12 @@ def _alignment_tables(heads: xr.Dataset, directions: xr.Dataset | None) -> Itera
 
 
 def _row(side: str, tests: xr.Dataset, largest: bool) -> list[str]:
-    layer, head = _extreme_head(tests["alignment_z"], largest=largest)
+    layer, head = _extreme_head(tests["z"], largest=largest)
     at = tests.sel(layer=layer, head=head)
-    p = float(at["alignment_p_family" if largest else "alignment_p_low_family"])
-    null = f"{float(at['alignment_null_mean']):.2f} ± {float(at['alignment_null_sd']):.2f}"
-    z = f"{'largest' if largest else 'smallest'} {float(at['alignment_z']):.1f}"
-    alignment = f"{float(at['direction_alignment']):.2f}"
-    return [side, z, head_name(layer, head), alignment, null, f"{p:.2g}"]
+    p = float(at["p_family" if largest else "p_low_family"])
+    null = f"{float(at['mean']):.2f} ± {float(at['sd']):.2f}"
+    z = f"{'largest' if largest else 'smallest'} {float(at['z']):.1f}"
+    return [side, z, head_name(layer, head), f"{float(at['alignment']):.2f}", null, f"{p:.2g}"]
 
 
 def _prompts(heads: xr.Dataset, contrast: str) -> str:
@@ -360,10 +359,13 @@ def _alignments(heads: xr.Dataset, contrast: str) -> Iterator[tuple[str, xr.Data
 
 
 def _reliable(heads: xr.Dataset, directions: xr.Dataset | None, contrast: str, side: str) -> xr.Dataset:
-    """Return the alignments of one side and their tests, NaN at layers whose direction is unreliable."""
-    of_side = heads[[name for name in heads if {"contrast", "side"} <= set(heads[name].dims)]]
-    of_side = of_side.sel(contrast=contrast, side=side)
-    return of_side.where(~of_side["layer"].isin(_unreliable(heads, directions, contrast, side)))
+    """Return the `alignment` of one side beside its null, whose labels become variables, (layer, head).
+
+    All are NaN at layers whose direction is unreliable.
+    """
+    of_side = heads[["direction_alignment", "direction_alignment_null"]].sel(contrast=contrast, side=side)
+    tests = of_side["direction_alignment_null"].to_dataset("null").assign(alignment=of_side["direction_alignment"])
+    return tests.where(~tests["layer"].isin(_unreliable(heads, directions, contrast, side)))
 
 
 def _unreliable(heads: xr.Dataset, directions: xr.Dataset | None, contrast: str, side: str) -> list[int]:

@@ -93,17 +93,14 @@ SECTION = {
     "null_dimension": 3,
     "null_variance": 0.25,
     "direction_alignment": 0.5,
-    "alignment_z": 4.0,
-    "alignment_null_mean": 0.25,
-    "alignment_null_sd": 0.125,
-    "alignment_p_family": 0.01,
-    "alignment_p_low_family": 1.0,
+    "direction_alignment_null": {"mean": 0.25, "sd": 0.125, "z": 4.0, "p_family": 0.01, "p_low_family": 1.0},
 }
 
 
 @each("z", [4.0, np.nan])
 def test_the_section_has_a_table_of_tested_alignments(tmp_path, monkeypatch, z):
-    values = {"directions": {"reliability": 0.9}, "heads": SECTION | {"alignment_z": z}}
+    null = SECTION["direction_alignment_null"] | {"z": z}
+    values = {"directions": {"reliability": 0.9}, "heads": SECTION | {"direction_alignment_null": null}}
     run = cached_run(tmp_path, {"curves": {}, **values})
     noted = read_group(run, "heads").assign_attrs(notes=[])
     monkeypatch.setattr(heads, "read_group", lambda _, name: noted if name == "heads" else read_group(run, name))

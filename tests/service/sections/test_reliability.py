@@ -78,17 +78,19 @@ def test_the_figure_of_reliability_has_both_measures_at_each_site(run):
 def heads_group(alignment, z=np.nan):
     values, z = (np.broadcast_to(array, (1, 4, 4, 2)) for array in (alignment, z))
     dims = ("contrast", "side", "layer", "head")
-    tests = {"null_mean": 0.25, "null_sd": 0.125, "z": z, "p_family": np.where(z > 3, 0.05, 0.3), "p_low_family": 0.9}
+    tests = {"mean": 0.25, "sd": 0.125, "z": z, "p_family": np.where(z > 3, 0.05, 0.3), "p_low_family": 0.9}
+    null = np.stack([np.broadcast_to(array, values.shape) for array in tests.values()], axis=-1)
     return xr.Dataset(
         {
             "direction_alignment": (dims, values),
-            **{f"alignment_{name}": (dims, np.broadcast_to(array, values.shape)) for name, array in tests.items()},
+            "direction_alignment_null": ((*dims, "null"), null),
         },
         {
             "contrast": ["refusal"],
             "side": ["qk_query", "qk_key", "vo_read", "vo_write"],
             "layer": range(4),
             "head": range(2),
+            "null": list(tests),
         },
         {"direction_prompts": {"refusal": [64, 63]}, "direction_position": -2},
     )
@@ -162,7 +164,7 @@ def test_heads_are_chosen_by_their_z_against_permuted_labels(run):
 def test_heads_below_chance_are_counted_too(run):
     z = np.array([[9.0, -9.0], [9.0, 9.0], [4.0, 2.0], [-5.0, 1.0]])
     group = heads_group(0.5, z)
-    group["alignment_p_low_family"] = group["alignment_z"] * 0 + np.where(z < -4, 0.05, 0.06)
+    group["direction_alignment_null"].loc[{"null": "p_low_family"}] = np.where(z < -4, 0.05, 0.06)
     directions = read_group(run, "directions")
     fact, _ = heads._alignment_facts(group, directions)
     texts = [f"(layer{layers}; 0 with Bonferroni's correction)" for layers in ("s 0, 2", "s 0, 3", " 2", " 3")]
@@ -178,7 +180,7 @@ def test_heads_below_chance_are_counted_too(run):
         ["VO write", "largest 4.0", "L2H0", "0.50", NULL, "0.05"],
         ["VO write", "smallest -5.0", "L3H0", "0.50", NULL, "0.05"],
     ]
-    group["alignment_p_low_family"] += 0.02
+    group["direction_alignment_null"].loc[{"null": "p_low_family"}] += 0.02
     (table,) = heads._alignment_tables(group, directions)
     assert [row[-1] for row in table.rows[-2:]] == ["0.05", "0.07"]
 
@@ -226,6 +228,7 @@ def test_heads_that_all_have_a_reliable_direction_need_no_second_sentence(tmp_pa
 
 def test_heads_that_pass_bonferronis_correction_for_eight_tests_are_counted(run):
     group = heads_group(0.5, np.full((4, 2), 9.0))
-    group["alignment_p_family"] = group["alignment_z"] * 0 + np.array([[0.006, 0.007], [0.05, 0.06], [1, 1], [1, 1]])
+    p_family = np.array([[0.006, 0.007], [0.05, 0.06], [1, 1], [1, 1]])
+    group["direction_alignment_null"].loc[{"null": "p_family"}] = p_family
     fact, _ = heads._alignment_facts(group, read_group(run, "directions"))
     assert "QK query 2 larger (layer 0; 1 with Bonferroni's correction), 0 smaller, of 6; " in fact
