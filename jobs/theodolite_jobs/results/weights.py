@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from theodolite.errors import UnsupportedModelError
 from theodolite.groups import GROUPS
+from theodolite.groups.weights import FORMS
 from theodolite.sites import Site
 from theodolite_jobs.models.weights import Weights
 from theodolite_jobs.results.context import Context, Result
@@ -43,15 +44,18 @@ WRITING, READING = ("o", "down"), ("q", "k", "v", "gate", "up")
 Bases = dict[str, NDArray[np.float64]]
 """Leading directions of each matrix, (d_model, rank), by the matrix's name."""
 
-STORED, FOLDED, NULL, FOLDED_NULL = ("", ""), ("folded_", ""), ("", "_null"), ("folded_", "_null")
-"""Prefix and suffix of the variables: of the matrices as stored, with the scales of norms folded into them, and of
-random matrices with the row lengths of either."""
-
 
 class LayerBases(NamedTuple):
-    """Leading directions of a layer's matrices in each form, and the overlaps of its experts with each other."""
+    """Leading directions of a layer.
 
-    forms: dict[tuple[str, str], Bases]
+    Attributes:
+        forms: those of its matrices in each of FORMS.
+        random: those of random matrices with the row lengths of the matrices in each form.
+        experts: the overlaps of its experts with each other.
+    """
+
+    forms: dict[str, Bases]
+    random: dict[str, Bases]
     experts: ExpertOverlaps | None
 
 
@@ -77,9 +81,9 @@ def compute(context: Context) -> Result:
     rank = _rank(weights)
     mean, sd = random_overlap(rank, weights.dimensions.d_model)
     values = {"random_overlap": np.array(mean), "random_overlap_sd": np.array(sd)}
-    for prefix, suffix in of_layers[0].forms:
-        overlaps = _overlaps(weights, [of_layer.forms[prefix, suffix] for of_layer in of_layers])
-        values |= {f"{prefix}{name}{suffix}": array for name, array in overlaps.items()}
+    for suffix, bases in (("", [one.forms for one in of_layers]), ("_null", [one.random for one in of_layers])):
+        overlaps = [_overlaps(weights, [of_layer[form] for of_layer in bases]) for form in FORMS]
+        values |= {f"{name}{suffix}": np.stack([one[name] for one in overlaps]) for name in overlaps[0]}
     layers = range(weights.dimensions.n_layers)
     coordinates = {"writing_matrix": WRITING, "reading_matrix": READING, "layer": layers, "layer_other": layers}
     experts = [of_layer.experts for of_layer in of_layers]
@@ -108,28 +112,29 @@ def layer_bases(weights: Weights, layer: int) -> LayerBases:
     """Return the leading directions of the stream that each of a layer's matrices writes or reads, in each form.
 
     A matrix covers all heads, or all experts. A layer that uses the keys and values of another layer has none of its
-    own. FOLDED has the scale of the norm before a reader and after a writer folded into the matrix; where there is no
-    such norm, it is equal to STORED. A random matrix is Gaussian and seeded. It has the shape of the matrix, and each
+    own. `folded` has the scale of the norm before a reader and after a writer folded into the matrix; where there is no
+    such norm, it is equal to `stored`. A random matrix is Gaussian and seeded. It has the shape of the matrix, and each
     of its rows (a feature of the stream) has the length of the matrix's row.
 
     Raises:
         UnsupportedModelError: a weight is not finite.
     """
     rank = _rank(weights)
-    bases: dict[tuple[str, str], Bases] = {form: {} for form in (STORED, FOLDED, NULL, FOLDED_NULL)}
+    forms: dict[str, Bases] = {form: {} for form in FORMS}
+    of_random: dict[str, Bases] = {form: {} for form in FORMS}
     experts = ExpertBases(layer, rank, weights.experts(layer))
     for index, (name, square, columns) in enumerate(_squares(weights, layer, experts)):
         if not np.isfinite(square).all():
             raise UnsupportedModelError(f"layer {layer}: the matrix {name} has a weight that is not finite")
         random = random_square(columns, np.random.default_rng([layer, index]), len(square))
-        bases[STORED][name] = bases[FOLDED][name] = leading_basis(square, rank)
-        bases[NULL][name] = bases[FOLDED_NULL][name] = leading_basis(with_row_lengths(random, square), rank)
+        forms["stored"][name] = forms["folded"][name] = leading_basis(square, rank)
+        of_random["stored"][name] = of_random["folded"][name] = leading_basis(with_row_lengths(random, square), rank)
         norm = _norm(weights, layer, name)
         if norm is not None:
             folded = (folded_reader if name in READING else folded_writer)(square, norm)
-            bases[FOLDED][name] = leading_basis(folded, rank)
-            bases[FOLDED_NULL][name] = leading_basis(with_row_lengths(random, folded), rank)
-    return LayerBases(bases, experts.overlaps())
+            forms["folded"][name] = leading_basis(folded, rank)
+            of_random["folded"][name] = leading_basis(with_row_lengths(random, folded), rank)
+    return LayerBases(forms, of_random, experts.overlaps())
 
 
 def _rank(weights: Weights) -> int:

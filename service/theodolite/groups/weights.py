@@ -1,38 +1,39 @@
 """Directions of the residual stream that the weight matrices write, read and share."""
 
-from collections.abc import Iterator
-
 from theodolite.groups.record import Group, Variable
 
+FORMS = ("stored", "folded")
+"""The matrices as stored, and with the scales of norms folded into them."""
+
 _LAYERS = ("layer", "layer_other")
-_FOLDED = ", with the scales of norms folded into the matrices"
-_NULL = "; of random matrices with the same row lengths, one draw for each matrix"
-
-
-def _overlap_variables(prefix: str, suffix: str, how: str) -> Iterator[Variable]:
-    yield Variable(
-        f"{prefix}writing_overlap{suffix}",
-        ("writing_matrix", *_LAYERS),
-        f"Overlap ‖UᵀV‖²/r of the r leading directions that two layers' matrices write{how}.",
-    )
-    yield Variable(
-        f"{prefix}reading_overlap{suffix}",
-        ("reading_matrix", *_LAYERS),
-        f"Overlap ‖UᵀV‖²/r of the r leading directions that two layers' matrices read{how}.",
-    )
-    yield Variable(
-        f"{prefix}writer_reader_overlap{suffix}",
-        ("writing_matrix", "reading_matrix", *_LAYERS),
-        "Overlap ‖UᵀV‖²/r of the directions that one layer (layer) writes and a later layer (layer_other) reads"
-        f"{how}; NaN if layer_other is not later.",
-    )
-
+_WRITING = ("form", "writing_matrix", *_LAYERS)
+_READING = ("form", "reading_matrix", *_LAYERS)
+_BETWEEN = ("form", "writing_matrix", "reading_matrix", *_LAYERS)
 
 VARIABLES = (
-    *_overlap_variables("", "", ""),
-    *_overlap_variables("folded_", "", _FOLDED),
-    *_overlap_variables("", "_null", _NULL),
-    *_overlap_variables("folded_", "_null", _FOLDED + _NULL),
+    Variable(
+        "writing_overlap",
+        _WRITING,
+        "Overlap ‖UᵀV‖²/r of the r leading directions that two layers' matrices write.",
+    ),
+    Variable(
+        "reading_overlap",
+        _READING,
+        "Overlap ‖UᵀV‖²/r of the r leading directions that two layers' matrices read.",
+    ),
+    Variable(
+        "writer_reader_overlap",
+        _BETWEEN,
+        "Overlap ‖UᵀV‖²/r of the directions that one layer (layer) writes and a later layer (layer_other) reads; NaN "
+        "if layer_other is not later.",
+    ),
+    Variable(
+        "writing_overlap_null",
+        _WRITING,
+        "writing_overlap of random matrices with the same row lengths, one draw for each matrix.",
+    ),
+    Variable("reading_overlap_null", _READING, "reading_overlap of these random matrices."),
+    Variable("writer_reader_overlap_null", _BETWEEN, "writer_reader_overlap of these random matrices."),
     Variable(
         "expert_overlap",
         ("mlp_matrix", "layer", "expert_or_shared", "expert_or_shared_other"),
@@ -48,5 +49,13 @@ VARIABLES = (
     Variable("random_overlap_sd", (), "Standard deviation of the overlap of two random subspaces."),
 )
 
-GROUP = Group(name="weights", title="Weights", version=5, variables=VARIABLES, needs=frozenset({"weights"}), order=7)
+GROUP = Group(
+    name="weights",
+    title="Weights",
+    version=5,
+    variables=VARIABLES,
+    labels={"form": FORMS},
+    needs=frozenset({"weights"}),
+    order=7,
+)
 """The result group `weights`: overlaps of the leading directions that the layers' matrices write and read."""

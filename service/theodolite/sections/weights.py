@@ -1,6 +1,6 @@
 """Directions of the residual stream that weight matrices of different layers, or of different experts, share."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 import numpy as np
@@ -8,6 +8,7 @@ import xarray as xr
 
 from theodolite.figures.maps import scale_limits
 from theodolite.figures.weights import overlap_map
+from theodolite.groups.weights import FORMS
 from theodolite.sections.parts import Figure, Section, listed, number, percent, texts_of
 from theodolite.sections.weights_experts import expert_facts, expert_figures
 from theodolite.store.result_reader import read_group
@@ -27,7 +28,7 @@ _HOW_TO_READ = (
     "have long rows in two matrices, their leading directions overlap. Random matrices with the same row lengths, one "
     "draw for each matrix, show how much of the overlap this explains."
 )
-_FORMS = {"as stored": "", "with norms folded": "folded_"}
+_FORMS = {"stored": "as stored", "folded": "with norms folded"}
 _PAIRS = (("down", "q"), ("down", "up"))  # the writers and readers that every run shows
 
 
@@ -53,64 +54,56 @@ def _maps(weights: xr.Dataset) -> Iterator[Figure]:
     """Yield a map of each overlap of the stored matrices, and of the folded ones where they differ."""
     for name, caption in _WRITTEN.items():
         labels = {"writing_matrix": name}
-        limits = _limits(weights, "writing_overlap", [labels])
+        written, null = weights["writing_overlap"].sel(labels), weights["writing_overlap_null"].sel(labels)
         axes = (f"writer {_NAMES[name]}, layer",) * 2
-        yield from _pair_of_maps(weights, f"written.{name}", caption, axes, limits, "writing_overlap", **labels)
+        yield from _pair_of_maps(f"written.{name}", caption, axes, scale_limits(*written.values), written, null)
     pairs = list(dict.fromkeys([*_PAIRS, *_leading_pairs(weights)]))
-    limits = _limits(weights, "writer_reader_overlap", [_labels(*pair) for pair in pairs])
+    between, null = weights["writer_reader_overlap"], weights["writer_reader_overlap_null"]
+    limits = scale_limits(*(values for pair in pairs for values in between.sel(_labels(*pair)).values))
     for writer, reader in pairs:
         name = f"read.{reader}" if writer == "down" else f"read.{writer}.{reader}"
         caption = f"overlap of {_NAMES[writer]} with {_NAMES[reader]} of later layers"
         axes = (f"writer {_NAMES[writer]}, layer", f"reader {_NAMES[reader]}, layer")
         labels = _labels(writer, reader)
-        yield from _pair_of_maps(weights, name, caption, axes, limits, "writer_reader_overlap", **labels)
+        yield from _pair_of_maps(name, caption, axes, limits, between.sel(labels), null.sel(labels))
 
 
 def _labels(writer: str, reader: str) -> dict[str, str]:
     return {"writing_matrix": writer, "reading_matrix": reader}
 
 
-def _limits(weights: xr.Dataset, overlap: str, labels: Sequence[Mapping[str, str]]) -> tuple[float, float]:
-    """Return one scale for an overlap of the stored and the folded matrices with these labels."""
-    return scale_limits(*(weights[f"{form}{overlap}"].sel(one).values for form in ("", "folded_") for one in labels))
-
-
 def _pair_of_maps(
-    weights: xr.Dataset,
     name: str,
     caption: str,
     axes: tuple[str, str],
     limits: tuple[float, float],
-    overlap: str,
-    **labels: str,
+    overlaps: xr.DataArray,
+    nulls: xr.DataArray,
 ) -> Iterator[Figure]:
-    stored, folded = (weights[prefix + overlap].sel(labels) for prefix in ("", "folded_"))
-    nulls = [weights[f"{prefix}{overlap}_null"].sel(labels) for prefix in ("", "folded_")]
-    yield Figure(f"weights.{name}", caption, partial(overlap_map, stored, caption, axes, limits, nulls[0]))
-    if _differ(stored, folded):
-        text = f"{caption}, norms folded"
-        yield Figure(f"weights.{name}.folded", text, partial(overlap_map, folded, text, axes, limits, nulls[1]))
+    """Yield the maps of an overlap and its null, (form, layer, layer_other)."""
+    for form in _different_forms(overlaps):
+        suffix, text = (".folded", f"{caption}, norms folded") if form == "folded" else ("", caption)
+        drawn = partial(overlap_map, overlaps.sel(form=form), text, axes, limits, nulls.sel(form=form))
+        yield Figure(f"weights.{name}{suffix}", text, drawn)
 
 
-def _differ(stored: xr.DataArray, folded: xr.DataArray) -> bool:
-    """Return whether norms change an overlap."""
-    return not np.array_equal(stored, folded, equal_nan=True)
+def _different_forms(overlaps: xr.DataArray) -> list[str]:
+    """Return the forms of an overlap, (form, …): without `folded` if norms do not change it."""
+    stored, folded = (overlaps.sel(form=form) for form in FORMS)
+    return ["stored"] if np.array_equal(stored, folded, equal_nan=True) else list(FORMS)
 
 
 def _facts(weights: xr.Dataset) -> Iterator[str]:
     random, spread = float(weights["random_overlap"]), float(weights["random_overlap_sd"])
     for name in _WRITTEN:
-        stored, folded = (weights[f"{prefix}writing_overlap"].sel(writing_matrix=name) for prefix in ("", "folded_"))
-        forms = {"": ""} | ({"folded_": " (norms folded)"} if _differ(stored, folded) else {})
-        for prefix, form in forms.items():
-            means, nulls = (
-                _near_and_far(weights[f"{prefix}writing_overlap{suffix}"].sel(writing_matrix=name))
-                for suffix in ("", "_null")
-            )
+        of_matrix = weights[["writing_overlap", "writing_overlap_null"]].sel(writing_matrix=name)
+        for form in _different_forms(of_matrix["writing_overlap"]):
+            means, nulls = (_near_and_far(values) for values in of_matrix.sel(form=form).values())
+            folded = " (norms folded)" if form == "folded" else ""
             if np.isfinite(means[1]):
                 near = f"{percent(means[0], 1)} between neighbouring layers, " if np.isfinite(means[0]) else ""
                 yield (
-                    f"Mean overlap of the directions that {_NAMES[name]}{form} writes: {near}"
+                    f"Mean overlap of the directions that {_NAMES[name]}{folded} writes: {near}"
                     f"{percent(means[1], 1)} between other layers ({_null(nulls)}random subspaces give "
                     f"{percent(random, 1)}, ± {100 * spread:.1f} % for a single pair of layers)."
                 )
@@ -135,10 +128,11 @@ def _reading_facts(weights: xr.Dataset, random: float) -> Iterator[str]:
 
     An overlap counts if it is larger than that of random matrices with the same row lengths.
     """
-    stored, folded = (weights[f"{prefix}writer_reader_overlap"] for prefix in ("", "folded_"))
-    nulls = [weights[f"{prefix}writer_reader_overlap_null"] for prefix in ("", "folded_")]
+    between, nulls = weights["writer_reader_overlap"], weights["writer_reader_overlap_null"]
+    stored, folded = (between.sel(form=form) for form in FORMS)
     n_pairs = int(np.isfinite(stored.max(["layer", "layer_other"])).sum())
-    leading = {form: _most_shared(_above_chance(weights, prefix)) for form, prefix in _FORMS.items()}
+    above = _above_chance(weights)
+    leading = {text: _most_shared(above.sel(form=form)) for form, text in _FORMS.items()}
     for pair in _leading_pairs(weights):
         forms = " and ".join(form for form, largest in leading.items() if largest == [pair])
         forms = f"both {forms}" if " and " in forms else forms
@@ -149,18 +143,19 @@ def _reading_facts(weights: xr.Dataset, random: float) -> Iterator[str]:
             f"Over all pairs of layers it is {percent(stored.sel(of_pair).mean(), 1)} as stored and "
             f"{percent(folded.sel(of_pair).mean(), 1)} with norms folded"
         )
-        of_null = _null([float(null.sel(of_pair).mean()) for null in nulls])
+        of_null = _null([float(null.mean()) for null in nulls.sel(of_pair)])
         yield f"{sentence} ({of_null}random subspaces give {percent(random, 1)})."
     texts = {}
     for writer in stored["writing_matrix"].values.tolist():
-        of_writer = [one.sel(writing_matrix=writer) for one in (stored, folded, *nulls)]
-        if np.isfinite(of_writer[1]).any():
-            plain, scaled, null, scaled_null = map(_range, of_writer)
-            texts[_NAMES[writer]] = f"{plain} ({null}) as stored and {scaled} ({scaled_null}) with norms folded"
+        own, null = (_means(values.sel(writing_matrix=writer)) for values in (between, nulls))
+        if np.isfinite(own.sel(form="folded")).any():
+            texts[_NAMES[writer]] = " and ".join(
+                f"{_range(own.sel(form=form))} ({_range(null.sel(form=form))}) {text}" for form, text in _FORMS.items()
+            )
     if texts:
         yield (
             "Mean overlap with each of the reading matrices (in brackets: random matrices with the same row lengths; "
-            f"random subspaces give {percent(random, 1)}): {listed(texts)}.{_larger(stored, folded, nulls)}"
+            f"random subspaces give {percent(random, 1)}): {listed(texts)}.{_larger(between, nulls)}"
         )
 
 
@@ -169,21 +164,21 @@ def _own(between: xr.DataArray) -> str:
     return " (W_O also with the MLP of its own block)" if np.isfinite(np.einsum("...ii->...i", between)).any() else ""
 
 
-def _range(between: xr.DataArray) -> str:
-    """Return the smallest and the largest mean overlap with a reading matrix."""
-    means = _means(between)
+def _range(means: xr.DataArray) -> str:
+    """Return the smallest and the largest of some means."""
     return f"{percent(means.min(), 1)} to {percent(means.max(), 1)}"
 
 
-def _larger(stored: xr.DataArray, folded: xr.DataArray, nulls: Sequence[xr.DataArray]) -> str:
+def _larger(between: xr.DataArray, nulls: xr.DataArray) -> str:
     """Return in how many combinations the mean overlap is larger than that of the random matrices."""
-    excesses = [_means(one) - _means(null) for one, null in zip((stored, folded), nulls, strict=True)]
+    excesses = _means(between) - _means(nulls)
+    largest = (_largest_excess(excesses.sel(form=form), text) for form, text in _FORMS.items())
     counts = [f"{int((excess > 0).sum())} of {int(np.isfinite(excess).sum())}" for excess in excesses]
     return (
         f" The mean overlap is larger than with random matrices of the same row lengths in {counts[0]} combinations as "
         f"stored, and in {counts[1]} with norms folded (not tested: there is one random draw for each matrix, and "
         "several combinations share a matrix)."
-        f"{_largest_excess(excesses[0], 'as stored')}{_largest_excess(excesses[1], 'with norms folded')}"
+        f"{''.join(largest)}"
     )
 
 
@@ -201,13 +196,13 @@ def _largest_excess(excess: xr.DataArray, form: str) -> str:
 
 def _leading_pairs(weights: xr.Dataset) -> list[tuple[str, str]]:
     """Return the pairs with the largest mean overlap above chance, as stored and with norms folded, each pair once."""
-    pairs = (_most_shared(_above_chance(weights, prefix)) for prefix in _FORMS.values())
+    pairs = (_most_shared(means) for means in _above_chance(weights))
     return list(dict.fromkeys(pair for some in pairs for pair in some))
 
 
-def _above_chance(weights: xr.Dataset, prefix: str) -> xr.DataArray:
+def _above_chance(weights: xr.Dataset) -> xr.DataArray:
     """Return the mean overlaps of writers with readers; NaN where random matrices or subspaces have as large a one."""
-    means, null = (_means(weights[f"{prefix}writer_reader_overlap{suffix}"]) for suffix in ("", "_null"))
+    means, null = _means(weights["writer_reader_overlap"]), _means(weights["writer_reader_overlap_null"])
     return means.where(means > null.clip(min=float(weights["random_overlap"])))
 
 

@@ -22,7 +22,7 @@ from theodolite_jobs.models.load import load_config, load_model, wrap
 from theodolite_jobs.models.reference import read_sites, relative_errors
 from theodolite_jobs.models.sharding import check_shardable
 from theodolite_jobs.models.weights import Weights
-from theodolite_jobs.results.weights import STORED, layer_bases
+from theodolite_jobs.results.weights import layer_bases
 
 FULL = ["full_attention"] * 5
 
@@ -58,7 +58,7 @@ def test_keys_and_values_of_a_layer_without_its_own_are_those_of_the_last_layer_
 
 
 def test_directions_that_a_layer_reads_leave_out_the_keys_of_another_layer(shared):
-    bases = [layer_bases(Weights(shared, load_config(shared)), layer).forms[STORED] for layer in range(5)]
+    bases = [layer_bases(Weights(shared, load_config(shared)), layer).forms["stored"] for layer in range(5)]
     assert [set("kv") <= set(of_layer) for of_layer in bases] == [True, True, True, False, False]
     assert all({"q", "o", "gate", "up", "down"} <= set(of_layer) for of_layer in bases)
 

@@ -22,7 +22,7 @@ from theodolite_jobs.models.load import load_model
 from theodolite_jobs.models.weights import Weights
 from theodolite_jobs.results.circuits import notes_on
 from theodolite_jobs.results.heads_layer import Stream, Vocabulary, decompose_layer, vocabulary_products
-from theodolite_jobs.results.weights import STORED, layer_bases
+from theodolite_jobs.results.weights import layer_bases
 
 BOUND = 1e-9
 HEADS = HeadsSpec(offsets=[3], vectors=3)
@@ -124,8 +124,8 @@ def test_a_layer_without_attention_writes_and_reads_with_its_mlp_alone(family, t
     mlp, attention = {"gate", "up", "down"}, {"q", "k", "v", "o"}
     expected: dict = {"nemotron_h": ({"up", "down"}, attention), "nemotron_h-dense": (set(), attention)}
     of_third, of_last = expected.get(family, (mlp, mlp | attention))
-    assert set(layer_bases(weights, 2).forms[STORED]) == of_third
-    assert set(layer_bases(weights, 4).forms[STORED]) == of_last
+    assert set(layer_bases(weights, 2).forms["stored"]) == of_third
+    assert set(layer_bases(weights, 4).forms["stored"]) == of_last
 
 
 @each("family", ["qwen3_5_moe_text", "deepseek_v3"])

@@ -19,7 +19,7 @@ from theodolite.store.result_reader import read_group
 from theodolite.store.runs import ModelFacts, create_run
 from theodolite_jobs.models.load import load_config, wrap
 from theodolite_jobs.models.weights import Weights
-from theodolite_jobs.results.weights import FOLDED, FOLDED_NULL, NULL, STORED, layer_bases
+from theodolite_jobs.results.weights import layer_bases
 from theodolite_jobs.statistics.weights import random_overlap
 
 LAYER = 2
@@ -127,7 +127,7 @@ def bases_are_the_leading_singular_vectors_of_the_modules_weights(saved):
     family, weights, model = saved
     rank, block = weights.dimensions.d_head, model.blocks[LAYER]
     found = layer_bases(weights, LAYER).forms
-    forms = {STORED: matrices_of(family, block), FOLDED: folded_matrices(family, block)}
+    forms = {"stored": matrices_of(family, block), "folded": folded_matrices(family, block)}
     for form, matrices in forms.items():
         bases = found[form]
         assert set(bases) == set(matrices)
@@ -143,10 +143,11 @@ def bases_are_the_leading_singular_vectors_of_the_modules_weights(saved):
 
 def only_matrices_beside_a_norm_are_folded(saved):
     family, weights, _ = saved
-    bases = layer_bases(weights, LAYER).forms
-    readers = set() if family == "bert" else set(bases[STORED]) - {"o", "down"}
-    for plain, folded in ((STORED, FOLDED), (NULL, FOLDED_NULL)):
-        changed = {name for name in bases[plain] if not np.array_equal(bases[plain][name], bases[folded][name])}
+    found = layer_bases(weights, LAYER)
+    readers = set() if family == "bert" else set(found.forms["stored"]) - {"o", "down"}
+    for bases in (found.forms, found.random):
+        plain, folded = bases["stored"], bases["folded"]
+        changed = {name for name in plain if not np.array_equal(plain[name], folded[name])}
         assert changed == readers | ({"o", "down"} if family in BOTH_SIDES else set())
 
 
@@ -154,8 +155,8 @@ def the_random_matrices_have_the_row_lengths_of_the_matrices(saved):
     """Random matrices are drawn again here, and scaled row by row."""
     family, weights, model = saved
     rank, block = weights.dimensions.d_head, model.blocks[LAYER]
-    found = layer_bases(weights, LAYER).forms
-    for form, matrices in ((NULL, matrices_of(family, block)), (FOLDED_NULL, folded_matrices(family, block))):
+    found = layer_bases(weights, LAYER).random
+    for form, matrices in (("stored", matrices_of(family, block)), ("folded", folded_matrices(family, block))):
         for index, name in enumerate(name for name in ("q", "k", "v", "o", "gate", "up", "down") if name in matrices):
             lengths = np.linalg.norm(matrices[name], axis=1)
             draw = np.random.default_rng([LAYER, index]).standard_normal(matrices[name].shape)
@@ -190,7 +191,7 @@ def test_a_head_wider_than_the_stream_has_as_many_directions_as_the_stream(tmp_p
     config.update({"hidden_size": 16, "head_dim": 32})
     AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
     weights = Weights(tmp_path, load_config(tmp_path))
-    assert {one.shape for one in layer_bases(weights, LAYER).forms[STORED].values()} == {(16, 16)}
+    assert {one.shape for one in layer_bases(weights, LAYER).forms["stored"].values()} == {(16, 16)}
 
 
 @each("value", [np.nan, np.inf])
@@ -211,12 +212,12 @@ def the_group_holds_the_overlaps_of_all_layers(saved, tmp_path):
         return np.sum((first.T @ second) ** 2) / rank
 
     close = {"rtol": 0, "atol": 1e-4}  # float32 weights against the gaps of random matrices
-    for prefix, form in (("", matrices_of), ("folded_", folded_matrices)):
+    for form, matrices in (("stored", matrices_of), ("folded", folded_matrices)):
         of_layers = [
-            {name: leading(matrix, rank) for name, matrix in form(family, block).items()} for block in model.blocks
+            {name: leading(matrix, rank) for name, matrix in matrices(family, block).items()} for block in model.blocks
         ]
         writing, reading, between = (
-            group[f"{prefix}{name}_overlap"].values for name in ("writing", "reading", "writer_reader")
+            group[f"{name}_overlap"].sel(form=form).values for name in ("writing", "reading", "writer_reader")
         )
         for first, second in np.ndindex(5, 5):
             for names, overlaps in ((WRITING, writing), (READING, reading)):
@@ -237,7 +238,7 @@ def the_group_holds_the_overlaps_of_all_layers(saved, tmp_path):
     assert group["random_overlap"].item() == rank / 48
     assert group["random_overlap_sd"].item() == random_overlap(rank, 48)[1]
     for side in ("writing", "reading"):
-        whole = np.diagonal(group[f"{side}_overlap"], axis1=1, axis2=2)
+        whole = np.diagonal(group[f"{side}_overlap"].sel(form="stored"), axis1=1, axis2=2)
         np.testing.assert_allclose(whole[~np.isnan(whole)], 1, rtol=1e-10)
 
 
@@ -253,11 +254,11 @@ def test_shared_row_lengths_alone_explain_the_overlap_of_random_weights(tmp_path
             block.mlp.down_proj.weight *= lengths[:, None]
     model.save_pretrained(tmp_path / "model")
     group = surveyed(tmp_path / "store", Weights(tmp_path / "model", CONFIGS["llama"]))
-    apart = ~np.eye(5, dtype=bool)
-    found, null = (group[f"writing_overlap{suffix}"].values[:, apart].mean() for suffix in ("", "_null"))
+    apart, stored = ~np.eye(5, dtype=bool), group.sel(form="stored")
+    found, null = (stored[f"writing_overlap{suffix}"].values[:, apart].mean() for suffix in ("", "_null"))
     assert abs(found - null) < 0.03
     assert (null - group["random_overlap"].item() > 0.2) == (spread > 0)
-    missing, expected = (np.isnan(group[f"writer_reader_overlap{suffix}"].values) for suffix in ("_null", ""))
+    missing, expected = (np.isnan(stored[f"writer_reader_overlap{suffix}"].values) for suffix in ("_null", ""))
     np.testing.assert_array_equal(missing, expected)
 
 
@@ -266,7 +267,7 @@ def test_random_weights_have_the_overlap_of_random_subspaces(tmp_path):
     model = AutoModelForCausalLM.from_config(CONFIGS["llama"])
     model.save_pretrained(tmp_path / "model")
     group = surveyed(tmp_path / "store", Weights(tmp_path / "model", CONFIGS["llama"]))
-    apart = group["reading_overlap"].values[:, ~np.eye(5, dtype=bool)]
+    apart = group["reading_overlap"].sel(form="stored").values[:, ~np.eye(5, dtype=bool)]
     assert abs(np.nanmean(apart) - group["random_overlap"].item()) < 0.02
 
 

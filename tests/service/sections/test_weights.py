@@ -10,6 +10,7 @@ READERS = (
     "Mean overlap with each of the reading matrices (in brackets: random matrices with the same row lengths; random "
     "subspaces give 5.0 %): "
 )
+STORED = {"form": "stored"}
 NO_OVERLAP = "random matrices with the same row lengths give 0.0 % and 0.0 %"
 
 
@@ -26,25 +27,23 @@ def weights_group(between, folded, written=0.2, folded_written=0.2, sd=0.01, nul
     }
     later = np.where(np.triu(np.ones((3, 3)), 1) > 0, 1.0, np.nan)
 
-    def overlap(values):
-        return tuple(labels), np.broadcast_to(values, (2, 5))[..., None, None] * later
+    def overlap(*forms):
+        values = np.stack([np.broadcast_to(one, (2, 5)) for one in forms])
+        return ("form", *labels), values[..., None, None] * later
 
-    def own(values):
-        return ("writing_matrix", "layer", "layer_other"), np.broadcast_to(values, (2, 3, 3))
+    def own(*forms):
+        values = np.stack([np.broadcast_to(one, (2, 3, 3)) for one in forms])
+        return ("form", "writing_matrix", "layer", "layer_other"), values
 
     variables = {
-        "writer_reader_overlap": overlap(between),
-        "folded_writer_reader_overlap": overlap(folded),
-        "writing_overlap": own(written),
-        "folded_writing_overlap": own(folded_written),
-        "writer_reader_overlap_null": overlap(null),
-        "folded_writer_reader_overlap_null": overlap(folded_null),
-        "writing_overlap_null": own(null),
-        "folded_writing_overlap_null": own(folded_null),
+        "writer_reader_overlap": overlap(between, folded),
+        "writing_overlap": own(written, folded_written),
+        "writer_reader_overlap_null": overlap(null, folded_null),
+        "writing_overlap_null": own(null, folded_null),
         "random_overlap": 0.05,
         "random_overlap_sd": sd,
     }
-    return xr.Dataset(variables, {**labels, "expert_or_shared": []}, {"rank": 2})
+    return xr.Dataset(variables, {**labels, "form": ["stored", "folded"], "expert_or_shared": []}, {"rank": 2})
 
 
 def weights_section(monkeypatch, *arguments, **nulls):
@@ -153,8 +152,10 @@ def test_the_pair_with_the_largest_excess_can_have_a_smaller_overlap_than_others
     stored, folded = np.full((2, 5), 0.10), np.full((2, 5), 0.07)
     stored[1, 4], folded[1, 1] = 0.25, 0.3
     group = weights_group(stored, folded, null=0.08, folded_null=0.06)
-    group["writer_reader_overlap_null"].loc[{"writing_matrix": "down", "reading_matrix": "up"}] += 0.16  # 0.24
-    group["writer_reader_overlap_null"].loc[{"writing_matrix": "o", "reading_matrix": "v"}] -= 0.05  # 0.03
+    group["writer_reader_overlap_null"].loc[{**STORED, "writing_matrix": "down", "reading_matrix": "up"}] += (
+        0.16  # 0.24
+    )
+    group["writer_reader_overlap_null"].loc[{**STORED, "writing_matrix": "o", "reading_matrix": "v"}] -= 0.05  # 0.03
     monkeypatch.setattr(weights, "read_group", lambda *_: group)
     (section,) = weights.sections(None)
     assert section.facts[-1].endswith(
@@ -169,9 +170,8 @@ def test_a_largest_overlap_below_chance_is_no_finding(monkeypatch):
     stored, folded = np.full((2, 5), 0.10), np.full((2, 5), 0.07)
     stored[0, 0], folded[0, 0] = 0.3, 0.2
     group = weights_group(stored, folded, null=0.08, folded_null=0.08)
-    for name in ("writer_reader_overlap_null", "folded_writer_reader_overlap_null"):
-        group[name].loc[{"writing_matrix": "o", "reading_matrix": "q"}] += 0.24
-    group["writer_reader_overlap"].loc[{"writing_matrix": "down", "reading_matrix": "up"}] += 0.05
+    group["writer_reader_overlap_null"].loc[{"writing_matrix": "o", "reading_matrix": "q"}] += 0.24
+    group["writer_reader_overlap"].loc[{**STORED, "writing_matrix": "down", "reading_matrix": "up"}] += 0.05
     monkeypatch.setattr(weights, "read_group", lambda *_: group)
     (section,) = weights.sections(None)
     (largest,) = [fact for fact in section.facts if fact.startswith("Of all 10 combinations")]
@@ -181,7 +181,7 @@ def test_a_largest_overlap_below_chance_is_no_finding(monkeypatch):
 def test_a_writer_that_is_compared_in_its_own_block_is_named(monkeypatch):
     group = weights_group(np.full((2, 5), 0.1), 0.1)
     group["writer_reader_overlap"].loc[
-        {"writing_matrix": "o", "reading_matrix": "up", "layer": 1, "layer_other": 1}
+        {**STORED, "writing_matrix": "o", "reading_matrix": "up", "layer": 1, "layer_other": 1}
     ] = 1
     monkeypatch.setattr(weights, "read_group", lambda *_: group)
     (section,) = weights.sections(None)
