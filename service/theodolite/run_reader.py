@@ -5,7 +5,7 @@ service, in `theodolite.client`, decodes the responses of the API.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -21,8 +21,8 @@ from theodolite.errors import SpecError
 from theodolite.export import check_format, file_name
 from theodolite.files import write_atomically
 from theodolite.groups import GROUPS as REGISTRY
-from theodolite.groups import READ_WHOLE
-from theodolite.query.curves import Curve, curve_frame, is_along_depth
+from theodolite.groups import READ_WHOLE, Group, Variable
+from theodolite.query.curves import Curve, curve_frame, is_along_depth, name_at
 from theodolite.query.group_selection import GROUP_LABELS
 from theodolite.query.heads import Head
 from theodolite.query.prompts import Order
@@ -37,6 +37,14 @@ Labels = str | int | Sequence[str] | Sequence[int] | None
 
 LabelLists = Mapping[str, Sequence[Any]]
 """The requested labels by dimension; all labels of a dimension that is not in the mapping."""
+
+
+def _names(group: Group, variable: Variable) -> Iterator[tuple[str, list[str], bool]]:
+    """Yield the names of an array and of its curves, their dimensions, and whether they are curves along depth."""
+    places = list(group.places(variable.dims)) if is_along_depth(group, variable) else []
+    curves = {name_at(variable.name, at): [dim for dim in variable.dims if dim not in at] for at in places}
+    for name, dims in {variable.name: [*variable.dims], **curves}.items():
+        yield name, dims, name in curves
 
 
 class RunReader(ABC):
@@ -76,19 +84,21 @@ class RunReader(ABC):
         """Return the run's statistics as a table, one row each.
 
         The columns are `group`, `statistic`, `dims`, `units`, `description`, and `along_depth`: `curves` returns these.
+        An array with axes has a row, and one for each of its curves, such as `variance_mean@space=sphere`.
         """
         rows = [
             {
                 "group": name,
-                "statistic": variable.name,
-                "dims": ", ".join(variable.dims),
+                "statistic": statistic,
+                "dims": ", ".join(dims),
                 "units": variable.units,
                 "description": variable.description,
-                "along_depth": is_along_depth(REGISTRY[name], variable),
+                "along_depth": along_depth,
             }
             for name in self.describe()["results"]
             if name in REGISTRY  # another version may have written others
             for variable in REGISTRY[name].variables
+            for statistic, dims, along_depth in _names(REGISTRY[name], variable)
         ]
         return pd.DataFrame(rows)
 

@@ -30,7 +30,7 @@ def finished(tmp_path, sites=("resid_pre", "resid_mid", "resid_post"), **changes
     norms = np.ones((1, len(sites), 1, 4))
     norms[0, 0, 0, 0] = 0
     directions[0, 0, 0, 0] = np.nan
-    groups = {"curves": {"difference_norm": norms}, "directions": {"direction": directions}, "moments": MOMENTS}
+    groups = {"curves": {"difference_norm": {"raw": norms}}, "directions": {"direction": directions}, "moments": MOMENTS}
     run = finished_run(tmp_path, groups, sites=sites, **changes)
     return theodolite.open_run(run.store, run.id)
 
@@ -136,7 +136,7 @@ def test_an_encoder_has_no_control_vector(tmp_path):
 def test_directions_only_below_the_blocks_of_llama_cpp_raise(tmp_path):
     directions = np.tile(unit(3), (1, 2, 1, 4, 1)).astype(float)
     directions[:, :, :, 2:] = np.nan
-    groups = {"curves": {"difference_norm": 1.0}, "directions": {"direction": directions}, "moments": MOMENTS}
+    groups = {"curves": {"difference_norm": {"raw": 1.0}}, "directions": {"direction": directions}, "moments": MOMENTS}
     run = finished_run(tmp_path, groups)
     with pytest.raises(SpecError, match=r"refusal has directions only below layer 2, but llama\.cpp adds"):
         encode_directions(run, "refusal", "resid_pre", format="gguf")
@@ -250,7 +250,7 @@ def test_the_error_for_an_invalid_choice_lists_the_allowed_values(run, tmp_path,
 
 
 def test_a_contrast_with_equal_means_raises(tmp_path):
-    run = finished_run(tmp_path, {"curves": {"difference_norm": 0}, "directions": {}, "moments": MOMENTS})
+    run = finished_run(tmp_path, {"curves": {"difference_norm": {"raw": 0}}, "directions": {}, "moments": MOMENTS})
     with pytest.raises(SpecError, match="refusal has no direction at resid_pre of any layer"):
         theodolite.open_run(run.store, run.id).export("refusal")
 
@@ -271,7 +271,7 @@ def test_the_metadata_have_the_numbers_of_each_layer(tmp_path):
     third, noise = 1 / 3, [0.8, 1.5, 0.25, 0.02]
     directions = {"direction": np.tile(unit(3), (1, 2, 1, 4, 1)), "noise_share": noise}
     directions |= {"reliability": [0.1, 0, 0.75, third], "difference_norm_debiased": [0.5, np.nan, 2, third]}
-    groups = {"curves": {"difference_norm": [1, 2, 3, third]}, "directions": directions, "moments": MOMENTS}
+    groups = {"curves": {"difference_norm": {"raw": [1, 2, 3, third]}}, "directions": directions, "moments": MOMENTS}
     run = finished_run(tmp_path / "store", groups)
     reader = theodolite.open_run(run.store, run.id)
     with safe_open(reader.export("refusal", layer=[3, 1], output=tmp_path / "a"), "numpy") as file:

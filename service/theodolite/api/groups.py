@@ -45,4 +45,4 @@ def _profile(name: str, profile: Profile) -> dict[str, Any]:
 
 def _variable(group: Group, variable: Variable) -> dict[str, Any]:
     item = {name: getattr(variable, name) for name in ("name", "dims", "units", "description", "dtype")}
-    return item | {"interval": variable.interval or None, "along_depth": is_along_depth(group, variable)}
+    return item | {"along_depth": is_along_depth(group, variable)}

@@ -77,15 +77,14 @@ class VariableItem(BaseModel):
     """One array of a result group."""
 
     name: str = Field(description="Name of the variable.", examples=["auroc"])
-    dims: list[str] = Field(description="Dimensions, in order.", examples=[["contrast", "site", "position", "layer"]])
+    dims: list[str] = Field(
+        description="Dimensions, in order; the last one of a statistic with a 95 % interval is `estimate`.",
+        examples=[["contrast", "site", "position", "layer", "estimate"]],
+    )
     units: str = Field(description="Units; 1 for a dimensionless number.", examples=["1"])
     description: str = Field(description="One sentence about the variable.")
     dtype: str = Field(description="NumPy dtype of the stored array.", examples=["float64"])
-    interval: str | None = Field(
-        description="Prefix of the two variables of its 95 % interval, `…_low` and `…_high`; null without an interval.",
-        examples=["auroc"],
-    )
-    along_depth: bool = Field(description="Whether `/curves` returns it as a curve along depth.")
+    along_depth: bool = Field(description="Whether `/curves` returns it, as a curve at each label of its axes.")
 
 
 class ProfileItem(BaseModel):
@@ -124,7 +123,10 @@ class GroupList(BaseModel):
 class CurveItem(BaseModel):
     """One statistic of one set or contrast along the layers."""
 
-    statistic: str = Field(description="Name of the statistic.", examples=["cosine_of_means_debiased"])
+    statistic: str = Field(
+        description="Name of the statistic, with the labels of its axes except `space=raw`.",
+        examples=["cosine_of_means_debiased", "variance_mean@space=sphere"],
+    )
     contrast: str | None = Field(None, description="Contrast, only for a statistic of contrasts.", examples=["refusal"])
     set: str | None = Field(None, description="Prompt set, only for a statistic of prompt sets.")
     site: str | None = Field(

@@ -207,8 +207,8 @@ def test_no_flipped_byte_makes_the_service_fail(library, tmp_path, name, flips):
 @pytest.mark.parametrize(
     ("key", "changed"),
     [
-        ("results.zarr/curves/cosine_of_means/c/0/0/0/0", "results.zarr/cuRves/cosine_of_means/c/0/0/0/0"),
-        ("results.zarr/curves/cosine_of_means/c/0/0/0/0", "results.zarr/curves/cosine_of_means/c/0/0?0/0"),
+        ("results.zarr/curves/cosine_of_means/c/0/0/0/0/0", "results.zarr/cuRves/cosine_of_means/c/0/0/0/0/0"),
+        ("results.zarr/curves/cosine_of_means/c/0/0/0/0/0", "results.zarr/curves/cosine_of_means/c/0/0?0/0/0"),
         ("results.zarr/curves/site/c/0", "results.zarr/cuRves/site/c/0"),
         ("results.zarr/curves/zarr.json", "resultS.zarr/curves/zarr.json"),
     ],

@@ -210,9 +210,10 @@ def test_flat_responses_are_offered_as_csv(client):
     answer = client.get(path, headers={"Accept": "text/csv"})
     assert answer.headers["content-type"] == "text/csv; charset=utf-8"
     lines = answer.text.splitlines()
-    assert lines[0] == "contrast,site,position,layer,auroc"
-    values = numbers(client.get(path).json()["dataset"]["data_vars"]["auroc"]["data"][0][0][0])
-    np.testing.assert_equal([float(line.rpartition(",")[2] or "nan") for line in lines[1:5]], values)
+    assert lines[0] == "contrast,site,position,layer,estimate,auroc"
+    values = numbers(sum(client.get(path).json()["dataset"]["data_vars"]["auroc"]["data"][0][0][0], []))
+    assert len(values) == 4 * 5
+    np.testing.assert_equal([float(line.rpartition(",")[2] or "nan") for line in lines[1:21]], values)
 
 
 def test_prompts_in_csv_that_spreadsheets_would_run_begin_with_an_apostrophe():

@@ -50,8 +50,7 @@ def test_every_variable_is_described_as_registered(items):
             for field in ("name", "units", "description", "dtype"):
                 assert item[field] == registered[field]
             assert item["dims"] == list(variable.dims)
-            assert item["interval"] == (variable.interval or None)
-            assert set(item) == {"name", "dims", "units", "description", "dtype", "interval", "along_depth"}
+            assert set(item) == {"name", "dims", "units", "description", "dtype", "along_depth"}
 
 
 def test_variables_along_depth_are_the_statistics_of_curves(items):
@@ -59,13 +58,6 @@ def test_variables_along_depth_are_the_statistics_of_curves(items):
         (name, one["name"]) for name, item in items.items() for one in item["variables"] if one["along_depth"]
     }
     assert along_depth == {(one.group, one.variable.name) for one in STATISTICS.values()}
-
-
-def test_an_interval_names_arrays_of_the_same_group(items):
-    prefixes = [(item, one["interval"]) for item in items.values() for one in item["variables"] if one["interval"]]
-    assert prefixes
-    for item, prefix in prefixes:
-        assert {f"{prefix}_low", f"{prefix}_high"} <= {one["name"] for one in item["variables"]}
 
 
 def test_the_order_equals_that_of_the_report(items):

@@ -213,7 +213,11 @@ def test_all_figures_in_the_sections_of_an_atlas_are_drawn(atlas_client, atlas):
 
 
 def test_sections_and_figures_change_when_an_untrained_twin_is_surveyed(tmp_path):
-    results = {"curves": {"cosine_of_means_debiased": 0.5}, "separation": {"auroc": 0.75}, "directions": {}}
+    results = {
+        "curves": {"cosine_of_means_debiased": {"value": {"raw": 0.5}}},
+        "separation": {"auroc": {"value": 0.75}},
+        "directions": {},
+    }
     run = finished_run(tmp_path, results)
     client = client_of(tmp_path)
     paths = [f"/v1/runs/{run.id}/{path}" for path in ("sections/curves", "figures/curves.refusal.-1", "sections/gram")]
@@ -261,8 +265,9 @@ def test_runs_are_compared_on_relative_depth(client, library):
         assert [row["relative_depth"] for row in rows] == [
             (2 * layer + 1) / (2 * n_layers) for layer in range(n_layers)
         ]
-        for name, column in (("auroc", "value"), ("auroc_low", "low"), ("auroc_high", "high")):
-            np.testing.assert_array_equal(numbers([row[column] for row in rows]), stored[name].values)
+        for column in ("value", "low", "high"):
+            expected = stored["auroc"].sel(estimate=column).values
+            np.testing.assert_array_equal(numbers([row[column] for row in rows]), expected)
     assert [row["run_id"] for row in answer["milestones"]] == ["tiny-0", "tiny-1"]
     assert answer["description"]
     assert answer["figure"]["data"]
@@ -287,8 +292,8 @@ def test_a_run_given_twice_is_compared_once(client):
 
 
 def test_the_bound_of_separation_changes_its_milestone(client, library):
-    low = stored_group(library, "tiny-0", "separation")["auroc_band_low"].sel(contrast="refusal", position=-1)
-    bound = float(low.max())
+    auroc = stored_group(library, "tiny-0", "separation")["auroc"].sel(contrast="refusal", position=-1)
+    bound = float(auroc.sel(estimate="band_low").max())
     for given, expected in ((bound, True), (min(1.0, np.nextafter(bound, 2)), False)):
         params = {"run": "tiny-0", "contrast": "refusal", "bound": repr(float(given))}
         (row,) = client.get("/v1/compare", params=params).json()["milestones"]

@@ -24,7 +24,12 @@ COSINES = np.array([[[[1.0, 0.9, 0.7, 0.8]], [[0.95, 0.6, 0.75, 0.85]]]])
 
 
 def curves(**values):
-    return {"curves": {"cosine_of_means_debiased": COSINES, **values}}
+    return {"curves": {"cosine_of_means_debiased": raw(COSINES), **values}}
+
+
+def raw(value, **ends):
+    """Return a statistic of unscaled activations, with some ends of its interval and band."""
+    return {end: {"raw": numbers} for end, numbers in {"value": value, **ends}.items()}
 
 
 def test_points_have_relative_depths_in_ascending_order(tmp_path):
@@ -39,14 +44,14 @@ def test_points_have_relative_depths_in_ascending_order(tmp_path):
 
 
 def test_relative_depth_refers_to_all_layers_of_the_model(tmp_path):
-    values = {"curves": {"cosine_of_means_debiased": COSINES[..., 2:]}}
+    values = {"curves": {"cosine_of_means_debiased": raw(COSINES[..., 2:])}}
     run = finished_run(tmp_path, values, model_facts(n_layers=10), layers=[4, 9])
     assert comparison([run], Question(site="resid_mid"))["relative_depth"].tolist() == [0.45, 0.95]
 
 
 def test_models_with_different_numbers_of_layers_share_one_table(tmp_path):
     deep = finished_run(
-        tmp_path, {"curves": {"cosine_of_means_debiased": 0.5}}, model_facts("deep", 6), run_id="deep-0"
+        tmp_path, {"curves": {"cosine_of_means_debiased": raw(0.5)}}, model_facts("deep", 6), run_id="deep-0"
     )
     shallow = finished_run(tmp_path, curves())
     frame = comparison([deep, shallow], Question())
@@ -72,7 +77,8 @@ def test_a_statistic_of_whole_blocks_has_the_depth_of_the_block_input(tmp_path):
 
 
 def test_intervals_are_returned_if_the_statistic_has_one(tmp_path):
-    run = finished_run(tmp_path, curves(cosine_of_means=0.4, cosine_of_means_low=0.3, cosine_of_means_high=0.6))
+    debiased = raw(COSINES, low=0.3, high=0.6)
+    run = finished_run(tmp_path, curves(cosine_of_means={"raw": 0.4}, cosine_of_means_debiased=debiased))
     frame = comparison([run], Question())
     assert (set(frame["low"]), set(frame["high"])) == ({0.3}, {0.6})
     # The interval belongs to the debiased cosine, so the plain one has none.
@@ -82,7 +88,7 @@ def test_intervals_are_returned_if_the_statistic_has_one(tmp_path):
 def test_each_run_is_compared_at_its_last_measured_position(tmp_path):
     at_minus_two = np.concatenate([COSINES, np.full_like(COSINES, np.nan)], axis=2)
     runs = [
-        finished_run(tmp_path, {"curves": {"cosine_of_means_debiased": at_minus_two}}, positions=[-2, -1]),
+        finished_run(tmp_path, {"curves": {"cosine_of_means_debiased": raw(at_minus_two)}}, positions=[-2, -1]),
         finished_run(tmp_path, curves(), run_id="other-0"),
     ]
     frame = comparison(runs, Question())
@@ -93,7 +99,7 @@ def test_each_run_is_compared_at_its_last_measured_position(tmp_path):
 
 def test_only_block_inputs_and_middles_are_compared_by_default(tmp_path):
     """A block's output is the next block's input, so the comparison uses only block inputs and middles by default."""
-    values = {"curves": {"cosine_of_means_debiased": 0.5}}
+    values = {"curves": {"cosine_of_means_debiased": raw(0.5)}}
     run = finished_run(tmp_path, values, sites=["resid_pre", "resid_mid", "resid_post", "attn_out"])
     assert set(comparison([run], Question())["site"]) == {"resid_pre", "resid_mid"}
     after = comparison([run], Question(site="resid_post"))
@@ -102,11 +108,14 @@ def test_only_block_inputs_and_middles_are_compared_by_default(tmp_path):
 
 def test_milestones_are_the_smallest_cosine_and_the_depth_from_which_on_sets_are_separated(tmp_path):
     low = np.array([[[[0.5, 0.8, 0.96, 0.99]], [[0.6, 0.94, 0.97, 0.96]]]])
-    band = {"cosine_of_means_band_low": COSINES - 0.1, "cosine_of_means_band_high": COSINES + 0.1}
+    cosine = raw(COSINES, band_low=COSINES - 0.1, band_high=COSINES + 0.1)
     auroc = np.array([[[[0.5, 0.6, 0.7, 0.8]], [[0.5, 0.6, 0.7, 0.97]]]])
     p = np.array([[[[np.nan, 0.05, 0.01, 0.01]], [[0.06, 0.01, 0.01, 0.01]]]])
-    separation = {"auroc": auroc, "auroc_band_low": low}
-    run = finished_run(tmp_path, curves(**band) | {"separation": separation, "permutations": {"auroc_p_family": p}})
+    groups = {
+        "separation": {"auroc": {"value": auroc, "band_low": low}},
+        "permutations": {"auroc_null": {"p_family": p}},
+    }
+    run = finished_run(tmp_path, curves(cosine_of_means_debiased=cosine) | groups)
     (row,) = records(milestones([run], Question()))
     assert row == {
         "run_id": "tiny-0",
@@ -134,12 +143,12 @@ def test_milestones_are_the_smallest_cosine_and_the_depth_from_which_on_sets_are
 
 
 def test_milestones_may_be_never_not_measured_or_not_resolved(tmp_path):
-    separation = {"separation": {"auroc_band_low": 0.9}}
+    separation = {"separation": {"auroc": {"band_low": 0.9}}}
     runs = [
         finished_run(tmp_path, curves() | separation, run_id="never-0"),
         finished_run(tmp_path, curves(), run_id="unmeasured-0"),
         finished_run(tmp_path, {"curves": {}} | separation, run_id="unresolved-0"),
-        finished_run(tmp_path, {"curves": {"variance_mean": 1}}, run_id="alone-0", contrasts={}),
+        finished_run(tmp_path, {"curves": {"variance_mean": {"raw": 1}}}, run_id="alone-0", contrasts={}),
     ]
     milestones_at = {
         row["run_id"]: (row["least_cosine_at"], row["separates_at"], row["largest_auroc_low"])
@@ -156,7 +165,8 @@ def test_milestones_may_be_never_not_measured_or_not_resolved(tmp_path):
 
 @each("p, expected", [(np.nan, "not measured"), (0.06, "never"), (0.05, "0-pre")])
 def test_the_first_depth_above_chance_may_be_never_or_not_measured(tmp_path, p, expected):
-    groups = {"separation": {"auroc": 0.9, "auroc_band_low": 0.8}, "permutations": {"auroc_p_family": p}}
+    auroc = {"value": 0.9, "band_low": 0.8}
+    groups = {"separation": {"auroc": auroc}, "permutations": {"auroc_null": {"p_family": p}}}
     (row,) = records(milestones([finished_run(tmp_path, curves() | groups)], Question()))
     assert (row["above_chance_at"], row["largest_auroc_at"]) == (expected, "0-pre")
 
@@ -173,7 +183,7 @@ def test_the_labels_of_runs_of_one_model_contain_their_names(tmp_path):
 def test_the_separation_of_another_contrast_is_ignored(tmp_path):
     other = {"other": REFUSAL["refusal"]}
     run = finished_run(tmp_path, curves(), contrasts=REFUSAL)
-    finished_run(tmp_path, {"separation": {"auroc_band_low": 1.0}}, contrasts=other)
+    finished_run(tmp_path, {"separation": {"auroc": {"band_low": 1.0}}}, contrasts=other)
     (row,) = records(milestones([run], Question()))
     assert row["separates_at"] == "not measured"
 
@@ -198,14 +208,14 @@ def test_the_separation_of_another_contrast_is_ignored(tmp_path):
     ],
 )
 def test_the_error_for_an_invalid_question_lists_the_allowed_values(tmp_path, question, message):
-    run = finished_run(tmp_path, curves(variance_mean=1))
+    run = finished_run(tmp_path, curves(variance_mean={"raw": 1}))
     with pytest.raises(SpecError, match=message):
         comparison([run], question)
 
 
 def test_a_contrast_is_required_if_a_run_has_several(tmp_path):
     contrasts = {**REFUSAL, "other": REFUSAL["refusal"]}
-    run = finished_run(tmp_path, {"curves": {"cosine_of_means_debiased": 0.5}}, contrasts=contrasts)
+    run = finished_run(tmp_path, {"curves": {"cosine_of_means_debiased": raw(0.5)}}, contrasts=contrasts)
     with pytest.raises(SpecError, match="contrast: not given, and tiny-0 has 2; choose one of: refusal, other"):
         comparison([run], Question())
     assert len(comparison([run], Question(contrast="other"))) == 8
@@ -243,7 +253,7 @@ def two_of_other_names(tmp_path):
     """Two runs, the second with two contrasts that have other names than the contrast of the first."""
     first = finished_run(tmp_path, curves())
     both = {name: {**REFUSAL["refusal"]} for name in ("harm", "danger")}
-    values = {"curves": {"cosine_of_means_debiased": np.concatenate([COSINES, COSINES / 2])}}
+    values = {"curves": {"cosine_of_means_debiased": raw(np.concatenate([COSINES, COSINES / 2]))}}
     return [first, finished_run(tmp_path, values, contrasts=both, run_id="tiny-1")]
 
 

@@ -16,7 +16,7 @@ UNIT = np.eye(8)[3]
 def run(tmp_path_factory):
     return finished_run(
         tmp_path_factory.mktemp("store"),
-        {"curves": {}, "directions": {"direction": UNIT}, "separation": {"auroc": [[0.1], [0.2]]}, "moments": {}},
+        {"curves": {}, "directions": {"direction": UNIT}, "separation": {"auroc": {"value": [[0.1], [0.2]]}}, "moments": {}},
         positions=[-2, -1],
     )
 
@@ -28,9 +28,10 @@ def test_a_whole_group_equals_the_stored_group(run):
 def test_statistics_and_labels_select_a_part_of_a_group(run):
     selected = select_group(run, "separation", ["auroc"], {"site": ["resid_mid"], "layer": [3, 0], "position": []})
     assert list(selected.data_vars) == ["auroc"]
-    assert dict(selected.sizes) == {"contrast": 1, "site": 1, "position": 2, "layer": 2}
+    assert dict(selected.sizes) == {"contrast": 1, "site": 1, "position": 2, "layer": 2, "estimate": 5}
     assert selected["layer"].values.tolist() == [3, 0]
-    assert set(selected["auroc"].values.ravel()) == {0.1, 0.2} or selected["auroc"].notnull().all()
+    auroc = selected["auroc"].sel(estimate="value")
+    assert set(auroc.values.ravel()) == {0.1, 0.2} or auroc.notnull().all()
 
 
 def test_a_selection_does_not_change_the_stored_group(run):

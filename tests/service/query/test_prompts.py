@@ -25,7 +25,7 @@ def scores_at(run, place):
 
 def test_the_default_is_the_first_contrast_where_its_auroc_is_largest(run):
     place = read_scored_prompts(run, "harmful").place
-    auroc = read_group(run, "separation")["auroc"].sel(contrast="refusal", position=-1)
+    auroc = read_group(run, "separation")["auroc"].sel(contrast="refusal", position=-1, estimate="value")
     assert (place.contrast, place.position) == ("refusal", -1)
     assert float(auroc.sel(site=place.site, layer=place.layer)) == float(auroc.max())
 
@@ -43,7 +43,7 @@ def test_scores_are_in_pooled_standard_deviations_and_margins_have_the_sign_of_t
     n_right = sum(
         (read_scored_prompts(run, one, **vars(place)).rows["margin"] > 0).sum() for one in ("harmful", "harmless")
     )
-    accuracy = read_group(run, "separation")["accuracy"].sel(contrast="refusal", site="resid_mid", layer=2, position=-2)
+    accuracy = read_group(run, "separation")["accuracy"].sel(vars(place)).sel(estimate="value")
     assert n_right == round(19 * float(accuracy))
 
 

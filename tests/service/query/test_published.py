@@ -163,7 +163,7 @@ def qwen_run(folder, sites=("resid_pre", "resid_mid"), **changed):
     by_site = {"resid_pre": published[::2], "resid_mid": published[1::2].copy()}
     by_site["resid_mid"][17] -= 0.02
     cosine = np.stack([by_site.get(site, np.full(24, 0.1)) for site in sites])
-    contents = {"cosine_of_means": cosine[None, :, None, :], **changed}
+    contents = {"cosine_of_means": {"raw": cosine[None, :, None, :]}, **changed}
     return finished_run(folder, {"curves": contents}, hub("Qwen/Qwen-1_8B-Chat"), sites=sites)
 
 
@@ -203,7 +203,7 @@ def report_text(run):
 
 
 def test_the_report_contains_the_deviations_from_published_curves(tmp_path):
-    page = report_text(qwen_run(tmp_path, variance_mean=4.0, difference_norm=97.78))
+    page = report_text(qwen_run(tmp_path, variance_mean={"raw": 4.0}, difference_norm={"raw": 97.78}))
     assert "lone17/llm-activation-control, refusal_demo2.ipynb" in page
     assert "16 prompts in each set, this run has 4 and 4" in page
     # Without a prediction, the difference itself is stated.
@@ -218,9 +218,8 @@ def predicting_run(folder, low=0.05, high=0.05, **options):
     predicted = np.stack([published[::2], published[1::2]])
     predicted[1, 17] -= 0.02
     by_size = np.stack([predicted, *[np.full_like(predicted, 0.3)] * (len(SAMPLE_SIZES) - 1)], axis=-1)[None, :, None]
-    name = "cosine_of_means_expected"
-    ends = {name: by_size, f"{name}_low": by_size - low, f"{name}_high": by_size + high}
-    return qwen_run(folder, **ends, **options)
+    expected = {"value": by_size, "low": by_size - low, "high": by_size + high}
+    return qwen_run(folder, cosine_of_means_expected=expected, **options)
 
 
 def test_predictions_are_those_of_the_sources_number_of_prompts(tmp_path):
@@ -245,6 +244,6 @@ def test_the_report_compares_a_published_cosine_with_the_prediction(tmp_path):
 
 
 def test_the_report_of_another_model_has_no_published_curves(tmp_path):
-    page = report_text(finished_run(tmp_path, {"curves": {"variance_mean": 1.0}}, contrasts=REFUSAL))
+    page = report_text(finished_run(tmp_path, {"curves": {"variance_mean": {"raw": 1.0}}}, contrasts=REFUSAL))
     assert "published values (" not in page
     assert "published, " not in page

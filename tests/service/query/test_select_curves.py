@@ -7,7 +7,7 @@ from support.finished_runs import REFUSAL, finished_run
 
 from theodolite.errors import ResultsNotFoundError, SpecError
 from theodolite.groups import GROUPS
-from theodolite.query.curves import INTERVALS, STATISTICS, along_depth, curve_frame, name_at, select_curves
+from theodolite.query.curves import STATISTICS, along_depth, curve_frame, name_at, select_curves
 from theodolite.sites import Site, depth
 from theodolite.store.result_reader import read_group
 
@@ -15,7 +15,7 @@ COSINES = np.array([[[[1.0, 0.9, 0.7, 0.8]], [[0.95, 0.6, np.nan, 0.85]]]])
 
 
 def curves(**values):
-    return {"curves": {"cosine_of_means_debiased": COSINES, **values}}
+    return {"curves": {"cosine_of_means_debiased": {"value": {"raw": COSINES}}, **values}}
 
 
 def test_every_statistic_along_depth_has_one_group_with_its_interval():
@@ -23,9 +23,9 @@ def test_every_statistic_along_depth_has_one_group_with_its_interval():
         assert name == name_at(one.variable.name, one.at)
         assert one.variable in GROUPS[one.group].variables
         assert set(one.variable.dims) - {*one.at, "estimate"} <= {"set", "contrast", "site", "position", "layer"}
-    for name, ends in INTERVALS.items():
-        of_group = GROUPS[STATISTICS[name].group].variables
-        assert {f"{ends}_low", f"{ends}_high"} <= {variable.name for variable in of_group}
+        if "estimate" in one.variable.dims:
+            assert one.variable.dims[-1] == "estimate"
+            assert GROUPS[one.group].labels["estimate"][:3] == ("value", "low", "high")
 
 
 def test_a_statistic_with_axes_is_a_curve_at_each_of_their_labels(tmp_path):
@@ -42,7 +42,8 @@ def test_a_statistic_with_axes_is_a_curve_at_each_of_their_labels(tmp_path):
 
 
 def test_a_curve_is_one_row_of_the_stored_array(tmp_path):
-    run = finished_run(tmp_path, curves(cosine_of_means_low=0.1, cosine_of_means_high=0.9))
+    debiased = {"value": {"raw": COSINES}, "low": {"raw": 0.1}, "high": {"raw": 0.9}}
+    run = finished_run(tmp_path, curves(cosine_of_means_debiased=debiased))
     pre, mid = select_curves(run, ["cosine_of_means_debiased"])
     assert (pre.of, mid.of) == tuple(
         {"contrast": "refusal", "site": site, "position": -1} for site in ("resid_pre", "resid_mid")
@@ -58,7 +59,7 @@ def test_a_curve_is_one_row_of_the_stored_array(tmp_path):
 
 
 def test_a_statistic_without_an_interval_has_none(tmp_path):
-    run = finished_run(tmp_path, curves(cosine_of_means=0.5, cosine_of_means_low=0.1))
+    run = finished_run(tmp_path, curves(cosine_of_means={"raw": 0.5}))
     assert all(curve.low is curve.high is None for curve in select_curves(run, ["cosine_of_means"]))
 
 
@@ -72,13 +73,13 @@ def test_a_statistic_of_whole_blocks_has_the_depth_of_the_input_and_no_site(tmp_
 
 
 def test_captured_layers_keep_their_indices(tmp_path):
-    run = finished_run(tmp_path, {"curves": {"difference_norm": [7.0, 8.0]}}, layers=[1, 3])
+    run = finished_run(tmp_path, {"curves": {"difference_norm": {"raw": [7.0, 8.0]}}}, layers=[1, 3])
     (pre, mid) = select_curves(run, ["difference_norm"])
     assert (pre.layer, pre.depth, mid.depth) == ([1, 3], [2, 6], [3, 7])
 
 
 def test_statistics_are_returned_in_the_requested_order(tmp_path):
-    run = finished_run(tmp_path, {**curves(), "separation": {"auroc": 0.5}, "moments": {"norm_mean": 1}})
+    run = finished_run(tmp_path, {**curves(), "separation": {"auroc": {"value": 0.5}}, "moments": {"norm_mean": 1}})
     requested = ["norm_mean", "auroc", "cosine_of_means_debiased"]
     selected = select_curves(run, requested, {"site": ["resid_pre"]})
     assert list(dict.fromkeys(curve.statistic for curve in selected)) == requested
@@ -122,9 +123,9 @@ def test_the_error_for_an_unfinished_group_names_it(tmp_path):
 
 
 def test_a_run_without_contrasts_has_only_curves_of_sets(tmp_path):
-    run = finished_run(tmp_path, {"curves": {"variance_mean": 1}}, contrasts={})
+    run = finished_run(tmp_path, {"curves": {"variance_mean": {"raw": 1}}}, contrasts={})
     assert {curve.statistic for curve in select_curves(run)} == {
-        one.name for one in GROUPS["curves"].variables if one.dims[0] == "set"
+        name for name, one in STATISTICS.items() if one.group == "curves" and one.variable.dims[0] == "set"
     }
     assert select_curves(run, ["cosine_of_means"]) == []
 
@@ -144,7 +145,8 @@ def test_the_table_of_curves_has_a_row_for_each_point_and_nan_for_missing_values
 
 def test_depth_ascends_for_any_order_of_sites(tmp_path):
     run = finished_run(tmp_path, curves(), sites=["resid_mid", "resid_pre"])
-    at = read_group(run, "curves")["cosine_of_means_debiased"].isel(contrast=0, position=0)
+    stored_group = read_group(run, "curves").sel(space="raw", estimate="value")
+    at = stored_group["cosine_of_means_debiased"].isel(contrast=0, position=0)
     curve = along_depth(at)
     assert curve["depth"].values.tolist() == list(range(8))
     stored = {

@@ -13,7 +13,10 @@ from theodolite.query.twin import read_twin, twin_state, untrained_twin
 from theodolite.store.result_writer import remove_groups
 from theodolite.store.runs import Run
 
-RESULTS = {"curves": {"cosine_of_means_debiased": 0.5}, "separation": {"auroc": 0.75}}
+RESULTS = {
+    "curves": {"cosine_of_means_debiased": {"value": {"raw": 0.5}}},
+    "separation": {"auroc": {"value": 0.75}},
+}
 TWIN = "tiny-random-weights-0"
 
 
@@ -35,8 +38,10 @@ def test_a_run_of_the_same_model_and_prompts_with_random_weights_is_the_twin(tmp
     assert untrained_twin(run) == twin
     found = read_twin(run, "curves", "separation")
     assert found["refusal"]["separation"].attrs["seed"] == 0
-    np.testing.assert_array_equal(found["refusal"]["separation"]["auroc"], np.full((2, 1, 4), 0.75))
-    np.testing.assert_array_equal(found["refusal"]["curves"]["cosine_of_means_debiased"], np.full((2, 1, 4), 0.5))
+    separation, curves = (found["refusal"][name].sel(estimate="value") for name in ("separation", "curves"))
+    np.testing.assert_array_equal(separation["auroc"], np.full((2, 1, 4), 0.75))
+    cosine = curves["cosine_of_means_debiased"].sel(space="raw")
+    np.testing.assert_array_equal(cosine, np.full((2, 1, 4), 0.5))
 
 
 def test_a_twin_has_no_twin(tmp_path):

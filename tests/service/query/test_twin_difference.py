@@ -94,17 +94,18 @@ def test_the_difference_and_its_band_are_those_of_the_scores_of_each_prompt(pair
     low = value - half_of_difference(one.value - one.low, control.high - control.value, correlation)
     high = value + half_of_difference(one.high - one.value, control.value - control.low, correlation)
     for column, (site, layer) in enumerate(places):
-        here = found.sel(site=site, layer=layer)
-        for end, expected in {"": value, "_band_low": low, "_band_high": np.minimum(high, 1)}.items():
-            np.testing.assert_allclose(here[f"auroc_beyond_twin{end}"], expected[column], atol=1e-9)
+        here = found["auroc_beyond_twin"].sel(site=site, layer=layer)
+        for end, expected in {"value": value, "band_low": low, "band_high": np.minimum(high, 1)}.items():
+            np.testing.assert_allclose(here.sel(estimate=end), expected[column], atol=1e-9)
 
 
 def test_a_trained_difference_is_found_at_its_depths_alone(tmp_path):
     shifts = np.array([[0.5, 0.5, 3.0], [0.5, 3.0, 3.0]])  # (site, layer)
     run, _, found = pair_of(tmp_path, shifts, 0.5, paired=False)
-    np.testing.assert_array_equal(found["auroc_beyond_twin_band_low"] > 0, shifts > 1)
-    stored = read_twin(run, "separation")["refusal"]["separation"]
-    np.testing.assert_array_equal(stored["auroc_beyond_twin"].sel(position=-1), found["auroc_beyond_twin"])
+    difference = found["auroc_beyond_twin"]
+    np.testing.assert_array_equal(difference.sel(estimate="band_low") > 0, shifts > 1)
+    stored = read_twin(run, "separation")["refusal"]["separation"]["auroc_beyond_twin"].sel(position=-1)
+    np.testing.assert_array_equal(stored.sel(estimate="value"), difference.sel(estimate="value"))
 
 
 def test_prompts_that_one_run_lacks_are_left_out_of_the_correlation(pairs, tmp_path):
@@ -113,7 +114,7 @@ def test_prompts_that_one_run_lacks_are_left_out_of_the_correlation(pairs, tmp_p
         run, twin_of(tmp_path, 0.8, paired=True, quarantined={"harmful": {3: "not finite"}}), "refusal"
     )
     found = found.sel(position=-1)
-    assert np.isfinite(found["auroc_beyond_twin_band_low"]).all()
+    assert np.isfinite(found["auroc_beyond_twin"].sel(estimate="band_low")).all()
 
 
 def test_without_permutation_tests_there_is_no_band(pairs, tmp_path):
@@ -121,6 +122,6 @@ def test_without_permutation_tests_there_is_no_band(pairs, tmp_path):
     shutil.copytree(twin.store, tmp_path / "copy")
     twin = open_run(str(tmp_path / "copy"), twin.id)
     remove_groups(twin, ["permutations"])
-    found = auroc_beyond_twin(run, twin, "refusal").sel(position=-1)
-    assert np.isfinite(found["auroc_beyond_twin"]).all()
-    assert np.isnan(found["auroc_beyond_twin_band_low"]).all()
+    found = auroc_beyond_twin(run, twin, "refusal").sel(position=-1)["auroc_beyond_twin"]
+    assert np.isfinite(found.sel(estimate="value")).all()
+    assert np.isnan(found.sel(estimate="band_low")).all()
