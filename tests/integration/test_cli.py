@@ -219,7 +219,7 @@ def test_runs_show_and_analyse_over_a_captured_run(tmp_path):
     assert outcome == {"run_id": "tiny-0", "store": str(tmp_path), "report": run.report, "state": "complete"}
     assert Path(run.report).read_text().startswith("<!doctype html>")
     shown = json.loads(theodolite("run", "show", run.id, "--json", "--store", tmp_path).stdout)
-    assert shown["results"]["curves"]["cosine_of_means"] == ["contrast", "site", "position", "layer"]
+    assert shown["results"]["curves"]["cosine_of_means"] == ["contrast", "site", "position", "layer", "space"]
     assert "tiny-0  complete  bad 6, good 6" in theodolite("run", "list", "--store", tmp_path).stdout
     Path(run.report).unlink()
     assert theodolite("run", "report", run.id, "--store", tmp_path).returncode == 0

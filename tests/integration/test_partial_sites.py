@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +20,9 @@ from transformers import AutoModelForCausalLM
 from theodolite import shard_bounds
 from theodolite.errors import SiteNotFoundError, SpecError
 from theodolite.groups import GROUPS
+from theodolite.groups.record import INTERVAL
 from theodolite.groups.separation import SCALES_TABLE, SCORES_TABLE
+from theodolite.query.curves import name_at
 from theodolite.query.group_selection import select_directions
 from theodolite.query.prompts import read_scored_prompts
 from theodolite.query.runs import describe
@@ -120,13 +123,29 @@ def test_no_prompt_is_quarantined_and_nothing_is_damaged(run):
 
 CORE = {
     "moments": ["mean", "m2", "minimum", "norm_mean"],
-    "curves": ["cosine_of_means", "difference_norm", "variance_mean", "cosine_of_means_expected"],
+    "curves": [
+        *("cosine_of_means", "difference_norm", "variance_mean"),
+        "cosine_of_means_expected@estimate=value,n_prompts=16",
+    ],
     "directions": ["direction", "reliability", "direction_cosine"],
-    "separation": ["auroc", "auroc_band_low", "accuracy", "fisher_ratio"],
-    "permutations": ["auroc_p_family", "difference_norm_z", "direction_cosine_null_mean", "norm_auroc"],
+    "separation": [
+        *("auroc@estimate=value", "auroc@estimate=band_low", "accuracy@estimate=value", "fisher_ratio@estimate=value"),
+    ],
+    "permutations": [
+        *("auroc_null@null=p_family", "difference_norm_null@null=z", "direction_cosine_null@null=mean"),
+        "norm_auroc@estimate=value",
+    ],
     "gram": ["participation_ratio", "linear_cka_debiased", "silhouette"],
 }
-"""Variables that are known wherever there are vectors that differ."""
+"""Variables, at labels of their axes, that are known wherever there are vectors that differ."""
+
+
+def parts_of(group, variable, values):
+    """Yield the name and the values of a variable at each label of its axes."""
+    axes = {axis: labels for axis, labels in GROUPS[group].labels.items() if axis in variable.dims}
+    for chosen in product(*axes.values()):
+        at = dict(zip(axes, chosen, strict=True))
+        yield name_at(variable.name, at), values.sel(at)
 
 
 @each("group", CORE)
@@ -134,22 +153,26 @@ def test_statistics_are_missing_only_at_layers_without_the_site(run, family, gro
     values = read_group(run, group)
     sites = values["site"].values.tolist()
     for variable in GROUPS[group].variables:
-        if {"site", "layer"} <= set(variable.dims):
-            numbers_of = values[variable.name]
+        if not {"site", "layer"} <= set(variable.dims):
+            continue
+        for name, numbers_of in parts_of(group, variable, values[variable.name]):
             is_known = numbers_of.notnull() if numbers_of.dtype.kind == "f" else numbers_of >= 0
             known = is_known.any([dim for dim in numbers_of.dims if dim not in ("site", "layer")])
             for site in sites:
                 found = known["layer"].values[known.sel(site=site).values].tolist()
-                assert set(found) <= set(layers_with(family, site)), (variable.name, site)
-                if variable.name in CORE[group] and site in run.record.partial_sites:
-                    assert found == layers_with(family, site), (variable.name, site)
+                assert set(found) <= set(layers_with(family, site)), (name, site)
+                if name in CORE[group] and site in run.record.partial_sites:
+                    assert found == layers_with(family, site), (name, site)
 
 
 def test_statistics_equal_those_of_the_stored_vectors(run):
     arrays = {
         name: xr.open_zarr(f"{run.url}/activations.zarr", group=name, chunks=None) for name in ("harmful", "harmless")
     }
-    curves, separation = read_group(run, "curves").isel(contrast=0), read_group(run, "separation").isel(contrast=0)
+    curves, separation = (
+        read_group(run, group).isel(contrast=0).sel(estimate="value") for group in ("curves", "separation")
+    )
+    curves = curves.sel(space="raw")
     for layer in ATTENTION:
         at = {"site": "attn_out", "position": -1, "layer": layer}
         p, q = (one["attn_out"].sel(position=-1, layer=layer).values.astype(float) for one in arrays.values())
@@ -177,9 +200,11 @@ def test_the_statistics_of_other_sites_do_not_change(run, model, shared_sites, t
     assert plain.record.partial_sites == {}
     for group in ("moments", "curves", "directions", "separation", "gram"):
         ours, theirs = read_group(run, group), read_group(plain, group)
+        if "estimate" in ours.dims:  # a band is over all sites
+            ours, theirs = (values.sel(estimate=[*INTERVAL]) for values in (ours, theirs))
         for variable in GROUPS[group].variables:
-            # A band is over all sites, and attention's step is known more exactly from its output.
-            if "site" in variable.dims and "band" not in variable.name:
+            # Attention's step is known more exactly from its output.
+            if "site" in variable.dims:
                 np.testing.assert_allclose(
                     ours[variable.name].sel(site=shared_sites),
                     theirs[variable.name].sel(site=shared_sites),
@@ -273,7 +298,7 @@ def test_one_replica_gives_the_bits_of_two(run, model, tmp_path):
         *at_night(
             [
                 ("activations.zarr/harmless/head_out/c/0/0/0/0/0", Path.unlink),
-                ("results.zarr/curves/difference_norm/c/0/0/0/0", flip),
+                ("results.zarr/curves/difference_norm/c/0/0/0/0/0", flip),
                 ("run.json", Path.unlink),
             ]
         ),

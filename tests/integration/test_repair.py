@@ -77,7 +77,7 @@ OBJECTS = (
     "activations.zarr/harmful/zarr.json",
     "activations.zarr/harmful/position/c/0",
     "results.zarr/zarr.json",
-    "results.zarr/curves/cosine_of_means_debiased/c/0/0/0/0",
+    "results.zarr/curves/cosine_of_means_debiased/c/0/0/0/0/0/0",
     "results.zarr/gram/zarr.json",
     "results.zarr/heads/zarr.json",
     "tables/curves.parquet",

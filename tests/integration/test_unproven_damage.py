@@ -238,6 +238,6 @@ def test_a_survey_does_not_mix_devices_if_run_json_is_lost(damaged, tiny_folder)
 def test_damaged_curves_keep_the_contrasts_that_were_requested_later(damaged, tiny_folder):
     more = {"again": {"positive": "harmless", "negative": "harmful"}}
     survey(spec_of(tiny_folder, contrasts=more), Path(), settings(store_of(damaged)), Console())
-    flip(damaged / "results.zarr/curves/cosine_of_means/c/0/0/0/0")
+    flip(damaged / "results.zarr/curves/cosine_of_means/c/0/0/0/0/0")
     survey(spec_of(tiny_folder), Path(), settings(store_of(damaged)), Console())
     assert sorted(read_group(opened(damaged), "curves")["contrast"].values) == ["again", "refusal"]

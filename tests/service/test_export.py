@@ -30,7 +30,11 @@ def finished(tmp_path, sites=("resid_pre", "resid_mid", "resid_post"), **changes
     norms = np.ones((1, len(sites), 1, 4))
     norms[0, 0, 0, 0] = 0
     directions[0, 0, 0, 0] = np.nan
-    groups = {"curves": {"difference_norm": {"raw": norms}}, "directions": {"direction": directions}, "moments": MOMENTS}
+    groups = {
+        "curves": {"difference_norm": {"raw": norms}},
+        "directions": {"direction": directions},
+        "moments": MOMENTS,
+    }
     run = finished_run(tmp_path, groups, sites=sites, **changes)
     return theodolite.open_run(run.store, run.id)
 

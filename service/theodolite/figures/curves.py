@@ -61,7 +61,7 @@ def contrast_figure(
         published: published values of the same model, drawn for unscaled activations only.
         twin: the contrast in the result group of the untrained twin, whose debiased cosine is drawn.
     """
-    group, curves = curves, curves.sel(space="sphere" if view.on_sphere else "raw")
+    whole, curves = curves, curves.sel(space="sphere" if view.on_sphere else "raw")
     figure = make_subplots(rows=3, cols=1, shared_xaxes=True, row_heights=[0.38, 0.31, 0.31], vertical_spacing=0.07)
     colours = set_colours(curves["set"].values.tolist(), curves.attrs["contrasts"])
     counts = [
@@ -90,7 +90,7 @@ def contrast_figure(
     for line in bracket(along_depth(chosen["cosine_of_means_debiased_location"]), heights, smallest=True):
         figure.add_trace(line, row=1, col=1)
     if not view.on_sphere:
-        for row, line in _published_lines(group, view, published, colours):
+        for row, line in _published_lines(whole, view, published, colours):
             figure.add_trace(line, row=row, col=1)
     depths = along_depth(curves["variance_mean"].isel(set=0, position=0))["depth"].values
     _label_axes(figure, depths.tolist())

@@ -211,7 +211,8 @@ def test_flat_responses_are_offered_as_csv(client):
     assert answer.headers["content-type"] == "text/csv; charset=utf-8"
     lines = answer.text.splitlines()
     assert lines[0] == "contrast,site,position,layer,estimate,auroc"
-    values = numbers(sum(client.get(path).json()["dataset"]["data_vars"]["auroc"]["data"][0][0][0], []))
+    layers = client.get(path).json()["dataset"]["data_vars"]["auroc"]["data"][0][0][0]
+    values = numbers([value for layer in layers for value in layer])
     assert len(values) == 4 * 5
     np.testing.assert_equal([float(line.rpartition(",")[2] or "nan") for line in lines[1:21]], values)
 

@@ -16,7 +16,12 @@ UNIT = np.eye(8)[3]
 def run(tmp_path_factory):
     return finished_run(
         tmp_path_factory.mktemp("store"),
-        {"curves": {}, "directions": {"direction": UNIT}, "separation": {"auroc": {"value": [[0.1], [0.2]]}}, "moments": {}},
+        {
+            "curves": {},
+            "directions": {"direction": UNIT},
+            "separation": {"auroc": {"value": [[0.1], [0.2]]}},
+            "moments": {},
+        },
         positions=[-2, -1],
     )
 
