@@ -11,23 +11,25 @@ from theodolite_jobs.statistics.travel_nulls import DRAWS, family_wise_p, permut
 States = tuple[Float64, Float64 | None, list[Float64 | None]]
 """A prompt's states: block inputs and middles, (layer, d_model), and the blocks' outputs; None if not captured."""
 
-BRANCHES = ("attn", "mlp", "block")
-STEPS = (
-    *("step_norm_attn", "step_norm_mlp", "step_norm_block", "step_cosine_next", "step_cosine_stream"),
-    *("arc_attn", "arc_mlp", "arc_block"),
-)
-PATH = (
-    *("path_length", "displacement", "path_ratio", "arc_length", "great_circle", "arc_ratio"),
-    *("path_ratio_before_last", "arc_ratio_before_last"),
-)
-COSINES = tuple(f"step_cosine_{name}_centred" for name in ("next", "stream", "attn", "mlp"))
-VARIANCES = (
-    *COSINES,
-    *(f"{name}_{part}" for name in COSINES for part in ("null_sd", "p_family")),
-    "step_common_share",
-    *("variance_pre", "variance_mid", "variance_post"),
-    *(f"{name}_{branch}" for branch in BRANCHES for name in ("variance_step", "twice_covariance")),
-)
+BRANCHES = ("attention", "mlp", "block")
+N_STEPS, N_PATH = 8, 8
+"""Quantities of one prompt in a block, and of its path."""
+VARIANCES = {
+    "step_cosine_centred": (4,),
+    "step_cosine_centred_null": (4, 2),
+    "step_common_share": (),
+    "variance": (3,),
+    "variance_step": (3,),
+    "twice_covariance": (3,),
+}
+"""Statistics of each block over all prompts, with their shapes in a block."""
+OF_BLOCKS = {"step_norm": (3, 2), "step_cosine": (4, 2), "arc": (3, 2), **VARIANCES}
+OF_PATH = {
+    **dict.fromkeys(("path_length", "displacement", "arc_length", "great_circle"), (2,)),
+    **dict.fromkeys(("path_ratio", "arc_ratio"), (2, 2)),
+    **dict.fromkeys(("path_ratio_at_right_angles", "arc_ratio_at_right_angles"), (2,)),
+}
+"""Statistics of blocks and of the path, with their shapes."""
 
 
 def angle(x: Float64, y: Float64) -> float:
@@ -61,9 +63,13 @@ def steps_of(states: States, index: int) -> list[tuple[Float64, Float64] | None]
 
 
 def travel_of_sample(states: States, outputs: Sequence[Float64] | None, is_whole: bool) -> tuple[Float64, Float64]:
-    """Return one prompt's STEPS, (layer, step), and PATH; `outputs` are the captured outputs of both branches."""
+    """Return one prompt's steps, (layer, N_STEPS), and its path; `outputs` are the captured outputs of both branches.
+
+    The steps are three norms, the cosines with the next step and with the input, and three arcs. The path is its
+    length, displacement and ratio, those of its arcs, and both ratios before the last block.
+    """
     stream, _, leaving = states
-    found = np.full((len(stream), len(STEPS)), np.nan)
+    found = np.full((len(stream), N_STEPS), np.nan)
     for index, out in enumerate(leaving):
         for branch, step in enumerate(steps_of(states, index)):
             if step is not None:
@@ -77,7 +83,7 @@ def travel_of_sample(states: States, outputs: Sequence[Float64] | None, is_whole
         following = leaving[index + 1] if index + 1 < len(stream) else None
         if following is not None:
             found[index, 3] = cosine(out - stream[index], following - out)
-    path = np.full(len(PATH), np.nan)
+    path = np.full(N_PATH, np.nan)
     last = leaving[-1]
     if is_whole and last is not None:
         length, displacement = found[:, 2].sum(), np.linalg.norm(last - stream[0])
@@ -97,20 +103,21 @@ def trace(x: Float64, y: Float64) -> float:
 
 
 def variances_of_samples(samples: Sequence[States]) -> dict[str, Float64]:
-    """Return VARIANCES of the blocks, (layer,), from the states of all prompts."""
+    """Return VARIANCES of the blocks, (layer, …), from the states of all prompts."""
     n_layers, n = len(samples[0][0]), len(samples)
-    found = {name: np.full(n_layers, np.nan) for name in VARIANCES}
+    found = {name: np.full((n_layers, *shape), np.nan) for name, shape in VARIANCES.items()}
     block_steps: list[Float64 | None] = []
-    z = {name: np.full((1 + DRAWS, n_layers), np.nan) for name in COSINES}
+    z = np.full((4, 1 + DRAWS, n_layers), np.nan)
 
-    def put(cosine_name: str, index: int, x: Float64, y: Float64) -> None:
+    def put(pair: int, index: int, x: Float64, y: Float64) -> None:
         """Fill in a cosine of deviations, its spread under permutations, and its z in each of them."""
-        found[cosine_name][index] = _correlation(x, y)
+        found["step_cosine_centred"][index, pair] = _correlation(x, y)
         dx, dy = x - x.mean(axis=0), y - y.mean(axis=0)
         lengths = np.sqrt((dx**2).sum() * (dy**2).sum())
         if n > 1 and lengths > 0:
-            found[f"{cosine_name}_null_sd"][index] = np.sqrt(((dx @ dy.T) ** 2).sum() / (n - 1)) / lengths
-        z[cosine_name][:, index] = permuted_cosine(x, y).z
+            null_sd = np.sqrt(((dx @ dy.T) ** 2).sum() / (n - 1)) / lengths
+            found["step_cosine_centred_null"][index, pair, 0] = null_sd
+        z[pair, :, index] = permuted_cosine(x, y).z
 
     for index in range(n_layers):
         by_sample = [steps_of(states, index) for states in samples]
@@ -121,21 +128,20 @@ def variances_of_samples(samples: Sequence[States]) -> dict[str, Float64]:
                 continue
             start, end = (np.stack(states) for states in zip(*pairs, strict=True))
             step = end - start
-            found[f"variance_step_{name}"][index] = trace(step, step)
-            found[f"twice_covariance_{name}"][index] = 2 * trace(start, step)
-            put(COSINES[1 if name == "block" else 2 + branch], index, start, step)
-            if name == "attn":
-                found["variance_mid"][index] = trace(end, end)
+            found["variance_step"][index, branch] = trace(step, step)
+            found["twice_covariance"][index, branch] = 2 * trace(start, step)
+            put(1 if name == "block" else 2 + branch, index, start, step)
+            if name == "attention":
+                found["variance"][index, 1] = trace(end, end)
             if name == "block":
                 block_steps[index] = step
-                found["variance_pre"][index], found["variance_post"][index] = trace(start, start), trace(end, end)
+                found["variance"][index, [0, 2]] = trace(start, start), trace(end, end)
                 mean, square = step.mean(axis=0), (step**2).sum(axis=1).mean()
                 found["step_common_share"][index] = (mean @ mean - trace(step, step) / n) / square
     for index, (step, following) in enumerate(pairwise(block_steps)):
         if step is not None and following is not None:
-            put(COSINES[0], index, step, following)
-    for name, of_blocks in z.items():
-        found[f"{name}_p_family"] = family_wise_p(of_blocks)
+            put(0, index, step, following)
+    found["step_cosine_centred_null"][..., 1] = np.stack([family_wise_p(of_blocks) for of_blocks in z], axis=-1)
     return found
 
 
@@ -155,13 +161,8 @@ def expected_travel(
     sets = list(stored.arrays)
     shape, is_whole = (len(sets), 2), list(layers) == list(range(n_layers))
     expected = {"n_samples": np.zeros(shape), "n_tested": np.zeros(shape)}
-    ratios = [f"{name}_ratio{end}" for name in ("path", "arc") for end in ("", "_before_last")]
-    expected |= {f"{name}_at_right_angles": np.full(shape, np.nan) for name in ratios}
-    expected |= {name: np.full((*shape, len(layers)), np.nan) for name in VARIANCES}
-    for name in STEPS:
-        expected |= {f"{name}{end}": np.full((*shape, len(layers)), np.nan) for end in ("", "_std")}
-    for name in PATH:
-        expected |= {f"{name}{end}": np.full(shape, np.nan) for end in ("", "_std")}
+    expected |= {name: np.full((*shape, len(layers), *own), np.nan) for name, own in OF_BLOCKS.items()}
+    expected |= {name: np.full((*shape, *own), np.nan) for name, own in OF_PATH.items()}
     for at in np.ndindex(shape):
         name, position = sets[at[0]], (-2, -1)[at[1]]
         final = stored.final_at(name, position)
@@ -177,15 +178,17 @@ def expected_travel(
         expected["n_samples"][at] = expected["n_tested"][at] = len(found)
         lengths, angles = (np.stack([steps[:, column] for steps, _ in found]) for column in (2, 7))
         if is_whole:
-            for end, n_blocks in {"": len(layers), "_before_last": len(layers) - 1}.items():
+            for path, n_blocks in enumerate((len(layers), len(layers) - 1)):
                 squares = (lengths[:, :n_blocks] ** 2).mean(axis=0)
-                expected[f"path_ratio{end}_at_right_angles"][at] = np.sqrt(squares).sum() / np.sqrt(squares.sum())
+                expected["path_ratio_at_right_angles"][at][path] = np.sqrt(squares).sum() / np.sqrt(squares.sum())
                 mean = angles[:, :n_blocks].mean(axis=0)
-                expected[f"arc_ratio{end}_at_right_angles"][at] = mean.sum() / np.arccos(np.prod(np.cos(mean)))
-        for names, values in zip((STEPS, PATH), map(np.stack, zip(*found, strict=True)), strict=True):
-            mean, std = mean_and_spread(values)
-            for column, quantity in enumerate(names):
-                expected[quantity][at], expected[f"{quantity}_std"][at] = mean[..., column], std[..., column]
+                expected["arc_ratio_at_right_angles"][at][path] = mean.sum() / np.arccos(np.prod(np.cos(mean)))
+        steps, along = (np.stack(mean_and_spread(np.stack(values)), axis=-1) for values in zip(*found, strict=True))
+        expected["step_norm"][at], expected["arc"][at] = steps[:, :3], steps[:, 5:]
+        expected["step_cosine"][at][:, :2] = steps[:, 3:5]
+        for name, column in {"path_length": 0, "displacement": 1, "arc_length": 3, "great_circle": 4}.items():
+            expected[name][at] = along[column]
+        expected["path_ratio"][at], expected["arc_ratio"][at] = along[[2, 6]], along[[5, 7]]
         for quantity, values in variances_of_samples(all_states).items():
             expected[quantity][at] = values
     return expected

@@ -16,8 +16,9 @@ from theodolite.store.tables import encode_table
 from theodolite_jobs.passes.collect import Arrays, SetPasses
 from theodolite_jobs.results.context import Context, Result
 from theodolite_jobs.results.travel_nulls import permuted_cosines
+from theodolite_jobs.statistics.moments import Moments
 from theodolite_jobs.statistics.ratio import ratio
-from theodolite_jobs.statistics.travel import PATH, STEPS
+from theodolite_jobs.statistics.travel import PATH, RATIOS, STEPS
 from theodolite_jobs.statistics.travel_growth import Fit, growth_fits
 from theodolite_jobs.statistics.travel_nulls import arc_ratio_at_right_angles, path_ratio_at_right_angles
 from theodolite_jobs.statistics.travel_variance import centred_cosines, common_share, variance_budget
@@ -48,25 +49,32 @@ def compute(context: Context) -> Result:
 
 
 def _statistics(passes: SetPasses) -> Arrays:
+    steps, path = (_summary(passes[kind]) for kind in ("steps", "path"))
     arrays: Arrays = {"n_samples": passes.counts}
-    for kind, names in (("steps", STEPS), ("path", PATH)):
-        for column, name in enumerate(names):
-            arrays[name] = passes[kind].mean[..., column]
-            arrays[f"{name}_std"] = np.sqrt(passes[kind].variance[..., column])
-    steps, length = passes["steps"], STEPS.index("step_norm_block")
-    mean_squares = steps.mean[..., length] ** 2 + ratio(steps.m2[..., length], np.float64(steps.count))
-    arcs = steps.mean[..., STEPS.index("arc_block")]
-    for name, null in {
-        "path_ratio": path_ratio_at_right_angles(mean_squares),
-        "arc_ratio": arc_ratio_at_right_angles(arcs),
-        "path_ratio_before_last": path_ratio_at_right_angles(mean_squares[..., :-1]),
-        "arc_ratio_before_last": arc_ratio_at_right_angles(arcs[..., :-1]),
-    }.items():  # where not all layers were captured, the path is not known
-        arrays[f"{name}_at_right_angles"] = np.where(np.isfinite(arrays[name]), null, np.nan)
+    arrays |= {name: steps[:, :, columns] for name, columns in STEPS.items()}
+    arrays |= {name: path[:, column] for column, name in enumerate(PATH)}
+    for column, name in enumerate(RATIOS, start=len(PATH)):
+        arrays[name] = np.stack([arrays[name], path[:, column]], axis=1)
+    # The steps of attention and of the MLP have only centred cosines.
+    arrays["step_cosine"] = np.concatenate([arrays["step_cosine"], np.full_like(arrays["step_cosine"], np.nan)], axis=2)
+    lengths, arcs = (passes["steps"].mean[..., STEPS[name]][..., -1] for name in ("step_norm", "arc"))
+    m2 = passes["steps"].m2[..., STEPS["step_norm"]][..., -1]
+    mean_squares = lengths**2 + ratio(m2, np.float64(passes["steps"].count))
+    for name, null, of_blocks in (
+        ("path_ratio", path_ratio_at_right_angles, mean_squares),
+        ("arc_ratio", arc_ratio_at_right_angles, arcs),
+    ):  # where not all layers were captured, the path is not known
+        both = np.stack([null(of_blocks), null(of_blocks[..., :-1])], axis=-1)
+        arrays[f"{name}_at_right_angles"] = np.where(np.isfinite(arrays[name][..., 0]), both, np.nan)
     products = passes.first.products
     assert products is not None
-    arrays |= variance_budget(products) | centred_cosines(products)
-    return {**arrays, "step_common_share": common_share(products)}
+    arrays |= variance_budget(products)
+    return {**arrays, "step_cosine_centred": centred_cosines(products), "step_common_share": common_share(products)}
+
+
+def _summary(moments: Moments) -> Floats:
+    """Return mean and standard deviation along a last axis."""
+    return np.stack([moments.mean, np.sqrt(moments.variance)], axis=-1)
 
 
 def growth_table(groups: dict[str, xr.Dataset]) -> pd.DataFrame:

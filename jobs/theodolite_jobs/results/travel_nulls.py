@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from theodolite.groups.travel import TESTED_COSINES
+from theodolite.groups.travel import NULL, VECTOR_PAIRS
 from theodolite.store.runs import Run
 from theodolite_jobs.passes.collect import Arrays
 from theodolite_jobs.passes.point_clouds import PointCloud, read_cloud
@@ -23,43 +23,40 @@ def permuted_cosines(context: Context) -> Arrays:
     """
     run, coordinates = context.run, context.coordinates
     shape = [len(coordinates[dim]) for dim in ("set", "position", "layer")]
-    arrays: Arrays = {"n_tested": np.zeros(shape[:2], dtype=np.int64)}
-    names = [f"{name}_{part}" for name in TESTED_COSINES for part in ("null_sd", "p_family")]
-    arrays |= {name: np.full(shape, np.nan) for name in names}
+    n_tested, null = np.zeros(shape[:2], dtype=np.int64), np.full((*shape, len(VECTOR_PAIRS), len(NULL)), np.nan)
     clouds = context.clouds(context.spec.gram.samples)
     with context.tasks():
         context.check_shards(clouds.values())
         for (name, position), cloud in clouds.items():
             at = coordinates["set"].index(name), coordinates["position"].index(position)
-            arrays["n_tested"][at] = len(cloud.samples)
+            n_tested[at] = len(cloud.samples)
             if not cloud.samples:
                 continue
             arguments = [(run, cloud, layer) for layer in run.record.layers]
             stage = f"permuted steps of {cloud.prompt_set}"
-            blocks = list(run_tasks(_permuted_cosines, arguments, context.progress, stage, rounds=1))
-            for cosine in TESTED_COSINES:
-                tests = [block[cosine] for block in blocks]
-                arrays[f"{cosine}_null_sd"][at] = [test.null_sd for test in tests]
-                arrays[f"{cosine}_p_family"][at] = family_wise_p(np.stack([test.z for test in tests], axis=1))
-    return arrays
+            blocks = run_tasks(_permuted_cosines, arguments, context.progress, stage, rounds=1)
+            for pair, tests in enumerate(zip(*blocks, strict=True)):
+                p_family = family_wise_p(np.stack([test.z for test in tests], axis=1))
+                null[at][:, pair] = np.stack([[test.null_sd for test in tests], p_family], axis=-1)
+    return {"n_tested": n_tested, "step_cosine_centred_null": null}
 
 
-def _permuted_cosines(run: Run, cloud: PointCloud, layer: int) -> dict[str, PermutedCosine]:
-    """Return each cosine of a block under permutations of the prompts, by name."""
+def _permuted_cosines(run: Run, cloud: PointCloud, layer: int) -> list[PermutedCosine]:
+    """Return each cosine of a block under permutations of the prompts, in the order of VECTOR_PAIRS."""
     start, middle, end = _states(run, cloud, layer)
     step = _difference(start, end)
     following = None
     if layer + 1 in run.record.layers:
         first, _, last = _states(run, cloud, layer + 1)
         following = _difference(first, last)
-    pairs = {
-        "step_cosine_next_centred": (step, following),
-        "step_cosine_stream_centred": (start, step),
-        "step_cosine_attn_centred": (start, _difference(start, middle)),
-        "step_cosine_mlp_centred": (middle, _difference(middle, end)),
-    }
+    pairs = (
+        (step, following),
+        (start, step),
+        (start, _difference(start, middle)),
+        (middle, _difference(middle, end)),
+    )
     unknown = np.full((len(cloud.samples), run.record.model.d_model), np.nan)
-    return {name: permuted_cosine(*(unknown if x is None else x for x in pair)) for name, pair in pairs.items()}
+    return [permuted_cosine(*(unknown if x is None else x for x in pair)) for pair in pairs]
 
 
 def _states(run: Run, cloud: PointCloud, layer: int) -> States:

@@ -12,17 +12,17 @@ from theodolite_jobs.statistics.kernels import block_products, position_means, s
 from theodolite_jobs.statistics.ratio import ratio
 from theodolite_jobs.statistics.travel_variance import BRANCHES, StepProducts
 
-STEPS = (
-    *("step_norm_attn", "step_norm_mlp", "step_norm_block", "step_cosine_next", "step_cosine_stream"),
-    *("arc_attn", "arc_mlp", "arc_block"),
-)
-"""Quantities of each prompt in each block, in the order of the files of reduced shards."""
+STEPS = {"step_norm": slice(0, 3), "step_cosine": slice(3, 5), "arc": slice(5, 8)}
+"""Quantities of each prompt in each block: their columns in the files of reduced shards.
 
-PATH = (
-    *("path_length", "displacement", "path_ratio", "arc_length", "great_circle", "arc_ratio"),
-    *("path_ratio_before_last", "arc_ratio_before_last"),
-)
+Norms and arcs are those of BRANCHES; cosines are those with the next step, and with the block's input.
+"""
+
+PATH = ("path_length", "displacement", "path_ratio", "arc_length", "great_circle", "arc_ratio")
 """Quantities of each prompt's whole path, in the order of the files of reduced shards."""
+
+RATIOS = ("path_ratio", "arc_ratio")
+"""Quantities of the path that ends before the last block. They follow those of the whole path in the files."""
 
 Vectors = Float[np.ndarray, "sample d_model"]
 Lengths = Float64[np.ndarray, " sample"]
@@ -55,8 +55,8 @@ class Travel(NamedTuple):
     """Quantities of each prompt, and sums over prompts.
 
     Attributes:
-        steps: quantities of each block, (prompt, position, block, STEPS).
-        path: quantities of the whole path, (prompt, position, PATH).
+        steps: quantities of each block, (prompt, position, block, column of STEPS).
+        path: quantities of the path, (prompt, position, PATH and RATIOS).
         products: sums over prompts of products of deviations from the mean over prompts.
     """
 
@@ -100,7 +100,8 @@ def travel(blocks: Iterable[Block], n_prompts: int, n_positions: int, n_blocks: 
         previous = step
     steps = _steps(products, dots, outputs)
     whole = _path(steps, first, last)
-    path = np.concatenate([whole, _path(steps[:, :-1], first, before_last)[:, _RATIOS]], axis=1)
+    ratios = [PATH.index(name) for name in RATIOS]
+    path = np.concatenate([whole, _path(steps[:, :-1], first, before_last)[:, ratios]], axis=1)
     all_means = np.stack([np.stack(of_block, axis=1) for of_block in means], axis=1)
 
     def by_prompt(rows: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -143,18 +144,15 @@ def _steps(
     return np.concatenate([norms, cosines, angles(products)], axis=-1)
 
 
-_RATIOS = [PATH.index("path_ratio"), PATH.index("arc_ratio")]
-
-
 def _path(
     steps: Float64[np.ndarray, "sample block step"], first: Vectors | None, last: Vectors | None
 ) -> Float64[np.ndarray, "sample path"]:
-    """Return PATH without the ratios before the last block, from blocks and the states before and after them."""
+    """Return PATH from blocks and the states before and after them."""
     if first is None or last is None:
-        return np.full((len(steps), len(PATH) - len(_RATIOS)), np.nan)
+        return np.full((len(steps), len(PATH)), np.nan)
     zero = np.zeros((1, first.shape[1]))
     products = block_products((first, first, last), (zero, zero, zero))[0][:, 2]
-    length, arc_length = (steps[..., STEPS.index(name)].sum(axis=1) for name in ("step_norm_block", "arc_block"))
+    length, arc_length = (steps[..., STEPS[name]][..., -1].sum(axis=1) for name in ("step_norm", "arc"))
     displacement, great_circle = np.sqrt(products[:, 2]), angles(products)
     straight = (length, displacement, ratio(length, displacement))
     return np.stack([*straight, arc_length, great_circle, ratio(arc_length, great_circle)], axis=-1)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from theodolite_jobs.statistics.kernels import block_products
 from theodolite_jobs.statistics.ratio import ratio
 
-BRANCHES = {"attn": (0, 1), "mlp": (1, 2), "block": (0, 2)}
+BRANCHES = {"attention": (0, 1), "mlp": (1, 2), "block": (0, 2)}
 """The steps in a block, and the states at which they start and end: 0 is its input, 1 its middle, 2 its output."""
 
 ByBlock = Float64[np.ndarray, "position block"]
@@ -65,42 +65,30 @@ def _products(states: Float64[np.ndarray, "position block 3 d_model"]) -> tuple[
     return sums.reshape(*shape, 3, 4), following
 
 
-def variance_budget(products: StepProducts) -> dict[str, ByBlock]:
-    """Return the variance of the stream and what the steps add to it, by the names of the group's variables.
+def variance_budget(products: StepProducts) -> dict[str, Float64[np.ndarray, "position block 3"]]:
+    """Return the variance of the block's states and what each step adds to it, by the names of the group's variables.
 
     Variances are unbiased (n−1) and totals over features. With the step Δ = y − x, Var y = Var x + Var Δ + 2 Cov(x, Δ),
     where Cov is the total over features too. NaN for fewer than two samples.
     """
     degrees = products.count - 1 if products.count > 1 else np.nan
     start, cross, step, end = np.moveaxis(products.sums, -1, 0) / degrees
-    branch = {name: index for index, name in enumerate(BRANCHES)}
-    budget = {
-        "variance_pre": start[:, :, branch["block"]],
-        "variance_mid": end[:, :, branch["attn"]],
-        "variance_post": end[:, :, branch["block"]],
-    }
-    for name, index in branch.items():
-        budget[f"variance_step_{name}"] = step[:, :, index]
-        budget[f"twice_covariance_{name}"] = 2 * cross[:, :, index]
-    return budget
+    attention, _, block = range(len(BRANCHES))
+    states = (start[..., block], end[..., attention], end[..., block])
+    return {"variance": np.stack(states, axis=-1), "variance_step": step, "twice_covariance": 2 * cross}
 
 
-def centred_cosines(products: StepProducts) -> dict[str, ByBlock]:
-    """Return the cosines of deviations of steps, by the names of the group's variables.
+def centred_cosines(products: StepProducts) -> Float64[np.ndarray, "position block 4"]:
+    """Return the cosines of deviations: of a block's step and the next one, and of the steps and the states before.
 
-    `step_cosine_next_centred` is Σ dΔ_l·dΔ_{l+1} / √(Σ‖dΔ_l‖² Σ‖dΔ_{l+1}‖²), the others are Σ dx·dΔ / √(Σ‖dx‖² Σ‖dΔ‖²)
-    for a step Δ that starts at x, with sums over prompts. NaN where a sum of squares is zero.
+    The first is Σ dΔ_l·dΔ_{l+1} / √(Σ‖dΔ_l‖² Σ‖dΔ_{l+1}‖²), the others are Σ dx·dΔ / √(Σ‖dx‖² Σ‖dΔ‖²) for a step Δ of
+    the block, of attention and of the MLP that starts at x, with sums over prompts. NaN where a sum of squares is zero.
     """
     start, cross, step, _ = np.moveaxis(products.sums, -1, 0)
-    attn, mlp, block = np.moveaxis(ratio(cross, np.sqrt(start * step)), -1, 0)
+    attention, mlp, block = np.moveaxis(ratio(cross, np.sqrt(start * step)), -1, 0)
     following, squares = np.full(block.shape, np.nan), step[..., list(BRANCHES).index("block")]
     following[:, :-1] = ratio(products.following[:, :-1], np.sqrt(squares[:, :-1] * squares[:, 1:]))
-    return {
-        "step_cosine_next_centred": following,
-        "step_cosine_stream_centred": block,
-        "step_cosine_attn_centred": attn,
-        "step_cosine_mlp_centred": mlp,
-    }
+    return np.stack([following, block, attention, mlp], axis=-1)
 
 
 def common_share(products: StepProducts) -> ByBlock:

@@ -8,6 +8,7 @@ import xarray as xr
 
 from theodolite.figures.panels import Line, Panel, panels_figure, prompts_text
 from theodolite.figures.references import Reference
+from theodolite.groups.basis import SUBLAYERS
 
 
 def travel_figure(travel: xr.Dataset, position: int, colours: Mapping[str, str]) -> go.Figure:
@@ -18,12 +19,13 @@ def travel_figure(travel: xr.Dataset, position: int, colours: Mapping[str, str])
         position: token position.
         colours: colour of each set.
     """
-    selected = travel.sel(position=position)
+    means = travel.sel(position=position, summary="mean")
+    attention, mlp, block = (means.sel(sublayer=one) for one in SUBLAYERS)
 
     def lines(name: str) -> list[Line]:
-        branches = [*_lines(selected, f"{name}_attn", ", attention", "solid", colours)]
-        branches += _lines(selected, f"{name}_mlp", ", MLP", "dot", colours)
-        return branches or [*_lines(selected, f"{name}_block", ", block", "solid", colours)]
+        branches = [*_lines(attention, name, ", attention", "solid", colours)]
+        branches += _lines(mlp, name, ", MLP", "dot", colours)
+        return branches or [*_lines(block, name, ", block", "solid", colours)]
 
     panels = [
         Panel("norm of the step", lines("step_norm"), positive=True),
@@ -40,14 +42,15 @@ def cosines_figure(travel: xr.Dataset, position: int, colours: Mapping[str, str]
         position: token position.
         colours: colour of each set.
     """
-    selected = travel.sel(position=position)
+    means = travel.sel(position=position, summary="mean")
+    following, stream = (means.sel(vector_pair=one) for one in ("successive_steps", "block_step_and_input"))
     panels = []
-    for title, suffix in (("cosine", ""), ("cosine of deviations", "_centred")):
-        lines = [*_lines(selected, f"step_cosine_next{suffix}", ", next step", "solid", colours)]
-        lines += _lines(selected, f"step_cosine_stream{suffix}", ", stream", "dot", colours)
+    for title, name in (("cosine", "step_cosine"), ("cosine of deviations", "step_cosine_centred")):
+        lines = [*_lines(following, name, ", next step", "solid", colours)]
+        lines += _lines(stream, name, ", stream", "dot", colours)
         if lines:
             panels.append(Panel(title, lines, [Reference(0, "random directions: 0")]))
-    shares = [*_lines(selected, "step_common_share", "", "solid", colours)]
+    shares = [*_lines(means, "step_common_share", "", "solid", colours)]
     panels.append(Panel("share of the mean step", shares))
     return panels_figure(panels, x_title="layer", ticks={})
 

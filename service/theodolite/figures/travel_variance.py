@@ -1,6 +1,6 @@
 """The variance of the stream after each block, divided into what entered and what the steps add."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 import plotly.graph_objects as go
@@ -12,18 +12,12 @@ from theodolite.figures.style import ATTENTION, BLOCK, MLP, PLAIN, bare_layout, 
 
 _PANEL, _MARGINS, _GAP = 220, 130, 30  # pixels
 
-_PARTS = {
-    "variance_pre": ("variance of the input", PLAIN),
-    "variance_step_attn": ("variance of attention's step", ATTENTION),
-    "twice_covariance_attn": ("twice its covariance with the stream", clear(ATTENTION, 0.45)),
-    "variance_step_mlp": ("variance of the MLP's step", MLP),
-    "twice_covariance_mlp": ("twice the MLP's covariance with the stream", clear(MLP, 0.45)),
+_STEPS = {
+    "attention": ("variance of attention's step", "twice its covariance with the stream", ATTENTION),
+    "mlp": ("variance of the MLP's step", "twice the MLP's covariance with the stream", MLP),
+    "block": ("variance of the block's step", "twice its covariance with the stream", BLOCK),
 }
-_PARTS_OF_BLOCK = {
-    "variance_pre": ("variance of the input", PLAIN),
-    "variance_step_block": ("variance of the block's step", BLOCK),
-    "twice_covariance_block": ("twice its covariance with the stream", clear(BLOCK, 0.45)),
-}
+"""Titles of the variance and the covariance of each step, and its colour."""
 
 
 def budget_figure(travel: xr.Dataset, position: int, labels: Mapping[str, str]) -> go.Figure:
@@ -40,13 +34,13 @@ def budget_figure(travel: xr.Dataset, position: int, labels: Mapping[str, str]) 
     figure = make_subplots(rows=len(labels), cols=1, shared_xaxes=True, vertical_spacing=_GAP / height)
     for row, (set_name, label) in enumerate(labels.items(), start=1):
         values = selected.sel(set=set_name)
-        parts = _PARTS if np.isfinite(values["variance_mid"]).any() else _PARTS_OF_BLOCK
         n = prompts_text(values["n_samples"])
-        whole = values["variance_post"].where(values["variance_post"] > 0)
-        for name, (title, colour) in parts.items():
+        after = values["variance"].sel(point="post")
+        whole = after.where(after > 0)
+        for title, part, colour in _parts(values):
             bar = go.Bar(
                 x=values["layer"].values.tolist(),
-                y=(values[name] / whole).values.tolist(),
+                y=(part / whole).values.tolist(),
                 name=title,
                 legendgroup=title,
                 showlegend=row == 1,
@@ -58,3 +52,14 @@ def budget_figure(travel: xr.Dataset, position: int, labels: Mapping[str, str]) 
     figure.update_xaxes(title="layer", row=len(labels), col=1)
     figure.update_layout(bare_layout(height), barmode="relative", bargap=0.15, hovermode="x", legend=legend_above(1))
     return figure
+
+
+def _parts(values: xr.Dataset) -> Iterator[tuple[str, xr.DataArray, str]]:
+    """Yield the title, the values and the colour of each part of the variance after each block."""
+    yield "variance of the input", values["variance"].sel(point="pre"), PLAIN
+    has_middle = np.isfinite(values["variance"].sel(point="mid")).any()
+    for sublayer in ("attention", "mlp") if has_middle else ("block",):
+        of_step, with_stream, colour = _STEPS[sublayer]
+        at = values.sel(sublayer=sublayer)
+        yield of_step, at["variance_step"], colour
+        yield with_stream, at["twice_covariance"], clear(colour, 0.45)

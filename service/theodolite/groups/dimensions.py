@@ -29,6 +29,12 @@ DIMENSIONS = {
     "centre": "Centre of a set: its mean or its geometric median.",
     "map": "Map of the input of a sublayer to its output.",
     "quantile": "Probability of the quantile.",
+    "summary": "Mean, standard deviation (n-1), minimum or maximum over prompts.",
+    "null": "What permutations give: standard deviation of the statistic (sd), family-wise p (p_family).",
+    "vector_pair": "Two vectors with a cosine: the steps of a block and the next block (successive_steps), or a step "
+    "and the state at which it starts.",
+    "path": "Path through all blocks (whole), or the path that ends before the last block (before_last).",
+    "point": "State of a block: its input (pre), the stream between attention and MLP (mid), its output (post).",
     "site": "Site in the block, such as resid_pre.",
     "circuit": "Bilinear map of a head: qk is s·W_Q R W_Kᵀ, vo is W_V W_O.",
     "offset": "Query position minus key position, for rotary positions; vo has offset 0 only.",

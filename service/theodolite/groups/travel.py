@@ -1,127 +1,105 @@
 """Steps of attention and MLP through the blocks, what they add to the variance, and growth along depth."""
 
-from collections.abc import Iterator
-
+from theodolite.groups.basis import SUBLAYERS
 from theodolite.groups.record import N_SAMPLES, PER_BLOCK, STREAM_UNIT, Group, Variable, variables
 
-_PER_PATH = ("set", "position")
+SUMMARY = ("mean", "std")
+"""Mean and standard deviation (n-1) over prompts."""
+
+POINTS = ("pre", "mid", "post")
+"""The states of a block: its input, the stream between attention and MLP, its output."""
+
+PATHS = ("whole", "before_last")
+"""The path through all blocks, and the path that ends before the last block."""
+
+VECTOR_PAIRS = ("successive_steps", "block_step_and_input", "attention_step_and_input", "mlp_step_and_input")
+"""Two vectors with a cosine: the steps of a block and of the next block; a step and the state at which it starts."""
+
+NULL = ("sd", "p_family")
+
+_OF_PATH = ("set", "position", "summary")
+_OF_PATHS = ("set", "position", "path", "summary")
 _SQUARED_UNIT = f"{STREAM_UNIT} squared"
-_STEPS = {
-    "attn": ("attention", "the block's input"),
-    "mlp": ("the MLP", "the stream between attention and MLP"),
-    "block": ("the block", "the block's input"),
-}
-"""Each step: what makes it, and the state at which it starts."""
-
-TESTED_COSINES = {
-    "step_cosine_next_centred": "of the steps of a block and of the next block",
-    "step_cosine_stream_centred": "of a block's step and of its input",
-    "step_cosine_attn_centred": "of attention's step and of its input",
-    "step_cosine_mlp_centred": "of the MLP's step and of its input",
-}
-"""The cosines of deviations that are tested against permuted prompts."""
-
-
-def _mean_and_spread(name: str, dims: tuple[str, ...], sentence: str, unit: str = "1") -> Iterator[Variable]:
-    yield Variable(name, dims, f"{sentence}; mean over prompts.", unit)
-    yield Variable(f"{name}_std", dims, f"{sentence}; standard deviation (n-1) over prompts.", unit)
-
 
 VARIABLES = (
     N_SAMPLES,
-    *_mean_and_spread("step_norm_attn", PER_BLOCK, "Norm of attention's output", STREAM_UNIT),
-    *_mean_and_spread("step_norm_mlp", PER_BLOCK, "Norm of the MLP's output", STREAM_UNIT),
-    *_mean_and_spread("step_norm_block", PER_BLOCK, "Norm of the step of a block (output minus input)", STREAM_UNIT),
-    *_mean_and_spread(
-        "step_cosine_next", PER_BLOCK, "Cosine between the step of a block and the step of the next block"
-    ),
-    *_mean_and_spread("step_cosine_stream", PER_BLOCK, "Cosine between the step of a block and its input"),
-    *_mean_and_spread("path_length", _PER_PATH, "Sum over blocks of the norm of the step", STREAM_UNIT),
-    *_mean_and_spread(
-        "displacement",
-        _PER_PATH,
-        "Norm of the difference between the last block's output and the first block's input",
+    Variable(
+        "step_norm",
+        (*PER_BLOCK, "sublayer", "summary"),
+        "Norm of the output of attention or of the MLP, or of the step of a block (output minus input).",
         STREAM_UNIT,
     ),
-    *_mean_and_spread("path_ratio", _PER_PATH, "Path length over displacement; 1 for a straight line"),
-    *variables(
-        PER_BLOCK,
-        **{
-            name: f"Cosine between the deviations {pair} from their means over prompts, summed over prompts; 0 if the "
-            "deviations are independent."
-            for name, pair in TESTED_COSINES.items()
-        },
-        step_common_share="Squared norm of a block's mean step over the mean squared norm of its step, without the "
-        "bias of noise; 1 if all prompts have the same step.",
+    Variable(
+        "arc",
+        (*PER_BLOCK, "sublayer", "summary"),
+        "Angle between the state at which a step starts and that state plus the step.",
+        "radians",
     ),
     Variable(
-        "n_tested", _PER_PATH, "Number of prompts, the first usable ones, with which cosines are tested.", dtype="int64"
+        "step_cosine",
+        (*PER_BLOCK, "vector_pair", "summary"),
+        "Cosine between two steps, or between a step and the state at which it starts; NaN for the steps of attention "
+        "and of the MLP alone.",
     ),
-    *(
-        variable
-        for name, pair in TESTED_COSINES.items()
-        for variable in variables(
-            PER_BLOCK,
-            **{
-                f"{name}_null_sd": f"Standard deviation of the cosine between the deviations {pair} over all "
-                "permutations of the prompts of one of the two; the mean is 0.",
-                f"{name}_p_family": f"Family-wise p, over all blocks and two-sided, of the cosine between the "
-                f"deviations {pair}, against permutations of the prompts.",
-            },
-        )
+    Variable(
+        "step_cosine_centred",
+        (*PER_BLOCK, "vector_pair"),
+        "Cosine between the deviations of two vectors from their means over prompts, summed over prompts; 0 if the "
+        "deviations are independent.",
+    ),
+    Variable(
+        "step_cosine_centred_null",
+        (*PER_BLOCK, "vector_pair", "null"),
+        "The cosine between deviations, against all permutations of the prompts of one of the two vectors; their mean "
+        "cosine is 0. p_family is over all blocks and two-sided.",
+    ),
+    Variable(
+        "n_tested",
+        ("set", "position"),
+        "Number of prompts, the first usable ones, with which cosines are tested.",
+        dtype="int64",
+    ),
+    Variable(
+        "step_common_share",
+        PER_BLOCK,
+        "Squared norm of a block's mean step over the mean squared norm of its step, without the bias of noise; 1 if "
+        "all prompts have the same step.",
     ),
     *variables(
-        _PER_PATH,
+        _OF_PATH,
+        STREAM_UNIT,
+        path_length="Sum over blocks of the norm of the step.",
+        displacement="Norm of the difference between the last block's output and the first block's input.",
+    ),
+    *variables(
+        _OF_PATH,
+        "radians",
+        arc_length="Sum over blocks of the angle between input and output.",
+        great_circle="Angle between the last block's output and the first block's input.",
+    ),
+    *variables(
+        _OF_PATHS,
+        path_ratio="Path length over displacement; 1 for a straight line.",
+        arc_ratio="Arc length over the great circle; 1 for a path without turns.",
+    ),
+    *variables(
+        ("set", "position", "path"),
         path_ratio_at_right_angles="Path length over displacement, if the steps of all blocks were at right angles.",
         arc_ratio_at_right_angles="Arc length over the great circle, if each arc were at a right angle to "
         "the great circle from the path's first point to where it begins.",
-        path_ratio_before_last_at_right_angles="The same as path_ratio_at_right_angles, without the last block.",
-        arc_ratio_before_last_at_right_angles="The same as arc_ratio_at_right_angles, without the last block.",
+    ),
+    Variable(
+        "variance",
+        (*PER_BLOCK, "point"),
+        "Variance (n-1) over prompts of the stream, total over features.",
+        _SQUARED_UNIT,
     ),
     *variables(
-        PER_BLOCK,
+        (*PER_BLOCK, "sublayer"),
         _SQUARED_UNIT,
-        variance_pre="Variance (n-1) over prompts of the block's input, total over features.",
-        variance_mid="Variance (n-1) over prompts of the stream between attention and MLP, total over features.",
-        variance_post="Variance (n-1) over prompts of the block's output, total over features.",
-    ),
-    *(
-        variable
-        for name, (maker, start) in _STEPS.items()
-        for variable in variables(
-            PER_BLOCK,
-            _SQUARED_UNIT,
-            **{
-                f"variance_step_{name}": f"Variance (n-1) over prompts of the step of {maker}, total over features.",
-                f"twice_covariance_{name}": f"Twice the covariance (n-1) over prompts of the step of {maker} with "
-                f"{start}, total over features.",
-            },
-        )
-    ),
-    *(
-        variable
-        for name, (maker, start) in _STEPS.items()
-        for variable in _mean_and_spread(
-            f"arc_{name}", PER_BLOCK, f"Angle between {start} and the same plus the step of {maker}", "radians"
-        )
-    ),
-    *_mean_and_spread("arc_length", _PER_PATH, "Sum over blocks of the angle between input and output", "radians"),
-    *_mean_and_spread(
-        "great_circle",
-        _PER_PATH,
-        "Angle between the last block's output and the first block's input",
-        "radians",
-    ),
-    *_mean_and_spread("arc_ratio", _PER_PATH, "Arc length over the great circle; 1 for a path without turns"),
-    *_mean_and_spread(
-        "path_ratio_before_last",
-        _PER_PATH,
-        "Path length over displacement, of the path that ends before the last block",
-    ),
-    *_mean_and_spread(
-        "arc_ratio_before_last",
-        _PER_PATH,
-        "Arc length over the great circle, of the path that ends before the last block",
+        variance_step="Variance (n-1) over prompts of the step, total over features.",
+        twice_covariance="Twice the covariance (n-1) over prompts of the step with the state at which it starts, total "
+        "over features.",
     ),
 )
 
@@ -152,6 +130,14 @@ GROUP = Group(
     title="Travel and growth",
     version=5,
     variables=VARIABLES,
+    labels={
+        "sublayer": SUBLAYERS,
+        "summary": SUMMARY,
+        "vector_pair": VECTOR_PAIRS,
+        "null": NULL,
+        "path": PATHS,
+        "point": POINTS,
+    },
     tables=("travel", "growth"),
     needs=frozenset({"prompts", "resid_pre"}),
     per_set=frozenset({"travel"}),

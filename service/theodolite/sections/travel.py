@@ -36,7 +36,7 @@ def sections(run: Run) -> list[Section]:
         Figure(f"travel.{name}", caption, labelled(partial(draw, travel, position, colours), labels))
         for name, (caption, draw) in drawn.items()
     ]
-    if np.isfinite(travel["variance_post"].sel(position=position)).any():
+    if np.isfinite(travel["variance"].sel(position=position, point="post")).any():
         caption = "Variance after each block: the variance of its input, and the terms of its steps"
         figures.append(Figure("travel.variance", caption, partial(budget_figure, travel, position, labels)))
     curves = read_group(run, "curves").sel(space="raw")

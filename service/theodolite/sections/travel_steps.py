@@ -7,6 +7,7 @@ import numpy as np
 import xarray as xr
 
 from theodolite.groups.permutations import LEVEL
+from theodolite.groups.travel import SUMMARY
 from theodolite.sections.parts import MISSING, Table, listed, number, percent
 
 _PATHS = {
@@ -17,10 +18,10 @@ _PATHS = {
 }
 _RATIOS = {"path_ratio": "path length / displacement", "arc_ratio": "sum of angles / angle from first to last"}
 _COSINES = {
-    "step_cosine_next": ("the steps of successive blocks", "pairs"),
-    "step_cosine_stream": ("a block's step and its input", "blocks"),
-    "step_cosine_attn": ("attention's step and its input", "blocks"),
-    "step_cosine_mlp": ("the MLP's step and its input", "blocks"),
+    "successive_steps": ("the steps of successive blocks", "pairs"),
+    "block_step_and_input": ("a block's step and its input", "blocks"),
+    "attention_step_and_input": ("attention's step and its input", "blocks"),
+    "mlp_step_and_input": ("the MLP's step and its input", "blocks"),
 }
 
 STEP_NOTES = (
@@ -40,13 +41,13 @@ STEP_NOTES = (
 def step_facts(travel: xr.Dataset, labels: Mapping[str, str]) -> Iterator[str]:
     """Yield sentences about the paths and steps of all sets, at one position."""
 
-    def of_sets(text_of: Callable[[xr.Dataset], str]) -> str:
-        texts = {label: text_of(travel.sel(set=name)) for name, label in labels.items()}
+    def of_sets(text_of: Callable[[xr.Dataset], str], at: xr.Dataset = travel) -> str:
+        texts = {label: text_of(at.sel(set=name)) for name, label in labels.items()}
         return listed({label: text for label, text in texts.items() if text})
 
     for name, subject in _PATHS.items():
-        if texts := of_sets(partial(_path, name, "")):
-            before = of_sets(partial(_path, name, "_before_last"))
+        if texts := of_sets(partial(_path, name, "whole")):
+            before = of_sets(partial(_path, name, "before_last"))
             yield f"{subject}, mean over prompts: {texts}.{f' Without the last block: {before}.' if before else ''}"
     for words in (("add up", "cancel"), ("cancel", "add up")):
         of_both = [label for name, label in labels.items() if _comparisons(travel.sel(set=name)) == words]
@@ -56,9 +57,9 @@ def step_facts(travel: xr.Dataset, labels: Mapping[str, str]) -> Iterator[str]:
                 f"partly {words[1]}. Both are true: long steps decide the length of a path; steps that are long "
                 "relative to the stream, often those of early blocks, decide the sum of angles."
             )
-    for name, (pair, places) in _COSINES.items():
-        if texts := of_sets(partial(_cosine, name, places)):
-            yield f"Centred cosine between {pair}, mean over {places}: {texts}."
+    for pair, (title, places) in _COSINES.items():
+        if texts := of_sets(partial(_cosine, places), travel.sel(vector_pair=pair)):
+            yield f"Centred cosine between {title}, mean over {places}: {texts}."
     if texts := of_sets(_common_share):
         yield (
             "Share of a block's step that all prompts of a set have in common (squared length of the mean step divided "
@@ -79,10 +80,10 @@ def step_tables(travel: xr.Dataset, labels: Mapping[str, str]) -> Iterator[Table
         columns = ["ratio", "set", "n", "all blocks", "at right angles", "without the last block", "at right angles"]
         yield Table(caption, [*columns, "longest step"], rows)
     if rows := [
-        _cosine_row(name, pair, label, values)
-        for name, (pair, _) in _COSINES.items()
+        _cosine_row(title, label, at)
+        for pair, (title, _) in _COSINES.items()
         for label, values in by_set.items()
-        if np.isfinite(values[f"{name}_centred"]).any()
+        if np.isfinite((at := values.sel(vector_pair=pair))["step_cosine_centred"]).any()
     ]:
         caption = (
             "Centred cosines over blocks or pairs of blocks: mean, smallest and largest; number of cosines that are "
@@ -95,46 +96,54 @@ def step_tables(travel: xr.Dataset, labels: Mapping[str, str]) -> Iterator[Table
 
 def _has(values: xr.Dataset, name: str) -> bool:
     """Return whether a set has a ratio; a single prompt has no spread, and is left out."""
-    return bool(np.isfinite(values[f"{name}_std"]))
+    return bool(np.isfinite(values[name].sel(path="whole", summary="std")))
 
 
-def _path(name: str, end: str, values: xr.Dataset) -> str:
+def _path(name: str, path: str, values: xr.Dataset) -> str:
     """Return a ratio of a set's paths beside that of steps at right angles; empty if it is not known."""
-    mean, null = float(values[f"{name}{end}"]), float(values[f"{name}{end}_at_right_angles"])
+    mean, null = (float(one.sel(path=path)) for one in _means(name, values))
     if not (_has(values, name) and np.isfinite(mean)):
         return ""
     what = "arcs" if name == "arc_ratio" else "steps"
     return f"{mean:.2f} ({what} at right angles give {null:.2f})"
 
 
+def _means(name: str, values: xr.Dataset) -> tuple[xr.DataArray, xr.DataArray]:
+    """Return a ratio's mean over prompts, and its value at right angles, (path,)."""
+    return values[name].sel(summary="mean"), values[f"{name}_at_right_angles"]
+
+
 def _comparisons(values: xr.Dataset) -> tuple[str, ...]:
     """Return whether the steps and the arcs of a set add up or cancel; empty if one of the ratios is not known."""
-    known = all(_path(name, "", values) for name in _PATHS)
-    excess = [float(values[name] - values[f"{name}_at_right_angles"]) for name in _PATHS] if known else []
-    return tuple("cancel" if one > 0 else "add up" for one in excess)
+    if not all(_path(name, "whole", values) for name in _PATHS):
+        return ()
+    ratios = (_means(name, values.sel(path="whole")) for name in _PATHS)
+    return tuple("cancel" if mean > null else "add up" for mean, null in ratios)
 
 
 def _path_row(name: str, label: str, values: xr.Dataset) -> list[str]:
-    mean, std = (float(values[one]) for one in (name, f"{name}_std"))
-    others = (f"{name}_at_right_angles", f"{name}_before_last", f"{name}_before_last_at_right_angles")
+    mean, std = (float(values[name].sel(path="whole", summary=one)) for one in SUMMARY)
+    means, null = _means(name, values)
+    others = (null.sel(path="whole"), means.sel(path="before_last"), null.sel(path="before_last"))
     longest = _longest(values) if name == "path_ratio" else MISSING
-    numbers = [f"{mean:.2f} ± {std:.2f}", *(_cell(values[other]) for other in others)]
+    numbers = [f"{mean:.2f} ± {std:.2f}", *(_cell(other) for other in others)]
     return [_RATIOS[name], label, str(int(values["n_samples"])), *numbers, longest]
 
 
 def _longest(values: xr.Dataset) -> str:
     """Return the longest step's share in the sum of the steps' squared lengths, such as `block 29: 84 %`."""
     n = max(int(values["n_samples"]), 1)
-    squares = values["step_norm_block"] ** 2 + values["step_norm_block_std"] ** 2 * (n - 1) / n
+    mean, std = (values["step_norm"].sel(sublayer="block", summary=one) for one in SUMMARY)
+    squares = mean**2 + std**2 * (n - 1) / n
     if not np.isfinite(squares).all():
         return MISSING
     top = int(squares.values.argmax())
     return f"block {int(squares['layer'][top])}: {percent(squares[top] / squares.sum(), 0)}"
 
 
-def _cosine(name: str, places: str, values: xr.Dataset) -> str:
+def _cosine(places: str, values: xr.Dataset) -> str:
     """Return a set's mean cosine over blocks, and its tests; empty if it is not known."""
-    cosine, counts = values[f"{name}_centred"].dropna("layer"), _significant(name, values)
+    cosine, counts = values["step_cosine_centred"].dropna("layer"), _significant(values)
     if not cosine.size:
         return ""
     tested = (
@@ -145,19 +154,19 @@ def _cosine(name: str, places: str, values: xr.Dataset) -> str:
     return f"{number(cosine.mean(), 2)}{tested}"
 
 
-def _cosine_row(name: str, pair: str, label: str, values: xr.Dataset) -> list[str]:
-    cosine, counts = values[f"{name}_centred"].dropna("layer"), _significant(name, values)
-    raw = values[name].sel(layer=cosine["layer"]) if name in values else None
+def _cosine_row(title: str, label: str, values: xr.Dataset) -> list[str]:
+    cosine, counts = values["step_cosine_centred"].dropna("layer"), _significant(values)
+    raw = values["step_cosine"].sel(layer=cosine["layer"], summary="mean")
     ends = [_cell(cosine.mean()), _cell(cosine.min()), _cell(cosine.max())]
     tested = [str(count) for count in counts] if counts else [MISSING, MISSING]
-    plain = [MISSING, MISSING] if raw is None else [_cell(raw.mean()), _cell(raw[-1])]
+    plain = [_cell(raw.mean()), _cell(raw[-1])]
     n_tested = str(int(values["n_tested"])) if counts else MISSING
-    return [pair, label, str(int(values["n_samples"])), n_tested, *ends, *tested, str(cosine.size), *plain]
+    return [title, label, str(int(values["n_samples"])), n_tested, *ends, *tested, str(cosine.size), *plain]
 
 
-def _significant(name: str, values: xr.Dataset) -> tuple[int, int] | None:
+def _significant(values: xr.Dataset) -> tuple[int, int] | None:
     """Return how many centred cosines are significantly below and above 0; None if they are not tested."""
-    cosine, p = values[f"{name}_centred"], values[f"{name}_centred_p_family"]
+    cosine, p = values["step_cosine_centred"], values["step_cosine_centred_null"].sel(null="p_family")
     if not np.isfinite(p).any():
         return None
     found = cosine.where(p <= LEVEL)

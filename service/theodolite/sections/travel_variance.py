@@ -6,9 +6,10 @@ from typing import NamedTuple
 import numpy as np
 import xarray as xr
 
+from theodolite.groups.travel import POINTS
 from theodolite.sections.parts import Table, listed, percent
 
-_BRANCHES = {"attn": "attention", "mlp": "the MLP"}
+_BRANCHES = {"attention": "attention", "mlp": "the MLP"}
 
 
 def variance_facts(travel: xr.Dataset, labels: Mapping[str, str]) -> Iterator[str]:
@@ -85,8 +86,8 @@ def _growths(travel: xr.Dataset, labels: Mapping[str, str]) -> dict[str, _Growth
 
 def _growth(values: xr.Dataset) -> _Growth | None:
     """Return the parts of the growth of one set's variance; None if it does not grow, or if a part is unknown."""
-    before, after = values["variance_pre"], values["variance_post"]
-    is_whole = np.isfinite(values["path_length"])  # the steps of some layers do not add up
+    before, middle, after = (values["variance"].sel(point=point) for point in POINTS)
+    is_whole = np.isfinite(values["path_length"].sel(summary="mean"))  # the steps of some layers do not add up
     if not (is_whole and np.isfinite(after).all()):
         return None
     top = int(np.argmax(after.values))
@@ -94,10 +95,11 @@ def _growth(values: xr.Dataset) -> _Growth | None:
     if not largest > first:
         return None
     until = values.isel(layer=slice(top + 1))
-    branches = _BRANCHES if np.isfinite(values["variance_mid"]).all() else {"block": "the block"}
+    branches = _BRANCHES if np.isfinite(middle).all() else {"block": "the block"}
 
     def shares(part: str) -> dict[str, float]:
-        return {name: float(until[f"{part}_{branch}"].sum()) / (largest - first) for branch, name in branches.items()}
+        sums = {branch: float(until[part].sel(sublayer=branch).sum()) for branch in branches}
+        return {name: sums[branch] / (largest - first) for branch, name in branches.items()}
 
     block = int(after["layer"][top])
     start = f"{first:.3g}" if first else "0 (all prompts have the same token)"

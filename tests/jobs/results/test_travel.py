@@ -40,8 +40,9 @@ def test_travel_of_parallel_blocks_without_branch_sites_has_no_branch_norms(tmp_
     analyse(stored.run, {}, None, silent, requested={"travel"})
     nothing = expected_travel(stored, range(LAYERS), LAYERS, without_middle)
     group = assert_group(stored.run, "travel", nothing)
-    assert np.isnan(group["step_norm_attn"]).all()
-    assert np.isfinite(group["step_norm_block"].sel(set="words", position=-1)).all()
+    norms = group["step_norm"]
+    assert np.isnan(norms.sel(sublayer="attention")).all()
+    assert np.isfinite(norms.sel(sublayer="block", set="words", position=-1)).all()
 
 
 def test_where_the_branches_do_not_add_up_resid_mid_gives_no_branch_norms(tmp_path):

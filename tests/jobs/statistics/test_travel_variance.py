@@ -19,6 +19,8 @@ from theodolite_jobs.statistics.travel_variance import (
     variance_budget,
 )
 
+NEXT, STREAM = range(2)
+
 
 def drawn(n, n_blocks=3, width=7, seed=0, dtype=np.float64):
     """States of a stream with a common part, (state, sample, d_model); every second one lies inside a block."""
@@ -33,8 +35,8 @@ def products_of(states, n_positions=1):
 
 
 def statistics_of(products):
-    budget, cosines = variance_budget(products), centred_cosines(products)
-    return {**budget, **cosines, "step_common_share": common_share(products)}
+    cosines, share = centred_cosines(products), common_share(products)
+    return {**variance_budget(products), "step_cosine_centred": cosines, "step_common_share": share}
 
 
 def test_two_prompts_in_two_dimensions_by_hand():
@@ -42,11 +44,10 @@ def test_two_prompts_in_two_dimensions_by_hand():
     x, middle, y = np.array([[[1.0, 0], [3, 0]], [[2, 1], [6, 1]], [[2, 0], [6, 4]]])
     found = {name: values[0, 0] for name, values in statistics_of(products_of(np.stack([x, middle, y]))).items()}
     # Deviations of x are ±(1, 0), of the steps ±(1, 0) and ±(0, 2); so Var is twice the squared deviation.
-    assert found["variance_pre"] == 2
-    assert (found["variance_step_attn"], found["twice_covariance_attn"], found["variance_mid"]) == (2, 4, 8)
-    assert (found["variance_step_mlp"], found["twice_covariance_mlp"], found["variance_post"]) == (8, 0, 16)
-    assert (found["variance_step_block"], found["twice_covariance_block"]) == (10, 4)
-    assert found["step_cosine_stream_centred"] == pytest.approx(2 / np.sqrt(2 * 10), rel=1e-15)
+    assert found["variance"].tolist() == [2, 8, 16]
+    assert found["variance_step"].tolist() == [2, 8, 10]
+    assert found["twice_covariance"].tolist() == [4, 0, 4]
+    assert found["step_cosine_centred"][STREAM] == pytest.approx(2 / np.sqrt(2 * 10), rel=1e-15)
     # The steps are (1, 0) and (3, 4): mean (2, 2), squares 1 and 25; the noise of the mean is 10/2.
     assert found["step_common_share"] == pytest.approx((8 - 5) / 13, rel=1e-15)
 
@@ -57,28 +58,28 @@ def test_statistics_equal_numpy(n, n_blocks, seed):
     states = drawn(n, n_blocks, seed=seed)
     found = statistics_of(products_of(states))
     stream, middle = states[::2], states[1::2]
-    steps = {"attn": middle - stream[:-1], "mlp": stream[1:] - middle, "block": np.diff(stream, axis=0)}
-    starts = {"attn": stream[:-1], "mlp": middle, "block": stream[:-1]}
+    steps = {"attention": middle - stream[:-1], "mlp": stream[1:] - middle, "block": np.diff(stream, axis=0)}
+    starts = {"attention": stream[:-1], "mlp": middle, "block": stream[:-1]}
 
     def total(x, y):
         return np.trace(np.cov(x.T, y.T)[: x.shape[1], x.shape[1] :])
 
     for block in range(n_blocks):
-        for name, state in (("pre", stream[block]), ("mid", middle[block]), ("post", stream[block + 1])):
-            assert found[f"variance_{name}"][0, block] == pytest.approx(total(state, state), rel=1e-12)
-        for name in BRANCHES:
+        for point, state in enumerate((stream[block], middle[block], stream[block + 1])):
+            assert found["variance"][0, block, point] == pytest.approx(total(state, state), rel=1e-12)
+        for branch, name in enumerate(BRANCHES):
             step, start = steps[name][block], starts[name][block]
-            assert found[f"variance_step_{name}"][0, block] == pytest.approx(total(step, step), rel=1e-12)
+            assert found["variance_step"][0, block, branch] == pytest.approx(total(step, step), rel=1e-12)
             twice = pytest.approx(2 * total(start, step), rel=1e-10, abs=1e-12 * total(start, start))
-            assert found[f"twice_covariance_{name}"][0, block] == twice
+            assert found["twice_covariance"][0, block, branch] == twice
             cosine = total(start, step) / np.sqrt(total(start, start) * total(step, step))
-            which = "stream" if name == "block" else name
-            assert found[f"step_cosine_{which}_centred"][0, block] == pytest.approx(cosine, rel=1e-9, abs=1e-11)
+            pair = {"attention": 2, "mlp": 3, "block": STREAM}[name]
+            assert found["step_cosine_centred"][0, block, pair] == pytest.approx(cosine, rel=1e-9, abs=1e-11)
     for block, (step, following) in enumerate(pairwise(steps["block"])):
         u, v = (one - one.mean(axis=0) for one in (step, following))
         cosine = (u * v).sum() / np.sqrt((u**2).sum() * (v**2).sum())
-        assert found["step_cosine_next_centred"][0, block] == pytest.approx(cosine, rel=1e-10, abs=1e-12)
-    assert np.isnan(found["step_cosine_next_centred"][0, -1])
+        assert found["step_cosine_centred"][0, block, NEXT] == pytest.approx(cosine, rel=1e-10, abs=1e-12)
+    assert np.isnan(found["step_cosine_centred"][0, -1, NEXT])
 
 
 @each("dtype", [np.float32, np.float64])
@@ -86,13 +87,11 @@ def test_statistics_equal_numpy(n, n_blocks, seed):
 def test_the_variance_after_a_step_is_the_sum_of_its_three_parts(dtype, parts):
     states = 100 + drawn(64, 5, 600, dtype=dtype)
     found = variance_budget(reduce(merge_products, (products_of(one) for one in np.split(states, parts, axis=1))))
-    before = {"attn": "pre", "mlp": "mid", "block": "pre"}
-    after = {"attn": "mid", "mlp": "post", "block": "post"}
-    for name in BRANCHES:
-        parts_of = (f"variance_{before[name]}", f"variance_step_{name}", f"twice_covariance_{name}")
-        whole = sum(found[part] for part in parts_of)
-        np.testing.assert_allclose(whole, found[f"variance_{after[name]}"], rtol=1e-12)
-    np.testing.assert_allclose(found["variance_post"][:, :-1], found["variance_pre"][:, 1:], rtol=1e-12)
+    pre, mid, post = np.moveaxis(found["variance"], -1, 0)
+    added = found["variance_step"] + found["twice_covariance"]
+    for branch, (before, after) in enumerate(((pre, mid), (mid, post), (pre, post))):
+        np.testing.assert_allclose(before + added[..., branch], after, rtol=1e-12)
+    np.testing.assert_allclose(post[:, :-1], pre[:, 1:], rtol=1e-12)
 
 
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=5), st.integers(1, 2), st.integers(0, 50))
@@ -104,7 +103,7 @@ def test_parts_merge_to_the_statistics_of_all_samples(sizes, n_positions, seed):
     merged, whole = reduce(merge_products, parts), products_of(states, n_positions)
     assert merged.count == whole.count
     found, expected = statistics_of(merged), statistics_of(whole)
-    scale = np.nanmax(expected["variance_post"]) if whole.count > 1 else 1.0
+    scale = np.nanmax(expected["variance"][..., -1]) if whole.count > 1 else 1.0
     for name, values in expected.items():
         tolerance = 1e-11 * scale if "variance" in name else 1e-9
         np.testing.assert_allclose(found[name], values, rtol=1e-10, atol=tolerance, err_msg=name)
@@ -118,7 +117,7 @@ def test_equal_prompts_have_exactly_no_variance_and_one_common_step():
         if "variance" in name or "covariance" in name:
             np.testing.assert_array_equal(values, 0, err_msg=name)
     np.testing.assert_array_equal(found["step_common_share"], 1)
-    assert np.isnan(found["step_cosine_next_centred"]).all()
+    assert np.isnan(found["step_cosine_centred"][..., NEXT]).all()
 
 
 def test_a_common_step_raises_the_cosine_and_not_that_of_the_deviations():
@@ -129,7 +128,7 @@ def test_a_common_step_raises_the_cosine_and_not_that_of_the_deviations():
     blocks = [Block(entering, None, leaving) for entering, leaving in pairwise(states)]
     found = travel(blocks, n, 1, n_blocks)
     assert (found.steps[:, 0, :-1, 3].mean(axis=0) > 0.75).all()
-    centred = centred_cosines(found.products)["step_cosine_next_centred"][0, :-1]
+    centred = centred_cosines(found.products)[0, :-1, NEXT]
     assert (np.abs(centred) < 4 / np.sqrt((n - 1) * width)).all()
     np.testing.assert_allclose(common_share(found.products), 4 / 5, atol=0.02)
 

@@ -165,7 +165,7 @@ def test_a_whole_group_is_the_stored_dataset(client, library, group):
         ("separation", {"statistic": "auroc", "contrast": "refusal"}, {"contrast": ["refusal"]}),
         ("separation", {"statistic": ["auroc", "accuracy"], "site": "resid_mid"}, {"site": ["resid_mid"]}),
         ("gram", {"statistic": "linear_cka", "set": ["nouns", "harmful"]}, {"set": ["nouns", "harmful"]}),
-        ("travel", {"statistic": "step_norm_attn", "layer": [0, 3]}, {"layer": [0, 3]}),
+        ("travel", {"statistic": "step_norm", "layer": [0, 3]}, {"layer": [0, 3]}),
         ("moments", {"statistic": "mean", "set": "harmful", "position": -2}, {"set": ["harmful"], "position": [-2]}),
     ],
 )

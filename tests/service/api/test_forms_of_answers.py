@@ -68,7 +68,9 @@ def in_forms(client, path, **params):
     return json_.json(), parquet_of(parquet.content)
 
 
-@pytest.mark.parametrize("statistics", [["cosine_of_means"], ["auroc", "norm_mean", "step_norm_block"]])
+@pytest.mark.parametrize(
+    "statistics", [["cosine_of_means"], ["auroc", "norm_mean", "step_norm@sublayer=block,summary=mean"]]
+)
 def test_curves_are_the_same_in_every_form(client, statistics):
     content, frame = in_forms(client, f"{RUN}/curves", statistic=statistics)
     same(frame, rows_of_curves(content["items"]))
@@ -80,9 +82,7 @@ def test_a_direction_is_the_same_in_every_form(client):
     assert frame["d_model"].tolist() == list(range(8))
 
 
-@pytest.mark.parametrize(
-    ("group", "statistics"), [("separation", ["auroc"]), ("travel", ["step_norm_attn", "step_norm_mlp"])]
-)
+@pytest.mark.parametrize(("group", "statistics"), [("separation", ["auroc"]), ("travel", ["step_norm", "arc"])])
 def test_a_group_is_the_same_in_every_form(client, group, statistics):
     content, frame = in_forms(client, f"{RUN}/{group}", statistic=statistics)
     for name in statistics:

@@ -31,7 +31,7 @@ QUESTIONS = {
     "curves, narrowed": lambda run: run.curves("auroc", contrast="refusal", site=["resid_mid"], position=-1),
     "curves of sets": lambda run: run.curves("variance_mean", set=["nouns", "harmful"]),
     "curves of whole numbers": lambda run: run.curves("variance_max_feature", set="harmful"),
-    "curves of blocks": lambda run: run.curves("step_norm_attn"),
+    "curves of blocks": lambda run: run.curves("step_norm@sublayer=attention,summary=mean"),
     "all curves as a table": lambda run: run.curves_frame(),
     "curves of two groups as a table": lambda run: run.curves_frame(["auroc", "mean_cosine"], position=[-1]),
     "direction": lambda run: run.direction("subject", "resid_pre", 3),

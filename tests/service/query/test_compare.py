@@ -70,8 +70,8 @@ def test_every_kind_of_statistic_along_depth_can_be_compared(tmp_path, group):
 
 
 def test_a_statistic_of_whole_blocks_has_the_depth_of_the_block_input(tmp_path):
-    run = finished_run(tmp_path, {"travel": {"step_norm_block": [1, 2, 3, 4]}})
-    frame = comparison([run], Question("step_norm_block", prompt_set="harmful"))
+    run = finished_run(tmp_path, {"travel": {"step_norm": {"mean": np.arange(1, 5)[:, None]}}})
+    frame = comparison([run], Question("step_norm@sublayer=block,summary=mean", prompt_set="harmful"))
     assert frame["relative_depth"].tolist() == [0, 0.25, 0.5, 0.75]
     assert set(frame["site"]) == {""}
 
@@ -222,9 +222,9 @@ def test_a_contrast_is_required_if_a_run_has_several(tmp_path):
 
 
 def test_a_site_is_rejected_for_a_statistic_of_whole_blocks(tmp_path):
-    run = finished_run(tmp_path, {"travel": {"step_norm_attn": 1}})
-    with pytest.raises(SpecError, match="site: given 'resid_pre', but step_norm_attn is a statistic of whole blocks"):
-        comparison([run], Question("step_norm_attn", prompt_set="harmful", site="resid_pre"))
+    run, name = finished_run(tmp_path, {"travel": {"step_norm": 1}}), "step_norm@sublayer=attention,summary=mean"
+    with pytest.raises(SpecError, match=f"site: given 'resid_pre', but {name} is a statistic of whole blocks"):
+        comparison([run], Question(name, prompt_set="harmful", site="resid_pre"))
 
 
 def test_the_error_for_an_incomplete_run_or_missing_group_names_it(tmp_path):

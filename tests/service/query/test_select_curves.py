@@ -13,6 +13,8 @@ from theodolite.store.result_reader import read_group
 
 COSINES = np.array([[[[1.0, 0.9, 0.7, 0.8]], [[0.95, 0.6, np.nan, 0.85]]]])
 
+STEP_NORM = "step_norm@sublayer=block,summary=mean"
+
 
 def curves(**values):
     return {"curves": {"cosine_of_means_debiased": {"value": {"raw": COSINES}}, **values}}
@@ -64,8 +66,8 @@ def test_a_statistic_without_an_interval_has_none(tmp_path):
 
 
 def test_a_statistic_of_whole_blocks_has_the_depth_of_the_input_and_no_site(tmp_path):
-    run = finished_run(tmp_path, {"travel": {"step_norm_block": [1, 2, 3, 4]}})
-    for curve, name in zip(select_curves(run, ["step_norm_block"]), ("harmful", "harmless"), strict=True):
+    run = finished_run(tmp_path, {"travel": {"step_norm": {"mean": np.arange(1, 5)[:, None]}}})
+    for curve, name in zip(select_curves(run, [STEP_NORM]), ("harmful", "harmless"), strict=True):
         assert curve.of == {"set": name, "position": -1}
         assert curve.depth == [0, 2, 4, 6]
         assert curve.value == [1, 2, 3, 4]
@@ -131,13 +133,13 @@ def test_a_run_without_contrasts_has_only_curves_of_sets(tmp_path):
 
 
 def test_the_table_of_curves_has_a_row_for_each_point_and_nan_for_missing_values(tmp_path):
-    run = finished_run(tmp_path, {**curves(), "travel": {"step_norm_block": 2}})
-    frame = curve_frame(select_curves(run, ["cosine_of_means_debiased", "step_norm_block"]))
+    run = finished_run(tmp_path, {**curves(), "travel": {"step_norm": 2}})
+    frame = curve_frame(select_curves(run, ["cosine_of_means_debiased", STEP_NORM]))
     assert len(frame) == 2 * 4 + 2 * 4
     assert list(frame.columns) == [
         *("statistic", "set", "contrast", "site", "position", "layer", "depth", "value", "low", "high")
     ]
-    of_blocks = frame[frame["statistic"] == "step_norm_block"]
+    of_blocks = frame[frame["statistic"] == STEP_NORM]
     assert set(of_blocks["site"]) == {""}
     assert of_blocks["low"].isna().all()
     assert frame["value"].isna().sum() == 1

@@ -6,6 +6,7 @@ import pytest
 from support.finished_runs import cached_run
 
 from theodolite.figures.travel import cosines_figure
+from theodolite.groups.travel import VECTOR_PAIRS
 from theodolite.sections import travel
 from theodolite.sections.parts import MISSING
 from theodolite.sections.travel_steps import STEP_NOTES, step_facts, step_tables
@@ -14,22 +15,40 @@ from theodolite.store.result_reader import read_group
 LABELS = {"harmful": "harmful (marked)"}
 BOTH = {**LABELS, "harmless": "harmless"}
 NAN = np.nan
-RAW = {"step_cosine_next": np.array([0.1, 0.1, 0.4, NAN]), "step_cosine_stream": -0.5}
-CENTRED = {
-    "step_cosine_next_centred": np.array([-0.3, 0.01, -0.4, NAN]),
-    "step_cosine_stream_centred": 0.25,
-    "step_cosine_attn_centred": np.array([0.5, -0.2, 0.3, 0.0]),
-    "step_cosine_mlp_centred": np.array([NAN, 0.4, -0.1, -0.6]),
-    "step_common_share": np.array([0.6, 0.7, 0.9, 1.0]),
+FOLLOWING = {"successive_steps": np.array([0.1, 0.1, 0.4, NAN])}
+OF_PAIRS = {
+    "successive_steps": np.array([-0.3, 0.01, -0.4, NAN]),
+    "block_step_and_input": 0.25,
+    "attention_step_and_input": np.array([0.5, -0.2, 0.3, 0.0]),
+    "mlp_step_and_input": np.array([NAN, 0.4, -0.1, -0.6]),
 }
-TESTS = {
-    "n_tested": 401,
-    "step_cosine_next_centred_p_family": np.array([0.001, 0.9, 0.05, NAN]),
-    "step_cosine_stream_centred_p_family": np.array([0.05, 0.051, 0.001, 0.2]),
-    "step_cosine_attn_centred_p_family": np.array([0.01, 0.02, 0.03, 0.001]),
-    "step_cosine_mlp_centred_p_family": np.array([NAN, 0.2, 0.3, 0.001]),
-    **{f"step_cosine_{name}_centred_null_sd": 0.02 for name in ("next", "stream", "attn", "mlp")},
+P_FAMILY = {
+    "successive_steps": np.array([0.001, 0.9, 0.05, NAN]),
+    "block_step_and_input": np.array([0.05, 0.051, 0.001, 0.2]),
+    "attention_step_and_input": np.array([0.01, 0.02, 0.03, 0.001]),
+    "mlp_step_and_input": np.array([NAN, 0.2, 0.3, 0.001]),
 }
+
+
+def stacked(by_label):
+    """Return numbers by label of a vector pair as one array with the pairs as its last dimension; NaN for others."""
+    return np.stack(np.broadcast_arrays(*(by_label.get(pair, NAN) for pair in VECTOR_PAIRS)), axis=-1)
+
+
+def raw(**by_label):
+    return {"step_cosine": {"mean": stacked(by_label)}}
+
+
+def centred(**by_label):
+    return {"step_cosine_centred": stacked(OF_PAIRS | by_label)}
+
+
+def permuted(**by_label):
+    return {"n_tested": 401, "step_cosine_centred_null": {"sd": 0.02, "p_family": stacked(P_FAMILY | by_label)}}
+
+
+RAW, TESTS = raw(**FOLLOWING, block_step_and_input=-0.5), permuted()
+CENTRED = centred() | {"step_common_share": np.array([0.6, 0.7, 0.9, 1.0])}
 NEXT = "Centred cosine between the steps of successive blocks, mean over pairs"
 STREAM = "Centred cosine between a block's step and its input, mean over blocks"
 ATTENTION = "Centred cosine between attention's step and its input, mean over blocks"
@@ -44,8 +63,12 @@ ARC = (
     "output (1 means that the path follows one great circle, never turns back, and is at most half of it), mean over "
     "prompts"
 )
-RATIOS = {"path_ratio": 3.2, "path_ratio_std": 0.1, "arc_ratio": 2.5, "arc_ratio_std": 0.2}
-AT_RIGHT_ANGLES = {"path_ratio_at_right_angles": 2.25, "arc_ratio_at_right_angles": 1.9}
+WHOLE = np.array([1.0, NAN])  # the ratios before the last block are not known
+RATIOS = {"path_ratio": {"mean": 3.2 * WHOLE, "std": 0.1}, "arc_ratio": {"mean": 2.5 * WHOLE, "std": 0.2}}
+AT_RIGHT_ANGLES = {
+    "path_ratio_at_right_angles": {"whole": 2.25},
+    "arc_ratio_at_right_angles": {"whole": 1.9},
+}
 
 
 def of_sets(*values):
@@ -94,9 +117,11 @@ def test_one_sentence_lists_all_sets(travel_of):
         **TESTS,
         "n_samples": of_sets(401, 300),
         "n_tested": of_sets(401, 300),
-        "step_cosine_next_centred": of_sets([-0.3, 0.01, -0.4, NAN], [0.1, 0.2, 0.6, NAN]),
+        "step_cosine_centred": {
+            "successive_steps": of_sets([-0.3, 0.01, -0.4, NAN], [0.1, 0.2, 0.6, NAN]),
+            "block_step_and_input": of_sets([NAN] * 4, [0.5] * 4),
+        },
         "step_common_share": of_sets([0.6, 0.7, 0.9, 1.0], [0.1, 0.2, 0.3, 0.5]),
-        "step_cosine_stream_centred": of_sets([NAN] * 4, [0.5] * 4),
     }
     travel = travel_of(values)
     assert list(step_facts(travel, BOTH)) == [
@@ -113,26 +138,24 @@ def test_the_number_of_tested_prompts_is_in_the_table(travel_of):
 
 
 def test_a_cosine_that_rounds_to_0_has_no_sign(travel_of):
-    values = travel_of({"step_cosine_next": -0.001, "step_cosine_next_centred": -0.004})
+    values = travel_of(raw(successive_steps=-0.001) | {"step_cosine_centred": {"successive_steps": -0.004}})
     assert list(step_facts(values, LABELS)) == [f"{NEXT}: harmful (marked) 0.00."]
     assert cells(values) == [["401", MISSING, "0.00", "0.00", "0.00", MISSING, MISSING, "4", "0.00", "0.00"]]
 
 
 def test_both_means_are_over_the_same_blocks(travel_of):
     """The first input may be the same in all prompts; it then has a cosine and no deviations."""
-    change = {
-        "step_cosine_stream": np.array([1, 0, 0, 0]),
-        "step_cosine_stream_centred": np.array([NAN, 0.3, 0.3, -0.3]),
-        "step_cosine_stream_centred_p_family": np.array([NAN, 0.01, 0.5, 0.01]),
-    }
-    values = travel_of(RAW | CENTRED | TESTS | change)
+    change = raw(**FOLLOWING, block_step_and_input=np.array([1, 0, 0, 0]))
+    change |= centred(block_step_and_input=np.array([NAN, 0.3, 0.3, -0.3]))
+    change |= permuted(block_step_and_input=np.array([NAN, 0.01, 0.5, 0.01]))
+    values = travel_of(CENTRED | change)
     _, stream, *_ = step_facts(values, LABELS)
     assert stream == f"{STREAM}: harmful (marked) 0.10 (significantly below 0 in 1 and above 0 in 1 of 3 blocks)."
     assert cells(values)[1] == ["401", "401", "0.10", "-0.30", "0.30", "1", "1", "3", "0.00", "0.00"]
 
 
 def test_parallel_blocks_have_no_cosines_of_attention_and_the_mlp(travel_of):
-    lacks = {"step_cosine_attn_centred": NAN, "step_cosine_mlp_centred": NAN}
+    lacks = centred(attention_step_and_input=NAN, mlp_step_and_input=NAN)
     following, stream, share = step_facts(travel_of(RAW | CENTRED | TESTS | lacks), LABELS)
     assert [following.partition(":")[0], stream.partition(":")[0], share.partition(":")[0]] == [NEXT, STREAM, SHARE]
 
@@ -161,16 +184,17 @@ def test_paths_and_arcs_are_compared_with_those_at_right_angles(travel_of):
 
 
 def test_a_set_of_one_prompt_has_no_spread_and_is_left_out(travel_of):
-    change = {"path_ratio_std": of_sets(NAN, 0.1), "arc_ratio_std": NAN, "n_samples": of_sets(1, 401)}
+    change = {name: {**values, "std": NAN} for name, values in RATIOS.items()} | {"n_samples": of_sets(1, 401)}
+    change["path_ratio"]["std"] = of_sets(NAN, 0.1)[..., None]
     values = travel_of(RATIOS | AT_RIGHT_ANGLES | change)
     assert list(step_facts(values, BOTH)) == [f"{PATH}: harmless 3.20 (steps at right angles give 2.25)."]
     assert [row[:3] for row in paths(values, BOTH)] == [["path length / displacement", "harmless", "401"]]
 
 
 def test_paths_and_arcs_are_also_compared_without_the_last_block(travel_of):
-    before = {"path_ratio_before_last": 2.85, "path_ratio_before_last_at_right_angles": 4.05}
-    before |= {"arc_ratio_before_last": 2.4, "arc_ratio_before_last_at_right_angles": 2.5}
-    values = travel_of(RATIOS | AT_RIGHT_ANGLES | before)
+    ratios = {"path_ratio": {"mean": [3.2, 2.85], "std": 0.1}, "arc_ratio": {"mean": [2.5, 2.4], "std": 0.2}}
+    right = {"path_ratio_at_right_angles": [2.25, 4.05], "arc_ratio_at_right_angles": [1.9, 2.5]}
+    values = travel_of(ratios | right)
     assert list(step_facts(values, {"harmless": "harmless"})) == [
         f"{PATH}: harmless 3.20 (steps at right angles give 2.25). Without the last block: harmless 2.85 (steps at "
         "right angles give 4.05).",
@@ -181,7 +205,10 @@ def test_paths_and_arcs_are_also_compared_without_the_last_block(travel_of):
 
 
 def test_a_path_that_adds_up_beside_arcs_that_cancel_is_explained(travel_of):
-    right = {"path_ratio_at_right_angles": of_sets(3.8, 2.0), "arc_ratio_at_right_angles": of_sets(1.9, 1.8)}
+    right = {
+        "path_ratio_at_right_angles": {"whole": of_sets(3.8, 2.0)},
+        "arc_ratio_at_right_angles": {"whole": of_sets(1.9, 1.8)},
+    }
     *_, last = step_facts(travel_of(RATIOS | right), BOTH)
     assert last == (
         "By their lengths, the steps of harmful (marked) partly add up, and by their angles they partly cancel. Both "
@@ -196,7 +223,7 @@ def test_a_path_that_adds_up_beside_arcs_that_cancel_is_explained(travel_of):
 
 
 def test_the_table_of_paths_has_the_longest_step(travel_of):
-    steps = {"step_norm_block": np.array([1.0, 1.0, 1.0, 3.0]), "step_norm_block_std": 0.0}
+    steps = {"step_norm": {"mean": np.array([1.0, 1.0, 1.0, 3.0])[:, None], "std": 0.0}}
     (row, _) = paths(travel_of(RATIOS | steps), LABELS)
     assert row[-1] == "block 3: 75 %"  # 9 of 12
 

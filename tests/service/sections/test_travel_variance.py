@@ -11,17 +11,22 @@ from theodolite.sections.travel_variance import variance_facts, variance_finding
 from theodolite.store.result_reader import read_group
 
 LABELS = {"harmful": "harmful (marked)"}
+BEFORE, AFTER = np.array([1.0, 2.0, 4.0, 6.0]), np.array([2.0, 4.0, 6.0, 11.0])
+
+
+def variance(pre=BEFORE, mid=1.0, post=AFTER):
+    return {"variance": {"pre": pre, "mid": mid, "post": post}}
+
+
 BUDGET = {
     "path_length": 1.0,
-    "variance_pre": np.array([1.0, 2.0, 4.0, 6.0]),
-    "variance_mid": 1.0,
-    "variance_post": np.array([2.0, 4.0, 6.0, 11.0]),
-    "variance_step_attn": 1.0,
-    "twice_covariance_attn": np.array([-0.5, -0.5, 0.5, 0.5]),
-    "variance_step_mlp": 0.5,
-    "twice_covariance_mlp": np.array([0.0, 1.0, 1.0, 2.0]),
-    "variance_step_block": 1.5,
-    "twice_covariance_block": np.array([-0.5, 0.5, 0.5, 3.5]),
+    **variance(),
+    "variance_step": {"attention": 1.0, "mlp": 0.5, "block": 1.5},
+    "twice_covariance": {
+        "attention": np.array([-0.5, -0.5, 0.5, 0.5]),
+        "mlp": np.array([0.0, 1.0, 1.0, 2.0]),
+        "block": np.array([-0.5, 0.5, 0.5, 3.5]),
+    },
 }
 GROWTH = "Total variance over prompts, from the first input to its maximum"
 SHARES = (
@@ -31,7 +36,7 @@ SHARES = (
 BRANCHES = SHARES.format("attention and the MLP")
 NOT_TESTED = " The shares have no intervals, so they cannot show whether sets differ."
 # Growth 10: attention 4 and 0, the MLP 2 and 4; 5 in the last block.
-BLOCKS = {"variance_step_block": 1.75, "twice_covariance_block": np.array([-0.5, 0.5, 0.5, 2.5])}  # 7 and 3
+BLOCKS = {"variance_step": {"block": 1.75}, "twice_covariance": {"block": np.array([-0.5, 0.5, 0.5, 2.5])}}  # 7 and 3
 PARTS = ["from 1 to 11 after layer 3", "40 %", "20 %", "0 %", "40 %", "50 %"]
 
 
@@ -75,8 +80,8 @@ def test_the_finding_has_the_same_shares_of_the_other_sets(travel_of):
 
 
 def test_the_finding_is_that_of_the_first_set_whose_variance_grows(travel_of):
-    falls = np.stack([np.full(4, 0.5), BUDGET["variance_post"]])[:, None]
-    values = travel_of(BUDGET | BLOCKS | {"variance_mid": np.nan, "variance_post": falls})
+    falls = np.stack([np.full(4, 0.5), AFTER])[:, None]
+    values = travel_of(BUDGET | BLOCKS | variance(mid=np.nan, post=falls))
     assert variance_finding(values, {**LABELS, "harmless": "harmless"}) == (
         f"{GROWS.format('harmless')}70 % is variance of the steps of the block; 30 % is twice the covariance of the "
         f"steps of the block with the stream. Block 3 alone gives 50 % (n = 401).{NOT_TESTED}"
@@ -99,15 +104,15 @@ def test_the_table_has_the_parts_of_each_branch(travel_of):
 def test_a_set_without_parts_of_each_branch_has_no_row(travel_of):
     both = {**LABELS, "harmless": "harmless"}
     middle = np.stack([np.array([1, 1, np.nan, 1]), np.ones(4)])[:, None]
-    assert rows_of(travel_of(BUDGET | {"variance_mid": middle}), both) == [["harmless", *PARTS]]
-    falls = np.stack([np.full(4, 0.5), BUDGET["variance_post"]])[:, None]
-    assert rows_of(travel_of(BUDGET | {"variance_post": falls}), both) == [["harmless", *PARTS]]
-    assert variance_table(travel_of(BUDGET | {"variance_post": 0.5}), both) is None
+    assert rows_of(travel_of(BUDGET | variance(mid=middle)), both) == [["harmless", *PARTS]]
+    falls = np.stack([np.full(4, 0.5), AFTER])[:, None]
+    assert rows_of(travel_of(BUDGET | variance(post=falls)), both) == [["harmless", *PARTS]]
+    assert variance_table(travel_of(BUDGET | variance(post=0.5)), both) is None
 
 
 @pytest.mark.parametrize(("middle", "n_tables"), [(1.0, 1), (np.nan, 0)], ids=["sequential", "parallel"])
 def test_the_section_has_the_table_unless_blocks_are_parallel(tmp_path, monkeypatch, middle, n_tables):
-    run = cached_run(tmp_path, {"curves": {}, "moments": {}, "travel": BUDGET | {"variance_mid": middle}})
+    run = cached_run(tmp_path, {"curves": {}, "moments": {}, "travel": BUDGET | variance(mid=middle)})
     growth = pd.DataFrame(columns=["quantity", "set", "site", "position", "law"])
     monkeypatch.setattr(travel, "read_finished_table", lambda *_: growth)
     (section,) = travel.sections(run)
@@ -118,7 +123,7 @@ def test_the_section_has_the_table_unless_blocks_are_parallel(tmp_path, monkeypa
 
 
 def test_a_variance_that_falls_again_is_divided_up_to_its_maximum(travel_of):
-    values = travel_of(BUDGET | {"variance_post": np.array([2.0, 4.5, 3.0, 2.5])})
+    values = travel_of(BUDGET | variance(post=np.array([2.0, 4.5, 3.0, 2.5])))
     growth, shares = variance_facts(values, LABELS)
     # Growth 3.5 over two blocks: attention 2 and −1, the MLP 1 and 1; 2.5 in the second block.
     assert growth == f"{GROWTH}: harmful (marked) from 1 to 4.5 after layer 1 (n = 401)."
@@ -128,7 +133,7 @@ def test_a_variance_that_falls_again_is_divided_up_to_its_maximum(travel_of):
 
 
 def test_a_variance_that_is_largest_after_the_first_block_grows_in_this_block_alone(travel_of):
-    values = travel_of(BUDGET | {"variance_post": np.array([2.0, 1.5, 1.5, 1.5])})
+    values = travel_of(BUDGET | variance(post=np.array([2.0, 1.5, 1.5, 1.5])))
     growth, shares = variance_facts(values, LABELS)
     # Growth 1 in one block: attention 1 and −0.5, the MLP 0.5 and 0.
     assert growth == f"{GROWTH}: harmful (marked) from 1 to 2 after layer 0 (n = 401)."
@@ -139,14 +144,14 @@ def test_a_variance_that_is_largest_after_the_first_block_grows_in_this_block_al
 
 def test_the_last_block_can_make_all_of_the_growth(travel_of):
     """Its share is the growth inside the block, not the difference to the block before the last."""
-    change = {"variance_pre": np.array([1.0, 0.5, 0.5, 0.5]), "variance_post": np.array([0.5, 0.5, 0.5, 11.0])}
+    change = variance(np.array([1.0, 0.5, 0.5, 0.5]), post=np.array([0.5, 0.5, 0.5, 11.0]))
     _, shares = variance_facts(travel_of(BUDGET | change), LABELS)
     assert shares.endswith(", and 105 % in block 3.")
 
 
 def test_blocks_without_a_middle_are_divided_as_a_whole(travel_of):
     for middle in (np.nan, np.array([np.nan, 1, 1, 1])):
-        values = travel_of(BUDGET | BLOCKS | {"variance_mid": middle})
+        values = travel_of(BUDGET | BLOCKS | variance(mid=middle))
         assert list(variance_facts(values, LABELS)) == [
             f"{GROWTH}: harmful (marked) from 1 to 11 after layer 3 (n = 401).",
             f"{SHARES.format('the block')}: harmful (marked) 70 %, and 50 % in block 3.",
@@ -158,9 +163,9 @@ def test_blocks_without_a_middle_are_divided_as_a_whole(travel_of):
     "change",
     [
         {"path_length": np.nan},
-        {"variance_post": 0.5},
-        {"variance_post": 1.0},
-        {"variance_post": np.array([2, np.nan, 6, 11])},
+        variance(post=0.5),
+        variance(post=1.0),
+        variance(post=np.array([2, np.nan, 6, 11])),
     ],
     ids=["a part of the layers", "a falling variance", "a constant variance", "an unknown output"],
 )
@@ -176,8 +181,8 @@ def test_one_sentence_lists_all_sets_whose_variance_grows(travel_of):
         f"{GROWTH}: harmful (marked) {growth} (n = 401); harmless {growth} (n = 300).",
         f"{BRANCHES}: harmful (marked) {share}; harmless {share}.",
     ]
-    falls = np.stack([np.full(4, 0.5), BUDGET["variance_post"]])[:, None]
-    assert list(variance_facts(travel_of(BUDGET | {"variance_post": falls}, counts), both)) == [
+    falls = np.stack([np.full(4, 0.5), AFTER])[:, None]
+    assert list(variance_facts(travel_of(BUDGET | variance(post=falls), counts), both)) == [
         f"{GROWTH}: harmless {growth} (n = 300).",
         f"{BRANCHES}: harmless {share}.",
     ]
@@ -190,5 +195,5 @@ def test_bars_of_a_block_add_up_to_its_variance(tmp_path):
     titles = [axis.title.text for axis in figure.select_yaxes()]
     assert titles == ["share, harmful<br>(marked)", "share, harmless"]
     found = {trace.name: np.array(trace.y, dtype=float) for trace in figure.data[:5]}
-    np.testing.assert_allclose(found["variance of attention's step"], 1 / BUDGET["variance_post"])
+    np.testing.assert_allclose(found["variance of attention's step"], 1 / AFTER)
     np.testing.assert_allclose(found["twice the MLP's covariance with the stream"][3], 2 / 11)
