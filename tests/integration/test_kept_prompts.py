@@ -82,7 +82,7 @@ def test_every_prompt_is_in_one_shard(runs):
 
 OF_STORED = {
     *("noise_share", "difference_norm_debiased", "split_half_cosine", "reliability"),
-    *("n_fitted", "relative_spread_gaussian_fitted", "relative_spread_squared_gaussian_fitted"),
+    *("n_fitted", "relative_spread_null"),
     *("n_tested", "step_cosine_centred_null"),
 }
 """Variables that need pairs, folds or the rows of prompts, which only the stored prompts have."""
@@ -93,6 +93,11 @@ def test_moments_are_those_of_all_prompts(runs, group):
     whole, kept, _ = (read_group(run, group) for run in runs)
     for name in set(whole) - OF_STORED:
         np.testing.assert_allclose(kept[name], whole[name], rtol=1e-10, atol=1e-10, err_msg=name)
+
+
+def test_the_standard_gaussian_is_that_of_all_prompts(runs):
+    nulls = [read_group(run, "sphere")["relative_spread_null"].sel(null="standard_gaussian") for run in runs[:2]]
+    np.testing.assert_allclose(*nulls, rtol=1e-10, atol=1e-10)
 
 
 def test_the_reliability_with_reduced_shards_follows_from_the_noise_of_all_prompts(runs):

@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from theodolite.groups.sphere import NULL, SUMMARY
 from theodolite_jobs.passes.collect import Arrays, SetPasses
 from theodolite_jobs.passes.norm_layers import FINAL, NormLayer
-from theodolite_jobs.results.context import Context, Result
+from theodolite_jobs.results.context import Context, Result, missing_arrays
 from theodolite_jobs.results.sphere_gaussian import fitted_gaussians
 from theodolite_jobs.statistics import sphere, sphere_ellipsoids
 from theodolite_jobs.statistics.norms import Norm
@@ -30,20 +31,23 @@ def compute(context: Context) -> Result:
     norms = context.norms
     # One task for each norm, since wide layer norms take seconds.
     axes = run_tasks(sphere.semi_axes, [(norm.norm,) for norm in norms], context.progress, "norm layers")
-    arrays: Arrays = {
+    names = [norm.label for norm in norms]
+    coordinates = {**context.coordinates, "norm": names, "norm_other": names}
+    arrays = missing_arrays("sphere", coordinates) | {
         "semi_axes": np.stack(list(axes)),
         "scale_radii": np.stack([sphere.scale_radii(norm.norm) for norm in norms]),
         "centre": np.stack([norm.norm.bias for norm in norms]),
     }
     arrays |= _ellipsoids([norm.norm for norm in norms])
     arrays |= context.collected.over_sets("sphere", partial(_statistics, norms, context.coordinates["site"]))
-    arrays |= fitted_gaussians(context, norms)
+    arrays["n_fitted"], arrays["relative_spread_null"][..., NULL.index("fitted_gaussian")] = fitted_gaussians(
+        context, norms
+    )
     labels: dict[str, tuple[str, list[Any]]] = {
         "norm_kind": ("norm", [norm.which for norm in norms]),
         "norm_layer": ("norm", [norm.layer for norm in norms]),
     }
-    names = [norm.label for norm in norms]
-    return Result(arrays, {**context.coordinates, "norm": names, "norm_other": names}, labels=labels)
+    return Result(arrays, coordinates, labels=labels)
 
 
 def _ellipsoids(norms: Sequence[Norm]) -> Arrays:
@@ -67,29 +71,26 @@ def _statistics(norms: Sequence[NormLayer], sites: Sequence[str], passes: SetPas
     measured, bounds = passes["norms"], passes.first.extremes["norms"]
     # Extremes are infinite without prompts.
     ends = (np.where(np.isinf(end), np.nan, end) for end in (bounds.minimum, bounds.maximum))
-    mean, std, minimum, maximum = (
-        dict(zip(sphere.QUANTITIES, np.moveaxis(values, -1, 0), strict=True))
-        for values in (measured.mean, np.sqrt(measured.variance), *ends)
-    )
-    arrays: Arrays = {}
-    for name in ("norm_before", "normalized_norm"):
-        arrays |= {f"{name}_mean": mean[name], f"{name}_std": std[name]}
-        arrays |= {f"{name}_min": minimum[name], f"{name}_max": maximum[name]}
+    summary = np.stack([measured.mean, np.sqrt(measured.variance), *ends], axis=-1)
+    of = dict(zip(sphere.QUANTITIES, np.moveaxis(summary, 2, 0), strict=True))  # each (position, norm, summary)
+    mean, std, _, maximum = range(len(SUMMARY))
+    both = np.stack([of["norm_before"], of["squared_norm_before"]], axis=2)
     d_model = norms[0].norm.scale.shape[0]
-    is_measured = np.where(np.isnan(mean["norm_before"]), np.nan, 1.0)
+    is_measured = np.where(np.isnan(of["norm_before"][..., mean]), np.nan, 1.0)
+    gaussian = np.array([sphere.gaussian_spread(d_model), sphere.gaussian_squared_spread(d_model)])
+    null = is_measured[..., None] * gaussian
     return {
-        **arrays,
         "n_samples": passes.counts,
-        "normalized_norm_expected": mean["expected"],
-        "worst_deviation": maximum["deviation"],
-        "mean_component_before": mean["component_before"],
-        "mean_component_after": mean["component_after"],
-        "ellipsoid_residual": maximum["residual"],
+        "norm_before": of["norm_before"],
+        "normalized_norm": of["normalized_norm"],
+        "normalized_norm_expected": of["expected"][..., mean],
+        "worst_deviation": of["deviation"][..., maximum],
+        "mean_component_before": of["component_before"][..., mean],
+        "mean_component_after": of["component_after"][..., mean],
+        "ellipsoid_residual": of["residual"][..., maximum],
         "length_variance_share": _length_shares(passes, norms, sites),
-        "relative_spread": std["norm_before"] / mean["norm_before"],
-        "relative_spread_gaussian": is_measured * sphere.gaussian_spread(d_model),
-        "relative_spread_squared": std["squared_norm_before"] / mean["squared_norm_before"],
-        "relative_spread_squared_gaussian": is_measured * sphere.gaussian_squared_spread(d_model),
+        "relative_spread": both[..., std] / both[..., mean],
+        "relative_spread_null": np.stack([null, np.full_like(null, np.nan)], axis=-1),  # the fitted one follows
     }
 
 

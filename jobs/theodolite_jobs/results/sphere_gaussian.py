@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 
 import numpy as np
+from jaxtyping import Float64
+from numpy.typing import NDArray
 
 from theodolite.store.runs import Run
-from theodolite_jobs.passes.collect import Arrays
 from theodolite_jobs.passes.norm_layers import NormLayer
 from theodolite_jobs.passes.point_clouds import PointCloud, first_usable, read_cloud
 from theodolite_jobs.results.context import Context
@@ -15,11 +16,11 @@ from theodolite_jobs.tasks import run_tasks
 SAMPLES = 2048
 """Maximum number of prompts of a set; their dot products must fit into memory."""
 
-_NAMES = ("relative_spread_gaussian_fitted", "relative_spread_squared_gaussian_fitted")
 
-
-def fitted_gaussians(context: Context, norms: Sequence[NormLayer]) -> Arrays:
-    """Return the spreads, (set, position, norm), and the numbers of prompts, (set, position).
+def fitted_gaussians(
+    context: Context, norms: Sequence[NormLayer]
+) -> tuple[NDArray[np.int64], Float64[np.ndarray, "set position norm 2"]]:
+    """Return the numbers of prompts, (set, position), and the spreads of the norm and of the squared norm.
 
     A spread is NaN if the norm layer's input was not captured.
 
@@ -43,10 +44,10 @@ def fitted_gaussians(context: Context, norms: Sequence[NormLayer]) -> Arrays:
         if cloud.samples and norm.sites and norm.reads
     ]
     arguments = [(run, clouds[row, column], norms[index]) for row, column, index in places]
-    spreads = np.full((len(_NAMES), *counts.shape, len(norms)), np.nan)
+    spreads = np.full((*counts.shape, len(norms), 2), np.nan)
     for place, pair in zip(places, run_tasks(input_spreads, arguments, context.progress, "spreads"), strict=True):
-        spreads[(slice(None), *place)] = pair
-    return {"n_fitted": counts, **dict(zip(_NAMES, spreads, strict=True))}
+        spreads[place] = pair
+    return counts, spreads
 
 
 def input_spreads(run: Run, cloud: PointCloud, norm: NormLayer) -> tuple[float, float]:

@@ -10,6 +10,7 @@ import xarray as xr
 from theodolite.figures.maps import pair_map
 from theodolite.figures.panels import Line, Panel, panels_figure, prompts_text
 from theodolite.figures.style import MAIN, PLAIN, SECOND, THIRD, logarithmic_axis
+from theodolite.groups.sphere import NULL
 
 
 def sphere_figure(sphere: xr.Dataset, position: int, colours: Mapping[str, str]) -> go.Figure:
@@ -20,30 +21,36 @@ def sphere_figure(sphere: xr.Dataset, position: int, colours: Mapping[str, str])
         position: token position.
         colours: colour of each set.
     """
-    selected = sphere.sel(position=position)
+    selected = sphere.sel(position=position, quantity="norm")
     labels: dict[float, str] = dict(enumerate(selected["norm"].values.tolist()))
     indices = list(labels)
 
-    def line(name: str, set_name: str, ends: tuple[str, str] | None = None) -> Line:
-        values = selected.sel(set=set_name)
-        low, high = (values[end] for end in ends) if ends else (None, None)
-        n = prompts_text(values["n_samples"])
-        band = "minimum to maximum"
-        return Line(set_name, indices, values[name], colours[set_name], low=low, high=high, n=n, band=band)
+    def line(
+        set_name: str, values: xr.DataArray, low: xr.DataArray | None = None, high: xr.DataArray | None = None
+    ) -> Line:
+        n, band = prompts_text(selected["n_samples"].sel(set=set_name)), "minimum to maximum"
+        return Line(set_name, indices, values, colours[set_name], low=low, high=high, n=n, band=band)
 
-    isotropic = selected["relative_spread_gaussian"].isel(set=0)
+    def norm(set_name: str) -> Line:
+        mean, low, high = (selected["norm_before"].sel(set=set_name, summary=one) for one in ("mean", "min", "max"))
+        return line(set_name, mean, low, high)
+
+    isotropic, fitted = (selected["relative_spread_null"].sel(null=one) for one in NULL)
+    isotropic = isotropic.isel(set=0)
     gaussians = [Line("standard Gaussian", indices, isotropic, PLAIN, "dash", markers=False)]
-    fitted = selected["relative_spread_gaussian_fitted"]
     gaussians += [
         Line(f"{name}, fitted Gaussian", indices, fitted.sel(set=name), colour, "dash", markers=False)
         for name, colour in colours.items()
         if np.isfinite(fitted.sel(set=name)).any()
     ]
-    ends = ("norm_before_min", "norm_before_max")
+    spreads, shares = (
+        [line(one, selected[name].sel(set=one)) for one in colours]
+        for name in ("relative_spread", "length_variance_share")
+    )
     panels = [
-        Panel("norm", [line("norm_before_mean", name, ends) for name in colours], positive=True),
-        Panel("relative spread", [*(line("relative_spread", name) for name in colours), *gaussians]),
-        Panel("share of variance in length", [line("length_variance_share", name) for name in colours]),
+        Panel("norm", [norm(name) for name in colours], positive=True),
+        Panel("relative spread", [*spreads, *gaussians]),
+        Panel("share of variance in length", shares),
     ]
     shown = _ticks(list(labels.values()))
     ticks = {"tickvals": shown, "ticktext": [labels[index] for index in shown]}

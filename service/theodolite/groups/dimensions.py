@@ -30,7 +30,9 @@ DIMENSIONS = {
     "map": "Map of the input of a sublayer to its output.",
     "quantile": "Probability of the quantile.",
     "summary": "Mean, standard deviation (n-1), minimum or maximum over prompts.",
-    "null": "What permutations give: standard deviation of the statistic (sd), family-wise p (p_family).",
+    "null": "What permutations give: standard deviation of the statistic (sd), family-wise p (p_family). Or what a "
+    "Gaussian gives: standard_gaussian, fitted_gaussian.",
+    "quantity": "Norm of a vector, or its square.",
     "vector_pair": "Two vectors with a cosine: the steps of a block and the next block (successive_steps), or a step "
     "and the state at which it starts.",
     "path": "Path through all blocks (whole), or the path that ends before the last block (before_last).",

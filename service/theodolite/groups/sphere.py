@@ -4,17 +4,19 @@ from theodolite.groups.record import N_SAMPLES, STREAM_UNIT, Group, Variable, va
 
 _PER_NORM = ("set", "position", "norm")
 
+SUMMARY = ("mean", "std", "min", "max")
+"""Mean, standard deviation (n-1), minimum and maximum over prompts."""
+
+QUANTITIES = ("norm", "squared_norm")
+
+NULL = ("standard_gaussian", "fitted_gaussian")
+"""A Gaussian with d_model independent components, and one with the input's own mean and covariance."""
+
 VARIABLES = (
     N_SAMPLES,
     Variable("n_fitted", ("set", "position"), "Number of stored prompts that the fitted Gaussians use.", dtype="int64"),
-    *(
-        Variable(f"{name}_{key}", _PER_NORM, f"{sentence}: {text} over prompts.", unit)
-        for name, sentence, unit in (
-            ("norm_before", "Euclidean norm of the norm layer's input", STREAM_UNIT),
-            ("normalized_norm", "Euclidean norm of its output before scale and bias", "1"),
-        )
-        for key, text in (("mean", "mean"), ("std", "standard deviation (n-1)"), ("min", "minimum"), ("max", "maximum"))
-    ),
+    Variable("norm_before", (*_PER_NORM, "summary"), "Euclidean norm of the norm layer's input.", STREAM_UNIT),
+    Variable("normalized_norm", (*_PER_NORM, "summary"), "Euclidean norm of its output before scale and bias."),
     *variables(
         _PER_NORM,
         normalized_norm_expected="Mean over prompts of √(d·v/(v+ε)), the norm that the output must have before scale "
@@ -28,16 +30,17 @@ VARIABLES = (
         "ellipsoid, caused by ε.",
         length_variance_share="Share of the input's variance over prompts that is variance of its norm; the rest is "
         "variance of its direction.",
-        relative_spread="Standard deviation over mean of the input's norm.",
-        relative_spread_gaussian="Standard deviation over mean of the norm of a standard Gaussian with d_model "
-        "dimensions.",
-        relative_spread_gaussian_fitted="Standard deviation over mean of the norm of a Gaussian with the input's own "
-        "mean and covariance over the first n_fitted prompts.",
-        relative_spread_squared="Standard deviation over mean of the input's squared norm.",
-        relative_spread_squared_gaussian="Standard deviation over mean of the squared norm of a Gaussian with d_model "
-        "dimensions: √(2/d_model).",
-        relative_spread_squared_gaussian_fitted="Standard deviation over mean of the squared norm of a Gaussian with "
-        "the input's own mean and covariance over the first n_fitted prompts.",
+    ),
+    Variable(
+        "relative_spread",
+        (*_PER_NORM, "quantity"),
+        "Standard deviation over mean of the input's norm or squared norm.",
+    ),
+    Variable(
+        "relative_spread_null",
+        (*_PER_NORM, "quantity", "null"),
+        "Standard deviation over mean of the norm or squared norm of a Gaussian: a standard one with d_model "
+        "dimensions, or one with the input's own mean and covariance over the first n_fitted prompts.",
     ),
     *variables(
         ("norm", "d_model"),
@@ -66,6 +69,7 @@ GROUP = Group(
     title="Sphere",
     version=3,
     variables=VARIABLES,
+    labels={"summary": SUMMARY, "quantity": QUANTITIES, "null": NULL},
     tables=("sphere",),
     needs=frozenset({"weights"}),
     per_set=frozenset({"stream", "norms"}),

@@ -46,8 +46,10 @@ def _profiles(registered: Group, variable: Variable) -> Iterator[tuple[str, Prof
         dims = tuple(dim for dim in variable.dims if dim not in registered.labels)
         for at in registered.places(variable.dims):
             yield name_at(name, at), Profile(group, name, dims, text, _at(at))
-    elif variable.dims == _NORM_DIMS:
-        yield name, Profile(group, name, ("set", "site", "position", "layer"), text, read=_at_sites)
+    elif tuple(dim for dim in variable.dims if dim not in registered.labels) == _NORM_DIMS:
+        for at in registered.places(variable.dims):
+            dims = ("set", "site", "position", "layer")
+            yield name_at(name, at), Profile(group, name, dims, text, read=_at(at, _at_sites))
     elif variable.dims == _HEAD_DIMS:
         for circuit in _CIRCUITS:
             sentence = f"Median over the heads of a layer, {circuit} circuit at offset 0. {text}"
@@ -61,11 +63,13 @@ def _profiles(registered: Group, variable: Variable) -> Iterator[tuple[str, Prof
     elif tuple(dim for dim in variable.dims if dim not in registered.labels) == ("layer", "head"):
         sentence = f"Median over the heads of a layer. {text}"
         for at in registered.places(variable.dims):
-            yield name_at(name, at), Profile(group, name, ("layer",), sentence, read=_median_at(at))
+            yield name_at(name, at), Profile(group, name, ("layer",), sentence, read=_at(at, _over_heads))
 
 
-def _at(labels: Mapping[str, Any]) -> Callable[[xr.DataArray], xr.DataArray]:
-    return lambda values: values.sel(labels, drop=True)
+def _at(
+    labels: Mapping[str, Any], read: Callable[[xr.DataArray], xr.DataArray] = lambda values: values
+) -> Callable[[xr.DataArray], xr.DataArray]:
+    return lambda values: read(values.sel(labels, drop=True))
 
 
 def _at_sites(values: xr.DataArray) -> xr.DataArray:
@@ -85,10 +89,6 @@ def _at_sites(values: xr.DataArray) -> xr.DataArray:
 
 def _of_intervention(intervention: str) -> Callable[[xr.DataArray], xr.DataArray]:
     return lambda values: values.sel(intervention=intervention, drop=True).mean("prompt_side")
-
-
-def _median_at(labels: Mapping[str, Any]) -> Callable[[xr.DataArray], xr.DataArray]:
-    return lambda values: _over_heads(values.sel(labels, drop=True))
 
 
 def _over_heads(values: xr.DataArray) -> xr.DataArray:

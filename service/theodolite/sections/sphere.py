@@ -40,7 +40,10 @@ def sections(run: Run) -> list[Section]:
     return [
         Section(
             f"Sphere: norm layers at position {position} ({prompt_counts(sphere, labels)})",
-            [*_norm_facts(sphere.sel(position=position), labels), *_axes_facts(sphere)],
+            [
+                *_norm_facts(sphere.sel(position=position, summary="mean", quantity="norm"), labels),
+                *_axes_facts(sphere),
+            ],
             [
                 Figure(
                     "sphere.norms",
@@ -76,9 +79,9 @@ def _axes(sphere: xr.Dataset, norms: Sequence[str]) -> Figure:
 
 def _norm_facts(values: xr.Dataset, labels: Mapping[str, str]) -> Iterator[str]:
     by_set = {label: values.sel(set=name) for name, label in labels.items()}
-    measured = {label: of_set for label, of_set in by_set.items() if np.isfinite(of_set["norm_before_mean"]).any()}
+    measured = {label: of_set for label, of_set in by_set.items() if np.isfinite(of_set["norm_before"]).any()}
     if measured:
-        norms = {label: of_set["norm_before_mean"].dropna("norm") for label, of_set in measured.items()}
+        norms = {label: of_set["norm_before"].dropna("norm") for label, of_set in measured.items()}
         first, last = (str(next(iter(norms.values()))["norm"].values[index]) for index in (0, -1))
         ends = {label: f"{float(norm[0]):.3g} and {float(norm[-1]):.3g}" for label, norm in norms.items()}
         yield f"Mean norm of the input of the norm layers “{first}” (first) and “{last}” (last): {listed(ends)}."
@@ -93,7 +96,7 @@ def _norm_facts(values: xr.Dataset, labels: Mapping[str, str]) -> Iterator[str]:
             f"its direction): {listed(lengths)}."
         )
     # The residual of a norm layer whose input was not captured also contains rounding, so it is left out.
-    captured = np.isfinite(values["norm_before_mean"])
+    captured = np.isfinite(values["norm_before"])
     residual = values["ellipsoid_residual"].where(captured).max("set").dropna("norm")
     if residual.size:
         worst = str(residual["norm"].values[int(residual.values.argmax())])
@@ -113,7 +116,7 @@ def _length_share(values: xr.Dataset) -> str:
     if not share.size:
         return ""
     text = f"median {percent(share.median(), 1)}, largest {percent(share.max(), 1)}"
-    gaussian = share * (values["relative_spread_gaussian_fitted"] / values["relative_spread"]) ** 2
+    gaussian = share * (_fitted_spread(values) / values["relative_spread"]) ** 2
     top = str(share["norm"].values[int(share.values.argmax())])
     if not np.isfinite(gaussian.sel(norm=top)):
         return text
@@ -122,6 +125,10 @@ def _length_share(values: xr.Dataset) -> str:
         f"{text}, at “{top}” (a Gaussian with the mean and covariance of {_fitted(values)}: median about {median}, and "
         f"{there} at “{top}”)"
     )
+
+
+def _fitted_spread(values: xr.Dataset) -> xr.DataArray:
+    return values["relative_spread_null"].sel(null="fitted_gaussian")
 
 
 def _fitted(values: xr.Dataset) -> str:
@@ -136,7 +143,7 @@ def _spread(values: xr.Dataset) -> str:
     if not spread.size:
         return ""
     widest = str(spread["norm"].values[int(spread.values.argmax())])
-    n, fitted = int(values["n_samples"]), values["relative_spread_gaussian_fitted"]
+    n, fitted = int(values["n_samples"]), _fitted_spread(values)
     text = f"{percent(spread.max(), 2)} at “{widest}” (n = {n}"
     if np.isfinite(fitted.sel(norm=widest)):
         ratios = (spread / fitted).where(fitted > 0)

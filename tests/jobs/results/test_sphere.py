@@ -25,6 +25,10 @@ def measured(x, norm_layer, total_variance):
     norm, d = norm_layer.norm, WIDTH
     mean, std = (lambda values: np.mean(values)), (lambda values: np.std(values, ddof=1) if len(values) > 1 else np.nan)
     found = {}
+
+    def summary(values):
+        return [mean(values), std(values), values.min(), values.max()]
+
     if norm_layer.reads:
         centred = [sample - sample.mean() if norm.kind == "layer" else sample for sample in x]
         outputs = np.array([c / np.sqrt((c**2).sum() / d + norm.epsilon) for c in centred])
@@ -32,22 +36,17 @@ def measured(x, norm_layer, total_variance):
         lengths = np.sqrt((x**2).sum(axis=1))
         found["normalized_norm_expected"] = mean(np.sqrt(d * squares / (squares + norm.epsilon)))
         found["worst_deviation"] = 0.0  # but for rounding
-        found |= {"norm_before_mean": mean(lengths), "norm_before_std": std(lengths)}
-        found |= {"norm_before_min": lengths.min(), "norm_before_max": lengths.max()}
+        found["norm_before"] = summary(lengths)
         found["mean_component_before"] = mean(np.abs(x.sum(axis=1)) / np.sqrt(d) / lengths)
-        found["relative_spread"] = std(lengths) / mean(lengths)
-        fitted = fitted_spreads(x)
-        found["relative_spread_gaussian_fitted"], found["relative_spread_squared_gaussian_fitted"] = fitted
-        found["relative_spread_squared"] = std(lengths**2) / mean(lengths**2)
-        found["relative_spread_gaussian"] = np.sqrt(d - chi.mean(d) ** 2) / chi.mean(d)
-        found["relative_spread_squared_gaussian"] = np.sqrt(2 / d)
+        found["relative_spread"] = [std(lengths) / mean(lengths), std(lengths**2) / mean(lengths**2)]
+        standard = [np.sqrt(d - chi.mean(d) ** 2) / chi.mean(d), np.sqrt(2 / d)]
+        found["relative_spread_null"] = np.stack([standard, fitted_spreads(x)], axis=-1)
         if total_variance is not None and total_variance > 0:
             found["length_variance_share"] = lengths.var(ddof=1) / total_variance
     else:
         outputs = (x - norm.bias) / norm.scale
     after = np.sqrt((outputs**2).sum(axis=1))
-    found |= {"normalized_norm_mean": mean(after), "normalized_norm_std": std(after)}
-    found |= {"normalized_norm_min": after.min(), "normalized_norm_max": after.max()}
+    found["normalized_norm"] = summary(after)
     found["mean_component_after"] = mean(np.abs(outputs.sum(axis=1)) / np.sqrt(d) / after)
     found["ellipsoid_residual"] = np.abs(after / np.sqrt(d) - 1).max()
     return found
@@ -61,8 +60,8 @@ def axes_of(norm):
 
 def expected_sphere(stored, all_norms, group):
     sets = list(stored.arrays)
-    of_norms = [name for name, variable in group.data_vars.items() if variable.dims == ("set", "position", "norm")]
-    expected = {name: np.full((len(sets), 2, len(all_norms)), np.nan) for name in of_norms}
+    of_norms = {name: one for name, one in group.data_vars.items() if one.dims[:3] == ("set", "position", "norm")}
+    expected = {name: np.full((len(sets), 2, len(all_norms), *one.shape[3:]), np.nan) for name, one in of_norms.items()}
     expected |= {name: np.zeros((len(sets), 2)) for name in ("n_samples", "n_fitted")}
     for row, name in enumerate(sets):
         for column, position in enumerate((-2, -1)):

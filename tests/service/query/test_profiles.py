@@ -13,14 +13,21 @@ from theodolite.query.profiles import PROFILES
 
 def test_every_curve_is_a_profile_and_arrays_of_single_features_are_none():
     assert set(STATISTICS) < set(PROFILES)
-    assert {"relative_spread", "qk_effective_rank", "vo_stable_rank", "copying_score"} < set(PROFILES)
+    assert {
+        "relative_spread@quantity=norm",
+        "norm_before@summary=mean",
+        "qk_effective_rank",
+        "vo_stable_rank",
+        "copying_score",
+    } < set(PROFILES)
     assert not {"semi_axes", "mean", "n_samples", "singular_values"} & set(PROFILES)
 
 
 def test_norm_layers_have_the_depth_of_the_site_that_they_read():
     labels = ["0.attention", "0.attention_output", "0.mlp", "1.attention", "1.mlp", "final"]
     stored = xr.DataArray([[1.0, 9, 2, 3, 4, 9]], {"set": ["nouns"], "norm": labels}, ("set", "norm"))
-    profile = PROFILES["relative_spread"].read(stored).sel(set="nouns")
+    stored = stored.expand_dims(quantity=["norm"], axis=-1)
+    profile = PROFILES["relative_spread@quantity=norm"].read(stored).sel(set="nouns")
     assert profile.sel(site="resid_pre").values.tolist() == [1, 3]
     assert profile.sel(site="resid_mid").values.tolist() == [2, 4]
     assert profile["layer"].values.tolist() == [0, 1]
@@ -28,7 +35,7 @@ def test_norm_layers_have_the_depth_of_the_site_that_they_read():
 
 def test_a_block_without_an_mlp_norm_has_no_value_there():
     stored = xr.DataArray([1.0, 2, 3], {"norm": ["0.attention", "0.mlp", "1.attention"]}, ("norm",))
-    profile = PROFILES["norm_before_mean"].read(stored)
+    profile = PROFILES["norm_before@summary=mean"].read(stored.expand_dims(summary=["mean"]))
     np.testing.assert_array_equal(profile.sel(site="resid_mid"), [2, np.nan])
 
 
@@ -49,11 +56,11 @@ def test_a_circuit_of_zeros_does_not_count_in_the_median():
 
 def test_without_a_stream_between_the_branches_the_norm_of_the_mlp_has_no_depth(tmp_path):
     run = finished_run(tmp_path, {"sphere": {"relative_spread": 7.0}}, sites=["resid_pre"])
-    frame = comparison([run], Question("relative_spread", prompt_set="harmful"))
+    frame = comparison([run], Question("relative_spread@quantity=norm", prompt_set="harmful"))
     assert frame["depth"].tolist() == [0, 2, 4, 6]
     assert set(frame["site"]) == {"resid_pre"}
     with pytest.raises(SpecError, match="site: tiny-0 has no 'resid_mid'; it has: resid_pre"):
-        comparison([run], Question("relative_spread", prompt_set="harmful", site="resid_mid"))
+        comparison([run], Question("relative_spread@quantity=norm", prompt_set="harmful", site="resid_mid"))
 
 
 def test_a_statistic_of_weights_needs_no_set_and_no_position(tmp_path):
