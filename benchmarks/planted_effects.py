@@ -172,6 +172,7 @@ def effects_of(model: LoadedModel, head: LogitHead, rng: np.random.Generator, pr
         "intervention": list(INTERVENTIONS),
         "control": list(CONTROLS),
         "dose": list(DOSES),
+        **GROUPS["effects"].labels,
     }
     return xr.Dataset({name: (dims[name], values) for name, values in arrays.items()}, coordinates)
 

@@ -64,13 +64,17 @@ def test_every_number_is_known_and_the_report_describes_it(run):
     effects = read_group(run, "effects").sel(contrast="refusal", position=-1)
     assert effects["n_prompts"].values.tolist() == [10, 10]
     assert effects["layer"].values.tolist() == [1, 2]
-    for name in ("kl", "log_odds", "dose_kl", "everywhere_kl", "head_kl", "head_direct", "mlp_log_odds", "block_kl"):
-        assert np.isfinite(effects[name]).all(), name
-    p, is_tested = effects["kl_p"].sel(intervention="add"), effects["effective_controls"] >= LEAST_EFFECTIVE
+    values = effects.sel(estimate="value")
+    for name in ("kl", "log_odds", "dose_kl", "everywhere_kl", "head_kl", "head_direct"):
+        assert np.isfinite(values[name]).all(), name
+    for name, sublayer in (("sublayer_log_odds", "mlp"), ("sublayer_kl", "block")):
+        assert np.isfinite(values[name].sel(sublayer=sublayer)).all(), name
+    p = effects["kl_null"].sel(null="p")
+    added, is_tested = p.sel(intervention="add"), effects["effective_controls"] >= LEAST_EFFECTIVE
     assert is_tested.sel(control="matched").all()
-    assert ((p >= 1 / 20) & (p <= 1)).where(is_tested, np.isnan(p)).all()
-    assert np.isnan(effects["kl_p"].sel(intervention="patch")).all()
-    assert (effects["kl_low"] <= effects["kl"]).all()
+    assert ((added >= 1 / 20) & (added <= 1)).where(is_tested, np.isnan(added)).all()
+    assert np.isnan(p.sel(intervention="patch")).all()
+    assert (effects["kl"].sel(estimate="low") <= values["kl"]).all()
     assert float(effects["route_error"]) < 5e-5
     (section,) = section_items(run, "effects")
     assert section["title"] == "Effects along the contrast “refusal” at position -1: 10 matched pairs"
@@ -85,7 +89,7 @@ def test_the_table_has_a_row_for_each_prompt_place_and_change(run):
     means = table[table["intervention"] == "remove"].groupby(["set", "layer"])["kl"].mean()
     effects = read_group(run, "effects").sel(contrast="refusal", position=-1, site="resid_pre", intervention="remove")
     for side, name in (("positive", "harmful"), ("negative", "harmless")):
-        np.testing.assert_allclose(means[name], effects["kl"].sel(prompt_side=side))
+        np.testing.assert_allclose(means[name], effects["kl"].sel(prompt_side=side, estimate="value"))
     own = table[table["dose"].isna() | (table["dose"] == table["set"].map({"harmful": -1.0, "harmless": 1.0}))]
     assert np.isfinite(own["score_change"]).all()
     assert table.drop(own.index)["score_change"].isna().all()

@@ -11,7 +11,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from theodolite.errors import StoreError
-from theodolite.groups.effects import CONTROLS, INTERVENTIONS, MEASURES, PARTS, PROMPT_EFFECTS, SIDES
+from theodolite.groups.effects import CONTROLS, HEAD, INTERVENTIONS, MEASURES, PROMPT_EFFECTS, SIDES, SUBLAYERS
 from theodolite.sites import Site
 from theodolite.spec_options import EffectsSpec
 from theodolite.store.tables import encode_table
@@ -132,13 +132,12 @@ class _Request:
     def variables(self, measured: Arrays) -> dict[str, NDArray[np.float64]]:
         """Return the variables of the group at this contrast and position."""
         shape = len(self.question.sites), len(self.question.layers)
-        scores = {}
-        for name, values in score_changes(measured, self.question.places, self.scored).items():
-            sides, _, interventions, _ = values.shape
-            scores[name] = np.full((sides, *shape, interventions, len(self.captured)), np.nan)
-            at = [self.captured.index(layer) for layer in self.scored]
-            scores[name][..., at] = values.reshape(sides, *shape, interventions, -1)
-        return {**variables_of(measured, self.question.doses, self.controls, shape), **scores}
+        values = score_changes(measured, self.question.places, self.scored)
+        sides, _, interventions, scored, ends = values.shape
+        scores = np.full((sides, *shape, interventions, len(self.captured), ends), np.nan)
+        at = [self.captured.index(layer) for layer in self.scored]
+        scores[..., at, :] = values.reshape(sides, *shape, interventions, scored, ends)
+        return {**variables_of(measured, self.question.doses, self.controls, shape), "score_change": scores}
 
     def table(self, measured: Arrays, samples: NDArray[np.int64]) -> pd.DataFrame:
         """Return the rows of the table; `samples` are the indices of the prompts in their sets."""
@@ -192,7 +191,8 @@ def _measured(context: Context, work: EffectsWork, label: str) -> tuple[Arrays, 
         for name, values in known.items()
         if name != "facts"
     }
-    of_parts = {f"{part}_{name}" for part in PARTS for name in (*MEASURES, "direct")}  # NaN if the model lacks the part
+    # These are NaN if the model lacks the part.
+    of_parts = {f"{part}_{name}" for part in (HEAD, *SUBLAYERS) for name in (*MEASURES, "direct")}
     needed = joined.keys() - of_parts - {"route_error"}
     is_good = np.all([np.isfinite(joined[name].reshape(len(joined[name]), -1)).all(axis=1) for name in needed], axis=0)
     pairs = is_good[0::2] & is_good[1::2]

@@ -16,24 +16,18 @@ from theodolite.groups.effects import (
     LEAST_VARIANCE,
     MATCHED,
     MEASURES,
-    PARTS,
+    NULL,
     PATCH,
     REMOVE,
     SIDES,
+    SUBLAYERS,
 )
+from theodolite.groups.record import INTERVAL
 from theodolite.sites import Site, depth
 from theodolite_jobs.effects.work import Arrays
 from theodolite_jobs.statistics.effects_controls import ControlFacts
-from theodolite_jobs.statistics.effects_means import (
-    ControlTest,
-    against_controls,
-    half_dose,
-    mean_over_prompts,
-    share_of_means,
-)
+from theodolite_jobs.statistics.effects_means import against_controls, half_dose, mean_over_prompts, share_of_means
 from theodolite_jobs.statistics.estimates import Estimate
-
-_SCORES = ("score_change", "score_change_low", "score_change_high")
 
 
 def variables_of(
@@ -63,9 +57,12 @@ def variables_of(
     ]
     found = _joined([side.variables() for side in sides])
     found |= {name: values.reshape(*shape, -1) for name, values in facts._asdict().items()}
-    found |= difference.named("intact_difference")
-    errors = {"intact_error": measured["intact_error"].max(initial=0.0)}
-    return {**found, **errors, "route_error": measured["route_error"][0]}
+    return {
+        **found,
+        "intact_difference": difference.stacked(),
+        "intact_error": measured["intact_error"].max(initial=0.0),
+        "route_error": measured["route_error"][0],
+    }
 
 
 def _usable(facts: ControlFacts, name: str) -> NDArray[np.bool_]:
@@ -103,100 +100,96 @@ class _Side:
 
     def variables(self) -> dict[str, NDArray[np.float64]]:
         """Return the variables of the side."""
-        own, shape = self.own, self.shape
+        own = self.own
+        wholes = self.other_log_odds - own["intact_log_odds"]
+        towards = np.argsort(self.doses)[(self.doses <= 0).sum() :]  # doses greater than 0, ascending
+        changes = self.sign * own["dose_log_odds"][..., towards]
         found = {
             "n_prompts": np.array(len(own["intact_log_odds"])),
             "intact_probability": own["intact_probability"].mean(axis=0),
             "expected_sign": np.array(self.sign),
             "direct_correlation": np.array(np.nan),
-            **mean_over_prompts(own["intact_log_odds"]).named("intact_log_odds"),
+            "intact_log_odds": mean_over_prompts(own["intact_log_odds"]).stacked(),
+            "restored": self._at_places(share_of_means(own["patch_log_odds"], wholes)),
+            "half_dose": self._at_places(half_dose(changes, self.doses[towards], self.sign * wholes)),
         }
         for name in MEASURES:
             values = np.stack([own[f"{intervention}_{name}"] for intervention in INTERVENTIONS], axis=-1)
-            found |= _reshaped(mean_over_prompts(values), shape).named(name)
-            found |= self._tests(name)
-            found |= _reshaped(mean_over_prompts(own[f"dose_{name}"]), shape).named(f"dose_{name}")
-            found |= mean_over_prompts(own[f"everywhere_{name}"]).named(f"everywhere_{name}")
-        wholes = self.other_log_odds - own["intact_log_odds"]
-        found |= _reshaped(share_of_means(own["patch_log_odds"], wholes), shape).named("restored")
-        towards = np.argsort(self.doses)[(self.doses <= 0).sum() :]  # doses greater than 0, ascending
-        changes = self.sign * own["dose_log_odds"][..., towards]
-        found |= _reshaped(half_dose(changes, self.doses[towards], self.sign * wholes), shape).named("half_dose")
-        if f"{HEAD}_kl" in own:
-            found |= _of_parts(own)
-        return found
+            found[name] = self._at_places(mean_over_prompts(values))
+            found[f"{name}_null"], found[f"everywhere_{name}_null"] = self._tests(name)
+            found[f"dose_{name}"] = self._at_places(mean_over_prompts(own[f"dose_{name}"]))
+            found[f"everywhere_{name}"] = mean_over_prompts(own[f"everywhere_{name}"]).stacked()
+        return found | (_of_parts(own) if f"{HEAD}_kl" in own else {})
 
-    def _tests(self, name: str) -> dict[str, NDArray[np.float64]]:
-        """Return the tests of a measure, (site, layer, intervention, control) and, everywhere, (control,)."""
-        dims = (len(INTERVENTIONS), len(CONTROLS))
-        at_places = {part: np.full((*self.shape, *dims), np.nan) for part in ControlTest._fields}
-        everywhere = {part: np.full(len(CONTROLS), np.nan) for part in ControlTest._fields}
+    def _at_places(self, estimate: Estimate) -> NDArray[np.float64]:
+        """Return an estimate, (site, layer, …, estimate), from one of shape (place, …)."""
+        values = estimate.stacked()
+        return values.reshape(*self.shape, *values.shape[1:])
+
+    def _tests(self, name: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return the tests of a measure, (site, layer, intervention, control, null), and everywhere, (control, null).
+
+        Everywhere is one place, which is no family.
+        """
+        at_places = np.full((*self.shape, len(INTERVENTIONS), len(CONTROLS), len(NULL)), np.nan)
+        everywhere = np.full((len(CONTROLS), len(NULL)), np.nan)
         usable = _usable(self.facts, name)
         has_direction = ~np.isnan(self.facts.effective_controls[:, 0])
-        for (which, intervention), (kind, control) in product(enumerate(INTERVENTIONS), enumerate(CONTROLS)):
-            if intervention != PATCH:
-                tested = self._test(name, intervention, control, usable[:, which, kind])
-                for part, values in tested._asdict().items():
-                    at_places[part][..., which, kind] = values.reshape(self.shape)
         for kind, control in enumerate(CONTROLS):
+            for which, intervention in enumerate(INTERVENTIONS):
+                if intervention != PATCH:
+                    tested = self._test(name, intervention, control, usable[:, which, kind])
+                    at_places[..., which, kind, :] = tested.reshape(*self.shape, len(NULL))
             at_all = np.array([usable[has_direction, INTERVENTIONS.index(REMOVE), kind].all()])
-            tested = self._test(name, "everywhere", control, at_all)
-            for part, values in tested._asdict().items():
-                everywhere[part][kind] = values[0]
-        return {
-            **{f"{name}_{part}": values for part, values in at_places.items()},
-            **{f"everywhere_{name}_{part}": everywhere[part] for part in ControlTest._fields if part != "p_family"},
-        }
+            everywhere[kind] = self._test(name, "everywhere", control, at_all)[0]
+        everywhere[:, NULL.index("p_family")] = np.nan
+        return at_places, everywhere
 
-    def _test(self, name: str, intervention: str, control: str, usable: NDArray[np.bool_]) -> ControlTest:
-        """Return the test of a measure against one kind of controls, (place,); NaN where it is not usable."""
+    def _test(self, name: str, intervention: str, control: str, usable: NDArray[np.bool_]) -> NDArray[np.float64]:
+        """Return the test of a measure against one kind of controls, (place, null); NaN where it is not usable."""
         sign = self.sign if name == "log_odds" else 1.0
         effect = np.atleast_1d(sign * self.own[f"{intervention}_{name}"].mean(axis=0))
         drawn = np.atleast_2d(sign * self.own[f"{intervention}_{control}_{name}"].mean(axis=0)).T
-        return against_controls(np.where(usable, effect, np.nan), drawn, are_sizes=name == "kl")
+        tested = against_controls(np.where(usable, effect, np.nan), drawn, are_sizes=name == "kl")
+        return np.stack(tested, axis=-1)  # its fields have the order of NULL
 
 
 def _of_parts(own: Arrays) -> dict[str, NDArray[np.float64]]:
-    """Return the variables of patched heads, attention, MLPs and blocks, (layer, …)."""
-    found: dict[str, NDArray[np.float64]] = {}
-    for part in PARTS:
-        for name in MEASURES:
-            found |= mean_over_prompts(own[f"{part}_{name}"]).named(f"{part}_{name}")
-        found[f"{part}_direct"] = own[f"{part}_direct"].mean(axis=0)
-    direct, patched = found[f"{HEAD}_direct"].ravel(), found[f"{HEAD}_log_odds"].ravel()
+    """Return the variables of patched heads and sublayers, (layer, …)."""
+    found = {
+        f"{HEAD}_direct": own[f"{HEAD}_direct"].mean(axis=0),
+        "sublayer_direct": np.stack([own[f"{sublayer}_direct"].mean(axis=0) for sublayer in SUBLAYERS], axis=-1),
+    }
+    for name in MEASURES:
+        of_sublayers = [mean_over_prompts(own[f"{sublayer}_{name}"]).stacked() for sublayer in SUBLAYERS]
+        found[f"{HEAD}_{name}"] = mean_over_prompts(own[f"{HEAD}_{name}"]).stacked()
+        found[f"sublayer_{name}"] = np.stack(of_sublayers, axis=-2)
+    direct, patched = found[f"{HEAD}_direct"].ravel(), found[f"{HEAD}_log_odds"][..., 0].ravel()
     if np.isfinite(direct + patched).all() and direct.std() and patched.std():
         found["direct_correlation"] = np.corrcoef(direct, patched)[0, 1]
     return found
 
 
-def score_changes(
-    measured: Arrays, places: Sequence[tuple[Site, int]], scored: Sequence[int]
-) -> dict[str, NDArray[np.float64]]:
-    """Return the variables `score_change` and its ends, (side, place, intervention, layer that is scored).
+def score_changes(measured: Arrays, places: Sequence[tuple[Site, int]], scored: Sequence[int]) -> NDArray[np.float64]:
+    """Return the variable `score_change`, (side, place, intervention, layer that is scored, estimate).
 
     Args:
         measured: the numbers of all prompts, the positive and the negative one of each pair in turns.
         places: the site and the layer of each change.
         scored: the layers at whose input the scores are measured; NaN where the input precedes the change.
     """
-    found = {name: np.full((len(SIDES), len(places), len(INTERVENTIONS), len(scored)), np.nan) for name in _SCORES}
+    found = np.full((len(SIDES), len(places), len(INTERVENTIONS), len(scored), len(INTERVAL)), np.nan)
     for side, (place, change), (which, name) in product(range(len(SIDES)), enumerate(places), enumerate(INTERVENTIONS)):
         later = [index for index, layer in enumerate(scored) if is_after(layer, change)]
-        if not later:
-            continue
-        means = mean_over_prompts(measured[f"{name}_score"][side::2, place][:, later])
-        for variable, values in means.named("score_change").items():
-            found[variable][side, place, which, later] = values
+        if later:
+            means = mean_over_prompts(measured[f"{name}_score"][side::2, place][:, later])
+            found[side, place, which, later] = means.stacked()
     return found
 
 
 def is_after(scored: int, change: tuple[Site, int]) -> bool:
     """Return whether the input of a block comes after a change, or is what is changed."""
     return depth(Site.RESID_PRE, scored) >= depth(*change)
-
-
-def _reshaped(estimate: Estimate, shape: tuple[int, int]) -> Estimate:
-    return Estimate(*(values.reshape(*shape, *values.shape[1:]) for values in estimate))
 
 
 def _joined(sides: Sequence[dict[str, NDArray[np.float64]]]) -> dict[str, NDArray[np.float64]]:

@@ -29,10 +29,7 @@ from theodolite.sites import Site
 CONTROL_NAMES = {MATCHED: "directions of equal variance", PERMUTED: "directions of permuted labels"}
 """The controls as legends name them."""
 
-PART_NAMES = {ATTENTION: "attention", MLP: "MLP", BLOCK: "block"}
-"""The parts of a layer as legends name them."""
-
-_PART_COLOURS = {ATTENTION: style.ATTENTION, MLP: style.MLP, BLOCK: style.BLOCK}
+_SUBLAYERS = {ATTENTION: ("attention", style.ATTENTION), MLP: ("MLP", style.MLP), BLOCK: ("block", style.BLOCK)}
 
 _CONTROL_DASHES = {MATCHED: "dot", PERMUTED: "dash"}
 
@@ -74,6 +71,11 @@ def _name(effects: xr.Dataset, label: str, site: str) -> str:
     return f"{label}{f', {short_site(site)}' if effects.sizes['site'] > 1 else ''}"
 
 
+def _with_ends(values: xr.DataArray) -> list[xr.DataArray]:
+    """Return a statistic, and both ends of its interval."""
+    return [values.sel(estimate=end) for end in INTERVAL]
+
+
 def _signed_lines(
     effects: xr.Dataset, intervention: str, side: str, label: str, colour: str, *, controls: bool = True
 ) -> list[Line]:
@@ -85,7 +87,7 @@ def _signed_lines(
         change, layers = towards_other(values), values["layer"]
         where = _name(effects, label, site)
         for control in effects["control"].values.tolist() if controls else ():
-            mean, sd = (values[f"log_odds_null_{part}"].sel(control=control) for part in ("mean", "sd"))
+            mean, sd = (values["log_odds_null"].sel(control=control, null=part) for part in ("mean", "sd"))
             name, dash = f"{where}, {CONTROL_NAMES[control]}", _CONTROL_DASHES[control]
             ends = mean - _CHANCE * sd, mean + _CHANCE * sd
             lines.append(Line(name, layers, mean, style.PLAIN, dash, *ends, markers=False, band=_SPREAD))
@@ -102,10 +104,11 @@ def _kl_lines(
         for site in effects["site"].values.tolist():
             values = effects.sel(prompt_side=side, site=site, intervention=intervention)
             where = _name(effects, label, site)
-            n, ends = prompts_text(values["n_prompts"]), (values["kl_low"], values["kl_high"])
-            lines.append(Line(where, values["layer"], values["kl"], colours[side], DASHES[Site(site)], *ends, n=n))
+            n, (kl, low, high) = prompts_text(values["n_prompts"]), _with_ends(values["kl"])
+            lines.append(Line(where, values["layer"], kl, colours[side], DASHES[Site(site)], low, high, n=n))
             for control in effects["control"].values.tolist() if intervention == ADD else ():
-                mean, name = values["kl_null_mean"].sel(control=control), f"{where}, {CONTROL_NAMES[control]}"
+                mean = values["kl_null"].sel(control=control, null="mean")
+                name = f"{where}, {CONTROL_NAMES[control]}"
                 lines.append(Line(name, values["layer"], mean, colours[side], _CONTROL_DASHES[control], markers=False))
     return lines
 
@@ -127,17 +130,15 @@ def dose_figure(effects: xr.Dataset, sides: Mapping[str, str], colours: Mapping[
     `effects` is the group at one contrast, position, site and layer.
     """
     panels = []
-    for measure, title in {"log_odds": "change of the log-odds", "kl": "KL [nats]"}.items():
+    for measure, title in {"dose_log_odds": "change of the log-odds", "dose_kl": "KL [nats]"}.items():
         lines = []
         for side, label in sides.items():
             values, n = effects.sel(prompt_side=side), prompts_text(effects["n_prompts"].sel(prompt_side=side))
             doses = [0.0, *values["dose"].values.tolist()]  # a dose of 0 changes nothing
             order = np.argsort(doses)
-            curve, low, high = (
-                np.array([0.0, *values[f"dose_{measure}{end}"].values])[order] for end in ("", "_low", "_high")
-            )
+            curve, low, high = (np.array([0.0, *end.values])[order] for end in _with_ends(values[measure]))
             lines.append(Line(label, np.array(doses)[order], curve, colours[side], "solid", low, high, n=n))
-        panels.append(Panel(title, lines, [Reference(0, "no change: 0")] if measure == "log_odds" else ()))
+        panels.append(Panel(title, lines, [Reference(0, "no change: 0")] if measure == "dose_log_odds" else ()))
     return panels_figure(panels, x_title="dose: factor on the difference of the means", ticks={})
 
 
@@ -152,10 +153,10 @@ def parts_figure(effects: xr.Dataset, sides: Mapping[str, str]) -> go.Figure:
     for side, label in sides.items():
         values, n = effects.sel(prompt_side=side), prompts_text(effects["n_prompts"].sel(prompt_side=side))
         lines = []
-        for part, name in PART_NAMES.items():
-            kl, low, high = (values[f"{part}_kl{end}"] for end in ("", "_low", "_high"))
+        for sublayer, (name, colour) in _SUBLAYERS.items():
+            kl, low, high = _with_ends(values["sublayer_kl"].sel(sublayer=sublayer))
             if np.isfinite(kl).any():
-                lines.append(Line(name, values["layer"], kl, _PART_COLOURS[part], "solid", low, high, n=n))
+                lines.append(Line(name, values["layer"], kl, colour, "solid", low, high, n=n))
         panels.append(Panel(f"KL, {label} [nats]", lines, positive=True))
     return panels_figure(panels, x_title=LAYER, ticks={})
 
@@ -172,7 +173,7 @@ def score_figure(effects: xr.Dataset, layers: Sequence[int], label: str) -> go.F
     for layer, colour in zip(layers, (MAIN, THIRD, SECOND), strict=False):
         added = effects.sel(layer=layer, intervention=ADD)
         added = added.sel(layer_other=added["layer_other"] >= layer)
-        scores, low, high = (added[f"score_change{end}"] for end in ("", "_low", "_high"))
+        scores, low, high = _with_ends(added["score_change"])
         name, n = f"added at layer {layer}, {label}", prompts_text(effects["n_prompts"])
         lines.append(Line(name, added["layer_other"], scores, colour, "solid", low, high, n=n))
     panel = Panel(

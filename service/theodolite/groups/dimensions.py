@@ -20,7 +20,8 @@ DIMENSIONS = {
     "null": "Mean and standard deviation (sd) of a statistic with permuted labels or of controls, and its tests: z is "
     "the statistic minus the mean, over sd; p is the share of draws, the statistic itself included, that are as large; "
     "p_family is the share of draws whose largest z over all places is as large as this z; the statistic is above "
-    "critical where p_family is at most 0.05; p_low_family is p_family for small values.",
+    "critical where p_family is at most 0.05; p_low_family is p_family for small values. Or the value of a Gaussian: "
+    "standard_gaussian, fitted_gaussian.",
     "part": "Kind of the parts of the stream: attention heads, or MLPs.",
     "sublayer": "Attention, MLP, or the whole block.",
     "output": "Stream after a sublayer (output), or what the sublayer adds to the stream (branch).",
@@ -30,8 +31,6 @@ DIMENSIONS = {
     "map": "Map of the input of a sublayer to its output.",
     "quantile": "Probability of the quantile.",
     "summary": "Mean, standard deviation (n-1), minimum or maximum over prompts.",
-    "null": "What permutations give: standard deviation of the statistic (sd), family-wise p (p_family). Or what a "
-    "Gaussian gives: standard_gaussian, fitted_gaussian.",
     "quantity": "Norm of a vector, or its square.",
     "vector_pair": "Two vectors with a cosine: the steps of a block and the next block (successive_steps), or a step "
     "and the state at which it starts.",

@@ -1,8 +1,6 @@
 """What interventions on the last token change in the distribution of the token that follows it."""
 
-from collections.abc import Iterator
-
-from theodolite.groups.record import Group, Variable, variables
+from theodolite.groups.record import ESTIMATE, INTERVAL, Group, Variable, variables
 from theodolite.sites import Site
 
 CHANGEABLE = (Site.RESID_PRE, Site.RESID_MID, Site.RESID_POST)
@@ -27,103 +25,61 @@ removing a direction with little variance changes little."""
 LEAST_EFFECTIVE = 5.0
 """The smallest effective number of control directions with which effects are compared."""
 
-HEAD, ATTENTION, MLP, BLOCK = PARTS = ("head", "attention", "mlp", "block")
-"""The parts whose outputs are patched; `block` is attention and the MLP of a layer together."""
+ATTENTION, MLP, BLOCK = SUBLAYERS = ("attention", "mlp", "block")
+"""The parts of a layer whose outputs are patched; `block` is attention and the MLP together."""
 
-_OUTPUTS = {
-    HEAD: "the head's output is",
-    ATTENTION: "the output of the block's attention is",
-    MLP: "the output of the block's MLP is",
-    BLOCK: "the outputs of the block's attention and MLP are",
-}
+HEAD = "head"
+"""The smallest part whose output is patched."""
 
-MEASURES = {
-    "kl": ("KL divergence of the changed from the intact distribution of the next token", "nats"),
-    "log_odds": ("change of the log-odds of the first against the second group of next tokens", "nats"),
-}
-"""What an intervention is measured by, and its unit."""
+NULL = ("mean", "sd", "z", "p", "p_family")
+"""What is known of an effect from those of control directions."""
+
+MEASURES = ("kl", "log_odds")
+"""What an intervention is measured by."""
+
+_KL = "Mean over prompts of the KL divergence of the changed from the intact distribution of the next token"
+_LOG_ODDS = "Mean over prompts of the change of the log-odds of the first against the second group of next tokens"
+
+_EVERYWHERE = "when the direction of each site and layer is removed there"
+_OF_HEAD = "when the head's output is patched"
+_OF_SUBLAYER = "when the output of the sublayer is patched (of the block: those of attention and the MLP)"
+_DIRECTLY = "but the change reaches the stream only after the last block"
+
+_KL_NULL = (
+    "{0} of control directions: its mean and standard deviation (sd, both in nats); the difference of the logarithm of "
+    "{0} from its mean over them, over their standard deviation (z); and the share of them with as large {0}, the "
+    "contrast's own included (p). z and p are NaN without a test."
+)
+_LOG_ODDS_NULL = (
+    "{0} times expected_sign of control directions: its mean and standard deviation (sd, both in nats); the difference "
+    "of the contrast's own from this mean, over this standard deviation (z); and the share of them with as large a "
+    "number, the contrast's own included (p). z and p are NaN without a test."
+)
+_FAMILY = (
+    " p_family is the share of them, the contrast's own included, whose largest z over all sites and layers is as "
+    "large as the z at this site and layer."
+)
+_NO_FAMILY = " p_family is NaN."
 
 _POINT = ("contrast", "position", "prompt_side")
 _PLACE = (*_POINT, "site", "layer")
 _OF_PLACE = (*_PLACE, "intervention")
 
-
-def _with_ends(name: str, dims: tuple[str, ...], text: str, units: str) -> Iterator[Variable]:
-    yield Variable(name, dims, f"Mean over prompts of the {text}.", units, interval=name)
-    yield from variables(
-        dims,
-        units,
-        **{
-            f"{name}_low": f"Lower end of the 95 % interval of {name}.",
-            f"{name}_high": f"Upper end of the 95 % interval of {name}.",
-        },
-    )
-
-
-def _tests(name: str, dims: tuple[str, ...], units: str) -> Iterator[Variable]:
-    signed = name.endswith("log_odds")
-    effect = f"{name} times expected_sign" if signed else name
-    compared = effect if signed else f"the logarithm of {name}"
-    yield from variables(
-        dims,
-        units,
-        **{
-            f"{name}_null_mean": f"Mean over control directions of {effect}.",
-            f"{name}_null_sd": f"Standard deviation over control directions of {effect}.",
-        },
-    )
-    yield from variables(
-        dims,
-        **{
-            f"{name}_z": f"Difference of {compared} from its mean over control directions, over their standard "
-            "deviation; NaN without a test.",
-            f"{name}_p": f"Share of control directions with as large {effect}, the contrast's own included; NaN "
-            "without a test.",
-        },
-    )
-
-
-def _measured() -> Iterator[Variable]:
-    for name, (text, units) in MEASURES.items():
-        yield from _with_ends(name, _OF_PLACE, text, units)
-        tested = (*_OF_PLACE, "control")
-        yield from _tests(name, tested, units)
-        yield Variable(
-            f"{name}_p_family",
-            tested,
-            f"Share of control directions, the contrast's own included, whose largest z of {name} over all sites and "
-            "layers is as large as the z at this site and layer.",
-        )
-        yield from _with_ends(f"dose_{name}", (*_PLACE, "dose"), f"{text}, for doses of the difference", units)
-        everywhere = f"{text}, when the direction of each site and layer is removed there"
-        yield from _with_ends(f"everywhere_{name}", _POINT, everywhere, units)
-        yield from _tests(f"everywhere_{name}", (*_POINT, "control"), units)
-        for part in PARTS:
-            dims = (*_POINT, "layer", "head") if part == HEAD else (*_POINT, "layer")
-            output = _OUTPUTS[part]
-            yield from _with_ends(f"{part}_{name}", dims, f"{text}, when {output} patched", units)
-            if name == "log_odds":
-                yield Variable(
-                    f"{part}_direct",
-                    dims,
-                    f"Mean over prompts of the {text}, when {output} patched, but the change reaches the stream only "
-                    "after the last block.",
-                    units,
-                )
-
-
 VARIABLES = (
     Variable("n_prompts", _POINT, "Number of prompts that are intervened on.", dtype="int64"),
-    *_with_ends("intact_log_odds", _POINT, "log-odds without an intervention", "nats"),
+    Variable(
+        "intact_log_odds", (*_POINT, ESTIMATE), "Mean over prompts of the log-odds without an intervention.", "nats"
+    ),
     Variable(
         "intact_probability",
         _POINT,
         "Mean over prompts of the probability that the next token is in one of both groups, without an intervention.",
     ),
-    *_with_ends(
+    Variable(
         "intact_difference",
-        ("contrast", "position"),
-        "log-odds of positive prompts minus those of negative prompts, without an intervention",
+        ("contrast", "position", ESTIMATE),
+        "Mean over prompts of the log-odds of positive prompts minus those of negative prompts, without an "
+        "intervention.",
         "nats",
     ),
     Variable(
@@ -132,37 +88,56 @@ VARIABLES = (
         "Sign of the change of the log-odds towards those of the other set; NaN if the interval of intact_difference "
         "contains 0.",
     ),
-    *_measured(),
-    Variable(
-        "half_dose",
-        _PLACE,
-        "Smallest dose, towards the other set, that changes the mean log-odds by half of intact_difference; NaN if no "
-        "dose does.",
-        interval="half_dose",
+    *variables((*_OF_PLACE, ESTIMATE), "nats", kl=f"{_KL}.", log_odds=f"{_LOG_ODDS}."),
+    *variables(
+        (*_OF_PLACE, "control", "null"),
+        kl_null=_KL_NULL.format("kl") + _FAMILY,
+        log_odds_null=_LOG_ODDS_NULL.format("log_odds") + _FAMILY,
     ),
     *variables(
-        _PLACE,
-        half_dose_low="Lower end of the 95 % interval of half_dose.",
-        half_dose_high="Upper end of the 95 % interval of half_dose; NaN if it is beyond the largest dose.",
-    ),
-    Variable(
-        "restored",
-        _PLACE,
-        "Mean change of the log-odds by a patch, over the mean difference of the log-odds to the other set; NaN if "
-        "this difference has both signs in the bootstrap.",
-        interval="restored",
+        (*_PLACE, "dose", ESTIMATE),
+        "nats",
+        dose_kl=f"{_KL}, for doses of the difference.",
+        dose_log_odds=f"{_LOG_ODDS}, for doses of the difference.",
     ),
     *variables(
-        _PLACE,
-        restored_low="Lower end of the 95 % interval of restored.",
-        restored_high="Upper end of the 95 % interval of restored.",
+        (*_POINT, ESTIMATE),
+        "nats",
+        everywhere_kl=f"{_KL}, {_EVERYWHERE}.",
+        everywhere_log_odds=f"{_LOG_ODDS}, {_EVERYWHERE}.",
     ),
-    *_with_ends(
+    *variables(
+        (*_POINT, "control", "null"),
+        everywhere_kl_null=_KL_NULL.format("everywhere_kl") + _NO_FAMILY,
+        everywhere_log_odds_null=_LOG_ODDS_NULL.format("everywhere_log_odds") + _NO_FAMILY,
+    ),
+    *variables(
+        (*_POINT, "layer", "head", ESTIMATE),
+        "nats",
+        head_kl=f"{_KL}, {_OF_HEAD}.",
+        head_log_odds=f"{_LOG_ODDS}, {_OF_HEAD}.",
+    ),
+    Variable("head_direct", (*_POINT, "layer", "head"), f"{_LOG_ODDS}, {_OF_HEAD}, {_DIRECTLY}.", "nats"),
+    *variables(
+        (*_POINT, "layer", "sublayer", ESTIMATE),
+        "nats",
+        sublayer_kl=f"{_KL}, {_OF_SUBLAYER}.",
+        sublayer_log_odds=f"{_LOG_ODDS}, {_OF_SUBLAYER}.",
+    ),
+    Variable("sublayer_direct", (*_POINT, "layer", "sublayer"), f"{_LOG_ODDS}, {_OF_SUBLAYER}, {_DIRECTLY}.", "nats"),
+    *variables(
+        (*_PLACE, ESTIMATE),
+        half_dose="Smallest dose, towards the other set, that changes the mean log-odds by half of intact_difference; "
+        "NaN if no dose does. The upper end of its interval is NaN if it is beyond the largest dose.",
+        restored="Mean change of the log-odds by a patch, over the mean difference of the log-odds to the other set; "
+        "NaN if this difference has both signs in the bootstrap.",
+    ),
+    Variable(
         "score_change",
-        (*_OF_PLACE, "layer_other"),
-        "change of the stream at the input of block layer_other along the contrast's direction there, over the "
-        "distance of the means there, towards the other set (NaN if the input precedes the change)",
-        "1",
+        (*_OF_PLACE, "layer_other", ESTIMATE),
+        "Mean over prompts of the change of the stream at the input of block layer_other along the contrast's "
+        "direction there, over the distance of the means there, towards the other set (NaN if the input precedes the "
+        "change).",
     ),
     Variable(
         "direct_correlation",
@@ -197,6 +172,7 @@ GROUP = Group(
     title="Effects",
     version=6,
     variables=VARIABLES,
+    labels={"sublayer": SUBLAYERS, "null": NULL, ESTIMATE: INTERVAL},
     tables=(PROMPT_EFFECTS,),
     needs=frozenset({"prompts", "contrasts", "weights"}),
     options="effects",

@@ -7,6 +7,7 @@ import xarray as xr
 
 from theodolite.groups.effects import ADD
 from theodolite.groups.permutations import LEVEL
+from theodolite.groups.record import INTERVAL
 from theodolite.query.curves import onset
 from theodolite.sites import Site, depth
 
@@ -17,7 +18,7 @@ def towards_other(effects: xr.Dataset, name: str = "log_odds") -> xr.Dataset:
     The variables are `value`, `low` and `high`; NaN where the contrast predicts no sign.
     """
     sign = effects["expected_sign"]
-    value, one, other = (sign * effects[f"{name}{end}"] for end in ("", "_low", "_high"))
+    value, one, other = (sign * effects[name].sel(estimate=end, drop=True) for end in INTERVAL)
     return xr.Dataset({"value": value, "low": np.minimum(one, other), "high": np.maximum(one, other)})
 
 
@@ -32,7 +33,7 @@ def strictest(effects: xr.Dataset, measure: str, intervention: str, part: str) -
         intervention: `remove` or `add`.
         part: `z`, `p` or `p_family`.
     """
-    of_controls = effects[f"{measure}_{part}"].sel(intervention=intervention)
+    of_controls = effects[f"{measure}_null"].sel(intervention=intervention, null=part, drop=True)
     return of_controls.min("control") if part == "z" else of_controls.max("control")
 
 

@@ -102,7 +102,7 @@ def _effects(run: Run, contrast: str, place: dict[str, Any]) -> dict[str, Any]:
     if measure is None:
         return {}
     at = largest(tests[measure])
-    means = values.sel(at).mean("prompt_side")
+    means = values.sel(**at, estimate="value").mean("prompt_side")
     first, second = effects.attrs["tokens"]
     norm = read_group(run, "curves")["difference_norm"].sel(contrast=contrast, space="raw", **place, **at)
     return {

@@ -9,13 +9,13 @@ import xarray as xr
 
 from theodolite.groups import GROUPS, Group, Variable
 from theodolite.groups.effects import INTERVENTIONS
+from theodolite.groups.record import ESTIMATE
 from theodolite.query.curves import is_along_depth, name_at
 from theodolite.sites import Site
 
 _NORM_DIMS = ("set", "position", "norm")
 _HEAD_DIMS = ("circuit", "offset", "layer", "head")
 _CIRCUITS = ("qk", "vo")
-_EFFECT_DIMS = ("contrast", "position", "prompt_side", "site", "layer", "intervention")
 
 _INPUTS = {"attention": Site.RESID_PRE, "mlp": Site.RESID_MID}
 """The sites that norm layers read; other norm layers have no depth of their own."""
@@ -53,13 +53,13 @@ def _profiles(registered: Group, variable: Variable) -> Iterator[tuple[str, Prof
     elif variable.dims == _HEAD_DIMS:
         for circuit in _CIRCUITS:
             sentence = f"Median over the heads of a layer, {circuit} circuit at offset 0. {text}"
-            read = _median_at({"circuit": circuit, "offset": 0})
+            read = _at({"circuit": circuit, "offset": 0}, _over_heads)
             yield f"{circuit}_{name}", Profile(group, name, ("layer",), sentence, read=read)
-    elif variable.dims == _EFFECT_DIMS and name == "kl":  # the changes of the log-odds of the sides have opposite signs
+    elif (group, name) == ("effects", "kl"):  # the changes of the log-odds of the sides have opposite signs
         for intervention in INTERVENTIONS:
             sentence = f"Mean over both sides, intervention {intervention}. {text}"
-            dims = tuple(dim for dim in variable.dims if dim not in ("prompt_side", "intervention"))
-            yield f"{intervention}_{name}", Profile(group, name, dims, sentence, read=_of_intervention(intervention))
+            dims, label = ("contrast", "position", "site", "layer"), name_at(name, {"intervention": intervention})
+            yield label, Profile(group, name, dims, sentence, read=_of_intervention(intervention))
     elif tuple(dim for dim in variable.dims if dim not in registered.labels) == ("layer", "head"):
         sentence = f"Median over the heads of a layer. {text}"
         for at in registered.places(variable.dims):
@@ -88,7 +88,8 @@ def _at_sites(values: xr.DataArray) -> xr.DataArray:
 
 
 def _of_intervention(intervention: str) -> Callable[[xr.DataArray], xr.DataArray]:
-    return lambda values: values.sel(intervention=intervention, drop=True).mean("prompt_side")
+    at = {"intervention": intervention, ESTIMATE: "value"}
+    return lambda values: values.sel(at, drop=True).mean("prompt_side")
 
 
 def _over_heads(values: xr.DataArray) -> xr.DataArray:

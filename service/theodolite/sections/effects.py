@@ -6,7 +6,7 @@ from functools import partial
 import numpy as np
 import xarray as xr
 
-from theodolite.figures.effects import PART_NAMES, dose_figure, effects_figure, parts_figure, score_figure
+from theodolite.figures.effects import dose_figure, effects_figure, parts_figure, score_figure
 from theodolite.figures.heads import head_map
 from theodolite.figures.style import set_colours
 from theodolite.groups.effects import ADD
@@ -147,7 +147,7 @@ def _place_figures(
     """Yield the dose curves at the place with the largest effect, the later scores, and the patches of parts."""
     tests = (strictest(values, measure, ADD, "z").mean("prompt_side") for measure in ("log_odds", "kl"))
     z = next((one for one in tests if np.isfinite(one).any()), None)
-    place = largest(values["kl"].sel(intervention=ADD).mean("prompt_side") if z is None else z)
+    place = largest(values["kl"].sel(intervention=ADD, estimate="value").mean("prompt_side") if z is None else z)
     reason = "has the largest KL divergence" if z is None else "has the largest z against its controls"
     caption = f"Dose curves at {at_place(values, place)}, where an added difference {reason}"
     yield Figure(f"{name}.doses", caption, partial(dose_figure, values.sel(place), sides, colours))
@@ -158,7 +158,7 @@ def _place_figures(
             "How far an added difference moves the input of later blocks along the contrast's direction there",
             partial(score_figure, of_side, layers, sides[SIDES[1]]),
         )
-    if any(np.isfinite(values[f"{part}_kl"]).any() for part in PART_NAMES):
+    if np.isfinite(values["sublayer_kl"]).any():
         caption = "KL divergence when the output of attention, of the MLP, or of both (block) is patched, by layer"
         yield Figure(f"{name}.parts", caption, partial(parts_figure, values, sides))
 
@@ -166,15 +166,12 @@ def _place_figures(
 def _maps(values: xr.Dataset, name: str, sides: Mapping[str, str]) -> list[Figure]:
     if not np.isfinite(values["head_kl"]).any():
         return []
-    first = sides[SIDES[0]]
+    first, kl = sides[SIDES[0]], values["head_kl"].sel(estimate="value")
+    of_first = values.sel(prompt_side=SIDES[0], estimate="value")
     shown = {
-        "heads_kl": ("heads: KL when patched, mean of both sets", values["head_kl"].mean("prompt_side"), False),
-        "heads_patched": (
-            f"heads: log-odds when patched, {first}",
-            values["head_log_odds"].sel(prompt_side=SIDES[0]),
-            True,
-        ),
-        "heads_direct": (f"heads: direct change, {first}", values["head_direct"].sel(prompt_side=SIDES[0]), True),
+        "heads_kl": ("heads: KL when patched, mean of both sets", kl.mean("prompt_side"), False),
+        "heads_patched": (f"heads: log-odds when patched, {first}", of_first["head_log_odds"], True),
+        "heads_direct": (f"heads: direct change, {first}", of_first["head_direct"], True),
     }
     return [
         Figure(f"{name}.{key}", caption, partial(head_map, of_heads, caption, signed=signed), "vo")
@@ -233,7 +230,8 @@ def _use_text(values: xr.Dataset, sides: Mapping[str, str]) -> str:
         return "Its controls cannot be compared, so it is not shown that the model uses the direction."
     exceeds, n = exceeds_controls(values), int(tested.sum())
     more = f"farther than all control directions (family-wise p of at most {LEVEL})"
-    is_tested = values["log_odds_p_family"].sel(intervention=ADD).notnull()
+    null = values["log_odds_null"].sel(intervention=ADD)
+    is_tested = null.sel(null="p_family", drop=True).notnull()
     kinds = is_tested.all("prompt_side").sum("control")
     if alone := int((exceeds & (kinds == 1)).sum()):
         more += f", of which only one kind can be compared at {alone} of these {where},"
@@ -242,7 +240,7 @@ def _use_text(values: xr.Dataset, sides: Mapping[str, str]) -> str:
     if exceeds.any():
         return f"This is {more} at {int(exceeds.sum())} of {n} tested {where}, and not at the last one."
     each = {label: passed(p.sel(prompt_side=side)) for side, label in sides.items()}
-    sd = values["log_odds_null_sd"].sel(intervention=ADD).where(is_tested)
+    sd = null.sel(null="sd").where(is_tested)
     return (
         f"For both sets together, this is {more} at 0 of {n} tested {where} (for each set: {listed(each)}); the "
         f"changes by controls have standard deviations of up to {significant(sd.max())} nats. So it is not shown that "

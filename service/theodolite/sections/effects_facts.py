@@ -85,12 +85,13 @@ def effects_facts(
 
 def intact_text(values: xr.Dataset, sides: Mapping[str, str], first: str, second: str) -> str:
     """Return the log-odds without a change, and whether those of the sets differ."""
-    intact = {label: _with_ends(values.sel(prompt_side=side), "intact_log_odds", 2) for side, label in sides.items()}
+    odds = values["intact_log_odds"]
+    intact = {label: _with_ends(odds.sel(prompt_side=side), 2) for side, label in sides.items()}
     known = np.isfinite(values["expected_sign"]).any()
     differ = "" if known else ", which may be 0, so it is not known which change to expect"
     return (
         f"Without a change, the log-odds of {first} against {second} are {listed(intact)}; their difference is "
-        f"{_with_ends(values, 'intact_difference', 2)}{differ}."
+        f"{_with_ends(values['intact_difference'], 2)}{differ}."
     )
 
 
@@ -144,13 +145,13 @@ def _dose_facts(values: xr.Dataset, sides: Mapping[str, str]) -> Iterator[str]:
         return
     texts = {}
     for side, label in sides.items():
-        own = values.sel(prompt_side=side)
+        own = values["half_dose"].sel(prompt_side=side)
         most = f"{float((values['dose'] * (1 if side == SIDES[1] else -1)).max()):g}"  # towards the other set
-        if not np.isfinite(own["half_dose"]).any():
+        if not np.isfinite(own).any():
             texts[label] = f"no dose up to {most} at any place"
             continue
-        at = largest(-own["half_dose"])  # the smallest one
-        dose, low, high = (float(own.sel(at)[f"half_dose{end}"]) for end in ("", "_low", "_high"))
+        at = largest(-own.sel(estimate="value"))  # the smallest one
+        dose, low, high = own.sel(at).values.tolist()
         end = f"{high:.2f}]" if np.isfinite(high) else f"more than {most}]"
         texts[label] = f"{dose:.2f} [{low:.2f}, {end} at {at_place(values, at)}"
     yield f"Smallest dose that moves the log-odds by half of their difference between the sets: {listed(texts)}."
@@ -164,7 +165,7 @@ def _dose_facts(values: xr.Dataset, sides: Mapping[str, str]) -> Iterator[str]:
 def _grows(values: xr.Dataset) -> xr.DataArray:
     """Return where the log-odds of both sets grow, or fall, with each dose as expected, (site, layer)."""
     sign = values["expected_sign"].sel(prompt_side=SIDES[1])  # of a dose greater than 0
-    doses = values["dose_log_odds"].sel(dose=values["dose"] != 0)
+    doses = values["dose_log_odds"].sel(dose=values["dose"] != 0, estimate="value")
     none = xr.zeros_like(doses.isel(dose=[0])).assign_coords(dose=[0.0])
     curve = xr.concat([doses, none], "dose").sortby("dose")
     return (sign * curve.diff("dose") > 0).all(["dose", "prompt_side"])
@@ -188,7 +189,7 @@ def _separation_facts(values: xr.Dataset, sides: Mapping[str, str], separation: 
 def _tested(values: xr.Dataset, measure: str, intervention: str) -> str:
     """Return the range of an effect, where it exceeds its controls, and its largest z."""
     changes = values.sel(intervention=intervention)
-    effect = towards_other(changes)["value"] if measure == "log_odds" else changes["kl"]
+    effect = towards_other(changes)["value"] if measure == "log_odds" else changes["kl"].sel(estimate="value")
     p, z = (strictest(values, measure, intervention, part) for part in ("p_family", "z"))
     span = f"{significant(effect.min())} to {significant(effect.max())} nats"
     if not np.isfinite(z).any():
@@ -206,10 +207,10 @@ def _everywhere_facts(values: xr.Dataset, sides: Mapping[str, str]) -> Iterator[
     changes = towards_other(values, "everywhere_log_odds")
     for side, label in sides.items():
         own, change = values.sel(prompt_side=side), changes.sel(prompt_side=side)
-        p = own["everywhere_log_odds_p"].max()
+        p = own["everywhere_log_odds_null"].sel(null="p").max()
         test = f" (p = {float(p):.2g})" if np.isfinite(p) else ""
         moved = f"log-odds by {_ends_text(change)} nats{test}, " if np.isfinite(change["value"]) else ""
-        texts[label] = f"{moved}KL {_with_ends(own, 'everywhere_kl')} nats"
+        texts[label] = f"{moved}KL {_with_ends(own['everywhere_kl'])} nats"
     if len(places(values)) > 1:
         yield (
             f"Removing the direction of each of the {len(places(values))} {places_word(values)} there, in one forward "
@@ -221,9 +222,9 @@ def _patch_facts(values: xr.Dataset, sides: Mapping[str, str], patch: str) -> It
     kl = values["kl"].sel(intervention=PATCH)
     texts = {}
     for side, label in sides.items():
-        place = largest(kl.sel(prompt_side=side))
-        own = values.sel(**place, prompt_side=side, intervention=PATCH)
-        texts[label] = f"{_with_ends(own, 'kl')} nats at {at_place(values, place)}"
+        own = kl.sel(prompt_side=side)
+        place = largest(own.sel(estimate="value"))
+        texts[label] = f"{_with_ends(own.sel(place))} nats at {at_place(values, place)}"
     given = "the state of the other prompt of its pair" if patch == "pair" else "the mean state of the other set"
     yield (
         f"Patch (each prompt gets {given}): the largest KL divergence over {places_word(values)} is {listed(texts)}. "
@@ -240,12 +241,10 @@ def _patch_facts(values: xr.Dataset, sides: Mapping[str, str], patch: str) -> It
     texts = {}
     for side, label in sides.items():
         shares = restored.sel(prompt_side=side)
-        low = values["restored_low"].sel(prompt_side=side)
-        if first := first_place(low >= _HALF):
-            at = values.sel(**first, prompt_side=side)
-            texts[label] = f"{at_place(values, first)}, {_share(at, 'restored')}"
+        if first := first_place(shares.sel(estimate="low") >= _HALF):
+            texts[label] = f"{at_place(values, first)}, {_share(shares.sel(first))}"
         else:
-            texts[label] = f"none; largest {_share(values.sel(**largest(shares), prompt_side=side), 'restored')}"
+            texts[label] = f"none; largest {_share(shares.sel(largest(shares.sel(estimate='value'))))}"
     yield (
         f"First place at which a patch restores at least {percent(_HALF, 0)} of the difference of the log-odds, with "
         f"its whole interval: {listed(texts)}."
@@ -256,12 +255,8 @@ def _score_facts(values: xr.Dataset, sides: Mapping[str, str]) -> Iterator[str]:
     site, side = values["site"].values.tolist()[0], SIDES[1]
     of_side = values.sel(site=site, prompt_side=side)
     last = int(values["layer_other"].values[-1])
-    at_last = of_side.sel(intervention=ADD, layer_other=last)
-    left = {
-        f"layer {layer}:": _share(at_last.sel(layer=layer), "score_change")
-        for layer in followed_layers(of_side)
-        if layer < last
-    }
+    at_last = of_side["score_change"].sel(intervention=ADD, layer_other=last)
+    left = {f"layer {layer}:": _share(at_last.sel(layer=layer)) for layer in followed_layers(of_side) if layer < last}
     if left:
         yield (
             f"A difference of the means that is added to {sides[side]} prompts at {site} moves the stream at the input "
@@ -276,12 +271,12 @@ def _head_facts(values: xr.Dataset, sides: Mapping[str, str]) -> Iterator[str]:
         return
     texts = {}
     for side, label in sides.items():
-        own = values.sel(prompt_side=side)
-        at = largest(own["head_kl"])
-        texts[label] = f"{head_name(int(at['layer']), int(at['head']))}, {_with_ends(own.sel(at), 'head_kl')} nats"
+        own = values["head_kl"].sel(prompt_side=side)
+        at = largest(own.sel(estimate="value"))
+        texts[label] = f"{head_name(int(at['layer']), int(at['head']))}, {_with_ends(own.sel(at))} nats"
     yield (
         f"Single heads whose output is replaced by that of the other prompt: the largest KL divergence of these "
-        f"{own['head_kl'].size} heads is {listed(texts)}."
+        f"{own.sizes['layer'] * own.sizes['head']} heads is {listed(texts)}."
     )
     correlation = values["direct_correlation"]
     if np.isfinite(correlation).all():
@@ -294,13 +289,14 @@ def _head_facts(values: xr.Dataset, sides: Mapping[str, str]) -> Iterator[str]:
 
 
 def _part_facts(values: xr.Dataset, sides: Mapping[str, str]) -> Iterator[str]:
-    for part, what in _REPLACED.items():
-        if np.isfinite(values[f"{part}_kl"]).any():
+    for sublayer, what in _REPLACED.items():
+        kl = values["sublayer_kl"].sel(sublayer=sublayer)
+        if np.isfinite(kl).any():
             texts = {}
             for side, label in sides.items():
-                own = values.sel(prompt_side=side)
-                at = largest(own[f"{part}_kl"])
-                texts[label] = f"layer {at['layer']}, {_with_ends(own.sel(at), f'{part}_kl')} nats"
+                own = kl.sel(prompt_side=side)
+                at = largest(own.sel(estimate="value"))
+                texts[label] = f"layer {at['layer']}, {_with_ends(own.sel(at))} nats"
             yield f"{what} of the other prompt: the largest KL divergence over layers is {listed(texts)}."
 
 
@@ -327,7 +323,7 @@ def passed(p: xr.DataArray) -> str:
 
 def followed_layers(values: xr.Dataset) -> list[int]:
     """Return the first, the middle and the last layer whose added difference is seen at the input of a block."""
-    scores = abs(values["score_change"].sel(intervention=ADD)).max("layer_other")
+    scores = abs(values["score_change"].sel(intervention=ADD, estimate="value")).max("layer_other")
     layers = [int(layer) for layer in scores["layer"].values if float(scores.sel(layer=layer)) > 0]
     return list(dict.fromkeys([layers[0], layers[len(layers) // 2], layers[-1]])) if layers else []
 
@@ -338,10 +334,9 @@ def at_place(values: xr.Dataset, place: Mapping[str, Any]) -> str:
     return f"layer {place['layer']}{site}"
 
 
-def _with_ends(values: xr.Dataset, name: str, digits: int | None = None) -> str:
+def _with_ends(estimate: xr.DataArray, digits: int | None = None) -> str:
     """Return a value and its interval with this number of decimal places, or with two significant digits."""
-    ends = (values[f"{name}{end}"] for end in ("", "_low", "_high"))
-    value, low, high = (significant(end) if digits is None else number(end, digits) for end in ends)
+    value, low, high = (significant(end) if digits is None else number(end, digits) for end in estimate)
     return f"{value} [{low}, {high}]"
 
 
@@ -349,6 +344,6 @@ def _ends_text(change: xr.Dataset) -> str:
     return f"{significant(change['value'])} [{significant(change['low'])}, {significant(change['high'])}]"
 
 
-def _share(values: xr.Dataset, name: str) -> str:
-    share, low, high = (significant(100 * values[f"{name}{end}"]) for end in ("", "_low", "_high"))
+def _share(estimate: xr.DataArray) -> str:
+    share, low, high = (significant(100 * end) for end in estimate)
     return f"{share} [{low}, {high}] %"

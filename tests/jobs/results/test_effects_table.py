@@ -81,10 +81,11 @@ def test_a_score_that_is_measured_before_the_change_is_missing():
 
 def test_score_changes_are_means_over_the_prompts_of_a_side_with_intervals():
     found = score_changes(measured(), question().places, SCORED)
-    assert found["score_change"].shape == (2, 1, 3, 2)
-    assert np.isnan(found["score_change"][..., 0]).all(), "measured before the change"
+    assert found.shape == (2, 1, 3, 2, 3)
+    value, low, high = np.moveaxis(found, -1, 0)
+    assert np.isnan(value[..., 0]).all(), "measured before the change"
     # Positive prompts are 0 and 2: (101 + 105) / 2 at the second layer that is scored.
-    assert found["score_change"][0, 0, :, 1] == pytest.approx([103, 203, 303])
-    assert found["score_change"][1, 0, :, 1] == pytest.approx([105, 205, 305])
-    assert (found["score_change_low"][0, 0, :, 1] == [101, 201, 301]).all()
-    assert (found["score_change_high"][0, 0, :, 1] == [105, 205, 305]).all()
+    assert value[0, 0, :, 1] == pytest.approx([103, 203, 303])
+    assert value[1, 0, :, 1] == pytest.approx([105, 205, 305])
+    assert (low[0, 0, :, 1] == [101, 201, 301]).all()
+    assert (high[0, 0, :, 1] == [105, 205, 305]).all()

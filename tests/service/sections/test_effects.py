@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from support.finished_runs import cached_run
 
+from theodolite.groups.record import INTERVAL
 from theodolite.query.exports import read_directions
 from theodolite.sections import effects
 from theodolite.sections.catalogue import section_items
@@ -19,52 +20,41 @@ Z = np.full((2, 2, 4, 3, 2), 0.5)
 Z[:, :, 2:, 2] = np.array([6.0, 7.0])[:, None]
 LOG_ODDS = SIGN[:, None, None, None] * MOVED
 KL = np.zeros((2, 2, 4, 3)) + np.array([0.01, 0.02, 0.03, 0.04])[:, None]
+BLOCK = np.array([0.2, 0.9, 0.4, 0.3])
 VALUES = {
     "n_prompts": 12,
-    "intact_log_odds": np.array([1.0, -2.0]),
-    "intact_log_odds_low": np.array([0.5, -2.5]),
-    "intact_log_odds_high": np.array([1.5, -1.5]),
+    "intact_log_odds": {
+        "value": np.array([1.0, -2.0]),
+        "low": np.array([0.5, -2.5]),
+        "high": np.array([1.5, -1.5]),
+    },
     "intact_probability": np.array([0.75, 0.5]),
-    "intact_difference": 3.0,
-    "intact_difference_low": 2.8,
-    "intact_difference_high": 3.2,
+    "intact_difference": {"value": 3.0, "low": 2.8, "high": 3.2},
     "expected_sign": SIGN,
-    "log_odds": LOG_ODDS,
-    "log_odds_low": LOG_ODDS - 0.05,
-    "log_odds_high": LOG_ODDS + 0.05,
-    "log_odds_null_mean": 0.01,
-    "log_odds_null_sd": 0.02,
-    "log_odds_z": Z,
-    "log_odds_p": P,
-    "log_odds_p_family": P,
-    "half_dose": np.array([np.nan, np.nan, 1.5, 0.75]),
-    "half_dose_low": np.array([np.nan, np.nan, 1.25, 0.5]),
-    "half_dose_high": np.array([np.nan, np.nan, np.nan, 1.0]),
+    "log_odds": {"value": LOG_ODDS, "low": LOG_ODDS - 0.05, "high": LOG_ODDS + 0.05},
+    "log_odds_null": {"mean": 0.01, "sd": 0.02, "z": Z, "p": P, "p_family": P},
+    "half_dose": {
+        "value": np.array([np.nan, np.nan, 1.5, 0.75]),
+        "low": np.array([np.nan, np.nan, 1.25, 0.5]),
+        "high": np.array([np.nan, np.nan, np.nan, 1.0]),
+    },
     "control_variance": 0.9,
     "effective_controls": 12.0,
-    **{f"kl{end}": KL * by for end, by in (("", 1), ("_low", 0.5), ("_high", 2))},
-    "kl_null_mean": 0.02,
-    "kl_null_sd": 0.005,
-    "kl_z": 0.5,
-    "kl_p": 0.6,
-    "kl_p_family": 0.6,
-    **{f"dose_{name}{end}": 0.3 for name in ("kl", "log_odds") for end in ("", "_low", "_high")},
-    **{f"everywhere_kl{end}": 0.7 for end in ("", "_low", "_high")},
-    "everywhere_log_odds": 1.25 * SIGN,
-    "everywhere_log_odds_low": 1.25 * SIGN - 0.5,
-    "everywhere_log_odds_high": 1.25 * SIGN + 0.5,
-    "everywhere_log_odds_p": 0.3,
-    "restored": np.array([0.1, 0.2, 0.9, 0.6]),
-    "restored_low": np.array([0.0, 0.1, 0.34, 0.55]),
-    "restored_high": 1.1,
-    "score_change": 0.25,
-    "score_change_low": 0.125,
-    "score_change_high": 0.5,
-    **{f"head_kl{end}": np.array([0.001, 0.004]) for end in ("", "_low", "_high")},
-    "attention_kl": np.array([0.02, 0.03, 0.07, 0.05]),
-    "attention_kl_low": 0.01,
-    "attention_kl_high": 0.08,
-    **{f"block_kl{end}": np.array([0.2, 0.9, 0.4, 0.3]) for end in ("", "_low", "_high")},
+    "kl": {"value": KL, "low": KL * 0.5, "high": KL * 2},
+    "kl_null": {"mean": 0.02, "sd": 0.005, "z": 0.5, "p": 0.6, "p_family": 0.6},
+    "dose_kl": 0.3,
+    "dose_log_odds": 0.3,
+    "everywhere_kl": 0.7,
+    "everywhere_log_odds": {"value": 1.25 * SIGN, "low": 1.25 * SIGN - 0.5, "high": 1.25 * SIGN + 0.5},
+    "everywhere_log_odds_null": {"p": 0.3},
+    "restored": {"value": np.array([0.1, 0.2, 0.9, 0.6]), "low": np.array([0.0, 0.1, 0.34, 0.55]), "high": 1.1},
+    "score_change": {"value": 0.25, "low": 0.125, "high": 0.5},
+    "head_kl": dict.fromkeys(INTERVAL, np.array([0.001, 0.004])),
+    "sublayer_kl": {
+        "value": {"attention": np.array([0.02, 0.03, 0.07, 0.05]), "block": BLOCK},
+        "low": {"attention": 0.01, "block": BLOCK},
+        "high": {"attention": 0.08, "block": BLOCK},
+    },
     "head_log_odds": 0.1,
     "head_direct": 0.1,
     "direct_correlation": 0.42,
@@ -84,7 +74,9 @@ ATTRIBUTES = {
 @pytest.fixture
 def run_of(tmp_path):
     def made(**changes):
-        groups = {"curves": {}, "directions": {"direction": 0.35}, "moments": {}, "effects": {**VALUES, **changes}}
+        """Return a run with changes, of some labels of the last dimension if they are given by label."""
+        values = VALUES | {name: VALUES[name] | of if isinstance(of, dict) else of for name, of in changes.items()}
+        groups = {"curves": {}, "directions": {"direction": 0.35}, "moments": {}, "effects": values}
         return cached_run(tmp_path, groups, attributes=ATTRIBUTES)
 
     return made
@@ -158,7 +150,7 @@ def finding_of(run):
 def test_an_effect_that_one_kind_of_controls_also_has_is_not_special(run_of):
     p = P.copy()
     p[..., 2, 1] = 0.6  # added directions of permuted labels
-    finding = finding_of(run_of(log_odds_p_family=p))
+    finding = finding_of(run_of(log_odds_null={"p_family": p}))
     assert (
         "from layer 0 pre on, by 0.1 to 2.2 nats. For both sets together, this is farther than all control" in finding
     )
@@ -174,26 +166,29 @@ def test_a_kind_of_controls_that_cannot_be_compared_does_not_count(run_of):
     p[..., 2, 1] = np.nan
     assert (
         "(family-wise p of at most 0.05), of which only one kind can be compared at 4 of these sites and layers, from "
-        "layer 2 pre on: the model uses the direction" in finding_of(run_of(log_odds_p_family=p))
+        "layer 2 pre on: the model uses the direction" in finding_of(run_of(log_odds_null={"p_family": p}))
     )
-    finding = finding_of(run_of(log_odds_p_family=np.nan, log_odds_z=np.nan, everywhere_log_odds_p=np.nan))
+    untested = {"log_odds_null": {"p_family": np.nan, "z": np.nan}, "everywhere_log_odds_null": {"p": np.nan}}
+    finding = finding_of(run_of(**untested))
     assert "controls cannot be compared, so it is not shown that the model uses the direction. " in finding
 
 
 def test_an_effect_on_one_set_is_not_one_on_both(run_of):
     p = P.copy()
     p[1] = 0.6
-    assert "(for each set: harmful 4 of 8; harmless 0 of 8)" in finding_of(run_of(log_odds_p_family=p))
+    assert "(for each set: harmful 4 of 8; harmless 0 of 8)" in finding_of(run_of(log_odds_null={"p_family": p}))
     low = LOG_ODDS - 0.05
     low[1] = -0.1  # of the negative set, which is expected to move upwards
-    assert "moves the log-odds of both sets towards the other set at none of 8" in finding_of(run_of(log_odds_low=low))
+    assert "moves the log-odds of both sets towards the other set at none of 8" in finding_of(
+        run_of(log_odds={"low": low})
+    )
 
 
 def test_no_onset_is_claimed_where_scattered_layers_pass(run_of):
     p, low = P.copy(), LOG_ODDS - 0.05
     p[:, :, 3] = 0.6
     low[1, :, 3] = -0.1
-    finding = finding_of(run_of(log_odds_p_family=p, log_odds_low=low))
+    finding = finding_of(run_of(log_odds_null={"p_family": p}, log_odds={"low": low}))
     assert "at 6 of 8 changed sites and layers, by 0.1 to 1.8 nats; at the other sites and layers by at most" in finding
     assert "at 2 of 8 tested sites and layers, and not at the last one. " in finding
 
@@ -201,13 +196,13 @@ def test_no_onset_is_claimed_where_scattered_layers_pass(run_of):
 def test_the_range_of_an_onset_is_that_of_the_layers_from_it_on(run_of):
     low = LOG_ODDS - 0.05
     low[1, :, 1] = -0.1  # of layer 1, so that layer 0 moves alone
-    finding = finding_of(run_of(log_odds_low=low))
+    finding = finding_of(run_of(log_odds={"low": low}))
     assert "from layer 2 pre on, by 1.5 to 2.2 nats; at the other sites and layers by at most 0.45 nats" in finding
 
 
 def test_a_change_away_from_the_other_set_is_no_use_whatever_the_controls_do(run_of):
-    wrong = {"log_odds": -LOG_ODDS, "log_odds_low": -LOG_ODDS - 0.05, "log_odds_high": -LOG_ODDS + 0.05}
-    finding = finding_of(run_of(**wrong))
+    wrong = {"value": -LOG_ODDS, "low": -LOG_ODDS - 0.05, "high": -LOG_ODDS + 0.05}
+    finding = finding_of(run_of(log_odds=wrong))
     assert "moves the log-odds of both sets towards the other set at none of 8" in finding
     assert "the model uses the direction" not in finding
 
@@ -215,20 +210,19 @@ def test_a_change_away_from_the_other_set_is_no_use_whatever_the_controls_do(run
 def test_untested_layers_are_no_failures(run_of):
     p = P.copy()
     p[:, :, 3, 2] = np.nan
-    (section,) = effects.sections(run_of(log_odds_p_family=p))
+    (section,) = effects.sections(run_of(log_odds_null={"p_family": p}))
     assert "from layer 2 pre on: the model uses the direction" in section.finding
 
 
 def test_sets_with_equal_log_odds_have_no_expected_change(run_of):
-    tests = dict.fromkeys(
-        ("log_odds_z", "log_odds_p", "log_odds_p_family", "half_dose", "everywhere_log_odds_p"), np.nan
-    )
-    run = run_of(expected_sign=np.nan, intact_difference_low=-0.5, **tests)
+    no_test = dict.fromkeys(("z", "p", "p_family"), np.nan)
+    tests = {"log_odds_null": no_test, "half_dose": np.nan, "everywhere_log_odds_null": {"p": np.nan}}
+    run = run_of(expected_sign=np.nan, intact_difference={"low": -0.5}, **tests)
     finding = finding_of(run)
     assert "[-0.50, 3.20], which may be 0, so it is not known which change to expect." in finding
     limit = "family-wise p of at most 0.05"
     assert f"of both sets more than all control directions ({limit}) at 0 of 8 sites and layers. " in finding
-    finding = finding_of(run_of(expected_sign=np.nan, **tests, kl_z=np.nan, kl_p=np.nan, kl_p_family=np.nan))
+    finding = finding_of(run_of(expected_sign=np.nan, **tests, kl_null=no_test))
     assert "It is not tested whether the model uses the direction at the last token. " in finding
     (section,) = effects.sections(run)
     assert "moves the log-odds towards" not in " ".join(section.facts)
@@ -260,8 +254,7 @@ def test_controls_that_cannot_be_compared_are_stated_with_the_reason(run_of):
 
 
 def test_a_dose_without_an_upper_end_is_more_than_the_largest_dose(run_of):
-    doses = {"half_dose": 0.75, "half_dose_low": 0.5, "half_dose_high": np.nan}
-    (section,) = effects.sections(run_of(**doses))
+    (section,) = effects.sections(run_of(half_dose={"value": 0.75, "low": 0.5, "high": np.nan}))
     assert "harmful 0.75 [0.50, more than 1] at layer 0 pre" in " ".join(section.facts)
     (section,) = effects.sections(run_of(half_dose=np.nan))
     assert "harmful no dose up to 1 at any place" in " ".join(section.facts)
@@ -274,7 +267,7 @@ def test_a_difference_that_may_be_0_has_no_restored_share(run_of):
 
 
 def test_without_parts_there_are_no_maps_and_no_sentences_about_them(run_of):
-    unknown = dict.fromkeys(("head_kl", "attention_kl", "block_kl", "direct_correlation"), np.nan)
+    unknown = dict.fromkeys(("head_kl", "sublayer_kl", "direct_correlation"), np.nan)
     (section,) = effects.sections(run_of(**unknown))
     assert section.maps == []
     assert "effects.refusal.parts" not in [figure.name for figure in section.figures]
@@ -344,7 +337,7 @@ def test_an_export_names_the_layer_farthest_above_the_controls_and_its_doses(run
 def test_an_export_without_a_signed_test_takes_the_kl_divergence(run_of):
     z = np.full((2, 2, 4, 3, 2), 0.5)
     z[:, 0, 1, 2] = 4.0
-    facts = read_directions(run_of(log_odds_z=np.nan, kl_z=z), "refusal", "resid_pre", [1]).facts
+    facts = read_directions(run_of(log_odds_null={"z": np.nan}, kl_null={"z": z}), "refusal", "resid_pre", [1]).facts
     assert facts["effect_layer"] == 1
 
 
