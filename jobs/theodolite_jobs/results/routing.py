@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from theodolite.groups.record import INTERVAL
 from theodolite.store.activations import read_experts
 from theodolite_jobs.passes.collect import Arrays
 from theodolite_jobs.passes.point_clouds import PointCloud
@@ -19,9 +20,6 @@ from theodolite_jobs.statistics.separation import FOLDS
 
 SAMPLES = 4096
 """Maximum number of prompts of each set: their intervals are narrow, and they fit into memory with all permutations."""
-
-_ENDS = ("", "_low", "_high")
-"""What follows the name of a variable in the names of both ends of its interval."""
 
 Chosen = NDArray[np.int16]
 """The experts that tokens use, (sample, position, layer, choice)."""
@@ -51,9 +49,9 @@ def compute(context: Context) -> Result:
         for own, position in zip(selection.positions, positions, strict=True):
             arrays["n_samples"][row, position] = len(usable)
             cloud = PointCloud(selection.prompt_set, own, usable.tolist())
-            uses.append(Use(row, position, cloud, chosen[selection.prompt_set][usable, own]))
-            for name, values in _of_set(chosen[selection.prompt_set][usable, own], n_experts).items():
-                arrays[name][row, position] = values
+            experts = chosen[selection.prompt_set][usable, own]
+            uses.append(Use(row, position, cloud, experts))
+            arrays["expert_share"][row, position] = _of_set(experts, n_experts)
     for row, contrast in enumerate(context.contrasts.values()):
         selected = contrast_selection(run, contrast, context.commits)
         sides = [selected.positive, selected.negative]
@@ -67,7 +65,7 @@ def compute(context: Context) -> Result:
             ]
             for name, values in _of_contrast(of_sides, folds, n_experts, paired=selected.paired).items():
                 arrays[name][row, position] = values
-    arrays["expert_active_units"], notes = active_units(context, uses, arrays["expert_share"].shape)
+    arrays["expert_active_units"], notes = active_units(context, uses, arrays["expert_active_units"].shape)
     return Result(arrays, coordinates, {"contrasts": context.contrasts} | ({"notes": notes} if notes else {}))
 
 
@@ -84,35 +82,30 @@ def _usable(context: Context, selection: SampleSelection) -> NDArray[np.int64]:
     return np.array(usable, dtype=np.int64)
 
 
-def _of_set(chosen: Chosen, n_experts: int) -> Arrays:
-    """Return the variables of a set, (layer, expert), from the experts of its samples, (sample, layer, choice)."""
-    names = [f"expert_share{end}" for end in _ENDS]
-    arrays: Arrays = {name: np.full((chosen.shape[1], n_experts), np.nan) for name in names}
+def _of_set(chosen: Chosen, n_experts: int) -> NDArray[np.float64]:
+    """Return a set's `expert_share`, (layer, expert, estimate), from its samples' experts, (sample, layer, choice)."""
+    found = np.full((chosen.shape[1], n_experts, len(INTERVAL)), np.nan)
     for layer in _layers_with_experts(chosen):
-        for name, values in zip(names, shares(used_experts(chosen[:, layer], n_experts)), strict=True):
-            arrays[name][layer] = values
-    return arrays
+        found[layer] = shares(used_experts(chosen[:, layer], n_experts)).stacked()
+    return found
 
 
 def _of_contrast(
     sides: Sequence[Chosen], folds: Sequence[NDArray[np.int64]], n_experts: int, *, paired: bool
 ) -> Arrays:
-    """Return the variables of a contrast, (layer, expert), from both sides' experts, (sample, layer, choice)."""
-    n_layers = sides[0].shape[1]
-    names = [f"expert_difference{end}" for end in _ENDS]
-    arrays: Arrays = {name: np.full((n_layers, n_experts), np.nan) for name in names}
+    """Return the variables of a contrast, (layer, expert, …), from both sides' experts, (sample, layer, choice)."""
     if not (len(sides[0]) and len(sides[1])):
-        return arrays
+        return {}
     labels = permuted_labels(*folds, paired=paired)
-    draws = np.full((len(labels), n_layers, n_experts), np.nan)
+    draws = np.full((len(labels), sides[0].shape[1], n_experts), np.nan)
+    found = np.full((*draws.shape[1:], len(INTERVAL)), np.nan)
     for layer in _layers_with_experts(np.concatenate(sides)):
         used = [used_experts(side[:, layer], n_experts) for side in sides]
-        for name, values in zip(names, differences(*used, paired=paired), strict=True):
-            arrays[name][layer] = values
+        found[layer] = differences(*used, paired=paired).stacked()
         draws[:, layer] = absolute_differences(np.concatenate(used), labels)
     tested = permutation_test(draws)
-    parts = ("null_mean", "null_sd", "z", "p", "p_family")
-    return arrays | {f"expert_difference_{part}": getattr(tested, part) for part in parts}
+    null = np.stack([tested.null_mean, tested.null_sd, tested.z, tested.p, tested.p_family], axis=-1)
+    return {"expert_difference": found, "expert_difference_null": null}
 
 
 def _layers_with_experts(chosen: Chosen) -> NDArray[np.int64]:

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from theodolite.figures.maps import scale_of
 from theodolite.figures.style import map_layout
+from theodolite.groups.record import ESTIMATE
 
 _CUT = 0.98
 """Share of the cells inside the scale: some experts are used far more often than all others."""
@@ -22,12 +23,12 @@ def share_map(routing: xr.Dataset, prompt_set: str, title: str) -> go.Figure:
         prompt_set: the set.
         title: name of the number, above the map.
     """
-    shares = 100 * routing["expert_share"].values
-    finite = shares[np.isfinite(shares)]
+    shares = 100 * routing["expert_share"].sel(estimate="value")
+    finite = shares.values[np.isfinite(shares.values)]
     top = float(np.quantile(finite, _CUT)) if len(finite) else 0.0
     own = routing.sel(set=prompt_set)
-    texts = _texts(own, "expert_share", "%", f"n = {int(own['n_samples'])}")
-    return _expert_map(100 * own["expert_share"], title, (0.0, top or 100.0), texts)
+    texts = _texts(own["expert_share"], "%", f"n = {int(own['n_samples'])}")
+    return _expert_map(shares.sel(set=prompt_set), title, (0.0, top or 100.0), texts)
 
 
 def difference_map(routing: xr.Dataset, title: str) -> go.Figure:
@@ -37,23 +38,23 @@ def difference_map(routing: xr.Dataset, title: str) -> go.Figure:
         routing: the result group at one contrast and position.
         title: name of the number, above the map.
     """
-    values = 100 * routing["expert_difference"]
+    values = 100 * routing["expert_difference"].sel(estimate="value")
     sizes = np.abs(values.values[np.isfinite(values.values)])
     top = (float(np.quantile(sizes, _CUT)) if len(sizes) else 0.0) or 100.0
     n = f"n = {int(routing['n_positive'])} and {int(routing['n_negative'])}"
-    texts = _texts(routing, "expert_difference", "percentage points", n, "expert_difference_p_family")
+    p = routing["expert_difference_null"].sel(null="p_family")
+    texts = _texts(routing["expert_difference"], "percentage points", n, p)
     return _expert_map(values, title, (-top, top), texts)
 
 
-def _texts(routing: xr.Dataset, name: str, unit: str, n: str, p: str = "") -> NDArray[np.str_]:
+def _texts(values: xr.DataArray, unit: str, n: str, p: xr.DataArray | None = None) -> NDArray[np.str_]:
     """Return the hover label of each expert, (layer, expert): its number, the interval, the unit, n, and p."""
-    names = [name, f"{name}_low", f"{name}_high", *([p] if p else [])]
-    arrays = [routing[one].transpose("layer", "expert").values for one in names]
-    texts = np.empty(arrays[0].shape, dtype=object)
+    numbers = 100 * values.transpose("layer", "expert", ESTIMATE).values
+    tests = None if p is None else p.transpose("layer", "expert").values
+    texts = np.empty(numbers.shape[:2], dtype=object)
     for at in np.ndindex(texts.shape):
-        value, low, high = (100 * float(one[at]) for one in arrays[:3])
-        tested = [float(one[at]) for one in arrays[3:]]
-        of_test = "".join(f", family-wise p {one:.2g}" if np.isfinite(one) else ", not tested" for one in tested)
+        value, low, high = numbers[at]
+        of_test = "" if tests is None else ", not tested" if np.isnan(tests[at]) else f", family-wise p {tests[at]:.2g}"
         texts[at] = f"{value:.1f} [{low:.1f}, {high:.1f}] {unit}, {n}{of_test}"
     return texts
 

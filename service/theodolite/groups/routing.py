@@ -1,6 +1,9 @@
 """Mixtures of experts: the shares of the prompts that use each expert, their differences, and active hidden units."""
 
-from theodolite.groups.record import N_SAMPLES, N_SIDES, Group, Variable, variables
+from theodolite.groups.record import ESTIMATE, INTERVAL, N_SAMPLES, N_SIDES, Group, Variable
+
+NULL = ("mean", "sd", "z", "p", "p_family")
+"""What is known of a difference from those with permuted labels."""
 
 _OF_SET = ("set", "position", "layer", "expert")
 _OF_CONTRAST = ("contrast", "position", "layer", "expert")
@@ -9,37 +12,30 @@ VARIABLES = (
     N_SAMPLES,
     Variable(
         "expert_share",
-        _OF_SET,
+        (*_OF_SET, ESTIMATE),
         "Share of the set's prompts whose token uses the expert; the sum over experts is the number of experts that a "
         "token uses; NaN in layers without experts.",
-        interval="expert_share",
     ),
-    *variables(
+    Variable(
+        "expert_active_units",
         _OF_SET,
-        expert_share_low="Lower end of the 95 % interval of expert_share.",
-        expert_share_high="Upper end of the 95 % interval of expert_share.",
-        expert_active_units="Share of the expert's hidden units that are active, mean over the set's prompts whose "
-        "token uses the expert; NaN if none does, without resid_mid, and in families whose experts read something else "
-        "than the MLP's norm of it.",
+        "Share of the expert's hidden units that are active, mean over the set's prompts whose token uses the expert; "
+        "NaN if none does, without resid_mid, and in families whose experts read something else than the MLP's norm of "
+        "it.",
     ),
     *N_SIDES,
     Variable(
         "expert_difference",
-        _OF_CONTRAST,
+        (*_OF_CONTRAST, ESTIMATE),
         "Share of the positive set's prompts whose token uses the expert, minus that of the negative set's prompts.",
-        interval="expert_difference",
     ),
-    *variables(
-        _OF_CONTRAST,
-        expert_difference_low="Lower end of the 95 % interval of expert_difference.",
-        expert_difference_high="Upper end of the 95 % interval of expert_difference.",
-        expert_difference_null_mean="Mean absolute difference with permuted labels.",
-        expert_difference_null_sd="Standard deviation of the absolute difference with permuted labels.",
-        expert_difference_z="The absolute difference minus its mean with permuted labels, over the standard deviation; "
-        "NaN if every permutation gives the same absolute difference.",
-        expert_difference_p="Share of permutations with as large an absolute difference of this expert.",
-        expert_difference_p_family="Share of permutations whose largest z of the absolute difference over all layers "
-        "and experts is as large as the z of this expert.",
+    Variable(
+        "expert_difference_null",
+        (*_OF_CONTRAST, "null"),
+        "Absolute difference with permuted labels: its mean and standard deviation (sd); the absolute difference with "
+        "the real labels minus this mean, over this standard deviation (z; NaN if every permutation gives the same); "
+        "the share of permutations with as large an absolute difference of this expert (p), and of those whose largest "
+        "z over all layers and experts is as large as the z of this expert (p_family).",
     ),
 )
 
@@ -48,6 +44,7 @@ GROUP = Group(
     title="Experts",
     version=2,
     variables=VARIABLES,
+    labels={"null": NULL, ESTIMATE: INTERVAL},
     needs=frozenset({"prompts", "experts"}),
     order=10,
 )

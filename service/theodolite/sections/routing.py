@@ -1,14 +1,16 @@
 """The experts that prompts use: the shares of each set, and their differences in each contrast."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 from itertools import starmap
+from typing import Any
 
 import numpy as np
 import xarray as xr
 
 from theodolite.figures.routing import difference_map, share_map
 from theodolite.groups.permutations import LEVEL
+from theodolite.query.effects import largest
 from theodolite.query.first_tokens import set_labels
 from theodolite.sections.parts import (
     BRACKETS,
@@ -75,15 +77,15 @@ def _of_sets(run: Run, routing: xr.Dataset) -> Section | None:
 
 def _shares(values: xr.Dataset, label: str) -> str:
     """Return the largest share of a set, beside that of equal use, and how many experts no prompt uses."""
-    share = values["expert_share"].stack(place=("layer", "expert"))
-    used = float(values["expert_share"].sum("expert").max())
+    share = values["expert_share"].sel(estimate="value")
+    used = float(share.sum("expert").max())
     n_experts = values.sizes["expert"]
-    top = values.stack(place=("layer", "expert")).isel(place=int(np.nanargmax(share.values)))
+    at = largest(share)
     finite = int(np.isfinite(share).sum())
-    value, low, high = (percent(top[f"expert_share{end}"], 1) for end in ("", "_low", "_high"))
+    value, low, high = (percent(end, 1) for end in values["expert_share"].sel(at))
     return (
         f"{label} (n = {int(values['n_samples'])}): each token uses {number(used, 0)} of {n_experts} experts of a "
-        f"layer, so with equal use each share would be {percent(used / n_experts, 1)}. Largest share: {_name(top)}, "
+        f"layer, so with equal use each share would be {percent(used / n_experts, 1)}. Largest share: {_name(at)}, "
         f"{value} [{low}, {high}]. "
         f"{int((share == 0).sum())} of {finite} experts (of all layers) are used by no prompt of the set."
     )
@@ -93,7 +95,7 @@ def _active_units(values: xr.Dataset, label: str) -> str:
     """Return the share of active hidden units of the experts that tokens use; empty if it is not known."""
     if not np.isfinite(values["expert_active_units"]).any():
         return ""
-    shares, units = values["expert_share"], values["expert_active_units"]
+    shares, units = values["expert_share"].sel(estimate="value"), values["expert_active_units"]
     mean = float(units.weighted(shares.fillna(0)).mean())
     by_layer = units.weighted(shares.fillna(0)).mean("expert").dropna("layer")
     low, high = (by_layer.isel(layer=int(at(by_layer.values))) for at in (np.argmin, np.argmax))
@@ -111,6 +113,7 @@ def _of_contrast(run: Run, routing: xr.Dataset, contrast: str) -> Section | None
     sides, labels = routing.attrs["contrasts"][contrast], set_labels(run, position)
     if not all(int(values[f"n_{side}"]) for side in SIDES):
         return None
+    null = values["expert_difference_null"]
     counts = " and ".join(f"{int(values[f'n_{side}'])} {labels[sides[side]]}" for side in SIDES)
     caption = f"{contrast}: difference of the shares of each expert, percentage points"
     return Section(
@@ -126,13 +129,14 @@ def _of_contrast(run: Run, routing: xr.Dataset, contrast: str) -> Section | None
         ],
         how_to_read=_HOW_TO_READ,
         finding=_finding(values),
-        worth=worth_of((values["expert_difference_p_family"], values["expert_difference_z"])),
+        worth=worth_of((null.sel(null="p_family"), null.sel(null="z"))),
     )
 
 
 def _differences(values: xr.Dataset, labels: list[str]) -> Iterator[str]:
     """Return the expert with the largest z, with its test, and how many experts pass theirs."""
-    p, difference = values["expert_difference_p_family"], values["expert_difference"]
+    null, difference = values["expert_difference_null"], values["expert_difference"].sel(estimate="value")
+    p, z = null.sel(null="p_family"), null.sel(null="z")
     tested = int(np.isfinite(p).sum())
     if not tested:
         yield (
@@ -140,17 +144,16 @@ def _differences(values: xr.Dataset, labels: list[str]) -> Iterator[str]:
             "experts, or all permutations of the labels give the same differences."
         )
         return
-    at = values.stack(place=("layer", "expert"))
-    at = at.isel(place=int(np.nanargmax(at["expert_difference_z"].values)))
-    parts = ("", "_low", "_high", "_null_mean", "_null_sd")
-    value, low, high, mean, sd = (number(100 * at[f"expert_difference{part}"], 1) for part in parts)
-    first, second = labels if float(at["expert_difference"]) > 0 else labels[::-1]
-    differs = bool(at["expert_difference"] != 0)
+    at = largest(z)
+    value, low, high = (number(100 * end, 1) for end in values["expert_difference"].sel(at))
+    mean, sd = (number(100 * null.sel(at | {"null": part}), 1) for part in ("mean", "sd"))
+    first, second = labels if float(difference.sel(at)) > 0 else labels[::-1]
+    differs = bool(difference.sel(at) != 0)
     yield (
-        f"Expert with the largest z: {_name(at)}, z = {number(at['expert_difference_z'], 1)}. "
+        f"Expert with the largest z: {_name(at)}, z = {number(z.sel(at), 1)}. "
         f"{f'It is used by a larger share of {first} than of {second}: the' if differs else 'The'} difference of the "
         f"shares ({labels[0]} minus {labels[1]}) is {value} percentage points [{low}, {high}]. Permuted labels give an "
-        f"absolute difference of {mean} ± {sd}; family-wise p = {float(at['expert_difference_p_family']):.2g} over "
+        f"absolute difference of {mean} ± {sd}; family-wise p = {float(p.sel(at)):.2g} over "
         f"{tested} experts."
     )
     passed = difference.where(p <= LEVEL)
@@ -164,11 +167,11 @@ def _differences(values: xr.Dataset, labels: list[str]) -> Iterator[str]:
 
 def _finding(values: xr.Dataset) -> str:
     """Return how many experts of how many layers are used more in one set than chance gives."""
-    p = values["expert_difference_p_family"]
+    p = values["expert_difference_null"].sel(null="p_family")
     tested = int(np.isfinite(p).sum())
     if not tested:
         return ""
-    has_experts = values["expert_difference"].notnull()
+    has_experts = values["expert_difference"].sel(estimate="value").notnull()
     layers, with_experts = (int(some.any("expert").sum()) for some in (p <= LEVEL, has_experts))
     return (
         f"{int((p <= LEVEL).sum())} of {tested} tested experts, in {layers} of {with_experts} layers with experts, are "
@@ -188,5 +191,5 @@ def _without_experts(values: xr.DataArray) -> list[str]:
     return [f"layers {', '.join(map(str, missing))} have no experts, so their numbers are missing"]
 
 
-def _name(at: xr.Dataset) -> str:
-    return f"expert {int(at['expert'])} of layer {int(at['layer'])}"
+def _name(at: Mapping[str, Any]) -> str:
+    return f"expert {at['expert']} of layer {at['layer']}"

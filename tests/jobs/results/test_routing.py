@@ -10,6 +10,7 @@ from support.stored import store_run
 
 from theodolite.errors import RunDamagedError
 from theodolite.groups import GROUPS
+from theodolite.groups.routing import NULL
 from theodolite.store.activations import read_experts
 from theodolite.store.commits import read_commit
 from theodolite.store.runs import open_run
@@ -78,8 +79,8 @@ def test_shares_are_those_counted_by_hand(arrays, chosen):
         np.testing.assert_array_equal(arrays["n_samples"][row], len(samples))
         for at in np.ndindex(2, LAYERS, EXPERTS):
             expected = np.nan if at[1] == 1 else share_of(chosen[name], samples, *at)
-            np.testing.assert_allclose(arrays["expert_share"][(row, *at)], expected, atol=1e-12)
-    np.testing.assert_allclose(arrays["expert_share"].sum(axis=-1)[:, :, [0, 2]], 2)
+            np.testing.assert_allclose(arrays["expert_share"][(row, *at, 0)], expected, atol=1e-12)
+    np.testing.assert_allclose(arrays["expert_share"][..., 0].sum(axis=-1)[:, :, [0, 2]], 2)
 
 
 def test_differences_leave_out_the_partners_of_quarantined_prompts(arrays, chosen):
@@ -90,16 +91,18 @@ def test_differences_leave_out_the_partners_of_quarantined_prompts(arrays, chose
             expected = np.nan
             if at[1] != 1:
                 expected = share_of(chosen["bad"], own, *at) - share_of(chosen[other], others, *at)
-            np.testing.assert_allclose(arrays["expert_difference"][(row, *at)], expected, atol=1e-12)
+            np.testing.assert_allclose(arrays["expert_difference"][(row, *at, 0)], expected, atol=1e-12)
 
 
 def test_the_planted_expert_is_found_in_both_contrasts(arrays):
+    z, p_family = (arrays["expert_difference_null"][..., NULL.index(one)] for one in ("z", "p_family"))
     for row in range(2):
-        assert arrays["expert_difference"][row, 1, 2, 5] == 1
-        assert arrays["expert_difference_p_family"][row, 1, 2, 5] == pytest.approx(1 / 201)
-        assert arrays["expert_difference_low"][row, 1, 2, 5] > 0.6
-        assert np.nanargmax(arrays["expert_difference_z"][row, 1]) == 2 * EXPERTS + 5
-    assert np.nanmin(arrays["expert_difference_p_family"][:, 0]) > 0.05  # the other position
+        value, low, _ = arrays["expert_difference"][row, 1, 2, 5]
+        assert value == 1
+        assert p_family[row, 1, 2, 5] == pytest.approx(1 / 201)
+        assert low > 0.6
+        assert np.nanargmax(z[row, 1]) == 2 * EXPERTS + 5
+    assert np.nanmin(p_family[:, 0]) > 0.05  # the other position
 
 
 def test_layers_without_experts_are_missing(arrays):
@@ -111,7 +114,7 @@ def test_layers_without_experts_are_missing(arrays):
 
 def test_the_smallest_shares_and_largest_differences_lie_inside_their_intervals(arrays):
     for name in ("expert_share", "expert_difference"):
-        value, low, high = (arrays[f"{name}{end}"] for end in ("", "_low", "_high"))
+        value, low, high = np.moveaxis(arrays[name], -1, 0)
         known = np.isfinite(value)
         assert ((low <= value) & (value <= high))[known].all()
         assert (low[known] >= (-1 if name == "expert_difference" else 0)).all()
@@ -130,7 +133,7 @@ def test_a_run_without_contrasts_has_shares_alone(run):
     context.contrasts = {}
     arrays = routing.compute(context).arrays
     assert np.isfinite(arrays["expert_share"]).any()
-    assert arrays["expert_difference"].shape == (0, 2, LAYERS, EXPERTS)
+    assert arrays["expert_difference"].shape == (0, 2, LAYERS, EXPERTS, 3)
 
 
 def test_damaged_experts_are_refused(run, chosen, tmp_path):

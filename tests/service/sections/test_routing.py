@@ -11,28 +11,28 @@ NAN = np.nan
 HARMFUL = np.array([[NAN] * 3, [1.0, 0.9, 0.1], [0.5, 0.75, 0.75], [NAN] * 3])
 HARMLESS = np.array([[NAN] * 3, [1.0, 0.4, 0.6], [0.5, 0.75, 0.75], [NAN] * 3])
 P = np.array([[NAN] * 3, [NAN, 0.005, 0.005], [0.7, 1.0, 1.0], [NAN] * 3])
-DIFFERENCE = HARMFUL - HARMLESS
+SHARES, DIFFERENCE = np.stack([HARMFUL, HARMLESS])[:, None], HARMFUL - HARMLESS
 VALUES = {
     "n_samples": 20,
-    "expert_share": np.stack([HARMFUL, HARMLESS])[:, None],
-    "expert_share_low": np.stack([HARMFUL, HARMLESS])[:, None] - 0.1,
-    "expert_share_high": np.stack([HARMFUL, HARMLESS])[:, None] + 0.05,
+    "expert_share": {"value": SHARES, "low": SHARES - 0.1, "high": SHARES + 0.05},
     "n_positive": 20,
     "n_negative": 18,
-    "expert_difference": DIFFERENCE,
-    "expert_difference_low": DIFFERENCE - 0.2,
-    "expert_difference_high": DIFFERENCE + 0.1,
-    "expert_difference_null_mean": 0.12,
-    "expert_difference_null_sd": 0.08,
-    "expert_difference_z": np.array([[NAN] * 3, [NAN, 4.75, 4.7], [-1.0, -1.1, -1.2], [NAN] * 3]),
-    "expert_difference_p_family": P,
+    "expert_difference": {"value": DIFFERENCE, "low": DIFFERENCE - 0.2, "high": DIFFERENCE + 0.1},
+    "expert_difference_null": {
+        "mean": 0.12,
+        "sd": 0.08,
+        "z": np.array([[NAN] * 3, [NAN, 4.75, 4.7], [-1.0, -1.1, -1.2], [NAN] * 3]),
+        "p_family": P,
+    },
 }
 
 
 @pytest.fixture
 def made(tmp_path):
     def made(**changes):
-        return routing.sections(cached_run(tmp_path, {"curves": {}, "routing": VALUES | changes}))
+        """Return the sections with changes, of some labels of the last dimension if they are given by label."""
+        changed = {name: VALUES[name] | of if isinstance(of, dict) else of for name, of in changes.items()}
+        return routing.sections(cached_run(tmp_path, {"curves": {}, "routing": VALUES | changed}))
 
     return made
 
@@ -80,19 +80,21 @@ def test_a_contrast_has_its_largest_z_with_the_test(made):
 
 
 def test_nothing_is_claimed_if_no_expert_can_be_tested(made):
-    section = made(expert_difference_p_family=NAN, expert_difference_z=NAN)[1]
+    section = made(expert_difference_null={"p_family": NAN, "z": NAN})[1]
     assert len(section.facts) == 1
     assert section.facts[0].startswith("No expert can be tested")
     assert section.finding == ""
 
 
 def test_equal_shares_are_not_called_larger(made):
-    section = made(expert_difference=np.where(np.isnan(DIFFERENCE), NAN, 0.0))[1]
+    section = made(expert_difference={"value": np.where(np.isnan(DIFFERENCE), NAN, 0.0)})[1]
     assert "z = 4.8. The difference of the shares (harmful minus harmless) is 0.0 percentage" in section.facts[0]
 
 
 def test_maps_have_layers_from_left_to_right_and_say_what_lies_beyond_the_scale(made):
-    of_sets, of_contrast = made(expert_share=np.stack([HARMFUL, HARMLESS / 2])[:, None])  # one share is the largest
+    of_sets, of_contrast = made(
+        expert_share={"value": np.stack([HARMFUL, HARMLESS / 2])[:, None]}
+    )  # one share is the largest
     shares, difference = [one.draw().data[0] for one in of_sets.maps], of_contrast.figures[0].draw().data[0]
     share = shares[0]
     np.testing.assert_array_equal(np.array(share.z, dtype=float), 100 * HARMFUL.T)
