@@ -5,7 +5,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from theodolite.groups.basis import MAPS, SUBLAYERS
+from theodolite.groups.basis import MAPS
+from theodolite.groups.record import SUBLAYERS
 from theodolite.store.runs import Run
 from theodolite_jobs.passes.collect import Arrays
 from theodolite_jobs.passes.point_clouds import PointCloud, read_cloud

@@ -11,7 +11,8 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from theodolite.errors import StoreError
-from theodolite.groups.effects import CONTROLS, HEAD, INTERVENTIONS, MEASURES, PROMPT_EFFECTS, SIDES, SUBLAYERS
+from theodolite.groups.effects import CONTROLS, HEAD, INTERVENTIONS, MEASURES, PROMPT_EFFECTS
+from theodolite.groups.record import SIDES, SUBLAYERS
 from theodolite.sites import Site
 from theodolite.spec_options import EffectsSpec
 from theodolite.store.tables import encode_table

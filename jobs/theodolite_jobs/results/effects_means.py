@@ -16,13 +16,10 @@ from theodolite.groups.effects import (
     LEAST_VARIANCE,
     MATCHED,
     MEASURES,
-    NULL,
     PATCH,
     REMOVE,
-    SIDES,
-    SUBLAYERS,
 )
-from theodolite.groups.record import INTERVAL
+from theodolite.groups.record import INTERVAL, NULL, SIDES, SUBLAYERS
 from theodolite.sites import Site, depth
 from theodolite_jobs.effects.work import Arrays
 from theodolite_jobs.statistics.effects_controls import ControlFacts

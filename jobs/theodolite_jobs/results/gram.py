@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from theodolite.errors import StoreError
 from theodolite.groups import GROUPS
-from theodolite.groups.basis import SUBLAYERS
 from theodolite.groups.gram import SPACES
+from theodolite.groups.record import SUBLAYERS
 from theodolite.sites import Site
 from theodolite.store.activations import read_positive_counts
 from theodolite.store.records import Commit

@@ -6,8 +6,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from theodolite.groups.basis import SUBLAYERS
 from theodolite.groups.gram import SPACES
+from theodolite.groups.record import SUBLAYERS
 from theodolite.sites import Site
 from theodolite.store.runs import Run
 from theodolite_jobs.passes.point_clouds import PointCloud, read_cloud

@@ -8,7 +8,8 @@ from numpy.typing import NDArray
 
 from theodolite.bands import simultaneous_quantile
 from theodolite.groups import GROUPS
-from theodolite.groups.permutations import LOCATED, MEASURED, NULL, TESTED
+from theodolite.groups.permutations import LOCATED, MEASURED, TESTED
+from theodolite.groups.record import NULL_AND_LIMIT
 from theodolite.sites import Site
 from theodolite.store.runs import Run
 from theodolite_jobs.passes.collect import Arrays
@@ -81,7 +82,7 @@ def _tests(run: Run, contrast: PermutedContrast, label: str, progress: Progress)
             scores.append(place.scores)
             differences[:, layer] = place.differences
         mean, sd = cosines_between_layers(differences)
-        cosines.append(np.stack([mean, sd, *[np.full_like(mean, np.nan)] * (len(NULL) - 2)], axis=-1))
+        cosines.append(np.stack([mean, sd, *[np.full_like(mean, np.nan)] * (len(NULL_AND_LIMIT) - 2)], axis=-1))
     # (draw, statistic, site, layer)
     draws = np.stack(statistics, axis=-1).reshape(-1, len(TESTED), len(sites), n_layers)
     arrays, words = of_tokens(run, contrast)
@@ -98,7 +99,7 @@ def _tests(run: Run, contrast: PermutedContrast, label: str, progress: Progress)
     arrays["auroc_fit_error"] = scored["auroc"].fit_error(separation_scores.auroc_terms)
     arrays |= beyond(scored, words)
     for index, name in enumerate(TESTED):
-        arrays[f"{name}_null"] = np.stack(permutation_test(draws[:, index]), axis=-1)
+        arrays[f"{name}_null"] = permutation_test(draws[:, index]).stacked()
     return arrays
 
 

@@ -51,7 +51,7 @@ def of_tokens(run: Run, contrast: PermutedContrast) -> tuple[Arrays, dict[str, S
             name, value = prefix + statistic, estimate(*contrast.sides(scores[0][:, None]), paired=contrast.paired)
             tested = permutation_test(of_draws(scores, contrast.labels)[:, None])
             arrays[name] = value.with_band()[0]
-            arrays[f"{name}_null"] = np.stack(tested, axis=-1)[0]
+            arrays[f"{name}_null"] = tested.stacked()[0]
             values.append(float(value.value[0]))
         is_ridge = values[1] > values[0]
         arrays[f"tokens_{statistic}_is_ridge"] = np.asarray(np.nan if np.isnan(values).any() else float(is_ridge))

@@ -8,7 +8,7 @@ import pandas as pd
 import torch
 from numpy.typing import NDArray
 
-from theodolite.groups.record import NULL
+from theodolite.groups.record import NULL_AND_LIMIT
 from theodolite.groups.words import CONTROLS
 from theodolite_jobs.models.weights import Weights
 from theodolite_jobs.results.circuits import read_circuits
@@ -72,7 +72,7 @@ def noun_results(
     tables = {}
     if offsets := [layer.offsets for layer in layers if layer.offsets is not None]:
         tables["noun_offsets"] = pd.concat(offsets, ignore_index=True)
-    z = arrays["relatedness_null"][..., CONTROLS.index("permuted"), NULL.index("z")]
+    z = arrays["relatedness_null"][..., CONTROLS.index("permuted"), NULL_AND_LIMIT.index("z")]
     if np.isfinite(z).any():
         layer, head = np.unravel_index(np.nanargmax(z), z.shape)
         tables["noun_scores"] = noun_scores(weights, int(layer), int(head), decoding)

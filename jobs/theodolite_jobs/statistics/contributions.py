@@ -125,5 +125,5 @@ def total_of_shares(
     totals = np.where(np.isnan(shares).all(axis=1), np.nan, np.nansum(shares, axis=1))
     tested = permutation_test(np.stack([totals, np.abs(totals - totals.mean())], axis=1))
     unknown = np.array(np.nan)  # each total is tested alone
-    null = Tested(tested.null_mean[0], tested.null_sd[0], unknown, tested.z[0], tested.p[1], unknown)
+    null = Tested(tested.null_mean[0], tested.null_sd[0], tested.z[0], tested.p[1], unknown, unknown)
     return float(totals[0]), null.stacked()

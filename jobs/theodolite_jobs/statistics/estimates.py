@@ -30,8 +30,3 @@ class Estimate(NamedTuple):
         """Return the value, both ends, and those of the simultaneous band, NaN without a band: (…, estimate)."""
         ends = np.full((2, *np.shape(self.value)), np.nan) if band is None else band[1:]
         return np.stack([*self, *ends], axis=-1)
-
-    def named(self, name: str, band: "Estimate | None" = None) -> dict[str, NDArray[np.float64]]:
-        """Return the arrays by the names of their variables, with the ends of the simultaneous band if there is one."""
-        arrays = {name: self.value, f"{name}_low": self.low, f"{name}_high": self.high}
-        return arrays if band is None else arrays | {f"{name}_band_low": band.low, f"{name}_band_high": band.high}

@@ -35,21 +35,21 @@ class Tested(NamedTuple):
     Attributes:
         null_mean: mean over the draws.
         null_sd: standard deviation (n−1) over the draws.
-        critical: the statistic at a place is above this value exactly where p_family is at most LEVEL.
         z: (statistic − null_mean) / null_sd; NaN where null_sd is 0.
         p: share of draws, the real labels included, whose statistic is as large; NaN where null_sd is 0.
         p_family: share of draws, the real labels included, whose largest z over all places is as large as z.
+        critical: the statistic at a place is above this value exactly where p_family is at most LEVEL.
     """
 
     null_mean: NDArray[np.float64]
     null_sd: NDArray[np.float64]
-    critical: NDArray[np.float64]
     z: NDArray[np.float64]
     p: NDArray[np.float64]
     p_family: NDArray[np.float64]
+    critical: NDArray[np.float64]
 
     def stacked(self) -> NDArray[np.float64]:
-        """Return all of them in the order of NULL, (…, null)."""
+        """Return all of them in the order of NULL_AND_LIMIT, (…, null)."""
         return np.stack(self, axis=-1)
 
 

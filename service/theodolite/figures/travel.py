@@ -8,7 +8,7 @@ import xarray as xr
 
 from theodolite.figures.panels import Line, Panel, panels_figure, prompts_text
 from theodolite.figures.references import Reference
-from theodolite.groups.basis import SUBLAYERS
+from theodolite.groups.record import SUBLAYERS
 
 
 def travel_figure(travel: xr.Dataset, position: int, colours: Mapping[str, str]) -> go.Figure:

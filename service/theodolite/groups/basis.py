@@ -1,9 +1,6 @@
 """How well affine and orthogonal maps predict the output of each sublayer from its input."""
 
-from theodolite.groups.record import ESTIMATE, INTERVAL, N_SAMPLES, PER_BLOCK, Group, Variable, variables
-
-SUBLAYERS = ("attention", "mlp", "block")
-"""Attention is from resid_pre to resid_mid, the MLP from resid_mid to the output of the block."""
+from theodolite.groups.record import ESTIMATE, INTERVAL, N_SAMPLES, PER_BLOCK, SUBLAYERS, Group, Variable, variables
 
 MAPS = ("affine", "orthogonal", "identity")
 """Maps of the input: any linear one plus a constant, a scaled orthogonal one plus a constant, a constant alone."""

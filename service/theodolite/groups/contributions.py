@@ -1,6 +1,6 @@
 """What heads, MLPs and the embedding write onto a contrast's direction: shares of the distance of the means."""
 
-from theodolite.groups.record import N_SIDES, NULL, STREAM_UNIT, Group, Variable
+from theodolite.groups.record import N_SIDES, NULL_AND_LIMIT, STREAM_UNIT, Group, Variable
 
 _POINT = ("contrast", "position")
 _LAYER = (*_POINT, "layer")
@@ -73,7 +73,7 @@ GROUP = Group(
     title="Contributions",
     version=3,
     variables=VARIABLES,
-    labels={"part": PARTS, "null": NULL},
+    labels={"part": PARTS, "null": NULL_AND_LIMIT},
     needs=frozenset({"prompts", "contrasts", "weights", "head_out"}),
     order=9,
 )

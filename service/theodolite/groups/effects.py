@@ -1,13 +1,10 @@
 """What interventions on the last token change in the distribution of the token that follows it."""
 
-from theodolite.groups.record import ESTIMATE, INTERVAL, Group, Variable, variables
+from theodolite.groups.record import ESTIMATE, INTERVAL, NULL, SUBLAYERS, Group, Variable, variables
 from theodolite.sites import Site
 
 CHANGEABLE = (Site.RESID_PRE, Site.RESID_MID, Site.RESID_POST)
 """The sites at which states can be changed."""
-
-SIDES = ("positive", "negative")
-"""The two sets of a contrast; interventions change the states of the prompts of one of them."""
 
 PATCH, REMOVE, ADD = INTERVENTIONS = ("patch", "remove", "add")
 """`patch` gives a state of the other set, `remove` projects the contrast's direction out of the state, and `add` adds
@@ -25,14 +22,11 @@ removing a direction with little variance changes little."""
 LEAST_EFFECTIVE = 5.0
 """The smallest effective number of control directions with which effects are compared."""
 
-ATTENTION, MLP, BLOCK = SUBLAYERS = ("attention", "mlp", "block")
+ATTENTION, MLP, BLOCK = SUBLAYERS
 """The parts of a layer whose outputs are patched; `block` is attention and the MLP together."""
 
 HEAD = "head"
 """The smallest part whose output is patched."""
-
-NULL = ("mean", "sd", "z", "p", "p_family")
-"""What is known of an effect from those of control directions."""
 
 MEASURES = ("kl", "log_odds")
 """What an intervention is measured by."""

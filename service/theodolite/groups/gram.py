@@ -1,13 +1,13 @@
 """Shape of each set's point cloud, and similarity of layers, from Gram matrices."""
 
-from theodolite.groups.basis import SUBLAYERS
-from theodolite.groups.effects import SIDES
 from theodolite.groups.record import (
     N_SAMPLES,
     PER_BLOCK,
     PER_CONTRAST,
     PER_SET,
+    SIDES,
     STREAM_UNIT,
+    SUBLAYERS,
     Group,
     Variable,
     variables,
@@ -57,6 +57,7 @@ VARIABLES = (
     ),
     *variables(
         PER_SET,
+        SIDES,
         dtype="int64",
         n_coincident="Number of prompts that coincide with another; the TwoNN estimate leaves them out.",
         n_constant_features="Number of features without variance; the standardised statistics leave them out.",

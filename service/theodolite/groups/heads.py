@@ -1,6 +1,6 @@
 """Attention heads: singular values and vectors of each head's QK and VO circuit."""
 
-from theodolite.groups.record import NULL, Group, Variable
+from theodolite.groups.record import NULL_AND_LIMIT, Group, Variable
 
 _CIRCUIT = ("circuit", "offset", "layer", "head")
 _ALIGNED = ("contrast", "side", "layer", "head")
@@ -94,7 +94,7 @@ GROUP = Group(
     title="Heads",
     version=5,
     variables=VARIABLES,
-    labels={"null": (*NULL, "p_low_family")},
+    labels={"null": (*NULL_AND_LIMIT, "p_low_family")},
     needs=frozenset({"weights"}),
     options="heads",
     is_read_whole=False,

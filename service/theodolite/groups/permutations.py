@@ -1,6 +1,16 @@
 """Statistics of a contrast against those with labels that are permuted between its two sets."""
 
-from theodolite.groups.record import AT_EXTREME, BAND, ESTIMATE, N_SIDES, PER_CONTRAST, Group, Variable, variables
+from theodolite.groups.record import (
+    AT_EXTREME,
+    BAND,
+    ESTIMATE,
+    N_SIDES,
+    NULL_AND_LIMIT,
+    PER_CONTRAST,
+    Group,
+    Variable,
+    variables,
+)
 
 TESTED = {
     "auroc": "cross-validated AUROC",
@@ -17,11 +27,6 @@ TESTED = {
 LEVEL = 0.05
 """The family-wise error rate of the critical values."""
 
-
-NULL = ("mean", "sd", "z", "p", "p_family", "critical")
-"""What permuted labels give: mean and standard deviation of the statistic; the statistic minus the mean, over the
-standard deviation; the share of permutations with as large a value at this site and layer; the share whose largest z
-over all sites and layers is as large as the z here; the value above which this share is at most LEVEL."""
 
 MEASURED = ("ridge_auroc", "on_sphere_auroc", "norm_auroc")
 """The tested statistics that no other group has, so their values and intervals are here."""
@@ -111,7 +116,7 @@ GROUP = Group(
     title="Permutation tests",
     version=8,
     variables=VARIABLES,
-    labels={ESTIMATE: BAND, "null": NULL},
+    labels={ESTIMATE: BAND, "null": NULL_AND_LIMIT},
     tables=("permutations",),
     needs=frozenset({"prompts", "contrasts"}),
 )

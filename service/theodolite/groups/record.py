@@ -19,8 +19,15 @@ INTERVAL = ("value", "low", "high")
 BAND = (*INTERVAL, "band_low", "band_high")
 """Labels of ESTIMATE: without, and with a simultaneous 95 % band over all sites and layers."""
 
-NULL = ("mean", "sd", "critical", "z", "p", "p_family")
+NULL = ("mean", "sd", "z", "p", "p_family")
+NULL_AND_LIMIT = (*NULL, "critical")
 """Labels of the axis `null`: the distribution of a statistic with permuted labels or of controls, and its tests."""
+
+SUBLAYERS = ("attention", "mlp", "block")
+"""Attention is from resid_pre to resid_mid, the MLP from resid_mid to the output of the block."""
+
+SIDES = ("positive", "negative")
+"""The two sets of a contrast."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +41,6 @@ class Variable:
         units: units of its values; `1` for a dimensionless number.
         dtype: NumPy's name of the stored type.
         by_layer: whether it is written layer by layer, one chunk for each layer, because it is too large for memory.
-        interval: common prefix of the variables `…_low` and `…_high` with its 95 % interval; empty without an interval.
     """
 
     name: str
@@ -43,7 +49,6 @@ class Variable:
     units: str = "1"
     dtype: str = "float64"
     by_layer: bool = False
-    interval: str = ""
 
     def chunk_shape(self, lengths: Mapping[Any, int]) -> tuple[int, ...]:
         """Return the shape of a chunk of an array that is stored by layer, given the length of each dimension.

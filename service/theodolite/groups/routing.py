@@ -1,9 +1,6 @@
 """Mixtures of experts: the shares of the prompts that use each expert, their differences, and active hidden units."""
 
-from theodolite.groups.record import ESTIMATE, INTERVAL, N_SAMPLES, N_SIDES, Group, Variable
-
-NULL = ("mean", "sd", "z", "p", "p_family")
-"""What is known of a difference from those with permuted labels."""
+from theodolite.groups.record import ESTIMATE, INTERVAL, N_SAMPLES, N_SIDES, NULL, Group, Variable
 
 _OF_SET = ("set", "position", "layer", "expert")
 _OF_CONTRAST = ("contrast", "position", "layer", "expert")

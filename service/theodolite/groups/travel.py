@@ -1,7 +1,6 @@
 """Steps of attention and MLP through the blocks, what they add to the variance, and growth along depth."""
 
-from theodolite.groups.basis import SUBLAYERS
-from theodolite.groups.record import N_SAMPLES, PER_BLOCK, STREAM_UNIT, Group, Variable, variables
+from theodolite.groups.record import N_SAMPLES, PER_BLOCK, STREAM_UNIT, SUBLAYERS, Group, Variable, variables
 
 SUMMARY = ("mean", "std")
 """Mean and standard deviation (n-1) over prompts."""

@@ -1,6 +1,6 @@
 """Circuits and trajectories decoded into tokens of the vocabulary, and statistics of nouns in each head."""
 
-from theodolite.groups.record import NULL, Group, Variable, variables
+from theodolite.groups.record import NULL_AND_LIMIT, Group, Variable, variables
 
 _HEADS = ("layer", "head")
 
@@ -29,7 +29,7 @@ GROUP = Group(
     title="Words",
     version=2,
     variables=VARIABLES,
-    labels={"control": CONTROLS, "null": NULL},
+    labels={"control": CONTROLS, "null": NULL_AND_LIMIT},
     tables=(
         "head_tokens",
         "noun_keys",

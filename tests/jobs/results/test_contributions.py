@@ -7,7 +7,7 @@ from support.analysing import context_of
 from support.each import each
 from support.stored import record_of, store_run
 
-from theodolite.groups.record import NULL
+from theodolite.groups.record import NULL_AND_LIMIT
 from theodolite.sites import Site
 from theodolite_jobs.capture.engine import Engine
 from theodolite_jobs.capture.plan import plan_set
@@ -60,7 +60,7 @@ SITES = (Site.RESID_PRE, Site.RESID_MID, Site.HEAD_OUT)
 
 
 def null_of(values, label):
-    return values[..., NULL.index(label)]
+    return values[..., NULL_AND_LIMIT.index(label)]
 
 
 def computed(family, tmp_path, sites=SITES):

@@ -9,7 +9,8 @@ from support.analysing import analyse, context_of
 from support.result_cases import CONTRASTS, contrast, draw, silent
 from support.stored import store_run
 
-from theodolite.groups.permutations import NULL, TESTED
+from theodolite.groups.permutations import TESTED
+from theodolite.groups.record import NULL_AND_LIMIT
 from theodolite.sites import HALF_BLOCKS
 from theodolite.store.result_reader import read_group
 from theodolite_jobs.results import permutations_controls, permuted_labels
@@ -243,7 +244,7 @@ def test_token_counts_are_the_control_for_words(run, monkeypatch):
         found, _ = permutations_controls.of_tokens(run, permuted)
         expected = area(scores[:n_p, None], scores[n_p:, None], paired=permuted.paired)
         np.testing.assert_allclose(found["tokens_auroc"][:3], np.ravel(expected), rtol=1e-9)
-        assert found["tokens_auroc_null"][NULL.index("p")] > 0.05, "the tokens of both sets are drawn alike"
+        assert found["tokens_auroc_null"][NULL_AND_LIMIT.index("p")] > 0.05, "the tokens of both sets are drawn alike"
         if permuted.paired:
             assert found["tokens_paired_accuracy"][0] == (scores[:n_p] > scores[n_p:]).mean()
         else:
@@ -275,7 +276,7 @@ def test_sets_with_other_words_are_separated_by_their_tokens(run, monkeypatch):
     monkeypatch.setattr(permutations_controls, "read_tokens", lambda _run, name: tokens[name])
     found, _ = permutations_controls.of_tokens(run, permuted_contrast(context_of(run, CONTRASTS), "refusal", -1))
     assert (found["tokens_auroc"][0], found["tokens_paired_accuracy"][0]) == (1, 1)
-    assert np.isnan(found["tokens_auroc_null"][NULL.index("p")]), (
+    assert np.isnan(found["tokens_auroc_null"][NULL_AND_LIMIT.index("p")]), (
         "all prompts of a set have the same words, so all draws are equal"
     )
 

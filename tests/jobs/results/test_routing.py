@@ -10,7 +10,7 @@ from support.stored import store_run
 
 from theodolite.errors import RunDamagedError
 from theodolite.groups import GROUPS
-from theodolite.groups.routing import NULL
+from theodolite.groups.record import NULL
 from theodolite.store.activations import read_experts
 from theodolite.store.commits import read_commit
 from theodolite.store.runs import open_run

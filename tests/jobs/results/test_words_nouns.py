@@ -9,7 +9,7 @@ import torch
 from support import tiny
 from transformers import AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM
 
-from theodolite.groups.record import NULL
+from theodolite.groups.record import NULL_AND_LIMIT
 from theodolite.groups.words import CONTROLS
 from theodolite_jobs.models.load import wrap
 from theodolite_jobs.models.rotary import rotation
@@ -122,7 +122,7 @@ def test_results_have_each_head_and_the_scores_of_the_largest_z(weights, decodin
     n_layers = weights.dimensions.n_layers
     assert {values.shape[:2] for values in arrays.values()} == {(n_layers, HEADS)}
     np.testing.assert_allclose(arrays["relatedness"][LAYER], nouns.relatedness[0])
-    null = dict(zip(NULL, np.moveaxis(arrays["relatedness_null"], -1, 0), strict=True))
+    null = dict(zip(NULL_AND_LIMIT, np.moveaxis(arrays["relatedness_null"], -1, 0), strict=True))
     for control, draws in (("permuted", nouns.relatedness), ("random", nouns.random)):
         mean = null["mean"][LAYER, :, CONTROLS.index(control)]
         np.testing.assert_allclose(mean, draws[1:].mean(axis=0), atol=1e-12)

@@ -6,7 +6,7 @@ from scipy.stats import kstest
 from support.each import each
 from support.shapes import unchecked
 
-from theodolite.groups.record import NULL
+from theodolite.groups.record import NULL_AND_LIMIT
 from theodolite_jobs.statistics.contributions import (
     head_outputs,
     standardised_differences,
@@ -119,7 +119,7 @@ def test_the_total_of_shares_is_tested_on_both_sides():
     for real in (0.1, 0.7):  # as far below as above
         shares[0, 2] = real
         total, null = total_of_shares(shares)
-        found = dict(zip(NULL, null, strict=True))
+        found = dict(zip(NULL_AND_LIMIT, null, strict=True))
         assert total == pytest.approx(0.1 + real)
         assert found["mean"] == pytest.approx(shares[1:, 2].mean() + 0.1)
         assert found["sd"] == pytest.approx(shares[1:, 2].std(ddof=1))
@@ -131,7 +131,7 @@ def test_the_total_of_shares_is_tested_on_both_sides():
 @unchecked()
 def test_the_p_of_a_total_is_uniform_if_the_real_labels_are_one_of_the_permutations():
     random_totals = np.random.default_rng(3)
-    p = [total_of_shares(random_totals.exponential(size=(201, 1)))[1][NULL.index("p")] for _ in range(400)]
+    p = [total_of_shares(random_totals.exponential(size=(201, 1)))[1][NULL_AND_LIMIT.index("p")] for _ in range(400)]
     assert kstest(p, "uniform").pvalue > 0.01
 
 
