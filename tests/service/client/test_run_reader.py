@@ -24,6 +24,7 @@ from theodolite.errors import (
     TableNotFoundError,
 )
 from theodolite.export import FORMATS
+from theodolite.query.curves import STATISTICS
 from theodolite.run_reader import GROUPS
 
 QUESTIONS = {
@@ -135,7 +136,8 @@ def test_one_label_drops_its_dimension_and_a_list_keeps_it(near):
         "position": 1,
         "layer": 4,
     }
-    assert near.group("gram", "mean_cosine", set="nouns", layer=2)["mean_cosine"].dims == ("site", "position")
+    of_layer = near.group("gram", "mean_cosine", set="nouns", layer=2)
+    assert of_layer["mean_cosine"].dims == ("site", "position", "space")
     assert near.curves("auroc", site=["resid_mid", "resid_mid"])["value"].sizes["site"] == 1
 
 
@@ -189,7 +191,9 @@ def test_statistics_and_labels_are_those_that_the_methods_accept(source, request
     assert set(statistics["group"]) == {"moments", "curves", "directions", "separation", "travel", "gram"}
     along_depth = statistics[statistics["along_depth"]]["statistic"]
     assert {"auroc", "norm_mean", "cosine_of_means_debiased"} < set(along_depth)
-    assert run.curves_frame(along_depth.tolist())["statistic"].nunique() == along_depth.nunique()
+    curves = {name: one.variable.name for name, one in STATISTICS.items() if one.variable.name in set(along_depth)}
+    assert set(curves.values()) == set(along_depth)
+    assert run.curves_frame(list(curves))["statistic"].nunique() == len(curves)
     assert statistics[["dims", "units", "description"]].map(bool).all(axis=None)
     for name, group in statistics.groupby("group"):
         if name in GROUPS:
