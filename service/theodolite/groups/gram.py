@@ -57,7 +57,6 @@ VARIABLES = (
     ),
     *variables(
         PER_SET,
-        SIDES,
         dtype="int64",
         n_coincident="Number of prompts that coincide with another; the TwoNN estimate leaves them out.",
         n_constant_features="Number of features without variance; the standardised statistics leave them out.",
