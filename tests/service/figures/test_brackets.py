@@ -50,18 +50,19 @@ def test_without_located_depths_there_is_no_bracket():
 def test_the_figures_of_separation_and_curves_have_brackets_and_the_difference_from_words(tmp_path):
     at_one = np.zeros((1, 2, 1, 4))
     at_one[0, 1, 0, 2] = 1
-    ends = {end: 0.1 for end in ("", "_low", "_high", "_band_low", "_band_high")}
     groups = {
-        "curves": {"cosine_of_means_debiased": 0.9, "cosine_of_means_location": at_one, "variance_mean": 1.0},
+        "curves": {
+            "cosine_of_means_debiased": {"value": {"raw": 0.9}},
+            "cosine_of_means_debiased_location": {"raw": at_one},
+            "variance_mean": {"raw": 1.0},
+        },
         "moments": {},
         "directions": {},
-        "separation": {"auroc": 0.9, "auroc_low": 0.8, "auroc_high": 0.95},
+        "separation": {"auroc": {"value": 0.9, "low": 0.8, "high": 0.95}},
         "permutations": {
-            f"{name}{end}": value
-            for name in ("ridge_auroc", "auroc_beyond_words", "ridge_auroc_beyond_words")
-            for end, value in ends.items()
-        }
-        | {"auroc_location": at_one},
+            **dict.fromkeys(("ridge_auroc", "auroc_beyond_words", "ridge_auroc_beyond_words"), 0.1),
+            "auroc_location": at_one,
+        },
     }
     run = finished_run(tmp_path, groups)
     for name, label in (("separation.refusal", "largest"), ("curves.refusal.-1", "smallest")):

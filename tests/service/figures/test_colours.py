@@ -23,6 +23,12 @@ VISION = {
 }
 TO_XYZ = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]])
 WHITE = TO_XYZ.sum(axis=1)
+CURVES = {
+    "cosine_of_means": 0.9,
+    "cosine_of_means_debiased": {"value": 0.95},
+    "variance_mean": 2.0,
+    "variance_max": 50.0,
+}
 
 
 def linear(colour):
@@ -64,12 +70,11 @@ def test_each_set_has_a_marker_of_its_own():
 
 
 def test_a_set_has_the_same_colour_in_each_contrast_and_group(tmp_path):
-    values = {"cosine_of_means": 0.9, "cosine_of_means_debiased": 0.95, "variance_mean": 2.0, "variance_max": 50.0}
     contrasts = {
         "refusal": {"positive": "harmful", "negative": "harmless", "paired": True},
         "reversed": {"positive": "harmless", "negative": "harmful", "paired": True},
     }
-    run = finished_run(tmp_path, {"curves": values, "gram": {}}, contrasts=contrasts)
+    run = finished_run(tmp_path, {"curves": CURVES, "gram": {}}, contrasts=contrasts)
     curves = read_group(run, "curves")
     drawn = []
     for name, sides in contrasts.items():
@@ -80,8 +85,7 @@ def test_a_set_has_the_same_colour_in_each_contrast_and_group(tmp_path):
 
 
 def test_a_site_has_the_same_dash_and_no_colour_of_its_own(tmp_path):
-    values = {"cosine_of_means": 0.9, "cosine_of_means_debiased": 0.95, "variance_mean": 2.0, "variance_max": 50.0}
-    curves = read_group(finished_run(tmp_path, {"curves": values}), "curves")
+    curves = read_group(finished_run(tmp_path, {"curves": CURVES}), "curves")
     figure = contrast_figure(curves, ContrastView("refusal", "harmful", "harmless", -1))
     lines = [trace for trace in figure.data if trace.mode == "lines+markers"]
     assert {(trace.meta["site"], trace.line.dash) for trace in lines} == {

@@ -15,19 +15,19 @@ from theodolite.query.compare import Question, comparison
 from theodolite.query.profiles import PROFILES
 from theodolite_jobs.cli import app
 
-COSINE = {"cosine_of_means_debiased": 0.8, "cosine_of_means_low": 0.7, "cosine_of_means_high": 0.9}
+COSINE = {"cosine_of_means_debiased": {"value": {"raw": 0.8}, "low": {"raw": 0.7}, "high": {"raw": 0.9}}}
 
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory):
     """Three runs: two with an interval, one of them separated; and one with a gap and no interval."""
     folder = tmp_path_factory.mktemp("store")
-    separation = {"separation": {"auroc": 0.99, "auroc_low": 0.98, "auroc_band_low": 0.97, "auroc_high": 1.0}}
-    gap = np.array([[[[0.5, np.nan, 0.4, 0.3]]] * 2])
+    separation = {"separation": {"auroc": {"value": 0.99, "low": 0.98, "band_low": 0.97, "high": 1.0}}}
+    gap = {"value": {"raw": np.array([0.5, np.nan, 0.4, 0.3])}}
     return folder, [
         finished_run(folder, {"curves": COSINE} | separation, model_facts("first", 4), "first-0"),
         finished_run(folder, {"curves": COSINE}, model_facts("second", 6), "second-0"),
-        finished_run(folder, {"curves": {"cosine_of_means_debiased": gap.reshape(1, 2, 1, 4)}}, run_id="third-0"),
+        finished_run(folder, {"curves": {"cosine_of_means_debiased": gap}}, run_id="third-0"),
     ]
 
 

@@ -6,12 +6,10 @@ from theodolite.figures.curves import ContrastView, contrast_figure
 from theodolite.store.result_reader import read_group
 
 CURVES = {
-    "cosine_of_means": 0.9,
-    "cosine_of_means_debiased": 0.95,
-    "cosine_of_means_low": 0.9,
-    "cosine_of_means_high": 1.0,
-    "variance_mean": 2.0,
-    "variance_max": 50.0,
+    "cosine_of_means": {"raw": 0.9},
+    "cosine_of_means_debiased": {"value": {"raw": 0.95}, "low": {"raw": 0.9}, "high": {"raw": 1.0}},
+    "variance_mean": {"raw": 2.0},
+    "variance_max": {"raw": 50.0},
 }
 
 

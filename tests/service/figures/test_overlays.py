@@ -9,7 +9,12 @@ from theodolite.query.published import published_curves
 from theodolite.store.result_reader import read_group
 
 VIEW = ContrastView("refusal", "harmful", "harmless", -1)
-CURVES = {"cosine_of_means": 0.9, "cosine_of_means_debiased": 0.95, "variance_mean": 2.0, "variance_max": 50.0}
+CURVES = {
+    "cosine_of_means": 0.9,
+    "cosine_of_means_debiased": {"value": 0.95},
+    "variance_mean": 2.0,
+    "variance_max": 50.0,
+}
 ROWS = {"y": "cosine_of_means", "y2": "variance_mean", "y3": "variance_max"}
 
 
@@ -74,9 +79,8 @@ def test_only_depths_that_the_run_measured_are_drawn(tmp_path):
 
 def test_nothing_is_drawn_on_the_sphere_or_of_another_model(tmp_path):
     view = ContrastView("refusal", "harmful", "harmless", -1, on_sphere=True)
-    on_sphere = {f"on_sphere_{name}": values for name, values in CURVES.items()}
     model = model_facts("Qwen-1_8B-chat", 24)
-    run = finished_run(tmp_path, {"curves": CURVES | on_sphere}, model)
+    run = finished_run(tmp_path, {"curves": CURVES}, model)
     published = published_curves(model, "harmful", "harmless", -1)
     figure = contrast_figure(read_group(run, "curves"), view, published)
     assert not [trace for trace in figure.data if "published" in trace.name]

@@ -18,16 +18,13 @@ from theodolite.store.cache import Cache
 from theodolite.store.runs import Run
 
 TESTED = {
-    "auroc_z": 9.0,
-    "auroc_null_mean": 0.5,
-    "auroc_null_sd": 0.02,
-    "auroc_p_family": 0.005,
-    "tokens_auroc": 0.566,
-    "tokens_auroc_low": 0.52,
-    "tokens_auroc_high": 0.61,
+    "auroc_null": {"z": 9.0, "mean": 0.5, "sd": 0.02, "p_family": 0.005},
+    "tokens_auroc": {"value": 0.566, "low": 0.52, "high": 0.61},
     "n_positive": 4,
     "n_negative": 4,
 }
+FAILED = TESTED | {"auroc_null": {**TESTED["auroc_null"], "p_family": 0.3}}
+SEPARATION = {"auroc": {"value": 0.75}, "n_positive": 4, "n_negative": 4}
 
 
 def finding_of(run, group):
@@ -44,7 +41,7 @@ def analysed_run(tmp_path_factory):
 
 
 def test_a_run_with_a_contrast_is_a_question_about_its_two_sets(tmp_path):
-    run = cached_run(tmp_path, {"curves": {"cosine_of_means_debiased": 0.75}})
+    run = cached_run(tmp_path, {"curves": {"cosine_of_means_debiased": {"value": {"raw": 0.75}}}})
     asked = read_conclusion(run).asked
     assert asked == [
         "How do the activations of tiny differ between harmful and harmless prompts (4 and 4 unpaired prompts), along "
@@ -54,7 +51,7 @@ def test_a_run_with_a_contrast_is_a_question_about_its_two_sets(tmp_path):
 
 
 def test_separation_is_found_if_its_test_passes(tmp_path):
-    results = {"curves": {}, "directions": {}, "separation": {"auroc": 0.75, "n_positive": 4, "n_negative": 4}}
+    results = {"curves": {}, "directions": {}, "separation": SEPARATION}
     run = cached_run(tmp_path / "one", results | {"moments": {}, "permutations": TESTED})
     assert finding_of(run, "separation") == (
         "By difference of means, the activations of 4 harmful and 4 harmless prompts separate better than chance. The "
@@ -62,17 +59,17 @@ def test_separation_is_found_if_its_test_passes(tmp_path):
         "(permuted labels give 0.50 ± 0.02 there, p = 0.005 over all depths). Token counts alone, without a model, "
         "give an AUROC of 0.566 [0.520, 0.610] by difference of means."
     )
-    failed = cached_run(tmp_path / "two", results | {"moments": {}, "permutations": TESTED | {"auroc_p_family": 0.3}})
+    failed = cached_run(tmp_path / "two", results | {"moments": {}, "permutations": FAILED})
     assert "4 harmful and 4 harmless prompts are too few to test" in finding_of(failed, "separation")
-    results["separation"] |= {"n_positive": 6, "n_negative": 6}
-    more = cached_run(tmp_path / "three", results | {"moments": {}, "permutations": TESTED | {"auroc_p_family": 0.3}})
+    results["separation"] = SEPARATION | {"n_positive": 6, "n_negative": 6}
+    more = cached_run(tmp_path / "three", results | {"moments": {}, "permutations": FAILED})
     assert "6 harmful and 6 harmless prompts do not separate better than chance" in finding_of(more, "separation")
 
 
 @pytest.mark.parametrize(("low", "verdict"), [(0.6, "separate better than"), (0.4, "do not separate better than")])
 def test_without_permutations_the_interval_decides(tmp_path, low, verdict):
-    values = {"auroc": 0.75, "auroc_band_low": low, "auroc_band_high": 0.9, "n_positive": 4, "n_negative": 4}
-    run = cached_run(tmp_path, {"curves": {}, "directions": {}, "separation": values})
+    values = {"auroc": {"value": 0.75, "band_low": low, "band_high": 0.9}}
+    run = cached_run(tmp_path, {"curves": {}, "directions": {}, "separation": SEPARATION | values})
     assert f"prompts {verdict} chance" in finding_of(run, "separation")
 
 
@@ -82,10 +79,9 @@ def test_without_permutations_the_interval_decides(tmp_path, low, verdict):
 def test_the_smallest_cosine_has_its_interval_and_place(tmp_path, layer, where):
     cosine = np.full((1, 2, 1, 4), 0.75)
     cosine[0, 1, 0, layer] = 0.5
+    ends = {"value": cosine, "band_low": cosine - 0.1, "band_high": cosine + 0.1}
     values = {
-        "cosine_of_means_debiased": cosine,
-        "cosine_of_means_band_low": cosine - 0.1,
-        "cosine_of_means_band_high": cosine + 0.1,
+        "cosine_of_means_debiased": {end: {"raw": one} for end, one in ends.items()},
         "n_positive": 4,
         "n_negative": 4,
     }
@@ -100,15 +96,15 @@ def test_means_of_sets_with_a_common_token_are_similar_by_it(tmp_path):
     variances = np.ones((2, 2, 1, 4))
     variances[:, 0, 0, 0] = 0  # at the input of the first block
     values = {
-        "cosine_of_means_debiased": 0.9,
-        "variance_mean": variances,
-        "difference_norm": 0.0,
+        "cosine_of_means_debiased": {"value": {"raw": 0.9}},
+        "variance_mean": {"raw": variances},
+        "difference_norm": {"raw": 0.0},
         "n_positive": 4,
         "n_negative": 4,
     }
     common = " Both sets have the same token at this position, which alone makes the means similar."
     assert common in finding_of(cached_run(tmp_path / "one", {"curves": values}), "curves")
-    for name, changed in (("two", {"difference_norm": 0.1}), ("three", {"variance_mean": 0.1})):
+    for name, changed in (("two", {"difference_norm": {"raw": 0.1}}), ("three", {"variance_mean": {"raw": 0.1}})):
         assert common not in finding_of(cached_run(tmp_path / name, {"curves": values | changed}), "curves")
 
 
@@ -124,7 +120,7 @@ def test_the_limits_name_what_was_not_measured(analysed_run, tmp_path):
     limits = " ".join(read_conclusion(analysed_run).limits)
     assert "not what the model uses" in limits
     assert "no untrained twin was surveyed" in limits
-    results = {"curves": {}, "directions": {}, "separation": {"auroc": 0.75, "n_positive": 4, "n_negative": 4}}
+    results = {"curves": {}, "directions": {}, "separation": SEPARATION}
     run = cached_run(tmp_path, results)
     facts = model_facts().model_copy(update={"name": "tiny (random weights)", "weights": "random", "seed": 0})
     cached_run(tmp_path, results, facts, "tiny-random-weights-0")
@@ -268,11 +264,9 @@ def test_the_worth_of_a_finding_is_that_of_the_places_that_pass():
 
 @pytest.mark.parametrize(("high", "passed"), [(0.8, True), (1.1, False)])
 def test_the_worth_of_a_smallest_cosine_is_that_of_its_band(high, passed):
-    values = {"": 0.5, "_low": 0.49, "_high": 0.51, "_band_low": 0.2, "_band_high": high}
-    point = {"site": ["resid_pre"], "layer": [0]}
-    group = xr.Dataset(
-        {f"cosine_of_means{end}": (("site", "layer"), [[value]]) for end, value in values.items()}, point
-    ).rename({"cosine_of_means": "cosine_of_means_debiased"})
+    ends = {"value": 0.5, "low": 0.49, "high": 0.51, "band_low": 0.2, "band_high": high}
+    cosine = (("site", "layer", "estimate"), [[[*ends.values()]]])
+    group = xr.Dataset({"cosine_of_means_debiased": cosine}, {"site": ["resid_pre"], "layer": [0], "estimate": [*ends]})
     found = worth_below(group, "cosine_of_means_debiased", 1)
     assert found == (passed, pytest.approx(0.5 / ((high - 0.2) / 3.92)))
 

@@ -233,7 +233,7 @@ EQUAL = (  # of eight features
 def test_the_share_of_the_leading_features_is_stated_not_assumed(tmp_path):
     share = np.full((2, 2, 1, 4), 0.022)
     share[1, 1, 0, 3], share[1, 0, 0, 2] = 0.9, 0.5
-    values = {"variance_max": 5.0, "variance_mean": 1.0, "variance_top3_share": share}
+    values = {"variance_max": {"raw": 5.0}, "variance_mean": {"raw": 1.0}, "variance_top3_share": {"raw": share}}
     section = section_of(tmp_path, curves, "curves", values)
     assert starting(section, SHARE) == (
         f"{SHARE}harmful 2.2 % to 2.2 % (maximum at layer 0 pre); harmless 2.2 % to 90.0 % (maximum at layer 3 mid)"
@@ -245,7 +245,7 @@ def test_the_share_of_the_leading_features_is_stated_not_assumed(tmp_path):
 def test_a_set_without_shares_is_left_out(tmp_path):
     share = np.full((2, 2, 1, 4), 0.25)
     share[0] = np.nan
-    section = section_of(tmp_path, curves, "curves", {"variance_top3_share": share})
+    section = section_of(tmp_path, curves, "curves", {"variance_top3_share": {"raw": share}})
     assert starting(section, SHARE) == f"{SHARE}harmless 25.0 % to 25.0 % (maximum at layer 0 pre){EQUAL}"
 
 
@@ -257,7 +257,11 @@ def test_the_largest_variance_of_both_sets_stands_beside_the_mean_over_features(
     largest[1, 1, 0, 2], largest[1, 0, 0, 0] = 1234.5, np.nan
     features = np.full((2, 2, 1, 4), 3)
     features[1, 1, 0, 2] = 7
-    values = {"variance_max": largest, "variance_mean": 2.0, "variance_max_feature": features}
+    values = {
+        "variance_max": {"raw": largest},
+        "variance_mean": {"raw": 2.0},
+        "variance_max_feature": {"raw": features, "sphere": 4},
+    }
     assert starting(section_of(tmp_path, curves, "curves", values), LARGEST) == (
         f"{LARGEST}harmful 5 (feature 3 at layer 0 pre, 2.5 times the mean over features there); harmless 1.23e+03 "
         "(feature 7 at layer 2 mid, 617.2 times the mean over features there)."
@@ -271,7 +275,7 @@ def test_the_largest_variance_of_both_sets_stands_beside_the_mean_over_features(
 def test_sets_whose_prompts_share_their_last_token_are_told_from_the_others(tmp_path):
     variances = np.full((2, 2, 1, 4), 2.0)
     variances[0, 0, 0, 0] = 0.0  # harmful, as it enters the first block
-    run = cached_run(tmp_path, {"curves": {"variance_mean": variances}, "gram": SHAPE})
+    run = cached_run(tmp_path, {"curves": {"variance_mean": {"raw": variances}}, "gram": SHAPE})
     (section,) = gram.sections(run)
     assert section.notes == [
         "at position -1, all prompts of harmful have the same token; the prompts of harmless have different tokens. "
@@ -282,15 +286,17 @@ def test_sets_whose_prompts_share_their_last_token_are_told_from_the_others(tmp_
         gram.CKA_NOTE,
     ]
     variances[1, 0, 0, 0] = 0.0
-    (equal,) = gram.sections(cached_run(tmp_path / "equal", {"curves": {"variance_mean": variances}, "gram": SHAPE}))
+    (equal,) = gram.sections(
+        cached_run(tmp_path / "equal", {"curves": {"variance_mean": {"raw": variances}}, "gram": SHAPE})
+    )
     assert equal.notes == [parts.LARGEST, gram._SIZES, gram._ROTATED, gram.CKA_NOTE]
 
 
 def test_several_sets_that_share_a_token_are_not_independent(monkeypatch):
-    dims = ("set", "site", "position", "layer")
-    labels = {"set": ["a", "b", "c"], "site": ["resid_pre"], "position": [-1], "layer": [0]}
-    entering = xr.Dataset({"variance_mean": (dims, np.array([0.0, 2.0, 0.0]).reshape(3, 1, 1, 1))}, labels)
-    entering["difference_norm"] = ("contrast", *dims[1:]), np.array([2.0, 0.0]).reshape(2, 1, 1, 1)
+    dims = ("set", "site", "position", "layer", "space")
+    labels = {"set": ["a", "b", "c"], "site": ["resid_pre"], "position": [-1], "layer": [0], "space": ["raw"]}
+    entering = xr.Dataset({"variance_mean": (dims, np.array([0.0, 2.0, 0.0]).reshape(3, 1, 1, 1, 1))}, labels)
+    entering["difference_norm"] = ("contrast", *dims[1:]), np.array([2.0, 0.0]).reshape(2, 1, 1, 1, 1)
     entering.attrs["contrasts"] = {name: {"positive": name, "negative": "c"} for name in ("a", "c")}
     entering = entering.assign_coords(contrast=["a", "c"])
     monkeypatch.setattr(parts, "read_group", lambda *_: entering)

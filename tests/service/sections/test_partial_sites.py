@@ -23,10 +23,10 @@ def run(tmp_path):
     """A run whose debiased cosine is not resolved in one of the two layers with attn_out."""
     plain, debiased = np.array([0.9, np.nan, np.nan, 0.8]), np.array([0.95, np.nan, np.nan, np.nan])
     curves = {
-        "cosine_of_means": plain,
-        "cosine_of_means_debiased": debiased,
-        "variance_max": plain,
-        "variance_mean": plain / 2,
+        "cosine_of_means": {"raw": plain},
+        "cosine_of_means_debiased": {"value": {"raw": debiased}},
+        "variance_max": {"raw": plain},
+        "variance_mean": {"raw": plain / 2},
     }
     whole = cached_run(tmp_path, {"curves": curves}, sites=["attn_out"])
     partial = {Site.ATTN_OUT: PartialSite(layers=[0, 3], reason=REASON)}

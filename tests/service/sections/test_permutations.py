@@ -58,9 +58,20 @@ DEPTHS = (
     "Number of depths at which a statistic exceeds its values under permuted labels (family-wise p of at most 0.05, 64 "
     "and 63 prompts): "
 )
-SEPARATION = {"auroc": 0.9, "auroc_band_low": 0.8, "auroc_band_high": 0.95, "accuracy": 0.75}
-SEPARATION |= {"n_positive": 64, "n_negative": 63}
+SEPARATION = {
+    "auroc": {"value": 0.9, "band_low": 0.8, "band_high": 0.95},
+    "accuracy": {"value": 0.75},
+    "n_positive": 64,
+    "n_negative": 63,
+}
 SIDE = "At layer 0 pre, 75.0 % of held-out prompts lie on their own set's side of the midpoint; "
+
+
+def merged(values, changed):
+    """Return values with changed ones; of a variable with labels, only those of the labels that `changed` has."""
+    return values | {
+        name: {**values.get(name, {}), **one} if isinstance(one, dict) else one for name, one in changed.items()
+    }
 
 
 def permuted(**changed):
@@ -69,13 +80,12 @@ def permuted(**changed):
     for name, (mean, sd) in NULLS.items():
         z = Z[name][:, None]
         p = np.where(z > 4.5, 0.005, np.where(z == 4.0, 0.05, 0.3))
-        tested = {"z": z, "p_family": np.where(np.isnan(z), np.nan, p), "null_mean": mean, "null_sd": sd}
-        values |= {f"{name}_{part}": value for part, value in tested.items()}
-    return values | changed
+        values[f"{name}_null"] = {"mean": mean, "sd": sd, "z": z, "p_family": np.where(np.isnan(z), np.nan, p)}
+    return merged(values, changed)
 
 
 def section_of(tmp_path, tests=None, moments=None, **changed):
-    groups = {"curves": {}, "moments": moments or {}, "directions": {}, "separation": SEPARATION | changed}
+    groups = {"curves": {}, "moments": moments or {}, "directions": {}, "separation": merged(SEPARATION, changed)}
     (section,) = separation.sections(cached_run(tmp_path, groups | ({"permutations": tests} if tests else {})))
     assert section.notes[4:] == ([CHANCE, separation._DEPENDENT] if tests else [])
     return section
@@ -108,7 +118,7 @@ def test_without_tests_the_band_decides_and_without_a_band_nothing_is_concluded(
         np.nan: "are too few to test",
     }
     for low, verdict in verdicts.items():
-        section = section_of(tmp_path / str(low), auroc_band_low=low)
+        section = section_of(tmp_path / str(low), auroc={"band_low": low})
         assert f"63 harmless prompts {verdict}." in section.finding
 
 
@@ -133,15 +143,15 @@ def test_the_note_on_chance_says_what_is_permuted_and_tested():
 
 def test_a_statistic_without_a_test_is_left_out(tmp_path):
     """A contrast without pairs has no paired accuracy, and equal sets have no silhouette."""
-    unknown = {f"{name}_{part}": np.nan for name in ("paired_accuracy", "silhouette") for part in ("z", "p_family")}
-    section = section_of(tmp_path, permuted(**unknown))
+    unknown = {"z": np.nan, "p_family": np.nan}
+    section = section_of(tmp_path, permuted(paired_accuracy_null=unknown, silhouette_null=unknown))
     assert starting(section.facts, "Number of depths") == counted(AUROC, RIDGE, DISTANCE)
     assert [table.rows for table in section.tables] == [[AUROC, RIDGE, DISTANCE]]
 
 
 def test_a_statistic_that_never_passes_has_its_largest_z(tmp_path):
     silhouette = ["silhouette of the two sets", "0 of 8", "12.0", "layer 2 pre", "0.124", "0.004 ± 0.01", "0.06"]
-    section = section_of(tmp_path, permuted(silhouette_p_family=0.06))
+    section = section_of(tmp_path, permuted(silhouette_null={"p_family": 0.06}))
     assert starting(section.facts, "Number of depths") == counted(AUROC, RIDGE, PAIRS, DISTANCE, silhouette)
     assert [table.rows for table in section.tables] == [[AUROC, RIDGE, PAIRS, DISTANCE, silhouette]]
 
@@ -149,7 +159,7 @@ def test_a_statistic_that_never_passes_has_its_largest_z(tmp_path):
 def test_the_largest_silhouette_can_lie_at_another_depth_than_the_largest_z(tmp_path):
     mean = np.full((2, 4), 0.004)[:, None]
     mean[1, 0, 3] = 0.3  # z is 1 there, and the standard deviation 0.01
-    section = section_of(tmp_path, permuted(silhouette_null_mean=mean))
+    section = section_of(tmp_path, permuted(silhouette_null={"mean": mean}))
     assert starting(section.facts, "Number of depths").endswith(
         "silhouette of the two sets 1 of 8 (layer 2 pre; largest value 0.310; near 0 the sets form no clusters)."
     )
@@ -158,9 +168,9 @@ def test_the_largest_silhouette_can_lie_at_another_depth_than_the_largest_z(tmp_
 
 def test_controls_state_their_largest_auroc_beside_permuted_labels(tmp_path):
     values = np.array([[0.5, 0.6, 0.7, 0.8], [0.6, 0.9512, 0.9, 0.85]])[:, None]
-    controls = {"on_sphere_auroc": values, "on_sphere_auroc_band_low": values - 0.1, "on_sphere_auroc_band_high": 0.99}
-    controls |= {"norm_auroc": 0.6, "norm_auroc_band_low": 0.45, "norm_auroc_band_high": 0.7}
-    facts = facts_of(tmp_path, permuted(**controls))
+    on_sphere = {"value": values, "band_low": values - 0.1, "band_high": 0.99}
+    norm = {"value": 0.6, "band_low": 0.45, "band_high": 0.7}
+    facts = facts_of(tmp_path, permuted(on_sphere_auroc=on_sphere, norm_auroc=norm))
     assert starting(facts, "Scaled to the same norm") == (
         "Scaled to the same norm, activations separate the sets by difference of means better than chance at 4 of 8 "
         "depths. The largest AUROC is 0.951 [0.851, 0.990], at layer 1 mid (permuted labels give 0.50 ± 0.05 there, p "
@@ -178,8 +188,9 @@ def test_the_set_with_the_smaller_mean_length_is_named(tmp_path):
     p = np.array([[0.01, 0.01, 0.01, 0.2], [0.2, 0.2, 0.2, 0.01]])[:, None]
     harmful = np.array([[0.9, 0.9, 1.1, 0.5], [0.5, 0.5, 0.5, 0.9]])[:, None]
     norms = np.stack([harmful, np.ones_like(harmful)])
-    lengths = {"norm_auroc": 0.6, "norm_auroc_band_low": 0.45, "norm_auroc_band_high": 0.7, "norm_auroc_p_family": p}
-    facts = facts_of(tmp_path, permuted(**lengths), {"norm_mean": norms})
+    lengths = {"value": 0.6, "band_low": 0.45, "band_high": 0.7}
+    tests = permuted(norm_auroc=lengths, norm_auroc_null={"p_family": p})
+    facts = facts_of(tmp_path, tests, {"norm_mean": norms})
     assert starting(facts, "By their length").endswith(" At 3 of these 4 depths, harmful has the smaller mean length.")
 
 
@@ -191,7 +202,7 @@ def test_controls_without_values_are_left_out(tmp_path):
 def test_without_tests_the_interval_decides_whether_chance_can_explain_the_auroc(tmp_path):
     chance = "The interval of the largest AUROC contains 0.5, so chance can explain it."
     assert chance not in facts_of(tmp_path)
-    section = section_of(tmp_path / "low", auroc_band_low=0.45)
+    section = section_of(tmp_path / "low", auroc={"band_low": 0.45})
     assert chance in section.facts
     assert not any("permuted labels" in fact for fact in section.facts)
     assert section.tables == []
@@ -223,8 +234,8 @@ def at_depths(*values):
 )
 def test_the_depths_that_may_have_the_largest_auroc_are_counted(tmp_path, located, expected):
     auroc = at_depths(0.6, 0.6, 0.6, 0.6, 0.9, 0.6, 0.6, 0.6)
-    band = {"auroc_band_low": auroc - 0.1, "auroc_band_high": 0.95}
-    section = section_of(tmp_path, permuted(auroc_location=at_depths(*located)), auroc=auroc, **band)
+    band = {"value": auroc, "band_low": auroc - 0.1, "band_high": 0.95}
+    section = section_of(tmp_path, permuted(auroc_location=at_depths(*located)), auroc=band)
     text = starting(section.facts, LARGEST)
     assert text.startswith(f"{LARGEST}0.900 [0.800, 0.950], at layer 2 pre (permuted labels give 0.50 ")
     assert text.endswith(f"over all depths).{expected}")
@@ -234,8 +245,8 @@ def test_the_depths_that_may_have_the_largest_auroc_are_counted(tmp_path, locate
 
 def test_each_classifier_has_its_largest_auroc_and_its_depth(tmp_path):
     ridge = at_depths(0.5, 0.6, 0.7, 0.99, 0.7, 0.6, 0.5, 0.5)
-    ends = {"ridge_auroc_band_low": ridge - 0.2, "ridge_auroc_band_high": 1.0, "ridge_auroc_location": ridge > 0.9}
-    section = section_of(tmp_path, permuted(ridge_auroc=ridge, **ends))
+    band = {"value": ridge, "band_low": ridge - 0.2, "band_high": 1.0}
+    section = section_of(tmp_path, permuted(ridge_auroc=band, ridge_auroc_location=ridge > 0.9))
     text = (
         "By ridge regression, the largest AUROC of held-out prompts is 0.990 [0.790, 1.000], at layer 1 mid (permuted "
         "labels give 0.50 ± 0.05 there, p = 0.3 over all depths). By paired differences, all 7 other depths can be "
@@ -246,7 +257,7 @@ def test_each_classifier_has_its_largest_auroc_and_its_depth(tmp_path):
 
 
 def test_a_largest_value_below_chance_is_called_so(tmp_path):
-    section = section_of(tmp_path, auroc=0.43, auroc_band_low=0.3, auroc_band_high=0.6)
+    section = section_of(tmp_path, auroc={"value": 0.43, "band_low": 0.3, "band_high": 0.6})
     assert "(chance gives 0.5). Even this value lies below chance." in starting(section.facts, LARGEST)
     assert "do not separate better than chance" in section.finding
     assert "(chance gives 0.5). Even this value lies below chance." in section.finding
@@ -254,8 +265,8 @@ def test_a_largest_value_below_chance_is_called_so(tmp_path):
 
 def test_the_largest_share_of_pairs_has_its_own_depth(tmp_path):
     shares = at_depths(0.5, 0.6, 0.7, 0.7, 0.95, 0.7, 0.6, 0.5)
-    pairs = {"paired_accuracy": shares, "paired_accuracy_band_low": shares - 0.05, "paired_accuracy_band_high": 1.0}
-    facts = facts_of(tmp_path, permuted(paired_accuracy_location=shares >= 0.7), **pairs)
+    pairs = {"value": shares, "band_low": shares - 0.05, "band_high": 1.0}
+    facts = facts_of(tmp_path, permuted(paired_accuracy_location=shares >= 0.7), paired_accuracy=pairs)
     assert starting(facts, "By difference of means, the largest share") == (
         "By difference of means, the largest share of held-out pairs in the right order is 95.0 [90.0, 100.0] %, at "
         "layer 2 pre (64 pairs; chance gives 50 %). 3 of the 7 other depths cannot be told from this one (layers 1 pre "
@@ -273,25 +284,25 @@ def test_depths_that_include_the_output_of_the_last_block_do_not_end_before_it(t
 @pytest.mark.parametrize(("last", "of_depths"), [(0.7, 8), (np.nan, 7)])
 def test_the_largest_auroc_says_if_its_depth_is_the_last_one(tmp_path, last, of_depths):
     auroc = np.array([[0.5, 0.6, 0.6, 0.8], [0.5, 0.6, 0.6, last]])[:, None]  # the last depth is layer 3 mid
-    facts = facts_of(tmp_path, auroc=auroc)
+    facts = facts_of(tmp_path, auroc={"value": auroc})
     assert SEARCHED.format(of_depths) in facts
     ending = ", the last measured depth" if np.isnan(last) else ""
     assert f", at layer 3 pre{ending} (chance gives 0.5)." in starting(facts, LARGEST)
     auroc[1, 0, 3] = 0.9
-    deepest = starting(facts_of(tmp_path / "deepest", auroc=auroc), LARGEST)
+    deepest = starting(facts_of(tmp_path / "deepest", auroc={"value": auroc}), LARGEST)
     assert ", at layer 3 mid, the last measured depth (chance gives 0.5)." in deepest
 
 
 def test_the_largest_auroc_stands_beside_that_of_permuted_labels(tmp_path):
     auroc = np.array([[0.6, 0.7, 0.9, 0.8], [0.5, 0.5, 0.5, 0.5]])[:, None]
-    assert starting(facts_of(tmp_path, permuted(), auroc=auroc), LARGEST).endswith(
+    assert starting(facts_of(tmp_path, permuted(), auroc={"value": auroc}), LARGEST).endswith(
         ", at layer 2 pre (permuted labels give 0.50 ± 0.05 there, p = 0.3 over all depths)."
     )
 
 
 def test_of_equal_aurocs_the_sentence_has_the_chance_of_the_depth_that_it_names(tmp_path):
     auroc = np.array([[0.5, 0.5, 0.5, 0.9], [0.5, 0.9, 0.5, 0.5]])[:, None]  # the first site's p is 0.05
-    assert starting(facts_of(tmp_path, permuted(), auroc=auroc), LARGEST).endswith(
+    assert starting(facts_of(tmp_path, permuted(), auroc={"value": auroc}), LARGEST).endswith(
         ", at layer 1 mid (permuted labels give 0.50 ± 0.05 there, p = 0.005 over all depths)."
     )
 
@@ -316,12 +327,12 @@ REACH = " With 63 prompts in the smaller set, its lower end is at most 0.960."
 )
 def test_an_onset_is_stated_only_if_all_later_depths_pass(tmp_path, passed, expected):
     low = np.where(at_depths(*passed) > 0, BOUND, BOUND - 0.001)
-    facts = facts_of(tmp_path, auroc=0.98, auroc_band_low=low, auroc_band_high=0.995, auroc_band_limit=0.96)
+    facts = facts_of(tmp_path, auroc={"value": 0.98, "band_low": low, "band_high": 0.995}, auroc_band_limit=0.96)
     assert [fact for fact in facts if "simultaneous AUROC interval" in fact] == [expected]
 
 
 def test_a_bound_that_too_few_prompts_cannot_reach_is_called_so(tmp_path):
-    facts = facts_of(tmp_path, auroc=1.0, auroc_band_low=0.91, auroc_band_high=1.0, auroc_band_limit=0.91)
+    facts = facts_of(tmp_path, auroc={"value": 1.0, "band_low": 0.91, "band_high": 1.0}, auroc_band_limit=0.91)
     assert [fact for fact in facts if str(BOUND) in fact] == [
         "With 63 prompts in the smaller set, no simultaneous AUROC interval can lie above 0.95: its lower end is at "
         "most 0.910."
@@ -372,18 +383,15 @@ def cosine_fact(tmp_path, own, tests):
 )
 def test_cosines_between_neighbouring_layers_of_all_sites_stand_in_one_sentence(tmp_path, second, expected):
     own = cosines([0.9, 0.98, 0.99], second)
-    tests = permuted(
-        direction_cosine_null_mean=cosines([0.6, 0.7, 0.8], [0.25, 0.35, 0.15]),
-        direction_cosine_null_sd=cosines([0.05] * 3, [0.05] * 3),
-    )
-    assert cosine_fact(tmp_path, own, tests) == (
+    chance = {"mean": cosines([0.6, 0.7, 0.8], [0.25, 0.35, 0.15]), "sd": cosines([0.05] * 3, [0.05] * 3)}
+    assert cosine_fact(tmp_path, own, permuted(direction_cosine_null=chance)) == (
         f"{COSINES}resid_pre 0.98 (permuted labels give 0.70; median difference 0.28; 3 {ABOVE}{expected}."
     )
 
 
 def test_cosines_without_a_spread_of_permuted_labels_have_no_limit(tmp_path):
     own, permuted_mean = cosines([0.9, 0.98, 0.99], [0.1, 0.5, 0.2]), cosines([0.6, 0.7, 0.8], [0.25, 0.35, 0.15])
-    tests = permuted(direction_cosine_null_mean=permuted_mean)
+    tests = permuted(direction_cosine_null={"mean": permuted_mean})
     assert cosine_fact(tmp_path, own, tests) == (
         f"{COSINES}resid_pre 0.98 (permuted labels give 0.70; median difference 0.28); "
         "resid_mid 0.20 (permuted labels give 0.25; median difference 0.05)."
@@ -391,8 +399,8 @@ def test_cosines_without_a_spread_of_permuted_labels_have_no_limit(tmp_path):
 
 
 def test_the_fisher_ratio_has_its_interval(tmp_path):
-    fisher = {"fisher_ratio": 12.34, "fisher_ratio_low": 10.0, "fisher_ratio_high": 14.5}
-    assert starting(facts_of(tmp_path, **fisher), "The Fisher ratio") == (
+    fisher = {"value": 12.34, "low": 10.0, "high": 14.5}
+    assert starting(facts_of(tmp_path, fisher_ratio=fisher), "The Fisher ratio") == (
         "The Fisher ratio there is 12.3 [10, 14.5] (squared distance of the means over the sum of both sets' total "
         "variances; equal means give 0; the interval is for this depth alone)."
     )
@@ -403,11 +411,11 @@ def test_a_fisher_ratio_of_sets_without_a_variance_is_missing(tmp_path):
     fisher = np.full((1, 2, 1, 4), 12.34)
     auroc = np.full((1, 2, 1, 4), 0.9)
     fisher[0, 0, 0, 0], auroc[0, 0, 0, 0] = np.nan, 1.0
-    assert starting(facts_of(tmp_path, fisher_ratio=fisher, auroc=auroc), "The Fisher ratio") == (
+    assert starting(facts_of(tmp_path, fisher_ratio={"value": fisher}, auroc={"value": auroc}), "The Fisher ratio") == (
         "The Fisher ratio there is missing: all prompts of a set have the same activations."
     )
     auroc[0, 0, 0, :2] = 0.95, 1.0  # another depth is the best one
-    elsewhere = facts_of(tmp_path / "elsewhere", fisher_ratio=fisher, auroc=auroc)
+    elsewhere = facts_of(tmp_path / "elsewhere", fisher_ratio={"value": fisher}, auroc={"value": auroc})
     assert starting(elsewhere, "The Fisher ratio").startswith("The Fisher ratio there is 12.3 (")
 
 

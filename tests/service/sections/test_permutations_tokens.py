@@ -9,7 +9,7 @@ from theodolite.store.result_reader import read_group
 
 
 def of_tokens(name, value, low, high, p=0.00498):
-    return {name: value, f"{name}_low": low, f"{name}_high": high, f"{name}_p": p}
+    return {name: {"value": value, "low": low, "high": high}, f"{name}_null": {"p": p}}
 
 
 TOKENS = {
@@ -32,7 +32,7 @@ def read_tests(tmp_path, **values):
 def difference(name, low, high):
     """Return a difference with its band at depths 0 pre, 0 mid, 1 pre, …"""
     low, high = (np.array(ends, dtype=float).reshape(4, 2).T[None, :, None] for ends in (low, high))
-    return {name: (low + high) / 2, f"{name}_band_low": low, f"{name}_band_high": high}
+    return {name: {"value": (low + high) / 2, "band_low": low, "band_high": high}}
 
 
 def test_both_classifiers_of_token_counts_are_stated(tmp_path):
@@ -47,7 +47,8 @@ def test_both_classifiers_of_token_counts_are_stated(tmp_path):
 
 @pytest.mark.parametrize(("p", "verdict"), [(0.02, "separate"), (0.03, "are not shown to separate")])
 def test_the_better_of_two_classifiers_must_pass_a_stricter_test(tmp_path, p, verdict):
-    *_, last = token_facts(read_tests(tmp_path, **TOKENS | {"tokens_auroc_p": p, "tokens_ridge_auroc_p": 0.2}))
+    tests = {"tokens_auroc_null": {"p": p}, "tokens_ridge_auroc_null": {"p": 0.2}}
+    *_, last = token_facts(read_tests(tmp_path, **TOKENS | tests))
     assert (
         last == f"So words alone {verdict} the sets better than chance (p = {p:.3f} and 0.200 against permuted labels)."
     )

@@ -17,7 +17,7 @@ NOISE = np.array([[np.nan, 0.8, 0.35, 0.1], [0.85, 0.55, 0.3, 0.05]])[:, None]
 @pytest.fixture
 def run(tmp_path):
     directions = {"reliability": RELIABILITY, "noise_share": NOISE, "direction_cosine": 0.5}
-    return cached_run(tmp_path, {"curves": {}, "directions": directions, "separation": {"auroc": 0.7}})
+    return cached_run(tmp_path, {"curves": {}, "directions": directions, "separation": {"auroc": {"value": 0.7}}})
 
 
 SMALLEST = (
@@ -38,7 +38,7 @@ def test_the_section_names_the_least_reliable_direction(run):
 def test_the_share_of_noise_is_that_at_the_least_reliable_direction(tmp_path):
     noise = np.where(RELIABILITY == 0.2, 0.6, 0.85)
     directions = {"reliability": RELIABILITY, "noise_share": noise, "direction_cosine": 0.5}
-    run = cached_run(tmp_path, {"curves": {}, "directions": directions, "separation": {"auroc": 0.7}})
+    run = cached_run(tmp_path, {"curves": {}, "directions": directions, "separation": {"auroc": {"value": 0.7}}})
     (section,) = separation.sections(run)
     (fact,) = (fact for fact in section.facts if fact.startswith(SMALLEST))
     assert fact.startswith(
@@ -58,7 +58,7 @@ def test_a_map_of_cosines_is_pale_at_unreliable_layers(run):
 
 def test_reliable_directions_have_no_pale_cells(tmp_path):
     directions = {"reliability": 0.9, "noise_share": 0.1, "direction_cosine": 0.5}
-    run = cached_run(tmp_path, {"curves": {}, "directions": directions, "separation": {"auroc": 0.7}})
+    run = cached_run(tmp_path, {"curves": {}, "directions": directions, "separation": {"auroc": {"value": 0.7}}})
     (section,) = separation.sections(run)
     assert [len(figure.draw().data) for figure in section.maps] == [1, 1]
     assert [fact for fact in section.facts if "reliability" in fact] == [

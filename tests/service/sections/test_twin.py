@@ -5,6 +5,7 @@ import pytest
 import xarray as xr
 from support.finished_runs import finished_run, model_facts
 
+from theodolite.groups.record import INTERVAL
 from theodolite.sections import curves, separation
 from theodolite.sections.catalogue import draw_figure
 from theodolite.store.result_reader import read_group
@@ -18,23 +19,17 @@ NEIGHBOURS = np.zeros((1, 2, 1, 4, 4))
 NEIGHBOURS[..., [0, 1, 2], [1, 2, 3]] = [[[[0.9, 0.98, 0.99]], [[0.5, 0.6, 0.7]]]]
 
 
+def estimate(value, half, of_band):
+    """Return a statistic with an interval and a band of these half widths."""
+    ends = {"low": value - half, "high": value + half, "band_low": value - of_band, "band_high": value + of_band}
+    return {"value": value, **ends}
+
+
 def results(cosine, auroc, neighbours=np.nan):
+    cosines = estimate(cosine, 0.01, 0.02)
     return {
-        "curves": {
-            "cosine_of_means_debiased": cosine,
-            "cosine_of_means_low": cosine - 0.01,
-            "cosine_of_means_high": cosine + 0.01,
-            "cosine_of_means_band_low": cosine - 0.02,
-            "cosine_of_means_band_high": cosine + 0.02,
-        },
-        "separation": {
-            "auroc": auroc,
-            "auroc_low": auroc - 0.05,
-            "auroc_high": auroc + 0.05,
-            "auroc_band_low": auroc - 0.1,
-            "auroc_band_high": auroc + 0.1,
-            **{f"accuracy{end}": 0.5 for end in ("", "_low", "_high")},
-        },
+        "curves": {"cosine_of_means_debiased": {end: {"raw": one} for end, one in cosines.items()}},
+        "separation": {"auroc": estimate(auroc, 0.05, 0.1), "accuracy": dict.fromkeys(INTERVAL, 0.5)},
         "directions": {"direction_cosine": neighbours},
     }
 
@@ -60,10 +55,11 @@ def below(monkeypatch):
 
     def auroc_beyond_twin(run, twin, contrast):
         own, other = (read_group(one, "separation").sel(contrast=contrast)["auroc"] for one in (run, twin))
-        value = own - other
+        value = (own - other).sel(estimate="value")
         low = value.copy(data=BELOW[0])
-        ends = {"": value, "_band_low": low, "_band_high": 2 * value - low}
-        return xr.Dataset({f"auroc_beyond_twin{end}": values for end, values in ends.items()})
+        ends = {"value": value, "band_low": low, "band_high": 2 * value - low}
+        difference = xr.concat(ends.values(), xr.Variable("estimate", list(ends)))
+        return difference.to_dataset(name="auroc_beyond_twin")
 
     monkeypatch.setattr("theodolite.query.twin.auroc_beyond_twin", auroc_beyond_twin)
 
@@ -143,12 +139,11 @@ def test_the_difference_from_the_twin_has_a_panel(run, twin, below):
 
 
 def test_the_curves_of_the_twin_are_drawn(run, twin):
-    expected = {"curves.refusal.-1": ("cosine_of_means_debiased", 0), "separation.refusal": ("auroc", 0)}
-    for name, (statistic, first) in expected.items():
+    expected = {"curves.refusal.-1": TWIN_COSINE, "separation.refusal": TWIN_AUROC}
+    for name, of_twin in expected.items():
         figure = draw_figure(run, name)
         lines = [trace for trace in figure.data if trace.name in ("untrained twin, pre", "untrained twin, mid")]
-        group = results(TWIN_COSINE, TWIN_AUROC)[name.partition(".")[0]]
-        for line, values in zip(lines[first:2], group[statistic][0, :, 0], strict=True):
+        for line, values in zip(lines[:2], of_twin[0, :, 0], strict=True):
             np.testing.assert_array_equal(np.array(line.y, dtype=float), values)
     on_sphere = draw_figure(run, "curves.refusal.-1.sphere")
     assert [trace.name for trace in on_sphere.data if "twin" in str(trace.name)] == [
