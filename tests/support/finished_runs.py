@@ -13,7 +13,6 @@ import xarray as xr
 from support.stored import record_of
 
 from theodolite.groups import GROUPS
-from theodolite.groups.curves import SAMPLE_SIZES
 from theodolite.store import result_writer
 from theodolite.store.cache import Cache
 from theodolite.store.result_writer import build_group, write_groups
@@ -99,7 +98,6 @@ def finished_run(
         "offset": [0],
         **{dim: range(2) for dim in ("head", "rank", "vector")},
         "expert": range(3),
-        "n_prompts": SAMPLE_SIZES,
     }
     attributes = {**attributes, "contrasts": dict(contrasts)}
     written = {name: _group(name, values, coordinates, attributes) for name, values in groups.items()}
@@ -140,6 +138,7 @@ def _group(
 ) -> xr.Dataset:
     full = {}
     labels = {**coordinates, **GROUPS[name].labels}
+    assert set(values) <= {variable.name for variable in GROUPS[name].variables}
     for variable in GROUPS[name].variables:
         if not variable.by_layer:
             empty = 4 if variable.dtype == "int64" else np.nan
