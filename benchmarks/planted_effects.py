@@ -165,15 +165,16 @@ def effects_of(model: LoadedModel, head: LogitHead, rng: np.random.Generator, pr
     measured = measure(model, head, question, stacked(found, {}), changed)
     arrays = variables_of(measured, DOSES, facts_of(found), (1, len(LAYERS)))
     dims = {one.name: one.dims[2:] for one in GROUPS["effects"].variables}
-    coordinates = {
-        "prompt_side": list(SIDES),
+    axes = {
+        "prompt_side": SIDES,
         "site": ["resid_pre"],
-        "layer": list(LAYERS),
-        "intervention": list(INTERVENTIONS),
-        "control": list(CONTROLS),
-        "dose": list(DOSES),
+        "layer": LAYERS,
+        "intervention": INTERVENTIONS,
+        "control": CONTROLS,
+        "dose": DOSES,
         **GROUPS["effects"].labels,
     }
+    coordinates = {dim: list(labels) for dim, labels in axes.items()}
     return xr.Dataset({name: (dims[name], values) for name, values in arrays.items()}, coordinates)
 
 
