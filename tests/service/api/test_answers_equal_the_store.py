@@ -37,7 +37,7 @@ def test_every_curve_equals_the_stored_values(client, library, group):
             if ends is None:
                 assert item[end] is None
             else:
-                np.testing.assert_array_equal(numbers(item[end]), ends.sel(at, estimate=end).values)
+                np.testing.assert_array_equal(numbers(item[end]), ends.sel({**at, "estimate": end}).values)
     assert len(seen) == len(items) > 0
     assert any(None in item["value"] for item in items) or group == "curves"
 
