@@ -156,7 +156,7 @@ def test_reader_service_and_report_have_the_spectrum_of_each_head(run, settings)
     assert run.record.model.head_widths == tuple(WIDTHS)
     assert "<dd>4 (2 in layer 0)</dd>" in report
     assert "<dd>16 or 24, by layer</dd>" in report
-    table = comparison([run], Question("qk_effective_rank"))
+    table = comparison([run], Question("effective_rank@circuit=qk"))
     assert table["d_head"].tolist() == WIDTHS
     with pytest.raises(SiteNotFoundError, match="VO does not depend on the offset"):
         read_head(run, 0, 0, "vo", 3)

@@ -90,7 +90,7 @@ class VariableItem(BaseModel):
 class ProfileItem(BaseModel):
     """One statistic along depth that `/v1/compare` accepts."""
 
-    name: str = Field(description="Name of the statistic.", examples=["qk_effective_rank"])
+    name: str = Field(description="Name of the statistic.", examples=["effective_rank@circuit=qk"])
     variable: str = Field(description="The stored array that it is computed from.", examples=["effective_rank"])
     dims: list[str] = Field(description="Its dimensions.", examples=[["layer"]])
     description: str = Field(description="One sentence about the statistic.")

@@ -54,7 +54,7 @@ def _profiles(registered: Group, variable: Variable) -> Iterator[tuple[str, Prof
         for circuit in _CIRCUITS:
             sentence = f"Median over the heads of a layer, {circuit} circuit at offset 0. {text}"
             read = _at({"circuit": circuit, "offset": 0}, _over_heads)
-            yield f"{circuit}_{name}", Profile(group, name, ("layer",), sentence, read=read)
+            yield name_at(name, {"circuit": circuit}), Profile(group, name, ("layer",), sentence, read=read)
     elif (group, name) == ("effects", "kl"):  # the changes of the log-odds of the sides have opposite signs
         for intervention in INTERVENTIONS:
             sentence = f"Mean over both sides, intervention {intervention}. {text}"

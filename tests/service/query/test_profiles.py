@@ -16,8 +16,8 @@ def test_every_curve_is_a_profile_and_arrays_of_single_features_are_none():
     assert {
         "relative_spread@quantity=norm",
         "norm_before@summary=mean",
-        "qk_effective_rank",
-        "vo_stable_rank",
+        "effective_rank@circuit=qk",
+        "stable_rank@circuit=vo",
         "copying_score",
     } < set(PROFILES)
     assert not {"semi_axes", "mean", "n_samples", "singular_values"} & set(PROFILES)
@@ -44,14 +44,14 @@ def test_heads_have_their_median_at_offset_zero():
     dims, labels = ("circuit", "offset", "layer", "head"), {"circuit": ["qk", "vo"], "offset": [0, 8]}
     stored = xr.DataArray(values, labels, dims)
     for circuit, expected in (("qk", values[0, 0]), ("vo", values[1, 0])):
-        profile = PROFILES[f"{circuit}_effective_rank"].read(stored)
+        profile = PROFILES[f"effective_rank@circuit={circuit}"].read(stored)
         assert profile.dims == ("layer",)
         np.testing.assert_array_equal(profile, np.median(expected, axis=1))
 
 
 def test_a_circuit_of_zeros_does_not_count_in_the_median():
     stored = xr.DataArray([[[[-1, 4, 6]]]], {"circuit": ["qk"], "offset": [0]}, ("circuit", "offset", "layer", "head"))
-    assert PROFILES["qk_coverage_99"].read(stored).values.tolist() == [5]
+    assert PROFILES["coverage_99@circuit=qk"].read(stored).values.tolist() == [5]
 
 
 def test_without_a_stream_between_the_branches_the_norm_of_the_mlp_has_no_depth(tmp_path):
@@ -65,7 +65,7 @@ def test_without_a_stream_between_the_branches_the_norm_of_the_mlp_has_no_depth(
 
 def test_a_statistic_of_weights_needs_no_set_and_no_position(tmp_path):
     run = finished_run(tmp_path, {"heads": {"effective_rank": 7.0}})
-    frame = comparison([run], Question("vo_effective_rank"))
+    frame = comparison([run], Question("effective_rank@circuit=vo"))
     assert (frame["value"] == 7).all()
     assert frame["position"].isna().all()
     assert frame["relative_depth"].tolist() == [0, 0.25, 0.5, 0.75]
