@@ -8,16 +8,16 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from theodolite.groups.record import SIDES
 from theodolite.groups.separation import MOST_SCORED, SCALES_TABLE, SCORES_TABLE
 from theodolite.store.runs import RunRecord
 from theodolite.store.tables import encode_table
 from theodolite_jobs.passes.selections import contrast_selection
 from theodolite_jobs.results.context import Context
 
-_SIDES = ("positive", "negative")
 _PLACE = ["contrast", "position", "site", "layer"]
 _COLUMNS = [*_PLACE, "score", "side", "set", "sample"]
-_SCALE_COLUMNS = [*_PLACE, "deviation", *(f"{end}_{side}" for side in _SIDES for end in ("low", "high"))]
+_SCALE_COLUMNS = [*_PLACE, "deviation", *(f"{end}_{side}" for side in SIDES for end in ("low", "high"))]
 _ROW_GROUP = 20_000
 """Minimum number of rows of a row group: a reader of one layer decodes only the row groups with that layer."""
 
@@ -58,7 +58,7 @@ def _scores(context: Context) -> Iterator[tuple[str, list[Any], pd.DataFrame, ND
         assert passes.second is not None
         chosen = contrast_selection(context.run, contrast, context.commits)
         prompts, values = [], []
-        for side in _SIDES:
+        for side in SIDES:
             selection, scores = getattr(chosen, side), np.concatenate(getattr(passes.second, side))
             stored = range(context.run.record.bounds(selection.prompt_set).n_kept)
             samples = [sample for sample in stored if sample not in selection.excluded]
@@ -85,7 +85,7 @@ def _scale_frame(label: str, places: list[Any], sides: NDArray[Any], by_place: N
     """Return a row for each place: the pooled standard deviation, and the 5 % and 95 % quantiles of both sides."""
     rows = []
     for (position, site, layer), at in zip(product(*places), np.ndindex(by_place.shape[:3]), strict=True):
-        of_sides = {side: by_place[at][sides == side] for side in _SIDES}
+        of_sides = {side: by_place[at][sides == side] for side in SIDES}
         variances = [values.var(ddof=1) if len(values) > 1 else np.nan for values in of_sides.values()]
         row = {"contrast": label, "position": position, "site": site, "layer": layer}
         row["deviation"] = float(np.sqrt(np.mean(variances)))

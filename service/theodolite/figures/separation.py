@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 
-import numpy as np
 import plotly.graph_objects as go
 import xarray as xr
 
@@ -12,7 +11,7 @@ from theodolite.figures.style import DASHES, MAIN, PLAIN, SECOND, THIRD, UNTRAIN
 from theodolite.groups.permutations import LEVEL
 from theodolite.groups.record import INTERVAL
 from theodolite.query.compare import BOUND
-from theodolite.query.curves import along_depth, end_of, has_values
+from theodolite.query.curves import along_depth, has_values
 from theodolite.sites import Site
 
 _TITLES = {
@@ -69,7 +68,7 @@ def separation_figure(
         panels.append(Panel(title, lines, references[name], located=of_depths))
         if name == "auroc" and null is not None and has_values(null, "auroc_beyond_words"):
             panels.append(_beyond(null, "words", "words alone: 0", sites, prompts_text(*counts)))
-        if name == "auroc" and other is not None and "auroc_beyond_twin" in other and _has_band(other):
+        if name == "auroc" and other is not None and has_values(other, "auroc_beyond_twin", "band_low"):
             panels.append(_beyond(other, "twin", "as untrained: 0", sites, prompts_text(*counts)))
     return panels_figure(panels, **depth_axis(along_depth(selected["auroc"])))
 
@@ -95,10 +94,6 @@ def _lines(
 def _with_interval(values: xr.Dataset, name: str, site: str, colour: str, label: str, n: str) -> Line:
     value, low, high = (along_depth(values[name].sel(site=[site]), end) for end in INTERVAL)
     return Line(label, value["depth"], value, colour, DASHES[Site(site)], low, high, n=n)
-
-
-def _has_band(twin: xr.Dataset) -> bool:
-    return bool(np.isfinite(end_of(twin["auroc_beyond_twin"], "band_low")).any())
 
 
 def _beyond(values: xr.Dataset, control: str, equal: str, sites: Sequence[str], n: str) -> Panel:

@@ -148,9 +148,9 @@ def curve_frame(curves: Sequence[Curve]) -> pd.DataFrame:
     return pd.concat(frames or [empty], ignore_index=True)
 
 
-def has_values(group: xr.Dataset, name: str) -> bool:
-    """Return whether there is such an array, with a finite value."""
-    return name in group and bool(np.isfinite(group[name]).any())
+def has_values(group: xr.Dataset, name: str, estimate: str = "value") -> bool:
+    """Return whether there is such an array, with a finite value, or with a finite end of its interval or band."""
+    return name in group and bool(np.isfinite(end_of(group[name], estimate)).any())
 
 
 def end_of(values: xr.DataArray, estimate: str = "value") -> xr.DataArray:

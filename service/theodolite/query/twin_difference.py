@@ -8,14 +8,13 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from theodolite.bands import half_of_difference, simultaneous_quantile
-from theodolite.groups.record import ESTIMATE, INTERVAL
+from theodolite.groups.record import ESTIMATE, INTERVAL, SIDES
 from theodolite.groups.separation import SCORES_TABLE
 from theodolite.query.curves import end_of
 from theodolite.store.manifest import finished_groups
 from theodolite.store.result_reader import read_finished_table, read_group
 from theodolite.store.runs import Run
 
-_SIDES = ("positive", "negative")
 _PLACE = ["site", "layer"]
 _TAIL = 0.025  # of a 95 % interval, on each side
 
@@ -90,7 +89,7 @@ def _places(
 ) -> list[tuple[dict[str, object], list[NDArray[np.float64]], float]]:
     """Return each place with the terms of both runs' errors over common prompts, and the quantile of the band."""
     places, rows = own.columns.intersection(other.columns), own.index.intersection(other.index)
-    if not len(places) or not set(_SIDES) <= set(rows.get_level_values("side")):
+    if not len(places) or not set(SIDES) <= set(rows.get_level_values("side")):
         return []
     terms = [_terms(table.loc[rows, places], paired=paired) for table in (own, other)]
     quantile = simultaneous_quantile(terms[0] - terms[1])
@@ -111,7 +110,7 @@ def _terms(scores: pd.DataFrame, *, paired: bool) -> NDArray[np.float64]:
     """Return the terms of the error of the AUROC, (row, place), as `separation_scores.auroc_terms` does."""
     ranks = scores.rank()
     positive, negative = (
-        (ranks.xs(side, level="side") - scores.xs(side, level="side").rank()).to_numpy() for side in _SIDES
+        (ranks.xs(side, level="side") - scores.xs(side, level="side").rank()).to_numpy() for side in SIDES
     )
     wins = positive / len(negative), -negative / len(positive)
     parts = [wins[0] + wins[1]] if paired else wins

@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from operator import itemgetter
 
 from theodolite.groups import GROUPS, SHOWN
+from theodolite.groups.record import SIDES
 from theodolite.query.first_tokens import is_first_token
 from theodolite.query.runs import describe
 from theodolite.query.twin import untrained_twin
 from theodolite.sections.catalogue import sections_of
-from theodolite.sections.parts import SIDES, Section, listed
+from theodolite.sections.parts import Section, listed
 from theodolite.sections.worth import Worth
 from theodolite.store.manifest import finished_groups
 from theodolite.store.result_reader import read_contrasts

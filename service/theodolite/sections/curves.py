@@ -8,6 +8,7 @@ import numpy as np
 import xarray as xr
 
 from theodolite.figures.curves import ContrastView, contrast_figure, shown_sites
+from theodolite.groups.record import SIDES
 from theodolite.query.curves import along_depth
 from theodolite.query.first_tokens import set_labels
 from theodolite.query.published import published_curves, selected_directions
@@ -18,7 +19,6 @@ from theodolite.sections.parts import (
     BRACKETS,
     LARGEST,
     LOCATION,
-    SIDES,
     Figure,
     Section,
     has_common_token,

@@ -6,6 +6,7 @@ from itertools import groupby
 import xarray as xr
 
 from theodolite.figures.curves import ContrastView
+from theodolite.groups.record import SIDES
 from theodolite.query.first_tokens import set_labels
 from theodolite.query.published import (
     Deviation,
@@ -16,7 +17,7 @@ from theodolite.query.published import (
     largest_deviation,
     measured_values,
 )
-from theodolite.sections.parts import SIDES, layer_text, percent
+from theodolite.sections.parts import layer_text, percent
 from theodolite.store.runs import Run
 
 # Differences of a cosine are absolute; those of other statistics are shares of the published value.

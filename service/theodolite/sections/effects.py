@@ -11,6 +11,7 @@ from theodolite.figures.heads import head_map
 from theodolite.figures.style import set_colours
 from theodolite.groups.effects import ADD
 from theodolite.groups.permutations import LEVEL
+from theodolite.groups.record import SIDES
 from theodolite.query.effects import (
     exceeds_controls,
     from_on,
@@ -31,7 +32,6 @@ from theodolite.sections.effects_facts import (
 )
 from theodolite.sections.parts import (
     LARGEST,
-    SIDES,
     Figure,
     Section,
     last_position,

@@ -19,10 +19,11 @@ from theodolite.groups.effects import (
     REMOVE,
 )
 from theodolite.groups.permutations import LEVEL
+from theodolite.groups.record import SIDES
 from theodolite.query.curves import end_of
 from theodolite.query.effects import first_place, largest, places, rank_correlation, strictest, towards_other
 from theodolite.query.heads import head_name
-from theodolite.sections.parts import SIDES, listed, number, percent, significant
+from theodolite.sections.parts import listed, number, percent, significant
 
 _HALF = 0.5
 

@@ -18,9 +18,6 @@ from theodolite.sites import HALF_BLOCKS, depth_label
 from theodolite.store.result_reader import read_group
 from theodolite.store.runs import Run
 
-SIDES = ("positive", "negative")
-"""The two sets of a contrast."""
-
 BRACKETS = "numbers in square brackets are 95 % intervals"
 """Note of sections whose sentences have intervals."""
 

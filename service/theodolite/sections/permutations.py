@@ -8,19 +8,9 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from theodolite.groups.permutations import LEVEL
-from theodolite.groups.record import INTERVAL
+from theodolite.groups.record import INTERVAL, SIDES
 from theodolite.query.curves import along_depth, end_of, has_values
-from theodolite.sections.parts import (
-    SIDES,
-    Table,
-    depths_text,
-    in_brackets,
-    layer_text,
-    listed,
-    null_text,
-    number,
-    percent,
-)
+from theodolite.sections.parts import Table, depths_text, in_brackets, layer_text, listed, null_text, number, percent
 from theodolite.sites import Site, depth
 
 CLASSIFIERS = {"auroc": "difference of means", "ridge_auroc": "ridge regression"}

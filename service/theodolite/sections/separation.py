@@ -12,6 +12,7 @@ from theodolite.figures.maps import layer_map, scale_limits
 from theodolite.figures.separation import separation_figure
 from theodolite.groups.directions import RELIABLE
 from theodolite.groups.permutations import LEVEL
+from theodolite.groups.record import SIDES
 from theodolite.query.compare import BOUND
 from theodolite.query.curves import along_depth, has_values, onset
 from theodolite.query.directions import is_unreliable
@@ -22,7 +23,6 @@ from theodolite.sections.parts import (
     BRACKETS,
     CHANCE,
     LOCATION,
-    SIDES,
     Figure,
     Section,
     depths_text,

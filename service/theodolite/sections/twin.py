@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 import xarray as xr
 
-from theodolite.query.curves import along_depth, end_of
+from theodolite.query.curves import along_depth, has_values
 from theodolite.sections.parts import depths_text, in_brackets, layer_of, point_text
 
 
@@ -40,7 +40,7 @@ def twin_separation_facts(twin: xr.Dataset) -> Iterator[str]:
         return
     value, where = largest
     yield f"{_subject(twin)} has a largest AUROC of {value} by difference of means, at {where}, on the same prompts."
-    if not _has_band(twin):
+    if not has_values(twin, "auroc_beyond_twin", "band_low"):
         return
     low, high = (along_depth(twin["auroc_beyond_twin"], end) for end in ("band_low", "band_high"))
     above, known = low > 0, np.isfinite(low)
@@ -63,16 +63,16 @@ def beyond_twin(twin: xr.Dataset) -> str:
     return f"above that of the twin at {int((low > 0).sum())} of {int(np.isfinite(low).sum())} depths"
 
 
-def _has_band(twin: xr.Dataset) -> bool:
-    return "auroc_beyond_twin" in twin and bool(np.isfinite(end_of(twin["auroc_beyond_twin"], "band_low")).any())
-
-
 def twin_finding(twin: xr.Dataset) -> str:
     """Return the twin's largest AUROC, and where the model's is larger; arguments as in `twin_separation_facts`."""
     if (largest := _largest_auroc(twin)) is None:
         return ""
     value, where = largest
-    above = f" The model's AUROC is shown to lie {beyond_twin(twin)}." if _has_band(twin) else ""
+    above = (
+        f" The model's AUROC is shown to lie {beyond_twin(twin)}."
+        if has_values(twin, "auroc_beyond_twin", "band_low")
+        else ""
+    )
     return f"The largest AUROC of an untrained twin, by difference of means, is {value}, at {where}.{above}"
 
 
