@@ -16,6 +16,7 @@ import measuring  # first: it prepares the process before torch is imported
 import numpy as np
 from numpy.typing import NDArray
 
+from theodolite.groups.basis import QUANTILES
 from theodolite_jobs.statistics.basis import pair_grams, r_squared
 from theodolite_jobs.statistics.basis_spectrum import Stretch, isometry_defect, stretch
 from theodolite_jobs.statistics.separation import FOLDS
@@ -106,7 +107,9 @@ def stretch_errors(x: NDArray[np.float64], linear: NDArray[np.float64], measured
         return float("nan"), float("nan")
     directions = np.linalg.svd(x - x.mean(axis=0), full_matrices=False)[2][: measured.dimension]
     singular = np.linalg.svd(directions @ linear, compute_uv=False)
-    return measured.stretch[1] - float(np.median(singular)), measured.isometry_defect - isometry_defect(singular)
+    return measured.stretch[QUANTILES.index(0.5)] - float(
+        np.median(singular)
+    ), measured.isometry_defect - isometry_defect(singular)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,8 @@ import xarray as xr
 from transformers import LlamaConfig, LlamaModel
 
 from theodolite.groups import GROUPS
-from theodolite.groups.effects import CONTROLS, INTERVENTIONS, SIDES
+from theodolite.groups.effects import CONTROLS, INTERVENTIONS
+from theodolite.groups.record import SIDES
 from theodolite.query.effects import exceeds_controls, onset_place
 from theodolite.sites import Site
 from theodolite_jobs.effects.intact import run_intact

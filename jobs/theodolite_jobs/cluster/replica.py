@@ -227,7 +227,7 @@ class Replica:
             encoded[MLP_POSITIVE.name] = encode_counts(captured.positive_counts, shard.index)
         if not shard.is_reduced and captured.experts is not None:
             encoded[EXPERTS.name] = encode_experts(captured.experts, shard.start, self.assignment.shard_prompts)
-        checksums = {name: sha256(content) for name, content in encoded.items()}
+        checksums, of_tokens = {name: sha256(content) for name, content in encoded.items()}, digest_of(tokens)
         encoded_at = time.perf_counter()
         commit = Commit(
             run_id=self.assignment.run_id,
@@ -241,7 +241,7 @@ class Replica:
             quarantined=captured.quarantined,
             encode_seconds=round(encoded_at - begin, 4),
             idle_seconds=round(idle_seconds, 4),
-            token_ids_sha256=digest_of(tokens),
+            token_ids_sha256=of_tokens,
             device=device,
             arithmetic=full_arithmetic(self._certificate) if self._certificate else [],
             **captured.counts.counts_by_name(),

@@ -17,7 +17,7 @@ def flat_table(group: xr.Dataset) -> pd.DataFrame:
 
     The table leaves out statistics of single features, of pairs of layers or norm layers, and of other numbers of
     prompts. If the group has sites and layers, `depth` counts half blocks along the stream. In the column of a
-    dimension that a statistic lacks, a label is an empty string and a number is −1.
+    dimension that a statistic lacks, a label is an empty string, a whole number is −1, and another number is NaN.
     """
     labels: dict[tuple[Hashable, ...], pd.DataFrame] = {}  # by dimensions, since xarray takes 10 ms for each table
     parts = []

@@ -96,10 +96,7 @@ def _finding(
     texts = []
     for one, of in sublayers.items():
         at = values.sel(sublayer=one)
-        orthogonal, affine, identity = (
-            percent(_used(at, at["r_squared"].sel(map=kind)).median(), 0)
-            for kind in ("orthogonal", "affine", "identity")
-        )
+        orthogonal, affine, identity = (percent(_used(at, at["r_squared"].sel(map=kind)).median(), 0) for kind in _MAPS)
         counted = _better(at)
         better = f" (significantly better in {counted[0]} of {counted[2]} layers, each tested alone)" if counted else ""
         texts.append(

@@ -7,7 +7,7 @@ import { ask, askAll, ofRun, readGroups } from "./service.js";
 
 const FIRST = "cosine_of_means_debiased";
 const MAX_RUNS = 16;
-const HIDDEN = /(_feature|_low|_high)(@|$)/; // the index of a feature cannot be compared; ends belong to their statistic
+const HIDDEN = /_feature(@|$)/; // the index of a feature cannot be compared
 
 /** Open the comparison; choices are `run` (repeated), `statistic`, `contrast`, `set` and `site`. */
 export function openComparison(node, signal) {
