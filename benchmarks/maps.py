@@ -107,9 +107,8 @@ def stretch_errors(x: NDArray[np.float64], linear: NDArray[np.float64], measured
         return float("nan"), float("nan")
     directions = np.linalg.svd(x - x.mean(axis=0), full_matrices=False)[2][: measured.dimension]
     singular = np.linalg.svd(directions @ linear, compute_uv=False)
-    return measured.stretch[QUANTILES.index(0.5)] - float(
-        np.median(singular)
-    ), measured.isometry_defect - isometry_defect(singular)
+    median = measured.stretch[QUANTILES.index(0.5)]
+    return median - float(np.median(singular)), measured.isometry_defect - isometry_defect(singular)
 
 
 if __name__ == "__main__":

@@ -35,7 +35,8 @@ def _group(group: Group) -> dict[str, Any]:
     names = ("name", "title", "order", "is_analysis", "is_read_whole", "tables", "options")
     variables = [_variable(group, variable) for variable in group.variables]
     profiles = [_profile(name, profile) for name, profile in PROFILES.items() if profile.group == group.name]
-    lists = {"needs": sorted(group.needs), "variables": variables, "profiles": profiles}
+    labels = {dim: list(of_dim) for dim, of_dim in group.labels.items()}
+    lists = {"needs": sorted(group.needs), "variables": variables, "labels": labels, "profiles": profiles}
     return {name: getattr(group, name) for name in names} | lists
 
 

@@ -111,6 +111,10 @@ class GroupItem(BaseModel):
     )
     options: str | None = Field(description="Field of the spec with its options.", examples=["gram"])
     variables: list[VariableItem] = Field(description="Its arrays.")
+    labels: dict[str, list[str | float]] = Field(
+        description="The labels of those dimensions that are the same in every run.",
+        examples=[{"estimate": ["value", "low", "high", "band_low", "band_high"]}],
+    )
     profiles: list[ProfileItem] = Field(description="Its statistics that `/v1/compare` accepts.")
 
 

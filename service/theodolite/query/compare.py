@@ -12,7 +12,7 @@ import xarray as xr
 from theodolite.errors import ResultsNotFoundError, SpecError, StoreError
 from theodolite.groups.permutations import LEVEL
 from theodolite.groups.record import ESTIMATE
-from theodolite.query.curves import along_depth, onset, unknown_statistic
+from theodolite.query.curves import along_depth, canonical_name, onset, unknown_statistic
 from theodolite.query.group_selection import measured_positions
 from theodolite.query.profiles import PROFILES
 from theodolite.query.runs import run_name, run_state
@@ -45,6 +45,9 @@ class Question:
     site: str | None = None
     position: int | None = None
     contrasts: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "statistic", canonical_name(self.statistic))
 
     def to(self, run: Run) -> "Question":
         """Return the question to one run."""

@@ -35,8 +35,19 @@ def name_at(name: str, at: Mapping[str, Any]) -> str:
 
     The name leaves out `space=raw`.
     """
-    labels = ",".join(f"{axis}={label}" for axis, label in sorted(at.items()) if label != "raw")
-    return f"{name}@{labels}" if labels else name
+    return canonical_name(f"{name}@{','.join(f'{axis}={label}' for axis, label in at.items())}")
+
+
+def canonical_name(name: str) -> str:
+    """Return the name of a statistic with its labels in alphabetical order, and without `space=raw`."""
+    array, _, given = name.partition("@")
+    labels = sorted(label for label in given.split(",") if label and label != "space=raw")
+    return f"{array}@{','.join(labels)}" if labels else array
+
+
+def described_at(description: str, at: Mapping[str, Any]) -> str:
+    """Return the description of an array at labels of axes."""
+    return f"{description} At {', '.join(f'{axis}={label}' for axis, label in at.items())}." if at else description
 
 
 def is_along_depth(group: Group, variable: Variable) -> bool:
@@ -109,7 +120,9 @@ def select_curves(
         ResultsNotFoundError: the run lacks the group of the statistic.
         RunDamagedError: the group cannot be read.
     """
-    chosen = list(dict.fromkeys(statistics)) or [name for name, one in STATISTICS.items() if one.group == "curves"]
+    chosen = list(dict.fromkeys(map(canonical_name, statistics))) or [
+        name for name, one in STATISTICS.items() if one.group == "curves"
+    ]
     unknown = [name for name in chosen if name not in STATISTICS]
     if unknown:
         raise unknown_statistic(unknown[0], STATISTICS)
@@ -125,8 +138,9 @@ def select_curves(
 
 
 def unknown_statistic(name: str, known: Collection[str]) -> SpecError:
-    """Return the error for a name that is none of the known ones; it lists those of an array without its labels."""
-    of_array = [one for one in known if one.startswith(f"{name}@")]
+    """Return the error for a name that is none of the known ones; it lists those of an array with other labels."""
+    array = name.partition("@")[0]
+    of_array = [one for one in known if one == array or one.startswith(f"{array}@")]
     choices = f"choose one of: {', '.join(of_array)}" if of_array else choices_text(name, known)
     return SpecError(f"statistic: given {name!r}, which is not a curve along depth; {choices}")
 
@@ -204,7 +218,7 @@ def _curves(group: xr.Dataset, statistic: str, wanted: Mapping[str, Sequence[Any
             of=of,
             n=_counts(group, of),
             units=stored.attrs["units"],
-            description=stored.attrs["description"],
+            description=described_at(stored.attrs["description"], one.at),
             layer=labels["layer"],
             depth=[depth(site, layer) for layer in labels["layer"]],
             value=values.values[at].tolist(),

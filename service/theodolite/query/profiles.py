@@ -10,7 +10,7 @@ import xarray as xr
 from theodolite.groups import GROUPS, Group, Variable
 from theodolite.groups.effects import INTERVENTIONS
 from theodolite.groups.record import ESTIMATE
-from theodolite.query.curves import is_along_depth, name_at
+from theodolite.query.curves import described_at, is_along_depth, name_at
 from theodolite.sites import Site
 
 _NORM_DIMS = ("set", "position", "norm")
@@ -45,11 +45,11 @@ def _profiles(registered: Group, variable: Variable) -> Iterator[tuple[str, Prof
     if is_along_depth(registered, variable):
         dims = tuple(dim for dim in variable.dims if dim not in registered.labels)
         for at in registered.places(variable.dims):
-            yield name_at(name, at), Profile(group, name, dims, text, _at(at))
+            yield name_at(name, at), Profile(group, name, dims, described_at(text, at), _at(at))
     elif tuple(dim for dim in variable.dims if dim not in registered.labels) == _NORM_DIMS:
         for at in registered.places(variable.dims):
             dims = ("set", "site", "position", "layer")
-            yield name_at(name, at), Profile(group, name, dims, text, read=_at(at, _at_sites))
+            yield name_at(name, at), Profile(group, name, dims, described_at(text, at), _at(at, _at_sites))
     elif variable.dims == _HEAD_DIMS:
         for circuit in _CIRCUITS:
             sentence = f"Median over the heads of a layer, {circuit} circuit at offset 0. {text}"
@@ -63,7 +63,7 @@ def _profiles(registered: Group, variable: Variable) -> Iterator[tuple[str, Prof
     elif tuple(dim for dim in variable.dims if dim not in registered.labels) == ("layer", "head"):
         sentence = f"Median over the heads of a layer. {text}"
         for at in registered.places(variable.dims):
-            yield name_at(name, at), Profile(group, name, ("layer",), sentence, read=_at(at, _over_heads))
+            yield name_at(name, at), Profile(group, name, ("layer",), described_at(sentence, at), _at(at, _over_heads))
 
 
 def _at(

@@ -26,8 +26,9 @@ def test_every_group_is_described_as_registered(items):
         item = items[name]
         assert set(item) == {
             *("name", "title", "order", "is_analysis", "is_read_whole", "tables", "needs", "options", "variables"),
-            "profiles",
+            *("labels", "profiles"),
         }
+        assert item["labels"] == {dim: list(labels) for dim, labels in group.labels.items()}
         for field in ("title", "order", "is_analysis", "is_read_whole", "options"):
             assert item[field] == getattr(group, field)
         assert item["tables"] == list(group.tables)

@@ -13,6 +13,12 @@ from theodolite.store.result_writer import build_group, write_groups
 from theodolite.store.tables import encode_table
 
 
+def shapes(group, coordinates):
+    """Return the shape of each array of a group."""
+    labels = {**coordinates, **GROUPS[group].labels}
+    return {one.name: [len(labels[dim]) for dim in one.dims] for one in GROUPS[group].variables}
+
+
 def add_heads(run):
     """Write heads with some NaN ranks, and tokens of only the first head."""
     rng = np.random.default_rng(3)
@@ -20,10 +26,7 @@ def add_heads(run):
     coordinates = {"circuit": ["qk", "vo"], "offset": [0], "layer": range(4), "head": range(2), "rank": range(3)}
     coordinates |= {"vector": range(2), "d_model": range(8), "side": sides, "projection": ["query", "key"]}
     coordinates |= {"set": ["harmful", "harmless"], "position": [-1], "contrast": ["refusal"]}
-    values = {
-        variable.name: rng.uniform(1, 9, [len(coordinates[dim]) for dim in variable.dims])
-        for variable in GROUPS["heads"].variables
-    }
+    values = {name: rng.uniform(1, 9, shape) for name, shape in shapes("heads", coordinates).items()}
     values["effective_rank"][1, 0, 2, 1] = np.nan
     rows = [
         {"layer": 0, "head": 0, "vector": 0, "place": place, "token": token, "token_id": place, "score": 2.5 - place}
@@ -32,7 +35,7 @@ def add_heads(run):
     ]
     attributes = {name: {"digest": name[0], "version": GROUPS[name].version} for name in ("heads", "words")}
     heads = build_group("heads", values, coordinates, attributes["heads"])
-    nouns = {variable.name: np.full((4, 2), np.nan) for variable in GROUPS["words"].variables}
+    nouns = {name: np.full(shape, np.nan) for name, shape in shapes("words", coordinates).items()}
     words = build_group("words", nouns, coordinates, {**attributes["words"], "tables": ["head_tokens"]})
     tables = {"head_tokens": encode_table(pd.DataFrame(rows))}
     write_groups(run, {"heads": heads, "words": words}, tables, {"heads": "h", "words": "w"})

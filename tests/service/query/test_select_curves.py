@@ -39,6 +39,8 @@ def test_a_statistic_with_axes_is_a_curve_at_each_of_their_labels(tmp_path):
         (curve,) = select_curves(run, [name], {"set": ["harmful"]})
         assert (curve.statistic, curve.of) == (name, {"set": "harmful", "position": -1})
         assert (curve.value, curve.low, curve.high) == ([value] * 4, [value - 0.1] * 4, [value + 0.1] * 4)
+    (same,) = select_curves(run, ["r_squared@sublayer=mlp,map=affine,space=raw"], {"set": ["harmful"]})
+    assert same.statistic == "r_squared@map=affine,sublayer=mlp"
     with pytest.raises(SpecError, match=r"given 'r_squared', .*choose one of: r_squared@map=affine,sublayer=att"):
         select_curves(run, ["r_squared"])
 
