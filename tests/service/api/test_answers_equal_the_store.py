@@ -197,7 +197,7 @@ def test_a_run_is_described_in_full(client):
     assert description["sets"]["nouns"]["positions"] == [-1]
     assert description["spec"]["contrasts"]["refusal"]["positive"] == "harmful"
     assert description["parity"]["max_error"] == 1e-6
-    assert description["results"]["travel"]["path_length"] == ["set", "position"]
+    assert description["results"]["travel"]["path_length"] == ["set", "position", "summary"]
     assert set(description["results"]) == {"curves", "directions", "gram", "moments", "separation", "travel"}
     assert all(
         set(description["results"][group]) == {one.name for one in GROUPS[group].variables}
