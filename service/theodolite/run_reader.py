@@ -84,7 +84,7 @@ class RunReader(ABC):
         """Return the run's statistics as a table, one row each.
 
         The columns are `group`, `statistic`, `dims`, `units`, `description`, and `along_depth`: `curves` returns these.
-        An array with axes has a row, and one for each of its curves, such as `variance_mean@space=sphere`.
+        The curves of an array with axes have rows of their own, such as `variance_mean@space=sphere`.
         """
         rows = [
             {

@@ -212,7 +212,7 @@ def test_two_runs_never_mix(client, library):
         params = {"statistic": "cosine_of_means", "contrast": "refusal", "position": -1, "site": "resid_mid"}
         (item,) = client.get(f"/v1/runs/{run_id}/curves", params=params).json()["items"]
         stored = stored_group(library, run_id, "curves")["cosine_of_means"]
-        labels = {"contrast": "refusal", "position": -1, "site": "resid_mid"}
+        labels = {"contrast": "refusal", "position": -1, "site": "resid_mid", "space": "raw"}
         np.testing.assert_array_equal(item["value"], stored.sel(labels).values)
         assert len(item["layer"]) == {"tiny-0": 4, "tiny-1": 6}[run_id]
         growth = client.get(f"/v1/runs/{run_id}/tables/growth").json()
