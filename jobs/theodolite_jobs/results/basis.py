@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from theodolite.groups.basis import MAPS
-from theodolite.groups.record import SUBLAYERS
+from theodolite.groups.record import ENDS, SUBLAYERS
 from theodolite.store.runs import Run
 from theodolite_jobs.passes.collect import Arrays
 from theodolite_jobs.passes.point_clouds import PointCloud, read_cloud
@@ -16,10 +16,6 @@ from theodolite_jobs.statistics.basis import MIN_SAMPLES, pair_grams, r_squared
 from theodolite_jobs.statistics.basis_spectrum import stretch
 from theodolite_jobs.statistics.separation import FOLDS
 from theodolite_jobs.tasks import run_tasks
-
-_ENDS = {"attention": (0, 1), "mlp": (1, 2), "block": (0, 2)}
-"""The input and the output of each sublayer among the input, the middle and the output of its block."""
-
 
 SAMPLES = 1024
 """Maximum number of prompts of a set; the time of a map grows with the cube, to 33 seconds of a core for 2,048."""
@@ -65,7 +61,7 @@ def _maps_of_layer(run: Run, cloud: PointCloud, layer: int) -> dict[int, Arrays]
     folds = np.array(cloud.samples) % FOLDS
     maps = {}
     for index, sublayer in enumerate(SUBLAYERS):
-        x, y = (samples[end] for end in _ENDS[sublayer])
+        x, y = (samples[end] for end in ENDS[sublayer])
         if x is not None and y is not None:
             maps[index] = _maps(x, y, folds)
     return maps

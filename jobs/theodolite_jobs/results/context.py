@@ -50,9 +50,8 @@ class Result:
 
 def missing_arrays(group: str, coordinates: Mapping[str, Sequence[Any]]) -> Arrays:
     """Return all variables of a group before any is measured: NaN, or 0 for numbers of prompts and dimensions."""
-    labels = {**coordinates, **GROUPS[group].labels}
     return {
-        variable.name: np.full([len(labels[dim]) for dim in variable.dims], 0 if variable.dtype == "int64" else np.nan)
+        variable.name: np.full(GROUPS[group].shape(variable, coordinates), 0 if variable.dtype == "int64" else np.nan)
         for variable in GROUPS[group].variables
     }
 

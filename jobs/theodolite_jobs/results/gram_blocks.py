@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from theodolite.groups.gram import SPACES
-from theodolite.groups.record import SUBLAYERS
+from theodolite.groups.record import ENDS, SUBLAYERS
 from theodolite.sites import Site
 from theodolite.store.runs import Run
 from theodolite_jobs.passes.point_clouds import PointCloud, read_cloud
@@ -18,10 +18,6 @@ from theodolite_jobs.statistics.gram_cka import cka_with_permuted_steps, linear_
 
 Place = tuple[Site, int]
 """A captured site, and an index into the run's layers; `resid_final` has index 0."""
-
-
-_ENDS = {"attention": (0, 1), "mlp": (1, 2), "block": (0, 2)}
-"""The input and the output of each sublayer, among a block's input, middle and output."""
 
 
 class Branch(NamedTuple):
@@ -57,7 +53,7 @@ def through_blocks(run: Run, debiased: NDArray[np.float64]) -> NDArray[np.float6
     for index, layer in enumerate(layers):
         rows = [row(place) for place in block_states(run, layer)]
         for sublayer, name in enumerate(SUBLAYERS):
-            first, second = (rows[end] for end in _ENDS[name])
+            first, second = (rows[end] for end in ENDS[name])
             if first is not None and second is not None:
                 cka[index, sublayer] = debiased[first, second]
     return cka

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from theodolite.groups.record import INTERVAL
+from theodolite.groups.record import INTERVAL, NULL
 from theodolite.store.activations import read_experts
 from theodolite_jobs.passes.collect import Arrays
 from theodolite_jobs.passes.point_clouds import PointCloud
@@ -103,9 +103,10 @@ def _of_contrast(
         used = [used_experts(side[:, layer], n_experts) for side in sides]
         found[layer] = differences(*used, paired=paired).stacked()
         draws[:, layer] = absolute_differences(np.concatenate(used), labels)
-    tested = permutation_test(draws)
-    null = np.stack([tested.null_mean, tested.null_sd, tested.z, tested.p, tested.p_family], axis=-1)
-    return {"expert_difference": found, "expert_difference_null": null}
+    return {
+        "expert_difference": found,
+        "expert_difference_null": permutation_test(draws).stacked()[..., : len(NULL)],
+    }
 
 
 def _layers_with_experts(chosen: Chosen) -> NDArray[np.int64]:

@@ -8,14 +8,15 @@ import numpy as np
 from jaxtyping import Float, Float64
 from numpy.typing import NDArray
 
+from theodolite.groups.record import ENDS
 from theodolite_jobs.statistics.kernels import block_products, position_means, step_dots
 from theodolite_jobs.statistics.ratio import ratio
-from theodolite_jobs.statistics.travel_variance import BRANCHES, StepProducts
+from theodolite_jobs.statistics.travel_variance import StepProducts
 
 STEPS = {"step_norm": slice(0, 3), "step_cosine": slice(3, 5), "arc": slice(5, 8)}
 """Quantities of each prompt in each block: their columns in the files of reduced shards.
 
-Norms and arcs are those of BRANCHES; cosines are those with the next step, and with the block's input.
+Norms and arcs are those of ENDS; cosines are those with the next step, and with the block's input.
 """
 
 PATH = ("path_length", "displacement", "path_ratio", "arc_length", "great_circle", "arc_ratio")
@@ -81,9 +82,9 @@ def travel(blocks: Iterable[Block], n_prompts: int, n_positions: int, n_blocks: 
         n_blocks: number of blocks, at least one.
     """
     shape = (n_prompts * n_positions, n_blocks)
-    products, deviations = np.full((2, *shape, len(BRANCHES), 4), np.nan)
+    products, deviations = np.full((2, *shape, len(ENDS), 4), np.nan)
     dots, deviation_dots = np.full((2, *shape), np.nan)
-    outputs = np.full((*shape, len(BRANCHES)), np.nan)
+    outputs = np.full((*shape, len(ENDS)), np.nan)
     means: list[tuple[NDArray[np.float64], ...]] = []
     first = before_last = last = previous = None
     for index, block in enumerate(blocks):
@@ -122,7 +123,7 @@ def _block_products(
     states = (block.entering, block.middle, block.leaving)
     is_known = [state is not None for state in states]
     found = block_products([block.entering if state is None else state for state in states], means)
-    for branch, (start, end) in enumerate(BRANCHES.values()):
+    for branch, (start, end) in enumerate(ENDS.values()):
         if not (is_known[start] and is_known[end]):
             for products in found:
                 products[:, branch] = np.nan

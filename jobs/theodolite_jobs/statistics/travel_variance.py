@@ -10,11 +10,9 @@ import numpy as np
 from jaxtyping import Float64
 from numpy.typing import NDArray
 
+from theodolite.groups.record import ENDS
 from theodolite_jobs.statistics.kernels import block_products
 from theodolite_jobs.statistics.ratio import ratio
-
-BRANCHES = {"attention": (0, 1), "mlp": (1, 2), "block": (0, 2)}
-"""The steps in a block, and the states at which they start and end: 0 is its input, 1 its middle, 2 its output."""
 
 ByBlock = Float64[np.ndarray, "position block"]
 
@@ -27,7 +25,7 @@ class StepProducts:
         count: number of samples.
         means: mean of each block's input, middle and output, (position, block, 3, d_model).
         sums: for a start x, a step Δ and an end y, the sums of ‖dx‖², dx·dΔ, ‖dΔ‖² and ‖dy‖², (position, block,
-            BRANCHES, 4).
+            ENDS, 4).
         following: sums of dΔ_l·dΔ_{l+1} of a block's step and the next block's step, (position, block).
     """
 
@@ -73,7 +71,7 @@ def variance_budget(products: StepProducts) -> dict[str, Float64[np.ndarray, "po
     """
     degrees = products.count - 1 if products.count > 1 else np.nan
     start, cross, step, end = np.moveaxis(products.sums, -1, 0) / degrees
-    attention, _, block = range(len(BRANCHES))
+    attention, _, block = range(len(ENDS))
     states = (start[..., block], end[..., attention], end[..., block])
     return {"variance": np.stack(states, axis=-1), "variance_step": step, "twice_covariance": 2 * cross}
 
@@ -86,7 +84,7 @@ def centred_cosines(products: StepProducts) -> Float64[np.ndarray, "position blo
     """
     start, cross, step, _ = np.moveaxis(products.sums, -1, 0)
     attention, mlp, block = np.moveaxis(ratio(cross, np.sqrt(start * step)), -1, 0)
-    following, squares = np.full(block.shape, np.nan), step[..., list(BRANCHES).index("block")]
+    following, squares = np.full(block.shape, np.nan), step[..., list(ENDS).index("block")]
     following[:, :-1] = ratio(products.following[:, :-1], np.sqrt(squares[:, :-1] * squares[:, 1:]))
     return np.stack([following, block, attention, mlp], axis=-1)
 
@@ -97,7 +95,7 @@ def common_share(products: StepProducts) -> ByBlock:
     The squared norm of the sample mean is too large by tr Cov(Δ)/n, which is subtracted; the share can be negative
     where the mean step is not resolved. NaN for fewer than two samples.
     """
-    n, squares = products.count, products.sums[:, :, list(BRANCHES).index("block"), 2]
+    n, squares = products.count, products.sums[:, :, list(ENDS).index("block"), 2]
     if n < 2:
         return np.full(squares.shape, np.nan)
     mean = products.means[:, :, 2] - products.means[:, :, 0]

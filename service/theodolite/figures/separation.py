@@ -9,7 +9,7 @@ from theodolite.figures.panels import Line, Panel, depth_axis, panels_figure, pr
 from theodolite.figures.references import Reference
 from theodolite.figures.style import DASHES, MAIN, PLAIN, SECOND, THIRD, UNTRAINED, short_site
 from theodolite.groups.permutations import LEVEL
-from theodolite.groups.record import INTERVAL
+from theodolite.groups.record import INTERVAL, VALUE_AND_BAND
 from theodolite.query.compare import BOUND
 from theodolite.query.curves import along_depth, has_values
 from theodolite.sites import Site
@@ -104,8 +104,7 @@ def _beyond(values: xr.Dataset, control: str, equal: str, sites: Sequence[str], 
             curve = f"{name}_beyond_{control}"
             if curve not in values:
                 continue
-            ends = ("value", "band_low", "band_high")
-            value, low, high = (along_depth(values[curve].sel(site=[site]), end) for end in ends)
+            value, low, high = (along_depth(values[curve].sel(site=[site]), end) for end in VALUE_AND_BAND)
             label = classifier + short_site(site)
             band = "simultaneous 95 % band"
             lines.append(Line(label, value["depth"], value, colour, DASHES[Site(site)], low, high, n=n, band=band))

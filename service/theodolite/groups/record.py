@@ -1,6 +1,6 @@
 """The record of a result group: its arrays, tables, inputs, options and its order in the report."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sized
 from dataclasses import dataclass, field
 from itertools import product
 from typing import Any, Literal
@@ -19,12 +19,16 @@ INTERVAL = ("value", "low", "high")
 BAND = (*INTERVAL, "band_low", "band_high")
 """Labels of ESTIMATE: without, and with a simultaneous 95 % band over all sites and layers."""
 
+VALUE_AND_BAND = ("value", "band_low", "band_high")
+
 NULL = ("mean", "sd", "z", "p", "p_family")
 NULL_AND_LIMIT = (*NULL, "critical")
 """Labels of the axis `null`: the distribution of a statistic with permuted labels or of controls, and its tests."""
 
-SUBLAYERS = ("attention", "mlp", "block")
-"""Attention is from resid_pre to resid_mid, the MLP from resid_mid to the output of the block."""
+ENDS = {"attention": (0, 1), "mlp": (1, 2), "block": (0, 2)}
+"""The states at which each sublayer starts and ends: 0 is the block's input, 1 its middle, 2 its output."""
+
+SUBLAYERS = tuple(ENDS)
 
 SIDES = ("positive", "negative")
 """The two sets of a contrast."""
@@ -115,6 +119,11 @@ class Group:
     def by_layer(self) -> dict[str, Variable]:
         """Its variables that are stored layer by layer, by name."""
         return {variable.name: variable for variable in self.variables if variable.by_layer}
+
+    def shape(self, variable: Variable, coordinates: Mapping[str, Sized]) -> tuple[int, ...]:
+        """Return the shape of one of its arrays; `coordinates` are the labels that differ between runs."""
+        labels = {**coordinates, **self.labels}
+        return tuple(len(labels[dim]) for dim in variable.dims)
 
     def places(self, dims: tuple[str, ...]) -> Iterator[dict[str, Any]]:
         """Yield each combination of the group's labels along some dimensions, without those of ESTIMATE."""

@@ -10,7 +10,7 @@ import xarray as xr
 
 from theodolite.figures.sinks import limit_axes
 from theodolite.figures.style import set_colours
-from theodolite.groups.record import INTERVAL
+from theodolite.groups.record import INTERVAL, VALUE_AND_BAND
 from theodolite.query.curves import along_depth, has_values
 from theodolite.query.first_tokens import SINK
 from theodolite.sections.worth import UNTESTED, Worth
@@ -312,7 +312,7 @@ def point_text(values: xr.Dataset, statistic: str, index: int, form: str, scale:
         scale: factor on the three numbers; 100 for percent.
         band: whether the depth was chosen for its value, so that the interval must hold at all depths at once.
     """
-    ends = ("value", "band_low", "band_high") if band else INTERVAL
+    ends = VALUE_AND_BAND if band else INTERVAL
     value, low, high = (scale * float(along_depth(values[statistic], end)[index]) for end in ends)
     interval = f" [{low:{form}}, {high:{form}}]" if np.isfinite(low + high) else ""
     return f"{value:{form}}{interval}"

@@ -8,7 +8,7 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from theodolite.groups.permutations import LEVEL
-from theodolite.groups.record import INTERVAL, SIDES
+from theodolite.groups.record import INTERVAL, SIDES, VALUE_AND_BAND
 from theodolite.query.curves import along_depth, end_of, has_values
 from theodolite.sections.parts import Table, depths_text, in_brackets, layer_text, listed, null_text, number, percent
 from theodolite.sites import Site, depth
@@ -112,7 +112,7 @@ def control_facts(tests: xr.Dataset, labels: Mapping[str, str]) -> Iterator[str]
         places = tests.stack(point=("site", "layer"))
         best = places.isel(point=int(np.nanargmax(end_of(places[name]).values)))
         where = layer_text(depth(Site(str(best["site"].values)), int(best["layer"])))
-        value, low, high = (float(end_of(best[name], end)) for end in ("value", "band_low", "band_high"))
+        value, low, high = (float(end_of(best[name], end)) for end in VALUE_AND_BAND)
         p = _null(places, name, "p_family").values
         shorter = _shorter(places.isel(point=p <= LEVEL), labels) if name == "norm_auroc" else ""
         yield (

@@ -7,6 +7,7 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from theodolite.groups.permutations import LEVEL
+from theodolite.groups.record import VALUE_AND_BAND
 from theodolite.query.curves import along_depth
 
 _MOST_TESTS = 10  # 1/201, the smallest p of 200 permutations, is at most LEVEL/10
@@ -50,7 +51,7 @@ def worth_below(values: xr.Dataset, statistic: str, null: float) -> Worth:
         statistic: name of the statistic.
         null: its value if the sets do not differ.
     """
-    value, low, high = (along_depth(values[statistic], end).values for end in ("value", "band_low", "band_high"))
+    value, low, high = (along_depth(values[statistic], end).values for end in VALUE_AND_BAND)
     errors = np.where(high > low, high - low, np.nan) / (2 * _NORMAL)
     return _worth(high < null, (null - value) / errors)
 

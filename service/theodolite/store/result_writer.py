@@ -43,7 +43,7 @@ def build_group(
     coordinates, variables = {**coordinates, **GROUPS[name].labels}, {}
     for variable in GROUPS[name].variables:
         if not variable.by_layer:
-            shape = [len(coordinates[dim]) for dim in variable.dims]
+            shape = GROUPS[name].shape(variable, coordinates)
             # A survey without contrasts has no values along them.
             array = np.asarray(values[variable.name], variable.dtype) if all(shape) else np.empty(shape, variable.dtype)
             variables[variable.name] = xr.Variable(variable.dims, array, _described(variable))

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from support.each import each
 from support.shapes import unchecked
 
+from theodolite.groups.record import ENDS
 from theodolite_jobs.statistics.travel import Block, travel
 from theodolite_jobs.statistics.travel_variance import (
-    BRANCHES,
     centred_cosines,
     common_share,
     merge_products,
@@ -67,7 +67,7 @@ def test_statistics_equal_numpy(n, n_blocks, seed):
     for block in range(n_blocks):
         for point, state in enumerate((stream[block], middle[block], stream[block + 1])):
             assert found["variance"][0, block, point] == pytest.approx(total(state, state), rel=1e-12)
-        for branch, name in enumerate(BRANCHES):
+        for branch, name in enumerate(ENDS):
             step, start = steps[name][block], starts[name][block]
             assert found["variance_step"][0, block, branch] == pytest.approx(total(step, step), rel=1e-12)
             twice = pytest.approx(2 * total(start, step), rel=1e-10, abs=1e-12 * total(start, start))

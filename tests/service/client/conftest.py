@@ -15,8 +15,7 @@ from theodolite.store.tables import encode_table
 
 def shapes(group, coordinates):
     """Return the shape of each array of a group."""
-    labels = {**coordinates, **GROUPS[group].labels}
-    return {one.name: [len(labels[dim]) for dim in one.dims] for one in GROUPS[group].variables}
+    return {one.name: GROUPS[group].shape(one, coordinates) for one in GROUPS[group].variables}
 
 
 def add_heads(run):
