@@ -10,6 +10,7 @@ import pandas as pd
 from theodolite.errors import StoreError
 from theodolite.figures.comparison import comparison_figure, description, width_figure
 from theodolite.query.compare import Question, comparison, labels, milestones
+from theodolite.query.curves import title_of
 from theodolite.store.runs import Run
 from theodolite_jobs.report.page import render_template
 
@@ -33,7 +34,7 @@ def write_comparison(runs: Sequence[Run], question: Question, bound: float, outp
         "comparison.html",
         runs=[run.record for run in runs],
         names=labels(frame),
-        statistic=question.statistic.replace("_", " "),
+        statistic=title_of(question.statistic),
         description=description(question.statistic),
         selection=_selection_text(frame, question),
         figures={name: figure for name, figure in figures.items() if figure is not None},

@@ -8,6 +8,7 @@ from theodolite.figures.references import Reference, reference_lines
 from theodolite.figures.style import DEPTH, RELATIVE_DEPTH, bare_layout, depth_ticks
 from theodolite.figures.switches import add_logarithmic_switch, add_switch
 from theodolite.query.compare import BOUND, labels
+from theodolite.query.curves import title_of
 from theodolite.query.profiles import PROFILES
 from theodolite.sites import depth_label
 
@@ -52,9 +53,9 @@ def comparison_figure(frame: pd.DataFrame) -> go.Figure:
     figure.add_traces(reference_lines(_REFERENCES.get(statistic, ()), [(frame["relative_depth"], frame["value"])]))
     figure.update_layout(**bare_layout(520), hovermode="closest", legend=legend_above(1))
     figure.update_xaxes(title=RELATIVE_DEPTH, range=[-0.01, 1.01], dtick=0.1)
-    figure.update_yaxes(title=statistic.replace("_", " "), exponentformat="power")
+    figure.update_yaxes(title=title_of(statistic), exponentformat="power")
     if "variance" in statistic or "norm" in statistic:
-        add_logarithmic_switch(figure, "yaxis", statistic.replace("_", " "), frame["value"])
+        add_logarithmic_switch(figure, "yaxis", title_of(statistic), frame["value"])
     _add_depth_switch(figure, frame)
     return figure
 

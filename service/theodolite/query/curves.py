@@ -1,5 +1,6 @@
 """Select statistics of a finished run as curves along depth."""
 
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from itertools import chain, product
@@ -43,6 +44,11 @@ def canonical_name(name: str) -> str:
     array, _, given = name.partition("@")
     labels = sorted(label for label in given.split(",") if label and label != "space=raw")
     return f"{array}@{','.join(labels)}" if labels else array
+
+
+def title_of(statistic: str) -> str:
+    """Return the name of a statistic as titles write it, such as `r squared, map affine, sublayer mlp`."""
+    return ", ".join(re.split("[@,]", statistic)).translate(str.maketrans("_=", "  "))
 
 
 def described_at(description: str, at: Mapping[str, Any]) -> str:

@@ -21,6 +21,11 @@ export function openComparison(node, signal) {
   return ({ choices }) => view.show(choices);
 }
 
+/** Return the name of a statistic as titles write it, such as `r squared, map affine, sublayer mlp`. */
+function titleOf(statistic) {
+  return statistic.split(/[@,]/).join(", ").replaceAll(/[_=]/g, " ");
+}
+
 class Comparison {
   constructor(signal) {
     this.signal = signal;
@@ -73,7 +78,7 @@ class Comparison {
   ask(chosen, { statistic, contrast, set, site }) {
     this.frame.node.hidden = false;
     this.widths.node.hidden = true;
-    this.frame.rename(statistic.replaceAll("_", " "), `compare.${statistic}`);
+    this.frame.rename(titleOf(statistic), `compare.${statistic}`);
     this.frame.show(async (until) => {
       const answer = await ask("/v1/compare", { run: chosen, statistic, contrast, set, site }, until);
       this.message.replaceChildren(element("p", answer.description));
@@ -222,7 +227,7 @@ function statisticsOf(runs, groups) {
     const curves = profiles.filter(({ name, variable }) => !HIDDEN.test(name) && stored.every((group) => variable in group));
     for (const profile of curves) dims[profile.name] = profile.dims;
     if (curves.length)
-      offered.push({ label: title, options: curves.map(({ name }) => [name, name.replaceAll("_", " ")]) });
+      offered.push({ label: title, options: curves.map(({ name }) => [name, titleOf(name)]) });
   }
   return { dims, groups: offered };
 }
