@@ -53,7 +53,7 @@ STAND_INS = {
         trap 'echo "survey stopped" >> "$CALLS"; kill $!; exit 130' TERM
         echo "theodolite $*" >> "$CALLS"
         umask >> "$CALLS"
-        wait $!
+        while kill -0 $! 2> /dev/null; do sleep 0.05; done  # a signal just before `wait` would end nothing
         exit "${SURVEY_EXIT:-0}"
     """,
 }
