@@ -227,7 +227,8 @@ class Replica:
             encoded[MLP_POSITIVE.name] = encode_counts(captured.positive_counts, shard.index)
         if not shard.is_reduced and captured.experts is not None:
             encoded[EXPERTS.name] = encode_experts(captured.experts, shard.start, self.assignment.shard_prompts)
-        checksums, of_tokens = {name: sha256(content) for name, content in encoded.items()}, digest_of(tokens)
+        checksums = {name: sha256(content) for name, content in encoded.items()}
+        of_tokens = digest_of(tokens)
         encoded_at = time.perf_counter()
         commit = Commit(
             run_id=self.assignment.run_id,

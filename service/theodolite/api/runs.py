@@ -28,7 +28,7 @@ from theodolite.api.schemas import (
 )
 from theodolite.digests import digest_of
 from theodolite.groups import READ_WHOLE
-from theodolite.query.curves import STATISTICS, Curve, curve_frame, select_curves
+from theodolite.query.curves import STATISTICS, Curve, canonical_name, curve_frame, select_curves
 from theodolite.query.group_selection import is_flat, select_direction, select_group
 from theodolite.query.heads import Head, head_atlas, read_head
 from theodolite.query.runs import describe_results, select_summaries, summaries
@@ -95,7 +95,7 @@ def curves(
     """Return statistics as curves along depth, with their 95 % intervals; without `statistic`, the group `curves`."""
     run = complete_run(request, run_id)
     only = {"set": prompt_set or (), "contrast": contrast or (), "site": site or (), "position": position or ()}
-    statistics = statistic or ()
+    statistics = list(map(canonical_name, statistic or ()))
     groups = dict.fromkeys(STATISTICS[name].group for name in statistics if name in STATISTICS) or ["curves"]
     digest = digest_over(run, groups)
     start = start_of(cursor, digest)

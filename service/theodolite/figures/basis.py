@@ -50,14 +50,13 @@ def steps_figure(
     sets = {name: (basis.sel(set=name, position=position), colour) for name, colour in colours.items()}
     panels = []
     for sublayer, of in sublayers.items():
-        lines = []
+        lines, controls = [], []
         for name, (values, colour) in sets.items():
             n, at = prompts_text(values["n_samples"]), values.sel(sublayer=sublayer)
             lines.append(_line(name, at["r_squared_step"], colour, n))
-            permuted, control = f"{name}, permuted steps", at["r_squared_permuted"].sel(estimate="value")
-            lines.append(Line(permuted, values["layer"], control, colour, "dash", markers=False, n=n))
-        # The values of all sets before their controls, as in the legend.
-        panels.append(Panel(f"R² of the step, {of}", _measured(lines[::2] + lines[1::2])))
+            label, control = f"{name}, permuted steps", at["r_squared_permuted"].sel(estimate="value")
+            controls.append(Line(label, values["layer"], control, colour, "dash", markers=False, n=n))
+        panels.append(Panel(f"R² of the step, {of}", _measured([*lines, *controls])))
     for sublayer, of in sublayers.items():
         lines = [
             _stretch(name, values["stretch"].sel(sublayer=sublayer), colour, prompts_text(values["n_samples"]))

@@ -42,14 +42,14 @@ class Profile:
 
 def _profiles(registered: Group, variable: Variable) -> Iterator[tuple[str, Profile]]:
     group, name, text = registered.name, variable.name, variable.description
+    dims = tuple(dim for dim in variable.dims if dim not in registered.labels)
     if is_along_depth(registered, variable):
-        dims = tuple(dim for dim in variable.dims if dim not in registered.labels)
         for at in registered.places(variable.dims):
             yield name_at(name, at), Profile(group, name, dims, described_at(text, at), _at(at))
-    elif tuple(dim for dim in variable.dims if dim not in registered.labels) == _NORM_DIMS:
+    elif dims == _NORM_DIMS:
+        at_sites = ("set", "site", "position", "layer")
         for at in registered.places(variable.dims):
-            dims = ("set", "site", "position", "layer")
-            yield name_at(name, at), Profile(group, name, dims, described_at(text, at), _at(at, _at_sites))
+            yield name_at(name, at), Profile(group, name, at_sites, described_at(text, at), _at(at, _at_sites))
     elif variable.dims == _HEAD_DIMS:
         for circuit in _CIRCUITS:
             sentence = f"Median over the heads of a layer, {circuit} circuit at offset 0. {text}"
@@ -58,9 +58,9 @@ def _profiles(registered: Group, variable: Variable) -> Iterator[tuple[str, Prof
     elif (group, name) == ("effects", "kl"):  # the changes of the log-odds of the sides have opposite signs
         for intervention in INTERVENTIONS:
             sentence = f"Mean over both sides, intervention {intervention}. {text}"
-            dims, label = ("contrast", "position", "site", "layer"), name_at(name, {"intervention": intervention})
-            yield label, Profile(group, name, dims, sentence, read=_of_intervention(intervention))
-    elif tuple(dim for dim in variable.dims if dim not in registered.labels) == ("layer", "head"):
+            of_sides, label = ("contrast", "position", "site", "layer"), name_at(name, {"intervention": intervention})
+            yield label, Profile(group, name, of_sides, sentence, read=_of_intervention(intervention))
+    elif dims == ("layer", "head"):
         sentence = f"Median over the heads of a layer. {text}"
         for at in registered.places(variable.dims):
             yield name_at(name, at), Profile(group, name, ("layer",), described_at(sentence, at), _at(at, _over_heads))

@@ -219,3 +219,10 @@ def test_two_runs_never_mix(client, library):
         assert growth["run_id"] == run_id
     first, second = (client.get(f"/v1/runs/{run_id}/figures/gram.shape").json() for run_id in ("tiny-0", "tiny-1"))
     assert first != second
+
+
+def test_the_etag_of_a_curve_is_that_of_its_group_in_any_order_of_labels(client):
+    names = ("step_norm@sublayer=mlp,summary=mean", "step_norm@summary=mean,sublayer=mlp")
+    first, second = (client.get(f"{RUN}/curves", params={"statistic": name}) for name in names)
+    assert first.json() == second.json()
+    assert first.headers["etag"] == second.headers["etag"]
