@@ -2,11 +2,11 @@
 
 The plan and engine capture `resid_pre` and `resid_mid` of every layer at the last token, for random token ids with the
 lengths and the shared prefix of the chat mix. Each shape first passes the parity check on a few prompts. For several
-plans the script then measures tokens and prompts per second, the ratio to the bare forward on the same batches, the
-share of the bf16 matrix peak of the same run, and peak GPU memory. As in a replica, threads wait for the activations of
-a shard, and check them, while the GPU computes the next one. `written` is the same for a replica that also writes and
-commits the shards into a local folder; it counts no active hidden units. Capture, writing replica and bare forward run
-in turns; the result has the medians.
+plans, of which `auto` is what a large survey gets, the script then measures tokens and prompts per second, also without
+fused norms, the ratio to the bare forward on the same batches, the share of the bf16 matrix peak of the same run, and
+peak GPU memory. As in a replica, threads wait for the activations of a shard, and check them, while the GPU computes
+the next one. `written` is the same for a replica that also writes and commits the shards into a local folder; it counts
+no active hidden units. All run in turns; the result has the medians.
 
 The script needs torch, transformers, numpy, pydantic and pyyaml, but no installed theodolite; for `written` also zarr,
 obstore and xarray. `--tiny` tries the code on a tiny model on the CPU; its speeds have no meaning. The last line is one
@@ -32,9 +32,11 @@ import torch
 from transformers import AutoModel, Qwen2Config
 
 from theodolite.spec import TokenIds
+from theodolite.spec_parts import CaptureSpec
 from theodolite_jobs.capture.engine import CapturedShard, Engine
 from theodolite_jobs.capture.parity import Certificate, certify
 from theodolite_jobs.capture.plan import SetPlan
+from theodolite_jobs.capture.sizes import SetSizes, with_sizes
 from theodolite_jobs.models.load import wrap
 from theodolite_jobs.models.loaded import LoadedModel
 
@@ -49,17 +51,17 @@ class Shape:
 
     Attributes:
         config: arguments of Qwen2Config.
-        plans: prompts of a shard and token budget of a batch; a batch contains prompts of one shard.
+        plans: names of the plans to measure.
         matrix_size: size of the square matrices for the matrix peak.
     """
 
     config: dict[str, Any]
-    plans: tuple[tuple[int, int], ...]
+    plans: tuple[str, ...]
     matrix_size: int = 8192
 
 
-# The first plan is the default of a survey; a larger token budget needs larger shards.
-PLANS = ((64, 2048), (256, 8192), (256, 16384), (512, 16384))
+PLANS = ("auto", "64x2048", "256x16384", "512x16384", "1024x16384", "1024x32768")
+"""Prompts of a shard x token budget of a batch."""
 
 WAITING_SHARDS = 3
 """How many shards are captured but not yet on the host."""
@@ -73,18 +75,26 @@ def sizes(layers: int, d_model: int, heads: int, kv_heads: int, d_mlp: int, voca
 SHAPES = {"7b": Shape(sizes(28, 3584, 28, 4, 18944), PLANS), "32b": Shape(sizes(64, 5120, 40, 8, 27648), PLANS)}
 
 # The deviation is relative to 64 dimensions as large as 0.02 is to thousands.
-TINY = Shape({**sizes(6, 64, 4, 2, 128, 512), "initializer_range": 0.15}, ((16, 512), (64, 2048)), matrix_size=256)
+TINY = Shape({**sizes(6, 64, 4, 2, 128, 512), "initializer_range": 0.15}, ("16x512", "auto"), matrix_size=256)
 
 
-def plan_name(plan: tuple[int, int]) -> str:
-    return f"{plan[0]}x{plan[1]}"
+def budgets_of(plan: str, model: LoadedModel) -> tuple[int, int]:
+    """Return the prompts of a shard and the token budget of a batch."""
+    if plan != "auto":
+        prompts, tokens = map(int, plan.split("x"))
+        return prompts, tokens
+    layers, width = model.dimensions.n_layers, model.dimensions.d_model
+    weights = sum(weight.numel() for weight in model.blocks.parameters()) / layers
+    many = SetSizes(1_000_000, measuring.MEAN * 1_000_000, 4 * width * (len(measuring.SITES) * layers + 1))
+    chosen = with_sizes(CaptureSpec(), "gpu", weights, [many]).sizes
+    return chosen.shard_prompts, chosen.batch_tokens
 
 
 def main() -> None:
     options = measuring.read_options(
         "Measure capture speed of large random models on one GPU; print JSON.",
         shapes=([*SHAPES], "shapes of the models"),
-        plans=(list(map(plan_name, PLANS)), "prompts of a shard x token budget of a batch"),
+        plans=([*PLANS], "prompts of a shard x token budget of a batch"),
         prompts=(2048, "prompts in the mix"),
         repeats=(3, "turns; the result has the median"),
         tiny=(False, "try the code with a tiny model on the CPU"),
@@ -94,8 +104,8 @@ def main() -> None:
         print("torch finds no CUDA device; run on a machine with one, or try the code on the CPU with --tiny.")
         return
     device = torch.device("cpu" if options.tiny else "cuda")
-    chosen = tuple(plan for plan in PLANS if plan_name(plan) in options.plans)
-    shapes = {"tiny": TINY} if options.tiny else {name: replace(SHAPES[name], plans=chosen) for name in options.shapes}
+    chosen = {name: replace(SHAPES[name], plans=tuple(options.plans)) for name in options.shapes}
+    shapes = {"tiny": TINY} if options.tiny else chosen
     default = None if options.tiny else str(RESULTS / f"capture_gpu_{datetime.now(UTC).date()}.json")
     rows = {
         name: measure_shape(name, shape, device, options.prompts, options.repeats) for name, shape in shapes.items()
@@ -159,24 +169,27 @@ def certify_few(model: LoadedModel, tokens: Sequence[TokenIds]) -> Certificate:
 
 
 def measure_plan(
-    model: LoadedModel, tokens: Sequence[TokenIds], matrix_size: int, budgets: tuple[int, int], repeats: int
+    model: LoadedModel, tokens: Sequence[TokenIds], matrix_size: int, name: str, repeats: int
 ) -> dict[str, Any]:
     """Return the measurements of one plan; capture, bare forward and matrix peak run in turns."""
+    budgets = budgets_of(name, model)
     plan, device = measuring.plan_mix(tokens, *budgets), model.device
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
-    # The first, untimed run warms up kernels and the allocator.
-    oom_backoffs = run_capture(model, plan, tokens)
-    memory = torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None
-    measuring.run_bare(model, plan, tokens)
+    # The first, untimed runs of one shard warm up kernels and the allocator.
+    one_shard = replace(plan, shards=plan.shards[:1])
+    run_capture(model, one_shard, tokens)
+    measuring.run_bare(model, one_shard, tokens)
     rates: list[float] = []
+    backoffs: list[int] = []
     actions = {
         "matrix products": lambda: rates.append(measuring.matrix_rate(matrix_size, torch.bfloat16, device)),
-        "capture": lambda: run_capture(model, plan, tokens),
+        "capture": lambda: backoffs.append(run_capture(model, plan, tokens)),
         "bare forward": lambda: measuring.run_bare(model, plan, tokens),
+        "capture without fused norms": lambda: run_capture(model, plan, tokens, is_fused=False),
     }
     if CAN_WRITE:
-        run_and_write(model, plan, tokens)  # warms up
+        run_and_write(model, one_shard, tokens)
         actions["capture and write"] = lambda: run_and_write(model, plan, tokens)
     seconds = measuring.in_turns(actions, repeats, device)
     row = speeds(model, plan, np.median(seconds["capture"]), np.median(seconds["bare forward"]), max(rates))
@@ -186,12 +199,15 @@ def measure_plan(
             "prompts_per_second": plan.n_samples / written,
             "ratio_to_bare_forward": float(np.median(seconds["bare forward"])) / written,
         }
-    row |= {"peak_gpu_memory_bytes": memory, "oom_backoffs": oom_backoffs}
+    unfused = float(np.median(seconds["capture without fused norms"]))
+    row["prompts_per_second_without_fused_norms"] = plan.n_samples / unfused
+    memory = torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None
+    row |= {"peak_gpu_memory_bytes": memory, "oom_backoffs": max(backoffs)}
     measuring.say(
         f"shards of {budgets[0]}, batches of {budgets[1]}: {row['prompts_per_second']:.1f} prompts/s, "
         f"{row['share_of_matrix_peak']:.3f} of the matrix peak, {row['ratio_to_bare_forward']:.3f} of bare"
     )
-    return {"shard_prompts": budgets[0], "batch_tokens": budgets[1], **row}
+    return {"plan": name, "shard_prompts": budgets[0], "batch_tokens": budgets[1], **row}
 
 
 def speeds(model: LoadedModel, plan: SetPlan, capture: float, bare: float, peak: float) -> dict[str, Any]:
@@ -210,9 +226,11 @@ def speeds(model: LoadedModel, plan: SetPlan, capture: float, bare: float, peak:
     }
 
 
-def run_capture(model: LoadedModel, plan: SetPlan, tokens: Sequence[TokenIds]) -> int:
+def run_capture(model: LoadedModel, plan: SetPlan, tokens: Sequence[TokenIds], *, is_fused: bool = True) -> int:
     """Capture all shards without storing them; return the number of batches halved for lack of memory."""
     engine = Engine(model, measuring.CAPTURED, range(model.dimensions.n_layers))
+    if not is_fused:
+        engine.fused = ()
     waiting: deque[Future[CapturedShard]] = deque()
     backoffs = 0
 

@@ -188,13 +188,13 @@ def test_a_plan_has_the_sizes_of_batches_for_each_kind_of_device(tmp_path):
         for gpus in (0, 1)
     )
     assert (here["batch_tokens"], here["shard_prompts"]) == (2048, 64)
-    assert (on_gpu["batch_tokens"], on_gpu["shard_prompts"]) == (16_384, 512)
+    assert (on_gpu["batch_tokens"], on_gpu["shard_prompts"]) == (16_384, 1024)
     assert here["run_id"] != on_gpu["run_id"]
     assert here["sets"]["many"]["batches"] > 4 * on_gpu["sets"]["many"]["batches"]
     assert "warnings" not in here
     for plan in (here, on_gpu):
         about = plan["on_gpus_about"]["H100-80GB"]
-        assert (about["batch_tokens"], about["shard_prompts"]) == (16_384, 512)
+        assert (about["batch_tokens"], about["shard_prompts"]) == (16_384, 1024)
         assert about["gpu_hours_per_million_prompts"] < 1
         activations = 16384 * (3 * 18944 + 8 * 3584) * 2
         blocks = about["memory_per_gpu_bytes"] - activations

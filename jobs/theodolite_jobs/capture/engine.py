@@ -17,6 +17,7 @@ from theodolite.errors import RankOutOfMemoryError
 from theodolite.shard_counts import ShardCounts
 from theodolite.sites import Site
 from theodolite.spec import TokenIds
+from theodolite_jobs.capture.fused import Fused, applied, fused_on_device
 from theodolite_jobs.capture.plan import Batch, SetPlan, ShardPlan, count_tokens, halved
 from theodolite_jobs.capture.taps import CHOSEN_EXPERTS, POSITIVE_UNITS, tapped
 from theodolite_jobs.models.anatomy import Anatomy
@@ -60,6 +61,11 @@ class Engine:
         self.layers = tuple(layers)
         self.rows = rows_of_sites(model.anatomy, self.sites, self.layers)
         self._prefix: tuple[TokenIds, list[tuple[torch.Tensor, torch.Tensor]]] = ((), [])
+
+    @cached_property
+    def fused(self) -> Sequence[Fused]:
+        """The norms that are computed with one kernel each."""
+        return fused_on_device(self.model)
 
     @cached_property
     def routers(self) -> dict[int, Router]:
@@ -179,7 +185,8 @@ class Engine:
     ) -> dict[str, torch.Tensor] | None:
         """Return the result of `_forward`, or None if memory runs out; the failed forward's tensors are then free."""
         try:
-            return self._forward(plan, prompts, units, choices)
+            with applied(self.fused):
+                return self._forward(plan, prompts, units, choices)
         except RuntimeError as error:
             if not isinstance(error, torch.OutOfMemoryError) and "can't allocate memory" not in str(error):
                 raise

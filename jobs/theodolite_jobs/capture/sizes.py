@@ -23,7 +23,10 @@ _LAUNCHES = 8
 _LEAST_BATCHES = 16
 """Batches that a small survey has at least on a GPU, so that writing overlaps with computation."""
 
-_MOST_PROMPTS, _MOST_SHARD_BYTES = 512, 2**30
+_BATCHES_OF_A_SHARD = 4
+"""Full batches of a shard: among more prompts are more of one length, so that batches have less padding."""
+
+_MOST_PROMPTS, _MOST_SHARD_BYTES = 1024, 3 * 2**29
 """A replica holds a few shards that are not written yet."""
 
 
@@ -65,10 +68,10 @@ def _gpu_tokens(block_weights: float, tokens: int) -> int:
 
 
 def _gpu_prompts(batch_tokens: int, sets: list[SetSizes]) -> int:
-    """Return how many prompts fill a batch, within the memory for shards that are not written yet."""
+    """Return how many prompts fill several batches, within the memory for shards that are not written yet."""
     n_prompts = sum(one.n_prompts for one in sets)
     mean = max(1.0, sum(one.tokens for one in sets) / max(1, n_prompts))
-    prompts = min(max(CPU_PROMPTS, _power_of_two(batch_tokens / mean)), _MOST_PROMPTS)
+    prompts = min(max(CPU_PROMPTS, _power_of_two(_BATCHES_OF_A_SHARD * batch_tokens / mean)), _MOST_PROMPTS)
     while prompts > CPU_PROMPTS and any(
         min(prompts, one.n_prompts) * one.prompt_bytes > _MOST_SHARD_BYTES for one in sets
     ):

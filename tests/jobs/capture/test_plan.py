@@ -40,8 +40,8 @@ def test_batches_are_split_for_the_least_padding_even_if_the_budget_allows_large
 
 
 def test_a_larger_budget_gives_fewer_batches_with_more_padding():
-    lengths = [100] * 6 + [40] * 6
-    # Padding of the short prompts takes 360 tokens. A batch costs 48 tokens at a budget of 2048, and 384 at 16384.
+    lengths = [70] * 6 + [40] * 6
+    # Padding of the short prompts takes 180 tokens. A batch costs 48 tokens at a budget of 2048, and 192 at 16384.
     assert batch_by_length(range(12), lengths, 2048) == (tuple(range(6, 12)), tuple(range(6)))
     assert batch_by_length(range(12), lengths, 16384) == ((*range(6, 12), *range(6)),)
 

@@ -37,15 +37,15 @@ def test_a_small_survey_has_several_batches(n_prompts, tokens):
 
 @each(
     "tokens, prompt_bytes, prompts",
-    [(76, 4 * 57 * 3584, 256), (10, 4 * 57 * 3584, 512), (2000, 4 * 57 * 3584, 64), (10, 2**22, 256), (10, 2**26, 64)],
+    [(76, 4 * 57 * 3584, 1024), (10, 4 * 57 * 3584, 1024), (1000, 2**19, 128), (10, 2**22, 256), (10, 2**26, 64)],
 )
-def test_a_shard_fills_a_batch_and_fits_into_memory(tokens, prompt_bytes, prompts):
+def test_a_shard_fills_several_batches_and_fits_into_memory(tokens, prompt_bytes, prompts):
     assert sizes("gpu", QWEN_7B, 1_000_000, prompt_bytes, tokens)[1] == prompts
 
 
 def test_a_set_of_few_prompts_does_not_make_the_shards_smaller():
     sets = [SetSizes(100_000, 1_000_000, 2**20), SetSizes(2, 20, 2**26)]
-    assert with_sizes(CaptureSpec(), "gpu", QWEN_7B, sets).sizes.shard_prompts == 512
+    assert with_sizes(CaptureSpec(), "gpu", QWEN_7B, sets).sizes.shard_prompts == 1024
 
 
 @each("device", ["cpu", "gpu"])
@@ -53,7 +53,10 @@ def test_sizes_of_the_spec_are_kept(device):
     assert sizes(device, QWEN_7B, 1_000_000, batch_tokens=300, shard_prompts=7) == (300, 7)
     chosen = sizes(device, QWEN_7B, 1_000_000, shard_prompts=7)
     assert chosen == (2048 if device == "cpu" else 16_384, 7)
-    assert sizes(device, QWEN_7B, 1_000_000, batch_tokens=300) == (300, 64)  # 300 tokens are four prompts
+    assert sizes(device, QWEN_7B, 1_000_000, batch_tokens=300) == (
+        300,
+        64,
+    )  # 300 tokens are four prompts, and four batches 16
 
 
 def test_open_sizes_are_no_numbers():
