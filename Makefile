@@ -111,7 +111,7 @@ bench: .venv/ready ## capture speed compared with plain Hugging Face and other t
 bench-statistics: .venv/ready ## moments compared with reading, and the statistics of a 32B-shaped run: seconds, memory, as JSON
 	@$(BIN)/python benchmarks/intervals.py
 	@$(BIN)/python benchmarks/gaussian_nulls.py
-	@$(BIN)/python benchmarks/statistics.py
+	@$(BIN)/python benchmarks/passes.py
 
 bench-driver: .venv/ready ## the scheduling loop with 64 and 1,000 simulated replicas: utilisation and cost, as JSON
 	@$(BIN)/python benchmarks/driver.py

@@ -18,10 +18,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-# A script's folder is first on the path, where its statistics.py would shadow the standard library's.
-if str(Path(__file__).resolve().parent) in sys.path:
-    sys.path.append(sys.path.pop(sys.path.index(str(Path(__file__).resolve().parent))))
-
 # Replicas sum in an order that does not depend on the number of threads; MKL reads this when torch loads it.
 os.environ["MKL_CBWR"] = "AUTO,STRICT"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"

@@ -17,7 +17,7 @@ SMALL = {
     "effects": "--prompts 2 --tokens 8 --layers 2 --controls 1 --sample 2 --repeats 1 --threads 1",
     "million": "--prompts 500 --keep 64",
     "pipeline": "--shards 11 --prompts 4 --shapes 7b-h100 --stores folder bucket-20ms",
-    "statistics": "--prompts 64 --layers 2 --d-model 64 --rehearsal-prompts 64 --rehearsal-layers 2 --repeats 1",
+    "passes": "--prompts 64 --layers 2 --d-model 64 --rehearsal-prompts 64 --rehearsal-layers 2 --repeats 1",
 }
 
 

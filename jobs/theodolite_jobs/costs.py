@@ -30,4 +30,4 @@ WRITE_SECONDS = 4e-9
 """Processor time that writes a byte of activations in float32 (benchmarks/pipeline.py, 2026-11-27)."""
 
 REDUCE_SECONDS = 1e-9
-"""Processor time that reduces such a byte to moments (benchmarks/statistics.py, 2026-11-23)."""
+"""Processor time that reduces such a byte to moments (benchmarks/passes.py, 2026-11-23)."""

@@ -76,9 +76,9 @@ def layer_words(
     circuits = read_circuits(weights, layer, fold_norm=decoding.fold_norm)
     norm, stream = circuits.input_norm, decoding.noun_embeddings
     read = stream if norm is None else normalised(stream, norm)
-    biases = _bias_vectors(circuits)
+    biases, queries = _bias_vectors(circuits), read @ circuits.query @ circuits.rotations[0]
     read_tokens, noun_keys, bias_tokens = _decode_read(
-        weights, circuits, decoding, [vectors[name] for name in READ_VECTORS], read, list(biases.values()), device
+        weights, circuits, decoding, [vectors[name] for name in READ_VECTORS], queries, list(biases.values()), device
     )
     written = Request(vectors["vo right"], BOTH_ENDS)
     bias = weights.unembedding_bias()
@@ -98,7 +98,7 @@ def layer_words(
         "head_tokens": pd.concat(heads, ignore_index=True),
         "noun_keys": _noun_rows(layer, each, decoding.nouns, noun_keys),
         "noun_values": _noun_rows(layer, np.append(each, LAYER_SUM), decoding.nouns, value_tokens["top"]),
-        "noun_alignment": _alignment_rows(layer, read, circuits, decoding.nouns),
+        "noun_alignment": _alignment_rows(layer, read, queries, circuits, decoding.nouns),
     }
     if biases:
         rows = [
@@ -132,11 +132,11 @@ def _decode_read(
     circuits: Circuits,
     decoding: Decoding,
     vectors: Sequence[NDArray[np.float32]],
-    read: NDArray[np.float64],
+    queries: NDArray[np.float64],
     biases: Sequence[NDArray[np.float64]],
     device: torch.device,
 ) -> tuple[list[dict[str, RankedTokens]], RankedTokens, list[dict[str, RankedTokens]]]:
-    """Return the tokens of vectors, of the nouns as queries, and of biases, decoded against attention's input.
+    """Return the tokens of vectors, of the nouns' queries, and of biases, decoded against attention's input.
 
     One pass over the table serves all requests. Attention reads a token as n·scale + bias, with standardised rows n. So
     the product of a vector and the scale multiplies n, and the bias adds a constant to all scores of a vector. The keys
@@ -153,7 +153,6 @@ def _decode_read(
 
     probes: list[NDArray[Any]] = [*vectors, *(vector[:, None] for vector in biases)]
     requests = [Request(probe * scale, BOTH_ENDS) for probe in probes]
-    queries = read @ circuits.query @ circuits.rotations[0]
     for kv_head in range(len(circuits.key)):
         own = queries[circuits.kv_head_of == kv_head]
         requests.append(Request(own, ("top",), d_model + kv_head * own.shape[-1]))
@@ -184,11 +183,6 @@ def key_parts(
     return plain, to_keys, keys_bias
 
 
-def _keys(circuits: Circuits) -> NDArray[np.float64]:
-    """Return each head's W_K rotated for offset 0, (head, d_model, d_head)."""
-    return np.asarray(circuits.key[circuits.kv_head_of] @ circuits.rotations[0].T)
-
-
 def _bias_vectors(circuits: Circuits) -> dict[str, NDArray[np.float64]]:
     """Return W_Q b_Kᵀ for the query side and b_Q W_Kᵀ for the key side, (head, d_model), without missing biases."""
     vectors = {}
@@ -196,7 +190,8 @@ def _bias_vectors(circuits: Circuits) -> dict[str, NDArray[np.float64]]:
         rotated = circuits.key_bias[circuits.kv_head_of] @ circuits.rotations[0].T
         vectors["query"] = np.einsum("hdk,hk->hd", circuits.query, rotated)
     if circuits.query_bias is not None:
-        vectors["key"] = np.einsum("hdk,hk->hd", _keys(circuits), circuits.query_bias)
+        rotated = circuits.query_bias @ circuits.rotations[0]
+        vectors["key"] = np.einsum("hdk,hk->hd", circuits.key[circuits.kv_head_of], rotated)
     return vectors
 
 
@@ -240,11 +235,15 @@ def _noun_rows(layer: int, heads: NDArray[np.int64], nouns: NDArray[np.int64], t
 
 
 def _alignment_rows(
-    layer: int, read: NDArray[np.float64], circuits: Circuits, nouns: NDArray[np.int64]
+    layer: int,
+    read: NDArray[np.float64],
+    queries: NDArray[np.float64],
+    circuits: Circuits,
+    nouns: NDArray[np.int64],
 ) -> pd.DataFrame:
-    parts = []
-    for head, key in enumerate(_keys(circuits)):
-        result = alignment(read, circuits.query[head], key)
+    parts, keys = [], read @ circuits.key
+    for head, kv_head in enumerate(circuits.kv_head_of):
+        result = alignment(read, queries[head], keys[kv_head])
         frame = pd.DataFrame({"layer": layer, "head": head, "noun_id": nouns, "correlation": result["correlation"]})
         frame["nearest_before_id"], frame["nearest_after_id"] = nouns[result["before"]], nouns[result["after"]]
         parts.append(frame.assign(own_rank=result["own_rank"]))

@@ -230,17 +230,22 @@ def standardised_rows(rows: Rows, by: Standardisation, device: torch.device) -> 
 
 def alignment(
     read: Float[np.ndarray, "noun d_model"],
-    left: Float[np.ndarray, "d_model d_head"],
-    right: Float[np.ndarray, "d_model d_head"],
+    queries: Float[np.ndarray, "noun d_head"],
+    keys: Float[np.ndarray, "noun d_head"],
 ) -> dict[str, NDArray[Any]]:
     """Return how a head changes the similarity of words, ê_q·ê_k before and ê_q W_QK ê_kᵀ after, by query word.
+
+    Args:
+        read: the words as attention reads them, ê.
+        queries: the head's queries of the words, ê W_Q.
+        keys: the head's keys of the words, ê W_K.
 
     Returns:
         `correlation`: Spearman correlation of both similarities over the other words; NaN with fewer than three words.
         `before` and `after`: index of the other word with the largest similarity.
         `own_rank`: rank of the word itself as a key after the head, 1 for the largest score.
     """
-    before, after = read @ read.T, (read @ left) @ (read @ right).T
+    before, after = read @ read.T, queries @ keys.T
     others = ~np.eye(len(read), dtype=bool)
     correlation = np.full(len(read), np.nan)
     if len(read) > 2:

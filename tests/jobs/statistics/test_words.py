@@ -203,7 +203,7 @@ def test_alignment_of_three_words_by_hand():
     left = np.array([[0.0], [1.0]])
     right = np.array([[1.0], [0.0]])
     # W = left rightᵀ makes of a query its second component, times a key's first: rows (0 0 0), (1 1 0), (2 2 0).
-    found = alignment(read, left, right)
+    found = alignment(read, read @ left, read @ right)
     np.testing.assert_array_equal(found["before"], [1, 2, 1])
     assert np.isnan(found["correlation"][0])  # all alike after
     np.testing.assert_allclose(found["correlation"][1:], [-1, np.nan], rtol=1e-15)
@@ -215,7 +215,7 @@ def test_alignment_of_three_words_by_hand():
 def test_alignment_is_spearmans_of_the_other_words(n_words):
     read, left, right = integers(n_words, WIDTH), integers(WIDTH, 3, seed=1), integers(WIDTH, 3, seed=2)
     read[1] = read[0]  # a tie, of which both have the mean of their ranks
-    found = alignment(read, left, right)
+    found = alignment(read, read @ left, read @ right)
     before, after = read @ read.T, read @ left @ right.T @ read.T
     for word in range(n_words):
         others = np.delete(np.arange(n_words), word)
@@ -228,12 +228,12 @@ def test_alignment_is_spearmans_of_the_other_words(n_words):
 
 
 def test_the_nearest_of_two_words_is_the_other():
-    two = alignment(draw(2, WIDTH), draw(WIDTH, 3, seed=1), draw(WIDTH, 3, seed=2))
+    two = alignment(draw(2, WIDTH), draw(2, 3, seed=1), draw(2, 3, seed=2))
     assert two["before"].tolist() == two["after"].tolist() == [1, 0]
     assert np.isnan(two["correlation"]).all()
 
 
 def test_a_single_word_has_no_alignment():
-    one = alignment(draw(1, WIDTH), draw(WIDTH, 3, seed=1), draw(WIDTH, 3, seed=2))
+    one = alignment(draw(1, WIDTH), draw(1, 3, seed=1), draw(1, 3, seed=2))
     assert np.isnan(one["correlation"]).all()
     assert one["own_rank"].tolist() == [1]

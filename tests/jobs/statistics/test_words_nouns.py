@@ -67,7 +67,7 @@ def test_relatedness_is_the_mean_of_the_correlations_of_alignment():
     read, left, right = random.normal(size=(9, 12)), random.normal(size=(12, 3)), random.normal(size=(12, 3))
     after = (read @ left) @ (read @ right).T
     found = relatedness(rank_profiles(read @ read.T), rank_profiles(after), noun_permutations(9))
-    aligned = alignment(read, left, right)
+    aligned = alignment(read, read @ left, read @ right)
     np.testing.assert_allclose(found[0], aligned["correlation"].mean(), atol=1e-12)
     np.testing.assert_allclose(own_first(after, noun_permutations(9))[0], (aligned["own_rank"] == 1).mean())
     permuted = noun_permutations(9)[5]

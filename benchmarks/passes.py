@@ -14,7 +14,7 @@ The shards contain float32 numbers with bfloat16 precision, as a survey in bfloa
   `capture.keep`; and the size of a reduced shard.
 
 The shards are in TMPDIR; those of the rehearsal take 3 GB. The last line is one JSON object.
-Usage: python benchmarks/statistics.py --help
+Usage: python benchmarks/passes.py --help
 """
 
 import argparse
