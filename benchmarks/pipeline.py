@@ -36,7 +36,7 @@ from theodolite.sites import Site
 from theodolite.spec import TokenIds
 from theodolite_jobs.capture.engine import Engine
 from theodolite_jobs.capture.plan import SetPlan, ShardPlan
-from theodolite_jobs.costs import PEAK_SHARE
+from theodolite_jobs.costs import GPU_SHARE
 from theodolite_jobs.gpus import KINDS
 from theodolite_jobs.models.families import known_anatomy
 
@@ -60,7 +60,7 @@ class Shape:
 
     def shard_seconds(self, prompts: int) -> float:
         """Return the time of a shard on the GPUs: two operations for each weight and token."""
-        return 2 * self.parameters * TOKENS * prompts / (PEAK_SHARE * self.gpus * KINDS[self.gpu].operations_per_second)
+        return 2 * self.parameters * TOKENS * prompts / (GPU_SHARE * self.gpus * KINDS[self.gpu].operations_per_second)
 
 
 SHAPES = {

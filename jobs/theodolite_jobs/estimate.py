@@ -9,7 +9,7 @@ from theodolite.errors import ModelError
 from theodolite.settings import Settings
 from theodolite.spec import SurveySpec
 from theodolite.store.objects import local_folder
-from theodolite_jobs.costs import CPU_CORE, GPU, REDUCE_SECONDS, WRITE_SECONDS, Forward
+from theodolite_jobs.costs import GPU, REDUCE_SECONDS, WRITE_SECONDS, core
 from theodolite_jobs.gpus import KINDS, on_kind
 from theodolite_jobs.models.convert.random_weights import random_bytes
 from theodolite_jobs.models.facts import mlp_width, skeleton
@@ -33,10 +33,6 @@ class _Work:
     operations: float  # of all forward passes
     launches: int  # of blocks, one for each batch
     core_seconds: float  # processor time that writes or reduces all activations
-
-    def seconds(self, speed: Forward) -> float:
-        """Return the seconds of the forward passes; launches overlap with computation."""
-        return max(self.operations / speed.operations_per_second, self.launches * speed.launch_seconds)
 
 
 class _CharacterTokenizer:
@@ -117,7 +113,7 @@ def estimate(prepared: Prepared) -> dict[str, Any]:
     block = (parameters - embedding) // prepared.dimensions.n_layers
     first_blocks = 4 * (embedding + FIRST_BLOCKS * block)
     on_cpu, on_gpu = planned(prepared, "cpu"), planned(prepared, "gpu")
-    cpu_work, gpu_work = (_work(one, parameters, block) for one in (on_cpu, on_gpu))
+    cpu_work, gpu_work = (_work(one, block) for one in (on_cpu, on_gpu))
 
     def is_shardable(gpus: int) -> bool:
         return choose_ranks("auto", prepared.config, gpus) > 1
@@ -163,8 +159,8 @@ def estimate(prepared: Prepared) -> dict[str, Any]:
         ),
         **({"random_weights_bytes": random_bytes(prepared.config)} if prepared.source.weights == "random" else {}),
         "capture_seconds_about": {
-            "one CPU core": float(f"{cpu_work.seconds(CPU_CORE):.2g}"),
-            "one H200 GPU": float(f"{gpu_work.seconds(GPU):.2g}"),
+            "one CPU core": float(f"{core().seconds(cpu_work.operations, cpu_work.launches):.2g}"),
+            "one H200 GPU": float(f"{GPU.seconds(gpu_work.operations, gpu_work.launches):.2g}"),
         },
         "on_gpus_about": on_kinds,
     }
@@ -186,13 +182,12 @@ def _set_facts(prepared: Prepared, name: str) -> dict[str, Any]:
     }
 
 
-def _work(prepared: Prepared, parameters: int, block: int) -> _Work:
-    """Return the work of a survey whose model has so many weights, and so many in each block."""
+def _work(prepared: Prepared, block: int) -> _Work:
+    """Return the work of a survey whose model has so many weights in each block."""
     shards = [shard for plan in prepared.plans.values() for shard in plan.shards]
     tokens = sum(plan.computed_tokens for plan in prepared.plans.values())
-    used = parameters - (prepared.dimensions.n_layers - prepared.run_blocks) * block
     return _Work(
-        operations=2.0 * used * tokens,
+        operations=2.0 * block * prepared.run_blocks * tokens,
         launches=sum(len(shard.batches) for shard in shards) * prepared.run_blocks,
         core_seconds=sum(
             prepared.activation_bytes(shard) * (REDUCE_SECONDS if shard.is_reduced else WRITE_SECONDS)

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from theodolite_jobs.costs import H100_PEAK, LAUNCH_SECONDS, PEAK_SHARE
+from theodolite_jobs.costs import GPU_SHARE, H100_PEAK, LAUNCH_SECONDS, Forward
 
 GPUS_OF_NODE = 8
 
@@ -58,10 +58,8 @@ def on_kind(
     is_sharded = gpus == 1 or is_shardable(gpus)
     processes = gpus if is_sharded else 1  # each launches kernels from one core
     # In pipeline placement the GPUs work in turn, so several are as fast as one.
-    speed = PEAK_SHARE * kind.operations_per_second * (gpus if is_sharded else 1)
-    # The kernels of a batch are launched while the GPU computes earlier ones.
-    computing, launching = operations / speed, launches * LAUNCH_SECONDS
-    seconds = max(computing, launching)
+    peak = kind.operations_per_second * (gpus if is_sharded else 1)
+    seconds = Forward(peak, GPU_SHARE, LAUNCH_SECONDS).seconds(operations, launches)
     gpu_hours = seconds * gpus / 3600
     per_million = gpu_hours / max(prompts, 1) * 1e6
     return {

@@ -28,7 +28,7 @@ def test_a_model_of_65_gb_takes_one_h200_and_two_gpus_of_80_gb():
 def test_hours_and_cost_follow_from_operations():
     operations = 2 * 32e9 * 40 * 1e6  # a million prompts of 40 tokens
     found = on_kinds(64e9, other, operations, 1000, 1_000_000, 2.6e12 * WRITE_SECONDS, lambda _gpus: True)["H200-141GB"]
-    hours = operations / (0.45 * 989e12) / 3600
+    hours = operations / (0.5 * 989e12) / 3600
     assert found["gpu_hours_per_million_prompts"] == pytest.approx(hours, abs=0.01)
     assert found["cores_per_replica"] == pytest.approx(1 + 2.6e12 * 4e-9 / (hours * 3600), abs=0.05)
     assert found["hours_on_one_node"] == pytest.approx(hours / 8, abs=0.001)
@@ -39,7 +39,7 @@ def test_small_batches_take_the_time_of_their_launches():
     few, many = (
         on_kinds(14e9, other, 1e15, launches, 1000, 0.0, lambda _gpus: True)["H100-80GB"] for launches in (100, 28_000)
     )
-    assert few["gpu_hours_per_million_prompts"] == pytest.approx(1e15 / (0.45 * 989e12) / 3.6, abs=0.01)
+    assert few["gpu_hours_per_million_prompts"] == pytest.approx(1e15 / (0.5 * 989e12) / 3.6, abs=0.01)
     assert many["gpu_hours_per_million_prompts"] == pytest.approx(28_000 * LAUNCH_SECONDS / 3.6, abs=0.01)
 
 
@@ -50,7 +50,7 @@ def test_ranks_share_the_operations_but_not_the_launches():
     )
     assert (alone["gpus_per_replica"], sharded["gpus_per_replica"]) == (1, 2)
     # Alone, 2,247 s of computation hide 1,600 s of launches; two GPUs would compute for 1,123 s.
-    assert alone["gpu_hours_per_million_prompts"] == pytest.approx(1e18 / (0.45 * 989e12) / 3.6, abs=0.01)
+    assert alone["gpu_hours_per_million_prompts"] == pytest.approx(1e18 / (0.5 * 989e12) / 3.6, abs=0.01)
     assert sharded["gpu_hours_per_million_prompts"] == pytest.approx(2 * 1600 / 3.6, abs=0.01)
 
 

@@ -62,7 +62,7 @@ def with_sizes(capture: CaptureSpec, device: Device, block_weights: float, sets:
 
 def _gpu_tokens(block_weights: float, tokens: int) -> int:
     """Return a budget of which a block's computation hides its launches, and which leaves enough batches."""
-    per_launch = GPU.launch_seconds * GPU.operations_per_second / (2 * max(block_weights, 1.0))
+    per_launch = GPU.launch_seconds * GPU.share * GPU.peak / (2 * max(block_weights, 1.0))
     hidden = min(max(_LEAST_GPU_TOKENS, _power_of_two(_LAUNCHES * per_launch)), _MOST_TOKENS)
     return max(CPU_TOKENS, min(hidden, _power_of_two(tokens / _LEAST_BATCHES)))
 
