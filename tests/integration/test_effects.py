@@ -62,7 +62,7 @@ def run(tiny_folder, tmp_path_factory):
 
 def test_every_number_is_known_and_the_report_describes_it(run):
     effects = read_group(run, "effects").sel(contrast="refusal", position=-1)
-    assert effects["n_prompts"].values.tolist() == [10, 10]
+    assert effects["n_used"].values.tolist() == [10, 10]
     assert effects["layer"].values.tolist() == [1, 2]
     values = effects.sel(estimate="value")
     for name in ("kl", "log_odds", "dose_kl", "everywhere_kl", "head_kl", "head_direct"):

@@ -180,7 +180,7 @@ def test_a_ready_spec_is_planned_from_a_configuration_alone(name, prompts, tmp_p
 def test_a_plan_has_the_sizes_of_batches_for_each_kind_of_device(tmp_path):
     name = "qwen2.5-7b-instruct"
     (tmp_path / "config.json").write_text(json.dumps(CONFIGURATIONS[name]))
-    (tmp_path / "many.txt").write_text("\n".join(f"{'word ' * (index % 60)}{index}" for index in range(40_000)))
+    (tmp_path / "many.txt").write_text("\n".join(f"{'word ' * (index % 60)}{index}" for index in range(8_000)))
     spec = {"model": {"id": str(tmp_path)}, "prompts": {"many": {"source": "file:many.txt"}}}
     settings = Settings(cache=tmp_path / "cache")
     here, on_gpu = (

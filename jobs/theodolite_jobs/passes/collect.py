@@ -52,9 +52,8 @@ class ContrastPasses:
 
     @property
     def counts(self) -> Arrays:
-        """Numbers of prompts used of each side, `n_positive` and `n_negative`, (position,)."""
-        sides = {"n_positive": self.positive, "n_negative": self.negative}
-        return {name: np.full(len(self.positions), side.count) for name, side in sides.items()}
+        """Numbers of prompts used of each side, `n_used`, (position, prompt_side)."""
+        return {"n_used": np.array([[self.positive.count, self.negative.count]] * len(self.positions))}
 
     def groups(self, space: str) -> Groups | None:
         """Return what is known of the samples if reduced shards contain some of them; None without reduced shards."""

@@ -89,8 +89,7 @@ def _of_contrast(context: Context, weights: Weights, contrast: PermutedContrast,
     stage = f"contributions to {label}"
     found = list(run_tasks(_layer, arguments, context.progress, stage, rounds=1))
     arrays: dict[str, Any] = {
-        "n_positive": len(contrast.positive.samples),
-        "n_negative": len(contrast.negative.samples),
+        "n_used": [len(side.samples) for side in (contrast.positive, contrast.negative)],
         "decomposition_error": np.max([layer.error for layer in found if layer.error is not None]),
         **{name: np.stack([layer.local[name] for layer in found]) for name in found[0].local},
     }

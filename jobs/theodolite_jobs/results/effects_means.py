@@ -102,7 +102,7 @@ class _Side:
         towards = np.argsort(self.doses)[(self.doses <= 0).sum() :]  # doses greater than 0, ascending
         changes = self.sign * own["dose_log_odds"][..., towards]
         found = {
-            "n_prompts": np.array(len(own["intact_log_odds"])),
+            "n_used": np.array(len(own["intact_log_odds"])),
             "intact_probability": own["intact_probability"].mean(axis=0),
             "expected_sign": np.array(self.sign),
             "direct_correlation": np.array(np.nan),

@@ -87,8 +87,7 @@ def _tests(run: Run, contrast: PermutedContrast, label: str, progress: Progress)
     draws = np.stack(statistics, axis=-1).reshape(-1, len(TESTED), len(sites), n_layers)
     arrays, words = of_tokens(run, contrast)
     arrays |= {
-        "n_positive": np.array(len(contrast.positive.samples)),
-        "n_negative": np.array(len(contrast.negative.samples)),
+        "n_used": np.array([len(side.samples) for side in (contrast.positive, contrast.negative)]),
         "direction_cosine_null": np.stack(cosines),
     }
     shape = (len(sites), n_layers)

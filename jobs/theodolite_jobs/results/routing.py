@@ -58,7 +58,7 @@ def compute(context: Context) -> Result:
         usable_sides = [_usable(context, side) for side in sides]
         folds = [usable % FOLDS for usable in usable_sides]
         for index, position in enumerate(selected.positions):
-            arrays["n_positive"][row, position], arrays["n_negative"][row, position] = map(len, usable_sides)
+            arrays["n_used"][row, position] = list(map(len, usable_sides))
             of_sides = [
                 chosen[side.prompt_set][usable, side.positions[index]]
                 for side, usable in zip(sides, usable_sides, strict=True)

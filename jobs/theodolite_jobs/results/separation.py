@@ -37,8 +37,7 @@ def _statistics(passes: ContrastPasses) -> Arrays:
     assert passes.positive.folds is not None
     assert passes.negative.folds is not None
     # Of the stored activations alone, which may be fewer than those that were captured.
-    counts = {"n_positive": len(positive), "n_negative": len(negative)}
-    arrays: Arrays = {name: np.full(len(passes.positions), count) for name, count in counts.items()}
+    arrays: Arrays = {"n_used": np.array([[len(positive), len(negative)]] * len(passes.positions))}
     for name, (estimate, terms) in _OF_SCORES.items():
         value = estimate(positive, negative, paired=passes.paired)
         quantiles = _band_quantiles(terms(positive, negative, paired=passes.paired))

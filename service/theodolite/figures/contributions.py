@@ -20,7 +20,7 @@ def contributions_figure(contributions: xr.Dataset) -> go.Figure:
     layers = contributions["layer"]
     at = contributions.sel(null="mean")
     attention, permuted = (at[name].sum("head", skipna=False) for name in ("head_share", "head_share_null"))
-    n = prompts_text(contributions["n_positive"], contributions["n_negative"])
+    n = prompts_text(*contributions["n_used"].values)
     lines = []
     for name, share, null, colour in (
         ("attention", attention, permuted, ATTENTION),

@@ -64,9 +64,7 @@ def contrast_figure(
     whole, curves = curves, curves.sel(space="sphere" if view.on_sphere else "raw")
     figure = make_subplots(rows=3, cols=1, shared_xaxes=True, row_heights=[0.38, 0.31, 0.31], vertical_spacing=0.07)
     colours = set_colours(curves["set"].values.tolist(), curves.attrs["contrasts"])
-    counts = [
-        curves[f"n_{side}"].sel(contrast=view.contrast, position=view.position) for side in ("positive", "negative")
-    ]
+    counts = curves["n_used"].sel(contrast=view.contrast, position=view.position).values
     of_cosine, of_sets = prompts_text(*counts), [prompts_text(count) for count in counts]
     for site in curves["site"].values.tolist():
         visible = True if site in shown_sites(curves) else "legendonly"

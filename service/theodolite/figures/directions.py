@@ -23,7 +23,7 @@ def reliability_figure(directions: xr.Dataset, contrast: str, position: int, sit
         sites: sites to draw.
     """
     selected = directions.sel(contrast=contrast, position=position, site=list(sites))
-    n = prompts_text(selected["n_positive"], selected["n_negative"])
+    n = prompts_text(*selected["n_used"].values)
     lines = []
     for statistic, colour in (("reliability", MAIN), ("noise_share", SECOND)):
         for site in sites:

@@ -92,7 +92,7 @@ def _signed_lines(
             ends = mean - _CHANCE * sd, mean + _CHANCE * sd
             lines.append(Line(name, layers, mean, style.PLAIN, dash, *ends, markers=False, band=_SPREAD))
         curve = change["value"], colour, DASHES[Site(site)], change["low"], change["high"]
-        lines.append(Line(where, layers, *curve, n=prompts_text(values["n_prompts"])))
+        lines.append(Line(where, layers, *curve, n=prompts_text(values["n_used"])))
     return lines
 
 
@@ -104,7 +104,7 @@ def _kl_lines(
         for site in effects["site"].values.tolist():
             values = effects.sel(prompt_side=side, site=site, intervention=intervention)
             where = _name(effects, label, site)
-            n, (kl, low, high) = prompts_text(values["n_prompts"]), _with_ends(values["kl"])
+            n, (kl, low, high) = prompts_text(values["n_used"]), _with_ends(values["kl"])
             lines.append(Line(where, values["layer"], kl, colours[side], DASHES[Site(site)], low, high, n=n))
             for control in effects["control"].values.tolist() if intervention == ADD else ():
                 mean = values["kl_null"].sel(control=control, null="mean")
@@ -133,7 +133,7 @@ def dose_figure(effects: xr.Dataset, sides: Mapping[str, str], colours: Mapping[
     for measure, title in {"dose_log_odds": "change of the log-odds", "dose_kl": "KL [nats]"}.items():
         lines = []
         for side, label in sides.items():
-            values, n = effects.sel(prompt_side=side), prompts_text(effects["n_prompts"].sel(prompt_side=side))
+            values, n = effects.sel(prompt_side=side), prompts_text(effects["n_used"].sel(prompt_side=side))
             doses = [0.0, *values["dose"].values.tolist()]  # a dose of 0 changes nothing
             order = np.argsort(doses)
             curve, low, high = (np.array([0.0, *end.values])[order] for end in _with_ends(values[measure]))
@@ -151,7 +151,7 @@ def parts_figure(effects: xr.Dataset, sides: Mapping[str, str]) -> go.Figure:
     """
     panels = []
     for side, label in sides.items():
-        values, n = effects.sel(prompt_side=side), prompts_text(effects["n_prompts"].sel(prompt_side=side))
+        values, n = effects.sel(prompt_side=side), prompts_text(effects["n_used"].sel(prompt_side=side))
         lines = []
         for sublayer, (name, colour) in _SUBLAYERS.items():
             kl, low, high = _with_ends(values["sublayer_kl"].sel(sublayer=sublayer))
@@ -174,7 +174,7 @@ def score_figure(effects: xr.Dataset, layers: Sequence[int], label: str) -> go.F
         added = effects.sel(layer=layer, intervention=ADD)
         added = added.sel(layer_other=added["layer_other"] >= layer)
         scores, low, high = _with_ends(added["score_change"])
-        name, n = f"added at layer {layer}, {label}", prompts_text(effects["n_prompts"])
+        name, n = f"added at layer {layer}, {label}", prompts_text(effects["n_used"])
         lines.append(Line(name, added["layer_other"], scores, colour, "solid", low, high, n=n))
     panel = Panel(
         "distances of the means", lines, [Reference(1, "distance of the means: 1"), Reference(0, "no change: 0")]

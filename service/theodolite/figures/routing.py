@@ -8,6 +8,7 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from theodolite.figures.maps import scale_of
+from theodolite.figures.panels import prompts_text
 from theodolite.figures.style import map_layout
 from theodolite.groups.record import ESTIMATE
 
@@ -41,7 +42,7 @@ def difference_map(routing: xr.Dataset, title: str) -> go.Figure:
     values = 100 * routing["expert_difference"].sel(estimate="value")
     sizes = np.abs(values.values[np.isfinite(values.values)])
     top = (float(np.quantile(sizes, _CUT)) if len(sizes) else 0.0) or 100.0
-    n = f"n = {int(routing['n_positive'])} and {int(routing['n_negative'])}"
+    n = prompts_text(*routing["n_used"].values)
     p = routing["expert_difference_null"].sel(null="p_family")
     texts = _texts(routing["expert_difference"], "percentage points", n, p)
     return _expert_map(values, title, (-top, top), texts)

@@ -50,7 +50,7 @@ def separation_figure(
     selected = separation.sel(contrast=contrast, position=position, site=list(sites))
     null = None if tests is None else tests.sel(contrast=contrast, position=position, site=list(sites))
     other = None if twin is None else twin.sel(position=position, site=list(sites))
-    counts = [int(selected[f"n_{side}"]) for side in ("positive", "negative")]
+    counts = selected["n_used"].values.tolist()
     majority = max(counts) / max(sum(counts), 1)
     references = {
         "auroc": [Reference(0.5, "chance: 0.5"), Reference(BOUND, f"separated: {BOUND}")],

@@ -1,6 +1,6 @@
 """What heads, MLPs and the embedding write onto a contrast's direction: shares of the distance of the means."""
 
-from theodolite.groups.record import N_SIDES, NULL_AND_LIMIT, STREAM_UNIT, Group, Variable
+from theodolite.groups.record import N_USED, NULL_AND_LIMIT, SIDES, STREAM_UNIT, Group, Variable
 
 _POINT = ("contrast", "position")
 _LAYER = (*_POINT, "layer")
@@ -10,7 +10,7 @@ PARTS = ("head", "mlp")
 """Parts of the stream of which a layer can have some."""
 
 VARIABLES = (
-    *N_SIDES,
+    N_USED,
     Variable(
         "head_difference",
         _HEAD,
@@ -73,7 +73,7 @@ GROUP = Group(
     title="Contributions",
     version=3,
     variables=VARIABLES,
-    labels={"part": PARTS, "null": NULL_AND_LIMIT},
+    labels={"prompt_side": SIDES, "part": PARTS, "null": NULL_AND_LIMIT},
     needs=frozenset({"prompts", "contrasts", "weights", "head_out"}),
     order=9,
 )

@@ -4,9 +4,10 @@ from theodolite.groups.record import (
     AT_EXTREME,
     BAND,
     ESTIMATE,
-    N_SIDES,
+    N_USED,
     PER_CONTRAST,
     PER_SET,
+    SIDES,
     STREAM_UNIT,
     Group,
     Variable,
@@ -22,7 +23,7 @@ SAMPLE_SIZES = (16, 32, 64, 128, 256)
 _OF_CONTRAST, _OF_SET = (*PER_CONTRAST, "space"), (*PER_SET, "space")
 
 VARIABLES = (
-    *N_SIDES,
+    N_USED,
     Variable(
         "cosine_of_means_debiased",
         (*_OF_CONTRAST, ESTIMATE),
@@ -61,7 +62,7 @@ GROUP = Group(
     title="Curves",
     version=4,
     variables=VARIABLES,
-    labels={"space": SPACES, "n_prompts": SAMPLE_SIZES, ESTIMATE: BAND},
+    labels={"prompt_side": SIDES, "space": SPACES, "n_prompts": SAMPLE_SIZES, ESTIMATE: BAND},
     tables=("curves",),
     needs=frozenset({"prompts"}),
     per_set=frozenset({"stream"}),

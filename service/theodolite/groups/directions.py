@@ -1,11 +1,11 @@
 """Unit vectors from the negative to the positive mean of each contrast, their reliability, and their cosines."""
 
-from theodolite.groups.record import N_SIDES, PER_CONTRAST, STREAM_UNIT, Group, Variable
+from theodolite.groups.record import N_USED, PER_CONTRAST, SIDES, STREAM_UNIT, Group, Variable
 
 PER_CONTRAST_FEATURE = (*PER_CONTRAST, "d_model")
 
 VARIABLES = (
-    *N_SIDES,
+    N_USED,
     Variable(
         "direction",
         PER_CONTRAST_FEATURE,
@@ -59,6 +59,7 @@ GROUP = Group(
     title="Directions",
     version=4,
     variables=VARIABLES,
+    labels={"prompt_side": SIDES},
     needs=frozenset({"prompts"}),
     per_side=frozenset({"stream", "folds"}),
     always=True,

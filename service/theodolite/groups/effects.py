@@ -1,6 +1,6 @@
 """What interventions on the last token change in the distribution of the token that follows it."""
 
-from theodolite.groups.record import ESTIMATE, INTERVAL, NULL, SUBLAYERS, Group, Variable, variables
+from theodolite.groups.record import ESTIMATE, INTERVAL, N_USED, NULL, SUBLAYERS, Group, Variable, variables
 from theodolite.sites import Site
 
 CHANGEABLE = (Site.RESID_PRE, Site.RESID_MID, Site.RESID_POST)
@@ -60,7 +60,7 @@ _PLACE = (*_POINT, "site", "layer")
 _OF_PLACE = (*_PLACE, "intervention")
 
 VARIABLES = (
-    Variable("n_prompts", _POINT, "Number of prompts that are intervened on.", dtype="int64"),
+    N_USED,
     Variable(
         "intact_log_odds", (*_POINT, ESTIMATE), "Mean over prompts of the log-odds without an intervention.", "nats"
     ),

@@ -4,9 +4,10 @@ from theodolite.groups.record import (
     AT_EXTREME,
     BAND,
     ESTIMATE,
-    N_SIDES,
+    N_USED,
     NULL_AND_LIMIT,
     PER_CONTRAST,
+    SIDES,
     STREAM_UNIT,
     Group,
     Variable,
@@ -49,7 +50,7 @@ _LENGTH = "minus norm_auroc, of the same prompts."
 _POINT = ("contrast", "position")
 
 VARIABLES = (
-    *N_SIDES,
+    N_USED,
     *variables(
         (*_POINT, ESTIMATE),
         tokens_auroc="The cross-validated AUROC of the prompts' token counts, which no layer has processed; it has no "
@@ -122,7 +123,7 @@ GROUP = Group(
     title="Permutation tests",
     version=8,
     variables=VARIABLES,
-    labels={ESTIMATE: BAND, "null": NULL_AND_LIMIT},
+    labels={"prompt_side": SIDES, ESTIMATE: BAND, "null": NULL_AND_LIMIT},
     tables=("permutations",),
     needs=frozenset({"prompts", "contrasts"}),
 )

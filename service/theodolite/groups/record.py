@@ -146,15 +146,13 @@ PER_BLOCK = ("set", "position", "layer")
 """Dimensions of statistics: per prompt set and site, per contrast and site, per prompt set and block."""
 
 N_SAMPLES = Variable("n_samples", ("set", "position"), "Number of prompts that the statistics use.", dtype="int64")
-N_SIDES = (
-    *variables(
-        ("contrast", "position"),
-        dtype="int64",
-        n_positive="Number of prompts of the positive set that the statistics use.",
-        n_negative="Number of prompts of the negative set that the statistics use.",
-    ),
+N_USED = Variable(
+    "n_used",
+    ("contrast", "position", "prompt_side"),
+    "Number of prompts of each side that the statistics use.",
+    dtype="int64",
 )
-"""Numbers of prompts: N_SAMPLES for statistics of sets, N_SIDES for statistics of contrasts."""
+"""Numbers of prompts: N_SAMPLES for statistics of sets, N_USED for statistics of contrasts."""
 
 
 AT_EXTREME = (

@@ -1,6 +1,6 @@
 """Mixtures of experts: the shares of the prompts that use each expert, their differences, and active hidden units."""
 
-from theodolite.groups.record import ESTIMATE, INTERVAL, N_SAMPLES, N_SIDES, NULL, Group, Variable
+from theodolite.groups.record import ESTIMATE, INTERVAL, N_SAMPLES, N_USED, NULL, SIDES, Group, Variable
 
 _OF_SET = ("set", "position", "layer", "expert")
 _OF_CONTRAST = ("contrast", "position", "layer", "expert")
@@ -20,7 +20,7 @@ VARIABLES = (
         "NaN if none does, without resid_mid, and in families whose experts read something else than the MLP's norm of "
         "it.",
     ),
-    *N_SIDES,
+    N_USED,
     Variable(
         "expert_difference",
         (*_OF_CONTRAST, ESTIMATE),
@@ -41,7 +41,7 @@ GROUP = Group(
     title="Experts",
     version=2,
     variables=VARIABLES,
-    labels={"null": NULL, ESTIMATE: INTERVAL},
+    labels={"prompt_side": SIDES, "null": NULL, ESTIMATE: INTERVAL},
     needs=frozenset({"prompts", "experts"}),
     order=10,
 )

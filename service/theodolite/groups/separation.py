@@ -1,9 +1,9 @@
 """Separation of a contrast's two sets along its direction, on prompts that the direction was not fitted on."""
 
-from theodolite.groups.record import BAND, ESTIMATE, N_SIDES, PER_CONTRAST, Group, Variable, variables
+from theodolite.groups.record import BAND, ESTIMATE, N_USED, PER_CONTRAST, SIDES, Group, Variable, variables
 
 VARIABLES = (
-    *N_SIDES,
+    N_USED,
     *variables(
         (*PER_CONTRAST, ESTIMATE),
         auroc="Area under the ROC curve of prompts along the direction, the difference of means, cross-validated.",
@@ -31,7 +31,7 @@ GROUP = Group(
     title="Separation",
     version=5,
     variables=VARIABLES,
-    labels={ESTIMATE: BAND},
+    labels={"prompt_side": SIDES, ESTIMATE: BAND},
     tables=("separation", SCORES_TABLE, SCALES_TABLE),
     needs=frozenset({"prompts", "contrasts"}),
     per_side=frozenset({"folds"}),

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from theodolite.errors import SpecError, choices_text
 from theodolite.groups import GROUPS, Group, Variable
-from theodolite.groups.record import ESTIMATE, INTERVAL
+from theodolite.groups.record import ESTIMATE, INTERVAL, SIDES
 from theodolite.sites import Site, depth
 from theodolite.store.result_reader import read_group
 from theodolite.store.runs import Run
@@ -235,11 +235,10 @@ def _curves(group: xr.Dataset, statistic: str, wanted: Mapping[str, Sequence[Any
 
 def _counts(group: xr.Dataset, of: Mapping[str, Any]) -> dict[str, int]:
     """Return the number of prompts behind a curve, by the name of the count."""
-    names = {"contrast": ("n_positive", "n_negative"), "set": ("n_samples", "count")}
     dim = "contrast" if "contrast" in of else "set"
-    counts = {}
-    for name in names[dim]:
-        if name in group.variables and group.variables[name].dims == (dim, "position"):
-            at = tuple(group.variables[one].values.tolist().index(of[one]) for one in (dim, "position"))
-            counts[name] = int(group.variables[name].values[at])
-    return counts
+    at = tuple(group.variables[one].values.tolist().index(of[one]) for one in (dim, "position"))
+    if dim == "contrast":
+        sides = group.variables["n_used"].values[at] if "n_used" in group.variables else ()
+        return {f"n_{side}": int(count) for side, count in zip(SIDES, sides, strict=False)}
+    names = [name for name in ("n_samples", "count") if name in group.variables]
+    return {name: int(group.variables[name].values[at]) for name in names}

@@ -78,7 +78,7 @@ def _numbers(run: Run, contrast: str, at: dict[str, Any]) -> dict[str, Any]:
     groups["curves"] = groups["curves"].sel(space="raw")
     counts, numbers = groups["curves"].sel(contrast=contrast, position=at["position"]), dict[str, Any]()
     for side, prompt_set in _sides(run, contrast).items():
-        numbers[f"n_{side}"] = int(counts[f"n_{side}"])
+        numbers[f"n_{side}"] = int(counts["n_used"].sel(prompt_side=side))
         numbers[f"norm_mean_{side}"] = groups["moments"]["norm_mean"].sel(set=prompt_set, **at).values.tolist()
     for statistic, name in _OF_CONTRASTS.items():
         numbers[statistic] = groups[name][statistic].sel(contrast=contrast, **at).values.tolist()

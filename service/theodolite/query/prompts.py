@@ -157,7 +157,7 @@ def _place(
         raise TableNotFoundError(f"{run.id} has no scores of {prompt_set}, because the set is in no contrast")
     contrast = _known(run, "contrast", own, own[0] if contrast is None else contrast)
     of_contrast = separation.sel(contrast=contrast)
-    has_both = (of_contrast["n_positive"] > 0) & (of_contrast["n_negative"] > 0)
+    has_both = of_contrast["n_used"].all("prompt_side")
     measured = of_contrast["position"].values[has_both.values].tolist()
     if not measured:
         return None

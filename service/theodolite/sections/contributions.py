@@ -70,8 +70,8 @@ def _section(run: Run, contributions: xr.Dataset, contrast: str) -> Section | No
     position = last_position(contributions)
     values = contributions.sel(contrast=contrast, position=position)
     sides, labels = contributions.attrs["contrasts"][contrast], set_labels(run, position)
-    counts = " and ".join(f"{int(values[f'n_{side}'])} {labels[sides[side]]}" for side in SIDES)
-    if not all(int(values[f"n_{side}"]) for side in SIDES):
+    counts = " and ".join(f"{n} {labels[sides[side]]}" for side, n in zip(SIDES, values["n_used"].values, strict=True))
+    if not values["n_used"].all():
         return None
     title = f"Contributions to {quoted(contrast)} at position {position}: {counts} prompts"
     if not np.isfinite(values["final_difference"]):

@@ -8,7 +8,6 @@ import numpy as np
 import xarray as xr
 
 from theodolite.figures.curves import ContrastView, contrast_figure, shown_sites
-from theodolite.groups.record import SIDES
 from theodolite.query.curves import along_depth
 from theodolite.query.first_tokens import set_labels
 from theodolite.query.published import published_curves, selected_directions
@@ -66,14 +65,14 @@ def sections(run: Run) -> list[Section]:
         _section(run, curves, twins.get(contrast, {}).get("curves"), contrast, sides, position)
         for contrast, sides in curves.attrs["contrasts"].items()
         for position in curves["position"].values.tolist()
-        if int(curves["n_positive"].sel(contrast=contrast, position=position)) > 0
+        if curves["n_used"].sel(contrast=contrast, position=position).any()
     ]
 
 
 def _section(
     run: Run, curves: xr.Dataset, twin: xr.Dataset | None, contrast: str, sides: dict[str, str], position: int
 ) -> Section:
-    counts = [int(curves[f"n_{side}"].sel(contrast=contrast, position=position)) for side in SIDES]
+    counts = curves["n_used"].sel(contrast=contrast, position=position).values.tolist()
     view = ContrastView(contrast, sides["positive"], sides["negative"], position)
     key = (run.record.model, view.positive, view.negative, position)
     published = published_curves(*key)
@@ -138,7 +137,7 @@ def _last_depth(curve: xr.DataArray, index: int) -> str:
 
 def _remedy(curves: xr.Dataset, view: ContrastView) -> str:
     """Return the probable cause of an interval above 1, with a space before it; empty if there is no such cause."""
-    counts = [int(curves[f"n_{side}"].sel(contrast=view.contrast, position=view.position)) for side in SIDES]
+    counts = curves["n_used"].sel(contrast=view.contrast, position=view.position).values.tolist()
     sides = curves.attrs["contrasts"][view.contrast]
     if view.positive == view.negative:
         return " The contrast compares a set with itself."

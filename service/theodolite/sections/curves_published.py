@@ -6,7 +6,6 @@ from itertools import groupby
 import xarray as xr
 
 from theodolite.figures.curves import ContrastView
-from theodolite.groups.record import SIDES
 from theodolite.query.first_tokens import set_labels
 from theodolite.query.published import (
     Deviation,
@@ -68,7 +67,7 @@ def published_facts(
 
 def _own_numbers(curves: xr.Dataset, view: ContrastView) -> str:
     at = {"contrast": view.contrast, "position": view.position}
-    return " and ".join(str(int(curves[f"n_{side}"].sel(at))) for side in SIDES)
+    return " and ".join(map(str, curves["n_used"].sel(at).values))
 
 
 def _prediction(curves: xr.Dataset, view: ContrastView, published: PublishedCurve) -> str | None:

@@ -96,7 +96,7 @@ def sections(run: Run) -> list[Section]:
 def _section(run: Run, effects: xr.Dataset, contrast: str) -> Section | None:
     position = last_position(effects)
     values = effects.sel(contrast=contrast, position=position)
-    counts = values["n_prompts"].sel(prompt_side=list(SIDES)).values.tolist()
+    counts = values["n_used"].sel(prompt_side=list(SIDES)).values.tolist()
     if not all(counts):
         return None
     names, labels = effects.attrs["contrasts"][contrast], set_labels(run, position)

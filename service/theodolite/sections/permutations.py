@@ -8,7 +8,7 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from theodolite.groups.permutations import LEVEL
-from theodolite.groups.record import INTERVAL, SIDES, VALUE_AND_BAND
+from theodolite.groups.record import INTERVAL, VALUE_AND_BAND
 from theodolite.query.curves import along_depth, end_of, has_values
 from theodolite.sections.parts import Table, depths_text, in_brackets, layer_text, listed, null_text, number, percent
 from theodolite.sites import Site, depth
@@ -32,7 +32,7 @@ _NAMES = {
 
 def permutation_facts(tests: xr.Dataset) -> Iterator[str]:
     """Yield a sentence about each statistic of one contrast that is tested against permuted labels, (site, layer)."""
-    counts = " and ".join(str(int(tests[f"n_{side}"])) for side in SIDES)
+    counts = " and ".join(map(str, tests["n_used"].values))
     texts = {
         _NAMES[one]: f"{_passed(tests, one)}{in_brackets(_where(tests, one), _clusters(tests, one))}"
         for one in _tested(tests)

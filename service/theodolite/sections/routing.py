@@ -111,10 +111,10 @@ def _of_contrast(run: Run, routing: xr.Dataset, contrast: str) -> Section | None
     position = last_position(routing)
     values = routing.sel(contrast=contrast, position=position)
     sides, labels = routing.attrs["contrasts"][contrast], set_labels(run, position)
-    if not all(int(values[f"n_{side}"]) for side in SIDES):
+    if not values["n_used"].all():
         return None
     null = values["expert_difference_null"]
-    counts = " and ".join(f"{int(values[f'n_{side}'])} {labels[sides[side]]}" for side in SIDES)
+    counts = " and ".join(f"{n} {labels[sides[side]]}" for side, n in zip(SIDES, values["n_used"].values, strict=True))
     caption = f"{contrast}: difference of the shares of each expert, percentage points"
     return Section(
         f"Experts in {quoted(contrast)} at position {position}: {counts} prompts",
@@ -176,7 +176,7 @@ def _finding(values: xr.Dataset) -> str:
     return (
         f"{int((p <= LEVEL).sum())} of {tested} tested experts, in {layers} of {with_experts} layers with experts, are "
         f"shown to be used by a larger share of one set than of the other (family-wise p of at most {LEVEL}; n = "
-        f"{int(values['n_positive'])} and {int(values['n_negative'])} prompts)."
+        f"{' and '.join(map(str, values['n_used'].values))} prompts)."
     )
 
 

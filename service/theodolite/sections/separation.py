@@ -93,7 +93,7 @@ def _section(
     position, sites = last_position(separation), shown_sites(separation)
     shown = {"position": position, "site": sites}
     values = separation.sel({"contrast": contrast, **shown})
-    counts = [int(values[f"n_{side}"]) for side in SIDES]
+    counts = values["n_used"].values.tolist()
     if not all(counts):
         return None
     own = directions.sel({"contrast": contrast, **shown})
@@ -333,7 +333,7 @@ def _finding(values: xr.Dataset, sides: str, tests: xr.Dataset | None) -> str:
     verdict = "separate better than chance" if separate else "do not separate better than chance"
     if tests is None and np.isnan(low):
         verdict = "are too few to test"
-    if tests is not None and not separate and min(int(values[f"n_{side}"]) for side in SIDES) < _LEAST_PROMPTS:
+    if tests is not None and not separate and values["n_used"].min() < _LEAST_PROMPTS:
         verdict = f"are too few to test: with fewer than {_LEAST_PROMPTS} prompts in a set, no p can be at most {LEVEL}"
     texts = [
         f"By difference of means, the activations of {sides} {verdict}. The largest AUROC of held-out prompts over "

@@ -106,7 +106,7 @@ def test_shares_are_those_of_the_sums_over_prompts(family, tmp_path):
         assert group["decomposition_error"] < 1e-5
     p_family = null_of(group["head_share_null"], "p_family")
     assert ((p_family > 0) & (p_family <= 1)).all()
-    assert (group["n_positive"], group["n_negative"]) == (12, 12)
+    assert group["n_used"].tolist() == [12, 12]
     for index, name in enumerate(("head_share", "mlp_share")):
         total, null = group["total"][index], group["total_null"][index]
         assert total == pytest.approx(group[name].sum(), abs=1e-12)
@@ -119,7 +119,7 @@ def test_post_norm_models_have_no_contributions(tmp_path):
     assert np.isnan(group["head_share"]).all()
     assert np.isnan(group["head_difference"]).all()
     assert np.isnan(group["final_difference"])
-    assert group["n_positive"] == 0
+    assert group["n_used"][0] == 0
 
 
 def test_a_head_that_makes_the_whole_difference_has_the_whole_share(tmp_path):

@@ -93,8 +93,7 @@ def test_results_equal_numpy_for_any_chunking(tmp_path, shard_prompts):
         left = np.sqrt(difference @ difference - noise) if share < 1 else np.nan
         np.testing.assert_allclose(directions["difference_norm_debiased"].sel(at), left, rtol=1e-9)
         np.testing.assert_allclose(directions["split_half_cosine"].sel(at), split_half(p, q), rtol=1e-10, atol=1e-12)
-    assert curves["n_positive"].sel(position=-1).values.tolist() == [11, 11]
-    assert curves["n_negative"].sel(position=-1).values.tolist() == [11, 6]
+    assert curves["n_used"].sel(position=-1).values.tolist() == [[11, 11], [11, 6]]
     np.testing.assert_allclose(np.diagonal(directions["direction_cosine"], axis1=3, axis2=4), 1.0, rtol=1e-12)
 
 
@@ -146,8 +145,7 @@ def test_a_quarantined_prompt_and_its_partner_are_left_out(tmp_path):
     run = analysed(tmp_path, arrays, contrasts, quarantined={"bad": {5: "not finite"}})
     moments, curves = read_group(run, "moments"), read_group(run, "curves")
     assert moments["count"].sel(position=-1).values.tolist() == [8, 9, 9]
-    assert curves["n_positive"].sel(position=-1).values.tolist() == [8, 8]
-    assert curves["n_negative"].sel(position=-1).values.tolist() == [8, 9]
+    assert curves["n_used"].sel(position=-1).values.tolist() == [[8, 8], [8, 9]]
     keep = np.arange(9) != 5
     p, q = (arrays[name]["resid_mid"][keep, 1, 2] for name in ("bad", "good"))
     at = {"contrast": "refusal", "site": "resid_mid", "position": -1, "layer": 2, "space": "raw", "estimate": "value"}

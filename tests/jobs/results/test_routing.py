@@ -85,7 +85,7 @@ def test_shares_are_those_counted_by_hand(arrays, chosen):
 
 def test_differences_leave_out_the_partners_of_quarantined_prompts(arrays, chosen):
     pairs = [sample for sample in range(14) if sample != 3]
-    assert (arrays["n_positive"].tolist(), arrays["n_negative"].tolist()) == ([[13, 13], [14, 14]], [[13, 13], [9, 9]])
+    assert arrays["n_used"].tolist() == [[[13, 13]] * 2, [[14, 9]] * 2]
     for row, (other, own, others) in enumerate([("good", pairs, pairs), ("words", range(14), range(9))]):
         for at in np.ndindex(2, LAYERS, EXPERTS):
             expected = np.nan
@@ -125,7 +125,7 @@ def test_only_the_first_prompts_are_used_if_a_set_has_many(run, monkeypatch):
     monkeypatch.setattr(routing, "SAMPLES", 6)
     arrays = routing.compute(context_of(run, run.record.spec.resolved_contrasts())).arrays
     assert arrays["n_samples"].tolist() == [[6, 6], [5, 5], [6, 6]]
-    assert arrays["n_positive"].tolist() == [[5, 5], [6, 6]]
+    assert arrays["n_used"][..., 0].tolist() == [[5, 5], [6, 6]]
 
 
 def test_a_run_without_contrasts_has_shares_alone(run):

@@ -108,7 +108,7 @@ POINT = dict.fromkeys(("auroc", "accuracy", "paired_accuracy"), 1.95996398454005
 def expected_separation(stored, contrasts, sites=SEQUENTIAL, n_layers=LAYERS):
     shape = (len(contrasts), len(sites), 2, n_layers)
     expected = {name: np.full((*shape, 5), np.nan) for name in (*POINT, "fisher_ratio")}
-    expected |= {f"n_{side}": np.zeros((len(contrasts), 2)) for side in ("positive", "negative")}
+    expected["n_used"] = np.zeros((len(contrasts), 2, 2))
     expected["auroc_band_limit"] = np.full((len(contrasts), 2), np.nan)
     for row, one in enumerate(contrasts.values()):
         sides, paired = [one["positive"], one["negative"]], one["paired"]
@@ -120,7 +120,7 @@ def expected_separation(stored, contrasts, sites=SEQUENTIAL, n_layers=LAYERS):
                 p, q = (stored.at(side, sites[site], position - 2, layer, excluded) for side in sides)
                 if p is None or q is None:
                     continue
-                expected["n_positive"][row, position], expected["n_negative"][row, position] = len(p), len(q)
+                expected["n_used"][row, position] = len(p), len(q)
                 ratio = fisher_ratio(*(folded(x, of) for x, of in zip((p, q), indices, strict=True)))
                 expected["fisher_ratio"][row, site, position, layer, :3] = np.ravel(ratio)
                 scores = held_out_scores(p, q, *indices)
@@ -145,8 +145,8 @@ def expected_separation(stored, contrasts, sites=SEQUENTIAL, n_layers=LAYERS):
 def test_separation_equals_its_definition_for_any_chunking(surveyed):
     group = assert_group(surveyed.run, "separation", expected_separation(surveyed, CONTRASTS))
     at_end = group.sel(position=-1)
-    assert at_end["n_positive"].values.tolist() == [12, 12, 8, 12, 12, 1, 6]
-    assert at_end["n_negative"].values.tolist() == [12, 13, 12, 12, 12, 13, 13]
+    assert at_end["n_used"].sel(prompt_side="positive").values.tolist() == [12, 12, 8, 12, 12, 1, 6]
+    assert at_end["n_used"].sel(prompt_side="negative").values.tolist() == [12, 13, 12, 12, 12, 13, 13]
     auroc = at_end["auroc"].sel(estimate="value")
     assert np.isnan(auroc.sel(contrast=["itself", "mirrored", "lonely"])).all()
     assert np.isfinite(auroc.sel(contrast=["refusal", "unpaired", "subject", "still"])).all()
@@ -206,7 +206,7 @@ def test_the_table_has_each_place_once_and_the_first_prompts_alone(surveyed, mon
     assert not table.duplicated(["contrast", "position", "site", "layer", "side", "sample"]).any()
     counts = table.groupby(["contrast", "position", "side"], observed=True).size()
     for (name, position, side), count in counts.items():
-        n = int(group[f"n_{side}"].sel(contrast=name, position=position))
+        n = int(group["n_used"].sel(contrast=name, position=position, prompt_side=side))
         assert count == n * len(SEQUENTIAL) * LAYERS
     monkeypatch.setattr(separation_scores, "MOST_SCORED", 3)
     analyse(surveyed.run, CONTRASTS | {"more": contrast("good", "bad")}, None, silent, requested={"separation"})

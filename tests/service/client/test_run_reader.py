@@ -38,7 +38,7 @@ QUESTIONS = {
     "direction": lambda run: run.direction("subject", "resid_pre", 3),
     "direction at a position": lambda run: run.direction("refusal", "resid_mid", 0, -2),
     "moments": lambda run: run.group("moments"),
-    "some of separation": lambda run: run.group("separation", ["auroc", "n_positive"], contrast="refusal"),
+    "some of separation": lambda run: run.group("separation", ["auroc", "n_used"], contrast="refusal"),
     "gram": lambda run: run.group("gram", set=["nouns"], layer=[1, 3]),
     "travel": lambda run: run.group("travel", "path_length"),
     "growth": lambda run: run.table("growth"),
@@ -111,7 +111,7 @@ def test_curves_have_the_stored_values_units_intervals_depth_and_counts(shelf, s
         assert result[name].attrs["units"] == "1"
         assert result[name].attrs["description"]
     assert result["depth"].values.tolist() == [[0, 2, 4, 6], [1, 3, 5, 7]]
-    np.testing.assert_array_equal(result["n_positive"], stored["n_positive"])
+    np.testing.assert_array_equal(result["n_positive"], stored["n_used"].sel(prompt_side="positive"))
     assert result.attrs == {"statistic": "cosine_of_means_debiased"}
 
 

@@ -15,8 +15,6 @@ STORED = {
     "difference_norm_debiased": ("directions", "difference_norm_debiased"),
     "noise_share": ("directions", "noise_share"),
     "reliability": ("directions", "reliability"),
-    "n_positive": ("directions", "n_positive"),
-    "n_negative": ("directions", "n_negative"),
 }
 
 

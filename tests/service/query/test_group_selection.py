@@ -56,7 +56,7 @@ def test_a_selection_does_not_change_the_stored_group(run):
             "set: separation has no such dimension; leave it out. It has: ",
         ),
         ("separation", [], {"nobody": ["x"]}, "nobody: separation has no such dimension"),
-        ("separation", ["n_positive"], {"layer": [0]}, "layer: separation has no such dimension"),
+        ("separation", ["n_used"], {"layer": [0]}, "layer: separation has no such dimension"),
         ("separation", [], {"layer": [0, 4]}, "layer: tiny-0 has no 4; it has 0 to 3"),
         ("separation", [], {"layer": ["0"]}, "layer: tiny-0 has no '0'; it has 0 to 3"),
         ("separation", [], {"position": [0]}, "position: tiny-0 has no 0; it has -2, -1"),

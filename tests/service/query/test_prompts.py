@@ -125,7 +125,7 @@ def test_a_place_that_is_requested_of_a_set_without_scores_is_refused(run, monke
 
 def test_a_contrast_with_one_empty_side_gives_prompts_without_scores(run, monkeypatch):
     separation = read_group(run, "separation").copy(deep=True)
-    separation["n_negative"][:] = 0
+    separation["n_used"][..., 1] = 0
     monkeypatch.setattr("theodolite.query.prompts.read_group", lambda *_: separation)
     assert read_scored_prompts(run, "harmful").place is None
     with pytest.raises(TableNotFoundError, match="no scores of the prompts of harmful"):

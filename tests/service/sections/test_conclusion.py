@@ -20,11 +20,10 @@ from theodolite.store.runs import Run
 TESTED = {
     "auroc_null": {"z": 9.0, "mean": 0.5, "sd": 0.02, "p_family": 0.005},
     "tokens_auroc": {"value": 0.566, "low": 0.52, "high": 0.61},
-    "n_positive": 4,
-    "n_negative": 4,
+    "n_used": 4,
 }
 FAILED = TESTED | {"auroc_null": {**TESTED["auroc_null"], "p_family": 0.3}}
-SEPARATION = {"auroc": {"value": 0.75}, "n_positive": 4, "n_negative": 4}
+SEPARATION = {"auroc": {"value": 0.75}, "n_used": 4}
 
 
 def finding_of(run, group):
@@ -61,7 +60,7 @@ def test_separation_is_found_if_its_test_passes(tmp_path):
     )
     failed = cached_run(tmp_path / "two", results | {"moments": {}, "permutations": FAILED})
     assert "4 harmful and 4 harmless prompts are too few to test" in finding_of(failed, "separation")
-    results["separation"] = SEPARATION | {"n_positive": 6, "n_negative": 6}
+    results["separation"] = SEPARATION | {"n_used": 6}
     more = cached_run(tmp_path / "three", results | {"moments": {}, "permutations": FAILED})
     assert "6 harmful and 6 harmless prompts do not separate better than chance" in finding_of(more, "separation")
 
@@ -82,8 +81,7 @@ def test_the_smallest_cosine_has_its_interval_and_place(tmp_path, layer, where):
     ends = {"value": cosine, "band_low": cosine - 0.1, "band_high": cosine + 0.1}
     values = {
         "cosine_of_means_debiased": {end: {"raw": one} for end, one in ends.items()},
-        "n_positive": 4,
-        "n_negative": 4,
+        "n_used": 4,
     }
     assert finding_of(cached_run(tmp_path, {"curves": values}), "curves") == (
         f"The debiased cosine between the mean activations of harmful and harmless is smallest at {where}: 0.5000 "
@@ -99,8 +97,7 @@ def test_means_of_sets_with_a_common_token_are_similar_by_it(tmp_path):
         "cosine_of_means_debiased": {"value": {"raw": 0.9}},
         "variance_mean": {"raw": variances},
         "difference_norm": {"raw": 0.0},
-        "n_positive": 4,
-        "n_negative": 4,
+        "n_used": 4,
     }
     common = " Both sets have the same token at this position, which alone makes the means similar."
     assert common in finding_of(cached_run(tmp_path / "one", {"curves": values}), "curves")

@@ -10,8 +10,7 @@ HEADS = np.array([[0.1, 0.0], [0.05, -0.02], [0.0, 0.0], [0.3, 0.07]])  # (layer
 MLPS = np.array([0.0, 0.1, 0.2, 0.2])
 Z = np.array([[1.0, 0.0], [9.0, -3.0], [0.0, 0.0], [2.0, 4.0]])
 VALUES = {
-    "n_positive": 20,
-    "n_negative": 21,
+    "n_used": [20, 21],
     "head_share": HEADS,
     "head_share_null": {"mean": HEADS / 2, "z": Z, "p_family": np.where(Z > 3, 0.01, 0.4)},
     "head_standardised": Z / 10,
@@ -163,12 +162,12 @@ def test_the_figure_adds_the_shares_up(section_of):
     [({}, "in post-norm models the stream is not a sum"), ({"head_difference": 1.0}, "they need all layers")],
 )
 def test_missing_contributions_have_their_reason(section_of, known, reason):
-    section = section_of({"n_positive": 5, "n_negative": 5, **known})
+    section = section_of({"n_used": 5, **known})
     (fact,) = section.facts
     assert reason in fact
     assert section.figures == []
 
 
 def test_a_contrast_without_prompts_at_the_position_has_no_section(tmp_path):
-    run = cached_run(tmp_path, {"curves": {}, "contributions": {"n_positive": 0, "n_negative": 3}})
+    run = cached_run(tmp_path, {"curves": {}, "contributions": {"n_used": [0, 3]}})
     assert contributions.sections(run) == []

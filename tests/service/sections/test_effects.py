@@ -22,7 +22,7 @@ LOG_ODDS = SIGN[:, None, None, None] * MOVED
 KL = np.zeros((2, 2, 4, 3)) + np.array([0.01, 0.02, 0.03, 0.04])[:, None]
 BLOCK = np.array([0.2, 0.9, 0.4, 0.3])
 VALUES = {
-    "n_prompts": 12,
+    "n_used": 12,
     "intact_log_odds": {
         "value": np.array([1.0, -2.0]),
         "low": np.array([0.5, -2.5]),

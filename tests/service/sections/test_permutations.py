@@ -61,8 +61,7 @@ DEPTHS = (
 SEPARATION = {
     "auroc": {"value": 0.9, "band_low": 0.8, "band_high": 0.95},
     "accuracy": {"value": 0.75},
-    "n_positive": 64,
-    "n_negative": 63,
+    "n_used": [64, 63],
 }
 SIDE = "At layer 0 pre, 75.0 % of held-out prompts lie on their own set's side of the midpoint; "
 
@@ -76,7 +75,7 @@ def merged(values, changed):
 
 def permuted(**changed):
     """Return the variables of the permutation tests; a depth passes if its z is above 4.5 or is 4 exactly."""
-    values = {"n_positive": 64, "n_negative": 63}
+    values = {"n_used": [64, 63]}
     for name, (mean, sd) in NULLS.items():
         z = Z[name][:, None]
         p = np.where(z > 4.5, 0.005, np.where(z == 4.0, 0.05, 0.3))
@@ -348,7 +347,7 @@ def test_a_bound_that_too_few_prompts_cannot_reach_is_called_so(tmp_path):
     ],
 )
 def test_the_accuracy_stands_beside_that_of_chance_or_of_the_larger_set(tmp_path, n_positive, n_negative, chance):
-    facts = facts_of(tmp_path, n_positive=n_positive, n_negative=n_negative)
+    facts = facts_of(tmp_path, n_used=[n_positive, n_negative])
     assert f"{SIDE}{chance}." in facts
 
 

@@ -15,8 +15,7 @@ SHARES, DIFFERENCE = np.stack([HARMFUL, HARMLESS])[:, None], HARMFUL - HARMLESS
 VALUES = {
     "n_samples": 20,
     "expert_share": {"value": SHARES, "low": SHARES - 0.1, "high": SHARES + 0.05},
-    "n_positive": 20,
-    "n_negative": 18,
+    "n_used": [20, 18],
     "expert_difference": {"value": DIFFERENCE, "low": DIFFERENCE - 0.2, "high": DIFFERENCE + 0.1},
     "expert_difference_null": {
         "mean": 0.12,
@@ -108,4 +107,4 @@ def test_maps_have_layers_from_left_to_right_and_say_what_lies_beyond_the_scale(
 
 
 def test_a_contrast_without_prompts_of_a_set_has_no_section(made):
-    assert len(made(n_negative=0)) == 1
+    assert len(made(n_used=[20, 0])) == 1
