@@ -68,6 +68,11 @@ def certified_workers(
             )
             for note in parity_notes(parity):
                 console.say(f"parity: {note}")
+            if resources.gpus and parity["device"] == "cpu":
+                console.say(
+                    f"each replica has {resources.gpus} GPU(s) and computes on the CPU, because torch finds no CUDA "
+                    "device there; install a torch that the node's driver supports"
+                )
             yield workers, parity
         finally:
             for worker in workers:

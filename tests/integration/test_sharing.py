@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+import torch
 from support.nightly import at_night
 from support.tiny_survey import spec_of
 
@@ -51,5 +52,6 @@ def test_a_survey_starts_with_the_gpus_that_are_free(ray_with_pretend_gpus, tiny
     finally:
         give_back()
     assert any(line.startswith(told) for line in console.lines), console.lines
+    assert any("1 GPU(s) and computes on the CPU" in line for line in console.lines) != torch.cuda.is_available()
     assert sorted(read_commits(run, "harmful")) == [0, 1]
     assert [problem for problem in verify(run) if "results" not in problem] == []
