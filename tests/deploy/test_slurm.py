@@ -29,6 +29,11 @@ STAND_INS = {
     "scontrol": """#!/usr/bin/env bash
         case $1 in requeue) echo "scontrol $*" >> "$CALLS";; *) printf 'node1\\nnode2\\n';; esac
     """,
+    # Shortens the job's pauses of a second or two: what it waits for takes milliseconds here.
+    "sleep": """#!/usr/bin/env bash
+        case $1 in 1|2) set -- 0.1;; esac
+        exec /bin/sleep "$1"
+    """,
     "squeue": """#!/usr/bin/env bash
         printf '70\\n77\\n'
         exit "${SQUEUE_EXIT:-0}"
@@ -60,7 +65,11 @@ STAND_INS = {
 
 RAY_MODULE = """
 import os
+import time
 from pathlib import Path
+
+wait = time.sleep
+time.sleep = lambda seconds: wait(seconds / 5)
 
 def init(address, **_): assert address == "127.0.0.1:6000"
 def nodes(): return [{"Alive": True}] * len(Path(os.environ["JOINED"]).read_text().splitlines())
@@ -256,12 +265,15 @@ def test_a_job_whose_head_ends_ends_with_the_reason(job, tmp_path):
 
 
 def test_a_survey_continues_without_the_other_nodes(job, tmp_path):
-    process = job(SURVEY_SECONDS="10")
+    process = job(SURVEY_SECONDS="60")
     wait_for_survey(tmp_path)
     for one in ray_of(process, "--address=127.0.0.1:6000"):
         one.kill()
+    message = "Ray ended on all other nodes; the survey continues on node1 alone"
+    assert any(message in line for line in process.stderr)
+    (working,) = (one for one in psutil.Process(process.pid).children(recursive=True) if one.cmdline()[-1] == "60")
+    working.kill()  # the survey ends
     assert process.wait(SECONDS) == 0
-    assert "Ray ended on all other nodes; the survey continues on node1 alone" in process.stderr.read()
     assert not calls(tmp_path, "survey stopped")
     assert_nothing_stays(tmp_path, killed=1)
 
