@@ -2,9 +2,11 @@
 
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from safetensors.torch import load_file
 from support.adapters import change_settings, change_tensors, logits, peft_logits, save_adapter, save_base, save_tensors
@@ -109,16 +111,31 @@ STAYS_TIED = {"tied", "tied-ensured", "tied-tokens", "tied-more-tokens", "tied-m
 NOT_COMPARED = {"tied-both", "multimodal"}  # embeddings alone, and matrices that transformers names in another way
 
 
+@pytest.fixture(scope="module")
+def bases(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, dict[str, Any]], tuple[Path, torch.Tensor]]:
+    """What returns the folder of a base and its logits; cases of the same base share it."""
+    made: dict[str, tuple[Path, torch.Tensor]] = {}
+
+    def base_of(family: str, changes: dict[str, Any]) -> tuple[Path, torch.Tensor]:
+        key = f"{family} {changes}"
+        if key not in made:
+            folder = save_base(family, tmp_path_factory.mktemp("base"), **changes)
+            made[key] = folder, logits(folder)
+        return made[key]
+
+    return base_of
+
+
 @each("case", CASES)
-def test_a_merged_model_computes_what_peft_computes(tmp_path: Path, case: str) -> None:
+def test_a_merged_model_computes_what_peft_computes(tmp_path: Path, bases: Any, case: str) -> None:
     family, changes, tokens, settings = CASES[case]
-    base = save_base(family, tmp_path / "base", **changes)
+    base, of_base = bases(family, changes)
     adapter = save_adapter(base, tmp_path / "adapter", tokens=tokens, **settings)
     merged = merge_adapter(base, adapter, tmp_path / "merged")
     expected = peft_logits(base, adapter, tokens)
     assert (logits(merged) - expected).abs().max() <= 2e-6 * max(1, expected.abs().max())
     if tokens is None:
-        assert (logits(base) - expected).abs().max() > 1e-3, "the adapter changes nothing"
+        assert (of_base - expected).abs().max() > 1e-3, "the adapter changes nothing"
     config = load_config(merged)
     assert config.get_text_config().vocab_size == (tokens or load_config(base).get_text_config().vocab_size)
     if changes:
