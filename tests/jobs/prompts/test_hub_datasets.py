@@ -52,11 +52,11 @@ def write_lines(file: Path, *texts: str) -> None:
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, list[str]]]:
-    """A hub with datasets: a changed one, one with two configurations, with a NUL, a large one, images, chats."""
+    """A hub with datasets: a changed one, one with two configurations, with a NUL, a large one twice, images, chats."""
     root = tmp_path_factory.mktemp("hub")
     folders = {
         name: root / "datasets" / "org" / name
-        for name in ("moved", f"moved@{OLD}", "two", "nul", "large", "seen", "chats")
+        for name in ("moved", f"moved@{OLD}", "two", "nul", "large", "streamed", "seen", "chats")
     }
     for folder in folders.values():
         folder.mkdir(parents=True)
@@ -67,6 +67,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, list
     (folders["two"] / "README.md").write_text(CARD)
     write_lines(folders["nul"] / "train.jsonl", "a", "a\0b")
     (folders["large"] / "data").mkdir()
+    (folders["streamed"] / "data").symlink_to(folders["large"] / "data")
     for shard in range(3):
         rows = [shard * 100 + row for row in range(100)]
         table = pa.table({"text": [f"goal {row}" for row in rows], "level": [row // 90 for row in rows]})
@@ -92,6 +93,7 @@ READ = [
 ]
 MOVED, TWO, LARGE = ({"source": f"hub:org/{name}"} for name in ("moved", "two", "large"))
 LARGE |= {"column": "text"}
+STREAMED = {**LARGE, "source": "hub:org/streamed"}
 QUESTIONS: dict[str, dict[str, Any]] = {
     "newest": MOVED,
     "branch": {**MOVED, "revision": "main"},
@@ -119,10 +121,8 @@ QUESTIONS: dict[str, dict[str, Any]] = {
     "column": {**LARGE, "where": {"colour": 9}, "limit": 1},
     "slice": {**LARGE, "split": "train[10:20]", "limit": 2},
     "drawn": {**LARGE, "draw": {"test_size": 0.5, "random_state": 0}, "limit": 2},
-}
-STREAMED: dict[str, dict[str, Any]] = {
-    "first": {**LARGE, "limit": 3},
-    "where": {**LARGE, "where": {"level": 1}, "skip": 1, "limit": 2},
+    "first": {**STREAMED, "limit": 3},
+    "where": {**STREAMED, "where": {"level": 1}, "skip": 1, "limit": 2},
 }
 
 
@@ -176,13 +176,12 @@ def test_what_a_dataset_lacks_is_an_error_of_one_line(answers: dict[str, Any], q
 
 
 def test_with_a_limit_only_the_files_of_the_first_prompts_are_requested(
-    served: tuple[str, list[str]], tmp_path: Path
+    served: tuple[str, list[str]], answers: dict[str, Any]
 ) -> None:
-    before = len(served[1])
-    found = hub.ask_in_process(ASK, served[0], tmp_path, STREAMED)
-    assert found["first"] == [hub.COMMIT, ["goal 0", "goal 1", "goal 2"]]
-    assert found["where"] == [hub.COMMIT, ["goal 91", "goal 92"]]
-    files = {request.rpartition("/")[2] for request in served[1][before:] if request.endswith(".parquet")}
+    assert answers["first"] == [hub.COMMIT, ["goal 0", "goal 1", "goal 2"]]
+    assert answers["where"] == [hub.COMMIT, ["goal 91", "goal 92"]]
+    requests = [request for request in served[1] if "/org/streamed/" in request]
+    files = {request.rpartition("/")[2] for request in requests if request.endswith(".parquet")}
     assert files == {"train-00000-of-00003.parquet"}
 
 
