@@ -1,6 +1,7 @@
 """The report of runs that lack the data of some figures or sentences."""
 
 import numpy as np
+import pytest
 from support.analysing import analyse, survey_gram
 from support.each import each
 from support.stored import store_run
@@ -49,14 +50,18 @@ def test_a_set_that_was_quarantined_whole_has_a_report(tmp_path):
     assert "bad has no usable prompt" in page
 
 
-def test_a_missing_number_of_a_table_is_a_dash_with_its_reason(tmp_path):
-    page = report_of(tmp_path, {"bad": 5}, contrast("bad", "bad"))
-    assert "<td>nan</td>" not in page
-    assert page.count("<td>\N{EN DASH}</td>") >= 4 * 3  # four cosines with r = 0 at three layers
-    assert "marks a missing value, such as a cosine with r = 0 or r* = 0</summary>" in page
+@pytest.fixture(scope="module")
+def with_itself(tmp_path_factory):
+    """The report of a contrast of a set with itself."""
+    return report_of(tmp_path_factory.mktemp("report"), {"bad": 20}, contrast("bad", "bad"))
 
 
-def test_a_contrast_of_a_set_with_itself_is_not_called_too_small(tmp_path):
-    page = report_of(tmp_path, {"bad": 20}, contrast("bad", "bad"))
-    assert "means are equal" in page
-    assert "a set has one prompt" not in page
+def test_a_missing_number_of_a_table_is_a_dash_with_its_reason(with_itself):
+    assert "<td>nan</td>" not in with_itself
+    assert with_itself.count("<td>\N{EN DASH}</td>") >= 4 * 3  # four cosines with r = 0 at three layers
+    assert "marks a missing value, such as a cosine with r = 0 or r* = 0</summary>" in with_itself
+
+
+def test_a_contrast_of_a_set_with_itself_is_not_called_too_small(with_itself):
+    assert "means are equal" in with_itself
+    assert "a set has one prompt" not in with_itself
