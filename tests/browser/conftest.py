@@ -16,11 +16,17 @@ CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 
 
 @pytest.fixture(scope="session")
-def store(tmp_path_factory) -> tuple[str, str]:
-    """A store with an encoder that has every result, two runs from random arrays and one that is not complete."""
+def made_up(tmp_path_factory) -> Path:
+    """A store with two runs from random arrays, and one that is not complete."""
+    folder, _ = made_once(tmp_path_factory, "page", fill)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def store(tmp_path_factory, made_up) -> tuple[str, str]:
+    """A store with an encoder that has every result, and the runs from random arrays."""
     run = encoder_run(tmp_path_factory)
-    others, _ = made_once(tmp_path_factory, "page", fill)
-    shutil.copytree(others, run.store, dirs_exist_ok=True)
+    shutil.copytree(made_up, run.store, dirs_exist_ok=True)
     return run.store, run.id
 
 

@@ -6,20 +6,22 @@ from playwright.sync_api import expect
 from support.browsing import opened, settle
 from support.encoder_run import HOSTILE
 from support.listening import served
-from support.serving import captured_run, surveyed_run
+from support.serving import copied
 
 from theodolite.api.credentials import create_credential
 from theodolite.store.labels import Labels, change_labels
+from theodolite.store.runs import open_run
 
 pytestmark = pytest.mark.browser
 
 
 @pytest.fixture
-def runs(tmp_path):
-    return [surveyed_run(tmp_path, "tiny-0"), captured_run(tmp_path, "tiny-1")]
+def run(made_up, tmp_path):
+    """A run in a store of its own, beside one that is not complete."""
+    return open_run(copied(str(made_up), tmp_path, "tiny-0", "tiny-2", with_activations=True), "tiny-0")
 
 
-def test_a_user_renames_tags_finds_and_deletes_a_run(runs, tmp_path, browser, noise):
+def test_a_user_renames_tags_finds_and_deletes_a_run(run, tmp_path, browser, noise):
     with served(tmp_path) as place, opened(browser, noise) as page:
         page.goto(f"{place}/#/runs/tiny-0")
         settle(page)
@@ -33,7 +35,7 @@ def test_a_user_renames_tags_finds_and_deletes_a_run(runs, tmp_path, browser, no
         expect(change).to_be_focused()
         expect(page.locator("main .lead strong")).to_have_text("first try")
         expect(page.get_by_role("list", name="Tags").locator("li")).to_have_text(["paper", HOSTILE])
-        change_labels(runs[0], Labels(tags=("of another user",)))
+        change_labels(run, Labels(tags=("of another user",)))
         change.click()
         dialog.get_by_label("Remarks").fill("Two\nlines")
         dialog.get_by_label("Name", exact=True).press("Enter")
@@ -54,7 +56,7 @@ def test_a_user_renames_tags_finds_and_deletes_a_run(runs, tmp_path, browser, no
         expect(rows.filter(has_text="first try").locator("[data-column=tags]")).to_have_text("of another user")
         rows.get_by_role("link").and_(page.locator("[href$=tiny-0]")).click()
         page.get_by_role("button", name="Delete…").click()
-        dialog.get_by_label("To confirm").fill("tiny-1")
+        dialog.get_by_label("To confirm").fill("tiny-2")
         expect(delete).to_be_disabled()
         dialog.get_by_label("To confirm").fill("tiny-0")
         delete.click()
@@ -64,7 +66,7 @@ def test_a_user_renames_tags_finds_and_deletes_a_run(runs, tmp_path, browser, no
     assert noise == []
 
 
-def test_a_refused_change_is_explained_in_the_dialog(runs, tmp_path, browser, noise):
+def test_a_refused_change_is_explained_in_the_dialog(run, tmp_path, browser, noise):
     token, _ = create_credential(str(tmp_path), ["read", "submit"])
     with served(tmp_path) as place, opened(browser, noise) as page:
         page.goto(f"{place}/#/runs/tiny-0")
@@ -83,9 +85,9 @@ def test_a_refused_change_is_explained_in_the_dialog(runs, tmp_path, browser, no
     assert all("40" in said or "422" in said for said in noise), noise
 
 
-def test_long_labels_and_dialogs_fit_every_window_and_are_accessible(runs, tmp_path, browser, noise):
+def test_long_labels_and_dialogs_fit_every_window_and_are_accessible(run, tmp_path, browser, noise):
     tags = tuple(f"{number}{'x' * 48}" for number in range(20))
-    change_labels(runs[0], Labels(name="n" * 200, tags=tags, remarks="y" * 10_000))
+    change_labels(run, Labels(name="n" * 200, tags=tags, remarks="y" * 10_000))
     with served(tmp_path) as place, opened(browser, noise, reduced_motion="reduce") as page:
 
         def check():
