@@ -8,6 +8,7 @@ from support.each import each
 from support.faulty_bucket import ENVIRONMENT, faulty_bucket
 
 from theodolite.errors import StoreError
+from theodolite.store import writable
 from theodolite.store.buckets import _profile_options
 from theodolite.store.objects import absolute, free_bytes, get, keys, open_location, open_zarr_store, put
 from theodolite.store.runs import list_run_ids
@@ -69,6 +70,7 @@ def test_the_environment_wins_over_the_profile(home, bucket, monkeypatch):
     monkeypatch.setenv("AWS_REGION", "us-west-2")
     monkeypatch.setenv("AWS_ENDPOINT", "http://127.0.0.1:1")
     monkeypatch.setenv("AWS_ALLOW_HTTP", "true")
+    monkeypatch.setattr(writable, "_RETRY_SECONDS", 0.5)
     assert open_location(bucket.url).config["region"] == "us-west-2"
     with pytest.raises(StoreError, match=r"no server listens there; .* \(server http://127.0.0.1:1\)"):
         check_writable(bucket.url)
