@@ -14,7 +14,7 @@ from theodolite_jobs.effects.routes import why_full_route
 from theodolite_jobs.effects.work import Question, Vectors
 from theodolite_jobs.models.load import load_model
 
-LAYERS = (0, 2, 4)
+LAYERS = (1, 4)
 QUESTION = Question((Site.RESID_PRE,), LAYERS, (-1.0, 1.0), (1, 2), (3,), is_paired=True, has_parts=True)
 TOKENS = tiny.random_tokens([9, 12, 9, 9])
 DRAWS = 2
