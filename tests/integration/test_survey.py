@@ -25,6 +25,8 @@ from theodolite.store.runs import open_run
 from theodolite_jobs.progress import Console
 from theodolite_jobs.survey import survey
 
+pytestmark = pytest.mark.usefixtures("forked_replicas", "without_figures")
+
 SPEC = {
     "model": {"id": "smollm2-135m-instruct"},
     "prompts": {
@@ -44,7 +46,7 @@ def run_survey(store, **settings):
 
 
 @pytest.fixture(scope="module")
-def surveyed(ray_with_pretend_gpus, tmp_path_factory):
+def surveyed(tmp_path_factory):
     return run_survey(tmp_path_factory.mktemp("one"), replicas=1, gpus_per_replica=0)
 
 
