@@ -14,8 +14,6 @@ from theodolite.query.compare import Question, comparison, labels
 from theodolite.query.verification import verify
 from theodolite.settings import Settings
 from theodolite.spec_parts import ModelSpec
-from theodolite.store.layout import REPORT
-from theodolite.store.objects import get
 from theodolite.store.result_reader import read_group
 from theodolite_jobs import analysis
 from theodolite_jobs.analysis import analyse_run
@@ -24,9 +22,10 @@ from theodolite_jobs.models import source
 from theodolite_jobs.models.convert.adapters import merge_adapter
 from theodolite_jobs.progress import Console
 from theodolite_jobs.repair.run import repair
+from theodolite_jobs.report.page import render_report
 from theodolite_jobs.survey import survey
 
-pytestmark = pytest.mark.usefixtures("forked_replicas")
+pytestmark = pytest.mark.usefixtures("forked_replicas", "without_figures")
 
 ANALYSES = ["curves", "sphere", "heads", "weights", "words"]
 SUMMARY = "lora (LoRA of rank 4, 11 matrices changed)"
@@ -72,7 +71,7 @@ def test_the_run_its_report_and_its_plan_name_base_and_adapter(runs, models, tmp
     adapter = models[1]
     facts = runs[0].record.model
     assert (facts.name, facts.place, facts.adapter.summary) == ("base + lora", "base", SUMMARY)
-    report = get(runs[0].location, REPORT).decode()
+    report = render_report(runs[0])
     assert f"The weights are those of base with the adapter {SUMMARY}" in report
     assert f"<dt>adapter</dt><dd>{SUMMARY}</dd>" in report
     assert "were compared with the files from which it was converted, read a second way" in report
