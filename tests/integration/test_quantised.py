@@ -13,16 +13,15 @@ from support.tiny_survey import save_model, spec_of
 from theodolite.errors import ModelError
 from theodolite.query.twin import untrained_twin
 from theodolite.settings import Settings
-from theodolite.store.layout import REPORT
-from theodolite.store.objects import get
 from theodolite.store.result_reader import read_group
 from theodolite_jobs import analysis
 from theodolite_jobs.estimate import plan_survey
 from theodolite_jobs.models import source
 from theodolite_jobs.progress import Console
+from theodolite_jobs.report.page import render_report
 from theodolite_jobs.survey import survey
 
-pytestmark = pytest.mark.usefixtures("forked_replicas")
+pytestmark = pytest.mark.usefixtures("forked_replicas", "without_figures")
 
 NAME = "GPTQ (4 bits, groups of 16)"
 GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": q.GROUP}
@@ -68,10 +67,10 @@ def test_the_run_and_its_report_name_the_format(runs):
     assert ours.record.model.dequantised_from == ours.record.parity["dequantised_from"] == NAME
     assert "model.layers.0.mlp.down_proj.weight" in ours.record.parity["held_against_source"]["tensors"]
     assert plain.record.model.dequantised_from is plain.record.parity["dequantised_from"] is None
-    report = get(ours.location, REPORT).decode()
+    report = render_report(ours)
     assert f"with the same weights, dequantised from {NAME}, by at most" in report
     assert f"The weights are those of model, dequantised from {NAME}." in report
-    assert "dequantised" not in get(plain.location, REPORT).decode()
+    assert "dequantised" not in render_report(plain)
 
 
 def test_another_rule_of_dequantisation_does_not_read_or_capture_the_weights_again(runs, models, tmp_path, monkeypatch):
@@ -107,4 +106,4 @@ def test_the_twin_of_quantised_weights_is_that_of_the_plain_model(models, tmp_pa
     found = untrained_twin(trained)
     assert found is not None
     assert found.id == twin.id
-    assert "dequantised" not in get(twin.location, REPORT).decode()
+    assert "dequantised" not in render_report(twin)
