@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from chaos.processes import capture_without_ray
 from support.commands import THEODOLITE
 from support.damages import assert_same_results
 from support.ray_cluster import kill_after_the_first_shard
@@ -37,9 +38,11 @@ def run_survey(spec):
 
 
 @pytest.fixture(scope="module")
-def surveyed(ray_with_pretend_gpus, spec, tmp_path_factory):
+def surveyed(spec, tmp_path_factory):
+    """The run of a replica that Ray has not started."""
     settings = Settings(store=str(tmp_path_factory.mktemp("one")), replicas=1, gpus_per_replica=0)
-    return survey(spec, Path(), settings, Console())
+    with capture_without_ray():
+        return survey(spec, Path(), settings, Console())
 
 
 @pytest.fixture
@@ -51,14 +54,18 @@ def copied(surveyed, tmp_path):
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("replicas", [2, 4])
-def test_more_replicas_on_gpus_of_their_own_give_the_same_bits(surveyed, run_survey, tmp_path, replicas):
+def test_more_replicas_on_gpus_of_their_own_give_the_same_bits(
+    ray_with_pretend_gpus, surveyed, run_survey, tmp_path, replicas
+):
     run = run_survey(tmp_path, replicas=replicas, gpus_per_replica=1)
     assert run.id == surveyed.id
     assert_same_results(surveyed, run)
     assert list(verify(run)) == []
 
 
-def test_a_replica_that_is_killed_restarts_and_the_bits_are_the_same(surveyed, run_survey, tmp_path, monkeypatch):
+def test_a_replica_that_is_killed_restarts_and_the_bits_are_the_same(
+    ray_with_pretend_gpus, surveyed, run_survey, tmp_path, monkeypatch
+):
     killed = kill_after_the_first_shard(monkeypatch, capture_shards)
     run = run_survey(tmp_path, replicas=1, gpus_per_replica=0)
     assert killed
@@ -66,7 +73,9 @@ def test_a_replica_that_is_killed_restarts_and_the_bits_are_the_same(surveyed, r
 
 
 @pytest.mark.nightly
-def test_a_replica_that_is_gone_for_good_leaves_the_work_to_the_other(surveyed, run_survey, tmp_path, monkeypatch):
+def test_a_replica_that_is_gone_for_good_leaves_the_work_to_the_other(
+    ray_with_pretend_gpus, surveyed, run_survey, tmp_path, monkeypatch
+):
     import ray
 
     run_shards = capture_shards.run_shards
@@ -80,7 +89,7 @@ def test_a_replica_that_is_gone_for_good_leaves_the_work_to_the_other(surveyed, 
     assert_same_results(surveyed, run_survey(tmp_path, replicas=2, gpus_per_replica=1))
 
 
-def test_without_any_replica_left_the_shard_is_named(surveyed, run_survey, tmp_path, monkeypatch):
+def test_without_any_replica_left_the_shard_is_named(ray_with_pretend_gpus, run_survey, tmp_path, monkeypatch):
     import ray
 
     run_shards = capture_shards.run_shards
@@ -124,7 +133,7 @@ def test_a_run_is_not_continued_with_other_arithmetic(copied, run_survey):
     (folder / "shards/harmless/00001.json").unlink()
     (folder / "COMPLETE").unlink()  # a finished run would be repaired
     reseal(folder / "run.json", versions=copied.record.versions | {"torch": "1.0"})
-    with pytest.raises(RunDamagedError, match=r"created with torch 1\.0"):
+    with capture_without_ray(), pytest.raises(RunDamagedError, match=r"created with torch 1\.0"):
         run_survey(copied.store, replicas=1, gpus_per_replica=0)
 
 
