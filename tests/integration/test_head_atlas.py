@@ -165,7 +165,7 @@ def test_one_more_contrast_leaves_the_words_as_they_are(encoder, tmp_path):
     before = finished_groups(run)
     spec = run.record.spec.model_dump(mode="json")
     spec["contrasts"]["harm"] = {"positive": "good", "negative": "bad", "paired": False}
-    analyse_run(run, parse_spec(spec), None, Settings(store=run.store), Console())
+    analyse_run(run, parse_spec({**spec, "analyses": ["heads", "words"]}), None, Settings(store=run.store), Console())
     after = finished_groups(run)
     assert after["words"] == before["words"]
     assert after["heads"] != before["heads"]
