@@ -27,7 +27,7 @@ N, KEPT = 78, 20
 
 @pytest.fixture(scope="module")
 def settings(tmp_path_factory):
-    return Settings(store=str(tmp_path_factory.mktemp("store")), replicas=2, gpus_per_replica=0)
+    return Settings(store=str(tmp_path_factory.mktemp("store")), replicas=1, gpus_per_replica=0)
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +44,8 @@ def surveyed(tmp_path_factory, settings):
         }
         capture = {"shard_prompts": 5, "batch_tokens": 200, "keep": keep}
         spec = spec_of(model, prompts=sets, capture=capture, analyses=ANALYSES, **changes)
-        return survey(spec, Path(), settings, Console())
+        replicas = 1 if keep is None else 2
+        return survey(spec, Path(), settings.model_copy(update={"replicas": replicas}), Console())
 
     return run
 
