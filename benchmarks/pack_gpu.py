@@ -4,7 +4,7 @@
 are packed that it lacks, or has in a version that pyproject.toml does not allow. Parts that no survey needs are left
 out. The archive is cut into parts of at most `--limit` MB, each in a folder of its own. On the machine:
 
-    cat */theodolite.part | tar xJ -C site && PYTHONPATH=site python benchmarks/gpu_run.py
+    mkdir site && cat */theodolite.part | tar xJ -C site && PYTHONPATH=site python benchmarks/gpu_run.py
 
 Usage: python benchmarks/pack_gpu.py --help
 """
@@ -51,7 +51,7 @@ def main() -> None:
         archive = Path(temporary) / "archive"
         subprocess.run(["tar", "cJf", str(archive), "-C", str(site), "."], check=True, env={"XZ_OPT": "-6 -T0"})
         for number, part in enumerate(parts_of(archive, options.limit * 10**6)):
-            folder = out / str(number)
+            folder = out / f"{number:02}"
             folder.mkdir(parents=True)
             (folder / "theodolite.part").write_bytes(part)
             measuring.say(f"wrote {folder / 'theodolite.part'}: {len(part) / 1e6:.1f} MB")

@@ -6,7 +6,7 @@ largest difference of one (relative to its largest value; NaN at other places co
 a whole step. `tables` has the share of rows that are equal, where numbers may differ by 1e-3 of the column's largest.
 
 Then two drivers, each with a replica on the GPU, share another survey, and one is killed while it captures. `shared`
-has the seconds, and whether each array has the same bits as if one driver had captured all.
+has the seconds, whether one was killed, and the arrays that differ from those of one driver that captured all.
 
 The last line is one JSON object.
 Usage: python benchmarks/survey_gpu.py --help
@@ -75,7 +75,7 @@ def survey(spec: str, folder: Path, name: str, gpus: int, is_killed: bool = Fals
         folder: folder of the store and the log.
         name: name of the store.
         gpus: GPUs of the replica.
-        is_killed: kill the driver, Ray and the replica as soon as it captures; only the seconds are returned.
+        is_killed: kill the driver as soon as it captures; the seconds are returned, and whether it was killed.
         log: name of the log, if it is not that of the store.
     """
     folder.mkdir(parents=True, exist_ok=True)
@@ -104,25 +104,28 @@ def survey(spec: str, folder: Path, name: str, gpus: int, is_killed: bool = Fals
             if is_killed and "capture:" in last:
                 os.killpg(done.pid, signal.SIGKILL)
                 break
-    seconds = round(time.perf_counter() - started, 1)
-    if done.wait() and not is_killed:
+    facts: dict[str, Any] = {"seconds": round(time.perf_counter() - started, 1)}
+    status = done.wait()
+    if is_killed:
+        return facts | {"killed": status == -signal.SIGKILL}
+    if status:
         raise SystemExit(f"the survey on the {name} failed: {last}")
-    return {"seconds": seconds} if is_killed else {"seconds": seconds, **json.loads(last)}
+    return facts | json.loads(last)
 
 
 def share_and_kill(folder: Path, gpus: int) -> dict[str, Any]:
-    """Let two drivers share a survey and kill one; return the seconds of both, and the number of arrays that differ."""
+    """Let two drivers share a survey and kill one; return the seconds of both, and the arrays that differ."""
     spec = folder / "shared.yaml"
     spec.write_text(SHARED)
     alone = survey(str(spec), folder, "alone", gpus)
     with ThreadPoolExecutor(2) as threads:
         killed = threads.submit(survey, str(spec), folder, "shared", gpus, True, "killed")
         survivor = threads.submit(survey, str(spec), folder, "shared", gpus, False, "survivor")
-        seconds = {"killed": killed.result()["seconds"], "survivor": survivor.result()["seconds"]}
+        facts = {"killed": killed.result()["killed"], "survivor_seconds": survivor.result()["seconds"]}
     runs = [next((folder / name / "runs").iterdir()) for name in ("alone", "shared")]
     left, right = (arrays_of(zarr.open_group(run / "results.zarr", mode="r")) for run in runs)
     differ = [name for name in left.keys() | right.keys() if not same_bits(left.get(name), right.get(name))]
-    return {"alone_seconds": alone["seconds"], **seconds, "arrays": len(left), "arrays_that_differ": sorted(differ)}
+    return {"alone_seconds": alone["seconds"], **facts, "arrays": len(left), "arrays_that_differ": sorted(differ)}
 
 
 def same_bits(ours: np.ndarray | None, theirs: np.ndarray | None) -> bool:
@@ -173,10 +176,10 @@ def difference(ours: np.ndarray, theirs: np.ndarray) -> float:
 
 
 def compare_tables(ours: Path, theirs: Path) -> dict[str, dict[str, Any]]:
-    """Return the share of equal rows of each table that both runs have."""
-    shares = {}
-    for path in sorted(theirs.rglob("*.parquet")):
-        name = str(path.relative_to(theirs))
+    """Return the share of equal rows of each table; 0 if only one of the runs has it."""
+    names = [{str(path.relative_to(folder)) for path in folder.rglob("*.parquet")} for folder in (ours, theirs)]
+    shares = {name: {"rows": 0, "equal": 0.0} for name in sorted(names[0] ^ names[1])}
+    for name in sorted(names[0] & names[1]):
         left, right = (ParquetFile(str(folder / name)).to_pandas() for folder in (ours, theirs))
         same = len(left) == len(right) and np.logical_and.reduce(
             [equal_rows(left[column], right[column]) for column in right.columns]

@@ -41,6 +41,7 @@ def test_all_steps_of_a_run_on_a_gpu_run_without_one(tmp_path):
     results = {path.stem: json.loads(path.read_text()) for path in tmp_path.glob("*.json")}
     assert {step["outcome"] for step in results.pop("summary").values()} == {"ok"}
     assert results["survey"]["far"] == {}
+    assert results["survey"]["shared"]["killed"]
     assert results["survey"]["shared"]["arrays_that_differ"] == []
 
 

@@ -27,7 +27,8 @@ class Forward:
 
 GPU_SHARE = 0.5
 """Of the peak in the data sheet. Without fused norms it was 0.43 and 0.45 with 7B and 32B models on an H100, and 0.47
-with blocks of 7B on an H200; with them 0.52 there (benchmarks/capture_gpu.py, 2026-11-27 and 2026-11-29)."""
+with blocks of 7B on an H200; with them 0.52 there (capture-gpu_h100_2026-11-27.json, fusions-gpu_h200_2026-11-29.json).
+"""
 
 LAUNCH_SECONDS = 1.6e-3
 """Measured there too, with small batches, on both."""

@@ -11,6 +11,8 @@ from support.hand_calls import run_by_hand
 from support.hand_runs import HAND_RUNS, HYBRIDS
 
 from theodolite.sites import STREAM_SITES, Site
+from theodolite_jobs.capture import fused
+from theodolite_jobs.capture.fused import applied
 from theodolite_jobs.models.anatomy import Anatomy
 from theodolite_jobs.models.load import wrap
 from theodolite_jobs.models.loaded import LoadedModel
@@ -122,4 +124,14 @@ def norm_without_epsilon(anatomy: Anatomy, norm: Any, x: np.ndarray) -> np.ndarr
     return scaled if bias is None else scaled + bias.numpy()
 
 
-CHECKS = (sites_of_a_hand_run, identities, norms)
+@torch.inference_mode()
+def fused_norms(_family, model):
+    """Norms of one kernel give the same stream, up to the float32 in which families compute norms."""
+    plain = read_sites(model, IDS, POSITIONS)
+    with applied(list(fused.fused_norms(model))):
+        ours = read_sites(model, IDS, POSITIONS)
+    for site, values in plain.items():
+        assert np.nanmax(relative_errors(ours[site], values)) <= 1e-5, site
+
+
+CHECKS = (sites_of_a_hand_run, identities, fused_norms, norms)

@@ -16,7 +16,8 @@ Batch = tuple[int, ...]
 
 _OVERHEAD, _SHARE_OF_BUDGET = 48, 3 / 256
 """The fixed cost of a batch, in tokens: as measured on a CPU; and for a GPU, whose budgets are larger, a share of the
-budget. On an H200 a batch of the 7B model, whose budget is 16,384, takes 110 to 250 tokens more than its tokens."""
+budget. For the 7B model, whose budget is 16,384, it is 192 tokens: on an H200, plans with 26 and with 32 batches differ
+by 110 to 250 tokens a batch (fusions-gpu_h200_2026-11-29.json)."""
 
 LONGEST_PROBE = 4096
 """The largest probe, in tokens: the attention scores of 40 heads then take 1.3 GB in half precision."""

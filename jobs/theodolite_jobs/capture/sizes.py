@@ -24,7 +24,7 @@ _LEAST_BATCHES = 16
 """Batches that a small survey has at least on a GPU, so that writing overlaps with computation."""
 
 _BATCHES_OF_A_SHARD = 4
-"""Full batches of a shard: among more prompts are more of one length, so that batches have less padding."""
+"""Full batches of a shard: the more prompts it has, the more of them have the same length, and the less is padding."""
 
 _MOST_PROMPTS, _MOST_SHARD_BYTES = 1024, 3 * 2**29
 """A replica holds a few shards that are not written yet."""

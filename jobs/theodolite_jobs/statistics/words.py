@@ -237,7 +237,7 @@ def alignment(
 
     Args:
         read: the words as attention reads them, ê.
-        queries: the head's queries of the words, ê W_Q.
+        queries: the head's queries of the words, ê W_Q, rotated for offset 0 and scaled as the scores are.
         keys: the head's keys of the words, ê W_K.
 
     Returns:

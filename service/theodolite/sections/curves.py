@@ -65,7 +65,7 @@ def sections(run: Run) -> list[Section]:
         _section(run, curves, twins.get(contrast, {}).get("curves"), contrast, sides, position)
         for contrast, sides in curves.attrs["contrasts"].items()
         for position in curves["position"].values.tolist()
-        if curves["n_used"].sel(contrast=contrast, position=position).any()
+        if curves["n_used"].sel(contrast=contrast, position=position).all()
     ]
 
 
