@@ -49,6 +49,12 @@ def test_a_run_with_a_contrast_is_a_question_about_its_two_sets(tmp_path):
     ]
 
 
+@pytest.mark.parametrize("counts", [[0, 5], [5, 0]])
+def test_a_position_that_one_set_lacks_has_no_section(tmp_path, counts):
+    results = {"curves": {"cosine_of_means_debiased": {"value": {"raw": 0.75}}, "n_used": counts}}
+    assert not sections_of(cached_run(tmp_path, results), "curves")
+
+
 def test_separation_is_found_if_its_test_passes(tmp_path):
     results = {"curves": {}, "directions": {}, "separation": SEPARATION}
     run = cached_run(tmp_path / "one", results | {"moments": {}, "permutations": TESTED})
