@@ -57,6 +57,7 @@ def test_a_search_runs_each_suspected_prompt_as_itself(plan, shard, monkeypatch,
     for sample in set(quarantined) - {poison}:
         shard = without(shard, sample, "poison")
     search = PoisonSearch(shard)
+    assert [len(batch) for batch in search.probe().batches] == [1]  # the replica must survive a prompt first
     found = None
     while found is None:
         probe = search.probe()

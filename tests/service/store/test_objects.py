@@ -35,6 +35,14 @@ def test_a_missing_folder_reads_as_empty(missing, tmp_path):
     assert not (tmp_path / "missing").exists()
 
 
+def test_objects_after_a_missing_one_are_deleted_too(tmp_path):
+    location = open_location(str(tmp_path))
+    for key in ("a", "c", "d"):
+        put(location, key, b"bytes")
+    delete(location, ["a", "b", "c", "d"])
+    assert keys(location) == []
+
+
 @pytest.mark.parametrize(
     "write",
     [
