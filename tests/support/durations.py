@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from xml.etree import ElementTree
 
-BUDGET = 22
+BUDGET = 18
 FAST_SECONDS = 1.5
 STORED = Path(__file__).parents[1] / "durations.json"
 
