@@ -38,8 +38,8 @@ H100_PEAK = 989e12
 
 GPU = Forward(H100_PEAK, GPU_SHARE, LAUNCH_SECONDS)
 
-CPU_SHARE = 0.62
-"""0.56 to 0.67 on two cores of a Xeon (benchmarks/capture.py, 2026-11-23)."""
+CPU_SHARE = 0.66
+"""0.56 to 0.79 on two cores of a Xeon and of an EPYC (benchmarks/capture.py, 2026-11-23 and 2026-11-29)."""
 
 WRITE_SECONDS = 4e-9
 """Processor time that writes a byte of activations in float32 (benchmarks/pipeline.py, 2026-11-27)."""
