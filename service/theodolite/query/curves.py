@@ -236,9 +236,11 @@ def _curves(group: xr.Dataset, statistic: str, wanted: Mapping[str, Sequence[Any
 def _counts(group: xr.Dataset, of: Mapping[str, Any]) -> dict[str, int]:
     """Return the number of prompts behind a curve, by the name of the count."""
     dim = "contrast" if "contrast" in of else "set"
-    at = tuple(group.variables[one].values.tolist().index(of[one]) for one in (dim, "position"))
-    if dim == "contrast":
-        sides = group.variables["n_used"].values[at] if "n_used" in group.variables else ()
-        return {f"n_{side}": int(count) for side, count in zip(SIDES, sides, strict=False)}
-    names = [name for name in ("n_samples", "count") if name in group.variables]
-    return {name: int(group.variables[name].values[at]) for name in names}
+    for name in ("n_used", "n_samples", "count"):
+        if name in group.variables and group.variables[name].dims[:2] == (dim, "position"):
+            at = tuple(group.variables[one].values.tolist().index(of[one]) for one in (dim, "position"))
+            counts = group.variables[name].values[at]
+            if name == "n_used":
+                return {f"n_{side}": int(count) for side, count in zip(SIDES, counts, strict=True)}
+            return {name: int(counts)}
+    return {}
