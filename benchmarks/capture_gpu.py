@@ -100,10 +100,8 @@ def main() -> None:
         tiny=(False, "try the code with a tiny model on the CPU"),
         out=(None, "also write the JSON to this file; the default is a file in benchmarks/results"),
     )
-    if not options.tiny and not torch.cuda.is_available():
-        print("torch finds no CUDA device; run on a machine with one, or try the code on the CPU with --tiny.")
+    if (device := measuring.device_or_hint("cpu" if options.tiny else "cuda", "--tiny")) is None:
         return
-    device = torch.device("cpu" if options.tiny else "cuda")
     chosen = {name: replace(SHAPES[name], plans=tuple(options.plans)) for name in options.shapes}
     shapes = {"tiny": TINY} if options.tiny else chosen
     default = None if options.tiny else str(RESULTS / f"capture_gpu_{datetime.now(UTC).date()}.json")

@@ -49,8 +49,7 @@ def main() -> None:
         processes=(1, "families at a time"),
         device=("cuda", "the device to compare; cpu tries the code"),
     )
-    if options.device != "cpu" and not torch.cuda.is_available():
-        print("torch finds no CUDA device; run on a machine with one, or try the code with --device cpu.")
+    if (device := measuring.device_or_hint(options.device, "--device cpu")) is None:
         return
     names = options.only.split(",") if options.only else language_models()
     families = {}
@@ -61,7 +60,7 @@ def main() -> None:
             measuring.say(json.dumps({name: result}))
             if options.out:  # a cut loses nothing
                 Path(options.out).write_text(json.dumps({"families": families}))
-    measuring.publish({"families": families}, options.out, torch.device(options.device))
+    measuring.publish({"families": families}, options.out, device)
 
 
 def survey(name: str, device: str) -> dict[str, Any]:

@@ -158,6 +158,14 @@ def seconds_of(action: Callable[[], Any], device: torch.device) -> float:
     return time.perf_counter() - started
 
 
+def device_or_hint(wanted: str, trial: str) -> torch.device | None:
+    """Return a device; None, after a sentence with the option that tries the code, if it is a GPU and there is none."""
+    if wanted != "cpu" and not torch.cuda.is_available():
+        print(f"torch finds no CUDA device; run on a machine with one, or try the code on the CPU with {trial}.")
+        return None
+    return torch.device(wanted)
+
+
 def synchronize(device: torch.device) -> None:
     """Wait for the device; a CPU is never behind."""
     if device.type == "cuda":

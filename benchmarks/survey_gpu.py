@@ -26,7 +26,6 @@ from typing import Any
 import measuring  # first: it prepares the process before torch is imported
 import numpy as np
 import pandas as pd
-import torch
 import zarr
 from fastparquet import ParquetFile
 
@@ -49,9 +48,7 @@ def main() -> None:
         folder=(None, "folder for both stores and logs; without it, they are removed"),
         device=("cuda", "the device to compare; cpu tries the code"),
     )
-    device = torch.device(options.device)
-    if device.type == "cuda" and not torch.cuda.is_available():
-        print("torch finds no CUDA device; run on a machine with one, or try the code with --device cpu.")
+    if (device := measuring.device_or_hint(options.device, "--device cpu")) is None:
         return
     with TemporaryDirectory(prefix="theodolite-survey-") as temporary, ThreadPoolExecutor(2) as threads:
         folder = Path(options.folder or temporary)

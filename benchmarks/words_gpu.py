@@ -41,10 +41,8 @@ def main() -> None:
         nouns=(64, "nouns"),
         device=("cuda", "the device to compare; cpu tries the code"),
     )
-    if options.device != "cpu" and not torch.cuda.is_available():
-        print("torch finds no CUDA device; run on a machine with one, or try the code with --device cpu.")
+    if (device := measuring.device_or_hint(options.device, "--device cpu")) is None:
         return
-    device = torch.device(options.device)
     with tempfile.TemporaryDirectory(prefix="theodolite-words-") as temporary:
         folder = Path(temporary) / "model"
         write_weights(folder, 1, options.vocabulary)
