@@ -25,6 +25,7 @@ from theodolite.sections.parts import (
     percents,
     quoted,
     same_token_notes,
+    side_counts,
 )
 from theodolite.sections.worth import worth_of
 from theodolite.sites import Site
@@ -70,7 +71,7 @@ def _section(run: Run, contributions: xr.Dataset, contrast: str) -> Section | No
     position = last_position(contributions)
     values = contributions.sel(contrast=contrast, position=position)
     sides, labels = contributions.attrs["contrasts"][contrast], set_labels(run, position)
-    counts = " and ".join(f"{n} {labels[sides[side]]}" for side, n in zip(SIDES, values["n_used"].values, strict=True))
+    counts = side_counts(values, [labels[sides[side]] for side in SIDES])
     if not values["n_used"].all():
         return None
     title = f"Contributions to {quoted(contrast)} at position {position}: {counts} prompts"

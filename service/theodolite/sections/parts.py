@@ -160,6 +160,11 @@ def prompt_counts(group: xr.Dataset, labels: Mapping[str, str]) -> str:
     return "prompts: " + ", ".join(f"{int(counts.sel(set=name))} {label}" for name, label in labels.items())
 
 
+def side_counts(values: xr.Dataset, names: Sequence[str]) -> str:
+    """Return the numbers of prompts of both sides of a contrast with the names of their sets, at one position."""
+    return " and ".join(f"{n} {name}" for n, name in zip(values["n_used"].values, names, strict=True))
+
+
 def token_notes(run: Run, labels: Mapping[str, str], position: int) -> list[str]:
     """Return a note if all prompts of some sets, and not of others, have the same token at a position.
 

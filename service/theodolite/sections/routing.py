@@ -24,6 +24,7 @@ from theodolite.sections.parts import (
     prompt_counts,
     quoted,
     same_token_notes,
+    side_counts,
     texts_of,
 )
 from theodolite.sections.worth import worth_of
@@ -114,7 +115,7 @@ def _of_contrast(run: Run, routing: xr.Dataset, contrast: str) -> Section | None
     if not values["n_used"].all():
         return None
     null = values["expert_difference_null"]
-    counts = " and ".join(f"{n} {labels[sides[side]]}" for side, n in zip(SIDES, values["n_used"].values, strict=True))
+    counts = side_counts(values, [labels[sides[side]] for side in SIDES])
     caption = f"{contrast}: difference of the shares of each expert, percentage points"
     return Section(
         f"Experts in {quoted(contrast)} at position {position}: {counts} prompts",
