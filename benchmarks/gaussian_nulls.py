@@ -19,7 +19,8 @@ import measuring  # first: it prepares the process before torch is imported
 import numpy as np
 from numpy.typing import NDArray
 
-from theodolite_jobs.statistics.gram import Gram, eigenvalues, gram, intrinsic_dimension
+from theodolite_jobs.statistics.gram import eigenvalues, intrinsic_dimension
+from theodolite_jobs.statistics.gram_matrices import Gram, gram
 from theodolite_jobs.statistics.gram_rotations import intrinsic_dimension_of_rotations
 from theodolite_jobs.statistics.sphere_gaussian import fitted_spreads
 

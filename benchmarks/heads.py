@@ -52,7 +52,7 @@ from theodolite_jobs.prepare import prepare
 from theodolite_jobs.results.circuits import read_circuits
 from theodolite_jobs.results.context import Context
 from theodolite_jobs.results.heads_layer import CIRCUITS, Stream, decompose_layer
-from theodolite_jobs.statistics.heads import Decomposition, decompose, thin
+from theodolite_jobs.statistics.factors import Decomposition, decompose, thin
 from theodolite_jobs.tasks import run_tasks, scheduler
 
 VOCABULARY = 64

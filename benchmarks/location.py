@@ -20,9 +20,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import norm
 
-from theodolite_jobs.statistics import separation_scores as scores
-from theodolite_jobs.statistics.curves import cosine_curve, cosine_terms, mean_dots, scatter
+from theodolite_jobs.statistics import scores
+from theodolite_jobs.statistics.curves import cosine_curve, cosine_terms
 from theodolite_jobs.statistics.location import location
+from theodolite_jobs.statistics.scatter import mean_dots, scatter
 
 TRUTHS = {"equal": 0.0, "near": 0.1, "one": 1.0}
 SAMPLES, CORRELATIONS = (12, 32, 128), (0.5, 0.9, 0.98)

@@ -18,12 +18,12 @@ import measuring  # first: it prepares the process before torch is imported
 import numpy as np
 
 from theodolite_jobs.statistics import permutations
+from theodolite_jobs.statistics.folds import FOLDS
 from theodolite_jobs.statistics.held_out import held_out_ridge_scores, held_out_scores
 from theodolite_jobs.statistics.location import location
 from theodolite_jobs.statistics.refits import Scored, refitted, stacked
 from theodolite_jobs.statistics.score_differences import difference
-from theodolite_jobs.statistics.separation import FOLDS
-from theodolite_jobs.statistics.separation_scores import auroc, auroc_terms
+from theodolite_jobs.statistics.scores import auroc, auroc_terms
 
 CLASSIFIERS = {"difference of means": held_out_scores, "ridge regression": held_out_ridge_scores}
 SETTINGS = (

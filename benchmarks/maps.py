@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from theodolite.groups.basis import QUANTILES
 from theodolite_jobs.statistics.basis import pair_grams, r_squared
 from theodolite_jobs.statistics.basis_spectrum import Stretch, isometry_defect, stretch
-from theodolite_jobs.statistics.separation import FOLDS
+from theodolite_jobs.statistics.folds import FOLDS
 
 D_MODEL = 192
 DEGREES = 5

@@ -37,8 +37,8 @@ from theodolite_jobs.models.loaded import LoadedModel
 from theodolite_jobs.results.effects_inputs import stacked
 from theodolite_jobs.results.effects_means import variables_of
 from theodolite_jobs.statistics.effects_controls import directions_at, facts_of
+from theodolite_jobs.statistics.folds import FOLDS
 from theodolite_jobs.statistics.permutations import permuted_labels
-from theodolite_jobs.statistics.separation import FOLDS
 
 BLOCKS, WIDTH, HEADS, TOKENS = 8, 64, 4, 8
 LAYERS = tuple(range(1, BLOCKS))

@@ -16,9 +16,9 @@ import numpy as np
 from intervals import CORRELATION, D_MODEL
 from numpy.typing import NDArray
 
-from theodolite_jobs.statistics.curves import scatter
 from theodolite_jobs.statistics.curves_sample_size import expected_cosines, squared_covariance_trace
-from theodolite_jobs.statistics.separation import FOLDS, Folds, fold_moments
+from theodolite_jobs.statistics.folds import FOLDS, Folds, fold_moments
+from theodolite_jobs.statistics.scatter import scatter
 
 SAMPLES = ((64, 16), (256, 16), (64, 64), (64, 128), (256, 128))
 """n and m of each cell."""

@@ -26,9 +26,9 @@ from heads import write_weights
 
 from theodolite_jobs.models.load import load_config
 from theodolite_jobs.models.weights import Weights
-from theodolite_jobs.results.circuits import input_norm
+from theodolite_jobs.results.circuits import input_embeddings, input_norm
 from theodolite_jobs.results.heads_layer import vocabulary_products
-from theodolite_jobs.results.words_layer import READ_VECTORS, Decoding, Frames, input_embeddings, layer_words
+from theodolite_jobs.results.words_layer import READ_VECTORS, Decoding, Frames, layer_words
 from theodolite_jobs.statistics.words import standardisation
 
 VECTORS, TOKENS = 20, 20

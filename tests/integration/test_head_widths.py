@@ -25,12 +25,8 @@ from theodolite_jobs.models.weights import Weights
 from theodolite_jobs.progress import Console
 from theodolite_jobs.report.heads import head_cards, heads_with_cards
 from theodolite_jobs.results.heads_layer import vocabulary_products
-from theodolite_jobs.statistics.heads import (
-    copying_score_sd_of_gaussian_factors,
-    effective_rank,
-    effective_rank_of_gaussian_factors,
-    stable_rank,
-)
+from theodolite_jobs.statistics.factors import effective_rank, effective_rank_of_gaussian_factors, stable_rank
+from theodolite_jobs.statistics.heads import copying_score_sd_of_gaussian_factors
 from theodolite_jobs.survey import survey
 
 pytestmark = pytest.mark.usefixtures("forked_replicas")

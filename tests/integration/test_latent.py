@@ -29,10 +29,8 @@ from theodolite_jobs.models.weights import Weights
 from theodolite_jobs.progress import Console
 from theodolite_jobs.report.page import render_report
 from theodolite_jobs.results.heads_layer import vocabulary_products
-from theodolite_jobs.statistics.heads import (
-    copying_score_sd_of_gaussian_factors,
-    effective_rank_of_gaussian_factors,
-)
+from theodolite_jobs.statistics.factors import effective_rank_of_gaussian_factors
+from theodolite_jobs.statistics.heads import copying_score_sd_of_gaussian_factors
 from theodolite_jobs.survey import survey
 
 pytestmark = pytest.mark.usefixtures("without_figures")

@@ -12,7 +12,7 @@ from theodolite_jobs.effects.intact import Intact
 from theodolite_jobs.effects.outcome import Outcome
 from theodolite_jobs.models.threads import threads_for
 from theodolite_jobs.models.weights import Weights
-from theodolite_jobs.statistics.effects import group_probability, kl_divergence, log_odds
+from theodolite_jobs.statistics.next_token import group_probability, kl_divergence, log_odds
 
 ROWS = 128
 """The number of distributions that are in memory at once; each has the logits of the whole vocabulary."""

@@ -14,7 +14,7 @@ from theodolite_jobs.passes.one_shard import FirstPass, SecondPass, first_pass, 
 from theodolite_jobs.passes.reduced import read_reduced, second_pass_of_reduced
 from theodolite_jobs.passes.samples import SampleSelection
 from theodolite_jobs.passes.selections import ContrastSelection
-from theodolite_jobs.statistics.separation import fold_directions
+from theodolite_jobs.statistics.folds import fold_directions
 from theodolite_jobs.tasks import Progress, run_tasks, shared
 
 

@@ -16,8 +16,8 @@ from theodolite_jobs.passes.norm_layers import NormLayer
 from theodolite_jobs.passes.one_shard import FirstPass, SecondPass
 from theodolite_jobs.passes.samples import SampleSelection
 from theodolite_jobs.passes.selections import Contrasts, contrast_selection, measured_sets, set_selections
-from theodolite_jobs.statistics.curves import Groups
 from theodolite_jobs.statistics.moments import Moments
+from theodolite_jobs.statistics.scatter import Groups
 from theodolite_jobs.tasks import Progress
 
 Arrays = dict[str, NDArray[Any]]

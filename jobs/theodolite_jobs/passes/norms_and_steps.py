@@ -11,11 +11,11 @@ from theodolite.store.runs import Run
 from theodolite_jobs.passes.norm_layers import NormLayer
 from theodolite_jobs.passes.samples import Samples
 from theodolite_jobs.passes.selections import branches_add, first_captured
-from theodolite_jobs.statistics import sphere
+from theodolite_jobs.statistics import norm_quantities
 from theodolite_jobs.statistics.kernels import row_lengths
 from theodolite_jobs.statistics.moments import Moments, moments
-from theodolite_jobs.statistics.travel import Block, travel
-from theodolite_jobs.statistics.travel_variance import StepProducts
+from theodolite_jobs.statistics.step_products import StepProducts
+from theodolite_jobs.statistics.steps import Block, travel
 
 At = Callable[[Site, int], NDArray[np.float32]]
 """Return the activations at a site and an index into the run's layers, (sample · position, d_model)."""
@@ -41,7 +41,7 @@ def measure_norms(
         if norm.sites and (last if is_final else norm.layer_index == layer_index):
             parts = [at(site, norm.layer_index) for site in norm.sites]
             x = parts[0] if len(parts) == 1 else np.asarray(np.sum(parts, axis=0, dtype=np.float64))
-            measure = sphere.input_quantities if norm.reads else sphere.output_quantities
+            measure = norm_quantities.input_quantities if norm.reads else norm_quantities.output_quantities
             into[:, number] = measure(x, norm.norm)
 
 

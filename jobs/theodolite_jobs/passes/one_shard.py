@@ -15,8 +15,8 @@ from theodolite_jobs.passes.norm_layers import NormLayer
 from theodolite_jobs.passes.norms_and_steps import cached_reader, captured_blocks, measure_norms, travel_outputs
 from theodolite_jobs.passes.samples import Samples, SampleSelection, SelectedShard
 from theodolite_jobs.passes.stream_arrays import FoldArrays, StreamArrays
-from theodolite_jobs.statistics import sphere
-from theodolite_jobs.statistics.curves import Scatter, mean_dots, no_sums, scatter
+from theodolite_jobs.statistics import norm_quantities
+from theodolite_jobs.statistics.folds import FOLDS, Folds, fold_scores
 from theodolite_jobs.statistics.kernels import row_lengths
 from theodolite_jobs.statistics.moments import (
     Extremes,
@@ -27,8 +27,8 @@ from theodolite_jobs.statistics.moments import (
     moments,
     sphere_factors,
 )
-from theodolite_jobs.statistics.separation import FOLDS, Folds, fold_scores
-from theodolite_jobs.statistics.travel_variance import StepProducts, merge_products
+from theodolite_jobs.statistics.scatter import Scatter, mean_dots, no_sums, scatter
+from theodolite_jobs.statistics.step_products import StepProducts, merge_products
 
 Means = Mapping[str, tuple[NDArray[np.float64], NDArray[np.float64]]]
 """Means of a contrast's two sets by space, each (site, position, layer, d_model)."""
@@ -119,7 +119,7 @@ def measure(run: Run, shard: Samples, outputs: frozenset[Output], norms: Sequenc
     shape = (len(sites), n_positions, n_layers)
     stream = StreamArrays(shape, n_samples, d_model) if "stream" in outputs else None
     folds = FoldArrays(shape, shard.samples % FOLDS, d_model) if "folds" in outputs else None
-    quantities = np.full((n_samples * n_positions, len(norms), len(sphere.QUANTITIES)), np.nan)
+    quantities = np.full((n_samples * n_positions, len(norms), len(norm_quantities.QUANTITIES)), np.nan)
 
     def visit(index: int) -> None:
         for (number, site), arrays in product(enumerate(sites), (stream, folds)):

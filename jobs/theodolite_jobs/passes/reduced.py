@@ -25,9 +25,9 @@ from theodolite_jobs.passes.norm_layers import NormLayer
 from theodolite_jobs.passes.norms_and_steps import captured_blocks
 from theodolite_jobs.passes.one_shard import Axes, FirstPass, Means, SecondPass, measure
 from theodolite_jobs.passes.samples import SampleSelection
-from theodolite_jobs.statistics.curves import no_sums, scatter
 from theodolite_jobs.statistics.moments import Extremes, Moments
-from theodolite_jobs.statistics.travel_variance import StepProducts
+from theodolite_jobs.statistics.scatter import no_sums, scatter
+from theodolite_jobs.statistics.step_products import StepProducts
 
 _MERGED: frozenset[Output] = frozenset({"stream", "norms", "travel"})
 """The outputs that a reduced shard has: the folds serve scores of single prompts, which need stored activations."""

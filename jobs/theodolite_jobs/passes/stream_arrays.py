@@ -4,9 +4,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from theodolite.groups.curves import SPACES
+from theodolite_jobs.statistics.folds import FOLDS, Folds, fold_moments
 from theodolite_jobs.statistics.kernels import row_lengths
 from theodolite_jobs.statistics.moments import Extremes, Moments, extremes, moments, scaled_moments, sphere_factors
-from theodolite_jobs.statistics.separation import FOLDS, Folds, fold_moments
 
 
 class StreamArrays:

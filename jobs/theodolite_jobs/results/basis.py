@@ -14,7 +14,7 @@ from theodolite_jobs.passes.selections import block_states
 from theodolite_jobs.results.context import Context, Result, missing_arrays
 from theodolite_jobs.statistics.basis import MIN_SAMPLES, pair_grams, r_squared
 from theodolite_jobs.statistics.basis_spectrum import stretch
-from theodolite_jobs.statistics.separation import FOLDS
+from theodolite_jobs.statistics.folds import FOLDS
 from theodolite_jobs.tasks import run_tasks
 
 SAMPLES = 1024

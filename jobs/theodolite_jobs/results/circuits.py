@@ -3,19 +3,24 @@
 Operations that depend on the data are not part of a circuit; `notes_on` lists them.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
+from theodolite.digests import digest_of
+from theodolite.groups import GROUPS
+from theodolite.spec_options import HeadsSpec
 from theodolite_jobs.models.anatomy import check_circuits, rotary_settings
+from theodolite_jobs.models.config_numbers import embedding_scale
 from theodolite_jobs.models.latent import latent_sizes
 from theodolite_jobs.models.rotary import rotation
 from theodolite_jobs.models.weights import Weights
-from theodolite_jobs.statistics.heads import Circuits
-from theodolite_jobs.statistics.norms import Norm, projected
+from theodolite_jobs.statistics.factors import Circuits
+from theodolite_jobs.statistics.norms import Norm, normalised, projected
 
 
 def read_circuits(weights: Weights, layer: int, offsets: Sequence[int] = (0,), fold_norm: bool = False) -> Circuits:
@@ -245,3 +250,20 @@ def _array(tensor: Any) -> NDArray[np.floating]:
 
 def _optional(tensor: Any) -> NDArray[np.float64] | None:
     return None if tensor is None else _array(tensor).astype(np.float64)
+
+
+def vectors_digest(heads: HeadsSpec) -> str:
+    """Return a digest of the version and options that determine singular vectors at offset 0, besides the weights."""
+    version = GROUPS["heads"].version
+    return digest_of({"version": version, "fold_norm": heads.fold_norm, "vectors": heads.vectors})
+
+
+def input_embeddings(weights: Weights) -> Callable[[slice], torch.Tensor]:
+    """Return a table of the first block's inputs for each token without positions, scaled and normalised."""
+    scale, norm = embedding_scale(weights.config), weights.embedding_norm()
+
+    def rows(some: slice) -> torch.Tensor:
+        table = weights.embedding(some) * scale
+        return table if norm is None else torch.from_numpy(normalised(table.numpy(), norm).astype(np.float32))
+
+    return rows

@@ -13,7 +13,6 @@ from theodolite_jobs.passes.collect import Arrays, ContrastPasses, SetPasses
 from theodolite_jobs.results.context import Context, Result
 from theodolite_jobs.results.locations import locations
 from theodolite_jobs.statistics.curves import (
-    Groups,
     cosine_curve,
     cosine_quantile,
     cosine_terms,
@@ -23,6 +22,7 @@ from theodolite_jobs.statistics.curves import (
 )
 from theodolite_jobs.statistics.curves_sample_size import expected_cosines, squared_covariance_trace
 from theodolite_jobs.statistics.estimates import Estimate
+from theodolite_jobs.statistics.scatter import Groups
 
 
 def digest_inputs(context: Context) -> dict[str, Any]:

@@ -7,7 +7,6 @@ from numpy.typing import NDArray
 
 from theodolite_jobs.passes.collect import Arrays, ContrastPasses
 from theodolite_jobs.results.context import Context, Result
-from theodolite_jobs.statistics.curves import pair_noise
 from theodolite_jobs.statistics.directions import direction, direction_cosines
 from theodolite_jobs.statistics.directions_reliability import (
     noise_share,
@@ -15,6 +14,7 @@ from theodolite_jobs.statistics.directions_reliability import (
     samples_of_half,
     split_half_cosine,
 )
+from theodolite_jobs.statistics.scatter import pair_noise
 
 
 def digest_inputs(context: Context) -> dict[str, Any]:

@@ -13,8 +13,8 @@ from theodolite.store.runs import Run
 from theodolite_jobs.passes.point_clouds import PointCloud, read_cloud
 from theodolite_jobs.passes.selections import block_states, branches_add, first_captured
 from theodolite_jobs.results.gram_layer import TRANSFORMS
-from theodolite_jobs.statistics.gram import centred, gram
 from theodolite_jobs.statistics.gram_cka import cka_with_permuted_steps, linear_cka_debiased, packed
+from theodolite_jobs.statistics.gram_matrices import centred, gram
 
 Place = tuple[Site, int]
 """A captured site, and an index into the run's layers; `resid_final` has index 0."""

@@ -10,10 +10,8 @@ from theodolite.sites import Site
 from theodolite.store.runs import Run
 from theodolite_jobs.passes.point_clouds import PointCloud, read_cloud
 from theodolite_jobs.statistics.gram import (
-    centred,
     effective_rank,
     eigenvalues,
-    gram,
     intrinsic_dimension,
     mean_cosine,
     participation_ratio,
@@ -21,6 +19,7 @@ from theodolite_jobs.statistics.gram import (
     standardised,
 )
 from theodolite_jobs.statistics.gram_cka import packed
+from theodolite_jobs.statistics.gram_matrices import centred, gram
 from theodolite_jobs.statistics.gram_medians import Centres, means_and_medians
 from theodolite_jobs.statistics.gram_rotations import intrinsic_dimension_of_rotations
 from theodolite_jobs.statistics.moments import on_sphere

@@ -10,17 +10,15 @@ from numpy.typing import NDArray
 
 from theodolite.digests import digest_of
 from theodolite.groups import GROUPS
-from theodolite.spec_options import HeadsSpec
 from theodolite.store.manifest import drop_groups, drop_outdated, finished_groups
 from theodolite.store.result_reader import read_group
 from theodolite.store.result_writer import check_claim, claim_layers, write_layer
 from theodolite_jobs.models.anatomy import check_circuits
 from theodolite_jobs.models.weights import Weights
 from theodolite_jobs.passes.collect import Arrays
-from theodolite_jobs.results.circuits import notes_on
+from theodolite_jobs.results.circuits import notes_on, vectors_digest
 from theodolite_jobs.results.context import Context, Result
 from theodolite_jobs.results.devices import available_device
-from theodolite_jobs.results.directions import digest_inputs as inputs_of_directions
 from theodolite_jobs.results.heads_layer import (
     CIRCUITS,
     PROJECTIONS,
@@ -31,7 +29,7 @@ from theodolite_jobs.results.heads_layer import (
 )
 from theodolite_jobs.results.heads_random import random_circuits
 from theodolite_jobs.results.heads_stream import CapturedInputs, Directions
-from theodolite_jobs.statistics.heads import coverage_rank, effective_rank, stable_rank
+from theodolite_jobs.statistics.factors import coverage_rank, effective_rank, stable_rank
 from theodolite_jobs.statistics.permutations import permutation_test
 from theodolite_jobs.tasks import run_tasks, shared
 
@@ -54,15 +52,9 @@ def digest_inputs(context: Context) -> dict[str, Any]:
     heads, has_prompts = context.spec.heads, bool(context.run.record.sets)
     stream = {
         "captured": context.captured,
-        "directions": digest_of(inputs_of_directions(context)) if has_prompts else None,
+        "directions": digest_of(context.digest_inputs("directions", context.contrasts)) if has_prompts else None,
     }
     return {"vectors": vectors_digest(heads), "offsets": heads.offsets, **stream}
-
-
-def vectors_digest(heads: HeadsSpec) -> str:
-    """Return a digest of the version and options that determine singular vectors at offset 0, besides the weights."""
-    version = GROUPS["heads"].version
-    return digest_of({"version": version, "fold_norm": heads.fold_norm, "vectors": heads.vectors})
 
 
 def compute(context: Context) -> Result:

@@ -12,19 +12,9 @@ from theodolite.errors import UnsupportedModelError
 from theodolite.spec_options import HeadsSpec
 from theodolite_jobs.models.weights import Weights
 from theodolite_jobs.passes.collect import Arrays
-from theodolite_jobs.results.circuits import input_norm, read_circuits
-from theodolite_jobs.results.words_layer import input_embeddings
-from theodolite_jobs.statistics.heads import (
-    Circuits,
-    Decomposition,
-    Thin,
-    copying_score,
-    decompose,
-    gain,
-    null_share,
-    numerical_rank,
-    thin,
-)
+from theodolite_jobs.results.circuits import input_embeddings, input_norm, read_circuits
+from theodolite_jobs.statistics.factors import Circuits, Decomposition, Thin, decompose, numerical_rank, thin
+from theodolite_jobs.statistics.heads import copying_score, gain, null_share
 from theodolite_jobs.statistics.norms import Norm, normalised, projected, standardised, unit
 
 CIRCUITS = ("qk", "vo")

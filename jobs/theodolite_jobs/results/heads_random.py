@@ -9,10 +9,8 @@ from theodolite_jobs.models.latent import latent_sizes
 from theodolite_jobs.models.weights import Weights
 from theodolite_jobs.passes.collect import Arrays
 from theodolite_jobs.results.heads_layer import CIRCUITS, Vocabulary
-from theodolite_jobs.statistics.heads import (
-    copying_score_sd_of_gaussian_factors,
-    effective_rank_of_gaussian_factors,
-)
+from theodolite_jobs.statistics.factors import effective_rank_of_gaussian_factors
+from theodolite_jobs.statistics.heads import copying_score_sd_of_gaussian_factors
 
 Factors = tuple[Sequence[int], Sequence[int]]
 """The widths of the matrices whose products are the two factors of a circuit."""

@@ -17,8 +17,8 @@ from theodolite_jobs.results.context import Context, Result, missing_arrays
 from theodolite_jobs.results.locations import locations
 from theodolite_jobs.results.permutations_controls import CLASSIFIERS, STATISTICS, beyond, of_tokens
 from theodolite_jobs.results.permuted_labels import PermutedContrast, permuted_contrast
-from theodolite_jobs.statistics import separation_scores
-from theodolite_jobs.statistics.gram import centred
+from theodolite_jobs.statistics import scores as separation_scores
+from theodolite_jobs.statistics.gram_matrices import centred
 from theodolite_jobs.statistics.held_out import (
     difference_norms,
     difference_weights,

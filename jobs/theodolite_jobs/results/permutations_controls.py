@@ -9,7 +9,8 @@ from theodolite.store.prompts import read_tokens
 from theodolite.store.runs import Run
 from theodolite_jobs.passes.collect import Arrays
 from theodolite_jobs.results.permuted_labels import PermutedContrast
-from theodolite_jobs.statistics import permutations, separation_scores
+from theodolite_jobs.statistics import permutations
+from theodolite_jobs.statistics import scores as separation_scores
 from theodolite_jobs.statistics.held_out import held_out_ridge_scores, held_out_scores
 from theodolite_jobs.statistics.permutations import permutation_test
 from theodolite_jobs.statistics.refits import Scored, refitted

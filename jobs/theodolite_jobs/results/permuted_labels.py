@@ -12,12 +12,12 @@ from theodolite_jobs.passes.point_clouds import PointCloud, read_cloud
 from theodolite_jobs.passes.samples import SampleSelection
 from theodolite_jobs.passes.selections import contrast_selection
 from theodolite_jobs.results.context import Context
-from theodolite_jobs.statistics.gram import centred
+from theodolite_jobs.statistics.folds import FOLDS
+from theodolite_jobs.statistics.gram_matrices import centred
 from theodolite_jobs.statistics.held_out import difference_weights
 from theodolite_jobs.statistics.norms import Norm, standardised
 from theodolite_jobs.statistics.permutations import auroc, permuted_labels
 from theodolite_jobs.statistics.refits import Scored
-from theodolite_jobs.statistics.separation import FOLDS
 
 SAMPLES = 512
 """Maximum number of prompts of each set; more would make the tests slow and their nulls hardly narrower."""

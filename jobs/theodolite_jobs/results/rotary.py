@@ -18,7 +18,7 @@ from theodolite_jobs.models.rotary import rotation_of_entries
 from theodolite_jobs.models.weights import Weights
 from theodolite_jobs.results.circuits import folded, input_norm
 from theodolite_jobs.results.context import Context, Result
-from theodolite_jobs.statistics.heads import (
+from theodolite_jobs.statistics.factors import (
     coverage_rank,
     effective_rank,
     effective_rank_of_gaussian_factors,

@@ -14,9 +14,9 @@ from theodolite_jobs.passes.samples import SampleSelection
 from theodolite_jobs.passes.selections import contrast_selection, set_selections
 from theodolite_jobs.results.context import Context, Result, missing_arrays
 from theodolite_jobs.results.routing_units import Use, active_units
+from theodolite_jobs.statistics.folds import FOLDS
 from theodolite_jobs.statistics.permutations import permutation_test, permuted_labels
 from theodolite_jobs.statistics.routing import absolute_differences, differences, shares, used_experts
-from theodolite_jobs.statistics.separation import FOLDS
 
 SAMPLES = 4096
 """Maximum number of prompts of each set: their intervals are narrow, and they fit into memory with all permutations."""

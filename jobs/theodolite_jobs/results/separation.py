@@ -9,8 +9,8 @@ from theodolite.bands import simultaneous_quantile
 from theodolite_jobs.passes.collect import Arrays, ContrastPasses
 from theodolite_jobs.results.context import Context, Result
 from theodolite_jobs.results.separation_scores import score_tables
-from theodolite_jobs.statistics import separation_scores as scores
-from theodolite_jobs.statistics.separation import fisher_ratio
+from theodolite_jobs.statistics import scores
+from theodolite_jobs.statistics.fisher import fisher_ratio
 
 _OF_SCORES = {
     "auroc": (scores.auroc, scores.auroc_terms),

@@ -12,7 +12,7 @@ from theodolite_jobs.passes.collect import Arrays, SetPasses
 from theodolite_jobs.passes.norm_layers import FINAL, NormLayer
 from theodolite_jobs.results.context import Context, Result, missing_arrays
 from theodolite_jobs.results.sphere_gaussian import fitted_gaussians
-from theodolite_jobs.statistics import sphere, sphere_ellipsoids
+from theodolite_jobs.statistics import norm_quantities, sphere, sphere_ellipsoids
 from theodolite_jobs.statistics.norms import Norm
 from theodolite_jobs.tasks import run_tasks
 
@@ -72,7 +72,8 @@ def _statistics(norms: Sequence[NormLayer], sites: Sequence[str], passes: SetPas
     # Extremes are infinite without prompts.
     ends = (np.where(np.isinf(end), np.nan, end) for end in (bounds.minimum, bounds.maximum))
     summary = np.stack([measured.mean, np.sqrt(measured.variance), *ends], axis=-1)
-    of = dict(zip(sphere.QUANTITIES, np.moveaxis(summary, 2, 0), strict=True))  # each (position, norm, summary)
+    # Each is (position, norm, summary).
+    of = dict(zip(norm_quantities.QUANTITIES, np.moveaxis(summary, 2, 0), strict=True))
     mean, std, _, maximum = range(len(SUMMARY))
     both = np.stack([of["norm_before"], of["squared_norm_before"]], axis=2)
     d_model = norms[0].norm.scale.shape[0]
@@ -96,7 +97,7 @@ def _statistics(norms: Sequence[NormLayer], sites: Sequence[str], passes: SetPas
 
 def _length_shares(passes: SetPasses, norms: Sequence[NormLayer], sites: Sequence[Any]) -> NDArray[np.float64]:
     """Return the share of variance of the norm in each input, (position, norm); NaN unless it is one captured site."""
-    lengths = passes["norms"].m2[..., sphere.QUANTITIES.index("norm_before")]
+    lengths = passes["norms"].m2[..., norm_quantities.QUANTITIES.index("norm_before")]
     shares = np.full(lengths.shape, np.nan)
     for index, norm in enumerate(norms):
         if not norm.reads or len(norm.sites) != 1:

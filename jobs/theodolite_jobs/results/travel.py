@@ -18,7 +18,7 @@ from theodolite_jobs.results.context import Context, Result
 from theodolite_jobs.results.travel_nulls import permuted_cosines
 from theodolite_jobs.statistics.moments import Moments
 from theodolite_jobs.statistics.ratio import ratio
-from theodolite_jobs.statistics.travel import PATH, RATIOS, STEPS
+from theodolite_jobs.statistics.steps import PATH, RATIOS, STEPS
 from theodolite_jobs.statistics.travel_growth import Fit, growth_fits
 from theodolite_jobs.statistics.travel_nulls import arc_ratio_at_right_angles, path_ratio_at_right_angles
 from theodolite_jobs.statistics.travel_variance import centred_cosines, common_share, variance_budget

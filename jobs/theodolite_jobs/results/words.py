@@ -23,11 +23,10 @@ from theodolite_jobs.models.weights import Weights
 from theodolite_jobs.passes.selections import captured_digest
 from theodolite_jobs.prompts.conversations import text_of
 from theodolite_jobs.prompts.sources import read_prompts
-from theodolite_jobs.results.circuits import input_norm
+from theodolite_jobs.results.circuits import input_embeddings, input_norm, vectors_digest
 from theodolite_jobs.results.context import Context, Result
 from theodolite_jobs.results.devices import available_device
-from theodolite_jobs.results.heads import vectors_digest
-from theodolite_jobs.results.words_layer import READ_VECTORS, Decoding, Frames, input_embeddings, layer_words
+from theodolite_jobs.results.words_layer import READ_VECTORS, Decoding, Frames, layer_words
 from theodolite_jobs.results.words_nouns import noun_results, own_key_chance, own_key_shares, spellings_of
 from theodolite_jobs.results.words_trajectories import trajectory_table
 from theodolite_jobs.statistics.norms import Norm

@@ -9,10 +9,9 @@ import pandas as pd
 import torch
 from numpy.typing import NDArray
 
-from theodolite_jobs.models.config_numbers import embedding_scale
 from theodolite_jobs.models.weights import Weights
-from theodolite_jobs.results.circuits import read_circuits
-from theodolite_jobs.statistics.heads import Circuits
+from theodolite_jobs.results.circuits import input_embeddings, read_circuits
+from theodolite_jobs.statistics.factors import Circuits
 from theodolite_jobs.statistics.norms import Norm, normalised, projected
 from theodolite_jobs.statistics.words import (
     RankedTokens,
@@ -106,17 +105,6 @@ def layer_words(
         ]
         frames["bias_tokens"] = pd.concat(rows, ignore_index=True).drop(columns="vector")
     return frames
-
-
-def input_embeddings(weights: Weights) -> Rows:
-    """Return a table of the first block's inputs for each token without positions, scaled and normalised."""
-    scale, norm = embedding_scale(weights.config), weights.embedding_norm()
-
-    def rows(some: slice) -> torch.Tensor:
-        table = weights.embedding(some) * scale
-        return table if norm is None else torch.from_numpy(normalised(table.numpy(), norm).astype(np.float32))
-
-    return rows
 
 
 def decoding_norm(weights: Weights, layer: int) -> Norm | None:

@@ -14,7 +14,7 @@ from theodolite_jobs.models.weights import Weights
 from theodolite_jobs.results.circuits import read_circuits
 from theodolite_jobs.results.devices import available_device
 from theodolite_jobs.results.words_layer import Decoding, Frames, key_parts
-from theodolite_jobs.statistics.heads import Circuits
+from theodolite_jobs.statistics.factors import Circuits
 from theodolite_jobs.statistics.norms import normalised
 from theodolite_jobs.statistics.permutations import permutation_test
 from theodolite_jobs.statistics.words import Request, top_tokens

@@ -27,9 +27,9 @@ from jaxtyping import Bool, Float, Float64, Int64
 from numpy.typing import NDArray
 
 from theodolite_jobs.statistics.estimates import Estimate
-from theodolite_jobs.statistics.gram import centred
+from theodolite_jobs.statistics.folds import FOLDS, jackknife
+from theodolite_jobs.statistics.gram_matrices import centred
 from theodolite_jobs.statistics.ratio import ratio
-from theodolite_jobs.statistics.separation import FOLDS, jackknife
 
 MIN_SAMPLES = 10
 """The smallest number of samples with which maps are fitted."""

@@ -4,7 +4,7 @@ import numpy as np
 from jaxtyping import Float
 from numpy.typing import NDArray
 
-from theodolite_jobs.statistics.heads import Circuits, Thin, thin
+from theodolite_jobs.statistics.factors import Circuits, Thin, thin
 from theodolite_jobs.statistics.ratio import ratio
 
 KINDS = ("q", "k", "v")

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Float64
 
-from theodolite_jobs.statistics.heads import Circuits
+from theodolite_jobs.statistics.factors import Circuits
 from theodolite_jobs.statistics.norms import divisor, projected
 from theodolite_jobs.statistics.permutations import Tested, permutation_test
 from theodolite_jobs.statistics.ratio import ratio

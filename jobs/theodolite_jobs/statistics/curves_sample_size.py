@@ -11,16 +11,10 @@ import numpy as np
 from jaxtyping import Float64
 from numpy.typing import NDArray
 
-from theodolite_jobs.statistics.curves import (
-    Groups,
-    Scatter,
-    cosine_quantile,
-    group_numbers,
-    influence_variances,
-    pair_noise,
-)
+from theodolite_jobs.statistics.curves import cosine_quantile, group_numbers, influence_variances
 from theodolite_jobs.statistics.estimates import Estimate
-from theodolite_jobs.statistics.separation import Folds
+from theodolite_jobs.statistics.folds import Folds
+from theodolite_jobs.statistics.scatter import Groups, Scatter, pair_noise
 
 
 def expected_cosines(

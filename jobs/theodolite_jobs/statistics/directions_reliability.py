@@ -6,8 +6,8 @@ import numpy as np
 from jaxtyping import Float64
 from numpy.typing import NDArray
 
+from theodolite_jobs.statistics.folds import FOLDS, Folds
 from theodolite_jobs.statistics.ratio import ratio
-from theodolite_jobs.statistics.separation import FOLDS, Folds
 
 _HALF = 2  # folds of each half of a split; of five folds, one is in neither half
 

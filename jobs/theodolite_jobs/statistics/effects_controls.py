@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Bool, Float64
 from numpy.typing import NDArray
 
-from theodolite_jobs.statistics.gram import centred
+from theodolite_jobs.statistics.gram_matrices import centred
 from theodolite_jobs.statistics.held_out import ROUNDING, difference_weights
 from theodolite_jobs.statistics.norms import unit
 from theodolite_jobs.statistics.ratio import ratio

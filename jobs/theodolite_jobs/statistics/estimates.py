@@ -30,3 +30,7 @@ class Estimate(NamedTuple):
         """Return the value, both ends, and those of the simultaneous band, NaN without a band: (…, estimate)."""
         ends = np.full((2, *np.shape(self.value)), np.nan) if band is None else band[1:]
         return np.stack([*self, *ends], axis=-1)
+
+
+NORMAL_QUANTILE = 1.959963984540054
+"""Two-sided 95 % of the normal distribution."""

@@ -2,13 +2,11 @@
 
 import numpy as np
 from jaxtyping import Float64
-from numpy.typing import NDArray
 
+from theodolite_jobs.statistics.gram_matrices import Gram, squared_distances
 from theodolite_jobs.statistics.moments import moments
 
 _COINCIDENT = 1e-10  # share of the mean squared distance; below it two samples differ by float32 rounding only
-
-Gram = Float64[np.ndarray, "n n"]
 
 
 def standardised(x: Float64[np.ndarray, "sample d_model"]) -> tuple[Float64[np.ndarray, "sample feature"], int]:
@@ -16,18 +14,6 @@ def standardised(x: Float64[np.ndarray, "sample d_model"]) -> tuple[Float64[np.n
     spread = np.sqrt(np.nan_to_num(moments(x).variance))  # exactly 0 for equal numbers; 0 for one sample
     varies = spread > 0
     return x[:, varies] / spread[varies], int((~varies).sum())
-
-
-def centred(x: Float64[np.ndarray, "n d"]) -> Float64[np.ndarray, "n d"]:
-    """Return samples minus their mean; equal samples give exact zeros."""
-    shifted = np.asarray(x - x[0])
-    shifted -= shifted.mean(axis=0)
-    return shifted
-
-
-def gram(x: Float64[np.ndarray, "n d"]) -> Gram:
-    """Return the dot products of all pairs of samples."""
-    return np.asarray(x @ x.T)
 
 
 def mean_cosine(x: Float64[np.ndarray, "n d"]) -> float:
@@ -87,14 +73,6 @@ def effective_rank_of_gaussian(n: int, d: int) -> float:
     """
     a, b = sorted((n - 1, d))
     return float(a * np.exp(-a / (2 * b))) if a > 0 else float("nan")
-
-
-def squared_distances(matrix: Gram) -> Gram:
-    """Return the squared distances between all pairs of samples, from their Gram matrix."""
-    squares = np.diag(matrix)
-    distances: NDArray[np.float64] = np.maximum(squares[:, None] + squares - 2 * matrix, 0.0)
-    np.fill_diagonal(distances, 0.0)
-    return distances
 
 
 def intrinsic_dimension(matrix: Gram) -> tuple[float, int]:

@@ -12,7 +12,8 @@ from functools import lru_cache
 import numpy as np
 from jaxtyping import Float64
 
-from theodolite_jobs.statistics.gram import Gram, intrinsic_dimension
+from theodolite_jobs.statistics.gram import intrinsic_dimension
+from theodolite_jobs.statistics.gram_matrices import Gram
 
 DRAWS = 10
 """Rotations of one point cloud. Their standard deviation has an error of about 24 %."""

@@ -8,8 +8,8 @@ from jaxtyping import Bool, Float64, Int64
 from numpy.typing import NDArray
 from scipy.linalg import cho_factor, cho_solve
 
+from theodolite_jobs.statistics.folds import FOLDS
 from theodolite_jobs.statistics.ratio import ratio
-from theodolite_jobs.statistics.separation import FOLDS
 
 ROUNDING = 1e-13
 """The rounding error of a squared distance of means, relative to the mean squared norm of the centred samples."""

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Bool, Float64, Int64
 from numpy.typing import NDArray
 
-from theodolite_jobs.statistics.separation_scores import Negative, Positive
+from theodolite_jobs.statistics.scores import Negative, Positive
 
 
 @dataclass(frozen=True)

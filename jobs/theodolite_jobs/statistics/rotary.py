@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Float
 
-from theodolite_jobs.statistics.heads import decompose, thin
+from theodolite_jobs.statistics.factors import decompose, thin
 
 
 def rotary_singular_values(

@@ -6,8 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from theodolite.bands import half_of_difference, simultaneous_quantile
-from theodolite_jobs.statistics.curves import NORMAL_QUANTILE
-from theodolite_jobs.statistics.estimates import Estimate
+from theodolite_jobs.statistics.estimates import NORMAL_QUANTILE, Estimate
 from theodolite_jobs.statistics.ratio import ratio
 from theodolite_jobs.statistics.refits import Scored, length
 

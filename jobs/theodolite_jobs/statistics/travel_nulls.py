@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float, Float64
 
-from theodolite_jobs.statistics.gram import centred
+from theodolite_jobs.statistics.gram_matrices import centred
 from theodolite_jobs.statistics.ratio import ratio
 
 DRAWS = 999

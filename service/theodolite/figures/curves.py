@@ -9,7 +9,7 @@ import xarray as xr
 from plotly.subplots import make_subplots
 
 from theodolite.figures.brackets import bracket
-from theodolite.figures.panels import bands, hover_template, hover_texts, legend_above, prompts_text
+from theodolite.figures.panels import bands, hover_template, hover_texts, legend_above, prompts_text, shown_sites
 from theodolite.figures.style import (
     DASHES,
     DEPTH,
@@ -29,7 +29,7 @@ from theodolite.figures.switches import add_logarithmic_switch
 from theodolite.groups.record import INTERVAL
 from theodolite.query.curves import along_depth
 from theodolite.query.published import PublishedCurve, measured_values
-from theodolite.sites import HALF_BLOCKS, Site, depth_label
+from theodolite.sites import Site, depth_label
 
 _PUBLISHED = THIRD  # for cosines; variances have the colour of their set
 _ROWS = {"cosine_of_means": 1, "variance_mean": 2, "variance_max": 3}
@@ -96,15 +96,6 @@ def contrast_figure(
         drawn = [trace.y for trace in figure.data if trace.yaxis == f"y{row}" and trace.visible is True]
         add_logarithmic_switch(figure, f"yaxis{row}", label, np.concatenate([np.asarray(y, np.float64) for y in drawn]))
     return figure
-
-
-def shown_sites(curves: xr.Dataset) -> list[str]:
-    """Return the sites that a figure shows first: resid_pre and resid_mid if measured, or else all sites.
-
-    The legend lists the other sites, which a click shows.
-    """
-    sites: list[str] = curves["site"].values.tolist()
-    return [site for site in sites if site in HALF_BLOCKS] or sites
 
 
 def _cosine_traces(curves: xr.Dataset, view: ContrastView, site: str, n: str) -> Iterator[go.Scatter]:

@@ -8,8 +8,8 @@ import xarray as xr
 from theodolite.figures.panels import Line, Panel, depth_axis, panels_figure, prompts_text
 from theodolite.figures.references import Reference
 from theodolite.figures.style import DASHES, MAIN, SECOND, short_site
-from theodolite.groups.directions import RELIABLE
 from theodolite.query.curves import along_depth
+from theodolite.query.directions import RELIABLE
 from theodolite.sites import Site
 
 

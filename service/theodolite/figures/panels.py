@@ -14,7 +14,7 @@ from theodolite.figures.brackets import bracket
 from theodolite.figures.references import Reference, reference_lines
 from theodolite.figures.style import DEPTH, bare_layout, clear, depth_ticks, sides_by_side, symbol_of
 from theodolite.figures.switches import LAYER, add_logarithmic_switch
-from theodolite.sites import depth_label
+from theodolite.sites import HALF_BLOCKS, depth_label
 
 _PANEL, _MARGINS, _LEGEND = 235, 130, 72  # pixels; a legend may take two rows
 
@@ -181,3 +181,12 @@ def _traces(line: Line, labels: Mapping[float, str], legend: str, *, named: bool
         **shared,
     )
     return [*(band.update(showlegend=False, **shared) for band in interval), curve]
+
+
+def shown_sites(curves: xr.Dataset) -> list[str]:
+    """Return the sites that a figure shows first: resid_pre and resid_mid if measured, or else all sites.
+
+    The legend lists the other sites, which a click shows.
+    """
+    sites: list[str] = curves["site"].values.tolist()
+    return [site for site in sites if site in HALF_BLOCKS] or sites

@@ -8,8 +8,7 @@ import xarray as xr
 from theodolite.figures.panels import Line, Panel, depth_axis, panels_figure, prompts_text
 from theodolite.figures.references import Reference
 from theodolite.figures.style import DASHES, MAIN, PLAIN, SECOND, THIRD, UNTRAINED, short_site
-from theodolite.groups.permutations import LEVEL
-from theodolite.groups.record import INTERVAL, VALUE_AND_BAND
+from theodolite.groups.record import INTERVAL, LEVEL, VALUE_AND_BAND
 from theodolite.query.compare import BOUND
 from theodolite.query.curves import along_depth, has_values
 from theodolite.sites import Site

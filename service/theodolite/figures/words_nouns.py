@@ -7,7 +7,7 @@ import pandas as pd
 import plotly.graph_objects as go
 import xarray as xr
 
-from theodolite.figures.heads import head_map
+from theodolite.figures.head_map import head_map
 from theodolite.figures.maps import pair_map
 from theodolite.figures.panels import Line, Panel, panels_figure
 from theodolite.figures.style import MAIN, PLAIN, SECOND

@@ -50,9 +50,6 @@ VARIABLES = (
     ),
 )
 
-RELIABLE = 0.5
-"""The least reliability at which a direction is interpreted. Its expected cosine to the direction of the true means is
-the root of the reliability, 0.7."""
 
 GROUP = Group(
     name="directions",

@@ -26,9 +26,6 @@ TESTED = {
 }
 """The tested statistics, with their names in descriptions."""
 
-LEVEL = 0.05
-"""The family-wise error rate of the critical values."""
-
 
 MEASURED = ("ridge_auroc", "on_sphere_auroc", "norm_auroc")
 """The tested statistics that no other group has, so their values and intervals are here."""

@@ -25,6 +25,9 @@ NULL = ("mean", "sd", "z", "p", "p_family")
 NULL_AND_LIMIT = (*NULL, "critical")
 """Labels of the axis `null`: the distribution of a statistic with permuted labels or of controls, and its tests."""
 
+LEVEL = 0.05
+"""The family-wise error rate of the critical values."""
+
 ENDS = {"attention": (0, 1), "mlp": (1, 2), "block": (0, 2)}
 """The states at which each sublayer starts and ends: 0 is the block's input, 1 its middle, 2 its output."""
 

@@ -4,8 +4,11 @@ import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
 
-from theodolite.groups.directions import RELIABLE
 from theodolite.sites import Site
+
+RELIABLE = 0.5
+"""The least reliability at which a direction is interpreted. Its expected cosine to the direction of the true means is
+the root of the reliability, 0.7."""
 
 _READ, _WRITTEN = (Site.RESID_PRE,), (Site.RESID_MID_SUM, Site.RESID_MID)
 """Sites of the directions that heads are compared with, before and after attention."""

@@ -6,8 +6,7 @@ import numpy as np
 import xarray as xr
 
 from theodolite.groups.effects import ADD
-from theodolite.groups.permutations import LEVEL
-from theodolite.groups.record import INTERVAL
+from theodolite.groups.record import INTERVAL, LEVEL
 from theodolite.query.curves import onset
 from theodolite.sites import Site, depth
 

@@ -7,9 +7,8 @@ import numpy as np
 import xarray as xr
 
 from theodolite.figures.contributions import contributions_figure
-from theodolite.figures.heads import head_map
-from theodolite.groups.permutations import LEVEL
-from theodolite.groups.record import SIDES
+from theodolite.figures.head_map import head_map
+from theodolite.groups.record import LEVEL, SIDES
 from theodolite.query.directions import unreliable_layers
 from theodolite.query.first_tokens import set_labels
 from theodolite.query.heads import head_name

@@ -7,7 +7,8 @@ from functools import partial
 import numpy as np
 import xarray as xr
 
-from theodolite.figures.curves import ContrastView, contrast_figure, shown_sites
+from theodolite.figures.curves import ContrastView, contrast_figure
+from theodolite.figures.panels import shown_sites
 from theodolite.query.curves import along_depth
 from theodolite.query.first_tokens import set_labels
 from theodolite.query.published import published_curves, selected_directions

@@ -7,11 +7,10 @@ import numpy as np
 import xarray as xr
 
 from theodolite.figures.effects import dose_figure, effects_figure, parts_figure, score_figure
-from theodolite.figures.heads import head_map
+from theodolite.figures.head_map import head_map
 from theodolite.figures.style import set_colours
 from theodolite.groups.effects import ADD
-from theodolite.groups.permutations import LEVEL
-from theodolite.groups.record import SIDES
+from theodolite.groups.record import LEVEL, SIDES
 from theodolite.query.effects import (
     exceeds_controls,
     from_on,

@@ -18,8 +18,7 @@ from theodolite.groups.effects import (
     PATCH,
     REMOVE,
 )
-from theodolite.groups.permutations import LEVEL
-from theodolite.groups.record import SIDES
+from theodolite.groups.record import LEVEL, SIDES
 from theodolite.query.curves import end_of
 from theodolite.query.effects import first_place, largest, places, rank_correlation, strictest, towards_other
 from theodolite.query.heads import head_name

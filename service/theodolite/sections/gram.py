@@ -6,9 +6,9 @@ from functools import partial
 import numpy as np
 import xarray as xr
 
-from theodolite.figures.curves import shown_sites
 from theodolite.figures.gram import blocks_figure, shape_figure
 from theodolite.figures.maps import layer_map, scale_limits
+from theodolite.figures.panels import shown_sites
 from theodolite.query.first_tokens import set_labels
 from theodolite.sections.parts import (
     LARGEST,

@@ -7,10 +7,9 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from theodolite.figures.heads import head_map
-from theodolite.groups.directions import RELIABLE
-from theodolite.groups.permutations import LEVEL
-from theodolite.query.directions import unreliable_layers
+from theodolite.figures.head_map import head_map
+from theodolite.groups.record import LEVEL
+from theodolite.query.directions import RELIABLE, unreliable_layers
 from theodolite.query.first_tokens import set_labels
 from theodolite.query.heads import attention_layers, head_name
 from theodolite.sections.heads_composition import composition_sections

@@ -6,7 +6,7 @@ from functools import partial
 import numpy as np
 import xarray as xr
 
-from theodolite.figures.heads import head_map
+from theodolite.figures.head_map import head_map
 from theodolite.figures.heads_rotary import rotary_figure
 from theodolite.query.heads import head_name
 from theodolite.sections.parts import Figure, Section, listed, texts_of

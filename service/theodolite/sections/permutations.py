@@ -7,8 +7,7 @@ import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
 
-from theodolite.groups.permutations import LEVEL
-from theodolite.groups.record import INTERVAL, VALUE_AND_BAND
+from theodolite.groups.record import INTERVAL, LEVEL, VALUE_AND_BAND
 from theodolite.query.curves import along_depth, end_of, has_values
 from theodolite.sections.parts import Table, depths_text, in_brackets, layer_text, listed, null_text, number, percent
 from theodolite.sites import Site, depth

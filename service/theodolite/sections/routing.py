@@ -9,8 +9,7 @@ import numpy as np
 import xarray as xr
 
 from theodolite.figures.routing import difference_map, share_map
-from theodolite.groups.permutations import LEVEL
-from theodolite.groups.record import SIDES
+from theodolite.groups.record import LEVEL, SIDES
 from theodolite.query.effects import largest
 from theodolite.query.first_tokens import set_labels
 from theodolite.sections.parts import (

@@ -6,16 +6,14 @@ from functools import partial
 import numpy as np
 import xarray as xr
 
-from theodolite.figures.curves import shown_sites
 from theodolite.figures.directions import reliability_figure
 from theodolite.figures.maps import layer_map, scale_limits
+from theodolite.figures.panels import shown_sites
 from theodolite.figures.separation import separation_figure
-from theodolite.groups.directions import RELIABLE
-from theodolite.groups.permutations import LEVEL
-from theodolite.groups.record import SIDES
+from theodolite.groups.record import LEVEL, SIDES
 from theodolite.query.compare import BOUND
 from theodolite.query.curves import along_depth, has_values, onset
-from theodolite.query.directions import is_unreliable
+from theodolite.query.directions import RELIABLE, is_unreliable
 from theodolite.query.first_tokens import set_labels
 from theodolite.query.twin import read_twin
 from theodolite.sections.parts import (

@@ -6,7 +6,7 @@ from functools import partial
 import numpy as np
 import xarray as xr
 
-from theodolite.groups.permutations import LEVEL
+from theodolite.groups.record import LEVEL
 from theodolite.groups.travel import SUMMARY
 from theodolite.sections.parts import MISSING, Table, listed, number, percent
 

@@ -9,7 +9,7 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from theodolite.figures.words_nouns import pairs_of_nouns_map, relatedness_map, subject_figure
-from theodolite.groups.permutations import LEVEL
+from theodolite.groups.record import LEVEL
 from theodolite.query.heads import head_name
 from theodolite.query.words import read_words
 from theodolite.sections.parts import Figure, Section, Table, number, percent, texts_of

@@ -13,7 +13,8 @@ from theodolite_jobs.effects.intact import run_intact
 from theodolite_jobs.effects.one_token import run_one_token
 from theodolite_jobs.effects.variants import Add, Location, Patch, Remove, Variant
 from theodolite_jobs.models.load import wrap
-from theodolite_jobs.statistics.effects import kl_divergence, log_odds, projection, restored_share
+from theodolite_jobs.statistics.effects import projection, restored_share
+from theodolite_jobs.statistics.next_token import kl_divergence, log_odds
 
 YES, NO = [10, 11], [20, 21, 22]
 LAST_OF_FIRST, LAST_OF_SECOND = 60, 61  # last tokens of the two sets

@@ -9,10 +9,10 @@ from support.tiny_configs import CONFIGS
 from transformers import AutoModelForCausalLM
 
 from theodolite_jobs.models.weights import Weights
-from theodolite_jobs.results.circuits import input_norm
+from theodolite_jobs.results.circuits import input_embeddings, input_norm
 from theodolite_jobs.results.devices import available_device
 from theodolite_jobs.results.heads_layer import vocabulary_products
-from theodolite_jobs.results.words_layer import READ_VECTORS, Decoding, input_embeddings, layer_words
+from theodolite_jobs.results.words_layer import READ_VECTORS, Decoding, layer_words
 from theodolite_jobs.statistics.norms import Norm
 from theodolite_jobs.statistics.words import (
     Request,

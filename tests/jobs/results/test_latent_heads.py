@@ -27,7 +27,7 @@ from theodolite_jobs.models.anatomy import check_circuits, check_words, dimensio
 from theodolite_jobs.models.families import known_anatomy
 from theodolite_jobs.results.circuits import notes_on, read_circuits
 from theodolite_jobs.results.heads_layer import PROJECTIONS
-from theodolite_jobs.statistics.heads import decompose, numerical_rank, thin
+from theodolite_jobs.statistics.factors import decompose, numerical_rank, thin
 
 BOUND = 1e-9
 

@@ -15,13 +15,13 @@ from theodolite.sites import HALF_BLOCKS
 from theodolite.store.result_reader import read_group
 from theodolite_jobs.results import permutations_controls, permuted_labels
 from theodolite_jobs.results.permuted_labels import permuted_contrast
+from theodolite_jobs.statistics.folds import FOLDS
 from theodolite_jobs.statistics.held_out import RIDGE
 from theodolite_jobs.statistics.location import location
 from theodolite_jobs.statistics.permutations import DRAWS
 from theodolite_jobs.statistics.refits import Scored
-from theodolite_jobs.statistics.separation import FOLDS
-from theodolite_jobs.statistics.separation_scores import auroc as area
-from theodolite_jobs.statistics.separation_scores import auroc_terms
+from theodolite_jobs.statistics.scores import auroc as area
+from theodolite_jobs.statistics.scores import auroc_terms
 
 
 @pytest.fixture

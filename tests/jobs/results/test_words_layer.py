@@ -17,16 +17,8 @@ from theodolite_jobs.models.load import wrap
 from theodolite_jobs.models.reference import read_sites
 from theodolite_jobs.models.rotary import rotation
 from theodolite_jobs.models.weights import Weights
-from theodolite_jobs.results.circuits import input_norm, read_circuits
-from theodolite_jobs.results.words_layer import (
-    LAYER_SUM,
-    READ_VECTORS,
-    Decoding,
-    decoding_norm,
-    input_embeddings,
-    key_parts,
-    layer_words,
-)
+from theodolite_jobs.results.circuits import input_embeddings, input_norm, read_circuits
+from theodolite_jobs.results.words_layer import LAYER_SUM, READ_VECTORS, Decoding, decoding_norm, key_parts, layer_words
 from theodolite_jobs.statistics import words
 from theodolite_jobs.statistics.norms import standardised
 

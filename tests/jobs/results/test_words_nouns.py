@@ -14,8 +14,8 @@ from theodolite.groups.words import CONTROLS
 from theodolite_jobs.models.load import wrap
 from theodolite_jobs.models.rotary import rotation
 from theodolite_jobs.models.weights import Weights
-from theodolite_jobs.results.circuits import input_norm
-from theodolite_jobs.results.words_layer import READ_VECTORS, Decoding, input_embeddings, layer_words
+from theodolite_jobs.results.circuits import input_embeddings, input_norm
+from theodolite_jobs.results.words_layer import READ_VECTORS, Decoding, layer_words
 from theodolite_jobs.results.words_nouns import (
     OFFSETS,
     layer_nouns,

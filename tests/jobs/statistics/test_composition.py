@@ -12,7 +12,7 @@ from support.tiny_configs import CONFIGS
 from theodolite_jobs.models.weights import Weights
 from theodolite_jobs.results.circuits import read_circuits
 from theodolite_jobs.statistics.composition import KINDS, composition
-from theodolite_jobs.statistics.heads import Circuits
+from theodolite_jobs.statistics.factors import Circuits
 from theodolite_jobs.statistics.norms import Norm
 
 HEADS, WIDTH, GROUPS = 4, 24, np.array([0, 0, 1, 1])

@@ -15,7 +15,7 @@ from theodolite_jobs.statistics.contributions import (
     vectors_along,
     written_along,
 )
-from theodolite_jobs.statistics.heads import Circuits
+from theodolite_jobs.statistics.factors import Circuits
 from theodolite_jobs.statistics.norms import Norm, normalised, projected
 
 N, HEADS, D_HEAD, WIDTH = 9, 3, 4, 10

@@ -10,20 +10,10 @@ from support.nightly import at_night
 from support.shapes import unchecked
 
 from theodolite.bands import simultaneous_quantile
-from theodolite_jobs.statistics.curves import (
-    NORMAL_QUANTILE,
-    CosineCurve,
-    Groups,
-    Scatter,
-    cosine_curve,
-    cosine_terms,
-    mean_dots,
-    scatter,
-    top_share,
-    variance_curves,
-)
+from theodolite_jobs.statistics.curves import CosineCurve, cosine_curve, cosine_terms, top_share, variance_curves
 from theodolite_jobs.statistics.directions import direction
-from theodolite_jobs.statistics.estimates import Estimate
+from theodolite_jobs.statistics.estimates import NORMAL_QUANTILE, Estimate
+from theodolite_jobs.statistics.scatter import Groups, Scatter, mean_dots, scatter
 
 
 def curve_of(p, q, paired, splits=1):

@@ -6,9 +6,11 @@ import numpy as np
 from support.each import each
 from support.shapes import unchecked
 
-from theodolite_jobs.statistics.curves import NORMAL_QUANTILE, Scatter, cosine_curve, no_sums, scatter
+from theodolite_jobs.statistics.curves import cosine_curve
 from theodolite_jobs.statistics.curves_sample_size import _product_variance, expected_cosines, squared_covariance_trace
-from theodolite_jobs.statistics.separation import FOLDS, Folds, fold_moments
+from theodolite_jobs.statistics.estimates import NORMAL_QUANTILE
+from theodolite_jobs.statistics.folds import FOLDS, Folds, fold_moments
+from theodolite_jobs.statistics.scatter import Scatter, no_sums, scatter
 
 
 def folds_of(x):

@@ -11,7 +11,7 @@ from theodolite_jobs.statistics.directions_reliability import (
     samples_of_half,
     split_half_cosine,
 )
-from theodolite_jobs.statistics.separation import FOLDS, Folds, fold_moments
+from theodolite_jobs.statistics.folds import FOLDS, Folds, fold_moments
 
 WIDTH = 200
 

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from support.each import each
 
-from theodolite_jobs.statistics.effects import kl_divergence, log_odds, projection, restored_share
+from theodolite_jobs.statistics.effects import projection, restored_share
+from theodolite_jobs.statistics.next_token import kl_divergence, log_odds
 
 
 def test_kl_of_two_coins():

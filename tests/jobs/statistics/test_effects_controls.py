@@ -9,7 +9,7 @@ from theodolite_jobs.statistics.effects_controls import (
     matched_directions,
     variance_along,
 )
-from theodolite_jobs.statistics.gram import centred
+from theodolite_jobs.statistics.gram_matrices import centred
 from theodolite_jobs.statistics.permutations import permuted_labels
 
 RNG = np.random.default_rng(0)

@@ -11,15 +11,14 @@ from theodolite_jobs.statistics import gram as statistics
 from theodolite_jobs.statistics.gram import (
     effective_rank_of_gaussian,
     eigenvalues,
-    gram,
     intrinsic_dimension,
     mean_cosine,
     participation_ratio,
     participation_ratio_of_gaussian,
     silhouette,
-    squared_distances,
     standardised,
 )
+from theodolite_jobs.statistics.gram_matrices import gram, squared_distances
 from theodolite_jobs.statistics.moments import on_sphere
 
 SEEDS = st.integers(0, 1000)

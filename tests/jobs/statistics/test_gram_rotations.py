@@ -1,7 +1,8 @@
 import numpy as np
 from support.each import each
 
-from theodolite_jobs.statistics.gram import eigenvalues, gram, intrinsic_dimension
+from theodolite_jobs.statistics.gram import eigenvalues, intrinsic_dimension
+from theodolite_jobs.statistics.gram_matrices import gram
 from theodolite_jobs.statistics.gram_rotations import (
     DRAWS,
     intrinsic_dimension_of_rotations,

@@ -7,19 +7,16 @@ from hypothesis import strategies as st
 from support.each import each
 from support.shapes import unchecked
 
-from theodolite_jobs.statistics.heads import (
-    copying_score,
-    copying_score_sd_of_gaussian_factors,
+from theodolite_jobs.statistics.factors import (
     coverage_rank,
     decompose,
     effective_rank,
     effective_rank_of_gaussian_factors,
-    gain,
-    null_share,
     numerical_rank,
     stable_rank,
     thin,
 )
+from theodolite_jobs.statistics.heads import copying_score, copying_score_sd_of_gaussian_factors, gain, null_share
 
 EACH = np.arange(3)
 GROUPS = np.array([0, 0, 1])  # three heads, two groups

@@ -5,11 +5,12 @@ import pytest
 from sklearn.linear_model import Ridge
 from support.each import each
 
-from theodolite_jobs.statistics import permutations, separation_scores
+from theodolite_jobs.statistics import permutations
+from theodolite_jobs.statistics import scores as separation_scores
+from theodolite_jobs.statistics.folds import FOLDS
 from theodolite_jobs.statistics.held_out import RIDGE, held_out_ridge_scores, held_out_scores
 from theodolite_jobs.statistics.location import location
 from theodolite_jobs.statistics.refits import Scored, refitted, stacked
-from theodolite_jobs.statistics.separation import FOLDS
 
 
 def samples(n_p, n_q, d=7, seed=0):

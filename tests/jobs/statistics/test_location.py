@@ -7,7 +7,7 @@ from support.each import each
 from support.shapes import unchecked
 
 from theodolite_jobs.statistics.location import location
-from theodolite_jobs.statistics.separation_scores import auroc, auroc_terms
+from theodolite_jobs.statistics.scores import auroc, auroc_terms
 
 DEPTHS, N = 8, 128
 

@@ -5,7 +5,7 @@ from scipy.stats import norm
 from support.each import each
 from support.shapes import unchecked
 
-from theodolite_jobs.statistics import separation_scores
+from theodolite_jobs.statistics import scores as separation_scores
 from theodolite_jobs.statistics.refits import Scored
 from theodolite_jobs.statistics.score_differences import difference
 

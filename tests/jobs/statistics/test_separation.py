@@ -10,15 +10,9 @@ from scipy.stats import t
 from support.each import each
 from support.shapes import unchecked
 
-from theodolite_jobs.statistics.separation import (
-    FOLDS,
-    Folds,
-    fisher_ratio,
-    fold_directions,
-    fold_moments,
-    fold_scores,
-)
-from theodolite_jobs.statistics.separation_scores import accuracy, auroc
+from theodolite_jobs.statistics.fisher import fisher_ratio
+from theodolite_jobs.statistics.folds import FOLDS, Folds, fold_directions, fold_moments, fold_scores
+from theodolite_jobs.statistics.scores import accuracy, auroc
 
 SEEDS = st.integers(0, 1000)
 

@@ -8,8 +8,8 @@ from scipy.stats import binomtest, norm
 from sklearn.metrics import roc_auc_score
 from support.each import each
 
-from theodolite_jobs.statistics import separation_scores as scores
-from theodolite_jobs.statistics.separation_scores import accuracy, auroc, paired_accuracy
+from theodolite_jobs.statistics import scores
+from theodolite_jobs.statistics.scores import accuracy, auroc, paired_accuracy
 
 SEEDS = st.integers(0, 1000)
 Z = 1.959963984540054  # of the normal distribution, two-sided 95 %

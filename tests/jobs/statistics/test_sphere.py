@@ -8,14 +8,12 @@ from transformers.models.gemma.modeling_gemma import GemmaRMSNorm
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 from transformers.models.olmo.modeling_olmo import OlmoLayerNorm
 
+from theodolite_jobs.statistics.norm_quantities import QUANTITIES, input_quantities, output_quantities
 from theodolite_jobs.statistics.norms import Norm, normalised, projected
 from theodolite_jobs.statistics.sphere import (
-    QUANTITIES,
     gaussian_spread,
     gaussian_squared_spread,
-    input_quantities,
     length_variance_share,
-    output_quantities,
     scale_radii,
     semi_axes,
 )

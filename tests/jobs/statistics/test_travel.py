@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.each import each
 
-from theodolite_jobs.statistics.travel import PATH, RATIOS, STEPS, Block, travel
+from theodolite_jobs.statistics.steps import PATH, RATIOS, STEPS, Block, travel
 
 ATTENTION, MLP, BLOCK = range(3)
 NEXT, STREAM = range(2)

@@ -4,7 +4,7 @@ import numpy as np
 import xarray as xr
 from support.each import each
 
-from theodolite.figures.heads import head_map
+from theodolite.figures.head_map import head_map
 from theodolite.figures.maps import layer_map
 from theodolite.figures.panels import Line, Panel, panels_figure
 from theodolite.figures.style import logarithmic_axis

@@ -16,7 +16,7 @@ from theodolite.store.result_reader import read_finished_table, read_group
 from theodolite.store.result_writer import remove_groups
 from theodolite.store.runs import open_run
 from theodolite_jobs.statistics.refits import Scored
-from theodolite_jobs.statistics.separation_scores import auroc, auroc_terms
+from theodolite_jobs.statistics.scores import auroc, auroc_terms
 
 N = 60
 SITES = ("resid_pre", "resid_mid")

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from theodolite.groups.record import ENDS
 from theodolite_jobs.statistics.kernels import block_products, position_means, step_dots
 from theodolite_jobs.statistics.ratio import ratio
-from theodolite_jobs.statistics.travel_variance import StepProducts
+from theodolite_jobs.statistics.step_products import StepProducts
 
 STEPS = {"step_norm": slice(0, 3), "step_cosine": slice(3, 5), "arc": slice(5, 8)}
 """Quantities of each prompt in each block: their columns in the files of reduced shards.

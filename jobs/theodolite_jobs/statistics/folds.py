@@ -16,7 +16,6 @@ from theodolite_jobs.statistics.directions import direction
 from theodolite_jobs.statistics.estimates import Estimate
 from theodolite_jobs.statistics.kernels import fold_dots
 from theodolite_jobs.statistics.moments import scaled_moments
-from theodolite_jobs.statistics.ratio import ratio
 
 FOLDS = 5
 
@@ -108,18 +107,6 @@ def fold_scores(
     return np.asarray(fold_dots(samples, units, folds) - midpoints[folds])
 
 
-def fisher_ratio(positive: Folds, negative: Folds) -> Estimate:
-    """Return the Fisher ratio ‖Δμ‖²/(tr Σ_P + tr Σ_N) and its 95 % interval, with an unbiased ‖Δμ‖².
-
-    ‖Δμ‖² is the mean over folds of Δμ_fold · Δμ_rest, since the plain ‖Δμ‖² contains the noise of both means. The
-    interval is Student's, with FOLDS − 1 degrees of freedom and the jackknife error over folds. NaN if a fold of a set
-    is empty, or if all samples of both sets are equal to their means.
-    """
-    value = _fisher_ratio(positive, negative)
-    left_out = np.stack([_fisher_ratio(positive.without(fold), negative.without(fold)) for fold in range(FOLDS)])
-    return jackknife(value, left_out)
-
-
 def jackknife(value: NDArray[np.float64], left_out: Float64[np.ndarray, "fold *dims"]) -> Estimate:
     """Return a value with its 95 % interval, from the values with one fold left out.
 
@@ -128,15 +115,3 @@ def jackknife(value: NDArray[np.float64], left_out: Float64[np.ndarray, "fold *d
     error = np.sqrt((FOLDS - 1) / FOLDS * ((left_out - left_out.mean(axis=0)) ** 2).sum(axis=0))
     half = t.ppf(0.975, FOLDS - 1) * error
     return Estimate(value, np.asarray(value - half), np.asarray(value + half))
-
-
-def _fisher_ratio(positive: Folds, negative: Folds) -> NDArray[np.float64]:
-    total = positive.trace + negative.trace
-    if not ((positive.counts > 0) & (negative.counts > 0)).all():
-        return np.full(total.shape, np.nan)
-    products = []
-    for fold in range(len(positive.counts)):
-        own = positive.means[fold] - negative.means[fold]
-        rest = positive.without(fold).mean - negative.without(fold).mean
-        products.append(np.vecdot(own, rest))
-    return ratio(np.mean(products, axis=0), total)

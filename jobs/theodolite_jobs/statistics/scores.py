@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 from scipy.special import expit, logit
 from scipy.stats import beta, norm, rankdata
 
-from theodolite_jobs.statistics.curves import NORMAL_QUANTILE
-from theodolite_jobs.statistics.estimates import Estimate
+from theodolite_jobs.statistics.estimates import NORMAL_QUANTILE, Estimate
 from theodolite_jobs.statistics.ratio import ratio
 
 Positive = Float[np.ndarray, "p *dims"]
