@@ -19,10 +19,10 @@ import measuring  # first: it prepares the process before torch is imported
 import numpy as np
 from numpy.typing import NDArray
 
-from theodolite_jobs.statistics.gram import eigenvalues, intrinsic_dimension
+from theodolite_jobs.groups.gram.formulas import eigenvalues, intrinsic_dimension
+from theodolite_jobs.groups.gram.formulas_rotations import intrinsic_dimension_of_rotations
+from theodolite_jobs.groups.sphere.formulas_gaussian import fitted_spreads
 from theodolite_jobs.statistics.gram_matrices import Gram, gram
-from theodolite_jobs.statistics.gram_rotations import intrinsic_dimension_of_rotations
-from theodolite_jobs.statistics.sphere_gaussian import fitted_spreads
 
 D_MODEL = 576
 SAMPLES = (32, 256)

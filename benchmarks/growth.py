@@ -29,9 +29,9 @@ import measuring  # first: it prepares the process before torch is imported
 import numpy as np
 from numpy.typing import NDArray
 
-from theodolite.groups.travel import AIC_MARGIN
-from theodolite_jobs.statistics.travel_growth import akaike, slope_interval
-from theodolite_jobs.statistics.travel_verdict import comparison, verdict
+from theodolite.groups.travel.record import AIC_MARGIN
+from theodolite_jobs.groups.travel.formulas_growth import akaike, slope_interval
+from theodolite_jobs.groups.travel.formulas_verdict import comparison, verdict
 
 Floats = NDArray[np.float64]
 

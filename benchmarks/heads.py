@@ -44,6 +44,7 @@ from theodolite.spec_options import HeadsSpec
 from theodolite.store.result_reader import read_group
 from theodolite.store.runs import create_run, open_run
 from theodolite_jobs.analysis import compute_groups
+from theodolite_jobs.groups.heads.layer import CIRCUITS, Stream, decompose_layer
 from theodolite_jobs.models.config_numbers import score_scale
 from theodolite_jobs.models.load import load_config
 from theodolite_jobs.models.tensors import TensorFiles
@@ -51,7 +52,6 @@ from theodolite_jobs.models.weights import Weights
 from theodolite_jobs.prepare import prepare
 from theodolite_jobs.results.circuits import read_circuits
 from theodolite_jobs.results.context import Context
-from theodolite_jobs.results.heads_layer import CIRCUITS, Stream, decompose_layer
 from theodolite_jobs.statistics.factors import Decomposition, decompose, thin
 from theodolite_jobs.tasks import run_tasks, scheduler
 

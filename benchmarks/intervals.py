@@ -15,7 +15,7 @@ import measuring  # first: it prepares the process before torch is imported
 import numpy as np
 from numpy.typing import NDArray
 
-from theodolite_jobs.statistics.curves import CosineCurve, cosine_curve
+from theodolite_jobs.groups.curves.formulas import CosineCurve, cosine_curve
 from theodolite_jobs.statistics.scatter import scatter
 
 D_MODEL = 576

@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import norm
 
+from theodolite_jobs.groups.curves.formulas import cosine_curve, cosine_terms
 from theodolite_jobs.statistics import scores
-from theodolite_jobs.statistics.curves import cosine_curve, cosine_terms
 from theodolite_jobs.statistics.location import location
 from theodolite_jobs.statistics.scatter import mean_dots, scatter
 

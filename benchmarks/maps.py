@@ -16,9 +16,9 @@ import measuring  # first: it prepares the process before torch is imported
 import numpy as np
 from numpy.typing import NDArray
 
-from theodolite.groups.basis import QUANTILES
-from theodolite_jobs.statistics.basis import pair_grams, r_squared
-from theodolite_jobs.statistics.basis_spectrum import Stretch, isometry_defect, stretch
+from theodolite.groups.basis.record import QUANTILES
+from theodolite_jobs.groups.basis.formulas import pair_grams, r_squared
+from theodolite_jobs.groups.basis.formulas_spectrum import Stretch, isometry_defect, stretch
 from theodolite_jobs.statistics.folds import FOLDS
 
 D_MODEL = 192

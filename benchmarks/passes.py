@@ -31,7 +31,7 @@ import zarr
 from generated import generated_shard, llama_norms
 
 from theodolite.groups import GROUPS
-from theodolite.groups.record import Output
+from theodolite.groups.schema import Output
 from theodolite.shard_bounds import ShardBounds
 from theodolite.sites import Site
 from theodolite.spec_file import parse_spec

@@ -23,8 +23,8 @@ import xarray as xr
 from transformers import LlamaConfig, LlamaModel
 
 from theodolite.groups import GROUPS
-from theodolite.groups.effects import CONTROLS, INTERVENTIONS
-from theodolite.groups.record import SIDES
+from theodolite.groups.effects.record import CONTROLS, INTERVENTIONS
+from theodolite.groups.schema import SIDES
 from theodolite.query.effects import exceeds_controls, onset_place
 from theodolite.sites import Site
 from theodolite_jobs.effects.intact import run_intact
@@ -32,11 +32,11 @@ from theodolite_jobs.effects.measure import measure
 from theodolite_jobs.effects.next_token import LogitHead
 from theodolite_jobs.effects.variants import Location
 from theodolite_jobs.effects.work import Question
+from theodolite_jobs.groups.effects.formulas_controls import directions_at, facts_of
+from theodolite_jobs.groups.effects.inputs import stacked
+from theodolite_jobs.groups.effects.means import variables_of
 from theodolite_jobs.models.load import wrap
 from theodolite_jobs.models.loaded import LoadedModel
-from theodolite_jobs.results.effects_inputs import stacked
-from theodolite_jobs.results.effects_means import variables_of
-from theodolite_jobs.statistics.effects_controls import directions_at, facts_of
 from theodolite_jobs.statistics.folds import FOLDS
 from theodolite_jobs.statistics.permutations import permuted_labels
 

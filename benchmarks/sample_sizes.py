@@ -16,7 +16,7 @@ import numpy as np
 from intervals import CORRELATION, D_MODEL
 from numpy.typing import NDArray
 
-from theodolite_jobs.statistics.curves_sample_size import expected_cosines, squared_covariance_trace
+from theodolite_jobs.groups.curves.formulas_sample_size import expected_cosines, squared_covariance_trace
 from theodolite_jobs.statistics.folds import FOLDS, Folds, fold_moments
 from theodolite_jobs.statistics.scatter import scatter
 

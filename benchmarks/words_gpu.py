@@ -24,12 +24,12 @@ import torch
 from generated import D_MODEL, N_HEADS
 from heads import write_weights
 
+from theodolite_jobs.groups.heads.layer import vocabulary_products
+from theodolite_jobs.groups.words.formulas import standardisation
+from theodolite_jobs.groups.words.layer import READ_VECTORS, Decoding, Frames, layer_words
 from theodolite_jobs.models.load import load_config
 from theodolite_jobs.models.weights import Weights
 from theodolite_jobs.results.circuits import input_embeddings, input_norm
-from theodolite_jobs.results.heads_layer import vocabulary_products
-from theodolite_jobs.results.words_layer import READ_VECTORS, Decoding, Frames, layer_words
-from theodolite_jobs.statistics.words import standardisation
 
 VECTORS, TOKENS = 20, 20
 

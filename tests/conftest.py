@@ -15,8 +15,10 @@ from jaxtyping import install_import_hook
 from support.durations import stored_seconds
 
 # Before anything imports them: pure functions say their arrays' shapes, and beartype holds them to it.
+JOBS = Path(__file__).parents[1] / "jobs"
+FORMULAS = [".".join(file.relative_to(JOBS).with_suffix("").parts) for file in JOBS.glob("*/groups/*/formulas*.py")]
 install_import_hook(
-    ["theodolite_jobs.statistics", "theodolite_jobs.passes.one_shard", "theodolite_jobs.results.circuits"],
+    [*FORMULAS, "theodolite_jobs.statistics", "theodolite_jobs.passes.one_shard", "theodolite_jobs.results.circuits"],
     "beartype.beartype",
 )
 

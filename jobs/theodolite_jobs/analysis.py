@@ -22,6 +22,7 @@ from theodolite.store.writable import check_writable
 from theodolite_jobs.effects.part_store import PartStore
 from theodolite_jobs.effects.work import EffectsWork
 from theodolite_jobs.full_disk import repeat_while_disk_is_full
+from theodolite_jobs.groups import computation
 from theodolite_jobs.models.load import load_config, load_tokenizer
 from theodolite_jobs.models.readable import check_readable
 from theodolite_jobs.models.source import ModelSource, check_weight_versions, fetch, resolve_source
@@ -40,7 +41,6 @@ from theodolite_jobs.requested import (
     requested_spec,
     stored_request,
 )
-from theodolite_jobs.results.computations import COMPUTATIONS
 from theodolite_jobs.results.context import Context
 from theodolite_jobs.results.tables import flat_table
 
@@ -192,7 +192,7 @@ def _open_request(context: Context, requested: Sequence[str]) -> None:
     merged = merged_spec(context.run, before, context.spec, requested)
     outdated: set[str] = set()
     if merged != before:
-        digests_before, digests = _digests(context, before, COMPUTATIONS), _digests(context, merged, COMPUTATIONS)
+        digests_before, digests = _digests(context, before, GROUPS), _digests(context, merged, GROUPS)
         outdated = {
             name
             for name, digest in finished_groups(context.run).items()
@@ -205,7 +205,7 @@ def _digests(context: Context, spec: SurveySpec, names: Iterable[str]) -> dict[s
     """Return the digest that each of these groups has with the options and contrasts of a spec."""
     other = Context(context.run, spec, all_contrasts(context.run, spec.resolved_contrasts()))
     other.commits = context.commits
-    return {name: digest_of(COMPUTATIONS[name].digest_inputs(other)) for name in names}
+    return {name: digest_of(computation(name).digest_inputs(other)) for name in names}
 
 
 def _stale(context: Context, batch: Sequence[str], failed: dict[str, ModelError]) -> dict[str, str]:
@@ -216,7 +216,7 @@ def _stale(context: Context, batch: Sequence[str], failed: dict[str, ModelError]
         if missing:
             failed[name] = failed[missing[0]]
             continue
-        digest = digest_of(COMPUTATIONS[name].digest_inputs(context))
+        digest = digest_of(computation(name).digest_inputs(context))
         if finished.get(name) != digest:
             stale[name] = digest
     if "sphere" in stale:  # a failure must not affect the groups that share its passes and need no weights
@@ -238,7 +238,7 @@ def _compute(context: Context) -> None:
     shares_passes = any(GROUPS[name].uses_passes for name in context.stale)
     with context.tasks() if shares_passes else nullcontext():
         for name, digest in context.stale.items():
-            result = COMPUTATIONS[name].compute(context)
+            result = computation(name).compute(context)
             attributes = {"digest": digest, "version": GROUPS[name].version, **result.attributes}
             dataset = build_group(name, result.arrays, result.coordinates, attributes, result.labels)
             datasets[name] = context.results[name] = dataset

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, field_validator
 
-from theodolite.groups.effects import CHANGEABLE
+from theodolite.groups.effects.record import CHANGEABLE
 from theodolite.prompt_values import Text
 from theodolite.sites import Site
 from theodolite.spec_parts import NOUNS, Count, Index, Name, Part, check_unique

@@ -18,7 +18,7 @@ from support.tiny_survey import EFFECTS, spec_of
 from transformers import AutoModel, PersimmonConfig
 
 from theodolite.errors import SpecError, StoreError, UnsupportedModelError
-from theodolite.groups.effects import LEAST_EFFECTIVE, PROMPT_EFFECTS
+from theodolite.groups.effects.record import LEAST_EFFECTIVE, PROMPT_EFFECTS
 from theodolite.metrics import REGISTRY
 from theodolite.query.runs import spec_of_results
 from theodolite.query.verification import verify

@@ -16,8 +16,8 @@ from transformers import AutoModelForCausalLM
 
 from theodolite import store_reader
 from theodolite.errors import SpecError
+from theodolite.groups.routing.sections import sections
 from theodolite.query.verification import verify
-from theodolite.sections.routing import sections
 from theodolite.store.activations import read_experts
 from theodolite.store.commits import read_commit
 from theodolite.store.manifest import finished_groups

@@ -32,11 +32,11 @@ from theodolite.store.result_reader import read_group, read_layer
 from theodolite.store.result_writer import claim_layers
 from theodolite.store.runs import open_run
 from theodolite_jobs.analysis import analyse_run
+from theodolite_jobs.groups.heads import compute as heads_module
 from theodolite_jobs.models.source import ModelSource, fetch, resolve_source
 from theodolite_jobs.models.tensors import TensorFiles
 from theodolite_jobs.progress import Console
 from theodolite_jobs.report.page import render_report
-from theodolite_jobs.results import heads as heads_module
 
 pytestmark = pytest.mark.usefixtures("forked_replicas", "without_figures")
 

@@ -13,20 +13,20 @@ from transformers import AutoConfig
 
 import theodolite
 from theodolite.errors import SiteNotFoundError, UnsupportedModelError
+from theodolite.groups.heads.sections import sections
 from theodolite.query.compare import Question, comparison
 from theodolite.query.heads import read_head
 from theodolite.query.verification import verify
-from theodolite.sections.heads import sections
 from theodolite.settings import Settings
 from theodolite.store.layout import REPORT
 from theodolite.store.objects import get
 from theodolite.store.result_reader import read_group, read_layer
+from theodolite_jobs.groups.heads.formulas import copying_score_sd_of_gaussian_factors
+from theodolite_jobs.groups.heads.layer import vocabulary_products
 from theodolite_jobs.models.weights import Weights
 from theodolite_jobs.progress import Console
 from theodolite_jobs.report.heads import head_cards, heads_with_cards
-from theodolite_jobs.results.heads_layer import vocabulary_products
 from theodolite_jobs.statistics.factors import effective_rank, effective_rank_of_gaussian_factors, stable_rank
-from theodolite_jobs.statistics.heads import copying_score_sd_of_gaussian_factors
 from theodolite_jobs.survey import survey
 
 pytestmark = pytest.mark.usefixtures("forked_replicas")

@@ -10,8 +10,8 @@ from support.tiny_configs import CONFIGS
 from support.tiny_survey import EFFECTS, save_model, spec_of
 
 from theodolite.errors import SiteNotFoundError
+from theodolite.groups.heads.sections import sections
 from theodolite.query.heads import attention_layers, head_atlas, read_head
-from theodolite.sections.heads import sections
 from theodolite.settings import Settings
 from theodolite.store.result_reader import read_group
 from theodolite_jobs.progress import Console

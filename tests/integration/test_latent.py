@@ -17,20 +17,20 @@ from transformers import AutoConfig
 
 import theodolite
 from theodolite.groups import GROUPS
+from theodolite.groups.heads.sections import sections
 from theodolite.query.runs import describe, run_state, spec_of_results
 from theodolite.query.verification import verify
-from theodolite.sections.heads import sections
 from theodolite.settings import Settings
 from theodolite.spec_file import parse_spec
 from theodolite.store.manifest import drop_groups, finished_groups
 from theodolite.store.result_reader import read_group
 from theodolite_jobs.analysis import analyse_run
+from theodolite_jobs.groups.heads.formulas import copying_score_sd_of_gaussian_factors
+from theodolite_jobs.groups.heads.layer import vocabulary_products
 from theodolite_jobs.models.weights import Weights
 from theodolite_jobs.progress import Console
 from theodolite_jobs.report.page import render_report
-from theodolite_jobs.results.heads_layer import vocabulary_products
 from theodolite_jobs.statistics.factors import effective_rank_of_gaussian_factors
-from theodolite_jobs.statistics.heads import copying_score_sd_of_gaussian_factors
 from theodolite_jobs.survey import survey
 
 pytestmark = pytest.mark.usefixtures("without_figures")

@@ -43,7 +43,7 @@ def unsupported():
         raise UnsupportedModelError("a weight is not finite")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("theodolite_jobs.results.heads._all_layers", refuse)
+        patch.setattr("theodolite_jobs.groups.heads.compute._all_layers", refuse)
         with pytest.raises(UnsupportedModelError):
             yield
 

@@ -33,7 +33,7 @@ STAGES = {
     "first shard": "theodolite.metrics:CaptureMetrics.committed",
     "end of the capture": "theodolite_jobs.captured_objects:_record_checksums",
     "first pass": "theodolite_jobs.passes.collect:first_passes",
-    "layers of heads": "theodolite_jobs.results.heads:write_layer",
+    "layers of heads": "theodolite_jobs.groups.heads.compute:write_layer",
     "results": "theodolite.store.result_writer:put",
     "report": "theodolite_jobs.analysis:update_report",
     "effects": "theodolite_jobs.measure_effects:measure_effects",

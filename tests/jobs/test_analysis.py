@@ -18,7 +18,7 @@ from theodolite.store.manifest import drop_outdated, finished_groups, forget, li
 from theodolite.store.objects import get, put
 from theodolite.store.result_reader import read_contrasts, read_group
 from theodolite_jobs import analysis
-from theodolite_jobs.results.computations import COMPUTATIONS
+from theodolite_jobs.groups import computation
 
 
 def test_only_missing_or_outdated_groups_are_computed(tmp_path, monkeypatch):
@@ -115,7 +115,7 @@ def test_a_group_that_fails_is_tried_once(tmp_path, monkeypatch):
         tried.append("gram")
         raise ModelError("cannot be computed")
 
-    monkeypatch.setattr(COMPUTATIONS["gram"], "compute", fail)
+    monkeypatch.setattr(computation("gram"), "compute", fail)
     with pytest.raises(ModelError, match="cannot be computed"):
         analyse(run, PAIRED, None, silent, requested=["gram"])
     assert tried == ["gram"]

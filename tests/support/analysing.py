@@ -9,9 +9,9 @@ from theodolite.spec_options import GramSpec
 from theodolite.store.manifest import finished_groups
 from theodolite.store.runs import Run
 from theodolite_jobs.analysis import compute_groups
+from theodolite_jobs.groups.gram import compute as gram
 from theodolite_jobs.passes.norm_layers import NormLayer
 from theodolite_jobs.requested import all_contrasts
-from theodolite_jobs.results import gram
 from theodolite_jobs.results.context import Context
 from theodolite_jobs.tasks import Progress
 

@@ -6,6 +6,8 @@ from multiprocessing import forkserver, get_context
 from typing import Any
 from unittest.mock import patch
 
+from theodolite.groups import GROUPS
+
 PROCESSES = get_context("forkserver")
 _forkserver: Any = forkserver._forkserver  # the process whose copies all others are
 PRELOADED = [
@@ -14,7 +16,7 @@ PRELOADED = [
     "theodolite_jobs.capture.parity",
     "theodolite_jobs.models.load",
     "theodolite_jobs.passes.reduced",
-    "theodolite_jobs.results.computations",
+    *(f"theodolite_jobs.groups.{name}.compute" for name in GROUPS),
     "transformers.models.llama.modeling_llama",
     "dask.array",
     "plotly.graph_objects",

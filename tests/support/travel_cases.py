@@ -6,7 +6,7 @@ from itertools import pairwise
 import numpy as np
 from support.result_cases import Float64, Stored, cosine, mean_and_spread
 
-from theodolite_jobs.statistics.travel_nulls import DRAWS, family_wise_p, permuted_cosine
+from theodolite_jobs.groups.travel.formulas_nulls import DRAWS, family_wise_p, permuted_cosine
 
 States = tuple[Float64, Float64 | None, list[Float64 | None]]
 """A prompt's states: block inputs and middles, (layer, d_model), and the blocks' outputs; None if not captured."""

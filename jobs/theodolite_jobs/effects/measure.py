@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from theodolite.groups.effects import ADD, MATCHED, PATCH, PERMUTED, REMOVE
+from theodolite.groups.effects.record import ADD, MATCHED, PATCH, PERMUTED, REMOVE
 from theodolite.sites import Site
 from theodolite.spec import TokenIds
 from theodolite_jobs.effects.intact import Intact, run_intact

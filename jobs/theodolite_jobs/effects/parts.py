@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from theodolite.groups.effects import ATTENTION, BLOCK, HEAD, MLP
+from theodolite.groups.effects.record import ATTENTION, BLOCK, HEAD, MLP
 from theodolite.sites import Site
 from theodolite_jobs.effects.intact import Intact
 from theodolite_jobs.effects.next_token import NextTokenChange

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from theodolite.groups import GROUPS
-from theodolite.groups.record import Output
+from theodolite.groups.schema import Output
 from theodolite.store.records import Commit
 from theodolite.store.runs import Run
 from theodolite_jobs.passes.all_shards import first_passes, second_passes

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from theodolite.groups.record import Output
+from theodolite.groups.schema import Output
 from theodolite.sites import Site
 from theodolite.store.runs import Run
 from theodolite_jobs.passes.norm_layers import NormLayer

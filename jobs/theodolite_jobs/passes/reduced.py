@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from theodolite.errors import RunDamagedError, StoreError
-from theodolite.groups.record import Output
+from theodolite.groups.schema import Output
 from theodolite.sites import Site
 from theodolite.store.activations import committed_bytes
 from theodolite.store.commits import read_commit

@@ -15,8 +15,8 @@ from theodolite.store.records import Commit, encode_record, expected_arrays, rec
 from theodolite.store.runs import Run
 from theodolite_jobs.capture.plan import ShardPlan, count_tokens
 from theodolite_jobs.capture_run import recorded_arithmetic
+from theodolite_jobs.groups.moments import compute as moments
 from theodolite_jobs.prepared import Prepared
-from theodolite_jobs.results import moments
 from theodolite_jobs.results.context import Context
 
 

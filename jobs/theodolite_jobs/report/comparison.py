@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from theodolite.drawing.comparison import comparison_figure, description, width_figure
 from theodolite.errors import StoreError
-from theodolite.figures.comparison import comparison_figure, description, width_figure
 from theodolite.query.compare import Question, comparison, labels, milestones
 from theodolite.query.curves import title_of
 from theodolite.store.runs import Run

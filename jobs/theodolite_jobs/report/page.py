@@ -14,10 +14,10 @@ import plotly.graph_objects as go
 import plotly.offline
 from markupsafe import Markup
 
-from theodolite.groups import GROUPS
+from theodolite.groups import GROUPS, SHOWN
 from theodolite.query.runs import describe, spec_of_results
 from theodolite.query.twin import twin_state
-from theodolite.sections.catalogue import SECTIONS, drawn, figures_of, sections_of
+from theodolite.sections.catalogue import drawn, figures_of, sections_of
 from theodolite.sections.conclusion import conclusion
 from theodolite.store.cache import Cache
 from theodolite.store.checksums import sha256
@@ -68,7 +68,7 @@ def render_report(run: Run) -> str:
     """
     run = replace(run, cache=Cache(_CACHE_BYTES), complete_snapshot={})
     finished = finished_groups(run)
-    sections = {group: found for group in SECTIONS if (found := sections_of(run, group))}
+    sections = {group: found for group in SHOWN if (found := sections_of(run, group))}
     figures = {figure.name: drawn(run, figure) for found in sections.values() for figure in figures_of(found)}
     return render_template(
         "report.html",

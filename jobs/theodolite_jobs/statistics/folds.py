@@ -12,10 +12,10 @@ from jaxtyping import Float, Float64, Int64
 from numpy.typing import NDArray
 from scipy.stats import t
 
-from theodolite_jobs.statistics.directions import direction
 from theodolite_jobs.statistics.estimates import Estimate
 from theodolite_jobs.statistics.kernels import fold_dots
 from theodolite_jobs.statistics.moments import scaled_moments
+from theodolite_jobs.statistics.norms import unit
 
 FOLDS = 5
 
@@ -93,7 +93,7 @@ def fold_directions(
     m is the midpoint of the two sets' means. NaN if these means are equal, or if a set has no samples in other folds.
     """
     p, q = (np.stack([side.without(fold).mean for fold in range(FOLDS)]) for side in (positive, negative))
-    units = direction(p, q)
+    units = unit(p - q)
     return units, np.einsum("...d,...d->...", (p + q) / 2, units)
 
 

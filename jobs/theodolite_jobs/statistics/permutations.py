@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float, Float64, Int64
 from numpy.typing import NDArray
 from scipy.stats import rankdata
 
-from theodolite.groups.record import LEVEL
+from theodolite.groups.schema import LEVEL
 from theodolite_jobs.statistics.gram_matrices import squared_distances
 from theodolite_jobs.statistics.norms import unit
 from theodolite_jobs.statistics.ratio import ratio

@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Float, Float64
 from numpy.typing import NDArray
 
-from theodolite.groups.record import ENDS
+from theodolite.groups.schema import ENDS
 from theodolite_jobs.statistics.kernels import block_products, position_means, step_dots
 from theodolite_jobs.statistics.ratio import ratio
 from theodolite_jobs.statistics.step_products import StepProducts

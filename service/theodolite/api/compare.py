@@ -12,8 +12,8 @@ from theodolite.api.responses import described
 from theodolite.api.run_lookup import RUN_ID, complete_run, digest_over
 from theodolite.api.schemas import Comparison
 from theodolite.digests import digest_of
+from theodolite.drawing.comparison import comparison_figure, description, width_figure
 from theodolite.errors import SpecError
-from theodolite.figures.comparison import comparison_figure, description, width_figure
 from theodolite.query.compare import BOUND, Question, comparison, contrast_choices, milestones, records
 from theodolite.query.spec_differences import spec_differences
 from theodolite.store.labels import read_labels

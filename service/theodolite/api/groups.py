@@ -11,7 +11,7 @@ from theodolite.api.encoding import answer
 from theodolite.api.responses import described
 from theodolite.api.schemas import GroupList
 from theodolite.digests import digest_of
-from theodolite.groups import GROUPS, Group, Variable
+from theodolite.groups import GROUPS, SHOWN, Group, Variable
 from theodolite.query.curves import is_along_depth
 from theodolite.query.profiles import PROFILES, Profile
 from theodolite.version import __version__
@@ -21,22 +21,28 @@ router = APIRouter(prefix="/v1/groups", tags=["groups"])
 
 @router.get("", responses=described(GroupList))
 def list_groups(request: Request, _caller: Reader) -> Response:
-    """Return every result group: title, rank in the report, required inputs, tables and variables."""
+    """Return every result group: title, required inputs, tables and variables."""
     return answer(request, digest_of(["groups", __version__]), registry_content)
 
 
 @cache
 def registry_content() -> dict[str, Any]:
-    """Return the registry in JSON's types, in the order in which groups are computed."""
+    """Return the registry in JSON's types, in the order of the report."""
     return {"items": [_group(group) for group in GROUPS.values()]}
 
 
 def _group(group: Group) -> dict[str, Any]:
-    names = ("name", "title", "order", "is_analysis", "is_read_whole", "tables", "options")
+    names = ("name", "title", "is_analysis", "is_read_whole", "tables", "options")
     variables = [_variable(group, variable) for variable in group.variables]
     profiles = [_profile(name, profile) for name, profile in PROFILES.items() if profile.group == group.name]
     labels = {dim: list(of_dim) for dim, of_dim in group.labels.items()}
-    lists = {"needs": sorted(group.needs), "variables": variables, "labels": labels, "profiles": profiles}
+    lists = {
+        "is_shown": group.name in SHOWN,
+        "needs": sorted(group.needs),
+        "variables": variables,
+        "labels": labels,
+        "profiles": profiles,
+    }
     return {name: getattr(group, name) for name in names} | lists
 
 

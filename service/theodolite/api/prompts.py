@@ -13,10 +13,10 @@ from theodolite.api.responses import described
 from theodolite.api.run_lookup import RunId, complete_run, digest_over
 from theodolite.api.schemas import PromptAnswer, PromptPage
 from theodolite.digests import digest_of
+from theodolite.drawing.prompts import prompt_figure
+from theodolite.drawing.style import set_colours
+from theodolite.drawing.switches import add_depth_switch
 from theodolite.errors import SpecError
-from theodolite.figures.prompts import prompt_figure
-from theodolite.figures.style import set_colours
-from theodolite.figures.switches import add_depth_switch
 from theodolite.query.prompts import Order, ScoredPrompts, read_prompt_path, read_scored_prompts
 from theodolite.store.prompts import read_prompts
 from theodolite.store.result_reader import read_group

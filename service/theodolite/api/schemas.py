@@ -101,7 +101,7 @@ class GroupItem(BaseModel):
 
     name: str = Field(description="Name of the group.", examples=["separation"])
     title: str = Field(description="Title of its sections.", examples=["Separation"])
-    order: int | None = Field(description="Rank in the report and on the page; null if neither shows it.", examples=[2])
+    is_shown: bool = Field(description="Whether the report and the page show it.")
     is_analysis: bool = Field(description="Whether a spec may list it under `analyses`.")
     is_read_whole: bool = Field(description="Whether `/v1/runs/{run_id}/{group}` returns it.")
     tables: list[str] = Field(description="Names of its flat tables.", examples=[["separation"]])
@@ -119,7 +119,7 @@ class GroupItem(BaseModel):
 
 
 class GroupList(BaseModel):
-    """The registry of result groups, in the order in which they are computed."""
+    """The registry of result groups, in the order of the report."""
 
     items: list[GroupItem]
 

@@ -1,54 +1,25 @@
 """The registry of result groups; all code that lists groups uses it.
 
-Each group's record is in the module with the group's name. To add a group, add that module and list it in GROUPS.
+A group is a folder: its arrays in `record.py`, its figures in `figures.py`, and its sentences in `sections.py`, if the
+report and the page show it. The folder of the same name in `theodolite_jobs.groups` has its formulas and computation.
 """
 
-from theodolite.groups import (
-    basis,
-    composition,
-    contributions,
-    curves,
-    directions,
-    effects,
-    gram,
-    heads,
-    moments,
-    permutations,
-    rotary,
-    routing,
-    separation,
-    sphere,
-    travel,
-    weights,
-    words,
-)
-from theodolite.groups.record import Group, Variable
+from importlib import import_module
+from importlib.util import find_spec
+from pkgutil import iter_modules
+
+from theodolite.groups.schema import Group, Variable
 
 __all__ = ["ANALYSES", "GROUPS", "READ_WHOLE", "SHOWN", "Group", "Variable", "table_owner"]
 
-GROUPS: dict[str, Group] = {
-    module.GROUP.name: module.GROUP
-    for module in (
-        moments,
-        curves,
-        directions,
-        sphere,
-        gram,
-        separation,
-        permutations,
-        travel,
-        basis,
-        heads,
-        rotary,
-        contributions,
-        routing,
-        composition,
-        words,
-        weights,
-        effects,
-    )
-}
-"""All result groups by name, in the order of computation."""
+
+def _records() -> list[Group]:
+    folders = [module.name for module in iter_modules(__path__, f"{__name__}.") if module.ispkg]
+    return [import_module(f"{folder}.record").GROUP for folder in folders]
+
+
+GROUPS: dict[str, Group] = {group.name: group for group in sorted(_records(), key=lambda group: group.order)}
+"""All result groups by name, in the order of computation and of the report."""
 
 ANALYSES = tuple(name for name, group in GROUPS.items() if group.is_analysis)
 """The groups that a spec can name under `analyses`."""
@@ -56,10 +27,8 @@ ANALYSES = tuple(name for name, group in GROUPS.items() if group.is_analysis)
 READ_WHOLE = tuple(name for name, group in GROUPS.items() if group.is_read_whole)
 """The groups whose arrays one call returns."""
 
-SHOWN = tuple(
-    group.name for group in sorted(GROUPS.values(), key=lambda group: group.order or 0) if group.order is not None
-)
-"""The groups with a section in the report and on the page, in that order."""
+SHOWN = tuple(name for name in GROUPS if find_spec(f"{__name__}.{name}.sections"))
+"""The groups with sections in the report and on the page."""
 
 
 def table_owner(table: str) -> str | None:

@@ -10,7 +10,7 @@ import pandas as pd
 import xarray as xr
 
 from theodolite.errors import ResultsNotFoundError, SpecError, StoreError
-from theodolite.groups.record import ESTIMATE, LEVEL
+from theodolite.groups.schema import ESTIMATE, LEVEL
 from theodolite.query.curves import along_depth, canonical_name, onset, unknown_statistic
 from theodolite.query.group_selection import measured_positions
 from theodolite.query.profiles import PROFILES

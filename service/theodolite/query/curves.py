@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from theodolite.errors import SpecError, choices_text
 from theodolite.groups import GROUPS, Group, Variable
-from theodolite.groups.record import ESTIMATE, INTERVAL, SIDES
+from theodolite.groups.schema import ESTIMATE, INTERVAL, SIDES
 from theodolite.sites import Site, depth
 from theodolite.store.result_reader import read_group
 from theodolite.store.runs import Run

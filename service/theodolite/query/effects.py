@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from theodolite.groups.effects import ADD
-from theodolite.groups.record import INTERVAL, LEVEL
+from theodolite.groups.effects.record import ADD
+from theodolite.groups.schema import INTERVAL, LEVEL
 from theodolite.query.curves import onset
 from theodolite.sites import Site, depth
 

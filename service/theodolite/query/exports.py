@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from theodolite.groups.effects import ADD
+from theodolite.groups.effects.record import ADD
 from theodolite.query.effects import largest, strictest
 from theodolite.query.group_selection import select_directions
 from theodolite.store.manifest import finished_groups

@@ -8,8 +8,8 @@ import numpy as np
 import xarray as xr
 
 from theodolite.groups import GROUPS, Group, Variable
-from theodolite.groups.effects import INTERVENTIONS
-from theodolite.groups.record import ESTIMATE
+from theodolite.groups.effects.record import INTERVENTIONS
+from theodolite.groups.schema import ESTIMATE
 from theodolite.query.curves import described_at, is_along_depth, name_at
 from theodolite.sites import Site
 

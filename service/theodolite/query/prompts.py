@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from theodolite.errors import SpecError, TableNotFoundError
-from theodolite.groups.separation import MOST_SCORED, SCALES_TABLE, SCORES_TABLE
+from theodolite.groups.separation.record import MOST_SCORED, SCALES_TABLE, SCORES_TABLE
 from theodolite.query.curves import end_of
 from theodolite.query.group_selection import label_list
 from theodolite.sites import HALF_BLOCKS, Site, depth

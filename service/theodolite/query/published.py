@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from theodolite.groups.record import ESTIMATE, INTERVAL
+from theodolite.groups.schema import ESTIMATE, INTERVAL
 from theodolite.query.curves import along_depth
 from theodolite.sites import HALF_BLOCKS
 from theodolite.spec_parts import PromptSetSpec

@@ -8,8 +8,8 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from theodolite.bands import half_of_difference, simultaneous_quantile
-from theodolite.groups.record import ESTIMATE, INTERVAL, SIDES
-from theodolite.groups.separation import SCORES_TABLE
+from theodolite.groups.schema import ESTIMATE, INTERVAL, SIDES
+from theodolite.groups.separation.record import SCORES_TABLE
 from theodolite.query.curves import end_of
 from theodolite.store.manifest import finished_groups
 from theodolite.store.result_reader import read_finished_table, read_group

@@ -1,50 +1,21 @@
-"""The sections of a run by result group: `theodolite/sections/NAME.py` makes those of the group NAME."""
+"""The sections of a run by result group: `sections.py` in the folder of a group makes them."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, replace
+from importlib import import_module
 from typing import Any
 
 import plotly.graph_objects as go
 
+from theodolite.drawing.switches import add_depth_switch
 from theodolite.errors import FigureNotFoundError, ResultsNotFoundError
-from theodolite.figures.switches import add_depth_switch
-from theodolite.groups import GROUPS
+from theodolite.groups import GROUPS, SHOWN
 from theodolite.query.partial_sites import partial_site_notes
-from theodolite.sections import (
-    basis,
-    contributions,
-    curves,
-    effects,
-    gram,
-    heads,
-    routing,
-    separation,
-    sphere,
-    travel,
-    weights,
-    words,
-)
 from theodolite.sections.parts import Figure, Section
 from theodolite.sites import Site
 from theodolite.store.manifest import finished_groups
 from theodolite.store.result_reader import read_group
 from theodolite.store.runs import Run
-
-SECTIONS: dict[str, Callable[[Run], list[Section]]] = {
-    "curves": curves.sections,
-    "separation": separation.sections,
-    "gram": gram.sections,
-    "sphere": sphere.sections,
-    "travel": travel.sections,
-    "basis": basis.sections,
-    "weights": weights.sections,
-    "heads": heads.sections,
-    "contributions": contributions.sections,
-    "routing": routing.sections,
-    "effects": effects.sections,
-    "words": words.sections,
-}
-"""The function that makes the sections of each result group, in the order of the report and the page."""
 
 
 def sections_of(run: Run, group: str) -> list[Section]:
@@ -56,7 +27,7 @@ def sections_of(run: Run, group: str) -> list[Section]:
     """
     if group not in shown_groups(run):
         return []
-    sections = SECTIONS[group](run)
+    sections: list[Section] = import_module(f"theodolite.groups.{group}.sections").sections(run)
     if not run.record.partial_sites:
         return sections
     notes = list(partial_site_notes(run.record, _sites_of(run, group)))
@@ -74,7 +45,7 @@ def _sites_of(run: Run, group: str) -> list[Site]:
 def shown_groups(run: Run) -> list[str]:
     """Return the names of the run's result groups that have sections, in the order of the report and the page."""
     finished = finished_groups(run)
-    return [group for group in SECTIONS if (run.record.sets if GROUPS[group].always else group in finished)]
+    return [group for group in SHOWN if (run.record.sets if GROUPS[group].always else group in finished)]
 
 
 def section_items(run: Run, group: str) -> list[dict[str, Any]]:
@@ -85,8 +56,8 @@ def section_items(run: Run, group: str) -> list[dict[str, Any]]:
             `sections_of`.
         RunDamagedError: as in `sections_of`.
     """
-    if group not in SECTIONS:
-        raise ResultsNotFoundError(f"there is no section {group!r}; there are {', '.join(SECTIONS)}")
+    if group not in SHOWN:
+        raise ResultsNotFoundError(f"there is no section {group!r}; there are {', '.join(SHOWN)}")
     sections = sections_of(run, group)
     return [
         {
@@ -117,10 +88,10 @@ def draw_figure(run: Run, name: str) -> go.Figure:
         FigureNotFoundError: the run has no figure of this name; the message names those of its group, or the groups.
     """
     group = name.partition(".")[0]
-    figures = {figure.name: figure for figure in figures_of(sections_of(run, group) if group in SECTIONS else [])}
+    figures = {figure.name: figure for figure in figures_of(sections_of(run, group) if group in SHOWN else [])}
     if name not in figures:
         finished = finished_groups(run)
-        known = ", ".join(figures) or f"figures of {', '.join(group for group in SECTIONS if group in finished)}"
+        known = ", ".join(figures) or f"figures of {', '.join(group for group in SHOWN if group in finished)}"
         raise FigureNotFoundError(f"{run.id} has no figure {name!r}; it has {known}")
     return drawn(run, figures[name])
 

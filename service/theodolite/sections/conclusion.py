@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from operator import itemgetter
 
 from theodolite.groups import GROUPS, SHOWN
-from theodolite.groups.record import SIDES
+from theodolite.groups.schema import SIDES
 from theodolite.query.first_tokens import is_first_token
 from theodolite.query.runs import describe
 from theodolite.query.twin import untrained_twin

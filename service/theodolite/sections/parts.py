@@ -8,9 +8,9 @@ import numpy as np
 import plotly.graph_objects as go
 import xarray as xr
 
-from theodolite.figures.sinks import limit_axes
-from theodolite.figures.style import set_colours
-from theodolite.groups.record import INTERVAL, VALUE_AND_BAND
+from theodolite.drawing.sinks import limit_axes
+from theodolite.drawing.style import set_colours
+from theodolite.groups.schema import INTERVAL, VALUE_AND_BAND
 from theodolite.query.curves import along_depth, has_values
 from theodolite.query.first_tokens import SINK
 from theodolite.sections.worth import UNTESTED, Worth

@@ -6,7 +6,7 @@ import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
 
-from theodolite.groups.record import LEVEL, VALUE_AND_BAND
+from theodolite.groups.schema import LEVEL, VALUE_AND_BAND
 from theodolite.query.curves import along_depth
 
 _MOST_TESTS = 10  # 1/201, the smallest p of 200 permutations, is at most LEVEL/10

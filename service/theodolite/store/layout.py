@@ -1,6 +1,6 @@
 """Names of the objects of a run, and its captured arrays; `theodolite.groups` describes the result groups."""
 
-from theodolite.groups.record import STREAM_UNIT, Variable
+from theodolite.groups.schema import STREAM_UNIT, Variable
 from theodolite.sites import STREAM_SITES
 
 FORMAT = 1

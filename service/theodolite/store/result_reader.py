@@ -19,7 +19,7 @@ from zarr.storage import MemoryStore
 
 from theodolite.errors import ResultsNotFoundError, RunDamagedError, StoreError, StoreVersionError, TableNotFoundError
 from theodolite.groups import GROUPS, table_owner
-from theodolite.groups.record import Variable
+from theodolite.groups.schema import Variable
 from theodolite.store.checksums import damage_of
 from theodolite.store.layout import RESULTS
 from theodolite.store.manifest import finished_groups, finished_tables, listed_checksums

@@ -7,7 +7,7 @@ from support.each import each
 from support.tiny_sizes import GROUPED
 from transformers import AutoModel, Lfm2Config
 
-from theodolite.groups.effects import ATTENTION, BLOCK, MLP
+from theodolite.groups.effects.record import ATTENTION, BLOCK, MLP
 from theodolite.sites import Site
 from theodolite_jobs.effects.measure import measure
 from theodolite_jobs.effects.next_token import LogitHead

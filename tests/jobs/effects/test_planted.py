@@ -12,8 +12,8 @@ from theodolite_jobs.effects.full_route import run_full
 from theodolite_jobs.effects.intact import run_intact
 from theodolite_jobs.effects.one_token import run_one_token
 from theodolite_jobs.effects.variants import Add, Location, Patch, Remove, Variant
+from theodolite_jobs.groups.effects.formulas import projection, restored_share
 from theodolite_jobs.models.load import wrap
-from theodolite_jobs.statistics.effects import projection, restored_share
 from theodolite_jobs.statistics.next_token import kl_divergence, log_odds
 
 YES, NO = [10, 11], [20, 21, 22]

@@ -14,6 +14,7 @@ from transformers import AutoModel, Gemma4TextConfig, Gemma4UnifiedTextConfig
 
 from theodolite.errors import SiteNotFoundError, UnsupportedModelError
 from theodolite.sites import Site
+from theodolite_jobs.groups.weights.compute import layer_bases
 from theodolite_jobs.models.anatomy import check_sites, dimensions_of
 from theodolite_jobs.models.batching import can_share_prefix
 from theodolite_jobs.models.facts import mlp_width
@@ -22,7 +23,6 @@ from theodolite_jobs.models.load import load_config, load_model, wrap
 from theodolite_jobs.models.reference import read_sites, relative_errors
 from theodolite_jobs.models.sharding import check_shardable
 from theodolite_jobs.models.weights import Weights
-from theodolite_jobs.results.weights import layer_bases
 
 FULL = ["full_attention"] * 5
 

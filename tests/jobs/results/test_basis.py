@@ -21,8 +21,8 @@ from support.stored import read_table, store_run
 from theodolite.errors import RunDamagedError
 from theodolite.spec_options import GramSpec
 from theodolite.store.result_reader import read_group
-from theodolite_jobs.statistics.basis import pair_grams, r_squared
-from theodolite_jobs.statistics.basis_spectrum import stretch
+from theodolite_jobs.groups.basis.formulas import pair_grams, r_squared
+from theodolite_jobs.groups.basis.formulas_spectrum import stretch
 
 SETS = ("bad", "good", "words")
 

@@ -7,16 +7,16 @@ from support.analysing import context_of
 from support.each import each
 from support.stored import record_of, store_run
 
-from theodolite.groups.record import NULL_AND_LIMIT
+from theodolite.groups.schema import NULL_AND_LIMIT
 from theodolite.sites import Site
 from theodolite_jobs.capture.engine import Engine
 from theodolite_jobs.capture.plan import plan_set
+from theodolite_jobs.groups.contributions import compute as contributions
+from theodolite_jobs.groups.contributions.formulas import head_outputs
 from theodolite_jobs.models.batching import length_class_of
 from theodolite_jobs.models.load import wrap
 from theodolite_jobs.models.weights import Weights
-from theodolite_jobs.results import contributions
 from theodolite_jobs.results.circuits import read_circuits
-from theodolite_jobs.statistics.contributions import head_outputs
 
 LAYERS, WIDTH = 5, 48
 CONTRASTS = {"refusal": {"positive": "bad", "negative": "good", "paired": False}}

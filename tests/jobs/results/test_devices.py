@@ -8,13 +8,8 @@ from support.each import each
 from support.tiny_configs import CONFIGS
 from transformers import AutoModelForCausalLM
 
-from theodolite_jobs.models.weights import Weights
-from theodolite_jobs.results.circuits import input_embeddings, input_norm
-from theodolite_jobs.results.devices import available_device
-from theodolite_jobs.results.heads_layer import vocabulary_products
-from theodolite_jobs.results.words_layer import READ_VECTORS, Decoding, layer_words
-from theodolite_jobs.statistics.norms import Norm
-from theodolite_jobs.statistics.words import (
+from theodolite_jobs.groups.heads.layer import vocabulary_products
+from theodolite_jobs.groups.words.formulas import (
     Request,
     augmented,
     on_device,
@@ -24,6 +19,11 @@ from theodolite_jobs.statistics.words import (
     top_tokens,
     with_bias,
 )
+from theodolite_jobs.groups.words.layer import READ_VECTORS, Decoding, layer_words
+from theodolite_jobs.models.weights import Weights
+from theodolite_jobs.results.circuits import input_embeddings, input_norm
+from theodolite_jobs.results.devices import available_device
+from theodolite_jobs.statistics.norms import Norm
 
 CPU = torch.device("cpu")
 N_TOKENS, WIDTH = 10_000, 576

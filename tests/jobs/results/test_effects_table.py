@@ -5,8 +5,8 @@ import pytest
 
 from theodolite.sites import Site
 from theodolite_jobs.effects.work import Question
-from theodolite_jobs.results.effects_means import score_changes
-from theodolite_jobs.results.effects_table import empty_table, table_of
+from theodolite_jobs.groups.effects.means import score_changes
+from theodolite_jobs.groups.effects.table import empty_table, table_of
 
 DOSES = (-1.0, 1.0, 2.0)
 

@@ -15,10 +15,10 @@ from transformers import AutoModelForCausalLM, Gemma4TextConfig
 
 from theodolite.errors import ModelError
 from theodolite.spec_options import HeadsSpec
+from theodolite_jobs.groups.composition import compute as composition
+from theodolite_jobs.groups.heads.layer import SIDES, Stream, Vocabulary, decompose_layer
 from theodolite_jobs.models.load import load_config
 from theodolite_jobs.models.weights import Weights
-from theodolite_jobs.results import composition
-from theodolite_jobs.results.heads_layer import SIDES, Stream, Vocabulary, decompose_layer
 
 BOUND = 1e-9
 LAYERS = range(5)

@@ -17,10 +17,14 @@ from theodolite.errors import RunDamagedError
 from theodolite.spec_options import GramSpec
 from theodolite.store.manifest import finished_groups
 from theodolite.store.result_reader import read_group
-from theodolite_jobs.results.gram import similarities
-from theodolite_jobs.statistics.gram import effective_rank_of_gaussian, eigenvalues, participation_ratio_of_gaussian
+from theodolite_jobs.groups.gram.compute import similarities
+from theodolite_jobs.groups.gram.formulas import (
+    effective_rank_of_gaussian,
+    eigenvalues,
+    participation_ratio_of_gaussian,
+)
+from theodolite_jobs.groups.gram.formulas_rotations import intrinsic_dimension_of_rotations
 from theodolite_jobs.statistics.gram_matrices import gram
-from theodolite_jobs.statistics.gram_rotations import intrinsic_dimension_of_rotations
 
 WIDTH, LAYERS = 8, 3
 SITES = ("resid_pre", "resid_mid")

@@ -12,10 +12,10 @@ from support.tiny_configs import CONFIGS
 
 from theodolite.errors import ModelError
 from theodolite.spec_options import HeadsSpec
+from theodolite_jobs.groups.heads.layer import SIDES, Stream, decompose_layer, vocabulary_products
 from theodolite_jobs.models.rotary import rotation
 from theodolite_jobs.models.weights import Weights
 from theodolite_jobs.results.circuits import input_embeddings
-from theodolite_jobs.results.heads_layer import SIDES, Stream, decompose_layer, vocabulary_products
 
 CPU = torch.device("cpu")
 LAYER = 2

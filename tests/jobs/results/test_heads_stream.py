@@ -9,9 +9,9 @@ from support.tiny_configs import CONFIGS
 
 from theodolite.spec_options import HeadsSpec
 from theodolite.store.result_reader import read_group
+from theodolite_jobs.groups.heads.layer import SIDES, decompose_layer
+from theodolite_jobs.groups.heads.stream import Directions
 from theodolite_jobs.models.weights import Weights
-from theodolite_jobs.results.heads_layer import SIDES, decompose_layer
-from theodolite_jobs.results.heads_stream import Directions
 from theodolite_jobs.statistics.permutations import DRAWS
 
 WIDTH, LAYERS, LAYER = 48, 5, 2

@@ -15,14 +15,14 @@ from transformers import AutoModelForCausalLM, Qwen3_5TextConfig
 
 from theodolite.errors import ModelError, UnsupportedModelError
 from theodolite.spec_options import HeadsSpec
+from theodolite_jobs.groups.heads.layer import Stream, Vocabulary, decompose_layer, vocabulary_products
+from theodolite_jobs.groups.weights.compute import layer_bases
 from theodolite_jobs.models.anatomy import check_circuits, check_words
 from theodolite_jobs.models.facts import describe_model
 from theodolite_jobs.models.families import known_anatomy
 from theodolite_jobs.models.load import load_model
 from theodolite_jobs.models.weights import Weights
 from theodolite_jobs.results.circuits import notes_on
-from theodolite_jobs.results.heads_layer import Stream, Vocabulary, decompose_layer, vocabulary_products
-from theodolite_jobs.results.weights import layer_bases
 
 BOUND = 1e-9
 HEADS = HeadsSpec(offsets=[3], vectors=3)

@@ -23,10 +23,10 @@ from support.latent_attention import (
 
 from theodolite.errors import UnsupportedModelError
 from theodolite.sites import Site
+from theodolite_jobs.groups.heads.layer import PROJECTIONS
 from theodolite_jobs.models.anatomy import check_circuits, check_words, dimensions_of
 from theodolite_jobs.models.families import known_anatomy
 from theodolite_jobs.results.circuits import notes_on, read_circuits
-from theodolite_jobs.results.heads_layer import PROJECTIONS
 from theodolite_jobs.statistics.factors import decompose, numerical_rank, thin
 
 BOUND = 1e-9

@@ -9,11 +9,12 @@ from support.analysing import analyse, context_of
 from support.result_cases import CONTRASTS, contrast, draw, silent
 from support.stored import store_run
 
-from theodolite.groups.permutations import TESTED
-from theodolite.groups.record import NULL_AND_LIMIT
+from theodolite.groups.permutations.record import TESTED
+from theodolite.groups.schema import NULL_AND_LIMIT
 from theodolite.sites import HALF_BLOCKS
 from theodolite.store.result_reader import read_group
-from theodolite_jobs.results import permutations_controls, permuted_labels
+from theodolite_jobs.groups.permutations import controls as permutations_controls
+from theodolite_jobs.results import permuted_labels
 from theodolite_jobs.results.permuted_labels import permuted_contrast
 from theodolite_jobs.statistics.folds import FOLDS
 from theodolite_jobs.statistics.held_out import RIDGE

@@ -20,10 +20,10 @@ from support.latent_attention import (
 )
 
 from theodolite.sites import Site
+from theodolite_jobs.groups.rotary.compute import read_rotary_part
+from theodolite_jobs.groups.rotary.formulas import rotary_singular_values
 from theodolite_jobs.models.anatomy import rotary_settings
 from theodolite_jobs.results.circuits import read_circuits
-from theodolite_jobs.results.rotary import read_rotary_part
-from theodolite_jobs.statistics.rotary import rotary_singular_values
 
 BOUND = 1e-9
 OFFSETS = [0, 1, 6, 50]

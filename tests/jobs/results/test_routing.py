@@ -10,11 +10,11 @@ from support.stored import store_run
 
 from theodolite.errors import RunDamagedError
 from theodolite.groups import GROUPS
-from theodolite.groups.record import NULL
+from theodolite.groups.schema import NULL
 from theodolite.store.activations import read_experts
 from theodolite.store.commits import read_commit
 from theodolite.store.runs import open_run
-from theodolite_jobs.results import routing
+from theodolite_jobs.groups.routing import compute as routing
 
 LAYERS, EXPERTS = 3, 6
 CONTRASTS = {

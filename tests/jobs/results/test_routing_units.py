@@ -14,13 +14,13 @@ from transformers import AutoModel
 
 from theodolite.errors import ModelError
 from theodolite.sections.parts import texts_of
+from theodolite_jobs.groups.routing import compute as routing
+from theodolite_jobs.groups.routing.formulas import active_share
 from theodolite_jobs.models.load import load_config, wrap
 from theodolite_jobs.models.routers import experts_of, hook_router, router_of
 from theodolite_jobs.models.text_part import text_part
 from theodolite_jobs.models.weights import Weights
-from theodolite_jobs.results import routing
 from theodolite_jobs.statistics.norms import Norm
-from theodolite_jobs.statistics.routing import active_share
 
 PROMPTS, TOKENS, LAYERS = 12, 6, 5
 POSITIONS = [-2, -1]

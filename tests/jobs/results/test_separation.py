@@ -21,8 +21,8 @@ from support.stored import store_run
 
 from theodolite.bands import simultaneous_quantile
 from theodolite.store.result_reader import read_finished_table, read_group
-from theodolite_jobs.results import separation_scores
-from theodolite_jobs.statistics.fisher import fisher_ratio
+from theodolite_jobs.groups.separation import scores as separation_scores
+from theodolite_jobs.groups.separation.formulas import fisher_ratio
 from theodolite_jobs.statistics.folds import Folds
 
 

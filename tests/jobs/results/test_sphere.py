@@ -16,8 +16,8 @@ from support.stored import store_run
 
 from theodolite.sites import Site
 from theodolite.store.result_reader import read_group
-from theodolite_jobs.statistics.sphere_ellipsoids import ellipsoid_overlaps, scale_correlations, scale_cosines
-from theodolite_jobs.statistics.sphere_gaussian import fitted_spreads
+from theodolite_jobs.groups.sphere.formulas_ellipsoids import ellipsoid_overlaps, scale_correlations, scale_cosines
+from theodolite_jobs.groups.sphere.formulas_gaussian import fitted_spreads
 
 
 def measured(x, norm_layer, total_variance):

@@ -21,8 +21,8 @@ from support.stored import read_table, store_run
 from support.travel_cases import expected_travel, without_middle
 
 from theodolite.store.result_reader import read_group
-from theodolite_jobs.statistics.travel_growth import growth_fits
-from theodolite_jobs.statistics.travel_verdict import comparison, verdict
+from theodolite_jobs.groups.travel.formulas_growth import growth_fits
+from theodolite_jobs.groups.travel.formulas_verdict import comparison, verdict
 
 
 def test_travel_equals_its_definition_for_any_chunking(surveyed):

@@ -17,10 +17,10 @@ from theodolite.errors import UnsupportedModelError
 from theodolite.sections.parts import texts_of
 from theodolite.store.result_reader import read_group
 from theodolite.store.runs import ModelFacts, create_run
+from theodolite_jobs.groups.weights.compute import layer_bases
+from theodolite_jobs.groups.weights.formulas import random_overlap
 from theodolite_jobs.models.load import load_config, wrap
 from theodolite_jobs.models.weights import Weights
-from theodolite_jobs.results.weights import layer_bases
-from theodolite_jobs.statistics.weights import random_overlap
 
 LAYER = 2
 BOTH_SIDES = {"gemma2", "gemma4_text"}  # with norms also behind the writers

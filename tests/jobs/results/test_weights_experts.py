@@ -10,12 +10,12 @@ from support.stored import store_run
 from transformers import AutoModel
 
 from theodolite.sections.parts import texts_of
+from theodolite_jobs.groups.weights import compute as group
+from theodolite_jobs.groups.weights import experts as weights_experts
+from theodolite_jobs.groups.weights.experts import MATRICES, ExpertBases
+from theodolite_jobs.groups.weights.formulas import leading_columns, overlap, pairwise_overlaps
 from theodolite_jobs.models.load import load_config, wrap
 from theodolite_jobs.models.weights import Weights
-from theodolite_jobs.results import weights as group
-from theodolite_jobs.results import weights_experts
-from theodolite_jobs.results.weights_experts import MATRICES, ExpertBases
-from theodolite_jobs.statistics.weights import leading_columns, overlap, pairwise_overlaps
 
 SHARED = {"deepseek_v3": "mlp.shared_experts", "nemotron_h": "mixer.shared_experts"}
 

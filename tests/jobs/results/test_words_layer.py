@@ -13,13 +13,13 @@ from support.tiny_configs import CONFIGS
 from transformers import AutoModel
 
 from theodolite.sites import Site
+from theodolite_jobs.groups.words import formulas as words
+from theodolite_jobs.groups.words.layer import LAYER_SUM, READ_VECTORS, Decoding, decoding_norm, key_parts, layer_words
 from theodolite_jobs.models.load import wrap
 from theodolite_jobs.models.reference import read_sites
 from theodolite_jobs.models.rotary import rotation
 from theodolite_jobs.models.weights import Weights
 from theodolite_jobs.results.circuits import input_embeddings, input_norm, read_circuits
-from theodolite_jobs.results.words_layer import LAYER_SUM, READ_VECTORS, Decoding, decoding_norm, key_parts, layer_words
-from theodolite_jobs.statistics import words
 from theodolite_jobs.statistics.norms import standardised
 
 CPU = torch.device("cpu")

@@ -9,14 +9,12 @@ import torch
 from support import tiny
 from transformers import AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM
 
-from theodolite.groups.record import NULL_AND_LIMIT
-from theodolite.groups.words import CONTROLS
-from theodolite_jobs.models.load import wrap
-from theodolite_jobs.models.rotary import rotation
-from theodolite_jobs.models.weights import Weights
-from theodolite_jobs.results.circuits import input_embeddings, input_norm
-from theodolite_jobs.results.words_layer import READ_VECTORS, Decoding, layer_words
-from theodolite_jobs.results.words_nouns import (
+from theodolite.groups.schema import NULL_AND_LIMIT
+from theodolite.groups.words.record import CONTROLS
+from theodolite_jobs.groups.words.formulas import standardisation
+from theodolite_jobs.groups.words.formulas_nouns import random_bases
+from theodolite_jobs.groups.words.layer import READ_VECTORS, Decoding, layer_words
+from theodolite_jobs.groups.words.nouns import (
     OFFSETS,
     layer_nouns,
     noun_results,
@@ -24,9 +22,11 @@ from theodolite_jobs.results.words_nouns import (
     own_key_shares,
     spellings_of,
 )
+from theodolite_jobs.models.load import wrap
+from theodolite_jobs.models.rotary import rotation
+from theodolite_jobs.models.weights import Weights
+from theodolite_jobs.results.circuits import input_embeddings, input_norm
 from theodolite_jobs.statistics.permutations import DRAWS
-from theodolite_jobs.statistics.words import standardisation
-from theodolite_jobs.statistics.words_nouns import random_bases
 
 LAYER, KNOWN, COUNT, HEADS, WIDTH = 2, 61, 5, 4, 48
 NOUNS = np.array([40, 7, 23, 58, 11, 3])

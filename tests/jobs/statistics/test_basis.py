@@ -8,7 +8,7 @@ from scipy.linalg import expm
 from support.each import each
 from support.shapes import unchecked
 
-from theodolite_jobs.statistics.basis import (
+from theodolite_jobs.groups.basis.formulas import (
     MIN_SAMPLES,
     pair_grams,
     principal_components,

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from support.each import each
 
-from theodolite_jobs.statistics.basis import MIN_SAMPLES, pair_grams
-from theodolite_jobs.statistics.basis_spectrum import isometry_defect, isometry_defect_of_random_steps, stretch
+from theodolite_jobs.groups.basis.formulas import MIN_SAMPLES, pair_grams
+from theodolite_jobs.groups.basis.formulas_spectrum import isometry_defect, isometry_defect_of_random_steps, stretch
 
 
 def random(*shape, seed=0):

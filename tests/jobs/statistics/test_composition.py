@@ -9,9 +9,9 @@ from support import tiny
 from support.each import each
 from support.tiny_configs import CONFIGS
 
+from theodolite_jobs.groups.composition.formulas import KINDS, composition
 from theodolite_jobs.models.weights import Weights
 from theodolite_jobs.results.circuits import read_circuits
-from theodolite_jobs.statistics.composition import KINDS, composition
 from theodolite_jobs.statistics.factors import Circuits
 from theodolite_jobs.statistics.norms import Norm
 

@@ -6,8 +6,8 @@ from scipy.stats import kstest
 from support.each import each
 from support.shapes import unchecked
 
-from theodolite.groups.record import NULL_AND_LIMIT
-from theodolite_jobs.statistics.contributions import (
+from theodolite.groups.schema import NULL_AND_LIMIT
+from theodolite_jobs.groups.contributions.formulas import (
     head_outputs,
     standardised_differences,
     sum_error,

@@ -10,8 +10,8 @@ from support.nightly import at_night
 from support.shapes import unchecked
 
 from theodolite.bands import simultaneous_quantile
-from theodolite_jobs.statistics.curves import CosineCurve, cosine_curve, cosine_terms, top_share, variance_curves
-from theodolite_jobs.statistics.directions import direction
+from theodolite_jobs.groups.curves.formulas import CosineCurve, cosine_curve, cosine_terms, top_share, variance_curves
+from theodolite_jobs.groups.directions.formulas import direction
 from theodolite_jobs.statistics.estimates import NORMAL_QUANTILE, Estimate
 from theodolite_jobs.statistics.scatter import Groups, Scatter, mean_dots, scatter
 

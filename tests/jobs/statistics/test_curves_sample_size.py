@@ -6,8 +6,12 @@ import numpy as np
 from support.each import each
 from support.shapes import unchecked
 
-from theodolite_jobs.statistics.curves import cosine_curve
-from theodolite_jobs.statistics.curves_sample_size import _product_variance, expected_cosines, squared_covariance_trace
+from theodolite_jobs.groups.curves.formulas import cosine_curve
+from theodolite_jobs.groups.curves.formulas_sample_size import (
+    _product_variance,
+    expected_cosines,
+    squared_covariance_trace,
+)
 from theodolite_jobs.statistics.estimates import NORMAL_QUANTILE
 from theodolite_jobs.statistics.folds import FOLDS, Folds, fold_moments
 from theodolite_jobs.statistics.scatter import Scatter, no_sums, scatter

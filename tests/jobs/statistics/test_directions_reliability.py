@@ -5,7 +5,7 @@ import pytest
 from support.each import each
 from support.shapes import unchecked
 
-from theodolite_jobs.statistics.directions_reliability import (
+from theodolite_jobs.groups.directions.formulas_reliability import (
     noise_share,
     reliability,
     samples_of_half,

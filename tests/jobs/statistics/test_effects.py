@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from support.each import each
 
-from theodolite_jobs.statistics.effects import projection, restored_share
+from theodolite_jobs.groups.effects.formulas import projection, restored_share
 from theodolite_jobs.statistics.next_token import kl_divergence, log_odds
 
 

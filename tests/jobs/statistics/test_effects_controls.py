@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from theodolite_jobs.statistics.effects_controls import (
+from theodolite_jobs.groups.effects.formulas_controls import (
     directions_at,
     effective_number,
     matched_directions,

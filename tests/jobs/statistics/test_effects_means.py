@@ -5,7 +5,7 @@ import pytest
 from support.each import each
 from support.shapes import unchecked
 
-from theodolite_jobs.statistics.effects_means import against_controls, half_dose, mean_over_prompts, share_of_means
+from theodolite_jobs.groups.effects.formulas_means import against_controls, half_dose, mean_over_prompts, share_of_means
 
 RNG = np.random.default_rng(0)
 

@@ -7,8 +7,8 @@ from sklearn.metrics import silhouette_score
 from support.each import each
 from support.shapes import unchecked
 
-from theodolite_jobs.statistics import gram as statistics
-from theodolite_jobs.statistics.gram import (
+from theodolite_jobs.groups.gram import formulas as statistics
+from theodolite_jobs.groups.gram.formulas import (
     effective_rank_of_gaussian,
     eigenvalues,
     intrinsic_dimension,

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from support.each import each
 from support.shapes import unchecked
 
-from theodolite_jobs.statistics.gram_cka import cka_with_permuted_steps, linear_cka, linear_cka_debiased, packed
+from theodolite_jobs.groups.gram.formulas_cka import cka_with_permuted_steps, linear_cka, linear_cka_debiased, packed
 
 SEEDS = st.integers(0, 1000)
 

@@ -4,8 +4,8 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize
 from support.each import each
 
+from theodolite_jobs.groups.gram.formulas_medians import Centres, means_and_medians, median_weights
 from theodolite_jobs.statistics.gram_matrices import gram
-from theodolite_jobs.statistics.gram_medians import Centres, means_and_medians, median_weights
 
 SEEDS = st.integers(0, 1000)
 

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.each import each
 
-from theodolite_jobs.statistics.gram_orthants import orthant_occupancy, orthant_overlap
+from theodolite_jobs.groups.gram.formulas_orthants import orthant_occupancy, orthant_overlap
 
 
 @settings(max_examples=30, deadline=None)

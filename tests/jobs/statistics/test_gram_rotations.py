@@ -1,14 +1,14 @@
 import numpy as np
 from support.each import each
 
-from theodolite_jobs.statistics.gram import eigenvalues, intrinsic_dimension
-from theodolite_jobs.statistics.gram_matrices import gram
-from theodolite_jobs.statistics.gram_rotations import (
+from theodolite_jobs.groups.gram.formulas import eigenvalues, intrinsic_dimension
+from theodolite_jobs.groups.gram.formulas_rotations import (
     DRAWS,
     intrinsic_dimension_of_rotations,
     random_frame,
     rotations,
 )
+from theodolite_jobs.statistics.gram_matrices import gram
 
 
 def of_samples(x):

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from support.each import each
 from support.shapes import unchecked
 
+from theodolite_jobs.groups.heads.formulas import copying_score, copying_score_sd_of_gaussian_factors, gain, null_share
 from theodolite_jobs.statistics.factors import (
     coverage_rank,
     decompose,
@@ -16,7 +17,6 @@ from theodolite_jobs.statistics.factors import (
     stable_rank,
     thin,
 )
-from theodolite_jobs.statistics.heads import copying_score, copying_score_sd_of_gaussian_factors, gain, null_share
 
 EACH = np.arange(3)
 GROUPS = np.array([0, 0, 1])  # three heads, two groups

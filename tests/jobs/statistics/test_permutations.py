@@ -5,9 +5,9 @@ from scipy.stats import kstest
 from support.each import each
 from support.shapes import unchecked
 
+from theodolite_jobs.groups.gram.formulas import silhouette
 from theodolite_jobs.statistics import folds as separation
 from theodolite_jobs.statistics import scores as separated
-from theodolite_jobs.statistics.gram import silhouette
 from theodolite_jobs.statistics.held_out import difference_norms, difference_weights, held_out_scores
 from theodolite_jobs.statistics.permutations import (
     DRAWS,

@@ -4,8 +4,8 @@ from scipy.stats import binomtest, kstest
 from support.each import each
 from support.shapes import unchecked
 
+from theodolite_jobs.groups.routing.formulas import absolute_differences, differences, shares, used_experts
 from theodolite_jobs.statistics.permutations import permutation_test, permuted_labels
-from theodolite_jobs.statistics.routing import absolute_differences, differences, shares, used_experts
 
 
 def column(successes, n):

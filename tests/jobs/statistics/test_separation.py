@@ -10,7 +10,7 @@ from scipy.stats import t
 from support.each import each
 from support.shapes import unchecked
 
-from theodolite_jobs.statistics.fisher import fisher_ratio
+from theodolite_jobs.groups.separation.formulas import fisher_ratio
 from theodolite_jobs.statistics.folds import FOLDS, Folds, fold_directions, fold_moments, fold_scores
 from theodolite_jobs.statistics.scores import accuracy, auroc
 

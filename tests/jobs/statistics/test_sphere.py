@@ -8,15 +8,15 @@ from transformers.models.gemma.modeling_gemma import GemmaRMSNorm
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 from transformers.models.olmo.modeling_olmo import OlmoLayerNorm
 
-from theodolite_jobs.statistics.norm_quantities import QUANTITIES, input_quantities, output_quantities
-from theodolite_jobs.statistics.norms import Norm, normalised, projected
-from theodolite_jobs.statistics.sphere import (
+from theodolite_jobs.groups.sphere.formulas import (
     gaussian_spread,
     gaussian_squared_spread,
     length_variance_share,
     scale_radii,
     semi_axes,
 )
+from theodolite_jobs.statistics.norm_quantities import QUANTITIES, input_quantities, output_quantities
+from theodolite_jobs.statistics.norms import Norm, normalised, projected
 
 WIDTH, EPSILON = 48, 1e-3  # so large an ε that it shows beside inputs of length 1
 

@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 from support.each import each
 
-from theodolite_jobs.statistics.norms import Norm, normalised
-from theodolite_jobs.statistics.sphere_ellipsoids import (
+from theodolite_jobs.groups.sphere.formulas_ellipsoids import (
     ellipsoid_overlaps,
     plane_normal,
     scale_correlations,
     scale_cosines,
 )
+from theodolite_jobs.statistics.norms import Norm, normalised
 
 
 def random(*shape, seed=0):

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 from support.each import each
 from support.shapes import unchecked
 
-from theodolite_jobs.statistics.sphere import gaussian_spread, gaussian_squared_spread
-from theodolite_jobs.statistics.sphere_gaussian import fitted_spreads, squared_norm_variance
+from theodolite_jobs.groups.sphere.formulas import gaussian_spread, gaussian_squared_spread
+from theodolite_jobs.groups.sphere.formulas_gaussian import fitted_spreads, squared_norm_variance
 
 SEEDS = st.integers(0, 1000)
 

@@ -7,7 +7,7 @@ from scipy.optimize import minimize_scalar
 from scipy.stats import multivariate_normal
 from support.each import each
 
-from theodolite_jobs.statistics.travel_autocorrelation import maximum_likelihood, weighted_fits
+from theodolite_jobs.groups.travel.formulas_autocorrelation import maximum_likelihood, weighted_fits
 
 
 def line(t, log_distances):

@@ -6,7 +6,7 @@ from scipy.stats import multivariate_normal
 from support.each import each
 from support.shapes import unchecked
 
-from theodolite_jobs.statistics.travel_growth import akaike, growth_fits, slope_interval
+from theodolite_jobs.groups.travel.formulas_growth import akaike, growth_fits, slope_interval
 
 DEPTHS = np.arange(0, 24, 0.5)[::2]
 

@@ -7,7 +7,7 @@ import pytest
 from support.each import each
 from support.shapes import unchecked
 
-from theodolite_jobs.statistics.travel_nulls import (
+from theodolite_jobs.groups.travel.formulas_nulls import (
     DRAWS,
     arc_ratio_at_right_angles,
     family_wise_p,

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from support.each import each
 from support.shapes import unchecked
 
-from theodolite.groups.record import ENDS
+from theodolite.groups.schema import ENDS
+from theodolite_jobs.groups.travel.formulas_variance import centred_cosines, common_share, variance_budget
 from theodolite_jobs.statistics.step_products import merge_products
 from theodolite_jobs.statistics.steps import Block, travel
-from theodolite_jobs.statistics.travel_variance import centred_cosines, common_share, variance_budget
 
 NEXT, STREAM = range(2)
 

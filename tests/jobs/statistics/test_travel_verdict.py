@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from support.each import each
 
-from theodolite_jobs.statistics.travel_growth import growth_fits
-from theodolite_jobs.statistics.travel_verdict import Comparison, comparison, verdict
+from theodolite_jobs.groups.travel.formulas_growth import growth_fits
+from theodolite_jobs.groups.travel.formulas_verdict import Comparison, comparison, verdict
 
 HALF_BLOCKS = np.arange(60) / 2
 

@@ -5,8 +5,7 @@ from hypothesis import strategies as st
 from support.each import each
 from support.shapes import unchecked
 
-from theodolite_jobs.statistics.norms import Norm, projected
-from theodolite_jobs.statistics.weights import (
+from theodolite_jobs.groups.weights.formulas import (
     folded_reader,
     folded_writer,
     leading_basis,
@@ -15,6 +14,7 @@ from theodolite_jobs.statistics.weights import (
     random_square,
     with_row_lengths,
 )
+from theodolite_jobs.statistics.norms import Norm, projected
 
 SEEDS = st.integers(0, 1000)
 

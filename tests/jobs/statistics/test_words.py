@@ -6,9 +6,8 @@ import torch
 from scipy.stats import spearmanr
 from support.each import each
 
-from theodolite_jobs.statistics import words
-from theodolite_jobs.statistics.norms import Norm, normalised, standardised
-from theodolite_jobs.statistics.words import (
+from theodolite_jobs.groups.words import formulas as words
+from theodolite_jobs.groups.words.formulas import (
     RankedTokens,
     Request,
     alignment,
@@ -19,6 +18,7 @@ from theodolite_jobs.statistics.words import (
     top_tokens,
     with_bias,
 )
+from theodolite_jobs.statistics.norms import Norm, normalised, standardised
 
 TOKENS, WIDTH = 53, 12
 CPU = torch.device("cpu")

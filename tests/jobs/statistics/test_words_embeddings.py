@@ -6,9 +6,9 @@ import torch
 from support.each import each
 from support.nightly import at_night
 
-from theodolite_jobs.statistics import words_embeddings
+from theodolite_jobs.groups.words import formulas_embeddings as words_embeddings
+from theodolite_jobs.groups.words.formulas_embeddings import embedding_lengths, embedding_sphere
 from theodolite_jobs.statistics.norms import Norm
-from theodolite_jobs.statistics.words_embeddings import embedding_lengths, embedding_sphere
 
 TOKENS, WIDTH = 53, 12
 

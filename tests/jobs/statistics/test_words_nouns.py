@@ -5,9 +5,8 @@ from scipy.stats import kstest, ortho_group, rankdata, spearmanr
 from support.each import each
 from support.shapes import unchecked
 
-from theodolite_jobs.statistics.permutations import DRAWS, permutation_test
-from theodolite_jobs.statistics.words import alignment
-from theodolite_jobs.statistics.words_nouns import (
+from theodolite_jobs.groups.words.formulas import alignment
+from theodolite_jobs.groups.words.formulas_nouns import (
     kept_share,
     noun_permutations,
     own_first,
@@ -16,6 +15,7 @@ from theodolite_jobs.statistics.words_nouns import (
     rank_profiles,
     relatedness,
 )
+from theodolite_jobs.statistics.permutations import DRAWS, permutation_test
 
 
 def matrices(n: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:

@@ -20,14 +20,10 @@ from theodolite.store.objects import put
 from theodolite.store.prompts import encode_tokens
 from theodolite.store.records import Commit
 from theodolite.store.runs import create_run
+from theodolite_jobs.groups.words import formulas_trajectories as words_trajectories
+from theodolite_jobs.groups.words.formulas_trajectories import angles, principal_coordinates, vocabulary_angles
+from theodolite_jobs.groups.words.trajectories import TARGET, trajectory_table
 from theodolite_jobs.models.weights import Weights
-from theodolite_jobs.results.words_trajectories import TARGET, trajectory_table
-from theodolite_jobs.statistics import words_trajectories
-from theodolite_jobs.statistics.words_trajectories import (
-    angles,
-    principal_coordinates,
-    vocabulary_angles,
-)
 
 WIDTH = 48
 CPU = torch.device("cpu")

@@ -25,11 +25,11 @@ def test_every_group_is_described_as_registered(items):
     for name, group in GROUPS.items():
         item = items[name]
         assert set(item) == {
-            *("name", "title", "order", "is_analysis", "is_read_whole", "tables", "needs", "options", "variables"),
+            *("name", "title", "is_shown", "is_analysis", "is_read_whole", "tables", "needs", "options", "variables"),
             *("labels", "profiles"),
         }
         assert item["labels"] == {dim: list(labels) for dim, labels in group.labels.items()}
-        for field in ("title", "order", "is_analysis", "is_read_whole", "options"):
+        for field in ("title", "is_analysis", "is_read_whole", "options"):
             assert item[field] == getattr(group, field)
         assert item["tables"] == list(group.tables)
         assert item["needs"] == sorted(group.needs)
@@ -62,8 +62,7 @@ def test_variables_along_depth_are_the_statistics_of_curves(items):
 
 
 def test_the_order_equals_that_of_the_report(items):
-    shown = sorted((item for item in items.values() if item["order"] is not None), key=lambda item: item["order"])
-    assert tuple(item["name"] for item in shown) == SHOWN
+    assert tuple(name for name, item in items.items() if item["is_shown"]) == SHOWN
 
 
 def test_the_etag_depends_only_on_the_version(client, monkeypatch, tmp_path):

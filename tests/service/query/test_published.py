@@ -7,8 +7,8 @@ import pytest
 from support.each import each
 from support.finished_runs import REFUSAL, adapter_facts, finished_run, model_facts
 
-from theodolite.groups.curves import SAMPLE_SIZES
-from theodolite.groups.curves import VARIABLES as CURVES
+from theodolite.groups.curves.record import SAMPLE_SIZES
+from theodolite.groups.curves.record import VARIABLES as CURVES
 from theodolite.query.published import (
     expected_values,
     has_same_prompts,

@@ -5,10 +5,10 @@ import pytest
 import xarray as xr
 from support.finished_runs import cached_run
 
-from theodolite.figures.basis import maps_figure, steps_figure
 from theodolite.groups import GROUPS
-from theodolite.groups.basis import MAPS
-from theodolite.sections import basis
+from theodolite.groups.basis import sections as basis
+from theodolite.groups.basis.figures import maps_figure, steps_figure
+from theodolite.groups.basis.record import MAPS
 
 LAYERS = 4
 COLOURS = {"harmful": "#d9622b", "harmless": "#2b6cb0"}

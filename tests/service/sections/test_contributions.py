@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from support.finished_runs import cached_run
 
-from theodolite.sections import contributions
+from theodolite.groups.contributions import sections as contributions
 
 HEADS = np.array([[0.1, 0.0], [0.05, -0.02], [0.0, 0.0], [0.3, 0.07]])  # (layer, head)
 MLPS = np.array([0.0, 0.1, 0.2, 0.2])

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from support.finished_runs import cached_run
 
-from theodolite.groups.record import INTERVAL
+from theodolite.groups.effects import sections as effects
+from theodolite.groups.schema import INTERVAL
 from theodolite.query.exports import read_directions
-from theodolite.sections import effects
 from theodolite.sections.catalogue import section_items
 
 # The dimensions are (contrast, position, prompt_side, site, layer, intervention[, control]); 8 places, resid_pre and

@@ -5,7 +5,7 @@ import xarray as xr
 from support.each import each
 from support.finished_runs import cached_run
 
-from theodolite.sections import heads
+from theodolite.groups.heads import sections as heads
 from theodolite.sections.parts import CHANCE
 from theodolite.store.result_reader import read_group
 

@@ -4,8 +4,8 @@ import numpy as np
 import xarray as xr
 from support.finished_runs import cached_run
 
-from theodolite.figures.heads_rotary import rotary_figure
-from theodolite.sections.heads_rotary import _facts, rotary_sections
+from theodolite.groups.heads.figures_rotary import rotary_figure
+from theodolite.groups.heads.sections_rotary import _facts, rotary_sections
 
 AT_0 = [[50.0, 40.04], [np.nan, 62.0]]
 """(layer, head); a part of zeros has no rank."""

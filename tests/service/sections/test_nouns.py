@@ -6,10 +6,12 @@ import pytest
 import xarray as xr
 
 from theodolite.groups import GROUPS
-from theodolite.sections import heads_composition, words_biases, words_nouns
-from theodolite.sections.heads_composition import composition_sections
-from theodolite.sections.words_biases import bias_sections
-from theodolite.sections.words_nouns import noun_sections
+from theodolite.groups.heads import sections_composition as heads_composition
+from theodolite.groups.heads.sections_composition import composition_sections
+from theodolite.groups.words import sections_biases as words_biases
+from theodolite.groups.words import sections_nouns as words_nouns
+from theodolite.groups.words.sections_biases import bias_sections
+from theodolite.groups.words.sections_nouns import noun_sections
 
 LAYERS, HEADS, NOUNS = 3, 2, ["cat", "dog", "sun", "sea"]
 

@@ -4,7 +4,9 @@ import numpy as np
 import xarray as xr
 from support.finished_runs import cached_run
 
-from theodolite.sections import curves, gram, parts
+from theodolite.groups.curves import sections as curves
+from theodolite.groups.gram import sections as gram
+from theodolite.sections import parts
 
 SHAPE = {
     "participation_ratio": {"raw": 20.0, "standardised": 25.0},

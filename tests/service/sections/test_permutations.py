@@ -11,8 +11,9 @@ from support.finished_runs import cached_run
 from support.nightly import at_night
 from support.stored import store_run
 
+from theodolite.groups.curves import sections as curves
+from theodolite.groups.separation import sections as separation
 from theodolite.query.compare import BOUND
-from theodolite.sections import curves, separation
 from theodolite.sections.parts import CHANCE, Table, in_brackets
 from theodolite.store.cache import Cache
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from support.finished_runs import cached_run
 
-from theodolite.sections.permutations import beyond_facts, token_facts, token_finding
+from theodolite.groups.separation.sections_permutations import beyond_facts, token_facts, token_finding
 from theodolite.store.result_reader import read_group
 
 

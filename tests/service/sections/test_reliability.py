@@ -5,8 +5,9 @@ import pytest
 import xarray as xr
 from support.finished_runs import cached_run
 
+from theodolite.groups.heads import sections as heads
+from theodolite.groups.separation import sections as separation
 from theodolite.query.directions import unreliable_layers
-from theodolite.sections import heads, separation
 from theodolite.sections.parts import Table
 from theodolite.store.result_reader import read_group
 

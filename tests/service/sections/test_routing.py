@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from support.finished_runs import cached_run
 
-from theodolite.sections import routing
+from theodolite.groups.routing import sections as routing
 
 NAN = np.nan
 # (layer, expert): layers 0 and 3 have no experts.

@@ -5,7 +5,8 @@ import pandas as pd
 import xarray as xr
 from support.each import each
 
-from theodolite.sections import heads, words
+from theodolite.groups.heads import sections as heads
+from theodolite.groups.words import sections as words
 from theodolite.sections.parts import listed, null_text, number, percent
 
 

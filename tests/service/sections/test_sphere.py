@@ -6,7 +6,7 @@ import xarray as xr
 from support.finished_runs import cached_run
 
 from theodolite.groups import GROUPS
-from theodolite.sections import sphere
+from theodolite.groups.sphere import sections as sphere
 
 SETS = ["harmful", "harmless"]
 NORMS = ["0.attention", "0.mlp", "final"]

@@ -6,9 +6,9 @@ import xarray as xr
 from support.each import each
 from support.finished_runs import cached_run
 
-from theodolite.figures.travel_growth import growth_figure
-from theodolite.sections import travel
-from theodolite.sections.travel_growth import growth_facts, growth_notes, growth_table
+from theodolite.groups.travel import sections as travel
+from theodolite.groups.travel.figures_growth import growth_figure
+from theodolite.groups.travel.sections_growth import growth_facts, growth_notes, growth_table
 
 NAN = np.nan
 MISSING = "\N{EN DASH}"

@@ -5,11 +5,11 @@ import pandas as pd
 import pytest
 from support.finished_runs import cached_run
 
-from theodolite.figures.travel import cosines_figure
-from theodolite.groups.travel import VECTOR_PAIRS
-from theodolite.sections import travel
+from theodolite.groups.travel import sections as travel
+from theodolite.groups.travel.figures import cosines_figure
+from theodolite.groups.travel.record import VECTOR_PAIRS
+from theodolite.groups.travel.sections_steps import STEP_NOTES, step_facts, step_tables
 from theodolite.sections.parts import MISSING
-from theodolite.sections.travel_steps import STEP_NOTES, step_facts, step_tables
 from theodolite.store.result_reader import read_group
 
 LABELS = {"harmful": "harmful (marked)"}

@@ -5,9 +5,9 @@ import pandas as pd
 import pytest
 from support.finished_runs import cached_run
 
-from theodolite.figures.travel_variance import budget_figure
-from theodolite.sections import travel
-from theodolite.sections.travel_variance import variance_facts, variance_finding, variance_table
+from theodolite.groups.travel import sections as travel
+from theodolite.groups.travel.figures_variance import budget_figure
+from theodolite.groups.travel.sections_variance import variance_facts, variance_finding, variance_table
 from theodolite.store.result_reader import read_group
 
 LABELS = {"harmful": "harmful (marked)"}

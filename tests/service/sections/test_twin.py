@@ -5,8 +5,9 @@ import pytest
 import xarray as xr
 from support.finished_runs import finished_run, model_facts
 
-from theodolite.groups.record import INTERVAL
-from theodolite.sections import curves, separation
+from theodolite.groups.curves import sections as curves
+from theodolite.groups.schema import INTERVAL
+from theodolite.groups.separation import sections as separation
 from theodolite.sections.catalogue import draw_figure
 from theodolite.store.result_reader import read_group
 

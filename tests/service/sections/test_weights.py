@@ -4,7 +4,7 @@ import numpy as np
 import xarray as xr
 from support.each import each
 
-from theodolite.sections import weights
+from theodolite.groups.weights import sections as weights
 
 READERS = (
     "Mean overlap with each of the reading matrices (in brackets: random matrices with the same row lengths; random "

@@ -3,7 +3,7 @@
 import numpy as np
 import xarray as xr
 
-from theodolite.sections.weights_experts import expert_facts, expert_figures
+from theodolite.groups.weights.sections_experts import expert_facts, expert_figures
 
 NAN = np.nan
 LABELS = ["0", "1", "2", "shared"]

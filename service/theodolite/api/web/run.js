@@ -36,7 +36,7 @@ async function open(node, signal, id) {
     const names = run.analyses.length > 0 ? (await ask(ofRun(id, "sections"), {}, signal)).items : [];
     if (signal.aborted) return null;
     document.title = `${run.model.name} · Theodolite`;
-    const isShown = ({ name, order }) => names.includes(name) || (order !== null && run.unfinished.includes(name));
+    const isShown = ({ name, is_shown }) => names.includes(name) || (is_shown && run.unfinished.includes(name));
     const offered = groups.filter(isShown).map((group) =>
       names.includes(group.name) ? group : { ...group, title: `${group.title} (not finished)`, isUnfinished: true },
     );

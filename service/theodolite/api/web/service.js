@@ -81,10 +81,10 @@ export function ofRun(runId, ...parts) {
 
 let registry = null;
 
-/** Return all result groups in the order of the page, groups without sections last; the request is sent once. */
+/** Return all result groups in the order of the page; the request is sent once. */
 export function readGroups() {
   registry ??= ask("/v1/groups").then(
-    ({ items }) => [...items].sort((one, other) => (one.order ?? Infinity) - (other.order ?? Infinity) || 0),
+    ({ items }) => items,
     (error) => {
       registry = null;
       throw error;

@@ -1,0 +1,23 @@
+"""Composition of pairs of attention heads."""
+
+from theodolite.groups.schema import Group, Variable
+
+VARIABLES = (
+    Variable(
+        "score",
+        ("composition", "layer", "head", "layer_other", "head_other"),
+        "‖W_VO W‖ over ‖W_VO‖‖W‖ (Frobenius norms) for a head's W_VO and a head of a later layer, layer_other: W is "
+        "its W_QK for q, W_QKᵀ for k, W_VO for v.",
+    ),
+)
+
+GROUP = Group(
+    name="composition",
+    title="Composition",
+    order=130,
+    version=1,
+    variables=VARIABLES,
+    needs=frozenset({"weights"}),
+    options="heads",
+    is_analysis=False,
+)

@@ -1,0 +1,175 @@
+"""What interventions on the last token change in the distribution of the token that follows it."""
+
+from theodolite.groups.schema import ESTIMATE, INTERVAL, N_USED, NULL, SUBLAYERS, Group, Variable, variables
+from theodolite.sites import Site
+
+CHANGEABLE = (Site.RESID_PRE, Site.RESID_MID, Site.RESID_POST)
+"""The sites at which states can be changed."""
+
+PATCH, REMOVE, ADD = INTERVENTIONS = ("patch", "remove", "add")
+"""`patch` gives a state of the other set, `remove` projects the contrast's direction out of the state, and `add` adds
+the difference of the means towards the other set."""
+
+MATCHED, PERMUTED = CONTROLS = ("matched", "permuted")
+"""The control directions: random ones of the samples' covariance, and directions of permuted labels. `matched` is
+removed with as much variance, or moves states by as many standard deviations along it; along `permuted`, states move as
+far as along the contrast's direction. A patch uses no direction, so it has no control."""
+
+LEAST_VARIANCE = 0.8
+"""The smallest variance along `matched`, over that along the contrast's direction, with which removals are compared:
+removing a direction with little variance changes little."""
+
+LEAST_EFFECTIVE = 5.0
+"""The smallest effective number of control directions with which effects are compared."""
+
+ATTENTION, MLP, BLOCK = SUBLAYERS
+"""The parts of a layer whose outputs are patched; `block` is attention and the MLP together."""
+
+HEAD = "head"
+"""The smallest part whose output is patched."""
+
+MEASURES = ("kl", "log_odds")
+"""What an intervention is measured by."""
+
+_KL = "Mean over prompts of the KL divergence of the changed from the intact distribution of the next token"
+_LOG_ODDS = "Mean over prompts of the change of the log-odds of the first against the second group of next tokens"
+
+_EVERYWHERE = "when the direction of each site and layer is removed there"
+_OF_HEAD = "when the head's output is patched"
+_OF_SUBLAYER = "when the output of the sublayer is patched (of the block: those of attention and the MLP)"
+_DIRECTLY = "but the change reaches the stream only after the last block"
+
+_KL_NULL = (
+    "{0} of control directions: its mean and standard deviation (sd, both in nats); the difference of the logarithm of "
+    "{0} from its mean over them, over their standard deviation (z); and the share of them with as large {0}, the "
+    "contrast's own included (p). z and p are NaN without a test."
+)
+_LOG_ODDS_NULL = (
+    "{0} times expected_sign of control directions: its mean and standard deviation (sd, both in nats); the difference "
+    "of the contrast's own from this mean, over this standard deviation (z); and the share of them with as large a "
+    "number, the contrast's own included (p). z and p are NaN without a test."
+)
+_FAMILY = (
+    " p_family is the share of them, the contrast's own included, whose largest z over all sites and layers is as "
+    "large as the z at this site and layer."
+)
+_NO_FAMILY = " p_family is NaN."
+
+_POINT = ("contrast", "position", "prompt_side")
+_PLACE = (*_POINT, "site", "layer")
+_OF_PLACE = (*_PLACE, "intervention")
+
+VARIABLES = (
+    N_USED,
+    Variable(
+        "intact_log_odds", (*_POINT, ESTIMATE), "Mean over prompts of the log-odds without an intervention.", "nats"
+    ),
+    Variable(
+        "intact_probability",
+        _POINT,
+        "Mean over prompts of the probability that the next token is in one of both groups, without an intervention.",
+    ),
+    Variable(
+        "intact_difference",
+        ("contrast", "position", ESTIMATE),
+        "Mean over prompts of the log-odds of positive prompts minus those of negative prompts, without an "
+        "intervention.",
+        "nats",
+    ),
+    Variable(
+        "expected_sign",
+        _POINT,
+        "Sign of the change of the log-odds towards those of the other set; NaN if the interval of intact_difference "
+        "contains 0.",
+    ),
+    *variables((*_OF_PLACE, ESTIMATE), "nats", kl=f"{_KL}.", log_odds=f"{_LOG_ODDS}."),
+    *variables(
+        (*_OF_PLACE, "control", "null"),
+        kl_null=_KL_NULL.format("kl") + _FAMILY,
+        log_odds_null=_LOG_ODDS_NULL.format("log_odds") + _FAMILY,
+    ),
+    *variables(
+        (*_PLACE, "dose", ESTIMATE),
+        "nats",
+        dose_kl=f"{_KL}, for doses of the difference.",
+        dose_log_odds=f"{_LOG_ODDS}, for doses of the difference.",
+    ),
+    *variables(
+        (*_POINT, ESTIMATE),
+        "nats",
+        everywhere_kl=f"{_KL}, {_EVERYWHERE}.",
+        everywhere_log_odds=f"{_LOG_ODDS}, {_EVERYWHERE}.",
+    ),
+    *variables(
+        (*_POINT, "control", "null"),
+        everywhere_kl_null=_KL_NULL.format("everywhere_kl") + _NO_FAMILY,
+        everywhere_log_odds_null=_LOG_ODDS_NULL.format("everywhere_log_odds") + _NO_FAMILY,
+    ),
+    *variables(
+        (*_POINT, "layer", "head", ESTIMATE),
+        "nats",
+        head_kl=f"{_KL}, {_OF_HEAD}.",
+        head_log_odds=f"{_LOG_ODDS}, {_OF_HEAD}.",
+    ),
+    Variable("head_direct", (*_POINT, "layer", "head"), f"{_LOG_ODDS}, {_OF_HEAD}, {_DIRECTLY}.", "nats"),
+    *variables(
+        (*_POINT, "layer", "sublayer", ESTIMATE),
+        "nats",
+        sublayer_kl=f"{_KL}, {_OF_SUBLAYER}.",
+        sublayer_log_odds=f"{_LOG_ODDS}, {_OF_SUBLAYER}.",
+    ),
+    Variable("sublayer_direct", (*_POINT, "layer", "sublayer"), f"{_LOG_ODDS}, {_OF_SUBLAYER}, {_DIRECTLY}.", "nats"),
+    *variables(
+        (*_PLACE, ESTIMATE),
+        half_dose="Smallest dose, towards the other set, that changes the mean log-odds by half of intact_difference; "
+        "NaN if no dose does. The upper end of its interval is NaN if it is beyond the largest dose.",
+        restored="Mean change of the log-odds by a patch, over the mean difference of the log-odds to the other set; "
+        "NaN if this difference has both signs in the bootstrap.",
+    ),
+    Variable(
+        "score_change",
+        (*_OF_PLACE, "layer_other", ESTIMATE),
+        "Mean over prompts of the change of the stream at the input of block layer_other along the contrast's "
+        "direction there, over the distance of the means there, towards the other set (NaN if the input precedes the "
+        "change).",
+    ),
+    Variable(
+        "direct_correlation",
+        _POINT,
+        "Correlation over all heads between the direct change of the log-odds and the change by a patch.",
+    ),
+    *variables(
+        ("contrast", "position", "site", "layer", "control"),
+        control_variance="Mean variance along the control directions, over that along the contrast's direction.",
+        effective_controls="Effective number of control directions: participation ratio of their Gram matrix.",
+    ),
+    Variable(
+        "intact_error",
+        ("contrast", "position"),
+        "Maximum over prompts of ‖x - y‖/‖y‖ at resid_final between unchanged columns and the plain forward pass.",
+    ),
+    Variable(
+        "route_error",
+        ("contrast", "position"),
+        "Maximum of ‖x - y‖/‖y‖ at resid_final, and at the output of the final norm, between interventions that cost "
+        "one token and the same in forward passes of all tokens, over a sample; NaN if none was compared.",
+    ),
+)
+
+PROMPT_EFFECTS = "prompt_effects"
+"""The table with what each intervention changes for each prompt: KL, the change of the log-odds, the restored share of
+the difference of the log-odds to the other prompt of the pair (patches), and the change of the score at the input of
+the last captured block (NaN for all doses except -1 of positive and 1 of negative prompts)."""
+
+GROUP = Group(
+    name="effects",
+    title="Effects",
+    order=160,
+    version=6,
+    variables=VARIABLES,
+    labels={"sublayer": SUBLAYERS, "null": NULL, ESTIMATE: INTERVAL},
+    tables=(PROMPT_EFFECTS,),
+    needs=frozenset({"prompts", "contrasts", "weights"}),
+    options="effects",
+    on_request=True,
+)

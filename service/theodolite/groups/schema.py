@@ -1,0 +1,161 @@
+"""The record of a result group: its arrays, tables, inputs, options and place in the report."""
+
+from collections.abc import Iterator, Mapping, Sized
+from dataclasses import dataclass, field
+from itertools import product
+from typing import Any, Literal
+
+Need = Literal["prompts", "contrasts", "weights", "resid_pre", "head_out", "experts"]
+"""An input that a group requires: prompt sets, a contrast, the model's weights, a captured site, recorded experts."""
+
+Output = Literal["stream", "norms", "travel", "folds"]
+"""An output of the first pass over the activations: moments of the stream, of norm layers, of steps or of folds."""
+
+
+ESTIMATE = "estimate"
+"""The axis of a statistic with a 95 % interval: its value, and the ends of the interval and of the band."""
+
+INTERVAL = ("value", "low", "high")
+BAND = (*INTERVAL, "band_low", "band_high")
+"""Labels of ESTIMATE: without, and with a simultaneous 95 % band over all sites and layers."""
+
+VALUE_AND_BAND = ("value", "band_low", "band_high")
+
+NULL = ("mean", "sd", "z", "p", "p_family")
+NULL_AND_LIMIT = (*NULL, "critical")
+"""Labels of the axis `null`: the distribution of a statistic with permuted labels or of controls, and its tests."""
+
+LEVEL = 0.05
+"""The family-wise error rate of the critical values."""
+
+ENDS = {"attention": (0, 1), "mlp": (1, 2), "block": (0, 2)}
+"""The states at which each sublayer starts and ends: 0 is the block's input, 1 its middle, 2 its output."""
+
+SUBLAYERS = tuple(ENDS)
+
+SIDES = ("positive", "negative")
+"""The two sets of a contrast."""
+
+
+@dataclass(frozen=True)
+class Variable:
+    """One array of a result group, or one kind of array of activations.
+
+    Attributes:
+        name: its name in the store.
+        dims: its dimensions.
+        description: one sentence.
+        units: units of its values; `1` for a dimensionless number.
+        dtype: NumPy's name of the stored type.
+        by_layer: whether it is written layer by layer, one chunk for each layer, because it is too large for memory.
+    """
+
+    name: str
+    dims: tuple[str, ...]
+    description: str
+    units: str = "1"
+    dtype: str = "float64"
+    by_layer: bool = False
+
+    def chunk_shape(self, lengths: Mapping[Any, int]) -> tuple[int, ...]:
+        """Return the shape of a chunk of an array that is stored by layer, given the length of each dimension.
+
+        Each index of the layer, and of the dimensions before it, has its own chunk.
+        """
+        inner = self.dims.index("layer") + 1
+        return tuple(1 if axis < inner else max(1, lengths[dim]) for axis, dim in enumerate(self.dims))
+
+
+def variables(
+    dims: tuple[str, ...], units: str = "1", dtype: str = "float64", **descriptions: str
+) -> Iterator[Variable]:
+    """Yield variables of the same dimensions, units and type; the keyword arguments are their names."""
+    for name, description in descriptions.items():
+        yield Variable(name, dims, description, units, dtype)
+
+
+@dataclass(frozen=True)
+class Group:
+    """A result group: statistics that are computed, stored and shown together.
+
+    Attributes:
+        name: its name in the store, in specs and in URLs.
+        title: its title in the report and on the page.
+        order: its place in the computation and in the report; a group comes after those that it requires.
+        version: increases with each change of its numbers by more than rounding; the next survey then computes the
+            group again.
+        variables: its arrays.
+        labels: the labels of those dimensions that are the same in every run.
+        tables: its Parquet tables; a table with the group's name has the same numbers as the arrays.
+        needs: its required inputs.
+        per_set: outputs of the first pass that it uses for each prompt set.
+        per_side: outputs of the first pass that it uses for each side of each contrast.
+        requires: groups that must be computed before it.
+        options: section of the spec with its options, or None.
+        always: whether every run with prompts has it.
+        is_analysis: whether a spec can name it under `analyses`.
+        on_request: whether a survey has it only if the spec names it, or has the section with its options.
+        is_read_whole: whether one call returns all its arrays; other groups have calls for single variables.
+    """
+
+    name: str
+    title: str
+    order: int
+    version: int
+    variables: tuple[Variable, ...] = ()
+    labels: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    tables: tuple[str, ...] = ()
+    needs: frozenset[Need] = frozenset()
+    per_set: frozenset[Output] = frozenset()
+    per_side: frozenset[Output] = frozenset()
+    requires: tuple[str, ...] = ()
+    options: str | None = None
+    always: bool = False
+    is_analysis: bool = True
+    on_request: bool = False
+    is_read_whole: bool = True
+
+    @property
+    def by_layer(self) -> dict[str, Variable]:
+        """Its variables that are stored layer by layer, by name."""
+        return {variable.name: variable for variable in self.variables if variable.by_layer}
+
+    def shape(self, variable: Variable, coordinates: Mapping[str, Sized]) -> tuple[int, ...]:
+        """Return the shape of one of its arrays; `coordinates` are the labels that differ between runs."""
+        labels = {**coordinates, **self.labels}
+        return tuple(len(labels[dim]) for dim in variable.dims)
+
+    def places(self, dims: tuple[str, ...]) -> Iterator[dict[str, Any]]:
+        """Yield each combination of the group's labels along some dimensions, without those of ESTIMATE."""
+        axes = [dim for dim in dims if dim in self.labels and dim != ESTIMATE]
+        for chosen in product(*(self.labels[axis] for axis in axes)):
+            yield dict(zip(axes, chosen, strict=True))
+
+    @property
+    def uses_passes(self) -> bool:
+        """Whether it uses the passes over the activations, which several groups share."""
+        return bool(self.per_set or self.per_side)
+
+
+STREAM_UNIT = "residual stream"
+"""The unit of activations."""
+
+PER_SET = ("set", "site", "position", "layer")
+PER_CONTRAST = ("contrast", "site", "position", "layer")
+PER_BLOCK = ("set", "position", "layer")
+"""Dimensions of statistics: per prompt set and site, per contrast and site, per prompt set and block."""
+
+N_SAMPLES = Variable("n_samples", ("set", "position"), "Number of prompts that the statistics use.", dtype="int64")
+N_USED = Variable(
+    "n_used",
+    ("contrast", "position", "prompt_side"),
+    "Number of prompts of each side that the statistics use.",
+    dtype="int64",
+)
+"""Numbers of prompts: N_SAMPLES for statistics of sets, N_USED for statistics of contrasts."""
+
+
+AT_EXTREME = (
+    "1 at each pre and mid depth that may have the {} true value, by paired differences between depths (95 %); else 0."
+)
+"""Description of the arrays that mark the depths whose true value may be the `largest` or the `smallest`."""

@@ -1,0 +1,255 @@
+"""Sentences about a contrast's statistics against permuted labels, for the section of the group `separation`."""
+
+from collections.abc import Iterator, Mapping
+from statistics import NormalDist
+
+import numpy as np
+import xarray as xr
+from numpy.typing import NDArray
+
+from theodolite.groups.schema import INTERVAL, LEVEL, VALUE_AND_BAND
+from theodolite.query.curves import along_depth, end_of, has_values
+from theodolite.sections.parts import Table, depths_text, in_brackets, layer_text, listed, null_text, number, percent
+from theodolite.sites import Site, depth
+
+CLASSIFIERS = {"auroc": "difference of means", "ridge_auroc": "ridge regression"}
+"""The classifiers of held-out prompts, by the name of their AUROC."""
+
+_WEAK = (
+    "This control says little: in most pairs, both prompts have the same tokens, or the tokens that differ have no "
+    "weight, for example because they occur in no other prompt."
+)
+_MOST_PAIRS = 0.5
+_NAMES = {
+    "auroc": "AUROC by difference of means",
+    "ridge_auroc": "AUROC by ridge regression",
+    "paired_accuracy": "share of pairs in the right order",
+    "difference_norm": "distance of the two means",
+    "silhouette": "silhouette of the two sets",
+}
+
+
+def permutation_facts(tests: xr.Dataset) -> Iterator[str]:
+    """Yield a sentence about each statistic of one contrast that is tested against permuted labels, (site, layer)."""
+    counts = " and ".join(map(str, tests["n_used"].values))
+    texts = {
+        _NAMES[one]: f"{_passed(tests, one)}{in_brackets(_where(tests, one), _clusters(tests, one))}"
+        for one in _tested(tests)
+    }
+    if texts:
+        yield (
+            f"Number of depths at which a statistic exceeds its values under permuted labels (family-wise p of at most "
+            f"{LEVEL}, {counts} prompts): {listed(texts)}."
+        )
+
+
+def permutation_tables(tests: xr.Dataset) -> list[Table]:
+    """Return a table of the depths with the largest z of each tested statistic of one contrast, (site, layer)."""
+    caption = (
+        "Statistics and their values under permuted labels, mean ± standard deviation, at the depth with the largest "
+        "z; the silhouette lies between -1 and 1, and a value near 0 or below means that the sets form no clusters "
+        "(Euclidean distance over all features)"
+    )
+    columns = ["statistic", "depths above chance", "largest z", "depth", "value there", "permuted labels", "p"]
+    rows = [_row(tests, statistic) for statistic in _tested(tests)]
+    return [Table(caption, columns, rows)] if rows else []
+
+
+def _tested(tests: xr.Dataset) -> list[str]:
+    """Return the statistics with a test; a contrast may have no pairs, and permutations may change nothing."""
+    return [statistic for statistic in _NAMES if np.isfinite(_null(tests, statistic, "z")).any()]
+
+
+def _passed(tests: xr.Dataset, statistic: str) -> str:
+    p, z = (_null(tests, statistic, part) for part in ("p_family", "z"))
+    return f"{int((p <= LEVEL).sum())} of {int(np.isfinite(z).sum())}"
+
+
+def _null(tests: xr.Dataset, statistic: str, part: str) -> xr.DataArray:
+    return tests[f"{statistic}_null"].sel(null=part)
+
+
+def _where(tests: xr.Dataset, statistic: str) -> str:
+    """Return the depths at which a statistic exceeds chance; empty if these are all depths, or not a few ranges."""
+    p = along_depth(_null(tests, statistic, "p_family"))
+    return "" if bool((p <= LEVEL).sum() == np.isfinite(p).sum()) else depths_text(p <= LEVEL)
+
+
+def _clusters(tests: xr.Dataset, statistic: str) -> str:
+    """Return the largest silhouette, which can exceed chance although it is small; empty for other statistics."""
+    if statistic != "silhouette":
+        return ""
+    mean, sd, z = (_null(tests, "silhouette", part) for part in ("mean", "sd", "z"))
+    largest = np.nanmax(mean + z * sd)
+    return f"largest value {largest:.3f}; near 0 the sets form no clusters"
+
+
+def _row(tests: xr.Dataset, statistic: str) -> list[str]:
+    places = tests[f"{statistic}_null"].stack(point=("site", "layer"))
+    best = places.isel(point=int(np.nanargmax(places.sel(null="z").values)))
+    z, mean, sd, p = (float(best.sel(null=part)) for part in ("z", "mean", "sd", "p_family"))
+    where = layer_text(depth(Site(str(best["site"].values)), int(best["layer"])))
+    null = f"{mean:.2g} ± {sd:.2g}"
+    return [_NAMES[statistic], _passed(tests, statistic), f"{z:.1f}", where, f"{mean + z * sd:.3g}", null, f"{p:.2g}"]
+
+
+def control_facts(tests: xr.Dataset, labels: Mapping[str, str]) -> Iterator[str]:
+    """Yield sentences about the AUROC on the sphere and of the norm alone, of one contrast, (site, layer).
+
+    Args:
+        tests: the permutation tests of the contrast, and its variable `length_difference`.
+        labels: the label of the set on each side.
+    """
+    names = {
+        "on_sphere_auroc": "Scaled to the same norm, activations separate the sets by difference of means",
+        "norm_auroc": "By their length alone, activations separate the sets",
+    }
+    folded = {"norm_auroc": " (a value below 0.5 counts as 1 - AUROC)"}
+    for name, text in names.items():
+        if not has_values(tests, name):
+            continue
+        places = tests.stack(point=("site", "layer"))
+        best = places.isel(point=int(np.nanargmax(end_of(places[name]).values)))
+        where = layer_text(depth(Site(str(best["site"].values)), int(best["layer"])))
+        value, low, high = (float(end_of(best[name], end)) for end in VALUE_AND_BAND)
+        p = _null(places, name, "p_family").values
+        shorter = _shorter(places.isel(point=p <= LEVEL), labels) if name == "norm_auroc" else ""
+        yield (
+            f"{text} better than chance at {(p <= LEVEL).sum()} of {np.isfinite(p).sum()} depths. The largest "
+            f"AUROC{folded.get(name, '')} is {value:.3f} [{low:.3f}, {high:.3f}], at {where} "
+            f"({null_text(best[f'{name}_null'])}).{shorter}"
+        )
+
+
+def _shorter(places: xr.Dataset, labels: Mapping[str, str]) -> str:
+    """Return at how many of some depths the positive set has the smaller mean length; empty without depths."""
+    difference = places["length_difference"].values
+    if not len(difference):
+        return ""
+    many, total = int((difference < 0).sum()), len(difference)
+    where = f"all these {total}" if many == total else f"{many} of these {total}"
+    return f" At {where} depths, {labels['positive']} has the smaller mean length."
+
+
+def token_facts(tests: xr.Dataset) -> Iterator[str]:
+    """Yield sentences about the separation by the prompts' token counts alone, of one contrast at one position."""
+    if not has_values(tests, "tokens_auroc"):  # all prompts have the same counts
+        return
+    p = [float(_null(tests, f"tokens_{kind}auroc", "p")) for kind in ("", "ridge_")]
+    yield (
+        f"Token counts alone, without a model, give an AUROC of {_with_interval(tests['tokens_auroc'], 3)} by "
+        f"difference of means and {_with_interval(tests['tokens_ridge_auroc'], 3)} by ridge regression."
+    )
+    if has_values(tests, "tokens_paired_accuracy"):
+        plain, ridge = (_with_interval(100 * tests[f"tokens_{kind}paired_accuracy"], 1) for kind in ("", "ridge_"))
+        yield (
+            f"They put {plain} % of the held-out pairs in the right order by difference of means{_equal_pairs(tests)}, "
+            f"and {ridge} % by ridge regression."
+        )
+    if not np.isfinite(p).any():
+        yield f"This is not tested, because it is the same under all permutations of the labels.{_weakness(tests)}"
+        return
+    tested = [number(one, 3) if np.isfinite(one) else "not tested" for one in p]
+    is_shown = any(one <= LEVEL / len(p) for one in p)  # Bonferroni, for two classifiers
+    yield (
+        f"So words alone {'separate' if is_shown else 'are not shown to separate'} the sets better than chance (p = "
+        f"{' and '.join(tested)} against permuted labels).{_weakness(tests)}"
+    )
+
+
+def beyond_facts(tests: xr.Dataset) -> Iterator[str]:
+    """Yield at how many depths activations separate the sets better than words, and than length, do."""
+    controls = {"_beyond_words": "the better classifier of words", "_beyond_length": "their own length"}
+    for suffix, control in controls.items():
+        if counts := _exceeded_by(tests, suffix):
+            beyond = f"By simultaneous bands, activations have a larger AUROC than {control} {counts}."
+            yield f"{beyond}{_worse(tests, suffix)}"
+    if pairs := _exceeded(tests, "paired_accuracy_beyond_words"):
+        yield f"By difference of means, activations put more pairs in the right order than words do {pairs}."
+
+
+def _exceeded_by(tests: xr.Dataset, suffix: str) -> str:
+    """Return at how many depths each classifier of activations exceeds a control; empty if it is unknown."""
+    found = {one: text for one in CLASSIFIERS if (text := _exceeded(tests, one + suffix))}
+    if len(found) > 1 and len(set(found.values())) == 1:
+        return f"{next(iter(found.values()))} by both classifiers"
+    return " and ".join(f"{text} by {CLASSIFIERS[one]}" for one, text in found.items())
+
+
+def _exceeded(tests: xr.Dataset, name: str) -> str:
+    """Return at how many depths, and at which, the band of a difference lies above 0; empty without the difference."""
+    if not has_values(tests, name):
+        return ""
+    low = along_depth(tests[name], "band_low")
+    many, total = int((low > 0).sum()), int(np.isfinite(low).sum())
+    return f"at {many} of {total} depths{in_brackets(depths_text(low > 0)) if many < total else ''}"
+
+
+def _worse(tests: xr.Dataset, suffix: str) -> str:
+    """Return at how many depths the control separates the sets better than activations do, after a space."""
+    counts = {}
+    for one, classifier in CLASSIFIERS.items():
+        many = int((end_of(tests[f"{one}{suffix}"], "band_high") < 0).sum())
+        if many:
+            counts[classifier] = f"at {many} {'depth' if many == 1 else 'depths'} by {classifier}"
+    return f" They have a smaller one {' and '.join(counts.values())}." if counts else ""
+
+
+def token_finding(tests: xr.Dataset) -> str:
+    """Return what the prompts' token counts alone give, and where activations exceed it, of one contrast."""
+    is_ridge = float(tests["tokens_auroc_is_ridge"]) == 1
+    name, classifier = ("tokens_ridge_auroc", "ridge_auroc") if is_ridge else ("tokens_auroc", "auroc")
+    text = (
+        f"Token counts alone, without a model, give an AUROC of {_with_interval(tests[name], 3)} by "
+        f"{CLASSIFIERS[classifier]}"
+    )
+    counts = _exceeded_by(tests, "_beyond_words")
+    beyond = f"; activations are shown to exceed it {counts}" if counts else ""
+    return f"{text}{beyond}.{_weakness(tests)}"
+
+
+def _weakness(tests: xr.Dataset) -> str:
+    """Return that the control says little, after a space; empty unless most pairs have equal token scores."""
+    is_weak = has_values(tests, "tokens_equal_pairs") and float(tests["tokens_equal_pairs"]) > _MOST_PAIRS
+    return f" {_WEAK}" if is_weak else ""
+
+
+def _equal_pairs(tests: xr.Dataset) -> str:
+    """Return how many pairs have equal token scores; empty without such pairs."""
+    if not has_values(tests, "tokens_equal_pairs") or not float(tests["tokens_equal_pairs"]):
+        return ""
+    return f" ({percent(tests['tokens_equal_pairs'], 1)} have equal scores, which count half)"
+
+
+def _with_interval(values: xr.DataArray, digits: int) -> str:
+    value, low, high = (number(values.sel(estimate=end), digits) for end in INTERVAL)
+    return f"{value} [{low}, {high}]" if np.isfinite(values.sel(estimate="low")) else value
+
+
+def cosine_facts(directions: xr.Dataset, tests: xr.Dataset) -> Iterator[str]:
+    """Yield a sentence about the cosines between neighbouring layers' directions."""
+    texts = {}
+    for site in directions["site"].values.tolist():
+        cosines = np.diagonal(directions["direction_cosine"].sel(site=site), offset=1)
+        permuted = np.diagonal(tests["direction_cosine_null"].sel(site=site, null="mean"), offset=1)
+        if np.isfinite(cosines + permuted).any():
+            spread = np.diagonal(tests["direction_cosine_null"].sel(site=site, null="sd"), offset=1)
+            excess = cosines - permuted
+            middle = float(np.nanmedian(excess))
+            text = f"permuted labels give {np.nanmedian(permuted):.2f}; median difference {number(middle, 2)}"
+            text += f"{', below chance' if middle < 0 else ''}{_distinct(excess, spread)}"
+            texts[site] = f"{np.nanmedian(cosines):.2f} ({text})"
+    if texts:
+        yield (
+            "Median cosine between the directions of neighbouring layers, which share most of the stream: "
+            f"{listed(texts)}."
+        )
+
+
+def _distinct(excess: NDArray[np.float64], spread: NDArray[np.float64]) -> str:
+    """Return how many of several cosines exceed chance, by Bonferroni's limit; empty without their spread."""
+    z = (excess / spread)[np.isfinite(excess / spread)]
+    if not len(z):
+        return ""
+    limit = NormalDist().inv_cdf(1 - LEVEL / len(z))
+    return f"; {int((z > limit).sum())} of {len(z)} pairs of layers above Bonferroni's limit, z = {limit:.1f}"

@@ -1,0 +1,146 @@
+"""Steps of attention and MLP through the blocks, what they add to the variance, and growth along depth."""
+
+from theodolite.groups.schema import N_SAMPLES, PER_BLOCK, STREAM_UNIT, SUBLAYERS, Group, Variable, variables
+
+SUMMARY = ("mean", "std")
+"""Mean and standard deviation (n-1) over prompts."""
+
+POINTS = ("pre", "mid", "post")
+"""The states of a block: its input, the stream between attention and MLP, its output."""
+
+PATHS = ("whole", "before_last")
+"""The path through all blocks, and the path that ends before the last block."""
+
+VECTOR_PAIRS = ("successive_steps", "block_step_and_input", "attention_step_and_input", "mlp_step_and_input")
+"""Two vectors with a cosine: the steps of a block and of the next block; a step and the state at which it starts."""
+
+NULL = ("sd", "p_family")
+
+_OF_PATH = ("set", "position", "summary")
+_OF_PATHS = ("set", "position", "path", "summary")
+_SQUARED_UNIT = f"{STREAM_UNIT} squared"
+
+VARIABLES = (
+    N_SAMPLES,
+    Variable(
+        "step_norm",
+        (*PER_BLOCK, "sublayer", "summary"),
+        "Norm of the output of attention or of the MLP, or of the step of a block (output minus input).",
+        STREAM_UNIT,
+    ),
+    Variable(
+        "arc",
+        (*PER_BLOCK, "sublayer", "summary"),
+        "Angle between the state at which a step starts and that state plus the step.",
+        "radians",
+    ),
+    Variable(
+        "step_cosine",
+        (*PER_BLOCK, "vector_pair", "summary"),
+        "Cosine between two steps, or between a step and the state at which it starts; NaN for the steps of attention "
+        "and of the MLP alone.",
+    ),
+    Variable(
+        "step_cosine_centred",
+        (*PER_BLOCK, "vector_pair"),
+        "Cosine between the deviations of two vectors from their means over prompts, summed over prompts; 0 if the "
+        "deviations are independent.",
+    ),
+    Variable(
+        "step_cosine_centred_null",
+        (*PER_BLOCK, "vector_pair", "null"),
+        "The cosine between deviations, against all permutations of the prompts of one of the two vectors; their mean "
+        "cosine is 0. p_family is over all blocks and two-sided.",
+    ),
+    Variable(
+        "n_tested",
+        ("set", "position"),
+        "Number of prompts, the first usable ones, with which cosines are tested.",
+        dtype="int64",
+    ),
+    Variable(
+        "step_common_share",
+        PER_BLOCK,
+        "Squared norm of a block's mean step over the mean squared norm of its step, without the bias of noise; 1 if "
+        "all prompts have the same step.",
+    ),
+    *variables(
+        _OF_PATH,
+        STREAM_UNIT,
+        path_length="Sum over blocks of the norm of the step.",
+        displacement="Norm of the difference between the last block's output and the first block's input.",
+    ),
+    *variables(
+        _OF_PATH,
+        "radians",
+        arc_length="Sum over blocks of the angle between input and output.",
+        great_circle="Angle between the last block's output and the first block's input.",
+    ),
+    *variables(
+        _OF_PATHS,
+        path_ratio="Path length over displacement; 1 for a straight line.",
+        arc_ratio="Arc length over the great circle; 1 for a path without turns.",
+    ),
+    *variables(
+        ("set", "position", "path"),
+        path_ratio_at_right_angles="Path length over displacement, if the steps of all blocks were at right angles.",
+        arc_ratio_at_right_angles="Arc length over the great circle, if each arc were at a right angle to "
+        "the great circle from the path's first point to where it begins.",
+    ),
+    Variable(
+        "variance",
+        (*PER_BLOCK, "point"),
+        "Variance (n-1) over prompts of the stream, total over features.",
+        _SQUARED_UNIT,
+    ),
+    *variables(
+        (*PER_BLOCK, "sublayer"),
+        _SQUARED_UNIT,
+        variance_step="Variance (n-1) over prompts of the step, total over features.",
+        twice_covariance="Twice the covariance (n-1) over prompts of the step with the state at which it starts, total "
+        "over features.",
+    ),
+)
+
+AIC_MARGIN = 6.0
+"""Of two laws of growth, the one with an AIC that is lower by at least this is preferred.
+
+`benchmarks/growth.py` measures the verdicts on simulated curves: with this margin fewer than 5 % are wrong.
+"""
+
+PRODUCT_MARGIN = 2.0
+"""A product of both laws is preferred to the better one if its AIC is lower by at least this."""
+
+MIN_LOG_GROWTH = 1.39
+"""Smallest change of ln y along depth for the verdict `exponential`: a factor of 4.
+
+Equal steps change y by less, if their origin is further before the first depth than the fits of the power law allow:
+the exponent is at most 2, and the distance to the origin less than doubles.
+"""
+
+MIN_R_SQUARED = 0.5
+"""Smallest R² of a law that describes a curve. The law with the smaller AIC can have a negative R²."""
+
+VERDICT_POINTS = 11
+"""Smallest number of depths at a site for a verdict; the shortest simulated curves have it."""
+
+GROUP = Group(
+    name="travel",
+    title="Travel and growth",
+    order=80,
+    version=5,
+    variables=VARIABLES,
+    labels={
+        "sublayer": SUBLAYERS,
+        "summary": SUMMARY,
+        "vector_pair": VECTOR_PAIRS,
+        "null": NULL,
+        "path": PATHS,
+        "point": POINTS,
+    },
+    tables=("travel", "growth"),
+    needs=frozenset({"prompts", "resid_pre"}),
+    per_set=frozenset({"travel"}),
+    requires=("moments", "curves"),
+    options="gram",
+)

@@ -1,0 +1,219 @@
+"""Directions of the residual stream that weight matrices of different layers, or of different experts, share."""
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+
+import numpy as np
+import xarray as xr
+
+from theodolite.drawing.maps import scale_limits
+from theodolite.groups.weights.figures import overlap_map
+from theodolite.groups.weights.record import FORMS
+from theodolite.groups.weights.sections_experts import expert_facts, expert_figures
+from theodolite.sections.parts import Figure, Section, listed, number, percent, texts_of
+from theodolite.store.result_reader import read_group
+from theodolite.store.runs import Run
+
+_NAMES = {"o": "W_O", "down": "W_down", "q": "W_Q", "k": "W_K", "v": "W_V", "gate": "W_gate", "up": "W_up"}
+_WRITTEN = {
+    "o": "overlap of the W_O of two layers",
+    "down": "overlap of the W_down of two layers",
+}
+_HOW_TO_READ = (
+    "Overlap is ‖UᵀV‖²/r, with the r leading directions of two matrices as the columns of U and V: 1 if they span the "
+    "same subspace, about r/d_model for random subspaces. W_O and W_down write to the residual stream; W_Q, W_K, W_V, "
+    "W_gate and W_up read it. “Norms folded” means that each matrix that reads the stream is multiplied by the scale "
+    "γ of the norm before it, and each matrix that writes to the stream by the scale γ of the norm that follows it, "
+    "in models with such a norm. The other figures use the matrices as stored. If the same features of the stream "
+    "have long rows in two matrices, their leading directions overlap. Random matrices with the same row lengths, one "
+    "draw for each matrix, show how much of the overlap this explains."
+)
+_FORMS = {"stored": "as stored", "folded": "with norms folded"}
+_PAIRS = (("down", "q"), ("down", "up"))  # the writers and readers that every run shows
+
+
+def sections(run: Run) -> list[Section]:
+    """Return one section: overlap between layers of the directions that their matrices write and read."""
+    weights = read_group(run, "weights")
+    rank = int(weights.attrs["rank"])
+    title = f"Weights: overlap of the {rank} leading directions of each matrix"
+    notes = texts_of(weights.attrs.get("notes", []))
+    return [
+        Section(
+            title,
+            [*_facts(weights), *expert_facts(weights)],
+            list(expert_figures(weights)),
+            maps=list(_maps(weights)),
+            notes=notes,
+            how_to_read=_HOW_TO_READ,
+        )
+    ]
+
+
+def _maps(weights: xr.Dataset) -> Iterator[Figure]:
+    """Yield a map of each overlap of the stored matrices, and of the folded ones where they differ."""
+    for name, caption in _WRITTEN.items():
+        labels = {"writing_matrix": name}
+        written, null = weights["writing_overlap"].sel(labels), weights["writing_overlap_null"].sel(labels)
+        axes = (f"writer {_NAMES[name]}, layer",) * 2
+        yield from _pair_of_maps(f"written.{name}", caption, axes, scale_limits(*written.values), written, null)
+    pairs = list(dict.fromkeys([*_PAIRS, *_leading_pairs(weights)]))
+    between, null = weights["writer_reader_overlap"], weights["writer_reader_overlap_null"]
+    limits = scale_limits(*(values for pair in pairs for values in between.sel(_labels(*pair)).values))
+    for writer, reader in pairs:
+        name = f"read.{reader}" if writer == "down" else f"read.{writer}.{reader}"
+        caption = f"overlap of {_NAMES[writer]} with {_NAMES[reader]} of later layers"
+        axes = (f"writer {_NAMES[writer]}, layer", f"reader {_NAMES[reader]}, layer")
+        labels = _labels(writer, reader)
+        yield from _pair_of_maps(name, caption, axes, limits, between.sel(labels), null.sel(labels))
+
+
+def _labels(writer: str, reader: str) -> dict[str, str]:
+    return {"writing_matrix": writer, "reading_matrix": reader}
+
+
+def _pair_of_maps(
+    name: str,
+    caption: str,
+    axes: tuple[str, str],
+    limits: tuple[float, float],
+    overlaps: xr.DataArray,
+    nulls: xr.DataArray,
+) -> Iterator[Figure]:
+    """Yield the maps of an overlap and its null, (form, layer, layer_other)."""
+    for form in _different_forms(overlaps):
+        suffix, text = (".folded", f"{caption}, norms folded") if form == "folded" else ("", caption)
+        drawn = partial(overlap_map, overlaps.sel(form=form), text, axes, limits, nulls.sel(form=form))
+        yield Figure(f"weights.{name}{suffix}", text, drawn)
+
+
+def _different_forms(overlaps: xr.DataArray) -> list[str]:
+    """Return the forms of an overlap, (form, …): without `folded` if norms do not change it."""
+    stored, folded = (overlaps.sel(form=form) for form in FORMS)
+    return ["stored"] if np.array_equal(stored, folded, equal_nan=True) else list(FORMS)
+
+
+def _facts(weights: xr.Dataset) -> Iterator[str]:
+    random, spread = float(weights["random_overlap"]), float(weights["random_overlap_sd"])
+    for name in _WRITTEN:
+        of_matrix = weights[["writing_overlap", "writing_overlap_null"]].sel(writing_matrix=name)
+        for form in _different_forms(of_matrix["writing_overlap"]):
+            means, nulls = (_near_and_far(values) for values in of_matrix.sel(form=form).values())
+            folded = " (norms folded)" if form == "folded" else ""
+            if np.isfinite(means[1]):
+                near = f"{percent(means[0], 1)} between neighbouring layers, " if np.isfinite(means[0]) else ""
+                yield (
+                    f"Mean overlap of the directions that {_NAMES[name]}{folded} writes: {near}"
+                    f"{percent(means[1], 1)} between other layers ({_null(nulls)}random subspaces give "
+                    f"{percent(random, 1)}, ± {100 * spread:.1f} % for a single pair of layers)."
+                )
+    yield from _reading_facts(weights, random)
+
+
+def _near_and_far(overlaps: xr.DataArray) -> tuple[float, float]:
+    """Return the mean over neighbouring layers and over other pairs of layers that have both matrices, NaN for none."""
+    matrix = overlaps.values
+    near, far = (some[np.isfinite(some)] for some in (np.diag(matrix, 1), matrix[np.triu_indices(len(matrix), 2)]))
+    return float(near.mean()) if near.size else np.nan, float(far.mean()) if far.size else np.nan
+
+
+def _null(values: Sequence[float]) -> str:
+    """Return what random matrices with the same row lengths give, without missing values."""
+    texts = [percent(value, 1) for value in values if np.isfinite(value)]
+    return f"random matrices with the same row lengths give {' and '.join(texts)}, "
+
+
+def _reading_facts(weights: xr.Dataset, random: float) -> Iterator[str]:
+    """Yield a sentence about each pair of a writer and a reader that overlaps the most, as stored or folded.
+
+    An overlap counts if it is larger than that of random matrices with the same row lengths.
+    """
+    between, nulls = weights["writer_reader_overlap"], weights["writer_reader_overlap_null"]
+    stored, folded = (between.sel(form=form) for form in FORMS)
+    n_pairs = int(np.isfinite(stored.max(["layer", "layer_other"])).sum())
+    above = _above_chance(weights)
+    leading = {text: _most_shared(above.sel(form=form)) for form, text in _FORMS.items()}
+    for pair in _leading_pairs(weights):
+        forms = " and ".join(form for form, largest in leading.items() if largest == [pair])
+        forms = f"both {forms}" if " and " in forms else forms
+        of_pair = {"writing_matrix": pair[0], "reading_matrix": pair[1]}
+        sentence = (
+            f"Of all {n_pairs} combinations of a writing matrix with a reading matrix of later layers{_own(stored)}, "
+            f"{_NAMES[pair[0]]} with {_NAMES[pair[1]]} has the largest mean overlap of those above chance, {forms}. "
+            f"Over all pairs of layers it is {percent(stored.sel(of_pair).mean(), 1)} as stored and "
+            f"{percent(folded.sel(of_pair).mean(), 1)} with norms folded"
+        )
+        of_null = _null([float(null.mean()) for null in nulls.sel(of_pair)])
+        yield f"{sentence} ({of_null}random subspaces give {percent(random, 1)})."
+    texts = {}
+    for writer in stored["writing_matrix"].values.tolist():
+        own, null = (_means(values.sel(writing_matrix=writer)) for values in (between, nulls))
+        if np.isfinite(own.sel(form="folded")).any():
+            texts[_NAMES[writer]] = " and ".join(
+                f"{_range(own.sel(form=form))} ({_range(null.sel(form=form))}) {text}" for form, text in _FORMS.items()
+            )
+    if texts:
+        yield (
+            "Mean overlap with each of the reading matrices (in brackets: random matrices with the same row lengths; "
+            f"random subspaces give {percent(random, 1)}): {listed(texts)}.{_larger(between, nulls)}"
+        )
+
+
+def _own(between: xr.DataArray) -> str:
+    """Return a remark if a writer is also compared with readers of its own block."""
+    return " (W_O also with the MLP of its own block)" if np.isfinite(np.einsum("...ii->...i", between)).any() else ""
+
+
+def _range(means: xr.DataArray) -> str:
+    """Return the smallest and the largest of some means."""
+    return f"{percent(means.min(), 1)} to {percent(means.max(), 1)}"
+
+
+def _larger(between: xr.DataArray, nulls: xr.DataArray) -> str:
+    """Return in how many combinations the mean overlap is larger than that of the random matrices."""
+    excesses = _means(between) - _means(nulls)
+    largest = (_largest_excess(excesses.sel(form=form), text) for form, text in _FORMS.items())
+    counts = [f"{int((excess > 0).sum())} of {int(np.isfinite(excess).sum())}" for excess in excesses]
+    return (
+        f" The mean overlap is larger than with random matrices of the same row lengths in {counts[0]} combinations as "
+        f"stored, and in {counts[1]} with norms folded (not tested: there is one random draw for each matrix, and "
+        "several combinations share a matrix)."
+        f"{''.join(largest)}"
+    )
+
+
+def _largest_excess(excess: xr.DataArray, form: str) -> str:
+    """Return the writer and the reader with the largest excess, with a space before them; empty without an excess."""
+    if not (excess > 0).any():
+        return ""
+    (writer, reader), *_ = _most_shared(excess)
+    largest = 100 * float(excess.sel(writing_matrix=writer, reading_matrix=reader))
+    return (
+        f" The largest excess {form} is that of {_NAMES[writer]} with {_NAMES[reader]}: {number(largest, 1)} "
+        "percentage points."
+    )
+
+
+def _leading_pairs(weights: xr.Dataset) -> list[tuple[str, str]]:
+    """Return the pairs with the largest mean overlap above chance, as stored and with norms folded, each pair once."""
+    pairs = (_most_shared(means) for means in _above_chance(weights))
+    return list(dict.fromkeys(pair for some in pairs for pair in some))
+
+
+def _above_chance(weights: xr.Dataset) -> xr.DataArray:
+    """Return the mean overlaps of writers with readers; NaN where random matrices or subspaces have as large a one."""
+    means, null = _means(weights["writer_reader_overlap"]), _means(weights["writer_reader_overlap_null"])
+    return means.where(means > null.clip(min=float(weights["random_overlap"])))
+
+
+def _means(between: xr.DataArray) -> xr.DataArray:
+    return between.mean(["layer", "layer_other"])
+
+
+def _most_shared(means: xr.DataArray) -> list[tuple[str, str]]:
+    """Return the writer and the reader with the largest of some means; an empty list if there are none."""
+    if not np.isfinite(means).any():
+        return []
+    pairs = means.stack(pair=("writing_matrix", "reading_matrix"))
+    writer, reader = pairs["pair"].values[int(np.nanargmax(pairs.values))]
+    return [(str(writer), str(reader))]
