@@ -50,7 +50,7 @@ PICTURES = {
 FIGURES = {
     "figure-curves": "curves.refusal.-1",
     "figure-separation": "separation.refusal",
-    "figure-reliability": "separation.refusal.reliability",
+    "figure-reliability": "directions.refusal",
     "figure-gram": "gram.shape",
     "figure-sphere": "sphere.norms",
     "figure-travel": "travel.variance",

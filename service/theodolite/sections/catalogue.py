@@ -45,7 +45,7 @@ def _sites_of(run: Run, group: str) -> list[Site]:
 def shown_groups(run: Run) -> list[str]:
     """Return the names of the run's result groups that have sections, in the order of the report and the page."""
     finished = finished_groups(run)
-    return [group for group in SHOWN if (run.record.sets if GROUPS[group].always else group in finished)]
+    return [group for group in SHOWN if group in finished or (group == "curves" and run.record.sets)]
 
 
 def section_items(run: Run, group: str) -> list[dict[str, Any]]:

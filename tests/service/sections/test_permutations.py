@@ -12,6 +12,7 @@ from support.nightly import at_night
 from support.stored import store_run
 
 from theodolite.groups.curves import sections as curves
+from theodolite.groups.directions import sections as directions
 from theodolite.groups.separation import sections as separation
 from theodolite.query.compare import BOUND
 from theodolite.sections.parts import CHANCE, Table, in_brackets
@@ -365,9 +366,8 @@ ABOVE = "of 3 pairs of layers above Bonferroni's limit, z = 2.1)"
 
 def cosine_fact(tmp_path, own, tests):
     """Return the sentence about the cosines between neighbouring layers' directions."""
-    directions = {"direction_cosine": own}
-    groups = {"curves": {}, "moments": {}, "directions": directions, "separation": SEPARATION, "permutations": tests}
-    (section,) = separation.sections(cached_run(tmp_path, groups))
+    groups = {"curves": {}, "directions": {"direction_cosine": own, "reliability": 0.9}, "permutations": tests}
+    (section,) = directions.sections(cached_run(tmp_path, groups))
     return starting(section.facts, "Median cosine")
 
 

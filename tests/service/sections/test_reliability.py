@@ -5,8 +5,8 @@ import pytest
 import xarray as xr
 from support.finished_runs import cached_run
 
+from theodolite.groups.directions import sections as directions_sections
 from theodolite.groups.heads import sections as heads
-from theodolite.groups.separation import sections as separation
 from theodolite.query.directions import unreliable_layers
 from theodolite.sections.parts import Table
 from theodolite.store.result_reader import read_group
@@ -18,7 +18,7 @@ NOISE = np.array([[np.nan, 0.8, 0.35, 0.1], [0.85, 0.55, 0.3, 0.05]])[:, None]
 @pytest.fixture
 def run(tmp_path):
     directions = {"reliability": RELIABILITY, "noise_share": NOISE, "direction_cosine": 0.5}
-    return cached_run(tmp_path, {"curves": {}, "directions": directions, "separation": {"auroc": {"value": 0.7}}})
+    return cached_run(tmp_path, {"curves": {}, "directions": directions})
 
 
 SMALLEST = (
@@ -28,19 +28,19 @@ SMALLEST = (
 
 
 def test_the_section_names_the_least_reliable_direction(run):
-    (section,) = separation.sections(run)
+    (section,) = directions_sections.sections(run)
     assert [fact for fact in section.facts if "reliability" in fact] == [
         f"{SMALLEST}0.20 at layer 0 mid, where 85 % of the squared distance of the means is noise (estimated from the "
         "variances). At 3 of 7 depths the reliability is below 0.5. Figures draw the direction at such a depth grey, "
-        "and statistics of heads leave it out. The numbers of depths in the other sentences include such depths."
+        "and statistics of heads leave it out; the numbers of depths under Separation include it."
     ]
 
 
 def test_the_share_of_noise_is_that_at_the_least_reliable_direction(tmp_path):
     noise = np.where(RELIABILITY == 0.2, 0.6, 0.85)
     directions = {"reliability": RELIABILITY, "noise_share": noise, "direction_cosine": 0.5}
-    run = cached_run(tmp_path, {"curves": {}, "directions": directions, "separation": {"auroc": {"value": 0.7}}})
-    (section,) = separation.sections(run)
+    run = cached_run(tmp_path, {"curves": {}, "directions": directions})
+    (section,) = directions_sections.sections(run)
     (fact,) = (fact for fact in section.facts if fact.startswith(SMALLEST))
     assert fact.startswith(
         f"{SMALLEST}0.20 at layer 0 mid, where 60 % of the squared distance of the means is noise (estimated from the "
@@ -49,7 +49,7 @@ def test_the_share_of_noise_is_that_at_the_least_reliable_direction(tmp_path):
 
 
 def test_a_map_of_cosines_is_pale_at_unreliable_layers(run):
-    (section,) = separation.sections(run)
+    (section,) = directions_sections.sections(run)
     pre, mid = (figure.draw() for figure in section.maps)
     for figure, layers in ((pre, [1]), (mid, [0, 1])):
         covered = np.array(figure.data[1].z, dtype=object) == 1
@@ -59,8 +59,8 @@ def test_a_map_of_cosines_is_pale_at_unreliable_layers(run):
 
 def test_reliable_directions_have_no_pale_cells(tmp_path):
     directions = {"reliability": 0.9, "noise_share": 0.1, "direction_cosine": 0.5}
-    run = cached_run(tmp_path, {"curves": {}, "directions": directions, "separation": {"auroc": {"value": 0.7}}})
-    (section,) = separation.sections(run)
+    run = cached_run(tmp_path, {"curves": {}, "directions": directions})
+    (section,) = directions_sections.sections(run)
     assert [len(figure.draw().data) for figure in section.maps] == [1, 1]
     assert [fact for fact in section.facts if "reliability" in fact] == [
         f"{SMALLEST}0.90 at layer 0 pre, where 10 % of the squared distance of the means is noise (estimated from the "
@@ -69,8 +69,8 @@ def test_reliable_directions_have_no_pale_cells(tmp_path):
 
 
 def test_the_figure_of_reliability_has_both_measures_at_each_site(run):
-    (section,) = separation.sections(run)
-    figure = next(one for one in section.figures if one.name == "separation.refusal.reliability").draw()
+    (section,) = directions_sections.sections(run)
+    figure = next(one for one in section.figures if one.name == "directions.refusal").draw()
     names = [trace.name for trace in figure.data]
     assert names == ["reliability, pre", "reliability, mid", "noise share, pre", "noise share, mid", *names[4:]]
     np.testing.assert_array_equal(np.array(figure.data[1].y, dtype=float), RELIABILITY[1, 0])

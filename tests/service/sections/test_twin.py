@@ -6,6 +6,7 @@ import xarray as xr
 from support.finished_runs import finished_run, model_facts
 
 from theodolite.groups.curves import sections as curves
+from theodolite.groups.directions import sections as directions
 from theodolite.groups.schema import INTERVAL
 from theodolite.groups.separation import sections as separation
 from theodolite.sections.catalogue import draw_figure
@@ -31,7 +32,7 @@ def results(cosine, auroc, neighbours=np.nan):
     return {
         "curves": {"cosine_of_means_debiased": {end: {"raw": one} for end, one in cosines.items()}},
         "separation": {"auroc": estimate(auroc, 0.05, 0.1), "accuracy": dict.fromkeys(INTERVAL, 0.5)},
-        "directions": {"direction_cosine": neighbours},
+        "directions": {"direction_cosine": neighbours, "reliability": 0.9},
     }
 
 
@@ -96,6 +97,11 @@ def test_the_largest_auroc_of_the_twin_and_the_depths_above_it_are_stated(run, t
         "The AUROC of this model by difference of means is shown to lie above that of the twin at 3 of 7 depths "
         "(layers 2 pre, 3 pre to 3 mid). The largest difference is 0.350 [0.250, 0.450], at layer 3 mid. At the other "
         "depths, these prompts do not show that training raises the AUROC.",
+    ]
+
+
+def test_the_median_cosine_between_neighbouring_directions_of_the_twin_is_stated(run, twin):
+    assert facts_of(directions, run) == [
         "Median cosine between the directions of neighbouring layers of the untrained twin: 0.98 at resid_pre and 0.60 "
         "at resid_mid.",
     ]

@@ -6,16 +6,13 @@ from functools import partial
 import numpy as np
 import xarray as xr
 
-from theodolite.drawing.maps import layer_map, scale_limits
 from theodolite.drawing.panels import shown_sites
-from theodolite.groups.directions.figures import reliability_figure
 from theodolite.groups.schema import LEVEL, SIDES
 from theodolite.groups.separation.figures import separation_figure
 from theodolite.groups.separation.sections_permutations import (
     CLASSIFIERS,
     beyond_facts,
     control_facts,
-    cosine_facts,
     permutation_facts,
     permutation_tables,
     token_facts,
@@ -23,7 +20,6 @@ from theodolite.groups.separation.sections_permutations import (
 )
 from theodolite.query.compare import BOUND
 from theodolite.query.curves import along_depth, has_values, onset
-from theodolite.query.directions import RELIABLE, is_unreliable
 from theodolite.query.first_tokens import set_labels
 from theodolite.query.twin import read_twin
 from theodolite.sections.parts import (
@@ -46,7 +42,7 @@ from theodolite.sections.parts import (
     same_token_notes,
     without_spread,
 )
-from theodolite.sections.twin import twin_cosine_between_layers, twin_finding, twin_separation_facts
+from theodolite.sections.twin import twin_finding, twin_separation_facts
 from theodolite.sections.worth import UNTESTED, Worth, worth_of
 from theodolite.store.manifest import finished_groups
 from theodolite.store.result_reader import read_group
@@ -67,26 +63,25 @@ _DEPENDENT = (
 
 
 def sections(run: Run) -> list[Section]:
-    """Return a section for each contrast: separation of held-out prompts, cosines between layers' directions."""
-    separation, directions = read_group(run, "separation"), read_group(run, "directions")
+    """Return a section for each contrast."""
+    separation = read_group(run, "separation")
     tests = read_group(run, "permutations") if "permutations" in finished_groups(run) else None
-    twins = read_twin(run, "separation", "directions")
+    twins = read_twin(run, "separation")
     contrasts = separation["contrast"].values.tolist()
-    of_contrasts = [_section(run, separation, directions, tests, twins.get(name, {}), name) for name in contrasts]
+    of_contrasts = [_section(run, separation, tests, twins.get(name, {}), name) for name in contrasts]
     return [section for section in of_contrasts if section]
 
 
 def _section(
     run: Run,
     separation: xr.Dataset,
-    directions: xr.Dataset,
     tests: xr.Dataset | None,
     twin: Mapping[str, xr.Dataset],
     contrast: str,
 ) -> Section | None:
     """Return the section of a contrast, or None if one of its sets lacks the last position.
 
-    `twin` holds the contrast in the groups `separation` and `directions` of the untrained twin, if there is one.
+    `twin` holds the contrast in the group `separation` of the untrained twin, if there is one.
     """
     position, sites = last_position(separation), shown_sites(separation)
     shown = {"position": position, "site": sites}
@@ -94,7 +89,6 @@ def _section(
     counts = values["n_used"].values.tolist()
     if not all(counts):
         return None
-    own = directions.sel({"contrast": contrast, **shown})
     null = tests.sel({"contrast": contrast, **shown}) if tests is not None else None
     if null is not None:
         null = null.assign(length_difference=_length_difference(run, contrast).sel(shown))
@@ -110,9 +104,6 @@ def _section(
         [
             *([unknown] if unknown else _facts(values, counts, tested, labels)),
             *(twin_separation_facts(twin["separation"].sel(shown)) if "separation" in twin else ()),
-            *(() if unknown else _reliability_facts(own)),
-            *(cosine_facts(own, null) if null is not None and not unknown else ()),
-            *(twin_cosine_between_layers(twin["directions"].sel(shown)) if "directions" in twin else ()),
         ],
         [
             Figure(
@@ -120,14 +111,8 @@ def _section(
                 "Separation of held-out prompts along the direction",
                 partial(separation_figure, separation, tests, contrast, position, sites, twin.get("separation")),
             ),
-            Figure(
-                f"separation.{contrast}.reliability",
-                "Reliability of the direction",
-                partial(reliability_figure, directions, contrast, position, sites),
-            ),
         ],
-        [_map(directions, tests, contrast, site, _limits(own)) for site in sites],
-        permutation_tables(null) if null is not None and not unknown else [],
+        tables=permutation_tables(null) if null is not None and not unknown else [],
         notes=[
             *(BRACKETS, BAND, LOCATION, _NEAR_CHANCE),
             *([CHANCE, _DEPENDENT] if tests is not None else []),
@@ -160,46 +145,6 @@ def _side_labels(run: Run, contrast: str, position: int) -> dict[str, str]:
 def _same_token_notes(run: Run, contrast: str, position: int) -> list[str]:
     sides = read_group(run, "separation").attrs["contrasts"][contrast]
     return same_token_notes(run, [sides[side] for side in SIDES], set_labels(run, position), position)
-
-
-def _limits(directions: xr.Dataset) -> tuple[float, float]:
-    """Return the scale of the maps of one contrast's cosines, which is the same for all sites."""
-    return scale_limits(*directions["direction_cosine"].transpose("site", ...).values)
-
-
-def _map(
-    directions: xr.Dataset, tests: xr.Dataset | None, contrast: str, site: str, limits: tuple[float, float]
-) -> Figure:
-    caption = f"cosine between directions, {site}"
-    at = {"contrast": contrast, "site": site, "position": last_position(directions)}
-    cosines = directions["direction_cosine"].sel(at)
-    chance = tests["direction_cosine_null"].sel({**at, "null": "mean"}) if tests is not None else None
-    pale = is_unreliable(directions, contrast, site).tolist()
-    return Figure(
-        f"separation.{contrast}.{site}",
-        caption,
-        partial(layer_map, cosines, caption, limits=limits, chance=chance, pale=pale),
-    )
-
-
-def _reliability_facts(directions: xr.Dataset) -> Iterator[str]:
-    """Yield sentences about how well a contrast's direction would repeat with other prompts."""
-    reliability, share = along_depth(directions["reliability"]), along_depth(directions["noise_share"])
-    if not np.isfinite(reliability).any():
-        return
-    lowest = int(np.nanargmin(reliability.values))
-    sentence = (
-        "Smallest reliability of the direction (expected cosine with a direction from as many new prompts of the same "
-        f"kind): {float(reliability[lowest]):.2f} at {layer_of(reliability, lowest)}, where "
-        f"{percent(share[lowest], 0)} of the squared distance of the means is noise (estimated from the variances)."
-    )
-    if few := int((reliability < RELIABLE).sum()):
-        sentence += (
-            f" At {few} of {int(np.isfinite(reliability).sum())} depths the reliability is below {RELIABLE}. Figures "
-            "draw the direction at such a depth grey, and statistics of heads leave it out. The numbers of depths in "
-            "the other sentences include such depths."
-        )
-    yield sentence
 
 
 def _facts(values: xr.Dataset, counts: list[int], tests: xr.Dataset | None, labels: Mapping[str, str]) -> Iterator[str]:

@@ -1,11 +1,9 @@
 """Sentences about a contrast's statistics against permuted labels, for the section of the group `separation`."""
 
 from collections.abc import Iterator, Mapping
-from statistics import NormalDist
 
 import numpy as np
 import xarray as xr
-from numpy.typing import NDArray
 
 from theodolite.groups.schema import INTERVAL, LEVEL, VALUE_AND_BAND
 from theodolite.query.curves import along_depth, end_of, has_values
@@ -224,32 +222,3 @@ def _equal_pairs(tests: xr.Dataset) -> str:
 def _with_interval(values: xr.DataArray, digits: int) -> str:
     value, low, high = (number(values.sel(estimate=end), digits) for end in INTERVAL)
     return f"{value} [{low}, {high}]" if np.isfinite(values.sel(estimate="low")) else value
-
-
-def cosine_facts(directions: xr.Dataset, tests: xr.Dataset) -> Iterator[str]:
-    """Yield a sentence about the cosines between neighbouring layers' directions."""
-    texts = {}
-    for site in directions["site"].values.tolist():
-        cosines = np.diagonal(directions["direction_cosine"].sel(site=site), offset=1)
-        permuted = np.diagonal(tests["direction_cosine_null"].sel(site=site, null="mean"), offset=1)
-        if np.isfinite(cosines + permuted).any():
-            spread = np.diagonal(tests["direction_cosine_null"].sel(site=site, null="sd"), offset=1)
-            excess = cosines - permuted
-            middle = float(np.nanmedian(excess))
-            text = f"permuted labels give {np.nanmedian(permuted):.2f}; median difference {number(middle, 2)}"
-            text += f"{', below chance' if middle < 0 else ''}{_distinct(excess, spread)}"
-            texts[site] = f"{np.nanmedian(cosines):.2f} ({text})"
-    if texts:
-        yield (
-            "Median cosine between the directions of neighbouring layers, which share most of the stream: "
-            f"{listed(texts)}."
-        )
-
-
-def _distinct(excess: NDArray[np.float64], spread: NDArray[np.float64]) -> str:
-    """Return how many of several cosines exceed chance, by Bonferroni's limit; empty without their spread."""
-    z = (excess / spread)[np.isfinite(excess / spread)]
-    if not len(z):
-        return ""
-    limit = NormalDist().inv_cdf(1 - LEVEL / len(z))
-    return f"; {int((z > limit).sum())} of {len(z)} pairs of layers above Bonferroni's limit, z = {limit:.1f}"
