@@ -118,7 +118,7 @@ def theodolite(folder: Path) -> Way:
     def run(tokens: Sequence[TokenIds]) -> Vectors:
         plan = plan_mix(tokens)
         engine = Engine(model, measuring.CAPTURED, range(model.dimensions.n_layers))
-        shards = [engine.capture(plan, shard, tokens[shard.start : shard.stop], units) for shard in plan.shards]
+        shards = [engine.capture(plan.task(shard, tokens, units)) for shard in plan.shards]
         return {site: np.concatenate([shard.activations[site] for shard in shards])[:, 0] for site in SITES}
 
     return run
@@ -204,8 +204,8 @@ def summary(
         "model": measuring.MODEL,
         **facts,
         "needed_tokens": measuring.needed_tokens(plan),
-        "computed_tokens": plan.computed_tokens + plan.shared_prefix,
-        "shared_prefix": plan.shared_prefix,
+        "computed_tokens": plan.computed_tokens + plan.layout.shared_prefix,
+        "shared_prefix": plan.layout.shared_prefix,
     }
 
 

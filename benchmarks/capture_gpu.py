@@ -162,8 +162,8 @@ def random_mix(n_prompts: int, vocabulary: int) -> list[TokenIds]:
 def certify_few(model: LoadedModel, tokens: Sequence[TokenIds]) -> Certificate:
     """Return the parity certificate of a few prompts; raise ParityError if the check fails."""
     subsets = {f"subset-{start}": tokens[start : start + 8] for start in range(0, min(24, len(tokens)), 8)}
-    plans = {name: measuring.plan_mix(prompts, 8, 4096) for name, prompts in subsets.items()}
-    return certify(model, measuring.CAPTURED, range(model.dimensions.n_layers), plans, subsets)
+    layouts = {name: measuring.plan_mix(prompts, 8, 4096).layout for name, prompts in subsets.items()}
+    return certify(model, measuring.CAPTURED, range(model.dimensions.n_layers), layouts, subsets)
 
 
 def measure_plan(
@@ -213,7 +213,7 @@ def speeds(model: LoadedModel, plan: SetPlan, capture: float, bare: float, peak:
     return {
         "batches": sum(len(shard.batches) for shard in plan.shards),
         "needed_tokens": measuring.needed_tokens(plan),
-        "computed_tokens": plan.computed_tokens + plan.shared_prefix,
+        "computed_tokens": plan.computed_tokens + plan.layout.shared_prefix,
         "prompts_per_second": plan.n_samples / capture,
         "tokens_per_second": plan.tokens / capture,
         "needed_tokens_per_second": measuring.needed_tokens(plan) / capture,
@@ -242,7 +242,7 @@ def run_capture(model: LoadedModel, plan: SetPlan, tokens: Sequence[TokenIds], *
         for shard in plan.shards:
             if len(waiting) == WAITING_SHARDS:
                 backoffs += receive()
-            launched = engine.launch(plan, shard, tokens[shard.start : shard.stop], model.config.intermediate_size)
+            launched = engine.launch(plan.task(shard, tokens, model.config.intermediate_size))
             waiting.append(threads.submit(launched))
         while waiting:
             backoffs += receive()

@@ -166,7 +166,7 @@ def captured_errors(
     """Return the largest error of each site that the reference has, of prompts in padded batches."""
     layers = range(model.dimensions.n_layers)
     plan = plan_of(model, prompts)
-    captured = Engine(model, sites, layers).capture(plan, plan.shards[0], prompts).activations
+    captured = Engine(model, sites, layers).capture(plan.task(plan.shards[0], prompts)).activations
     # The sums of two parallel branches say only what enters and leaves a block.
     compared = sites if Site.RESID_MID in sites else (Site.RESID_PRE, Site.RESID_POST, Site.RESID_FINAL)
     errors: dict[Site, float] = {}
@@ -189,7 +189,7 @@ def plan_of(model: LoadedModel, prompts: Sequence[TokenIds]) -> Any:
 def certified(model: LoadedModel, sites: Sequence[Site], prompts: Sequence[TokenIds]) -> float:
     layers = range(model.dimensions.n_layers)
     probes = {"set": probe_prompts(prompts)}
-    return certify(model, sites, layers, {"set": plan_of(model, prompts)}, probes).max_error
+    return certify(model, sites, layers, {"set": plan_of(model, prompts).layout}, probes).max_error
 
 
 if __name__ == "__main__":

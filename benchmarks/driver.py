@@ -19,7 +19,7 @@ from typing import Any
 import measuring  # first: it prepares the process before torch is imported
 import psutil
 
-from theodolite_jobs.capture.plan import SetPlan, ShardPlan
+from theodolite_jobs.capture.plan import SetLayout, ShardPlan, ShardTask
 from theodolite_jobs.cluster.scheduling import Callbacks, Capture, run_shards
 
 PROMPTS_OF_SHARD = 64
@@ -37,11 +37,11 @@ class SimulatedReplica:
         self._busy_seconds, self._started = 0.0, 0.0
         self._lock = threading.Lock()
 
-    def capture(self, _plan: SetPlan, shard: ShardPlan, tokens: Any, _halvings: int) -> Capture:
+    def capture(self, task: ShardTask) -> Capture:
         """Start a shard, or queue it."""
         future: Future[Any] = Future()
         with self._lock:
-            self.queue.append((len(tokens), future))
+            self.queue.append((len(task.tokens), future))
             if len(self.queue) == 1:
                 self._start()
         return Capture(captured=future, committed=future)
@@ -90,10 +90,9 @@ def measure(replicas: int, shard_seconds: float, shards: int) -> dict[str, float
     clock, chance = asyncio.new_event_loop(), random.Random(0)
     threading.Thread(target=clock.run_forever, daemon=True).start()  # one clock for all replicas
     workers = [SimulatedReplica(clock, shard_seconds, chance) for _ in range(replicas)]
+    layout, tokens = SetLayout((-1,), 0), [TOKENS] * PROMPTS_OF_SHARD
     bounds = [(index * PROMPTS_OF_SHARD, (index + 1) * PROMPTS_OF_SHARD) for index in range(shards)]
-    plan = SetPlan("set", (-1,), 0, (), shards * PROMPTS_OF_SHARD, 0)
-    work = [(plan, ShardPlan("set", index, *bounds[index], ())) for index in range(shards)]
-    tokens = {"set": [TOKENS] * (shards * PROMPTS_OF_SHARD)}
+    tasks = [ShardTask(layout, ShardPlan("set", index, *bounds[index], ()), tokens) for index in range(shards)]
     process, memory, done = psutil.Process(), [], [0]
     idle_from: list[float] = []
 
@@ -105,7 +104,7 @@ def measure(replicas: int, shard_seconds: float, shards: int) -> dict[str, float
             idle_from.extend([time.perf_counter(), sum(worker.busy_seconds() for worker in workers)])
 
     started, cost = time.perf_counter(), time.thread_time()
-    run_shards(workers, work, tokens, Callbacks(committed))
+    run_shards(workers, tasks, Callbacks(committed))
     cost = time.thread_time() - cost
     until, busy = idle_from
     return {

@@ -286,7 +286,7 @@ def random_tokens() -> list[tuple[int, ...]]:
 
 def certified(model: LoadedModel) -> float:
     plan, probes = plan_of(model), probe_prompts(random_tokens(), HALF_PROBES)
-    return certify(model, sites_of(model), range(LAYERS), {"set": plan}, {"set": probes}).max_error
+    return certify(model, sites_of(model), range(LAYERS), {"set": plan.layout}, {"set": probes}).max_error
 
 
 def plan_of(model: LoadedModel) -> SetPlan:

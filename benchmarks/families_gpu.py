@@ -116,7 +116,8 @@ def same_bits(model: LoadedModel) -> bool:
     """Return whether two captures of the same batches are equal, bit for bit."""
     plan, sites = plan_of(model), sites_of(model)
     first, second = (
-        Engine(model, sites, range(LAYERS)).capture(plan, plan.shards[0], random_tokens()).activations for _ in range(2)
+        Engine(model, sites, range(LAYERS)).capture(plan.task(plan.shards[0], random_tokens())).activations
+        for _ in range(2)
     )
     return all(values.tobytes() == second[site].tobytes() for site, values in first.items())
 

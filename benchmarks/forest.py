@@ -69,7 +69,7 @@ def main() -> None:
 
 def measure(model: LoadedModel, tokens: list[TokenIds], shard_prompts: int, repeats: int) -> dict[str, Any]:
     plan = measuring.plan_mix(tokens, shard_prompts, CAPTURE.batch_tokens)
-    states = partial(last_states, model, tokens=tokens, shared=plan.shared_prefix)
+    states = partial(last_states, model, tokens=tokens, shared=plan.layout.shared_prefix)
     forests = {width: forest(plan, tokens, width) for width in WIDTHS}
     reference = states(padded(plan, tokens))
     errors = {width: relative_error(states(batches), reference) for width, batches in forests.items()}
@@ -98,8 +98,8 @@ def padded(plan: SetPlan, tokens: Sequence[TokenIds]) -> list[Batch]:
     batches = []
     for shard in plan.shards:
         for samples in shard.batches:
-            rows = [[tree({sample: tokens[sample][plan.shared_prefix :]}, [sample])] for sample in samples]
-            batches.append(batch_of(rows, plan.shared_prefix))
+            rows = [[tree({sample: tokens[sample][plan.layout.shared_prefix :]}, [sample])] for sample in samples]
+            batches.append(batch_of(rows, plan.layout.shared_prefix))
     return batches
 
 
@@ -107,12 +107,12 @@ def forest(plan: SetPlan, tokens: Sequence[TokenIds], width: int) -> list[Batch]
     """Return batches of rows in which the prompts of a shard share the tokens that they begin with."""
     batches = []
     for shard in plan.shards:
-        suffixes = {sample: tokens[sample][plan.shared_prefix :] for sample in range(shard.start, shard.stop)}
+        suffixes = {sample: tokens[sample][plan.layout.shared_prefix :] for sample in range(shard.start, shard.stop)}
         widest = max(width, *map(len, suffixes.values()))
         rows = packed([tree(suffixes, samples) for samples in groups(suffixes, widest)], widest)
         lengths = [sum(len(one.ids) for one in row) for row in rows]
         for chosen in batch_by_length(range(len(rows)), lengths, CAPTURE.batch_tokens):
-            batches.append(batch_of([rows[row] for row in chosen], plan.shared_prefix))
+            batches.append(batch_of([rows[row] for row in chosen], plan.layout.shared_prefix))
     return batches
 
 

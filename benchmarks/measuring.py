@@ -94,7 +94,7 @@ def plan_mix(tokens: Sequence[TokenIds], shard_prompts: int, batch_tokens: int) 
 @torch.inference_mode()
 def run_bare(model: LoadedModel, plan: SetPlan, tokens: Sequence[TokenIds]) -> None:
     """Run a plan's batches, with their shared prefix, through the base model without hooks, and discard the output."""
-    shared = plan.shared_prefix
+    shared = plan.layout.shared_prefix
     prefix: list[tuple[torch.Tensor, torch.Tensor]] = []
     if shared:
         ids = torch.tensor([tokens[0][:shared]], device=model.device)
@@ -135,7 +135,7 @@ def mix_facts(model: LoadedModel, tokens: Sequence[TokenIds]) -> dict[str, Any]:
 
 def needed_tokens(plan: SetPlan) -> int:
     """Return the number of tokens that must be computed: without padding, and with the shared prefix once."""
-    return plan.tokens - plan.shared_prefix * (plan.n_samples - 1)
+    return plan.tokens - plan.layout.shared_prefix * (plan.n_samples - 1)
 
 
 def matrix_rate(size: int, dtype: torch.dtype, device: torch.device, seconds: float = 1.0) -> float:

@@ -14,7 +14,7 @@ import shutil
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cached_property, reduce
@@ -33,14 +33,12 @@ from replicas import assignment_to
 from theodolite.query.verification import verify
 from theodolite.settings import Settings
 from theodolite.sites import Site
-from theodolite.spec import TokenIds
 from theodolite.spec_file import parse_spec
-from theodolite.store.descriptions import counted_units
 from theodolite.store.runs import Run, list_run_ids, open_run, open_run_at, run_url
 from theodolite_jobs import capture_shards
 from theodolite_jobs.analysis import compute_groups
 from theodolite_jobs.capture.engine import CapturedShard
-from theodolite_jobs.capture.plan import SetPlan, ShardPlan, count_tokens
+from theodolite_jobs.capture.plan import ShardTask, count_tokens
 from theodolite_jobs.capture_run import capture_run
 from theodolite_jobs.cluster.reduction import ReducedShard
 from theodolite_jobs.cluster.replica import Assignment, Replica
@@ -74,9 +72,9 @@ class PretendedReplica:
         self.drawn = generated_shard(self.rng, assignment.shard_prompts, LAYERS, D_MODEL)
         self.first_passes: dict[int, FirstPass] = {}  # by number of prompts
 
-    def capture(self, plan: SetPlan, shard: ShardPlan, tokens: Sequence[TokenIds], _halvings: int) -> Capture:
+    def capture(self, task: ShardTask) -> Capture:
         """Write and commit a shard in the replica's thread."""
-        committed = self.thread.submit(self._write, plan, shard, tokens)
+        committed = self.thread.submit(self._write, task)
         return Capture(captured=committed, committed=committed)
 
     def kill(self) -> None:
@@ -87,17 +85,16 @@ class PretendedReplica:
     def _run(self) -> Run:
         return open_run_at(self.assignment.run_url)
 
-    def _write(self, plan: SetPlan, shard: ShardPlan, tokens: Sequence[TokenIds]) -> dict[str, Any]:
-        n_prompts, location = shard.stop - shard.start, self._run.location
-        units = counted_units(location, shard.prompt_set)
-        positive = self.rng.integers(0, n_prompts, (1, LAYERS, units), dtype=np.int32)
-        batches, counts = list(shard.batches), count_tokens(plan, shard, tokens, shard.batches)
+    def _write(self, task: ShardTask) -> dict[str, Any]:
+        n_prompts, batches = len(task.tokens), list(task.shard.batches)
+        positive = self.rng.integers(0, n_prompts, (1, LAYERS, task.units), dtype=np.int32)
+        counts = count_tokens(task, batches)
         captured = (
-            ReducedShard(self._first_pass(n_prompts), positive, batches, {}, counts)
-            if shard.is_reduced
+            ReducedShard({}, positive, batches, {}, counts, first=self._first_pass(n_prompts))
+            if task.shard.is_reduced
             else CapturedShard(self._activations(n_prompts), positive, batches, {}, counts)
         )
-        return self.writer._write(location, shard, captured, "pretended", idle_seconds=0.0)
+        return self.writer._write(task, captured, "pretended", idle_seconds=0.0)
 
     def _activations(self, n_prompts: int) -> dict[Site, NDArray[np.float32]]:
         return {site: values[:n_prompts] for site, values in self.drawn.items()}

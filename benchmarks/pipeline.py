@@ -35,7 +35,7 @@ from replicas import replica_with, run_replica
 from theodolite.sites import Site
 from theodolite.spec import TokenIds
 from theodolite_jobs.capture.engine import Engine
-from theodolite_jobs.capture.plan import SetPlan, ShardPlan
+from theodolite_jobs.capture.plan import SetLayout, SetPlan, ShardPlan
 from theodolite_jobs.costs import GPU_SHARE
 from theodolite_jobs.gpus import KINDS
 from theodolite_jobs.models.families import known_anatomy
@@ -86,7 +86,6 @@ class SleepingEngine(Engine):
             device=torch.device("cpu"),
         )
         super().__init__(model, measuring.CAPTURED, range(shape.layers))
-        self.routers = {}  # the sleep has no experts
         draw = torch.Generator().manual_seed(0)
         sizes = {site: (prompts, 1, shape.layers, shape.d_model) for site in measuring.SITES}
         sizes[Site.RESID_FINAL] = (prompts, 1, shape.d_model)
@@ -120,7 +119,8 @@ def measure(shape: Shape, url: str, shards: int, prompts: int) -> dict[str, Any]
     engine = SleepingEngine(shape, prompts)
     replica = replica_with(engine, url, prompts)
     n_tokens = shards * prompts * TOKENS
-    plan = SetPlan("set", (-1,), 0, tuple(shard_of(index, prompts) for index in range(shards)), n_tokens, n_tokens)
+    planned = tuple(shard_of(index, prompts) for index in range(shards))
+    plan = SetPlan("set", SetLayout((-1,), 0), planned, n_tokens, n_tokens)
     tokens: list[TokenIds] = [tuple(range(TOKENS))] * (shards * prompts)
     cost = time.process_time()
     numbers, committed_at = run_replica(replica, plan, tokens)

@@ -60,5 +60,5 @@ def run_replica(
         futures = []
         for call, shard in enumerate(plan.shards):
             futures.append(waiting.submit(written, call))
-            replica.capture(call, plan, shard, list(tokens[shard.start : shard.stop]))
+            replica.capture(call, plan.task(shard, tokens))
         return [future.result() for future in futures], committed_at

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from functools import partial
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from theodolite.digests import digest_of
 from theodolite.errors import RunDamagedError
@@ -16,13 +16,11 @@ from theodolite.store.objects import get, get_all, open_location, sweep_staged
 from theodolite.store.records import decode_record, record_key
 from theodolite.store.removal import unless_removed
 from theodolite.store.runs import Run, create_run, find_run, run_url
+from theodolite_jobs.capture.plan import ShardPlan
 from theodolite_jobs.captured_objects import describe, finish_capture
 from theodolite_jobs.models.source import check_weight_versions
 from theodolite_jobs.prepared import Prepared
 from theodolite_jobs.progress import Console
-
-if TYPE_CHECKING:
-    from theodolite_jobs.capture_shards import Work
 
 ABANDONED_SECONDS = 3600.0
 """Age of a temporary file that no writer will rename any more."""
@@ -47,23 +45,23 @@ def capture_run(prepared: Prepared, settings: Settings, console: Console) -> Run
     listed = listed_checksums(run) if run is not None else {}
     if run is not None and listed:
         refuse_changed_captured(run)
-    work = _open_work(run, prepared)
-    if run is not None and work and listed:
-        lost = record_key(work[0][1].prompt_set, work[0][1].index)
+    shards = _open_shards(run, prepared)
+    if run is not None and shards and listed:
+        lost = record_key(shards[0].prompt_set, shards[0].index)
         raise RunDamagedError(f"{run.id}: {lost} is missing; run `theodolite run verify {run.id} --repair`")
     if not prepared.plans:
         run = run or create_run(settings.store, prepared.record("not run", {}))
-    elif run is None or work:
+    elif run is None or shards:
         from theodolite_jobs.capture_shards import capture_shards  # Ray and torch take seconds to load
 
-        run = capture_shards(prepared, work, settings, console, partial(_begin, prepared, run, work, settings))
+        run = capture_shards(prepared, shards, settings, console, partial(_begin, prepared, run, shards, settings))
     else:
         console.say(f"all shards of {run.id} are committed already")
         drop_pending(run)  # a process that was killed may have left them
         CaptureMetrics(prepared.source.name, ()).progress(1, 1)
     with unless_removed(run):
         sweep_staged(run.url, ABANDONED_SECONDS)
-        if work or not listed:
+        if shards or not listed:
             checksums = finish_capture(run, prepared)
             if not checksums.items() <= listed_checksums(run).items():  # another driver may have finished the run
                 list_groups(run, {}, checksums)
@@ -71,16 +69,16 @@ def capture_run(prepared: Prepared, settings: Settings, console: Console) -> Run
 
 
 def _begin(
-    prepared: Prepared, run: Run | None, work: "Work", settings: Settings, parity: dict[str, Any]
-) -> "tuple[Run, Work]":
-    """Return the run, which is created if it does not exist, and its open work."""
+    prepared: Prepared, run: Run | None, shards: list[ShardPlan], settings: Settings, parity: dict[str, Any]
+) -> tuple[Run, list[ShardPlan]]:
+    """Return the run, which is created if it does not exist, and its open shards."""
     if run is None:
         run = _create(prepared, parity, settings)
-        work = _open_work(run, prepared)  # another driver may have created the same run
+        shards = _open_shards(run, prepared)  # another driver may have created the same run
     check_same_plan(run, prepared)
     check_same_arithmetic(run, parity)
     describe(run, prepared)  # damage, or a process that was killed, may have left the objects incomplete
-    return run, work
+    return run, shards
 
 
 def _create(prepared: Prepared, parity: dict[str, Any], settings: Settings) -> Run:
@@ -92,13 +90,13 @@ def _create(prepared: Prepared, parity: dict[str, Any], settings: Settings) -> R
     return create_run(run.store, run.record)
 
 
-def _open_work(run: Run | None, prepared: Prepared) -> "Work":
-    """Return (plan, shard) for each shard that is not committed, after completing interrupted moves."""
-    work = []
+def _open_shards(run: Run | None, prepared: Prepared) -> list[ShardPlan]:
+    """Return the shards that are not committed, after completing interrupted moves."""
+    shards: list[ShardPlan] = []
     for name, plan in prepared.plans.items():
         commits = recover(run, name) if run is not None else {}
-        work += [(plan, shard) for shard in plan.shards if shard.index not in commits]
-    return work
+        shards += [shard for shard in plan.shards if shard.index not in commits]
+    return shards
 
 
 def check_same_plan(run: Run, prepared: Prepared) -> None:

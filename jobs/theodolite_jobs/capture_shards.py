@@ -11,7 +11,7 @@ from theodolite.settings import Settings
 from theodolite.store.objects import absolute, free_bytes
 from theodolite.store.removal import unless_removed
 from theodolite.store.runs import Run, run_url
-from theodolite_jobs.capture.plan import SetPlan, ShardPlan
+from theodolite_jobs.capture.plan import ShardPlan, ShardTask
 from theodolite_jobs.cluster.replica import Assignment
 from theodolite_jobs.cluster.scheduling import REASONS, Callbacks, run_shards
 from theodolite_jobs.models.load import resolved_dtype
@@ -20,16 +20,13 @@ from theodolite_jobs.prepared import Prepared
 from theodolite_jobs.progress import Console
 from theodolite_jobs.replicas import certified_workers
 
-Work = list[tuple[SetPlan, ShardPlan]]
-"""Shards that are to be captured, with the plans of their sets."""
-
-Begin = Callable[[dict[str, Any]], tuple[Run, Work]]
+Begin = Callable[[dict[str, Any]], tuple[Run, list[ShardPlan]]]
 """Called with the parity certificate before the first shard is captured; returns the run, and the shards to capture."""
 
 
 def capture_shards(
     prepared: Prepared,
-    work: Work,
+    shards: list[ShardPlan],
     settings: Settings,
     console: Console,
     begin: Begin,
@@ -39,7 +36,7 @@ def capture_shards(
 
     Args:
         prepared: the survey.
-        work: the shards that will be captured, as far as it is known before `begin`.
+        shards: the shards that will be captured, as far as it is known before `begin`.
         settings: the store and the cluster.
         console: prints messages and progress.
         begin: called when the replicas are certified.
@@ -47,18 +44,19 @@ def capture_shards(
 
     Raises as `theodolite_jobs.capture_run.capture_run` does.
     """
-    _check_space(prepared, work, settings, console)
+    _check_space(prepared, shards, settings, console)
     metrics = CaptureMetrics(prepared.source.name, REASONS)
     metrics.progress(0, 1)  # so that an alert can fire if no replica ever starts
     metrics.replicas(0)
     metrics.wanted(settings.replicas or 1)  # the cluster may set another number
     if prepared.source.kind == "folder" and prepared.source.weights == "trained":
         TensorFiles(Path(prepared.source.location))  # raise for a broken file before replicas start
-    inputs = _assignment(prepared, settings), prepared.config, prepared.plans, prepared.tokens
+    layouts = {name: plan.layout for name, plan in prepared.plans.items()}
+    inputs = _assignment(prepared, settings), prepared.config, layouts, prepared.tokens
     with certified_workers(*inputs, settings, console, metrics) as (workers, parity):
-        run, work = begin(parity)
+        run, shards = begin(parity)
         total = sum(facts.n_samples for facts in run.record.sets.values())
-        done = total - sum(shard.stop - shard.start for _, shard in work)
+        done = total - sum(shard.stop - shard.start for shard in shards)
         metrics.progress(done, total)
         with unless_removed(run) as look, console.bar("capture", total, done, unit="prompts") as bar:
 
@@ -75,8 +73,18 @@ def capture_shards(
             callbacks = Callbacks(committed, retried, metrics.replicas, console.say)
             if refused is not None:
                 callbacks = replace(callbacks, refused=refused)
-            run_shards(workers, work, prepared.tokens, callbacks)
+            run_shards(workers, _tasks(run, prepared, shards), callbacks)
     return run
+
+
+def _tasks(run: Run, prepared: Prepared, shards: list[ShardPlan]) -> list[ShardTask]:
+    """Return the tasks of shards. What they record follows from run.json, so all shards have the same arrays."""
+    tokens, tasks = prepared.tokens, []
+    for shard in shards:
+        name, facts = shard.prompt_set, run.record.sets[shard.prompt_set]
+        choices = 0 if shard.is_reduced else facts.n_choices
+        tasks.append(prepared.plans[name].task(shard, tokens[name], facts.n_units, choices))
+    return tasks
 
 
 def _assignment(prepared: Prepared, settings: Settings) -> Assignment:
@@ -94,10 +102,10 @@ def _assignment(prepared: Prepared, settings: Settings) -> Assignment:
     )
 
 
-def _check_space(prepared: Prepared, work: Work, settings: Settings, console: Console) -> None:
+def _check_space(prepared: Prepared, shards: list[ShardPlan], settings: Settings, console: Console) -> None:
     """Raise StoreError if these shards cannot fit into a local store, and say so if they may not fit."""
     free = free_bytes(settings.store)
-    most = sum(prepared.shard_bytes(shard) for _, shard in work)
+    most = sum(prepared.shard_bytes(shard) for shard in shards)
     # Shards are float32. Compression removes half to two thirds of what was bfloat16 or float16, and little of float32.
     is_half = resolved_dtype(prepared.config, prepared.spec.model.dtype) != "float32"
     least = most // 4 if is_half else most // 2

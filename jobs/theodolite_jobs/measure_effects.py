@@ -16,11 +16,11 @@ from theodolite.store.manifest import finished_groups
 from theodolite.store.objects import absolute
 from theodolite.store.removal import unless_removed
 from theodolite.store.runs import Run, run_url
-from theodolite_jobs.capture.plan import ShardPlan
+from theodolite_jobs.capture.plan import ShardPlan, ShardTask
 from theodolite_jobs.cluster.effects_replica import EffectsAssignment, EffectsReplica
 from theodolite_jobs.cluster.scheduling import REASONS, STORE, Callbacks, run_shards
 from theodolite_jobs.effects.part_store import PartStore
-from theodolite_jobs.effects.work import EffectsWork
+from theodolite_jobs.effects.work import LAST_TOKEN, EffectsWork
 from theodolite_jobs.models.source import ModelSource, on_every_node
 from theodolite_jobs.progress import Console
 from theodolite_jobs.replicas import certified_workers
@@ -43,16 +43,17 @@ def measure_effects(
     and removed the vectors.
     """
     stored = PartStore(run.location, run.id, work.digest)
-    plans = {label: work.plan(label) for label in work.tokens}
-    missing = [(plan, part) for plan in plans.values() for part in plan.shards if stored.read_part(part) is None]
-    for _, part in missing:
+    missing = [part for label in work.tokens for part in work.parts(label) if stored.read_part(part) is None]
+    for part in missing:
         stored.drop_part(part)
     if not missing:
         return
     metrics = CaptureMetrics(run.record.model.name, REASONS)
-    inputs = _assignment(run, work, source, settings), config, plans, work.tokens
+    layouts = dict.fromkeys(work.tokens, LAST_TOKEN)
+    inputs = _assignment(run, work, source, settings), config, layouts, work.tokens
+    tasks = [ShardTask(LAST_TOKEN, part, work.tokens[part.prompt_set][part.start : part.stop]) for part in missing]
     total = sum(map(len, work.tokens.values()))
-    done = total - sum(part.stop - part.start for _, part in missing)
+    done = total - sum(part.stop - part.start for part in missing)
     with (
         certified_workers(*inputs, settings, console, metrics, EffectsReplica) as (workers, _),
         unless_removed(run) as look,
@@ -71,7 +72,7 @@ def measure_effects(
                 raise StoreError(f"{run.id}: another driver has finished the effects, and removed their vectors")
 
         callbacks = Callbacks(written, retried, metrics.replicas, console.say)
-        run_shards(workers, missing, work.tokens, callbacks)
+        run_shards(workers, tasks, callbacks)
 
 
 def _is_finished(run: Run, digest: str) -> bool:

@@ -82,7 +82,7 @@ class Prepared:
                 "prompts": self.prompts[name],
                 "template": self.templates[name],
                 "chat_options": prompt_set.chat_options,
-                "positions": self.plans[name].positions,
+                "positions": self.plans[name].layout.positions,
                 "n_spelled": self.tokenized[name].n_spelled,
             }
             for name, prompt_set in spec.sets.items()
@@ -166,7 +166,7 @@ class Prepared:
 
     def shard_bytes(self, shard: ShardPlan) -> int:
         """Return the bytes of what a shard stores, before compression."""
-        values = len(self.plans[shard.prompt_set].positions) * len(self.layers)  # of one feature or unit at one site
+        values = len(self.positions[shard.prompt_set]) * len(self.layers)  # of one feature or unit at one site
         counts = 4 * values * self.counted_units(shard.prompt_set)
         if not shard.is_reduced:
             experts = self.recorded_experts(shard.prompt_set)
@@ -229,13 +229,13 @@ class Prepared:
             n_shards=len(plan.shards),
             n_batches=sum(len(shard.batches) for shard in plan.shards),
             plan_sha256=plan.digest(),
-            positions=list(plan.positions),
+            positions=list(plan.layout.positions),
             template=self.templates[name],
-            shared_prefix=plan.shared_prefix,
+            shared_prefix=plan.layout.shared_prefix,
             tokens=plan.tokens,
             computed_tokens=plan.computed_tokens,
             token_ids_sha256=digest_of(self.tokens[name]),
-            n_first=sum(len(ids) == -plan.positions[0] for ids in self.tokens[name]),
+            n_first=sum(len(ids) == -plan.layout.positions[0] for ids in self.tokens[name]),
             n_units=self.counted_units(name),
             n_experts=experts.n_experts if experts else 0,
             n_choices=experts.n_choices if experts else 0,

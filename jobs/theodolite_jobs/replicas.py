@@ -9,7 +9,7 @@ from theodolite.metrics import CaptureMetrics
 from theodolite.query.parity import parity_notes
 from theodolite.settings import Settings
 from theodolite.spec import TokenIds
-from theodolite_jobs.capture.plan import SetPlan
+from theodolite_jobs.capture.plan import SetLayout
 from theodolite_jobs.cluster.replica import Assignment, Replica
 from theodolite_jobs.cluster.session import choose_resources, ray_session
 from theodolite_jobs.cluster.workers import RayWorker, certify_workers, start_workers
@@ -22,7 +22,7 @@ from theodolite_jobs.store_marker import marked_store
 def certified_workers(
     assignment: Assignment,
     config: Any,
-    plans: Mapping[str, SetPlan],
+    layouts: Mapping[str, SetLayout],
     tokens: Mapping[str, Sequence[TokenIds]],
     settings: Settings,
     console: Console,
@@ -34,7 +34,7 @@ def certified_workers(
     Args:
         assignment: the configuration of the replicas, before their resources are known.
         config: the model's configuration.
-        plans: plan of each set.
+        layouts: layout of each set.
         tokens: token ids of each set, from which the parity check takes its prompts.
         settings: the store and the cluster.
         console: prints messages.
@@ -53,7 +53,7 @@ def certified_workers(
         threads = None if grows and resources.gpus else resources.threads
         assignment = replace(assignment, threads=threads, gpus=resources.gpus, marker=marker)
         metrics.wanted(resources.replicas)
-        workers = start_workers(assignment, resources, plans, tokens, replica_class)
+        workers = start_workers(assignment, resources, layouts, tokens, replica_class)
         try:
             shared = f" of {ranks} ranks each" if ranks > 1 else ""
             console.say(

@@ -9,7 +9,6 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import replace
 from functools import wraps
 from itertools import count
 from multiprocessing.connection import Connection
@@ -27,7 +26,7 @@ from theodolite.errors import CaptureError, StoreError, TheodoliteError
 from theodolite.settings import Settings
 from theodolite.spec import SurveySpec
 from theodolite_jobs import capture_run, replicas
-from theodolite_jobs.capture.plan import ShardPlan, probe_prompts
+from theodolite_jobs.capture.plan import ShardTask, probe_prompts
 from theodolite_jobs.cluster import scheduling, workers
 from theodolite_jobs.cluster.replica import REPLICA_ENVIRONMENT, Replica
 from theodolite_jobs.cluster.scheduling import DIED, IN_FLIGHT, Capture, ReplicaDiedError
@@ -154,9 +153,9 @@ def capture_without_ray(faults: Sequence[Fault] = (), threads: int = 1) -> Itera
         return Resources(requested or REPLICAS, gpus=0, threads=threads, cpus=1)
 
     def start_workers(
-        assignment: Any, resources: Resources, plans: Any, tokens: Any, replica_class: type[Replica]
+        assignment: Any, resources: Resources, layouts: Any, tokens: Any, replica_class: type[Replica]
     ) -> list[ProcessWorker]:
-        return _start_replicas(resources.replicas, replica_class, assignment, plans, tokens, faults)
+        return _start_replicas(resources.replicas, replica_class, assignment, layouts, tokens, faults)
 
     start_forks()
     with (
@@ -171,15 +170,14 @@ def capture_without_ray(faults: Sequence[Fault] = (), threads: int = 1) -> Itera
 
 
 def _start_replicas(
-    number: int, replica_class: type[Replica], assignment: Any, plans: Any, tokens: Any, faults: Sequence[Fault]
+    number: int, replica_class: type[Replica], assignment: Any, layouts: Any, tokens: Any, faults: Sequence[Fault]
 ) -> list["ProcessWorker"]:
-    probes = {name: probe_prompts(tokens[name]) for name in plans}
-    without_shards = {name: replace(plan, shards=()) for name, plan in plans.items()}
+    probes = {name: probe_prompts(tokens[name]) for name in layouts}
     poison = [fault for fault in faults if fault.action == POISON]
     others = [fault for fault in faults if fault.action != POISON]
     # The first replica has the faults, and only in its first life; poison kills every life of each.
     return [
-        ProcessWorker(replica_class, (assignment, without_shards, probes), others if index == 0 else (), poison)
+        ProcessWorker(replica_class, (assignment, layouts, probes), others if index == 0 else (), poison)
         for index in range(number)
     ]
 
@@ -220,14 +218,14 @@ class ProcessWorker:
     def certify(self) -> None:
         self.ready = self._call("certify", self.expected)
 
-    def capture(self, plan: Any, shard: Any, tokens: Any, halvings: int) -> Capture:
+    def capture(self, task: ShardTask) -> Capture:
         captured: Future[Any] = Future()
-        committed = self._call("capture", plan, shard, list(tokens), halvings, captured=captured)
+        committed = self._call("capture", task, captured=captured)
         committed.add_done_callback(self._on_committed)
         return Capture(captured, committed)
 
-    def probe(self, plan: Any, shard: Any, tokens: Any, halvings: int) -> "Future[Any]":
-        return self._call("probe", plan, shard, list(tokens), halvings)
+    def probe(self, task: ShardTask) -> "Future[Any]":
+        return self._call("probe", task)
 
     def restart(self, _reason: str) -> "Future[Any] | None":
         if self._restarts == MAX_RESTARTS:
@@ -321,7 +319,7 @@ def _serve(
         except (EOFError, OSError):
             os._exit(0)  # the driver is dead
         send(number, "started", None)
-        for fault in _due(poison, arguments[1]) if method in ("capture", "probe") else ():
+        for fault in _due(poison, *arguments) if method in ("capture", "probe") else ():
             _happen(fault)
         if method == "capture":
             with suppress(Exception):  # `written` raises it too
@@ -332,7 +330,7 @@ def _serve(
             run(number, getattr(replica, method), *arguments)
 
 
-def _due(poison: Sequence[Fault], shard: ShardPlan) -> list[Fault]:
-    """Return the faults of the poison prompts that a shard would run."""
-    samples = {sample for batch in shard.batches for sample in batch}
-    return [fault for fault in poison if fault.step == shard.prompt_set and fault.call in samples]
+def _due(poison: Sequence[Fault], task: ShardTask) -> list[Fault]:
+    """Return the faults of the poison prompts that a task would run."""
+    samples = {sample for batch in task.shard.batches for sample in batch}
+    return [fault for fault in poison if fault.step == task.shard.prompt_set and fault.call in samples]

@@ -139,15 +139,15 @@ def test_a_driver_whose_effects_another_one_has_finished_ends_at_once(tiny_folde
 def test_an_analysis_that_is_killed_goes_on_after_its_last_part(run, tiny_folder, tmp_path, monkeypatch):
     counts, run_shards = [], measure_effects.run_shards
 
-    def count(workers, work, tokens, watch):
-        counts.append(len(work))
+    def count(workers, tasks, watch):
+        counts.append(len(tasks))
 
         def stop_after_two(part, numbers):
             watch.committed(part, numbers)
             if len(counts) == 1 and part.index >= 1:
                 interrupt()
 
-        run_shards(workers, work, tokens, replace(watch, committed=stop_after_two))
+        run_shards(workers, tasks, replace(watch, committed=stop_after_two))
 
     monkeypatch.setattr(measure_effects, "run_shards", count)
     with pytest.raises(KeyboardInterrupt):

@@ -38,7 +38,7 @@ def capture(monkeypatch, tmp_path):
             at.get("certified", lambda: None)()
             return {**PARITY, "device": device}
 
-        def run_shards(_workers, _work, _tokens, callbacks):
+        def run_shards(_workers, _tasks, callbacks):
             callbacks.replicas(2)
             at.get("captured", lambda: None)()
 

@@ -121,9 +121,9 @@ def test_limit_keep_and_positions_are_of_the_prompts_that_fit(tmp_path):
         (2, 3, True),
     ]
     prompts = {**inline(texts, too_long="skip"), "path": {**inline(texts, too_long="skip", positions="all")["some"]}}
-    assert prepared(tmp_path, "llama", prompts).plans["path"].positions == tuple(range(-5, 0))
+    assert prepared(tmp_path, "llama", prompts).plans["path"].layout.positions == tuple(range(-5, 0))
     prompts["path"]["too_long"] = "truncate_left"
-    assert prepared(tmp_path, "llama", prompts).plans["path"].positions == tuple(range(-CONTEXT, 0))
+    assert prepared(tmp_path, "llama", prompts).plans["path"].layout.positions == tuple(range(-CONTEXT, 0))
 
 
 def test_the_commit_of_a_dataset_is_in_the_record_and_not_in_the_run_id(tmp_path, monkeypatch):

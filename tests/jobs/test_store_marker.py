@@ -126,7 +126,7 @@ def test_a_shard_is_never_committed_to_a_missing_store(store):
     plan = plan_set("set", tokens, (-1,), shard_prompts=2, batch_tokens=100, share_prefix=False)
     engine = Engine(wrap(tiny.tiny_model("llama")), [Site.RESID_PRE], [0])
     replica = replica_of(store, None, engine)
-    replica.capture(0, plan, plan.shards[0], tokens)
+    replica.capture(0, plan.task(plan.shards[0], tokens))
     with pytest.raises(StoreError, match=r"cannot write pending/set/.*: there is no folder .*run-0 on node"):
         replica.written(0)
 

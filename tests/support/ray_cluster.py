@@ -143,7 +143,7 @@ def kill_after_the_first_shard(
     run_shards = module.run_shards
     killed: list[int] = []
 
-    def run(workers: Any, work: Any, tokens: Any, watch: Any) -> None:
+    def run(workers: Any, tasks: Any, watch: Any) -> None:
         assert len(workers[0].actors) == actors
         victim = ray.get(workers[0].actors[rank].process_id.remote())
 
@@ -153,7 +153,7 @@ def kill_after_the_first_shard(
                 killed.append(victim)
             watch.committed(shard, numbers)
 
-        run_shards(workers, work, tokens, replace(watch, committed=committed, **callbacks))
+        run_shards(workers, tasks, replace(watch, committed=committed, **callbacks))
 
     monkeypatch.setattr(module, "run_shards", run)
     return killed

@@ -11,8 +11,7 @@ from concurrent.futures import Future
 from queue import SimpleQueue
 from typing import Any
 
-from theodolite.spec import TokenIds
-from theodolite_jobs.capture.plan import SetPlan, ShardPlan
+from theodolite_jobs.capture.plan import SetLayout, ShardPlan, ShardTask
 from theodolite_jobs.cluster.scheduling import DIED, OUT_OF_MEMORY, Capture, ReplicaDiedError
 
 NUMBERS = {"prompts": 1}
@@ -21,11 +20,14 @@ SECONDS = 60  # a test that hangs ends before CI does
 _Queue = SimpleQueue[tuple[ShardPlan, "Future[Mapping[str, Any]]"]]
 
 
-def work_of(count: int, prompt_set: str = "set") -> list[tuple[SetPlan, ShardPlan]]:
-    """Return shards of one prompt each, whose batches claim 16 prompts."""
-    shards = tuple(ShardPlan(prompt_set, index, index, index + 1, ((index,) * 16,)) for index in range(count))
-    plan = SetPlan(prompt_set, (-1,), 0, shards, count, count)
-    return [(plan, shard) for shard in shards]
+def task_of(shard: ShardPlan) -> ShardTask:
+    """Return the task of a shard whose prompts have one token each."""
+    return ShardTask(SetLayout((-1,), 0), shard, [(1,)] * (shard.stop - shard.start))
+
+
+def tasks_of(count: int, prompt_set: str = "set") -> list[ShardTask]:
+    """Return the tasks of shards of one prompt each, whose batches claim 16 prompts."""
+    return [task_of(ShardPlan(prompt_set, index, index, index + 1, ((index,) * 16,))) for index in range(count)]
 
 
 class SimulatedReplica:
@@ -77,17 +79,15 @@ class SimulatedReplica:
             self.waiting, self.dead = 0, False
         threading.Thread(target=self._run, args=(self.queue,), daemon=True).start()
 
-    def capture(self, plan: SetPlan, shard: ShardPlan, tokens: Sequence[TokenIds], halvings: int) -> Capture:
-        done = self._put(plan, shard, tokens, halvings)
+    def capture(self, task: ShardTask) -> Capture:
+        done = self._put(task)
         return Capture(captured=done, committed=done)
 
-    def _put(
-        self, plan: SetPlan, shard: ShardPlan, tokens: Sequence[TokenIds], halvings: int
-    ) -> "Future[Mapping[str, Any]]":
-        assert plan.shards == ()
-        assert len(tokens) == shard.stop - shard.start
+    def _put(self, task: ShardTask) -> "Future[Mapping[str, Any]]":
+        shard = task.shard
+        assert len(task.tokens) == shard.stop - shard.start
         future: Future[Mapping[str, Any]] = Future()
-        self.halvings[shard.index] = halvings
+        self.halvings[shard.index] = task.halvings
         self.quarantined[shard.index] = dict(shard.quarantined)
         with self.lock:
             self.waiting += 1
@@ -98,11 +98,9 @@ class SimulatedReplica:
                 self.queue.put((shard, future))
         return future
 
-    def probe(
-        self, plan: SetPlan, shard: ShardPlan, tokens: Sequence[TokenIds], halvings: int
-    ) -> "Future[Mapping[str, Any]]":
+    def probe(self, task: ShardTask) -> "Future[Mapping[str, Any]]":
         self.probes += 1
-        return self._put(plan, shard, tokens, halvings)
+        return self._put(task)
 
     def restart(self, reason: str) -> "Future[Any] | None":
         if self.restarts == 0:

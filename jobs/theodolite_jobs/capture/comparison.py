@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from theodolite.sites import Site
 from theodolite.spec import TokenIds
 from theodolite_jobs.capture.engine import Engine
-from theodolite_jobs.capture.plan import SetPlan
-from theodolite_jobs.capture.probes import Probes, batches_of, plan_of_batch
+from theodolite_jobs.capture.plan import SetLayout, one_batch
+from theodolite_jobs.capture.probes import Probes, batches_of
 from theodolite_jobs.capture.rounding import Rounding
 from theodolite_jobs.models.loaded import LoadedModel
 from theodolite_jobs.models.precision import computed_in
@@ -30,11 +30,11 @@ from theodolite_jobs.models.routing import (
 
 @dataclass(frozen=True)
 class Comparison:
-    """The sites and layers to compare, on the probe prompts of each set, which are captured by the set's plan."""
+    """The sites and layers to compare, on the probe prompts of each set, which are captured as the set is."""
 
     sites: tuple[Site, ...]
     layers: tuple[int, ...]
-    plans: Mapping[str, SetPlan]
+    layouts: Mapping[str, SetLayout]
     probes: Probes
     few: Probes  # the first probes of each set, whose batches have padding
 
@@ -121,17 +121,16 @@ def distance_from_float64(model: LoadedModel, comparison: Comparison, ids: Token
 def _captured(model: LoadedModel, comparison: Comparison) -> Iterator[_Captured]:
     """Capture the probes batch by batch, and yield them."""
     engine = Engine(model, comparison.sites, comparison.layers)
-    for name, plan in comparison.plans.items():
+    for name, layout in comparison.layouts.items():
         prefix: Chosen = {}
         for batch in batches_of(model, comparison.probes[name], len(comparison.few[name])):
             prompts = [comparison.probes[name][probe] for probe in batch]
-            batch_plan, shard = plan_of_batch(plan, len(batch))
             with recorded_routing(model) as calls:
-                captured = engine.capture(batch_plan, shard, prompts)
-            lengths = [len(ids) - plan.shared_prefix for ids in prompts]
+                captured = engine.capture(one_batch(name, layout, prompts))
+            lengths = [len(ids) - layout.shared_prefix for ids in prompts]
             for row, (ids, chosen) in enumerate(zip(prompts, routing_of_batch(calls, lengths, prefix), strict=True)):
-                positions = [position for position in plan.positions if len(ids) + position >= 0]
-                first = len(plan.positions) - len(positions)
+                positions = [position for position in layout.positions if len(ids) + position >= 0]
+                first = len(layout.positions) - len(positions)
                 vectors = {
                     site: engine.measured(site, values)[row, first:].reshape(-1, engine.width(site)).astype(np.float64)
                     for site, values in captured.activations.items()
@@ -145,13 +144,13 @@ def change_by_padding(model: LoadedModel, comparison: Comparison) -> float:
     In exact arithmetic, a causal model does not change: tokens do not attend to later tokens.
     """
     changes = [0.0]
-    for name, plan in comparison.plans.items():
+    for name, layout in comparison.layouts.items():
         probes = comparison.probes[name]
         for batch in batches_of(model, probes, len(comparison.few[name])):
             longest = max(len(probes[probe]) for probe in batch)
             for ids in (probes[probe] for probe in batch):
                 padding = longest - len(ids)
-                positions = [position for position in plan.positions if len(ids) + position >= 0]
+                positions = [position for position in layout.positions if len(ids) + position >= 0]
                 alone = read_sites(model, ids, positions)
                 padded = read_sites(model, (*ids, *(0,) * padding), [position - padding for position in positions])
                 layers = range(len(model.blocks))

@@ -18,7 +18,7 @@ from theodolite.shard_counts import ShardCounts
 from theodolite.sites import Site
 from theodolite.spec import TokenIds
 from theodolite_jobs.capture.fused import Fused, applied, fused_on_device
-from theodolite_jobs.capture.plan import Batch, SetPlan, ShardPlan, count_tokens, halved
+from theodolite_jobs.capture.plan import Batch, ShardPlan, ShardTask, count_tokens, halved
 from theodolite_jobs.capture.taps import CHOSEN_EXPERTS, POSITIVE_UNITS, tapped
 from theodolite_jobs.models.anatomy import Anatomy
 from theodolite_jobs.models.loaded import LoadedModel
@@ -73,12 +73,12 @@ class Engine:
         routers = {layer: router_of(self.model.blocks[layer]) for layer in self.layers}
         return {layer: router for layer, router in routers.items() if router is not None}
 
-    def shard_bytes(self, plan: SetPlan, shard: ShardPlan, units: int = 0, choices: int = 0) -> int:
+    def shard_bytes(self, task: ShardTask) -> int:
         """Return the number of bytes of a captured shard's arrays."""
-        samples, positions = shard.stop - shard.start, len(plan.positions)
+        samples, positions = len(task.tokens), len(task.layout.positions)
         features = sum(math.prod(self._shape_of(site)) for site in self.sites)
-        experts = 2 * samples * positions * len(self.layers) * choices
-        return 4 * positions * (samples * features + len(self.layers) * units) + experts
+        experts = 2 * samples * positions * len(self.layers) * task.choices
+        return 4 * positions * (samples * features + len(self.layers) * task.units) + experts
 
     def _shape_of(self, site: Site) -> tuple[int, ...]:
         """Return the shape of a site's activations at a position: (layer, d_model), (d_model,) for `resid_final`."""
@@ -98,61 +98,39 @@ class Engine:
         """Return the activations of a site, (sample, position, layer, …), at the layers that have it."""
         return _at_rows(self.rows, site, values)
 
-    def capture(
-        self,
-        plan: SetPlan,
-        shard: ShardPlan,
-        tokens: Sequence[TokenIds],
-        units: int = 0,
-        halvings: int = 0,
-        choices: int = 0,
-    ) -> CapturedShard:
+    def capture(self, task: ShardTask) -> CapturedShard:
         """Return the captured activations of one shard; see `launch`."""
-        return self.launch(plan, shard, tokens, units, halvings, choices)()
+        return self.launch(task)()
 
-    def launch(
-        self,
-        plan: SetPlan,
-        shard: ShardPlan,
-        tokens: Sequence[TokenIds],
-        units: int = 0,
-        halvings: int = 0,
-        choices: int = 0,
-        *,
-        is_kept: bool = True,
-    ) -> Callable[[], CapturedShard]:
+    def launch(self, task: ShardTask, *, is_kept: bool = True) -> Callable[[], CapturedShard]:
         """Run the forward passes of one shard; a batch that does not fit into memory is halved.
 
         Return a function that waits until the activations are on the host, and returns them. A GPU may still compute
         when this method returns, and goes on with the next shard without a pause. Another thread may call the function.
 
         Args:
-            plan: the plan of the shard's set.
-            shard: the samples and their batches.
-            tokens: token ids of the shard's samples, from `shard.start` on.
-            units: the number of hidden units of each MLP, to count their signs; 0 counts none.
-            halvings: how often to halve each batch before it is run, after a batch did not fit into memory.
-            choices: the number of experts that a token uses in a layer, to record them; 0 records none.
+            task: the shard.
             is_kept: False if another rank keeps the activations; then nothing is copied, and the function is of no use.
 
         Raises:
             RankOutOfMemoryError: ranks share the model, and a batch does not fit into this rank's memory.
-            ValueError: `tokens` does not have one entry for each sample; or units are to be counted, but the family's
+            ValueError: the task does not have the tokens of each sample; or units are to be counted, but the family's
                 record names none, or a prompt is too short for a position.
         """
+        shard, tokens = task.shard, task.tokens
         if len(tokens) != shard.stop - shard.start:
             raise ValueError(f"shard {shard.name} has {shard.stop - shard.start} samples, not {len(tokens)}")
-        if units:
-            self._check_countable(plan, tokens)
+        if task.units:
+            self._check_countable(task)
         started = time.perf_counter()
-        waiting = deque(part for batch in shard.batches for part in halved(batch, halvings))
+        waiting = deque(part for batch in shard.batches for part in halved(batch, task.halvings))
         oom_backoffs = len(waiting) - len(shard.batches)
         quarantined = dict(shard.quarantined)
         copies: list[tuple[Batch, Any]] = []
         while waiting:
             batch = waiting.popleft()
             prompts = [tokens[sample - shard.start] for sample in batch]
-            selected = self._forward_or_none(plan, prompts, units, choices)
+            selected = self._forward_or_none(task, prompts)
             if selected is not None:
                 if is_kept:
                     copies.append((batch, _start_copy(selected)))
@@ -167,26 +145,24 @@ class Engine:
         launched = time.perf_counter()
 
         def finish() -> CapturedShard:
-            captured = self._empty(len(tokens), len(plan.positions), units, choices)
+            captured = self._empty(task)
             captured.batches, captured.quarantined = [batch for batch, _ in copies], quarantined
             while copies:
                 _store(copies.pop(0), shard, captured, self.rows)
             # On the CPU the forward passes have ended; on a GPU the copies above have waited for them.
             seconds = (launched if self.model.device.type == "cpu" else time.perf_counter()) - started
-            _blank_unusable(captured, plan.positions, tokens, shard.start, self.layers, self.rows)
-            counts = count_tokens(plan, shard, tokens, captured.batches)
+            _blank_unusable(captured, task, self.layers, self.rows)
+            counts = count_tokens(task, captured.batches)
             captured.counts = replace(counts, oom_backoffs=oom_backoffs, seconds=round(seconds, 4))
             return captured
 
         return finish
 
-    def _forward_or_none(
-        self, plan: SetPlan, prompts: Sequence[TokenIds], units: int, choices: int
-    ) -> dict[str, torch.Tensor] | None:
+    def _forward_or_none(self, task: ShardTask, prompts: Sequence[TokenIds]) -> dict[str, torch.Tensor] | None:
         """Return the result of `_forward`, or None if memory runs out; the failed forward's tensors are then free."""
         try:
             with applied(self.fused):
-                return self._forward(plan, prompts, units, choices)
+                return self._forward(task, prompts)
         except RuntimeError as error:
             if not isinstance(error, torch.OutOfMemoryError) and "can't allocate memory" not in str(error):
                 raise
@@ -196,13 +172,13 @@ class Engine:
                     "the scheduling loop retries it in halves" if len(prompts) > 1 else "give each replica more GPUs"
                 )
                 raise RankOutOfMemoryError(
-                    f"a batch of {len(prompts)} prompts of {plan.prompt_set}, with up to {max(map(len, prompts))} "
-                    f"tokens each, does not fit into the memory of a rank; {advice}"
+                    f"a batch of {len(prompts)} prompts of {task.shard.prompt_set}, with up to "
+                    f"{max(map(len, prompts))} tokens each, does not fit into the memory of a rank; {advice}"
                 ) from error
             return None
 
     @torch.inference_mode()
-    def _forward(self, plan: SetPlan, prompts: Sequence[TokenIds], units: int, choices: int) -> dict[str, torch.Tensor]:
+    def _forward(self, task: ShardTask, prompts: Sequence[TokenIds]) -> dict[str, torch.Tensor]:
         """Run one batch; return (batch, position, layer, d_model) for each site, counts and experts, on the device.
 
         The layers of a site are those that have it.
@@ -210,14 +186,14 @@ class Engine:
         Prompts are padded on the right. A causal model's tokens do not attend to the padding after them, so no mask
         is needed and positions are correct. An encoder's tokens attend to all tokens, so an encoder gets a mask.
         """
-        device = self.model.device
-        shared = plan.shared_prefix
+        device, units, choices = self.model.device, task.units, task.choices
+        positions, shared = task.layout.positions, task.layout.shared_prefix
         lengths = torch.tensor([len(ids) - shared for ids in prompts])
         padded = torch.zeros((len(prompts), int(lengths.max())), dtype=torch.long)
         for row, ids in enumerate(prompts):
             padded[row, : len(ids) - shared] = torch.tensor(ids[shared:])
         # A position before a prompt's first token reads token 0 here; its values become NaN later.
-        indices = (lengths[:, None] + torch.tensor(plan.positions)).clamp(min=0)
+        indices = (lengths[:, None] + torch.tensor(positions)).clamp(min=0)
         prefix = self._expanded_prefix(prompts[0][:shared], len(prompts))
         routers = self.routers if choices else {}
         with tapped(self.model, self.sites, self.layers, _to(device, indices), units, routers) as collected:
@@ -239,7 +215,7 @@ class Engine:
             counts = _count_positive(collected[POSITIVE_UNITS], _finite_prompts(values.values()))
             values[POSITIVE_UNITS] = gather_ranks(counts, units, self.model.ranks)
         if choices:
-            shape = (len(prompts), len(plan.positions), len(self.layers), choices)
+            shape = (len(prompts), len(positions), len(self.layers), choices)
             experts = torch.full(shape, -1, dtype=torch.int16, device=home)
             for layer, chosen in zip(routers, collected.get(CHOSEN_EXPERTS, []), strict=True):
                 experts[:, :, self.layers.index(layer)] = chosen.to(home, torch.int16)
@@ -264,26 +240,28 @@ class Engine:
         each = (batch_size, -1, -1, -1)
         return DynamicCache([(keys.expand(each), values.expand(each)) for keys, values in self._prefix[1]])
 
-    def _check_countable(self, plan: SetPlan, tokens: Sequence[TokenIds]) -> None:
+    def _check_countable(self, task: ShardTask) -> None:
         if self.model.anatomy.mlp_units is None:
             raise ValueError(
                 f"cannot count hidden units: the record of {self.model.config.model_type!r} names no `mlp_units`; "
                 "capture with units=0"
             )
-        if min(map(len, tokens)) < -min(plan.positions):
+        shortest, first = min(map(len, task.tokens)), min(task.layout.positions)
+        if shortest < -first:
             raise ValueError(
-                f"cannot count hidden units: a prompt of {plan.prompt_set} has {min(map(len, tokens))} tokens, but all "
-                f"prompts must have the position {min(plan.positions)}; capture with units=0"
+                f"cannot count hidden units: a prompt of {task.shard.prompt_set} has {shortest} tokens, but all "
+                f"prompts must have the position {first}; capture with units=0"
             )
 
-    def _empty(self, n_samples: int, n_positions: int, units: int, choices: int) -> CapturedShard:
+    def _empty(self, task: ShardTask) -> CapturedShard:
+        n_samples, n_positions = len(task.tokens), len(task.layout.positions)
         arrays: Activations = {
             site: np.full((n_samples, n_positions, *self._shape_of(site)), np.nan, dtype=np.float32)
             for site in self.sites
         }
-        counts = np.zeros((n_positions, len(self.layers), units), dtype=np.int32)
-        experts = np.full((n_samples, n_positions, len(self.layers), choices), -1, dtype=np.int16)
-        return CapturedShard(arrays, counts if units else None, experts=experts if choices else None)
+        counts = np.zeros((n_positions, len(self.layers), task.units), dtype=np.int32)
+        experts = np.full((n_samples, n_positions, len(self.layers), task.choices), -1, dtype=np.int16)
+        return CapturedShard(arrays, counts if task.units else None, experts=experts if task.choices else None)
 
 
 Rows = Mapping[Site, Sequence[int]]
@@ -373,25 +351,19 @@ def _start_copy(selected: dict[str, torch.Tensor]) -> tuple[dict[str, torch.Tens
     return host, event
 
 
-def _blank_unusable(
-    captured: CapturedShard,
-    positions: Sequence[int],
-    tokens: Sequence[TokenIds],
-    start: int,
-    layers: Sequence[int],
-    site_rows: Rows,
-) -> None:
+def _blank_unusable(captured: CapturedShard, task: ShardTask, layers: Sequence[int], site_rows: Rows) -> None:
     """Set activations before a prompt's first token to NaN (experts to -1), and all those of a quarantined prompt.
 
     Prompts with other NaN or infinite activations are quarantined, except for the NaN at layers without a site.
     """
-    exists = np.asarray([len(ids) for ids in tokens])[:, None] + np.asarray(positions) >= 0
+    start = task.shard.start
+    exists = np.asarray([len(ids) for ids in task.tokens])[:, None] + np.asarray(task.layout.positions) >= 0
     for site, values in captured.activations.items():
         values[~exists] = np.nan
         rows, measured = site_rows.get(site, range(len(layers))), _at_rows(site_rows, site, values)
         bad = ~np.isfinite(measured).all(axis=tuple(range(2 if site is Site.RESID_FINAL else 3, values.ndim)))
         bad &= exists[:, :, None] if bad.ndim == 3 else exists
-        for row in np.flatnonzero(bad.reshape(len(tokens), -1).any(axis=1)):
+        for row in np.flatnonzero(bad.reshape(len(task.tokens), -1).any(axis=1)):
             where = "" if bad.ndim == 2 else f", layer {layers[rows[int(np.argwhere(bad[row])[0][1])]]}"
             captured.quarantined.setdefault(start + int(row), f"activation is not finite at {site}{where}")
     for sample in captured.quarantined:

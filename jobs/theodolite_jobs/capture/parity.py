@@ -38,7 +38,7 @@ from theodolite_jobs.capture.comparison import (
     distance_from_float64,
     measure,
 )
-from theodolite_jobs.capture.plan import SetPlan
+from theodolite_jobs.capture.plan import SetLayout
 from theodolite_jobs.capture.probes import Probes, few_probes, many_probes
 from theodolite_jobs.capture.rounding import FARTHER, OUTLIER, ROUNDING, Limits, excess
 from theodolite_jobs.models.load import keep_first_blocks, wrap
@@ -98,19 +98,19 @@ def certify(
     model: LoadedModel,
     sites: Sequence[Site],
     layers: Sequence[int],
-    plans: Mapping[str, SetPlan],
+    layouts: Mapping[str, SetLayout],
     probes: Probes,
     float32_bound: float = FLOAT32_BOUND,
 ) -> Certificate:
     """Return the certificate alone; see `certify_with_limits`."""
-    return certify_with_limits(model, sites, layers, plans, probes, float32_bound)[0]
+    return certify_with_limits(model, sites, layers, layouts, probes, float32_bound)[0]
 
 
 def certify_with_limits(
     model: LoadedModel,
     sites: Sequence[Site],
     layers: Sequence[int],
-    plans: Mapping[str, SetPlan],
+    layouts: Mapping[str, SetLayout],
     probes: Probes,
     float32_bound: float = FLOAT32_BOUND,
 ) -> tuple[Certificate, Limits]:
@@ -124,9 +124,9 @@ def certify_with_limits(
             whether the cause is rounding or a mistake.
     """
     is_half = model.dtype in ROUNDING
-    chosen = few_probes(model, plans, probes)
-    few = Comparison(tuple(sites), tuple(layers), plans, chosen, chosen)
-    many = replace(few, probes=many_probes(chosen, plans, probes))
+    chosen = few_probes(model, layouts, probes)
+    few = Comparison(tuple(sites), tuple(layers), layouts, chosen, chosen)
+    many = replace(few, probes=many_probes(chosen, layouts, probes))
     comparison = many if is_half else few
     whole = measure(model, comparison, exact=torch.float32 if is_half else None)
     first: Measured | None = None

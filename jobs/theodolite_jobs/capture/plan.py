@@ -4,7 +4,7 @@ The number of workers is not an input. Any number of workers, and any number of 
 batches and the same bits.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 
 from theodolite.digests import digest_of
@@ -48,12 +48,37 @@ class ShardPlan:
 
 
 @dataclass(frozen=True)
+class SetLayout:
+    """Which tokens of the prompts of a set are captured, and which are computed only once."""
+
+    positions: tuple[int, ...]  # captured positions, counted from the end, ascending
+    shared_prefix: int  # the number of first tokens that all prompts share; they are computed once
+
+
+@dataclass(frozen=True)
+class ShardTask:
+    """Everything that a replica needs to know to capture a shard, or a part of one."""
+
+    layout: SetLayout
+    shard: ShardPlan
+    tokens: Sequence[TokenIds]  # of the shard's samples, from `shard.start` on
+    units: int = 0  # hidden units of each MLP, whose signs are counted; 0 counts none
+    choices: int = 0  # experts that a token uses in a layer, which are recorded; 0 records none
+    halvings: int = 0  # how often each batch is halved before it runs, after a batch did not fit into memory
+
+    def part(self, start: int, stop: int, batches: Iterable[Batch]) -> "ShardTask":
+        """Return the task for the samples of the shard from `start` to `stop`, in these batches."""
+        own = {sample: why for sample, why in self.shard.quarantined.items() if start <= sample < stop}
+        shard = replace(self.shard, start=start, stop=stop, batches=tuple(batches), quarantined=own)
+        return replace(self, shard=shard, tokens=self.tokens[start - self.shard.start : stop - self.shard.start])
+
+
+@dataclass(frozen=True)
 class SetPlan:
     """The capture plan of one prompt set."""
 
     prompt_set: str
-    positions: tuple[int, ...]  # captured positions, counted from the end, ascending
-    shared_prefix: int  # the number of first tokens that all prompts share; they are computed once
+    layout: SetLayout
     shards: tuple[ShardPlan, ...]
     tokens: int  # the number of tokens of all prompts
     computed_tokens: int  # the number of tokens that the replicas compute, with padding, without the shared prefix
@@ -66,9 +91,14 @@ class SetPlan:
     def digest(self) -> str:
         """Return the digest of the plan, which no quarantine changes."""
         plan = asdict(self)
+        plan |= plan.pop("layout")
         for shard in plan["shards"]:
             del shard["quarantined"], shard["is_reduced"]  # the bounds of the shards say the latter too
         return digest_of(plan)
+
+    def task(self, shard: ShardPlan, tokens: Sequence[TokenIds], units: int = 0, choices: int = 0) -> ShardTask:
+        """Return the task of a shard of the set, whose prompts have these token ids."""
+        return ShardTask(self.layout, shard, tokens[shard.start : shard.stop], units, choices)
 
 
 def plan_set(
@@ -110,37 +140,40 @@ def plan_set(
         is_reduced = index >= bounds.n_stored
         shards.append(ShardPlan(prompt_set, index, start, stop, batches, is_reduced=is_reduced))
     computed = sum(padded_tokens(batch, lengths) for shard in shards for batch in shard.batches)
-    return SetPlan(prompt_set, positions, shared, tuple(shards), sum(map(len, tokens)), computed)
+    return SetPlan(
+        prompt_set, SetLayout(positions, shared), tuple(shards), sum(map(len, tokens)), computed_tokens=computed
+    )
 
 
-def pieces(shard: ShardPlan, shard_prompts: int) -> list[ShardPlan]:
+def pieces(task: ShardTask, shard_prompts: int) -> list[ShardTask]:
     """Return a shard's parts of at most `shard_prompts` consecutive prompts, which are captured one after another.
 
     Each batch lies in one part, so that memory holds the activations of one part only.
     """
     return [
-        replace(
-            shard,
-            start=start,
-            stop=stop,
-            batches=tuple(batch for batch in shard.batches if start <= batch[0] < stop),
-            quarantined={sample: why for sample, why in shard.quarantined.items() if start <= sample < stop},
-        )
-        for start, stop in _pieces(shard.start, shard.stop, shard_prompts)
+        task.part(start, stop, [batch for batch in task.shard.batches if start <= batch[0] < stop])
+        for start, stop in _pieces(task.shard.start, task.shard.stop, shard_prompts)
     ]
+
+
+def one_batch(prompt_set: str, layout: SetLayout, tokens: Sequence[TokenIds]) -> ShardTask:
+    """Return the task of capturing some prompts in one batch."""
+    shard = ShardPlan(prompt_set, 0, 0, len(tokens), (tuple(range(len(tokens))),))
+    return ShardTask(layout, shard, tokens)
 
 
 def _pieces(start: int, stop: int, size: int) -> list[tuple[int, int]]:
     return [(first, min(first + size, stop)) for first in range(start, stop, size)]
 
 
-def count_tokens(plan: SetPlan, shard: ShardPlan, tokens: Sequence[TokenIds], batches: Sequence[Batch]) -> ShardCounts:
-    """Return the numbers of tokens of a shard that was captured in these batches; `tokens` are those of its prompts."""
-    suffix_lengths = {shard.start + i: len(ids) - plan.shared_prefix for i, ids in enumerate(tokens)}
+def count_tokens(task: ShardTask, batches: Sequence[Batch]) -> ShardCounts:
+    """Return the numbers of tokens of a shard that was captured in these batches."""
+    tokens, shared = task.tokens, task.layout.shared_prefix
+    suffix_lengths = {task.shard.start + i: len(ids) - shared for i, ids in enumerate(tokens)}
     computed = sum(padded_tokens(batch, suffix_lengths) for batch in batches)
     return ShardCounts(
         tokens=sum(map(len, tokens)),
-        shared_tokens=len(tokens) * plan.shared_prefix,
+        shared_tokens=len(tokens) * shared,
         computed_tokens=computed,
         padding_tokens=computed - sum(suffix_lengths[sample] for batch in batches for sample in batch),
     )

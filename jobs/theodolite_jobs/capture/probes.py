@@ -1,10 +1,9 @@
 """Choose the prompts of the parity check, and their batches, which have padding."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 
 from theodolite.spec import TokenIds
-from theodolite_jobs.capture.plan import HALF_PROBES, SetPlan, ShardPlan, probe_prompts
+from theodolite_jobs.capture.plan import HALF_PROBES, SetLayout, probe_prompts
 from theodolite_jobs.models.batching import length_class_of
 from theodolite_jobs.models.loaded import LoadedModel
 
@@ -15,16 +14,16 @@ Probes = Mapping[str, Sequence[TokenIds]]
 """The token ids of the probes of each set."""
 
 
-def few_probes(model: LoadedModel, plans: Mapping[str, SetPlan], probes: Probes) -> Probes:
+def few_probes(model: LoadedModel, layouts: Mapping[str, SetLayout], probes: Probes) -> Probes:
     """Return the shortest and the longest probe of each set, and others so that their batches have padding."""
-    return {name: _with_other_lengths(model, plans[name], probe_prompts(chosen)) for name, chosen in probes.items()}
+    return {name: _with_other_lengths(model, layouts[name], probe_prompts(chosen)) for name, chosen in probes.items()}
 
 
-def many_probes(few: Probes, plans: Mapping[str, SetPlan], probes: Probes) -> Probes:
+def many_probes(few: Probes, layouts: Mapping[str, SetLayout], probes: Probes) -> Probes:
     """Return the few probes, then all others, then beginnings of probes, if all sets have less than `HALF_PROBES`."""
     many = {name: list(dict.fromkeys([*few[name], *chosen])) for name, chosen in probes.items()}
     lacking = HALF_PROBES - sum(map(len, many.values()))
-    beginnings = [(name, ids) for name, chosen in many.items() for ids in _beginnings(plans[name], chosen)]
+    beginnings = [(name, ids) for name, chosen in many.items() for ids in _beginnings(layouts[name], chosen)]
     if lacking > 0 and beginnings:
         step = max(1.0, len(beginnings) / lacking)
         for name, ids in [beginnings[int(step * index)] for index in range(min(lacking, len(beginnings)))]:
@@ -32,29 +31,29 @@ def many_probes(few: Probes, plans: Mapping[str, SetPlan], probes: Probes) -> Pr
     return many
 
 
-def _beginnings(plan: SetPlan, probes: Sequence[TokenIds]) -> Iterator[TokenIds]:
+def _beginnings(layout: SetLayout, probes: Sequence[TokenIds]) -> Iterator[TokenIds]:
     """Yield the beginnings of the probes that are no probes and have all captured positions."""
     known = set(probes)
     for ids in probes:
-        for length in range(_shortest(plan), len(ids)):
+        for length in range(_shortest(layout), len(ids)):
             if ids[:length] not in known:
                 known.add(ids[:length])
                 yield ids[:length]
 
 
-def _shortest(plan: SetPlan) -> int:
-    return max(1, plan.shared_prefix - min(plan.positions))  # captured positions follow the shared prefix
+def _shortest(layout: SetLayout) -> int:
+    return max(1, layout.shared_prefix - min(layout.positions))  # captured positions follow the shared prefix
 
 
-def _with_other_lengths(model: LoadedModel, plan: SetPlan, probes: Sequence[TokenIds]) -> list[TokenIds]:
+def _with_other_lengths(model: LoadedModel, layout: SetLayout, probes: Sequence[TokenIds]) -> list[TokenIds]:
     """Return the probes, and another prompt for each probe that would be in a batch without padding.
 
     The other prompt is the probe without its end; if that is too short, it is the probe with its tokens behind the
     shared prefix twice. If a prompt of another length cannot be in the same batch, it is the probe with these tokens in
     reverse order.
     """
-    class_of, shared = length_class_of(model.config), plan.shared_prefix
-    shortest = _shortest(plan)
+    class_of, shared = length_class_of(model.config), layout.shared_prefix
+    shortest = _shortest(layout)
     chosen = list(probes)
     for ids in probes:
         lengths = {len(other) for other in chosen if class_of(len(other)) == class_of(len(ids))}
@@ -77,9 +76,3 @@ def batches_of(model: LoadedModel, probes: Sequence[TokenIds], n_first: int) -> 
         first, others = [probe for probe in own if probe < n_first], [probe for probe in own if probe >= n_first]
         batches += [first, *(others[at : at + _BATCH_ROWS] for at in range(0, len(others), _BATCH_ROWS))]
     return [batch for batch in batches if batch]
-
-
-def plan_of_batch(plan: SetPlan, size: int) -> tuple[SetPlan, ShardPlan]:
-    """Return a plan and its shard with one batch of so many prompts, behind the run's own shared prefix."""
-    shard = ShardPlan(plan.prompt_set, 0, 0, size, (tuple(range(size)),))
-    return replace(plan, shards=(shard,)), shard

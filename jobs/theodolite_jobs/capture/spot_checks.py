@@ -8,7 +8,7 @@ explains stops the survey.
 import math
 import random
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,7 +20,7 @@ from theodolite.errors import ParityError
 from theodolite.sites import Site
 from theodolite.spec import TokenIds
 from theodolite_jobs.capture.engine import CapturedShard, Engine
-from theodolite_jobs.capture.plan import LONGEST_PROBE, SetPlan, ShardPlan
+from theodolite_jobs.capture.plan import LONGEST_PROBE, SetLayout, ShardPlan, ShardTask, one_batch
 from theodolite_jobs.capture.rounding import OUTLIER, Limits, precedes_experts
 from theodolite_jobs.models.precision import computed_in
 from theodolite_jobs.models.reference import Reading, at_layers, read_sites, relative_errors
@@ -54,49 +54,41 @@ class CheckedEngine(Engine):
         self._share, self._limits = share, limits
         self._lock = threading.Lock()  # another thread compares, and may need the model
 
-    def launch(
-        self,
-        plan: SetPlan,
-        shard: ShardPlan,
-        tokens: Sequence[TokenIds],
-        units: int = 0,
-        halvings: int = 0,
-        choices: int = 0,
-        *,
-        is_kept: bool = True,
-    ) -> Callable[[], CapturedShard]:
+    def launch(self, task: ShardTask, *, is_kept: bool = True) -> Callable[[], CapturedShard]:
         """Run the forward passes of one shard as an engine does, and the plain runs of a few of its prompts.
 
         The returned function raises ParityError if a prompt differs by more than rounding explains.
         """
         with self._lock:
-            finish = super().launch(plan, shard, tokens, units, halvings, choices, is_kept=is_kept)
-            runs = {sample: self._plain(plan, tokens[sample - shard.start]) for sample in self._chosen(shard, tokens)}
+            finish, start = super().launch(task, is_kept=is_kept), task.shard.start
+            runs = {sample: self._plain(task.layout, task.tokens[sample - start]) for sample in self._chosen(task)}
 
         def finish_and_compare() -> CapturedShard:
             captured = finish()
             for sample, plain in runs.items():
                 if plain is not None and sample not in captured.quarantined:
-                    self._compare(plan, shard, tokens, captured, sample, plain)
+                    self._compare(task, captured, sample, plain)
             return captured
 
         return finish_and_compare
 
-    def _chosen(self, shard: ShardPlan, tokens: Sequence[TokenIds]) -> list[int]:
+    def _chosen(self, task: ShardTask) -> list[int]:
         """Return the samples to compare: the same ones each time that the shard is captured."""
+        shard = task.shard
         generator = random.Random(f"{shard.prompt_set} {shard.start} {shard.stop}")
         samples = range(shard.start, shard.stop)
         count = math.floor(self._share * len(samples) + generator.random())
         chosen = generator.sample(samples, min(count, len(samples)))
+        run = {sample for batch in shard.batches for sample in batch}
         return [
             sample
             for sample in sorted(chosen)
-            if sample not in shard.quarantined and len(tokens[sample - shard.start]) <= LONGEST_PROBE
+            if sample in run and len(task.tokens[sample - shard.start]) <= LONGEST_PROBE
         ]
 
-    def _plain(self, plan: SetPlan, ids: TokenIds) -> _Plain | None:
+    def _plain(self, layout: SetLayout, ids: TokenIds) -> _Plain | None:
         """Return a plain run of a prompt; None if it has no captured position, or does not fit into memory."""
-        positions = [position for position in plan.positions if len(ids) + position >= 0]
+        positions = [position for position in layout.positions if len(ids) + position >= 0]
         if not positions:
             return None
         try:
@@ -107,31 +99,21 @@ class CheckedEngine(Engine):
         return _Plain(ids, positions, self._vectors(reading), routing_of_prompt(calls))
 
     @np.errstate(invalid="ignore", over="ignore")
-    def _compare(
-        self,
-        plan: SetPlan,
-        shard: ShardPlan,
-        tokens: Sequence[TokenIds],
-        captured: CapturedShard,
-        sample: int,
-        plain: _Plain,
-    ) -> None:
+    def _compare(self, task: ShardTask, captured: CapturedShard, sample: int, plain: _Plain) -> None:
         """Compare one prompt, and add it to the counts of the shard; raise ParityError if it differs."""
-        n_positions = len(plain.vectors[self.sites[0]])
+        row, first_position = sample - task.shard.start, len(task.layout.positions) - len(plain.positions)
         ours = {
-            site: self.measured(site, values)[sample - shard.start, len(plan.positions) - n_positions :].reshape(
-                plain.vectors[site].shape
-            )
+            site: self.measured(site, values)[row, first_position:].reshape(plain.vectors[site].shape)
             for site, values in captured.activations.items()
         }
         errors, first = _errors(ours, plain.vectors), math.inf
         if _above(errors, allowed := {site: self._allowed(site) for site in errors}):
             with self._lock:
-                first = self._first_rerouted(plan, shard, tokens, captured, sample, plain)
+                first = self._first_rerouted(task, captured, sample, plain)
                 judged = {site: precedes_experts(site, self.layers_with(site), first) for site in errors}
                 errors = {site: np.where(judged[site], error, 0.0) for site, error in errors.items()}
                 if _above(errors, allowed):
-                    self._refuse_unexplained(shard, sample, ours, plain, judged)
+                    self._refuse_unexplained(task.shard, sample, ours, plain, judged)
         largest = max(float(error.max()) for error in errors.values())
         counts = captured.counts
         captured.counts = replace(
@@ -148,15 +130,7 @@ class CheckedEngine(Engine):
         # The distance from float32 of the captured vector and that of the plain vector.
         return (OUTLIER + 1) * self._limits.usual[site] + self._limits.unit
 
-    def _first_rerouted(
-        self,
-        plan: SetPlan,
-        shard: ShardPlan,
-        tokens: Sequence[TokenIds],
-        captured: CapturedShard,
-        sample: int,
-        plain: _Plain,
-    ) -> float:
+    def _first_rerouted(self, task: ShardTask, captured: CapturedShard, sample: int, plain: _Plain) -> float:
         """Return the first layer that routes a token to other experts than the plain run, or infinity.
 
         The batch is captured again. If the routing cannot be read, the first layer may route differently.
@@ -164,12 +138,11 @@ class CheckedEngine(Engine):
         if self._limits.routing != "compared":
             return 0.0 if self._limits.routing == "unknown" else math.inf
         (batch,) = [batch for batch in captured.batches if sample in batch]
-        prompts = [tokens[one - shard.start] for one in batch]
-        part = ShardPlan(shard.prompt_set, 0, 0, len(batch), (tuple(range(len(batch))),))
+        prompts = [task.tokens[one - task.shard.start] for one in batch]
         prefix: Chosen = {}
         with recorded_routing(self.model) as calls:
-            Engine(self.model, self.sites, self.layers).capture(plan, part, prompts)
-        rows = routing_of_batch(calls, [len(ids) - plan.shared_prefix for ids in prompts], prefix)
+            Engine(self.model, self.sites, self.layers).capture(one_batch(task.shard.prompt_set, task.layout, prompts))
+        rows = routing_of_batch(calls, [len(ids) - task.layout.shared_prefix for ids in prompts], prefix)
         return first_rerouted(rows[batch.index(sample)], plain.chosen)[0]
 
     def _refuse_unexplained(

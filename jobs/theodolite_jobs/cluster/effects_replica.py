@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 
 from theodolite.errors import ParityError, RankOutOfMemoryError
-from theodolite.spec import TokenIds
 from theodolite.store.objects import open_location
-from theodolite_jobs.capture.plan import SetPlan, ShardPlan
+from theodolite_jobs.capture.plan import ShardPlan, ShardTask
 from theodolite_jobs.cluster.replica import Assignment, Replica, full_arithmetic, model_files
 
 
@@ -29,7 +28,7 @@ class EffectsReplica(Replica):
     _head: Any = None
     _vectors: Mapping[str, Any] = {}
 
-    def capture(self, call: int, plan: SetPlan, shard: ShardPlan, tokens: list[TokenIds], halvings: int = 0) -> None:
+    def capture(self, call: int, task: ShardTask) -> None:
         """Measure a part, which another thread then writes; `written` with the same number waits for it.
 
         Each halving halves the number of tokens that run at once.
@@ -39,27 +38,28 @@ class EffectsReplica(Replica):
             RankOutOfStepError: an earlier call of this rank failed.
         """
         with self._writes.slot(call) as slot, self._in_step():
-            arrays = self._measured(shard, tokens, halvings)
+            arrays = self._measured(task)
             if self.rank is None or self.rank.index == 0:
-                slot.write = partial(self._write_part, shard, arrays)
+                slot.write = partial(self._write_part, task.shard, arrays)
 
-    def probe(self, plan: SetPlan, shard: ShardPlan, tokens: list[TokenIds], halvings: int = 0) -> None:
+    def probe(self, task: ShardTask) -> None:
         """Run some prompts of a part without an intervention and discard them; raises as `capture` does."""
         from theodolite_jobs.effects.routes import prepare_variants
 
         with self._in_step():
             model = self._ready().model
-            for sample in sorted(sample for batch in shard.batches for sample in batch):
-                prepare_variants(model, [tokens[sample - shard.start]], [])
+            for sample in sorted(sample for batch in task.shard.batches for sample in batch):
+                prepare_variants(model, [task.tokens[sample - task.shard.start]], [])
 
-    def _measured(self, part: ShardPlan, tokens: list[TokenIds], halvings: int) -> dict[str, Any]:
+    def _measured(self, task: ShardTask) -> dict[str, Any]:
         """Return the numbers of a part; those of a pair with a prompt in quarantine are NaN."""
         import torch
 
         from theodolite_jobs.effects.measure import measure
         from theodolite_jobs.effects.one_token import COLUMNS
 
-        engine, label = self._ready(), part.prompt_set
+        engine, part, tokens = self._ready(), task.shard, task.tokens
+        label = part.prompt_set
         if self._head is None:
             self._head = self._load_head(engine.model)
         if label not in self._vectors:  # of one label at a time, since they are large
@@ -69,7 +69,7 @@ class EffectsReplica(Replica):
         if not rows:
             return {}
         question, kept = self.assignment.questions[label], [tokens[row] for row in rows]
-        columns = max(2, COLUMNS >> halvings)
+        columns = max(2, COLUMNS >> task.halvings)
         try:
             found = measure(engine.model, self._head, question, self._vectors[label], kept, columns)
         except torch.OutOfMemoryError as error:

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from theodolite_jobs.capture.plan import ShardPlan
+from theodolite_jobs.capture.plan import ShardTask
 
 MAX_POISON = 3
 """Maximum number of prompts of one shard that are quarantined because they kill their replica."""
@@ -24,21 +24,20 @@ class PoisonSearch:
         is_replica: whether the replica died with each prompt, so the search has ended.
     """
 
-    def __init__(self, shard: ShardPlan) -> None:
+    def __init__(self, task: ShardTask) -> None:
         """Suspect all prompts of the shard's batches."""
-        self.shard = shard
-        self.suspects = sorted({sample for batch in shard.batches for sample in batch})
+        self.task = task
+        self.suspects = sorted({sample for batch in task.shard.batches for sample in batch})
         self.is_replica = False
         self._deaths_alone = 0
         first = self.suspects[: MAX_POISON + 1]
         self._controls = first if len(first) > MAX_POISON else []
 
-    def probe(self) -> ShardPlan:
-        """Return a shard with one prompt, with the first half of the suspects, or with the last suspect."""
+    def probe(self) -> ShardTask:
+        """Return a part of the shard with one prompt, with the first half of the suspects, or with the last suspect."""
         half = set(self._controls[:1] or self._first_half())
-        batches = [tuple(sample for sample in batch if sample in half) for batch in self.shard.batches]
-        start, stop = min(half), max(half) + 1
-        return replace(self.shard, start=start, stop=stop, batches=tuple(filter(None, batches)), quarantined={})
+        batches = [tuple(sample for sample in batch if sample in half) for batch in self.task.shard.batches]
+        return self.task.part(min(half), max(half) + 1, filter(None, batches))
 
     def narrow(self, *, died: bool) -> int | None:
         """Keep the half that may contain the poison prompt; return the prompt's sample when it is known.
@@ -60,7 +59,9 @@ class PoisonSearch:
         return self.suspects[: -(-len(self.suspects) // 2)]
 
 
-def without(shard: ShardPlan, sample: int, reason: str) -> ShardPlan:
-    """Return the shard with one more prompt in quarantine, which the engine does not run."""
+def without(task: ShardTask, sample: int, reason: str) -> ShardTask:
+    """Return the task of the shard with one more prompt in quarantine, which the engine does not run."""
+    shard = task.shard
     batches = [tuple(other for other in batch if other != sample) for batch in shard.batches]
-    return replace(shard, batches=tuple(filter(None, batches)), quarantined={**shard.quarantined, sample: reason})
+    quarantined = {**shard.quarantined, sample: reason}
+    return replace(task, shard=replace(shard, batches=tuple(filter(None, batches)), quarantined=quarantined))

@@ -15,9 +15,9 @@ from theodolite.errors import CaptureError, ClusterRefusedError, ModelError, Ran
 from theodolite.sites import Site
 from theodolite.spec import TokenIds
 from theodolite.spec_parts import ModelSpec
-from theodolite.store.objects import Location, open_location
+from theodolite.store.objects import open_location
 from theodolite.version import __version__
-from theodolite_jobs.capture.plan import SetPlan, ShardPlan, pieces
+from theodolite_jobs.capture.plan import SetLayout, ShardTask, pieces
 from theodolite_jobs.cluster.ranks import Rank, join
 from theodolite_jobs.cluster.write_queue import WriteQueue
 from theodolite_jobs.store_marker import StoreMarker, check_marker
@@ -83,22 +83,21 @@ class Replica:
     def __init__(
         self,
         assignment: Assignment,
-        plans: dict[str, SetPlan],
+        layouts: dict[str, SetLayout],
         probes: dict[str, list[TokenIds]],
         rank: Rank | None = None,
     ) -> None:
         """Store the arguments; the model is loaded later.
 
-        The parity check captures the `probes` of each set by the set's plan. `rank` is None if this process holds a
+        The parity check captures the `probes` of each set by the set's layout. `rank` is None if this process holds a
         whole copy of the model. All ranks of a group must get the same calls in the same order, and a group that lost a
         rank must be killed.
         """
-        self.assignment, self.plans, self.probes, self.rank = assignment, plans, probes, rank
+        self.assignment, self.layouts, self.probes, self.rank = assignment, layouts, probes, rank
         self._out_of_step = False
         self._limits = (GPU_WRITERS, GPU_BUFFER) if assignment.gpus else (CPU_WRITERS, CPU_BUFFER)
         self._writes = WriteQueue(*self._limits)
         self._idle_since: float | None = None
-        self._recorded: dict[tuple[str, bool], tuple[int, int]] = {}
         self._engine: Any = None
         self._reducer: Any = None
         self._certificate: dict[str, Any] = {}
@@ -131,32 +130,29 @@ class Replica:
         """Return the id of the process that holds the model."""
         return os.getpid()
 
-    def capture(self, call: int, plan: SetPlan, shard: ShardPlan, tokens: list[TokenIds], halvings: int = 0) -> None:
+    def capture(self, call: int, task: ShardTask) -> None:
         """Capture a shard, which other threads then write and commit; `written` with the same number waits for them.
 
-        In a group, rank 0 writes the shard. Each batch is halved `halvings` times before it runs, because a group
-        cannot split a batch itself. If many captured shards are not written yet, the capture waits for them first.
+        In a group, rank 0 writes the shard. If many captured shards are not written yet, the capture waits for them
+        first.
 
         Raises:
             RankOutOfMemoryError: a rank of a group ran out of memory.
             RankOutOfStepError: an earlier call of this rank failed.
         """
         with self._writes.slot(call) as slot, self._in_step():
-            engine, location, (units, choices) = self._open(shard)
+            engine = self._ready()
             # A part, because the results of a reduced shard are smaller, and the reducer bounds the parts in memory.
-            first = pieces(shard, self.assignment.shard_prompts)[0]
-            self._writes.reserve(slot, engine.shard_bytes(plan, first, units, choices))
+            self._writes.reserve(slot, engine.shard_bytes(pieces(task, self.assignment.shard_prompts)[0]))
             is_kept = self.rank is None or self.rank.index == 0
-            if shard.is_reduced and is_kept:
+            if task.shard.is_reduced and is_kept:
                 launch = partial(self._ready_to_reduce().launch, engine)
             else:
-                launch = partial(engine.launch, choices=choices, is_kept=is_kept)
+                launch = partial(engine.launch, is_kept=is_kept)
             with self._busy() as idle_seconds:
-                finish = launch(plan, shard, tokens, units, halvings)
+                finish = launch(task)
             if is_kept:
-                slot.write = lambda: self._write(
-                    location, shard, tokens, finish(), str(engine.model.device), idle_seconds
-                )
+                slot.write = lambda: self._write(task, finish(), str(engine.model.device), idle_seconds)
 
     def written(self, call: int) -> dict[str, Any]:
         """Wait until the shard of a call is committed, and return the numbers of its commit record.
@@ -165,15 +161,13 @@ class Replica:
         """
         return dict(self._writes.result(call))
 
-    def probe(self, plan: SetPlan, shard: ShardPlan, tokens: list[TokenIds], halvings: int = 0) -> None:
+    def probe(self, task: ShardTask) -> None:
         """Capture a part of a shard and discard it; raises as `capture` does."""
         with self._in_step():
-            engine, _, (units, _) = self._open(shard)
+            engine = self._ready()
             with self._busy():
-                for batch in shard.batches:  # the prompts of a batch are close to each other, so memory stays small
-                    start, stop = min(batch), max(batch) + 1
-                    part = replace(shard, start=start, stop=stop, batches=(batch,), quarantined={})
-                    engine.capture(plan, part, tokens[start - shard.start : stop - shard.start], units, halvings)
+                for batch in task.shard.batches:  # its prompts are close to each other, so memory stays small
+                    engine.capture(task.part(min(batch), max(batch) + 1, [batch]))
 
     @contextmanager
     def _busy(self) -> Iterator[float]:
@@ -184,29 +178,7 @@ class Replica:
         finally:
             self._idle_since = time.perf_counter()
 
-    def _open(self, shard: ShardPlan) -> tuple[Any, Location, tuple[int, int]]:
-        """Return the engine, the run's store, and the numbers of units and of experts that it records in the shard."""
-        from theodolite.store.descriptions import counted_units, recorded_choices
-
-        engine, location = self._ready(), open_location(self.assignment.run_url)
-        # The store decides what is recorded, so that all shards of a run have the same arrays. It is asked until a
-        # shard of the set is committed: the device waits for each answer.
-        recorded = self._recorded.get((shard.prompt_set, shard.is_reduced))
-        if recorded is None:
-            has_choices = engine.routers and not shard.is_reduced
-            choices = recorded_choices(location, shard.prompt_set) if has_choices else 0
-            recorded = counted_units(location, shard.prompt_set), choices
-        return engine, location, recorded
-
-    def _write(
-        self,
-        location: Location,
-        shard: ShardPlan,
-        tokens: list[TokenIds],
-        captured: Any,
-        device: str,
-        idle_seconds: float,
-    ) -> dict[str, Any]:
+    def _write(self, task: ShardTask, captured: Any, device: str, idle_seconds: float) -> dict[str, Any]:
         """Encode, write and commit a captured shard; return the numbers of its commit record and `commit_seconds`."""
         from theodolite.store.activations import encode_counts, encode_experts, encode_shard
         from theodolite.store.checksums import sha256
@@ -215,7 +187,7 @@ class Replica:
         from theodolite.store.records import Commit
         from theodolite_jobs.passes.reduced import encode_reduced
 
-        begin = time.perf_counter()
+        begin, shard = time.perf_counter(), task.shard
         if shard.is_reduced:
             encoded = {REDUCED: encode_reduced(captured.first)}
         else:
@@ -225,10 +197,10 @@ class Replica:
             }
         if captured.positive_counts is not None:
             encoded[MLP_POSITIVE.name] = encode_counts(captured.positive_counts, shard.index)
-        if not shard.is_reduced and captured.experts is not None:
+        if captured.experts is not None:
             encoded[EXPERTS.name] = encode_experts(captured.experts, shard.start, self.assignment.shard_prompts)
         checksums = {name: sha256(content) for name, content in encoded.items()}
-        of_tokens = digest_of(tokens)
+        of_tokens = digest_of(task.tokens)
         encoded_at = time.perf_counter()
         commit = Commit(
             run_id=self.assignment.run_id,
@@ -247,11 +219,7 @@ class Replica:
             arithmetic=full_arithmetic(self._certificate) if self._certificate else [],
             **captured.counts.counts_by_name(),
         )
-        committed = commit_shard(location, commit, encoded)
-        # Only now is it sure that this node sees the run's folder; else it would read that no units are counted.
-        units = 0 if captured.positive_counts is None else captured.positive_counts.shape[-1]
-        choices = 0 if shard.is_reduced or captured.experts is None else captured.experts.shape[-1]
-        self._recorded[shard.prompt_set, shard.is_reduced] = units, choices
+        committed = commit_shard(open_location(self.assignment.run_url), commit, encoded)
         seconds = round(time.perf_counter() - encoded_at, 4)
         if committed.attempt != commit.attempt:  # another attempt was first; its times are not those of this replica
             committed = replace(
@@ -287,7 +255,7 @@ class Replica:
             source = model_source(self.assignment)
             engine = _load_engine(self.assignment, self.rank, source)
             certificate, limits = certify_with_limits(
-                engine.model, engine.sites, engine.layers, self.plans, self.probes
+                engine.model, engine.sites, engine.layers, self.layouts, self.probes
             )
             held = held_against_source(source, self.assignment.cache)
             own = {"held_against_source": held} if held else {}

@@ -4,7 +4,7 @@ The loop blocks only on its event queue. A replica that loads, restarts or dies 
 """
 
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import partial
@@ -13,8 +13,7 @@ from threading import Timer
 from typing import Any, Protocol
 
 from theodolite.errors import CaptureError, RunDamagedError, StoreError
-from theodolite.spec import TokenIds
-from theodolite_jobs.capture.plan import SetPlan, ShardPlan
+from theodolite_jobs.capture.plan import ShardPlan, ShardTask
 from theodolite_jobs.cluster.poison import MAX_POISON, PoisonSearch, without
 from theodolite_jobs.full_disk import is_full
 
@@ -68,12 +67,10 @@ class Worker(Protocol):
     ready: "Future[Any]"
     """Completes when the replica accepts shards, or fails. The replica may still wait for resources."""
 
-    def capture(self, plan: SetPlan, shard: ShardPlan, tokens: Sequence[TokenIds], halvings: int) -> Capture:
+    def capture(self, task: ShardTask) -> Capture:
         """Capture and commit a shard."""
 
-    def probe(
-        self, plan: SetPlan, shard: ShardPlan, tokens: Sequence[TokenIds], halvings: int
-    ) -> "Future[Mapping[str, Any] | None]":
+    def probe(self, task: ShardTask) -> "Future[Mapping[str, Any] | None]":
         """Capture a part of a shard without writing it, to see whether it kills the replica."""
 
     def restart(self, reason: str) -> "Future[Any] | None":
@@ -110,26 +107,17 @@ class _Replica:
 
 
 @dataclass(eq=False)
-class _Task:
-    """A shard that was dispatched to one incarnation of a replica."""
+class _Attempt:
+    """A shard that was dispatched to one incarnation of a replica, or a part of it that the search probes."""
 
     replica: _Replica
     incarnation: int
-    plan: SetPlan
-    shard: ShardPlan
-    halvings: int
+    task: ShardTask
     search: PoisonSearch | None
     holds_slot: bool = True
 
 
-_Item = tuple[SetPlan, ShardPlan, PoisonSearch | None]
-"""A shard to capture, or a part of it to probe."""
-
-Work = Sequence[tuple[SetPlan, ShardPlan]]
-Tokens = Mapping[str, Sequence[TokenIds]]
-
-
-def run_shards(workers: Sequence[Worker], work: Work, tokens: Tokens, callbacks: Callbacks) -> None:
+def run_shards(workers: Sequence[Worker], tasks: Iterable[ShardTask], callbacks: Callbacks) -> None:
     """Dispatch each shard to a replica, at most `IN_FLIGHT` shards per replica, until all shards are committed.
 
     A replica gets shards when it is ready. When a replica dies, the loop puts its shards at the head of the queue and
@@ -139,17 +127,17 @@ def run_shards(workers: Sequence[Worker], work: Work, tokens: Tokens, callbacks:
         CaptureError: a shard failed `MAX_ATTEMPTS` times, also without the prompts that killed its replica, the store
             accepted no shard during `MAX_OUTAGES` pauses, or all replicas were removed; names the shard.
     """
-    _Loop(workers, work, tokens, callbacks).run()
+    _Loop(workers, tasks, callbacks).run()
 
 
 class _Loop:
     """The state of the loop: replicas, their free slots, and the queue of shards. One thread runs all methods."""
 
-    def __init__(self, workers: Sequence[Worker], work: Work, tokens: Tokens, callbacks: Callbacks) -> None:
-        self.tokens, self.callbacks = tokens, callbacks
+    def __init__(self, workers: Sequence[Worker], tasks: Iterable[ShardTask], callbacks: Callbacks) -> None:
+        self.callbacks = callbacks
         self.replicas = [_Replica(worker) for worker in workers]
         self.free_slots: deque[_Replica] = deque()
-        self.queue: deque[_Item] = deque((plan, shard, None) for plan, shard in work)
+        self.queue: deque[tuple[ShardTask, PoisonSearch | None]] = deque((task, None) for task in tasks)
         self.n_searches: Counter[str] = Counter()  # by shard
         self.in_flight = 0
         self.failures: Counter[str] = Counter()
@@ -168,63 +156,61 @@ class _Loop:
                 self._dispatch(self.free_slots.popleft(), *self.queue.popleft())
             self.events.get()()
 
-    def _dispatch(self, replica: _Replica, plan: SetPlan, shard: ShardPlan, search: PoisonSearch | None) -> None:
-        task = _Task(replica, replica.incarnation, plan, shard, self.halvings, search)
+    def _dispatch(self, replica: _Replica, task: ShardTask, search: PoisonSearch | None) -> None:
+        task = replace(task, halvings=self.halvings)
+        attempt = _Attempt(replica, replica.incarnation, task, search)
         self.in_flight += 1
-        tokens = self.tokens[shard.prompt_set][shard.start : shard.stop]
-        # Without its other shards the plan is small to send; the replica needs only this shard's batches.
-        request = replace(plan, shards=()), shard, tokens, self.halvings
         if search is None:
-            capture = replica.worker.capture(*request)
+            capture = replica.worker.capture(task)
         else:
-            probe = replica.worker.probe(*request)
+            probe = replica.worker.probe(task)
             capture = Capture(captured=probe, committed=probe)
-        capture.captured.add_done_callback(lambda done: self.events.put(partial(self._on_captured, task, done)))
-        capture.committed.add_done_callback(lambda done: self.events.put(partial(self._on_finished, task, done)))
+        capture.captured.add_done_callback(lambda done: self.events.put(partial(self._on_captured, attempt, done)))
+        capture.committed.add_done_callback(lambda done: self.events.put(partial(self._on_finished, attempt, done)))
 
-    def _on_captured(self, task: _Task, future: "Future[Any]") -> None:
+    def _on_captured(self, attempt: _Attempt, future: "Future[Any]") -> None:
         if future.exception() is None:  # else `_on_finished` gets the error too
-            self._free_slot(task)
+            self._free_slot(attempt)
 
-    def _on_finished(self, task: _Task, future: "Future[Any]") -> None:
+    def _on_finished(self, attempt: _Attempt, future: "Future[Any]") -> None:
         self.in_flight -= 1
         error = future.exception()
         if isinstance(error, ReplicaDiedError):
-            self._on_lost(task, error)
+            self._on_lost(attempt, error)
             return
         if isinstance(error, RunDamagedError):
             self.callbacks.refused(error)
         elif isinstance(error, StoreError):
-            self._on_store_error(task, error)
+            self._on_store_error(attempt, error)
             return
         elif error is not None:
             raise error  # an error of the code, which a retry would repeat
-        elif task.search is not None:
-            self._narrow(task, task.search, died=False)
+        elif attempt.search is not None:
+            self._narrow(attempt.search, died=False)
         else:
-            self.is_full, self.n_refusals, self.is_paused, task.replica.n_deaths = False, 0, False, 0
-            self.callbacks.committed(task.shard, future.result())
-        self._free_slot(task)
+            self.is_full, self.n_refusals, self.is_paused, attempt.replica.n_deaths = False, 0, False, 0
+            self.callbacks.committed(attempt.task.shard, future.result())
+        self._free_slot(attempt)
 
-    def _free_slot(self, task: _Task) -> None:
-        """Free the slot of a task once, unless its replica has died since."""
-        if task.holds_slot and task.incarnation == task.replica.incarnation:
-            self.free_slots.append(task.replica)
-        task.holds_slot = False
+    def _free_slot(self, attempt: _Attempt) -> None:
+        """Free the slot of an attempt once, unless its replica has died since."""
+        if attempt.holds_slot and attempt.incarnation == attempt.replica.incarnation:
+            self.free_slots.append(attempt.replica)
+        attempt.holds_slot = False
 
-    def _on_lost(self, task: _Task, error: ReplicaDiedError) -> None:
+    def _on_lost(self, attempt: _Attempt, error: ReplicaDiedError) -> None:
         """Requeue a shard whose replica died, or narrow the search that it was a probe of."""
-        search = task.search if error.was_executing and error.reason == DIED else None
+        search = attempt.search if error.was_executing and error.reason == DIED else None
         if search is not None:
-            self._narrow(task, search, died=True)
+            self._narrow(search, died=True)
         else:
-            self.queue.appendleft((task.plan, task.shard, task.search))
+            self.queue.appendleft((attempt.task, attempt.search))
         self.callbacks.retried(error.reason)
-        if task.incarnation == task.replica.incarnation:  # the first event of this death
-            task.replica.n_deaths += error.reason == DIED and task.search is None
-            self._on_death(task.replica, error, is_faulty=search is not None and search.is_replica)
+        if attempt.incarnation == attempt.replica.incarnation:  # the first event of this death
+            attempt.replica.n_deaths += error.reason == DIED and attempt.search is None
+            self._on_death(attempt.replica, error, is_faulty=search is not None and search.is_replica)
         if error.was_executing and search is None:
-            self._count_failure(task, error.reason, error)
+            self._count_failure(attempt, error.reason, error)
 
     def _on_death(self, replica: _Replica, error: ReplicaDiedError, *, is_faulty: bool) -> None:
         """Remove the free slots of a dead replica, and restart it unless it has a fault itself."""
@@ -235,11 +221,11 @@ class _Loop:
         else:
             self._restart(replica, error.reason, error)
 
-    def _on_store_error(self, task: _Task, error: StoreError) -> None:
+    def _on_store_error(self, attempt: _Attempt, error: StoreError) -> None:
         """Requeue a shard that could not be written; if no shard can be, wait until the store may have recovered."""
-        self.queue.append((task.plan, task.shard, task.search))  # last, since the store may refuse this shard alone
+        self.queue.append((attempt.task, attempt.search))  # last, since the store may refuse this shard alone
         self.callbacks.retried(STORE)
-        self._free_slot(task)
+        self._free_slot(attempt)
         if is_full(error):
             if not self.is_full:
                 self.callbacks.message(f"the store is full, and the capture goes on when there is space: {error}")
@@ -250,11 +236,11 @@ class _Loop:
             return
         if self.n_refusals > MAX_OUTAGES:
             problem = f"and all others were refused by the store during {MAX_OUTAGES} pauses"
-            raise _capture_error(task.shard, problem, error)
+            raise _capture_error(attempt.task.shard, problem, error)
         if self.n_refusals:  # one refusal between two commits stops no other shard
             self._pause(PAUSE_SECONDS * 2 ** min(self.n_refusals - 1, 3))
         else:
-            self.callbacks.message(f"the store refused shard {task.shard.name}; trying again: {error}")
+            self.callbacks.message(f"the store refused shard {attempt.task.shard.name}; trying again: {error}")
         self.n_refusals += 1
 
     def _pause(self, seconds: float) -> None:
@@ -266,21 +252,22 @@ class _Loop:
     def _go_on(self) -> None:
         self.is_paused = False
 
-    def _count_failure(self, task: _Task, reason: str, error: Exception) -> None:
+    def _count_failure(self, attempt: _Attempt, reason: str, error: Exception) -> None:
         """Halve the batches after the first out-of-memory error of a size, else count a failure of the shard."""
-        if reason == OUT_OF_MEMORY and task.halvings < self.halvings:
+        if reason == OUT_OF_MEMORY and attempt.task.halvings < self.halvings:
             return  # the shard's next attempt has smaller batches already
-        if reason == OUT_OF_MEMORY and 2**self.halvings < max(map(len, task.shard.batches), default=1):
+        shard = attempt.task.shard
+        if reason == OUT_OF_MEMORY and 2**self.halvings < max(map(len, shard.batches), default=1):
             self.halvings += 1
             return
-        self.failures[task.shard.name] += 1
-        if self.failures[task.shard.name] < MAX_ATTEMPTS:
+        self.failures[shard.name] += 1
+        if self.failures[shard.name] < MAX_ATTEMPTS:
             return
-        if reason != DIED or self.n_searches[task.shard.name] == MAX_POISON or not task.shard.batches:
-            raise _capture_error(task.shard, f"failed {MAX_ATTEMPTS} times", error)
-        self._search(task)
+        if reason != DIED or self.n_searches[shard.name] == MAX_POISON or not shard.batches:
+            raise _capture_error(shard, f"failed {MAX_ATTEMPTS} times", error)
+        self._search(attempt.task)
 
-    def _search(self, task: _Task) -> None:
+    def _search(self, task: ShardTask) -> None:
         """Replace a shard that killed its replica, first in the queue, by a search for the prompt that did it."""
         self.queue.popleft()
         self.n_searches[task.shard.name] += 1
@@ -288,24 +275,24 @@ class _Loop:
         self.callbacks.message(
             f"shard {task.shard.name} killed its replica {MAX_ATTEMPTS} times; searching for the prompt that does it"
         )
-        search = PoisonSearch(task.shard)
-        self.queue.appendleft((task.plan, search.probe(), search))
+        search = PoisonSearch(task)
+        self.queue.appendleft((search.probe(), search))
 
-    def _narrow(self, task: _Task, search: PoisonSearch, *, died: bool) -> None:
+    def _narrow(self, search: PoisonSearch, *, died: bool) -> None:
         """Queue the next probe of a search, or at its end the shard, without the prompt that was found."""
-        sample = search.narrow(died=died)
+        sample, shard = search.narrow(died=died), search.task.shard
         if sample is not None:
-            self.callbacks.message(f"prompt {sample} of {task.shard.prompt_set} kills its replica and is quarantined")
-            self.queue.appendleft((task.plan, without(search.shard, sample, POISON), None))
+            self.callbacks.message(f"prompt {sample} of {shard.prompt_set} kills its replica and is quarantined")
+            self.queue.appendleft((without(search.task, sample, POISON), None))
         elif search.suspects:
-            self.queue.appendleft((task.plan, search.probe(), search))
+            self.queue.appendleft((search.probe(), search))
         else:
             if search.is_replica:
                 message = f"a replica died with each of {MAX_POISON + 1} prompts alone, so no prompt is the cause"
             else:
-                message = f"no prompt of shard {task.shard.name} kills its replica alone; trying it again"
+                message = f"no prompt of shard {shard.name} kills its replica alone; trying it again"
             self.callbacks.message(message)
-            self.queue.appendleft((task.plan, search.shard, None))
+            self.queue.appendleft((search.task, None))
 
     def _restart(self, replica: _Replica, reason: str, error: BaseException) -> None:
         """Restart a dead replica: at once after its first death, after a pause for each later one."""
@@ -352,7 +339,7 @@ class _Loop:
         self._report_replicas()
         self.callbacks.message(f"a replica was removed: {error}")
         if all(other.is_removed for other in self.replicas):
-            raise _capture_error(self.queue[0][1], "has no replica left to run on", error)
+            raise _capture_error(self.queue[0][0].shard, "has no replica left to run on", error)
 
     def _report_replicas(self) -> None:
         self.callbacks.replicas(sum(replica.is_ready for replica in self.replicas))

@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from dataclasses import replace
 from functools import partial
 from itertools import count
 from typing import Any
@@ -23,7 +22,7 @@ from theodolite.errors import (
     first_line,
 )
 from theodolite.spec import TokenIds
-from theodolite_jobs.capture.plan import HALF_PROBES, SetPlan, ShardPlan, probe_prompts
+from theodolite_jobs.capture.plan import HALF_PROBES, SetLayout, ShardTask, probe_prompts
 from theodolite_jobs.cluster.ranks import ranks_of_group
 from theodolite_jobs.cluster.replica import REPLICA_ENVIRONMENT, Arithmetic, Assignment, Replica, arithmetic
 from theodolite_jobs.cluster.scheduling import DIED, IN_FLIGHT, OUT_OF_MEMORY, Capture, ReplicaDiedError, restart_pause
@@ -50,7 +49,7 @@ class RayWorker:
         self,
         assignment: Assignment,
         resources: Resources,
-        plans: Mapping[str, SetPlan],
+        layouts: Mapping[str, SetLayout],
         probes: Mapping[str, Sequence[TokenIds]],
         replica_class: type[Replica] = Replica,
     ) -> None:
@@ -64,7 +63,7 @@ class RayWorker:
             "max_task_retries": 0,  # a lost call may have succeeded; the loop decides what to retry
             "runtime_env": {"env_vars": {**REPLICA_ENVIRONMENT, "OMP_NUM_THREADS": str(resources.threads)}},
         }
-        self._arguments = assignment, dict(plans), dict(probes)
+        self._arguments = assignment, dict(layouts), dict(probes)
         self._restarts, self._is_probing, self._calls = 0, False, count()
         self._placement_group: Any = None
         self.expected: Arithmetic | None = None
@@ -81,11 +80,11 @@ class RayWorker:
         calls = [actor.certify.remote(self.expected) for actor in self.actors]
         self.ready = _gather(calls, "a replica", loads=True)
 
-    def capture(self, plan: SetPlan, shard: ShardPlan, tokens: Sequence[TokenIds], halvings: int) -> Capture:
+    def capture(self, task: ShardTask) -> Capture:
         """Capture and commit a shard; all ranks of a group get the same calls in the same order."""
         self._is_probing = False
-        call = next(self._calls)
-        captured = self._run("capture", shard, call, plan, shard, list(tokens), halvings)
+        call, name = next(self._calls), f"shard {task.shard.name}"
+        captured = self._run("capture", task, call)
         committed: Future[Any] = Future()
         committed.add_done_callback(self._on_committed)
         written = self.actors[0].written.options(concurrency_group=WRITING).remote(call).future()
@@ -98,7 +97,7 @@ class RayWorker:
                 return
             # The death of the process is counted against the shard that was captured at that time.
             is_own = isinstance(error, ray.exceptions.RayTaskError) and not killed.is_set()
-            committed.set_exception(_loop_error(error, f"shard {shard.name}", was_executing=is_own, is_group=False))
+            committed.set_exception(_loop_error(error, name, was_executing=is_own, is_group=False))
 
         def on_captured(done: "Future[Any]") -> None:
             if (error := done.exception()) is not None:
@@ -109,22 +108,20 @@ class RayWorker:
         captured.add_done_callback(on_captured)
         return Capture(captured, committed)
 
-    def probe(
-        self, plan: SetPlan, shard: ShardPlan, tokens: Sequence[TokenIds], halvings: int
-    ) -> "Future[Mapping[str, Any] | None]":
+    def probe(self, task: ShardTask) -> "Future[Mapping[str, Any] | None]":
         """Return a future that completes when a part of a shard is captured; nothing is written."""
         self._is_probing = True
-        return self._run("probe", shard, plan, shard, list(tokens), halvings)
+        return self._run("probe", task)
 
-    def _run(self, method: str, of: ShardPlan, *arguments: Any) -> "Future[Any]":
+    def _run(self, method: str, task: ShardTask, *numbers: int) -> "Future[Any]":
         # An actor runs its calls in order, so `process_id` returns when the actor comes to the shard.
         started, killed = [actor.process_id.remote().future() for actor in self.actors], self._killed
 
         def was_executing(rank: int) -> bool:
             return not killed.is_set() and started[rank].done() and started[rank].exception() is None
 
-        calls = [getattr(actor, method).remote(*arguments) for actor in self.actors]
-        return _gather(calls, f"shard {of.name}", was_executing)
+        calls = [getattr(actor, method).remote(*numbers, task) for actor in self.actors]
+        return _gather(calls, f"shard {task.shard.name}", was_executing)
 
     def restart(self, reason: str) -> "Future[Any] | None":
         """Restart the replica and return the new `ready`, or None after `MAX_RESTARTS` restarts without a commit.
@@ -171,15 +168,14 @@ class RayWorker:
 def start_workers(
     assignment: Assignment,
     resources: Resources,
-    plans: Mapping[str, SetPlan],
+    layouts: Mapping[str, SetLayout],
     tokens: Mapping[str, Sequence[TokenIds]],
     replica_class: type[Replica] = Replica,
 ) -> list[RayWorker]:
     """Submit all replicas to Ray and return their workers, which may still wait for resources."""
-    n_probes = math.ceil(HALF_PROBES / max(1, len(plans)))  # the replica knows whether it needs as many
-    probes = {name: probe_prompts(tokens[name], n_probes) for name in plans}
-    without_shards = {name: replace(plan, shards=()) for name, plan in plans.items()}
-    return [RayWorker(assignment, resources, without_shards, probes, replica_class) for _ in range(resources.replicas)]
+    n_probes = math.ceil(HALF_PROBES / max(1, len(layouts)))  # the replica knows whether it needs as many
+    probes = {name: probe_prompts(tokens[name], n_probes) for name in layouts}
+    return [RayWorker(assignment, resources, layouts, probes, replica_class) for _ in range(resources.replicas)]
 
 
 def certify_workers(

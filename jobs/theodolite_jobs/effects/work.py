@@ -8,9 +8,12 @@ from numpy.typing import NDArray
 
 from theodolite.sites import Site
 from theodolite.spec import TokenIds
-from theodolite_jobs.capture.plan import SetPlan, ShardPlan
+from theodolite_jobs.capture.plan import SetLayout, ShardPlan
 
 Arrays = dict[str, NDArray[np.float64]]
+
+LAST_TOKEN = SetLayout((-1,), 0)
+"""The parity check captures the last token of a prompt, whose states are changed."""
 
 PART_PROMPTS = 32
 """The number of prompts in a part; even, because pairs are not divided."""
@@ -80,8 +83,3 @@ class EffectsWork:
             ShardPlan(label, index, start, stop, (tuple(range(start, stop)),))
             for index, (start, stop) in enumerate(zip(starts, ends, strict=True))
         ]
-
-    def plan(self, label: str) -> SetPlan:
-        """Return the plan with which the parity check captures prompts of a label."""
-        n_tokens = sum(map(len, self.tokens[label]))
-        return SetPlan(label, (-1,), 0, tuple(self.parts(label)), n_tokens, n_tokens)

@@ -92,8 +92,7 @@ def _rebuilt(run: Run, prepared: Prepared, shard: ShardPlan, quarantined: Mappin
     name = shard.prompt_set
     known = _commit_or_none(run, (name, shard.index))
     batches = [tuple(batch) for batch in known.batches] if known else list(shard.batches)
-    tokens = prepared.tokens[name][shard.start : shard.stop]
-    counts = count_tokens(prepared.plans[name], shard, tokens, batches)
+    task = prepared.plans[name].task(shard, prepared.tokens[name])
     commit = Commit(
         run_id=run.id,
         prompt_set=name,
@@ -104,10 +103,10 @@ def _rebuilt(run: Run, prepared: Prepared, shard: ShardPlan, quarantined: Mappin
         checksums={},
         batches=[list(batch) for batch in batches],
         quarantined={sample: why for sample, why in quarantined.items() if shard.start <= sample < shard.stop},
-        token_ids_sha256=digest_of(tokens),
+        token_ids_sha256=digest_of(task.tokens),
         device=str(run.record.parity.get("device", "")),
         arithmetic=recorded_arithmetic(run),
-        **asdict(counts),
+        **asdict(count_tokens(task, batches)),
     )
     arrays = {
         array: get(run.location, array_key(commit, array))

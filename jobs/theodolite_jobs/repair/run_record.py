@@ -10,8 +10,9 @@ from theodolite.store.layout import COMPLETE, RUN_RECORD
 from theodolite.store.manifest import copy_of_run_record
 from theodolite.store.objects import delete, get, keys, open_location, put
 from theodolite.store.runs import Run, create_run, open_run, run_url
+from theodolite_jobs.capture.plan import ShardPlan
 from theodolite_jobs.capture_run import check_same_shards
-from theodolite_jobs.capture_shards import Work, capture_shards
+from theodolite_jobs.capture_shards import capture_shards
 from theodolite_jobs.captured_objects import describe
 from theodolite_jobs.prepare import prepare
 from theodolite_jobs.prepared import Prepared
@@ -58,7 +59,7 @@ def _create_again(prepared: Prepared, settings: Settings, console: Console) -> R
             arithmetic than that of these replicas.
     """
 
-    def begin(parity: dict[str, Any]) -> tuple[Run, Work]:
+    def begin(parity: dict[str, Any]) -> tuple[Run, list[ShardPlan]]:
         run = Run(settings.store, prepared.record(parity.get("attention", "not run"), parity))
         check_same_shards(run, prepared, parity)
         # COMPLETE is damaged or old, and the new run.json has another date.

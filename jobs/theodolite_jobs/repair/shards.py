@@ -13,7 +13,7 @@ from theodolite.store.records import record_key
 from theodolite.store.runs import Run
 from theodolite_jobs.capture.plan import ShardPlan
 from theodolite_jobs.capture_run import check_same_arithmetic
-from theodolite_jobs.capture_shards import Work, capture_shards
+from theodolite_jobs.capture_shards import capture_shards
 from theodolite_jobs.captured_objects import describe, finish_capture
 from theodolite_jobs.prepared import Prepared
 from theodolite_jobs.progress import Console
@@ -46,18 +46,17 @@ def restore_captured(
         console.say(f"COMPLETE proves the arrays of {len(lost)} shard(s) whose commit records were lost")
         lost = set()
     shards = [*(_as_committed(run, prepared, key) for key in damaged), *(_planned(prepared, key) for key in lost)]
-    work = [(prepared.plans[shard.prompt_set], shard) for shard in shards]
     refused: list[str] = []
 
-    def begin(parity: dict[str, Any]) -> tuple[Run, Work]:
+    def begin(parity: dict[str, Any]) -> tuple[Run, list[ShardPlan]]:
         check_same_arithmetic(run, parity)
         # A record that COMPLETE does not list is a damage too: it stays named until the shard is captured.
         forget(run, [record_key(*shard) for shard in lost])
         delete(run.location, [record_key(*shard) for shard in lost])
-        return run, work
+        return run, shards
 
-    if work:
-        capture_shards(prepared, work, settings, console, begin, lambda error: refused.append(str(error)))
+    if shards:
+        capture_shards(prepared, shards, settings, console, begin, lambda error: refused.append(str(error)))
     if not refused:
         checksums = finish_capture(run, prepared)
         if not rests_on_these_shards(run):

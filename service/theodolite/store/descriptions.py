@@ -3,9 +3,7 @@
 Each capture shard is one Zarr shard of an array of activations, and one chunk of the arrays of counts and experts.
 """
 
-import json
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -13,12 +11,10 @@ import zarr
 from zarr.codecs import BloscCodec
 from zarr.storage import MemoryStore
 
-from theodolite.errors import RunDamagedError
 from theodolite.groups.dimensions import DIMENSIONS
 from theodolite.shard_bounds import ShardBounds
 from theodolite.sites import Site
 from theodolite.store.layout import ACTIVATIONS, CAPTURED, EXPERTS, MLP_POSITIVE
-from theodolite.store.objects import Location, get
 from theodolite.store.runs import RunRecord
 
 # lz4 with shuffle compresses the zero bytes: the low ones of bf16 in float32, and the high ones of counts.
@@ -74,33 +70,6 @@ def encode_descriptions(
     for site in sites:
         _create_array(group, site, bounds.n_kept, bounds.shard_prompts, lengths)
     return {f"{ACTIVATIONS}/{prompt_set}/{key}": content.to_bytes() for key, content in memory.items()}
-
-
-def counted_units(location: Location, prompt_set: str) -> int:
-    """Return the number of hidden units of each MLP whose activity a run counts in a set, or 0 if it counts none.
-
-    Raises:
-        RunDamagedError: the metadata of the counts cannot be read.
-    """
-    return _last_length(location, prompt_set, MLP_POSITIVE.name)
-
-
-def recorded_choices(location: Location, prompt_set: str) -> int:
-    """Return the number of experts of a token that a run records in each layer, or 0; raises as `counted_units`."""
-    return _last_length(location, prompt_set, EXPERTS.name)
-
-
-def _last_length(location: Location, prompt_set: str, name: str) -> int:
-    """Return the length of the last dimension of an array of a set, or 0 if there is no such array."""
-    key = f"{ACTIVATIONS}/{prompt_set}/{name}/zarr.json"
-    content = get(location, key)
-    if content is None:
-        return 0
-    with suppress(ValueError, LookupError, TypeError, OverflowError):
-        length = int(json.loads(content)["shape"][-1])
-        if length > 0:
-            return length
-    raise RunDamagedError(f"{key} is damaged; run `theodolite run verify RUN --repair` with the id of this run")
 
 
 def group_in_memory() -> tuple[zarr.Group, dict[str, Any]]:

@@ -36,7 +36,7 @@ def capture_all(
         length_class=length_class_of(model.config),
     )
     engine = Engine(model, sites, layers)
-    shards = [engine.capture(plan, shard, tokens[shard.start : shard.stop]) for shard in plan.shards]
+    shards = [engine.capture(plan.task(shard, tokens)) for shard in plan.shards]
     return {site: np.concatenate([shard.activations[site] for shard in shards]) for site in sites}
 
 
@@ -70,10 +70,11 @@ def test_the_bytes_of_a_shard_are_those_of_its_arrays(units, choices):
     model, tokens = wrap(tiny.tiny_model("mixtral")), tiny.random_tokens(LENGTHS)
     plan = plan_set("set", tokens, (-2, -1), shard_prompts=4, batch_tokens=64, share_prefix=False)
     engine = Engine(model, (*SITES, Site.HEAD_OUT), LAYERS)
-    captured = engine.capture(plan, plan.shards[1], tokens[4:8])
+    task = plan.task(plan.shards[1], tokens, units, choices)
+    captured = engine.capture(replace(task, units=0))
     arrays = sum(values.astype(np.float32).nbytes for values in captured.activations.values())
     counts, experts = 2 * len(LAYERS) * units * 4, 4 * 2 * len(LAYERS) * choices * 2  # int32; int16 of each prompt
-    assert engine.shard_bytes(plan, plan.shards[1], units, choices) == arrays + counts + experts
+    assert engine.shard_bytes(task) == arrays + counts + experts
 
 
 @settings(max_examples=15, deadline=None)
@@ -139,7 +140,7 @@ def test_a_batch_that_does_not_fit_into_memory_is_halved_and_recorded():
     model = wrap(tiny.tiny_model("llama"))
     small = replace(model, module=RunsOutOfMemory(model.module, capacity=3))
     plan = plan_set("set", tokens, (-1,), shard_prompts=10, batch_tokens=400, share_prefix=False)
-    captured = Engine(small, SITES, LAYERS).capture(plan, plan.shards[0], tokens)
+    captured = Engine(small, SITES, LAYERS).capture(plan.task(plan.shards[0], tokens))
     assert captured.counts.oom_backoffs == 3
     assert sorted(map(len, captured.batches)) == [2, 2, 3, 3]
     whole = capture_all(model, tokens)
@@ -152,7 +153,7 @@ def test_a_prompt_that_never_fits_into_memory_is_quarantined_with_nan():
     model = wrap(tiny.tiny_model("llama"))
     none_fits = replace(model, module=RunsOutOfMemory(model.module, capacity=0))
     plan = plan_set("set", tokens, (-1,), shard_prompts=10, batch_tokens=400, share_prefix=False)
-    captured = Engine(none_fits, SITES, LAYERS).capture(plan, plan.shards[0], tokens)
+    captured = Engine(none_fits, SITES, LAYERS).capture(plan.task(plan.shards[0], tokens))
     assert set(captured.quarantined) == {0, 1}
     assert "memory" in captured.quarantined[0]
     assert all(np.isnan(values).all() for values in captured.activations.values())
@@ -164,7 +165,7 @@ def test_only_the_prompt_with_a_non_finite_activation_is_quarantined():
     with torch.no_grad():
         model.module.embed_tokens.weight[60] = torch.inf
     plan = plan_set("set", tokens, (-1,), shard_prompts=3, batch_tokens=400, share_prefix=False)
-    captured = Engine(model, SITES, LAYERS).capture(plan, plan.shards[0], tokens)
+    captured = Engine(model, SITES, LAYERS).capture(plan.task(plan.shards[0], tokens))
     assert list(captured.quarantined) == [1]
     assert "not finite at resid_pre, layer 2" in captured.quarantined[1]
     for values in captured.activations.values():
@@ -176,7 +177,7 @@ def test_a_wrong_number_of_token_lists_is_refused():
     tokens = tiny.random_tokens([4, 5])
     plan = plan_set("set", tokens, (-1,), shard_prompts=2, batch_tokens=400, share_prefix=False)
     with pytest.raises(ValueError, match="2 samples, not 1"):
-        Engine(wrap(tiny.tiny_model("gpt2")), SITES, LAYERS).capture(plan, plan.shards[0], tokens[:1])
+        Engine(wrap(tiny.tiny_model("gpt2")), SITES, LAYERS).capture(plan.task(plan.shards[0], tokens[:1]))
 
 
 @each("family", TAPS)

@@ -2,7 +2,6 @@
 
 import copy
 import json
-from dataclasses import replace
 
 import numpy as np
 import torch
@@ -39,7 +38,7 @@ def capture(model, choices=2, tokens=TOKENS, layers=LAYERS, sites=(Site.RESID_PR
         **{**BATCHED, **options},
     )
     engine = Engine(model, sites, layers)
-    return [engine.capture(plan, shard, tokens[shard.start : shard.stop], choices=choices) for shard in plan.shards]
+    return [engine.capture(plan.task(shard, tokens, choices=choices)) for shard in plan.shards]
 
 
 def chosen(model, **options):
@@ -157,17 +156,16 @@ def test_prompts_without_the_position_and_quarantined_prompts_have_no_experts(sh
     assert (experts[[0, 1, 2], 1] >= 0).all()
 
 
-# A replica records experts if its run's store has an array for them.
+# A replica records experts if its task says so.
 
 
 @each("choices", [2, 0])
-def test_a_replica_records_experts_only_if_the_store_has_an_array_for_them(tmp_path, choices):
+def test_a_replica_records_experts_only_if_its_task_says_so(tmp_path, choices):
     sites, tokens = (Site.RESID_PRE, Site.RESID_FINAL), TOKENS
-    coordinates = {"position": POSITIONS, "layer": LAYERS} | ({"choice": range(choices)} if choices else {})
-    working = replica_of("mixtral", tmp_path, len(tokens), sites, coordinates)
+    working = replica_of("mixtral", tmp_path, sites, LAYERS)
     plan = plan_set("set", tokens, POSITIONS, shard_prompts=2, batch_tokens=100, share_prefix=False)
     for shard in plan.shards:
-        working.capture(shard.index, replace(plan, shards=()), shard, tokens[shard.start : shard.stop])
+        working.capture(shard.index, plan.task(shard, tokens, choices=choices))
         working.written(shard.index)
         record = json.loads((tmp_path / record_key("set", shard.index)).read_bytes())
         assert set(record["checksums"]) == {"resid_pre", "resid_final", *([EXPERTS.name] if choices else [])}

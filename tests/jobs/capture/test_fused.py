@@ -22,7 +22,7 @@ def captured(model, norms):
     plan = plan_set("set", TOKENS, (-2, -1), shard_prompts=4, batch_tokens=64, share_prefix=False)
     engine = Engine(model, (Site.RESID_PRE, Site.RESID_MID, Site.RESID_FINAL), LAYERS)
     engine.fused = norms
-    return engine.capture(plan, plan.shards[0], TOKENS).activations
+    return engine.capture(plan.task(plan.shards[0], TOKENS)).activations
 
 
 @each(

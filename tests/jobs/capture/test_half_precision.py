@@ -56,7 +56,7 @@ def certify_half(model, lengths=range(11, 27), positions=(-3, -1)):
         length_class=length_class_of(model.config),
     )
     probes = {"set": probe_prompts(tokens["set"], HALF_PROBES)}
-    return certify(model, (*model.anatomy.taps, Site.RESID_FINAL), range(5), {"set": plan}, probes)
+    return certify(model, (*model.anatomy.taps, Site.RESID_FINAL), range(5), {"set": plan.layout}, probes)
 
 
 # Before, the bound between captured and plain vectors refused each of them.

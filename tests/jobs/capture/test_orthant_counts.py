@@ -1,7 +1,6 @@
 """The number of prompts with each hidden unit positive: equal for all batchings, and equal to a count by hand."""
 
 import json
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -46,7 +45,7 @@ def capture(model, tokens, units, shard_prompts, batch_tokens, layers=LAYERS, sh
         length_class=length_class_of(model.config),
     )
     engine = Engine(model, SITES, layers)
-    return [engine.capture(plan, shard, tokens[shard.start : shard.stop], units) for shard in plan.shards]
+    return [engine.capture(plan.task(shard, tokens, units)) for shard in plan.shards]
 
 
 def counted(model, tokens, units, **options):
@@ -175,17 +174,16 @@ def test_the_real_model_gives_equal_counts_in_batches_and_alone(chat_model_folde
     assert 0.2 < batched.mean() / 3 < 0.8
 
 
-# A replica counts if its run's store has an array for the counts.
+# A replica counts if its task says so.
 
 
 @each("units", [80, 0])
-def test_a_replica_counts_only_if_the_store_has_an_array_for_counts(tmp_path, units):
+def test_a_replica_counts_only_if_its_task_says_so(tmp_path, units):
     tokens = tiny.random_tokens([5, 6, 7, 8])
     plan = plan_set("set", tokens, POSITIONS, shard_prompts=2, batch_tokens=100, share_prefix=False)
-    coordinates = {"position": POSITIONS, "layer": LAYERS} | ({"unit": range(units)} if units else {})
-    working = replica_of("llama", tmp_path, len(tokens), SITES, coordinates)
+    working = replica_of("llama", tmp_path, SITES, LAYERS)
     for shard in plan.shards:
-        working.capture(shard.index, replace(plan, shards=()), shard, tokens[shard.start : shard.stop])
+        working.capture(shard.index, plan.task(shard, tokens, units=units))
         working.written(shard.index)
         record = json.loads((tmp_path / record_key("set", shard.index)).read_bytes())
         assert set(record["checksums"]) == {"resid_pre", "resid_final", *([MLP_POSITIVE.name] if units else [])}

@@ -34,7 +34,7 @@ def certify_tiny(model, lengths=(12, 30, 17, 25), prefix=9, **bound):
     options = {"shard_prompts": 4, "batch_tokens": 64, "share_prefix": share}
     plan = plan_set("set", tokens["set"], (-1,), **options, length_class=length_class_of(model.config))
     probes = {"set": probe_prompts(tokens["set"])}
-    return certify(model, (*model.anatomy.taps, Site.RESID_FINAL), range(5), {"set": plan}, probes, **bound)
+    return certify(model, (*model.anatomy.taps, Site.RESID_FINAL), range(5), {"set": plan.layout}, probes, **bound)
 
 
 @each("family", CONFIGS)

@@ -34,7 +34,7 @@ def plan_of(model):
 
 def captured(model, sites, layers=range(5)):
     plan = plan_of(model)
-    return Engine(model, sites, list(layers)).capture(plan, plan.shards[0], TOKENS)
+    return Engine(model, sites, list(layers)).capture(plan.task(plan.shards[0], TOKENS))
 
 
 @torch.inference_mode()
@@ -99,7 +99,7 @@ def test_a_vector_that_is_not_finite_is_still_quarantined_with_its_layer():
 def test_the_parity_check_compares_the_blocks_with_the_site(family, dtype):
     model = wrap(tiny.tiny_model(family).to(dtype))
     sites = (*model.anatomy.taps, *model.anatomy.partial, Site.RESID_FINAL)
-    certificate = certify(model, sites, range(5), {"set": plan_of(model)}, {"set": TOKENS})
+    certificate = certify(model, sites, range(5), {"set": plan_of(model).layout}, {"set": TOKENS})
     assert set(certificate.max_error_by_site) == set(map(str, sites))
     assert np.isfinite(list(certificate.max_error_by_site.values())).all()
     assert np.isfinite(certificate.identity_error)
@@ -109,9 +109,9 @@ def test_the_parity_check_compares_the_blocks_with_the_site(family, dtype):
 def test_spot_checks_compare_the_blocks_with_the_site(family):
     model = wrap(tiny.tiny_model(family))
     sites, plan = (*model.anatomy.partial, Site.RESID_PRE), plan_of(model)
-    _, limits = certify_with_limits(model, sites, range(5), {"set": plan}, {"set": TOKENS})
+    _, limits = certify_with_limits(model, sites, range(5), {"set": plan.layout}, {"set": TOKENS})
     engine = CheckedEngine(Engine(model, sites, range(5)), 1.0, limits)
-    shard = engine.capture(plan, plan.shards[0], TOKENS)
+    shard = engine.capture(plan.task(plan.shards[0], TOKENS))
     assert shard.counts.spot_checks == len(TOKENS)
     assert 0 < shard.counts.spot_check_error < 5e-5
 

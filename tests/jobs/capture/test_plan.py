@@ -82,7 +82,7 @@ def test_parts_of_reduced_shards_have_all_batches(tokens, shard_prompts, n_kept,
     plan = plan_set("set", tokens, (-1,), **options, n_kept=min(n_kept, len(tokens)))
     for shard in plan.shards:
         assert shard.is_reduced == (shard.start >= n_kept)
-        parts = pieces(shard, shard_prompts)
+        parts = [part.shard for part in pieces(plan.task(shard, tokens), shard_prompts)]
         assert tuple(batch for part in parts for batch in part.batches) == shard.batches
         for part in parts:
             assert part.stop - part.start <= shard_prompts

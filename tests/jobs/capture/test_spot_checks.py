@@ -34,7 +34,7 @@ def checked_engine(model, share=1.0, shard_prompts=24):
     )
     engine = Engine(model, (*model.anatomy.taps, Site.RESID_FINAL), (0, 2, 4))
     probes = {"set": probe_prompts(TOKENS, 32)}
-    _, limits = certify_with_limits(model, engine.sites, engine.layers, {"set": plan}, probes)
+    _, limits = certify_with_limits(model, engine.sites, engine.layers, {"set": plan.layout}, probes)
     return engine, CheckedEngine(engine, share, limits), plan
 
 
@@ -47,8 +47,8 @@ def tiny_experts(dtype):
 @each("family", ["llama", "phi3-longrope", "bert"])
 def test_all_prompts_pass_and_the_activations_are_those_without_checks(family, dtype):
     engine, checked, plan = checked_engine(wrap(tiny.tiny_model(family).to(dtype)))
-    expected = engine.capture(plan, plan.shards[0], TOKENS)
-    captured = checked.capture(plan, plan.shards[0], TOKENS)
+    expected = engine.capture(plan.task(plan.shards[0], TOKENS))
+    captured = checked.capture(plan.task(plan.shards[0], TOKENS))
     for site, values in expected.activations.items():
         np.testing.assert_array_equal(captured.activations[site], values)
     assert expected.counts.spot_checks == 0
@@ -60,12 +60,12 @@ def test_all_prompts_pass_and_the_activations_are_those_without_checks(family, d
 def test_prompts_of_a_later_shard_are_compared_with_their_own_runs():
     _, checked, plan = checked_engine(wrap(tiny.tiny_model("llama")), shard_prompts=16)
     last = plan.shards[1]
-    assert checked.capture(plan, last, TOKENS[last.start :]).counts.spot_checks == last.stop - last.start == 8
+    assert checked.capture(plan.task(last, TOKENS)).counts.spot_checks == last.stop - last.start == 8
 
 
 def test_tokens_that_rounding_routes_to_other_experts_are_counted():
     _, checked, plan = checked_engine(tiny_experts(torch.bfloat16))
-    counts = checked.capture(plan, plan.shards[0], TOKENS).counts
+    counts = checked.capture(plan.task(plan.shards[0], TOKENS)).counts
     assert counts.spot_checks == len(TOKENS)
     assert 0 < counts.spot_checks_rerouted < len(TOKENS)
 
@@ -89,23 +89,28 @@ def test_a_mistake_in_one_prompt_stops_the_survey(monkeypatch, make, dtype):
 
     monkeypatch.setattr(Engine, "launch", mistaken)
     with pytest.raises(ParityError, match=r"sample 7 of set differs .* at attn_out, layer 0, allowed"):
-        checked.capture(plan, plan.shards[0], TOKENS)
+        checked.capture(plan.task(plan.shards[0], TOKENS))
 
 
 def test_the_same_share_of_prompts_is_compared_each_time(monkeypatch):
     _, checked, plan = checked_engine(wrap(tiny.tiny_model("llama")), share=0.1)
-    shards = [plan.shards[0]] * 2
-    chosen = [checked._chosen(shard, TOKENS) for shard in shards]
+    chosen = [checked._chosen(plan.task(plan.shards[0], TOKENS)) for _ in range(2)]
     assert chosen[0] == chosen[1]
     assert len(chosen[0]) in (2, 3)
     _, none, _ = checked_engine(wrap(tiny.tiny_model("llama")), share=0.0)
-    assert none.capture(plan, plan.shards[0], TOKENS).counts.spot_checks == 0
+    assert none.capture(plan.task(plan.shards[0], TOKENS)).counts.spot_checks == 0
+
+
+def test_only_prompts_that_run_are_compared():
+    _, checked, plan = checked_engine(wrap(tiny.tiny_model("llama")))
+    probe = plan.task(plan.shards[0], TOKENS).part(2, 12, [(3, 9)])
+    assert checked.capture(probe).counts.spot_checks == 2
 
 
 def test_quarantined_and_very_long_prompts_are_not_compared():
     _, checked, plan = checked_engine(wrap(tiny.tiny_model("llama")))
     long = [(3,) * 5000, *TOKENS[1:]]
-    assert checked._chosen(plan.shards[0], long) == list(range(1, 24))
+    assert checked._chosen(plan.task(plan.shards[0], long)) == list(range(1, 24))
 
 
 def test_counts_of_parts_add_up_except_the_largest_error():

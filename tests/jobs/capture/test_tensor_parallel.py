@@ -66,9 +66,8 @@ def capture(folder, ranks):
     """Return all sites, captured in padded batches, behind a shared prefix where the family can share one."""
     model = load_model(folder, ranks=ranks)
     plan, experts = plan_of(model), experts_of(model.config)
-    return Engine(model, (*model.anatomy.sites, Site.RESID_FINAL), LAYERS).capture(
-        plan, plan.shards[0], TOKENS, mlp_width(model.config) or 0, choices=experts.n_choices if experts else 0
-    )
+    task = plan.task(plan.shards[0], TOKENS, mlp_width(model.config) or 0, experts.n_choices if experts else 0)
+    return Engine(model, (*model.anatomy.sites, Site.RESID_FINAL), LAYERS).capture(task)
 
 
 def capture_sharded(rank, folder):
@@ -113,7 +112,7 @@ def certify_sharded(rank, folder, rule=None):
         model = load_model(folder, ranks=rank.size)
         plan = plan_of(model)
         probes = {"set": probe_prompts(TOKENS)}
-        return certify(model, (*model.anatomy.sites, Site.RESID_FINAL), LAYERS, {"set": plan}, probes)
+        return certify(model, (*model.anatomy.sites, Site.RESID_FINAL), LAYERS, {"set": plan.layout}, probes)
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ def model_folder(tmp_path_factory):
 
 def created_run(model_folder, store):
     """Create a run's arrays, and return the assignment of its replicas."""
-    coordinates = {"position": PLAN.positions, "layer": LAYERS, "d_model": range(48), "unit": range(80)}
+    coordinates = {"position": PLAN.layout.positions, "layer": LAYERS, "d_model": range(48), "unit": range(80)}
     coordinates |= {"head": range(4), "d_head": range(16)}
     location = open_location(str(store), create=True)
     bounds = ShardBounds(len(TOKENS), len(TOKENS), 3)
@@ -62,13 +62,12 @@ def created_run(model_folder, store):
 
 
 def replica_of(assignment, rank=None):
-    return Replica(assignment, {"set": PLAN}, {"set": probe_prompts(TOKENS)}, rank)
+    return Replica(assignment, {"set": PLAN.layout}, {"set": probe_prompts(TOKENS)}, rank)
 
 
 def capture(replica, index, halvings=0):
-    shard = PLAN.shards[index]
-    tokens = TOKENS[shard.start : shard.stop]
-    replica.capture(index, replace(PLAN, shards=()), shard, tokens, halvings=halvings)
+    task = PLAN.task(PLAN.shards[index], TOKENS, units=80)
+    replica.capture(index, replace(task, halvings=halvings))
     return replica.written(index) if replica.rank is None or replica.rank.index == 0 else None
 
 

@@ -26,15 +26,12 @@ TOKENS = [(*range(1 + 7 * n % 5), n) for n in range(44)]
 
 
 @pytest.fixture
-def plan():
+def task():
+    """The task of the only reduced shard, of ten parts."""
     options = {"shard_prompts": SHARD_PROMPTS, "batch_tokens": 9, "share_prefix": False}
-    return plan_set("set", TOKENS, (-1,), **options, n_kept=4)
-
-
-@pytest.fixture
-def shard(plan):
-    """The only reduced shard, of ten parts."""
-    return replace(plan.shards[1], stop=44, batches=tuple(batch for one in plan.shards[1:] for batch in one.batches))
+    plan = plan_set("set", TOKENS, (-1,), **options, n_kept=4)
+    batches = tuple(batch for one in plan.shards[1:] for batch in one.batches)
+    return plan.task(replace(plan.shards[1], stop=44, batches=batches), TOKENS)
 
 
 class Recorder:
@@ -43,28 +40,29 @@ class Recorder:
     def __init__(self):
         self.ran = []
 
-    def capture(self, _plan, part, tokens, _units, _halvings):
-        assert len(tokens) == part.stop - part.start <= SHARD_PROMPTS
-        self.ran += [(sample, tokens[sample - part.start][-1]) for batch in part.batches for sample in batch]
+    def capture(self, task):
+        part = task.shard
+        assert len(task.tokens) == part.stop - part.start <= SHARD_PROMPTS
+        self.ran += [(sample, task.tokens[sample - part.start][-1]) for batch in part.batches for sample in batch]
 
 
 @each("poison", [4, 17, 23, 41, 43])
 @each("quarantined", [(), (5,), (4, 5, 6, 9)])
-def test_a_search_runs_each_suspected_prompt_as_itself(plan, shard, monkeypatch, poison, quarantined):
+def test_a_search_runs_each_suspected_prompt_as_itself(task, poison, quarantined):
     engine = Recorder()
     replica = Replica(Assignment("run", "", ModelSpec(id="x"), "", Path(), Path(), (), (), SHARD_PROMPTS, 1, 0), {}, {})
-    monkeypatch.setattr(replica, "_open", lambda _shard: (engine, None, (0, 0)))
+    replica._engine = engine
     for sample in set(quarantined) - {poison}:
-        shard = without(shard, sample, "poison")
-    search = PoisonSearch(shard)
-    assert [len(batch) for batch in search.probe().batches] == [1]  # the replica must survive a prompt first
+        task = without(task, sample, "poison")
+    search = PoisonSearch(task)
+    assert [len(batch) for batch in search.probe().shard.batches] == [1]  # the replica must survive a prompt first
     found = None
     while found is None:
         probe = search.probe()
         engine.ran = []
-        replica.probe(plan, probe, TOKENS[probe.start : probe.stop])
+        replica.probe(probe)
         assert all(sample == token for sample, token in engine.ran)
-        assert sorted(sample for sample, _ in engine.ran) == sorted(s for batch in probe.batches for s in batch)
+        assert sorted(sample for sample, _ in engine.ran) == sorted(s for batch in probe.shard.batches for s in batch)
         found = search.narrow(died=poison in dict(engine.ran))
     assert found == poison
 
@@ -78,9 +76,9 @@ class Held:
     def shard_bytes(self, *_):
         return self.part_bytes
 
-    def launch(self, _plan, part, *_):
+    def launch(self, part):
         self.launched.release()
-        if part.start == self.fails_at:
+        if part.shard.start == self.fails_at:
             raise RuntimeError("no memory")
 
         def finish():
@@ -93,14 +91,14 @@ class Held:
 
 
 @pytest.mark.parametrize(("part_bytes", "most"), [(1, THREADS + 1), (50, 2), (1000, 1)])
-def test_few_parts_are_in_memory_at_the_same_time(plan, shard, monkeypatch, part_bytes, most):
+def test_few_parts_are_in_memory_at_the_same_time(task, monkeypatch, part_bytes, most):
     monkeypatch.setattr(reduction, "CapturedSamples", lambda *_: None)
     monkeypatch.setattr(reduction, "reduce_samples", lambda *_: None)
     monkeypatch.setattr(reduction.ReducedShard, "__add__", lambda self, _other: self)
     engine = Held(part_bytes)
     reducer = Reducer(None, None, SHARD_PROMPTS, THREADS, 100)
     with ThreadPoolExecutor(1) as pool:
-        launching = pool.submit(reducer.launch, engine, plan, shard, TOKENS[4:], 0, 0)
+        launching = pool.submit(reducer.launch, engine, task)
         for _ in range(most):
             assert engine.launched.acquire(timeout=SECONDS)
         assert not engine.launched.acquire(timeout=0.2)
@@ -109,7 +107,7 @@ def test_few_parts_are_in_memory_at_the_same_time(plan, shard, monkeypatch, part
         launching.result(SECONDS)()
 
 
-def test_a_part_that_fails_leaves_its_place_to_others(plan, shard, monkeypatch):
+def test_a_part_that_fails_leaves_its_place_to_others(task, monkeypatch):
     monkeypatch.setattr(reduction, "CapturedSamples", lambda *_: None)
     monkeypatch.setattr(reduction, "reduce_samples", lambda *_: None)
     monkeypatch.setattr(reduction.ReducedShard, "__add__", lambda self, _other: self)
@@ -119,10 +117,10 @@ def test_a_part_that_fails_leaves_its_place_to_others(plan, shard, monkeypatch):
         engine.released.release()
     for engine.fails_at in (8, 4):
         with pytest.raises(RuntimeError, match="no memory"):
-            reducer.launch(engine, plan, shard, TOKENS[4:], 0, 0)
+            reducer.launch(engine, task)
     engine.fails_at = -1
     with ThreadPoolExecutor(1) as pool:
-        pool.submit(lambda: reducer.launch(engine, plan, shard, TOKENS[4:], 0, 0)()).result(SECONDS)
+        pool.submit(lambda: reducer.launch(engine, task)()).result(SECONDS)
 
 
 def test_bits_do_not_depend_on_the_number_of_threads_of_a_replica():

@@ -5,10 +5,10 @@ from threading import Timer
 
 import pytest
 from support.each import each
-from support.simulated_replicas import NUMBERS, SimulatedReplica, work_of
+from support.simulated_replicas import NUMBERS, SimulatedReplica, task_of, tasks_of
 
 from theodolite.errors import CaptureError, ModelError, RunDamagedError, StoreError
-from theodolite_jobs.capture.plan import SetPlan, ShardPlan
+from theodolite_jobs.capture.plan import ShardPlan
 from theodolite_jobs.cluster import scheduling
 from theodolite_jobs.cluster.poison import MAX_POISON
 from theodolite_jobs.cluster.scheduling import (
@@ -41,7 +41,7 @@ class Seen:
 
 def run(workers, count, watch=lambda _seen: None):
     seen = Seen(watch)
-    run_shards(workers, work_of(count), {"set": [(1,)] * count}, seen.callbacks)
+    run_shards(workers, tasks_of(count), seen.callbacks)
     return seen
 
 
@@ -156,9 +156,9 @@ def test_batches_that_run_out_of_memory_at_the_same_time_are_halved_once(replica
     class Small(SimulatedReplica):
         """A replica with memory for half a batch."""
 
-        def capture(self, plan, shard, tokens, halvings):
-            self.deaths[shard.index] = int(halvings == 0)
-            return super().capture(plan, shard, tokens, halvings)
+        def capture(self, task):
+            self.deaths[task.shard.index] = int(task.halvings == 0)
+            return super().capture(task)
 
     workers = [Small(reason=OUT_OF_MEMORY) for _ in range(replicas)]
     seen = run(workers, 4 * replicas)
@@ -229,7 +229,7 @@ def test_a_shard_that_the_store_refused_is_repeated_by_a_replica_that_lives_on()
 def test_a_shard_that_the_store_alone_refuses_ends_the_run_after_all_others_are_committed():
     seen, refused = Seen(lambda _seen: None), [StoreError("cannot write: 503")] * 99
     with pytest.raises(CaptureError, match=r"shard set/00002 and all others were refused by the store during 6"):
-        run_shards([SimulatedReplica(failures={2: refused})], work_of(6), {"set": [(1,)] * 6}, seen.callbacks)
+        run_shards([SimulatedReplica(failures={2: refused})], tasks_of(6), seen.callbacks)
     assert sorted(index for index, _ in seen.committed) == [0, 1, 3, 4, 5]
 
 
@@ -266,9 +266,9 @@ class LateWriter(SimulatedReplica):
         self.count, self.refused = count, set(refused)
         self.unwritten = []
 
-    def capture(self, plan, shard, tokens, halvings):
-        captured, committed = super().capture(plan, shard, tokens, halvings).captured, Future()
-        captured.add_done_callback(lambda _done: self.write(shard.index, committed))
+    def capture(self, task):
+        captured, committed = super().capture(task).captured, Future()
+        captured.add_done_callback(lambda _done: self.write(task.shard.index, committed))
         return Capture(captured, committed)
 
     def write(self, index, committed):
@@ -305,10 +305,8 @@ def test_a_damaged_record_ends_the_run_at_once():
 def run_one_shard(workers, n_prompts, watch=lambda _seen: None):
     """Run one shard whose batches have four prompts."""
     batches = tuple(tuple(range(start, min(start + 4, n_prompts))) for start in range(0, n_prompts, 4))
-    shard = ShardPlan("set", 0, 0, n_prompts, batches)
     seen = Seen(watch)
-    plan = SetPlan("set", (-1,), 0, (shard,), n_prompts, n_prompts)
-    run_shards(workers, [(plan, shard)], {"set": [(1,)] * n_prompts}, seen.callbacks)
+    run_shards(workers, [task_of(ShardPlan("set", 0, 0, n_prompts, batches))], seen.callbacks)
     return seen
 
 

@@ -6,13 +6,13 @@ import pytest
 import ray
 
 from theodolite.errors import CaptureError, ParityError, RankOutOfMemoryError, RankOutOfStepError, StoreError
-from theodolite_jobs.capture.plan import SetPlan, ShardPlan
+from theodolite_jobs.capture.plan import SetLayout, ShardPlan, ShardTask
 from theodolite_jobs.cluster import workers
 from theodolite_jobs.cluster.scheduling import DIED, OUT_OF_MEMORY, RESTART_SECONDS, ReplicaDiedError
 from theodolite_jobs.cluster.session import Resources
 from theodolite_jobs.cluster.workers import MAX_RESTARTS, RayWorker, certify_workers
 
-PLAN, SHARD = SetPlan("set", (-1,), 0, (), 2, 0), ShardPlan("set", 0, 0, 2, ((0, 1),))
+TASK = ShardTask(SetLayout((-1,), 0), ShardPlan("set", 0, 0, 2, ((0, 1),)), [])
 CERTIFICATE = {"dtype": "float32", "attention": "sdpa", "device": "cpu", "ranks": 1}
 
 
@@ -77,7 +77,7 @@ def of_task(cause):
 
 @pytest.mark.parametrize("was_executing", [True, False])
 def test_a_shard_was_executing_if_the_replica_came_to_it(made, was_executing):
-    answer = worker_of().capture(PLAN, SHARD, [], 0).committed
+    answer = worker_of().capture(TASK).committed
     if was_executing:
         made[0].process_id.answers[-1].set_result(1)
     made[0].capture.answers[0].set_exception(ray.exceptions.ActorDiedError())
@@ -86,7 +86,7 @@ def test_a_shard_was_executing_if_the_replica_came_to_it(made, was_executing):
 
 def test_a_shard_that_the_driver_kills_is_not_counted_as_failed(made):
     worker = worker_of(2)
-    writing, next_one = worker.capture(PLAN, SHARD, [], 0).committed, worker.capture(PLAN, SHARD, [], 0).committed
+    writing, next_one = worker.capture(TASK).committed, worker.capture(TASK).committed
     for actor in made:
         for answer in actor.process_id.answers:
             answer.set_result(1)
@@ -100,7 +100,7 @@ def test_a_shard_that_the_driver_kills_is_not_counted_as_failed(made):
 
 def test_the_shard_that_killed_a_rank_is_counted_while_another_rank_still_writes(made):
     worker = worker_of(2)
-    writing, deadly = worker.capture(PLAN, SHARD, [], 0).committed, worker.capture(PLAN, SHARD, [], 0).committed
+    writing, deadly = worker.capture(TASK).committed, worker.capture(TASK).committed
     for answer in (made[0].process_id.answers[1], *made[1].process_id.answers[1:]):
         answer.set_result(1)  # the second rank came to both shards
     made[1].capture.answers[0].set_result(None)
@@ -111,7 +111,7 @@ def test_the_shard_that_killed_a_rank_is_counted_while_another_rank_still_writes
 
 
 def test_a_rank_that_is_out_of_step_counts_no_failure(made):
-    answer = worker_of(2).capture(PLAN, SHARD, [], 0).committed
+    answer = worker_of(2).capture(TASK).committed
     for actor in made:
         actor.process_id.answers[-1].set_result(1)
     made[0].capture.answers[0].set_exception(of_task(RankOutOfStepError("out of step")))
@@ -119,7 +119,7 @@ def test_a_rank_that_is_out_of_step_counts_no_failure(made):
 
 
 def test_a_replica_takes_another_shard_while_it_writes_one(made):
-    capture = worker_of().capture(PLAN, SHARD, [], 0)
+    capture = worker_of().capture(TASK)
     made[0].capture.answers[0].set_result(None)
     assert capture.captured.done()
     assert not capture.committed.done()
@@ -129,7 +129,7 @@ def test_a_replica_takes_another_shard_while_it_writes_one(made):
 
 def test_a_death_is_not_counted_against_the_shard_that_is_written(made):
     worker = worker_of()
-    writing, captured = worker.capture(PLAN, SHARD, [], 0).committed, worker.capture(PLAN, SHARD, [], 0).committed
+    writing, captured = worker.capture(TASK).committed, worker.capture(TASK).committed
     for answer in made[0].process_id.answers:
         answer.set_result(1)
     made[0].capture.answers[0].set_result(None)
@@ -140,7 +140,7 @@ def test_a_death_is_not_counted_against_the_shard_that_is_written(made):
 
 
 def test_an_error_of_a_gpu_that_the_writer_sees_is_counted_against_its_shard(made):
-    writing = worker_of().capture(PLAN, SHARD, [], 0).committed
+    writing = worker_of().capture(TASK).committed
     made[0].capture.answers[0].set_result(None)
     made[0].written.answers[0].set_exception(of_task(RuntimeError("CUDA error: device-side assert triggered")))
     assert died(writing) == (DIED, True)
@@ -149,7 +149,7 @@ def test_an_error_of_a_gpu_that_the_writer_sees_is_counted_against_its_shard(mad
 def test_restarts_are_counted_between_two_commits(made):
     worker = worker_of()
     assert all(worker.restart(DIED) for _ in range(MAX_RESTARTS))
-    answer = worker.capture(PLAN, SHARD, [], 0).committed
+    answer = worker.capture(TASK).committed
     made[-1].capture.answers[0].set_result(None)
     made[-1].written.answers[0].set_result({})
     assert answer.result() == {}
@@ -240,7 +240,7 @@ def test_an_error_of_the_store_while_a_replica_loads_is_its_death(made):
 
 
 def test_an_operation_that_a_gpu_lacks_is_an_error_of_the_code(made):
-    answer = worker_of().capture(PLAN, SHARD, [], 0).committed
+    answer = worker_of().capture(TASK).committed
     made[0].process_id.answers[-1].set_result(1)
     problem = "Could not run 'aten::x' with arguments from the 'CUDA' backend"
     made[0].capture.answers[0].set_exception(of_task(NotImplementedError(problem)))
@@ -256,7 +256,7 @@ def test_an_operation_that_a_gpu_lacks_is_an_error_of_the_code(made):
     ],
 )
 def test_after_out_of_memory_in_the_driver_of_a_gpu_the_batches_are_halved(made, text):
-    answer = worker_of().capture(PLAN, SHARD, [], 0).committed
+    answer = worker_of().capture(TASK).committed
     made[0].process_id.answers[-1].set_result(1)
     made[0].capture.answers[0].set_exception(of_task(RuntimeError(text)))
     assert died(answer) == (OUT_OF_MEMORY, True)

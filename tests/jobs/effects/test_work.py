@@ -11,4 +11,3 @@ def test_parts_cover_all_prompts_and_divide_no_pair():
     parts = work.parts("a@-1")
     assert [(part.start, part.stop) for part in parts] == [(0, 32), (32, 64), (64, 70)]
     assert PART_PROMPTS % 2 == 0
-    assert work.plan("a@-1").n_samples == 70

@@ -38,7 +38,7 @@ def errors(model: LoadedModel, **options: Any) -> list[float]:
     tokens = tiny.random_tokens(list(LENGTHS))
     options = {"batch_tokens": 400, "share_prefix": False} | options
     plan = plan_set("set", tokens, (-1,), shard_prompts=len(tokens), **options)
-    captured = Engine(model, [Site.RESID_POST], range(5)).capture(plan, plan.shards[0], tokens)
+    captured = Engine(model, [Site.RESID_POST], range(5)).capture(plan.task(plan.shards[0], tokens))
     alone = [read_sites(model, ids, [-1])[Site.RESID_POST] for ids in tokens]
     ours = captured.activations[Site.RESID_POST]
     return [float(relative_errors(one, theirs).max()) for one, theirs in zip(ours, alone, strict=True)]

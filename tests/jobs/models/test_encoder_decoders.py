@@ -52,7 +52,7 @@ def captured(model: LoadedModel) -> dict[Site, Any]:
     plan = plan_set("set", TOKENS, (-2, -1), shard_prompts=5, batch_tokens=128, share_prefix=False)
     return (
         Engine(model, (*model.anatomy.taps, Site.RESID_FINAL), range(5))
-        .capture(plan, plan.shards[0], TOKENS)
+        .capture(plan.task(plan.shards[0], TOKENS))
         .activations
     )
 
@@ -105,7 +105,7 @@ def test_half_precision_passes_the_parity_check(saved, dtype):
     tokens = tiny.random_tokens(range(11, 27))
     plan = plan_set("set", tokens, (-3, -1), shard_prompts=64, batch_tokens=512, share_prefix=False)
     sites, probes = (*model.anatomy.taps, Site.RESID_FINAL), {"set": probe_prompts(tokens, HALF_PROBES)}
-    certify(model, sites, range(5), {"set": plan}, probes)
+    certify(model, sites, range(5), {"set": plan.layout}, probes)
 
 
 @each("family", T5)

@@ -114,7 +114,7 @@ def capture(model: LoadedModel, lengths: list[int], **options: Any) -> list[np.n
     tokens = [tiny.random_tokens([length])[0] for length in lengths]
     options = {"batch_tokens": 400, "share_prefix": True, "length_class": length_class_of(model.config)} | options
     plan = plan_set("set", tokens, (-1,), shard_prompts=len(tokens), **options)
-    captured = Engine(model, [Site.RESID_POST], [0, 2, 4]).capture(plan, plan.shards[0], tokens)
+    captured = Engine(model, [Site.RESID_POST], [0, 2, 4]).capture(plan.task(plan.shards[0], tokens))
     return list(captured.activations[Site.RESID_POST])
 
 

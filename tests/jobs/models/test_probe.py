@@ -120,7 +120,7 @@ def test_an_unknown_family_is_found_and_certified(family, monkeypatch):
     options = {"shard_prompts": 4, "batch_tokens": 64, "share_prefix": False}
     plan = plan_set("set", tokens, (-1,), **options, length_class=length_class_of(config))
     certificate = certify(
-        model, (*model.anatomy.taps, Site.RESID_FINAL), range(5), {"set": plan}, {"set": probe_prompts(tokens)}
+        model, (*model.anatomy.taps, Site.RESID_FINAL), range(5), {"set": plan.layout}, {"set": probe_prompts(tokens)}
     )
     assert certificate.sites_known_by == "probe"
     assert certificate.max_error < 1e-5

@@ -37,7 +37,7 @@ def test_every_site_passes_its_certificate(real):
     plan = plan_set("set", tokens, (-1,), shard_prompts=3, batch_tokens=100, share_prefix=share)
     layers = range(model.dimensions.n_layers)
     certificate = certify(
-        model, (*model.anatomy.taps, Site.RESID_FINAL), layers, {"set": plan}, {"set": probe_prompts(tokens)}
+        model, (*model.anatomy.taps, Site.RESID_FINAL), layers, {"set": plan.layout}, {"set": probe_prompts(tokens)}
     )
     assert certificate.max_error < 1e-5
     assert certificate.identity_error < 1e-6

@@ -40,7 +40,7 @@ def captured(family, folder, seed):
         length_class=length_class_of(model.config),
     )
     engine = Engine(model, (*model.anatomy.sites, Site.RESID_FINAL), range(LAYERS))
-    (shard,) = [engine.capture(plan, shard, tokens) for shard in plan.shards]
+    (shard,) = [engine.capture(plan.task(shard, tokens)) for shard in plan.shards]
     return shard.activations, Weights(folder, model.config)
 
 

@@ -12,7 +12,6 @@ from support.stored import store_run
 from theodolite.errors import RunDamagedError
 from theodolite.store.activations import read_positive_counts
 from theodolite.store.commits import damages, read_commit, read_commits
-from theodolite.store.descriptions import counted_units
 from theodolite.store.manifest import changed_objects, list_groups
 
 
@@ -43,13 +42,11 @@ def test_counts_are_read_back_without_quarantined_prompts(tmp_path_factory, n_sa
         assert (counts.dtype, counts.shape) == (np.int32, (2, 3, units))
         usable = [sample for sample in range(commit.start, commit.stop) if sample != 0]
         np.testing.assert_array_equal(counts, signs[usable].sum(axis=0))
-    assert counted_units(run.location, "set") == units
 
 
 def test_a_run_without_counts_returns_none(tmp_path):
     run = stored_run(tmp_path)
     assert read_positive_counts(run, read_commit(run, "set", 0)) is None
-    assert counted_units(run.location, "set") == 0
 
 
 def test_xarray_opens_counts_without_warnings_and_with_dimensions(tmp_path):
@@ -98,8 +95,5 @@ def test_commits_list_the_checksums_of_counts_and_complete_that_of_their_metadat
     chunk_of(run, 0).unlink()
     assert list(changed_objects(run)) == []
     description = Path(run.url) / "activations.zarr/set/mlp_positive/zarr.json"
-    for content in ("", "{}", '{"shape": []}', '{"shape": [1e999]}', '{"shape": [4, 0]}', "[]"):
-        description.write_text(content)
-        assert list(dict(changed_objects(run))) == ["activations.zarr/set/mlp_positive/zarr.json"]
-        with pytest.raises(RunDamagedError, match=r"mlp_positive/zarr\.json is damaged; run `theodolite run verify"):
-            counted_units(run.location, "set")
+    description.write_text("{}")
+    assert list(dict(changed_objects(run))) == ["activations.zarr/set/mlp_positive/zarr.json"]

@@ -97,7 +97,7 @@ def test_captures_pass_the_parity_check(case: str, tmp_path: Path) -> None:
     share = can_share_prefix(model.config, model.anatomy)
     plan = plan_set("set", tokens, (-1,), shard_prompts=4, batch_tokens=64, share_prefix=share)
     sites = (*model.anatomy.taps, Site.RESID_FINAL)
-    certificate = certify(model, sites, range(5), {"set": plan}, {"set": probe_prompts(tokens)})
+    certificate = certify(model, sites, range(5), {"set": plan.layout}, {"set": probe_prompts(tokens)})
     assert certificate.max_error < 1e-5
 
 
