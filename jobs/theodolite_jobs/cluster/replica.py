@@ -15,9 +15,12 @@ from theodolite.errors import CaptureError, ClusterRefusedError, ModelError, Ran
 from theodolite.sites import Site
 from theodolite.spec import TokenIds
 from theodolite.spec_parts import ModelSpec
+from theodolite.store.checksums import sha256
+from theodolite.store.commits import commit_shard, new_attempt
 from theodolite.store.objects import open_location
+from theodolite.store.records import Commit
 from theodolite.version import __version__
-from theodolite_jobs.capture.plan import SetLayout, ShardTask, pieces
+from theodolite_jobs.capture.plan import SetLayout, ShardPlan, ShardTask, pieces
 from theodolite_jobs.cluster.ranks import Rank, join
 from theodolite_jobs.cluster.write_queue import WriteQueue
 from theodolite_jobs.store_marker import StoreMarker, check_marker
@@ -180,54 +183,16 @@ class Replica:
 
     def _write(self, task: ShardTask, captured: Any, device: str, idle_seconds: float) -> dict[str, Any]:
         """Encode, write and commit a captured shard; return the numbers of its commit record and `commit_seconds`."""
-        from theodolite.store.activations import encode_counts, encode_experts, encode_shard
-        from theodolite.store.checksums import sha256
-        from theodolite.store.commits import commit_shard, new_attempt
-        from theodolite.store.layout import EXPERTS, MLP_POSITIVE, REDUCED
-        from theodolite.store.records import Commit
-        from theodolite_jobs.passes.reduced import encode_reduced
-
-        begin, shard = time.perf_counter(), task.shard
-        if shard.is_reduced:
-            encoded = {REDUCED: encode_reduced(captured.first)}
-        else:
-            encoded = {
-                str(site): encode_shard(site, values, shard.start, self.assignment.shard_prompts)
-                for site, values in captured.activations.items()
-            }
-        if captured.positive_counts is not None:
-            encoded[MLP_POSITIVE.name] = encode_counts(captured.positive_counts, shard.index)
-        if captured.experts is not None:
-            encoded[EXPERTS.name] = encode_experts(captured.experts, shard.start, self.assignment.shard_prompts)
-        checksums = {name: sha256(content) for name, content in encoded.items()}
-        of_tokens = digest_of(task.tokens)
+        begin = time.perf_counter()
+        encoded = _encode(task.shard, captured, self.assignment.shard_prompts)
+        own = full_arithmetic(self._certificate) if self._certificate else []
+        commit = commit_of(self.assignment.run_id, task, captured, encoded, device, own)
         encoded_at = time.perf_counter()
-        commit = Commit(
-            run_id=self.assignment.run_id,
-            prompt_set=shard.prompt_set,
-            index=shard.index,
-            start=shard.start,
-            stop=shard.stop,
-            attempt=new_attempt(),
-            checksums=checksums,
-            batches=[list(batch) for batch in captured.batches],
-            quarantined=captured.quarantined,
-            encode_seconds=round(encoded_at - begin, 4),
-            idle_seconds=round(idle_seconds, 4),
-            token_ids_sha256=of_tokens,
-            device=device,
-            arithmetic=full_arithmetic(self._certificate) if self._certificate else [],
-            **captured.counts.counts_by_name(),
-        )
-        committed = commit_shard(open_location(self.assignment.run_url), commit, encoded)
+        times = {"encode_seconds": round(encoded_at - begin, 4), "idle_seconds": round(idle_seconds, 4)}
+        committed = commit_shard(open_location(self.assignment.run_url), replace(commit, **times), encoded)
         seconds = round(time.perf_counter() - encoded_at, 4)
         if committed.attempt != commit.attempt:  # another attempt was first; its times are not those of this replica
-            committed = replace(
-                committed,
-                encode_seconds=commit.encode_seconds,
-                store_seconds=seconds,
-                idle_seconds=commit.idle_seconds,
-            )
+            committed = replace(committed, **times, store_seconds=seconds)
         return {**committed.numbers(), "commit_seconds": max(0.0, round(seconds - committed.store_seconds, 4))}
 
     @contextmanager
@@ -275,6 +240,58 @@ class Replica:
             norms = _norm_layers(run, self.assignment)
             self._reducer = Reducer(run, norms, self.assignment.shard_prompts, *self._limits)
         return self._reducer
+
+
+def _encode(shard: ShardPlan, captured: Any, shard_prompts: int) -> dict[str, bytes]:
+    """Return the bytes of each array of a captured shard, by the array's name."""
+    from theodolite.store.activations import encode_counts, encode_experts, encode_shard
+    from theodolite.store.layout import EXPERTS, MLP_POSITIVE, REDUCED
+    from theodolite_jobs.passes.reduced import encode_reduced
+
+    if shard.is_reduced:
+        encoded = {REDUCED: encode_reduced(captured.first)}
+    else:
+        encoded = {
+            str(site): encode_shard(site, values, shard.start, shard_prompts)
+            for site, values in captured.activations.items()
+        }
+    if captured.positive_counts is not None:
+        encoded[MLP_POSITIVE.name] = encode_counts(captured.positive_counts, shard.index)
+    if captured.experts is not None:
+        encoded[EXPERTS.name] = encode_experts(captured.experts, shard.start, shard_prompts)
+    return encoded
+
+
+def commit_of(
+    run_id: str, task: ShardTask, captured: Any, encoded: Mapping[str, bytes], device: str, arithmetic: list[str]
+) -> Commit:
+    """Return the commit record of a new attempt, without its times.
+
+    Args:
+        run_id: the run.
+        task: the shard.
+        captured: what was captured, a `CapturedShard`; its arrays are not read.
+        encoded: the bytes of each array, by its name.
+        device: the device that computed the shard.
+        arithmetic: what determines rounding errors, see `full_arithmetic`.
+    """
+    shard = task.shard
+    return Commit(
+        run_id=run_id,
+        prompt_set=shard.prompt_set,
+        index=shard.index,
+        start=shard.start,
+        stop=shard.stop,
+        attempt=new_attempt(),
+        checksums={name: sha256(content) for name, content in encoded.items()},
+        batches=[list(batch) for batch in captured.batches],
+        quarantined=captured.quarantined,
+        stored_bytes=sum(map(len, encoded.values())),
+        token_ids_sha256=digest_of(task.tokens),
+        device=device,
+        arithmetic=arithmetic,
+        **captured.counts.counts_by_name(),
+    )
 
 
 def _gpu_name(device: Any) -> dict[str, str]:

@@ -1,13 +1,13 @@
 """Lost commit records: write them again from the stored arrays, if COMPLETE proves these arrays."""
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 from theodolite.digests import digest_of
 from theodolite.errors import RunDamagedError
 from theodolite.query.verification import ShardKey
 from theodolite.store.checksums import sha256
-from theodolite.store.commits import array_key, new_attempt, read_commit, read_commits
+from theodolite.store.commits import array_key, read_commit, read_commits
 from theodolite.store.manifest import finished_groups, forget, listed_checksums
 from theodolite.store.objects import get, put
 from theodolite.store.prompts import read_prompts
@@ -15,6 +15,7 @@ from theodolite.store.records import Commit, encode_record, expected_arrays, rec
 from theodolite.store.runs import Run
 from theodolite_jobs.capture.plan import ShardPlan, count_tokens
 from theodolite_jobs.capture_run import recorded_arithmetic
+from theodolite_jobs.cluster.replica import commit_of
 from theodolite_jobs.groups.moments import compute as moments
 from theodolite_jobs.prepared import Prepared
 from theodolite_jobs.results.context import Context
@@ -89,25 +90,16 @@ def _moments_digest(run: Run, commits: dict[str, list[Commit]]) -> str:
 
 def _rebuilt(run: Run, prepared: Prepared, shard: ShardPlan, quarantined: Mapping[int, str]) -> Commit | None:
     """Return a commit record of the stored arrays of a shard, or None if one is missing."""
+    from theodolite_jobs.capture.engine import CapturedShard  # torch takes seconds to load
+
     name = shard.prompt_set
     known = _commit_or_none(run, (name, shard.index))
     batches = [tuple(batch) for batch in known.batches] if known else list(shard.batches)
     task = prepared.plans[name].task(shard, prepared.tokens[name])
-    commit = Commit(
-        run_id=run.id,
-        prompt_set=name,
-        index=shard.index,
-        start=shard.start,
-        stop=shard.stop,
-        attempt=new_attempt(),
-        checksums={},
-        batches=[list(batch) for batch in batches],
-        quarantined={sample: why for sample, why in quarantined.items() if shard.start <= sample < shard.stop},
-        token_ids_sha256=digest_of(task.tokens),
-        device=str(run.record.parity.get("device", "")),
-        arithmetic=recorded_arithmetic(run),
-        **asdict(count_tokens(task, batches)),
-    )
+    own = {sample: why for sample, why in quarantined.items() if shard.start <= sample < shard.stop}
+    captured = CapturedShard({}, None, batches, own, count_tokens(task, batches))
+    device = str(run.record.parity.get("device", ""))
+    commit = commit_of(run.id, task, captured, {}, device, recorded_arithmetic(run))
     arrays = {
         array: get(run.location, array_key(commit, array))
         for array in sorted(expected_arrays(run.record, name, shard.index))
