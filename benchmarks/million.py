@@ -35,11 +35,11 @@ from theodolite.settings import Settings
 from theodolite.sites import Site
 from theodolite.spec_file import parse_spec
 from theodolite.store.runs import Run, list_run_ids, open_run, open_run_at, run_url
-from theodolite_jobs import capture_shards
+from theodolite_jobs import capture_run
 from theodolite_jobs.analysis import compute_groups
 from theodolite_jobs.capture.engine import CapturedShard
 from theodolite_jobs.capture.plan import ShardTask, count_tokens
-from theodolite_jobs.capture_run import capture_run
+from theodolite_jobs.cluster import replicas
 from theodolite_jobs.cluster.reduction import ReducedShard
 from theodolite_jobs.cluster.replica import Assignment, Replica
 from theodolite_jobs.cluster.scheduling import Capture
@@ -64,7 +64,7 @@ class PretendedReplica:
 
     def __init__(self, assignment: Assignment) -> None:
         """Draw the activations of a stored shard."""
-        self.assignment, self.writer = assignment, Replica(assignment, {}, {})
+        self.assignment, self.writer = assignment, Replica(assignment)
         self.thread = ThreadPoolExecutor(1)
         self.ready: Future[Any] = Future()
         self.ready.set_result(None)
@@ -173,12 +173,12 @@ def drive(folder: Path, keep: int) -> dict[str, Any]:
         assignment = assignment_to(
             run_url(settings.store, prepared.run_id), prepared.layers, prepared.spec.capture.sizes.shard_prompts
         )
-        replicas = [PretendedReplica(assignment) for _ in range(REPLICAS)]
-        yield replicas, PARITY
-        for replica in replicas:
+        pretended = [PretendedReplica(assignment) for _ in range(REPLICAS)]
+        yield pretended, PARITY
+        for replica in pretended:
             replica.kill()
 
-    run_shards = capture_shards.run_shards
+    run_shards = capture_run.run_shards
 
     def timed_loop(*arguments: Any) -> None:
         with timed(seconds, "loop", time.thread_time):
@@ -186,13 +186,13 @@ def drive(folder: Path, keep: int) -> dict[str, Any]:
 
     console = Console()
     with (
-        patch.object(capture_shards, "certified_workers", workers),
-        patch.object(capture_shards, "run_shards", timed_loop),
+        patch.object(replicas, "certified_workers", workers),
+        patch.object(capture_run, "run_shards", timed_loop),
         timed(seconds, "capture"),
     ):
-        capture_run(prepared, settings, console)
+        capture_run.capture_run(prepared, settings, console)
     with timed(seconds, "resume"):
-        capture_run(prepared, settings, console)
+        capture_run.capture_run(prepared, settings, console)
     shards = {name: len(plan.shards) for name, plan in prepared.plans.items()}
     return {**measured(seconds), "shards": shards}
 

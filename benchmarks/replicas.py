@@ -37,7 +37,7 @@ def assignment_to(url: str, layers: Sequence[int], shard_prompts: int) -> Assign
 
 def replica_with(engine: Engine, url: str, shard_prompts: int) -> Replica:
     """Return a replica on a GPU that has this engine and writes into the run with this URL."""
-    replica = Replica(assignment_to(url, engine.layers, shard_prompts), {}, {})
+    replica = Replica(assignment_to(url, engine.layers, shard_prompts))
     replica._engine = engine
     return replica
 

@@ -1,23 +1,28 @@
 """The first stage of a survey: capture the shards of a run that are not committed yet."""
 
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from itertools import zip_longest
+from pathlib import Path
 from typing import Any
 
 from theodolite.digests import digest_of
-from theodolite.errors import RunDamagedError
+from theodolite.errors import RunDamagedError, StoreError
 from theodolite.metrics import CaptureMetrics
 from theodolite.settings import Settings
 from theodolite.store.commits import committed_indices, drop_pending, recover
 from theodolite.store.layout import COMPLETE, RUN_RECORD
 from theodolite.store.manifest import list_groups, listed_checksums, refuse_changed_captured
-from theodolite.store.objects import get, get_all, open_location, sweep_staged
+from theodolite.store.objects import free_bytes, get, get_all, open_location, sweep_staged
 from theodolite.store.records import decode_record, record_key
 from theodolite.store.removal import unless_removed
 from theodolite.store.runs import Run, create_run, find_run, run_url
-from theodolite_jobs.capture.plan import ShardPlan
+from theodolite_jobs.capture.plan import ShardPlan, ShardTask
 from theodolite_jobs.captured_objects import describe, finish_capture
+from theodolite_jobs.cluster.replica import LIBRARIES, arithmetic, full_arithmetic
+from theodolite_jobs.cluster.scheduling import REASONS, Callbacks, Worker, run_shards
+from theodolite_jobs.models.load import resolved_dtype
 from theodolite_jobs.models.source import check_weight_versions
 from theodolite_jobs.prepared import Prepared
 from theodolite_jobs.progress import Console
@@ -52,9 +57,14 @@ def capture_run(prepared: Prepared, settings: Settings, console: Console) -> Run
     if not prepared.plans:
         run = run or create_run(settings.store, prepared.record("not run", {}))
     elif run is None or shards:
-        from theodolite_jobs.capture_shards import capture_shards  # Ray and torch take seconds to load
-
-        run = capture_shards(prepared, shards, settings, console, partial(_begin, prepared, run, shards, settings))
+        with capture_replicas(prepared, shards, settings, console) as (workers, parity):
+            if run is None:
+                run = _create(prepared, parity, settings)
+                shards = _open_shards(run, prepared)  # another driver may have created the same run
+            check_same_plan(run, prepared)
+            check_same_arithmetic(run, parity)
+            describe(run, prepared)  # damage, or a process that was killed, may have left the objects incomplete
+            capture_shards(workers, run, prepared, shards, console)
     else:
         console.say(f"all shards of {run.id} are committed already")
         drop_pending(run)  # a process that was killed may have left them
@@ -68,17 +78,75 @@ def capture_run(prepared: Prepared, settings: Settings, console: Console) -> Run
     return run
 
 
-def _begin(
-    prepared: Prepared, run: Run | None, shards: list[ShardPlan], settings: Settings, parity: dict[str, Any]
-) -> tuple[Run, list[ShardPlan]]:
-    """Return the run, which is created if it does not exist, and its open shards."""
-    if run is None:
-        run = _create(prepared, parity, settings)
-        shards = _open_shards(run, prepared)  # another driver may have created the same run
-    check_same_plan(run, prepared)
-    check_same_arithmetic(run, parity)
-    describe(run, prepared)  # damage, or a process that was killed, may have left the objects incomplete
-    return run, shards
+@contextmanager
+def capture_replicas(
+    prepared: Prepared, shards: Sequence[ShardPlan], settings: Settings, console: Console
+) -> Iterator[tuple[Sequence[Worker], dict[str, Any]]]:
+    """Start replicas that can capture the shards of a survey, and yield them with their parity certificate.
+
+    Raises:
+        StoreError: the shards do not fit into the store.
+        CaptureError, ModelError, ParityError: see `certified_workers`.
+    """
+    from theodolite_jobs.cluster.replicas import assignment_of, certified_workers  # Ray and torch take seconds to load
+    from theodolite_jobs.models.tensors import TensorFiles
+
+    _check_space(prepared, shards, settings, console)
+    metrics = CaptureMetrics(prepared.source.name, REASONS)
+    metrics.progress(0, 1)  # so that an alert can fire if no replica ever starts
+    metrics.replicas(0)
+    metrics.wanted(settings.replicas or 1)  # the cluster may set another number
+    if prepared.source.kind == "folder" and prepared.source.weights == "trained":
+        TensorFiles(Path(prepared.source.location))  # raise for a broken file before replicas start
+    spec, tokens = prepared.spec, prepared.tokens
+    assignment = assignment_of(prepared.run_id, spec, prepared.layers, prepared.source, prepared.folder, settings)
+    sets = {name: (plan.layout, tokens[name]) for name, plan in prepared.plans.items()}
+    with certified_workers(assignment, prepared.config, sets, settings, console, metrics) as replicas:
+        yield replicas
+
+
+def capture_shards(
+    workers: Sequence[Worker],
+    run: Run,
+    prepared: Prepared,
+    shards: Sequence[ShardPlan],
+    console: Console,
+    refused: Callable[[RunDamagedError], None] | None = None,
+) -> None:
+    """Capture shards of a run on replicas, and show the progress.
+
+    `refused` is called if the store has other bits of a shard; None ends the capture with the error.
+    """
+    metrics = CaptureMetrics(prepared.source.name, REASONS)
+    total = sum(facts.n_samples for facts in run.record.sets.values())
+    done = total - sum(shard.stop - shard.start for shard in shards)
+    metrics.progress(done, total)
+    with unless_removed(run) as look, console.bar("capture", total, done, unit="prompts") as bar:
+
+        def committed(_shard: ShardPlan, numbers: Mapping[str, Any]) -> None:
+            bar.advance(int(numbers["prompts"]))
+            metrics.committed(numbers)
+            metrics.progress(bar.done, total)
+            look()
+
+        def retried(reason: str) -> None:
+            metrics.retried(reason)
+            look()
+
+        callbacks = Callbacks(committed, retried, metrics.replicas, console.say)
+        if refused is not None:
+            callbacks = replace(callbacks, refused=refused)
+        run_shards(workers, _tasks(run, prepared, shards), callbacks)
+
+
+def _tasks(run: Run, prepared: Prepared, shards: Sequence[ShardPlan]) -> list[ShardTask]:
+    """Return the tasks of shards. What they record follows from run.json, so all shards have the same arrays."""
+    tokens, tasks = prepared.tokens, []
+    for shard in shards:
+        name, facts = shard.prompt_set, run.record.sets[shard.prompt_set]
+        choices = 0 if shard.is_reduced else facts.n_choices
+        tasks.append(prepared.plans[name].task(shard, tokens[name], facts.n_units, choices))
+    return tasks
 
 
 def _create(prepared: Prepared, parity: dict[str, Any], settings: Settings) -> Run:
@@ -97,6 +165,21 @@ def _open_shards(run: Run | None, prepared: Prepared) -> list[ShardPlan]:
         commits = recover(run, name) if run is not None else {}
         shards += [shard for shard in plan.shards if shard.index not in commits]
     return shards
+
+
+def _check_space(prepared: Prepared, shards: Sequence[ShardPlan], settings: Settings, console: Console) -> None:
+    """Raise StoreError if these shards cannot fit into a local store, and say so if they may not fit."""
+    free = free_bytes(settings.store)
+    most = sum(prepared.shard_bytes(shard) for shard in shards)
+    # Shards are float32. Compression removes half to two thirds of what was bfloat16 or float16, and little of float32.
+    is_half = resolved_dtype(prepared.config, prepared.spec.model.dtype) != "float32"
+    least = most // 4 if is_half else most // 2
+    if free is None or most <= free:
+        return
+    sizes = f"the shards need up to {most / 1e9:.3g} GB, and {settings.store} has {free / 1e9:.3g} GB free"
+    if least > free:
+        raise StoreError(f"{sizes}; free some space, choose another --store, or capture fewer layers or positions")
+    console.say(f"{sizes}; if the disk fills up, the capture waits for space")
 
 
 def check_same_plan(run: Run, prepared: Prepared) -> None:
@@ -122,16 +205,12 @@ def check_same_arithmetic(run: Run, parity: dict[str, Any]) -> None:
     Raises:
         ModelError: this installation may compute other random or dequantised weights than those of the run.
     """
-    from theodolite_jobs.cluster.replica import full_arithmetic
-
     check_weight_versions(run)
     check_equal_arithmetic(run.id, recorded_arithmetic(run), full_arithmetic(parity))
 
 
 def recorded_arithmetic(run: Run) -> list[str]:
     """Return the arithmetic of the replicas that created a run, as `full_arithmetic` does for a replica."""
-    from theodolite_jobs.cluster.replica import LIBRARIES, arithmetic
-
     return [*arithmetic(run.record.parity), *(f"{name} {run.record.versions.get(name)}" for name in LIBRARIES)]
 
 
@@ -140,8 +219,6 @@ def check_same_shards(run: Run, prepared: Prepared, parity: dict[str, Any]) -> N
 
     The commit records tell; those that are damaged say nothing.
     """
-    from theodolite_jobs.cluster.replica import full_arithmetic
-
     now = full_arithmetic(parity) if prepared.plans else []  # without prompts there is no certificate
     for name in run.record.sets:
         indices = sorted(committed_indices(run, name))

@@ -13,23 +13,22 @@ from theodolite.errors import StoreError
 from theodolite.metrics import CaptureMetrics
 from theodolite.settings import Settings
 from theodolite.store.manifest import finished_groups
-from theodolite.store.objects import absolute
 from theodolite.store.removal import unless_removed
-from theodolite.store.runs import Run, run_url
+from theodolite.store.runs import Run
 from theodolite_jobs.capture.plan import ShardPlan, ShardTask
 from theodolite_jobs.cluster.effects_replica import EffectsAssignment, EffectsReplica
+from theodolite_jobs.cluster.replicas import assignment_of, certified_workers
 from theodolite_jobs.cluster.scheduling import REASONS, STORE, Callbacks, run_shards
 from theodolite_jobs.effects.part_store import PartStore
 from theodolite_jobs.effects.work import LAST_TOKEN, EffectsWork
-from theodolite_jobs.models.source import ModelSource, on_every_node
+from theodolite_jobs.models.source import ModelSource
 from theodolite_jobs.progress import Console
-from theodolite_jobs.replicas import certified_workers
 
 
 def measure_effects(
     run: Run, work: EffectsWork, source: ModelSource, config: Any, settings: Settings, console: Console
 ) -> None:
-    """Measure the parts that are not stored yet, as `capture_shards` captures shards.
+    """Measure the parts that are not stored yet, as `capture_run` captures shards.
 
     Args:
         run: the run, whose store holds the vectors of each label.
@@ -49,13 +48,14 @@ def measure_effects(
     if not missing:
         return
     metrics = CaptureMetrics(run.record.model.name, REASONS)
-    layouts = dict.fromkeys(work.tokens, LAST_TOKEN)
-    inputs = _assignment(run, work, source, settings), config, layouts, work.tokens
+    common = assignment_of(run.id, run.record.spec, run.record.layers, source, Path(), settings)
+    assignment = EffectsAssignment(**vars(common), digest=work.digest, questions=work.questions)
+    sets = {label: (LAST_TOKEN, tokens) for label, tokens in work.tokens.items()}
     tasks = [ShardTask(LAST_TOKEN, part, work.tokens[part.prompt_set][part.start : part.stop]) for part in missing]
     total = sum(map(len, work.tokens.values()))
     done = total - sum(part.stop - part.start for part in missing)
     with (
-        certified_workers(*inputs, settings, console, metrics, EffectsReplica) as (workers, _),
+        certified_workers(assignment, config, sets, settings, console, metrics, EffectsReplica) as (workers, _),
         unless_removed(run) as look,
         console.bar("effects", total, done, unit="prompts") as bar,
     ):
@@ -80,21 +80,3 @@ def _is_finished(run: Run, digest: str) -> bool:
     with suppress(StoreError):
         return finished_groups(run).get("effects") == digest
     return False
-
-
-def _assignment(run: Run, work: EffectsWork, source: ModelSource, settings: Settings) -> EffectsAssignment:
-    capture = run.record.spec.capture
-    model = on_every_node(run.record.model.pinned(run.record.spec.model), source, Path())
-    return EffectsAssignment(
-        run_id=run.id,
-        run_url=run_url(absolute(settings.store), run.id),
-        model=model,
-        revision=run.record.model.revisions,
-        folder=Path.cwd(),
-        cache=settings.cache,
-        sites=capture.all_sites,
-        layers=tuple(run.record.layers),
-        shard_prompts=capture.sizes.shard_prompts,
-        digest=work.digest,
-        questions=work.questions,
-    )

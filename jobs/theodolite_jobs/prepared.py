@@ -11,7 +11,7 @@ from typing import Any
 from theodolite.digests import digest_of
 from theodolite.sites import Site
 from theodolite.spec import SurveySpec, TokenIds
-from theodolite.spec_parts import CaptureSpec, ModelSpec
+from theodolite.spec_parts import CaptureSpec
 from theodolite.store.layout import CAPTURE_VERSION
 from theodolite.store.runs import ModelFacts, PartialSite, RunRecord, SetFacts
 from theodolite.version import __version__
@@ -32,7 +32,6 @@ from theodolite_jobs.models.routers import Experts, captured_experts
 from theodolite_jobs.models.source import (
     ModelSource,
     adapter_facts,
-    on_every_node,
     slug,
     weight_format,
     weight_versions,
@@ -111,11 +110,6 @@ class Prepared:
     def run_id(self) -> str:
         """The model's name and the first 12 hex digits of the digest."""
         return f"{slug(self.source.name)}-{self.digest[:12]}"
-
-    @property
-    def pinned_model(self) -> ModelSpec:
-        """The model's spec for every node: at the pinned revision, and independent of the spec's folder."""
-        return on_every_node(self.spec.model, self.source, self.folder)
 
     @property
     def notes(self) -> list[str]:

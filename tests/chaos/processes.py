@@ -25,10 +25,10 @@ from chaos.schedules import COUNT, DASK, DRIVER_STEPS, EVERY, OUT_OF_MEMORY, POI
 from theodolite.errors import CaptureError, StoreError, TheodoliteError
 from theodolite.settings import Settings
 from theodolite.spec import SurveySpec
-from theodolite_jobs import capture_run, replicas
-from theodolite_jobs.capture.plan import ShardTask, probe_prompts
-from theodolite_jobs.cluster import scheduling, workers
-from theodolite_jobs.cluster.replica import REPLICA_ENVIRONMENT, Replica
+from theodolite_jobs import capture_run
+from theodolite_jobs.capture.plan import ShardTask
+from theodolite_jobs.cluster import replicas, scheduling
+from theodolite_jobs.cluster.replica import REPLICA_ENVIRONMENT, Assignment, Replica
 from theodolite_jobs.cluster.scheduling import DIED, IN_FLIGHT, Capture, ReplicaDiedError
 from theodolite_jobs.cluster.session import Resources
 from theodolite_jobs.cluster.write_queue import MAX_SHARDS
@@ -149,37 +149,27 @@ def capture_without_ray(faults: Sequence[Fault] = (), threads: int = 1) -> Itera
     Each replica computes with `threads` threads.
     """
 
+    poison = [fault for fault in faults if fault.action == POISON]
+    of_first: list[Sequence[Fault]] = []
+
     def choose_resources(requested: int | None, *_: Any, **__: Any) -> Resources:
+        of_first[:] = [[fault for fault in faults if fault.action != POISON]]
         return Resources(requested or REPLICAS, gpus=0, threads=threads, cpus=1)
 
-    def start_workers(
-        assignment: Any, resources: Resources, layouts: Any, tokens: Any, replica_class: type[Replica]
-    ) -> list[ProcessWorker]:
-        return _start_replicas(resources.replicas, replica_class, assignment, layouts, tokens, faults)
+    def start_worker(assignment: Any, _resources: Resources, replica_class: type[Replica]) -> ProcessWorker:
+        # The first replica has the faults, and only in its first life; poison kills every life of each.
+        return ProcessWorker(replica_class, assignment, of_first.pop() if of_first else (), poison)
 
     start_forks()
     with (
         patch.object(replicas, "ray_session", lambda _address, _message: nullcontext()),
         patch.object(replicas, "choose_resources", choose_resources),
-        patch.object(replicas, "start_workers", start_workers),
+        patch.object(replicas, "RayWorker", start_worker),
         # On a busy machine the processes start slowly; without Ray, nothing says what is free.
-        patch.object(workers, "has_node_for", lambda _resources: True),
-        patch.object(workers, "describe_free", lambda: "processes start slowly"),
+        patch.object(replicas, "has_node_for", lambda _resources: True),
+        patch.object(replicas, "describe_free", lambda: "processes start slowly"),
     ):
         yield
-
-
-def _start_replicas(
-    number: int, replica_class: type[Replica], assignment: Any, layouts: Any, tokens: Any, faults: Sequence[Fault]
-) -> list["ProcessWorker"]:
-    probes = {name: probe_prompts(tokens[name]) for name in layouts}
-    poison = [fault for fault in faults if fault.action == POISON]
-    others = [fault for fault in faults if fault.action != POISON]
-    # The first replica has the faults, and only in its first life; poison kills every life of each.
-    return [
-        ProcessWorker(replica_class, (assignment, layouts, probes), others if index == 0 else (), poison)
-        for index in range(number)
-    ]
 
 
 class ProcessWorker:
@@ -188,11 +178,11 @@ class ProcessWorker:
     def __init__(
         self,
         replica_class: type[Replica],
-        arguments: tuple[Any, ...],
+        assignment: Assignment,
         faults: Sequence[Fault],
         poison: Sequence[Fault],
     ) -> None:
-        self._class, self._arguments = replica_class, arguments
+        self._class, self._assignment = replica_class, assignment
         self._faults, self._poison = list(faults), list(poison)
         self._restarts = 0
         self.expected: Any = None
@@ -201,7 +191,7 @@ class ProcessWorker:
     def _start(self) -> None:
         self._connection, theirs = PROCESSES.Pipe()
         environment = {**os.environ, **REPLICA_ENVIRONMENT}
-        arguments = theirs, self._class, self._arguments, self._faults, self._poison, environment
+        arguments = theirs, self._class, self._assignment, self._faults, self._poison, environment
         self._process = PROCESSES.Process(target=_serve, args=arguments, daemon=True)
         self._process.start()
         theirs.close()
@@ -287,7 +277,7 @@ class ProcessWorker:
 def _serve(
     connection: Connection,
     replica_class: type[Replica],
-    assigned: tuple[Any, ...],
+    assignment: Assignment,
     faults: Sequence[Fault],
     poison: Sequence[Fault],
     environment: Mapping[str, str],
@@ -297,7 +287,7 @@ def _serve(
     os.environ.update(environment)
     torch.set_num_threads(1)
     arm(faults, REPLICA_STEPS)
-    replica = replica_class(*assigned)
+    replica = replica_class(assignment)
     lock, writers = threading.Lock(), ThreadPoolExecutor(IN_FLIGHT + MAX_SHARDS)
 
     def send(*message: Any) -> None:

@@ -15,7 +15,7 @@ from theodolite.settings import Settings
 from theodolite.sites import Site
 from theodolite.store.commits import read_commits
 from theodolite.store.shards import read_shard
-from theodolite_jobs import capture_shards
+from theodolite_jobs import capture_run
 from theodolite_jobs.progress import Console
 from theodolite_jobs.survey import capture
 
@@ -42,7 +42,7 @@ def test_three_ranks_capture_what_one_process_does_also_after_one_of_them_was_ki
     alone, captured, tmp_path, monkeypatch
 ):
     retried = []
-    killed = kill_after_the_first_shard(monkeypatch, capture_shards, actors=3, rank=1, retried=retried.append)
+    killed = kill_after_the_first_shard(monkeypatch, capture_run, actors=3, rank=1, retried=retried.append)
     run = captured(tmp_path, gpus_per_replica=3, parallelism="tensor")
     assert run.id == alone.id
     assert run.record.parity["ranks"] == 3

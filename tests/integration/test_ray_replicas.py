@@ -20,7 +20,8 @@ from theodolite.query.verification import verify
 from theodolite.settings import Settings
 from theodolite.store.prompts import read_prompts
 from theodolite.store.runs import open_run
-from theodolite_jobs import capture_shards, replicas
+from theodolite_jobs import capture_run
+from theodolite_jobs.cluster import replicas
 from theodolite_jobs.progress import Console
 from theodolite_jobs.survey import capture, survey
 
@@ -66,7 +67,7 @@ def test_more_replicas_on_gpus_of_their_own_give_the_same_bits(
 def test_a_replica_that_is_killed_restarts_and_the_bits_are_the_same(
     ray_with_pretend_gpus, surveyed, run_survey, tmp_path, monkeypatch
 ):
-    killed = kill_after_the_first_shard(monkeypatch, capture_shards)
+    killed = kill_after_the_first_shard(monkeypatch, capture_run)
     run = run_survey(tmp_path, replicas=1, gpus_per_replica=0)
     assert killed
     assert_same_results(surveyed, run)
@@ -78,21 +79,21 @@ def test_a_replica_that_is_gone_for_good_leaves_the_work_to_the_other(
 ):
     import ray
 
-    run_shards = capture_shards.run_shards
+    run_shards = capture_run.run_shards
 
     def kill_one_for_good(workers, *arguments):
         workers[0].restart = lambda _reason: None
         ray.kill(workers[0].actors[0])
         run_shards(workers, *arguments)
 
-    monkeypatch.setattr(capture_shards, "run_shards", kill_one_for_good)
+    monkeypatch.setattr(capture_run, "run_shards", kill_one_for_good)
     assert_same_results(surveyed, run_survey(tmp_path, replicas=2, gpus_per_replica=1))
 
 
 def test_without_any_replica_left_the_shard_is_named(ray_with_pretend_gpus, run_survey, tmp_path, monkeypatch):
     import ray
 
-    run_shards = capture_shards.run_shards
+    run_shards = capture_run.run_shards
 
     def kill_all_for_good(workers, *arguments):
         for worker in workers:
@@ -100,7 +101,7 @@ def test_without_any_replica_left_the_shard_is_named(ray_with_pretend_gpus, run_
             ray.kill(worker.actors[0])
         run_shards(workers, *arguments)
 
-    monkeypatch.setattr(capture_shards, "run_shards", kill_all_for_good)
+    monkeypatch.setattr(capture_run, "run_shards", kill_all_for_good)
     with pytest.raises(CaptureError, match=r"shard harmful/0000\d has no replica left"):
         run_survey(tmp_path, replicas=1, gpus_per_replica=0)
     assert [item["state"] for item in summaries(str(tmp_path))] == ["capturing"]

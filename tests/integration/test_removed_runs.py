@@ -29,7 +29,7 @@ from theodolite_jobs.survey import capture, survey
 pytestmark = pytest.mark.usefixtures("forked_replicas", "without_figures")
 
 STAGES = {
-    "shards": "theodolite_jobs.capture_shards:run_shards",
+    "shards": "theodolite_jobs.capture_run:run_shards",
     "first shard": "theodolite.metrics:CaptureMetrics.committed",
     "end of the capture": "theodolite_jobs.captured_objects:_record_checksums",
     "first pass": "theodolite_jobs.passes.collect:first_passes",

@@ -245,7 +245,7 @@ def test_a_lost_shard_of_a_finished_run_is_captured_by_the_repair_only(damaged, 
 
 def test_whole_arrays_survive_a_lost_record_on_a_machine_that_computes_other_bits(whole, damaged, monkeypatch):
     """COMPLETE proves the arrays, so that nothing is captured."""
-    monkeypatch.setattr("theodolite_jobs.repair.shards.capture_shards", refuse)
+    monkeypatch.setattr("theodolite_jobs.repair.shards.capture_replicas", refuse)
     for key in ("shards/harmful/00001.json", "shards/harmless/00000.json"):
         (damaged / key).unlink()
     flip(damaged / "shards/harmful/00002.json")

@@ -16,7 +16,7 @@ from theodolite.spec import SurveySpec
 from theodolite.spec_file import parse_spec
 from theodolite.spec_parts import ModelSpec
 from theodolite_jobs.models.convert.adapter_config import RULE as MERGE_RULE
-from theodolite_jobs.models.source import adapter_facts
+from theodolite_jobs.models.source import adapter_facts, on_every_node
 from theodolite_jobs.prepare import prepare
 
 PARALLEL = ["gptj", "gpt_neox", "falcon-multi-query", "cohere", "stablelm-parallel", "phi"]
@@ -225,7 +225,9 @@ def test_base_and_adapter_are_in_the_digest_and_in_run_json(tmp_path, prompts):
     assert found.record("sdpa", {}).versions["adapter_merge"] == f"rule{MERGE_RULE}"
     assert found.record("sdpa", {}).versions["peft"] == version("peft")
     assert plain.record("sdpa", {}).model.adapter is None
-    assert found.pinned_model == ModelSpec(id=str(tmp_path / "base"), adapter=str(tmp_path / "lora"))
+    assert on_every_node(found.spec.model, found.source, found.folder) == ModelSpec(
+        id=str(tmp_path / "base"), adapter=str(tmp_path / "lora")
+    )
     (note,) = found.notes
     assert note.startswith(
         f"the adapter lora (LoRA of rank 4, {facts.adapter.matrices} matrices changed) is merged into"

@@ -55,7 +55,7 @@ def replica_of(store, marker, engine=None):
         gpus=0,
         marker=marker,
     )
-    replica = Replica(assignment, {}, {})
+    replica = Replica(assignment)
     replica._engine = engine or object()
     replica._certificate = {"dtype": "float32", "attention": "sdpa", "device": "cpu", "ranks": 1}
     return replica

@@ -29,6 +29,6 @@ def replica_of(family: str, folder: Path, sites: tuple[Site, ...], layers: Seque
         threads=1,
         gpus=0,
     )
-    working = replica.Replica(assignment, {}, {})
+    working = replica.Replica(assignment)
     working._engine = Engine(wrap(tiny.tiny_model(family)), sites, layers)  # loaded, with its parity check passed
     return working

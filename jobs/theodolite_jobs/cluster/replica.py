@@ -2,9 +2,9 @@
 
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -78,25 +78,20 @@ class Assignment:
     version: str = __version__  # the driver's version of Theodolite, which the replica's version must match
     marker: StoreMarker | None = None  # in the driver's store; None skips the check that both stores are the same
     spot_checks: float = 0.0  # share of the prompts to compare with a plain run
+    layouts: Mapping[str, SetLayout] = field(default_factory=dict)  # of each set
+    probes: Mapping[str, Sequence[TokenIds]] = field(default_factory=dict)  # some prompts of each set, for the parity
 
 
 class Replica:
     """A replica, which loads the model and checks its parity on first use, also after a restart on another node."""
 
-    def __init__(
-        self,
-        assignment: Assignment,
-        layouts: dict[str, SetLayout],
-        probes: dict[str, list[TokenIds]],
-        rank: Rank | None = None,
-    ) -> None:
+    def __init__(self, assignment: Assignment, rank: Rank | None = None) -> None:
         """Store the arguments; the model is loaded later.
 
-        The parity check captures the `probes` of each set by the set's layout. `rank` is None if this process holds a
-        whole copy of the model. All ranks of a group must get the same calls in the same order, and a group that lost a
-        rank must be killed.
+        `rank` is None if this process holds a whole copy of the model. All ranks of a group must get the same calls in
+        the same order, and a group that lost a rank must be killed.
         """
-        self.assignment, self.layouts, self.probes, self.rank = assignment, layouts, probes, rank
+        self.assignment, self.rank = assignment, rank
         self._out_of_step = False
         self._limits = (GPU_WRITERS, GPU_BUFFER) if assignment.gpus else (CPU_WRITERS, CPU_BUFFER)
         self._writes = WriteQueue(*self._limits)
@@ -188,11 +183,11 @@ class Replica:
         own = full_arithmetic(self._certificate) if self._certificate else []
         commit = commit_of(self.assignment.run_id, task, captured, encoded, device, own)
         encoded_at = time.perf_counter()
-        times = {"encode_seconds": round(encoded_at - begin, 4), "idle_seconds": round(idle_seconds, 4)}
-        committed = commit_shard(open_location(self.assignment.run_url), replace(commit, **times), encoded)
+        timed = partial(replace, encode_seconds=round(encoded_at - begin, 4), idle_seconds=round(idle_seconds, 4))
+        committed = commit_shard(open_location(self.assignment.run_url), timed(commit), encoded)
         seconds = round(time.perf_counter() - encoded_at, 4)
         if committed.attempt != commit.attempt:  # another attempt was first; its times are not those of this replica
-            committed = replace(committed, **times, store_seconds=seconds)
+            committed = timed(committed, store_seconds=seconds)
         return {**committed.numbers(), "commit_seconds": max(0.0, round(seconds - committed.store_seconds, 4))}
 
     @contextmanager
@@ -220,7 +215,7 @@ class Replica:
             source = model_source(self.assignment)
             engine = _load_engine(self.assignment, self.rank, source)
             certificate, limits = certify_with_limits(
-                engine.model, engine.sites, engine.layers, self.layouts, self.probes
+                engine.model, engine.sites, engine.layers, self.assignment.layouts, self.assignment.probes
             )
             held = held_against_source(source, self.assignment.cache)
             own = {"held_against_source": held} if held else {}

@@ -1,11 +1,9 @@
-"""Replicas on Ray: start them, check their parity, and send shards to them."""
+"""A replica on Ray: start it, send shards to it, and tell the scheduling loop how it fails."""
 
-import math
 import re
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, wait
+from concurrent.futures import Future
 from functools import partial
 from itertools import count
 from typing import Any
@@ -21,12 +19,11 @@ from theodolite.errors import (
     TheodoliteError,
     first_line,
 )
-from theodolite.spec import TokenIds
-from theodolite_jobs.capture.plan import HALF_PROBES, SetLayout, ShardTask, probe_prompts
+from theodolite_jobs.capture.plan import ShardTask
 from theodolite_jobs.cluster.ranks import ranks_of_group
-from theodolite_jobs.cluster.replica import REPLICA_ENVIRONMENT, Arithmetic, Assignment, Replica, arithmetic
-from theodolite_jobs.cluster.scheduling import DIED, IN_FLIGHT, OUT_OF_MEMORY, Capture, ReplicaDiedError, restart_pause
-from theodolite_jobs.cluster.session import Resources, describe_free, has_node_for
+from theodolite_jobs.cluster.replica import REPLICA_ENVIRONMENT, Arithmetic, Assignment, Replica
+from theodolite_jobs.cluster.scheduling import DIED, IN_FLIGHT, OUT_OF_MEMORY, Capture, ReplicaDiedError
+from theodolite_jobs.cluster.session import Resources
 from theodolite_jobs.cluster.write_queue import MAX_SHARDS
 
 WRITING = "writing"
@@ -49,8 +46,6 @@ class RayWorker:
         self,
         assignment: Assignment,
         resources: Resources,
-        layouts: Mapping[str, SetLayout],
-        probes: Mapping[str, Sequence[TokenIds]],
         replica_class: type[Replica] = Replica,
     ) -> None:
         """Submit the actors to Ray, which starts them when resources are free."""
@@ -63,7 +58,7 @@ class RayWorker:
             "max_task_retries": 0,  # a lost call may have succeeded; the loop decides what to retry
             "runtime_env": {"env_vars": {**REPLICA_ENVIRONMENT, "OMP_NUM_THREADS": str(resources.threads)}},
         }
-        self._arguments = assignment, dict(layouts), dict(probes)
+        self._assignment = assignment
         self._restarts, self._is_probing, self._calls = 0, False, count()
         self._placement_group: Any = None
         self.expected: Arithmetic | None = None
@@ -155,102 +150,14 @@ class RayWorker:
         groups: Any = {"concurrency_groups": {WRITING: IN_FLIGHT + MAX_SHARDS}}
         actor_class: Any = ray.remote(**groups)(self._class)
         if self._ranks == 1:
-            return [actor_class.options(**self._options).remote(*self._arguments)]
+            return [actor_class.options(**self._options).remote(self._assignment)]
         bundles = [{"CPU": self._cpus, "GPU": 1.0}] * self._ranks
         # One node for all ranks, because they communicate in every layer.
         self._placement_group = ray.util.placement_group(bundles, strategy="STRICT_PACK")
         placement = {"scheduling_strategy": PlacementGroupSchedulingStrategy(self._placement_group)}
         ranks: Any = ray.remote(ranks_of_group).options(num_cpus=0, num_returns=self._ranks, **placement)
         placed = actor_class.options(**self._options, **placement)
-        return [placed.remote(*self._arguments, rank) for rank in ranks.remote(self._ranks)]
-
-
-def start_workers(
-    assignment: Assignment,
-    resources: Resources,
-    layouts: Mapping[str, SetLayout],
-    tokens: Mapping[str, Sequence[TokenIds]],
-    replica_class: type[Replica] = Replica,
-) -> list[RayWorker]:
-    """Submit all replicas to Ray and return their workers, which may still wait for resources."""
-    n_probes = math.ceil(HALF_PROBES / max(1, len(layouts)))  # the replica knows whether it needs as many
-    probes = {name: probe_prompts(tokens[name], n_probes) for name in layouts}
-    return [RayWorker(assignment, resources, layouts, probes, replica_class) for _ in range(resources.replicas)]
-
-
-def certify_workers(
-    workers: Sequence[RayWorker],
-    resources: Resources,
-    wait_seconds: float,
-    message: Callable[[str], None],
-    gather_seconds: float,
-) -> dict[str, Any]:
-    """Check the parity of the replicas with plain Hugging Face; return the first replica's certificate.
-
-    Replicas that get no resources within `gather_seconds` join later. Otherwise two surveys that share a cluster could
-    wait forever for each other's resources. `message` is called with sentences about what the survey waits for. Within
-    `wait_seconds` the cluster may add a node with the `resources` of a replica.
-
-    If all replicas that have started die while they load the model, they restart, after pauses.
-
-    Raises:
-        ParityError: activations of a replica differ by more than rounding.
-        ModelError: a replica cannot load the model.
-        CaptureError: no node fits a replica, all replicas died too often, or their arithmetic differs.
-    """
-    for n_deaths in count(1):
-        placed = _placed(workers, resources, wait_seconds, message, gather_seconds)
-        certificates, died = _certificates(placed)
-        if certificates:
-            break
-        time.sleep(restart_pause(n_deaths))
-        if not any([worker.restart(DIED) for worker in placed]):  # a list, so that all of them restart
-            raise CaptureError(f"all started replicas died while they loaded the model: {died[0]}") from died[0]
-        message(f"all started replicas died while they loaded the model, and start again: {died[0]}")
-    different = {arithmetic(certificate) for certificate in certificates}
-    if len(different) > 1:
-        raise CaptureError(f"the replicas have different arithmetic, {sorted(different)}; use nodes of one kind")
-    for worker in workers:
-        (worker.expected,) = different
-        if worker not in placed and (not worker.ready.done() or worker.ready.exception() is None):
-            worker.certify()
-    return dict(certificates[0])
-
-
-def _certificates(placed: Sequence[RayWorker]) -> tuple[list[dict[str, Any]], list[ReplicaDiedError]]:
-    """Wait until replicas are certified; return their certificates, and the errors of those that died."""
-    certificates, died = [], []
-    for worker in placed:
-        try:
-            certificates.append(worker.ready.result())
-        except ReplicaDiedError as error:  # the scheduling loop restarts it
-            died.append(error)
-    return certificates, died
-
-
-def _placed(
-    workers: Sequence[RayWorker],
-    resources: Resources,
-    wait_seconds: float,
-    message: Callable[[str], None],
-    gather_seconds: float,
-) -> list[RayWorker]:
-    """Wait until some replicas have started, and return them; raise CaptureError if no node fits a replica."""
-    by_future = {worker.placed: worker for worker in workers}
-    placed, missing = wait(by_future, gather_seconds)
-    waited = gather_seconds
-    while not placed:
-        if waited >= wait_seconds and not has_node_for(resources):
-            raise CaptureError(
-                f"no node with {resources.gpus} GPUs and {resources.cpus:g} CPUs joined the cluster in {waited:.0f} s; "
-                "change --gpus-per-replica or --replicas, or let the cluster grow (THEODOLITE_NODES_WAIT_SECONDS)"
-            )
-        message(f"waiting for resources: {describe_free()}")
-        placed, missing = wait(by_future, gather_seconds, FIRST_COMPLETED)
-        waited += gather_seconds
-    if missing:
-        message(f"{len(placed)} of {len(workers)} replicas have started; the others join when resources are free")
-    return [by_future[future] for future in placed]
+        return [placed.remote(self._assignment, rank) for rank in ranks.remote(self._ranks)]
 
 
 def _gather(

@@ -10,9 +10,7 @@ from theodolite.store.layout import COMPLETE, RUN_RECORD
 from theodolite.store.manifest import copy_of_run_record
 from theodolite.store.objects import delete, get, keys, open_location, put
 from theodolite.store.runs import Run, create_run, open_run, run_url
-from theodolite_jobs.capture.plan import ShardPlan
-from theodolite_jobs.capture_run import check_same_shards
-from theodolite_jobs.capture_shards import capture_shards
+from theodolite_jobs.capture_run import capture_replicas, capture_shards, check_same_shards
 from theodolite_jobs.captured_objects import describe
 from theodolite_jobs.prepare import prepare
 from theodolite_jobs.prepared import Prepared
@@ -59,14 +57,17 @@ def _create_again(prepared: Prepared, settings: Settings, console: Console) -> R
             arithmetic than that of these replicas.
     """
 
-    def begin(parity: dict[str, Any]) -> tuple[Run, list[ShardPlan]]:
+    def create(parity: dict[str, Any]) -> Run:
         run = Run(settings.store, prepared.record(parity.get("attention", "not run"), parity))
         check_same_shards(run, prepared, parity)
         # COMPLETE is damaged or old, and the new run.json has another date.
         delete(run.location, [COMPLETE, RUN_RECORD])
         describe(run, prepared)
-        return create_run(run.store, run.record), []
+        return create_run(run.store, run.record)
 
     if not prepared.plans:
-        return begin({})[0]
-    return capture_shards(prepared, [], settings, console, begin)
+        return create({})
+    with capture_replicas(prepared, [], settings, console) as (workers, parity):
+        run = create(parity)
+        capture_shards(workers, run, prepared, [], console)
+    return run

@@ -2,7 +2,6 @@
 
 from collections.abc import Collection, Iterable
 from dataclasses import replace
-from typing import Any
 
 from theodolite.query.verification import ShardKey
 from theodolite.settings import Settings
@@ -12,8 +11,7 @@ from theodolite.store.objects import delete
 from theodolite.store.records import record_key
 from theodolite.store.runs import Run
 from theodolite_jobs.capture.plan import ShardPlan
-from theodolite_jobs.capture_run import check_same_arithmetic
-from theodolite_jobs.capture_shards import capture_shards
+from theodolite_jobs.capture_run import capture_replicas, capture_shards, check_same_arithmetic
 from theodolite_jobs.captured_objects import describe, finish_capture
 from theodolite_jobs.prepared import Prepared
 from theodolite_jobs.progress import Console
@@ -47,16 +45,13 @@ def restore_captured(
         lost = set()
     shards = [*(_as_committed(run, prepared, key) for key in damaged), *(_planned(prepared, key) for key in lost)]
     refused: list[str] = []
-
-    def begin(parity: dict[str, Any]) -> tuple[Run, list[ShardPlan]]:
-        check_same_arithmetic(run, parity)
-        # A record that COMPLETE does not list is a damage too: it stays named until the shard is captured.
-        forget(run, [record_key(*shard) for shard in lost])
-        delete(run.location, [record_key(*shard) for shard in lost])
-        return run, shards
-
     if shards:
-        capture_shards(prepared, shards, settings, console, begin, lambda error: refused.append(str(error)))
+        with capture_replicas(prepared, shards, settings, console) as (workers, parity):
+            check_same_arithmetic(run, parity)
+            # A record that COMPLETE does not list is a damage too: it stays named until the shard is captured.
+            forget(run, [record_key(*shard) for shard in lost])
+            delete(run.location, [record_key(*shard) for shard in lost])
+            capture_shards(workers, run, prepared, shards, console, lambda error: refused.append(str(error)))
     if not refused:
         checksums = finish_capture(run, prepared)
         if not rests_on_these_shards(run):

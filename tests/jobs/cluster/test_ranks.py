@@ -57,12 +57,13 @@ def created_run(model_folder, store):
         layers=LAYERS,
         shard_prompts=3,
         threads=1,
-        gpus=0,
+        layouts={"set": PLAN.layout},
+        probes={"set": probe_prompts(TOKENS)},
     )
 
 
 def replica_of(assignment, rank=None):
-    return Replica(assignment, {"set": PLAN.layout}, {"set": probe_prompts(TOKENS)}, rank)
+    return Replica(assignment, rank)
 
 
 def capture(replica, index, halvings=0):

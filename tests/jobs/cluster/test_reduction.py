@@ -50,7 +50,7 @@ class Recorder:
 @each("quarantined", [(), (5,), (4, 5, 6, 9)])
 def test_a_search_runs_each_suspected_prompt_as_itself(task, poison, quarantined):
     engine = Recorder()
-    replica = Replica(Assignment("run", "", ModelSpec(id="x"), "", Path(), Path(), (), (), SHARD_PROMPTS, 1, 0), {}, {})
+    replica = Replica(Assignment("run", "", ModelSpec(id="x"), "", Path(), Path(), (), (), SHARD_PROMPTS, 1, 0))
     replica._engine = engine
     for sample in set(quarantined) - {poison}:
         task = without(task, sample, "poison")

@@ -21,7 +21,7 @@ CERTIFICATE = {"dtype": "float32", "attention": "sdpa", "device": "cpu", "ranks"
 
 def replica_of(version=__version__):
     folder = Path("nowhere")
-    return Replica(Assignment("", "", ModelSpec(id="x"), "", folder, folder, (), (), 1, 1, 0, version), {}, {})
+    return Replica(Assignment("", "", ModelSpec(id="x"), "", folder, folder, (), (), 1, 1, 0, version))
 
 
 def test_a_node_with_another_version_loads_nothing():

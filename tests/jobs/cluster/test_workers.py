@@ -1,5 +1,6 @@
 """A replica on Ray as the loop sees it, with fake actors whose futures the tests complete."""
 
+import time
 from concurrent.futures import Future
 
 import pytest
@@ -7,10 +8,11 @@ import ray
 
 from theodolite.errors import CaptureError, ParityError, RankOutOfMemoryError, RankOutOfStepError, StoreError
 from theodolite_jobs.capture.plan import SetLayout, ShardPlan, ShardTask
-from theodolite_jobs.cluster import workers
+from theodolite_jobs.cluster import replicas
+from theodolite_jobs.cluster.replicas import certify_workers
 from theodolite_jobs.cluster.scheduling import DIED, OUT_OF_MEMORY, RESTART_SECONDS, ReplicaDiedError
 from theodolite_jobs.cluster.session import Resources
-from theodolite_jobs.cluster.workers import MAX_RESTARTS, RayWorker, certify_workers
+from theodolite_jobs.cluster.workers import MAX_RESTARTS, RayWorker
 
 TASK = ShardTask(SetLayout((-1,), 0), ShardPlan("set", 0, 0, 2, ((0, 1),)), [])
 CERTIFICATE = {"dtype": "float32", "attention": "sdpa", "device": "cpu", "ranks": 1}
@@ -62,7 +64,7 @@ def made(monkeypatch):
 
 
 def worker_of(ranks=1):
-    return RayWorker(None, Resources(1, ranks, 1, 1.0, ranks), {}, {})
+    return RayWorker(None, Resources(1, ranks, 1, 1.0, ranks))
 
 
 def died(answer):
@@ -172,7 +174,7 @@ def complete(actor, certificate):
 
 def certified(made, monkeypatch, *certificates):
     """Let each replica return a certificate or an error, or wait for resources if that is None."""
-    monkeypatch.setattr(workers, "describe_free", lambda: "none are free")
+    monkeypatch.setattr(replicas, "describe_free", lambda: "none are free")
     started, messages = [worker_of() for _ in certificates], []
     for actor, certificate in zip(made, certificates, strict=True):
         if certificate is not None:
@@ -207,7 +209,7 @@ def test_replicas_that_all_died_while_they_loaded_start_again(made, monkeypatch,
         return ready
 
     monkeypatch.setattr(RayWorker, "restart", complete_after_restart)
-    monkeypatch.setattr(workers.time, "sleep", pauses.append)
+    monkeypatch.setattr(time, "sleep", pauses.append)
     _, certificate, messages = certified(made, monkeypatch, ECC)
     assert certificate == CERTIFICATE
     assert [message.partition(":")[0] for message in messages] == [
@@ -226,7 +228,7 @@ def test_a_survey_ends_when_replicas_die_again_and_again_while_they_load(made, m
         return ready
 
     monkeypatch.setattr(RayWorker, "restart", die_after_restart)
-    monkeypatch.setattr(workers.time, "sleep", lambda _seconds: None)
+    monkeypatch.setattr(time, "sleep", lambda _seconds: None)
     with pytest.raises(CaptureError, match="all started replicas died while they loaded the model: CUDA error"):
         certified(made, monkeypatch, ECC)
     assert len(made) == 1 + MAX_RESTARTS
@@ -272,7 +274,7 @@ def test_replicas_that_differ_are_refused(made, monkeypatch, second, error):
 
 
 def test_the_wait_for_a_node_has_a_limit(made, monkeypatch):
-    monkeypatch.setattr(workers, "has_node_for", lambda _resources: False)
+    monkeypatch.setattr(replicas, "has_node_for", lambda _resources: False)
     with pytest.raises(
         CaptureError, match=r"no node with 0 GPUs and 1 CPUs joined the cluster in 0 s; change --gpus-per-replica"
     ):

@@ -1,4 +1,4 @@
-"""What a capture says: of the replicas that it requests, and of small batches; Ray and the replicas are replaced."""
+"""What the metrics of a capture say of the replicas that it requests; Ray and the replicas are replaced."""
 
 from contextlib import nullcontext
 from types import SimpleNamespace
@@ -9,10 +9,10 @@ import pytest
 from theodolite.errors import CaptureError
 from theodolite.metrics import REGISTRY
 from theodolite.settings import Settings
-from theodolite.spec_parts import CaptureSpec, ModelSpec
+from theodolite.spec_parts import ModelSpec
 from theodolite.store import removal
-from theodolite_jobs import capture_shards
-from theodolite_jobs import replicas as replicas_module
+from theodolite_jobs import capture_run
+from theodolite_jobs.cluster import replicas as replicas_module
 from theodolite_jobs.cluster.replica import Assignment
 from theodolite_jobs.cluster.session import Resources
 from theodolite_jobs.progress import Console
@@ -29,39 +29,41 @@ def replicas(name):
 def capture(monkeypatch, tmp_path):
     """Let a capture of a model run without a cluster; `at` has functions that it calls at its stages."""
 
-    def capture_model(name, settings, device="cpu", work=(), **at):
+    def capture_model(name, settings, **at):
         def choose(*_, **__):
             at.get("chosen", lambda: None)()
             return Resources(3, gpus=0, threads=1, cpus=1)
 
         def certify(*_):
             at.get("certified", lambda: None)()
-            return {**PARITY, "device": device}
+            return PARITY
 
         def run_shards(_workers, _tasks, callbacks):
             callbacks.replicas(2)
             at.get("captured", lambda: None)()
 
         assignment = Assignment("run-0", "", ModelSpec(id="m"), "", tmp_path, tmp_path, (), (), 1)
-        of_capture = {"_check_space": lambda *_: None, "_assignment": lambda *_: assignment, "run_shards": run_shards}
+        of_capture = {"_check_space": lambda *_: None, "run_shards": run_shards}
         of_replicas = {
             "ray_session": lambda _address, _message: nullcontext(),
             "marked_store": lambda _store: nullcontext(),
             "choose_resources": choose,
             "choose_ranks": lambda *_: 1,
-            "start_workers": lambda *_: [],
+            "assignment_of": lambda *_: assignment,
+            "RayWorker": MagicMock(),
             "certify_workers": certify,
         }
-        for module, replaced in ((capture_shards, of_capture), (replicas_module, of_replicas)):
+        for module, replaced in ((capture_run, of_capture), (replicas_module, of_replicas)):
             for function, other in replaced.items():
                 monkeypatch.setattr(module, function, other)
         prepared = MagicMock()
-        prepared.source.name, prepared.run_id = name, "run-0"
-        prepared.run_blocks, prepared.spec.capture = 28, CaptureSpec()
+        prepared.source.name, prepared.run_id, prepared.plans = name, "run-0", {}
         record = SimpleNamespace(sets={"set": SimpleNamespace(n_samples=4)})
         run = SimpleNamespace(record=record, location=None)
         monkeypatch.setattr(removal, "version", lambda *_: "1")  # the run is in its store
-        return capture_shards.capture_shards(prepared, [], settings, Console(), lambda _parity: (run, list(work)))
+        console = Console()
+        with capture_run.capture_replicas(prepared, [], settings, console) as (workers, _):
+            capture_run.capture_shards(workers, run, prepared, [], console)
 
     return capture_model
 
