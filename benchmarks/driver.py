@@ -20,7 +20,7 @@ import measuring  # first: it prepares the process before torch is imported
 import psutil
 
 from theodolite_jobs.capture.plan import SetLayout, ShardPlan, ShardTask
-from theodolite_jobs.cluster.scheduling import Callbacks, Capture, run_shards
+from theodolite_jobs.cluster.scheduling import Callbacks, Dispatched, run_shards
 
 PROMPTS_OF_SHARD = 64
 TOKENS = tuple(range(40))
@@ -37,14 +37,14 @@ class SimulatedReplica:
         self._busy_seconds, self._started = 0.0, 0.0
         self._lock = threading.Lock()
 
-    def capture(self, task: ShardTask) -> Capture:
+    def capture(self, task: ShardTask) -> Dispatched:
         """Start a shard, or queue it."""
         future: Future[Any] = Future()
         with self._lock:
             self.queue.append((len(task.tokens), future))
             if len(self.queue) == 1:
                 self._start()
-        return Capture(captured=future, committed=future)
+        return Dispatched(captured=future, committed=future)
 
     def restart(self, _reason: str) -> None:
         """Do nothing; a simulated replica never dies."""

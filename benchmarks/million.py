@@ -42,7 +42,7 @@ from theodolite_jobs.capture.plan import ShardTask, count_tokens
 from theodolite_jobs.cluster import replicas
 from theodolite_jobs.cluster.reduction import ReducedShard
 from theodolite_jobs.cluster.replica import Assignment, Replica
-from theodolite_jobs.cluster.scheduling import Capture
+from theodolite_jobs.cluster.scheduling import Dispatched
 from theodolite_jobs.passes.one_shard import FirstPass
 from theodolite_jobs.passes.reduced import CapturedSamples, reduce_samples
 from theodolite_jobs.prepare import prepare
@@ -72,10 +72,10 @@ class PretendedReplica:
         self.drawn = generated_shard(self.rng, assignment.shard_prompts, LAYERS, D_MODEL)
         self.first_passes: dict[int, FirstPass] = {}  # by number of prompts
 
-    def capture(self, task: ShardTask) -> Capture:
+    def capture(self, task: ShardTask) -> Dispatched:
         """Write and commit a shard in the replica's thread."""
         committed = self.thread.submit(self._write, task)
-        return Capture(captured=committed, committed=committed)
+        return Dispatched(captured=committed, committed=committed)
 
     def kill(self) -> None:
         """End the thread."""

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -133,9 +132,7 @@ def capture_shards(
             metrics.retried(reason)
             look()
 
-        callbacks = Callbacks(committed, retried, metrics.replicas, console.say)
-        if refused is not None:
-            callbacks = replace(callbacks, refused=refused)
+        callbacks = Callbacks(committed, retried, metrics.replicas, console.say, refused)
         run_shards(workers, _tasks(run, prepared, shards), callbacks)
 
 

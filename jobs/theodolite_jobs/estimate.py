@@ -86,7 +86,7 @@ def plan_survey(
             facts["template"] = spec.sets[name].template
     elif with_last_tokens:
         for name, facts in costs["sets"].items():
-            reach = -prepared.plans[name].layout.positions[0] if facts["positions"] != "all" else 0
+            reach = -prepared.positions[name][0] if facts["positions"] != "all" else 0
             shown = prepared.tokens[name][0][-min(max(reach, _SHOWN_TOKENS), _MOST_SHOWN_TOKENS) :]
             facts["last_tokens"] = [loaded[0].decode([token]) for token in shown]
     # The replacement of a tokenizer gives different prompts equal tokens.

@@ -11,7 +11,6 @@ from theodolite.spec import SurveySpec
 from theodolite.spec_parts import SENTENCES, ModelSpec
 from theodolite_jobs.capture.plan import plan_set
 from theodolite_jobs.capture.sizes import Device, SetSizes, with_sizes
-from theodolite_jobs.devices import device_of
 from theodolite_jobs.models.anatomy import (
     Anatomy,
     Dimensions,
@@ -135,6 +134,27 @@ def prepare(
     )
     is_open = "auto" in (spec.capture.batch_tokens, spec.capture.shard_prompts)
     return planned(unplanned, device_of(settings, message) if is_open and prompts else "cpu")
+
+
+def device_of(settings: Settings, message: Callable[[str], None]) -> Device:
+    """Return the kind of device: as the settings say, or else that of the cluster's nodes, or of this machine.
+
+    `message` is called with a sentence if the nodes are waited for.
+
+    Raises:
+        CaptureError: the cluster cannot be reached, or has no nodes for work.
+    """
+    if settings.gpus_per_replica is not None:
+        return "gpu" if settings.gpus_per_replica else "cpu"
+    if settings.ray_address:
+        from theodolite_jobs.cluster.session import choose_resources, ray_session
+
+        with ray_session(settings.ray_address, message):
+            grows = settings.nodes_wait_seconds > 0
+            return "gpu" if choose_resources(settings.replicas, None, grows=grows, message=message).gpus else "cpu"
+    import torch
+
+    return "gpu" if torch.cuda.is_available() else "cpu"
 
 
 def planned(prepared: Prepared, device: Device) -> Prepared:

@@ -29,7 +29,7 @@ from theodolite_jobs import capture_run
 from theodolite_jobs.capture.plan import ShardTask
 from theodolite_jobs.cluster import replicas, scheduling
 from theodolite_jobs.cluster.replica import REPLICA_ENVIRONMENT, Assignment, Replica
-from theodolite_jobs.cluster.scheduling import DIED, IN_FLIGHT, Capture, ReplicaDiedError
+from theodolite_jobs.cluster.scheduling import DIED, IN_FLIGHT, Dispatched, ReplicaDiedError
 from theodolite_jobs.cluster.session import Resources
 from theodolite_jobs.cluster.write_queue import MAX_SHARDS
 from theodolite_jobs.progress import Console
@@ -208,11 +208,11 @@ class ProcessWorker:
     def certify(self) -> None:
         self.ready = self._call("certify", self.expected)
 
-    def capture(self, task: ShardTask) -> Capture:
+    def capture(self, task: ShardTask) -> Dispatched:
         captured: Future[Any] = Future()
         committed = self._call("capture", task, captured=captured)
         committed.add_done_callback(self._on_committed)
-        return Capture(captured, committed)
+        return Dispatched(captured, committed)
 
     def probe(self, task: ShardTask) -> "Future[Any]":
         return self._call("probe", task)

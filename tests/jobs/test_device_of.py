@@ -7,7 +7,7 @@ import torch
 
 from theodolite.settings import Settings
 from theodolite_jobs.cluster import session
-from theodolite_jobs.devices import device_of
+from theodolite_jobs.prepare import device_of
 
 
 def silent(_message):

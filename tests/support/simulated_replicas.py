@@ -12,7 +12,7 @@ from queue import SimpleQueue
 from typing import Any
 
 from theodolite_jobs.capture.plan import SetLayout, ShardPlan, ShardTask
-from theodolite_jobs.cluster.scheduling import DIED, OUT_OF_MEMORY, Capture, ReplicaDiedError
+from theodolite_jobs.cluster.scheduling import DIED, OUT_OF_MEMORY, Dispatched, ReplicaDiedError
 
 NUMBERS = {"prompts": 1}
 SECONDS = 60  # a test that hangs ends before CI does
@@ -79,9 +79,9 @@ class SimulatedReplica:
             self.waiting, self.dead = 0, False
         threading.Thread(target=self._run, args=(self.queue,), daemon=True).start()
 
-    def capture(self, task: ShardTask) -> Capture:
+    def capture(self, task: ShardTask) -> Dispatched:
         done = self._put(task)
-        return Capture(captured=done, committed=done)
+        return Dispatched(captured=done, committed=done)
 
     def _put(self, task: ShardTask) -> "Future[Mapping[str, Any]]":
         shard = task.shard

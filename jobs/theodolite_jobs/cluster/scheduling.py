@@ -54,8 +54,8 @@ class ReplicaDiedError(Exception):
 
 
 @dataclass(frozen=True)
-class Capture:
-    """The two ends of a shard on a replica; `committed` fails with ReplicaDiedError, also if `captured` fails."""
+class Dispatched:
+    """A shard that was sent to a replica; `committed` fails with ReplicaDiedError, also if `captured` fails."""
 
     captured: "Future[Any]"  # the replica can take another shard, while it writes this one
     committed: "Future[Any]"  # the numbers of the shard's commit record
@@ -67,7 +67,7 @@ class Worker(Protocol):
     ready: "Future[Any]"
     """Completes when the replica accepts shards, or fails. The replica may still wait for resources."""
 
-    def capture(self, task: ShardTask) -> Capture:
+    def capture(self, task: ShardTask) -> Dispatched:
         """Capture and commit a shard."""
 
     def probe(self, task: ShardTask) -> "Future[Mapping[str, Any] | None]":
@@ -80,10 +80,6 @@ class Worker(Protocol):
         """Kill all processes of the replica, which frees their resources."""
 
 
-def _raise(error: RunDamagedError) -> None:
-    raise error
-
-
 @dataclass(frozen=True)
 class Callbacks:
     """Functions that the loop calls when something happens."""
@@ -92,7 +88,7 @@ class Callbacks:
     retried: Callable[[str], None] = lambda _reason: None  # when a shard is requeued
     replicas: Callable[[int], None] = lambda _count: None  # when the number of ready replicas changes
     message: Callable[[str], None] = lambda _sentence: None  # about a replica
-    refused: Callable[[RunDamagedError], None] = _raise  # when the store already has other bits of a shard
+    refused: Callable[[RunDamagedError], None] | None = None  # when the store has other bits of a shard; None ends all
 
 
 @dataclass(eq=False)
@@ -161,12 +157,12 @@ class _Loop:
         attempt = _Attempt(replica, replica.incarnation, task, search)
         self.in_flight += 1
         if search is None:
-            capture = replica.worker.capture(task)
+            sent = replica.worker.capture(task)
         else:
             probe = replica.worker.probe(task)
-            capture = Capture(captured=probe, committed=probe)
-        capture.captured.add_done_callback(lambda done: self.events.put(partial(self._on_captured, attempt, done)))
-        capture.committed.add_done_callback(lambda done: self.events.put(partial(self._on_finished, attempt, done)))
+            sent = Dispatched(captured=probe, committed=probe)
+        sent.captured.add_done_callback(lambda done: self.events.put(partial(self._on_captured, attempt, done)))
+        sent.committed.add_done_callback(lambda done: self.events.put(partial(self._on_finished, attempt, done)))
 
     def _on_captured(self, attempt: _Attempt, future: "Future[Any]") -> None:
         if future.exception() is None:  # else `_on_finished` gets the error too
@@ -179,6 +175,8 @@ class _Loop:
             self._on_lost(attempt, error)
             return
         if isinstance(error, RunDamagedError):
+            if self.callbacks.refused is None:
+                raise error
             self.callbacks.refused(error)
         elif isinstance(error, StoreError):
             self._on_store_error(attempt, error)

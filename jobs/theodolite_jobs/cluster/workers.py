@@ -22,7 +22,7 @@ from theodolite.errors import (
 from theodolite_jobs.capture.plan import ShardTask
 from theodolite_jobs.cluster.ranks import ranks_of_group
 from theodolite_jobs.cluster.replica import REPLICA_ENVIRONMENT, Arithmetic, Assignment, Replica
-from theodolite_jobs.cluster.scheduling import DIED, IN_FLIGHT, OUT_OF_MEMORY, Capture, ReplicaDiedError
+from theodolite_jobs.cluster.scheduling import DIED, IN_FLIGHT, OUT_OF_MEMORY, Dispatched, ReplicaDiedError
 from theodolite_jobs.cluster.session import Resources
 from theodolite_jobs.cluster.write_queue import MAX_SHARDS
 
@@ -75,7 +75,7 @@ class RayWorker:
         calls = [actor.certify.remote(self.expected) for actor in self.actors]
         self.ready = _gather(calls, "a replica", loads=True)
 
-    def capture(self, task: ShardTask) -> Capture:
+    def capture(self, task: ShardTask) -> Dispatched:
         """Capture and commit a shard; all ranks of a group get the same calls in the same order."""
         self._is_probing = False
         call, name = next(self._calls), f"shard {task.shard.name}"
@@ -101,7 +101,7 @@ class RayWorker:
                 written.add_done_callback(on_written)
 
         captured.add_done_callback(on_captured)
-        return Capture(captured, committed)
+        return Dispatched(captured, committed)
 
     def probe(self, task: ShardTask) -> "Future[Mapping[str, Any] | None]":
         """Return a future that completes when a part of a shard is captured; nothing is written."""

@@ -64,7 +64,8 @@ def measure(
     for rows in prompts.groups:
         # Keys and values of one group at a time, since those of all prompts may not fit into memory.
         intact = prepare_variants(model, [tokens[row] for row in rows], locations)
-        for name, values in _Work(model, head, question, vectors, prompts, rows, intact, columns).arrays().items():
+        interventions = _Interventions(model, head, question, vectors, prompts, rows, intact, columns)
+        for name, values in interventions.arrays().items():
             if name not in found:
                 found[name] = np.full((len(tokens), *values.shape[1:]), np.nan)
             found[name][rows] = values
@@ -119,7 +120,7 @@ def _run_intact(
 
 
 @dataclass(frozen=True)
-class _Work:
+class _Interventions:
     """The interventions on the prompts of one group."""
 
     model: LoadedModel

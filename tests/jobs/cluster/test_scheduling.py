@@ -17,7 +17,7 @@ from theodolite_jobs.cluster.scheduling import (
     OUT_OF_MEMORY,
     POISON,
     Callbacks,
-    Capture,
+    Dispatched,
     run_shards,
 )
 
@@ -269,7 +269,7 @@ class LateWriter(SimulatedReplica):
     def capture(self, task):
         captured, committed = super().capture(task).captured, Future()
         captured.add_done_callback(lambda _done: self.write(task.shard.index, committed))
-        return Capture(captured, committed)
+        return Dispatched(captured, committed)
 
     def write(self, index, committed):
         self.unwritten.append((index, committed))
