@@ -56,7 +56,15 @@ REPLICAS = 2
 SETS = ("first", "second")
 CONTRASTS = {"difference": {"positive": "first", "negative": "second", "paired": False}}
 ANALYSES = ["curves", "sphere", "separation", "travel"]
-PARITY = {"attention": "sdpa", "dtype": "bfloat16", "device": "pretended", "max_error": 0.0, "bound": 0.0}
+PARITY = {
+    "attention": "sdpa",
+    "dtype": "bfloat16",
+    "device": "pretended",
+    "ranks": 1,
+    "branches_add": True,
+    "max_error": 0.0,
+    "bound": 0.0,
+}
 
 
 class PretendedReplica:
