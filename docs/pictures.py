@@ -16,10 +16,10 @@ from playwright.sync_api import Browser, Page, ViewportSize, expect, sync_playwr
 from transformers import Qwen3MoeConfig
 
 from theodolite.query.runs import summaries
+from theodolite.run_reader import open_run
 from theodolite.settings import Settings
 from theodolite.spec_file import parse_spec
 from theodolite.spec_parts import ModelSpec
-from theodolite.store_reader import open_run
 from theodolite_jobs.models.load import load_config, load_tokenizer
 from theodolite_jobs.models.source import fetch, resolve_source
 from theodolite_jobs.progress import Console

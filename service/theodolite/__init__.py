@@ -7,12 +7,12 @@ from theodolite.version import __version__
 
 if TYPE_CHECKING:
     from theodolite.client import Client
-    from theodolite.store_reader import open_run, runs
+    from theodolite.run_reader import open_run, runs
 
 __all__ = ["Client", "__version__", "open_run", "runs"]
 
 # Not lazy_loader: a machine that lends its GPU imports this package from a checkout, and has no such package.
-_MODULES = {"Client": "theodolite.client", "open_run": "theodolite.store_reader", "runs": "theodolite.store_reader"}
+_MODULES = {"Client": "theodolite.client", "open_run": "theodolite.run_reader", "runs": "theodolite.run_reader"}
 
 
 def __getattr__(name: str) -> Any:

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -11,22 +12,17 @@ import httpx
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
-import xarray as xr
-from numpy.typing import NDArray
 
-from theodolite.decoding import decode_curve, decode_dataset, decode_head, decode_runs
-from theodolite.errors import ClusterError, ServiceError, SpecError
+from theodolite.errors import ClusterError, ResultsNotFoundError, ServiceError, SpecError
 from theodolite.proxies import reach_local_addresses_directly
-from theodolite.query.curves import Curve
-from theodolite.query.heads import Head
-from theodolite.run_reader import LabelLists, RunReader, html_table
+from theodolite.query.heads import TOKEN_COLUMNS, Head
+from theodolite.run_reader import CACHE_BYTES, RunReader, html_table, run_table
 from theodolite.service_errors import error_of, seconds_to_wait
 from theodolite.spec_file import read_spec
 from theodolite.spec_parts import FILE_TYPES, file_type
-from theodolite.store.tables import decode_table
+from theodolite.store.cache import Cache
+from theodolite.store.runs import Run, find_run
 from theodolite.submission.waiting import describe_progress, wait_for_end
-
-_PARQUET = "application/vnd.apache.parquet"
 
 TIMEOUT_SECONDS = 120.0
 """Default timeout of one request: the service draws the figures of a large run during the request."""
@@ -65,13 +61,25 @@ class Client:
             model: only models whose name contains this text, ignoring case.
             contrast: only runs with this contrast.
         """
-        return decode_runs(self.ask("/v1/runs", model=model, contrast=contrast, limit=1000)["items"])
+        return run_table(self.ask("/v1/runs", model=model, contrast=contrast, limit=1000)["items"])
 
-    def run(self, run_id: str) -> RunReader:
-        """Return one run; raises RunNotFoundError if the service has no such run."""
-        reader = _ServedRun(self, run_id)
-        reader.describe()
-        return reader
+    def run(self, run_id: str, *, cache_bytes: int = CACHE_BYTES) -> RunReader:
+        """Return one run.
+
+        Its results are read as from a store: the client fetches their objects, compares each with its checksum, and
+        caches what it decodes.
+
+        Args:
+            run_id: the run's id.
+            cache_bytes: size of the cache of results.
+
+        Raises:
+            RunNotFoundError: the service has no such run.
+            StoreVersionError: the service reads a run of another version than this package.
+        """
+        run = find_run(self.url, run_id, Cache(cache_bytes), _ServedObjects(self, run_id))
+        assert run is not None  # the service says which runs exist
+        return _ServedRun(self, run)
 
     def label(self, run_id: str, **labels: Any) -> dict[str, Any]:
         """Change the labels of a run, and return all of its labels.
@@ -236,7 +244,7 @@ class Client:
             if seconds is None or time.monotonic() + seconds > deadline:
                 break
             time.sleep(seconds)
-        if response.is_success:
+        if response.is_success or response.status_code == httpx.codes.NOT_MODIFIED:
             return response
         raise error_of(response, self.url)
 
@@ -253,28 +261,26 @@ class Client:
 
 
 class _ServedRun(RunReader):
-    """A run that a service reads; the methods decode the responses of its API."""
+    """A run of a service: its arrays and tables are read from its objects, and the service answers everything else.
 
-    def __init__(self, client: Client, run_id: str) -> None:
-        super().__init__(run_id, client.url)
+    The service has what a client lacks (labels, commit records, the texts of prompts, the untrained twin), and answers
+    with one request what would take many objects: a drawn section, an exported file, the tokens of one head.
+    """
+
+    def __init__(self, client: Client, run: Run) -> None:
+        super().__init__(run)
         self._client = client
 
     def describe(self) -> dict[str, Any]:
         return self._ask()
 
-    def direction(self, contrast: str, site: str, layer: int, position: int | None = None) -> NDArray[np.float64]:
-        content = self._ask("directions", contrast, site=site, layer=layer, position=position)
-        return np.array(content["direction"], dtype=np.float64)
-
-    def heads(self, circuit: str = "qk", offset: int = 0) -> xr.Dataset:
-        return decode_dataset(self._ask("heads", circuit=circuit, offset=offset)["dataset"])
-
     def head(self, layer: int, head: int, circuit: str = "qk", offset: int = 0) -> Head:
-        return decode_head(self._ask("heads", layer, head, circuit=circuit, offset=offset))
-
-    def table(self, name: str) -> pd.DataFrame:
-        response = self._client.send("GET", self._path("tables", name), headers={"Accept": _PARQUET})
-        return decode_table(response.content, name)
+        content = self._ask("heads", layer, head, circuit=circuit, offset=offset)
+        missing = {name: np.nan for name, value in content.items() if value is None}
+        arrays = {"singular_values": np.array(content["singular_values"], np.float64)}
+        tokens = pd.DataFrame(content["tokens"], columns=[*TOKEN_COLUMNS]).astype(TOKEN_COLUMNS)
+        del content["run_id"]
+        return Head(**{**content, **missing, **arrays, "tokens": tokens})
 
     def figure(self, name: str) -> go.Figure:
         return go.Figure(self._ask("figures", name))
@@ -288,9 +294,6 @@ class _ServedRun(RunReader):
     def section(self, name: str) -> list[dict[str, Any]]:
         return list(self._ask("sections", name)["items"])
 
-    def _curves(self, statistics: Sequence[str], labels: LabelLists) -> list[Curve]:
-        return [decode_curve(item) for item in self._ask("curves", statistic=statistics, **labels)["items"]]
-
     def _prompts(self, set: str, choices: Mapping[str, Any]) -> tuple[list[dict[Any, Any]], dict[str, Any] | None]:
         content = self._ask("prompts", set, **choices, limit=1000)
         return content["items"], content["place"]
@@ -298,20 +301,53 @@ class _ServedRun(RunReader):
     def _prompt(self, set: str, sample: int, choices: Mapping[str, Any]) -> list[dict[Any, Any]]:
         return list(self._ask("prompts", set, sample, **choices)["items"])
 
-    def _group(self, name: str, statistics: Sequence[str], labels: LabelLists) -> xr.Dataset:
-        return decode_dataset(self._ask(name, statistic=statistics, **labels)["dataset"])
-
     def _export(self, contrast: str, site: str, layers: Sequence[int], position: int | None, format: str) -> bytes:
         chosen: dict[str, Any] = {"site": site, "layer": list(layers), "format": format}
         if position is not None:
             chosen["position"] = position
-        return self._client.send("GET", self._path("export", contrast), params=chosen).content
+        return self._client.send("GET", _path_of(self.id, "export", contrast), params=chosen).content
 
     def _ask(self, *parts: str | int, **query: Any) -> dict[str, Any]:
-        return self._client.ask(self._path(*parts), **query)
+        return self._client.ask(_path_of(self.id, *parts), **query)
 
-    def _path(self, *parts: str | int) -> str:
-        return _path_of(self.id, *parts)
+
+class _ServedObjects:
+    """The objects of a run of a service, with those methods of an obstore store that readers call."""
+
+    def __init__(self, client: Client, run_id: str) -> None:
+        self._client, self._run_id = client, run_id
+        self._records: dict[str, httpx.Response] = {}
+
+    def head(self, key: str) -> dict[str, str]:
+        """Return the ETag of a record, run.json or COMPLETE, after fetching it if it has changed; raises as `get`."""
+        known = self._records.get(key)
+        response = self._fetch(key, {} if known is None else {"If-None-Match": known.headers["ETag"]})
+        if response.status_code != httpx.codes.NOT_MODIFIED:
+            self._records[key] = response
+        return {"e_tag": self._records[key].headers["ETag"]}
+
+    def get(self, key: str) -> "_Object":
+        """Return an object; a record is the one whose ETag `head` returned.
+
+        Raises:
+            FileNotFoundError: the results have no such object.
+            TheodoliteError: the service cannot be reached, or cannot read the run.
+        """
+        return _Object((self._records.get(key) or self._fetch(key, {})).content)
+
+    def _fetch(self, key: str, headers: dict[str, str]) -> httpx.Response:
+        try:
+            return self._client.send("GET", _path_of(self._run_id, "objects", *key.split("/")), headers=headers)
+        except ResultsNotFoundError as error:
+            raise FileNotFoundError(key) from error
+
+
+@dataclass(frozen=True)
+class _Object:
+    content: bytes
+
+    def bytes(self) -> bytes:
+        return self.content
 
 
 class Job:

@@ -1,11 +1,8 @@
-"""Read one finished run in a notebook, with the same methods and return types for a service and for a store.
+"""Read the runs of a store in a notebook; `theodolite.client` reads those of a service with the same class."""
 
-The reader of a store, in `theodolite.store_reader`, calls `theodolite.query` and `theodolite.sections`. The reader of a
-service, in `theodolite.client`, decodes the responses of the API.
-"""
-
-from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import asdict
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -16,18 +13,28 @@ import plotly.graph_objects as go
 import xarray as xr
 from numpy.typing import NDArray
 
-from theodolite.decoding import curves_dataset
 from theodolite.errors import SpecError
-from theodolite.export import check_format, file_name
+from theodolite.export import check_format, encode_directions, file_name
 from theodolite.files import write_atomically
 from theodolite.groups import GROUPS as REGISTRY
 from theodolite.groups import READ_WHOLE, Group, Variable
-from theodolite.query.curves import Curve, curve_frame, is_along_depth, name_at
-from theodolite.query.group_selection import GROUP_LABELS
-from theodolite.query.heads import Head
-from theodolite.query.prompts import Order
+from theodolite.query.curves import curve_dataset, curve_frame, is_along_depth, name_at, select_curves
+from theodolite.query.group_selection import GROUP_LABELS, select_direction, select_group
+from theodolite.query.heads import Head, head_atlas, read_head
+from theodolite.query.prompts import Order, read_prompt_path, read_scored_prompts
+from theodolite.query.runs import describe_results, run_id_of, select_summaries, summaries
+from theodolite.sections.catalogue import draw_figure, section_items, shown_groups
+from theodolite.sections.conclusion import read_conclusion
+from theodolite.store.cache import Cache
+from theodolite.store.objects import absolute
+from theodolite.store.result_reader import read_finished_table
+from theodolite.store.runs import Run
+from theodolite.store.runs import open_run as open_stored_run
 
-__all__ = ["GROUPS", "Head", "LabelLists", "Labels", "RunReader", "html_table"]
+__all__ = ["CACHE_BYTES", "GROUPS", "Head", "Labels", "RunReader", "html_table", "open_run", "run_table", "runs"]
+
+CACHE_BYTES = 48 * 2**20
+"""Default size of the cache of a run's results, in bytes."""
 
 GROUPS = READ_WHOLE
 """Result groups that `RunReader.group` returns; `curves`, `directions` and `heads` have their own methods."""
@@ -35,8 +42,44 @@ GROUPS = READ_WHOLE
 Labels = str | int | Sequence[str] | Sequence[int] | None
 """One label, several, or None for all; one label drops its dimension, as xarray's `sel` does."""
 
-LabelLists = Mapping[str, Sequence[Any]]
-"""The requested labels by dimension; all labels of a dimension that is not in the mapping."""
+
+def runs(store: str | Path, model: str | None = None, contrast: str | None = None) -> pd.DataFrame:
+    """Return the complete runs of a store as a table, newest first, one row each.
+
+    A run without results, or one that cannot be read, is left out; `theodolite run list` lists these too.
+
+    Args:
+        store: a folder, or a file://, s3://, gs:// or az:// URL.
+        model: only models whose name contains this text, ignoring case.
+        contrast: only runs with this contrast.
+
+    Raises:
+        StoreError: the store cannot be reached.
+    """
+    return run_table(select_summaries(summaries(absolute(str(store))), model, contrast))
+
+
+def open_run(store: str | Path, run_id: str, *, cache_bytes: int = CACHE_BYTES) -> "RunReader":
+    """Return a run of a store, without a service.
+
+    Args:
+        store: a folder, or a file://, s3://, gs:// or az:// URL.
+        run_id: the run's id, or a name that only one run has.
+        cache_bytes: size of the cache of results.
+
+    Raises:
+        RunNotFoundError: the run does not exist; the message lists the existing runs.
+        StoreError: the store cannot be reached, or another version wrote the run.
+    """
+    url = absolute(str(store))
+    return RunReader(open_stored_run(url, run_id_of(url, run_id), Cache(cache_bytes)))
+
+
+def run_table(items: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+    """Return short descriptions of runs as a table, one row each."""
+    columns = ["run_id", "name", "tags", "model", "sets", "contrasts", "analyses", "state", "created"]
+    frame = pd.DataFrame(items, columns=columns)
+    return frame.assign(created=pd.to_datetime(frame["created"], utc=True))
 
 
 def _names(group: Group, variable: Variable) -> Iterator[tuple[str, list[str], bool]]:
@@ -47,14 +90,18 @@ def _names(group: Group, variable: Variable) -> Iterator[tuple[str, list[str], b
         yield name, dims, name in curves
 
 
-class RunReader(ABC):
+class RunReader:
     """The results of one run, from a store or from a service.
 
     Callers own the returned objects: changing them changes no cache.
     """
 
-    def __init__(self, run_id: str, url: str) -> None:
-        self.id, self.url = run_id, url
+    def __init__(self, run: Run) -> None:
+        self.id, self.url, self._opened = run.id, run.store, run
+
+    @property
+    def _run(self) -> Run:
+        return self._opened.refreshed()
 
     def __repr__(self) -> str:
         return f"RunReader({self.id!r}, {self.url!r})"
@@ -76,9 +123,9 @@ class RunReader(ABC):
         """Return the names that a caller uses."""
         return [name for name in super().__dir__() if not name.startswith("_")]
 
-    @abstractmethod
     def describe(self) -> dict[str, Any]:
         """Return the run's full description: spec, model, sets, parity certificate, results."""
+        return deepcopy(describe_results(self._run))
 
     def statistics(self) -> pd.DataFrame:
         """Return the run's statistics as a table, one row each.
@@ -130,7 +177,7 @@ class RunReader(ABC):
             ResultsNotFoundError: the run lacks the analysis.
         """
         given = {"set": set, "contrast": contrast, "site": site, "position": position}
-        dataset = curves_dataset(self._curves([statistic], _label_lists(given)))
+        dataset = curve_dataset(select_curves(self._run, [statistic], _label_lists(given)))
         return _without_single(dataset, given)
 
     def curves_frame(
@@ -147,10 +194,9 @@ class RunReader(ABC):
         Raises as `curves` does.
         """
         given = {"set": set, "contrast": contrast, "site": site, "position": position}
-        frame = curve_frame(self._curves(_listed(statistic), _label_lists(given)))
+        frame = curve_frame(select_curves(self._run, _listed(statistic), _label_lists(given)))
         return frame.astype({"value": float, "low": float, "high": float})
 
-    @abstractmethod
     def direction(self, contrast: str, site: str, layer: int, position: int | None = None) -> NDArray[np.float64]:
         """Return the unit vector from the mean of a contrast's negative set to that of its positive set, (d_model).
 
@@ -163,6 +209,7 @@ class RunReader(ABC):
         Raises:
             SpecError: there is no such contrast, site, layer or position, or the two means are equal at it.
         """
+        return np.array(select_direction(self._run, contrast, site, layer, position).values, np.float64)
 
     def export(
         self,
@@ -202,7 +249,6 @@ class RunReader(ABC):
         _write(path, content)
         return path
 
-    @abstractmethod
     def heads(self, circuit: str = "qk", offset: int = 0) -> xr.Dataset:
         """Return each head's singular value and ranks, (layer, head), and its alignments with the directions.
 
@@ -217,10 +263,11 @@ class RunReader(ABC):
             SpecError: the run has no decomposition of the circuit at this offset.
             ResultsNotFoundError: the run lacks the analysis `heads`.
         """
+        return head_atlas(self._run, circuit, offset).copy(deep=True)
 
-    @abstractmethod
     def head(self, layer: int, head: int, circuit: str = "qk", offset: int = 0) -> Head:
         """Return one head's spectrum, ranks, and the tokens of its leading vectors; raises as `heads` does."""
+        return read_head(self._run, layer, head, circuit, offset)
 
     def group(self, name: str, statistic: str | Sequence[str] = (), **labels: Labels) -> xr.Dataset:
         """Return a result group, or some of its variables at some labels.
@@ -231,7 +278,7 @@ class RunReader(ABC):
             labels: the requested labels, by `set`, `contrast`, `site`, `position`, `layer` and `norm`.
 
         Raises:
-            SpecError: there is no such group, variable or label, or the selection is too large.
+            SpecError: there is no such group, variable or label.
             ResultsNotFoundError: the run lacks the analysis.
         """
         if name not in GROUPS:
@@ -241,11 +288,12 @@ class RunReader(ABC):
         unknown = [dim for dim in labels if dim not in GROUP_LABELS]
         if unknown:
             raise SpecError(f"{unknown[0]}: a group cannot be narrowed by this; allowed: {', '.join(GROUP_LABELS)}")
-        return _without_single(self._group(name, _listed(statistic), _label_lists(labels)), labels)
+        selected = select_group(self._run, name, _listed(statistic), _label_lists(labels))
+        return _without_single(selected, labels).copy(deep=True)
 
-    @abstractmethod
     def table(self, name: str) -> pd.DataFrame:
         """Return a whole flat table; raises TableNotFoundError, whose message lists the existing tables."""
+        return read_finished_table(self._run, name)
 
     def prompts(
         self,
@@ -291,47 +339,40 @@ class RunReader(ABC):
         """
         return pd.DataFrame(self._prompt(set, sample, {"contrast": contrast, "position": position}))
 
-    @abstractmethod
     def figure(self, name: str) -> go.Figure:
         """Return a figure by its name, which `section` lists; raises FigureNotFoundError."""
+        return go.Figure(draw_figure(self._run, name))  # the caller owns the copy
 
-    @abstractmethod
     def conclusion(self) -> dict[str, Any]:
         """Return what the run asked, found, rests on, and does not say: `asked`, `found`, `rests_on`, `limits`.
 
         Each is a list of sentences; `found` has dictionaries with `text`, `group` and `figure`.
         """
+        return asdict(read_conclusion(self._run))
 
-    @abstractmethod
     def sections(self) -> list[str]:
         """Return the names of the result groups that have sections, in the order of the report and the page."""
+        return shown_groups(self._run)
 
-    @abstractmethod
     def section(self, name: str) -> list[dict[str, Any]]:
         """Return the sections of one result group: sentences, names of figures, tables.
 
         Raises ResultsNotFoundError if no result group of this name has sections.
         """
+        return section_items(self._run, name)
 
-    @abstractmethod
-    def _curves(self, statistics: Sequence[str], labels: LabelLists) -> list[Curve]:
-        """Return statistics as curves; no names select all statistics of the group `curves`."""
-
-    @abstractmethod
     def _prompts(self, set: str, choices: Mapping[str, Any]) -> tuple[list[dict[Any, Any]], dict[str, Any] | None]:
         """Return the prompts of a set with their scores, one dictionary each, and the place of the scores."""
+        found = read_scored_prompts(self._run, set, **choices)
+        return found.rows.to_dict("records"), vars(found.place) if found.place else None
 
-    @abstractmethod
     def _prompt(self, set: str, sample: int, choices: Mapping[str, Any]) -> list[dict[Any, Any]]:
         """Return one prompt's score at each depth, one dictionary each."""
+        return read_prompt_path(self._run, set, sample, **choices)[0].to_dict("records")
 
-    @abstractmethod
-    def _group(self, name: str, statistics: Sequence[str], labels: LabelLists) -> xr.Dataset:
-        """Return a result group, or a part of it, with every dimension."""
-
-    @abstractmethod
     def _export(self, contrast: str, site: str, layers: Sequence[int], position: int | None, format: str) -> bytes:
         """Return an exported file."""
+        return encode_directions(self._run, contrast, site, layers, position, format)
 
 
 def html_table(title: str, rows: Mapping[str, Any]) -> str:
@@ -353,7 +394,8 @@ def _write(path: Path, content: bytes) -> None:
         raise SpecError(f"output: cannot write {path}: {error.strerror}; choose another path") from error
 
 
-def _label_lists(given: Mapping[str, Labels]) -> LabelLists:
+def _label_lists(given: Mapping[str, Labels]) -> dict[str, list[Any]]:
+    """Return the requested labels by dimension; a dimension of which all are requested is not among them."""
     return {dim: _listed(labels) for dim, labels in given.items() if labels is not None}
 
 

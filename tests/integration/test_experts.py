@@ -14,7 +14,7 @@ from support.tiny_configs import CONFIGS
 from support.tiny_survey import save_model, spec_of
 from transformers import AutoModelForCausalLM
 
-from theodolite import store_reader
+from theodolite import run_reader
 from theodolite.errors import SpecError
 from theodolite.groups.routing.sections import sections
 from theodolite.query.verification import verify
@@ -96,7 +96,7 @@ def test_report_page_and_service_show_the_experts(whole):
     answer = client_of(store).get(f"/v1/runs/{run.id}/routing", params={"contrast": "refusal", "layer": 3})
     assert answer.status_code == 200
     stored = read_group(run, "routing")["expert_difference"].sel(contrast="refusal", layer=3).values
-    read = store_reader.open_run(str(store), run.id).group("routing", "expert_difference", contrast="refusal", layer=3)
+    read = run_reader.open_run(str(store), run.id).group("routing", "expert_difference", contrast="refusal", layer=3)
     np.testing.assert_array_equal(read["expert_difference"].values.ravel(), stored.ravel())
     given = answer.json()["dataset"]["data_vars"]["expert_difference"]["data"]
     np.testing.assert_allclose(np.ravel(given), stored.ravel())

@@ -275,7 +275,7 @@ def export(
 
     For example: theodolite run export RUN --contrast refusal --layer 15 --format npy
     """
-    from theodolite.store_reader import open_run
+    from theodolite.run_reader import open_run
 
     reader = open_run(settings_of(store=store).store, run)
     file = reader.export(contrast, site, layer=layer, position=position, format=format, output=output)

@@ -17,6 +17,7 @@ from theodolite.api import (
     job_events,
     jobs,
     labels,
+    objects,
     page,
     prompts,
     runs,
@@ -63,9 +64,10 @@ def create_app(
     app.state.streams = Counter()  # of events, by caller
     app.state.is_stopping = lambda: False  # the server replaces it
     add_handlers(app)
-    of_runs = (prompts.router, tables.router, exports.router, runs.router, labels.router, specs.run_router)
+    of_runs = (runs.router, labels.router, specs.run_router, groups.router, compare.router)
+    of_results = (prompts.router, tables.router, exports.router, objects.router)
     of_jobs = (jobs.router, job_events.router, specs.schema_router, specs.router, uploads.router)
-    of_api = (*of_runs, groups.router, compare.router, *of_jobs)
+    of_api = (*of_results, *of_runs, *of_jobs)
     others = (health.router, page.router)
     app.state.routes = [*app.routes, *(route for router in (*of_api, *others) for route in router.routes)]
     for router in of_api:

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import orjson
 import pandas as pd
-import xarray as xr
 from fastapi import Request
 from fastapi.responses import Response, StreamingResponse
 
@@ -23,6 +22,8 @@ CSV = "text/csv"
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")  # the first character of a cell that spreadsheets run
 PARQUET = "application/vnd.apache.parquet"
 ARROW = "application/vnd.apache.arrow.stream"
+BINARY = "application/octet-stream"
+"""The media type of stored objects, safetensors, npy and gguf: none of them is registered."""
 
 HAS_ARROW = any(importlib.metadata.distributions(name="pyarrow"))
 
@@ -155,23 +156,6 @@ def _cached(request: Request, digest: str, form: str, body: Callable[[], bytes])
 def to_json(content: Any) -> bytes:
     """Return JSON; NaN and infinities become null."""
     return orjson.dumps(content, default=_plain, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS)
-
-
-def dataset_content(dataset: xr.Dataset) -> dict[str, Any]:
-    """Return a dataset as a dictionary that `xarray.Dataset.from_dict` reads.
-
-    Empty variables are left out, since a JSON list does not keep their shape.
-    """
-    dataset = dataset.drop_vars([name for name, variable in dataset.data_vars.items() if not variable.size])
-    content: dict[str, Any] = dataset.to_dict(data=False)
-    for kind in ("coords", "data_vars"):
-        for name, variable in content[kind].items():
-            values = dataset[name].values
-            # ascontiguousarray would turn a scalar into a list.
-            as_list = values.dtype.kind in "OUT" or not values.ndim
-            variable["data"] = values.tolist() if as_list else np.ascontiguousarray(values)
-            variable.pop("dtype"), variable.pop("shape")
-    return content
 
 
 # Not python-mimeparse, which reads a malformed q as 1 and raises for a media type without a slash.

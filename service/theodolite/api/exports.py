@@ -6,25 +6,20 @@ from fastapi import APIRouter, Path, Query, Request
 from fastapi.responses import Response
 
 from theodolite.api.access import Reader
-from theodolite.api.encoding import JSON, answer_file
-from theodolite.api.responses import UNCHANGED, problems_of
+from theodolite.api.encoding import BINARY, JSON, answer_file
+from theodolite.api.responses import FILE, UNCHANGED, problems_of
 from theodolite.api.run_lookup import RunId, complete_run, digest_over
 from theodolite.export import FORMATS, encode_directions, file_name
 from theodolite.query.exports import GROUPS_READ
 
 router = APIRouter(prefix="/v1/runs", tags=["runs"])
 
-BINARY = "application/octet-stream"
-"""The media type of safetensors, npy and gguf: none of them is registered."""
-
 Format = Literal[FORMATS]  # type: ignore[valid-type]  # the type checker cannot evaluate FORMATS
-
-_FILE: dict[str, Any] = {"schema": {"type": "string", "format": "binary"}}
 
 _RESPONSES: dict[int | str, dict[str, Any]] = {
     200: {
         "description": "The file: unit vectors with their metadata; npy has no metadata, and json only the metadata.",
-        "content": {BINARY: _FILE, JSON: {"schema": {"type": "object"}}},
+        "content": {BINARY: FILE, JSON: {"schema": {"type": "object"}}},
     },
     **UNCHANGED,
     **problems_of(404, 409),

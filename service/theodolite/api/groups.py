@@ -32,7 +32,7 @@ def registry_content() -> dict[str, Any]:
 
 
 def _group(group: Group) -> dict[str, Any]:
-    names = ("name", "title", "is_analysis", "is_read_whole", "tables", "options")
+    names = ("name", "title", "is_analysis", "tables", "options")
     variables = [_variable(group, variable) for variable in group.variables]
     profiles = [_profile(name, profile) for name, profile in PROFILES.items() if profile.group == group.name]
     labels = {dim: list(of_dim) for dim, of_dim in group.labels.items()}

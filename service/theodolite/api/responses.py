@@ -8,7 +8,8 @@ from theodolite.api.encoding import ARROW, CSV, HAS_ARROW, PARQUET
 from theodolite.api.problems import MEDIA_TYPE
 
 _TEXT: dict[str, Any] = {"schema": {"type": "string"}}
-_STRING: dict[str, Any] = {"schema": {"type": "string", "format": "binary"}}
+FILE: dict[str, Any] = {"schema": {"type": "string", "format": "binary"}}
+"""The schema of content that is not text."""
 
 UNCHANGED: dict[int | str, dict[str, Any]] = {
     304: {"description": "Not modified: If-None-Match contains the current ETag."}
@@ -40,7 +41,7 @@ def described(model: type[BaseModel], *problems: int, flat: bool = False) -> dic
         problems: the statuses of the route's own problems; `openapi.py` adds those that the guard returns.
         flat: whether the route also offers CSV, Parquet and Arrow.
     """
-    forms = {CSV: _TEXT, PARQUET: _STRING, **({ARROW: _STRING} if HAS_ARROW else {})} if flat else {}
+    forms = {CSV: _TEXT, PARQUET: FILE, **({ARROW: FILE} if HAS_ARROW else {})} if flat else {}
     return {200: {"model": model, "content": forms}, **UNCHANGED, **problems_of(406, *problems)}
 
 

@@ -1,4 +1,4 @@
-"""Define the routes of runs: lists, curves, directions, heads, result groups, sections and figures."""
+"""Define the routes of runs: lists, curves, directions, heads, sections and figures."""
 
 from dataclasses import asdict
 from typing import Annotated, Any, Literal
@@ -9,17 +9,15 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 
 from theodolite.api.access import Reader
-from theodolite.api.encoding import answer, dataset_content
+from theodolite.api.encoding import answer
 from theodolite.api.paging import Cursor, Limit, next_cursor, start_of
 from theodolite.api.responses import described
 from theodolite.api.run_lookup import RunId, any_run, complete_run, digest_of_section, digest_over, digest_with_twin
 from theodolite.api.schemas import (
-    Atlas,
     ConclusionAnswer,
     CurvesAnswer,
     Direction,
     FigureAnswer,
-    GroupAnswer,
     HeadCard,
     RunDetails,
     RunList,
@@ -27,14 +25,12 @@ from theodolite.api.schemas import (
     SectionList,
 )
 from theodolite.digests import digest_of
-from theodolite.groups import READ_WHOLE
 from theodolite.query.curves import STATISTICS, Curve, canonical_name, curve_frame, select_curves
-from theodolite.query.group_selection import is_flat, select_direction, select_group
-from theodolite.query.heads import Head, head_atlas, read_head
+from theodolite.query.group_selection import select_direction
+from theodolite.query.heads import Head, read_head
 from theodolite.query.runs import describe_results, select_summaries, summaries
 from theodolite.sections.catalogue import draw_figure, section_items, shown_groups
 from theodolite.sections.conclusion import read_conclusion
-from theodolite.version import __version__
 
 router = APIRouter(prefix="/v1/runs", tags=["runs"])
 
@@ -45,13 +41,11 @@ Contrasts = Annotated[list[str] | None, Query(description="Contrast; repeat it f
 Sites = Annotated[
     list[str] | None, Query(description="Site, such as resid_pre; repeat it for several; by default all.")
 ]
-Norms = Annotated[list[str] | None, Query(description="Norm, such as 0.mlp; repeat it for several; by default all.")]
 Positions = Annotated[list[int] | None, Query(description="Token position; -1 is the last token; by default all.")]
 Sets = Annotated[list[str] | None, Query(alias="set", description="Prompt set; repeat it for several; by default all.")]
 Layer = Annotated[int, Query(ge=0, le=10_000, description="0-based index of the block.")]
 Circuit = Annotated[Literal["qk", "vo"], Query(description="Bilinear map of a head: qk is W_Q R W_Kᵀ, vo is W_V W_O.")]
 Offset = Annotated[int, Query(ge=0, le=10**9, description="Query position minus key position; 0 for vo.")]
-Group = Literal[READ_WHOLE]  # type: ignore[valid-type]  # the type checker cannot evaluate READ_WHOLE
 
 
 @router.get("", responses=described(RunList, 409))
@@ -139,29 +133,6 @@ def direction(
     return answer(request, digest, content, lambda: selected().to_dataframe(name="direction").reset_index())
 
 
-@router.get("/{run_id}/heads", responses=described(Atlas, 404, 409, flat=True))
-def heads(request: Request, _caller: Reader, run_id: RunId, circuit: Circuit = "qk", offset: Offset = 0) -> Response:
-    """Return leading singular value and ranks of all heads, (layer, head), and their alignment with each contrast.
-
-    The alignment has its tests against permuted labels. A flat table has a row for each head, contrast and side.
-    """
-    run = complete_run(request, run_id)
-    digest = digest_of([__version__, digest_over(run, ["heads"])])  # versions of this package choose the variables
-
-    def content() -> dict[str, Any]:
-        dataset = dataset_content(head_atlas(run, circuit, offset))
-        return {"run_id": run_id, "circuit": circuit, "offset": offset, "dataset": dataset}
-
-    def frame() -> pd.DataFrame:
-        atlas = head_atlas(run, circuit, offset)
-        null = atlas["direction_alignment_null"].to_dataset("null")
-        atlas = atlas.drop_dims("null").assign({f"alignment_{label}": values for label, values in null.items()})
-        without = [] if atlas.sizes.get("contrast") else [dim for dim in ("contrast", "side") if dim in atlas.dims]
-        return atlas.drop_dims(without).to_dataframe().reset_index()
-
-    return answer(request, digest, content, frame)
-
-
 @router.get("/{run_id}/heads/{layer}/{head}", responses=described(HeadCard, 404, 409, flat=True))
 def one_head(
     request: Request, _caller: Reader, run_id: RunId, layer: int, head: int, circuit: Circuit = "qk", offset: Offset = 0
@@ -211,40 +182,6 @@ def figure(request: Request, _caller: Reader, run_id: RunId, name: str) -> Respo
     run = complete_run(request, run_id)
     digest = digest_of_section(run, name.partition(".")[0])
     return answer(request, digest, lambda: draw_figure(run, name).to_plotly_json())
-
-
-@router.get("/{run_id}/{group}", responses=described(GroupAnswer, 404, 409, flat=True))
-def result_group(
-    request: Request,
-    _caller: Reader,
-    run_id: RunId,
-    group: Group,
-    statistic: Statistics = None,
-    prompt_set: Sets = None,
-    contrast: Contrasts = None,
-    site: Sites = None,
-    position: Positions = None,
-    layer: Annotated[
-        list[int] | None, Query(description="0-based block; repeat it for several; by default all.")
-    ] = None,
-    norm: Norms = None,
-) -> Response:
-    """Return a result group, or some of its variables at some labels, as an xarray dataset."""
-    run = complete_run(request, run_id)
-    labels = {"set": prompt_set, "contrast": contrast, "site": site, "position": position, "layer": layer, "norm": norm}
-    only = {dim: wanted for dim, wanted in labels.items() if wanted}
-    statistics = statistic or ()
-
-    def selected() -> xr.Dataset:
-        return select_group(run, group, statistics, only)
-
-    def frame() -> pd.DataFrame:
-        return selected().to_dataframe().reset_index()
-
-    def content() -> dict[str, Any]:
-        return {"run_id": run_id, "group": group, "dataset": dataset_content(selected())}
-
-    return answer(request, digest_over(run, [group]), content, frame if is_flat(group, statistics) else None)
 
 
 def _curve_item(curve: Curve) -> dict[str, Any]:

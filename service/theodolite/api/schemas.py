@@ -103,7 +103,6 @@ class GroupItem(BaseModel):
     title: str = Field(description="Title of its sections.", examples=["Separation"])
     is_shown: bool = Field(description="Whether the report and the page show it.")
     is_analysis: bool = Field(description="Whether a spec may list it under `analyses`.")
-    is_read_whole: bool = Field(description="Whether `/v1/runs/{run_id}/{group}` returns it.")
     tables: list[str] = Field(description="Names of its flat tables.", examples=[["separation"]])
     needs: list[str] = Field(
         description="Required inputs: prompts, contrasts, weights, experts, or the name of a site.",
@@ -174,23 +173,6 @@ class Direction(OfRun):
     )
 
 
-class Dataset(BaseModel):
-    """A dataset as `xarray.Dataset.from_dict` reads it; each variable has `dims`, `data` and `attrs` (units, …)."""
-
-    coords: dict[str, Any] = Field(description="Coordinates by name: the labels of each dimension.")
-    data_vars: dict[str, Any] = Field(description="Variables by name; null in `data` is a missing value.")
-    dims: dict[str, int] = Field(description="Length of each dimension.")
-    attrs: dict[str, Any] = Field(description="Attributes of the result group.")
-
-
-class Atlas(OfRun):
-    """Leading singular value and ranks of every head, (layer, head); alignments are (contrast, side, layer, head)."""
-
-    circuit: str = Field(description="qk (W_Q R W_Kᵀ) or vo (W_V W_O).", examples=["qk"])
-    offset: int = Field(description="Query position minus key position.")
-    dataset: Dataset
-
-
 class HeadCard(OfRun):
     """One circuit of one attention head."""
 
@@ -209,13 +191,6 @@ class HeadCard(OfRun):
         description="Tokens of the leading singular vectors on both sides, one row each, with the columns "
         f"{', '.join(TOKEN_COLUMNS)}; empty if the run has no `words`."
     )
-
-
-class GroupAnswer(OfRun):
-    """A result group, or a part of it."""
-
-    group: str = Field(description="Name of the result group.", examples=["separation"])
-    dataset: Dataset
 
 
 class TableRows(OfRun):

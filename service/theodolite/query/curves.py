@@ -22,6 +22,10 @@ CURVE_LABELS = ("set", "contrast", "site", "position")
 """Dimensions that label a curve and narrow a selection of curves."""
 
 
+_COUNTS = ("n_used", "n_samples", "count")
+"""The arrays that have the numbers of prompts of a set or contrast; a group has one of them, or none."""
+
+
 @dataclass(frozen=True)
 class Statistic:
     """A curve along depth: an array of a result group at one label of each of the group's own axes."""
@@ -133,7 +137,10 @@ def select_curves(
     if unknown:
         raise unknown_statistic(unknown[0], STATISTICS)
     wanted = {dim: list(dict.fromkeys(labels)) for dim, labels in (only or {}).items() if labels}
-    groups = {name: read_group(run, name) for name in dict.fromkeys(STATISTICS[name].group for name in chosen)}
+    arrays: dict[str, set[str]] = {}
+    for name in chosen:
+        arrays.setdefault(STATISTICS[name].group, set()).add(STATISTICS[name].variable.name)
+    groups = {name: read_group(run, name, {*of_group, *_COUNTS}) for name, of_group in arrays.items()}
     _check_labels(run, list(groups.values()), wanted)
     curves = [curve for name in chosen for curve in _curves(groups[STATISTICS[name].group], name, wanted)]
     if wanted and not curves:
@@ -166,6 +173,36 @@ def curve_frame(curves: Sequence[Curve]) -> pd.DataFrame:
     ]
     empty = pd.DataFrame(columns=["statistic", *CURVE_LABELS, *columns])
     return pd.concat(frames or [empty], ignore_index=True)
+
+
+def curve_dataset(curves: Sequence[Curve]) -> xr.Dataset:
+    """Return the curves of one statistic as a dataset.
+
+    Args:
+        curves: one curve for each combination of the labels, in the order of `itertools.product`.
+    """
+    first = curves[0]
+    labels = {dim: list(dict.fromkeys(curve.of[dim] for curve in curves)) for dim in first.of}
+    shape = [len(of_dim) for of_dim in labels.values()]
+    dims = [*labels, "layer"]
+
+    def along_layers(name: str) -> NDArray[np.float64]:
+        return np.array([getattr(curve, name) for curve in curves], dtype=np.float64).reshape(*shape, -1)
+
+    descriptions = {"value": first.description}
+    if first.low is not None:
+        descriptions |= {"low": "Lower end of the 95 % interval.", "high": "Upper end of the 95 % interval."}
+    variables = {
+        name: xr.Variable(dims, along_layers(name), {"units": first.units, "description": text})
+        for name, text in descriptions.items()
+    }
+    first_of_others = {dim: 0 for dim in labels if dim != "site"}  # depth depends only on site and layer
+    depth = xr.Variable(dims, along_layers("depth").astype(np.int64)).isel(first_of_others)
+    coords: dict[str, Any] = {**labels, "layer": first.layer, "depth": depth}
+    for name in first.n:
+        counts = xr.Variable(dims[:-1], np.reshape([curve.n[name] for curve in curves], shape))
+        coords[name] = counts.isel(site=0) if "site" in labels else counts
+    return xr.Dataset(variables, coords, {"statistic": first.statistic})
 
 
 def has_values(group: xr.Dataset, name: str, estimate: str = "value") -> bool:
@@ -236,7 +273,7 @@ def _curves(group: xr.Dataset, statistic: str, wanted: Mapping[str, Sequence[Any
 def _counts(group: xr.Dataset, of: Mapping[str, Any]) -> dict[str, int]:
     """Return the number of prompts behind a curve, by the name of the count."""
     dim = "contrast" if "contrast" in of else "set"
-    for name in ("n_used", "n_samples", "count"):
+    for name in _COUNTS:
         if name in group.variables and group.variables[name].dims[:2] == (dim, "position"):
             at = tuple(group.variables[one].values.tolist().index(of[one]) for one in (dim, "position"))
             counts = group.variables[name].values[at]

@@ -12,9 +12,6 @@ from theodolite.sites import Site
 from theodolite.store.result_reader import read_group
 from theodolite.store.runs import Run
 
-MAX_NUMBERS = 250_000
-"""Maximum count of numbers in a selection: about 5 MB of JSON."""
-
 GROUP_LABELS = ("set", "contrast", "site", "position", "layer", "norm")
 """Dimensions by which a result group can be narrowed."""
 
@@ -34,31 +31,20 @@ def select_group(
         only: the requested labels, by dimension; the group must have each dimension.
 
     Raises:
-        SpecError: there is no such variable or label, or the selection is larger than MAX_NUMBERS.
+        SpecError: there is no such variable or label.
         ResultsNotFoundError: the run lacks the group.
         RunDamagedError: the group cannot be read.
     """
-    group = read_group(run, name)
-    unknown = [statistic for statistic in statistics if statistic not in group.data_vars]
+    existing = [variable.name for variable in GROUPS[name].variables]
+    unknown = [statistic for statistic in statistics if statistic not in existing]
     if unknown:
-        raise SpecError(f"statistic: {name} has no {unknown[0]!r}; it has: {', '.join(map(str, group.data_vars))}")
+        raise SpecError(f"statistic: {name} has no {unknown[0]!r}; it has: {', '.join(existing)}")
+    group = read_group(run, name, statistics)
     chosen = group[list(statistics)] if statistics else group
     for dim, labels in (only or {}).items():
         if labels:
             chosen = chosen.sel({dim: _known(run, chosen, name, dim, labels)})
-    numbers = sum(variable.size for variable in chosen.data_vars.values())
-    if numbers > MAX_NUMBERS:
-        raise SpecError(
-            f"{name}: the selection has {numbers} numbers, and {MAX_NUMBERS} are allowed; narrow it by statistic, "
-            f"{', '.join(map(str, chosen.dims))}, or open the store with xarray"
-        )
     return chosen
-
-
-def is_flat(name: str, statistics: Sequence[str] = ()) -> bool:
-    """Return whether these variables of a group (all if empty) have the same dimensions and therefore fit one table."""
-    shapes = {variable.dims for variable in GROUPS[name].variables if not statistics or variable.name in statistics}
-    return len(shapes) < 2 and shapes != {()}  # no shape: the variable does not exist, and `select_group` raises
 
 
 def select_direction(run: Run, contrast: str, site: str, layer: int, position: int | None = None) -> xr.DataArray:
@@ -85,7 +71,7 @@ def select_directions(
 
     Raises as `select_direction` does.
     """
-    directions = read_group(run, "directions")
+    directions = read_group(run, "directions", ["direction"])
     if position is None and contrast in directions["contrast"].values:
         # A vector has all its numbers or none, so the first one decides.
         position = max(measured_positions(directions["direction"].sel(contrast=contrast).isel(d_model=0)))

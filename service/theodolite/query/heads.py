@@ -15,8 +15,9 @@ from theodolite.store.manifest import finished_groups
 from theodolite.store.result_reader import read_group
 from theodolite.store.runs import Run
 
-TOKEN_COLUMNS = ["side", "vector", "end", "place", "token", "token_id", "score", "against"]
-"""Columns of the tokens of one head."""
+TOKEN_COLUMNS = {"side": "str", "vector": "int64", "end": "str", "place": "int64", "token": "str", "token_id": "int64"}
+TOKEN_COLUMNS |= {"score": "float64", "against": "str"}
+"""The columns of the tokens of one head, with their types."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,7 +102,7 @@ def read_head(run: Run, layer: int, head: int, circuit: str = "qk", offset: int 
     at = heads.sel(circuit=circuit, offset=offset, layer=layer, head=head)
     of_head = [("layer", "==", layer), ("head", "==", head), ("circuit", "==", circuit)]
     has_words = "words" in finished_groups(run)
-    tokens = read_words(run, "head_tokens", of_head) if has_words else pd.DataFrame(columns=TOKEN_COLUMNS)
+    tokens = read_words(run, "head_tokens", of_head) if has_words else pd.DataFrame(columns=[*TOKEN_COLUMNS])
     values = at["singular_values"].values
     return Head(
         name=head_name(layer, head),
@@ -113,7 +114,7 @@ def read_head(run: Run, layer: int, head: int, circuit: str = "qk", offset: int 
         effective_rank=at["effective_rank"].item(),
         stable_rank=at["stable_rank"].item(),
         copying_score=at["copying_score"].item(),
-        tokens=tokens[TOKEN_COLUMNS],
+        tokens=tokens[[*TOKEN_COLUMNS]].astype(TOKEN_COLUMNS).reset_index(drop=True),
     )
 
 

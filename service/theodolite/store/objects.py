@@ -23,7 +23,7 @@ from theodolite.errors import LinkedObjectError, StoreError
 from theodolite.store.buckets import explanation, is_missing_bucket, open_bucket
 
 Location = Any
-"""An obstore store rooted at one URL."""
+"""An obstore store rooted at one URL. To read known objects, its methods `get` and `head` suffice."""
 
 _READ_THREADS = 16
 
@@ -153,7 +153,7 @@ def put_new(location: Location, key: str, content: bytes) -> bool:
 def get(location: Location, key: str) -> bytes | None:
     """Return an object's content, or None if it does not exist. Raises StoreError if a part of its key is a link."""
     with _reading(location, key):
-        return bytes(obstore.get(location, key).bytes())
+        return bytes(location.get(key).bytes())
     return None
 
 
@@ -168,7 +168,7 @@ def get_all(location: Location, keys_of_objects: Iterable[str]) -> list[bytes | 
 def version(location: Location, key: str) -> str | None:
     """Return a string that changes whenever an object is written, or None if it does not exist."""
     with _reading(location, key):
-        head = obstore.head(location, key)
+        head = location.head(key)
         return str(head["e_tag"] or (head["last_modified"], head["size"]))
     return None
 

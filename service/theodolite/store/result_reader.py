@@ -6,7 +6,7 @@ objects into memory: each takes one request, and xarray imports no backend plugi
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -31,10 +31,11 @@ _IsWanted = Callable[[str, Sequence[int]], bool]
 """Whether to fetch an object, by its variable and the indices of its chunk; metadata has no indices."""
 
 
-def read_group(run: Run, name: str) -> xr.Dataset:
-    """Read one finished result group into memory, without the arrays that are stored by layer.
+def read_group(run: Run, name: str, only: Collection[str] = ()) -> xr.Dataset:
+    """Read one finished result group, or only some of its arrays with all labels, into memory.
 
-    The dataset may be shared through the run's cache: callers must not change it.
+    Without `only`, the arrays that are stored by layer are left out. The dataset may be shared through the run's cache:
+    callers must not change it.
 
     Raises:
         ResultsNotFoundError: COMPLETE does not list the group.
@@ -51,10 +52,12 @@ def read_group(run: Run, name: str) -> xr.Dataset:
         )
 
     def read() -> xr.Dataset:
-        whole = [variable for variable in GROUPS[name].variables if not variable.by_layer]
-        return _load(run, name, lambda variable, _chunk: variable not in GROUPS[name].by_layer, whole)
+        every = GROUPS[name].variables
+        chosen = [one for one in every if (one.name in only if only else not one.by_layer)]
+        left_out = {one.name for one in every if one not in chosen}
+        return _load(run, name, lambda variable, _chunk: variable not in left_out, chosen)
 
-    group = run.cached((name, finished[name]), read, lambda dataset: int(dataset.nbytes))
+    group = run.cached((name, finished[name], *sorted(only)), read, lambda dataset: int(dataset.nbytes))
     if run.cache is not None and group.attrs["digest"] != finished[name]:
         raise StoreError(f"{run.id}: results {name!r} are being computed again; retry when they are finished")
     return group
@@ -96,9 +99,9 @@ def read_attributes(run: Run, name: str) -> dict[str, Any]:
     checksums = listed_checksums(run)
     try:
         try:
-            return dict(json.loads(_get_verified(run, own, checksums[own]))["attributes"])
+            return dict(json.loads(verified_object(run, own, checksums[own]))["attributes"])
         except RunDamagedError:
-            metadata = json.loads(_get_verified(run, copies, checksums[copies]))["consolidated_metadata"]["metadata"]
+            metadata = json.loads(verified_object(run, copies, checksums[copies]))["consolidated_metadata"]["metadata"]
             return dict(metadata[name]["attributes"])
     except (KeyError, ValueError, TypeError) as error:
         raise _incomplete_listing(run, name) from error
@@ -149,7 +152,12 @@ def table_bytes(run: Run, name: str) -> bytes:
     key, checksums = table_key(name), listed_checksums(run)
     if key not in checksums:
         raise TableNotFoundError(f"{run.id} has no table {name!r}; it has {', '.join(finished_tables(run)) or 'none'}")
-    return run.cached((key, checksums[key]), partial(_get_verified, run, key, checksums[key]), len)
+    return run.cached((key, checksums[key]), partial(verified_object, run, key, checksums[key]), len)
+
+
+def verified_object(run: Run, key: str, checksum: str) -> bytes:
+    """Return an object of the results; raises RunDamagedError if it is missing, or its checksum is another one."""
+    return _verified(run, key, get(run.location, key), checksum)
 
 
 def damaged_groups(run: Run) -> list[str]:
@@ -245,10 +253,6 @@ def _incomplete_listing(run: Run, name: str) -> RunDamagedError:
     return RunDamagedError(
         f"{run.id}: COMPLETE does not list all objects of {name!r}; `theodolite run analyse {run.id}` computes it again"
     )
-
-
-def _get_verified(run: Run, key: str, checksum: str) -> bytes:
-    return _verified(run, key, get(run.location, key), checksum)
 
 
 def _verified(run: Run, key: str, content: bytes | None, checksum: str) -> bytes:

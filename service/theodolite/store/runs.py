@@ -224,6 +224,7 @@ class Run:
     cache: Cache | None = field(default=None, compare=False, repr=False)  # None reads each object again every time
     # The content of COMPLETE at the first read, if there is a cache: all reads for one response see the same state.
     complete_snapshot: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
+    served: Location | None = field(default=None, compare=False, repr=False)  # the objects of a run of a service
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out the opened store: Dask's scheduler, which passes runs on to its workers, may not reach it.
@@ -246,7 +247,7 @@ class Run:
     @cached_property
     def location(self) -> Location:
         """The run's objects."""
-        return open_location(self.url)
+        return open_location(self.url) if self.served is None else self.served
 
     @property
     def report(self) -> str:
@@ -275,10 +276,18 @@ def create_run(store: str, record: RunRecord) -> Run:
     return open_run(store, record.run_id)
 
 
-def find_run(store: str, run_id: str, cache: Cache | None = None) -> Run | None:
-    """Return a run, or None if it does not exist; raises as `open_run` does for one that cannot be read."""
-    refuse_link(open_location(store), f"runs/{run_id}")
-    location = open_location(run_url(store, run_id))
+def find_run(store: str, run_id: str, cache: Cache | None = None, served: Location | None = None) -> Run | None:
+    """Return a run, or None if it does not exist; raises as `open_run` does for one that cannot be read.
+
+    Args:
+        store: URL of the store, or of a service.
+        run_id: the run's id.
+        cache: the cache of what is read.
+        served: the run's objects, if a service reads them.
+    """
+    if served is None:
+        refuse_link(open_location(store), f"runs/{run_id}")
+    location = open_location(run_url(store, run_id)) if served is None else served
     written = version(location, RUN_RECORD)
     if written is None:
         return None
@@ -287,7 +296,7 @@ def find_run(store: str, run_id: str, cache: Cache | None = None) -> Run | None:
         return _parse_record(run_id, get(location, RUN_RECORD) or b"")
 
     record = read() if cache is None else cache.get(("run", store, run_id, written), read, lambda _: 20_000)
-    return Run(store, record, cache)
+    return Run(store, record, cache, served=served)
 
 
 def open_run(store: str, run_id: str, cache: Cache | None = None) -> Run:

@@ -3,19 +3,17 @@
 import base64
 
 import numpy as np
-import xarray as xr
 from support.each import each
-from support.serving import SITES, assert_problem, client_of, numbers, pages_of, stored_group
+from support.serving import SITES, assert_problem, numbers, pages_of, stored_group
 
 from theodolite.groups import GROUPS
 from theodolite.query.curves import STATISTICS
 from theodolite.sites import Site, depth
 
 RUN = "/v1/runs/tiny-0"
-OF_GROUPS = ("separation", "gram", "travel", "moments")
 
 
-@each("group", ["curves", *OF_GROUPS])
+@each("group", ["curves", "separation", "gram", "travel", "moments"])
 def test_every_curve_equals_the_stored_values(client, library, group):
     stored = stored_group(library, "tiny-0", group)
     names = [name for name, one in STATISTICS.items() if one.group == group]
@@ -135,59 +133,6 @@ def test_a_direction_at_another_position_is_the_stored_one(client, library):
     stored = stored_group(library, "tiny-0", "directions")["direction"].sel(contrast="refusal", **params)
     np.testing.assert_array_equal(answer["direction"], stored.values)
     assert_problem(client.get(f"{RUN}/directions/subject", params=params), 422, "subject has no direction at resid_pre")
-
-
-def as_dataset(content):
-    """Return the content of a response as xarray reads it, with NaN for null."""
-    for variable in content["data_vars"].values():
-        variable["data"] = np.array(variable["data"], dtype=object)
-        variable["data"] = np.where(variable["data"] == None, np.nan, variable["data"]).astype(float)  # noqa: E711
-    return xr.Dataset.from_dict(content)
-
-
-def assert_same(answered, stored):
-    assert set(answered.data_vars) == set(stored.data_vars)
-    for name, values in stored.data_vars.items():
-        assert answered[name].dims == values.dims
-        np.testing.assert_array_equal(answered[name].values, values.values.astype(float))
-        assert answered[name].attrs == values.attrs
-    for name, labels in stored.coords.items():
-        assert answered[name].values.tolist() == labels.values.tolist()
-
-
-@each("group", OF_GROUPS)
-def test_a_whole_group_is_the_stored_dataset(client, library, group):
-    answer = client.get(f"{RUN}/{group}").json()
-    assert (answer["run_id"], answer["group"]) == ("tiny-0", group)
-    assert_same(as_dataset(answer["dataset"]), stored_group(library, "tiny-0", group))
-
-
-@each(
-    "group, params, at",
-    [
-        ("separation", {"statistic": "auroc", "contrast": "refusal"}, {"contrast": ["refusal"]}),
-        ("separation", {"statistic": ["auroc", "accuracy"], "site": "resid_mid"}, {"site": ["resid_mid"]}),
-        ("gram", {"statistic": "linear_cka", "set": ["nouns", "harmful"]}, {"set": ["nouns", "harmful"]}),
-        ("travel", {"statistic": "step_norm", "layer": [0, 3]}, {"layer": [0, 3]}),
-        ("moments", {"statistic": "mean", "set": "harmful", "position": -2}, {"set": ["harmful"], "position": [-2]}),
-    ],
-)
-def test_a_group_is_narrowed_by_statistics_and_labels(client, library, group, params, at):
-    answer = client.get(f"{RUN}/{group}", params=params).json()
-    names = params["statistic"] if isinstance(params["statistic"], list) else [params["statistic"]]
-    assert_same(as_dataset(answer["dataset"]), stored_group(library, "tiny-0", group)[names].sel(at))
-
-
-@each("group", ["sphere", "weights", "composition"])
-def test_the_error_for_a_missing_group_lists_the_existing_groups(client, group):
-    assert_problem(client.get(f"{RUN}/{group}"), 404, group, "curves, directions, gram, moments, separation, travel")
-
-
-def test_the_error_for_a_too_large_selection_lists_the_filters(library, monkeypatch):
-    monkeypatch.setattr("theodolite.query.group_selection.MAX_NUMBERS", 100)
-    client = client_of(library)
-    assert_problem(client.get(f"{RUN}/moments"), 422, "100 are allowed", "statistic", "xarray")
-    assert client.get(f"{RUN}/moments", params={"statistic": "count"}).status_code == 200
 
 
 def test_a_run_is_described_in_full(client):

@@ -14,11 +14,12 @@ from theodolite.api.encoding import PARQUET
 from theodolite.store.layout import FORMAT
 
 RUN = "/v1/runs/tiny-0"
+TRAVEL = f"{RUN}/curves?statistic=step_norm@sublayer=mlp,summary=mean"
 REQUESTED = (
     "",
     "/curves?statistic=cosine_of_means",
     "/directions/refusal?site=resid_pre&layer=0",
-    "/gram?statistic=mean_cosine",
+    "/curves?statistic=mean_cosine",
     "/tables/growth?limit=3",
     "/sections",
     "/sections/curves",
@@ -60,7 +61,7 @@ def test_a_flipped_byte_returns_409_for_its_group_only(damaged, offset):
     client, run = damaged
     (path, *_) = chunks(run, "gram", "mean_cosine")
     flip(path, offset)
-    answer = client.get(f"{RUN}/gram?statistic=mean_cosine")
+    answer = client.get(f"{RUN}/curves?statistic=mean_cosine")
     assert_problem(answer, 409, "tiny-0", "results.zarr/gram/mean_cosine", "theodolite run analyse tiny-0")
     assert_problem(client.get(f"{RUN}/figures/gram.shape"), 409, "gram")
     assert client.get(f"{RUN}/curves?statistic=cosine_of_means").status_code == 200
@@ -142,15 +143,15 @@ def test_a_group_with_another_digest_than_complete_is_rejected(damaged):
     client, run = damaged
     groups = json.loads((run / "COMPLETE").read_text())["groups"]
     reseal(run / "COMPLETE", groups={**groups, "gram": "0" * 64})
-    assert client.get(f"{RUN}/gram?statistic=mean_cosine").status_code in (409, 503)
-    assert client.get(f"{RUN}/travel").status_code == 200
+    assert client.get(f"{RUN}/curves?statistic=mean_cosine").status_code in (409, 503)
+    assert client.get(TRAVEL).status_code == 200
 
 
 def test_a_run_whose_complete_is_removed_becomes_incomplete(damaged):
     client, run = damaged
-    assert client.get(f"{RUN}/travel").status_code == 200
+    assert client.get(TRAVEL).status_code == 200
     (run / "COMPLETE").unlink()
-    assert_problem(client.get(f"{RUN}/travel"), 409, "not complete")
+    assert_problem(client.get(TRAVEL), 409, "not complete")
     assert_the_other_run_is_fine(client)
 
 

@@ -82,17 +82,6 @@ def test_a_direction_is_the_same_in_every_form(client):
     assert frame["d_model"].tolist() == list(range(8))
 
 
-@pytest.mark.parametrize(("group", "statistics"), [("separation", ["auroc"]), ("travel", ["step_norm", "arc"])])
-def test_a_group_is_the_same_in_every_form(client, group, statistics):
-    content, frame = in_forms(client, f"{RUN}/{group}", statistic=statistics)
-    for name in statistics:
-        variable = content["dataset"]["data_vars"][name]
-        flat = pd.Series(variable["data"]).explode()
-        while flat.map(lambda value: isinstance(value, list)).any():
-            flat = flat.explode()
-        assert frame[name].astype(object).where(frame[name].notna(), None).tolist() == flat.tolist()
-
-
 def test_rows_of_a_table_are_the_same_in_every_form(client):
     content, frame = in_forms(client, f"{RUN}/tables/growth", limit=7)
     same(frame, pd.DataFrame(content["items"]))
@@ -155,7 +144,7 @@ def test_the_406_error_lists_the_offered_media_types(client, accept):
     assert_problem(answer, 406, JSON, PARQUET, ARROW)
 
 
-@each("path", [RUN, "/v1/runs", f"{RUN}/sections", f"{RUN}/figures/gram.shape", f"{RUN}/gram"])
+@each("path", [RUN, "/v1/runs", f"{RUN}/sections", f"{RUN}/figures/gram.shape", f"{RUN}/conclusion"])
 def test_routes_without_a_table_offer_only_json(client, path):
     assert_problem(client.get(path, headers={"Accept": PARQUET}), 406, f"this route offers: {JSON}")
 
@@ -176,8 +165,7 @@ def get_with_etag(client, path, etag, **headers):
         ("curves?statistic=auroc", "separation"),
         ("curves?statistic=norm_mean&set=harmful", "moments"),
         ("directions/refusal?site=resid_pre&layer=0", "directions"),
-        ("gram", "gram"),
-        ("travel", "travel"),
+        ("curves?statistic=mean_cosine", "gram"),
         ("tables/curves?limit=5", "curves"),
     ],
 )
@@ -195,7 +183,7 @@ def test_the_etag_is_the_digest_of_the_group_that_was_read(client, library, path
 
 def test_each_representation_has_its_own_etag_weak_if_it_may_be_compressed(client, library):
     digest = digests(library)["separation"]
-    path = f"{RUN}/separation?statistic=auroc"
+    path = f"{RUN}/curves?statistic=auroc"
     expected = {"application/json": f'W/"{digest}"', "text/csv": f'W/"{digest}-csv"', PARQUET: f'"{digest}-parquet"'}
     for accepted, etag in expected.items():
         answer = client.get(path, headers={"Accept": accepted, "Accept-Encoding": "gzip"})
@@ -206,15 +194,14 @@ def test_each_representation_has_its_own_etag_weak_if_it_may_be_compressed(clien
 
 
 def test_flat_responses_are_offered_as_csv(client):
-    path = f"{RUN}/separation?statistic=auroc&contrast=refusal"
-    answer = client.get(path, headers={"Accept": "text/csv"})
+    path = f"{RUN}/curves?statistic=auroc&contrast=refusal"
+    answer = client.get(path, headers={"Accept": CSV})
     assert answer.headers["content-type"] == "text/csv; charset=utf-8"
-    lines = answer.text.splitlines()
-    assert lines[0] == "contrast,site,position,layer,estimate,auroc"
-    layers = client.get(path).json()["dataset"]["data_vars"]["auroc"]["data"][0][0][0]
-    values = numbers([value for layer in layers for value in layer])
-    assert len(values) == 4 * 5
-    np.testing.assert_equal([float(line.rpartition(",")[2] or "nan") for line in lines[1:21]], values)
+    assert answer.text.splitlines()[0] == "statistic,set,contrast,site,position,layer,depth,value,low,high"
+    rows, items = pd.read_csv(io.BytesIO(answer.content)), client.get(path).json()["items"]
+    assert len(rows) == sum(len(item["layer"]) for item in items) > 4
+    for name in ("value", "low", "high"):
+        np.testing.assert_array_equal(rows[name], numbers([value for item in items for value in item[name]]))
 
 
 def test_prompts_in_csv_that_spreadsheets_would_run_begin_with_an_apostrophe():
@@ -269,7 +256,7 @@ def recomputed(folder):
 
 def test_a_recomputed_group_has_a_new_etag_and_new_numbers(library, tmp_path):
     client = client_of(copied(library, tmp_path, "tiny-0", with_activations=True))
-    paths = {"curves": f"{RUN}/curves?statistic=cosine_of_means", "travel": f"{RUN}/travel"}
+    paths = {"curves": f"{RUN}/curves?statistic=cosine_of_means", "travel": f"{RUN}/tables/travel"}
     before = {name: client.get(path) for name, path in paths.items()}
     recomputed(tmp_path)
     after = {
@@ -306,7 +293,7 @@ def test_fastparquet_reads_stored_tables(client):
 @pytest.mark.parametrize(
     ("path", "computed"),
     [
-        (f"{RUN}/separation", "api.runs.select_group"),
+        (f"{RUN}/curves?statistic=auroc", "api.runs.select_curves"),
         (COMPARED, "api.compare.comparison"),
     ],
 )
@@ -400,8 +387,8 @@ def test_a_cached_response_is_not_returned_for_a_similar_url(client):
 
 def test_an_unknown_statistic_returns_422_for_every_media_type(client):
     for form in (JSON, PARQUET):
-        answer = client.get(f"{RUN}/separation?statistic=nonsense", headers={"Accept": form})
-        assert_problem(answer, 422, "nonsense", "auroc")
+        answer = client.get(f"{RUN}/curves?statistic=auroq", headers={"Accept": form})
+        assert_problem(answer, 422, "auroq", "auroc")
 
 
 def test_a_replaced_run_record_is_read_again(library, tmp_path):

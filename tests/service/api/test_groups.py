@@ -7,7 +7,7 @@ from support.serving import assert_problem, client_of
 
 from theodolite import __version__
 from theodolite.api.schemas import CurveItem, HeadCard
-from theodolite.groups import GROUPS, READ_WHOLE, SHOWN
+from theodolite.groups import GROUPS, SHOWN
 from theodolite.query.curves import CURVE_FIELDS, CURVE_LABELS, STATISTICS
 from theodolite.query.heads import Head
 from theodolite.query.profiles import PROFILES
@@ -25,11 +25,11 @@ def test_every_group_is_described_as_registered(items):
     for name, group in GROUPS.items():
         item = items[name]
         assert set(item) == {
-            *("name", "title", "is_shown", "is_analysis", "is_read_whole", "tables", "needs", "options", "variables"),
+            *("name", "title", "is_shown", "is_analysis", "tables", "needs", "options", "variables"),
             *("labels", "profiles"),
         }
         assert item["labels"] == {dim: list(labels) for dim, labels in group.labels.items()}
-        for field in ("title", "is_analysis", "is_read_whole", "options"):
+        for field in ("title", "is_analysis", "options"):
             assert item[field] == getattr(group, field)
         assert item["tables"] == list(group.tables)
         assert item["needs"] == sorted(group.needs)
@@ -76,14 +76,6 @@ def test_the_etag_depends_only_on_the_version(client, monkeypatch, tmp_path):
 def test_the_registry_is_offered_only_as_json(client):
     refused = client.get("/v1/groups", headers={"Accept": "application/vnd.apache.parquet"})
     assert_problem(refused, 406, "application/json")
-
-
-def test_the_group_route_accepts_exactly_the_groups_that_are_read_whole(client, items):
-    path = client.get("/openapi.json").json()["paths"]["/v1/runs/{run_id}/{group}"]["get"]
-    (group,) = [one for one in path["parameters"] if one["name"] == "group"]
-    assert group["schema"]["enum"] == list(READ_WHOLE)
-    assert [name for name, item in items.items() if item["is_read_whole"]] == list(READ_WHOLE)
-    assert_problem(client.get("/v1/runs/tiny-0/curve"), 422, "group: given 'curve'", *READ_WHOLE)
 
 
 def test_schemas_of_curves_and_heads_have_the_fields_of_their_dataclasses():

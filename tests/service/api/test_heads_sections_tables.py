@@ -6,14 +6,11 @@ from pathlib import Path
 import fastparquet
 import numpy as np
 import pandas as pd
-import pytest
-import xarray as xr
 from support.each import each
 from support.encoder_run import TOKENS, VECTORS
 from support.finished_runs import finished_run, model_facts
 from support.serving import assert_problem, client_of, numbers, pages_of, stored_group
 
-from theodolite.api.encoding import ARROW, PARQUET
 from theodolite.sections.catalogue import figures_of, sections_of, shown_groups
 from theodolite.store.runs import open_run
 
@@ -28,40 +25,6 @@ def table(run, name):
 def plain(frame):
     """Return the rows of a table as dictionaries of JSON types."""
     return frame.astype(object).where(frame.notna(), None).to_dict("records")
-
-
-@pytest.mark.parametrize("circuit", ["qk", "vo"])
-def test_the_atlas_equals_the_stored_values_of_every_head(atlas_client, atlas, circuit):
-    answer = atlas_client.get(f"/v1/runs/{atlas.id}/heads", params={"circuit": circuit}).json()
-    stored = stored_group(atlas.store, atlas.id, "heads").sel(circuit=circuit, offset=0)
-    variables = answer["dataset"]["data_vars"]
-    assert (answer["circuit"], answer["offset"]) == (circuit, 0)
-    for name in ("effective_rank", "stable_rank", "coverage_99"):
-        np.testing.assert_array_equal(np.array(variables[name]["data"], float), stored[name].values)
-        assert variables[name]["dims"] == ["layer", "head"]
-        assert variables[name]["attrs"]["description"] == stored[name].attrs["description"]
-    leading = np.array(variables["leading_singular_value"]["data"], float)
-    np.testing.assert_array_equal(leading, stored["singular_values"].isel(rank=0).values)
-    assert ("copying_score" in variables) == (circuit == "vo")
-
-
-def test_the_atlas_is_offered_as_a_table(atlas_client, atlas):
-    path = f"/v1/runs/{atlas.id}/heads?circuit=vo"
-    frame = fastparquet.ParquetFile(io.BytesIO(atlas_client.get(path, headers={"Accept": PARQUET}).content)).to_pandas()
-    stored = stored_group(atlas.store, atlas.id, "heads").sel(circuit="vo", offset=0)
-    assert len(frame) == stored.sizes["layer"] * stored.sizes["head"] * 2  # directions read and written
-    row = frame[(frame["layer"] == 2) & (frame["head"] == 3)].iloc[0]
-    assert row["effective_rank"] == float(stored["effective_rank"].sel(layer=2, head=3))
-    assert atlas_client.get(path, headers={"Accept": ARROW}).status_code == 200
-
-
-@pytest.mark.parametrize("path", ["heads", "weights"])
-def test_xarray_reads_every_dataset(atlas_client, atlas, path):
-    content = atlas_client.get(f"/v1/runs/{atlas.id}/{path}").json()["dataset"]
-    read = xr.Dataset.from_dict(content)
-    assert set(read.data_vars) == set(content["data_vars"])
-    if path == "weights":
-        assert float(read["random_overlap"]) > 0
 
 
 def test_a_head_has_the_stored_spectrum_and_rows_of_the_table(atlas_client, atlas):
@@ -87,12 +50,11 @@ def test_a_head_has_the_stored_spectrum_and_rows_of_the_table(atlas_client, atla
         ("heads/-1/0", "no layer -1; it has 0 to 5"),
         (f"heads/{10**30}/0", "0 to 5"),
         ("heads/0/0?offset=5", "no offset 5; it has 0"),
-        ("heads?offset=7", "no offset 7"),
         ("heads/x/0", "layer"),
         ("heads/0/1.5", "head"),
-        ("heads?circuit=ov", "'qk' or 'vo'"),
-        ("heads?offset=-1", "offset"),
-        (f"heads?offset={10**40}", "offset"),
+        ("heads/0/0?circuit=ov", "'qk' or 'vo'"),
+        ("heads/0/0?offset=-1", "offset"),
+        (f"heads/0/0?offset={10**40}", "offset"),
     ],
 )
 def test_the_error_for_an_unknown_head_lists_the_existing_heads(atlas_client, atlas, path, message):
@@ -100,7 +62,6 @@ def test_the_error_for_an_unknown_head_lists_the_existing_heads(atlas_client, at
 
 
 def test_heads_of_a_run_without_heads_return_404(client):
-    assert_problem(client.get(f"{RUN}/heads"), 404, "heads")
     assert_problem(client.get(f"{RUN}/heads/0/0"), 404, "heads")
 
 

@@ -116,9 +116,8 @@ PARAMETERS = [
     ("/v1/runs", "contrast"),
     *((f"{RUN}/curves", name) for name in ("statistic", "set", "contrast", "site", "position", "limit", "cursor")),
     *((f"{RUN}/directions/refusal?site=resid_pre&layer=0", name) for name in ("site", "layer", "position")),
-    *((f"{RUN}/gram", name) for name in ("statistic", "set", "contrast", "site", "position", "layer", "norm")),
     *((f"{RUN}/tables/growth", name) for name in ("layer", "head", "limit", "cursor")),
-    *((f"{RUN}/heads", name) for name in ("circuit", "offset")),
+    *((f"{RUN}/heads/0/0", name) for name in ("circuit", "offset")),
     *(
         ("/v1/compare?run=tiny-0", name)
         for name in ("run", "statistic", "contrast", "set", "site", "position", "bound")
@@ -158,12 +157,6 @@ def test_no_value_of_a_parameter_makes_the_service_fail(client, path, name):
         ("directions/refusal?site=resid_pre&layer=0&position=0", "position"),
         ("directions/refusal?layer=0", "site: field required"),
         ("directions/refusal?site=resid_pre", "layer: field required"),
-        ("gram?statistic=nobody", "statistic: gram has no 'nobody'; it has: "),
-        ("gram?set=nobody", "harmful, harmless, nouns"),
-        ("gram?layer=4", "it has 0 to 3"),
-        ("gram?norm=final", "norm: gram has no such dimension; leave it out"),
-        ("separation?set=harmful", "set: separation has no such dimension"),
-        ("nobody", "'gram'"),
     ],
 )
 def test_the_error_for_an_unknown_label_lists_the_existing_labels(client, path, message):
@@ -209,7 +202,7 @@ def test_a_parameter_that_does_not_exist_is_refused(client, path):
 
 
 def test_the_message_about_an_unknown_parameter_lists_those_that_exist(client):
-    assert_problem(client.get(f"{RUN}/heads?circuits=qk"), 422, "allowed: circuit, offset")
+    assert_problem(client.get(f"{RUN}/heads/0/0?circuits=qk"), 422, "allowed: circuit, offset")
     assert_problem(client.get("/v1/groups?page=2"), 422, "allowed: none")
 
 

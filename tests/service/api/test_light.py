@@ -16,9 +16,10 @@ from theodolite.api.app import create_app
 from theodolite.settings import Settings
 client = TestClient(create_app(Settings(store={store!r}), open_without_tokens=True), "http://localhost")
 run = "/v1/runs/tiny-0"
-paths = ("/v1/runs", run, run + "/curves", run + "/gram?statistic=mean_cosine", run + "/tables/growth",
+paths = ("/v1/runs", run, run + "/curves", run + "/objects/COMPLETE", run + "/tables/growth",
          run + "/sections/gram", run + "/figures/gram.shape", "/v1/compare?run=tiny-1", "/openapi.json", "/v1/jobs")
-flat = (run + "/curves", run + "/tables/growth?limit=5", run + "/separation?statistic=auroc", "/v1/compare?run=tiny-1")
+flat = (run + "/curves", run + "/tables/growth?limit=5", run + "/directions/refusal?site=resid_pre&layer=0",
+        "/v1/compare?run=tiny-1")
 for form in ("application/json", "application/vnd.apache.parquet"):
     for path in paths if form == "application/json" else flat:
         answer = client.get(path, headers={{"Accept": form}})

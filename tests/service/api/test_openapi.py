@@ -38,7 +38,14 @@ from theodolite.spec import SurveySpec
 HOST = {"Host": "localhost"}
 PUBLIC = {"/healthz", "/readyz", "/v1/spec.schema.json"}
 KNOWN = {"run_id": "tiny-0", "contrast": "refusal", "layer": 1, "head": 0, "prompt_set": "harmful", "sample": 3}
-NAMES = {**KNOWN, "job_id": "0" * 64, "name": "growth", "group": "gram", "upload": f"{sha256(b'one').hexdigest()}.csv"}
+NAMES = {
+    **KNOWN,
+    "job_id": "0" * 64,
+    "name": "growth",
+    "group": "gram",
+    "key": "tables/growth.parquet",
+    "upload": f"{sha256(b'one').hexdigest()}.csv",
+}
 REQUIRED = {
     ("POST", "/v1/uploads"): {"type": "csv"},
     ("GET", "/v1/compare"): {"run": "tiny-0"},

@@ -3,7 +3,6 @@
 import subprocess
 import sys
 from functools import partial
-from typing import get_args
 
 import numpy as np
 import pandas as pd
@@ -14,7 +13,6 @@ from support.each import each
 from support.serving import stored_group
 
 import theodolite
-from theodolite.api import runs
 from theodolite.errors import (
     FigureNotFoundError,
     ResultsNotFoundError,
@@ -113,6 +111,42 @@ def test_curves_have_the_stored_values_units_intervals_depth_and_counts(shelf, s
     assert result["depth"].values.tolist() == [[0, 2, 4, 6], [1, 3, 5, 7]]
     np.testing.assert_array_equal(result["n_positive"], stored["n_used"].sel(prompt_side="positive"))
     assert result.attrs == {"statistic": "cosine_of_means_debiased"}
+
+
+@each("source", ["near", "far"])
+@each("group", ["separation", "gram", "travel", "moments"])
+def test_a_whole_group_is_the_stored_dataset(shelf, source, group, request):
+    xr.testing.assert_identical(request.getfixturevalue(source).group(group), stored_group(shelf, "tiny-0", group))
+
+
+@each("source", ["near", "far"])
+@each(
+    "group, names, at",
+    [
+        ("separation", ["auroc"], {"contrast": ["refusal"]}),
+        ("separation", ["auroc", "accuracy"], {"site": ["resid_mid"]}),
+        ("gram", ["linear_cka"], {"set": ["nouns", "harmful"]}),
+        ("travel", ["step_norm"], {"layer": [0, 3]}),
+        ("moments", ["mean"], {"set": ["harmful"], "position": [-2]}),
+    ],
+)
+def test_a_group_is_narrowed_by_statistics_and_labels(shelf, source, group, names, at, request):
+    stored = stored_group(shelf, "tiny-0", group)[names].sel(at)
+    xr.testing.assert_identical(request.getfixturevalue(source).group(group, names, **at), stored)
+
+
+@each("source", ["near", "far"])
+@each("circuit", ["qk", "vo"])
+def test_the_atlas_has_the_stored_values_of_every_head(shelf, service, source, circuit):
+    run = service.run("heads-0") if source == "far" else theodolite.open_run(shelf, "heads-0")
+    atlas, stored = run.heads(circuit), stored_group(shelf, "heads-0", "heads").sel(circuit=circuit, offset=0)
+    for name in ("effective_rank", "stable_rank", "coverage_99"):
+        xr.testing.assert_identical(atlas[name].variable, stored[name].variable)
+    np.testing.assert_array_equal(atlas["leading_singular_value"], stored["singular_values"].isel(rank=0))
+    assert ("copying_score" in atlas) == (circuit == "vo")
+    assert {side.partition("_")[0] for side in atlas["side"].values.tolist()} == {circuit}
+    with pytest.raises(SpecError, match="heads-0 has no offset 7; it has 0"):
+        run.heads(circuit, 7)
 
 
 @pytest.mark.parametrize("source", ["near", "far"])
@@ -274,10 +308,6 @@ def test_runs_without_results_and_unknown_runs_raise_errors(shelf, service):
             captured.curves()
         with pytest.raises(RunNotFoundError, match=named):
             open_it("tiny-9")
-
-
-def test_the_groups_of_the_reader_are_those_of_the_api():
-    assert set(get_args(runs.Group)) == set(GROUPS)
 
 
 def test_html_in_notebooks_is_escaped(near, monkeypatch):

@@ -73,14 +73,11 @@ def test_the_error_for_an_unfinished_group_names_it(run):
         select_group(run, "gram")
 
 
-def test_a_selection_may_have_exactly_the_maximum_of_numbers(run, monkeypatch):
-    size = sum(variable.size for variable in read_group(run, "separation").data_vars.values())
-    monkeypatch.setattr("theodolite.query.group_selection.MAX_NUMBERS", size)
-    assert select_group(run, "separation")
-    monkeypatch.setattr("theodolite.query.group_selection.MAX_NUMBERS", size - 1)
-    with pytest.raises(SpecError, match=f"the selection has {size} numbers, and {size - 1} are allowed; narrow"):
-        select_group(run, "separation")
-    assert select_group(run, "separation", ["auroc"])
+def test_statistics_are_read_without_the_other_arrays(run):
+    fetched = read_group(run, "separation", ["auroc"])
+    assert list(fetched.data_vars) == ["auroc"]
+    assert fetched["auroc"].identical(read_group(run, "separation")["auroc"])
+    assert set(fetched.coords) == set(read_group(run, "separation").coords)
 
 
 def test_a_direction_is_by_default_that_of_the_last_position(run):
