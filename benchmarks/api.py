@@ -57,7 +57,7 @@ def measure(store: str, run_id: str, rate: int, seconds: float) -> dict[str, Any
             "curve": (curve, {}, rate),
             "not_modified": (curve, {"If-None-Match": asyncio.run(etag(service.port, curve))}, rate),
             # These responses are large; at the full rate the latency would only measure the queue.
-            "heat_map": (f"{base}/gram?statistic=linear_cka_debiased&set=harmful&site=resid_pre", {}, rate // 2),
+            "heat_map": (f"{base}/figures/gram.cka.harmful", {}, rate // 2),
             "direction": (f"{base}/directions/refusal?site=resid_pre&layer=15", {}, rate // 2),
         }
         result: dict[str, Any] = {"connections": CONNECTIONS}
