@@ -21,6 +21,7 @@ from theodolite.service_errors import error_of, seconds_to_wait
 from theodolite.spec_file import read_spec
 from theodolite.spec_parts import FILE_TYPES, file_type
 from theodolite.store.cache import Cache
+from theodolite.store.checksums import sha256
 from theodolite.store.runs import Run, find_run
 from theodolite.submission.waiting import describe_progress, wait_for_end
 
@@ -316,15 +317,15 @@ class _ServedObjects:
 
     def __init__(self, client: Client, run_id: str) -> None:
         self._client, self._run_id = client, run_id
-        self._records: dict[str, httpx.Response] = {}
+        self._records: dict[str, bytes] = {}
 
     def head(self, key: str) -> dict[str, str]:
         """Return the ETag of a record, run.json or COMPLETE, after fetching it if it has changed; raises as `get`."""
         known = self._records.get(key)
-        response = self._fetch(key, {} if known is None else {"If-None-Match": known.headers["ETag"]})
+        response = self._fetch(key, {} if known is None else {"If-None-Match": f'"{sha256(known)}"'})
         if response.status_code != httpx.codes.NOT_MODIFIED:
-            self._records[key] = response
-        return {"e_tag": self._records[key].headers["ETag"]}
+            self._records[key] = response.content
+        return {"e_tag": sha256(self._records[key])}
 
     def get(self, key: str) -> "_Object":
         """Return an object; a record is the one whose ETag `head` returned.
@@ -333,7 +334,7 @@ class _ServedObjects:
             FileNotFoundError: the results have no such object.
             TheodoliteError: the service cannot be reached, or cannot read the run.
         """
-        return _Object((self._records.get(key) or self._fetch(key, {})).content)
+        return _Object(self._records.get(key) or self._fetch(key, {}).content)
 
     def _fetch(self, key: str, headers: dict[str, str]) -> httpx.Response:
         try:

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from itertools import chain, product
 from typing import Any
 
@@ -109,10 +109,6 @@ class Curve:
     value: list[float]
     low: list[float] | None
     high: list[float] | None
-
-
-CURVE_FIELDS = tuple(field.name for field in fields(Curve))
-"""The fields of a curve; the API returns the labels of `of` as fields of their own."""
 
 
 def select_curves(

@@ -235,12 +235,13 @@ def _fetch(run: Run, name: str, is_wanted: _IsWanted) -> dict[str, Any]:
     for key, checksum in listed_checksums(run).items():
         results, _, inside = key.partition(f"/{name}/")
         if results == RESULTS:
-            variable, _, chunk = inside.partition("/c/")
+            # The only chunk of a number without dimensions is `c`.
+            variable, _, chunk = inside.removesuffix("/zarr.json").removesuffix("/c").partition("/c/")
             try:
                 indices = [int(index) for index in chunk.split("/")] if chunk else []
             except ValueError as error:
                 raise _incomplete_listing(run, name) from error
-            if inside == "zarr.json" or is_wanted(variable.removesuffix("/zarr.json"), indices):
+            if inside == "zarr.json" or is_wanted(variable, indices):
                 wanted[key] = checksum
     contents = zip(wanted.items(), get_all(run.location, wanted), strict=True)
     return {

@@ -14,6 +14,7 @@ from theodolite.client import Client
 from theodolite.errors import ResultsNotFoundError, RunDamagedError, RunNotFoundError, ServiceError, StoreVersionError
 from theodolite.run_reader import RunReader
 from theodolite.store.removal import remove_run
+from theodolite.store.result_reader import read_group
 from theodolite.store.runs import open_run
 
 AUROC = "results.zarr/separation/auroc/c"
@@ -74,6 +75,13 @@ def test_a_statistic_is_read_without_the_vectors_of_its_group(service, asked):
     service.run("tiny-0").curves("norm_mean")
     assert any("/moments/norm_mean/" in path for path in asked)
     assert not any(f"/moments/{name}/" in path for path in asked for name in ("mean", "m2", "minimum", "maximum"))
+
+
+def test_a_number_without_dimensions_is_read_alone_or_left_out(service):
+    run = service.run("heads-0")
+    for name, dims in (("copying_score_random_sd", ()), ("copying_score", ("layer", "head"))):
+        alone = read_group(run._run, "heads", [name])
+        assert {one: values.dims for one, values in alone.data_vars.items()} == {name: dims}
 
 
 @pytest.mark.parametrize(
