@@ -39,7 +39,7 @@ class Measured:
         try:
             await self.app(scope, receive, send_and_record)
         finally:
-            route, seconds = getattr(scope.get("route"), "path", "none"), time.perf_counter() - start
+            route, seconds = getattr(scope.get("route"), "path_format", "none"), time.perf_counter() - start
             HTTP_REQUESTS.labels(route, str(status)).inc()
             if not is_stream:  # events last as long as the client listens
                 HTTP_SECONDS.labels(route).observe(seconds)

@@ -61,9 +61,8 @@ def test_a_new_run_is_listed_without_a_restart(tmp_path):
     [
         "curves",
         "directions/refusal?site=resid_pre&layer=0",
-        "heads",
         "heads/0/0",
-        "gram",
+        "curves?statistic=mean_cosine",
         "tables/curves",
         "sections",
         "sections/curves",

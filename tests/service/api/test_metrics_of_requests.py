@@ -25,6 +25,7 @@ def test_requests_are_counted_by_pattern_and_status(near):
         "/v1/runs/nobody-0/curves": ("/v1/runs/{run_id}/curves", "404"),
         "/v1/runs/tiny-0/heads/3/4": ("/v1/runs/{run_id}/heads/{layer}/{head}", "404"),
         "/v1/runs/tiny-0/tables/growth": ("/v1/runs/{run_id}/tables/{name}", "200"),
+        "/v1/runs/tiny-0/objects/tables/growth.parquet": ("/v1/runs/{run_id}/objects/{key}", "200"),
         "/static/nobody.js": ("/static/{name}", "404"),
         "/nobody-at-all": ("none", "404"),
     }
