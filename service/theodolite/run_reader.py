@@ -1,4 +1,4 @@
-"""Read the runs of a store in a notebook; `theodolite.client` reads those of a service with the same class."""
+"""Read the runs of a store in a notebook; `theodolite.client` reads those of a service with the same code."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
