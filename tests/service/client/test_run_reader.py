@@ -274,7 +274,7 @@ MISTAKES = {
     "statistic: given 'cosine'.* allowed names, .*cosine_of_means": (SpecError, lambda run: run.curves("cosine")),
     "contrast: tiny-0 has no 'other'; it has: refusal": (SpecError, lambda run: run.curves(contrast="other")),
     "layer: tiny-0 has no 4; it has 0 to 3": (SpecError, lambda run: run.direction("refusal", "resid_pre", 4)),
-    "group: given 'curves'; allowed: moments, sphere, gram": (SpecError, lambda run: run.group("curves")),
+    "group: given 'curves'; allowed: moments, separation": (SpecError, lambda run: run.group("curves")),
     "head: a group cannot be narrowed by this; allowed: set": (SpecError, lambda run: run.group("gram", head=1)),
     "statistic: gram has no 'auroc'": (SpecError, lambda run: run.group("gram", "auroc")),
     "tiny-0 has no finished results 'sphere'": (ResultsNotFoundError, lambda run: run.group("sphere")),
