@@ -57,7 +57,7 @@ def scores_before_softmax(model):
 
 
 def without_what_is_in_no_circuit(scores, model, attention, layer):
-    """Take away the sinks, the soft cap and what positions add, as docs/science.md has them."""
+    """Take away the sinks, the soft cap and what positions add (docs/science/heads.md, "Limits")."""
     n_heads, soft_cap = model.dimensions.n_heads, attention.soft_cap
     if attention.sinks is not None:  # the last column; gpt-oss subtracts the largest score from all
         scores = scores[..., :-1] - scores[..., -1:] + numpy_of(attention.sinks)[:, None, None]

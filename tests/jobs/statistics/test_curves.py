@@ -38,7 +38,7 @@ def one_of(curve):
 
 
 def reference(p, q, paired):
-    """The formulas of docs/science.md written out sample by sample."""
+    """The formulas of docs/science/curves.md written out sample by sample."""
     n_p, n_q = len(p), len(q)
     a, b = p.mean(axis=0), q.mean(axis=0)
     cov = ((p - a) * (q - b)).sum() / (n_p - 1) if paired else 0.0

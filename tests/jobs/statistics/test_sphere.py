@@ -284,7 +284,7 @@ def test_outputs_lie_on_the_ellipsoid_of_these_axes_as_epsilon_vanishes_and_insi
 
 @each("d, plain, squared", [(768, 2.552, 5.103), (1000, 2.236, 4.472), (4096, 1.105, 2.210), (5120, 0.988, 1.976)])
 def test_spreads_of_a_gaussian_are_those_of_the_table(d, plain, squared):
-    """In percent, docs/science.md, rounded there to three decimals."""
+    """In percent, rounded to three decimals."""
     assert abs(100 * gaussian_spread(d) - plain) <= 5e-4
     assert abs(100 * gaussian_squared_spread(d) - squared) <= 5e-4
 

@@ -41,7 +41,7 @@ def cosine_curve(
     With A = |a|² − tr Σ_P/n_P and B likewise, ĉ = (a·b − t)/√(AB), where t is 0 for independent sets and tr Σ_PN/n
     for paired ones. The influence of x in P is ψ(x) = (x−a)·(b/√(AB) − ĉ·a/A), likewise for N; the variance of ĉ is
     the variance of the mean influence. ĉ is not clipped. It is NaN if A or B is not positive, since n is then too
-    small to resolve the means. Source: docs/science.md, "The three curves".
+    small to resolve the means. Source: docs/science/curves.md, "Debiased cosine".
 
     The arguments are the means of P and N, the traces of their covariances (n−1), their numbers of samples, and the sum
     over all shards of what `scatter` returns. If paired, row i of P belongs to row i of N.

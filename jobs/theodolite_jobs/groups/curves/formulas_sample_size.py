@@ -1,8 +1,8 @@
 """The plain cosine of means that a number of prompts is expected to give. Pure, in float64.
 
 Sampling noise lengthens both means, so the plain cosine depends on the number of prompts. To compare a run with a plain
-cosine that was measured on other numbers of prompts, this module predicts the latter. Source: docs/science.md, "Plain
-cosines of other numbers of prompts".
+cosine that was measured on other numbers of prompts, this module predicts the latter. Source:
+docs/science/curves.md, "Plain cosine of other numbers of prompts".
 """
 
 from collections.abc import Sequence

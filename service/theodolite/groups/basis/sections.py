@@ -31,7 +31,9 @@ _BLOCK = {"block": "the block"}  # for families without a stream between attenti
 _KINDS = {"affine map": "affine", "orthogonal map": "orthogonal", "identity": "identity"}
 _MAPS = ("orthogonal", "affine", "identity")  # in the order of the finding
 _ONE_DIRECTION = 0.99  # share of the variance of the input
-_DEFECT_ERROR = 0.014  # of an isometry defect: the largest in the simulations of docs/science.md, with d_model 192
+_DEFECT_ERROR = (
+    0.014  # of an isometry defect: the largest in the simulations of docs/science/basis.md, with d_model 192
+)
 
 _HOW_TO_READ = (
     "R² is 1 if a map predicts the outputs of held-out prompts exactly, 0 if it predicts as well as the mean output, "
