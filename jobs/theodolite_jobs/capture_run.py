@@ -13,7 +13,7 @@ from theodolite.settings import Settings
 from theodolite.store.commits import committed_indices, drop_pending, recover
 from theodolite.store.layout import COMPLETE, RUN_RECORD
 from theodolite.store.manifest import list_groups, listed_checksums, refuse_changed_captured
-from theodolite.store.objects import free_bytes, get, get_all, open_location, sweep_staged
+from theodolite.store.objects import free_bytes, get, get_all, open_location, remove_empty_folders, sweep_staged
 from theodolite.store.records import decode_record, record_key
 from theodolite.store.removal import unless_removed
 from theodolite.store.runs import Run, create_run, find_run, run_url
@@ -70,6 +70,7 @@ def capture_run(prepared: Prepared, settings: Settings, console: Console) -> Run
         CaptureMetrics(prepared.source.name, ()).progress(1, 1)
     with unless_removed(run):
         sweep_staged(run.url, ABANDONED_SECONDS)
+        remove_empty_folders(f"{run.url}/pending")
         if shards or not listed:
             checksums = finish_capture(run, prepared)
             if not checksums.items() <= listed_checksums(run).items():  # another driver may have finished the run
