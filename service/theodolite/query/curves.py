@@ -22,10 +22,6 @@ CURVE_LABELS = ("set", "contrast", "site", "position")
 """Dimensions that label a curve and narrow a selection of curves."""
 
 
-_COUNTS = ("n_used", "n_samples", "count")
-"""The arrays that have the numbers of prompts of a set or contrast; a group has one of them, or none."""
-
-
 @dataclass(frozen=True)
 class Statistic:
     """A curve along depth: an array of a result group at one label of each of the group's own axes."""
@@ -133,10 +129,8 @@ def select_curves(
     if unknown:
         raise unknown_statistic(unknown[0], STATISTICS)
     wanted = {dim: list(dict.fromkeys(labels)) for dim, labels in (only or {}).items() if labels}
-    arrays: dict[str, set[str]] = {}
-    for name in chosen:
-        arrays.setdefault(STATISTICS[name].group, set()).add(STATISTICS[name].variable.name)
-    groups = {name: read_group(run, name, {*of_group, *_COUNTS}) for name, of_group in arrays.items()}
+    of_groups = dict.fromkeys(STATISTICS[name].group for name in chosen)
+    groups = {name: read_group(run, name, vectors=()) for name in of_groups}
     _check_labels(run, list(groups.values()), wanted)
     curves = [curve for name in chosen for curve in _curves(groups[STATISTICS[name].group], name, wanted)]
     if wanted and not curves:
@@ -269,7 +263,7 @@ def _curves(group: xr.Dataset, statistic: str, wanted: Mapping[str, Sequence[Any
 def _counts(group: xr.Dataset, of: Mapping[str, Any]) -> dict[str, int]:
     """Return the number of prompts behind a curve, by the name of the count."""
     dim = "contrast" if "contrast" in of else "set"
-    for name in _COUNTS:
+    for name in ("n_used", "n_samples", "count"):
         if name in group.variables and group.variables[name].dims[:2] == (dim, "position"):
             at = tuple(group.variables[one].values.tolist().index(of[one]) for one in (dim, "position"))
             counts = group.variables[name].values[at]

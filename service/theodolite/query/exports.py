@@ -33,8 +33,6 @@ _OF_CONTRASTS = {
 }
 """The exported statistics of contrasts, and their result groups."""
 
-_ARRAYS = ("norm_mean", "n_used", *_OF_CONTRASTS)
-
 
 @dataclass(frozen=True)
 class Directions:
@@ -76,7 +74,7 @@ def read_directions(
 
 def _numbers(run: Run, contrast: str, at: dict[str, Any]) -> dict[str, Any]:
     """Return the numbers of prompts, and for each layer the scale and reliability of the direction."""
-    groups = {name: read_group(run, name, _ARRAYS) for name in ("moments", *_OF_CONTRASTS.values())}
+    groups = {name: read_group(run, name, vectors=["direction"]) for name in ("moments", *_OF_CONTRASTS.values())}
     groups["curves"] = groups["curves"].sel(space="raw")
     counts, numbers = groups["curves"].sel(contrast=contrast, position=at["position"]), dict[str, Any]()
     for side, prompt_set in _sides(run, contrast).items():
@@ -106,7 +104,7 @@ def _effects(run: Run, contrast: str, place: dict[str, Any]) -> dict[str, Any]:
     at = largest(tests[measure])
     means = values.sel(**at, estimate="value").mean("prompt_side")
     first, second = effects.attrs["tokens"]
-    norm = read_group(run, "curves", _ARRAYS)["difference_norm"].sel(contrast=contrast, space="raw", **place, **at)
+    norm = read_group(run, "curves", vectors=())["difference_norm"].sel(contrast=contrast, space="raw", **place, **at)
     return {
         "effect_layer": at["layer"],
         "effect_p": float(strictest(values, measure, ADD, "p_family").sel(at).max()),

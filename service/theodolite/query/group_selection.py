@@ -39,7 +39,7 @@ def select_group(
     unknown = [statistic for statistic in statistics if statistic not in existing]
     if unknown:
         raise SpecError(f"statistic: {name} has no {unknown[0]!r}; it has: {', '.join(existing)}")
-    group = read_group(run, name, statistics)
+    group = read_group(run, name, statistics or None)
     chosen = group[list(statistics)] if statistics else group
     for dim, labels in (only or {}).items():
         if labels:
@@ -71,7 +71,7 @@ def select_directions(
 
     Raises as `select_direction` does.
     """
-    directions = read_group(run, "directions", ["direction"])
+    directions = read_group(run, "directions", vectors=["direction"])
     if position is None and contrast in directions["contrast"].values:
         # A vector has all its numbers or none, so the first one decides.
         position = max(measured_positions(directions["direction"].sel(contrast=contrast).isel(d_model=0)))

@@ -31,11 +31,11 @@ _IsWanted = Callable[[str, Sequence[int]], bool]
 """Whether to fetch an object, by its variable and the indices of its chunk; metadata has no indices."""
 
 
-def read_group(run: Run, name: str, only: Collection[str] = ()) -> xr.Dataset:
-    """Read one finished result group, or only some of its arrays with all labels, into memory.
+def read_group(run: Run, name: str, vectors: Collection[str] | None = None) -> xr.Dataset:
+    """Read one finished result group into memory, without the arrays that are stored by layer.
 
-    Without `only`, the arrays that are stored by layer are left out. The dataset may be shared through the run's cache:
-    callers must not change it.
+    Of the arrays along `d_model`, which are most of a group's bytes, only `vectors` are read; None reads all. The
+    dataset may be shared through the run's cache: callers must not change it.
 
     Raises:
         ResultsNotFoundError: COMPLETE does not list the group.
@@ -51,13 +51,16 @@ def read_group(run: Run, name: str, only: Collection[str] = ()) -> xr.Dataset:
             "survey again"
         )
 
+    every = GROUPS[name].variables
+    of_group = [one for one in every if vectors is None or "d_model" not in one.dims or one.name in vectors]
+    chosen = [one for one in of_group if not one.by_layer]
+    names = tuple(one.name for one in chosen)
+    left_out = {one.name for one in every} - {*names}
+
     def read() -> xr.Dataset:
-        every = GROUPS[name].variables
-        chosen = [one for one in every if (one.name in only if only else not one.by_layer)]
-        left_out = {one.name for one in every if one not in chosen}
         return _load(run, name, lambda variable, _chunk: variable not in left_out, chosen)
 
-    group = run.cached((name, finished[name], *sorted(only)), read, lambda dataset: int(dataset.nbytes))
+    group = run.cached((name, finished[name], names), read, lambda dataset: int(dataset.nbytes))
     if run.cache is not None and group.attrs["digest"] != finished[name]:
         raise StoreError(f"{run.id}: results {name!r} are being computed again; retry when they are finished")
     return group
@@ -235,13 +238,12 @@ def _fetch(run: Run, name: str, is_wanted: _IsWanted) -> dict[str, Any]:
     for key, checksum in listed_checksums(run).items():
         results, _, inside = key.partition(f"/{name}/")
         if results == RESULTS:
-            # The only chunk of a number without dimensions is `c`.
-            variable, _, chunk = inside.removesuffix("/zarr.json").removesuffix("/c").partition("/c/")
+            variable, _, chunk = inside.partition("/c/")
             try:
                 indices = [int(index) for index in chunk.split("/")] if chunk else []
             except ValueError as error:
                 raise _incomplete_listing(run, name) from error
-            if inside == "zarr.json" or is_wanted(variable, indices):
+            if inside == "zarr.json" or is_wanted(variable.removesuffix("/zarr.json"), indices):
                 wanted[key] = checksum
     contents = zip(wanted.items(), get_all(run.location, wanted), strict=True)
     return {

@@ -73,11 +73,13 @@ def test_the_error_for_an_unfinished_group_names_it(run):
         select_group(run, "gram")
 
 
-def test_statistics_are_read_without_the_other_arrays(run):
-    fetched = read_group(run, "separation", ["auroc"])
-    assert list(fetched.data_vars) == ["auroc"]
-    assert fetched["auroc"].identical(read_group(run, "separation")["auroc"])
-    assert set(fetched.coords) == set(read_group(run, "separation").coords)
+def test_of_the_arrays_along_d_model_only_the_named_ones_are_read(run):
+    whole, some = read_group(run, "moments"), read_group(run, "moments", vectors=["mean"])
+    along = {name for name, values in whole.data_vars.items() if "d_model" in values.dims}
+    assert {"mean", "m2"} < along
+    assert set(whole.data_vars) - set(some.data_vars) == along - {"mean"}
+    assert some.identical(whole[list(some.data_vars)].assign_coords(whole.coords))
+    assert set(select_group(run, "moments", ["norm_mean"]).data_vars) == {"norm_mean"}
 
 
 def test_a_direction_is_by_default_that_of_the_last_position(run):
