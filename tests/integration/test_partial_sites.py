@@ -132,7 +132,8 @@ CORE = {
         *("auroc@estimate=value", "auroc@estimate=band_low", "accuracy@estimate=value", "fisher_ratio@estimate=value"),
     ],
     "permutations": [
-        *("auroc_null@null=p_family", "difference_norm_null@null=z", "direction_cosine_null@null=mean"),
+        *("tested_null@null=p_family,tested=auroc", "tested_null@null=z,tested=difference_norm"),
+        "direction_cosine_null@null=mean",
         "norm_auroc@estimate=value",
     ],
     "gram": ["participation_ratio", "linear_cka_debiased", "silhouette"],

@@ -59,7 +59,7 @@ def finished_run(
 ) -> Run:
     """Write a complete run from {group: {variable: numbers, broadcast to its dimensions}}; other variables are NaN.
 
-    The numbers of a variable may be given by label of its last dimension.
+    The numbers of a variable may be given by labels of its dimensions.
 
     `attributes` are those of every group, besides its digest, its version and the contrasts.
     """
@@ -126,11 +126,12 @@ def _encoded(name: str, dataset: xr.Dataset) -> dict[str, bytes]:
 
 
 def _filled(numbers: Any, labels: Sequence[Sequence[Any]]) -> np.ndarray[Any, Any]:
-    """Return numbers broadcast to the dimensions with these labels; a mapping has those of labels of the last one."""
+    """Return numbers broadcast to the dimensions with these labels; a mapping has those of labels of one dimension."""
     if not isinstance(numbers, Mapping):
         return np.broadcast_to(numbers, [len(of_dim) for of_dim in labels])
-    assert set(numbers) <= set(labels[-1])
-    return np.stack([_filled(numbers.get(label, np.nan), labels[:-1]) for label in labels[-1]], axis=-1)
+    axis = max(index for index, of_dim in enumerate(labels) if set(numbers) <= set(of_dim))
+    others = [*labels[:axis], *labels[axis + 1 :]]
+    return np.stack([_filled(numbers.get(label, np.nan), others) for label in labels[axis]], axis)
 
 
 def _group(

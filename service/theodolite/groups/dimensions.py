@@ -22,6 +22,11 @@ DIMENSIONS = {
     "p_family is the share of draws whose largest z over all places is as large as this z; the statistic is above "
     "critical where p_family is at most 0.05; p_low_family is p_family for small values. Or the value of a Gaussian: "
     "standard_gaussian, fitted_gaussian.",
+    "tested": "Statistic of a contrast that is tested with permuted labels.",
+    "held_out": "Statistic of held-out prompts: auroc and paired_accuracy by difference of means, ridge_auroc by ridge "
+    "regression.",
+    "measure": "What is measured.",
+    "classifier": "Classifier of held-out prompts: difference of means, or ridge regression.",
     "part": "Kind of the parts of the stream: attention heads, or MLPs.",
     "sublayer": "Attention, MLP, or the whole block.",
     "output": "Stream after a sublayer (output), or what the sublayer adds to the stream (branch).",
@@ -50,7 +55,8 @@ DIMENSIONS = {
     "composition": "Input of the later head: q, k or v.",
     "prompt_side": "Side of the contrast: positive or negative; for interventions, the side whose prompts are changed.",
     "intervention": "Change of the last token's state: patch, remove or add.",
-    "control": "Kind of the control: permuted labels or nouns, random directions or matrices, or matched directions.",
+    "control": "Kind of the control: permuted labels or nouns, random directions or matrices, matched directions, or "
+    "the words or the length of the prompts.",
     "dose": "Factor on the difference of the means (positive minus negative) that is added to the state.",
     "n_prompts": "Number of prompts in each set of another sample.",
     "norm": "Norm layer, written `0.attention`, `0.mlp`, …, `final`.",

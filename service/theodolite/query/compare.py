@@ -215,7 +215,7 @@ def _above_chance(run: Run, auroc: xr.DataArray) -> str:
     """Return the first depth at which the AUROC, (site, layer), exceeds that of permuted labels."""
     if "permutations" not in finished_groups(run):
         return "not measured"
-    p_family = read_group(run, "permutations")["auroc_null"].sel(null="p_family")
+    p_family = read_group(run, "permutations")["tested_null"].sel(tested="auroc", null="p_family")
     labels = {dim: auroc[dim].values for dim in ("contrast", "position", "site")}
     if not all(np.isin(wanted, p_family[dim].values).all() for dim, wanted in labels.items()):
         return "not measured"

@@ -11,7 +11,7 @@ import xarray as xr
 from theodolite.drawing.sinks import limit_axes
 from theodolite.drawing.style import set_colours
 from theodolite.groups.schema import INTERVAL, VALUE_AND_BAND
-from theodolite.query.curves import along_depth, has_values
+from theodolite.query.curves import along_depth
 from theodolite.query.first_tokens import SINK
 from theodolite.sections.worth import UNTESTED, Worth
 from theodolite.sites import HALF_BLOCKS, depth_label
@@ -333,20 +333,16 @@ def null_text(null: xr.DataArray) -> str:
     return f"permuted labels give {mean:.2f} ± {sd:.2f} there, p = {p:.2g} over all depths"
 
 
-def location_text(values: xr.Dataset, statistic: str, named: int) -> str:
+def location_text(locations: xr.DataArray, named: int) -> str:
     """Return how many other depths cannot be told from that of the extreme value, with a space before it.
 
     Empty if it is unknown, with one depth, and if the named depth is not among them: it was found with more prompts.
 
     Args:
-        values: statistics of one contrast at one position, (site, layer).
-        statistic: name of the statistic.
+        locations: 1 at each depth that may have the extreme value, else 0 or NaN, (site, layer).
         named: index of the depth of the extreme value.
     """
-    name = f"{statistic}_location"
-    if not has_values(values, name):
-        return ""
-    located = along_depth(values[name])
+    located = along_depth(locations)
     if located[named] != 1:
         return ""
     others, total = int((located == 1).sum()) - 1, int(np.isfinite(located).sum()) - 1

@@ -9,8 +9,8 @@ from support.analysing import analyse, context_of
 from support.result_cases import CONTRASTS, contrast, draw, silent
 from support.stored import store_run
 
-from theodolite.groups.permutations.record import TESTED
-from theodolite.groups.schema import NULL_AND_LIMIT
+from theodolite.groups.permutations.record import CLASSIFIERS, HELD_OUT, MEASURES, TESTED
+from theodolite.groups.schema import BAND, NULL_AND_LIMIT
 from theodolite.sites import HALF_BLOCKS
 from theodolite.store.result_reader import read_group
 from theodolite_jobs.groups.permutations import controls as permutations_controls
@@ -24,6 +24,9 @@ from theodolite_jobs.statistics.refits import Scored
 from theodolite_jobs.statistics.scores import auroc as area
 from theodolite_jobs.statistics.scores import auroc_terms
 
+AUROC, PAIRS = (MEASURES.index(measure) for measure in ("auroc", "paired_accuracy"))
+MEANS, VALUE = CLASSIFIERS.index("means"), BAND.index("value")
+
 
 @pytest.fixture
 def run(surveyed):
@@ -36,7 +39,7 @@ def measured(group, name):
 
 
 def null_of(group, name, part):
-    return group[f"{name}_null"].sel(null=part)
+    return group["tested_null"].sel(tested=name, null=part)
 
 
 def interval(values):
@@ -106,9 +109,9 @@ def test_activations_are_compared_with_the_better_classifier_of_words_prompt_by_
     for label in ("refusal", "unpaired"):
         permuted = permuted_contrast(context_of(run, CONTRASTS), label, -1)
         arrays, better = permutations_controls.of_tokens(run, permuted)
-        values = [float(arrays[f"tokens_{kind}auroc"][0]) for kind in ("", "ridge_")]
+        values = arrays["tokens"][AUROC, :, VALUE].tolist()
         assert values[0] != values[1]
-        assert arrays["tokens_auroc_is_ridge"] == (values[1] > values[0])
+        assert arrays["tokens_is_ridge"][AUROC] == (values[1] > values[0])
         sides = better["auroc"].along((1,))
         assert area(sides.positive, sides.negative, paired=permuted.paired).value == max(values)
         scores = rng.normal(size=(len(permuted.folds), 2, 3))
@@ -117,11 +120,12 @@ def test_activations_are_compared_with_the_better_classifier_of_words_prompt_by_
         drawn = Scored(*permuted.sides(scores), np.zeros((len(drawn.refitted), 2, 3)), permuted.paired)
         found = permutations_controls.beyond(dict.fromkeys(names, drawn), better)
         own = area(*np.split(scores, [len(permuted.positive.samples)]), paired=permuted.paired).value
-        np.testing.assert_allclose(found["ridge_auroc_beyond_words"][..., 0], own - max(values))
-        _, low, _, band_low, _ = np.moveaxis(found["auroc_beyond_words"], -1, 0)
+        words, length = (dict(zip(HELD_OUT, np.moveaxis(one, -2, 0), strict=True)) for one in np.moveaxis(found, -2, 0))
+        np.testing.assert_allclose(words["ridge_auroc"][..., VALUE], own - max(values))
+        _, low, _, band_low, _ = np.moveaxis(words["auroc"], -1, 0)
         assert (band_low <= low).all()
-        assert (found["auroc_beyond_length"][..., 0] == 0).all(), "the same scores"
-        assert ("paired_accuracy_beyond_words" in found) == permuted.paired
+        assert (length["auroc"][..., VALUE] == 0).all(), "the same scores"
+        assert np.isfinite(words["paired_accuracy"][..., VALUE]).all() == permuted.paired
 
 
 @pytest.mark.parametrize("label", ["refusal", "unpaired"])
@@ -157,7 +161,7 @@ def test_the_depths_that_may_be_best_and_the_errors_are_those_of_refits_without_
             terms.append(own + moved)
             depths.append((str(site), layer))
     found = location(np.array(values), np.stack(terms, axis=1), min(n_p, len(folds) - n_p) - 1.0)
-    stored = [group["auroc_location"].sel(site=site).isel(layer=layer) for site, layer in depths]
+    stored = [group["location"].sel(held_out="auroc", site=site).isel(layer=layer) for site, layer in depths]
     np.testing.assert_array_equal(stored, found)
 
 
@@ -243,12 +247,12 @@ def test_token_counts_are_the_control_for_words(run, monkeypatch):
             scores[index] = (counts[index] - (a + b) / 2) @ (a - b) / np.linalg.norm(a - b)
         found, _ = permutations_controls.of_tokens(run, permuted)
         expected = area(scores[:n_p, None], scores[n_p:, None], paired=permuted.paired)
-        np.testing.assert_allclose(found["tokens_auroc"][:3], np.ravel(expected), rtol=1e-9)
-        assert found["tokens_auroc_null"][NULL_AND_LIMIT.index("p")] > 0.05, "the tokens of both sets are drawn alike"
+        np.testing.assert_allclose(found["tokens"][AUROC, MEANS, :3], np.ravel(expected), rtol=1e-9)
+        assert found["tokens_null"][AUROC, MEANS, NULL_AND_LIMIT.index("p")] > 0.05, "drawn alike"
         if permuted.paired:
-            assert found["tokens_paired_accuracy"][0] == (scores[:n_p] > scores[n_p:]).mean()
+            assert found["tokens"][PAIRS, MEANS, VALUE] == (scores[:n_p] > scores[n_p:]).mean()
         else:
-            assert "tokens_paired_accuracy" not in found
+            assert np.isnan(found["tokens"][PAIRS]).all()
 
 
 def test_equal_scores_of_token_counts_stay_equal_in_spite_of_rounding(run, monkeypatch):
@@ -268,15 +272,15 @@ def test_equal_scores_of_token_counts_stay_equal_in_spite_of_rounding(run, monke
         wins.append(np.sign(direction @ (counts["p"] - counts["n"])[index]))
     assert 0 in wins
     found, _ = permutations_controls.of_tokens(run, permuted)
-    assert found["tokens_paired_accuracy"][0] == pytest.approx((1 + np.mean(wins)) / 2, abs=1e-12)
+    assert found["tokens"][PAIRS, MEANS, VALUE] == pytest.approx((1 + np.mean(wins)) / 2, abs=1e-12)
 
 
 def test_sets_with_other_words_are_separated_by_their_tokens(run, monkeypatch):
     tokens = {"bad": [[1, 2, 3]] * 13, "good": [[1, 4, 2]] * 13}
     monkeypatch.setattr(permutations_controls, "read_tokens", lambda _run, name: tokens[name])
     found, _ = permutations_controls.of_tokens(run, permuted_contrast(context_of(run, CONTRASTS), "refusal", -1))
-    assert (found["tokens_auroc"][0], found["tokens_paired_accuracy"][0]) == (1, 1)
-    assert np.isnan(found["tokens_auroc_null"][NULL_AND_LIMIT.index("p")]), (
+    assert found["tokens"][[AUROC, PAIRS], MEANS, VALUE].tolist() == [1, 1]
+    assert np.isnan(found["tokens_null"][AUROC, MEANS, NULL_AND_LIMIT.index("p")]), (
         "all prompts of a set have the same words, so all draws are equal"
     )
 
@@ -284,7 +288,6 @@ def test_sets_with_other_words_are_separated_by_their_tokens(run, monkeypatch):
 def test_sets_of_equal_token_counts_have_no_direction(run):
     """The stored tokens of the test's sets are equal."""
     group = read_group(run, "permutations").sel(contrast="refusal", position=-1)
-    for name in ("tokens_auroc", "tokens_ridge_auroc", "tokens_auroc_is_ridge"):
-        assert np.isnan(group[name]).all()
-    assert np.isnan(null_of(group, "tokens_auroc", "p"))
-    assert np.isnan(group["auroc_beyond_words"]).all()
+    for name in ("tokens", "tokens_is_ridge", "tokens_null"):
+        assert np.isnan(group[name].sel(measure="auroc")).all()
+    assert np.isnan(group["beyond"].sel(held_out="auroc", control="words")).all()

@@ -113,7 +113,7 @@ def test_milestones_are_the_smallest_cosine_and_the_depth_from_which_on_sets_are
     p = np.array([[[[np.nan, 0.05, 0.01, 0.01]], [[0.06, 0.01, 0.01, 0.01]]]])
     groups = {
         "separation": {"auroc": {"value": auroc, "band_low": low}},
-        "permutations": {"auroc_null": {"p_family": p}},
+        "permutations": {"tested_null": {"auroc": {"p_family": p}}},
     }
     run = finished_run(tmp_path, curves(cosine_of_means_debiased=cosine) | groups)
     (row,) = records(milestones([run], Question()))
@@ -166,7 +166,7 @@ def test_milestones_may_be_never_not_measured_or_not_resolved(tmp_path):
 @each("p, expected", [(np.nan, "not measured"), (0.06, "never"), (0.05, "0-pre")])
 def test_the_first_depth_above_chance_may_be_never_or_not_measured(tmp_path, p, expected):
     auroc = {"value": 0.9, "band_low": 0.8}
-    groups = {"separation": {"auroc": auroc}, "permutations": {"auroc_null": {"p_family": p}}}
+    groups = {"separation": {"auroc": auroc}, "permutations": {"tested_null": {"auroc": {"p_family": p}}}}
     (row,) = records(milestones([finished_run(tmp_path, curves() | groups)], Question()))
     assert (row["above_chance_at"], row["largest_auroc_at"]) == (expected, "0-pre")
 

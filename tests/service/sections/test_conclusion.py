@@ -18,11 +18,11 @@ from theodolite.store.cache import Cache
 from theodolite.store.runs import Run
 
 TESTED = {
-    "auroc_null": {"z": 9.0, "mean": 0.5, "sd": 0.02, "p_family": 0.005},
-    "tokens_auroc": {"value": 0.566, "low": 0.52, "high": 0.61},
+    "tested_null": {"auroc": {"z": 9.0, "mean": 0.5, "sd": 0.02, "p_family": 0.005}},
+    "tokens": {"auroc": {"means": {"value": 0.566, "low": 0.52, "high": 0.61}}},
     "n_used": 4,
 }
-FAILED = TESTED | {"auroc_null": {**TESTED["auroc_null"], "p_family": 0.3}}
+FAILED = TESTED | {"tested_null": {"auroc": {**TESTED["tested_null"]["auroc"], "p_family": 0.3}}}
 SEPARATION = {"auroc": {"value": 0.75}, "n_used": 4}
 
 

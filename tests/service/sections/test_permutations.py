@@ -71,18 +71,18 @@ SIDE = "At layer 0 pre, 75.0 % of held-out prompts lie on their own set's side o
 def merged(values, changed):
     """Return values with changed ones; of a variable with labels, only those of the labels that `changed` has."""
     return values | {
-        name: {**values.get(name, {}), **one} if isinstance(one, dict) else one for name, one in changed.items()
+        name: merged(values.get(name, {}), one) if isinstance(one, dict) else one for name, one in changed.items()
     }
 
 
 def permuted(**changed):
     """Return the variables of the permutation tests; a depth passes if its z is above 4.5 or is 4 exactly."""
-    values = {"n_used": [64, 63]}
+    nulls = {}
     for name, (mean, sd) in NULLS.items():
         z = Z[name][:, None]
         p = np.where(z > 4.5, 0.005, np.where(z == 4.0, 0.05, 0.3))
-        values[f"{name}_null"] = {"mean": mean, "sd": sd, "z": z, "p_family": np.where(np.isnan(z), np.nan, p)}
-    return merged(values, changed)
+        nulls[name] = {"mean": mean, "sd": sd, "z": z, "p_family": np.where(np.isnan(z), np.nan, p)}
+    return merged({"n_used": [64, 63], "tested_null": nulls}, changed)
 
 
 def section_of(tmp_path, tests=None, moments=None, **changed):
@@ -145,14 +145,14 @@ def test_the_note_on_chance_says_what_is_permuted_and_tested():
 def test_a_statistic_without_a_test_is_left_out(tmp_path):
     """A contrast without pairs has no paired accuracy, and equal sets have no silhouette."""
     unknown = {"z": np.nan, "p_family": np.nan}
-    section = section_of(tmp_path, permuted(paired_accuracy_null=unknown, silhouette_null=unknown))
+    section = section_of(tmp_path, permuted(tested_null={"paired_accuracy": unknown, "silhouette": unknown}))
     assert starting(section.facts, "Number of depths") == counted(AUROC, RIDGE, DISTANCE)
     assert [table.rows for table in section.tables] == [[AUROC, RIDGE, DISTANCE]]
 
 
 def test_a_statistic_that_never_passes_has_its_largest_z(tmp_path):
     silhouette = ["silhouette of the two sets", "0 of 8", "12.0", "layer 2 pre", "0.124", "0.004 ± 0.01", "0.06"]
-    section = section_of(tmp_path, permuted(silhouette_null={"p_family": 0.06}))
+    section = section_of(tmp_path, permuted(tested_null={"silhouette": {"p_family": 0.06}}))
     assert starting(section.facts, "Number of depths") == counted(AUROC, RIDGE, PAIRS, DISTANCE, silhouette)
     assert [table.rows for table in section.tables] == [[AUROC, RIDGE, PAIRS, DISTANCE, silhouette]]
 
@@ -160,7 +160,7 @@ def test_a_statistic_that_never_passes_has_its_largest_z(tmp_path):
 def test_the_largest_silhouette_can_lie_at_another_depth_than_the_largest_z(tmp_path):
     mean = np.full((2, 4), 0.004)[:, None]
     mean[1, 0, 3] = 0.3  # z is 1 there, and the standard deviation 0.01
-    section = section_of(tmp_path, permuted(silhouette_null={"mean": mean}))
+    section = section_of(tmp_path, permuted(tested_null={"silhouette": {"mean": mean}}))
     assert starting(section.facts, "Number of depths").endswith(
         "silhouette of the two sets 1 of 8 (layer 2 pre; largest value 0.310; near 0 the sets form no clusters)."
     )
@@ -190,7 +190,7 @@ def test_the_set_with_the_smaller_mean_length_is_named(tmp_path):
     harmful = np.array([[0.9, 0.9, 1.1, 0.5], [0.5, 0.5, 0.5, 0.9]])[:, None]
     norms = np.stack([harmful, np.ones_like(harmful)])
     lengths = {"value": 0.6, "band_low": 0.45, "band_high": 0.7}
-    tests = permuted(norm_auroc=lengths, norm_auroc_null={"p_family": p})
+    tests = permuted(norm_auroc=lengths, tested_null={"norm_auroc": {"p_family": p}})
     facts = facts_of(tmp_path, tests, {"norm_mean": norms})
     assert starting(facts, "By their length").endswith(" At 3 of these 4 depths, harmful has the smaller mean length.")
 
@@ -236,7 +236,7 @@ def at_depths(*values):
 def test_the_depths_that_may_have_the_largest_auroc_are_counted(tmp_path, located, expected):
     auroc = at_depths(0.6, 0.6, 0.6, 0.6, 0.9, 0.6, 0.6, 0.6)
     band = {"value": auroc, "band_low": auroc - 0.1, "band_high": 0.95}
-    section = section_of(tmp_path, permuted(auroc_location=at_depths(*located)), auroc=band)
+    section = section_of(tmp_path, permuted(location={"auroc": at_depths(*located)}), auroc=band)
     text = starting(section.facts, LARGEST)
     assert text.startswith(f"{LARGEST}0.900 [0.800, 0.950], at layer 2 pre (permuted labels give 0.50 ")
     assert text.endswith(f"over all depths).{expected}")
@@ -247,7 +247,7 @@ def test_the_depths_that_may_have_the_largest_auroc_are_counted(tmp_path, locate
 def test_each_classifier_has_its_largest_auroc_and_its_depth(tmp_path):
     ridge = at_depths(0.5, 0.6, 0.7, 0.99, 0.7, 0.6, 0.5, 0.5)
     band = {"value": ridge, "band_low": ridge - 0.2, "band_high": 1.0}
-    section = section_of(tmp_path, permuted(ridge_auroc=band, ridge_auroc_location=ridge > 0.9))
+    section = section_of(tmp_path, permuted(ridge_auroc=band, location={"ridge_auroc": ridge > 0.9}))
     text = (
         "By ridge regression, the largest AUROC of held-out prompts is 0.990 [0.790, 1.000], at layer 1 mid (permuted "
         "labels give 0.50 ± 0.05 there, p = 0.3 over all depths). By paired differences, all 7 other depths can be "
@@ -267,7 +267,7 @@ def test_a_largest_value_below_chance_is_called_so(tmp_path):
 def test_the_largest_share_of_pairs_has_its_own_depth(tmp_path):
     shares = at_depths(0.5, 0.6, 0.7, 0.7, 0.95, 0.7, 0.6, 0.5)
     pairs = {"value": shares, "band_low": shares - 0.05, "band_high": 1.0}
-    facts = facts_of(tmp_path, permuted(paired_accuracy_location=shares >= 0.7), paired_accuracy=pairs)
+    facts = facts_of(tmp_path, permuted(location={"paired_accuracy": shares >= 0.7}), paired_accuracy=pairs)
     assert starting(facts, "By difference of means, the largest share") == (
         "By difference of means, the largest share of held-out pairs in the right order is 95.0 [90.0, 100.0] %, at "
         "layer 2 pre (64 pairs; chance gives 50 %). 3 of the 7 other depths cannot be told from this one (layers 1 pre "

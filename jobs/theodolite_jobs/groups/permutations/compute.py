@@ -8,11 +8,11 @@ from numpy.typing import NDArray
 
 from theodolite.bands import simultaneous_quantile
 from theodolite.groups import GROUPS
-from theodolite.groups.permutations.record import LOCATED, MEASURED, TESTED
+from theodolite.groups.permutations.record import HELD_OUT, MEASURED, TESTED
 from theodolite.groups.schema import NULL_AND_LIMIT
 from theodolite.sites import Site
 from theodolite.store.runs import Run
-from theodolite_jobs.groups.permutations.controls import CLASSIFIERS, STATISTICS, beyond, of_tokens
+from theodolite_jobs.groups.permutations.controls import SCORES, STATISTICS, beyond, of_tokens
 from theodolite_jobs.passes.collect import Arrays
 from theodolite_jobs.results.context import Context, Result, missing_arrays
 from theodolite_jobs.results.locations import locations
@@ -94,11 +94,11 @@ def _tests(run: Run, contrast: PermutedContrast, label: str, progress: Progress)
     scored = {name: stacked([place[name] for place in scores], shape) for name in scores[0]}
     for name in MEASURED:
         arrays[name] = _area(scored[name])
-    arrays |= _locations([str(site) for site in sites], scored)
+    arrays["location"] = _locations([str(site) for site in sites], scored)
     arrays["auroc_fit_error"] = scored["auroc"].fit_error(separation_scores.auroc_terms)
-    arrays |= beyond(scored, words)
-    for index, name in enumerate(TESTED):
-        arrays[f"{name}_null"] = permutation_test(draws[:, index]).stacked()
+    arrays["beyond"] = beyond(scored, words)
+    nulls = [permutation_test(draws[:, index]).stacked() for index in range(len(TESTED))]
+    arrays["tested_null"] = np.stack(nulls, axis=-2)
     return arrays
 
 
@@ -119,7 +119,7 @@ class _Place(NamedTuple):
 def _place(run: Run, contrast: PermutedContrast, site: Site, layer: int) -> _Place:
     """Return the statistics at a site and an index into the run's layers; NaN at a layer without the site."""
     labels = contrast.labels
-    scored = [name for name in (*LOCATED, *MEASURED) if contrast.paired or name != "paired_accuracy"]
+    scored = [name for name in (*HELD_OUT, *MEASURED) if contrast.paired or name != "paired_accuracy"]
     if not run.record.has_site_at(site, layer):
         return _Place(
             np.full((len(labels), len(TESTED)), np.nan),
@@ -144,7 +144,7 @@ def _place(run: Run, contrast: PermutedContrast, site: Site, layer: int) -> _Pla
         "on_sphere_auroc": auroc(on_the_sphere, labels),
         "norm_auroc": np.maximum(of_norms, 1 - of_norms),  # the larger norms may belong to either set
     }
-    refits = (refitted(one, gram, labels[0], contrast.folds, paired=contrast.paired) for one in CLASSIFIERS)
+    refits = (refitted(one, gram, labels[0], contrast.folds, paired=contrast.paired) for one in SCORES)
     means, ridge = zip((scores[0], by_ridge[0]), refits, strict=True)
     real = {
         "auroc": contrast.scored(*means),
@@ -170,14 +170,15 @@ def _area(scores: Scored) -> NDArray[np.float64]:
     return value.with_band(band)
 
 
-def _locations(sites: list[str], scored: Mapping[str, Scored]) -> Arrays:
-    """Return where each statistic may be largest, (site, layer), from its scores."""
-    arrays: Arrays = {}
-    for name in scored.keys() & set(LOCATED):
-        scores = scored[name]
-        sides = scores.positive, scores.negative
-        estimate, terms, _ = STATISTICS[name.removeprefix("ridge_")]
-        value = estimate(*sides, paired=scores.paired).value
-        located = locations(sites, value[:, None], scores.terms(terms)[:, :, None], min(map(len, sides)) - 1)
-        arrays[f"{name}_location"] = located[:, 0]
-    return arrays
+def _locations(sites: list[str], scored: Mapping[str, Scored]) -> NDArray[np.float64]:
+    """Return where each statistic of held-out prompts may be largest, (site, layer, held_out), from its scores."""
+    found = np.full((*scored["auroc"].positive.shape[1:], len(HELD_OUT)), np.nan)
+    for index, name in enumerate(HELD_OUT):
+        if name in scored:
+            scores = scored[name]
+            sides = scores.positive, scores.negative
+            estimate, terms, _ = STATISTICS[name.removeprefix("ridge_")]
+            value = estimate(*sides, paired=scores.paired).value
+            located = locations(sites, value[:, None], scores.terms(terms)[:, :, None], min(map(len, sides)) - 1)
+            found[..., index] = located[:, 0]
+    return found

@@ -57,6 +57,7 @@ _HOW_TO_READ = (
 
 
 _COSINE = "cosine_of_means_debiased"
+_LOCATION = "cosine_of_means_debiased_location"
 
 
 def sections(run: Run) -> list[Section]:
@@ -127,7 +128,7 @@ def _finding(run: Run, values: xr.Dataset, view: ContrastView, prompts: str, lab
         f"The debiased cosine between the mean activations of {labels[view.positive]} and {labels[view.negative]} is "
         f"smallest at {layer_of(debiased, smallest)}{_last_depth(debiased, smallest)}: "
         f"{point_text(values, _COSINE, smallest, '.4f', band=True)} ({prompts}; equal directions give 1)."
-        f"{location_text(values, _COSINE, smallest)}{common}"
+        f"{location_text(values[_LOCATION], smallest)}{common}"
         f"{' The curves end before the output of the last block.' if leaves_out_end(values) else ''}"
     )
 
@@ -210,7 +211,7 @@ def _cosine_facts(values: xr.Dataset, prompts: str) -> list[str]:
         facts.append(
             f"Smallest debiased cosine of means: {point_text(values, _COSINE, smallest, '.4f', band=True)} at "
             f"{layer_of(debiased, smallest)}{_last_depth(debiased, smallest)} ({prompts}; equal directions give 1)."
-            f"{location_text(values, _COSINE, smallest)}"
+            f"{location_text(values[_LOCATION], smallest)}"
         )
         if smallest != last and np.isfinite(debiased[last]):
             facts.append(

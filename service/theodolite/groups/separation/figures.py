@@ -1,7 +1,8 @@
 """Separation of held-out prompts along a contrast's direction."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
+import numpy as np
 import plotly.graph_objects as go
 import xarray as xr
 
@@ -10,7 +11,7 @@ from theodolite.drawing.references import Reference
 from theodolite.drawing.style import DASHES, MAIN, PLAIN, SECOND, THIRD, UNTRAINED, short_site
 from theodolite.groups.schema import INTERVAL, LEVEL, VALUE_AND_BAND
 from theodolite.query.compare import BOUND
-from theodolite.query.curves import along_depth, has_values
+from theodolite.query.curves import along_depth, end_of, has_values
 from theodolite.sites import Site
 
 _TITLES = {
@@ -62,13 +63,17 @@ def separation_figure(
         if not has_values(selected, name):
             continue
         lines = [line for site in sites for line in _lines(selected, null, other, name, site, prompts_text(*counts))]
-        located = f"{name}_location"
-        of_depths = along_depth(null[located]) if null is not None and located in null else None
+        is_located = null is not None and name in null["held_out"]
+        of_depths = along_depth(null["location"].sel(held_out=name)) if null is not None and is_located else None
         panels.append(Panel(title, lines, references[name], located=of_depths))
-        if name == "auroc" and null is not None and has_values(null, "auroc_beyond_words"):
-            panels.append(_beyond(null, "words", "words alone: 0", sites, prompts_text(*counts)))
+        if name == "auroc" and null is not None:
+            words = null["beyond"].sel(control="words")
+            of_classifiers = {"": words.sel(held_out="auroc"), f"{_RIDGE}, ": words.sel(held_out="ridge_auroc")}
+            if np.isfinite(end_of(of_classifiers[""])).any():
+                panels.append(_beyond(of_classifiers, "words", "words alone: 0", sites, prompts_text(*counts)))
         if name == "auroc" and other is not None and has_values(other, "auroc_beyond_twin", "band_low"):
-            panels.append(_beyond(other, "twin", "as untrained: 0", sites, prompts_text(*counts)))
+            untrained = {"": other["auroc_beyond_twin"]}
+            panels.append(_beyond(untrained, "twin", "as untrained: 0", sites, prompts_text(*counts)))
     return panels_figure(panels, **depth_axis(along_depth(selected["auroc"])))
 
 
@@ -81,8 +86,8 @@ def _lines(
     if null is not None:
         if name == "auroc" and has_values(null, "ridge_auroc"):
             yield _with_interval(null, "ridge_auroc", site, THIRD, f"{_RIDGE}, {short_site(site)}", n)
-        if f"{name}_null" in null:
-            limit = along_depth(null[f"{name}_null"].sel(site=[site], null="critical"))
+        if name in null["tested"]:
+            limit = along_depth(null["tested_null"].sel(site=[site], tested=name, null="critical"))
             label = f"{short_site(site)}, {100 * LEVEL:.0f} % of permutations exceed it"
             yield Line(label, limit["depth"], limit, SECOND, dash, markers=False)
     if twin is not None:
@@ -95,15 +100,12 @@ def _with_interval(values: xr.Dataset, name: str, site: str, colour: str, label:
     return Line(label, value["depth"], value, colour, DASHES[Site(site)], low, high, n=n)
 
 
-def _beyond(values: xr.Dataset, control: str, equal: str, sites: Sequence[str], n: str) -> Panel:
-    """Return the AUROC minus that of a control, with its simultaneous band, by each classifier that has it."""
+def _beyond(values: Mapping[str, xr.DataArray], control: str, equal: str, sites: Sequence[str], n: str) -> Panel:
+    """Return the AUROC minus that of a control, with its simultaneous band, by the prefix of each classifier."""
     lines = []
     for site in sites:
-        for name, colour, classifier in (("auroc", MAIN, ""), ("ridge_auroc", THIRD, f"{_RIDGE}, ")):
-            curve = f"{name}_beyond_{control}"
-            if curve not in values:
-                continue
-            value, low, high = (along_depth(values[curve].sel(site=[site]), end) for end in VALUE_AND_BAND)
+        for (classifier, curve), colour in zip(values.items(), (MAIN, THIRD), strict=False):
+            value, low, high = (along_depth(curve.sel(site=[site]), end) for end in VALUE_AND_BAND)
             label = classifier + short_site(site)
             band = "simultaneous 95 % band"
             lines.append(Line(label, value["depth"], value, colour, DASHES[Site(site)], low, high, n=n, band=band))

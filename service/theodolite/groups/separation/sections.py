@@ -13,6 +13,8 @@ from theodolite.groups.separation.sections_permutations import (
     CLASSIFIERS,
     beyond_facts,
     control_facts,
+    has_tokens,
+    null_of,
     permutation_facts,
     permutation_tables,
     token_facts,
@@ -92,7 +94,7 @@ def _section(
     null = tests.sel({"contrast": contrast, **shown}) if tests is not None else None
     if null is not None:
         null = null.assign(length_difference=_length_difference(run, contrast).sel(shown))
-    tested = null if null is not None and np.isfinite(null["auroc_null"].sel(null="z")).any() else None
+    tested = null if null is not None and np.isfinite(null_of(null, "auroc", "z")).any() else None
     labels = _side_labels(run, contrast, position)
     sides = " and ".join(f"{n} {label}" for n, label in zip(counts, labels.values(), strict=True)) + " prompts"
     unknown = _unknown(run, values, contrast, counts)
@@ -125,8 +127,7 @@ def _section(
 
 def _worth(tests: xr.Dataset) -> Worth:
     """Return what the finding is worth: the tests of both classifiers."""
-    nulls = [tests["auroc_null"], tests["ridge_auroc_null"]]
-    return worth_of(*((null.sel(null="p_family"), null.sel(null="z")) for null in nulls))
+    return worth_of(*((null_of(tests, one, "p_family"), null_of(tests, one, "z")) for one in CLASSIFIERS))
 
 
 def _length_difference(run: Run, contrast: str) -> xr.DataArray:
@@ -208,7 +209,8 @@ def _located(tests: xr.Dataset | None, values: xr.Dataset, statistic: str) -> st
     """Return how many depths cannot be told from that of the largest of the values."""
     if tests is None:
         return ""
-    return location_text(tests, statistic, int(np.nanargmax(along_depth(values[statistic]).values)))
+    largest = int(np.nanargmax(along_depth(values[statistic]).values))
+    return location_text(tests["location"].sel(held_out=statistic), largest)
 
 
 def _below_chance(auroc: float) -> str:
@@ -270,9 +272,7 @@ def _finding(values: xr.Dataset, sides: str, tests: xr.Dataset | None) -> str:
     auroc = along_depth(values["auroc"])
     best = int(np.nanargmax(auroc.values))
     low = float(along_depth(values["auroc"], "band_low")[best])
-    separate = (
-        low > 0.5 if tests is None else float(along_depth(tests["auroc_null"].sel(null="p_family"))[best]) <= LEVEL
-    )
+    separate = low > 0.5 if tests is None else float(along_depth(null_of(tests, "auroc", "p_family"))[best]) <= LEVEL
     verdict = "separate better than chance" if separate else "do not separate better than chance"
     if tests is None and np.isnan(low):
         verdict = "are too few to test"
@@ -290,16 +290,16 @@ def _finding(values: xr.Dataset, sides: str, tests: xr.Dataset | None) -> str:
         texts.append(f"At this depth, {ordered} % of the held-out pairs are in the right order.")
     if tests is not None and has_values(tests, "ridge_auroc"):
         texts.append(f"{_largest(tests, tests, 'ridge_auroc')}{_located(tests, tests, 'ridge_auroc')}")
-    if tests is not None and has_values(tests, "tokens_auroc"):
+    if tests is not None and has_tokens(tests, "auroc"):
         texts.append(token_finding(tests))
     return " ".join(texts)
 
 
 def _by_permuted_labels(tests: xr.Dataset | None, statistic: str, index: int) -> str:
     """Return what chance gives for the AUROC of a classifier at a point of the curve along depth."""
-    if tests is None or np.isnan(tests[f"{statistic}_null"].sel(null="z")).all():
+    if tests is None or np.isnan(null_of(tests, statistic, "z")).all():
         return "chance gives 0.5"
-    return null_text(along_depth(tests[f"{statistic}_null"])[index])
+    return null_text(along_depth(tests["tested_null"].sel(tested=statistic))[index])
 
 
 def _fisher_sentence(values: xr.Dataset, best: int) -> str:

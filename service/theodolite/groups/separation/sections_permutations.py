@@ -55,21 +55,22 @@ def permutation_tables(tests: xr.Dataset) -> list[Table]:
 
 def _tested(tests: xr.Dataset) -> list[str]:
     """Return the statistics with a test; a contrast may have no pairs, and permutations may change nothing."""
-    return [statistic for statistic in _NAMES if np.isfinite(_null(tests, statistic, "z")).any()]
+    return [statistic for statistic in _NAMES if np.isfinite(null_of(tests, statistic, "z")).any()]
 
 
 def _passed(tests: xr.Dataset, statistic: str) -> str:
-    p, z = (_null(tests, statistic, part) for part in ("p_family", "z"))
+    p, z = (null_of(tests, statistic, part) for part in ("p_family", "z"))
     return f"{int((p <= LEVEL).sum())} of {int(np.isfinite(z).sum())}"
 
 
-def _null(tests: xr.Dataset, statistic: str, part: str) -> xr.DataArray:
-    return tests[f"{statistic}_null"].sel(null=part)
+def null_of(tests: xr.Dataset, statistic: str, part: str) -> xr.DataArray:
+    """Return a label of the axis `null` of a tested statistic."""
+    return tests["tested_null"].sel(tested=statistic, null=part)
 
 
 def _where(tests: xr.Dataset, statistic: str) -> str:
     """Return the depths at which a statistic exceeds chance; empty if these are all depths, or not a few ranges."""
-    p = along_depth(_null(tests, statistic, "p_family"))
+    p = along_depth(null_of(tests, statistic, "p_family"))
     return "" if bool((p <= LEVEL).sum() == np.isfinite(p).sum()) else depths_text(p <= LEVEL)
 
 
@@ -77,13 +78,13 @@ def _clusters(tests: xr.Dataset, statistic: str) -> str:
     """Return the largest silhouette, which can exceed chance although it is small; empty for other statistics."""
     if statistic != "silhouette":
         return ""
-    mean, sd, z = (_null(tests, "silhouette", part) for part in ("mean", "sd", "z"))
+    mean, sd, z = (null_of(tests, "silhouette", part) for part in ("mean", "sd", "z"))
     largest = np.nanmax(mean + z * sd)
     return f"largest value {largest:.3f}; near 0 the sets form no clusters"
 
 
 def _row(tests: xr.Dataset, statistic: str) -> list[str]:
-    places = tests[f"{statistic}_null"].stack(point=("site", "layer"))
+    places = tests["tested_null"].sel(tested=statistic).stack(point=("site", "layer"))
     best = places.isel(point=int(np.nanargmax(places.sel(null="z").values)))
     z, mean, sd, p = (float(best.sel(null=part)) for part in ("z", "mean", "sd", "p_family"))
     where = layer_text(depth(Site(str(best["site"].values)), int(best["layer"])))
@@ -110,12 +111,12 @@ def control_facts(tests: xr.Dataset, labels: Mapping[str, str]) -> Iterator[str]
         best = places.isel(point=int(np.nanargmax(end_of(places[name]).values)))
         where = layer_text(depth(Site(str(best["site"].values)), int(best["layer"])))
         value, low, high = (float(end_of(best[name], end)) for end in VALUE_AND_BAND)
-        p = _null(places, name, "p_family").values
+        p = null_of(places, name, "p_family").values
         shorter = _shorter(places.isel(point=p <= LEVEL), labels) if name == "norm_auroc" else ""
         yield (
             f"{text} better than chance at {(p <= LEVEL).sum()} of {np.isfinite(p).sum()} depths. The largest "
             f"AUROC{folded.get(name, '')} is {value:.3f} [{low:.3f}, {high:.3f}], at {where} "
-            f"({null_text(best[f'{name}_null'])}).{shorter}"
+            f"({null_text(best['tested_null'].sel(tested=name))}).{shorter}"
         )
 
 
@@ -129,19 +130,25 @@ def _shorter(places: xr.Dataset, labels: Mapping[str, str]) -> str:
     return f" At {where} depths, {labels['positive']} has the smaller mean length."
 
 
+def has_tokens(tests: xr.Dataset, measure: str) -> bool:
+    """Return whether the prompts' token counts have a statistic: `auroc` or `paired_accuracy`."""
+    return bool(np.isfinite(tests["tokens"].sel(measure=measure, classifier="means", estimate="value")))
+
+
 def token_facts(tests: xr.Dataset) -> Iterator[str]:
     """Yield sentences about the separation by the prompts' token counts alone, of one contrast at one position."""
-    if not has_values(tests, "tokens_auroc"):  # all prompts have the same counts
+    if not has_tokens(tests, "auroc"):  # all prompts have the same counts
         return
-    p = [float(_null(tests, f"tokens_{kind}auroc", "p")) for kind in ("", "ridge_")]
+    p = tests["tokens_null"].sel(measure="auroc", null="p").values.tolist()
+    means, ridge = (_with_interval(one, 3) for one in tests["tokens"].sel(measure="auroc"))
     yield (
-        f"Token counts alone, without a model, give an AUROC of {_with_interval(tests['tokens_auroc'], 3)} by "
-        f"difference of means and {_with_interval(tests['tokens_ridge_auroc'], 3)} by ridge regression."
+        f"Token counts alone, without a model, give an AUROC of {means} by difference of means and {ridge} by ridge "
+        "regression."
     )
-    if has_values(tests, "tokens_paired_accuracy"):
-        plain, ridge = (_with_interval(100 * tests[f"tokens_{kind}paired_accuracy"], 1) for kind in ("", "ridge_"))
+    if has_tokens(tests, "paired_accuracy"):
+        means, ridge = (_with_interval(100 * one, 1) for one in tests["tokens"].sel(measure="paired_accuracy"))
         yield (
-            f"They put {plain} % of the held-out pairs in the right order by difference of means{_equal_pairs(tests)}, "
+            f"They put {means} % of the held-out pairs in the right order by difference of means{_equal_pairs(tests)}, "
             f"and {ridge} % by ridge regression."
         )
     if not np.isfinite(p).any():
@@ -157,37 +164,38 @@ def token_facts(tests: xr.Dataset) -> Iterator[str]:
 
 def beyond_facts(tests: xr.Dataset) -> Iterator[str]:
     """Yield at how many depths activations separate the sets better than words, and than length, do."""
-    controls = {"_beyond_words": "the better classifier of words", "_beyond_length": "their own length"}
-    for suffix, control in controls.items():
-        if counts := _exceeded_by(tests, suffix):
-            beyond = f"By simultaneous bands, activations have a larger AUROC than {control} {counts}."
-            yield f"{beyond}{_worse(tests, suffix)}"
-    if pairs := _exceeded(tests, "paired_accuracy_beyond_words"):
+    controls = {"words": "the better classifier of words", "length": "their own length"}
+    for control, text in controls.items():
+        differences = tests["beyond"].sel(control=control)
+        if counts := _exceeded_by(differences):
+            beyond = f"By simultaneous bands, activations have a larger AUROC than {text} {counts}."
+            yield f"{beyond}{_worse(differences)}"
+    if pairs := _exceeded(tests["beyond"].sel(control="words", held_out="paired_accuracy")):
         yield f"By difference of means, activations put more pairs in the right order than words do {pairs}."
 
 
-def _exceeded_by(tests: xr.Dataset, suffix: str) -> str:
+def _exceeded_by(differences: xr.DataArray) -> str:
     """Return at how many depths each classifier of activations exceeds a control; empty if it is unknown."""
-    found = {one: text for one in CLASSIFIERS if (text := _exceeded(tests, one + suffix))}
+    found = {one: text for one in CLASSIFIERS if (text := _exceeded(differences.sel(held_out=one)))}
     if len(found) > 1 and len(set(found.values())) == 1:
         return f"{next(iter(found.values()))} by both classifiers"
     return " and ".join(f"{text} by {CLASSIFIERS[one]}" for one, text in found.items())
 
 
-def _exceeded(tests: xr.Dataset, name: str) -> str:
+def _exceeded(difference: xr.DataArray) -> str:
     """Return at how many depths, and at which, the band of a difference lies above 0; empty without the difference."""
-    if not has_values(tests, name):
+    if not np.isfinite(end_of(difference)).any():
         return ""
-    low = along_depth(tests[name], "band_low")
+    low = along_depth(difference, "band_low")
     many, total = int((low > 0).sum()), int(np.isfinite(low).sum())
     return f"at {many} of {total} depths{in_brackets(depths_text(low > 0)) if many < total else ''}"
 
 
-def _worse(tests: xr.Dataset, suffix: str) -> str:
+def _worse(differences: xr.DataArray) -> str:
     """Return at how many depths the control separates the sets better than activations do, after a space."""
     counts = {}
     for one, classifier in CLASSIFIERS.items():
-        many = int((end_of(tests[f"{one}{suffix}"], "band_high") < 0).sum())
+        many = int((end_of(differences.sel(held_out=one), "band_high") < 0).sum())
         if many:
             counts[classifier] = f"at {many} {'depth' if many == 1 else 'depths'} by {classifier}"
     return f" They have a smaller one {' and '.join(counts.values())}." if counts else ""
@@ -195,13 +203,11 @@ def _worse(tests: xr.Dataset, suffix: str) -> str:
 
 def token_finding(tests: xr.Dataset) -> str:
     """Return what the prompts' token counts alone give, and where activations exceed it, of one contrast."""
-    is_ridge = float(tests["tokens_auroc_is_ridge"]) == 1
-    name, classifier = ("tokens_ridge_auroc", "ridge_auroc") if is_ridge else ("tokens_auroc", "auroc")
-    text = (
-        f"Token counts alone, without a model, give an AUROC of {_with_interval(tests[name], 3)} by "
-        f"{CLASSIFIERS[classifier]}"
-    )
-    counts = _exceeded_by(tests, "_beyond_words")
+    is_ridge = float(tests["tokens_is_ridge"].sel(measure="auroc")) == 1
+    auroc = tests["tokens"].sel(measure="auroc", classifier="ridge" if is_ridge else "means")
+    classifier = CLASSIFIERS["ridge_auroc" if is_ridge else "auroc"]
+    text = f"Token counts alone, without a model, give an AUROC of {_with_interval(auroc, 3)} by {classifier}"
+    counts = _exceeded_by(tests["beyond"].sel(control="words"))
     beyond = f"; activations are shown to exceed it {counts}" if counts else ""
     return f"{text}{beyond}.{_weakness(tests)}"
 
