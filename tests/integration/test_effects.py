@@ -65,16 +65,15 @@ def test_every_number_is_known_and_the_report_describes_it(run):
     assert effects["n_used"].values.tolist() == [10, 10]
     assert effects["layer"].values.tolist() == [1, 2]
     values = effects.sel(estimate="value")
-    for name in ("kl", "log_odds", "dose_kl", "everywhere_kl", "head_kl", "head_direct"):
+    for name in ("effect", "dose_effect", "everywhere_effect", "head_effect", "head_direct"):
         assert np.isfinite(values[name]).all(), name
-    for name, sublayer in (("sublayer_log_odds", "mlp"), ("sublayer_kl", "block")):
-        assert np.isfinite(values[name].sel(sublayer=sublayer)).all(), name
-    p = effects["kl_null"].sel(null="p")
+    assert np.isfinite(values["sublayer_effect"].sel(sublayer=["mlp", "block"])).all()
+    p = effects["effect_null"].sel(measure="kl", null="p")
     added, is_tested = p.sel(intervention="add"), effects["effective_controls"] >= LEAST_EFFECTIVE
     assert is_tested.sel(control="matched").all()
     assert ((added >= 1 / 20) & (added <= 1)).where(is_tested, np.isnan(added)).all()
     assert np.isnan(p.sel(intervention="patch")).all()
-    assert (effects["kl"].sel(estimate="low") <= values["kl"]).all()
+    assert (effects["effect"].sel(estimate="low") <= values["effect"]).all()
     assert float(effects["route_error"]) < 5e-5
     (section,) = section_items(run, "effects")
     assert section["title"] == "Effects along the contrast “refusal” at position -1: 10 matched pairs"
@@ -89,7 +88,7 @@ def test_the_table_has_a_row_for_each_prompt_place_and_change(run):
     means = table[table["intervention"] == "remove"].groupby(["set", "layer"])["kl"].mean()
     effects = read_group(run, "effects").sel(contrast="refusal", position=-1, site="resid_pre", intervention="remove")
     for side, name in (("positive", "harmful"), ("negative", "harmless")):
-        np.testing.assert_allclose(means[name], effects["kl"].sel(prompt_side=side, estimate="value"))
+        np.testing.assert_allclose(means[name], effects["effect"].sel(measure="kl", prompt_side=side, estimate="value"))
     own = table[table["dose"].isna() | (table["dose"] == table["set"].map({"harmful": -1.0, "harmless": 1.0}))]
     assert np.isfinite(own["score_change"]).all()
     assert table.drop(own.index)["score_change"].isna().all()

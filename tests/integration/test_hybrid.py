@@ -95,6 +95,6 @@ def test_only_heads_that_exist_have_cards(run):
 
 def test_effects_of_parts_that_are_no_sites_are_missing(run, family):
     effects = read_group(run, "effects")
-    assert np.isnan(effects["head_kl"]).all()
-    assert np.isnan(effects["sublayer_kl"].sel(sublayer="attention")).all()
-    assert np.isfinite(effects["sublayer_kl"].sel(sublayer="mlp")).any() == (family != ALONE)
+    assert np.isnan(effects["head_effect"]).all()
+    assert np.isnan(effects["sublayer_effect"].sel(sublayer="attention")).all()
+    assert np.isfinite(effects["sublayer_effect"].sel(sublayer="mlp")).any() == (family != ALONE)

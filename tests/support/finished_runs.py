@@ -111,6 +111,12 @@ def cached_run(*arguments: Any, **options: Any) -> Run:
     return replace(finished_run(*arguments, **options), cache=Cache(2**26))
 
 
+def merged(values: Mapping[str, Any], changed: Mapping[str, Any]) -> dict[str, Any]:
+    """Return values with changed ones; of a variable with labels, only those of the labels that `changed` has."""
+    new = {name: merged(values.get(name, {}), of) if isinstance(of, dict) else of for name, of in changed.items()}
+    return {**values, **new}
+
+
 _ENCODED: dict[bytes, dict[str, bytes]] = {}
 """The objects of each group that was written, since tests write the same group into many runs."""
 

@@ -25,7 +25,7 @@ DIMENSIONS = {
     "tested": "Statistic of a contrast that is tested with permuted labels.",
     "held_out": "Statistic of held-out prompts: auroc and paired_accuracy by difference of means, ridge_auroc by ridge "
     "regression.",
-    "measure": "What is measured.",
+    "measure": "What is measured: auroc or paired_accuracy (share of pairs in the right order); kl or log_odds.",
     "classifier": "Classifier of held-out prompts: difference of means, or ridge regression.",
     "part": "Kind of the parts of the stream: attention heads, or MLPs.",
     "sublayer": "Attention, MLP, or the whole block.",

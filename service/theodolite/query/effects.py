@@ -11,13 +11,14 @@ from theodolite.query.curves import onset
 from theodolite.sites import Site, depth
 
 
-def towards_other(effects: xr.Dataset, name: str = "log_odds") -> xr.Dataset:
+def towards_other(effects: xr.Dataset, name: str = "effect") -> xr.Dataset:
     """Return a change of the log-odds and its interval with the sign that is positive towards the other set.
 
     The variables are `value`, `low` and `high`; NaN where the contrast predicts no sign.
     """
     sign = effects["expected_sign"]
-    value, one, other = (sign * effects[name].sel(estimate=end, drop=True) for end in INTERVAL)
+    change = effects[name].sel(measure="log_odds", drop=True)
+    value, one, other = (sign * change.sel(estimate=end, drop=True) for end in INTERVAL)
     return xr.Dataset({"value": value, "low": np.minimum(one, other), "high": np.maximum(one, other)})
 
 
@@ -32,7 +33,7 @@ def strictest(effects: xr.Dataset, measure: str, intervention: str, part: str) -
         intervention: `remove` or `add`.
         part: `z`, `p` or `p_family`.
     """
-    of_controls = effects[f"{measure}_null"].sel(intervention=intervention, null=part, drop=True)
+    of_controls = effects["effect_null"].sel(measure=measure, intervention=intervention, null=part, drop=True)
     return of_controls.min("control") if part == "z" else of_controls.max("control")
 
 

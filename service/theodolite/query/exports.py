@@ -102,7 +102,7 @@ def _effects(run: Run, contrast: str, place: dict[str, Any]) -> dict[str, Any]:
     if measure is None:
         return {}
     at = largest(tests[measure])
-    means = values.sel(**at, estimate="value").mean("prompt_side")
+    doses = values["dose_effect"].sel(**at, estimate="value").mean("prompt_side")
     first, second = effects.attrs["tokens"]
     norm = read_group(run, "curves", vectors=())["difference_norm"].sel(contrast=contrast, space="raw", **place, **at)
     return {
@@ -110,8 +110,8 @@ def _effects(run: Run, contrast: str, place: dict[str, Any]) -> dict[str, Any]:
         "effect_p": float(strictest(values, measure, ADD, "p_family").sel(at).max()),
         "effect_difference_norm": float(norm),
         "doses": values["dose"].values.tolist(),
-        "dose_kl": means["dose_kl"].values.tolist(),
-        "dose_log_odds": means["dose_log_odds"].values.tolist(),
+        "dose_kl": doses.sel(measure="kl").values.tolist(),
+        "dose_log_odds": doses.sel(measure="log_odds").values.tolist(),
         "log_odds": f"{first} against {second}",
     }
 

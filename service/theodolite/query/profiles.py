@@ -55,11 +55,11 @@ def _profiles(registered: Group, variable: Variable) -> Iterator[tuple[str, Prof
             sentence = f"Median over the heads of a layer, {circuit} circuit at offset 0. {text}"
             read = _at({"circuit": circuit, "offset": 0}, _over_heads)
             yield name_at(name, {"circuit": circuit}), Profile(group, name, ("layer",), sentence, read=read)
-    elif (group, name) == ("effects", "kl"):  # the changes of the log-odds of the sides have opposite signs
+    elif (group, name) == ("effects", "effect"):  # the changes of the log-odds of the sides have opposite signs
         for intervention in INTERVENTIONS:
             sentence = f"Mean over both sides, intervention {intervention}. {text}"
-            of_sides, label = ("contrast", "position", "site", "layer"), name_at(name, {"intervention": intervention})
-            yield label, Profile(group, name, of_sides, sentence, read=_of_intervention(intervention))
+            of_sides, at = ("contrast", "position", "site", "layer"), {"intervention": intervention, "measure": "kl"}
+            yield name_at(name, at), Profile(group, name, of_sides, sentence, read=_at(at, _over_sides))
     elif dims == ("layer", "head"):
         sentence = f"Median over the heads of a layer. {text}"
         for at in registered.places(variable.dims):
@@ -87,9 +87,8 @@ def _at_sites(values: xr.DataArray) -> xr.DataArray:
     return xr.DataArray(profile, {**labels, "site": sites, "layer": layers}, (*others, "site", "layer"))
 
 
-def _of_intervention(intervention: str) -> Callable[[xr.DataArray], xr.DataArray]:
-    at = {"intervention": intervention, ESTIMATE: "value"}
-    return lambda values: values.sel(at, drop=True).mean("prompt_side")
+def _over_sides(values: xr.DataArray) -> xr.DataArray:
+    return values.sel({ESTIMATE: "value"}, drop=True).mean("prompt_side")
 
 
 def _over_heads(values: xr.DataArray) -> xr.DataArray:

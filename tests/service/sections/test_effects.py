@@ -2,10 +2,9 @@
 
 import numpy as np
 import pytest
-from support.finished_runs import cached_run
+from support.finished_runs import cached_run, merged
 
 from theodolite.groups.effects import sections as effects
-from theodolite.groups.schema import INTERVAL
 from theodolite.query.exports import read_directions
 from theodolite.sections.catalogue import section_items
 
@@ -31,8 +30,14 @@ VALUES = {
     "intact_probability": np.array([0.75, 0.5]),
     "intact_difference": {"value": 3.0, "low": 2.8, "high": 3.2},
     "expected_sign": SIGN,
-    "log_odds": {"value": LOG_ODDS, "low": LOG_ODDS - 0.05, "high": LOG_ODDS + 0.05},
-    "log_odds_null": {"mean": 0.01, "sd": 0.02, "z": Z, "p": P, "p_family": P},
+    "effect": {
+        "kl": {"value": KL, "low": KL * 0.5, "high": KL * 2},
+        "log_odds": {"value": LOG_ODDS, "low": LOG_ODDS - 0.05, "high": LOG_ODDS + 0.05},
+    },
+    "effect_null": {
+        "kl": {"mean": 0.02, "sd": 0.005, "z": 0.5, "p": 0.6, "p_family": 0.6},
+        "log_odds": {"mean": 0.01, "sd": 0.02, "z": Z, "p": P, "p_family": P},
+    },
     "half_dose": {
         "value": np.array([np.nan, np.nan, 1.5, 0.75]),
         "low": np.array([np.nan, np.nan, 1.25, 0.5]),
@@ -40,22 +45,21 @@ VALUES = {
     },
     "control_variance": 0.9,
     "effective_controls": 12.0,
-    "kl": {"value": KL, "low": KL * 0.5, "high": KL * 2},
-    "kl_null": {"mean": 0.02, "sd": 0.005, "z": 0.5, "p": 0.6, "p_family": 0.6},
-    "dose_kl": 0.3,
-    "dose_log_odds": 0.3,
-    "everywhere_kl": 0.7,
-    "everywhere_log_odds": {"value": 1.25 * SIGN, "low": 1.25 * SIGN - 0.5, "high": 1.25 * SIGN + 0.5},
-    "everywhere_log_odds_null": {"p": 0.3},
+    "dose_effect": 0.3,
+    "everywhere_effect": {
+        "kl": 0.7,
+        "log_odds": {"value": 1.25 * SIGN, "low": 1.25 * SIGN - 0.5, "high": 1.25 * SIGN + 0.5},
+    },
+    "everywhere_effect_null": {"log_odds": {"p": 0.3}},
     "restored": {"value": np.array([0.1, 0.2, 0.9, 0.6]), "low": np.array([0.0, 0.1, 0.34, 0.55]), "high": 1.1},
     "score_change": {"value": 0.25, "low": 0.125, "high": 0.5},
-    "head_kl": dict.fromkeys(INTERVAL, np.array([0.001, 0.004])),
-    "sublayer_kl": {
-        "value": {"attention": np.array([0.02, 0.03, 0.07, 0.05]), "block": BLOCK},
-        "low": {"attention": 0.01, "block": BLOCK},
-        "high": {"attention": 0.08, "block": BLOCK},
+    "head_effect": {"kl": np.array([0.001, 0.004])[:, None], "log_odds": 0.1},
+    "sublayer_effect": {
+        "kl": {
+            "attention": {"value": np.array([0.02, 0.03, 0.07, 0.05]), "low": 0.01, "high": 0.08},
+            "block": BLOCK[:, None],
+        }
     },
-    "head_log_odds": 0.1,
     "head_direct": 0.1,
     "direct_correlation": 0.42,
     "intact_error": 1e-6,
@@ -74,9 +78,8 @@ ATTRIBUTES = {
 @pytest.fixture
 def run_of(tmp_path):
     def made(**changes):
-        """Return a run with changes, of some labels of the last dimension if they are given by label."""
-        values = VALUES | {name: VALUES[name] | of if isinstance(of, dict) else of for name, of in changes.items()}
-        groups = {"curves": {}, "directions": {"direction": 0.35}, "moments": {}, "effects": values}
+        """Return a run with changes, of some labels if they are given by label."""
+        groups = {"curves": {}, "directions": {"direction": 0.35}, "moments": {}, "effects": merged(VALUES, changes)}
         return cached_run(tmp_path, groups, attributes=ATTRIBUTES)
 
     return made
@@ -150,7 +153,7 @@ def finding_of(run):
 def test_an_effect_that_one_kind_of_controls_also_has_is_not_special(run_of):
     p = P.copy()
     p[..., 2, 1] = 0.6  # added directions of permuted labels
-    finding = finding_of(run_of(log_odds_null={"p_family": p}))
+    finding = finding_of(run_of(effect_null={"log_odds": {"p_family": p}}))
     assert (
         "from layer 0 pre on, by 0.1 to 2.2 nats. For both sets together, this is farther than all control" in finding
     )
@@ -166,9 +169,9 @@ def test_a_kind_of_controls_that_cannot_be_compared_does_not_count(run_of):
     p[..., 2, 1] = np.nan
     assert (
         "(family-wise p of at most 0.05), of which only one kind can be compared at 4 of these sites and layers, from "
-        "layer 2 pre on: the model uses the direction" in finding_of(run_of(log_odds_null={"p_family": p}))
+        "layer 2 pre on: the model uses the direction" in finding_of(run_of(effect_null={"log_odds": {"p_family": p}}))
     )
-    untested = {"log_odds_null": {"p_family": np.nan, "z": np.nan}, "everywhere_log_odds_null": {"p": np.nan}}
+    untested = {"effect_null": {"log_odds": {"p_family": np.nan, "z": np.nan}}, "everywhere_effect_null": np.nan}
     finding = finding_of(run_of(**untested))
     assert "controls cannot be compared, so it is not shown that the model uses the direction. " in finding
 
@@ -176,11 +179,13 @@ def test_a_kind_of_controls_that_cannot_be_compared_does_not_count(run_of):
 def test_an_effect_on_one_set_is_not_one_on_both(run_of):
     p = P.copy()
     p[1] = 0.6
-    assert "(for each set: harmful 4 of 8; harmless 0 of 8)" in finding_of(run_of(log_odds_null={"p_family": p}))
+    assert "(for each set: harmful 4 of 8; harmless 0 of 8)" in finding_of(
+        run_of(effect_null={"log_odds": {"p_family": p}})
+    )
     low = LOG_ODDS - 0.05
     low[1] = -0.1  # of the negative set, which is expected to move upwards
     assert "moves the log-odds of both sets towards the other set at none of 8" in finding_of(
-        run_of(log_odds={"low": low})
+        run_of(effect={"log_odds": {"low": low}})
     )
 
 
@@ -188,7 +193,7 @@ def test_no_onset_is_claimed_where_scattered_layers_pass(run_of):
     p, low = P.copy(), LOG_ODDS - 0.05
     p[:, :, 3] = 0.6
     low[1, :, 3] = -0.1
-    finding = finding_of(run_of(log_odds_null={"p_family": p}, log_odds={"low": low}))
+    finding = finding_of(run_of(effect_null={"log_odds": {"p_family": p}}, effect={"log_odds": {"low": low}}))
     assert "at 6 of 8 changed sites and layers, by 0.1 to 1.8 nats; at the other sites and layers by at most" in finding
     assert "at 2 of 8 tested sites and layers, and not at the last one. " in finding
 
@@ -196,13 +201,13 @@ def test_no_onset_is_claimed_where_scattered_layers_pass(run_of):
 def test_the_range_of_an_onset_is_that_of_the_layers_from_it_on(run_of):
     low = LOG_ODDS - 0.05
     low[1, :, 1] = -0.1  # of layer 1, so that layer 0 moves alone
-    finding = finding_of(run_of(log_odds={"low": low}))
+    finding = finding_of(run_of(effect={"log_odds": {"low": low}}))
     assert "from layer 2 pre on, by 1.5 to 2.2 nats; at the other sites and layers by at most 0.45 nats" in finding
 
 
 def test_a_change_away_from_the_other_set_is_no_use_whatever_the_controls_do(run_of):
     wrong = {"value": -LOG_ODDS, "low": -LOG_ODDS - 0.05, "high": -LOG_ODDS + 0.05}
-    finding = finding_of(run_of(log_odds=wrong))
+    finding = finding_of(run_of(effect={"log_odds": wrong}))
     assert "moves the log-odds of both sets towards the other set at none of 8" in finding
     assert "the model uses the direction" not in finding
 
@@ -210,19 +215,20 @@ def test_a_change_away_from_the_other_set_is_no_use_whatever_the_controls_do(run
 def test_untested_layers_are_no_failures(run_of):
     p = P.copy()
     p[:, :, 3, 2] = np.nan
-    (section,) = effects.sections(run_of(log_odds_null={"p_family": p}))
+    (section,) = effects.sections(run_of(effect_null={"log_odds": {"p_family": p}}))
     assert "from layer 2 pre on: the model uses the direction" in section.finding
 
 
 def test_sets_with_equal_log_odds_have_no_expected_change(run_of):
     no_test = dict.fromkeys(("z", "p", "p_family"), np.nan)
-    tests = {"log_odds_null": no_test, "half_dose": np.nan, "everywhere_log_odds_null": {"p": np.nan}}
-    run = run_of(expected_sign=np.nan, intact_difference={"low": -0.5}, **tests)
+    tests = {"half_dose": np.nan, "everywhere_effect_null": np.nan}
+    null = {"log_odds": no_test}
+    run = run_of(expected_sign=np.nan, intact_difference={"low": -0.5}, effect_null=null, **tests)
     finding = finding_of(run)
     assert "[-0.50, 3.20], which may be 0, so it is not known which change to expect." in finding
     limit = "family-wise p of at most 0.05"
     assert f"of both sets more than all control directions ({limit}) at 0 of 8 sites and layers. " in finding
-    finding = finding_of(run_of(expected_sign=np.nan, **tests, kl_null=no_test))
+    finding = finding_of(run_of(expected_sign=np.nan, effect_null=null | {"kl": no_test}, **tests))
     assert "It is not tested whether the model uses the direction at the last token. " in finding
     (section,) = effects.sections(run)
     assert "moves the log-odds towards" not in " ".join(section.facts)
@@ -267,7 +273,7 @@ def test_a_difference_that_may_be_0_has_no_restored_share(run_of):
 
 
 def test_without_parts_there_are_no_maps_and_no_sentences_about_them(run_of):
-    unknown = dict.fromkeys(("head_kl", "sublayer_kl", "direct_correlation"), np.nan)
+    unknown = dict.fromkeys(("head_effect", "sublayer_effect", "direct_correlation"), np.nan)
     (section,) = effects.sections(run_of(**unknown))
     assert section.maps == []
     assert "effects.refusal.parts" not in [figure.name for figure in section.figures]
@@ -337,7 +343,8 @@ def test_an_export_names_the_layer_farthest_above_the_controls_and_its_doses(run
 def test_an_export_without_a_signed_test_takes_the_kl_divergence(run_of):
     z = np.full((2, 2, 4, 3, 2), 0.5)
     z[:, 0, 1, 2] = 4.0
-    facts = read_directions(run_of(log_odds_null={"z": np.nan}, kl_null={"z": z}), "refusal", "resid_pre", [1]).facts
+    run = run_of(effect_null={"log_odds": {"z": np.nan}, "kl": {"z": z}})
+    facts = read_directions(run, "refusal", "resid_pre", [1]).facts
     assert facts["effect_layer"] == 1
 
 

@@ -7,7 +7,7 @@ import pytest
 from support.analysed_runs import draw, silent
 from support.analysing import analyse
 from support.each import each
-from support.finished_runs import cached_run
+from support.finished_runs import cached_run, merged
 from support.nightly import at_night
 from support.stored import store_run
 
@@ -66,13 +66,6 @@ SEPARATION = {
     "n_used": [64, 63],
 }
 SIDE = "At layer 0 pre, 75.0 % of held-out prompts lie on their own set's side of the midpoint; "
-
-
-def merged(values, changed):
-    """Return values with changed ones; of a variable with labels, only those of the labels that `changed` has."""
-    return values | {
-        name: merged(values.get(name, {}), one) if isinstance(one, dict) else one for name, one in changed.items()
-    }
 
 
 def permuted(**changed):

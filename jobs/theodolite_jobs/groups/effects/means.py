@@ -110,13 +110,20 @@ class _Side:
             "restored": self._at_places(share_of_means(own["patch_log_odds"], wholes)),
             "half_dose": self._at_places(half_dose(changes, self.doses[towards], self.sign * wholes)),
         }
-        for name in MEASURES:
-            values = np.stack([own[f"{intervention}_{name}"] for intervention in INTERVENTIONS], axis=-1)
-            found[name] = self._at_places(mean_over_prompts(values))
-            found[f"{name}_null"], found[f"everywhere_{name}_null"] = self._tests(name)
-            found[f"dose_{name}"] = self._at_places(mean_over_prompts(own[f"dose_{name}"]))
-            found[f"everywhere_{name}"] = mean_over_prompts(own[f"everywhere_{name}"]).stacked()
+        found |= _joined([self._effects(measure) for measure in MEASURES])
         return found | (_of_parts(own) if f"{HEAD}_kl" in own else {})
+
+    def _effects(self, measure: str) -> dict[str, NDArray[np.float64]]:
+        """Return the effects on a measure, and their tests."""
+        values = np.stack([self.own[f"{intervention}_{measure}"] for intervention in INTERVENTIONS], axis=-1)
+        at_places, everywhere = self._tests(measure)
+        return {
+            "effect": self._at_places(mean_over_prompts(values)),
+            "effect_null": at_places,
+            "dose_effect": self._at_places(mean_over_prompts(self.own[f"dose_{measure}"])),
+            "everywhere_effect": mean_over_prompts(self.own[f"everywhere_{measure}"]).stacked(),
+            "everywhere_effect_null": everywhere,
+        }
 
     def _at_places(self, estimate: Estimate) -> NDArray[np.float64]:
         """Return an estimate, (site, layer, …, estimate), from one of shape (place, …)."""
@@ -153,15 +160,18 @@ class _Side:
 
 def _of_parts(own: Arrays) -> dict[str, NDArray[np.float64]]:
     """Return the variables of patched heads and sublayers, (layer, …)."""
+    parts = (HEAD, *SUBLAYERS)
+    head, *sublayers = (
+        np.stack([mean_over_prompts(own[f"{part}_{measure}"]).stacked() for measure in MEASURES]) for part in parts
+    )
+    head_direct, *directs = (own[f"{part}_direct"].mean(axis=0) for part in parts)
     found = {
-        f"{HEAD}_direct": own[f"{HEAD}_direct"].mean(axis=0),
-        "sublayer_direct": np.stack([own[f"{sublayer}_direct"].mean(axis=0) for sublayer in SUBLAYERS], axis=-1),
+        "head_effect": head,
+        "sublayer_effect": np.stack(sublayers, axis=-2),
+        "head_direct": head_direct,
+        "sublayer_direct": np.stack(directs, axis=-1),
     }
-    for name in MEASURES:
-        of_sublayers = [mean_over_prompts(own[f"{sublayer}_{name}"]).stacked() for sublayer in SUBLAYERS]
-        found[f"{HEAD}_{name}"] = mean_over_prompts(own[f"{HEAD}_{name}"]).stacked()
-        found[f"sublayer_{name}"] = np.stack(of_sublayers, axis=-2)
-    direct, patched = found[f"{HEAD}_direct"].ravel(), found[f"{HEAD}_log_odds"][..., 0].ravel()
+    direct, patched = head_direct.ravel(), head[MEASURES.index("log_odds"), ..., 0].ravel()
     if np.isfinite(direct + patched).all() and direct.std() and patched.std():
         found["direct_correlation"] = np.corrcoef(direct, patched)[0, 1]
     return found

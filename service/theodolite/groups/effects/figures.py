@@ -76,9 +76,10 @@ def _signed_lines(
     for site in effects["site"].values.tolist() if np.isfinite(of_side["expected_sign"]) else ():
         values = of_side.sel(site=site, intervention=intervention)
         change, layers = towards_other(values), values["layer"]
+        null = values["effect_null"].sel(measure="log_odds")
         where = _name(effects, label, site)
         for control in effects["control"].values.tolist() if controls else ():
-            mean, sd = (values["log_odds_null"].sel(control=control, null=part) for part in ("mean", "sd"))
+            mean, sd = (null.sel(control=control, null=part) for part in ("mean", "sd"))
             name, dash = f"{where}, {CONTROL_NAMES[control]}", _CONTROL_DASHES[control]
             ends = mean - _CHANCE * sd, mean + _CHANCE * sd
             lines.append(Line(name, layers, mean, style.PLAIN, dash, *ends, markers=False, band=_SPREAD))
@@ -93,12 +94,12 @@ def _kl_lines(
     lines = []
     for side, label in sides.items():
         for site in effects["site"].values.tolist():
-            values = effects.sel(prompt_side=side, site=site, intervention=intervention)
+            values = effects.sel(prompt_side=side, site=site, intervention=intervention, measure="kl")
             where = _name(effects, label, site)
-            n, (kl, low, high) = prompts_text(values["n_used"]), _with_ends(values["kl"])
+            n, (kl, low, high) = prompts_text(values["n_used"]), _with_ends(values["effect"])
             lines.append(Line(where, values["layer"], kl, colours[side], DASHES[Site(site)], low, high, n=n))
             for control in effects["control"].values.tolist() if intervention == ADD else ():
-                mean = values["kl_null"].sel(control=control, null="mean")
+                mean = values["effect_null"].sel(control=control, null="mean")
                 name = f"{where}, {CONTROL_NAMES[control]}"
                 lines.append(Line(name, values["layer"], mean, colours[side], _CONTROL_DASHES[control], markers=False))
     return lines
@@ -121,15 +122,16 @@ def dose_figure(effects: xr.Dataset, sides: Mapping[str, str], colours: Mapping[
     `effects` is the group at one contrast, position, site and layer.
     """
     panels = []
-    for measure, title in {"dose_log_odds": "change of the log-odds", "dose_kl": "KL [nats]"}.items():
+    for measure, title in {"log_odds": "change of the log-odds", "kl": "KL [nats]"}.items():
         lines = []
         for side, label in sides.items():
-            values, n = effects.sel(prompt_side=side), prompts_text(effects["n_used"].sel(prompt_side=side))
+            values = effects.sel(prompt_side=side, measure=measure)
+            n = prompts_text(values["n_used"])
             doses = [0.0, *values["dose"].values.tolist()]  # a dose of 0 changes nothing
             order = np.argsort(doses)
-            curve, low, high = (np.array([0.0, *end.values])[order] for end in _with_ends(values[measure]))
+            curve, low, high = (np.array([0.0, *end.values])[order] for end in _with_ends(values["dose_effect"]))
             lines.append(Line(label, np.array(doses)[order], curve, colours[side], "solid", low, high, n=n))
-        panels.append(Panel(title, lines, [Reference(0, "no change: 0")] if measure == "dose_log_odds" else ()))
+        panels.append(Panel(title, lines, [Reference(0, "no change: 0")] if measure == "log_odds" else ()))
     return panels_figure(panels, x_title="dose: factor on the difference of the means", ticks={})
 
 
@@ -145,7 +147,7 @@ def parts_figure(effects: xr.Dataset, sides: Mapping[str, str]) -> go.Figure:
         values, n = effects.sel(prompt_side=side), prompts_text(effects["n_used"].sel(prompt_side=side))
         lines = []
         for sublayer, (name, colour) in _SUBLAYERS.items():
-            kl, low, high = _with_ends(values["sublayer_kl"].sel(sublayer=sublayer))
+            kl, low, high = _with_ends(values["sublayer_effect"].sel(measure="kl", sublayer=sublayer))
             if np.isfinite(kl).any():
                 lines.append(Line(name, values["layer"], kl, colour, "solid", low, high, n=n))
         panels.append(Panel(f"KL, {label} [nats]", lines, positive=True))

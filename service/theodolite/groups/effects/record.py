@@ -31,33 +31,25 @@ HEAD = "head"
 MEASURES = ("kl", "log_odds")
 """What an intervention is measured by."""
 
-_KL = "Mean over prompts of the KL divergence of the changed from the intact distribution of the next token"
-_LOG_ODDS = "Mean over prompts of the change of the log-odds of the first against the second group of next tokens"
-
-_EVERYWHERE = "when the direction of each site and layer is removed there"
+_EFFECT = (
+    "Mean over prompts of the KL divergence of the changed from the intact distribution of the next token (kl), and of "
+    "the change of the log-odds of the first against the second group of next tokens (log_odds)"
+)
 _OF_HEAD = "when the head's output is patched"
 _OF_SUBLAYER = "when the output of the sublayer is patched (of the block: those of attention and the MLP)"
-_DIRECTLY = "but the change reaches the stream only after the last block"
+_DIRECT = (
+    "Mean over prompts of the change of the log-odds, {}, but the change reaches the stream only after the last block."
+)
 
-_KL_NULL = (
-    "{0} of control directions: its mean and standard deviation (sd, both in nats); the difference of the logarithm of "
-    "{0} from its mean over them, over their standard deviation (z); and the share of them with as large {0}, the "
-    "contrast's own included (p). z and p are NaN without a test."
+_NULL = (
+    "{0} of control directions, log_odds times expected_sign: mean and standard deviation (sd, both in nats); z, for "
+    "kl of the logarithms of {0}; and the share of them with as large a number, the contrast's own included (p). z and "
+    "p are NaN without a test."
 )
-_LOG_ODDS_NULL = (
-    "{0} times expected_sign of control directions: its mean and standard deviation (sd, both in nats); the difference "
-    "of the contrast's own from this mean, over this standard deviation (z); and the share of them with as large a "
-    "number, the contrast's own included (p). z and p are NaN without a test."
-)
-_FAMILY = (
-    " p_family is the share of them, the contrast's own included, whose largest z over all sites and layers is as "
-    "large as the z at this site and layer."
-)
-_NO_FAMILY = " p_family is NaN."
 
 _POINT = ("contrast", "position", "prompt_side")
 _PLACE = (*_POINT, "site", "layer")
-_OF_PLACE = (*_PLACE, "intervention")
+_MEASURED = (*_POINT, "measure")
 
 VARIABLES = (
     N_USED,
@@ -82,43 +74,35 @@ VARIABLES = (
         "Sign of the change of the log-odds towards those of the other set; NaN if the interval of intact_difference "
         "contains 0.",
     ),
-    *variables((*_OF_PLACE, ESTIMATE), "nats", kl=f"{_KL}.", log_odds=f"{_LOG_ODDS}."),
-    *variables(
-        (*_OF_PLACE, "control", "null"),
-        kl_null=_KL_NULL.format("kl") + _FAMILY,
-        log_odds_null=_LOG_ODDS_NULL.format("log_odds") + _FAMILY,
+    Variable("effect", (*_MEASURED, "site", "layer", "intervention", ESTIMATE), f"{_EFFECT}.", "nats"),
+    Variable(
+        "effect_null",
+        (*_MEASURED, "site", "layer", "intervention", "control", "null"),
+        _NULL.format("effect")
+        + " p_family is the share of them, the contrast's own included, whose largest z over all sites and layers is "
+        "as large as the z at this site and layer.",
     ),
-    *variables(
-        (*_PLACE, "dose", ESTIMATE),
+    Variable(
+        "dose_effect",
+        (*_MEASURED, "site", "layer", "dose", ESTIMATE),
+        f"{_EFFECT}, for doses of the difference.",
         "nats",
-        dose_kl=f"{_KL}, for doses of the difference.",
-        dose_log_odds=f"{_LOG_ODDS}, for doses of the difference.",
     ),
-    *variables(
-        (*_POINT, ESTIMATE),
+    Variable(
+        "everywhere_effect",
+        (*_MEASURED, ESTIMATE),
+        f"{_EFFECT}, when the direction of each site and layer is removed there.",
         "nats",
-        everywhere_kl=f"{_KL}, {_EVERYWHERE}.",
-        everywhere_log_odds=f"{_LOG_ODDS}, {_EVERYWHERE}.",
     ),
-    *variables(
-        (*_POINT, "control", "null"),
-        everywhere_kl_null=_KL_NULL.format("everywhere_kl") + _NO_FAMILY,
-        everywhere_log_odds_null=_LOG_ODDS_NULL.format("everywhere_log_odds") + _NO_FAMILY,
+    Variable(
+        "everywhere_effect_null",
+        (*_MEASURED, "control", "null"),
+        _NULL.format("everywhere_effect") + " p_family is NaN.",
     ),
-    *variables(
-        (*_POINT, "layer", "head", ESTIMATE),
-        "nats",
-        head_kl=f"{_KL}, {_OF_HEAD}.",
-        head_log_odds=f"{_LOG_ODDS}, {_OF_HEAD}.",
-    ),
-    Variable("head_direct", (*_POINT, "layer", "head"), f"{_LOG_ODDS}, {_OF_HEAD}, {_DIRECTLY}.", "nats"),
-    *variables(
-        (*_POINT, "layer", "sublayer", ESTIMATE),
-        "nats",
-        sublayer_kl=f"{_KL}, {_OF_SUBLAYER}.",
-        sublayer_log_odds=f"{_LOG_ODDS}, {_OF_SUBLAYER}.",
-    ),
-    Variable("sublayer_direct", (*_POINT, "layer", "sublayer"), f"{_LOG_ODDS}, {_OF_SUBLAYER}, {_DIRECTLY}.", "nats"),
+    Variable("head_effect", (*_MEASURED, "layer", "head", ESTIMATE), f"{_EFFECT}, {_OF_HEAD}.", "nats"),
+    Variable("sublayer_effect", (*_MEASURED, "layer", "sublayer", ESTIMATE), f"{_EFFECT}, {_OF_SUBLAYER}.", "nats"),
+    Variable("head_direct", (*_POINT, "layer", "head"), _DIRECT.format(_OF_HEAD), "nats"),
+    Variable("sublayer_direct", (*_POINT, "layer", "sublayer"), _DIRECT.format(_OF_SUBLAYER), "nats"),
     *variables(
         (*_PLACE, ESTIMATE),
         half_dose="Smallest dose, towards the other set, that changes the mean log-odds by half of intact_difference; "
@@ -128,7 +112,7 @@ VARIABLES = (
     ),
     Variable(
         "score_change",
-        (*_OF_PLACE, "layer_other", ESTIMATE),
+        (*_PLACE, "intervention", "layer_other", ESTIMATE),
         "Mean over prompts of the change of the stream at the input of block layer_other along the contrast's "
         "direction there, over the distance of the means there, towards the other set (NaN if the input precedes the "
         "change).",
@@ -167,7 +151,7 @@ GROUP = Group(
     order=160,
     version=6,
     variables=VARIABLES,
-    labels={"sublayer": SUBLAYERS, "null": NULL, ESTIMATE: INTERVAL},
+    labels={"measure": MEASURES, "sublayer": SUBLAYERS, "null": NULL, ESTIMATE: INTERVAL},
     tables=(PROMPT_EFFECTS,),
     needs=frozenset({"prompts", "contrasts", "weights"}),
     options="effects",

@@ -145,8 +145,8 @@ def _place_figures(
 ) -> Iterator[Figure]:
     """Yield the dose curves at the place with the largest effect, the later scores, and the patches of parts."""
     tests = (strictest(values, measure, ADD, "z").mean("prompt_side") for measure in ("log_odds", "kl"))
-    z = next((one for one in tests if np.isfinite(one).any()), None)
-    place = largest(values["kl"].sel(intervention=ADD, estimate="value").mean("prompt_side") if z is None else z)
+    z, kl = next((one for one in tests if np.isfinite(one).any()), None), values["effect"].sel(measure="kl")
+    place = largest(kl.sel(intervention=ADD, estimate="value").mean("prompt_side") if z is None else z)
     reason = "has the largest KL divergence" if z is None else "has the largest z against its controls"
     caption = f"Dose curves at {at_place(values, place)}, where an added difference {reason}"
     yield Figure(f"{name}.doses", caption, partial(dose_figure, values.sel(place), sides, colours))
@@ -157,19 +157,19 @@ def _place_figures(
             "How far an added difference moves the input of later blocks along the contrast's direction there",
             partial(score_figure, of_side, layers, sides[SIDES[1]]),
         )
-    if np.isfinite(values["sublayer_kl"]).any():
+    if np.isfinite(values["sublayer_effect"]).any():
         caption = "KL divergence when the output of attention, of the MLP, or of both (block) is patched, by layer"
         yield Figure(f"{name}.parts", caption, partial(parts_figure, values, sides))
 
 
 def _maps(values: xr.Dataset, name: str, sides: Mapping[str, str]) -> list[Figure]:
-    if not np.isfinite(values["head_kl"]).any():
+    if not np.isfinite(values["head_effect"]).any():
         return []
-    first, kl = sides[SIDES[0]], values["head_kl"].sel(estimate="value")
-    of_first = values.sel(prompt_side=SIDES[0], estimate="value")
+    first, kl = sides[SIDES[0]], values["head_effect"].sel(measure="kl", estimate="value")
+    of_first = values.sel(prompt_side=SIDES[0], measure="log_odds", estimate="value")
     shown = {
         "heads_kl": ("heads: KL when patched, mean of both sets", kl.mean("prompt_side"), False),
-        "heads_patched": (f"heads: log-odds when patched, {first}", of_first["head_log_odds"], True),
+        "heads_patched": (f"heads: log-odds when patched, {first}", of_first["head_effect"], True),
         "heads_direct": (f"heads: direct change, {first}", of_first["head_direct"], True),
     }
     return [
@@ -229,7 +229,7 @@ def _use_text(values: xr.Dataset, sides: Mapping[str, str]) -> str:
         return "Its controls cannot be compared, so it is not shown that the model uses the direction."
     exceeds, n = exceeds_controls(values), int(tested.sum())
     more = f"farther than all control directions (family-wise p of at most {LEVEL})"
-    null = values["log_odds_null"].sel(intervention=ADD)
+    null = values["effect_null"].sel(measure="log_odds", intervention=ADD)
     is_tested = null.sel(null="p_family", drop=True).notnull()
     kinds = is_tested.all("prompt_side").sum("control")
     if alone := int((exceeds & (kinds == 1)).sum()):

@@ -103,7 +103,7 @@ def _where(values: xr.Dataset) -> str:
     if len(layers) < captured:
         which = f"{len(layers)} of {captured} captured layers ({', '.join(map(str, layers))})"
     heads = ""
-    if np.isfinite(values["head_kl"]).any():
+    if np.isfinite(values["head_effect"]).any():
         per_layer = values.sizes["head"]
         heads = f", and the outputs of the heads in these layers ({len(layers) * per_layer} of {captured * per_layer})"
     return f"Interventions change the states at {' and '.join(sites)} of {which}{heads}."
@@ -165,7 +165,7 @@ def _dose_facts(values: xr.Dataset, sides: Mapping[str, str]) -> Iterator[str]:
 def _grows(values: xr.Dataset) -> xr.DataArray:
     """Return where the log-odds of both sets grow, or fall, with each dose as expected, (site, layer)."""
     sign = values["expected_sign"].sel(prompt_side=SIDES[1])  # of a dose greater than 0
-    doses = values["dose_log_odds"].sel(dose=values["dose"] != 0, estimate="value")
+    doses = values["dose_effect"].sel(measure="log_odds", dose=values["dose"] != 0, estimate="value")
     none = xr.zeros_like(doses.isel(dose=[0])).assign_coords(dose=[0.0])
     curve = xr.concat([doses, none], "dose").sortby("dose")
     return (sign * curve.diff("dose") > 0).all(["dose", "prompt_side"])
@@ -189,7 +189,8 @@ def _separation_facts(values: xr.Dataset, sides: Mapping[str, str], separation: 
 def _tested(values: xr.Dataset, measure: str, intervention: str) -> str:
     """Return the range of an effect, where it exceeds its controls, and its largest z."""
     changes = values.sel(intervention=intervention)
-    effect = towards_other(changes)["value"] if measure == "log_odds" else changes["kl"].sel(estimate="value")
+    kl = changes["effect"].sel(measure="kl", estimate="value")
+    effect = towards_other(changes)["value"] if measure == "log_odds" else kl
     p, z = (strictest(values, measure, intervention, part) for part in ("p_family", "z"))
     span = f"{significant(effect.min())} to {significant(effect.max())} nats"
     if not np.isfinite(z).any():
@@ -204,13 +205,13 @@ def _tested(values: xr.Dataset, measure: str, intervention: str) -> str:
 def _everywhere_facts(values: xr.Dataset, sides: Mapping[str, str]) -> Iterator[str]:
     """Yield what the removal at all places in one forward changes."""
     texts = {}
-    changes = towards_other(values, "everywhere_log_odds")
+    changes = towards_other(values, "everywhere_effect")
     for side, label in sides.items():
         own, change = values.sel(prompt_side=side), changes.sel(prompt_side=side)
-        p = own["everywhere_log_odds_null"].sel(null="p").max()
+        p = own["everywhere_effect_null"].sel(measure="log_odds", null="p").max()
         test = f" (p = {float(p):.2g})" if np.isfinite(p) else ""
         moved = f"log-odds by {_ends_text(change)} nats{test}, " if np.isfinite(change["value"]) else ""
-        texts[label] = f"{moved}KL {_with_ends(own['everywhere_kl'])} nats"
+        texts[label] = f"{moved}KL {_with_ends(own['everywhere_effect'].sel(measure='kl'))} nats"
     if len(places(values)) > 1:
         yield (
             f"Removing the direction of each of the {len(places(values))} {places_word(values)} there, in one forward "
@@ -219,7 +220,7 @@ def _everywhere_facts(values: xr.Dataset, sides: Mapping[str, str]) -> Iterator[
 
 
 def _patch_facts(values: xr.Dataset, sides: Mapping[str, str], patch: str) -> Iterator[str]:
-    kl = values["kl"].sel(intervention=PATCH)
+    kl = values["effect"].sel(measure="kl", intervention=PATCH)
     texts = {}
     for side, label in sides.items():
         own = kl.sel(prompt_side=side)
@@ -267,11 +268,11 @@ def _score_facts(values: xr.Dataset, sides: Mapping[str, str]) -> Iterator[str]:
 
 
 def _head_facts(values: xr.Dataset, sides: Mapping[str, str]) -> Iterator[str]:
-    if not np.isfinite(values["head_kl"]).any():
+    if not np.isfinite(values["head_effect"]).any():
         return
     texts = {}
     for side, label in sides.items():
-        own = values["head_kl"].sel(prompt_side=side)
+        own = values["head_effect"].sel(measure="kl", prompt_side=side)
         at = largest(own.sel(estimate="value"))
         texts[label] = f"{head_name(int(at['layer']), int(at['head']))}, {_with_ends(own.sel(at))} nats"
     yield (
@@ -290,7 +291,7 @@ def _head_facts(values: xr.Dataset, sides: Mapping[str, str]) -> Iterator[str]:
 
 def _part_facts(values: xr.Dataset, sides: Mapping[str, str]) -> Iterator[str]:
     for sublayer, what in _REPLACED.items():
-        kl = values["sublayer_kl"].sel(sublayer=sublayer)
+        kl = values["sublayer_effect"].sel(measure="kl", sublayer=sublayer)
         if np.isfinite(kl).any():
             texts = {}
             for side, label in sides.items():
