@@ -56,7 +56,7 @@ def test_heads_are_those_of_the_layers_with_attention(run, family):
     score = read_group(run, "composition")["score"]
     assert np.isfinite(score.sel(layer=0, layer_other=4)).all()
     assert int(np.isfinite(score).sum()) == 3 * 16
-    overlap = read_group(run, "weights")["writing_overlap"].sel(form="stored")
+    overlap = read_group(run, "weights")["writing_overlap"].sel(matrices="model", form="stored")
     assert np.isfinite(overlap.sel(writing_matrix="o", layer=[0, 4], layer_other=[0, 4])).all()
     assert int(np.isfinite(overlap.sel(writing_matrix="o")).sum()) == 4
     down = np.isfinite(overlap.sel(writing_matrix="down"))

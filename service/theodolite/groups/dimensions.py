@@ -64,6 +64,7 @@ DIMENSIONS = {
     "norm_kind": "Branch that the norm layer precedes (attention, mlp, final), or follows "
     "(attention_output, mlp_output).",
     "norm_layer": "0-based index of the norm's block; -1 for the final norm.",
+    "matrices": "Matrices of the model, or random ones with the same row lengths.",
     "form": "Matrices as stored, or with the scales of norms folded into them (folded).",
     "writing_matrix": "Matrix that writes to the stream: o is W_O of all heads, down is W_down of all experts.",
     "reading_matrix": "Matrix that reads the stream: q, k, v of all heads, gate and up of all experts.",

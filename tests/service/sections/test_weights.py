@@ -5,12 +5,14 @@ import xarray as xr
 from support.each import each
 
 from theodolite.groups.weights import sections as weights
+from theodolite.groups.weights.record import GROUP
 
 READERS = (
     "Mean overlap with each of the reading matrices (in brackets: random matrices with the same row lengths; random "
     "subspaces give 5.0 %): "
 )
-STORED = {"form": "stored"}
+OWN = {"matrices": "model", "form": "stored"}
+RANDOM = {"matrices": "random", "form": "stored"}
 NO_OVERLAP = "random matrices with the same row lengths give 0.0 % and 0.0 %"
 
 
@@ -27,23 +29,19 @@ def weights_group(between, folded, written=0.2, folded_written=0.2, sd=0.01, nul
     }
     later = np.where(np.triu(np.ones((3, 3)), 1) > 0, 1.0, np.nan)
 
-    def overlap(*forms):
-        values = np.stack([np.broadcast_to(one, (2, 5)) for one in forms])
-        return ("form", *labels), values[..., None, None] * later
+    def stacked(shape, *matrices):
+        return np.array([[np.broadcast_to(form, shape) for form in forms] for forms in matrices])
 
-    def own(*forms):
-        values = np.stack([np.broadcast_to(one, (2, 3, 3)) for one in forms])
-        return ("form", "writing_matrix", "layer", "layer_other"), values
-
+    nulls = (null, folded_null)
+    overlap = stacked((2, 5), (between, folded), nulls)[..., None, None] * later
+    own = stacked((2, 3, 3), (written, folded_written), nulls)
     variables = {
-        "writer_reader_overlap": overlap(between, folded),
-        "writing_overlap": own(written, folded_written),
-        "writer_reader_overlap_null": overlap(null, folded_null),
-        "writing_overlap_null": own(null, folded_null),
-        "random_overlap": 0.05,
-        "random_overlap_sd": sd,
+        "writer_reader_overlap": (("matrices", "form", *labels), overlap),
+        "writing_overlap": (("matrices", "form", "writing_matrix", "layer", "layer_other"), own),
+        "random_overlap": ("null", [0.05, sd]),
     }
-    return xr.Dataset(variables, {**labels, "form": ["stored", "folded"], "expert_or_shared": []}, {"rank": 2})
+    labels |= {name: list(GROUP.labels[name]) for name in ("matrices", "form", "null")}
+    return xr.Dataset(variables, {**labels, "expert_or_shared": []}, {"rank": 2})
 
 
 def weights_section(monkeypatch, *arguments, **nulls):
@@ -152,10 +150,8 @@ def test_the_pair_with_the_largest_excess_can_have_a_smaller_overlap_than_others
     stored, folded = np.full((2, 5), 0.10), np.full((2, 5), 0.07)
     stored[1, 4], folded[1, 1] = 0.25, 0.3
     group = weights_group(stored, folded, null=0.08, folded_null=0.06)
-    group["writer_reader_overlap_null"].loc[{**STORED, "writing_matrix": "down", "reading_matrix": "up"}] += (
-        0.16  # 0.24
-    )
-    group["writer_reader_overlap_null"].loc[{**STORED, "writing_matrix": "o", "reading_matrix": "v"}] -= 0.05  # 0.03
+    group["writer_reader_overlap"].loc[{**RANDOM, "writing_matrix": "down", "reading_matrix": "up"}] += 0.16  # 0.24
+    group["writer_reader_overlap"].loc[{**RANDOM, "writing_matrix": "o", "reading_matrix": "v"}] -= 0.05  # 0.03
     monkeypatch.setattr(weights, "read_group", lambda *_: group)
     (section,) = weights.sections(None)
     assert section.facts[-1].endswith(
@@ -170,8 +166,8 @@ def test_a_largest_overlap_below_chance_is_no_finding(monkeypatch):
     stored, folded = np.full((2, 5), 0.10), np.full((2, 5), 0.07)
     stored[0, 0], folded[0, 0] = 0.3, 0.2
     group = weights_group(stored, folded, null=0.08, folded_null=0.08)
-    group["writer_reader_overlap_null"].loc[{"writing_matrix": "o", "reading_matrix": "q"}] += 0.24
-    group["writer_reader_overlap"].loc[{**STORED, "writing_matrix": "down", "reading_matrix": "up"}] += 0.05
+    group["writer_reader_overlap"].loc[{"matrices": "random", "writing_matrix": "o", "reading_matrix": "q"}] += 0.24
+    group["writer_reader_overlap"].loc[{**OWN, "writing_matrix": "down", "reading_matrix": "up"}] += 0.05
     monkeypatch.setattr(weights, "read_group", lambda *_: group)
     (section,) = weights.sections(None)
     (largest,) = [fact for fact in section.facts if fact.startswith("Of all 10 combinations")]
@@ -181,7 +177,7 @@ def test_a_largest_overlap_below_chance_is_no_finding(monkeypatch):
 def test_a_writer_that_is_compared_in_its_own_block_is_named(monkeypatch):
     group = weights_group(np.full((2, 5), 0.1), 0.1)
     group["writer_reader_overlap"].loc[
-        {**STORED, "writing_matrix": "o", "reading_matrix": "up", "layer": 1, "layer_other": 1}
+        {**OWN, "writing_matrix": "o", "reading_matrix": "up", "layer": 1, "layer_other": 1}
     ] = 1
     monkeypatch.setattr(weights, "read_group", lambda *_: group)
     (section,) = weights.sections(None)

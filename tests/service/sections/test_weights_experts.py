@@ -25,8 +25,7 @@ def group(*, shared=False, rank=2, **changes):
         {
             "expert_overlap": (("mlp_matrix", "layer", "expert_or_shared", "expert_or_shared_other"), overlaps),
             "expert_overlap_null": (("mlp_matrix", "layer"), nulls),
-            "random_overlap": 0.05,
-            "random_overlap_sd": 0.012,
+            "random_overlap": ("null", [0.05, 0.012]),
         }
         | changes,
         {

@@ -79,11 +79,12 @@ def compute(context: Context) -> Result:
     with context.tasks():
         of_layers = list(run_tasks(layer_bases, arguments, context.progress, "weight matrices", rounds=1))
     rank = _rank(weights)
-    mean, sd = random_overlap(rank, weights.dimensions.d_model)
-    values = {"random_overlap": np.array(mean), "random_overlap_sd": np.array(sd)}
-    for suffix, bases in (("", [one.forms for one in of_layers]), ("_null", [one.random for one in of_layers])):
-        overlaps = [_overlaps(weights, [of_layer[form] for of_layer in bases]) for form in FORMS]
-        values |= {f"{name}{suffix}": np.stack([one[name] for one in overlaps]) for name in overlaps[0]}
+    overlaps = [
+        [_overlaps(weights, [of_layer[form] for of_layer in bases]) for form in FORMS]
+        for bases in ([one.forms for one in of_layers], [one.random for one in of_layers])  # as MATRICES
+    ]
+    values = {name: np.array([[one[name] for one in of_forms] for of_forms in overlaps]) for name in overlaps[0][0]}
+    values["random_overlap"] = np.array(random_overlap(rank, weights.dimensions.d_model))
     layers = range(weights.dimensions.n_layers)
     coordinates = {"writing_matrix": WRITING, "reading_matrix": READING, "layer": layers, "layer_other": layers}
     experts = [of_layer.experts for of_layer in of_layers]

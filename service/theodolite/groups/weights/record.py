@@ -5,35 +5,28 @@ from theodolite.groups.schema import Group, Variable
 FORMS = ("stored", "folded")
 """The matrices as stored, and with the scales of norms folded into them."""
 
+MATRICES = ("model", "random")
+"""The matrices of the model, and random ones with the same row lengths, one draw for each matrix."""
+
 _LAYERS = ("layer", "layer_other")
-_WRITING = ("form", "writing_matrix", *_LAYERS)
-_READING = ("form", "reading_matrix", *_LAYERS)
-_BETWEEN = ("form", "writing_matrix", "reading_matrix", *_LAYERS)
 
 VARIABLES = (
     Variable(
         "writing_overlap",
-        _WRITING,
+        ("matrices", "form", "writing_matrix", *_LAYERS),
         "Overlap ‖UᵀV‖²/r of the r leading directions that two layers' matrices write.",
     ),
     Variable(
         "reading_overlap",
-        _READING,
+        ("matrices", "form", "reading_matrix", *_LAYERS),
         "Overlap ‖UᵀV‖²/r of the r leading directions that two layers' matrices read.",
     ),
     Variable(
         "writer_reader_overlap",
-        _BETWEEN,
+        ("matrices", "form", "writing_matrix", "reading_matrix", *_LAYERS),
         "Overlap ‖UᵀV‖²/r of the directions that one layer (layer) writes and a later layer (layer_other) reads; NaN "
         "if layer_other is not later.",
     ),
-    Variable(
-        "writing_overlap_null",
-        _WRITING,
-        "writing_overlap of random matrices with the same row lengths, one draw for each matrix.",
-    ),
-    Variable("reading_overlap_null", _READING, "reading_overlap of these random matrices."),
-    Variable("writer_reader_overlap_null", _BETWEEN, "writer_reader_overlap of these random matrices."),
     Variable(
         "expert_overlap",
         ("mlp_matrix", "layer", "expert_or_shared", "expert_or_shared_other"),
@@ -45,8 +38,7 @@ VARIABLES = (
         ("mlp_matrix", "layer"),
         "Mean of this overlap over the 6 pairs of 4 random matrices with the row lengths of 4 routed experts.",
     ),
-    Variable("random_overlap", (), "Expected overlap of two random subspaces, r/d_model."),
-    Variable("random_overlap_sd", (), "Standard deviation of the overlap of two random subspaces."),
+    Variable("random_overlap", ("null",), "Overlap of two random subspaces: mean r/d_model, and standard deviation."),
 )
 
 GROUP = Group(
@@ -55,7 +47,7 @@ GROUP = Group(
     order=100,
     version=5,
     variables=VARIABLES,
-    labels={"form": FORMS},
+    labels={"matrices": MATRICES, "form": FORMS, "null": ("mean", "sd")},
     needs=frozenset({"weights"}),
 )
 """The result group `weights`: overlaps of the leading directions that the layers' matrices write and read."""

@@ -53,19 +53,17 @@ def sections(run: Run) -> list[Section]:
 def _maps(weights: xr.Dataset) -> Iterator[Figure]:
     """Yield a map of each overlap of the stored matrices, and of the folded ones where they differ."""
     for name, caption in _WRITTEN.items():
-        labels = {"writing_matrix": name}
-        written, null = weights["writing_overlap"].sel(labels), weights["writing_overlap_null"].sel(labels)
+        written = weights["writing_overlap"].sel(writing_matrix=name)
         axes = (f"writer {_NAMES[name]}, layer",) * 2
-        yield from _pair_of_maps(f"written.{name}", caption, axes, scale_limits(*written.values), written, null)
+        yield from _pair_of_maps(f"written.{name}", caption, axes, scale_limits(*written.values[0]), written)
     pairs = list(dict.fromkeys([*_PAIRS, *_leading_pairs(weights)]))
-    between, null = weights["writer_reader_overlap"], weights["writer_reader_overlap_null"]
-    limits = scale_limits(*(values for pair in pairs for values in between.sel(_labels(*pair)).values))
+    between = weights["writer_reader_overlap"]
+    limits = scale_limits(*(values for pair in pairs for values in between.sel(_labels(*pair)).values[0]))
     for writer, reader in pairs:
         name = f"read.{reader}" if writer == "down" else f"read.{writer}.{reader}"
         caption = f"overlap of {_NAMES[writer]} with {_NAMES[reader]} of later layers"
         axes = (f"writer {_NAMES[writer]}, layer", f"reader {_NAMES[reader]}, layer")
-        labels = _labels(writer, reader)
-        yield from _pair_of_maps(name, caption, axes, limits, between.sel(labels), null.sel(labels))
+        yield from _pair_of_maps(name, caption, axes, limits, between.sel(_labels(writer, reader)))
 
 
 def _labels(writer: str, reader: str) -> dict[str, str]:
@@ -78,27 +76,27 @@ def _pair_of_maps(
     axes: tuple[str, str],
     limits: tuple[float, float],
     overlaps: xr.DataArray,
-    nulls: xr.DataArray,
 ) -> Iterator[Figure]:
-    """Yield the maps of an overlap and its null, (form, layer, layer_other)."""
+    """Yield the maps of an overlap beside that of random matrices, (matrices, form, layer, layer_other)."""
     for form in _different_forms(overlaps):
         suffix, text = (".folded", f"{caption}, norms folded") if form == "folded" else ("", caption)
-        drawn = partial(overlap_map, overlaps.sel(form=form), text, axes, limits, nulls.sel(form=form))
+        own, null = overlaps.sel(form=form)
+        drawn = partial(overlap_map, own, text, axes, limits, null)
         yield Figure(f"weights.{name}{suffix}", text, drawn)
 
 
 def _different_forms(overlaps: xr.DataArray) -> list[str]:
-    """Return the forms of an overlap, (form, …): without `folded` if norms do not change it."""
-    stored, folded = (overlaps.sel(form=form) for form in FORMS)
+    """Return the forms of an overlap, (matrices, form, …): without `folded` if norms do not change it."""
+    stored, folded = (overlaps.sel(matrices="model", form=form) for form in FORMS)
     return ["stored"] if np.array_equal(stored, folded, equal_nan=True) else list(FORMS)
 
 
 def _facts(weights: xr.Dataset) -> Iterator[str]:
-    random, spread = float(weights["random_overlap"]), float(weights["random_overlap_sd"])
+    random, spread = weights["random_overlap"].values.tolist()
     for name in _WRITTEN:
-        of_matrix = weights[["writing_overlap", "writing_overlap_null"]].sel(writing_matrix=name)
-        for form in _different_forms(of_matrix["writing_overlap"]):
-            means, nulls = (_near_and_far(values) for values in of_matrix.sel(form=form).values())
+        written = weights["writing_overlap"].sel(writing_matrix=name)
+        for form in _different_forms(written):
+            means, nulls = (_near_and_far(values) for values in written.sel(form=form))
             folded = " (norms folded)" if form == "folded" else ""
             if np.isfinite(means[1]):
                 near = f"{percent(means[0], 1)} between neighbouring layers, " if np.isfinite(means[0]) else ""
@@ -128,7 +126,7 @@ def _reading_facts(weights: xr.Dataset, random: float) -> Iterator[str]:
 
     An overlap counts if it is larger than that of random matrices with the same row lengths.
     """
-    between, nulls = weights["writer_reader_overlap"], weights["writer_reader_overlap_null"]
+    between, nulls = weights["writer_reader_overlap"]
     stored, folded = (between.sel(form=form) for form in FORMS)
     n_pairs = int(np.isfinite(stored.max(["layer", "layer_other"])).sum())
     above = _above_chance(weights)
@@ -202,8 +200,8 @@ def _leading_pairs(weights: xr.Dataset) -> list[tuple[str, str]]:
 
 def _above_chance(weights: xr.Dataset) -> xr.DataArray:
     """Return the mean overlaps of writers with readers; NaN where random matrices or subspaces have as large a one."""
-    means, null = _means(weights["writer_reader_overlap"]), _means(weights["writer_reader_overlap_null"])
-    return means.where(means > null.clip(min=float(weights["random_overlap"])))
+    means, null = _means(weights["writer_reader_overlap"])
+    return means.where(means > null.clip(min=float(weights["random_overlap"].sel(null="mean"))))
 
 
 def _means(between: xr.DataArray) -> xr.DataArray:

@@ -91,5 +91,5 @@ def _random(weights: xr.Dataset) -> str:
     """Return what random subspaces give, unless experts are compared in fewer directions than other matrices."""
     if weights.attrs.get("expert_rank") != weights.attrs["rank"]:
         return ""
-    spread = 100 * float(weights["random_overlap_sd"])
-    return f"; random subspaces give {percent(weights['random_overlap'], 1)}, ± {spread:.1f} % for a single pair"
+    mean, sd = weights["random_overlap"].values
+    return f"; random subspaces give {percent(mean, 1)}, ± {100 * sd:.1f} % for a single pair"
