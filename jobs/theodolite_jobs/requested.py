@@ -18,7 +18,6 @@ from theodolite.spec_options import EffectsSpec
 from theodolite.store.manifest import finished_groups, unfinished_request, write_request
 from theodolite.store.result_reader import read_contrasts
 from theodolite.store.runs import Run
-from theodolite_jobs.models.families import FAMILIES
 from theodolite_jobs.passes.selections import Contrasts
 
 _NEEDED_SITES = {name: Site(need) for name, group in GROUPS.items() for need in group.needs if need in set(Site)}
@@ -96,20 +95,12 @@ def requested_groups(run: Run, spec: SurveySpec, contrasts: Contrasts) -> list[s
         possible.discard("words")  # `words` decodes the vectors of `heads`
     if spec.heads.composition is None:
         possible.discard("composition")
-    if not _has_latent_attention(run):
-        possible.discard("rotary")
     requested = named_groups(spec) & possible
     requested |= {name for name in possible if GROUPS[name].always}
     requested |= {required for name in requested for required in GROUPS[name].requires}
     if "heads" in requested:
-        requested |= {"composition", "rotary"} & possible
+        requested |= {"composition"} & possible
     return [name for name in GROUPS if name in requested]
-
-
-def _has_latent_attention(run: Run) -> bool:
-    """Return whether the model's family has multi-head latent attention, by its record."""
-    record = FAMILIES.get(run.record.model.text_model or run.record.model.family)
-    return record is not None and record.has_latents
 
 
 def records_experts(run: Run) -> bool:

@@ -129,9 +129,7 @@ def test_a_head_that_is_not_there_is_refused_with_what_is(atlas):
 
 
 def test_an_encoder_gets_the_same_atlas_within_a_survey(encoder):
-    assert set(finished_groups(encoder)) == set(GROUPS) - {
-        *("composition", "contributions", "effects", "rotary", "routing")
-    }
+    assert set(finished_groups(encoder)) == set(GROUPS) - {*("composition", "contributions", "effects", "routing")}
     found = read_group(encoder, "heads")
     assert found.sizes["layer"] == 6
     assert (found["null_dimension"] == 384 - 32).all()
@@ -182,9 +180,7 @@ def test_words_of_other_vectors_go_with_those_vectors_and_so_do_their_chunks(enc
     run = copied(encoder, tmp_path / "store")
     spec = run.record.spec.model_copy(update={"analyses": ["heads"], "heads": HeadsSpec(vectors=0)})
     analyse_run(run, spec, None, Settings(store=run.store), Console())
-    assert set(finished_groups(run)) == set(GROUPS) - {
-        *("composition", "contributions", "effects", "rotary", "routing", "words")
-    }
+    assert set(finished_groups(run)) == set(GROUPS) - {*("composition", "contributions", "effects", "routing", "words")}
     assert not list(Path(run.url).glob("results.zarr/heads/*_vectors/c/**/*"))
     assert list(verify(run)) == []
     assert len(read_head(run, 0, 0, "qk").tokens) == 0

@@ -1,4 +1,4 @@
-"""Surveys of models with multi-head latent attention: the rotary part has a result group; other models have none."""
+"""Surveys of models with multi-head latent attention: their heads have the rotary part, others do not."""
 
 from pathlib import Path
 
@@ -14,13 +14,11 @@ from support.tiny_survey import save_model
 from transformers import AutoConfig
 
 import theodolite
-from theodolite.groups import GROUPS
 from theodolite.groups.heads.sections import sections
-from theodolite.query.runs import describe, run_state, spec_of_results
+from theodolite.query.runs import run_state, spec_of_results
 from theodolite.query.verification import verify
 from theodolite.settings import Settings
 from theodolite.spec_file import parse_spec
-from theodolite.store.manifest import drop_groups, finished_groups
 from theodolite.store.result_reader import read_group
 from theodolite_jobs.analysis import analyse_run
 from theodolite_jobs.groups.heads.formulas import copying_score_sd_of_gaussian_factors
@@ -35,7 +33,6 @@ pytestmark = pytest.mark.usefixtures("without_figures")
 
 OFFSETS = [0, 1, 40]
 FAMILIES = ("deepseek_v2", "deepseek_v3", "glm4_moe_lite")
-NAMES = {one.name for one in GROUPS["rotary"].variables}
 
 
 def surveyed(folder, config, **heads):
@@ -81,13 +78,12 @@ def dense(run, layer, head, offset):
 
 
 def test_the_stored_values_are_those_of_the_dense_products(run):
-    rotary = read_group(run, "rotary")
-    assert {name: list(rotary[name].dims) for name in rotary} == {
-        one.name: list(one.dims) for one in GROUPS["rotary"].variables
-    }
-    assert rotary.sizes == {"offset": 3, "layer": 5, "head": 4, "rank": 8}
+    rotary = read_group(run, "heads").sel(circuit="rotary")
+    known = rotary["singular_values"].dropna("rank", how="all")
+    assert known.sizes == {"offset": 3, "layer": 5, "head": 4, "rank": 8}
+    assert np.isfinite(known).all()
     for layer, head, offset in ((0, 0, 0), (0, 3, 1), (2, 1, 40), (4, 2, 1)):
-        stored = rotary["singular_values"].sel(layer=layer, head=head, offset=offset).values
+        stored = rotary["singular_values"].sel(layer=layer, head=head, offset=offset).values[:8]
         expected = np.linalg.svd(dense(run, layer, head, offset), compute_uv=False)[:8]
         # The family's own frequencies are in float32.
         assert np.abs(stored - expected).max() < (1e-9 if offset == 0 else 1e-6) * expected[0]
@@ -98,7 +94,10 @@ def test_the_stored_values_are_those_of_the_dense_products(run):
         assert int(at["coverage_99"]) == np.argmax(np.cumsum(share) > 0.99) + 1
     sizes = AutoConfig.from_pretrained(run.record.spec.model.id)
     query = [width for width in (sizes.q_lora_rank, 8) if width]
-    assert rotary["effective_rank_random"] == effective_rank_of_gaussian_factors(sizes.hidden_size, query, [8])
+    assert rotary.attrs["circuits"]["rotary"] == {
+        "largest_rank": 8,
+        "effective_rank_random": effective_rank_of_gaussian_factors(sizes.hidden_size, query, [8]),
+    }
 
 
 def test_random_heads_have_the_latents_of_the_model(run):
@@ -109,7 +108,8 @@ def test_random_heads_have_the_latents_of_the_model(run):
     plain, own = sizes.qk_nope_head_dim, sizes.v_head_dim
     of_qk = effective_rank_of_gaussian_factors(sizes.hidden_size, query, key)
     of_vo = effective_rank_of_gaussian_factors(sizes.hidden_size, value, [own])
-    assert heads.attrs["circuits"] == {
+    circuits = heads.attrs["circuits"]
+    assert {circuit: circuits[circuit] for circuit in ("qk", "vo")} == {
         "qk": {"largest_rank": min(plain, sizes.kv_lora_rank, *query), "effective_rank_random": of_qk},
         "vo": {"largest_rank": min(own, sizes.kv_lora_rank), "effective_rank_random": of_vo},
     }
@@ -122,22 +122,23 @@ def test_random_heads_have_the_latents_of_the_model(run):
     assert ranks.count("; random weights: ") == 2
 
 
-def test_the_reader_and_the_api_return_the_group(run):
-    rotary, opened = read_group(run, "rotary"), theodolite.open_run(run.store, run.id)
-    xr.testing.assert_equal(opened.group("rotary"), rotary)
-    values = opened.group("rotary", "effective_rank", layer=[2])["effective_rank"]
-    xr.testing.assert_equal(values, rotary["effective_rank"].sel(layer=[2]))
-    assert opened.describe()["results"]["rotary"]["stable_rank"] == ["offset", "layer", "head"]
-    answer = client_of(run.store).get(f"/v1/runs/{run.id}").json()
-    assert answer["results"]["rotary"]["singular_values"][-1] == "rank"
+def test_readers_and_the_api_return_the_part(run):
+    rotary, opened = read_group(run, "heads").sel(circuit="rotary"), theodolite.open_run(run.store, run.id)
+    client = client_of(run.store)
+    for offset in OFFSETS:
+        stored = rotary["effective_rank"].sel(offset=offset)
+        xr.testing.assert_equal(opened.heads("rotary", offset)["effective_rank"], stored)
+        at = {"circuit": "rotary", "offset": offset}
+        head = client.get(f"/v1/runs/{run.id}/heads/2/1", params=at).json()
+        spectrum = rotary["singular_values"].sel(offset=offset, layer=2, head=1).values[:8]
+        assert head["singular_values"] == spectrum.tolist()
     assert list(verify(run)) == []
 
 
 def test_the_report_shows_the_part_apart(run):
     _, section = sections(run)
     assert section.title == "Heads: rotary part of the scores, 8 entries of each query and key"
-    rotary = read_group(run, "rotary")
-    ranks = rotary["effective_rank"].sel(offset=0)
+    ranks = read_group(run, "heads")["effective_rank"].sel(circuit="rotary", offset=0)
     assert f"of at most 8: {float(ranks.median()):.1f} over n = 20 heads" in section.facts[0]
     assert section.facts[1].startswith("Median effective rank at the other offsets: offset 1: ")
     assert "not folded" in section.notes[0]
@@ -150,33 +151,21 @@ def test_the_report_shows_the_part_apart(run):
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen3_next"])
-def test_other_models_have_no_such_group(family, tmp_path):
+def test_other_models_have_no_such_part(family, tmp_path):
     run = surveyed(tmp_path, CONFIGS[family])
-    assert set(finished_groups(run)) == {"heads"}
-    assert "rotary" not in describe(run)["results"]
+    assert read_group(run, "heads")["circuit"].values.tolist() == ["qk", "vo"]
     assert len(sections(run)) == 1
     assert "rotary part" not in render_report(run)
 
 
-def test_the_norm_is_folded_into_both_sides_and_a_change_computes_the_group_again(tmp_path):
+def test_the_norm_is_folded_into_both_sides_and_a_change_computes_the_heads_again(tmp_path):
     run = surveyed(tmp_path, CONFIGS["deepseek_v3"])
-    digests, plain = finished_groups(run), read_group(run, "rotary")
-    assert run_state(run) == "complete"
-    drop_groups(run, ["rotary"])
-    analyse_run(run, spec_of_results(run), None, Settings(store=run.store), Console())
-    assert finished_groups(run) == digests
-    xr.testing.assert_identical(read_group(run, "rotary"), plain)
-
+    plain = read_group(run, "heads").sel(circuit="rotary")
     spec = spec_of_results(run).model_dump(mode="json")
-    spec["heads"] |= {"vectors": 3}
-    analyse_run(run, parse_spec(spec), None, Settings(store=run.store), Console())
-    again = finished_groups(run)
-    assert again["rotary"] == digests["rotary"]
-    assert again["heads"] != digests["heads"]
-
     spec["heads"] |= {"fold_norm": True}
     analyse_run(run, parse_spec(spec), None, Settings(store=run.store), Console())
-    folded = read_group(run, "rotary")
-    assert folded.attrs["notes"][0] == "the norm before attention is folded into the weights"
-    assert (abs(folded["singular_values"] / plain["singular_values"] - 1) > 1e-3).all("rank").mean() > 0.9
+    folded = read_group(run, "heads").sel(circuit="rotary")
+    assert folded.attrs["rotary_notes"][0] == "the norm before attention is folded into the weights"
+    changed = abs(folded["singular_values"] / plain["singular_values"] - 1) > 1e-3
+    assert changed.isel(rank=range(8)).all("rank").mean() > 0.9
     assert run_state(run) == "complete"

@@ -42,7 +42,8 @@ DIMENSIONS = {
     "path": "Path through all blocks (whole), or the path that ends before the last block (before_last).",
     "point": "State of a block: its input (pre), the stream between attention and MLP (mid), its output (post).",
     "site": "Site in the block, such as resid_pre.",
-    "circuit": "Bilinear map of a head: qk is s·W_Q R W_Kᵀ, vo is W_V W_O.",
+    "circuit": "Bilinear map of a head: qk is s·W_Q R W_Kᵀ, vo is W_V W_O; with multi-head latent attention, rotary is "
+    "s·W_QR R(δ) W_KRᵀ.",
     "offset": "Query position minus key position, for rotary positions; vo has offset 0 only.",
     "head": "Query head.",
     "d_head": "Component of a head's output before W_O.",

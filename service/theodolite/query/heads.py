@@ -26,7 +26,7 @@ class Head:
 
     Attributes:
         name: name as in papers, such as `L12H3`.
-        circuit: qk (W_Q R W_Kᵀ) or vo (W_V W_O).
+        circuit: qk (W_Q R W_Kᵀ), vo (W_V W_O), or rotary (W_QR R W_KRᵀ, with multi-head latent attention).
         offset: query position minus key position.
         offsets: all offsets at which the circuit was decomposed.
         singular_values: (rank), in descending order; as many as the head is wide.

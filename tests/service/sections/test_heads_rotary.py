@@ -2,7 +2,6 @@
 
 import numpy as np
 import xarray as xr
-from support.finished_runs import cached_run
 
 from theodolite.groups.heads.figures_rotary import rotary_figure
 from theodolite.groups.heads.sections_rotary import _facts, rotary_sections
@@ -14,7 +13,8 @@ AT_0 = [[50.0, 40.04], [np.nan, 62.0]]
 def group(offsets, ranks):
     dims = ("offset", "layer", "head")
     labels = {"offset": offsets, "layer": [3, 4], "head": [0, 1], "rank": range(64)}
-    return xr.Dataset({"effective_rank": (dims, np.array(ranks)), "effective_rank_random": 60.26}, labels)
+    attributes = {"circuits": {"rotary": {"effective_rank_random": 60.26}}, "rotary_notes": ["folded"]}
+    return xr.Dataset({"effective_rank": (dims, np.array(ranks))}, labels, attributes)
 
 
 FIRST = (
@@ -57,11 +57,13 @@ def test_the_figure_has_a_curve_of_other_offsets_only_if_there_are_some():
     assert any("random matrices: 60.3" in str(one.name) for one in alone.data)
 
 
-def test_a_run_without_the_group_has_no_section(tmp_path):
-    assert rotary_sections(cached_run(tmp_path / "a", {"heads": {}})) == []
-    values = {"effective_rank": 1.5, "effective_rank_random": 1.8}
-    run = cached_run(tmp_path / "b", {"heads": {}, "rotary": values}, attributes={"notes": ["folded"]})
-    (section,) = rotary_sections(run)
+def test_heads_without_the_part_have_no_section():
+    values = np.ones((2, 1, 2, 2, 64))
+    values[1, ..., 2:] = np.nan  # as many as rotate
+    heads = group([0], [AT_0]).expand_dims(circuit=["qk", "rotary"])
+    heads = heads.assign(singular_values=(("circuit", "offset", "layer", "head", "rank"), values))
+    assert rotary_sections(heads.sel(circuit=["qk"])) == []
+    (section,) = rotary_sections(heads)
     assert section.title == "Heads: rotary part of the scores, 2 entries of each query and key"
     assert section.notes[0] == "folded"
     assert {figure.name for figure in (*section.figures, *section.maps)} == {

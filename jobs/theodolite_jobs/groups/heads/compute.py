@@ -14,14 +14,16 @@ from theodolite.store.manifest import drop_groups, drop_outdated, finished_group
 from theodolite.store.result_reader import read_group
 from theodolite.store.result_writer import check_claim, claim_layers, write_layer
 from theodolite_jobs.groups.heads.layer import (
-    CIRCUITS,
     PROJECTIONS,
     SIDES,
     Vocabulary,
+    circuits_of,
     decompose_layer,
+    largest_width,
     vocabulary_products,
 )
 from theodolite_jobs.groups.heads.random_weights import random_circuits
+from theodolite_jobs.groups.heads.rotary import rotary_notes
 from theodolite_jobs.groups.heads.stream import CapturedInputs, Directions
 from theodolite_jobs.models.anatomy import check_circuits
 from theodolite_jobs.models.weights import Weights
@@ -83,12 +85,12 @@ def _all_layers(context: Context, weights: Weights, vocabulary: Vocabulary | Non
     run, heads, sizes, keys_of = context.run, context.spec.heads, weights.dimensions, weights.anatomy.keys_of
     stream, directions = CapturedInputs(context), Directions(context, weights)
     coordinates: Mapping[str, Sequence[Any]] = {
-        "circuit": CIRCUITS,
+        "circuit": circuits_of(weights),
         "offset": heads.offsets,
         "layer": range(sizes.n_layers),
         "head": range(sizes.n_heads),
-        "rank": range(max(weights.head_widths)),
-        "vector": range(min(heads.vectors, max(weights.head_widths))),
+        "rank": range(largest_width(weights)),
+        "vector": range(min(heads.vectors, largest_width(weights))),
         "d_model": range(sizes.d_model),
         "projection": PROJECTIONS,
         "set": stream.sets,
@@ -97,7 +99,7 @@ def _all_layers(context: Context, weights: Weights, vocabulary: Vocabulary | Non
         "side": SIDES,
     }
     lengths = {dim: len(labels) for dim, labels in coordinates.items()}
-    vector_bytes = 4 * 4 * lengths["offset"] * lengths["head"] * lengths["vector"] * sizes.d_model
+    vector_bytes = 4 * 2 * lengths["circuit"] * lengths["offset"] * lengths["head"] * lengths["vector"] * sizes.d_model
     rounds = max(1, min(8, _VECTOR_BYTES // (vector_bytes + 1)))
     random, attributes = random_circuits(weights, vocabulary)
     shape, vocabulary = (lengths["set"], lengths["position"]), shared(vocabulary)
@@ -130,6 +132,8 @@ def _all_layers(context: Context, weights: Weights, vocabulary: Vocabulary | Non
         "direction_prompts": directions.n_prompts,
         "direction_position": directions.position,
     }
+    if weights.anatomy.has_latents:
+        attributes["rotary_notes"] = rotary_notes(weights, heads.fold_norm)
     if keys_of:
         attributes["keys_of"] = {str(layer): source for layer, source in keys_of.items()}
     return Result(arrays, coordinates, attributes, layers=checksums)

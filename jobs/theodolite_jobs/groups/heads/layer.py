@@ -11,13 +11,15 @@ from numpy.typing import NDArray
 from theodolite.errors import UnsupportedModelError
 from theodolite.spec_options import HeadsSpec
 from theodolite_jobs.groups.heads.formulas import copying_score, gain, null_share
+from theodolite_jobs.groups.heads.rotary import rotary_values
+from theodolite_jobs.models.latent import latent_sizes
 from theodolite_jobs.models.weights import Weights
 from theodolite_jobs.passes.collect import Arrays
 from theodolite_jobs.results.circuits import input_embeddings, input_norm, read_circuits
 from theodolite_jobs.statistics.factors import Circuits, Decomposition, Thin, decompose, numerical_rank, thin
 from theodolite_jobs.statistics.norms import Norm, normalised, projected, standardised, unit
 
-CIRCUITS = ("qk", "vo")
+QK, VO, ROTARY = CIRCUITS = ("qk", "vo", "rotary")
 PROJECTIONS = ("query", "key")
 SIDES = ("qk_query", "qk_key", "vo_read", "vo_write")
 
@@ -102,7 +104,28 @@ def decompose_layer(
     }
     if layer in weights.anatomy.keys_of:
         arrays["null_variance"][:, :, PROJECTIONS.index("key")] = np.nan
-    return _widened(arrays, heads, max(weights.head_widths))
+    arrays = _widened(arrays, heads, largest_width(weights))
+    return _with_rotary(arrays, weights, layer, heads) if weights.anatomy.has_latents else arrays
+
+
+def circuits_of(weights: Weights) -> tuple[str, ...]:
+    """Return the circuits of a model's heads: `rotary` only with multi-head latent attention."""
+    return CIRCUITS if weights.anatomy.has_latents else (QK, VO)
+
+
+def largest_width(weights: Weights) -> int:
+    """Return the largest number of singular values of a circuit."""
+    rotary = latent_sizes(weights.config).rotary if weights.anatomy.has_latents else 0
+    return max(*weights.head_widths, rotary)
+
+
+def _with_rotary(arrays: Arrays, weights: Weights, layer: int, heads: HeadsSpec) -> Arrays:
+    """Return the arrays with the rotary part as a third circuit, which has singular values alone."""
+    for name in ("singular_values", "left_vectors", "right_vectors"):
+        arrays[name] = np.concatenate([arrays[name], np.full_like(arrays[name][:1], np.nan)])
+    values = rotary_values(weights, layer, heads.offsets, heads.fold_norm)
+    arrays["singular_values"][CIRCUITS.index(ROTARY), ..., : values.shape[-1]] = values
+    return arrays
 
 
 def _widened(arrays: Arrays, heads: HeadsSpec, width: int) -> Arrays:
@@ -120,9 +143,9 @@ def _widened(arrays: Arrays, heads: HeadsSpec, width: int) -> Arrays:
 
 def _missing(weights: Weights, heads: HeadsSpec, stream: Stream, shape: tuple[int, int]) -> Arrays:
     """Return the arrays of a layer without attention: NaN, and -1 for whole numbers."""
-    sizes, width, n_contrasts = weights.dimensions, max(weights.head_widths), len(stream.read)
+    sizes, width, n_contrasts = weights.dimensions, largest_width(weights), len(stream.read)
     vectors, n_heads = min(heads.vectors, width), sizes.n_heads
-    circuits = (len(CIRCUITS), len(heads.offsets), n_heads)
+    circuits = (len(circuits_of(weights)), len(heads.offsets), n_heads)
     shapes: dict[str, tuple[int, ...]] = {
         "singular_values": (*circuits, width),
         "direction_alignment": (n_contrasts, len(SIDES), n_heads),
@@ -258,7 +281,7 @@ def _thin(circuits: Circuits, name: str, layer: int) -> Thin:
 
 
 def _stacked(qk: Sequence[Decomposition], vo: Decomposition) -> Arrays:
-    """Return values and vectors of both circuits, (circuit, offset, head, …); VO is NaN after the first offset."""
+    """Return values and vectors of QK and VO, (circuit, offset, head, …); VO is NaN after the first offset."""
     arrays: Arrays = {}
     fields = (
         ("singular_values", "singular_values", np.float64),
@@ -267,10 +290,10 @@ def _stacked(qk: Sequence[Decomposition], vo: Decomposition) -> Arrays:
     )
     for name, attribute, dtype in fields:
         of_vo = getattr(vo, attribute)
-        arrays[name] = np.full((len(CIRCUITS), len(qk), *of_vo.shape), np.nan, dtype)
-        arrays[name][1, 0] = of_vo
+        arrays[name] = np.full((2, len(qk), *of_vo.shape), np.nan, dtype)
+        arrays[name][CIRCUITS.index(VO), 0] = of_vo
         for index, one in enumerate(qk):
-            arrays[name][0, index] = getattr(one, attribute)
+            arrays[name][CIRCUITS.index(QK), index] = getattr(one, attribute)
     return arrays
 
 

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from theodolite_jobs.groups.heads.formulas import copying_score_sd_of_gaussian_factors
-from theodolite_jobs.groups.heads.layer import CIRCUITS, Vocabulary
+from theodolite_jobs.groups.heads.layer import CIRCUITS, VO, Vocabulary
 from theodolite_jobs.models.latent import latent_sizes
 from theodolite_jobs.models.weights import Weights
 from theodolite_jobs.passes.collect import Arrays
@@ -20,7 +20,7 @@ class Random(NamedTuple):
     """The numbers of the circuits of random heads of one width.
 
     Attributes:
-        ranks: mean effective rank of each circuit, in the order of CIRCUITS.
+        ranks: mean effective rank of QK and of VO.
         copying_sd: standard deviation of the copying score; NaN without the vocabulary.
     """
 
@@ -46,8 +46,10 @@ def random_circuits(weights: Weights, vocabulary: Vocabulary | None) -> tuple[Ar
     if not weights.anatomy.has_latents:
         return arrays, {}
     ((width, only),) = by_width.items()
-    largest = (min(*left, *right) for left, right in _factors(weights, width))
-    numbers = zip(CIRCUITS, largest, only.ranks, strict=True)
+    rotary = _rotary_factors(weights)
+    largest = (min(*left, *right) for left, right in (*_factors(weights, width), rotary))
+    ranks_of = *only.ranks, effective_rank_of_gaussian_factors(weights.dimensions.d_model, *rotary)
+    numbers = zip(CIRCUITS, largest, ranks_of, strict=True)
     return arrays, {
         "circuits": {one: {"largest_rank": rank, "effective_rank_random": mean} for one, rank, mean in numbers}
     }
@@ -63,7 +65,7 @@ def _of_width(weights: Weights, width: int, random: Random) -> dict[str, Any]:
 def _random(weights: Weights, width: int, vocabulary: Vocabulary | None) -> Random:
     d_model, factors = weights.dimensions.d_model, _factors(weights, width)
     ranks = {one: effective_rank_of_gaussian_factors(d_model, *one) for one in set(factors)}
-    value, output = factors[CIRCUITS.index("vo")]
+    value, output = factors[CIRCUITS.index(VO)]
     sd = np.nan if vocabulary is None else copying_score_sd_of_gaussian_factors(vocabulary.centred, value, output)
     return Random(tuple(ranks[one] for one in factors), sd)
 
@@ -71,7 +73,14 @@ def _random(weights: Weights, width: int, vocabulary: Vocabulary | None) -> Rand
 def _factors(weights: Weights, width: int) -> list[Factors]:
     """Return the factors of QK and of VO: queries and keys, and values and output."""
     if not weights.anatomy.has_latents:
-        return [((width,), (width,))] * len(CIRCUITS)
+        return [((width,), (width,))] * 2
     sizes = latent_sizes(weights.config)
     query = (sizes.plain,) if sizes.query_latent is None else (sizes.query_latent, sizes.plain)
     return [(query, (sizes.latent, sizes.plain)), ((sizes.latent, sizes.value), (sizes.value,))]
+
+
+def _rotary_factors(weights: Weights) -> Factors:
+    """Return the factors of the rotary part: W_DQ and W_UQ, if queries pass through a latent, and W_KR."""
+    sizes = latent_sizes(weights.config)
+    query = (sizes.rotary,) if sizes.query_latent is None else (sizes.query_latent, sizes.rotary)
+    return query, (sizes.rotary,)

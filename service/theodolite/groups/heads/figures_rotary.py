@@ -14,7 +14,7 @@ def rotary_figure(rotary: xr.Dataset) -> go.Figure:
     The band of offset 0 is the range of the heads; that of the other offsets is the range of their medians.
 
     Args:
-        rotary: the result group.
+        rotary: the circuit `rotary` of the group `heads`.
     """
     layers, rank = rotary["layer"], rotary["effective_rank"]
     at_0, others = rank.sel(offset=0), rank.drop_sel(offset=0).median("head")
@@ -43,6 +43,6 @@ def rotary_figure(rotary: xr.Dataset) -> go.Figure:
                 band="range of the medians",
             )
         )
-    random = float(rotary["effective_rank_random"])
+    random = rotary.attrs["circuits"]["rotary"]["effective_rank_random"]
     references = [Reference(random, f"random matrices: {random:.1f}")]
     return panels_figure([Panel("effective rank", lines, references)], x_title="layer", ticks={})

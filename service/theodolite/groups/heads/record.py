@@ -2,6 +2,9 @@
 
 from theodolite.groups.schema import NULL_AND_LIMIT, Group, Variable
 
+MAPPED = ("qk", "vo")
+"""The circuits that all heads have; they have maps and cards."""
+
 _CIRCUIT = ("circuit", "offset", "layer", "head")
 _ALIGNED = ("contrast", "side", "layer", "head")
 
@@ -29,7 +32,8 @@ VARIABLES = (
     Variable(
         "left_vectors",
         (*_CIRCUIT, "vector", "d_model"),
-        "Left singular vectors: the directions that a query reads (qk), or that are read from an attended token (vo).",
+        "Left singular vectors: the directions that a query reads (qk), or that are read from an attended token (vo); "
+        "NaN for rotary.",
         dtype="float32",
         by_layer=True,
     ),
@@ -37,7 +41,7 @@ VARIABLES = (
         "right_vectors",
         (*_CIRCUIT, "vector", "d_model"),
         "Right singular vectors: the directions that a key reads (qk), or that are written (vo); the "
-        "largest component is positive.",
+        "largest component is positive; NaN for rotary.",
         dtype="float32",
         by_layer=True,
     ),

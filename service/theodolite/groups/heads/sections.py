@@ -8,6 +8,7 @@ import numpy as np
 import xarray as xr
 
 from theodolite.drawing.head_map import head_map
+from theodolite.groups.heads.record import MAPPED
 from theodolite.groups.heads.sections_composition import composition_sections
 from theodolite.groups.heads.sections_rotary import rotary_sections
 from theodolite.groups.schema import LEVEL
@@ -59,11 +60,11 @@ _HOW_TO_READ = (
 def sections(run: Run) -> list[Section]:
     """Return a section with maps of all heads, where a click on a cell opens that head's card.
 
-    If the run has the groups `rotary` and `composition`, a section on each follows.
+    A section on the rotary part follows, if the heads have one, and one on the group `composition`, if the run has it.
     """
     heads = read_group(run, "heads")
     directions = read_group(run, "directions") if heads.sizes["contrast"] else None
-    maps, notes = list(_maps(heads, directions)), texts_of(heads.attrs["notes"])
+    maps, notes, rotary = list(_maps(heads, directions)), texts_of(heads.attrs["notes"]), rotary_sections(heads)
     layers, n_layers = attention_layers(heads), heads.sizes["layer"]
     some = []
     if len(layers) < n_layers:  # a hybrid
@@ -87,7 +88,7 @@ def sections(run: Run) -> list[Section]:
             finding=" ".join([*facts[: len(some) + 1], *_writing_findings(heads, directions)]),
             worth=_worth(heads, directions),
         ),
-        *rotary_sections(run),
+        *rotary,
         *composition_sections(run, heads.sizes["d_model"]),
     ]
 
@@ -101,7 +102,7 @@ def _maps(heads: xr.Dataset, directions: xr.Dataset | None) -> Iterator[Figure]:
         "coverage_99": ("number of singular values that cover 99 % of their sum", coverage),
     }
     for key, (title, values) in numbers.items():
-        for circuit in heads["circuit"].values.tolist():
+        for circuit in MAPPED:
             caption, logarithmic = f"{circuit.upper()}: {title}", key == "leading"
             yield _map(f"{circuit}.{key}", caption, values.sel(circuit=circuit), circuit, logarithmic=logarithmic)
     aligned = [(one, *rest) for one in heads["contrast"].values.tolist() for rest in _alignments(heads, one)]
@@ -241,7 +242,7 @@ def _rank_fact(heads: xr.Dataset, where: str) -> str:
     random, of_circuits = float(heads["effective_rank_random"]), heads.attrs.get("circuits", {})
     known = f"; circuits of random weights have {random:.1f} on average" if np.isfinite(random) else ""
     texts: dict[str, str] = {}
-    for circuit in heads["circuit"].values.tolist():
+    for circuit in MAPPED:
         ranks = heads["effective_rank"].sel(offset=0, circuit=circuit)
         lowest = head_name(*_extreme_head(ranks, largest=False))
         text = f"{float(ranks.median()):.1f} (smallest {float(ranks.min()):.1f}, of {lowest}"

@@ -10,9 +10,6 @@ from theodolite.drawing.head_map import head_map
 from theodolite.groups.heads.figures_rotary import rotary_figure
 from theodolite.query.heads import head_name
 from theodolite.sections.parts import Figure, Section, listed, texts_of
-from theodolite.store.manifest import finished_groups
-from theodolite.store.result_reader import read_group
-from theodolite.store.runs import Run
 
 _LISTED_OFFSETS = 8  # of more, a sentence states the range
 
@@ -32,11 +29,11 @@ _NOTES = (
 )
 
 
-def rotary_sections(run: Run) -> list[Section]:
-    """Return the section on the rotary part; none if the run has no such group."""
-    if "rotary" not in finished_groups(run):
+def rotary_sections(heads: xr.Dataset) -> list[Section]:
+    """Return the section on the rotary part; none if the heads have no such part."""
+    if "rotary" not in heads["circuit"]:
         return []
-    rotary = read_group(run, "rotary")
+    rotary = heads.sel(circuit="rotary").dropna("rank", how="all", subset=["singular_values"])
     caption = "Rotary part at offset 0: effective rank"
     at_0 = rotary["effective_rank"].sel(offset=0)
     return [
@@ -51,7 +48,7 @@ def rotary_sections(run: Run) -> list[Section]:
                 )
             ],
             maps=[Figure("heads.rotary.map", caption, partial(head_map, at_0, caption))],
-            notes=[*texts_of(rotary.attrs["notes"]), *_NOTES],
+            notes=[*texts_of(rotary.attrs["rotary_notes"]), *_NOTES],
             how_to_read=_HOW_TO_READ,
         )
     ]
@@ -59,7 +56,7 @@ def rotary_sections(run: Run) -> list[Section]:
 
 def _facts(rotary: xr.Dataset) -> Iterator[str]:
     """Yield the effective ranks at offset 0, the number of heads below the mean of random factors, other offsets."""
-    ranks, random = rotary["effective_rank"], float(rotary["effective_rank_random"])
+    ranks, random = rotary["effective_rank"], rotary.attrs["circuits"]["rotary"]["effective_rank_random"]
     at_0 = ranks.sel(offset=0).transpose("layer", "head")
     n = int(np.isfinite(at_0).sum())
     if not n:

@@ -200,7 +200,8 @@ def _leading_pairs(weights: xr.Dataset) -> list[tuple[str, str]]:
 
 def _above_chance(weights: xr.Dataset) -> xr.DataArray:
     """Return the mean overlaps of writers with readers; NaN where random matrices or subspaces have as large a one."""
-    means, null = _means(weights["writer_reader_overlap"])
+    overlaps = _means(weights["writer_reader_overlap"])
+    means, null = overlaps.sel(matrices="model", drop=True), overlaps.sel(matrices="random", drop=True)
     return means.where(means > null.clip(min=float(weights["random_overlap"].sel(null="mean"))))
 
 

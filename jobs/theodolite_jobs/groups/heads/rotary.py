@@ -1,0 +1,89 @@
+"""The rotary part of scores in multi-head latent attention, s·W_QR R(δ) W_KRᵀ of each head, as a circuit of `heads`.
+
+QK leaves this part out, because the norm of keys divides only the part that does not rotate.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float
+from numpy.typing import NDArray
+
+from theodolite.errors import UnsupportedModelError
+from theodolite_jobs.models.config_numbers import score_scale
+from theodolite_jobs.models.latent import latent_sizes
+from theodolite_jobs.models.rotary import rotation_of_entries
+from theodolite_jobs.models.weights import Weights
+from theodolite_jobs.results.circuits import folded, input_norm
+from theodolite_jobs.statistics.factors import decompose, thin
+
+
+class RotaryPart(NamedTuple):
+    """One layer's rotary part: query · rotation · keyᵀ of each head, at each offset."""
+
+    query: NDArray[np.float64]
+    """(head, d_model, width)"""
+    key: NDArray[np.float64]
+    """(1, d_model, width): all heads share it."""
+    rotations: list[NDArray[np.float64]]
+    """s·R(δ) of each offset, (width, width), with the family's score scale s."""
+
+
+def read_rotary_part(weights: Weights, layer: int, offsets: Sequence[int], fold_norm: bool) -> RotaryPart:
+    """Return one layer's rotary part; `fold_norm` folds the norm before attention into both of its sides.
+
+    Raises:
+        ModelError: a projection is missing.
+    """
+    query, key = (matrix.numpy() for matrix in weights.rotary_part(layer))
+    norm = input_norm(weights, layer)
+    if fold_norm and norm is not None:
+        query, key = folded(query, norm), folded(key, norm)
+    scale = score_scale(weights.config, weights.dimensions, layer)
+    width = query.shape[2]
+    turns = [rotation_of_entries(weights.config, weights.anatomy, layer, offset, width) for offset in offsets]
+    return RotaryPart(query, key, [scale * turn for turn in turns])
+
+
+def rotary_values(
+    weights: Weights, layer: int, offsets: Sequence[int], fold_norm: bool
+) -> Float[np.ndarray, "offset head width"]:
+    """Return the singular values of one layer's rotary part, in descending order.
+
+    Raises:
+        ModelError: a projection is missing.
+        UnsupportedModelError: a weight is not finite.
+    """
+    try:
+        return rotary_singular_values(*read_rotary_part(weights, layer, offsets, fold_norm))
+    except ValueError as error:
+        raise UnsupportedModelError(f"layer {layer}, part of queries and keys that rotates: {error}") from error
+
+
+def rotary_singular_values(
+    query: Float[np.ndarray, "head d_model width"],
+    key: Float[np.ndarray, "1 d_model width"],
+    rotations: Sequence[Float[np.ndarray, "width width"]],
+) -> Float[np.ndarray, "offset head width"]:
+    """Return the singular values of query · rotation · keyᵀ at each offset, in descending order.
+
+    All heads have the same key. `rotations` are s·R(δ), one for each offset, with the scale s of scores.
+
+    Raises:
+        ValueError: a weight is not finite.
+    """
+    left, right = thin(query), thin(key)
+    each, shared = np.arange(len(query)), np.zeros(len(query), np.int64)
+    return np.stack([decompose(left, right, 0, each, shared, one).singular_values for one in rotations])
+
+
+def rotary_notes(weights: Weights, fold_norm: bool) -> list[str]:
+    """Return notes on the rotary part."""
+    notes = [f"the norm before attention is {'' if fold_norm else 'not '}folded into the weights"]
+    if latent_sizes(weights.config).query_latent is not None:
+        notes.append(
+            "queries pass through a normalised latent, so the rotary part gives its term of the scores up to a "
+            "positive factor of the token that attends"
+        )
+    return notes
