@@ -38,13 +38,14 @@ from generated import D_HEAD, D_MODEL, N_HEADS, N_KV_HEADS, qwen_config
 from numpy.typing import NDArray
 from safetensors.torch import save_file
 
+from theodolite.groups.heads.record import CIRCUITS
 from theodolite.settings import Settings
 from theodolite.spec_file import parse_spec
 from theodolite.spec_options import HeadsSpec
 from theodolite.store.result_reader import read_group
 from theodolite.store.runs import create_run, open_run
 from theodolite_jobs.analysis import compute_groups
-from theodolite_jobs.groups.heads.layer import CIRCUITS, Stream, decompose_layer
+from theodolite_jobs.groups.heads.layer import Stream, decompose_layer
 from theodolite_jobs.models.config_numbers import score_scale
 from theodolite_jobs.models.load import load_config
 from theodolite_jobs.models.tensors import TensorFiles

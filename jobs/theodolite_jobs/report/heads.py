@@ -6,7 +6,7 @@ import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
 
-from theodolite.groups.heads.record import MAPPED
+from theodolite.groups.heads.record import CIRCUITS
 from theodolite.query.heads import attention_layers, head_name, token_lists
 from theodolite.query.words import read_words
 from theodolite.store.runs import Run
@@ -24,7 +24,7 @@ def heads_with_cards(heads: xr.Dataset) -> list[tuple[int, int]]:
         return everything
     heads = heads.sel(layer=attention_layers(heads))
     leading = heads["singular_values"].sel(offset=0).isel(rank=0)
-    rankings = [leading.sel(circuit=circuit) for circuit in MAPPED]
+    rankings = [leading.sel(circuit=circuit) for circuit in CIRCUITS]
     alignment = heads["direction_alignment"]
     rankings += [values for contrast in alignment for values in contrast if np.isfinite(values).any()]
     chosen: dict[tuple[int, int], None] = {}
@@ -54,7 +54,7 @@ def head_cards(run: Run, heads: xr.Dataset, shown: list[tuple[int, int]], *, wor
             }
             for layer, head in shown
         }
-        for circuit in MAPPED
+        for circuit in CIRCUITS
     }
 
 

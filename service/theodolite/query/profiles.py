@@ -9,13 +9,13 @@ import xarray as xr
 
 from theodolite.groups import GROUPS, Group, Variable
 from theodolite.groups.effects.record import INTERVENTIONS
+from theodolite.groups.heads.record import CIRCUITS
 from theodolite.groups.schema import ESTIMATE
 from theodolite.query.curves import described_at, is_along_depth, name_at
 from theodolite.sites import Site
 
 _NORM_DIMS = ("set", "position", "norm")
 _HEAD_DIMS = ("circuit", "offset", "layer", "head")
-_CIRCUITS = ("qk", "vo")
 
 _INPUTS = {"attention": Site.RESID_PRE, "mlp": Site.RESID_MID}
 """The sites that norm layers read; other norm layers have no depth of their own."""
@@ -51,7 +51,7 @@ def _profiles(registered: Group, variable: Variable) -> Iterator[tuple[str, Prof
         for at in registered.places(variable.dims):
             yield name_at(name, at), Profile(group, name, at_sites, described_at(text, at), _at(at, _at_sites))
     elif variable.dims == _HEAD_DIMS:
-        for circuit in _CIRCUITS:
+        for circuit in CIRCUITS:
             sentence = f"Median over the heads of a layer, {circuit} circuit at offset 0. {text}"
             read = _at({"circuit": circuit, "offset": 0}, _over_heads)
             yield name_at(name, {"circuit": circuit}), Profile(group, name, ("layer",), sentence, read=read)

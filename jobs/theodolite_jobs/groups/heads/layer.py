@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from theodolite.errors import UnsupportedModelError
+from theodolite.groups.heads.record import CIRCUITS, ROTARY
 from theodolite.spec_options import HeadsSpec
 from theodolite_jobs.groups.heads.formulas import copying_score, gain, null_share
 from theodolite_jobs.groups.heads.rotary import rotary_values
@@ -19,7 +20,6 @@ from theodolite_jobs.results.circuits import input_embeddings, input_norm, read_
 from theodolite_jobs.statistics.factors import Circuits, Decomposition, Thin, decompose, numerical_rank, thin
 from theodolite_jobs.statistics.norms import Norm, normalised, projected, standardised, unit
 
-QK, VO, ROTARY = CIRCUITS = ("qk", "vo", "rotary")
 PROJECTIONS = ("query", "key")
 SIDES = ("qk_query", "qk_key", "vo_read", "vo_write")
 
@@ -109,8 +109,8 @@ def decompose_layer(
 
 
 def circuits_of(weights: Weights) -> tuple[str, ...]:
-    """Return the circuits of a model's heads: `rotary` only with multi-head latent attention."""
-    return CIRCUITS if weights.anatomy.has_latents else (QK, VO)
+    """Return the circuits of a model's heads."""
+    return (*CIRCUITS, ROTARY) if weights.anatomy.has_latents else CIRCUITS
 
 
 def largest_width(weights: Weights) -> int:
@@ -124,7 +124,7 @@ def _with_rotary(arrays: Arrays, weights: Weights, layer: int, heads: HeadsSpec)
     for name in ("singular_values", "left_vectors", "right_vectors"):
         arrays[name] = np.concatenate([arrays[name], np.full_like(arrays[name][:1], np.nan)])
     values = rotary_values(weights, layer, heads.offsets, heads.fold_norm)
-    arrays["singular_values"][CIRCUITS.index(ROTARY), ..., : values.shape[-1]] = values
+    arrays["singular_values"][-1, ..., : values.shape[-1]] = values
     return arrays
 
 
@@ -281,7 +281,7 @@ def _thin(circuits: Circuits, name: str, layer: int) -> Thin:
 
 
 def _stacked(qk: Sequence[Decomposition], vo: Decomposition) -> Arrays:
-    """Return values and vectors of QK and VO, (circuit, offset, head, …); VO is NaN after the first offset."""
+    """Return values and vectors of both circuits, (circuit, offset, head, …); VO is NaN after the first offset."""
     arrays: Arrays = {}
     fields = (
         ("singular_values", "singular_values", np.float64),
@@ -290,10 +290,10 @@ def _stacked(qk: Sequence[Decomposition], vo: Decomposition) -> Arrays:
     )
     for name, attribute, dtype in fields:
         of_vo = getattr(vo, attribute)
-        arrays[name] = np.full((2, len(qk), *of_vo.shape), np.nan, dtype)
-        arrays[name][CIRCUITS.index(VO), 0] = of_vo
+        arrays[name] = np.full((len(CIRCUITS), len(qk), *of_vo.shape), np.nan, dtype)
+        arrays[name][1, 0] = of_vo
         for index, one in enumerate(qk):
-            arrays[name][CIRCUITS.index(QK), index] = getattr(one, attribute)
+            arrays[name][0, index] = getattr(one, attribute)
     return arrays
 
 

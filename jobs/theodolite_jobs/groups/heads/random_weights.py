@@ -5,8 +5,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from theodolite.groups.heads.record import CIRCUITS
 from theodolite_jobs.groups.heads.formulas import copying_score_sd_of_gaussian_factors
-from theodolite_jobs.groups.heads.layer import CIRCUITS, VO, Vocabulary
+from theodolite_jobs.groups.heads.layer import Vocabulary, circuits_of
 from theodolite_jobs.models.latent import latent_sizes
 from theodolite_jobs.models.weights import Weights
 from theodolite_jobs.passes.collect import Arrays
@@ -20,7 +21,7 @@ class Random(NamedTuple):
     """The numbers of the circuits of random heads of one width.
 
     Attributes:
-        ranks: mean effective rank of QK and of VO.
+        ranks: mean effective rank of each circuit, in the order of CIRCUITS.
         copying_sd: standard deviation of the copying score; NaN without the vocabulary.
     """
 
@@ -49,7 +50,7 @@ def random_circuits(weights: Weights, vocabulary: Vocabulary | None) -> tuple[Ar
     rotary = _rotary_factors(weights)
     largest = (min(*left, *right) for left, right in (*_factors(weights, width), rotary))
     ranks_of = *only.ranks, effective_rank_of_gaussian_factors(weights.dimensions.d_model, *rotary)
-    numbers = zip(CIRCUITS, largest, ranks_of, strict=True)
+    numbers = zip(circuits_of(weights), largest, ranks_of, strict=True)
     return arrays, {
         "circuits": {one: {"largest_rank": rank, "effective_rank_random": mean} for one, rank, mean in numbers}
     }
@@ -65,7 +66,7 @@ def _of_width(weights: Weights, width: int, random: Random) -> dict[str, Any]:
 def _random(weights: Weights, width: int, vocabulary: Vocabulary | None) -> Random:
     d_model, factors = weights.dimensions.d_model, _factors(weights, width)
     ranks = {one: effective_rank_of_gaussian_factors(d_model, *one) for one in set(factors)}
-    value, output = factors[CIRCUITS.index(VO)]
+    value, output = factors[CIRCUITS.index("vo")]
     sd = np.nan if vocabulary is None else copying_score_sd_of_gaussian_factors(vocabulary.centred, value, output)
     return Random(tuple(ranks[one] for one in factors), sd)
 
@@ -73,7 +74,7 @@ def _random(weights: Weights, width: int, vocabulary: Vocabulary | None) -> Rand
 def _factors(weights: Weights, width: int) -> list[Factors]:
     """Return the factors of QK and of VO: queries and keys, and values and output."""
     if not weights.anatomy.has_latents:
-        return [((width,), (width,))] * 2
+        return [((width,), (width,))] * len(CIRCUITS)
     sizes = latent_sizes(weights.config)
     query = (sizes.plain,) if sizes.query_latent is None else (sizes.query_latent, sizes.plain)
     return [(query, (sizes.latent, sizes.plain)), ((sizes.latent, sizes.value), (sizes.value,))]

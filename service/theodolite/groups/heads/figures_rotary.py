@@ -6,6 +6,7 @@ import xarray as xr
 from theodolite.drawing.panels import Line, Panel, panels_figure
 from theodolite.drawing.references import Reference
 from theodolite.drawing.style import MAIN, SECOND
+from theodolite.groups.heads.record import ROTARY
 
 
 def rotary_figure(rotary: xr.Dataset) -> go.Figure:
@@ -43,6 +44,6 @@ def rotary_figure(rotary: xr.Dataset) -> go.Figure:
                 band="range of the medians",
             )
         )
-    random = rotary.attrs["circuits"]["rotary"]["effective_rank_random"]
+    random = rotary.attrs["circuits"][ROTARY]["effective_rank_random"]
     references = [Reference(random, f"random matrices: {random:.1f}")]
     return panels_figure([Panel("effective rank", lines, references)], x_title="layer", ticks={})

@@ -2,8 +2,11 @@
 
 from theodolite.groups.schema import NULL_AND_LIMIT, Group, Variable
 
-MAPPED = ("qk", "vo")
-"""The circuits that all heads have; they have maps and cards."""
+CIRCUITS = ("qk", "vo")
+"""The circuits that all heads have; maps and cards show them."""
+
+ROTARY = "rotary"
+"""The third circuit of heads with multi-head latent attention, which has no vectors."""
 
 _CIRCUIT = ("circuit", "offset", "layer", "head")
 _ALIGNED = ("contrast", "side", "layer", "head")

@@ -8,7 +8,7 @@ import numpy as np
 import xarray as xr
 
 from theodolite.drawing.head_map import head_map
-from theodolite.groups.heads.record import MAPPED
+from theodolite.groups.heads.record import CIRCUITS
 from theodolite.groups.heads.sections_composition import composition_sections
 from theodolite.groups.heads.sections_rotary import rotary_sections
 from theodolite.groups.schema import LEVEL
@@ -102,7 +102,7 @@ def _maps(heads: xr.Dataset, directions: xr.Dataset | None) -> Iterator[Figure]:
         "coverage_99": ("number of singular values that cover 99 % of their sum", coverage),
     }
     for key, (title, values) in numbers.items():
-        for circuit in MAPPED:
+        for circuit in CIRCUITS:
             caption, logarithmic = f"{circuit.upper()}: {title}", key == "leading"
             yield _map(f"{circuit}.{key}", caption, values.sel(circuit=circuit), circuit, logarithmic=logarithmic)
     aligned = [(one, *rest) for one in heads["contrast"].values.tolist() for rest in _alignments(heads, one)]
@@ -242,7 +242,7 @@ def _rank_fact(heads: xr.Dataset, where: str) -> str:
     random, of_circuits = float(heads["effective_rank_random"]), heads.attrs.get("circuits", {})
     known = f"; circuits of random weights have {random:.1f} on average" if np.isfinite(random) else ""
     texts: dict[str, str] = {}
-    for circuit in MAPPED:
+    for circuit in CIRCUITS:
         ranks = heads["effective_rank"].sel(offset=0, circuit=circuit)
         lowest = head_name(*_extreme_head(ranks, largest=False))
         text = f"{float(ranks.median()):.1f} (smallest {float(ranks.min()):.1f}, of {lowest}"

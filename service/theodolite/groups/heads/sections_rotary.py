@@ -8,6 +8,7 @@ import xarray as xr
 
 from theodolite.drawing.head_map import head_map
 from theodolite.groups.heads.figures_rotary import rotary_figure
+from theodolite.groups.heads.record import ROTARY
 from theodolite.query.heads import head_name
 from theodolite.sections.parts import Figure, Section, listed, texts_of
 
@@ -31,9 +32,9 @@ _NOTES = (
 
 def rotary_sections(heads: xr.Dataset) -> list[Section]:
     """Return the section on the rotary part; none if the heads have no such part."""
-    if "rotary" not in heads["circuit"]:
+    if ROTARY not in heads["circuit"]:
         return []
-    rotary = heads.sel(circuit="rotary").dropna("rank", how="all", subset=["singular_values"])
+    rotary = heads.sel(circuit=ROTARY).dropna("rank", how="all", subset=["singular_values"])
     caption = "Rotary part at offset 0: effective rank"
     at_0 = rotary["effective_rank"].sel(offset=0)
     return [
@@ -56,7 +57,7 @@ def rotary_sections(heads: xr.Dataset) -> list[Section]:
 
 def _facts(rotary: xr.Dataset) -> Iterator[str]:
     """Yield the effective ranks at offset 0, the number of heads below the mean of random factors, other offsets."""
-    ranks, random = rotary["effective_rank"], rotary.attrs["circuits"]["rotary"]["effective_rank_random"]
+    ranks, random = rotary["effective_rank"], rotary.attrs["circuits"][ROTARY]["effective_rank_random"]
     at_0 = ranks.sel(offset=0).transpose("layer", "head")
     n = int(np.isfinite(at_0).sum())
     if not n:

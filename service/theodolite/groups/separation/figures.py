@@ -1,6 +1,6 @@
 """Separation of held-out prompts along a contrast's direction."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import plotly.graph_objects as go
@@ -63,16 +63,16 @@ def separation_figure(
         if not has_values(selected, name):
             continue
         lines = [line for site in sites for line in _lines(selected, null, other, name, site, prompts_text(*counts))]
-        is_located = null is not None and name in null["held_out"]
-        of_depths = along_depth(null["location"].sel(held_out=name)) if null is not None and is_located else None
-        panels.append(Panel(title, lines, references[name], located=of_depths))
+        located = None
+        if null is not None and name in null["held_out"]:
+            located = along_depth(null["location"].sel(held_out=name))
+        panels.append(Panel(title, lines, references[name], located=located))
         if name == "auroc" and null is not None:
-            words = null["beyond"].sel(control="words")
-            of_classifiers = {"": words.sel(held_out="auroc"), f"{_RIDGE}, ": words.sel(held_out="ridge_auroc")}
-            if np.isfinite(end_of(of_classifiers[""])).any():
-                panels.append(_beyond(of_classifiers, "words", "words alone: 0", sites, prompts_text(*counts)))
+            words = [null["beyond"].sel(control="words", held_out=one) for one in ("auroc", "ridge_auroc")]
+            if np.isfinite(end_of(words[0])).any():
+                panels.append(_beyond(words, "words", "words alone: 0", sites, prompts_text(*counts)))
         if name == "auroc" and other is not None and has_values(other, "auroc_beyond_twin", "band_low"):
-            untrained = {"": other["auroc_beyond_twin"]}
+            untrained = [other["auroc_beyond_twin"]]
             panels.append(_beyond(untrained, "twin", "as untrained: 0", sites, prompts_text(*counts)))
     return panels_figure(panels, **depth_axis(along_depth(selected["auroc"])))
 
@@ -100,11 +100,11 @@ def _with_interval(values: xr.Dataset, name: str, site: str, colour: str, label:
     return Line(label, value["depth"], value, colour, DASHES[Site(site)], low, high, n=n)
 
 
-def _beyond(values: Mapping[str, xr.DataArray], control: str, equal: str, sites: Sequence[str], n: str) -> Panel:
-    """Return the AUROC minus that of a control, with its simultaneous band, by the prefix of each classifier."""
+def _beyond(values: Sequence[xr.DataArray], control: str, equal: str, sites: Sequence[str], n: str) -> Panel:
+    """Return the AUROC minus that of a control, with its band, by difference of means and perhaps by ridge."""
     lines = []
     for site in sites:
-        for (classifier, curve), colour in zip(values.items(), (MAIN, THIRD), strict=False):
+        for curve, colour, classifier in zip(values, (MAIN, THIRD), ("", f"{_RIDGE}, "), strict=False):
             value, low, high = (along_depth(curve.sel(site=[site]), end) for end in VALUE_AND_BAND)
             label = classifier + short_site(site)
             band = "simultaneous 95 % band"
