@@ -148,8 +148,9 @@ def notes_on(weights: Weights, fold_norm: bool) -> list[str]:
             "positive factor for each token"
         )
         notes.append(
-            f"QK is that of the part of queries and keys without positions; it leaves out the part of "
-            f"{attention.q_rotary.shape[2]} entries that rotates (group “rotary”), and so does not depend on the offset"
+            "QK is that of the part of queries and keys without positions; it leaves out the part of "
+            f"{attention.q_rotary.shape[2]} entries that rotates (circuit “rotary”), and so does not depend on the "
+            "offset"
         )
     elif anatomy.positions.startswith("rotary"):
         notes.append(

@@ -121,7 +121,7 @@ def test_notes_name_what_the_circuits_leave_out(saved):
     assert "not folded" in first
     through = "keys" if weights.config.q_lora_rank is None else "queries, keys"
     assert latents.startswith(f"{through} and values pass through normalised latents")
-    assert "leaves out the part of 8 entries that rotates (group “rotary”)" in rotary
+    assert "leaves out the part of 8 entries that rotates (circuit “rotary”)" in rotary
 
 
 def test_a_head_is_as_wide_as_its_values():
