@@ -23,6 +23,27 @@ class Site(StrEnum):
     RESID_FINAL = "resid_final"
     """Residual stream after the last block and before the final norm; one per model, which a spec can decline."""
 
+    @classmethod
+    def _missing_(cls, value: object) -> "Site | None":
+        return TRANSFORMER_LENS.get(str(value))
+
+
+TRANSFORMER_LENS = {
+    "hook_resid_pre": Site.RESID_PRE,
+    "hook_resid_mid": Site.RESID_MID,
+    "hook_resid_post": Site.RESID_POST,
+    "hook_attn_out": Site.ATTN_OUT,
+    "hook_mlp_out": Site.MLP_OUT,
+    "hook_z": Site.HEAD_OUT,
+    "attn.hook_z": Site.HEAD_OUT,
+}
+"""The sites by the names that TransformerLens gives them in a block."""
+
+
+def site_name(name: str) -> str:
+    """Return the name of a site; a name of TransformerLens is converted, any other stays."""
+    return str(TRANSFORMER_LENS.get(name, name))
+
 
 HALF_BLOCKS = (Site.RESID_PRE, Site.RESID_MID)
 """Sites of the curves along depth: the residual stream before attention and before the MLP."""

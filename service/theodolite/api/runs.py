@@ -130,7 +130,7 @@ def direction(
 
     def content() -> dict[str, Any]:
         vector = selected()
-        labels = {"contrast": contrast, "site": site, "layer": layer, "position": int(vector["position"])}
+        labels = {"contrast": contrast, **{name: vector[name].item() for name in ("site", "layer", "position")}}
         return {"run_id": run_id, **labels, "d_model": vector.size, "direction": vector.values}
 
     return answer(request, digest, content, lambda: selected().to_dataframe(name="direction").reset_index())

@@ -15,7 +15,7 @@ from theodolite.query.curves import along_depth, canonical_name, onset, unknown_
 from theodolite.query.group_selection import measured_positions
 from theodolite.query.profiles import PROFILES
 from theodolite.query.runs import run_name, run_state
-from theodolite.sites import HALF_BLOCKS, Site, depth, depth_label
+from theodolite.sites import HALF_BLOCKS, Site, depth, depth_label, site_name
 from theodolite.store.labels import read_labels
 from theodolite.store.manifest import finished_groups
 from theodolite.store.result_reader import read_group
@@ -47,6 +47,7 @@ class Question:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "statistic", canonical_name(self.statistic))
+        object.__setattr__(self, "site", site_name(self.site) if self.site else None)
 
     def to(self, run: Run) -> "Question":
         """Return the question to one run."""

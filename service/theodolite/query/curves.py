@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from theodolite.errors import SpecError, choices_text
 from theodolite.groups import GROUPS, Group, Variable
 from theodolite.groups.schema import ESTIMATE, INTERVAL, SIDES
-from theodolite.sites import Site, depth
+from theodolite.sites import Site, depth, site_name
 from theodolite.store.result_reader import read_group
 from theodolite.store.runs import Run
 
@@ -129,6 +129,8 @@ def select_curves(
     if unknown:
         raise unknown_statistic(unknown[0], STATISTICS)
     wanted = {dim: list(dict.fromkeys(labels)) for dim, labels in (only or {}).items() if labels}
+    if "site" in wanted:
+        wanted["site"] = list(dict.fromkeys(map(site_name, wanted["site"])))
     of_groups = dict.fromkeys(STATISTICS[name].group for name in chosen)
     groups = {name: read_group(run, name, vectors=()) for name in of_groups}
     _check_labels(run, list(groups.values()), wanted)

@@ -55,6 +55,7 @@ def read_directions(
     Raises as `select_directions` does.
     """
     selected = select_directions(run, contrast, site, layers, position)
+    site = str(selected["site"].values)
     chosen = [int(layer) for layer in selected["layer"].values]
     place = {"site": site, "position": int(selected["position"])}
     facts = {

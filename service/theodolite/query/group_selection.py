@@ -8,7 +8,7 @@ import xarray as xr
 from theodolite.errors import SpecError
 from theodolite.groups import GROUPS
 from theodolite.query.partial_sites import partial_site_notes
-from theodolite.sites import Site
+from theodolite.sites import Site, site_name
 from theodolite.store.result_reader import read_group
 from theodolite.store.runs import Run
 
@@ -75,6 +75,7 @@ def select_directions(
     if position is None and contrast in directions["contrast"].values:
         # A vector has all its numbers or none, so the first one decides.
         position = max(measured_positions(directions["direction"].sel(contrast=contrast).isel(d_model=0)))
+    site = site_name(site)
     labels: dict[str, Any] = {"contrast": contrast, "site": site, "position": position}
     for dim, label in labels.items():
         _known(run, directions, "directions", dim, [label])
@@ -104,6 +105,7 @@ def _known(run: Run, group: xr.Dataset, name: str, dim: str, labels: Sequence[An
     if dim not in group.dims:
         raise SpecError(f"{dim}: {name} has no such dimension; leave it out. It has: {', '.join(map(str, group.dims))}")
     existing = group[dim].values.tolist()
+    labels = [site_name(label) for label in labels] if dim == "site" else labels
     missing = [label for label in labels if label not in existing]
     if missing:
         raise SpecError(f"{dim}: {run.id} has no {missing[0]!r}; it has {label_list(existing)}")

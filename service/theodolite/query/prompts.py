@@ -10,7 +10,7 @@ from theodolite.errors import SpecError, TableNotFoundError
 from theodolite.groups.separation.record import MOST_SCORED, SCALES_TABLE, SCORES_TABLE
 from theodolite.query.curves import end_of
 from theodolite.query.group_selection import label_list
-from theodolite.sites import HALF_BLOCKS, Site, depth
+from theodolite.sites import HALF_BLOCKS, Site, depth, site_name
 from theodolite.store.manifest import finished_tables
 from theodolite.store.prompts import read_prompts
 from theodolite.store.result_reader import read_finished_table, read_group
@@ -164,6 +164,7 @@ def _place(
     position = _known(run, "position", measured, measured[-1] if position is None else position)
     auroc = end_of(of_contrast["auroc"]).sel(position=position)
     sites, layers = auroc["site"].values.tolist(), auroc["layer"].values.tolist()
+    site = site_name(site) if site else None
     candidates = [_known(run, "site", sites, site)] if site else [one for one in sites if one in HALF_BLOCKS] or sites
     layers = [one for one in layers if any(run.record.has_site(Site(label), one) for label in candidates)]
     by_place = auroc.sel(site=candidates, layer=layers if layer is None else [_known(run, "layer", layers, layer)])
