@@ -52,7 +52,10 @@ def test_the_estimate_is_that_of_the_command(client, ray, capsys, monkeypatch, t
     found = client.post(PATH, json=SPEC)
     assert found.status_code == 200, found.text
     content = found.json()
-    assert content == json.loads(json.dumps(plan_survey(parse_spec(SPEC), Path(), Settings(store=str(tmp_path)))))
+    expected = json.loads(json.dumps(plan_survey(parse_spec(SPEC), Path(), Settings(store=str(tmp_path)))))
+    for one in (content, expected):  # measured on the spot, so two measurements differ
+        assert one["capture_seconds_about"].pop("one CPU core") > 0
+    assert content == expected
     assert content["sets"]["harmful"]["prompts"] == 8
     assert content["sets"]["harmful"]["tokens"] > 8 * 30  # with the chat template
     assert content["run_id"].startswith("smollm2-135m-instruct-")
