@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 from theodolite.errors import SpecError
 from theodolite.export import check_format, encode_directions, file_name
 from theodolite.files import write_atomically
-from theodolite.groups import GROUPS as REGISTRY
-from theodolite.groups import READ_WHOLE, Group, Variable
+from theodolite.groups import GROUPS, Group, Variable
 from theodolite.query.curves import curve_dataset, curve_frame, is_along_depth, name_at, select_curves
 from theodolite.query.group_selection import GROUP_LABELS, select_direction, select_group
 from theodolite.query.heads import Head, head_atlas, read_head
@@ -31,13 +30,10 @@ from theodolite.store.result_reader import read_finished_table
 from theodolite.store.runs import Run
 from theodolite.store.runs import open_run as open_stored_run
 
-__all__ = ["CACHE_BYTES", "GROUPS", "Head", "Labels", "RunReader", "html_table", "open_run", "run_table", "runs"]
+__all__ = ["CACHE_BYTES", "Head", "Labels", "RunReader", "html_table", "open_run", "run_table", "runs"]
 
 CACHE_BYTES = 48 * 2**20
 """Default size of the cache of a run's results, in bytes."""
-
-GROUPS = READ_WHOLE
-"""Result groups that `RunReader.group` returns; `curves`, `directions` and `heads` have their own methods."""
 
 Labels = str | int | Sequence[str] | Sequence[int] | None
 """One label, several, or None for all; one label drops its dimension, as xarray's `sel` does."""
@@ -143,9 +139,9 @@ class RunReader:
                 "along_depth": along_depth,
             }
             for name in self.describe()["results"]
-            if name in REGISTRY  # another version may have written others
-            for variable in REGISTRY[name].variables
-            for statistic, dims, along_depth in _names(REGISTRY[name], variable)
+            if name in GROUPS  # another version may have written others
+            for variable in GROUPS[name].variables
+            for statistic, dims, along_depth in _names(GROUPS[name], variable)
         ]
         return pd.DataFrame(rows)
 
@@ -270,10 +266,10 @@ class RunReader:
         return read_head(self._run, layer, head, circuit, offset)
 
     def group(self, name: str, statistic: str | Sequence[str] = (), **labels: Labels) -> xr.Dataset:
-        """Return a result group, or some of its variables at some labels.
+        """Return a result group, or some of its variables at some labels, without the singular vectors of heads.
 
         Args:
-            name: one of `GROUPS`.
+            name: name of the group.
             statistic: names of variables; none selects all.
             labels: the requested labels, by `set`, `contrast`, `site`, `position`, `layer` and `norm`.
 
@@ -282,9 +278,7 @@ class RunReader:
             ResultsNotFoundError: the run lacks the analysis.
         """
         if name not in GROUPS:
-            raise SpecError(
-                f"group: given {name!r}; allowed: {', '.join(GROUPS)}; for others use `curves`, `direction` and `heads`"
-            )
+            raise SpecError(f"group: given {name!r}; allowed: {', '.join(GROUPS)}")
         unknown = [dim for dim in labels if dim not in GROUP_LABELS]
         if unknown:
             raise SpecError(f"{unknown[0]}: a group cannot be narrowed by this; allowed: {', '.join(GROUP_LABELS)}")

@@ -10,7 +10,7 @@ from pkgutil import iter_modules
 
 from theodolite.groups.schema import Group, Variable
 
-__all__ = ["ANALYSES", "GROUPS", "READ_WHOLE", "SHOWN", "Group", "Variable", "table_owner"]
+__all__ = ["ANALYSES", "GROUPS", "SHOWN", "Group", "Variable", "table_owner"]
 
 
 def _records() -> list[Group]:
@@ -23,9 +23,6 @@ GROUPS: dict[str, Group] = {group.name: group for group in sorted(_records(), ke
 
 ANALYSES = tuple(name for name, group in GROUPS.items() if group.is_analysis)
 """The groups that a spec can name under `analyses`."""
-
-READ_WHOLE = tuple(name for name, group in GROUPS.items() if group.is_read_whole)
-"""The groups whose arrays one call returns."""
 
 SHOWN = tuple(name for name in GROUPS if find_spec(f"{__name__}.{name}.sections"))
 """The groups with sections in the report and on the page."""

@@ -95,7 +95,6 @@ class Group:
         always: whether every run with prompts has it.
         is_analysis: whether a spec can name it under `analyses`.
         on_request: whether a survey has it only if the spec names it, or has the section with its options.
-        is_read_whole: whether one call returns all its arrays; other groups have calls for single variables.
     """
 
     name: str
@@ -113,7 +112,6 @@ class Group:
     always: bool = False
     is_analysis: bool = True
     on_request: bool = False
-    is_read_whole: bool = True
 
     @property
     def by_layer(self) -> dict[str, Variable]:

@@ -69,5 +69,4 @@ GROUP = Group(
     per_set=frozenset({"stream"}),
     per_side=frozenset({"stream", "folds"}),
     always=True,
-    is_read_whole=False,
 )

@@ -62,5 +62,4 @@ GROUP = Group(
     per_side=frozenset({"stream", "folds"}),
     always=True,
     is_analysis=False,
-    is_read_whole=False,
 )

@@ -105,5 +105,4 @@ GROUP = Group(
     labels={"null": (*NULL_AND_LIMIT, "p_low_family")},
     needs=frozenset({"weights"}),
     options="heads",
-    is_read_whole=False,
 )

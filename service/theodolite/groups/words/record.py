@@ -46,5 +46,4 @@ GROUP = Group(
     needs=frozenset({"weights"}),
     requires=("heads",),
     options="words",
-    is_read_whole=False,
 )
