@@ -32,7 +32,7 @@ def finished(tmp_path, sites=("resid_pre", "resid_mid", "resid_post"), **changes
     directions[0, 0, 0, 0] = np.nan
     groups = {
         "curves": {"difference_norm": {"raw": norms}},
-        "directions": {"direction": directions},
+        "directions": {"direction": {"raw": directions}},
         "moments": MOMENTS,
     }
     run = finished_run(tmp_path, groups, sites=sites, **changes)
@@ -140,7 +140,11 @@ def test_an_encoder_has_no_control_vector(tmp_path):
 def test_directions_only_below_the_blocks_of_llama_cpp_raise(tmp_path):
     directions = np.tile(unit(3), (1, 2, 1, 4, 1)).astype(float)
     directions[:, :, :, 2:] = np.nan
-    groups = {"curves": {"difference_norm": {"raw": 1.0}}, "directions": {"direction": directions}, "moments": MOMENTS}
+    groups = {
+        "curves": {"difference_norm": {"raw": 1.0}},
+        "directions": {"direction": {"raw": directions}},
+        "moments": MOMENTS,
+    }
     run = finished_run(tmp_path, groups)
     with pytest.raises(SpecError, match=r"refusal has directions only below layer 2, but llama\.cpp adds"):
         encode_directions(run, "refusal", "resid_pre", format="gguf")
@@ -273,7 +277,7 @@ def test_the_same_request_gives_the_same_bytes(run, format):
 
 def test_the_metadata_have_the_numbers_of_each_layer(tmp_path):
     third, noise = 1 / 3, [0.8, 1.5, 0.25, 0.02]
-    directions = {"direction": np.tile(unit(3), (1, 2, 1, 4, 1)), "noise_share": noise}
+    directions = {"direction": {"raw": np.tile(unit(3), (1, 2, 1, 4, 1))}, "noise_share": noise}
     directions |= {"reliability": [0.1, 0, 0.75, third], "difference_norm_debiased": [0.5, np.nan, 2, third]}
     groups = {"curves": {"difference_norm": {"raw": [1, 2, 3, third]}}, "directions": directions, "moments": MOMENTS}
     run = finished_run(tmp_path / "store", groups)

@@ -6,8 +6,7 @@ from functools import reduce
 from itertools import chain
 from typing import Any
 
-from theodolite.groups.curves.record import SPACES
-from theodolite.groups.schema import Output
+from theodolite.groups.schema import SPACES, Output
 from theodolite.store.runs import Run
 from theodolite_jobs.passes.norm_layers import NormLayer
 from theodolite_jobs.passes.one_shard import FirstPass, SecondPass, first_pass, second_pass

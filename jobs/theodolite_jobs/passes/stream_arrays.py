@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from theodolite.groups.curves.record import SPACES
+from theodolite.groups.schema import SPACES
 from theodolite_jobs.statistics.folds import FOLDS, Folds, fold_moments
 from theodolite_jobs.statistics.kernels import row_lengths
 from theodolite_jobs.statistics.moments import Extremes, Moments, extremes, moments, scaled_moments, sphere_factors

@@ -37,6 +37,10 @@ SIDES = ("positive", "negative")
 """The two sets of a contrast."""
 
 
+SPACES = ("raw", "sphere")
+"""Unscaled activations, and activations scaled to norm √d_model."""
+
+
 @dataclass(frozen=True)
 class Variable:
     """One array of a result group, or one kind of array of activations.

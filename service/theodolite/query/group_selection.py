@@ -71,7 +71,7 @@ def select_directions(
 
     Raises as `select_direction` does.
     """
-    directions = read_group(run, "directions", vectors=["direction"])
+    directions = read_group(run, "directions", vectors=["direction"]).sel(space="raw", drop=True)
     if position is None and contrast in directions["contrast"].values:
         # A vector has all its numbers or none, so the first one decides.
         position = max(measured_positions(directions["direction"].sel(contrast=contrast).isel(d_model=0)))

@@ -82,10 +82,12 @@ def test_results_equal_numpy_for_any_chunking(tmp_path, shard_prompts):
         distance = curves["difference_norm"].sel({**at, "space": "raw"})
         np.testing.assert_allclose(distance, np.linalg.norm(difference), rtol=1e-12)
         unit = difference / np.linalg.norm(difference)
-        np.testing.assert_allclose(directions["direction"].sel(at), unit, rtol=1e-10)
+        np.testing.assert_allclose(directions["direction"].sel(at | {"space": "raw"}), unit, rtol=1e-10)
         round_difference = sphere(p).mean(axis=0) - sphere(q).mean(axis=0)
         round_unit = round_difference / np.linalg.norm(round_difference)
-        np.testing.assert_allclose(directions["on_sphere_direction"].sel(at), round_unit, rtol=1e-9, atol=1e-12)
+        np.testing.assert_allclose(
+            directions["direction"].sel(at | {"space": "sphere"}), round_unit, rtol=1e-9, atol=1e-12
+        )
         np.testing.assert_allclose(directions["on_sphere_direction_cosine"].sel(at), unit @ round_unit, rtol=1e-9)
         noise = (p - q).var(axis=0, ddof=1).sum() / len(p)  # of pairs
         share = noise / (difference @ difference)

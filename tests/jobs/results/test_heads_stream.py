@@ -56,7 +56,7 @@ def test_the_direction_at_the_input_is_the_difference_of_means_after_the_norm(ar
     weights, (bad, good), directions, stream, stored = around
     expected = unit(standardised(bad, weights).mean(axis=0) - standardised(good, weights).mean(axis=0))
     np.testing.assert_allclose(stream.read[0], expected, atol=1e-12)
-    raw = stored["direction"].sel(contrast="refusal", site="resid_pre", position=-1).isel(layer=LAYER).values
+    raw = stored["direction"].sel(space="raw", contrast="refusal", site="resid_pre", position=-1)[LAYER].values
     if not weights.anatomy.post_norm:  # the linear part of the norm is another direction
         scale = np.ones(WIDTH)
         centred = raw - raw.mean() if weights.norm(LAYER, "attention").kind == "layer" else raw
@@ -77,7 +77,7 @@ def test_draws_have_the_same_statistic_with_other_labels(around):
 
 def test_the_direction_at_the_output_is_the_stored_one(around):
     _, _, _, stream, stored = around
-    raw = stored["direction"].sel(contrast="refusal", site="resid_mid", position=-1).isel(layer=LAYER).values
+    raw = stored["direction"].sel(space="raw", contrast="refusal", site="resid_mid", position=-1)[LAYER].values
     np.testing.assert_allclose(stream.written[0], raw, atol=1e-12)
 
 

@@ -117,7 +117,7 @@ def test_an_invalid_cursor_is_rejected(client, cursor):
 @each("contrast", ["refusal", "subject"])
 @each("site", SITES)
 def test_a_direction_equals_the_stored_unit_vector(client, library, contrast, site):
-    stored = stored_group(library, "tiny-0", "directions")["direction"]
+    stored = stored_group(library, "tiny-0", "directions")["direction"].sel(space="raw")
     for layer in range(4):
         answer = client.get(f"{RUN}/directions/{contrast}", params={"site": site, "layer": layer}).json()
         labels = {"contrast": contrast, "site": site, "layer": layer, "position": -1}
@@ -130,7 +130,7 @@ def test_a_direction_equals_the_stored_unit_vector(client, library, contrast, si
 def test_a_direction_at_another_position_is_the_stored_one(client, library):
     params = {"site": "resid_pre", "layer": 2, "position": -2}
     answer = client.get(f"{RUN}/directions/refusal", params=params).json()
-    stored = stored_group(library, "tiny-0", "directions")["direction"].sel(contrast="refusal", **params)
+    stored = stored_group(library, "tiny-0", "directions")["direction"].sel(space="raw", contrast="refusal", **params)
     np.testing.assert_array_equal(answer["direction"], stored.values)
     assert_problem(client.get(f"{RUN}/directions/subject", params=params), 422, "subject has no direction at resid_pre")
 

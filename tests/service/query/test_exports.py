@@ -50,7 +50,7 @@ def test_every_exported_number_is_the_stored_number(run, contrast, site, positio
     assert {side: facts[side] for side in ("positive", "negative")}.items() < CONTRASTS[contrast].items()
     assert (facts["model_dtype"], facts["revision"]) == (run.record.model.dtype, run.record.model.revision)
     vectors = load(encode_directions(run, contrast, site, layers, position))
-    directions = stored_group(run.store, run.id, "directions")["direction"].sel(place | {"site": site})
+    directions = stored_group(run.store, run.id, "directions")["direction"].sel(space="raw").sel(place | {"site": site})
     for layer in layers:
         expected = directions.sel(layer=layer).values
         assert expected.dtype == np.float64

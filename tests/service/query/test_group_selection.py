@@ -18,7 +18,7 @@ def run(tmp_path_factory):
         tmp_path_factory.mktemp("store"),
         {
             "curves": {},
-            "directions": {"direction": UNIT},
+            "directions": {"direction": {"raw": UNIT}},
             "separation": {"auroc": {"value": [[0.1], [0.2]]}},
             "moments": {},
         },

@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from theodolite.bands import simultaneous_quantile
-from theodolite.groups.curves.record import SAMPLE_SIZES, SPACES
+from theodolite.groups.curves.record import SAMPLE_SIZES
+from theodolite.groups.schema import SPACES
 from theodolite_jobs.groups.curves.formulas import (
     cosine_curve,
     cosine_quantile,

@@ -33,8 +33,7 @@ def _directions(passes: ContrastPasses) -> Arrays:
     units, difference = direction(p.mean, q.mean), p.mean - q.mean
     on_sphere = direction(*(side.moments["sphere"].mean for side in (passes.positive, passes.negative)))
     directions = {
-        "direction": units,
-        "on_sphere_direction": on_sphere,
+        "direction": np.stack([units, on_sphere], axis=-2),  # as SPACES
         "on_sphere_direction_cosine": np.vecdot(units, on_sphere),
         "direction_cosine": direction_cosines(units),
     }

@@ -46,7 +46,7 @@ class Directions:
         self._stored: xr.DataArray | None = None
         self._permuted: list[PermutedContrast | None] = []
         if "directions" in finished_groups(context.run):
-            self._stored = context.group("directions")["direction"].isel(position=-1)
+            self._stored = context.group("directions")["direction"].sel(space="raw", drop=True).isel(position=-1)
             self.contrasts = self._stored["contrast"].values.tolist()
             self.position = int(self._stored["position"])
             self._permuted = [permuted_contrast(context, label, self.position) for label in self.contrasts]

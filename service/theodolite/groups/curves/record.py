@@ -8,14 +8,12 @@ from theodolite.groups.schema import (
     PER_CONTRAST,
     PER_SET,
     SIDES,
+    SPACES,
     STREAM_UNIT,
     Group,
     Variable,
     variables,
 )
-
-SPACES = ("raw", "sphere")
-"""Unscaled activations, and activations scaled to norm √d_model."""
 
 SAMPLE_SIZES = (16, 32, 64, 128, 256)
 """Numbers of prompts in each set for which the plain cosine is predicted; publications use some of them."""

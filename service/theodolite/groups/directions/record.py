@@ -1,25 +1,18 @@
 """Unit vectors from the negative to the positive mean of each contrast, their reliability, and their cosines."""
 
-from theodolite.groups.schema import N_USED, PER_CONTRAST, SIDES, STREAM_UNIT, Group, Variable
-
-PER_CONTRAST_FEATURE = (*PER_CONTRAST, "d_model")
+from theodolite.groups.schema import N_USED, PER_CONTRAST, SIDES, SPACES, STREAM_UNIT, Group, Variable
 
 VARIABLES = (
     N_USED,
     Variable(
         "direction",
-        PER_CONTRAST_FEATURE,
+        (*PER_CONTRAST, "space", "d_model"),
         "Unit vector from the mean of the negative set to the mean of the positive set; NaN where they are equal.",
-    ),
-    Variable(
-        "on_sphere_direction",
-        PER_CONTRAST_FEATURE,
-        "The same for activations scaled to norm √d_model.",
     ),
     Variable(
         "on_sphere_direction_cosine",
         PER_CONTRAST,
-        "Cosine between the direction and the direction on the sphere.",
+        "Cosine between the directions of both spaces.",
     ),
     Variable(
         "direction_cosine",
@@ -57,7 +50,7 @@ GROUP = Group(
     order=50,
     version=4,
     variables=VARIABLES,
-    labels={"prompt_side": SIDES},
+    labels={"prompt_side": SIDES, "space": SPACES},
     needs=frozenset({"prompts", "contrasts"}),
     per_side=frozenset({"stream", "folds"}),
     always=True,
