@@ -23,6 +23,6 @@ def test_the_pages_name_existing_files() -> None:
     folders = ("service", "jobs", "tests", "benchmarks", "deploy")
     files = [f"/{path.relative_to(ROOT)}" for folder in folders for path in (ROOT / folder).rglob("*.*")]
     for page in (PAGE, *(ROOT / "docs" / "decisions").glob("*.md")):
-        named = set(re.findall(r"`([\w/]+\.(?:py|js))`", page.read_text().replace("NAME", "gram")))
+        named = set(re.findall(r"`([\w/]+\.(?:py|js))`", page.read_text()))
         missing = [name for name in named if not any(file.endswith(f"/{name}") for file in files)]
         assert not missing, page
