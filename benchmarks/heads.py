@@ -6,10 +6,10 @@
   hashing the weights; the page cache contains as much of the files as fits. `cpu_seconds` cover all threads; if they
   are much fewer than `seconds` times the threads, other processes used the machine. Mapped files do not count as
   anonymous memory. The vocabulary has VOCABULARY tokens, so the product of embedding and unembedding takes no time.
-- `dense`: one QK and one VO circuit of these weights as dense matrices. The result is the largest error of the stored
+- `dense`: one QK and one OV circuit of these weights as dense matrices. The result is the largest error of the stored
   singular values against `torch.linalg.svdvals` in float64, relative to the largest value, and ‖UΣVᵀ − W‖ / ‖W‖ with
   all vectors.
-- `smollm2`: QK and VO of all heads of the real chat model with all d_head vectors, including reading the files, against
+- `smollm2`: QK and OV of all heads of the real chat model with all d_head vectors, including reading the files, against
   the factored SVD of TransformerLens (`QK.svd()` and `OV.svd()` of its bridge) on a loaded raw model (not folded or
   centred). The script first compares their singular values, float64 with float32. Then both run in turns, and the
   result has the medians. TransformerLens is not a dependency: pass the interpreter of an environment that has it;
@@ -210,7 +210,7 @@ def decompose_one(weights: Weights, layer: int) -> dict[str, tuple[Decomposition
     kv_head = circuits.kv_head_of[HEAD]
     sides = {
         "qk": (circuits.query[HEAD], circuits.key[kv_head], circuits.rotations[0]),
-        "vo": (circuits.value[kv_head], circuits.written[HEAD], None),
+        "ov": (circuits.value[kv_head], circuits.written[HEAD], None),
     }
     only, results = np.zeros(1, dtype=int), {}
     for name, (left, right, middle) in sides.items():
@@ -224,7 +224,7 @@ def dense_circuits(files: TensorFiles, layer: int) -> dict[str, torch.Tensor]:
     """Return both circuits of HEAD as matrices, (d_model, d_model), from the stored tensors, (out, in)."""
     q, k, v, o = (files.read(f"model.layers.{layer}.self_attn.{name}_proj.weight").double() for name in "qkvo")
     own, shared = (slice(head * D_HEAD, (head + 1) * D_HEAD) for head in (HEAD, HEAD // (N_HEADS // N_KV_HEADS)))
-    return {"qk": q[own].T @ k[shared] / D_HEAD**0.5, "vo": v[shared].T @ o[:, own].T}
+    return {"qk": q[own].T @ k[shared] / D_HEAD**0.5, "ov": v[shared].T @ o[:, own].T}
 
 
 def measure_smollm2(interpreter: str | None, repeats: int, threads: int) -> dict[str, Any]:
@@ -259,7 +259,7 @@ def measure_smollm2(interpreter: str | None, repeats: int, threads: int) -> dict
 
 
 def decompose_all(folder: Path, threads: int) -> NDArray[np.float64]:
-    """Return the singular values of QK and VO of all heads, (circuit, layer, head, rank), computed with all vectors."""
+    """Return the singular values of QK and OV of all heads, (circuit, layer, head, rank), computed with all vectors."""
     weights = Weights(folder, load_config(folder))
     sizes = weights.dimensions
     no_stream = Stream(np.empty((0, sizes.d_model)), np.empty((0, sizes.d_model)))

@@ -72,7 +72,7 @@ def words_of(weights: Weights, n_nouns: int) -> Callable[[torch.device], Frames]
     )
     drawn = rng.standard_normal((len(READ_VECTORS) + 1, N_HEADS, VECTORS, D_MODEL)).astype(np.float32)
     drawn /= np.linalg.norm(drawn, axis=-1, keepdims=True)
-    vectors = dict(zip((*READ_VECTORS, "vo right"), drawn, strict=True))
+    vectors = dict(zip((*READ_VECTORS, "ov right"), drawn, strict=True))
     return lambda device: layer_words(weights, 0, decoding, vectors, device)
 
 

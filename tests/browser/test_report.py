@@ -88,18 +88,18 @@ def test_switches_change_the_axes_of_a_figure_and_a_term_leads_to_its_meaning(re
 
 
 def test_a_click_on_a_map_opens_the_card_of_that_head(tmp_path, browser, noise):
-    """The map of an output opens the VO circuit; the card tells tokens on both sides."""
+    """The map of an output opens the OV circuit; the card tells tokens on both sides."""
     weights = {"prompts": {}, "contrasts": {}, "capture": {}, "analyses": ["heads", "words"]}
     spec = spec_of(save_model(tmp_path / "llama"), **weights, heads={"vectors": 2}, words={"tokens": 3})
     run = survey(spec, Path(), Settings(store=str(tmp_path)), Console())
     with opened(browser, noise) as page:
         page.goto(f"file://{run.report}")
         expect(page.locator("#card-name")).to_have_text("L0H0, QK circuit")
-        chosen = page.locator("[data-circuit=vo]").last
+        chosen = page.locator("[data-circuit=ov]").last
         chosen.scroll_into_view_if_needed()
         expect(chosen.locator(".main-svg").first).to_be_visible()
         chosen.evaluate("map => map.emit('plotly_click', {points: [{customdata: 'L4H3'}]})")
-        expect(page.locator("#card-name")).to_have_text("L4H3, VO circuit")
+        expect(page.locator("#card-name")).to_have_text("L4H3, OV circuit")
         assert page.locator("#card-tokens .token").count() >= 2 * 2 * 3
         expect(page.locator("#card-tokens")).to_contain_text("read from a token")
     assert noise == []

@@ -157,8 +157,8 @@ def test_a_click_or_enter_on_a_cell_opens_a_head_whose_tokens_are_told(page, add
     box = cell.bounding_box()
     assert box is not None
     page.mouse.click(box["x"] + 4.5 / 6 * box["width"], box["y"] + box["height"] * (1 - 7.5 / 12))
-    expect(page.locator("#card-name")).to_have_text("L4H7, VO circuit")
-    assert hash_of(page).endswith("heads?circuit=vo&layer=4&head=7")
+    expect(page.locator("#card-name")).to_have_text("L4H7, OV circuit")
+    assert hash_of(page).endswith("heads?circuit=ov&layer=4&head=7")
     settle(page)
     expect(page.locator("#card-name")).to_be_focused()
     tokens = page.get_by_role("region", name="Tokens of the leading singular vectors of L4H7")

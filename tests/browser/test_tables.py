@@ -41,7 +41,7 @@ def test_a_table_is_paged_selected_and_ordered(page, address, store):
     holds(page, "where=layer%3D2")
     settle(page)
     expect(page.get_by_label("Condition on layer")).to_be_focused()
-    page.get_by_label("Condition on circuit").fill("=vo")
+    page.get_by_label("Condition on circuit").fill("=ov")
     page.get_by_label("Condition on circuit").press("Enter")
     settle(page)
     page.get_by_role("button", name="score", exact=True).click()
@@ -52,7 +52,7 @@ def test_a_table_is_paged_selected_and_ordered(page, address, store):
     holds(page, "order=-score")
     settle(page)
     expect(page.locator("#order-score")).to_be_focused()
-    wanted = table[(table["layer"] == 2) & (table["circuit"] == "vo")].sort_values("score", ascending=False)
+    wanted = table[(table["layer"] == 2) & (table["circuit"] == "ov")].sort_values("score", ascending=False)
     expect(page.get_by_role("tabpanel")).to_contain_text(f"{len(wanted):,} rows pass the conditions.")
     column = list(table.columns).index("score")
     numbers = [float(row[column]) for row in shown(page)]
@@ -65,7 +65,7 @@ def test_a_table_is_paged_selected_and_ordered(page, address, store):
 
 
 def test_a_condition_that_does_not_fit_is_corrected_in_its_field(page, address, store, noise):
-    page.goto(f"{address}/#/runs/{store[1]}/tables?table=head_tokens&where={quote('circuit=vo')}")
+    page.goto(f"{address}/#/runs/{store[1]}/tables?table=head_tokens&where={quote('circuit=ov')}")
     settle(page)
     field = page.get_by_label("Condition on layer")
     field.fill("many")
@@ -74,7 +74,7 @@ def test_a_condition_that_does_not_fit_is_corrected_in_its_field(page, address, 
     settle(page)
     expect(field).to_be_focused()
     expect(field).to_have_value("many")
-    expect(page.get_by_label("Condition on circuit")).to_have_value("=vo")
+    expect(page.get_by_label("Condition on circuit")).to_have_value("=ov")
     assert shown(page) == []
     field.fill("1")
     field.press("Enter")
@@ -188,12 +188,12 @@ def test_a_file_has_the_name_of_its_table_though_another_is_chosen_meanwhile(pag
 
 def test_heads_in_tables_and_sentences_are_links_to_their_cards(page, address, store):
     page.goto(
-        f"{address}/#/runs/{store[1]}/tables?table=head_tokens&where={quote('circuit=vo')}&where={quote('layer=3')}"
+        f"{address}/#/runs/{store[1]}/tables?table=head_tokens&where={quote('circuit=ov')}&where={quote('layer=3')}"
     )
     settle(page)
     page.locator("table.browsed tbody a").first.click()
-    holds(page, "heads?circuit=vo&layer=3&head=0")
-    expect(page.locator("#card-name")).to_have_text("L3H0, VO circuit")
+    holds(page, "heads?circuit=ov&layer=3&head=0")
+    expect(page.locator("#card-name")).to_have_text("L3H0, OV circuit")
     settle(page)
     expect(page.locator("#card-name")).to_be_in_viewport()
     page.goto(f"{address}/#/runs/{store[1]}/heads")

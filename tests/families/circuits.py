@@ -172,7 +172,7 @@ def scores_of_a_layer(weights, model, layer, fold_norm, attention, stream, input
 
 
 def added_by_one_token(weights, model):
-    """What one token's values add is that of VO."""
+    """What one token's values add is that of OV."""
     attentions = {layer: weights.attention(layer) for layer in LAYERS}
     for token in (5, 60):
         read, added = attention_to_one_token(model, token)
@@ -186,7 +186,7 @@ def added_by_one_token(weights, model):
             value = value if circuits.value_bias is None else value + circuits.value_bias
             value = value / spread(value, weights) if weights.anatomy.normed_values else value
             value = value[circuits.kv_head_of]
-            if attention.gate is not None:  # VO is that of an open gate
+            if attention.gate is not None:  # OV is that of an open gate
                 value = value * gate_of(read[layer], attention)
             if attention.sinks is not None:  # a token alone shares the attention with the sink
                 both = x[None], read[layer][None]

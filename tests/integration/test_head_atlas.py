@@ -152,7 +152,7 @@ def test_an_encoder_gets_the_same_atlas_within_a_survey(encoder):
     trajectories = pd.read_parquet(tables / "trajectories.parquet")
     assert set(trajectories["sentence"]) == {0, 1}
     assert (trajectories.loc[trajectories["site"] == "resid_final", "angle_to_final"] == 0).all()
-    card = read_head(encoder, 5, 11, "vo")
+    card = read_head(encoder, 5, 11, "ov")
     assert len(card.tokens) == VECTORS * 2 * 2 * TOKENS
     assert "Words: trajectory of" in render_report(encoder)
     assert list(verify(encoder)) == []

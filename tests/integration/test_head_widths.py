@@ -58,7 +58,7 @@ def test_each_layer_has_the_numbers_of_its_own_width(run):
     heads = read_group(run, "heads")
     assert (heads.sizes["rank"], heads.sizes["vector"]) == (24, 20)
     for layer, width in enumerate(WIDTHS):
-        for circuit, offset in (("qk", 0), ("qk", 3), ("vo", 0)):
+        for circuit, offset in (("qk", 0), ("qk", 3), ("ov", 0)):
             at = heads.sel(layer=layer, circuit=circuit, offset=offset)
             values = at["singular_values"].values
             assert np.isnan(values[:, width:]).all()
@@ -72,7 +72,7 @@ def test_each_layer_has_the_numbers_of_its_own_width(run):
             assert np.isnan(vectors[:, width:]).all()
     assert heads["null_dimension"].sel(projection="key", head=0).values.tolist() == [48 - width for width in WIDTHS]
     tested = heads[["direction_alignment", "direction_alignment_null"]].sel(null=["z", "p_family"])
-    assert all(np.isfinite(tested[name].sel(side=["qk_query", "qk_key", "vo_read"])).all() for name in tested)
+    assert all(np.isfinite(tested[name].sel(side=["qk_query", "qk_key", "ov_read"])).all() for name in tested)
     assert list(verify(run)) == []
 
 
@@ -130,22 +130,22 @@ def test_sentences_state_each_width(run):
 def test_reader_service_and_report_have_the_spectrum_of_each_head(run, settings):
     client = client_of(settings.store)
     for layer, width in enumerate(WIDTHS):
-        ours = read_head(run, layer, 3, "vo")
+        ours = read_head(run, layer, 3, "ov")
         assert len(ours.singular_values) == width
         assert np.isfinite(ours.singular_values).all()
-        card = client.get(f"/v1/runs/{run.id}/heads/{layer}/3", params={"circuit": "vo"}).json()
+        card = client.get(f"/v1/runs/{run.id}/heads/{layer}/3", params={"circuit": "ov"}).json()
         assert card["singular_values"] == ours.singular_values.tolist()
         assert card["effective_rank"] == ours.effective_rank
-        opened = theodolite.open_run(settings.store, run.id).head(layer, 3, "vo")
+        opened = theodolite.open_run(settings.store, run.id).head(layer, 3, "ov")
         np.testing.assert_array_equal(opened.singular_values, ours.singular_values)
-    atlas = theodolite.open_run(settings.store, run.id).heads("vo")
+    atlas = theodolite.open_run(settings.store, run.id).heads("ov")
     assert np.isnan(atlas["copying_score_random_sd"])
     assert np.isfinite(atlas["effective_rank"]).all()
     heads = read_group(run, "heads")
     shown = heads_with_cards(heads)
     assert len(shown) == 20
     cards = head_cards(run, heads, shown, words=False)
-    lengths = [len(cards[circuit][f"L{layer}H0"]["values"]) for circuit in ("qk", "vo") for layer in range(5)]
+    lengths = [len(cards[circuit][f"L{layer}H0"]["values"]) for circuit in ("qk", "ov") for layer in range(5)]
     assert lengths == [*WIDTHS, *WIDTHS]
     report = get(run.location, REPORT).decode()
     assert "keys and values of layer 4 are those of layer 2" in report
@@ -154,8 +154,8 @@ def test_reader_service_and_report_have_the_spectrum_of_each_head(run, settings)
     assert "<dd>16 or 24, by layer</dd>" in report
     table = comparison([run], Question("effective_rank@circuit=qk"))
     assert table["d_head"].tolist() == WIDTHS
-    with pytest.raises(SiteNotFoundError, match="VO does not depend on the offset"):
-        read_head(run, 0, 0, "vo", 3)
+    with pytest.raises(SiteNotFoundError, match="OV does not depend on the offset"):
+        read_head(run, 0, 0, "ov", 3)
 
 
 def test_what_heads_of_several_widths_do_not_have_is_refused_with_the_reason(model, settings):

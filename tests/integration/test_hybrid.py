@@ -79,10 +79,10 @@ def test_sentences_count_the_blocks_with_heads(run):
 
 
 def test_a_head_of_a_layer_without_attention_is_refused(run):
-    assert np.isfinite(dataclasses.astuple(read_head(run, 4, 3, "vo"))[4]).all()
+    assert np.isfinite(dataclasses.astuple(read_head(run, 4, 3, "ov"))[4]).all()
     with pytest.raises(SiteNotFoundError, match=r"has no attention heads in layer 2; it has 0, 4"):
         read_head(run, 2, 0)
-    assert np.isnan(head_atlas(run, "vo")["leading_singular_value"].sel(layer=2)).all()
+    assert np.isnan(head_atlas(run, "ov")["leading_singular_value"].sel(layer=2)).all()
 
 
 def test_only_heads_that_exist_have_cards(run):

@@ -107,11 +107,11 @@ def test_random_heads_have_the_latents_of_the_model(run):
     key, value = ([sizes.kv_lora_rank, width] for width in (sizes.qk_nope_head_dim, sizes.v_head_dim))
     plain, own = sizes.qk_nope_head_dim, sizes.v_head_dim
     of_qk = effective_rank_of_gaussian_factors(sizes.hidden_size, query, key)
-    of_vo = effective_rank_of_gaussian_factors(sizes.hidden_size, value, [own])
+    of_ov = effective_rank_of_gaussian_factors(sizes.hidden_size, value, [own])
     circuits = heads.attrs["circuits"]
-    assert {circuit: circuits[circuit] for circuit in ("qk", "vo")} == {
+    assert {circuit: circuits[circuit] for circuit in ("qk", "ov")} == {
         "qk": {"largest_rank": min(plain, sizes.kv_lora_rank, *query), "effective_rank_random": of_qk},
-        "vo": {"largest_rank": min(own, sizes.kv_lora_rank), "effective_rank_random": of_vo},
+        "ov": {"largest_rank": min(own, sizes.kv_lora_rank), "effective_rank_random": of_ov},
     }
     weights = Weights(Path(run.record.spec.model.id), sizes)
     vocabulary = vocabulary_products(weights, False, torch.device("cpu"))
@@ -153,7 +153,7 @@ def test_the_report_shows_the_part_apart(run):
 @pytest.mark.parametrize("family", ["llama", "qwen3_next"])
 def test_other_models_have_no_such_part(family, tmp_path):
     run = surveyed(tmp_path, CONFIGS[family])
-    assert read_group(run, "heads")["circuit"].values.tolist() == ["qk", "vo"]
+    assert read_group(run, "heads")["circuit"].values.tolist() == ["qk", "ov"]
     assert len(sections(run)) == 1
     assert "rotary part" not in render_report(run)
 

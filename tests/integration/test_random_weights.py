@@ -92,9 +92,9 @@ def test_heads_are_those_of_the_random_weights(runs):
     d_head = twin.record.model.d_head
     circuit = value[:d_head].T @ output[:, :d_head].T  # of head 0
     spectrum = np.linalg.svd(circuit, compute_uv=False)[:d_head]
-    of_vo = read_group(twin, "heads")["singular_values"].sel(circuit="vo", layer=1, head=0, offset=0)
-    np.testing.assert_allclose(of_vo.values.ravel()[:d_head], spectrum, rtol=1e-6)
-    assert not np.allclose(of_vo, read_group(trained, "heads")["singular_values"].sel(of_vo.coords))
+    of_ov = read_group(twin, "heads")["singular_values"].sel(circuit="ov", layer=1, head=0, offset=0)
+    np.testing.assert_allclose(of_ov.values.ravel()[:d_head], spectrum, rtol=1e-6)
+    assert not np.allclose(of_ov, read_group(trained, "heads")["singular_values"].sel(of_ov.coords))
 
 
 @pytest.mark.nightly

@@ -137,15 +137,15 @@ def heads(
         typer.Option(
             metavar="FIRST:LAST",
             help="Also compute composition scores for pairs of heads in different layers, from FIRST to LAST: "
-            "‖W_VO W‖/(‖W_VO‖‖W‖) with W_VO of the earlier head. For Q-, K- and V-composition, W is W_QK, W_QKᵀ and "
-            "W_VO of the later head, in this order.",
+            "‖W_OV W‖/(‖W_OV‖‖W‖) with W_OV of the earlier head. For Q-, K- and V-composition, W is W_QK, W_QKᵀ and "
+            "W_OV of the later head, in this order.",
         ),
     ] = None,
     revision: Revision = None,
     dask: Dask = None,
     as_json: AsJson = False,
 ) -> None:
-    """Decompose the QK and VO circuits of all attention heads. The command needs no prompts and no GPU.
+    """Decompose the QK and OV circuits of all attention heads. The command needs no prompts and no GPU.
 
     For example: theodolite heads smollm2-135m-instruct --offsets 0,1,8
     """

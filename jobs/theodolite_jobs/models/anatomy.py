@@ -130,7 +130,7 @@ class Anatomy:
     reserved_positions: int = 0  # the number of first rows of the position table that no token uses
     load_options: Mapping[str, Any] = field(default_factory=dict)  # keyword arguments that the base model's class needs
     files: Files | None = None  # names on disk; None if they are not known
-    no_circuits: str = ""  # the reason why QK and VO of a head cannot be computed, for a family without circuits
+    no_circuits: str = ""  # the reason why QK and OV of a head cannot be computed, for a family without circuits
     no_words: str = ""  # the reason why the outputs of heads for single tokens cannot be computed from circuits
     known_by: Literal["record", "probe"] = "record"  # from the table of families, or from a probe of the loaded model
 
@@ -337,7 +337,7 @@ def check_sites(anatomy: Anatomy, sites: Sequence[Site], layers: Sequence[int] |
 
 
 def check_circuits(anatomy: Anatomy, family: str) -> None:
-    """Raise UnsupportedModelError, with the reason, if QK or VO of a family's heads cannot be computed."""
+    """Raise UnsupportedModelError, with the reason, if QK or OV of a family's heads cannot be computed."""
     if anatomy.no_circuits:
         raise UnsupportedModelError(f"the heads of {family!r} have no circuits: {anatomy.no_circuits}")
 

@@ -31,7 +31,7 @@ def read_circuits(weights: Weights, layer: int, offsets: Sequence[int] = (0,), f
 
     Raises:
         ModelError: a projection is missing.
-        UnsupportedModelError: QK or VO of the family's heads is not a fixed matrix.
+        UnsupportedModelError: QK or OV of the family's heads is not a fixed matrix.
     """
     check_circuits(weights.anatomy, weights.config.model_type)
     attention, anatomy, sizes = weights.attention(layer), weights.anatomy, weights.dimensions
@@ -113,12 +113,12 @@ def notes_on(weights: Weights, fold_norm: bool) -> list[str]:
     if attention.q_norm is not None:
         notes.append("queries and keys are normalised, so QK gives scores up to a positive factor for each token")
     if anatomy.normed_values:
-        notes.append("values are normalised, so VO gives outputs up to a positive factor for each head and token")
+        notes.append("values are normalised, so OV gives outputs up to a positive factor for each head and token")
     if attention.q_norm_bias is not None:
         notes.append("query and key biases are the norm's bias plus the normalised bias of the projection")
     if "attention_output" in anatomy.norms and not anatomy.post_norm:
         notes.append(
-            "attention's output is normalised, so VO gives this output only up to a positive factor for each token"
+            "attention's output is normalised, so OV gives this output only up to a positive factor for each token"
         )
     if attention.soft_cap is not None:
         notes.append(f"QK leaves out the soft cap of scores, {attention.soft_cap:g}·tanh(score/{attention.soft_cap:g})")
@@ -139,12 +139,12 @@ def notes_on(weights: Weights, fold_norm: bool) -> list[str]:
     if attention.gate is not None:
         notes.append(
             "a gate, the sigmoid of a projection of the token that attends, multiplies each entry of a head's output "
-            "before W_O; VO leaves the gate out, so it is the map of a head whose gate is open"
+            "before W_O; OV leaves the gate out, so it is the map of a head whose gate is open"
         )
     if attention.q_rotary is not None:
         through = "keys" if latent_sizes(weights.config).query_latent is None else "queries, keys"
         notes.append(
-            f"{through} and values pass through normalised latents, so QK and VO give scores and outputs up to a "
+            f"{through} and values pass through normalised latents, so QK and OV give scores and outputs up to a "
             "positive factor for each token"
         )
         notes.append(
@@ -174,7 +174,7 @@ def _notes_on_layers(weights: Weights) -> Iterator[str]:
     for source in sorted(set(anatomy.keys_of.values())):
         layers = [layer for layer, one in anatomy.keys_of.items() if one == source]
         yield (
-            f"the keys and values of {_named(layers)} are those of layer {source}; so QK key, VO read and the null "
+            f"the keys and values of {_named(layers)} are those of layer {source}; so QK key, OV read and the null "
             f"space of keys read the stream at layer {source}, and are compared with it"
         )
     if anatomy.keys_as_values:

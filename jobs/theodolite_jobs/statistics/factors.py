@@ -26,7 +26,7 @@ _SEED = 0
 
 @dataclass(frozen=True)
 class Circuits:
-    """One layer's circuits: W_QK(δ) = query · rotation · keyᵀ and W_VO = value · writtenᵀ.
+    """One layer's circuits: W_QK(δ) = query · rotation · keyᵀ and W_OV = value · writtenᵀ.
 
     An unchanged factor keeps the dtype of the model's files, so a layer of a large model needs little memory. A factor
     that a norm or a scale is folded into is in float64. Biases and norms are None where the model has none.

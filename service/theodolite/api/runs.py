@@ -45,10 +45,10 @@ Positions = Annotated[list[int] | None, Query(description="Token position; -1 is
 Sets = Annotated[list[str] | None, Query(alias="set", description="Prompt set; repeat it for several; by default all.")]
 Layer = Annotated[int, Query(ge=0, le=10_000, description="0-based index of the block.")]
 Circuit = Annotated[
-    Literal["qk", "vo", "rotary"],
-    Query(description="Bilinear map of a head: qk is W_Q R W_Kᵀ, vo is W_V W_O, rotary is W_QR R W_KRᵀ."),
+    Literal["qk", "ov", "rotary"],
+    Query(description="Bilinear map of a head: qk is W_Q R W_Kᵀ, ov is W_V W_O, rotary is W_QR R W_KRᵀ."),
 ]
-Offset = Annotated[int, Query(ge=0, le=10**9, description="Query position minus key position; 0 for vo.")]
+Offset = Annotated[int, Query(ge=0, le=10**9, description="Query position minus key position; 0 for ov.")]
 
 
 @router.get("", responses=described(RunList, 409))

@@ -177,7 +177,7 @@ class HeadCard(OfRun):
     """One circuit of one attention head."""
 
     name: str = Field(description="Layer and head, both 0-based.", examples=["L12H3"])
-    circuit: str = Field(description="qk (W_Q R W_Kᵀ), vo (W_V W_O) or rotary (W_QR R W_KRᵀ).", examples=["qk"])
+    circuit: str = Field(description="qk (W_Q R W_Kᵀ), ov (W_V W_O) or rotary (W_QR R W_KRᵀ).", examples=["qk"])
     offset: int = Field(description="Query position minus key position.")
     offsets: list[int] = Field(description="All offsets at which the circuit was decomposed.", examples=[[0, 1, 4, 16]])
     singular_values: list[float] = Field(description="Singular values in descending order.")

@@ -42,16 +42,16 @@ DIMENSIONS = {
     "path": "Path through all blocks (whole), or the path that ends before the last block (before_last).",
     "point": "State of a block: its input (pre), the stream between attention and MLP (mid), its output (post).",
     "site": "Site in the block, such as resid_pre.",
-    "circuit": "Bilinear map of a head: qk is s·W_Q R W_Kᵀ, vo is W_V W_O; with multi-head latent attention, rotary is "
+    "circuit": "Bilinear map of a head: qk is s·W_Q R W_Kᵀ, ov is W_V W_O; with multi-head latent attention, rotary is "
     "s·W_QR R(δ) W_KRᵀ.",
-    "offset": "Query position minus key position, for rotary positions; vo has offset 0 only.",
+    "offset": "Query position minus key position, for rotary positions; ov has offset 0 only.",
     "head": "Query head.",
     "d_head": "Component of a head's output before W_O.",
     "head_other": "Query head of layer_other.",
     "rank": "Index of the singular value; 0 is the largest.",
     "vector": "Index of the singular vector; 0 belongs to the largest singular value.",
-    "side": "Side of a circuit that is compared with the direction: qk_query, qk_key and vo_read "
-    "read the stream, vo_write writes it.",
+    "side": "Side of a circuit that is compared with the direction: qk_query, qk_key and ov_read "
+    "read the stream, ov_write writes it.",
     "projection": "Projection of the head: query or key.",
     "composition": "Input of the later head: q, k or v.",
     "prompt_side": "Side of the contrast: positive or negative; for interventions, the side whose prompts are changed.",

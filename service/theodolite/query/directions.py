@@ -26,10 +26,10 @@ def unreliable_layers(directions: xr.Dataset, contrast: str, side: str) -> list[
     Args:
         directions: the result group.
         contrast: name of the contrast.
-        side: side of a circuit, such as `qk_query` or `vo_write`.
+        side: side of a circuit, such as `qk_query` or `ov_write`.
     """
     captured = directions["site"].values.tolist()
-    site = next((site for site in (_WRITTEN if side == "vo_write" else _READ) if site in captured), None)
+    site = next((site for site in (_WRITTEN if side == "ov_write" else _READ) if site in captured), None)
     if site is None:
         return []
     layers = directions["layer"].values[is_unreliable(directions, contrast, site)]

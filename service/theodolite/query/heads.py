@@ -26,7 +26,7 @@ class Head:
 
     Attributes:
         name: name as in papers, such as `L12H3`.
-        circuit: qk (W_Q R W_Kᵀ), vo (W_V W_O), or rotary (W_QR R W_KRᵀ, with multi-head latent attention).
+        circuit: qk (W_Q R W_Kᵀ), ov (W_V W_O), or rotary (W_QR R W_KRᵀ, with multi-head latent attention).
         offset: query position minus key position.
         offsets: all offsets at which the circuit was decomposed.
         singular_values: (rank), in descending order; as many as the head is wide.
@@ -59,7 +59,7 @@ def attention_layers(heads: xr.Dataset) -> list[int]:
 
     In a hybrid, blocks with another mixer than attention have none.
     """
-    known = heads["singular_values"].sel(circuit="vo", offset=0).notnull().any(("head", "rank"))
+    known = heads["singular_values"].sel(circuit="ov", offset=0).notnull().any(("head", "rank"))
     layers: list[int] = heads["layer"].values[known.values | ~known.values.any()].tolist()
     return layers
 
@@ -68,7 +68,7 @@ def head_atlas(run: Run, circuit: str, offset: int = 0) -> xr.Dataset:
     """Return each head's leading singular value, ranks and alignment, (layer, head); callers must not change it.
 
     `direction_alignment`, (contrast, side, layer, head), and `direction_alignment_null`, (…, null), have the sides of
-    this circuit. `copying_score` and `copying_score_random_sd` exist only for vo.
+    this circuit. `copying_score` and `copying_score_random_sd` exist only for ov.
 
     Raises:
         SiteNotFoundError: the circuit was not decomposed, or not at this offset.
@@ -82,7 +82,7 @@ def head_atlas(run: Run, circuit: str, offset: int = 0) -> xr.Dataset:
     )
     alignment = heads[["direction_alignment", "direction_alignment_null"]]
     atlas = atlas.assign(alignment.sel(side=sides))
-    scores = ("copying_score", "copying_score_random_sd") if circuit == "vo" else ()
+    scores = ("copying_score", "copying_score_random_sd") if circuit == "ov" else ()
     return atlas.assign({name: heads[name] for name in scores})
 
 
@@ -97,8 +97,8 @@ def read_head(run: Run, layer: int, head: int, circuit: str = "qk", offset: int 
     _check(run, heads, circuit=circuit, offset=offset, layer=layer, head=head)
     if layer not in (layers := attention_layers(heads)):
         raise SiteNotFoundError(f"{run.id} has no attention heads in layer {layer}; it has {label_list(layers)}")
-    if circuit == "vo" and offset:
-        raise SiteNotFoundError(f"{run.id} has VO at offset 0 only, because VO does not depend on the offset")
+    if circuit == "ov" and offset:
+        raise SiteNotFoundError(f"{run.id} has OV at offset 0 only, because OV does not depend on the offset")
     at = heads.sel(circuit=circuit, offset=offset, layer=layer, head=head)
     of_head = [("layer", "==", layer), ("head", "==", head), ("circuit", "==", circuit)]
     has_words = "words" in finished_groups(run)
@@ -108,7 +108,7 @@ def read_head(run: Run, layer: int, head: int, circuit: str = "qk", offset: int 
         name=head_name(layer, head),
         circuit=circuit,
         offset=offset,
-        offsets=[0] if circuit == "vo" else heads["offset"].values.tolist(),
+        offsets=[0] if circuit == "ov" else heads["offset"].values.tolist(),
         singular_values=values[np.isfinite(values)],  # other layers may have wider heads
         coverage_99=at["coverage_99"].item(),
         effective_rank=at["effective_rank"].item(),

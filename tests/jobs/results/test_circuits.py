@@ -40,7 +40,7 @@ def test_heads_whose_scores_are_no_fixed_form_are_refused_with_the_reason(tmp_pa
         ("llama4", ["not folded", "queries and keys are", "1 + 0.1·log(1 + ⌊(p + 1)/8192⌋)", "one offset between"]),
         (
             "qwen3_next",
-            ["not folded", "2 of 5 blocks", "are normalised", "VO leaves the gate out", "one offset between"],
+            ["not folded", "2 of 5 blocks", "are normalised", "OV leaves the gate out", "one offset between"],
         ),
         ("gemma2", ["not folded", "attention's output is normalised", "50·tanh(score/50)", "one offset between"]),
         (

@@ -117,7 +117,7 @@ def test_a_gpu_decodes_a_layer_as_the_cpu(cuda, tmp_path, family):
         tied=bool(weights.config.tie_word_embeddings),
         standardisation=standardisation(rows, 61, input_norm(weights, 0)),
     )
-    vectors = {name: draw(4, 3, 48, seed=0) for name in (*READ_VECTORS, "vo right")}
+    vectors = {name: draw(4, 3, 48, seed=0) for name in (*READ_VECTORS, "ov right")}
     on_cpu, on_gpu = (layer_words(weights, 2, decoding, vectors, device) for device in (CPU, cuda))
     assert list(on_gpu) == list(on_cpu)
     for name, frame in on_gpu.items():

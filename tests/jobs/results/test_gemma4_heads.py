@@ -78,7 +78,7 @@ def turned(model, layer, offset):
 
 
 def dense(model, case, layer, fold_norm):
-    """Return W_QK of each offset and W_VO, (head, d_model, d_model), and W_Q and W_K, (head, d_model, d_head)."""
+    """Return W_QK of each offset and W_OV, (head, d_model, d_model), and W_Q and W_K, (head, d_model, d_head)."""
     own, source = model.layers[layer], model.layers[SOURCES.get(case, {}).get(layer, layer)]
     width, n_heads = own.self_attn.head_dim, model.config.num_attention_heads
     is_full, k = model.config.layer_types[layer] == FULL, source.self_attn.k_proj
@@ -134,10 +134,10 @@ def test_layers_are_those_of_the_cases(saved, case):
 @each("fold_norm", [False, True])
 def test_spectra_are_those_of_the_dense_matrices_and_end_at_the_width_of_the_layer(saved, case, fold_norm, layer):
     weights, model = saved
-    found, (qk, vo, query, key) = decomposed(weights, layer, 30, fold_norm), dense(model, case, layer, fold_norm)
+    found, (qk, ov, query, key) = decomposed(weights, layer, 30, fold_norm), dense(model, case, layer, fold_norm)
     width, widest = query.shape[2], max(weights.head_widths)
     assert found["singular_values"].shape == (2, 2, 4, widest)
-    for at, products in {(0, 0): qk[0], (0, 1): qk[3], (1, 0): vo}.items():
+    for at, products in {(0, 0): qk[0], (0, 1): qk[3], (1, 0): ov}.items():
         u, values, vt = np.linalg.svd(products)
         assert np.abs(found["singular_values"][at][:, :width] - values[:, :width]).max() < BOUND * values.max()
         assert np.isnan(found["singular_values"][at][:, width:]).all()
@@ -151,14 +151,14 @@ def test_spectra_are_those_of_the_dense_matrices_and_end_at_the_width_of_the_lay
     ranks = [[48 - np.linalg.matrix_rank(one) for one in side] for side in (query, key)]
     assert found["null_dimension"].tolist() == ranks == [[48 - width] * 4] * 2
     product = np.random.default_rng(1).normal(size=(2, 48, 48)).astype(np.float32)[0]
-    np.testing.assert_allclose(found["copying_score"], [score_of(product @ one) for one in vo], atol=2e-5)
+    np.testing.assert_allclose(found["copying_score"], [score_of(product @ one) for one in ov], atol=2e-5)
 
 
 @each("layer", LAYERS)
 @each("fold_norm", [False, True])
 def test_keys_and_values_are_compared_with_the_stream_that_they_read(saved, case, fold_norm, layer):
     weights, model = saved
-    found, (qk, vo, query, key) = decomposed(weights, layer, 3, fold_norm), dense(model, case, layer, fold_norm)
+    found, (qk, ov, query, key) = decomposed(weights, layer, 3, fold_norm), dense(model, case, layer, fold_norm)
     around, source = stream()
     at_keys = SOURCES.get(case, {}).get(layer, layer)
 
@@ -171,8 +171,8 @@ def test_keys_and_values_are_compared_with_the_stream_that_they_read(saved, case
     compared = {
         "qk_query": (by_queries, qk[0]),
         "qk_key": (by_keys, qk[0].transpose(0, 2, 1)),
-        "vo_read": (by_keys, vo),
-        "vo_write": (around.written_draws[0], vo.transpose(0, 2, 1)),
+        "ov_read": (by_keys, ov),
+        "ov_write": (around.written_draws[0], ov.transpose(0, 2, 1)),
     }
     assert tuple(compared) == SIDES
     for index, (directions, products) in enumerate(compared.values()):

@@ -41,7 +41,7 @@ class Dense:
     """Matrices of all heads, (head, d_model, d_model) and (head, d_model, d_head), and the norm before them."""
 
     qk: dict
-    vo: np.ndarray
+    ov: np.ndarray
     query: np.ndarray
     key: np.ndarray
     centre: np.ndarray
@@ -117,7 +117,7 @@ def test_values_and_vectors_are_those_of_the_dense_matrices(weights, fold_norm):
     whole, d_head = dense(weights, fold_norm), weights.dimensions.d_head
     assert found["singular_values"].shape == (2, 2, 4, d_head)
     assert found["left_vectors"].shape == found["right_vectors"].shape == (2, 2, 4, 4, 48)
-    places = {(0, 0): whole.qk[0], (0, 1): whole.qk[3], (1, 0): whole.vo}
+    places = {(0, 0): whole.qk[0], (0, 1): whole.qk[3], (1, 0): whole.ov}
     for at, matrices in places.items():
         values = np.linalg.svd(matrices, compute_uv=False)[:, :d_head]
         assert (np.abs(found["singular_values"][at] - values) <= 1e-12 * values[:, :1]).all()
@@ -141,18 +141,18 @@ def test_alignments_equal_those_of_the_dense_matrices(weights, fold_norm):
     matrices = {
         "qk_query": whole.qk[0],
         "qk_key": whole.qk[0].transpose(0, 2, 1),
-        "vo_read": whole.vo,
-        "vo_write": whole.vo.transpose(0, 2, 1),
+        "ov_read": whole.ov,
+        "ov_write": whole.ov.transpose(0, 2, 1),
     }
     assert tuple(matrices) == SIDES
     assert found["direction_alignment"].shape == (3, 4, 4)
     for index, (side, matrix) in enumerate(matrices.items()):
-        meets = written if side == "vo_write" else seen
+        meets = written if side == "ov_write" else seen
         first = np.linalg.norm(matrix, 2, axis=(1, 2))
         alignment = np.linalg.norm(np.einsum("cd,hde->che", meets, matrix), axis=-1) / first
         np.testing.assert_allclose(found["direction_alignment"][:, index], alignment, rtol=1e-11)
-        circuit = whole.qk[0] if side.startswith("qk") else whole.vo
-        vectors = leading(circuit, 3)[0 if side in ("qk_query", "vo_read") else 1]
+        circuit = whole.qk[0] if side.startswith("qk") else whole.ov
+        vectors = leading(circuit, 3)[0 if side in ("qk_query", "ov_read") else 1]
         cosines = np.einsum("cd,hvd->chv", meets, vectors)
         np.testing.assert_allclose(found["vector_cosine"][:, index], cosines, atol=1e-10)
     for name in ("direction_alignment", "vector_cosine"):
@@ -174,7 +174,7 @@ def alignments_of_draws_are_those_of_single_directions(weights):
 
 def a_direction_that_is_a_leading_vector_has_an_alignment_of_one(weights):
     whole = dense(weights)
-    left, right = leading(whole.vo, 1)
+    left, right = leading(whole.ov, 1)
     ours = np.linalg.pinv(whole.centre @ np.diag(whole.scale)).T @ left[1, 0]  # becomes the vector as it is read
     seen = ours @ whole.centre * whole.scale
     stream = Stream(ours[None] / np.linalg.norm(ours), right[1])
@@ -241,7 +241,7 @@ def test_copying_scores_are_those_of_the_whole_vocabulary(weights, fold_norm):
     heads = HeadsSpec(vectors=1, fold_norm=fold_norm)
     found = decompose_layer(weights, LAYER, heads, NO_STREAM, (0, 0), vocabulary_products(weights, fold_norm, CPU))
     embedding, unembedding = tables(weights, fold_norm)
-    whole = dense(weights, fold_norm).vo
+    whole = dense(weights, fold_norm).ov
     for name, output in (
         ("copying_score", unembedding - unembedding.mean(0)),
         ("copying_score_uncentred", unembedding),

@@ -100,7 +100,7 @@ def test_alignments_of_the_reading_sides_are_those_of_the_difference_of_normed_m
         elif norm is not None:
             read = d * norm.scale
         alignment = np.linalg.norm(unit(read) @ whole) / np.linalg.norm(whole, 2)
-        np.testing.assert_allclose(found["direction_alignment"][0, SIDES.index("vo_read"), head], alignment, rtol=1e-9)
+        np.testing.assert_allclose(found["direction_alignment"][0, SIDES.index("ov_read"), head], alignment, rtol=1e-9)
     np.testing.assert_allclose(found["alignment_draws"][:, :3, 0], found["direction_alignment"][:, :3], rtol=1e-11)
 
 

@@ -77,7 +77,7 @@ def test_scores_are_qk_by_the_latents_spread_and_the_part_that_rotates(saved, fo
 
 
 @each("layer", [0, 4])
-def test_vo_by_the_latents_spread_is_attentions_output_for_one_token(saved, layer, monkeypatch):
+def test_ov_by_the_latents_spread_is_attentions_output_for_one_token(saved, layer, monkeypatch):
     weights, model = saved
     layers, read = run_attention(model, (7,), monkeypatch)
     found, circuits = layers[layer], read_circuits(weights, layer)
@@ -102,7 +102,7 @@ def test_the_singular_values_are_those_of_the_dense_products(saved):
         up = matrices["q_b_proj"].unflatten(0, (HEADS, -1))
         query = (matrices["q_a_proj"].T * matrices["q_a_layernorm"]) @ up.transpose(1, 2)
     qk = query[..., :PLAIN] @ (down @ both[:, :PLAIN].transpose(1, 2)).transpose(1, 2) * block.scaling
-    vo = down @ both[:, PLAIN:].transpose(1, 2) @ matrices["o_proj"].unflatten(1, (HEADS, VALUE)).permute(1, 2, 0)
+    ov = down @ both[:, PLAIN:].transpose(1, 2) @ matrices["o_proj"].unflatten(1, (HEADS, VALUE)).permute(1, 2, 0)
     thins = {name: thin(getattr(circuits, name)) for name in ("query", "key", "value", "written")}
     each = np.arange(HEADS)
     ours = decompose(thins["query"], thins["key"], 2, each, circuits.kv_head_of, circuits.rotations[0])
@@ -110,7 +110,7 @@ def test_the_singular_values_are_those_of_the_dense_products(saved):
     assert np.abs(ours.singular_values - dense).max() < BOUND * dense.max()
     assert (numerical_rank(thins["query"]) == PLAIN).all()
     ours = decompose(thins["value"], thins["written"], 2, circuits.kv_head_of, each)
-    dense = np.linalg.svd(vo.numpy(), compute_uv=False)[:, :VALUE]
+    dense = np.linalg.svd(ov.numpy(), compute_uv=False)[:, :VALUE]
     assert np.abs(ours.singular_values - dense).max() < BOUND * dense.max()
     assert PROJECTIONS == ("query", "key")
 

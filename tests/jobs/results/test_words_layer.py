@@ -150,7 +150,7 @@ def reference(request, folders):
 @pytest.fixture(scope="module")
 def vectors():
     drawn = np.random.default_rng(0).normal(size=(4, HEADS, VECTORS, WIDTH)).astype(np.float32)
-    return dict(zip((*READ_VECTORS, "vo right"), drawn, strict=True))
+    return dict(zip((*READ_VECTORS, "ov right"), drawn, strict=True))
 
 
 def decoding_of(reference, nouns=NOUNS, count=COUNT, known=KNOWN):
@@ -213,7 +213,7 @@ def vectors_are_decoded_against_attentions_input_and_output(reference, vectors, 
     if not reference.tied:
         tables["unembedding"] = numpy_of(reference.weights.unembedding())
     expected = {(*name.split(), "read") for name in READ_VECTORS}
-    expected |= {("vo", "right", against) for against in tables if against != "read"}
+    expected |= {("ov", "right", against) for against in tables if against != "read"}
     assert set(frame[["circuit", "side", "against"]].itertuples(index=False, name=None)) == expected
     assert (frame["layer"] == LAYER).all()
     for (circuit, side, against, end), rows in frame.groupby(["circuit", "side", "against", "end"]):
@@ -338,7 +338,7 @@ LLAMA = pytest.mark.parametrize("reference", [("llama", False)], indirect=True, 
 @LLAMA
 def test_without_stored_vectors_only_their_lists_are_empty(reference):
     decoding = decoding_of(reference)
-    none = {name: np.empty((HEADS, 0, WIDTH), dtype=np.float32) for name in (*READ_VECTORS, "vo right")}
+    none = {name: np.empty((HEADS, 0, WIDTH), dtype=np.float32) for name in (*READ_VECTORS, "ov right")}
     frames = layer_words(reference.weights, LAYER, decoding, none, CPU)
     assert len(frames["head_tokens"]) == 0
     assert len(frames["noun_keys"]) == HEADS * len(NOUNS) * COUNT

@@ -61,7 +61,7 @@ def nouns(weights, decoding, bases):
 
 @pytest.fixture(scope="module")
 def frames(weights, decoding):
-    none = {name: np.empty((HEADS, 0, WIDTH), dtype=np.float32) for name in (*READ_VECTORS, "vo right")}
+    none = {name: np.empty((HEADS, 0, WIDTH), dtype=np.float32) for name in (*READ_VECTORS, "ov right")}
     return layer_words(weights, LAYER, decoding, none, torch.device("cpu"))
 
 

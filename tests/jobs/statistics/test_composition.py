@@ -43,7 +43,7 @@ def circuits(seed, rank=3):
 
 
 def dense(one):
-    """Return W_QK at offset 0 and W_VO of all heads, (head, d_model, d_model)."""
+    """Return W_QK at offset 0 and W_OV of all heads, (head, d_model, d_model)."""
     query, key, value, written = (
         getattr(one, name).astype(np.float64) for name in ("query", "key", "value", "written")
     )
@@ -53,8 +53,8 @@ def dense(one):
 
 def scores(writer, reader):
     """Write the three kinds out, head by head."""
-    (_, writes), (qk, vo) = dense(writer), dense(reader)
-    read_by = {"q": qk, "k": qk.transpose(0, 2, 1), "v": vo}
+    (_, writes), (qk, ov) = dense(writer), dense(reader)
+    read_by = {"q": qk, "k": qk.transpose(0, 2, 1), "v": ov}
     assert tuple(read_by) == KINDS
     return np.array(
         [

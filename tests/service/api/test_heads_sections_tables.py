@@ -29,7 +29,7 @@ def plain(frame):
 
 def test_a_head_has_the_stored_spectrum_and_rows_of_the_table(atlas_client, atlas):
     stored, tokens = stored_group(atlas.store, atlas.id, "heads"), table(atlas, "head_tokens")
-    for circuit, layer, head in (("qk", 0, 0), ("vo", 5, 11), ("qk", 3, 7)):
+    for circuit, layer, head in (("qk", 0, 0), ("ov", 5, 11), ("qk", 3, 7)):
         card = atlas_client.get(f"/v1/runs/{atlas.id}/heads/{layer}/{head}", params={"circuit": circuit}).json()
         at = stored.sel(circuit=circuit, offset=0, layer=layer, head=head)
         assert (card["name"], card["circuit"], card["offset"]) == (f"L{layer}H{head}", circuit, 0)
@@ -52,7 +52,7 @@ def test_a_head_has_the_stored_spectrum_and_rows_of_the_table(atlas_client, atla
         ("heads/0/0?offset=5", "no offset 5; it has 0"),
         ("heads/x/0", "layer"),
         ("heads/0/1.5", "head"),
-        ("heads/0/0?circuit=ov", "'qk' or 'vo'"),
+        ("heads/0/0?circuit=ov", "'qk' or 'ov'"),
         ("heads/0/0?offset=-1", "offset"),
         (f"heads/0/0?offset={10**40}", "offset"),
     ],

@@ -21,8 +21,8 @@ def shapes(group, coordinates):
 def add_heads(run):
     """Write heads with some NaN ranks, and tokens of only the first head."""
     rng = np.random.default_rng(3)
-    sides = ["qk_query", "qk_key", "vo_read", "vo_write"]
-    coordinates = {"circuit": ["qk", "vo"], "offset": [0], "layer": range(4), "head": range(2), "rank": range(3)}
+    sides = ["qk_query", "qk_key", "ov_read", "ov_write"]
+    coordinates = {"circuit": ["qk", "ov"], "offset": [0], "layer": range(4), "head": range(2), "rank": range(3)}
     coordinates |= {"vector": range(2), "d_model": range(8), "side": sides, "projection": ["query", "key"]}
     coordinates |= {"set": ["harmful", "harmless"], "position": [-1], "contrast": ["refusal"]}
     values = {name: rng.uniform(1, 9, shape) for name, shape in shapes("heads", coordinates).items()}

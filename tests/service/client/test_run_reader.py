@@ -51,10 +51,10 @@ QUESTIONS = {
     "description": lambda run: {name: run.describe()[name] for name in ("model", "sets", "spec", "parity", "results")},
 }
 QUESTIONS_OF_HEADS = {
-    "atlas": lambda run: run.heads("vo"),
+    "atlas": lambda run: run.heads("ov"),
     "atlas of qk": lambda run: run.heads(),
     "head": lambda run: vars(run.head(0, 0)),
-    "head without tokens": lambda run: vars(run.head(2, 1, "vo")),
+    "head without tokens": lambda run: vars(run.head(2, 1, "ov")),
     "tokens": lambda run: run.table("head_tokens"),
 }
 
@@ -135,14 +135,14 @@ def test_a_group_is_narrowed_by_statistics_and_labels(shelf, source, group, name
 
 
 @each("source", ["near", "far"])
-@each("circuit", ["qk", "vo"])
+@each("circuit", ["qk", "ov"])
 def test_the_atlas_has_the_stored_values_of_every_head(shelf, service, source, circuit):
     run = service.run("heads-0") if source == "far" else theodolite.open_run(shelf, "heads-0")
     atlas, stored = run.heads(circuit), stored_group(shelf, "heads-0", "heads").sel(circuit=circuit, offset=0)
     for name in ("effective_rank", "stable_rank", "coverage_99"):
         xr.testing.assert_identical(atlas[name].variable, stored[name].variable)
     np.testing.assert_array_equal(atlas["leading_singular_value"], stored["singular_values"].isel(rank=0))
-    assert ("copying_score" in atlas) == (circuit == "vo")
+    assert ("copying_score" in atlas) == (circuit == "ov")
     assert {side.partition("_")[0] for side in atlas["side"].values.tolist()} == {circuit}
     with pytest.raises(SpecError, match="heads-0 has no offset 7; it has 0"):
         run.heads(circuit, 7)
@@ -265,7 +265,7 @@ def test_a_head_has_its_spectrum_and_tokens(shelf):
     assert repr(card).startswith("Head(name='L0H0', circuit='qk'")
     np.testing.assert_array_equal(card.singular_values, stored["singular_values"])
     assert card.tokens["token"].tolist() == [" <script>", "naïve", "\n"]
-    assert np.isnan(run.head(2, 1, "vo").effective_rank)
+    assert np.isnan(run.head(2, 1, "ov").effective_rank)
     assert run.head(1, 1).tokens.columns.tolist() == card.tokens.columns.tolist()
 
 

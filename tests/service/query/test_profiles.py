@@ -17,7 +17,7 @@ def test_every_curve_is_a_profile_and_arrays_of_single_features_are_none():
         "relative_spread@quantity=norm",
         "norm_before@summary=mean",
         "effective_rank@circuit=qk",
-        "stable_rank@circuit=vo",
+        "stable_rank@circuit=ov",
         "copying_score",
     } < set(PROFILES)
     assert not {"semi_axes", "mean", "n_samples", "singular_values"} & set(PROFILES)
@@ -41,9 +41,9 @@ def test_a_block_without_an_mlp_norm_has_no_value_there():
 
 def test_heads_have_their_median_at_offset_zero():
     values = np.arange(2 * 2 * 3 * 3, dtype=float).reshape(2, 2, 3, 3)
-    dims, labels = ("circuit", "offset", "layer", "head"), {"circuit": ["qk", "vo"], "offset": [0, 8]}
+    dims, labels = ("circuit", "offset", "layer", "head"), {"circuit": ["qk", "ov"], "offset": [0, 8]}
     stored = xr.DataArray(values, labels, dims)
-    for circuit, expected in (("qk", values[0, 0]), ("vo", values[1, 0])):
+    for circuit, expected in (("qk", values[0, 0]), ("ov", values[1, 0])):
         profile = PROFILES[f"effective_rank@circuit={circuit}"].read(stored)
         assert profile.dims == ("layer",)
         np.testing.assert_array_equal(profile, np.median(expected, axis=1))
@@ -65,7 +65,7 @@ def test_without_a_stream_between_the_branches_the_norm_of_the_mlp_has_no_depth(
 
 def test_a_statistic_of_weights_needs_no_set_and_no_position(tmp_path):
     run = finished_run(tmp_path, {"heads": {"effective_rank": 7.0}})
-    frame = comparison([run], Question("effective_rank@circuit=vo"))
+    frame = comparison([run], Question("effective_rank@circuit=ov"))
     assert (frame["value"] == 7).all()
     assert frame["position"].isna().all()
     assert frame["relative_depth"].tolist() == [0, 0.25, 0.5, 0.75]

@@ -13,7 +13,7 @@ RANKS = np.array([[[[8.0, 7.5], [3.04, 9.0]], [[60.0, 50.0], [12.25, 70.0]]]]).s
 """(circuit, offset, layer, head)"""
 
 MEDIAN = (
-    "Median effective rank of the circuits, of at most 64: QK 7.8 (smallest 3.0, of L1H0); VO 55.0 (smallest 12.2, of "
+    "Median effective rank of the circuits, of at most 64: QK 7.8 (smallest 3.0, of L1H0); OV 55.0 (smallest 12.2, of "
 )
 
 
@@ -21,7 +21,7 @@ def group(random, ranks=RANKS):
     dims = ("circuit", "offset", "layer", "head")
     return xr.Dataset(
         {"effective_rank": (dims, ranks), "effective_rank_random": random},
-        {"circuit": ["qk", "vo"], "offset": [0], "layer": range(2), "head": range(2), "rank": range(64)},
+        {"circuit": ["qk", "ov"], "offset": [0], "layer": range(2), "head": range(2), "rank": range(64)},
     )
 
 
@@ -37,7 +37,7 @@ def test_a_circuit_of_zeros_has_no_rank_and_is_not_the_smallest():
     ranks = RANKS.copy()
     ranks[0, 0, 1, 0] = np.nan
     (fact,) = heads._rank_facts(group(52.04, ranks))
-    assert "64: QK 8.0 (smallest 7.5, of L0H1); VO 55.0" in fact
+    assert "64: QK 8.0 (smallest 7.5, of L0H1); OV 55.0" in fact
 
 
 def test_the_rank_is_that_at_offset_0():
@@ -70,7 +70,7 @@ def test_copying_scores_are_compared_with_those_of_random_circuits(sd, distinct)
     data = {"copying_score": scores, "copying_score_uncentred": scores, "copying_score_random_sd": sd}
     fact, _ = heads._copying_facts(xr.Dataset(data))
     assert fact.endswith(
-        f" tokens on the whole lower them. A random Gaussian W_VO with this model's embeddings gives 0 ± {sd:.2f}; the "
+        f" tokens on the whole lower them. A random Gaussian W_OV with this model's embeddings gives 0 ± {sd:.2f}; the "
         f"score differs from 0 by more than four of these standard deviations in {distinct}.{NORMS}"
     )
 
@@ -107,7 +107,7 @@ def test_the_section_has_a_table_of_tested_alignments(tmp_path, monkeypatch, z):
     (section,) = heads.sections(run)
     rows = [
         [side, *row]
-        for side in ("QK query", "QK key", "VO read", "VO write")
+        for side in ("QK query", "QK key", "OV read", "OV write")
         for row in (
             ["largest 4.0", "L0H0", "0.50", "0.25 ± 0.12", "0.01"],
             ["smallest 4.0", "L0H0", "0.50", "0.25 ± 0.12", "1"],
@@ -115,7 +115,7 @@ def test_the_section_has_a_table_of_tested_alignments(tmp_path, monkeypatch, z):
     ]
     assert [table.rows for table in section.tables] == ([] if np.isnan(z) else [rows])
     writing = (
-        " In 8 of 8 heads with a reliable direction, the alignment of VO write with the contrast “refusal” is larger "
+        " In 8 of 8 heads with a reliable direction, the alignment of OV write with the contrast “refusal” is larger "
         "than with permuted labels (family-wise p of at most 0.05, 64 and 63 prompts; with Bonferroni's correction "
         "0). This compares the weights alone with the direction; what the heads write for these prompts is in the "
         "section Contributions."
@@ -135,6 +135,6 @@ def test_keys_of_an_earlier_layer_are_as_reliable_as_its_direction(monkeypatch):
     group = xr.Dataset(coords={"layer": range(6)})
     shared = group.assign_attrs(keys_of={"3": 0, "4": 1})
     found = {side: heads._unreliable(shared, group, "refusal", side) for side in heads._SIDES}
-    assert found == {"qk_query": [0, 4], "qk_key": [0, 3], "vo_read": [0, 3], "vo_write": [0, 4]}
+    assert found == {"qk_query": [0, 4], "qk_key": [0, 3], "ov_read": [0, 3], "ov_write": [0, 4]}
     assert heads._unreliable(group, group, "refusal", "qk_key") == [0, 4]
     assert heads._unreliable(shared, None, "refusal", "qk_key") == []

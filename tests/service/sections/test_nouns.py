@@ -244,7 +244,7 @@ def test_figures_are_drawn_and_tables_are_in_the_order_of_the_lists(section):
         *("noun", "most similar noun", "noun with the largest score", "keys", "tokens with the largest logits")
     ]
     assert sums.caption == (
-        "Tokens with the largest logits, after the final norm, of e + norm(e)·ΣW_VO, where e is the noun's embedding, "
+        "Tokens with the largest logits, after the final norm, of e + norm(e)·ΣW_OV, where e is the noun's embedding, "
         "and the sum is over all heads of a layer. If the second term is short, as often in the first layer, the "
         "embedding determines the order, and favours the noun itself. Tokens with long embeddings have an advantage"
     )

@@ -88,7 +88,7 @@ def heads_group(alignment, z=np.nan):
         },
         {
             "contrast": ["refusal"],
-            "side": ["qk_query", "qk_key", "vo_read", "vo_write"],
+            "side": ["qk_query", "qk_key", "ov_read", "ov_write"],
             "layer": range(4),
             "head": range(2),
             "null": list(tests),
@@ -115,20 +115,20 @@ BELOW = (
     "A direction is unreliable if its reliability is below 0.5. There is none if the means are equal, or if the state "
     "was not captured."
 )
-READING = ("QK query", "QK key", "VO read")
+READING = ("QK query", "QK key", "OV read")
 NONE = "0 with Bonferroni's correction), 0 smaller"
 
 
 def test_heads_at_unreliable_layers_are_not_the_largest(run):
     directions = read_group(run, "directions")
     assert unreliable_layers(directions, "refusal", "qk_query") == [1]
-    assert unreliable_layers(directions, "refusal", "vo_write") == [0, 1]
+    assert unreliable_layers(directions, "refusal", "ov_write") == [0, 1]
     by_layer = np.array([0.9, 0.8, 0.2, 0.3])[:, None] + np.array([0.0, 0.01])
     reading = "; ".join(f"{side} is not tested (largest of 6 heads L0H1: 0.91)" for side in READING)
     left_out = ", ".join(f"2 heads of {side} {UNRELIABLE}" for side in READING)
     assert list(heads._alignment_facts(heads_group(by_layer), directions)) == [
-        f"{ALIGNED}{reading}; VO write is not tested (largest of 4 heads L3H1: 0.31).",
-        f"{LEFT_OUT}{left_out}, 4 heads of VO write {UNRELIABLE}. {BELOW}",
+        f"{ALIGNED}{reading}; OV write is not tested (largest of 4 heads L3H1: 0.31).",
+        f"{LEFT_OUT}{left_out}, 4 heads of OV write {UNRELIABLE}. {BELOW}",
     ]
     assert list(heads._alignment_tables(heads_group(by_layer), directions)) == []
 
@@ -140,7 +140,7 @@ def test_heads_are_chosen_by_their_z_against_permuted_labels(run):
     group = heads_group(alignment, z)
     fact, _ = heads._alignment_facts(group, directions)
     reading = "; ".join(f"{side} 4 larger (layers 0, 2, 3; {NONE}, of 6" for side in READING)
-    assert fact == f"{ALIGNED}{reading}; VO write 2 larger (layers 2, 3; {NONE}, of 4."
+    assert fact == f"{ALIGNED}{reading}; OV write 2 larger (layers 2, 3; {NONE}, of 4."
     rows = []
     for side in READING:
         rows += [
@@ -148,17 +148,17 @@ def test_heads_are_chosen_by_their_z_against_permuted_labels(run):
             [side, "smallest 1.0", "L3H1", "0.60", NULL, "0.9"],
         ]
     rows += [
-        ["VO write", "largest 5.0", "L3H0", "0.40", NULL, "0.05"],
-        ["VO write", "smallest 1.0", "L3H1", "0.60", NULL, "0.9"],
+        ["OV write", "largest 5.0", "L3H0", "0.40", NULL, "0.05"],
+        ["OV write", "smallest 1.0", "L3H1", "0.60", NULL, "0.9"],
     ]
     assert list(heads._alignment_tables(group, directions)) == [Table(CAPTION, COLUMNS, rows)]
     few = heads_group(alignment, z / 4)
     fact, _ = heads._alignment_facts(few, directions)
-    assert fact.endswith("; VO write 0 larger, 0 smaller, of 4.")
+    assert fact.endswith("; OV write 0 larger, 0 smaller, of 4.")
     (table,) = heads._alignment_tables(few, directions)
     assert table.rows[-2:] == [
-        ["VO write", "largest 1.2", "L3H0", "0.40", NULL, "0.3"],
-        ["VO write", "smallest 0.2", "L3H1", "0.60", NULL, "0.9"],
+        ["OV write", "largest 1.2", "L3H0", "0.40", NULL, "0.3"],
+        ["OV write", "smallest 0.2", "L3H1", "0.60", NULL, "0.9"],
     ]
 
 
@@ -171,15 +171,15 @@ def test_heads_below_chance_are_counted_too(run):
     texts = [f"(layer{layers}; 0 with Bonferroni's correction)" for layers in ("s 0, 2", "s 0, 3", " 2", " 3")]
     reading = "; ".join(f"{side} 2 larger {texts[0]}, 2 smaller {texts[1]}, of 6" for side in READING)
     # Only reliable layers are counted.
-    assert fact == f"{ALIGNED}{reading}; VO write 1 larger {texts[2]}, 1 smaller {texts[3]}, of 4."
+    assert fact == f"{ALIGNED}{reading}; OV write 1 larger {texts[2]}, 1 smaller {texts[3]}, of 4."
     (table,) = heads._alignment_tables(group, directions)
     assert table.rows[:2] == [
         ["QK query", "largest 9.0", "L0H0", "0.50", NULL, "0.05"],
         ["QK query", "smallest -9.0", "L0H1", "0.50", NULL, "0.05"],
     ]
     assert table.rows[-2:] == [
-        ["VO write", "largest 4.0", "L2H0", "0.50", NULL, "0.05"],
-        ["VO write", "smallest -5.0", "L3H0", "0.50", NULL, "0.05"],
+        ["OV write", "largest 4.0", "L2H0", "0.50", NULL, "0.05"],
+        ["OV write", "smallest -5.0", "L3H0", "0.50", NULL, "0.05"],
     ]
     group["direction_alignment_null"].loc[{"null": "p_low_family"}] += 0.02
     (table,) = heads._alignment_tables(group, directions)
@@ -188,7 +188,7 @@ def test_heads_below_chance_are_counted_too(run):
 
 def test_no_head_is_named_if_no_direction_is_reliable(tmp_path):
     run = cached_run(tmp_path, {"directions": {"reliability": 0.1}})
-    sides = (*READING, "VO write")
+    sides = (*READING, "OV write")
     assert list(heads._alignment_facts(heads_group(0.5), read_group(run, "directions"))) == [
         ALIGNED + "; ".join(f"{side} has no reliable direction at any layer" for side in sides) + ".",
         LEFT_OUT + ", ".join(f"8 heads of {side} {UNRELIABLE}" for side in sides) + f". {BELOW}",
@@ -207,12 +207,12 @@ def test_heads_whose_input_has_equal_means_are_counted(tmp_path):
         + "; ".join(
             f"{side} is not tested (largest of {n} heads {head}: 0.50)"
             for side, n, head in zip(
-                (*READING, "VO write"), (7, 8, 4, 8), ("L0H0", "L0H0", "L2H0", "L0H0"), strict=True
+                (*READING, "OV write"), (7, 8, 4, 8), ("L0H0", "L0H0", "L2H0", "L0H0"), strict=True
             )
         )
         + "."
     )
-    assert left_out == f"{LEFT_OUT}1 head of QK query (no direction), 4 heads of VO read (no direction). {BELOW}"
+    assert left_out == f"{LEFT_OUT}1 head of QK query (no direction), 4 heads of OV read (no direction). {BELOW}"
 
 
 def test_heads_that_all_have_a_reliable_direction_need_no_second_sentence(tmp_path):
@@ -222,7 +222,7 @@ def test_heads_that_all_have_a_reliable_direction_need_no_second_sentence(tmp_pa
     alignment = np.full((1, 4, 4, 2), 0.5)
     alignment[0, 3] = np.nan
     fact, *left_out = heads._alignment_facts(heads_group(alignment), directions)
-    assert "VO write" not in fact
+    assert "OV write" not in fact
     assert left_out == []
     assert list(heads._alignment_facts(heads_group(np.nan), directions)) == []
 

@@ -11,10 +11,10 @@ KINDS = ("q", "k", "v")
 
 
 def composition(writer: Circuits, reader: Circuits) -> Float[np.ndarray, "3 head head_other"]:
-    """Return the composition scores ‖W_VO W‖ / (‖W_VO‖ ‖W‖), in Frobenius norms, in the order of KINDS.
+    """Return the composition scores ‖W_OV W‖ / (‖W_OV‖ ‖W‖), in Frobenius norms, in the order of KINDS.
 
-    W_VO belongs to a head of the earlier layer, `writer`. W belongs to a head of the later layer, `reader`: W_QK at
-    offset 0 for Q-composition, W_QKᵀ for K-composition and W_VO for V-composition. Two random heads score about
+    W_OV belongs to a head of the earlier layer, `writer`. W belongs to a head of the later layer, `reader`: W_QK at
+    offset 0 for Q-composition, W_QKᵀ for K-composition and W_OV for V-composition. Two random heads score about
     1/√d_model. NaN if one of the two heads has only zeros. Source: Elhage et al. 2021, in row convention.
     """
     writer_kv, reader_kv = writer.kv_head_of, reader.kv_head_of

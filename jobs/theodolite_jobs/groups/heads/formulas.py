@@ -1,7 +1,7 @@
-"""The QK and VO circuits of attention heads: singular values and vectors, ranks, gains and scores. Pure, in float64.
+"""The QK and OV circuits of attention heads: singular values and vectors, ranks, gains and scores. Pure, in float64.
 
 A circuit is a (d_model, d_model) bilinear map of rank d_head, M = A C Bᵀ, with A and B of (d_model, d_head) and C of
-(d_head, d_head): W_QK(δ) = s·W_Q R(δ) W_Kᵀ and W_VO = W_V W_O (Elhage et al. 2021, "A Mathematical Framework for
+(d_head, d_head): W_QK(δ) = s·W_Q R(δ) W_Kᵀ and W_OV = W_V W_O (Elhage et al. 2021, "A Mathematical Framework for
 Transformer Circuits", in row convention). M itself is never formed.
 """
 
@@ -63,7 +63,7 @@ def copying_score(
     kv_head_of: Int[np.ndarray, " head"],
     vocabulary: Float[np.ndarray, "d_model d_model"],
 ) -> Float[np.ndarray, " head"]:
-    """Return Σλ/Σ|λ| over the eigenvalues λ of W_E W_VO W_Uᵀ, 1 if all are real and positive.
+    """Return Σλ/Σ|λ| over the eigenvalues λ of W_E W_OV W_Uᵀ, 1 if all are real and positive.
 
     The non-zero eigenvalues are those of the core W_O (W_Uᵀ W_E) W_V, (d_head, d_head). NaN for a head of zeros.
     `value` is W_V, `output` is W_Oᵀ, `kv_head_of` is the index of each head's W_V, and `vocabulary` is W_Uᵀ W_E; with
@@ -80,7 +80,7 @@ def copying_score(
 def copying_score_sd_of_gaussian_factors(
     vocabulary: Float[np.ndarray, "d_model d_model"], value: Sequence[int], output: Sequence[int]
 ) -> float:
-    """Return the standard deviation of the copying score of W_VO = A Bᵀ of random weights.
+    """Return the standard deviation of the copying score of W_OV = A Bᵀ of random weights.
 
     A and B are independent products of standard Gaussians, with the widths `value` and `output`, as in
     `effective_rank_of_gaussian_factors`. B and −B are equally likely, so the mean is 0. `vocabulary` is that of

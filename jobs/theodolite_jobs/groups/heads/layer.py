@@ -21,7 +21,7 @@ from theodolite_jobs.statistics.factors import Circuits, Decomposition, Thin, de
 from theodolite_jobs.statistics.norms import Norm, normalised, projected, standardised, unit
 
 PROJECTIONS = ("query", "key")
-SIDES = ("qk_query", "qk_key", "vo_read", "vo_write")
+SIDES = ("qk_query", "qk_key", "ov_read", "ov_write")
 
 
 class Vocabulary(NamedTuple):
@@ -89,14 +89,14 @@ def decompose_layer(
         decompose(thins["query"], thins["key"], vectors, each, kv, circuits.rotations[offset])
         for offset in heads.offsets
     ]
-    vo = decompose(thins["value"], thins["written"], vectors, kv, each)
+    ov = decompose(thins["value"], thins["written"], vectors, kv, each)
     ranks = numerical_rank(thins["query"]), numerical_rank(thins["key"])[kv]
     copying = np.full((2, len(each)), np.nan)
     if vocabulary is not None:
         copying = np.stack([copying_score(circuits.value, circuits.written, kv, product) for product in vocabulary])
     arrays = {
-        **_stacked(qk, vo),
-        **_against_directions(circuits, thins, qk[0], vo, stream),
+        **_stacked(qk, ov),
+        **_against_directions(circuits, thins, qk[0], ov, stream),
         "null_dimension": weights.dimensions.d_model - np.stack(ranks),
         "null_variance": _null_variance(circuits, thins, stream, shape),
         "copying_score": copying[0],
@@ -163,13 +163,13 @@ def _missing(weights: Weights, heads: HeadsSpec, stream: Stream, shape: tuple[in
 
 
 def _against_directions(
-    circuits: Circuits, thins: Mapping[str, Thin], qk: Decomposition, vo: Decomposition, stream: Stream
+    circuits: Circuits, thins: Mapping[str, Thin], qk: Decomposition, ov: Decomposition, stream: Stream
 ) -> Arrays:
     """Return alignments of circuits with directions, (contrast, side, head), and cosines with vectors.
 
     With permuted labels it also returns the alignments under each draw, (contrast, side, draw, head).
     """
-    leading = {"qk": qk.singular_values[:, 0], "vo": vo.singular_values[:, 0]}
+    leading = {"qk": qk.singular_values[:, 0], "ov": ov.singular_values[:, 0]}
 
     def as_sides_read(
         by_queries: NDArray[np.float64], by_keys: NDArray[np.float64] | None
@@ -187,7 +187,7 @@ def _against_directions(
             return np.stack([gains[side] / leading[side[:2]] for side in SIDES])
 
     read, source = as_sides_read(stream.read, stream.source_read)
-    compared = zip((read, source, source, stream.written), (qk.left, qk.right, vo.left, vo.right), strict=True)
+    compared = zip((read, source, source, stream.written), (qk.left, qk.right, ov.left, ov.right), strict=True)
     cosines = [np.einsum("cd,hvd->chv", directions, vectors) for directions, vectors in compared]  # as SIDES
     arrays = {
         "direction_alignment": alignments(stream.read, stream.source_read, stream.written).transpose(1, 0, 2),
@@ -215,8 +215,8 @@ def _gains(
     return {
         "qk_query": gain(read, query, key, each, kv, rotation),
         "qk_key": gain(source, key, query, kv, each, rotation.T),
-        "vo_read": gain(source, value, output, kv, each),
-        "vo_write": gain(written, output, value, each, kv),
+        "ov_read": gain(source, value, output, kv, each),
+        "ov_write": gain(written, output, value, each, kv),
     }
 
 
@@ -280,8 +280,8 @@ def _thin(circuits: Circuits, name: str, layer: int) -> Thin:
         raise UnsupportedModelError(f"layer {layer}, {projection}: {shared}{error}") from error
 
 
-def _stacked(qk: Sequence[Decomposition], vo: Decomposition) -> Arrays:
-    """Return values and vectors of both circuits, (circuit, offset, head, …); VO is NaN after the first offset."""
+def _stacked(qk: Sequence[Decomposition], ov: Decomposition) -> Arrays:
+    """Return values and vectors of both circuits, (circuit, offset, head, …); OV is NaN after the first offset."""
     arrays: Arrays = {}
     fields = (
         ("singular_values", "singular_values", np.float64),
@@ -289,9 +289,9 @@ def _stacked(qk: Sequence[Decomposition], vo: Decomposition) -> Arrays:
         ("right_vectors", "right", np.float32),
     )
     for name, attribute, dtype in fields:
-        of_vo = getattr(vo, attribute)
-        arrays[name] = np.full((len(CIRCUITS), len(qk), *of_vo.shape), np.nan, dtype)
-        arrays[name][1, 0] = of_vo
+        of_ov = getattr(ov, attribute)
+        arrays[name] = np.full((len(CIRCUITS), len(qk), *of_ov.shape), np.nan, dtype)
+        arrays[name][1, 0] = of_ov
         for index, one in enumerate(qk):
             arrays[name][0, index] = getattr(one, attribute)
     return arrays

@@ -66,13 +66,13 @@ def _of_width(weights: Weights, width: int, random: Random) -> dict[str, Any]:
 def _random(weights: Weights, width: int, vocabulary: Vocabulary | None) -> Random:
     d_model, factors = weights.dimensions.d_model, _factors(weights, width)
     ranks = {one: effective_rank_of_gaussian_factors(d_model, *one) for one in set(factors)}
-    value, output = factors[CIRCUITS.index("vo")]
+    value, output = factors[CIRCUITS.index("ov")]
     sd = np.nan if vocabulary is None else copying_score_sd_of_gaussian_factors(vocabulary.centred, value, output)
     return Random(tuple(ranks[one] for one in factors), sd)
 
 
 def _factors(weights: Weights, width: int) -> list[Factors]:
-    """Return the factors of QK and of VO: queries and keys, and values and output."""
+    """Return the factors of QK and of OV: queries and keys, and values and output."""
     if not weights.anatomy.has_latents:
         return [((width,), (width,))] * len(CIRCUITS)
     sizes = latent_sizes(weights.config)

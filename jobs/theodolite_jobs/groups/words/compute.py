@@ -171,7 +171,7 @@ def _words_of_layer(run: Run, weights: Weights, layer: int, decoding: Decoding) 
     stored = read_layer(run, "heads", layer).sel(offset=0)
     vectors = {
         f"{circuit} {side}": stored[f"{side}_vectors"].sel(circuit=circuit).values
-        for circuit, side in (name.split() for name in (*READ_VECTORS, "vo right"))
+        for circuit, side in (name.split() for name in (*READ_VECTORS, "ov right"))
     }
     return layer_words(weights, layer, decoding, vectors, available_device())
 

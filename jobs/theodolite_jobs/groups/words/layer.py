@@ -29,8 +29,8 @@ from theodolite_jobs.statistics.norms import Norm, normalised, projected
 LAYER_SUM = -1
 """The head index in rows for the sum over all heads of a layer."""
 
-READ_VECTORS = ("qk left", "qk right", "vo left")
-"""The singular vectors on the input side of attention; `vo right` is on its output side."""
+READ_VECTORS = ("qk left", "qk right", "ov left")
+"""The singular vectors on the input side of attention; `ov right` is on its output side."""
 
 BOTH_ENDS = ("top", "bottom")
 
@@ -69,7 +69,7 @@ def layer_words(
 ) -> Frames:
     """Return one layer's rows of each table.
 
-    `vectors` are the leading singular vectors, (head, vector, d_model), by `READ_VECTORS` and `vo right`. They are
+    `vectors` are the leading singular vectors, (head, vector, d_model), by `READ_VECTORS` and `ov right`. They are
     multiplied with the vocabulary on `device`.
     """
     circuits = read_circuits(weights, layer, fold_norm=decoding.fold_norm)
@@ -79,19 +79,19 @@ def layer_words(
     read_tokens, noun_keys, bias_tokens = _decode_read(
         weights, circuits, decoding, [vectors[name] for name in READ_VECTORS], queries, list(biases.values()), device
     )
-    written = Request(vectors["vo right"], BOTH_ENDS)
+    written = Request(vectors["ov right"], BOTH_ENDS)
     bias = weights.unembedding_bias()
     values = Request(augmented(_values(weights, layer, circuits, stream, read), bias), ("top",))
     logits = on_device(with_bias(weights.unembedding, bias), device)
     value_tokens, written_tokens = top_tokens(logits, decoding.n_tokens, [values, written], decoding.count, device)
     heads = [_head_rows(layer, name, tokens, "read") for name, tokens in zip(READ_VECTORS, read_tokens, strict=True)]
     if decoding.tied:
-        heads += [_head_rows(layer, "vo right", written_tokens, "embedding")]
+        heads += [_head_rows(layer, "ov right", written_tokens, "embedding")]
     else:
         stored = on_device(weights.embedding, device)
         (stored_tokens,) = top_tokens(stored, decoding.n_tokens, [written], decoding.count, device)
-        heads += [_head_rows(layer, "vo right", stored_tokens, "embedding")]
-        heads += [_head_rows(layer, "vo right", written_tokens, "unembedding")]
+        heads += [_head_rows(layer, "ov right", stored_tokens, "embedding")]
+        heads += [_head_rows(layer, "ov right", written_tokens, "unembedding")]
     each = np.arange(len(circuits.query))
     frames = {
         "head_tokens": pd.concat(heads, ignore_index=True),

@@ -5,12 +5,12 @@ import { element, table } from "./elements.js";
 /** Columns of the tokens of each circuit: the side, the matrix whose rows are ranked, and the title. */
 const COLUMNS = {
   qk: [["left", "read", "read by a query"], ["right", "read", "read by a key"]],
-  vo: [["left", "read", "read from a token"], ["right", "embedding", "written"]],
+  ov: [["left", "read", "read from a token"], ["right", "embedding", "written"]],
 };
 
-/** The columns of VO in a model whose unembedding differs from the embedding. */
+/** The columns of OV in a model whose unembedding differs from the embedding. */
 const UNTIED = [
-  COLUMNS.vo[0],
+  COLUMNS.ov[0],
   ["right", "embedding", "written, ranked by the embedding"],
   ["right", "unembedding", "written, ranked by the unembedding"],
 ];
@@ -58,7 +58,7 @@ export function spectrum(values) {
 /**
  * Return the table of the tokens at both ends of singular vectors, one row for each vector.
  *
- * @param {string} circuit `qk` or `vo`.
+ * @param {string} circuit `qk` or `ov`.
  * @param {string[]} values The singular value of each vector, as text.
  * @param {(vector: number, side: string, end: string, against: string) => {token: string, score?: number}[]} tokensAt
  *   The tokens of the `left` or `right` side, at its `top` or `bottom` end, ranked by the rows of the matrix `against`.
@@ -66,7 +66,7 @@ export function spectrum(values) {
  * @param {boolean} isUntied Whether tokens of the written side are ranked by the unembedding too.
  */
 export function tokenTable(circuit, values, tokensAt, caption, isUntied) {
-  const columns = circuit === "vo" && isUntied ? UNTIED : COLUMNS[circuit];
+  const columns = circuit === "ov" && isUntied ? UNTIED : COLUMNS[circuit];
   const ends = (vector, side, against) => element("div",
     element("div", chips(tokensAt(vector, side, "top", against), "token")),
     element("div", chips(tokensAt(vector, side, "bottom", against), "token low")),

@@ -98,6 +98,6 @@ function ranks(card) {
     ["stable rank", known(card.stable_rank)],
     ["number of singular values that cover 99 % of their sum", card.coverage_99],
   ];
-  if (card.circuit === "vo") facts.push(["copying score", known(card.copying_score)]);
+  if (card.circuit === "ov") facts.push(["copying score", known(card.copying_score)]);
   return cards(facts);
 }

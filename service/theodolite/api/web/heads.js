@@ -44,7 +44,7 @@ export function openHeads(node, signal, run, group) {
   };
 }
 
-const CIRCUITS = [["qk", "QK: attention scores"], ["vo", "VO: values and outputs"]];
+const CIRCUITS = [["qk", "QK: attention scores"], ["ov", "OV: values and outputs"]];
 
 class Chooser {
   constructor({ model }) {

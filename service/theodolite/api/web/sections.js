@@ -43,7 +43,7 @@ export function facts(section, run) {
 /** Return the parts of a sentence, in which each attention head of the run, such as L12H3, is a link to its card. */
 export function withLinks(text, run) {
   if (!run.analyses.includes("heads")) return [text];
-  const circuit = /\bVO\b/.test(text) && !/\bQK\b/.test(text) ? "vo" : "qk";
+  const circuit = /\bVO\b/.test(text) && !/\bQK\b/.test(text) ? "ov" : "qk";
   return text.split(/\b(L\d+H\d+)\b/).map((part, index) => {
     if (index % 2 === 0) return part;
     const [layer, head] = part.slice(1).split("H");

@@ -143,7 +143,7 @@ class Tables {
     const value = row[name];
     if (value === null) return element("span.soft", "–");
     if (name === "head" && "layer" in row && value >= 0) { // head -1 is the embedding
-      const circuit = row.circuit ?? (this.name === "noun_values" ? "vo" : null);
+      const circuit = row.circuit ?? (this.name === "noun_values" ? "ov" : null);
       const chosen = { circuit, layer: row.layer, head: value, offset: row.offset };
       const address = addressOf(["runs", this.run.run_id, "heads"], chosen);
       return element("a", { href: address, title: `Card of L${row.layer}H${value}` }, String(value));

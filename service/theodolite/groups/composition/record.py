@@ -6,8 +6,8 @@ VARIABLES = (
     Variable(
         "score",
         ("composition", "layer", "head", "layer_other", "head_other"),
-        "‖W_VO W‖ over ‖W_VO‖‖W‖ (Frobenius norms) for a head's W_VO and a head of a later layer, layer_other: W is "
-        "its W_QK for q, W_QKᵀ for k, W_VO for v.",
+        "‖W_OV W‖ over ‖W_OV‖‖W‖ (Frobenius norms) for a head's W_OV and a head of a later layer, layer_other: W is "
+        "its W_QK for q, W_QKᵀ for k, W_OV for v.",
     ),
 )
 

@@ -92,7 +92,7 @@ def _section(run: Run, contributions: xr.Dataset, contrast: str) -> Section | No
         list(_facts(values, parts, _reliable_standardised(run, values, contrast))),
         [Figure(name, "Shares of the distance of the means by layer", partial(contributions_figure, values))],
         [
-            Figure(f"{name}.{key}", caption, partial(head_map, of_heads, caption, signed=True, pale=faded), "vo")
+            Figure(f"{name}.{key}", caption, partial(head_map, of_heads, caption, signed=True, pale=faded), "ov")
             for key, (caption, of_heads, faded) in maps.items()
         ],
         notes=[
@@ -158,7 +158,7 @@ def _reliable_standardised(run: Run, values: xr.Dataset, contrast: str) -> xr.Da
 
 def _unreliable(run: Run, contrast: str) -> list[int]:
     """Return the layers whose direction, directly after attention, is unreliable."""
-    return unreliable_layers(read_group(run, "directions"), contrast, "vo_write")
+    return unreliable_layers(read_group(run, "directions"), contrast, "ov_write")
 
 
 def _facts(values: xr.Dataset, parts: Mapping[str, xr.Dataset], of_heads: xr.Dataset) -> Iterator[str]:

@@ -173,7 +173,7 @@ def _maps(values: xr.Dataset, name: str, sides: Mapping[str, str]) -> list[Figur
         "heads_direct": (f"heads: direct change, {first}", of_first["head_direct"], True),
     }
     return [
-        Figure(f"{name}.{key}", caption, partial(head_map, of_heads, caption, signed=signed), "vo")
+        Figure(f"{name}.{key}", caption, partial(head_map, of_heads, caption, signed=signed), "ov")
         for key, (caption, of_heads, signed) in shown.items()
         if np.isfinite(of_heads).any()
     ]

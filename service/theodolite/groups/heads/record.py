@@ -1,8 +1,8 @@
-"""Attention heads: singular values and vectors of each head's QK and VO circuit."""
+"""Attention heads: singular values and vectors of each head's QK and OV circuit."""
 
 from theodolite.groups.schema import NULL_AND_LIMIT, Group, Variable
 
-CIRCUITS = ("qk", "vo")
+CIRCUITS = ("qk", "ov")
 """The circuits that all heads have; maps and cards show them."""
 
 ROTARY = "rotary"
@@ -15,7 +15,7 @@ VARIABLES = (
     Variable(
         "singular_values",
         (*_CIRCUIT, "rank"),
-        "Singular values σ of the circuit, in descending order; vo at offset 0 only.",
+        "Singular values σ of the circuit, in descending order; ov at offset 0 only.",
     ),
     Variable(
         "coverage_99",
@@ -35,7 +35,7 @@ VARIABLES = (
     Variable(
         "left_vectors",
         (*_CIRCUIT, "vector", "d_model"),
-        "Left singular vectors: the directions that a query reads (qk), or that are read from an attended token (vo); "
+        "Left singular vectors: the directions that a query reads (qk), or that are read from an attended token (ov); "
         "NaN for rotary.",
         dtype="float32",
         by_layer=True,
@@ -43,7 +43,7 @@ VARIABLES = (
     Variable(
         "right_vectors",
         (*_CIRCUIT, "vector", "d_model"),
-        "Right singular vectors: the directions that a key reads (qk), or that are written (vo); the "
+        "Right singular vectors: the directions that a key reads (qk), or that are written (ov); the "
         "largest component is positive; NaN for rotary.",
         dtype="float32",
         by_layer=True,
@@ -51,7 +51,7 @@ VARIABLES = (
     Variable(
         "copying_score",
         ("layer", "head"),
-        "Σλ/Σ|λ| over the eigenvalues λ of W_E W_VO W_Uᵀ, with W_U centred over the vocabulary; near 1 "
+        "Σλ/Σ|λ| over the eigenvalues λ of W_E W_OV W_Uᵀ, with W_U centred over the vocabulary; near 1 "
         "if tokens, on the whole, raise their own logits relative to the mean logit.",
     ),
     Variable(

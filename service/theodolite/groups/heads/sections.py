@@ -42,17 +42,17 @@ _ALIGNMENT_NOTES = (
     "heads that share W_K or W_V have alignments that depend on each other",
 )
 
-_SIDES = {"qk_query": "QK query", "qk_key": "QK key", "vo_read": "VO read", "vo_write": "VO write"}
+_SIDES = {"qk_query": "QK query", "qk_key": "QK key", "ov_read": "OV read", "ov_write": "OV write"}
 
 _HOW_TO_READ = (
     "Each cell of a map is one head; select it to open the head's card below the maps. Spectra are singular values of "
-    "the circuits W_QK = s·W_Q R W_Kᵀ and W_VO = W_V W_O, in float64, at offset 0 between query and key; s is the "
-    "scale of the scores, and R the rotary rotation. A head has four sides: QK query, QK key, VO read, VO write. On VO "
+    "the circuits W_QK = s·W_Q R W_Kᵀ and W_OV = W_V W_O, in float64, at offset 0 between query and key; s is the "
+    "scale of the scores, and R the rotary rotation. A head has four sides: QK query, QK key, OV read, OV write. On OV "
     "write, u is the contrast's direction in the stream directly after this attention (in post-norm blocks, before the "
     "norm that follows, if resid_mid_sum was captured). On the other three sides, each activation first passes the "
     "norm before attention; u is the difference of the two sets' means after this norm, scaled to length 1. Let σ₁ be "
-    "the largest singular value of a circuit M. The alignment is |uᵀM|/σ₁ on QK query and VO read, and |M u|/σ₁ on QK "
-    "key and VO write; it is 1 if u is the leading singular vector. z is the alignment minus its mean under permuted "
+    "the largest singular value of a circuit M. The alignment is |uᵀM|/σ₁ on QK query and OV read, and |M u|/σ₁ on QK "
+    "key and OV write; it is 1 if u is the leading singular vector. z is the alignment minus its mean under permuted "
     "labels, divided by their standard deviation."
 )
 
@@ -72,7 +72,7 @@ def sections(run: Run) -> list[Section]:
         some = [
             f"{len(layers)} of {n_layers} blocks have attention heads; all counts and medians are over these heads."
         ]
-    title = f"Heads: QK and VO circuits of {heads.sizes['layer'] * heads.sizes['head']} attention heads"
+    title = f"Heads: QK and OV circuits of {heads.sizes['layer'] * heads.sizes['head']} attention heads"
     if np.isfinite(heads["direction_alignment_null"].sel(null="z")).any():
         notes += [CHANCE, *_ALIGNMENT_NOTES]
     facts = [*some, *_facts(run, heads, directions)]
@@ -115,7 +115,7 @@ def _maps(heads: xr.Dataset, directions: xr.Dataset | None) -> Iterator[Figure]:
             caption = f"{_SIDES[side]}: z of the alignment with {quoted(contrast)}"
             yield _map(f"{side}.{contrast}.z", caption, z, side[:2], pale=pale, signed=True)
     if np.isfinite(heads["copying_score"]).any():
-        yield _map("vo.copying_score", "VO: copying score", heads["copying_score"], "vo", signed=True)
+        yield _map("ov.copying_score", "OV: copying score", heads["copying_score"], "ov", signed=True)
 
 
 def _map(name: str, caption: str, values: xr.DataArray, circuit: str, **options: Any) -> Figure:
@@ -192,12 +192,12 @@ def _copying_tables(heads: xr.Dataset) -> Iterator[Table]:
 def _writing_findings(heads: xr.Dataset, directions: xr.Dataset | None) -> Iterator[str]:
     """Yield, for each contrast with tests, how many heads write along its direction more than chance."""
     for contrast in heads["contrast"].values.tolist():
-        tests = _reliable(heads, directions, contrast, "vo_write")
+        tests = _reliable(heads, directions, contrast, "ov_write")
         if np.isfinite(tests["z"]).any():
             p = tests["p_family"]
             many, strict = _counts(p)
             yield (
-                f"In {many} of {int(np.isfinite(p).sum())} heads with a reliable direction, the alignment of VO write "
+                f"In {many} of {int(np.isfinite(p).sum())} heads with a reliable direction, the alignment of OV write "
                 f"with {quoted(contrast)} is larger than with permuted labels (family-wise p of at most {LEVEL}"
                 f"{_prompts(heads, contrast)}; with Bonferroni's correction {strict}). This compares the weights alone "
                 "with the direction; what the heads write for these prompts is in the section Contributions."
@@ -205,9 +205,9 @@ def _writing_findings(heads: xr.Dataset, directions: xr.Dataset | None) -> Itera
 
 
 def _worth(heads: xr.Dataset, directions: xr.Dataset | None) -> Worth:
-    """Return the worth of the alignments of VO write with all contrasts."""
+    """Return the worth of the alignments of OV write with all contrasts."""
     contrasts = heads["contrast"].values.tolist()
-    tests = [_reliable(heads, directions, contrast, "vo_write") for contrast in contrasts]
+    tests = [_reliable(heads, directions, contrast, "ov_write") for contrast in contrasts]
     return worth_of(*((one["p_family"], one["z"]) for one in tests)) if tests else UNTESTED
 
 
@@ -217,7 +217,7 @@ def _random_scores(heads: xr.Dataset) -> str:
     many = sum(int((abs(part["copying_score"]) > 4 * sd).sum()) for _, part, sd in of_widths)
     given = " and ".join(f"0 ± {sd:.2f}{where}" for where, _, sd in of_widths)
     return (
-        f" A random Gaussian W_VO with this model's embeddings gives {given}; the score differs from 0 by more "
+        f" A random Gaussian W_OV with this model's embeddings gives {given}; the score differs from 0 by more "
         f"than four of these standard deviations in {_counted_heads(many)}."
     )
 
@@ -371,7 +371,7 @@ def _reliable(heads: xr.Dataset, directions: xr.Dataset | None, contrast: str, s
 def _unreliable(heads: xr.Dataset, directions: xr.Dataset | None, contrast: str, side: str) -> list[int]:
     """Return the layers whose heads are compared with an unreliable direction on one side."""
     unreliable = [] if directions is None else unreliable_layers(directions, contrast, side)
-    if side not in ("qk_key", "vo_read"):
+    if side not in ("qk_key", "ov_read"):
         return unreliable
     keys_of = heads.attrs.get("keys_of", {})  # keys and values of an earlier layer read the stream there
     return [layer for layer in heads["layer"].values.tolist() if keys_of.get(str(layer), layer) in unreliable]

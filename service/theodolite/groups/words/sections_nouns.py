@@ -238,7 +238,7 @@ def _layer_sums(run: Run, words: xr.Dataset, nouns: NDArray[np.int32]) -> Table:
     names = dict(zip(tables[0]["noun_id"], tables[0]["noun"].str.strip(), strict=True))
     rows = [[names[noun], *(_first_tokens(table[table["noun_id"] == noun]) for table in tables)] for noun in nouns]
     caption = (
-        "Tokens with the largest logits, after the final norm, of e + norm(e)·ΣW_VO, where e is the noun's embedding, "
+        "Tokens with the largest logits, after the final norm, of e + norm(e)·ΣW_OV, where e is the noun's embedding, "
         "and the sum is over all heads of a layer. If the second term is short, as often in the first layer, the "
         "embedding determines the order, and favours the noun itself. Tokens with long embeddings have an advantage"
     )
