@@ -104,7 +104,7 @@ class Group:
     name: str
     title: str
     order: int
-    version: int
+    version: int = 1
     variables: tuple[Variable, ...] = ()
     labels: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     tables: tuple[str, ...] = ()

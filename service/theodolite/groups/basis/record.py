@@ -46,7 +46,6 @@ GROUP = Group(
     name="basis",
     title="Layers as linear maps",
     order=90,
-    version=2,
     variables=VARIABLES,
     labels={"sublayer": SUBLAYERS, "map": MAPS, "quantile": QUANTILES, ESTIMATE: INTERVAL},
     tables=("basis",),

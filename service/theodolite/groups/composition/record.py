@@ -15,7 +15,6 @@ GROUP = Group(
     name="composition",
     title="Composition",
     order=130,
-    version=1,
     variables=VARIABLES,
     needs=frozenset({"weights"}),
     options="heads",

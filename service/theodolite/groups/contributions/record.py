@@ -72,7 +72,6 @@ GROUP = Group(
     name="contributions",
     title="Contributions",
     order=140,
-    version=3,
     variables=VARIABLES,
     labels={"prompt_side": SIDES, "part": PARTS, "null": NULL_AND_LIMIT},
     needs=frozenset({"prompts", "contrasts", "weights", "head_out"}),

@@ -59,7 +59,6 @@ GROUP = Group(
     name="curves",
     title="Curves",
     order=20,
-    version=4,
     variables=VARIABLES,
     labels={"prompt_side": SIDES, "space": SPACES, "n_prompts": SAMPLE_SIZES, ESTIMATE: BAND},
     tables=("curves",),

@@ -48,7 +48,6 @@ GROUP = Group(
     name="directions",
     title="Directions",
     order=50,
-    version=4,
     variables=VARIABLES,
     labels={"prompt_side": SIDES, "space": SPACES},
     needs=frozenset({"prompts", "contrasts"}),

@@ -149,7 +149,6 @@ GROUP = Group(
     name="effects",
     title="Effects",
     order=160,
-    version=6,
     variables=VARIABLES,
     labels={"measure": MEASURES, "sublayer": SUBLAYERS, "null": NULL, ESTIMATE: INTERVAL},
     tables=(PROMPT_EFFECTS,),

@@ -93,7 +93,6 @@ GROUP = Group(
     name="gram",
     title="Shape and similarity",
     order=60,
-    version=3,
     variables=VARIABLES,
     labels={
         "space": SPACES,

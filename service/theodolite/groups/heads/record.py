@@ -100,7 +100,6 @@ GROUP = Group(
     name="heads",
     title="Heads",
     order=110,
-    version=5,
     variables=VARIABLES,
     labels={"null": (*NULL_AND_LIMIT, "p_low_family")},
     needs=frozenset({"weights"}),

@@ -23,7 +23,6 @@ GROUP = Group(
     name="moments",
     title="Moments",
     order=10,
-    version=2,
     variables=VARIABLES,
     needs=frozenset({"prompts"}),
     per_set=frozenset({"stream"}),

@@ -92,7 +92,6 @@ GROUP = Group(
     name="permutations",
     title="Permutation tests",
     order=40,
-    version=8,
     variables=VARIABLES,
     labels={
         "prompt_side": SIDES,

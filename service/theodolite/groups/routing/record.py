@@ -40,7 +40,6 @@ GROUP = Group(
     name="routing",
     title="Experts",
     order=150,
-    version=2,
     variables=VARIABLES,
     labels={"prompt_side": SIDES, "null": NULL, ESTIMATE: INTERVAL},
     needs=frozenset({"prompts", "experts"}),

@@ -30,7 +30,6 @@ GROUP = Group(
     name="separation",
     title="Separation",
     order=30,
-    version=5,
     variables=VARIABLES,
     labels={"prompt_side": SIDES, ESTIMATE: BAND},
     tables=("separation", SCORES_TABLE, SCALES_TABLE),

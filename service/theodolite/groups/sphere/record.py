@@ -68,7 +68,6 @@ GROUP = Group(
     name="sphere",
     title="Sphere",
     order=70,
-    version=3,
     variables=VARIABLES,
     labels={"summary": SUMMARY, "quantity": QUANTITIES, "null": NULL},
     tables=("sphere",),

@@ -128,7 +128,6 @@ GROUP = Group(
     name="travel",
     title="Travel and growth",
     order=80,
-    version=5,
     variables=VARIABLES,
     labels={
         "sublayer": SUBLAYERS,

@@ -45,7 +45,6 @@ GROUP = Group(
     name="weights",
     title="Weights",
     order=100,
-    version=5,
     variables=VARIABLES,
     labels={"matrices": MATRICES, "form": FORMS, "null": ("mean", "sd")},
     needs=frozenset({"weights"}),

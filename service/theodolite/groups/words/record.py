@@ -28,7 +28,6 @@ GROUP = Group(
     name="words",
     title="Words",
     order=170,
-    version=2,
     variables=VARIABLES,
     labels={"control": CONTROLS, "null": NULL_AND_LIMIT},
     tables=(
