@@ -52,7 +52,7 @@ def test_a_head_has_the_stored_spectrum_and_rows_of_the_table(atlas_client, atla
         ("heads/0/0?offset=5", "no offset 5; it has 0"),
         ("heads/x/0", "layer"),
         ("heads/0/1.5", "head"),
-        ("heads/0/0?circuit=ov", "'qk' or 'ov'"),
+        ("heads/0/0?circuit=vo", "'qk'"),
         ("heads/0/0?offset=-1", "offset"),
         (f"heads/0/0?offset={10**40}", "offset"),
     ],
