@@ -252,7 +252,7 @@ class RunReader:
         layer, head).
 
         Args:
-            circuit: qk is W_Q R W_Kᵀ, ov is W_V W_O.
+            circuit: qk is W_Q R W_Kᵀ, ov is W_V W_O; in multi-head latent attention, rotary is the rest of QK.
             offset: query position minus key position.
 
         Raises:

@@ -52,10 +52,10 @@ def test_a_head_has_the_stored_spectrum_and_rows_of_the_table(atlas_client, atla
         ("heads/0/0?offset=5", "no offset 5; it has 0"),
         ("heads/x/0", "layer"),
         ("heads/0/1.5", "head"),
-        ("heads?circuit=vo", "'qk', 'ov' or 'rotary'"),
-        ("heads?circuit=rotary", "no circuit 'rotary'; it has qk, ov"),
-        ("heads?offset=-1", "offset"),
-        (f"heads?offset={10**40}", "offset"),
+        ("heads/0/0?circuit=vo", "'qk', 'ov' or 'rotary'"),
+        ("heads/0/0?circuit=rotary", "no circuit 'rotary'; it has qk, ov"),
+        ("heads/0/0?offset=-1", "offset"),
+        (f"heads/0/0?offset={10**40}", "offset"),
     ],
 )
 def test_the_error_for_an_unknown_head_lists_the_existing_heads(atlas_client, atlas, path, message):
