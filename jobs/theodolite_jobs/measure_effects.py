@@ -49,7 +49,7 @@ def measure_effects(
         return
     metrics = CaptureMetrics(run.record.model.name, REASONS)
     common = assignment_of(run.id, run.record.spec, run.record.layers, source, Path(), settings)
-    assignment = EffectsAssignment(**vars(common), digest=work.digest, questions=work.questions)
+    assignment = EffectsAssignment(**vars(common) | {"spot_checks": 0.0}, digest=work.digest, questions=work.questions)
     sets = {label: (LAST_TOKEN, tokens) for label, tokens in work.tokens.items()}
     tasks = [ShardTask(LAST_TOKEN, part, work.tokens[part.prompt_set][part.start : part.stop]) for part in missing]
     total = sum(map(len, work.tokens.values()))

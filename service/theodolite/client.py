@@ -3,7 +3,7 @@
 import time
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from theodolite.errors import ClusterError, ResultsNotFoundError, ServiceError, SpecError
+from theodolite.errors import ClusterError, ResultsNotFoundError, RunNotFoundError, ServiceError, SpecError
 from theodolite.proxies import reach_local_addresses_directly
 from theodolite.query.heads import TOKEN_COLUMNS, Head
 from theodolite.run_reader import CACHE_BYTES, RunReader, html_table, run_table
@@ -79,7 +79,8 @@ class Client:
             StoreVersionError: the service reads a run of another version than this package.
         """
         run = find_run(self.url, run_id, Cache(cache_bytes), _ServedObjects(self, run_id))
-        assert run is not None  # the service says which runs exist
+        if run is None:  # it was removed in between
+            raise RunNotFoundError(f"{self.url}: there is no run {run_id!r}")
         return _ServedRun(self, run)
 
     def label(self, run_id: str, **labels: Any) -> dict[str, Any]:
@@ -280,8 +281,8 @@ class _ServedRun(RunReader):
         missing = {name: np.nan for name, value in content.items() if value is None}
         arrays = {"singular_values": np.array(content["singular_values"], np.float64)}
         tokens = pd.DataFrame(content["tokens"], columns=[*TOKEN_COLUMNS]).astype(TOKEN_COLUMNS)
-        del content["run_id"]
-        return Head(**{**content, **missing, **arrays, "tokens": tokens})
+        known = {name: content[name] for name in (field.name for field in fields(Head)) if name in content}
+        return Head(**{**known, **missing, **arrays, "tokens": tokens})
 
     def figure(self, name: str) -> go.Figure:
         return go.Figure(self._ask("figures", name))

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from theodolite.errors import SpecError
 from theodolite.query.exports import read_directions
 from theodolite.query.group_selection import select_directions
-from theodolite.sites import Site
+from theodolite.sites import Site, site_name
 from theodolite.store.runs import Run
 
 Vectors = Mapping[int, NDArray[np.float64]]
@@ -56,7 +56,7 @@ def encode_directions(
     """
     check_format(format)
     if format == "gguf":
-        layers = _layers_of_control_vector(run, contrast, site, layers, position)
+        layers = _layers_of_control_vector(run, contrast, site_name(site), layers, position)
     directions = read_directions(run, contrast, site, layers, position)
     return _ENCODERS[format](directions.vectors, directions.facts)
 
@@ -69,7 +69,7 @@ def check_format(format: str) -> None:
 
 def file_name(run_id: str, contrast: str, site: str, layers: Sequence[int], format: str) -> str:
     """Return the default name of a file, with the layer if one layer was requested."""
-    return ".".join([run_id, contrast, site, *map(str, layers if len(layers) == 1 else ()), format])
+    return ".".join([run_id, contrast, site_name(site), *map(str, layers if len(layers) == 1 else ()), format])
 
 
 def encode_safetensors(vectors: Vectors, facts: Facts) -> bytes:

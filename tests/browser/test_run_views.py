@@ -1,5 +1,6 @@
 """The views of one run in a real browser: its tabs, curves, heads and figures, with mouse and keys."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -148,6 +149,16 @@ def test_an_address_shows_the_same_view_when_it_is_opened_directly(page, address
     expect(page.locator("main h2")).to_contain_text("position -2")
     expect(page.locator("#curves-sphere")).to_be_checked()
     assert set(names_of_lines(page)) == {"debiased, mid", "plain, mid", "harmful, mid"}
+
+
+def test_heads_in_a_sentence_lead_to_the_circuit_named_before_them(page, address, store):
+    page.goto(f"{address}/#/runs/{store[1]}/heads")
+    settle(page)
+    sentence = page.locator("#panel li, #panel p", has_text="Median effective rank of the circuits").first
+    circuits = re.findall(r"\b(QK|OV)\b [^;]*of L", sentence.inner_text())
+    assert circuits == ["QK", "OV"]
+    links = sentence.locator("a").evaluate_all("links => links.map(one => one.href)")
+    assert [re.search(r"circuit=(\w+)", link).group(1) for link in links] == ["qk", "ov"]
 
 
 def test_a_click_or_enter_on_a_cell_opens_a_head_whose_tokens_are_told(page, address, store):

@@ -29,7 +29,8 @@ from mutants.tests_of_copy import run_tests
 
 ROOT = Path(__file__).parents[2]
 JOBS, SERVICE = "jobs/theodolite_jobs", "service/theodolite"
-FOLDERS = (f"{JOBS}/statistics", f"{JOBS}/capture", f"{JOBS}/models", f"{SERVICE}/store", f"{JOBS}/cluster")
+FOLDERS = tuple(f"{JOBS}/{name}" for name in ("statistics", "groups", "capture", "models", "cluster"))
+FOLDERS += (f"{SERVICE}/store",)
 
 COPIED = ("service", "jobs", "tests", "deploy", "docs", "benchmarks", ".ci", "Makefile", "pyproject.toml", "mkdocs.yml")
 COPIED += ("README.md", "CHANGELOG.md", "constraints.txt", "docker-compose.yml", ".dockerignore")

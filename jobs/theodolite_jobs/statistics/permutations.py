@@ -102,7 +102,7 @@ def paired_accuracy(
 def silhouettes(
     gram: Float64[np.ndarray, "sample sample"], labels: Bool[np.ndarray, "draw sample"]
 ) -> Float64[np.ndarray, " draw"]:
-    """Return the mean silhouette of the two sets under each draw, as `statistics/gram.silhouette` defines it.
+    """Return the mean silhouette of the two sets under each draw, as `groups/gram/formulas.py` defines it.
 
     NaN if a set has fewer than two samples.
     """

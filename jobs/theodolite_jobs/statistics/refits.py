@@ -1,7 +1,7 @@
 """The error of statistics of held-out scores, with that of the fitted directions. Pure, in float64.
 
 The scores of a fold belong to a direction that other prompts gave, so a statistic has two errors: that of the scored
-prompts, and that of the directions. The functions `…_terms` of `separation_scores` have the first one alone.
+prompts, and that of the directions. The functions `…_terms` of `statistics/scores.py` have the first one alone.
 """
 
 from collections.abc import Callable, Sequence

@@ -12,7 +12,7 @@ from theodolite_jobs.statistics.refits import Scored, length
 
 Statistic = Callable[..., Estimate]
 Terms = Callable[..., NDArray[np.float64]]
-"""A statistic of `separation_scores` with its interval, and the terms of its error."""
+"""A statistic of `statistics/scores.py` with its interval, and the terms of its error."""
 
 
 def difference(statistic: Statistic, terms: Terms, scores: Scored, controls: Scored) -> tuple[Estimate, Estimate]:
@@ -23,7 +23,7 @@ def difference(statistic: Statistic, terms: Terms, scores: Scored, controls: Sco
     quantile of the band comes from the errors of the differences at all places, see `bands.simultaneous_quantile`.
 
     Args:
-        statistic: for example `separation_scores.auroc`.
+        statistic: for example `scores.auroc`.
         terms: the function that returns the terms of its error.
         scores: the scores, each (prompt, …).
         controls: the scores of the control for the same prompts, in the same shapes.

@@ -94,6 +94,7 @@ class Group:
         needs: its required inputs.
         per_set: outputs of the first pass that it uses for each prompt set.
         per_side: outputs of the first pass that it uses for each side of each contrast.
+        absent: combinations of labels that no array has.
         requires: groups that must be computed before it.
         options: section of the spec with its options, or None.
         always: whether every run with prompts has it.
@@ -111,6 +112,7 @@ class Group:
     needs: frozenset[Need] = frozenset()
     per_set: frozenset[Output] = frozenset()
     per_side: frozenset[Output] = frozenset()
+    absent: tuple[Mapping[str, str], ...] = ()
     requires: tuple[str, ...] = ()
     options: str | None = None
     always: bool = False
@@ -128,10 +130,12 @@ class Group:
         return tuple(len(labels[dim]) for dim in variable.dims)
 
     def places(self, dims: tuple[str, ...]) -> Iterator[dict[str, Any]]:
-        """Yield each combination of the group's labels along some dimensions, without those of ESTIMATE."""
+        """Yield each combination of the group's labels along some dimensions that exists, without those of ESTIMATE."""
         axes = [dim for dim in dims if dim in self.labels and dim != ESTIMATE]
         for chosen in product(*(self.labels[axis] for axis in axes)):
-            yield dict(zip(axes, chosen, strict=True))
+            place = dict(zip(axes, chosen, strict=True))
+            if not any(absent.items() <= place.items() for absent in self.absent):
+                yield place
 
     @property
     def uses_passes(self) -> bool:

@@ -35,7 +35,7 @@ def select_group(
         ResultsNotFoundError: the run lacks the group.
         RunDamagedError: the group cannot be read.
     """
-    existing = [variable.name for variable in GROUPS[name].variables]
+    existing = [variable.name for variable in GROUPS[name].variables if not variable.by_layer]
     unknown = [statistic for statistic in statistics if statistic not in existing]
     if unknown:
         raise SpecError(f"statistic: {name} has no {unknown[0]!r}; it has: {', '.join(existing)}")

@@ -12,7 +12,7 @@ from theodolite.store.manifest import finished_groups
 from theodolite.store.result_reader import read_contrasts, read_group
 from theodolite.store.runs import RANDOM_WEIGHTS, Run, find_run, list_run_ids
 
-COMPARED = ("curves", "separation")
+COMPARED = ("curves", "separation", "directions")
 """The result groups whose sections compare a run with its untrained twin."""
 
 

@@ -62,7 +62,7 @@ def auroc_beyond_twin(run: Run, twin: Run, contrast: str) -> xr.Dataset:
 def _ends(auroc: xr.DataArray, quantile: float, of_fits: float) -> dict[str, NDArray[np.float64]]:
     """Return how far an interval of an AUROC reaches below and above it at another quantile, from its 95 % interval.
 
-    As in `separation_scores.auroc`, it is symmetric on the scale of log-odds, and that of an AUROC of 1 ends at
+    As in `statistics/scores.auroc`, it is symmetric on the scale of log-odds, and that of an AUROC of 1 ends at
     (α/2)^(1/n). The error of the fits, times the quantile, is added as an independent one.
     """
     value, low, high = (float(end_of(auroc, end)) for end in INTERVAL)
@@ -107,7 +107,7 @@ def _scores(run: Run, contrast: str, position: int) -> pd.DataFrame:
 
 
 def _terms(scores: pd.DataFrame, *, paired: bool) -> NDArray[np.float64]:
-    """Return the terms of the error of the AUROC, (row, place), as `separation_scores.auroc_terms` does."""
+    """Return the terms of the error of the AUROC, (row, place), as `statistics/scores.auroc_terms` does."""
     ranks = scores.rank()
     positive, negative = (
         (ranks.xs(side, level="side") - scores.xs(side, level="side").rank()).to_numpy() for side in SIDES

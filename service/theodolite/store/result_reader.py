@@ -57,12 +57,19 @@ def read_group(run: Run, name: str, vectors: Collection[str] | None = None) -> x
     names = tuple(one.name for one in chosen)
     left_out = {one.name for one in every} - {*names}
 
+    changing = StoreError(f"{run.id}: results {name!r} are being computed again; retry when they are finished")
+
     def read() -> xr.Dataset:
-        return _load(run, name, lambda variable, _chunk: variable not in left_out, chosen)
+        try:
+            return _load(run, name, lambda variable, _chunk: variable not in left_out, chosen)
+        except RunDamagedError:
+            if run.cache is not None and finished_groups(run.refreshed()).get(name) != finished[name]:
+                raise changing from None
+            raise
 
     group = run.cached((name, finished[name], names), read, lambda dataset: int(dataset.nbytes))
     if run.cache is not None and group.attrs["digest"] != finished[name]:
-        raise StoreError(f"{run.id}: results {name!r} are being computed again; retry when they are finished")
+        raise changing
     return group
 
 

@@ -20,7 +20,8 @@ from support.latent_attention import (
 )
 
 from theodolite.sites import Site
-from theodolite_jobs.groups.heads.rotary import read_rotary_part, rotary_singular_values
+from theodolite_jobs.groups.heads.formulas_rotary import rotary_singular_values
+from theodolite_jobs.groups.heads.rotary import read_rotary_part
 from theodolite_jobs.models.anatomy import rotary_settings
 from theodolite_jobs.results.circuits import read_circuits
 

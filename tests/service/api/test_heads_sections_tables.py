@@ -178,11 +178,12 @@ def test_sections_and_figures_change_when_an_untrained_twin_is_surveyed(tmp_path
     results = {
         "curves": {"cosine_of_means_debiased": {"value": {"raw": 0.5}}},
         "separation": {"auroc": {"value": 0.75}},
-        "directions": {},
+        "directions": {"direction_cosine": 0.5, "reliability": 0.9},
     }
     run = finished_run(tmp_path, results)
     client = client_of(tmp_path)
-    paths = [f"/v1/runs/{run.id}/{path}" for path in ("sections/curves", "figures/curves.refusal.-1", "sections/gram")]
+    pages = ("sections/curves", "figures/curves.refusal.-1", "sections/directions", "sections/gram")
+    paths = [f"/v1/runs/{run.id}/{path}" for path in pages]
     before = [client.get(path) for path in paths]
     facts = model_facts().model_copy(update={"name": "tiny (random weights)", "weights": "random", "seed": 0})
     finished_run(tmp_path, results, facts, "tiny-random-weights-0")
@@ -190,11 +191,12 @@ def test_sections_and_figures_change_when_an_untrained_twin_is_surveyed(tmp_path
         client.get(path, headers={"If-None-Match": old.headers["etag"]})
         for path, old in zip(paths, before, strict=True)
     ]
-    assert [answer.status_code for answer in after] == [200, 200, 304]
+    assert [answer.status_code for answer in after] == [200, 200, 200, 304]
     assert "untrained twin" not in before[1].text
     assert "untrained twin" in after[1].text
-    facts = [answer.json()["items"][0]["facts"] for answer in (before[0], after[0])]
-    assert ["untrained twin" in " ".join(each) for each in facts] == [False, True]
+    for index in (0, 2):
+        facts = [answer.json()["items"][0]["facts"] for answer in (before[index], after[index])]
+        assert ["untrained twin" in " ".join(each) for each in facts] == [False, True]
 
 
 def test_missing_sections_are_empty_and_unknown_sections_return_404(client):

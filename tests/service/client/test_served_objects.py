@@ -1,6 +1,7 @@
 """Check how the client reads the objects of a run: how many requests, and what damage, deletion and new results do."""
 
 from contextlib import closing
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,7 +12,14 @@ from support.serving import CONTRASTS, copied
 import theodolite
 from theodolite.api.credentials import create_credential
 from theodolite.client import Client
-from theodolite.errors import ResultsNotFoundError, RunDamagedError, RunNotFoundError, ServiceError, StoreVersionError
+from theodolite.errors import (
+    ResultsNotFoundError,
+    RunDamagedError,
+    RunNotFoundError,
+    ServiceError,
+    StoreError,
+    StoreVersionError,
+)
 from theodolite.run_reader import RunReader
 from theodolite.store.removal import remove_run
 from theodolite.store.runs import open_run
@@ -167,6 +175,24 @@ def test_results_that_are_computed_later_are_read(own):
     np.testing.assert_array_equal(after["value"][:2], before["value"])
 
 
+def test_results_that_are_computed_again_between_two_objects_are_not_called_damaged(own, monkeypatch):
+    client, folder = own
+    run, send = client.run("tiny-0"), Client._send
+    more = {**CONTRASTS, "more": {"positive": "nouns", "negative": "harmful", "paired": False}}
+
+    def computing(client, method, path, request):
+        response = send(client, method, path, request)
+        if path.endswith("COMPLETE"):
+            monkeypatch.undo()
+            analyse(open_run(str(folder.parents[1]), "tiny-0"), more, None, lambda *_: None, {"separation"})
+        return response
+
+    monkeypatch.setattr(Client, "_send", computing)
+    with pytest.raises(StoreError, match="results 'curves' are being computed again; retry"):
+        run.curves("cosine_of_means")
+    assert "more" in run.curves("cosine_of_means")["contrast"].values.tolist()
+
+
 def test_a_run_that_is_removed_while_it_is_read_raises(own):
     client, folder = own
     run = client.run("tiny-0")
@@ -196,7 +222,7 @@ def test_results_of_another_version_raise(service, monkeypatch):
     from theodolite.groups import GROUPS
 
     run = service.run("tiny-0")
-    monkeypatch.setattr("theodolite.store.result_reader.GROUPS", {**GROUPS, "gram": GROUPS["travel"]})
+    monkeypatch.setattr("theodolite.store.result_reader.GROUPS", {**GROUPS, "gram": replace(GROUPS["gram"], version=2)})
     with pytest.raises(StoreVersionError, match="results 'gram' are of version"):
         run.group("gram")
 

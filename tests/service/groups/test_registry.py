@@ -1,16 +1,29 @@
 """A group is a folder in each package; whoever knows its name finds all of it."""
 
+from importlib import import_module
+from pathlib import Path
+
 from support.each import each
 
-from theodolite.groups import GROUPS
+import theodolite.groups
+from theodolite.groups import GROUPS, SHOWN
 from theodolite_jobs.groups import computation
 
+FOLDER = Path(theodolite.groups.__file__).parent
+NAMES = sorted(record.parent.name for record in FOLDER.glob("*/record.py"))
 
-@each("name", GROUPS)
+
+@each("name", NAMES)
 def test_a_folder_has_the_name_of_its_group_and_its_computation(name):
-    assert GROUPS[name].name == name
+    assert import_module(f"theodolite.groups.{name}.record").GROUP.name == name
     assert callable(computation(name).compute)
     assert callable(computation(name).digest_inputs)
+
+
+def test_every_folder_is_registered_and_those_with_sections_are_shown():
+    assert sorted(GROUPS) == NAMES
+    assert sorted(SHOWN) == sorted(file.parent.name for file in FOLDER.glob("*/sections.py"))
+    assert set(SHOWN) == {file.parent.name for file in FOLDER.glob("*/figures.py")}
 
 
 def test_what_a_group_requires_comes_before_it():

@@ -5,6 +5,7 @@ import pytest
 from support.finished_runs import finished_run
 
 from theodolite.errors import SpecError
+from theodolite.export import encode_directions, file_name
 from theodolite.query.compare import Question
 from theodolite.query.curves import select_curves
 from theodolite.query.exports import read_directions
@@ -32,6 +33,12 @@ def test_a_query_takes_the_names_of_transformer_lens(run):
     assert read_directions(run, "refusal", "hook_resid_pre").facts["site"] == "resid_pre"
     assert select_group(run, "moments", only={"site": ["hook_resid_mid"]})["site"].values.tolist() == ["resid_mid"]
     assert Question(site="hook_resid_mid").site == "resid_mid"
+    for form in ("gguf", "npy"):
+        own, other = (
+            encode_directions(run, "refusal", name, [2], None, form) for name in ("resid_pre", "hook_resid_pre")
+        )
+        assert own == other
+    assert file_name("tiny-0", "refusal", "hook_resid_pre", [], "gguf") == "tiny-0.refusal.resid_pre.gguf"
 
 
 def test_a_spec_takes_the_names_of_transformer_lens():

@@ -32,7 +32,7 @@ def test_the_section_names_the_least_reliable_direction(run):
     assert [fact for fact in section.facts if "reliability" in fact] == [
         f"{SMALLEST}0.20 at layer 0 mid, where 85 % of the squared distance of the means is noise (estimated from the "
         "variances). At 3 of 7 depths the reliability is below 0.5. Figures draw the direction at such a depth grey, "
-        "and statistics of heads leave it out; the numbers of depths under Separation include it."
+        "and statistics of heads leave it out."
     ]
 
 

@@ -11,12 +11,12 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 
 from theodolite.errors import UnsupportedModelError
+from theodolite_jobs.groups.heads.formulas_rotary import rotary_singular_values
 from theodolite_jobs.models.config_numbers import score_scale
 from theodolite_jobs.models.latent import latent_sizes
 from theodolite_jobs.models.rotary import rotation_of_entries
 from theodolite_jobs.models.weights import Weights
 from theodolite_jobs.results.circuits import folded, input_norm
-from theodolite_jobs.statistics.factors import decompose, thin
 
 
 class RotaryPart(NamedTuple):
@@ -59,23 +59,6 @@ def rotary_values(
         return rotary_singular_values(*read_rotary_part(weights, layer, offsets, fold_norm))
     except ValueError as error:
         raise UnsupportedModelError(f"layer {layer}, part of queries and keys that rotates: {error}") from error
-
-
-def rotary_singular_values(
-    query: Float[np.ndarray, "head d_model width"],
-    key: Float[np.ndarray, "1 d_model width"],
-    rotations: Sequence[Float[np.ndarray, "width width"]],
-) -> Float[np.ndarray, "offset head width"]:
-    """Return the singular values of query · rotation · keyᵀ at each offset, in descending order.
-
-    All heads have the same key. `rotations` are s·R(δ), one for each offset, with the scale s of scores.
-
-    Raises:
-        ValueError: a weight is not finite.
-    """
-    left, right = thin(query), thin(key)
-    each, shared = np.arange(len(query)), np.zeros(len(query), np.int64)
-    return np.stack([decompose(left, right, 0, each, shared, one).singular_values for one in rotations])
 
 
 def rotary_notes(weights: Weights, fold_norm: bool) -> list[str]:

@@ -64,7 +64,7 @@ def _section(
     return Section(
         f"Direction of {quoted(contrast)} at position {position}: {sides} prompts",
         [
-            _reliability_fact(own),
+            _reliability_fact(own, "separation" in finished_groups(run)),
             *(() if null is None else _cosine_facts(own, null)),
             *(twin_cosine_between_layers(twin["directions"].sel(shown)) if "directions" in twin else ()),
         ],
@@ -94,7 +94,7 @@ def _map(
     )
 
 
-def _reliability_fact(directions: xr.Dataset) -> str:
+def _reliability_fact(directions: xr.Dataset, has_separation: bool) -> str:
     """Return how well a contrast's direction would repeat with other prompts, where it does so worst."""
     reliability, share = along_depth(directions["reliability"]), along_depth(directions["noise_share"])
     lowest = int(np.nanargmin(reliability.values))
@@ -106,9 +106,9 @@ def _reliability_fact(directions: xr.Dataset) -> str:
     if few := int((reliability < RELIABLE).sum()):
         sentence += (
             f" At {few} of {int(np.isfinite(reliability).sum())} depths the reliability is below {RELIABLE}. Figures "
-            "draw the direction at such a depth grey, and statistics of heads leave it out; the numbers of depths "
-            "under Separation include it."
+            "draw the direction at such a depth grey, and statistics of heads leave it out"
         )
+        sentence += "; the numbers of depths under Separation include it." if has_separation else "."
     return sentence
 
 

@@ -103,6 +103,7 @@ GROUP = Group(
         ESTIMATE: BAND,
         "null": NULL_AND_LIMIT,
     },
+    absent=({"held_out": "paired_accuracy", "control": "length"},),
     tables=("permutations",),
     needs=frozenset({"prompts", "contrasts"}),
 )
