@@ -271,7 +271,7 @@ def test_a_survey_continues_without_the_other_nodes(job, tmp_path):
         one.kill()
     message = "Ray ended on all other nodes; the survey continues on node1 alone"
     assert any(message in line for line in process.stderr)
-    (working,) = (one for one in psutil.Process(process.pid).children(recursive=True) if one.cmdline()[-1] == "60")
+    (working,) = (one for one in psutil.Process(process.pid).children(recursive=True) if one.cmdline()[-1:] == ["60"])
     working.kill()  # the survey ends
     assert process.wait(SECONDS) == 0
     assert not calls(tmp_path, "survey stopped")

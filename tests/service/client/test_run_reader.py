@@ -76,12 +76,12 @@ def assert_same(one, other):
         np.testing.assert_equal(one, other)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def near(shelf):
     return theodolite.open_run(shelf, "tiny-0")
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def far(service):
     return service.run("tiny-0")
 
