@@ -32,7 +32,14 @@ def runs(store: Store = None, as_json: AsJson = False) -> None:
         print("  ".join(filter(None, [*about, item["name"], ", ".join(item["tags"])])))
 
 
-def show(run: RunId, store: Store = None, as_json: AsJson = False) -> None:
+def show(
+    run: RunId,
+    arrays: Annotated[
+        bool, typer.Option("--arrays", help="Show each array of the results: dimensions, unit and meaning.")
+    ] = False,
+    store: Store = None,
+    as_json: AsJson = False,
+) -> None:
     """Show the model, prompts, parity check, progress and results of a run.
 
     For example: theodolite run show RUN
@@ -40,6 +47,9 @@ def show(run: RunId, store: Store = None, as_json: AsJson = False) -> None:
     from theodolite.query.runs import describe
 
     known = describe(run_of(run, settings_of(store=store)))
+    if arrays:
+        _show_arrays(known["results"], as_json)
+        return
     if not as_json:  # only programs need the dimensions and the spec
         known["results"] = {name: ", ".join(names) or "tables" for name, names in known["results"].items()}
         known["tables"] = ", ".join(known["tables"])
@@ -47,6 +57,23 @@ def show(run: RunId, store: Store = None, as_json: AsJson = False) -> None:
         if not known["analyses"]:
             del known["report"]  # the report is not written yet
     print_value(known, as_json)
+
+
+def _show_arrays(results: dict[str, dict[str, list[str]]], as_json: bool) -> None:
+    from theodolite.groups import GROUPS
+
+    items = [
+        {"group": name, "array": one.name, "dims": found[one.name], "units": one.units, "description": one.description}
+        for name, found in results.items()
+        for one in GROUPS[name].variables
+        if one.name in found
+    ]
+    if as_json:
+        print(json.dumps({"items": items}))
+        return
+    for item in items:
+        unit = "" if item["units"] == "1" else f" [{item['units']}]"
+        print(f"{item['group']}  {item['array']}({', '.join(item['dims'])}){unit}  {item['description']}")
 
 
 def verify(
