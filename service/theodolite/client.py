@@ -281,7 +281,7 @@ class _ServedRun(RunReader):
         missing = {name: np.nan for name, value in content.items() if value is None}
         arrays = {"singular_values": np.array(content["singular_values"], np.float64)}
         tokens = pd.DataFrame(content["tokens"], columns=[*TOKEN_COLUMNS]).astype(TOKEN_COLUMNS)
-        known = {name: content[name] for name in (field.name for field in fields(Head)) if name in content}
+        known = {field.name: content[field.name] for field in fields(Head) if field.name in content}
         return Head(**{**known, **missing, **arrays, "tokens": tokens})
 
     def figure(self, name: str) -> go.Figure:

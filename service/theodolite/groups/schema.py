@@ -36,7 +36,6 @@ SUBLAYERS = tuple(ENDS)
 SIDES = ("positive", "negative")
 """The two sets of a contrast."""
 
-
 SPACES = ("raw", "sphere")
 """Unscaled activations, and activations scaled to norm √d_model."""
 

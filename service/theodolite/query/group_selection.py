@@ -75,10 +75,9 @@ def select_directions(
     if position is None and contrast in directions["contrast"].values:
         # A vector has all its numbers or none, so the first one decides.
         position = max(measured_positions(directions["direction"].sel(contrast=contrast).isel(d_model=0)))
-    site = site_name(site)
-    labels: dict[str, Any] = {"contrast": contrast, "site": site, "position": position}
-    for dim, label in labels.items():
-        _known(run, directions, "directions", dim, [label])
+    given: dict[str, Any] = {"contrast": contrast, "site": site, "position": position}
+    labels = {dim: _known(run, directions, "directions", dim, [label])[0] for dim, label in given.items()}
+    site = labels["site"]
     vectors: xr.DataArray = directions["direction"].sel(labels)
     is_measured = vectors.notnull().all("d_model")
     if not layers:

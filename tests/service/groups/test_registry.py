@@ -1,4 +1,4 @@
-"""A group is a folder in each package; whoever knows its name finds all of it."""
+"""A result group is a folder with its name in each of the two packages."""
 
 from importlib import import_module
 from pathlib import Path

@@ -26,6 +26,7 @@ from theodolite.sections.parts import (
     percent,
     quoted,
     same_token_notes,
+    side_counts,
     without_spread,
 )
 from theodolite.sections.twin import twin_cosine_between_layers
@@ -59,7 +60,7 @@ def _section(
         return None
     null = None if tests is None else tests["direction_cosine_null"].sel({"contrast": contrast, **shown})
     labels = set_labels(run, position)
-    sides = " and ".join(f"{n} {labels[name]}" for n, name in zip(own["n_used"].values, sets, strict=True))
+    sides = side_counts(own, [labels[name] for name in sets])
     limits = scale_limits(*own["direction_cosine"].transpose("site", ...).values)
     return Section(
         f"Direction of {quoted(contrast)} at position {position}: {sides} prompts",

@@ -42,6 +42,7 @@ from theodolite.sections.parts import (
     point_text,
     quoted,
     same_token_notes,
+    side_counts,
     without_spread,
 )
 from theodolite.sections.twin import twin_finding, twin_separation_facts
@@ -96,7 +97,7 @@ def _section(
         null = null.assign(length_difference=_length_difference(run, contrast).sel(shown))
     tested = null if null is not None and np.isfinite(null_of(null, "auroc", "z")).any() else None
     labels = _side_labels(run, contrast, position)
-    sides = " and ".join(f"{n} {label}" for n, label in zip(counts, labels.values(), strict=True)) + " prompts"
+    sides = f"{side_counts(values, [*labels.values()])} prompts"
     unknown = _unknown(run, values, contrast, counts)
     findings = [unknown or _finding(values, sides, tested)]
     if "separation" in twin and not unknown:
