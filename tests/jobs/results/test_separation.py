@@ -16,6 +16,7 @@ from support.result_cases import (
     contrast,
     draw,
     silent,
+    store,
 )
 from support.stored import store_run
 
@@ -202,18 +203,21 @@ def test_the_table_has_the_held_out_score_of_each_prompt(surveyed, name):
         np.testing.assert_allclose(rows["score"], scores, rtol=1e-9, atol=1e-12)
 
 
-def test_the_table_has_each_place_once_and_the_first_prompts_alone(surveyed, monkeypatch):
+def test_the_table_has_each_place_once(surveyed):
     group, table = read_group(surveyed.run, "separation"), read_finished_table(surveyed.run, "prompt_scores")
     assert not table.duplicated(["contrast", "position", "site", "layer", "side", "sample"]).any()
     counts = table.groupby(["contrast", "position", "side"], observed=True).size()
     for (name, position, side), count in counts.items():
         n = int(group["n_used"].sel(contrast=name, position=position, prompt_side=side))
         assert count == n * len(SEQUENTIAL) * LAYERS
+
+
+def test_the_table_has_the_scores_of_the_first_prompts_alone(tmp_path, monkeypatch):
+    run = store(tmp_path, sets=("good", "bad")).run
     monkeypatch.setattr(separation_scores, "MOST_SCORED", 3)
-    analyse(surveyed.run, CONTRASTS | {"more": contrast("good", "bad")}, None, silent, requested={"separation"})
-    few = read_finished_table(surveyed.run, "prompt_scores")
-    few = few[few["contrast"] == "more"]
-    assert few.groupby(["position", "site", "layer", "side"], observed=True).size().tolist() == [3] * (
+    analyse(run, {"refusal": contrast("good", "bad")}, None, silent, requested={"separation"})
+    table = read_finished_table(run, "prompt_scores")
+    assert table.groupby(["position", "site", "layer", "side"], observed=True).size().tolist() == [3] * (
         2 * 2 * LAYERS * 2
     )
 
