@@ -5,14 +5,14 @@ import os
 import shlex
 import sys
 from collections.abc import Iterator
-from math import inf
 from pathlib import Path
+from typing import Any
 
 import pytest
 from _pytest.subtests import SubtestReport
 from hypothesis import settings
 from jaxtyping import install_import_hook
-from support.durations import stored_seconds
+from support.durations import seconds_of_units, unit_of
 
 # Before anything imports them: pure functions say their arrays' shapes, and beartype holds them to it.
 JOBS = Path(__file__).parents[1] / "jobs"
@@ -46,10 +46,21 @@ def pytest_collection_finish() -> None:
     gc.set_threshold(70_000)
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    from xdist.scheduler import LoadFileScheduling
+
+    class Queue(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return unit_of(super()._split_scope(nodeid))
+
+    return Queue(config, log)
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if hasattr(config, "workerinput"):  # in a queue of several workers, files that take long start first
-        seconds = stored_seconds()
-        items.sort(key=lambda item: -seconds.get(item.location[0], inf))
+    if hasattr(config, "workerinput"):  # in a queue of several workers, units that take long start first
+        seconds = seconds_of_units(item.location[0] for item in items)
+        items.sort(key=lambda item: (-seconds[unit := unit_of(item.location[0])], unit))
 
 
 @pytest.hookimpl(tryfirst=True)

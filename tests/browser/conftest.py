@@ -42,7 +42,7 @@ def address(store) -> Iterator[str]:
         yield place
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def browser() -> Iterator[Browser]:
     if CHROMIUM is None:
         if os.environ.get("CI"):
@@ -55,7 +55,7 @@ def browser() -> Iterator[Browser]:
         opened.close()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def said() -> list[str]:
     """What the shared page wrote."""
     return []
@@ -68,9 +68,9 @@ def noise(said) -> list[str]:
     return said
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def tab(browser, said) -> Iterator[Page]:
-    """A page that the tests of a file share, since a browser takes seconds to load and compile the scripts."""
+    """A page that the tests share, since a browser takes seconds to load and compile the scripts."""
     with opened(browser, said) as page:
         yield page
 

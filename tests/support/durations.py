@@ -1,9 +1,10 @@
 """How long the tests take: which files start first, and what a run took.
 
 `make test` runs the files of the tests in one queue, those that took longest first, so that no worker ends much later
-than the others. `tests/durations.json` has the seconds of each file. The script prints how long a run took by its JUnit
-report, and writes the file with --store. In CI, a run of more than BUDGET minutes on two
-cores fails, with its slowest files. With --fast, it prints the files of `make test-fast`.
+than the others; files that share a browser or a Ray session go to one worker. `tests/durations.json` has the seconds of
+each file. The script prints how long a run took by its JUnit report, and writes the file with --store. In CI, a run of
+more than BUDGET minutes on two cores fails, with its slowest files. With --fast, it prints the files of
+`make test-fast`.
 
 Usage: python tests/support/durations.py REPORT [--store] | --fast
 """
@@ -12,18 +13,37 @@ import argparse
 import json
 import os
 import platform
+from collections.abc import Iterable
 from datetime import UTC, datetime
+from math import inf
 from pathlib import Path
 from xml.etree import ElementTree
 
 BUDGET = 18
 FAST_SECONDS = 1.5
+BROWSER, RAY = "tests/browser", "Ray"
+FILES_OF_RAY = {f"tests/integration/test_{name}.py" for name in ("effects", "rank_groups", "ray_replicas", "sharing")}
 STORED = Path(__file__).parents[1] / "durations.json"
 
 
 def stored_seconds() -> dict[str, float]:
     """Return the seconds of each file; files that it lacks are new."""
     return dict(json.loads(STORED.read_text())["seconds"]) if STORED.exists() else {}
+
+
+def unit_of(file: str) -> str:
+    """Return what one worker runs at once: the files that share a browser or a Ray session, or a file alone."""
+    if file.startswith(f"{BROWSER}/"):
+        return BROWSER
+    return RAY if file in FILES_OF_RAY else file
+
+
+def seconds_of_units(files: Iterable[str]) -> dict[str, float]:
+    """Return the stored seconds of each unit; infinite if it has a new file."""
+    stored, seconds = stored_seconds(), dict[str, float]()
+    for file in set(files):
+        seconds[unit_of(file)] = seconds.get(unit_of(file), 0) + stored.get(file, inf)
+    return seconds
 
 
 def fast_files() -> list[str]:

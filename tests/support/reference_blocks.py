@@ -15,7 +15,7 @@ from theodolite.spec import TokenIds
 from theodolite_jobs.models.layer_weights import AttentionWeights, MlpWeights
 from theodolite_jobs.models.loaded import LoadedModel
 from theodolite_jobs.models.reference import read_sites
-from theodolite_jobs.models.rotary import rotation
+from theodolite_jobs.models.rotary import rotations
 from theodolite_jobs.models.weights import Weights
 
 Tensor = torch.Tensor
@@ -127,8 +127,8 @@ def reference_heads(
         v = normalised(v, "rms", None, None, epsilon_of(config))
     k, v = k.repeat_interleave(group, 0), v.repeat_interleave(group, 0)
     scores = torch.empty(sizes.n_heads, len(x), len(x), dtype=torch.float64)
-    for offset in range(1 - len(x), len(x)):
-        turned = torch.from_numpy(rotation(config, anatomy, layer, offset))
+    offsets = range(1 - len(x), len(x))
+    for offset, turned in zip(offsets, torch.from_numpy(rotations(config, anatomy, layer, offsets)), strict=True):
         keys = torch.arange(len(x))[max(0, -offset) : len(x) - max(0, offset)]
         scores[:, keys + offset, keys] = (q[:, keys + offset] @ turned * k[:, keys]).sum(-1) * weights.scale
     if anatomy.positions == "ALiBi":  # four heads: slopes 1/4, 1/16, …; Falcon scales them as it does scores

@@ -1,6 +1,7 @@
 """Rotary positions as a matrix between a query and a key that are `offset` tokens apart."""
 
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,36 +11,40 @@ from numpy.typing import NDArray
 from theodolite_jobs.models.anatomy import Anatomy, dimensions_of, rotary_settings
 
 
-def rotation(config: Any, anatomy: Anatomy, layer: int, offset: int) -> NDArray[np.float64]:
-    """Return R(δ), (d_head, d_head), such that q R(δ) kᵀ is the score of a query and a key before their rotation.
+def rotations(config: Any, anatomy: Anatomy, layer: int, offsets: Sequence[int]) -> NDArray[np.float64]:
+    """Return R(δ) of each offset, (offset, d_head, d_head).
 
-    δ is `offset`, the query's position minus the key's, in tokens. A pair of dimensions (i, j) rotates by the angle
-    φ = δ·frequency: R[i, i] = R[j, j] = cos φ, R[i, j] = sin φ and R[j, i] = -sin φ, times the square of the family's
-    attention scaling (YaRN, longrope). Other dimensions do not rotate (Su et al. 2021, arXiv 2104.09864). Some families
-    rotate each kind of layer differently, or not at all: then R is the identity.
+    q R(δ) kᵀ is the score of a query and a key before their rotation. δ is the query's position minus the key's, in
+    tokens. A pair of dimensions (i, j) rotates by the angle φ = δ·frequency: R[i, i] = R[j, j] = cos φ, R[i, j] = sin φ
+    and R[j, i] = -sin φ, times the square of the family's attention scaling (YaRN, longrope). Other dimensions do not
+    rotate (Su et al. 2021, arXiv 2104.09864). Some families rotate each kind of layer differently, or not at all: then
+    R is the identity.
     """
     d_head = dimensions_of(config, layer=layer).d_head
-    if anatomy.has_latents:
-        return np.eye(d_head)  # the circuits are those of the part without positions
-    return rotation_of_entries(config, anatomy, layer, offset, d_head)
+    if anatomy.has_latents:  # the circuits are those of the part without positions
+        return np.tile(np.eye(d_head), (len(offsets), 1, 1))
+    return rotations_of_entries(config, anatomy, layer, offsets, d_head)
 
 
-def rotation_of_entries(config: Any, anatomy: Anatomy, layer: int, offset: int, width: int) -> NDArray[np.float64]:
-    """Return R(δ), (width, width), of a whole head, or of the entries that rotate in latent attention."""
-    matrix = np.eye(width)
+def rotations_of_entries(
+    config: Any, anatomy: Anatomy, layer: int, offsets: Sequence[int], width: int
+) -> NDArray[np.float64]:
+    """Return R(δ) of a whole head, or of the entries that rotate in latent attention, (offset, width, width)."""
+    matrices = np.tile(np.eye(width), (len(offsets), 1, 1))
     if not anatomy.positions.startswith("rotary") or layer in anatomy.layers_without_rotary:
-        return matrix
+        return matrices
     frequencies, scaling = rotary_frequencies(config, layer)
     count = len(frequencies)
     if anatomy.positions == "rotary, interleaved":
         first, second = 2 * np.arange(count), 2 * np.arange(count) + 1
     else:
         first, second = np.arange(count), np.arange(count) + count
-    cosine, sine = np.cos(offset * frequencies), np.sin(offset * frequencies)
-    matrix[first, first] = matrix[second, second] = scaling**2 * cosine
-    matrix[first, second] = scaling**2 * sine
-    matrix[second, first] = -(scaling**2) * sine
-    return matrix
+    angles = np.multiply.outer(np.asarray(offsets), frequencies)
+    cosine, sine = np.cos(angles), np.sin(angles)
+    matrices[:, first, first] = matrices[:, second, second] = scaling**2 * cosine
+    matrices[:, first, second] = scaling**2 * sine
+    matrices[:, second, first] = -(scaling**2) * sine
+    return matrices
 
 
 def rotary_frequencies(config: Any, layer: int) -> tuple[NDArray[np.float64], float]:

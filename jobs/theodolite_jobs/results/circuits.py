@@ -17,7 +17,7 @@ from theodolite.spec_options import HeadsSpec
 from theodolite_jobs.models.anatomy import check_circuits, rotary_settings
 from theodolite_jobs.models.config_numbers import embedding_scale
 from theodolite_jobs.models.latent import latent_sizes
-from theodolite_jobs.models.rotary import rotation
+from theodolite_jobs.models.rotary import rotations
 from theodolite_jobs.models.weights import Weights
 from theodolite_jobs.statistics.factors import Circuits
 from theodolite_jobs.statistics.norms import Norm, normalised, projected
@@ -46,7 +46,7 @@ def read_circuits(weights: Weights, layer: int, offsets: Sequence[int] = (0,), f
         output=output,
         written=_written(output, output_norm, scale),
         kv_head_of=np.arange(sizes.n_heads) // (sizes.n_heads // len(attention.k)),
-        rotations={offset: rotation(weights.config, anatomy, layer, offset) * attention.scale for offset in offsets},
+        rotations=dict(zip(offsets, rotations(weights.config, anatomy, layer, offsets) * attention.scale, strict=True)),
         query_bias=_optional(attention.q_bias),
         key_bias=_optional(attention.k_bias),
         value_bias=_optional(attention.v_bias),

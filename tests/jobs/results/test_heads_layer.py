@@ -13,7 +13,7 @@ from support.tiny_configs import CONFIGS
 from theodolite.errors import ModelError
 from theodolite.spec_options import HeadsSpec
 from theodolite_jobs.groups.heads.layer import SIDES, Stream, decompose_layer, vocabulary_products
-from theodolite_jobs.models.rotary import rotation
+from theodolite_jobs.models.rotary import rotations
 from theodolite_jobs.models.weights import Weights
 from theodolite_jobs.results.circuits import input_embeddings
 
@@ -86,8 +86,8 @@ def dense(weights, fold_norm=False):
     if fold_norm:
         query, key, value = (centre @ np.diag(scale) @ matrix for matrix in (query, key, value))
         scale, bias = np.ones(d_model), np.zeros(d_model)
-    rotations = {offset: rotation(weights.config, anatomy, LAYER, offset) for offset in OFFSETS}
-    qk = {offset: query @ turned @ key.transpose(0, 2, 1) for offset, turned in rotations.items()}
+    turned = dict(zip(OFFSETS, rotations(weights.config, anatomy, LAYER, OFFSETS), strict=True))
+    qk = {offset: query @ matrix @ key.transpose(0, 2, 1) for offset, matrix in turned.items()}
     return Dense(qk, value @ output, query, key, centre, scale, bias, kind, epsilon)
 
 

@@ -136,12 +136,10 @@ def scaled_positions_scale_the_part(saved):
 def test_a_part_of_known_numbers():
     """Two heads, one pair: W_Q = diag(2, 1) and W_K = 1 have the values 2 and 1 at any angle; 90° turn a bent key."""
     query = np.stack([np.eye(3, 2) * [2.0, 1.0], np.eye(3, 2)])
-    quarter = np.array([[0.0, 1.0], [-1.0, 0.0]])
-    np.testing.assert_allclose(
-        rotary_singular_values(query, np.eye(3, 2)[None], [np.eye(2), quarter])[:, 0], [[2, 1]] * 2
-    )
+    turns = np.array([[[1.0, 0.0], [0.0, 1.0]], [[0.0, 1.0], [-1.0, 0.0]]])
+    np.testing.assert_allclose(rotary_singular_values(query, np.eye(3, 2)[None], turns)[:, 0], [[2, 1]] * 2)
     bent = (np.eye(3, 2) * [3.0, 1.0])[None]
-    found = rotary_singular_values(query, bent, [np.eye(2), quarter])
+    found = rotary_singular_values(query, bent, turns)
     np.testing.assert_allclose(found, [[[6, 1], [3, 1]], [[3, 2], [3, 1]]], rtol=1e-12)
 
 

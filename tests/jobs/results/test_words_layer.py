@@ -17,7 +17,7 @@ from theodolite_jobs.groups.words import formulas as words
 from theodolite_jobs.groups.words.layer import LAYER_SUM, READ_VECTORS, Decoding, decoding_norm, key_parts, layer_words
 from theodolite_jobs.models.load import wrap
 from theodolite_jobs.models.reference import read_sites
-from theodolite_jobs.models.rotary import rotation
+from theodolite_jobs.models.rotary import rotations
 from theodolite_jobs.models.weights import Weights
 from theodolite_jobs.results.circuits import input_embeddings, input_norm, read_circuits
 from theodolite_jobs.statistics.norms import standardised
@@ -142,7 +142,7 @@ def reference(request, folders):
         key = key @ middle * numpy_of(attention.k_norm).repeat(group, 0)[:, None]
         assert query_bias is None
     scale = attention.scale
-    turned = rotation(model.config, anatomy, LAYER, 0)
+    turned = rotations(model.config, anatomy, LAYER, [0])[0]
     query_bias = None if query_bias is None else scale * query_bias
     return Reference(weights, model, embeddings, read, scale * query, key, query_bias, key_bias, turned, fold_norm)
 

@@ -23,7 +23,7 @@ from theodolite_jobs.groups.words.nouns import (
     spellings_of,
 )
 from theodolite_jobs.models.load import wrap
-from theodolite_jobs.models.rotary import rotation
+from theodolite_jobs.models.rotary import rotations
 from theodolite_jobs.models.weights import Weights
 from theodolite_jobs.results.circuits import input_embeddings, input_norm
 from theodolite_jobs.statistics.permutations import DRAWS
@@ -95,7 +95,7 @@ def dense_keys(weights, offset):
                 projection = projection - projection.mean(-1, keepdim=True)
             projection = projection * scale.double()[:, None]
             query, key = (projection, key) if part == "q" else (query, projection)
-    turned = torch.from_numpy(rotation(weights.config, model.anatomy, LAYER, offset))
+    turned = torch.from_numpy(rotations(weights.config, model.anatomy, LAYER, [offset])[0])
     group = sizes.n_heads // sizes.n_kv_heads
     scores = [read[NOUNS] @ query[head] @ turned @ key[head // group].T @ read.T for head in range(HEADS)]
     return torch.stack(scores).topk(COUNT).indices.numpy()

@@ -1,7 +1,5 @@
 """Singular values of the rotary part of scores. Pure, in float64."""
 
-from collections.abc import Sequence
-
 import numpy as np
 from jaxtyping import Float
 
@@ -11,11 +9,11 @@ from theodolite_jobs.statistics.factors import decompose, thin
 def rotary_singular_values(
     query: Float[np.ndarray, "head d_model width"],
     key: Float[np.ndarray, "1 d_model width"],
-    rotations: Sequence[Float[np.ndarray, "width width"]],
+    rotations: Float[np.ndarray, "offset width width"],
 ) -> Float[np.ndarray, "offset head width"]:
     """Return the singular values of query · rotation · keyᵀ at each offset, in descending order.
 
-    All heads have the same key. `rotations` are s·R(δ), one for each offset, with the scale s of scores.
+    All heads have the same key. `rotations` are s·R(δ), with the scale s of scores.
 
     Raises:
         ValueError: a weight is not finite.

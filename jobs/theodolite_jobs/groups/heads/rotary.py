@@ -14,7 +14,7 @@ from theodolite.errors import UnsupportedModelError
 from theodolite_jobs.groups.heads.formulas_rotary import rotary_singular_values
 from theodolite_jobs.models.config_numbers import score_scale
 from theodolite_jobs.models.latent import latent_sizes
-from theodolite_jobs.models.rotary import rotation_of_entries
+from theodolite_jobs.models.rotary import rotations_of_entries
 from theodolite_jobs.models.weights import Weights
 from theodolite_jobs.results.circuits import folded, input_norm
 
@@ -26,8 +26,8 @@ class RotaryPart(NamedTuple):
     """(head, d_model, width)"""
     key: NDArray[np.float64]
     """(1, d_model, width): all heads share it."""
-    rotations: list[NDArray[np.float64]]
-    """s·R(δ) of each offset, (width, width), with the family's score scale s."""
+    rotations: NDArray[np.float64]
+    """s·R(δ), (offset, width, width), with the family's score scale s."""
 
 
 def read_rotary_part(weights: Weights, layer: int, offsets: Sequence[int], fold_norm: bool) -> RotaryPart:
@@ -41,9 +41,8 @@ def read_rotary_part(weights: Weights, layer: int, offsets: Sequence[int], fold_
     if fold_norm and norm is not None:
         query, key = folded(query, norm), folded(key, norm)
     scale = score_scale(weights.config, weights.dimensions, layer)
-    width = query.shape[2]
-    turns = [rotation_of_entries(weights.config, weights.anatomy, layer, offset, width) for offset in offsets]
-    return RotaryPart(query, key, [scale * turn for turn in turns])
+    turns = rotations_of_entries(weights.config, weights.anatomy, layer, offsets, query.shape[2])
+    return RotaryPart(query, key, scale * turns)
 
 
 def rotary_values(
