@@ -9,7 +9,8 @@ from support.nightly import at_night
 pytestmark = pytest.mark.browser
 
 
-@pytest.mark.parametrize("width", [1280, *at_night([400, 820])])  # test_switches.py looks at a phone by day
+@pytest.mark.nightly  # test_switches.py looks at a phone by day
+@pytest.mark.parametrize("width", [400, 820, 1280])
 def test_legends_lie_over_no_panel(page, address, store, width):
     page.set_viewport_size({"width": width, "height": 800})
     for view in ("curves", "separation", "gram", "travel", "sphere"):

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from safetensors.torch import load_file
 from support.dense_encoders import dense_sites
+from support.nightly import at_night
 from support.tiny_configs import CONFIGS
 from support.tiny_survey import save_model, spec_of
 from tokenizers import Tokenizer
@@ -27,7 +28,7 @@ ANALYSES = ["curves", "sphere", "weights", "heads", "words", "travel"]
 END = "</s>"
 
 
-@pytest.fixture(scope="module", params=["t5-gated", "umt5"])
+@pytest.fixture(scope="module", params=["t5-gated", *at_night(["umt5"])])
 def folder(request, tmp_path_factory):
     """The folder of a model whose tokenizer adds a last token to each text, as that of T5 does."""
     folder = save_model(tmp_path_factory.mktemp("encoder") / "model", config=CONFIGS[request.param])

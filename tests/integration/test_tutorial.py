@@ -40,6 +40,7 @@ def run(forked_replicas, tmp_path_factory):
         return survey(parse_spec(SPEC), Path(), settings, Console())
 
 
+@pytest.mark.nightly
 def test_every_cell_runs_and_says_what_it_should(run, stored, tmp_path, monkeypatch):
     monkeypatch.setenv("THEODOLITE_STORE", run.store)
     for name in ("IPYTHONDIR", "JUPYTER_RUNTIME_DIR", "JUPYTER_CONFIG_DIR", "TMPDIR"):

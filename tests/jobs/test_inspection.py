@@ -361,6 +361,11 @@ def test_a_model_on_the_hub_is_described_without_a_download_of_its_weights(serve
     assert "pickled, which loading refuses" in facts["notes"][0]
     assert not list(home.rglob("*.bin"))
 
+
+@pytest.mark.nightly
+def test_a_model_in_the_cache_of_the_hub_is_described_offline(served: str, tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    assert inspect_in_process("org/pickled", home, "--json", HF_ENDPOINT=served)[0] == 0
     code, printed, messages = inspect_in_process(
         "org/pickled", home, "--revision", hub.COMMIT, "--json", HF_HUB_OFFLINE="1"
     )

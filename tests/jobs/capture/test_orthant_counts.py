@@ -160,6 +160,7 @@ def test_a_position_that_some_prompt_does_not_have_is_refused():
         capture(wrap(tiny.tiny_model("gpt2")), tiny.random_tokens([2, 5]), 192, **BATCHED)
 
 
+@pytest.mark.nightly
 def test_the_real_model_gives_equal_counts_in_batches_and_alone(chat_model_folder, chat_tokenizer):
     texts = ["Rain.", "How do I bake a loaf of rye bread?", "Name three rivers of Asia, and where they end."]
     chats = [[{"role": "user", "content": text}] for text in texts]

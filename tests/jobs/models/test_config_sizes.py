@@ -154,6 +154,7 @@ def test_the_largest_models_are_far_below_the_limits(model: str) -> None:
     check_sizes(LARGEST[model], FILE)
 
 
+@pytest.mark.nightly
 def test_the_defaults_of_all_families_of_transformers_are_below_the_limits() -> None:
     n_checked = 0
     for config_class in transformers.CONFIG_MAPPING.values():

@@ -76,13 +76,8 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def prompts(served: tuple[str, list[str]], home: Path) -> Answers:
-    return ask(served[0], home, PROMPT_QUESTIONS)
-
-
-@pytest.fixture(scope="module")
-def models(served: tuple[str, list[str]], home: Path) -> Answers:
-    return ask(served[0], home, MODEL_QUESTIONS)
+def answers(served: tuple[str, list[str]], home: Path) -> Answers:
+    return ask(served[0], home, PROMPT_QUESTIONS | MODEL_QUESTIONS)
 
 
 # Datasets
@@ -99,8 +94,8 @@ def models(served: tuple[str, list[str]], home: Path) -> Answers:
         ("where_number", ["goal 7, please"]),
     ],
 )
-def test_a_dataset_is_read_like_a_file(prompts: Answers, question: str, expected: list[str]) -> None:
-    assert prompts[question] == {"value": expected}
+def test_a_dataset_is_read_like_a_file(answers: Answers, question: str, expected: list[str]) -> None:
+    assert answers[question] == {"value": expected}
 
 
 @pytest.mark.parametrize(
@@ -112,18 +107,18 @@ def test_a_dataset_is_read_like_a_file(prompts: Answers, question: str, expected
         ("missing_dataset", ["prompts.goals.source: hub:org/gone", "doesn't exist"]),
     ],
 )
-def test_a_missing_part_of_a_dataset_is_named(prompts: Answers, question: str, words: list[str]) -> None:
-    assert prompts[question]["error"] == "PromptError"
+def test_a_missing_part_of_a_dataset_is_named(answers: Answers, question: str, words: list[str]) -> None:
+    assert answers[question]["error"] == "PromptError"
     for part in words:
-        assert part in prompts[question]["message"]
+        assert part in answers[question]["message"]
 
 
 # Models
 
 
 @pytest.mark.parametrize("question", ["newest", "branch"])
-def test_a_model_is_pinned_to_its_commit(models: Answers, question: str) -> None:
-    assert models[question] == {
+def test_a_model_is_pinned_to_its_commit(answers: Answers, question: str) -> None:
+    assert answers[question] == {
         "value": {
             "name": "tiny",
             "kind": "hub",
@@ -137,11 +132,11 @@ def test_a_model_is_pinned_to_its_commit(models: Answers, question: str) -> None
 
 
 @pytest.mark.parametrize(("question", "kinds"), [("small_files", {"small"}), ("all_files", {"small", "all"})])
-def test_only_the_files_that_are_needed_are_downloaded(models: Answers, question: str, kinds: set[str]) -> None:
-    assert models[question] == {"value": {name: f"content of {name}" for name, kind in FILES.items() if kind in kinds}}
+def test_only_the_files_that_are_needed_are_downloaded(answers: Answers, question: str, kinds: set[str]) -> None:
+    assert answers[question] == {"value": {name: f"content of {name}" for name, kind in FILES.items() if kind in kinds}}
 
 
-def test_pickled_weights_are_never_requested(models: Answers, served: tuple[str, list[str]]) -> None:
+def test_pickled_weights_are_never_requested(answers: Answers, served: tuple[str, list[str]]) -> None:
     assert "GET /org/tiny/resolve/" + hub.COMMIT + "/model.safetensors" in served[1]
     assert not [request for request in served[1] if request.endswith(".bin")]
 
@@ -156,15 +151,15 @@ def test_pickled_weights_are_never_requested(models: Answers, served: tuple[str,
     ],
 )
 def test_a_missing_model_or_revision_on_the_hub_is_a_model_error(
-    models: Answers, question: str, words: list[str]
+    answers: Answers, question: str, words: list[str]
 ) -> None:
-    assert models[question]["error"] == "ModelError"
+    assert answers[question]["error"] == "ModelError"
     for part in words:
-        assert part in models[question]["message"]
+        assert part in answers[question]["message"]
 
 
-def test_the_error_of_a_missing_model_says_that_it_was_not_found(models: Answers) -> None:
-    message = models["missing_model"]["message"].lower()
+def test_the_error_of_a_missing_model_says_that_it_was_not_found(answers: Answers) -> None:
+    message = answers["missing_model"]["message"].lower()
     assert re.search("not found|no such|no model|does not exist|doesn't exist", message), message
 
 
@@ -177,12 +172,15 @@ def test_an_unreachable_hub_is_a_model_error(tmp_path: Path) -> None:
     assert "'org/tiny'" in answers["newest"]["message"]
 
 
-OFFLINE: list[dict[str, str]] = [{"HF_HUB_OFFLINE": "1"}, {}]  # and no network
+OFFLINE = [
+    pytest.param({"HF_HUB_OFFLINE": "1"}, id="offline"),
+    pytest.param({}, id="no network", marks=pytest.mark.nightly),
+]
 
 
-@pytest.mark.parametrize("environment", OFFLINE, ids=["offline", "no network"])
+@pytest.mark.parametrize("environment", OFFLINE)
 def test_a_downloaded_model_is_resolved_from_the_cache(
-    models: Answers, home: Path, environment: dict[str, str]
+    answers: Answers, home: Path, environment: dict[str, str]
 ) -> None:
     """Surveys download a commit; other programs also note which commit a branch was."""
     questions = {
@@ -191,36 +189,36 @@ def test_a_downloaded_model_is_resolved_from_the_cache(
         "newest": MODEL_QUESTIONS["newest"],
         "branch": MODEL_QUESTIONS["branch"],
     }
-    answers = ask(UNREACHABLE, home, questions, **environment)
-    assert answers["pinned"] == answers["files"] == models["all_files"]
+    found = ask(UNREACHABLE, home, questions, **environment)
+    assert found["pinned"] == found["files"] == answers["all_files"]
     note = f"the hub cannot be reached, so org/tiny is the only cached commit, {hub.COMMIT}"
-    assert answers["newest"]["value"]["revision"] == hub.COMMIT
-    assert answers["newest"]["value"]["note"] == note
-    assert "no revision 'main' of 'org/tiny'" in answers["branch"]["message"]
+    assert found["newest"]["value"]["revision"] == hub.COMMIT
+    assert found["newest"]["value"]["note"] == note
+    assert "no revision 'main' of 'org/tiny'" in found["branch"]["message"]
     refs = home / "hub" / "models--org--tiny" / "refs"
     refs.mkdir()
     (refs / "main").write_text(hub.COMMIT)
     other = refs.parent / "snapshots" / ("e" * 40)
     other.mkdir()
-    answers = ask(UNREACHABLE, home, {name: questions[name] for name in ("newest", "branch")}, **environment)
+    found = ask(UNREACHABLE, home, {name: questions[name] for name in ("newest", "branch")}, **environment)
     other.rmdir()
     (refs / "main").unlink()
     refs.rmdir()
-    for answer in answers.values():
+    for answer in found.values():
         assert answer["value"]["revision"] == hub.COMMIT
         assert answer["value"]["note"] == (
             f"the hub cannot be reached, so org/tiny at main is the cached commit {hub.COMMIT}"
         )
 
 
-@pytest.mark.parametrize("environment", OFFLINE, ids=["offline", "no network"])
-def test_a_revision_that_is_not_cached_is_one_line(models: Answers, home: Path, environment: dict[str, str]) -> None:
+@pytest.mark.parametrize("environment", OFFLINE)
+def test_a_revision_that_is_not_cached_is_one_line(answers: Answers, home: Path, environment: dict[str, str]) -> None:
     questions = {"v9": MODEL_QUESTIONS["missing_revision"], "gone": MODEL_QUESTIONS["missing_model"]}
-    answers = ask(UNREACHABLE, home, questions, **environment)
-    assert [answer["error"] for answer in answers.values()] == ["ModelError"] * 2
-    assert "the cache of the hub has no revision 'v9' of 'org/tiny'; download it" in answers["v9"]["message"]
-    assert "the cache of the hub has no revision 'main' of 'org/gone'" in answers["gone"]["message"]
-    assert "\n" not in answers["v9"]["message"]
+    found = ask(UNREACHABLE, home, questions, **environment)
+    assert [answer["error"] for answer in found.values()] == ["ModelError"] * 2
+    assert "the cache of the hub has no revision 'v9' of 'org/tiny'; download it" in found["v9"]["message"]
+    assert "the cache of the hub has no revision 'main' of 'org/gone'" in found["gone"]["message"]
+    assert "\n" not in found["v9"]["message"]
 
 
 def test_a_partly_cached_model_is_named(served: tuple[str, list[str]], tmp_path: Path) -> None:
