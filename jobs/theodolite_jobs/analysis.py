@@ -244,8 +244,8 @@ def _compute(context: Context) -> None:
             datasets[name] = context.results[name] = dataset
             tables |= result.tables
             layers |= result.layers
-            if name in GROUPS[name].tables:
-                tables[name] = encode_table(flat_table(dataset))
+            if flat := GROUPS[name].flat_table:
+                tables[name] = encode_table(flat_table(dataset, flat))
     vars(context).pop("collected", None)  # frees memory, and a second round may collect for other groups
     write_groups(context.run, datasets, tables, context.stale, layers)
 

@@ -83,8 +83,9 @@ def test_every_number_is_known_and_the_report_describes_it(run):
 
 
 def test_the_table_has_a_row_for_each_prompt_place_and_change(run):
-    table = read_table(run.location, table_key(PROMPT_EFFECTS))
+    table = read_table(run.location, table_key(PROMPT_EFFECTS.name))
     assert len(table) == 20 * 2 * (2 + 6)
+    assert list(table) == PROMPT_EFFECTS.names
     means = table[table["intervention"] == "remove"].groupby(["set", "layer"])["kl"].mean()
     effects = read_group(run, "effects").sel(contrast="refusal", position=-1, site="resid_pre", intervention="remove")
     for side, name in (("positive", "harmful"), ("negative", "harmless")):

@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from support.commands import theodolite
 from support.encoder_run import ENCODER, PROMPTS, TOKENS, VECTORS, encoder_run
 from support.nightly import at_night, one_in
-from support.stored import store_run
+from support.stored import assert_declared, store_run
 from support.tiny import tiny_model
 from transformers import AutoModel, XGLMConfig
 
@@ -145,6 +145,7 @@ def test_an_encoder_gets_the_same_atlas_within_a_survey(encoder):
     assert ((null["p"] > 0) & (null["p_family"] >= null["p"] - 0.02)).all()
     low = null["p_low_family"]
     assert ((low > 0) & (low + null["p_family"] > 0.5)).all()  # no head is in both tails
+    assert_declared(encoder)
     tables = Path(encoder.url) / "tables"
     biases = pd.read_parquet(tables / "bias_tokens.parquet")
     assert set(biases["side"]) == {"query", "key"}

@@ -21,7 +21,7 @@ from theodolite import shard_bounds
 from theodolite.errors import SiteNotFoundError, SpecError
 from theodolite.groups import GROUPS, SHOWN
 from theodolite.groups.schema import INTERVAL
-from theodolite.groups.separation.record import SCALES_TABLE, SCORES_TABLE
+from theodolite.groups.separation.record import SCALES, SCORES
 from theodolite.query.curves import name_at
 from theodolite.query.group_selection import select_directions
 from theodolite.query.prompts import read_scored_prompts
@@ -216,7 +216,7 @@ def test_the_statistics_of_other_sites_do_not_change(run, model, shared_sites, t
 
 
 def test_tables_and_queries_leave_missing_places_out(run):
-    for name in (SCORES_TABLE, SCALES_TABLE):
+    for name in (SCORES.name, SCALES.name):
         table = read_finished_table(run, name)
         places = table.loc[table["site"] == "attn_out", "layer"]
         assert set(places) == set(ATTENTION)

@@ -10,6 +10,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from theodolite.digests import digest_of
+from theodolite.groups import GROUPS
 from theodolite.sites import Site
 from theodolite.spec import TokenIds
 from theodolite.spec_file import parse_spec
@@ -19,7 +20,7 @@ from theodolite.store.commits import commit_shard, new_attempt
 from theodolite.store.descriptions import encode_descriptions
 from theodolite.store.layout import prompts_key, tokens_key
 from theodolite.store.manifest import captured_keys, list_groups
-from theodolite.store.objects import Location, get, put
+from theodolite.store.objects import Location, get, keys, put
 from theodolite.store.prompts import encode_prompts, encode_tokens
 from theodolite.store.records import Commit
 from theodolite.store.result_writer import consolidate
@@ -30,6 +31,13 @@ from theodolite.store.tables import decode_table
 def read_table(location: Location, key: str) -> pd.DataFrame:
     """Return a table of results."""
     return decode_table(get(location, key) or b"", key)
+
+
+def assert_declared(run: Run) -> None:
+    """Assert that each table of a run has the columns that the record of its group declares."""
+    declared = {table.name: table.names for group in GROUPS.values() for table in group.tables}
+    stored = {Path(key).stem: read_table(run.location, key) for key in keys(run.location, "tables")}
+    assert {name: list(frame) for name, frame in stored.items()} == {name: declared[name] for name in stored}
 
 
 _MODEL: dict[str, Any] = {

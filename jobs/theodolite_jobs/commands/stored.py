@@ -35,7 +35,10 @@ def runs(store: Store = None, as_json: AsJson = False) -> None:
 def show(
     run: RunId,
     arrays: Annotated[
-        bool, typer.Option("--arrays", help="Show each array of the results: dimensions, unit and meaning.")
+        bool,
+        typer.Option(
+            "--arrays", help="Show each array and each column of a table of the results: dimensions, unit and meaning."
+        ),
     ] = False,
     store: Store = None,
     as_json: AsJson = False,
@@ -48,7 +51,7 @@ def show(
 
     known = describe(run_of(run, settings_of(store=store)))
     if arrays:
-        _show_arrays(known["results"], as_json)
+        _show_arrays(known["results"], known["tables"], as_json)
         return
     if not as_json:  # only programs need the dimensions and the spec
         known["results"] = {name: ", ".join(names) or "tables" for name, names in known["results"].items()}
@@ -59,7 +62,7 @@ def show(
     print_value(known, as_json)
 
 
-def _show_arrays(results: dict[str, dict[str, list[str]]], as_json: bool) -> None:
+def _show_arrays(results: dict[str, dict[str, list[str]]], tables: list[str], as_json: bool) -> None:
     from theodolite.groups import GROUPS
 
     items = [
@@ -68,12 +71,20 @@ def _show_arrays(results: dict[str, dict[str, list[str]]], as_json: bool) -> Non
         for one in GROUPS[name].variables
         if one.name in found
     ]
+    items += [
+        {"group": name, "table": table.name, "column": one.name, "units": one.units, "description": one.description}
+        for name in results
+        for table in GROUPS[name].tables
+        for one in table.columns
+        if table.name in tables and table.name != name
+    ]
     if as_json:
         print(json.dumps({"items": items}))
         return
     for item in items:
-        unit = "" if item["units"] == "1" else f" [{item['units']}]"
-        print(f"{item['group']}  {item['array']}({', '.join(item['dims'])}){unit}  {item['description']}")
+        unit = "" if item["units"] in ("", "1") else f" [{item['units']}]"
+        what = f"{item['array']}({', '.join(item['dims'])})" if "array" in item else f"{item['table']}.{item['column']}"
+        print(f"{item['group']}  {what}{unit}  {item['description']}")
 
 
 def verify(

@@ -1,5 +1,6 @@
 """Route that describes the registry of result groups."""
 
+from dataclasses import asdict
 from functools import cache
 from typing import Any
 
@@ -32,7 +33,7 @@ def registry_content() -> dict[str, Any]:
 
 
 def _group(group: Group) -> dict[str, Any]:
-    names = ("name", "title", "is_analysis", "tables", "options")
+    names = ("name", "title", "is_analysis", "options")
     variables = [_variable(group, variable) for variable in group.variables]
     profiles = [_profile(name, profile) for name, profile in PROFILES.items() if profile.group == group.name]
     labels = {dim: list(of_dim) for dim, of_dim in group.labels.items()}
@@ -40,6 +41,7 @@ def _group(group: Group) -> dict[str, Any]:
         "is_shown": group.name in SHOWN,
         "needs": sorted(group.needs),
         "variables": variables,
+        "tables": [asdict(table) for table in group.tables],
         "labels": labels,
         "profiles": profiles,
     }

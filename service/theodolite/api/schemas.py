@@ -87,6 +87,22 @@ class VariableItem(BaseModel):
     along_depth: bool = Field(description="Whether `/curves` returns it, as a curve at each label of its axes.")
 
 
+class ColumnItem(BaseModel):
+    """One column of a table."""
+
+    name: str = Field(description="Name of the column.", examples=["score"])
+    description: str = Field(description="One sentence about the column.")
+    units: str = Field(description="Units of its numbers; 1 for a dimensionless one, empty for labels.", examples=["1"])
+
+
+class TableItem(BaseModel):
+    """One table of a result group."""
+
+    name: str = Field(description="Name of the table.", examples=["prompt_scores"])
+    description: str = Field(description="One sentence about the table.")
+    columns: list[ColumnItem] = Field(description="Its columns, in order.")
+
+
 class ProfileItem(BaseModel):
     """One statistic along depth that `/v1/compare` accepts."""
 
@@ -103,7 +119,7 @@ class GroupItem(BaseModel):
     title: str = Field(description="Title of its sections.", examples=["Separation"])
     is_shown: bool = Field(description="Whether the report and the page show it.")
     is_analysis: bool = Field(description="Whether a spec may list it under `analyses`.")
-    tables: list[str] = Field(description="Names of its flat tables.", examples=[["separation"]])
+    tables: list[TableItem] = Field(description="Its tables.")
     needs: list[str] = Field(
         description="Required inputs: prompts, contrasts, weights, experts, or the name of a site.",
         examples=[["contrasts"]],

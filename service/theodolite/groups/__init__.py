@@ -30,4 +30,4 @@ SHOWN = tuple(name for name in GROUPS if find_spec(f"{__name__}.{name}.sections"
 
 def table_owner(table: str) -> str | None:
     """Return the name of the result group that has a table, or None if no group has it."""
-    return next((name for name, group in GROUPS.items() if table in group.tables), None)
+    return next((name for name, group in GROUPS.items() if any(one.name == table for one in group.tables)), None)

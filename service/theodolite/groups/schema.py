@@ -1,6 +1,6 @@
 """The record of a result group: its arrays, tables, inputs, options and place in the report."""
 
-from collections.abc import Iterator, Mapping, Sized
+from collections.abc import Collection, Iterator, Mapping, Sized
 from dataclasses import dataclass, field
 from itertools import product
 from typing import Any, Literal
@@ -77,6 +77,99 @@ def variables(
         yield Variable(name, dims, description, units, dtype)
 
 
+AXES = {
+    "contrast": "The contrast.",
+    "set": "The prompt set.",
+    "site": "The site.",
+    "norm": "The norm layer: its name and its block; `final` is the last one.",
+    "position": "The token, counted from the end of the prompt; -1 is the last one.",
+    "layer": "The block, from 0.",
+    "head": "The attention head of the block, from 0.",
+    "prompt_side": "The positive or the negative set of the contrast.",
+    "sample": "The prompt: its index in the set.",
+    "space": "Activations as they are (raw), or scaled to norm √d_model (sphere) or to unit variance (standardised).",
+    "estimate": "The value, or an end of its 95 % interval or band.",
+    "null": "What chance gives: mean, sd, z, p, p over the whole family, the critical value.",
+    "sublayer": "Attention, the MLP, or both (block).",
+    "map": "The map that is fitted between two states: affine, orthogonal, or none (identity).",
+    "quantile": "The quantile over prompts.",
+    "summary": "What is taken over prompts: mean, standard deviation, smallest or largest.",
+    "quantity": "What is measured.",
+    "vector_pair": "The two vectors whose cosine it is.",
+    "path": "The path over all blocks, or over all but the last.",
+    "point": "The place in the block: its input (pre), its middle (mid) or its output (post).",
+    "centre": "What is subtracted: the mean or the median.",
+    "output": "The state after the sublayer (output), or what the sublayer adds (branch).",
+    "measure": "The measure of separation.",
+    "classifier": "The classifier: the difference of the means, or ridge regression.",
+    "held_out": "The held-out measure.",
+    "control": "What the statistic is compared with.",
+    "tested": "The statistic that permuted labels test.",
+}
+"""What the labels of an axis say: the columns of a flat table, and shared columns of other tables."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column of a table: its name, one sentence, and the unit of its numbers; `1` without one, empty for labels."""
+
+    name: str
+    description: str
+    units: str = ""
+
+
+@dataclass(frozen=True)
+class Table:
+    """One Parquet table of a result group: its name, one sentence, and its columns in their order."""
+
+    name: str
+    description: str
+    columns: tuple[Column, ...]
+
+    @property
+    def names(self) -> list[str]:
+        """The names of its columns."""
+        return [column.name for column in self.columns]
+
+
+def at_axes(*axes: str) -> Iterator[Column]:
+    """Yield the columns with the labels of axes."""
+    for axis in axes:
+        yield Column(axis, AXES[axis])
+
+
+def columns(units: str = "", **descriptions: str) -> Iterator[Column]:
+    """Yield columns of the same units; the keyword arguments are their names."""
+    for name, description in descriptions.items():
+        yield Column(name, description, units)
+
+
+_NOT_FLAT = frozenset({"d_model", "layer_other", "norm_other", "n_prompts"})
+_FIRST_AXES = ("contrast", "set", "site", "norm", "position", "layer")
+
+
+def is_flat(dims: Collection[Any]) -> bool:
+    """Return whether a group's flat table has the arrays of these dimensions.
+
+    It leaves out statistics of single features, of pairs of layers or norm layers, and of other numbers of prompts.
+    """
+    return "position" in dims and _NOT_FLAT.isdisjoint(dims)
+
+
+def flat(name: str, variables: tuple[Variable, ...]) -> Table:
+    """Return the table that has a group's name and one row for each number of the arrays that are flat."""
+    axes = {dim for variable in variables for dim in variable.dims} - _NOT_FLAT
+    ordered = [axis for axis in _FIRST_AXES if axis in axes] + sorted(axes - set(_FIRST_AXES))
+    found = (
+        Column("statistic", "The name of the array."),
+        *at_axes(*ordered),
+        Column("value", "The number, in the unit of the array."),
+    )
+    if {"site", "layer"} <= axes:
+        found = (*found, Column("depth", "Half blocks along the stream, from 0; -1 without a site.", "half blocks"))
+    return Table(name, "The numbers of the arrays, one in each row; an axis that an array lacks is empty or -1.", found)
+
+
 @dataclass(frozen=True)
 class Group:
     """A result group: statistics that are computed, stored and shown together.
@@ -107,7 +200,7 @@ class Group:
     version: int = 1
     variables: tuple[Variable, ...] = ()
     labels: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
-    tables: tuple[str, ...] = ()
+    tables: tuple[Table, ...] = ()
     needs: frozenset[Need] = frozenset()
     per_set: frozenset[Output] = frozenset()
     per_side: frozenset[Output] = frozenset()
@@ -117,6 +210,11 @@ class Group:
     always: bool = False
     is_analysis: bool = True
     on_request: bool = False
+
+    @property
+    def flat_table(self) -> Table | None:
+        """The table with its own name, if it has one."""
+        return next((table for table in self.tables if table.name == self.name), None)
 
     @property
     def by_layer(self) -> dict[str, Variable]:

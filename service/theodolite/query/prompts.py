@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from theodolite.errors import SpecError, TableNotFoundError
-from theodolite.groups.separation.record import MOST_SCORED, SCALES_TABLE, SCORES_TABLE
+from theodolite.groups.separation.record import MOST_SCORED, SCALES, SCORES
 from theodolite.query.curves import end_of
 from theodolite.query.group_selection import label_list
 from theodolite.sites import HALF_BLOCKS, Site, depth, site_name
@@ -81,7 +81,7 @@ def read_scored_prompts(
     if place is None:
         return ScoredPrompts(prompts.assign(score=np.nan, margin=np.nan), None)
     # Only filters by numbers skip row groups.
-    scores = read_finished_table(run, SCORES_TABLE, [("layer", "==", place.layer), ("position", "==", place.position)])
+    scores = read_finished_table(run, SCORES.name, [("layer", "==", place.layer), ("position", "==", place.position)])
     of_set = scores["set"] == prompt_set
     own = _standardised(run, scores[of_set & (scores["contrast"] == place.contrast) & (scores["site"] == place.site)])
     rows = prompts.merge(own.drop_duplicates("sample")[["sample", "score", "margin"]], on="sample", how="left")
@@ -109,7 +109,7 @@ def read_prompt_path(
     place = _place(run, prompt_set, contrast, None, None, position)
     if place is None:
         raise TableNotFoundError(f"{run.id} has no scores of the prompts of {prompt_set}; {_remedy(run)}")
-    scores = read_finished_table(run, SCORES_TABLE, [("sample", "==", sample), ("position", "==", place.position)])
+    scores = read_finished_table(run, SCORES.name, [("sample", "==", sample), ("position", "==", place.position)])
     own = scores[(scores["set"] == prompt_set) & (scores["contrast"] == place.contrast)]
     path = _standardised(run, own.drop_duplicates(["site", "layer"]))
     if path.empty:
@@ -133,7 +133,7 @@ def _standardised(run: Run, scores: pd.DataFrame) -> pd.DataFrame:
     """Return scores, and the quantiles of both sets, in pooled standard deviations at the same place, and margins."""
     places = ["contrast", "position", "site", "layer"]
     strings = scores.astype({name: str for name in ("contrast", "site", "side", "set")})
-    scaled = strings.merge(read_finished_table(run, SCALES_TABLE), on=places, how="left")
+    scaled = strings.merge(read_finished_table(run, SCALES.name), on=places, how="left")
     for name in ("score", "low_positive", "high_positive", "low_negative", "high_negative"):
         scaled[name] /= scaled["deviation"]
     return scaled.assign(margin=scaled["score"].where(scaled["side"] == "positive", -scaled["score"]))
@@ -144,7 +144,7 @@ def _place(
 ) -> Place | None:
     """Return where a set is scored; None if the run has no scores of the set and no place is requested."""
     is_requested = (contrast, site, layer, position) != (None, None, None, None)
-    if SCORES_TABLE not in finished_tables(run):
+    if SCORES.name not in finished_tables(run):
         if not is_requested:
             return None
         raise TableNotFoundError(f"{run.id} has no scores of single prompts; {_remedy(run)}")

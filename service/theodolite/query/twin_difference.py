@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from theodolite.bands import half_of_difference, simultaneous_quantile
 from theodolite.groups.schema import ESTIMATE, INTERVAL, SIDES
-from theodolite.groups.separation.record import SCORES_TABLE
+from theodolite.groups.separation.record import SCORES
 from theodolite.query.curves import end_of
 from theodolite.store.manifest import finished_groups
 from theodolite.store.result_reader import read_finished_table, read_group
@@ -101,7 +101,7 @@ def _places(
 
 def _scores(run: Run, contrast: str, position: int) -> pd.DataFrame:
     """Return the held-out scores of a contrast at a position: one row for each prompt, one column for each place."""
-    table = read_finished_table(run, SCORES_TABLE, [("position", "==", position)])
+    table = read_finished_table(run, SCORES.name, [("position", "==", position)])
     table = table[table["contrast"] == contrast].astype({"site": str, "side": str})
     return table.pivot(index=["side", "sample"], columns=_PLACE, values="score").dropna(axis=1)
 

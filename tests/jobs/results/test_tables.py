@@ -9,7 +9,7 @@ from support.result_cases import (
     norms,
     silent,
 )
-from support.stored import read_table, store_run
+from support.stored import assert_declared, read_table, store_run
 
 from theodolite.store.result_reader import read_group
 
@@ -21,3 +21,4 @@ def test_flat_tables_hold_the_same_numbers(tmp_path):
     analyse(run, contrasts, None, silent, requested=REQUESTED, norms=norms())
     for name in ("curves", *sorted(REQUESTED)):
         assert_same_rows(read_table(run.location, f"tables/{name}.parquet"), read_group(run, name))
+    assert_declared(run)

@@ -92,7 +92,7 @@ def compute(context: Context) -> Result:
         "excluded_pairs": excluded,
     }
     table = pd.concat(frames, ignore_index=True)[list(frames[0].columns)]
-    return Result(arrays, coordinates, attributes, tables={PROMPT_EFFECTS: encode_table(table)})
+    return Result(arrays, coordinates, attributes, tables={PROMPT_EFFECTS.name: encode_table(table)})
 
 
 @dataclass(frozen=True)

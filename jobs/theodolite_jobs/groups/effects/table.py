@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from theodolite.groups.effects.record import ADD, INTERVENTIONS, PATCH
+from theodolite.groups.effects.record import ADD, INTERVENTIONS, PATCH, PROMPT_EFFECTS
 from theodolite_jobs.effects.work import Arrays, Question
 from theodolite_jobs.groups.effects.formulas import restored_share
 from theodolite_jobs.groups.effects.means import is_after
@@ -91,6 +91,5 @@ def empty_table() -> pd.DataFrame:
     texts = {name: pd.Series(dtype=object) for name in ("contrast", "set", "site", "intervention")}
     counts = {name: pd.Series(dtype="int64") for name in ("position", "sample", "layer")}
     numbers = {name: pd.Series(dtype="float64") for name in _NUMBERS}
-    order = ("contrast", "position", "set", "sample", "site", "layer", "intervention", *_NUMBERS)
     columns = {**texts, **counts, **numbers}
-    return pd.DataFrame({name: columns[name] for name in order})
+    return pd.DataFrame({name: columns[name] for name in PROMPT_EFFECTS.names})

@@ -9,22 +9,20 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from theodolite.groups.schema import SIDES
-from theodolite.groups.separation.record import MOST_SCORED, SCALES_TABLE, SCORES_TABLE
+from theodolite.groups.separation.record import MOST_SCORED, SCALES, SCORES
 from theodolite.store.runs import RunRecord
 from theodolite.store.tables import encode_table
 from theodolite_jobs.passes.selections import contrast_selection
 from theodolite_jobs.results.context import Context
 
 _PLACE = ["contrast", "position", "site", "layer"]
-_COLUMNS = [*_PLACE, "score", "side", "set", "sample"]
-_SCALE_COLUMNS = [*_PLACE, "deviation", *(f"{end}_{side}" for side in SIDES for end in ("low", "high"))]
 _ROW_GROUP = 20_000
 """Minimum number of rows of a row group: a reader of one layer decodes only the row groups with that layer."""
 
 
 def score_tables(context: Context) -> dict[str, bytes]:
     """Return both tables of all contrasts, encoded."""
-    scores, scales = [pd.DataFrame(columns=_COLUMNS)], [pd.DataFrame(columns=_SCALE_COLUMNS)]
+    scores, scales = [pd.DataFrame(columns=SCORES.names)], [pd.DataFrame(columns=SCALES.names)]
     for label, positions, prompts, by_place in _scores(context):
         places = [positions, context.coordinates["site"], context.coordinates["layer"]]
         scores.append(_score_frame(label, places, prompts, by_place))
@@ -33,7 +31,10 @@ def score_tables(context: Context) -> dict[str, bytes]:
     table, scale = (_at_existing_sites(context.run.record, frame) for frame in joined)
     table = table.astype({name: "category" for name in ("contrast", "site", "side", "set")})
     starts = np.flatnonzero((table[_PLACE] != table[_PLACE].shift()).any(axis=1))
-    return {SCORES_TABLE: encode_table(table, _row_groups(starts.tolist())), SCALES_TABLE: encode_table(scale)}
+    return {
+        SCORES.name: encode_table(table, _row_groups(starts.tolist())),
+        SCALES.name: encode_table(scale),
+    }
 
 
 def _at_existing_sites(record: RunRecord, frame: pd.DataFrame) -> pd.DataFrame:

@@ -1,7 +1,7 @@
 """The result group `travel`: steps of attention and MLP through the blocks; its table `growth`: fits along depth."""
 
 from collections.abc import Iterator
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from itertools import product
 from typing import Any
 
@@ -11,12 +11,13 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from theodolite.groups import GROUPS
+from theodolite.groups.travel.record import GROWTH
 from theodolite.sites import HALF_BLOCKS, Site, depth
 from theodolite.store.tables import encode_table
-from theodolite_jobs.groups.travel.formulas_growth import Fit, growth_fits
+from theodolite_jobs.groups.travel.formulas_growth import growth_fits
 from theodolite_jobs.groups.travel.formulas_nulls import arc_ratio_at_right_angles, path_ratio_at_right_angles
 from theodolite_jobs.groups.travel.formulas_variance import centred_cosines, common_share, variance_budget
-from theodolite_jobs.groups.travel.formulas_verdict import Comparison, comparison, verdict
+from theodolite_jobs.groups.travel.formulas_verdict import comparison, verdict
 from theodolite_jobs.groups.travel.nulls import permuted_cosines
 from theodolite_jobs.passes.collect import Arrays, SetPasses
 from theodolite_jobs.results.context import Context, Result
@@ -87,9 +88,7 @@ def growth_table(groups: dict[str, xr.Dataset]) -> pd.DataFrame:
         groups: the result groups `moments` and `curves`.
     """
     rows = [row for name, group in _GROWING.items() for row in _rows(name, groups[group][name])]
-    columns = ["quantity", "set", "site", "position"]
-    columns += [field.name for record in (Fit, Comparison) for field in fields(record)]
-    return pd.DataFrame(rows, columns=[*columns, "verdict"]).astype({"n": "int64", "position": "int64"})
+    return pd.DataFrame(rows, columns=GROWTH.names).astype({"n": "int64", "position": "int64"})
 
 
 def _rows(name: str, values: xr.DataArray) -> Iterator[dict[str, Any]]:

@@ -35,6 +35,7 @@ class Tables {
     const groups = await readGroups().catch(() => []);
     if (signal.aborted) return;
     this.redrawSwitches(groups, choices);
+    this.meaning = meaningOf(groups.flatMap(({ tables }) => tables).find(({ name }) => name === this.name));
     this.message.replaceChildren();
     await fill(this.list, signal, () => this.loaded(choices.get("from"), signal));
   }
@@ -53,10 +54,9 @@ class Tables {
   }
 
   redrawSwitches(groups, choices) {
-    const owned = groups.map(({ title, name, tables }) => {
-      const own = [...tables, name].filter((table, index, all) => this.run.tables.includes(table) && all.indexOf(table) === index);
-      return { label: title, options: own };
-    });
+    const owned = groups.map(({ title, tables }) => (
+      { label: title, options: tables.map(({ name }) => name).filter((name) => this.run.tables.includes(name)) }
+    ));
     const known = owned.flatMap(({ options }) => options);
     const others = { label: "Other", options: this.run.tables.filter((table) => !known.includes(table)) };
     const offered = [...owned, others].filter(({ options }) => options.length);
@@ -93,6 +93,7 @@ class Tables {
   rows({ columns, items, total, next }) {
     const count = total.toLocaleString("en");
     return [
+      this.meaning,
       element("p.soft", { role: "status" }, `${count} ${this.chosen.where.length ? "rows pass the conditions" : "rows"}.`),
       this.table(columns, items),
       next && element("div.buttons", element("button", { type: "button", id: "tables-next", onclick: () => choose({ from: next }) }, "Next page")),
@@ -172,5 +173,15 @@ function intro() {
     "write a value or a comparison, such as ", code("3"), " or ", code(">0.5"), "; for texts write a part of the text, ",
     code("=text"), " for the whole text, or ", code("!=text"), " for the others. Write a text with a space at its start in quotes: ",
     code('=" the"'), ". Join two conditions on a column by ", code("&"), " with spaces around it.",
+  );
+}
+
+/** Return what a table has in its rows and columns; nothing about a table that no group has. */
+function meaningOf(table) {
+  if (!table) return null;
+  const unit = ({ units }) => (units === "" || units === "1" ? "" : ` (${units})`);
+  return element("details.meaning",
+    element("summary", table.description),
+    element("dl", table.columns.map((column) => [element("dt", column.name), element("dd", column.description + unit(column))])),
   );
 }

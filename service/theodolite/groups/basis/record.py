@@ -1,6 +1,16 @@
 """How well affine and orthogonal maps predict the output of each sublayer from its input."""
 
-from theodolite.groups.schema import ESTIMATE, INTERVAL, N_SAMPLES, PER_BLOCK, SUBLAYERS, Group, Variable, variables
+from theodolite.groups.schema import (
+    ESTIMATE,
+    INTERVAL,
+    N_SAMPLES,
+    PER_BLOCK,
+    SUBLAYERS,
+    Group,
+    Variable,
+    flat,
+    variables,
+)
 
 MAPS = ("affine", "orthogonal", "identity")
 """Maps of the input: any linear one plus a constant, a scaled orthogonal one plus a constant, a constant alone."""
@@ -48,7 +58,7 @@ GROUP = Group(
     order=90,
     variables=VARIABLES,
     labels={"sublayer": SUBLAYERS, "map": MAPS, "quantile": QUANTILES, ESTIMATE: INTERVAL},
-    tables=("basis",),
+    tables=(flat("basis", VARIABLES),),
     needs=frozenset({"prompts"}),
     options="gram",
 )

@@ -12,6 +12,7 @@ from theodolite.groups.schema import (
     STREAM_UNIT,
     Group,
     Variable,
+    flat,
     variables,
 )
 
@@ -61,7 +62,7 @@ GROUP = Group(
     order=20,
     variables=VARIABLES,
     labels={"prompt_side": SIDES, "space": SPACES, "n_prompts": SAMPLE_SIZES, ESTIMATE: BAND},
-    tables=("curves",),
+    tables=(flat("curves", VARIABLES),),
     needs=frozenset({"prompts"}),
     per_set=frozenset({"stream"}),
     per_side=frozenset({"stream", "folds"}),

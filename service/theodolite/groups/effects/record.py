@@ -1,6 +1,19 @@
 """What interventions on the last token change in the distribution of the token that follows it."""
 
-from theodolite.groups.schema import ESTIMATE, INTERVAL, N_USED, NULL, SUBLAYERS, Group, Variable, variables
+from theodolite.groups.schema import (
+    ESTIMATE,
+    INTERVAL,
+    N_USED,
+    NULL,
+    STREAM_UNIT,
+    SUBLAYERS,
+    Column,
+    Group,
+    Table,
+    Variable,
+    at_axes,
+    variables,
+)
 from theodolite.sites import Site
 
 CHANGEABLE = (Site.RESID_PRE, Site.RESID_MID, Site.RESID_POST)
@@ -140,10 +153,28 @@ VARIABLES = (
     ),
 )
 
-PROMPT_EFFECTS = "prompt_effects"
-"""The table with what each intervention changes for each prompt: KL, the change of the log-odds, the restored share of
-the difference of the log-odds to the other prompt of the pair (patches), and the change of the score at the input of
-the last captured block (NaN for all doses except -1 of positive and 1 of negative prompts)."""
+PROMPT_EFFECTS = Table(
+    "prompt_effects",
+    "What each intervention changes for each prompt.",
+    (
+        *at_axes("contrast", "position", "set", "sample", "site", "layer"),
+        Column("intervention", "What is done at the site: patch, remove or add."),
+        Column("dose", "The multiple of the difference of the means that is added; NaN for other interventions.", "1"),
+        Column("kl", "The KL divergence of the next token's distribution from that without the intervention.", "nats"),
+        Column("log_odds", "The change of the log-odds of the first against the second group of next tokens.", "nats"),
+        Column(
+            "restored",
+            "The share of the difference of the log-odds to the other prompt of the pair; NaN but for patches.",
+            "1",
+        ),
+        Column(
+            "score_change",
+            "The change of the score at the input of the last captured block; NaN for all doses except -1 of positive "
+            "and 1 of negative prompts.",
+            STREAM_UNIT,
+        ),
+    ),
+)
 
 GROUP = Group(
     name="effects",

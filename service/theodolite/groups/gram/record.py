@@ -10,6 +10,7 @@ from theodolite.groups.schema import (
     SUBLAYERS,
     Group,
     Variable,
+    flat,
     variables,
 )
 
@@ -102,7 +103,7 @@ GROUP = Group(
         "centre": CENTRES,
         "prompt_side": SIDES,
     },
-    tables=("gram",),
+    tables=(flat("gram", VARIABLES),),
     needs=frozenset({"prompts"}),
     options="gram",
 )

@@ -11,6 +11,7 @@ from theodolite.groups.schema import (
     STREAM_UNIT,
     Group,
     Variable,
+    flat,
     variables,
 )
 
@@ -104,6 +105,6 @@ GROUP = Group(
         "null": NULL_AND_LIMIT,
     },
     absent=({"held_out": "paired_accuracy", "control": "length"},),
-    tables=("permutations",),
+    tables=(flat("permutations", VARIABLES),),
     needs=frozenset({"prompts", "contrasts"}),
 )

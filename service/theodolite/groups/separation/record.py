@@ -1,6 +1,22 @@
 """Separation of a contrast's two sets along its direction, on prompts that the direction was not fitted on."""
 
-from theodolite.groups.schema import BAND, ESTIMATE, N_USED, PER_CONTRAST, SIDES, Group, Variable, variables
+from theodolite.groups.schema import (
+    AXES,
+    BAND,
+    ESTIMATE,
+    N_USED,
+    PER_CONTRAST,
+    SIDES,
+    STREAM_UNIT,
+    Column,
+    Group,
+    Table,
+    Variable,
+    at_axes,
+    columns,
+    flat,
+    variables,
+)
 
 VARIABLES = (
     N_USED,
@@ -20,11 +36,37 @@ VARIABLES = (
     ),
 )
 
-SCORES_TABLE, SCALES_TABLE = "prompt_scores", "prompt_score_scales"
-"""The held-out score of each prompt at each site and layer, and the spread of the scores there."""
-
 MOST_SCORED = 10_000
-"""Maximum number of prompts of a side in SCORES_TABLE, the first ones."""
+"""Maximum number of prompts of a side in `prompt_scores`, the first ones."""
+
+_PLACE = ("contrast", "position", "site", "layer")
+
+SCORES = Table(
+    "prompt_scores",
+    "The held-out score of each prompt at each site and layer.",
+    (
+        *at_axes(*_PLACE),
+        Column("score", "The signed distance to the middle of both means, along their difference.", STREAM_UNIT),
+        Column("side", AXES["prompt_side"]),
+        *at_axes("set", "sample"),
+    ),
+)
+
+SCALES = Table(
+    "prompt_score_scales",
+    "The spread of the scores at each site and layer.",
+    (
+        *at_axes(*_PLACE),
+        *columns(
+            STREAM_UNIT,
+            deviation="The standard deviation of the scores, pooled over both sides.",
+            low_positive="The 5 % quantile of the positive scores.",
+            high_positive="The 95 % quantile of the positive scores.",
+            low_negative="The 5 % quantile of the negative scores.",
+            high_negative="The 95 % quantile of the negative scores.",
+        ),
+    ),
+)
 
 GROUP = Group(
     name="separation",
@@ -32,7 +74,7 @@ GROUP = Group(
     order=30,
     variables=VARIABLES,
     labels={"prompt_side": SIDES, ESTIMATE: BAND},
-    tables=("separation", SCORES_TABLE, SCALES_TABLE),
+    tables=(flat("separation", VARIABLES), SCORES, SCALES),
     needs=frozenset({"prompts", "contrasts"}),
     per_side=frozenset({"folds"}),
 )

@@ -1,6 +1,6 @@
 """Norm layers: norms of inputs and outputs, variance of norm and of direction, ellipsoids and their overlap."""
 
-from theodolite.groups.schema import N_SAMPLES, STREAM_UNIT, Group, Variable, variables
+from theodolite.groups.schema import N_SAMPLES, STREAM_UNIT, Group, Variable, flat, variables
 
 _PER_NORM = ("set", "position", "norm")
 
@@ -70,7 +70,7 @@ GROUP = Group(
     order=70,
     variables=VARIABLES,
     labels={"summary": SUMMARY, "quantity": QUANTITIES, "null": NULL},
-    tables=("sphere",),
+    tables=(flat("sphere", VARIABLES),),
     needs=frozenset({"weights"}),
     per_set=frozenset({"stream", "norms"}),
 )

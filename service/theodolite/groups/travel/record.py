@@ -1,6 +1,18 @@
 """Steps of attention and MLP through the blocks, what they add to the variance, and growth along depth."""
 
-from theodolite.groups.schema import N_SAMPLES, PER_BLOCK, STREAM_UNIT, SUBLAYERS, Group, Variable, variables
+from theodolite.groups.schema import (
+    N_SAMPLES,
+    PER_BLOCK,
+    STREAM_UNIT,
+    SUBLAYERS,
+    Column,
+    Group,
+    Table,
+    Variable,
+    at_axes,
+    flat,
+    variables,
+)
 
 SUMMARY = ("mean", "std")
 """Mean and standard deviation (n-1) over prompts."""
@@ -124,6 +136,33 @@ MIN_R_SQUARED = 0.5
 VERDICT_POINTS = 11
 """Smallest number of depths at a site for a verdict; the shortest simulated curves have it."""
 
+GROWTH = Table(
+    "growth",
+    "Fits of an exponential and of a power law to norms and variances along depth.",
+    (
+        Column("quantity", "The array that is fitted: y."),
+        *at_axes("set", "site", "position"),
+        Column("law", "log_linear: ln y = a + b·t; power_law: ln y = a + b·ln(t - t₀); the depth t is in blocks."),
+        Column("intercept", "a.", "1"),
+        Column("slope", "b: per block of an exponential, the exponent of a power law.", "1"),
+        Column("slope_low", "The lower end of the 95 % interval of b.", "1"),
+        Column("slope_high", "The upper end of the 95 % interval of b.", "1"),
+        Column("origin", "t₀ of the power law; NaN for an exponential.", "blocks"),
+        Column("origin_at_limit", "Whether the origin is at an end of its allowed range."),
+        Column("autocorrelation", "The correlation of errors at a distance of one block.", "1"),
+        Column("r_squared", "1 - RSS/TSS of ln y; NaN if y is constant.", "1"),
+        Column("aic", "-2 ln L + 2·(number of parameters); NaN if y is constant.", "1"),
+        Column("n", "The number of depths fitted.", "1"),
+        Column("aic_difference", "AIC of the power law minus that of the exponential.", "1"),
+        Column("aic_difference_low", "The smallest difference if one depth is left out.", "1"),
+        Column("aic_difference_high", "The largest difference if one depth is left out.", "1"),
+        Column("aic_gain_of_product", "The smaller AIC of both laws minus that of their product.", "1"),
+        Column("log_growth", "ln of the last y over the first one.", "1"),
+        Column("better_r_squared", "R² of the law with the smaller AIC.", "1"),
+        Column("verdict", "exponential or power law, if all sites of the set agree; else undecided."),
+    ),
+)
+
 GROUP = Group(
     name="travel",
     title="Travel and growth",
@@ -137,7 +176,7 @@ GROUP = Group(
         "path": PATHS,
         "point": POINTS,
     },
-    tables=("travel", "growth"),
+    tables=(flat("travel", VARIABLES), GROWTH),
     needs=frozenset({"prompts", "resid_pre"}),
     per_set=frozenset({"travel"}),
     requires=("moments", "curves"),
