@@ -31,7 +31,7 @@ def test_every_group_is_described_as_registered(items):
         assert item["labels"] == {dim: list(labels) for dim, labels in group.labels.items()}
         for field in ("title", "is_analysis", "options"):
             assert item[field] == getattr(group, field)
-        assert item["tables"] == list(group.tables)
+        assert item["tables"] == [asdict(table) | {"columns": [*map(asdict, table.columns)]} for table in group.tables]
         assert item["needs"] == sorted(group.needs)
         assert [one["name"] for one in item["variables"]] == [one.name for one in group.variables]
 
