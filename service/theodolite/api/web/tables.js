@@ -182,6 +182,6 @@ function meaningOf(table) {
   const unit = ({ units }) => (units === "" || units === "1" ? "" : ` (${units})`);
   return element("details.meaning",
     element("summary", table.description),
-    element("dl", table.columns.map((column) => [element("dt", column.name), element("dd", column.description + unit(column))])),
+    element("dl", table.columns.flatMap((column) => [element("dt", column.name), element("dd", column.description + unit(column))])),
   );
 }
