@@ -33,7 +33,7 @@ def test_a_table_is_paged_selected_and_ordered(page, address, store):
     settle(page)
     expect(page.get_by_role("tabpanel")).to_contain_text(f"{len(table):,} rows.")
     page.locator("details.meaning summary").click()
-    expect(page.locator("details.meaning dd").first).to_have_text("The block, from 0.")
+    expect(page.locator("details.meaning dd").first).to_have_text("0-based index of the block.")
     assert len(shown(page)) == 100
     page.get_by_role("button", name="Next page").click()
     settle(page)

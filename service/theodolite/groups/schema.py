@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from itertools import product
 from typing import Any, Literal
 
+from theodolite.groups.dimensions import DIMENSIONS
+
 Need = Literal["prompts", "contrasts", "weights", "resid_pre", "head_out", "experts"]
 """An input that a group requires: prompt sets, a contrast, the model's weights, a captured site, recorded experts."""
 
@@ -77,38 +79,6 @@ def variables(
         yield Variable(name, dims, description, units, dtype)
 
 
-AXES = {
-    "contrast": "The contrast.",
-    "set": "The prompt set.",
-    "site": "The site.",
-    "norm": "The norm layer: its name and its block; `final` is the last one.",
-    "position": "The token, counted from the end of the prompt; -1 is the last one.",
-    "layer": "The block, from 0.",
-    "head": "The attention head of the block, from 0.",
-    "prompt_side": "The positive or the negative set of the contrast.",
-    "sample": "The prompt: its index in the set.",
-    "space": "Activations as they are (raw), or scaled to norm √d_model (sphere) or to unit variance (standardised).",
-    "estimate": "The value, or an end of its 95 % interval or band.",
-    "null": "What chance gives: mean, sd, z, p, p over the whole family, the critical value.",
-    "sublayer": "Attention, the MLP, or both (block).",
-    "map": "The map that is fitted between two states: affine, orthogonal, or none (identity).",
-    "quantile": "The quantile over prompts.",
-    "summary": "What is taken over prompts: mean, standard deviation, smallest or largest.",
-    "quantity": "What is measured.",
-    "vector_pair": "The two vectors whose cosine it is.",
-    "path": "The path over all blocks, or over all but the last.",
-    "point": "The place in the block: its input (pre), its middle (mid) or its output (post).",
-    "centre": "What is subtracted: the mean or the median.",
-    "output": "The state after the sublayer (output), or what the sublayer adds (branch).",
-    "measure": "The measure of separation.",
-    "classifier": "The classifier: the difference of the means, or ridge regression.",
-    "held_out": "The held-out measure.",
-    "control": "What the statistic is compared with.",
-    "tested": "The statistic that permuted labels test.",
-}
-"""What the labels of an axis say: the columns of a flat table, and shared columns of other tables."""
-
-
 @dataclass(frozen=True)
 class Column:
     """One column of a table: its name, one sentence, and the unit of its numbers; `1` without one, empty for labels."""
@@ -135,7 +105,7 @@ class Table:
 def at_axes(*axes: str) -> Iterator[Column]:
     """Yield the columns with the labels of axes."""
     for axis in axes:
-        yield Column(axis, AXES[axis])
+        yield Column(axis, DIMENSIONS[axis])
 
 
 def columns(units: str = "", **descriptions: str) -> Iterator[Column]:

@@ -1,7 +1,7 @@
 """Separation of a contrast's two sets along its direction, on prompts that the direction was not fitted on."""
 
+from theodolite.groups.dimensions import DIMENSIONS
 from theodolite.groups.schema import (
-    AXES,
     BAND,
     ESTIMATE,
     N_USED,
@@ -47,7 +47,7 @@ SCORES = Table(
     (
         *at_axes(*_PLACE),
         Column("score", "The signed distance to the middle of both means, along their difference.", STREAM_UNIT),
-        Column("side", AXES["prompt_side"]),
+        Column("side", DIMENSIONS["prompt_side"]),
         *at_axes("set", "sample"),
     ),
 )
