@@ -12,7 +12,7 @@ from theodolite_jobs.effects.full_route import run_full
 from theodolite_jobs.effects.intact import run_intact
 from theodolite_jobs.effects.one_token import run_one_token
 from theodolite_jobs.effects.variants import Add, Location, Patch, Remove, Variant
-from theodolite_jobs.groups.effects.formulas import projection, restored_share
+from theodolite_jobs.groups.effects.formulas import projection, restored_of_pair
 from theodolite_jobs.models.load import wrap
 from theodolite_jobs.statistics.next_token import kl_divergence, log_odds
 
@@ -126,5 +126,5 @@ def test_a_patch_with_the_pair_restores_all_of_the_difference(planted, intact):
     variants = [Variant({location: Patch(intact.states[location][partner])}) for location in AT]
     changed = log_odds(planted.logits(run_one_token(planted.model, intact, variants).output), YES, NO)
     own = log_odds(planted.logits(intact.output), YES, NO)
-    shares = restored_share(changed, own[:, None], own[partner][:, None])
+    shares = restored_of_pair(changed, own[:, None], own[partner][:, None])
     np.testing.assert_allclose(shares[:, 0], 1.0, atol=1e-4)  # before the first block

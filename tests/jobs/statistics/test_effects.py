@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from support.each import each
 
-from theodolite_jobs.groups.effects.formulas import projection, restored_share
+from theodolite_jobs.groups.effects.formulas import projection, restored_of_pair
 from theodolite_jobs.statistics.next_token import kl_divergence, log_odds
 
 
@@ -78,6 +78,6 @@ def test_a_projection_is_the_component_along_a_direction_of_any_length():
 
 
 def test_the_restored_share_is_one_at_the_other_prompt_in_both_directions():
-    shares = restored_share(np.array([2.0, 5.0, 5.0, 1.0]), np.array([2.0, 2.0, 8.0, 3.0]), np.array([8.0, 8, 2, 3]))
+    shares = restored_of_pair(np.array([2.0, 5.0, 5.0, 1.0]), np.array([2.0, 2.0, 8.0, 3.0]), np.array([8.0, 8, 2, 3]))
     assert shares[:3].tolist() == [0.0, 0.5, 0.5]
     assert np.isnan(shares[3])

@@ -5,7 +5,12 @@ import pytest
 from support.each import each
 from support.shapes import unchecked
 
-from theodolite_jobs.groups.effects.formulas_means import against_controls, half_dose, mean_over_prompts, share_of_means
+from theodolite_jobs.groups.effects.formulas_means import (
+    against_controls,
+    half_dose,
+    mean_over_prompts,
+    restored_of_means,
+)
 
 RNG = np.random.default_rng(0)
 
@@ -51,7 +56,7 @@ def test_a_share_is_the_ratio_of_the_means_whatever_the_sign_of_the_whole():
     wholes = RNG.normal(size=40) * 0.2 + 1.0
     values = np.stack([wholes, 0.5 * wholes, 0 * wholes], axis=1)
     for sign in (1, -1):
-        found = share_of_means(sign * values, sign * wholes)
+        found = restored_of_means(sign * values, sign * wholes)
         np.testing.assert_allclose(found.value, [1, 0.5, 0], atol=1e-12)
         np.testing.assert_allclose(found.low, found.value, atol=1e-12)
         np.testing.assert_allclose(found.high, found.value, atol=1e-12)
@@ -60,14 +65,14 @@ def test_a_share_is_the_ratio_of_the_means_whatever_the_sign_of_the_whole():
 def test_a_share_is_known_with_both_ends_or_not_at_all():
     for seed in range(60):
         wholes = np.random.default_rng(seed).normal(size=32) + 0.45
-        found = share_of_means(wholes[:, None], wholes)
+        found = restored_of_means(wholes[:, None], wholes)
         assert np.isfinite(found.value).all() == np.isfinite(found.low + found.high).all()
 
 
 def test_a_whole_that_may_be_0_has_no_shares():
-    found = share_of_means(np.ones((40, 2)), RNG.normal(size=40))
+    found = restored_of_means(np.ones((40, 2)), RNG.normal(size=40))
     assert np.isnan([found.value, found.low, found.high]).all()
-    assert np.isnan(share_of_means(np.ones((0, 2)), np.ones(0)).value).all()
+    assert np.isnan(restored_of_means(np.ones((0, 2)), np.ones(0)).value).all()
 
 
 def test_an_effect_above_all_controls_has_the_smallest_p_and_one_among_them_has_not():

@@ -19,7 +19,7 @@ def projection(
     return ratio(states @ along.T, np.linalg.norm(along, axis=-1))
 
 
-def restored_share(
+def restored_of_pair(
     changed: Float[np.ndarray, "..."], own: Float[np.ndarray, "..."], other: Float[np.ndarray, "..."]
 ) -> NDArray[np.float64]:
     """Return the share of the difference between `own` and `other` that a patch restores, (…).

@@ -27,7 +27,9 @@ def mean_over_prompts(values: Float64[np.ndarray, "prompt *places"]) -> Estimate
     return _ends(np.asarray(values.mean(axis=0)), _resampled(values), len(values))
 
 
-def share_of_means(values: Float64[np.ndarray, "prompt *places"], wholes: Float64[np.ndarray, " prompt"]) -> Estimate:
+def restored_of_means(
+    values: Float64[np.ndarray, "prompt *places"], wholes: Float64[np.ndarray, " prompt"]
+) -> Estimate:
     """Return the mean of `values` over the mean of `wholes`, with the interval of a bootstrap over prompts.
 
     It is the ratio of the means, since a prompt whose own whole is near 0 would decide a mean of ratios. If the mean of

@@ -23,7 +23,12 @@ from theodolite.groups.schema import INTERVAL, NULL, SIDES, SUBLAYERS
 from theodolite.sites import Site, depth
 from theodolite_jobs.effects.work import Arrays
 from theodolite_jobs.groups.effects.formulas_controls import ControlFacts
-from theodolite_jobs.groups.effects.formulas_means import against_controls, half_dose, mean_over_prompts, share_of_means
+from theodolite_jobs.groups.effects.formulas_means import (
+    against_controls,
+    half_dose,
+    mean_over_prompts,
+    restored_of_means,
+)
 from theodolite_jobs.statistics.estimates import Estimate
 
 
@@ -107,7 +112,7 @@ class _Side:
             "expected_sign": np.array(self.sign),
             "direct_correlation": np.array(np.nan),
             "intact_log_odds": mean_over_prompts(own["intact_log_odds"]).stacked(),
-            "restored": self._at_places(share_of_means(own["patch_log_odds"], wholes)),
+            "restored": self._at_places(restored_of_means(own["patch_log_odds"], wholes)),
             "half_dose": self._at_places(half_dose(changes, self.doses[towards], self.sign * wholes)),
         }
         found |= _joined([self._effects(measure) for measure in MEASURES])

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from theodolite.groups.effects.record import ADD, INTERVENTIONS, PATCH, PROMPT_EFFECTS
 from theodolite_jobs.effects.work import Arrays, Question
-from theodolite_jobs.groups.effects.formulas import restored_share
+from theodolite_jobs.groups.effects.formulas import restored_of_pair
 from theodolite_jobs.groups.effects.means import is_after
 
 _NUMBERS = ("dose", "kl", "log_odds", "restored", "score_change")
@@ -62,7 +62,7 @@ def _restored(
         own = measured["intact_log_odds"]
         other = own.reshape(-1, 2)[:, ::-1].ravel()
         patch = names.index(PATCH)
-        found[..., patch] = restored_share(own[:, None] + moved[..., patch], own[:, None], other[:, None])
+        found[..., patch] = restored_of_pair(own[:, None] + moved[..., patch], own[:, None], other[:, None])
     return found
 
 

@@ -41,10 +41,8 @@ VARIABLES = (
         variance_mean="Mean over features of the variance (n-1) over prompts.",
         variance_max="Maximum over features of the variance (n-1) over prompts.",
     ),
-    Variable(
-        "variance_top3_share",
-        _OF_SET,
-        "Share of the variance of all features that the three features with the largest have.",
+    *variables(
+        _OF_SET, variance_top3_share="Top-3 share of the variance: that of the three features with the largest."
     ),
     Variable("variance_max_feature", _OF_SET, "Index of the feature with the largest variance.", dtype="int64"),
     Variable("norm_of_mean", _OF_SET, "Norm of the mean.", STREAM_UNIT),

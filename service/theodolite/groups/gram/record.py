@@ -30,7 +30,7 @@ VARIABLES = (
         mean_cosine="Mean cosine over pairs of prompts; about 0 if directions are uniform on the sphere.",
         participation_ratio="Participation ratio (Σλ)²/Σλ² of the covariance's eigenvalues λ; at most n-1.",
         effective_rank="Effective rank of the covariance: exp of the entropy of λ/Σλ; at most n-1.",
-        intrinsic_dimension="TwoNN estimate of the intrinsic dimension.",
+        intrinsic_dimension="TwoNN dimension: an estimate of the intrinsic dimension.",
     ),
     *variables(
         (*PER_SET, "layer_other", "space"),

@@ -15,21 +15,14 @@ from theodolite.groups.schema import (
     variables,
 )
 
-TESTED = {
-    "auroc": "cross-validated AUROC",
-    "ridge_auroc": "cross-validated AUROC by ridge regression",
-    "accuracy": "cross-validated accuracy",
-    "paired_accuracy": "share of held-out pairs in the right order",
-    "difference_norm": "distance of the means",
-    "silhouette": "mean silhouette of the two sets",
-    "on_sphere_auroc": "cross-validated AUROC of activations scaled to norm √d_model",
-    "norm_auroc": "AUROC of the norm of the activations, or 1 minus it if that is larger",
-}
-"""The tested statistics, with their names in descriptions."""
-
-
 MEASURED = ("ridge_auroc", "on_sphere_auroc", "norm_auroc")
 """The tested statistics that no other group has, so their values and intervals are here."""
+
+TESTED = (
+    *("auroc", "ridge_auroc", "accuracy", "paired_accuracy"),
+    *("difference_norm", "silhouette", "on_sphere_auroc", "norm_auroc"),
+)
+"""The statistics that permuted labels test."""
 
 HELD_OUT = ("auroc", "ridge_auroc", "paired_accuracy")
 """The tested statistics of held-out prompts: the report names their largest values, and compares them with controls."""
@@ -62,7 +55,12 @@ VARIABLES = (
         (*_POINT, "measure"),
         "1 if tokens is larger by ridge regression, which is then the control for words, else 0.",
     ),
-    *variables((*PER_CONTRAST, ESTIMATE), **{name: f"The {TESTED[name]}." for name in MEASURED}),
+    *variables(
+        (*PER_CONTRAST, ESTIMATE),
+        ridge_auroc="Cross-validated AUROC by ridge regression.",
+        on_sphere_auroc="Cross-validated AUROC on the sphere: of activations scaled to norm √d_model.",
+        norm_auroc="AUROC of the norm of the activations, or 1 minus it if that is larger.",
+    ),
     Variable(
         "beyond",
         (*PER_CONTRAST, "held_out", "control", ESTIMATE),
@@ -96,7 +94,7 @@ GROUP = Group(
     variables=VARIABLES,
     labels={
         "prompt_side": SIDES,
-        "tested": tuple(TESTED),
+        "tested": TESTED,
         "held_out": HELD_OUT,
         "measure": MEASURES,
         "classifier": CLASSIFIERS,
