@@ -24,8 +24,8 @@ VARIABLES = (
         (*PER_CONTRAST, ESTIMATE),
         auroc="Area under the ROC curve of prompts along the direction, the difference of means, cross-validated.",
         accuracy="Share of prompts on their own set's side of the midpoint, cross-validated.",
-        paired_accuracy="Paired accuracy: share of held-out pairs in the right order, the positive prompt farther along "
-        "the direction; NaN without pairs.",
+        paired_accuracy="Paired accuracy: share of held-out pairs in the right order (the positive prompt lies farther "
+        "along the direction); NaN without pairs.",
         fisher_ratio="Unbiased squared distance of the means, over the sum of the variances of both sets; it has no "
         "band.",
     ),
