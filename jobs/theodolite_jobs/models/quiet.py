@@ -8,22 +8,16 @@ from theodolite.errors import ModelError, TheodoliteError
 
 @contextmanager
 def quiet_transformers() -> Iterator[None]:
-    """Silence transformers' progress bars and warnings, because programs read the output.
-
-    The level is that of the handlers, because a change of a logger's level clears the caches of all loggers, in 2 ms.
-    """
+    """Silence transformers' progress bars and warnings, because programs read the output."""
     from transformers.utils import logging
 
-    levels = {handler: handler.level for handler in logging.get_logger().handlers}
-    bar = logging.is_progress_bar_enabled()
-    for handler in levels:
-        handler.setLevel("ERROR")
+    verbosity, bar = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
     logging.disable_progress_bar()
     try:
         yield
     finally:
-        for handler, level in levels.items():
-            handler.setLevel(level)
+        logging.set_verbosity(verbosity)
         if bar:
             logging.enable_progress_bar()
 
