@@ -13,7 +13,7 @@ from theodolite.errors import RunDamagedError, SiteNotFoundError, SpecError, Sto
 from theodolite.groups import ANALYSES, GROUPS
 from theodolite.query.runs import spec_of_results, with_analyses
 from theodolite.sites import Site
-from theodolite.spec import LEAST_SAMPLES, SurveySpec
+from theodolite.spec import SurveySpec
 from theodolite.spec_options import EffectsSpec
 from theodolite.store.manifest import finished_groups, unfinished_request, write_request
 from theodolite.store.result_reader import read_contrasts
@@ -90,7 +90,7 @@ def requested_groups(run: Run, spec: SurveySpec, contrasts: Contrasts) -> list[s
     possible = {name for name, group in GROUPS.items() if all(available[need] for need in group.needs)}
     keep = run.record.spec.capture.keep
     if keep is not None:
-        possible -= {name for name, least in LEAST_SAMPLES.items() if keep < least}
+        possible -= {name for name, group in GROUPS.items() if keep < group.least_samples}
     if not spec.heads.vectors:
         possible.discard("words")  # `words` decodes the vectors of `heads`
     if spec.heads.composition is None:

@@ -26,9 +26,6 @@ from theodolite.spec_parts import (
 TokenIds = tuple[int, ...]
 """The token ids of a prompt."""
 
-LEAST_SAMPLES = {"gram": 4, "separation": 10, "basis": 10, "effects": 10}
-"""The smallest number of stored prompts of a set with which an analysis has a meaning."""
-
 # The path of a sentence shows its tokens, so a special token in it is meant.
 _SENTENCES = PromptSetSpec(source=f"words:{SENTENCES}", template="none", positions="all", special_tokens="allow")
 
@@ -92,10 +89,10 @@ class SurveySpec(Part):
                 f"gram.samples is {self.gram.samples}, but capture.keep is {keep}; Gram matrices need stored "
                 f"activations, so set gram.samples to {keep} or less, or raise capture.keep"
             )
-        few = [name for name, least in LEAST_SAMPLES.items() if name in named and keep is not None and keep < least]
+        few = [name for name in named if keep is not None and keep < GROUPS[name].least_samples]
         if few:
             raise ValueError(
-                f"analyses: {few[0]!r} needs the activations of at least {LEAST_SAMPLES[few[0]]} prompts, but "
+                f"analyses: {few[0]!r} needs the activations of at least {GROUPS[few[0]].least_samples} prompts, but "
                 f"capture.keep is {keep}"
             )
         if SENTENCES in self.prompts:
@@ -140,7 +137,7 @@ class SurveySpec(Part):
         options = self.effects
         if options is None:
             return self
-        least, keep = LEAST_SAMPLES["effects"], self.capture.keep
+        least, keep = GROUPS["effects"].least_samples, self.capture.keep
         if keep is not None and keep < least:
             raise ValueError(f"effects needs the activations of at least {least} prompts, but capture.keep is {keep}")
         lost = [site for site in options.sites or [] if site not in self.capture.sites]

@@ -154,6 +154,7 @@ class Group:
         labels: the labels of those dimensions that are the same in every run.
         tables: its Parquet tables; a table with the group's name has the same numbers as the arrays.
         needs: its required inputs.
+        least_samples: smallest number of stored prompts of a set with which it has a meaning.
         per_set: outputs of the first pass that it uses for each prompt set.
         per_side: outputs of the first pass that it uses for each side of each contrast.
         absent: combinations of labels that no array has.
@@ -172,6 +173,7 @@ class Group:
     labels: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     tables: tuple[Table, ...] = ()
     needs: frozenset[Need] = frozenset()
+    least_samples: int = 0
     per_set: frozenset[Output] = frozenset()
     per_side: frozenset[Output] = frozenset()
     absent: tuple[Mapping[str, str], ...] = ()

@@ -10,8 +10,8 @@ from support.analysing import analyse
 from support.finished_runs import adapter_facts, cached_run, model_facts
 from support.stored import store_run
 
-from theodolite.sections.catalogue import section_items, sections_of
-from theodolite.sections.conclusion import conclusion, read_conclusion
+from theodolite.sections.catalogue import section_items, sections_of, shown_groups
+from theodolite.sections.conclusion import _ORDER, conclusion, read_conclusion
 from theodolite.sections.parts import Figure, Section
 from theodolite.sections.worth import UNTESTED, Worth, worth_below, worth_of
 from theodolite.store.cache import Cache
@@ -117,6 +117,11 @@ def test_each_finding_names_a_figure_of_its_group(analysed_run):
     assert all(finding.figure.split(".")[0] == finding.group for finding in found)
     assert "30 bad and 30 good prompts separate better than chance" in found[0].text
     assert "of the held-out pairs are in the right order" in found[0].text
+
+
+def test_a_group_with_findings_has_a_place_in_the_conclusion(analysed_run):
+    for group in shown_groups(analysed_run):
+        assert group in _ORDER or not any(one.finding for one in sections_of(analysed_run, group)), group
 
 
 def test_the_limits_name_what_was_not_measured(analysed_run, tmp_path):

@@ -60,5 +60,6 @@ GROUP = Group(
     labels={"sublayer": SUBLAYERS, "map": MAPS, "quantile": QUANTILES, ESTIMATE: INTERVAL},
     tables=(flat("basis", VARIABLES),),
     needs=frozenset({"prompts"}),
+    least_samples=10,
     options="gram",
 )

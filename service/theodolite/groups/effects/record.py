@@ -184,6 +184,7 @@ GROUP = Group(
     labels={"measure": MEASURES, "sublayer": SUBLAYERS, "null": NULL, ESTIMATE: INTERVAL},
     tables=(PROMPT_EFFECTS,),
     needs=frozenset({"prompts", "contrasts", "weights"}),
+    least_samples=10,
     options="effects",
     on_request=True,
 )

@@ -105,5 +105,6 @@ GROUP = Group(
     },
     tables=(flat("gram", VARIABLES),),
     needs=frozenset({"prompts"}),
+    least_samples=4,
     options="gram",
 )

@@ -76,5 +76,6 @@ GROUP = Group(
     labels={"prompt_side": SIDES, ESTIMATE: BAND},
     tables=(flat("separation", VARIABLES), SCORES, SCALES),
     needs=frozenset({"prompts", "contrasts"}),
+    least_samples=10,
     per_side=frozenset({"folds"}),
 )
