@@ -90,7 +90,7 @@ def _group(group: Group) -> str:
         "needs": ", ".join(sorted(group.needs)),
         "computed after": ", ".join(f"`{name}`" for name in group.requires),
         "options in the spec": f"`{group.options}`" if group.options else "",
-        "tables": ", ".join(f"`{name}`" for name in group.tables),
+        "tables": ", ".join(f"`{table.name}`" for table in group.tables),
     }
     said = "; ".join(f"{name}: {fact}" for name, fact in facts.items() if fact)
     parts = [f"## {group.title}: `{group.name}`", f"{said[0].upper()}{said[1:]}."]
@@ -100,6 +100,11 @@ def _group(group: Group) -> str:
             for one in group.variables
         ]
         parts.append("\n".join(["| array | dimensions | unit | description |", "|---|---|---|---|", *rows]))
+    for table in group.tables:
+        if table != group.flat_table:
+            rows = [f"| `{one.name}` | {one.units} | {_in_a_cell(one.description)} |" for one in table.columns]
+            heading = f"Table `{table.name}`. {table.description}"
+            parts += [heading, "\n".join(["| column | unit | description |", "|---|---|---|", *rows])]
     return "\n\n".join(parts)
 
 

@@ -37,7 +37,8 @@ def show(
     arrays: Annotated[
         bool,
         typer.Option(
-            "--arrays", help="Show each array and each column of a table of the results: dimensions, unit and meaning."
+            "--arrays",
+            help="Show each array of the results, and each column of other tables: unit and meaning.",
         ),
     ] = False,
     store: Store = None,

@@ -137,7 +137,11 @@ def flat(name: str, variables: tuple[Variable, ...]) -> Table:
     )
     if {"site", "layer"} <= axes:
         found = (*found, Column("depth", "Half blocks along the stream, from 0; -1 without a site.", "half blocks"))
-    return Table(name, "The numbers of the arrays, one in each row; an axis that an array lacks is empty or -1.", found)
+    return Table(
+        name,
+        "The numbers of the arrays with a position, one in each row; an axis that an array lacks is empty, -1 or NaN.",
+        found,
+    )
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,8 @@ VARIABLES = (
         variance_max="Maximum over features of the variance (n-1) over prompts.",
     ),
     *variables(
-        _OF_SET, variance_top3_share="Top-3 share of the variance: that of the three features with the largest."
+        _OF_SET,
+        variance_top3_share="Top-3 share of the variance: the part that the three largest features have.",
     ),
     Variable("variance_max_feature", _OF_SET, "Index of the feature with the largest variance.", dtype="int64"),
     Variable("norm_of_mean", _OF_SET, "Norm of the mean.", STREAM_UNIT),

@@ -5,7 +5,6 @@ from theodolite.groups.schema import (
     INTERVAL,
     N_USED,
     NULL,
-    STREAM_UNIT,
     SUBLAYERS,
     Column,
     Group,
@@ -160,7 +159,11 @@ PROMPT_EFFECTS = Table(
         *at_axes("contrast", "position", "set", "sample", "site", "layer"),
         Column("intervention", "What is done at the site: patch, remove or add."),
         Column("dose", "The multiple of the difference of the means that is added; NaN for other interventions.", "1"),
-        Column("kl", "The KL divergence of the next token's distribution from that without the intervention.", "nats"),
+        Column(
+            "kl",
+            "KL(intact ‖ changed) of the next token without and with the intervention.",
+            "nats",
+        ),
         Column("log_odds", "The change of the log-odds of the first against the second group of next tokens.", "nats"),
         Column(
             "restored",
@@ -169,9 +172,10 @@ PROMPT_EFFECTS = Table(
         ),
         Column(
             "score_change",
-            "The change of the score at the input of the last captured block; NaN for all doses except -1 of positive "
-            "and 1 of negative prompts.",
-            STREAM_UNIT,
+            "The change of the score at the input of the last captured block, towards the other set, over the distance "
+            "of the means there; NaN if this input precedes the change, and for all doses except -1 of positive and 1 "
+            "of negative prompts.",
+            "1",
         ),
     ),
 )

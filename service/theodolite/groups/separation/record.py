@@ -1,6 +1,5 @@
 """Separation of a contrast's two sets along its direction, on prompts that the direction was not fitted on."""
 
-from theodolite.groups.dimensions import DIMENSIONS
 from theodolite.groups.schema import (
     BAND,
     ESTIMATE,
@@ -47,7 +46,7 @@ SCORES = Table(
     (
         *at_axes(*_PLACE),
         Column("score", "The signed distance to the middle of both means, along their difference.", STREAM_UNIT),
-        Column("side", DIMENSIONS["prompt_side"]),
+        Column("side", "The side of the contrast: positive or negative."),
         *at_axes("set", "sample"),
     ),
 )

@@ -153,13 +153,17 @@ GROWTH = Table(
         Column("r_squared", "1 - RSS/TSS of ln y; NaN if y is constant.", "1"),
         Column("aic", "-2 ln L + 2·(number of parameters); NaN if y is constant.", "1"),
         Column("n", "The number of depths fitted.", "1"),
-        Column("aic_difference", "AIC of the power law minus that of the exponential.", "1"),
+        Column(
+            "aic_difference", "AIC of the power law minus that of the exponential; NaN with fewer than 11 depths.", "1"
+        ),
         Column("aic_difference_low", "The smallest difference if one depth is left out.", "1"),
         Column("aic_difference_high", "The largest difference if one depth is left out.", "1"),
         Column("aic_gain_of_product", "The smaller AIC of both laws minus that of their product.", "1"),
         Column("log_growth", "ln of the last y over the first one.", "1"),
         Column("better_r_squared", "R² of the law with the smaller AIC.", "1"),
-        Column("verdict", "exponential or power law, if all sites of the set agree; else undecided."),
+        Column(
+            "verdict", "exponential or power law, if resid_pre and resid_mid agree by all criteria; else undecided."
+        ),
     ),
 )
 

@@ -34,7 +34,7 @@ VARIABLES = (
     Variable("own_first_null", (*_HEADS, "null"), "own_first of permuted nouns, and its tests over all heads."),
 )
 
-_NOUN = (Column("noun", "The noun q, as a query."), Column("noun_id", "Its token id."))
+_NOUN = (Column("noun", "The noun q."), Column("noun_id", "Its token id."))
 _ENDS = Column("end", "The end of the ranking: the largest (top) or the most negative products (bottom).")
 _PLACED = (
     Column("place", "The place in the ranking, from 0."),
@@ -48,8 +48,7 @@ TABLES = (
         "head_tokens",
         "Tokens with the largest and most negative products with each leading singular vector.",
         (
-            *at_axes("layer", "head"),
-            Column("vector", "The singular vector, from 0, the largest value first."),
+            *at_axes("layer", "head", "vector"),
             *_RANKED,
             Column("circuit", "qk or ov."),
             Column("side", "left or right: of QK the query and the key, of OV what is read and what is written."),
@@ -64,8 +63,13 @@ TABLES = (
     ),
     Table(
         "noun_values",
-        "For each noun, the tokens that the head's value for it favours; head -1 is the sum of all heads.",
-        (*at_axes("layer", "head"), *_NOUN, *_RANKED),
+        "For each noun q, the tokens with the largest logits of e_q plus the head's output; head -1 is all heads.",
+        (
+            *at_axes("layer", "head"),
+            *_NOUN,
+            *_PLACED,
+            Column("score", "The logit.", "1"),
+        ),
     ),
     Table(
         "noun_alignment",
@@ -79,8 +83,8 @@ TABLES = (
                 nearest_before_id="Its token id.",
                 nearest_after="The other noun with the largest score.",
                 nearest_after_id="Its token id.",
-                own_rank="The rank of q itself as a key; 1 is the highest.",
             ),
+            Column("own_rank", "The rank of q itself as a key; 1 is the highest.", "1"),
         ),
     ),
     Table(
@@ -117,10 +121,10 @@ TABLES = (
         "norm_tokens",
         "Tokens with the largest and smallest embeddings.",
         (
-            Column("measure", "The length: as stored (norm), with the final norm's scale, or plus its bias."),
+            Column("measure", "norm: ‖w‖; scaled norm: ‖γ⊙w‖; + bias: plus β·w; with γ and β of the final norm."),
             Column("end", "The end of the ranking: the largest (top) or the smallest (bottom)."),
             *_PLACED,
-            Column("value", "The length.", STREAM_UNIT),
+            Column("value", "The measure.", STREAM_UNIT),
         ),
     ),
     Table(
@@ -128,15 +132,15 @@ TABLES = (
         "How near the embeddings are to the sphere of the final norm.",
         (
             Column("setting", "The embeddings: as stored (original), centred, scaled, or both."),
-            Column("n", "The number of tokens.", "1"),
+            Column("n", "The number of tokens whose embedding is not 0.", "1"),
             *columns(
                 STREAM_UNIT,
-                l2_mean="The mean distance to the norm's output.",
+                l2_mean="The mean distance to the final norm's output for the stored embedding, before scale and bias.",
                 l2_std="The standard deviation of this distance.",
             ),
             *columns(
                 "1",
-                cosine_distance_mean="The mean of 1 - cosine to the norm's output.",
+                cosine_distance_mean="The mean of 1 - cosine to this output.",
                 cosine_distance_std="The standard deviation of 1 - cosine.",
             ),
         ),
@@ -147,7 +151,7 @@ TABLES = (
         (
             *columns(sentence="The sentence, from 0.", index="The token of the sentence, from 0."),
             *at_axes("site", "layer"),
-            Column("depth", "Half blocks along the stream, from 0.", "half blocks"),
+            Column("depth", "Half blocks along the stream, from 0; -1 at site unembedding.", "half blocks"),
             *columns(
                 token="The token, with its spaces.",
                 token_id="Its id.",
@@ -156,14 +160,23 @@ TABLES = (
             ),
             *columns(
                 "degrees",
-                angle_to_final="The angle to the last state.",
+                angle_to_final="The angle of the state to the same token's resid_final.",
                 angle_to_next="The angle of the normed state to the next token's row of the unembedding.",
-                vocabulary_angle_mean="The mean of the angles to all rows of the unembedding.",
+                vocabulary_angle_mean="The mean of the angles of the normed state to all rows but zeros.",
                 vocabulary_angle_sd="The standard deviation of these angles.",
             ),
             Column("angle_to_next_z", "angle_to_next minus the mean, over the standard deviation.", "1"),
-            Column("rank_of_next", "The rank of the next token among all logits of the state; 1 is the highest.", "1"),
-            *columns("1", pca_1="The first coordinate.", pca_2="The second one.", pca_3="The third one."),
+            Column(
+                "rank_of_next",
+                "The rank of the next token among the logits; 1 is the highest, and -1 stands at site unembedding.",
+                "1",
+            ),
+            *columns(
+                "1",
+                pca_1="The coordinate of the normed unit vector along the first principal axis of the sentence.",
+                pca_2="Along the second axis.",
+                pca_3="Along the third axis.",
+            ),
             Column("next_is_special", "Whether the next token is a special one."),
         ),
     ),
