@@ -28,6 +28,9 @@ from theodolite.submission.waiting import describe_progress, wait_for_end
 TIMEOUT_SECONDS = 120.0
 """Default timeout of one request: the service draws the figures of a large run during the request."""
 
+IDLE_SECONDS = 2.0
+"""Time after which an idle connection is not used again: the service closes it after 5 s, and loses a request then."""
+
 
 class Client:
     """A client of one service.
@@ -42,7 +45,8 @@ class Client:
         self.url, self.timeout_seconds = url.rstrip("/"), timeout_seconds
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         reach_local_addresses_directly()
-        self._http = httpx.Client(headers=headers, timeout=timeout_seconds)
+        limits = httpx.Limits(max_connections=100, max_keepalive_connections=20, keepalive_expiry=IDLE_SECONDS)
+        self._http = httpx.Client(headers=headers, timeout=timeout_seconds, limits=limits)
         self._has_token = token is not None
 
     def __repr__(self) -> str:

@@ -14,12 +14,12 @@ import pytest
 import yaml
 from support.each import each
 from support.listening import served
-from support.serving import SPEC, copied
+from support.serving import SPEC, configured, copied
 
 from theodolite import errors
 from theodolite.api.credentials import create_credential
 from theodolite.api.problems import problem_response
-from theodolite.client import Client, Job
+from theodolite.client import IDLE_SECONDS, Client, Job
 from theodolite.errors import (
     ClusterError,
     ResultsNotFoundError,
@@ -29,6 +29,7 @@ from theodolite.errors import (
     TheodoliteError,
 )
 from theodolite.service_errors import error_of
+from theodolite.settings import Settings
 from theodolite.store.cache import Cache
 from theodolite.submission.job_store import End, end_attempt, read_jobs, record_run
 
@@ -340,6 +341,10 @@ def test_uploads_are_listed_and_deleted(submitting, tmp_path):
     assert not (Path(store) / "uploads").exists()
     with pytest.raises(TheodoliteError, match="this token has no upload"):
         client.remove_upload(source)
+
+
+def test_a_connection_is_left_before_the_service_closes_it(tmp_path, monkeypatch):
+    assert configured(Settings(store=str(tmp_path)), monkeypatch).timeout_keep_alive - 2 >= IDLE_SECONDS
 
 
 def test_a_request_beyond_the_limit_is_repeated_when_there_is_room(shelf, monkeypatch):
