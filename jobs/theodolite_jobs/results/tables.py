@@ -13,8 +13,8 @@ from theodolite.sites import Site, depth
 def flat_table(group: xr.Dataset, table: Table) -> pd.DataFrame:
     """Return a group as a table with one row for each statistic that is flat and each combination of its labels.
 
-    If the group has sites and layers, `depth` counts half blocks along the stream. In the column of a dimension that a
-    statistic lacks, a label is an empty string, a whole number is −1, and another number is NaN.
+    In the column of a dimension that a statistic lacks, a label is an empty string, a whole number is −1, and another
+    number is NaN.
     """
     labels: dict[tuple[Hashable, ...], pd.DataFrame] = {}  # by dimensions, since xarray takes 10 ms for each table
     parts = []
@@ -35,7 +35,7 @@ def flat_table(group: xr.Dataset, table: Table) -> pd.DataFrame:
         else:
             frame[axis] = frame[axis].astype(object).where(frame[axis].notna(), "")
     frame["statistic"] = frame["statistic"].astype(object)
-    if {"site", "layer"} <= set(frame):
+    if "depth" in table.names:
         points = zip(frame["site"], frame["layer"], strict=True)
         frame["depth"] = [depth(Site(site), layer) if site else -1 for site, layer in points]
     return frame

@@ -91,7 +91,7 @@ def compute(context: Context) -> Result:
         "full_route": routes,
         "excluded_pairs": excluded,
     }
-    table = pd.concat(frames, ignore_index=True)[list(frames[0].columns)]
+    table = pd.concat(frames, ignore_index=True)[PROMPT_EFFECTS.names]
     return Result(arrays, coordinates, attributes, tables={PROMPT_EFFECTS.name: encode_table(table)})
 
 

@@ -9,13 +9,12 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from theodolite.groups.schema import SIDES
-from theodolite.groups.separation.record import MOST_SCORED, SCALES, SCORES
+from theodolite.groups.separation.record import MOST_SCORED, PLACE, SCALES, SCORES
 from theodolite.store.runs import RunRecord
 from theodolite.store.tables import encode_table
 from theodolite_jobs.passes.selections import contrast_selection
 from theodolite_jobs.results.context import Context
 
-_PLACE = ["contrast", "position", "site", "layer"]
 _ROW_GROUP = 20_000
 """Minimum number of rows of a row group: a reader of one layer decodes only the row groups with that layer."""
 
@@ -30,7 +29,8 @@ def score_tables(context: Context) -> dict[str, bytes]:
     joined = (pd.concat(frames[1:] or frames, ignore_index=True) for frames in (scores, scales))
     table, scale = (_at_existing_sites(context.run.record, frame) for frame in joined)
     table = table.astype({name: "category" for name in ("contrast", "site", "side", "set")})
-    starts = np.flatnonzero((table[_PLACE] != table[_PLACE].shift()).any(axis=1))
+    at = table[list(PLACE)]
+    starts = np.flatnonzero((at != at.shift()).any(axis=1))
     return {
         SCORES.name: encode_table(table, _row_groups(starts.tolist())),
         SCALES.name: encode_table(scale),

@@ -38,13 +38,14 @@ VARIABLES = (
 MOST_SCORED = 10_000
 """Maximum number of prompts of a side in `prompt_scores`, the first ones."""
 
-_PLACE = ("contrast", "position", "site", "layer")
+PLACE = ("contrast", "position", "site", "layer")
+"""The columns that say where a score is."""
 
 SCORES = Table(
     "prompt_scores",
     "The held-out score of each prompt at each site and layer.",
     (
-        *at_axes(*_PLACE),
+        *at_axes(*PLACE),
         Column("score", "The signed distance to the middle of both means, along their difference.", STREAM_UNIT),
         Column("side", "The side of the contrast: positive or negative."),
         *at_axes("set", "sample"),
@@ -55,7 +56,7 @@ SCALES = Table(
     "prompt_score_scales",
     "The spread of the scores at each site and layer.",
     (
-        *at_axes(*_PLACE),
+        *at_axes(*PLACE),
         *columns(
             STREAM_UNIT,
             deviation="The standard deviation of the scores, pooled over both sides.",
