@@ -60,6 +60,7 @@ def written(page: Page) -> dict[str, Any]:
 
 def write(page: Page, spec: Any) -> None:
     page.locator("#spec-text").fill(spec if isinstance(spec, str) else json.dumps(spec))
+    settle(page)
 
 
 def prompt_set(page: Page, name: str) -> Locator:
@@ -130,7 +131,6 @@ def test_the_text_changes_the_fields_and_keeps_what_they_do_not_show(form):
 
 def test_the_text_is_yaml_or_json_and_both_are_the_same_spec(form):
     write(form, RICH)
-    answer(form)
     text = form.locator("#spec-text")
     formats = form.get_by_label("format of the spec")
     formats.select_option("JSON")
@@ -138,12 +138,12 @@ def test_the_text_is_yaml_or_json_and_both_are_the_same_spec(form):
     formats.select_option("YAML")
     assert text.input_value().startswith("model:\n  id: smollm2-135m-instruct\n  dtype: float32\n")
     assert yaml.safe_load(text.input_value()) == RICH
-    text.fill("# mine\nmodel: {id: all-minilm-l6-v2}\nprompts: {a: {source: 'builtin:nouns', limit: 0o17}}\n")
+    write(form, "# mine\nmodel: {id: all-minilm-l6-v2}\nprompts: {a: {source: 'builtin:nouns', limit: 0o17}}\n")
     expect(prompt_set(form, "a").get_by_label("limit")).to_have_value("")  # a text in YAML 1.1
-    text.fill("model: {id: all-minilm-l6-v2}\nprompts: {a: &b {source: 'builtin:nouns', limit: 9}, c: *b}\n")
+    write(form, "model: {id: all-minilm-l6-v2}\nprompts: {a: &b {source: 'builtin:nouns', limit: 9}, c: *b}\n")
     expect(prompt_set(form, "c").get_by_label("limit")).to_have_value("9")
     expect(answer(form)).to_contain_text("valid survey")
-    text.fill("model: {id: x}\nmodel: {id: y}\n")
+    write(form, "model: {id: x}\nmodel: {id: y}\n")
     expect(answer(form)).to_contain_text("line 2, column 1: model is given twice")
     form.reload()
     expect(text).to_have_value("model: {id: x}\nmodel: {id: y}\n")
@@ -164,7 +164,6 @@ def test_any_spec_is_written_as_yaml_that_the_command_line_reads(form):
 def test_a_long_spec_is_written_as_json_and_an_unreadable_text_is_kept(form):
     long = [f"Name the city number {number}, and say where it lies on the map." for number in range(2000)]
     write(form, {"model": {"id": "all-minilm-l6-v2"}, "prompts": {"mine": {"source": "inline", "texts": long}}})
-    answer(form)
     form.get_by_label("label").fill("long")
     expect(form.get_by_label("format of the spec")).to_have_value("JSON")
     expect(answer(form)).to_contain_text("valid survey")

@@ -25,6 +25,17 @@ COVERED_LEGENDS = """[...document.querySelectorAll('main .js-plotly-plot')].flat
 }).length"""
 """How many legends lie over a panel."""
 
+SETTLED = """() => new Promise((done, failed) => {
+  const end = Date.now() + PATIENCE;
+  const look = () => {
+    const settled = document.querySelectorAll('main h1').length === 1;
+    if (settled && !document.querySelector('.waiting, [aria-busy]')) done();
+    else if (Date.now() > end) failed(new Error('the view still waits: ' + document.querySelector('main').innerText));
+    else requestAnimationFrame(look);
+  };
+  requestAnimationFrame(() => setTimeout(look));
+})""".replace("PATIENCE", str(PATIENCE))
+
 
 @contextmanager
 def served(store: str) -> Iterator[str]:
@@ -64,15 +75,14 @@ def listen(page: Page, noise: list[str]) -> None:
 
 
 def settle(page: Page) -> None:
-    """Wait until the view has drawn all of its figures."""
-    page.evaluate("() => new Promise(done => requestAnimationFrame(() => setTimeout(done)))")
-    expect(page.locator("main h1")).to_have_count(1)
-    expect(page.locator(".waiting, [aria-busy]")).to_have_count(0)
+    """Wait until the view has drawn all of its figures; `expect` would look again only after up to a second."""
+    page.evaluate(SETTLED)
 
 
 def leave(page: Page) -> None:
     """Close the view, which aborts its requests, so that nothing of it comes later."""
     page.evaluate("location.hash = '#/nowhere'")
+    settle(page)
     expect(page.locator("main h1")).to_have_text("View not found")
 
 
