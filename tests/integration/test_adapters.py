@@ -102,6 +102,7 @@ def test_later_results_find_the_weights_again(runs):
     np.testing.assert_array_equal(after["singular_values"], before["singular_values"])
 
 
+@pytest.mark.nightly
 def test_a_damaged_shard_is_repaired(runs):
     ours = runs[0]
     chunk = next(path for path in Path(ours.url).glob("activations.zarr/harmful/resid_pre/c/**/*") if path.is_file())

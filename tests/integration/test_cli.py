@@ -132,6 +132,7 @@ def test_a_ray_cluster_that_is_not_there_is_said_at_once(tmp_path, chat_model_fo
     assert "cannot reach a Ray cluster at 127.0.0.1:9" in result.stderr
 
 
+@pytest.mark.nightly
 def test_a_dask_cluster_that_is_not_there_is_said(tmp_path):
     values = np.ones((6, 1, 3, 8), np.float32)
     run = store_run(tmp_path, {"bad": {"resid_pre": values}})

@@ -147,6 +147,7 @@ def test_experts_of_layers_that_are_not_captured_are_not_recorded(tmp_path):
     assert run.record.sets["harmful"].n_choices == 0
 
 
+@pytest.mark.nightly
 def test_a_model_without_experts_has_no_routing(tiny_folder, tmp_path):
     run = opened(Path(survey(spec_of(tiny_folder, analyses=None), Path(), settings(tmp_path), Console()).url))
     assert "routing" not in finished_groups(run)

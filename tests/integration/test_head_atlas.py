@@ -177,6 +177,7 @@ def copied(run, folder):
     return open_run(str(folder), run.id)
 
 
+@pytest.mark.nightly
 def test_words_of_other_vectors_go_with_those_vectors_and_so_do_their_chunks(encoder, tmp_path):
     run = copied(encoder, tmp_path / "store")
     spec = run.record.spec.model_copy(update={"analyses": ["heads"], "heads": HeadsSpec(vectors=0)})
@@ -199,6 +200,7 @@ def test_heads_go_where_the_directions_they_were_held_against_change(encoder, tm
     assert "heads" not in finished_groups(run)
 
 
+@pytest.mark.nightly
 def test_two_drivers_with_other_options_do_not_mix_their_vectors(encoder, tmp_path, monkeypatch):
     run = copied(encoder, tmp_path / "store")
     write = heads_module.write_layer

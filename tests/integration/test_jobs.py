@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 from starlette.testclient import TestClient
-from support.nightly import at_night
 from support.ray_cluster import BIN, SECONDS, TOKEN, Cluster, wait_for
 
 from theodolite.api.app import create_app
@@ -98,24 +97,17 @@ def test_a_job_outlives_the_service_and_its_cluster(cluster, tmp_path, chat_mode
     wait_for(lambda: "STOPPED" in cluster_says(cluster, client.get(stopped).json()), "the cluster to stop it")
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("token", "options", "said"),
     [
         ({"RAY_AUTH_MODE": "token"}, [], "no token is set for the Ray cluster at 127.0.0.1"),
-        *at_night(
-            [
-                (
-                    {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "another"},
-                    [],
-                    "rejects the token; set RAY_AUTH_MODE=token",
-                ),
-                ({}, [], "rejects the token; set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN"),
-                (
-                    {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": TOKEN},
-                    ["--gpus-per-replica", "2"],
-                    "1 replicas of 2 GPUs do not fit: the nodes of the cluster have [0] GPUs; change --replicas",
-                ),
-            ]
+        ({"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "another"}, [], "rejects the token; set RAY_AUTH_MODE=token"),
+        ({}, [], "rejects the token; set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN"),
+        (
+            {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": TOKEN},
+            ["--gpus-per-replica", "2"],
+            "1 replicas of 2 GPUs do not fit: the nodes of the cluster have [0] GPUs; change --replicas",
         ),
     ],
 )

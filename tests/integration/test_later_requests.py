@@ -48,6 +48,7 @@ def unsupported():
             yield
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("group", ["basis", *at_night(["travel"])])
 def test_options_of_a_group_are_kept_although_the_group_with_their_name_is_missing(tiny_folder, tmp_path, group):
     run = surveyed(tmp_path, tiny_folder, analyses=["curves"])
@@ -161,6 +162,7 @@ def test_results_of_another_version_are_removed_and_requested(damaged, tiny_fold
     assert read_group(opened(damaged), "separation").attrs["version"] == newer.version
 
 
+@pytest.mark.nightly
 def test_composition_of_other_options_is_requested_with_new_heads(damaged, tiny_folder):
     survey_again(damaged, spec_of(tiny_folder, heads={"vectors": 2, "composition": [0, 1]}))
     survey_again(damaged, spec_of(tiny_folder, analyses=["heads"], heads={"vectors": 2, "fold_norm": True}))

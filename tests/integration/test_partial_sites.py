@@ -195,6 +195,7 @@ def test_statistics_equal_those_of_the_stored_vectors(run):
         assert float(separation["auroc"].sel(at)) == pytest.approx(wins, abs=1e-12)
 
 
+@pytest.mark.nightly
 def test_the_statistics_of_other_sites_do_not_change(run, model, shared_sites, tmp_path):
     plain = surveyed(model, tmp_path, shared_sites, analyses=["curves", "separation", "gram"])
     assert plain.id != run.id
@@ -292,6 +293,7 @@ def test_one_replica_gives_the_bits_of_two(run, model, tmp_path):
     assert {key for key in ours.keys() | theirs.keys() if ours.get(key) != theirs.get(key)} == {"run.json"}  # its date
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("key", "damage"),
     [

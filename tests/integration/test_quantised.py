@@ -97,6 +97,7 @@ def test_a_plan_names_the_format_and_counts_dequantised_weights(models, tmp_path
     assert not (tmp_path / "cache").exists()
 
 
+@pytest.mark.nightly
 def test_the_twin_of_quantised_weights_is_that_of_the_plain_model(models, tmp_path):
     spec = spec_of(models[0], analyses=["curves"])
     spec = spec.model_copy(update={"model": spec.model.model_copy(update={"weights": "random"})})

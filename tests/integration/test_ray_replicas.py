@@ -90,6 +90,7 @@ def test_a_replica_that_is_gone_for_good_leaves_the_work_to_the_other(
     assert_same_results(surveyed, run_survey(tmp_path, replicas=2, gpus_per_replica=1))
 
 
+@pytest.mark.nightly
 def test_without_any_replica_left_the_shard_is_named(ray_with_pretend_gpus, run_survey, tmp_path, monkeypatch):
     import ray
 

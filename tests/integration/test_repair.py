@@ -132,6 +132,7 @@ def test_a_run_whose_model_has_changed_is_refused_by_name(damaged, tiny_folder, 
     assert problems == ["shard harmful/00001, resid_pre: its bytes are not those that were committed"]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "key",
     [
@@ -360,6 +361,7 @@ def test_a_record_that_another_attempt_has_replaced_is_captured_again(whole, dam
     assert_same_bits(damaged, whole)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("is_lost", [*at_night([False]), True], ids=["run.json kept", "run.json lost"])
 def test_the_complete_of_another_run_is_not_believed(whole, damaged, tiny_folder, is_lost):
     reseal(damaged / "COMPLETE", run_id="model-000000000000")

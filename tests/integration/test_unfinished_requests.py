@@ -56,6 +56,7 @@ def test_a_damaged_group_that_a_survey_does_not_request_is_not_forgotten(damaged
     assert spec_of_results(opened(damaged)).heads.vectors == 2
 
 
+@pytest.mark.nightly
 def test_new_options_stay_requested_until_they_can_be_computed(damaged, two_vectors):
     with without_weights(), pytest.raises(ModelError, match="there are no weights"):
         survey_again(damaged, two_vectors)
@@ -150,6 +151,7 @@ def test_a_repair_computes_the_options_of_a_killed_survey_without_calling_them_d
     assert spec_of_results(opened(damaged)).heads.vectors == 2
 
 
+@pytest.mark.nightly
 def test_results_that_go_with_replaced_ones_stay_requested(damaged, tiny_folder):
     survey_again(damaged, spec_of(tiny_folder, analyses=["heads", "words"]))
     survey_again(damaged, spec_of(tiny_folder, analyses=["heads"], heads={"vectors": 2}))
@@ -183,6 +185,7 @@ def test_the_second_repair_compares_with_the_results_before_the_first_one(damage
     assert repair_again(damaged) == []
 
 
+@pytest.mark.nightly
 def test_a_later_survey_decides_what_the_repair_restores(damaged, two_vectors):
     flip(damaged / "results.zarr/heads/zarr.json")
     with killed_after_the_passes():

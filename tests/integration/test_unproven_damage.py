@@ -32,7 +32,7 @@ from theodolite_jobs.survey import capture, survey
 pytestmark = pytest.mark.usefixtures("forked_replicas", "without_figures")
 
 
-@pytest.mark.parametrize("step", ["describe", "capture_shards", *at_night(["finish_capture", "list_groups"])])
+@pytest.mark.parametrize("step", ["describe", *at_night(["capture_shards", "finish_capture", "list_groups"])])
 @pytest.mark.parametrize(
     "key",
     [

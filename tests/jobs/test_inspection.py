@@ -326,6 +326,7 @@ def inspect_in_process(model: Any, home: Path, *words: str, **environment: str) 
     return done.returncode, done.stdout, done.stderr
 
 
+@pytest.mark.nightly
 def test_a_model_whose_own_code_is_allowed_is_described(tmp_path: Path) -> None:
     folder = written(tmp_path / "mystery", MYSTERY)
     (folder / "mystery.py").write_text(

@@ -9,6 +9,7 @@ import pytest
 from safetensors import safe_open
 from support.each import each
 from support.finished_runs import adapter_facts, finished_run, model_facts
+from support.nightly import one_in
 
 import theodolite
 from theodolite.errors import SpecError
@@ -268,7 +269,7 @@ def test_the_error_for_an_unwritable_file_names_it(run, tmp_path):
         run.export("refusal", "resid_pre", layer=[1], output=tmp_path / "none" / "a.safetensors")
 
 
-@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("format", one_in(2, FORMATS))
 def test_the_same_request_gives_the_same_bytes(run, format):
     stored = open_run(run.url, run.id)
     contents = {encode_directions(stored, "refusal", "resid_pre", format=format) for _ in range(8)}

@@ -5,6 +5,7 @@ import pytest
 import torch
 from support import tiny
 from support.each import each
+from support.nightly import at_night
 from support.rank_group import SECONDS, Group
 from support.tiny_configs import CONFIGS
 from support.tiny_sizes import GROUPED
@@ -116,7 +117,8 @@ def certify_sharded(rank, folder, rule=None):
 
 
 @pytest.mark.parametrize(
-    ("family", "dtype"), [("llama", torch.float32), ("gemma2", torch.bfloat16), ("mixtral", torch.bfloat16)]
+    ("family", "dtype"),
+    [("llama", torch.float32), ("mixtral", torch.bfloat16), *at_night([("gemma2", torch.bfloat16)])],
 )
 def test_the_certificate_compares_sharded_with_unsharded_blocks_in_float32(family, dtype, group, tmp_path):
     first, second = group.run(certify_sharded, saved(family, tmp_path, dtype))

@@ -1,6 +1,7 @@
 """The resources that a survey takes of a cluster's nodes."""
 
 import os
+import socket
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -145,6 +146,18 @@ def test_a_busy_cluster_is_connected_to_again(without_ray, monkeypatch):
     with ray_session("head:6379", said.append):
         assert (len(addresses), len(pauses)) == (3, 2)
     assert said == ["the Ray cluster at head:6379 does not accept this process yet; connecting again"] * 2
+
+
+def test_a_cluster_with_tokens_is_not_called_without_one(tmp_path, monkeypatch):
+    monkeypatch.setenv("RAY_AUTH_MODE", "token")
+    monkeypatch.delenv("RAY_AUTH_TOKEN", raising=False)
+    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(tmp_path / "none"))
+    with (
+        socket.create_server(("127.0.0.1", 0)) as head,
+        pytest.raises(CaptureError, match=r"no token is set for the Ray cluster at 127\.0\.0\.1:"),
+        ray_session(f"127.0.0.1:{head.getsockname()[1]}"),
+    ):
+        pass
 
 
 def test_ray_that_never_starts_ends_the_survey_in_one_line(slow_starts):

@@ -89,7 +89,7 @@ def error_between_routes(model, length, columns=64):
     return largest_error(ours, theirs)
 
 
-@pytest.mark.parametrize("family", one_in(4, DECODERS))
+@pytest.mark.parametrize("family", one_in(7, DECODERS))
 def test_the_one_token_route_equals_full_forwards(family):
     model = loaded(family)
     assert why_full_route(model) is None

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from support.analysing import analyse
 from support.each import each
+from support.nightly import at_night
 from support.result_cases import (
     REQUESTED,
     contrast,
@@ -43,7 +44,7 @@ def test_a_group_requested_later_handles_a_quarantined_prompt_of_either_side(tmp
     assert analyse(run, contrasts, None, silent, requested={late}, norms=norms()) == [late]
 
 
-@pytest.mark.parametrize("long", ["bad", "good"])
+@pytest.mark.parametrize("long", ["bad", *at_night(["good"])])
 def test_a_group_requested_later_handles_sets_with_different_positions(tmp_path, long):
     arrays = {name: draw(9, positions=2 if name == long else 1, seed=seed) for seed, name in enumerate(("bad", "good"))}
     contrasts = {"refusal": contrast("bad", "good")}
@@ -52,7 +53,7 @@ def test_a_group_requested_later_handles_sets_with_different_positions(tmp_path,
     assert analyse(run, contrasts, None, silent, requested={"travel"}) == ["travel"]
 
 
-@pytest.mark.parametrize("empty", ["bad", "good"])
+@pytest.mark.parametrize("empty", ["good", *at_night(["bad"])])
 def test_a_set_with_all_prompts_quarantined_is_nan_and_does_not_affect_other_sets(tmp_path, empty):
     arrays = {"bad": draw(6), "good": draw(9, seed=1)}
     contrasts = {"refusal": contrast("bad", "good")}

@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from support.analysing import analyse
+from support.nightly import at_night
 from support.result_cases import (
     FEW,
     LAYERS,
@@ -52,7 +53,7 @@ def test_where_the_branches_do_not_add_up_resid_mid_gives_no_branch_norms(tmp_pa
     assert_group(stored.run, "travel", nothing)
 
 
-@pytest.mark.parametrize(("layers", "n_layers"), [([0, 1, 3], 5), ([0, 2, 3], 4)])
+@pytest.mark.parametrize(("layers", "n_layers"), [([0, 1, 3], 5), *at_night([([0, 2, 3], 4)])])
 def test_travel_of_some_layers_has_their_steps_and_no_path(tmp_path, layers, n_layers):
     stored = store(tmp_path, sets=FEW, model=model_of(n_layers), layers=layers)
     analyse(stored.run, {}, None, silent, requested={"travel"})

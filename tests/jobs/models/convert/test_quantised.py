@@ -12,7 +12,7 @@ from support import quantised as q
 from support import tiny
 from support.each import together
 from support.errors import only_line
-from support.nightly import one_in
+from support.nightly import at_night, one_in
 from support.quantised_cases import A_MATRIX, CASES, FP8, GPTQ, changed, fetched, saved, source_of
 from support.tiny_configs import CONFIGS
 from transformers import AutoModel, FineGrainedFP8Config
@@ -102,7 +102,7 @@ def test_captures_pass_the_parity_check(case: str, tmp_path: Path) -> None:
 
 
 # transformers reads no FP8 matrix that its blocks do not divide, and so not DeepSeek-V3.
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, *at_night([torch.float32])])
 def test_fp8_is_what_transformers_dequantises(dtype: torch.dtype, tmp_path: Path) -> None:
     settings, config = {**FP8, "weight_block_size": [8, 16]}, copy.deepcopy(CONFIGS["qwen3"])
     q.save_quantised(tmp_path / "model", config, settings, q.fp8((8, 16)), dtype)
