@@ -1,6 +1,6 @@
 """Run a complete survey on one GPU and the same survey on the CPU of its machine, through Ray, and compare them.
 
-Both run at the same time, as commands of their own. `groups` has for each result group the number of its arrays, the
+Both run at the same time, as commands of their own. `groups` has for each analysis the number of its arrays, the
 largest difference of one (relative to its largest value; NaN at other places counts as 1), and the array's name.
 `far` lists the arrays that differ by more than 1e-3, such as p values by permutation and ranks, where a rounding moves
 a whole step. `tables` has the share of rows that are equal, where numbers may differ by 1e-3 of the column's largest.
@@ -141,7 +141,7 @@ def arrays_of(group: zarr.Group, prefix: str = "") -> dict[str, Any]:
 
 
 def compare_results(ours: Path, theirs: Path) -> dict[str, Any]:
-    """Return the differences of two runs' result groups."""
+    """Return the differences of two runs' analyses."""
     left, right = (arrays_of(zarr.open_group(path, mode="r")) for path in (ours, theirs))
     differences = {name: difference(left[name], right[name]) for name in left.keys() & right.keys()}
     groups = {}

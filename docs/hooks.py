@@ -1,4 +1,4 @@
-"""Pages that MkDocs cannot make by itself: the notebook, the result groups, and links to files that are not pages."""
+"""Pages that MkDocs cannot make by itself: the notebook, the analyses, and links to files that are not pages."""
 
 import base64
 import json
@@ -16,7 +16,7 @@ from theodolite.groups import GROUPS, Group
 
 ROOT = Path(__file__).parents[1]
 
-_EVERY_GROUP = "<!-- every group -->"
+_EVERY_ANALYSIS = "<!-- every analysis -->"
 _LINK = re.compile(r"\[([^\]]+)\]\(([^)#\s]+)(#[^)\s]*)?\)")
 
 
@@ -32,9 +32,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Fill in the result groups, and replace links to files outside of the documentation by their paths."""
-    if _EVERY_GROUP in markdown:
-        markdown = markdown.replace(_EVERY_GROUP, "\n\n".join(map(_group, GROUPS.values())))
+    """Fill in the analyses, and replace links to files outside of the documentation by their paths."""
+    if _EVERY_ANALYSIS in markdown:
+        markdown = markdown.replace(_EVERY_ANALYSIS, "\n\n".join(map(_analysis, GROUPS.values())))
     if page.file.abs_src_path is None:
         return markdown
     folder, pages = Path(page.file.abs_src_path).parent, set(files.src_uris)
@@ -83,8 +83,8 @@ def _output(output: dict[str, Any], numbers: Iterator[int]) -> str:
     return f"```text\n{text.rstrip()}\n```"
 
 
-def _group(group: Group) -> str:
-    """Return a section on a result group: what it needs, its tables, and a row for each of its arrays."""
+def _analysis(group: Group) -> str:
+    """Return a section on an analysis: what it needs, its tables, and a row for each of its arrays."""
     facts = {
         "version": str(group.version),
         "needs": ", ".join(sorted(group.needs)),

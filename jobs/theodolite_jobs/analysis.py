@@ -1,4 +1,4 @@
-"""The loop that computes the result groups that a spec requests and that are missing or outdated."""
+"""The loop that computes the analyses that a spec requests and that are missing or outdated."""
 
 from collections.abc import Callable, Iterable, Sequence, Set
 from contextlib import nullcontext, suppress

@@ -185,7 +185,7 @@ class RunReader:
         site: Labels = None,
         position: Labels = None,
     ) -> pd.DataFrame:
-        """Return several statistics as one flat table, one row for each point; no names select the group `curves`.
+        """Return several statistics as one flat table, one row for each point; no names select the analysis `curves`.
 
         Raises as `curves` does.
         """
@@ -266,7 +266,7 @@ class RunReader:
         return read_head(self._run, layer, head, circuit, offset)
 
     def group(self, name: str, statistic: str | Sequence[str] = (), **labels: Labels) -> xr.Dataset:
-        """Return a result group, or some of its variables at some labels, without the singular vectors of heads.
+        """Return the results of an analysis, or some of them at some labels, without the singular vectors of heads.
 
         Args:
             name: name of the group.
@@ -345,13 +345,13 @@ class RunReader:
         return asdict(read_conclusion(self._run))
 
     def sections(self) -> list[str]:
-        """Return the names of the result groups that have sections, in the order of the report and the page."""
+        """Return the names of the analyses that have sections, in the order of the report and the page."""
         return shown_groups(self._run)
 
     def section(self, name: str) -> list[dict[str, Any]]:
-        """Return the sections of one result group: sentences, names of figures, tables.
+        """Return the sections of one analysis: sentences, names of figures, tables.
 
-        Raises ResultsNotFoundError if no result group of this name has sections.
+        Raises ResultsNotFoundError if no analysis of this name has sections.
         """
         return section_items(self._run, name)
 

@@ -1,4 +1,4 @@
-"""The options of result groups in a spec."""
+"""The options of analyses in a spec."""
 
 from typing import Annotated, Literal
 

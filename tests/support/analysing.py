@@ -1,4 +1,4 @@
-"""Computing result groups of a stored run in tests, without a model where none is needed."""
+"""Computing analyses of a stored run in tests, without a model where none is needed."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any

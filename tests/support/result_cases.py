@@ -1,4 +1,4 @@
-"""Stored runs of several sets with edge cases, and the definitions that result groups are compared with."""
+"""Stored runs of several sets with edge cases, and the definitions that analyses are compared with."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass

@@ -65,7 +65,7 @@ _SURVEYED: dict[str, dict[str, bytes]] = {}
 
 
 def surveyed_run(folder: Path, run_id: str = "tiny-0", seed: int = 0, n_layers: int = 4, **record: Any) -> Run:
-    """Write a complete run with every result group that needs no model."""
+    """Write a complete run with every analysis that needs no model."""
     arguments = repr((run_id, seed, n_layers, record))
     if arguments not in _SURVEYED:
         with TemporaryDirectory() as scratch:
@@ -91,7 +91,7 @@ def copied(library: str, folder: Path, *run_ids: str, with_activations: bool = F
 
 
 def stored_group(store: str, run_id: str, group: str) -> xr.Dataset:
-    """Return a result group, read without the code of this project."""
+    """Return an analysis, read without the code of this project."""
     dataset: xr.Dataset
     with xr.open_zarr(f"{store}/runs/{run_id}/results.zarr", group=group, chunks=None) as dataset:
         return dataset.load()

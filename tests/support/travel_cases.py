@@ -1,4 +1,4 @@
-"""The definition of the result group `travel`, written out prompt by prompt on the captured arrays."""
+"""The definition of the analysis `travel`, written out prompt by prompt on the captured arrays."""
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise

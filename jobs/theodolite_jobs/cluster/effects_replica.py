@@ -15,7 +15,7 @@ from theodolite_jobs.cluster.replica import Assignment, Replica, full_arithmetic
 
 @dataclass(frozen=True)
 class EffectsAssignment(Assignment):
-    """The configuration of a replica for effects: the digest of the result group, and the question of each label."""
+    """The configuration of a replica for effects: the digest of the analysis, and the question of each label."""
 
     digest: str = ""
     questions: Mapping[str, Any] = field(default_factory=dict)

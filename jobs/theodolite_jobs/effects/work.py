@@ -65,7 +65,7 @@ class EffectsWork:
     """What to measure, by label: each label stands for a contrast at a position.
 
     Attributes:
-        digest: digest of the result group.
+        digest: digest of the analysis.
         tokens: token ids of the positive and the negative prompt of each pair in turns; they end at the position.
         questions: what to change and to measure.
     """

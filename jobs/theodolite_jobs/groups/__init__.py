@@ -1,4 +1,4 @@
-"""The computation of each result group; a group is the folder with its name.
+"""The computation of each analysis; a group is the folder with its name.
 
 `compute.py` reads what the group needs and returns its arrays and tables; `formulas.py` is its mathematics, pure and in
 float64. The folder of the same name in `theodolite.groups` declares the arrays and shows them.
@@ -21,5 +21,5 @@ class Computation(Protocol):
 
 
 def computation(name: str) -> Computation:
-    """Return the computation of a result group."""
+    """Return the computation of an analysis."""
     return cast(Computation, import_module(f"{__name__}.{name}.compute"))

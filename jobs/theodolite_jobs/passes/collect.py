@@ -1,4 +1,4 @@
-"""Outputs of the passes over a run's activations, collected at once for all result groups that need them."""
+"""Outputs of the passes over a run's activations, collected at once for all analyses that need them."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ from theodolite_jobs.statistics.scatter import Groups
 from theodolite_jobs.tasks import Progress
 
 Arrays = dict[str, NDArray[Any]]
-"""Variables of a result group, by name."""
+"""Variables of an analysis, by name."""
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ def collect(
         run: a run with all shards committed.
         commits: commit records of each set.
         contrasts: `positive`, `negative` and `paired` of each contrast, by name.
-        groups: result groups to compute from the passes.
+        groups: analyses to compute from the passes.
         norms: the model's norm layers, for `sphere`.
         progress: called after each task.
 

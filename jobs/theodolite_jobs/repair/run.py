@@ -114,7 +114,7 @@ def _drop_unreadable_listing(run: Run, console: Console) -> None:
 
 
 def _remove_damaged_results(run: Run, changed: Collection[str]) -> None:
-    """Remove the damaged result groups, and results that COMPLETE does not list: damaged metadata would stop Zarr."""
+    """Remove damaged results, and those that COMPLETE does not list: damaged metadata would stop Zarr."""
     remove_groups(run, {group for key in changed if (group := group_of(key)) is not None})
     listed, root = listed_checksums(run), f"{RESULTS}/zarr.json"
     stored = [*keys(run.location, RESULTS), *keys(run.location, "tables")]

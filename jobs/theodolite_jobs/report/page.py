@@ -64,7 +64,7 @@ def _seal(page: bytes, state: str) -> bytes:
 def render_report(run: Run) -> str:
     """Return the report as one HTML page that contains its scripts and data.
 
-    COMPLETE and each result group are read once, so the whole report describes one state of the run.
+    COMPLETE and the results of each analysis are read once, so the whole report describes one state of the run.
     """
     run = replace(run, cache=Cache(_CACHE_BYTES), complete_snapshot={})
     finished = finished_groups(run)

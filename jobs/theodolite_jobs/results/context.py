@@ -1,4 +1,4 @@
-"""The shared state of one analysis; each part is read or computed once, at its first use."""
+"""The shared state of one computation of results; each part is read or computed once, at its first use."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Result:
-    """A computed result group before it is stored.
+    """The results of an analysis before they are stored.
 
     Attributes:
         arrays: the group's variables that are not stored layer by layer, by name.
@@ -57,12 +57,12 @@ def missing_arrays(group: str, coordinates: Mapping[str, Sequence[Any]]) -> Arra
 
 
 def _no_model(*_: Any) -> Any:
-    raise ModelError("this analysis has no model, which the result group needs")
+    raise ModelError("the results need the model, and this computation has none")
 
 
 @dataclass
 class Context:
-    """One analysis of a run.
+    """One computation of the results of a run.
 
     Attributes:
         run: a run with all shards committed.
@@ -74,7 +74,7 @@ class Context:
         dask_address: address of a `dask.distributed` scheduler; None uses threads of this process.
         progress: called with the number of finished tasks.
         stale: digest of each group that is being computed, by name.
-        results: the groups that this analysis has already computed.
+        results: the groups that are already computed.
     """
 
     run: Run
@@ -145,7 +145,7 @@ class Context:
         return {**rules, "captured": self.captured, "contrasts": contrasts, **options}
 
     def group(self, name: str) -> xr.Dataset:
-        """Return a result group of this analysis, or else the stored one."""
+        """Return the results of an analysis that were just computed, or else the stored ones."""
         return self.results[name] if name in self.results else read_group(self.run, name)
 
     def clouds(self, limit: int) -> dict[tuple[str, int], PointCloud]:
@@ -157,7 +157,7 @@ class Context:
         }
 
     def check_shards(self, clouds: Iterable[PointCloud]) -> None:
-        """Compare the shards of point clouds with their commit records, each once in an analysis.
+        """Compare the shards of point clouds with their commit records, each once in a computation.
 
         Raises:
             RunDamagedError: a shard differs from its record.

@@ -1,4 +1,4 @@
-"""Result groups of activations as flat tables."""
+"""Analyses of activations as flat tables."""
 
 from collections.abc import Hashable
 

@@ -10,9 +10,9 @@ from fastapi import Depends, FastAPI
 from fastapi.middleware.gzip import GZipMiddleware
 
 from theodolite.api import (
+    analyses,
     compare,
     exports,
-    groups,
     health,
     job_events,
     jobs,
@@ -64,7 +64,7 @@ def create_app(
     app.state.streams = Counter()  # of events, by caller
     app.state.is_stopping = lambda: False  # the server replaces it
     add_handlers(app)
-    of_runs = (runs.router, labels.router, specs.run_router, groups.router, compare.router)
+    of_runs = (runs.router, labels.router, specs.run_router, analyses.router, compare.router)
     of_results = (prompts.router, tables.router, exports.router, objects.router)
     of_jobs = (jobs.router, job_events.router, specs.schema_router, specs.router, uploads.router)
     of_api = (*of_results, *of_runs, *of_jobs)

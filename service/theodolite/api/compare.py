@@ -41,7 +41,7 @@ def compare(
     _caller: Reader,
     run_ids: _RunIds,
     statistic: Annotated[
-        str, Query(description="Statistic along depth; `/v1/groups` lists them as `profiles`.")
+        str, Query(description="Statistic along depth; `/v1/analyses` lists them as `profiles`.")
     ] = "cosine_of_means_debiased",
     contrast: Annotated[
         list[Annotated[str, Query(max_length=300)]] | None,

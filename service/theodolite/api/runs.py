@@ -35,7 +35,7 @@ from theodolite.sections.conclusion import read_conclusion
 router = APIRouter(prefix="/v1/runs", tags=["runs"])
 
 Statistics = Annotated[
-    list[str] | None, Query(description="Statistic; repeat it for several. `/v1/groups` lists and describes all.")
+    list[str] | None, Query(description="Statistic; repeat it for several. `/v1/analyses` lists and describes all.")
 ]
 Contrasts = Annotated[list[str] | None, Query(description="Contrast; repeat it for several; by default all.")]
 Sites = Annotated[
@@ -71,7 +71,7 @@ def list_runs(
 
 @router.get("/{run_id}", responses=described(RunDetails, 404, 409))
 def show_run(request: Request, _caller: Reader, run_id: RunId) -> Response:
-    """Return one run: spec, model, versions, parity certificate, progress of its sets, and its result groups."""
+    """Return one run: spec, model, versions, parity certificate, progress of its sets, and its analyses."""
     content = describe_results(any_run(request, run_id))
     return answer(request, digest_of(content), lambda: content, use_cache=False)
 
@@ -89,7 +89,7 @@ def curves(
     limit: Limit = 100,
     cursor: Cursor = None,
 ) -> Response:
-    """Return statistics as curves along depth, with their 95 % intervals; without `statistic`, the group `curves`."""
+    """Return curves along depth with their 95 % intervals; without `statistic`, those of the analysis `curves`."""
     run = complete_run(request, run_id)
     only = {"set": prompt_set or (), "contrast": contrast or (), "site": site or (), "position": position or ()}
     statistics = list(map(canonical_name, statistic or ()))
@@ -163,14 +163,14 @@ def conclusion(request: Request, _caller: Reader, run_id: RunId) -> Response:
 
 @router.get("/{run_id}/sections", responses=described(SectionList, 404, 409))
 def sections(request: Request, _caller: Reader, run_id: RunId) -> Response:
-    """Return the result groups that have sections, in the order of the report and the page."""
+    """Return the analyses that have sections, in the order of the report and the page."""
     run = complete_run(request, run_id)
     return answer(request, digest_over(run), lambda: {"run_id": run_id, "items": shown_groups(run)})
 
 
 @router.get("/{run_id}/sections/{group}", responses=described(SectionAnswer, 404, 409))
 def section(request: Request, _caller: Reader, run_id: RunId, group: str) -> Response:
-    """Return the sections of one result group: sentences, names of figures, tables."""
+    """Return the sections of one analysis: sentences, names of figures, tables."""
     run = complete_run(request, run_id)
 
     def content() -> dict[str, Any]:

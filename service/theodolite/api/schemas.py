@@ -35,8 +35,8 @@ class RunLine(OfRun):
         description="Number of prompts of each set.", examples=[{"harmful": 256, "harmless": 256}]
     )
     contrasts: list[str] = Field(description="Names of the contrasts.", examples=[["refusal"]])
-    analyses: list[str] = Field(description="Finished result groups.")
-    unfinished: list[str] = Field(description="Result groups that were requested and are not finished.")
+    analyses: list[str] = Field(description="Finished analyses.")
+    unfinished: list[str] = Field(description="Analyses that were requested and are not finished.")
     state: str = Field(
         description="complete; captured (results are missing); capturing; damaged; or unreadable (of another version)."
     )
@@ -70,11 +70,11 @@ class RunDetails(OfRun):
         description="Parity certificate: errors of captured activations relative to plain Hugging Face."
     )
     versions: dict[str, str] = Field(description="Versions of the packages that captured the run.")
-    results: dict[str, dict[str, list[str]]] = Field(description="Dimensions of each variable of each result group.")
+    results: dict[str, dict[str, list[str]]] = Field(description="Dimensions of each variable of each analysis.")
 
 
 class VariableItem(BaseModel):
-    """One array of a result group."""
+    """One array of an analysis."""
 
     name: str = Field(description="Name of the variable.", examples=["auroc"])
     dims: list[str] = Field(
@@ -96,7 +96,7 @@ class ColumnItem(BaseModel):
 
 
 class TableItem(BaseModel):
-    """One table of a result group."""
+    """One table of an analysis."""
 
     name: str = Field(description="Name of the table.", examples=["prompt_scores"])
     description: str = Field(description="One sentence about the table.")
@@ -112,13 +112,13 @@ class ProfileItem(BaseModel):
     description: str = Field(description="One sentence about the statistic.")
 
 
-class GroupItem(BaseModel):
-    """One result group of the registry."""
+class AnalysisItem(BaseModel):
+    """One analysis of the registry."""
 
     name: str = Field(description="Name of the group.", examples=["separation"])
     title: str = Field(description="Title of its sections.", examples=["Separation"])
     is_shown: bool = Field(description="Whether the report and the page show it.")
-    is_analysis: bool = Field(description="Whether a spec may list it under `analyses`.")
+    is_requestable: bool = Field(description="Whether a spec may list it under `analyses`.")
     tables: list[TableItem] = Field(description="Its tables.")
     needs: list[str] = Field(
         description="Required inputs: prompts, contrasts, weights, experts, or the name of a site.",
@@ -133,10 +133,10 @@ class GroupItem(BaseModel):
     profiles: list[ProfileItem] = Field(description="Its statistics that `/v1/compare` accepts.")
 
 
-class GroupList(BaseModel):
-    """The registry of result groups, in the order of the report."""
+class AnalysisList(BaseModel):
+    """The registry of analyses, in the order of the report."""
 
-    items: list[GroupItem]
+    items: list[AnalysisItem]
 
 
 class CurveItem(BaseModel):
@@ -281,7 +281,7 @@ class Finding(BaseModel):
     """The main result of a section."""
 
     text: str = Field(description="One or more sentences, with interval, number of prompts and null.")
-    group: str = Field(description="Result group that shows it.", examples=["separation"])
+    group: str = Field(description="Analysis that shows it.", examples=["separation"])
     figure: str = Field(description="Name of the first figure of its section; empty if there is none.")
 
 
@@ -295,7 +295,7 @@ class ConclusionAnswer(OfRun):
 
 
 class SectionList(OfRun):
-    """The result groups that have sections."""
+    """The analyses that have sections."""
 
     items: list[str] = Field(
         description="Names of the groups, in the order of the report.", examples=[["curves", "separation"]]
@@ -303,9 +303,9 @@ class SectionList(OfRun):
 
 
 class SectionAnswer(OfRun):
-    """The sections of one result group."""
+    """The sections of one analysis."""
 
-    group: str = Field(description="Name of the result group.", examples=["gram"])
+    group: str = Field(description="Name of the analysis.", examples=["gram"])
     items: list[dict[str, Any]] = Field(
         description="Sections: title, facts (sentences), notes, how_to_read, figures (names), maps (names), tables."
     )

@@ -74,7 +74,7 @@ def _add_depth_switch(figure: go.Figure, frame: pd.DataFrame) -> None:
 
 
 def description(statistic: str) -> str:
-    """Return the description of a statistic from the registry of result groups."""
+    """Return the description of a statistic from the registry of analyses."""
     return PROFILES[statistic].description
 
 

@@ -1,4 +1,4 @@
-"""The registry of result groups; all code that lists groups uses it.
+"""The registry of analyses; all code that lists analyses uses it.
 
 A group is a folder: its arrays in `record.py`, its figures in `figures.py`, and its sentences in `sections.py`, if the
 report and the page show it. The folder of the same name in `theodolite_jobs.groups` has its formulas and computation.
@@ -19,9 +19,9 @@ def _records() -> list[Group]:
 
 
 GROUPS: dict[str, Group] = {group.name: group for group in sorted(_records(), key=lambda group: group.order)}
-"""All result groups by name, in the order of computation and of the report."""
+"""All analyses by name, in the order of computation and of the report."""
 
-ANALYSES = tuple(name for name, group in GROUPS.items() if group.is_analysis)
+ANALYSES = tuple(name for name, group in GROUPS.items() if group.is_requestable)
 """The groups that a spec can name under `analyses`."""
 
 SHOWN = tuple(name for name in GROUPS if find_spec(f"{__name__}.{name}.sections"))
@@ -29,5 +29,5 @@ SHOWN = tuple(name for name in GROUPS if find_spec(f"{__name__}.{name}.sections"
 
 
 def table_owner(table: str) -> str | None:
-    """Return the name of the result group that has a table, or None if no group has it."""
+    """Return the name of the analysis that has a table, or None if none has it."""
     return next((name for name, group in GROUPS.items() if any(one.name == table for one in group.tables)), None)

@@ -1,4 +1,4 @@
-"""The record of a result group: its arrays, tables, inputs, options and place in the report."""
+"""The record of an analysis: its arrays, tables, inputs, options and place in the report."""
 
 from collections.abc import Collection, Iterator, Mapping, Sized
 from dataclasses import dataclass, field
@@ -44,7 +44,7 @@ SPACES = ("raw", "sphere")
 
 @dataclass(frozen=True)
 class Variable:
-    """One array of a result group, or one kind of array of activations.
+    """One array of an analysis, or one kind of array of activations.
 
     Attributes:
         name: its name in the store.
@@ -90,7 +90,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """One Parquet table of a result group: its name, one sentence, and its columns in their order."""
+    """One Parquet table of an analysis: its name, one sentence, and its columns in their order."""
 
     name: str
     description: str
@@ -146,7 +146,7 @@ def flat(name: str, variables: tuple[Variable, ...]) -> Table:
 
 @dataclass(frozen=True)
 class Group:
-    """A result group: statistics that are computed, stored and shown together.
+    """An analysis: statistics that are computed, stored and shown together.
 
     Attributes:
         name: its name in the store, in specs and in URLs.
@@ -165,7 +165,7 @@ class Group:
         requires: groups that must be computed before it.
         options: section of the spec with its options, or None.
         always: whether every run with prompts has it.
-        is_analysis: whether a spec can name it under `analyses`.
+        is_requestable: whether a spec can name it under `analyses`.
         on_request: whether a survey has it only if the spec names it, or has the section with its options.
     """
 
@@ -184,7 +184,7 @@ class Group:
     requires: tuple[str, ...] = ()
     options: str | None = None
     always: bool = False
-    is_analysis: bool = True
+    is_requestable: bool = True
     on_request: bool = False
 
     @property

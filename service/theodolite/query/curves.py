@@ -24,7 +24,7 @@ CURVE_LABELS = ("set", "contrast", "site", "position")
 
 @dataclass(frozen=True)
 class Statistic:
-    """A curve along depth: an array of a result group at one label of each of the group's own axes."""
+    """A curve along depth: an array of an analysis at one label of each of its own axes."""
 
     group: str
     variable: Variable
@@ -85,7 +85,7 @@ class Curve:
     Attributes:
         statistic: one of `STATISTICS`.
         of: its labels: `set` or `contrast`, `site` except for a statistic of whole blocks, and `position`.
-        n: number of prompts, by the name of the count in the result group.
+        n: number of prompts, by the name of the count in the analysis.
         units: units of the values.
         description: one sentence about the statistic.
         layer: 0-based blocks.
@@ -114,7 +114,7 @@ def select_curves(
 
     Args:
         run: a complete run.
-        statistics: names; none selects all of the group `curves`.
+        statistics: names; none selects all of the analysis `curves`.
         only: the requested labels, by some of `set`, `contrast`, `site` and `position`.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Select from the result group `effects`: changes towards the other set, their tests, and where they pass."""
+"""Select from the analysis `effects`: changes towards the other set, their tests, and where they pass."""
 
 from typing import Any
 
@@ -28,7 +28,7 @@ def strictest(effects: xr.Dataset, measure: str, intervention: str, part: str) -
     NaN where none is tested.
 
     Args:
-        effects: the result group.
+        effects: the analysis.
         measure: `log_odds` or `kl`.
         intervention: `remove` or `add`.
         part: `z`, `p` or `p_family`.

@@ -16,7 +16,7 @@ from theodolite.store.runs import Run
 from theodolite.version import __version__
 
 GROUPS_READ = ("curves", "directions", "moments", "effects")
-"""The result groups that an export contains numbers of; a run may lack `effects`."""
+"""The analyses that an export contains numbers of; a run may lack `effects`."""
 
 CONVENTION = (
     "direction: unit vector from the mean of the negative set to the mean of the positive set; direction times "
@@ -31,7 +31,7 @@ _OF_CONTRASTS = {
     "noise_share": "directions",
     "reliability": "directions",
 }
-"""The exported statistics of contrasts, and their result groups."""
+"""The exported statistics of contrasts, and their analyses."""
 
 
 @dataclass(frozen=True)

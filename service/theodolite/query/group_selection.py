@@ -1,4 +1,4 @@
-"""Select a result group of a finished run by labels, or a contrast's direction."""
+"""Select the results of an analysis of a finished run by labels, or a contrast's direction."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,7 +13,7 @@ from theodolite.store.result_reader import read_group
 from theodolite.store.runs import Run
 
 GROUP_LABELS = ("set", "contrast", "site", "position", "layer", "norm")
-"""Dimensions by which a result group can be narrowed."""
+"""Dimensions by which an analysis can be narrowed."""
 
 
 def select_group(
@@ -22,7 +22,7 @@ def select_group(
     statistics: Sequence[str] = (),
     only: Mapping[str, Sequence[Any]] | None = None,
 ) -> xr.Dataset:
-    """Return a result group, or some of its variables at some labels; callers must not change it.
+    """Return the results of an analysis, or some of their variables at some labels; callers must not change it.
 
     Args:
         run: a complete run.

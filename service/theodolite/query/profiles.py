@@ -26,7 +26,7 @@ class Profile:
     """A statistic with a value for each layer.
 
     Attributes:
-        group: its result group.
+        group: its analysis.
         variable: the stored variable that it is computed from.
         dims: its dimensions: `layer`, and some of `set`, `contrast`, `site` and `position`.
         description: one sentence.

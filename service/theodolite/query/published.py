@@ -25,7 +25,7 @@ class PublishedCurve:
     """A published statistic of one model at one position.
 
     Attributes:
-        statistic: its name in the result group `curves`.
+        statistic: its name in the analysis `curves`.
         prompt_set: the run's prompt set that it belongs to; None for a statistic of the contrast.
         values: the value at each published depth.
         n_per_set: number of prompts in each set.
@@ -153,7 +153,7 @@ def expected_values(curves: xr.Dataset, published: PublishedCurve, contrast: str
 
 
 def measured_values(curves: xr.Dataset, published: PublishedCurve, contrast: str, position: int) -> dict[int, float]:
-    """Return the run's values of a published statistic by depth, from the result group `curves`."""
+    """Return the run's values of a published statistic by depth, from the analysis `curves`."""
     of = {"contrast": contrast} if published.prompt_set is None else {"set": published.prompt_set}
     return _by_depth(curves[published.statistic].sel({**of, "position": position, "space": "raw"}))
 

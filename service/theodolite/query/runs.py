@@ -137,7 +137,7 @@ def describe_results(run: Run) -> dict[str, Any]:
 
 
 def describe(run: Run) -> dict[str, Any]:
-    """Return the full description of a run: spec, model, parity certificate, progress, result groups."""
+    """Return the full description of a run: spec, model, parity certificate, progress, analyses."""
     labels = read_labels(run)
     short = summary(run, labels)
     captured = {name: _captured(run, name, is_complete=short["state"] == "complete") for name in run.record.sets}

@@ -13,7 +13,7 @@ from theodolite.store.result_reader import read_contrasts, read_group
 from theodolite.store.runs import RANDOM_WEIGHTS, Run, find_run, list_run_ids
 
 COMPARED = ("curves", "separation", "directions")
-"""The result groups whose sections compare a run with its untrained twin."""
+"""The analyses whose sections compare a run with its untrained twin."""
 
 
 def read_twin(run: Run, *groups: str) -> dict[str, dict[str, xr.Dataset]]:

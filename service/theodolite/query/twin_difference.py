@@ -27,7 +27,7 @@ def auroc_beyond_twin(run: Run, twin: Run, contrast: str) -> xr.Dataset:
     fitted directions count as independent in both runs. NaN where one of the runs has no permutation tests.
 
     Args:
-        run: a run with the group `separation`.
+        run: a run with the analysis `separation`.
         twin: its untrained twin, with the same group and contrast.
         contrast: name of the contrast.
 

@@ -1,4 +1,4 @@
-"""Read the tables of the result group `words` of a finished run."""
+"""Read the tables of the analysis `words` of a finished run."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -1,1 +1,1 @@
-"""Sentences, figures and tables of each result group of a run. The report and the page share them."""
+"""Sentences, figures and tables of each analysis of a run. The report and the page share them."""

@@ -1,4 +1,4 @@
-"""The sections of a run by result group: `sections.py` in the folder of a group makes them."""
+"""The sections of a run by analysis: `sections.py` in the folder of a group makes them."""
 
 from collections.abc import Iterator
 from dataclasses import asdict, replace
@@ -19,7 +19,7 @@ from theodolite.store.runs import Run
 
 
 def sections_of(run: Run, group: str) -> list[Section]:
-    """Return the sections of one result group; an empty list if the run lacks the group.
+    """Return the sections of one analysis; an empty list if the run lacks it.
 
     Raises:
         ResultsNotFoundError: a run with prompts has no curves yet; every analysed run has them.
@@ -35,7 +35,7 @@ def sections_of(run: Run, group: str) -> list[Section]:
 
 
 def _sites_of(run: Run, group: str) -> list[Site]:
-    """Return the sites whose statistics a result group has."""
+    """Return the sites whose statistics an analysis has."""
     if Site.HEAD_OUT in GROUPS[group].needs:
         return [Site.HEAD_OUT]
     has_sites = any("site" in variable.dims for variable in GROUPS[group].variables)
@@ -43,13 +43,13 @@ def _sites_of(run: Run, group: str) -> list[Site]:
 
 
 def shown_groups(run: Run) -> list[str]:
-    """Return the names of the run's result groups that have sections, in the order of the report and the page."""
+    """Return the names of the run's analyses that have sections, in the order of the report and the page."""
     finished = finished_groups(run)
     return [group for group in SHOWN if group in finished or (group == "curves" and run.record.sets)]
 
 
 def section_items(run: Run, group: str) -> list[dict[str, Any]]:
-    """Return the sections of one result group as JSON-ready values; a figure is a name, a caption and a circuit.
+    """Return the sections of one analysis as JSON-ready values; a figure is a name, a caption and a circuit.
 
     Raises:
         ResultsNotFoundError: no group of this name has sections; the message names those that have. Also as in

@@ -86,7 +86,7 @@ class Table:
 class Figure:
     """A figure that is drawn on request.
 
-    Its name has dots between its parts, such as `gram.cka.harmful`; the first part is the result group. A map of heads
+    Its name has dots between its parts, such as `gram.cka.harmful`; the first part is the analysis. A map of heads
     has a `circuit`, and a click on a cell opens the head's card.
     """
 
@@ -98,7 +98,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Section:
-    """Findings of one result group.
+    """Findings of one analysis.
 
     Attributes:
         title: subject and numbers of prompts.
@@ -153,7 +153,7 @@ def prompt_counts(group: xr.Dataset, labels: Mapping[str, str]) -> str:
     """Return the number of prompts of each set, such as `prompts: 256 harmful, 256 harmless`.
 
     Args:
-        group: a result group with the variable `n_samples`.
+        group: an analysis with the variable `n_samples`.
         labels: label of each set.
     """
     counts = group["n_samples"].sel(position=last_position(group))

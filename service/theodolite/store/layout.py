@@ -1,4 +1,4 @@
-"""Names of the objects of a run, and its captured arrays; `theodolite.groups` describes the result groups."""
+"""Names of the objects of a run, and its captured arrays; `theodolite.groups` describes the analyses."""
 
 from theodolite.groups.schema import STREAM_UNIT, Variable
 from theodolite.sites import STREAM_SITES

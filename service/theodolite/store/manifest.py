@@ -1,4 +1,4 @@
-"""COMPLETE: the digests of the finished result groups, and a checksum of every object except the shards.
+"""COMPLETE: the digests of the finished analyses, and a checksum of every object except the shards.
 
 The commit records hold the checksums of the shards. COMPLETE also has a copy of run.json, for its repair.
 """
@@ -23,7 +23,7 @@ _NO_CONTENT: dict[str, Any] = {"groups": {}, "checksums": {}, "requested": None}
 
 
 def finished_groups(run: Run) -> dict[str, str]:
-    """Return the digest of each result group that COMPLETE lists; empty without COMPLETE."""
+    """Return the digest of each analysis that COMPLETE lists; empty without COMPLETE."""
     return dict(_read(run)["groups"])
 
 
@@ -38,7 +38,7 @@ def finished_tables(run: Run) -> list[str]:
 
 
 def list_groups(run: Run, digests: Mapping[str, str], written: Mapping[str, str] = {}) -> None:
-    """Add finished result groups and their digests to COMPLETE; create COMPLETE if it is missing.
+    """Add finished analyses and their digests to COMPLETE; create COMPLETE if it is missing.
 
     A checksum is that of the bytes that their writer wrote, so that no damage of the store is taken for the original.
     COMPLETE keeps the checksums of the captured objects, and those of the groups that were not written again.
@@ -265,7 +265,7 @@ def is_captured(key: str) -> bool:
 
 
 def group_of(key: str) -> str | None:
-    """Return the result group that an object belongs to, or None for an object of the whole run."""
+    """Return the analysis that an object belongs to, or None for an object of the whole run."""
     folder, _, rest = key.partition("/")
     if folder == RESULTS and "/" in rest:
         return rest.split("/")[0]

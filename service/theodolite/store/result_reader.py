@@ -32,7 +32,7 @@ _IsWanted = Callable[[str, Sequence[int]], bool]
 
 
 def read_group(run: Run, name: str, vectors: Collection[str] | None = None) -> xr.Dataset:
-    """Read one finished result group into memory, without the arrays that are stored by layer.
+    """Read the results of one finished analysis into memory, without the arrays that are stored by layer.
 
     Of the arrays along `d_model`, which are most of a group's bytes, only `vectors` are read; None reads all. The
     dataset may be shared through the run's cache: callers must not change it.

@@ -1,4 +1,4 @@
-"""Build and write result groups: xarray datasets in results.zarr, each with its own digest and version."""
+"""Build and write the results of analyses: xarray datasets in results.zarr, each with its own digest and version."""
 
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -28,7 +28,7 @@ def build_group(
     attributes: Mapping[str, Any],
     beside: Mapping[str, tuple[str, Sequence[Any]]] = {},
 ) -> xr.Dataset:
-    """Return a result group with the dimensions, units and description that the registry gives each variable.
+    """Return the results of an analysis, with the dimensions, unit and description of each variable in the registry.
 
     Args:
         name: the group.
@@ -99,7 +99,7 @@ def write_groups(
     digests: Mapping[str, str],
     layers: Mapping[str, str] = {},
 ) -> None:
-    """Write result groups and their tables; COMPLETE drops outdated groups first and lists the new ones last.
+    """Write the results of analyses and their tables; COMPLETE drops outdated groups first and lists the new ones last.
 
     A group is encoded in memory and its objects are put one by one. Two drivers that write the same group thus write
     the same bytes to the same keys, and neither removes an object of the other.
@@ -142,7 +142,7 @@ def write_layer(
 
 
 def _encode_group(name: str, dataset: xr.Dataset) -> dict[str, bytes]:
-    """Return the objects of a result group by their keys in the run; for arrays stored by layer, only the metadata."""
+    """Return the objects of an analysis by their keys in the run; for arrays stored by layer, only the metadata."""
     memory: dict[str, Any] = {}
     # Zarr also writes chunks that contain only the fill value, so a missing chunk always means lost data.
     with zarr.config.set({"array.write_empty_chunks": True}):

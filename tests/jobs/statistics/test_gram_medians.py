@@ -141,7 +141,7 @@ def of_vectors(p, q):
 
 
 def norms_and_cosines(p, q):
-    """As the group `gram` computes them: from products of samples minus a common point, and with that point."""
+    """As the analysis `gram` computes them: from products of samples minus a common point, and with that point."""
     both = np.concatenate([p, q])
     middle = both.mean(axis=0)
     moved = both - both[0]

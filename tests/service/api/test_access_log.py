@@ -48,9 +48,9 @@ def test_a_line_describes_a_request_and_its_response(client, lines):
 
 
 def test_the_log_counts_the_bytes_that_were_sent(client, lines):
-    plain = len(client.get("/v1/groups", headers={"Accept-Encoding": "identity"}).content)
-    client.get("/v1/groups", headers={"Accept-Encoding": "gzip"})
-    client.head("/v1/groups")
+    plain = len(client.get("/v1/analyses", headers={"Accept-Encoding": "identity"}).content)
+    client.get("/v1/analyses", headers={"Accept-Encoding": "gzip"})
+    client.head("/v1/analyses")
     sent = [line["bytes"] for line in lines()]
     assert sent[0] == plain
     assert 0 < sent[1] < plain

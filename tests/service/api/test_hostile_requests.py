@@ -195,7 +195,7 @@ def test_head_has_the_headers_of_get_and_no_body(client, path):
     assert {name: head.headers.get(name) for name in same} == {name: got.headers.get(name) for name in same}
 
 
-@each("path", ["/v1/runs?models=x", f"{RUN}/curves?statistics=auroc", "/v1/groups?page=2"])
+@each("path", ["/v1/runs?models=x", f"{RUN}/curves?statistics=auroc", "/v1/analyses?page=2"])
 def test_a_parameter_that_does_not_exist_is_refused(client, path):
     name = path.partition("?")[2].partition("=")[0]
     assert_problem(client.get(path), 422, f"{name}: there is no such parameter; allowed: ")
@@ -203,7 +203,7 @@ def test_a_parameter_that_does_not_exist_is_refused(client, path):
 
 def test_the_message_about_an_unknown_parameter_lists_those_that_exist(client):
     assert_problem(client.get(f"{RUN}/heads/0/0?circuits=qk"), 422, "allowed: circuit, offset")
-    assert_problem(client.get("/v1/groups?page=2"), 422, "allowed: none")
+    assert_problem(client.get("/v1/analyses?page=2"), 422, "allowed: none")
 
 
 @each("path", ["/nobody", "/v1", "/v1/", "/v1/runs/tiny-0/", "/v2/runs", "/static/", "/.git/config"])

@@ -1,4 +1,4 @@
-"""The page docs/reading-figures.md explains the figures of every result group, in the order of the report."""
+"""The page docs/reading-figures.md explains the figures of every analysis, in the order of the report."""
 
 import ast
 import re

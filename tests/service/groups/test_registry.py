@@ -1,4 +1,4 @@
-"""A result group is a folder with its name in each of the two packages."""
+"""An analysis is a folder with its name in each of the two packages."""
 
 from importlib import import_module
 from pathlib import Path

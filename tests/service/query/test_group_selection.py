@@ -1,4 +1,4 @@
-"""Check selections of result groups and directions."""
+"""Check selections of analyses and directions."""
 
 import numpy as np
 import pytest

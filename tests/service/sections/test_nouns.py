@@ -17,7 +17,7 @@ LAYERS, HEADS, NOUNS = 3, 2, ["cat", "dog", "sun", "sea"]
 
 
 def group(relatedness_null, own_first_null, **values: np.ndarray) -> xr.Dataset:
-    """Return the group `words` of a model with six heads; what is not given is 1.
+    """Return the analysis `words` of a model with six heads; what is not given is 1.
 
     The nulls are given by their labels: (control, null) and null.
     """

@@ -1,4 +1,4 @@
-"""The result group `basis`: how well affine and orthogonal maps predict the output of each sublayer from its input."""
+"""The analysis `basis`: how well affine and orthogonal maps predict the output of each sublayer from its input."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The result group `composition`: Q-, K- and V-composition of pairs of attention heads."""
+"""The analysis `composition`: Q-, K- and V-composition of pairs of attention heads."""
 
 from typing import Any
 

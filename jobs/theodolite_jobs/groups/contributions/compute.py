@@ -1,4 +1,4 @@
-"""The result group `contributions`: what heads, MLPs and the embedding write onto the difference of the means."""
+"""The analysis `contributions`: what heads, MLPs and the embedding write onto the difference of the means."""
 
 from typing import Any, NamedTuple
 

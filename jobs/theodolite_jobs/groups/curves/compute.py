@@ -1,4 +1,4 @@
-"""The result group `curves`: cosine between means, variances and norms along depth, raw and on the sphere."""
+"""The analysis `curves`: cosine between means, variances and norms along depth, raw and on the sphere."""
 
 from collections.abc import Sequence
 from functools import partial

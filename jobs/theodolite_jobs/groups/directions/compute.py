@@ -1,4 +1,4 @@
-"""The result group `directions`: unit vectors from negative to positive means, and cosines between layers."""
+"""The analysis `directions`: unit vectors from negative to positive means, and cosines between layers."""
 
 from typing import Any
 

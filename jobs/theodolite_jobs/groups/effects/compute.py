@@ -1,4 +1,4 @@
-"""The result group `effects`: what interventions on the last token change in the distribution of the next token."""
+"""The analysis `effects`: what interventions on the last token change in the distribution of the next token."""
 
 import json
 from collections.abc import Iterator, Sequence

@@ -1,4 +1,4 @@
-"""The result group `gram`: shape of each set's samples at every site and layer, and similarity of layers."""
+"""The analysis `gram`: shape of each set's samples at every site and layer, and similarity of layers."""
 
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence

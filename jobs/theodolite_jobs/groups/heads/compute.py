@@ -1,4 +1,4 @@
-"""The result group `heads`: QK and OV circuits of all attention heads, one task for each layer."""
+"""The analysis `heads`: QK and OV circuits of all attention heads, one task for each layer."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

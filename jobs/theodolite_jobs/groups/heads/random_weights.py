@@ -1,4 +1,4 @@
-"""The part of the result group `heads` about random weights: the numbers of circuits of Gaussian matrices."""
+"""The part of the analysis `heads` about random weights: the numbers of circuits of Gaussian matrices."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple

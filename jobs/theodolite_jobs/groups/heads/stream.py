@@ -33,7 +33,7 @@ Samples = dict[tuple[int, int], NDArray[np.float32]]
 
 
 class Directions:
-    """The contrasts' directions at the last measured position; empty if the run lacks the group `directions`.
+    """The contrasts' directions at the last measured position; empty if the run lacks the analysis `directions`.
 
     Attention reads each sample through its norm. So the directions at attention's input are differences of the means of
     standardised samples, those of the permutation tests. The directions at its output are those of `directions`.

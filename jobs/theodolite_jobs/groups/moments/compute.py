@@ -1,4 +1,4 @@
-"""The result group `moments`: count, mean, sum of squared deviations and extremes of each feature."""
+"""The analysis `moments`: count, mean, sum of squared deviations and extremes of each feature."""
 
 from typing import Any
 

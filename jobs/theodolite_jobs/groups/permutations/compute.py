@@ -1,4 +1,4 @@
-"""The result group `permutations`: statistics of a contrast against those with permuted labels."""
+"""The analysis `permutations`: statistics of a contrast against those with permuted labels."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple

@@ -1,4 +1,4 @@
-"""The result group `routing`: shares of the prompts whose token uses each expert, differences, and active units."""
+"""The analysis `routing`: shares of the prompts whose token uses each expert, differences, and active units."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""The part of the result group `routing` about hidden units: the share of each expert's units that are active.
+"""The part of the analysis `routing` about hidden units: the share of each expert's units that are active.
 
 It is computed from the stored state before the MLP and from the weights, since the capture records no hidden units of
 experts.

@@ -1,4 +1,4 @@
-"""The result group `separation`: cross-validated AUROC, accuracy and Fisher ratio along a contrast's direction."""
+"""The analysis `separation`: cross-validated AUROC, accuracy and Fisher ratio along a contrast's direction."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The tables of the group `separation` about single prompts: their held-out scores, and the scale of the scores."""
+"""The tables of the analysis `separation` about single prompts: their held-out scores, and the scale of the scores."""
 
 from collections.abc import Iterator
 from itertools import product

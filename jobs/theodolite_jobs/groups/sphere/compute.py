@@ -1,4 +1,4 @@
-"""The result group `sphere`: quantities of each norm layer, measured on prompts or computed from its parameters."""
+"""The analysis `sphere`: quantities of each norm layer, measured on prompts or computed from its parameters."""
 
 from collections.abc import Sequence
 from functools import partial

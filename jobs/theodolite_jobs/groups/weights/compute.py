@@ -1,4 +1,4 @@
-"""The result group `weights`: overlaps of the leading directions that the layers' matrices write and read."""
+"""The analysis `weights`: overlaps of the leading directions that the layers' matrices write and read."""
 
 from collections.abc import Iterator, Sequence
 from itertools import product

@@ -1,4 +1,4 @@
-"""The part of the result group `weights` about experts: overlaps of the directions of a layer's experts."""
+"""The part of the analysis `weights` about experts: overlaps of the directions of a layer's experts."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations

@@ -1,4 +1,4 @@
-"""The result group `words`: tables of circuits, embeddings and trajectories, decoded into tokens."""
+"""The analysis `words`: tables of circuits, embeddings and trajectories, decoded into tokens."""
 
 import tempfile
 from collections.abc import Sequence

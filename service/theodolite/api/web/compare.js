@@ -3,7 +3,7 @@
 import { addressOf, choose, readAddress } from "./address.js";
 import { element, problem, replaceControls, runLabel, selection, table } from "./elements.js";
 import { Frame } from "./figures.js";
-import { ask, askAll, ofRun, readGroups } from "./service.js";
+import { ask, askAll, ofRun, readAnalyses } from "./service.js";
 
 const FIRST = "cosine_of_means_debiased";
 const MAX_RUNS = 16;
@@ -62,7 +62,7 @@ class Comparison {
   }
 
   async showChosen(chosen, choices, signal) {
-    const [groups, ...details] = await Promise.all([readGroups(), ...chosen.map((id) => this.read(id, signal))]);
+    const [groups, ...details] = await Promise.all([readAnalyses(), ...chosen.map((id) => this.read(id, signal))]);
     if (signal.aborted) return;
     const question = questionOf(choices, details, groups);
     this.drawSwitches(question);

@@ -4,7 +4,7 @@ import { addressOf } from "./address.js";
 import { cards, element, fill, table } from "./elements.js";
 import { Frame } from "./figures.js";
 import { drawnFrame, readSections, withLinks } from "./sections.js";
-import { ask, ofRun, readGroups } from "./service.js";
+import { ask, ofRun, readAnalyses } from "./service.js";
 import { showAbsoluteDepth } from "./switches.js";
 
 const MANY_POSITIONS = 9;
@@ -70,7 +70,7 @@ function conclusion(run, signal) {
   const section = element("section");
   fill(section, signal, async () => {
     const { asked, found, rests_on: restsOn, limits } = await ask(ofRun(run.run_id, "conclusion"), {}, signal);
-    const titles = Object.fromEntries((await readGroups()).map(({ name, title }) => [name, title]));
+    const titles = Object.fromEntries((await readAnalyses()).map(({ name, title }) => [name, title]));
     const shown = ({ text, group }) =>
       element("li", withLinks(text, run), " ", element("a", { href: addressOf(["runs", run.run_id, group]) }, titles[group]));
     return [
@@ -201,7 +201,7 @@ function results(run) {
     element("p", Object.keys(run.results).flatMap((group) => [element("span.badge", group), " "])),
     element("details",
       element("summary", "Variables of each group"),
-      element("div.wrapped", table(["group", "variables"], rows, "Result groups and their variables")),
+      element("div.wrapped", table(["analysis", "variables"], rows, "Analyses and their variables")),
     ),
   );
 }

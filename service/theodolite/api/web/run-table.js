@@ -2,7 +2,7 @@
 
 import { addressOf, choose } from "./address.js";
 import { element, fill, sortHead } from "./elements.js";
-import { askAll, readGroups } from "./service.js";
+import { askAll, readAnalyses } from "./service.js";
 
 const MAX_COMPARED = 16;
 const USUAL_ORDER = "-created";
@@ -40,7 +40,7 @@ class RunTable {
     this.order = order;
     await fill(this.node, this.signal, async () => {
       this.runs ??= await askAll("/v1/runs", { incomplete: true, limit: 1000 }, this.signal);
-      this.titles ??= Object.fromEntries((await readGroups()).map(({ name, title }) => [name, title]));
+      this.titles ??= Object.fromEntries((await readAnalyses()).map(({ name, title }) => [name, title]));
       return this.runs.length ? this.drawn() : element("p.nothing", "This store has no runs.");
     });
   }

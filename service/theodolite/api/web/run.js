@@ -1,11 +1,11 @@
-// One run: its name, an overview, and a tab for each of its result groups with sections.
+// One run: its name, an overview, and a tab for each of its analyses with sections.
 
 import { addressOf, replaceAddress } from "./address.js";
 import { element, problem } from "./elements.js";
 import { openOverview } from "./overview.js";
 import { labelsOf } from "./run-labels.js";
 import { openSections } from "./sections.js";
-import { ask, ofRun, readGroups } from "./service.js";
+import { ask, ofRun, readAnalyses } from "./service.js";
 import { Stage } from "./stage.js";
 
 // The tabs of other groups show only their sections.
@@ -32,7 +32,7 @@ async function open(node, signal, id) {
   document.title = `${id} · Theodolite`;
   node.replaceChildren(element("p.soft.waiting", { role: "status" }, "Loading the run…"));
   try {
-    const [run, groups] = await Promise.all([ask(ofRun(id), {}, signal), readGroups()]);
+    const [run, groups] = await Promise.all([ask(ofRun(id), {}, signal), readAnalyses()]);
     const names = run.analyses.length > 0 ? (await ask(ofRun(id, "sections"), {}, signal)).items : [];
     if (signal.aborted) return null;
     document.title = `${run.model.name} · Theodolite`;

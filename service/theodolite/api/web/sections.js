@@ -1,4 +1,4 @@
-// The sections of a result group: sentences, figures, maps side by side, and tables.
+// The sections of an analysis: sentences, figures, maps side by side, and tables.
 
 import { addressOf } from "./address.js";
 import { element, fill, table } from "./elements.js";

@@ -81,9 +81,9 @@ export function ofRun(runId, ...parts) {
 
 let registry = null;
 
-/** Return all result groups in the order of the page; the request is sent once. */
-export function readGroups() {
-  registry ??= ask("/v1/groups").then(
+/** Return all analyses in the order of the page; the request is sent once. */
+export function readAnalyses() {
+  registry ??= ask("/v1/analyses").then(
     ({ items }) => items,
     (error) => {
       registry = null;

@@ -4,7 +4,7 @@ import { ContrastRow } from "./contrast-row.js";
 import { element, problem } from "./elements.js";
 import { labelled, markFields, matchRows, showValue, textField } from "./form-fields.js";
 import { PromptSetRow } from "./prompt-set-row.js";
-import { ask, readGroups } from "./service.js";
+import { ask, readAnalyses } from "./service.js";
 import { freeName, listOf, mappingOf, renamed, renamedSet, withPart, withValues } from "./spec-changes.js";
 
 const ALIASES = ["smollm2-135m-instruct", "all-minilm-l6-v2"];
@@ -116,7 +116,7 @@ export class SurveyForm {
   async readAnalyses() {
     this.analyses.replaceChildren(element("p.soft.waiting", { role: "status" }, "Loading…"));
     try {
-      const analyses = (await readGroups()).filter((group) => group.is_analysis);
+      const analyses = (await readAnalyses()).filter((group) => group.is_requestable);
       this.boxes = analyses.map(({ name }) =>
         element("input", { type: "checkbox", value: name, onchange: ({ target }) => this.choose(name, target.checked) }));
       const label = ({ title }, index) => element("label.tick", this.boxes[index], title);

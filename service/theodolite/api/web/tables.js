@@ -4,7 +4,7 @@ import { addressOf, choose } from "./address.js";
 import { columnOf, exampleOf, shownConditions, writtenConditions } from "./conditions.js";
 import { element, fill, problem, replaceControls, selection, sortHead } from "./elements.js";
 import { downloadFile } from "./export.js";
-import { ask, ofRun, queryOf, readGroups, request } from "./service.js";
+import { ask, ofRun, queryOf, readAnalyses, request } from "./service.js";
 
 const ROWS = 100;
 const FILES = [["Download CSV", "text/csv", "csv"], ["Download Parquet", "application/vnd.apache.parquet", "parquet"]];
@@ -32,7 +32,7 @@ class Tables {
     const signal = AbortSignal.any([this.signal, this.pending.signal]);
     this.name = choices.get("table") ?? this.run.tables[0];
     this.chosen = { where: choices.getAll("where"), order: choices.get("order") };
-    const groups = await readGroups().catch(() => []);
+    const groups = await readAnalyses().catch(() => []);
     if (signal.aborted) return;
     this.redrawSwitches(groups, choices);
     this.meaning = meaningOf(groups.flatMap(({ tables }) => tables).find(({ name }) => name === this.name));

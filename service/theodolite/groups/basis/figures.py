@@ -19,7 +19,7 @@ def maps_figure(basis: xr.Dataset, set_name: str, position: int, sublayers: Mapp
     """Return R² of the affine map, the orthogonal map and the identity by layer, with 95 % intervals.
 
     Args:
-        basis: the result group.
+        basis: the results.
         set_name: prompt set.
         position: token position.
         sublayers: title of each drawn sublayer.
@@ -42,7 +42,7 @@ def steps_figure(
     Dashed lines are R² of permuted steps.
 
     Args:
-        basis: the result group.
+        basis: the results.
         position: token position.
         sublayers: title of each drawn sublayer.
         colours: colour of each set.

@@ -18,5 +18,5 @@ GROUP = Group(
     variables=VARIABLES,
     needs=frozenset({"weights"}),
     options="heads",
-    is_analysis=False,
+    is_requestable=False,
 )

@@ -15,7 +15,7 @@ def contributions_figure(contributions: xr.Dataset) -> go.Figure:
     In a hybrid there are no sums, because other mixers write shares too.
 
     Args:
-        contributions: the result group at one contrast and position.
+        contributions: the results at one contrast and position.
     """
     layers = contributions["layer"]
     at = contributions.sel(null="mean")

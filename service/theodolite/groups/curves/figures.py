@@ -56,10 +56,10 @@ def contrast_figure(
     """Return three graphs of a contrast over one depth axis: cosine of means, mean variance and largest variance.
 
     Args:
-        curves: the result group `curves`.
+        curves: the analysis `curves`.
         view: contrast, sets and position, and whether activations are scaled to the sphere.
         published: published values of the same model, drawn for unscaled activations only.
-        twin: the contrast in the result group of the untrained twin, whose debiased cosine is drawn.
+        twin: the contrast in the results of the untrained twin, whose debiased cosine is drawn.
     """
     whole, curves = curves, curves.sel(space="sphere" if view.on_sphere else "raw")
     figure = make_subplots(rows=3, cols=1, shared_xaxes=True, row_heights=[0.38, 0.31, 0.31], vertical_spacing=0.07)

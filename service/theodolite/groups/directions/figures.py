@@ -17,7 +17,7 @@ def reliability_figure(directions: xr.Dataset, contrast: str, position: int, sit
     """Return the reliability of a contrast's direction and the noise share of the means' distance by depth.
 
     Args:
-        directions: the result group.
+        directions: the results.
         contrast: name of the contrast.
         position: token position.
         sites: sites to draw.

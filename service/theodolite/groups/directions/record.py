@@ -53,5 +53,5 @@ GROUP = Group(
     needs=frozenset({"prompts", "contrasts"}),
     per_side=frozenset({"stream", "folds"}),
     always=True,
-    is_analysis=False,
+    is_requestable=False,
 )

@@ -50,7 +50,7 @@ def _section(
 ) -> Section | None:
     """Return the section of a contrast, or None if it has no direction at the last position.
 
-    `twin` holds the contrast in the group `directions` of the untrained twin, if there is one.
+    `twin` holds the contrast in the analysis `directions` of the untrained twin, if there is one.
     """
     position, sites = last_position(directions), shown_sites(directions)
     shown = {"position": position, "site": sites}

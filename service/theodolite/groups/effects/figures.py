@@ -38,10 +38,10 @@ def effects_figure(
     """Return what interventions change by layer, and the separation at the same places.
 
     Args:
-        effects: the result group at one contrast and position.
+        effects: the results at one contrast and position.
         sides: label of the set on each side.
         colours: colour of the set on each side.
-        separation: the group `separation` at the same contrast and position, if the run has it.
+        separation: the analysis `separation` at the same contrast and position, if the run has it.
     """
     panels, removed = [], list[Line]()
     for side, label in sides.items():
@@ -139,7 +139,7 @@ def parts_figure(effects: xr.Dataset, sides: Mapping[str, str]) -> go.Figure:
     """Return what a patch of attention, of the MLP, and of both together changes, by layer; a panel for each set.
 
     Args:
-        effects: the result group at one contrast and position.
+        effects: the results at one contrast and position.
         sides: label of the set on each side.
     """
     panels = []
@@ -158,7 +158,7 @@ def score_figure(effects: xr.Dataset, layers: Sequence[int], label: str) -> go.F
     """Return how far an added difference moves the input of later blocks along the contrast's direction there.
 
     Args:
-        effects: the result group at one contrast, position, site and side.
+        effects: the results at one contrast, position, site and side.
         layers: layers at which the difference is added, at most three.
         label: label of the set whose prompts are changed.
     """

@@ -46,12 +46,12 @@ def effects_facts(
     """Yield the sentences.
 
     Args:
-        values: the result group at one contrast and position.
+        values: the results at one contrast and position.
         sides: label of the set on each side.
         tokens: texts of the next tokens of both groups.
         patch: what a patched prompt gets, "pair" or "mean".
         full_route: why interventions took forward passes of all tokens; empty if they did not.
-        separation: the group `separation` at the same contrast and position, if the run has it.
+        separation: the analysis `separation` at the same contrast and position, if the run has it.
     """
     yield _where(values)
     first, second = tokens

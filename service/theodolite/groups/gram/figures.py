@@ -15,7 +15,7 @@ def shape_figure(gram: xr.Dataset, position: int, site: str, colours: Mapping[st
     """Return the shape of each set's point cloud at one site along depth: anisotropy and three dimensions.
 
     Args:
-        gram: the result group.
+        gram: the results.
         position: token position.
         site: site.
         colours: colour of each set.
@@ -58,7 +58,7 @@ def blocks_figure(gram: xr.Dataset, position: int, colours: Mapping[str, str]) -
     """Return CKA through attention, MLP and block, CKA of their branches, and shares of hidden units, by layer.
 
     Args:
-        gram: the result group.
+        gram: the results.
         position: token position.
         colours: colour of each set.
     """

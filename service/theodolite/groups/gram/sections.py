@@ -27,7 +27,7 @@ from theodolite.sections.parts import (
 from theodolite.store.result_reader import read_group
 from theodolite.store.runs import Run
 
-_FROM_CURVES = ("cosine_of_means", "difference_norm")  # columns that the group `curves` stores
+_FROM_CURVES = ("cosine_of_means", "difference_norm")  # columns that the analysis `curves` stores
 _ONE_DIRECTION = 2.0  # below this participation ratio, most variance lies in one direction
 _STEPS = {"attention": "attention", "mlp": "the MLP", "block": "the whole block"}
 _COLUMNS: Mapping[str, tuple[str, ...]] = {  # an array, and its labels of `centre` and `prompt_side`

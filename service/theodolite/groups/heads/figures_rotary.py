@@ -15,7 +15,7 @@ def rotary_figure(rotary: xr.Dataset) -> go.Figure:
     The band of offset 0 is the range of the heads; that of the other offsets is the range of their medians.
 
     Args:
-        rotary: the circuit `rotary` of the group `heads`.
+        rotary: the circuit `rotary` of the analysis `heads`.
     """
     layers, rank = rotary["layer"], rotary["effective_rank"]
     at_0, others = rank.sel(offset=0), rank.drop_sel(offset=0).median("head")

@@ -60,7 +60,7 @@ _HOW_TO_READ = (
 def sections(run: Run) -> list[Section]:
     """Return a section with maps of all heads, where a click on a cell opens that head's card.
 
-    A section on the rotary part follows, if the heads have one, and one on the group `composition`, if the run has it.
+    Sections on the rotary part, if the heads have one, and on the analysis `composition`, if the run has it, follow.
     """
     heads = read_group(run, "heads")
     directions = read_group(run, "directions") if heads.sizes["contrast"] else None

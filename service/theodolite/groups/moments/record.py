@@ -27,5 +27,5 @@ GROUP = Group(
     needs=frozenset({"prompts"}),
     per_set=frozenset({"stream"}),
     always=True,
-    is_analysis=False,
+    is_requestable=False,
 )

@@ -20,7 +20,7 @@ def share_map(routing: xr.Dataset, prompt_set: str, title: str) -> go.Figure:
     """Return a map of the share of a set's prompts that use each expert, in percent.
 
     Args:
-        routing: the result group at one position; the maps of all its sets have one scale.
+        routing: the results at one position; the maps of all its sets have one scale.
         prompt_set: the set.
         title: name of the number, above the map.
     """
@@ -36,7 +36,7 @@ def difference_map(routing: xr.Dataset, title: str) -> go.Figure:
     """Return a map of the difference of both sets' shares (positive minus negative), in percentage points.
 
     Args:
-        routing: the result group at one contrast and position.
+        routing: the results at one contrast and position.
         title: name of the number, above the map.
     """
     values = 100 * routing["expert_difference"].sel(estimate="value")

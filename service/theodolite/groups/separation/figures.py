@@ -40,12 +40,12 @@ def separation_figure(
     largest value.
 
     Args:
-        separation: the result group.
-        tests: the result group `permutations`, if the run has it.
+        separation: the results.
+        tests: the analysis `permutations`, if the run has it.
         contrast: name of the contrast.
         position: token position.
         sites: sites to draw.
-        twin: the contrast in the result group of the untrained twin.
+        twin: the contrast in the results of the untrained twin.
     """
     selected = separation.sel(contrast=contrast, position=position, site=list(sites))
     null = None if tests is None else tests.sel(contrast=contrast, position=position, site=list(sites))

@@ -84,7 +84,7 @@ def _section(
 ) -> Section | None:
     """Return the section of a contrast, or None if one of its sets lacks the last position.
 
-    `twin` holds the contrast in the group `separation` of the untrained twin, if there is one.
+    `twin` holds the contrast in the analysis `separation` of the untrained twin, if there is one.
     """
     position, sites = last_position(separation), shown_sites(separation)
     shown = {"position": position, "site": sites}

@@ -1,4 +1,4 @@
-"""Sentences about a contrast's statistics against permuted labels, for the section of the group `separation`."""
+"""Sentences about a contrast's statistics against permuted labels, for the section of the analysis `separation`."""
 
 from collections.abc import Iterator, Mapping
 

@@ -17,7 +17,7 @@ def sphere_figure(sphere: xr.Dataset, position: int, colours: Mapping[str, str])
     """Return the input of each norm layer: its norm, the spread of the norm, and the share of variance in length.
 
     Args:
-        sphere: the result group.
+        sphere: the results.
         position: token position.
         colours: colour of each set.
     """
@@ -68,7 +68,7 @@ def axes_figure(sphere: xr.Dataset, norms: Sequence[str]) -> go.Figure:
     """Return the semi-axes of the ellipsoids of some norm layers, and √d|γ| for comparison.
 
     Args:
-        sphere: the result group.
+        sphere: the results.
         norms: labels of norm layers.
     """
     ranks = list(range(1, sphere.sizes["d_model"] + 1))

@@ -15,7 +15,7 @@ def travel_figure(travel: xr.Dataset, position: int, colours: Mapping[str, str])
     """Return the norms and the angles of the steps of attention and MLP, by layer.
 
     Args:
-        travel: the result group.
+        travel: the results.
         position: token position.
         colours: colour of each set.
     """
@@ -38,7 +38,7 @@ def cosines_figure(travel: xr.Dataset, position: int, colours: Mapping[str, str]
     """Return the cosines of steps and of their deviations from the mean step, and the share of the mean step.
 
     Args:
-        travel: the result group.
+        travel: the results.
         position: token position.
         colours: colour of each set.
     """

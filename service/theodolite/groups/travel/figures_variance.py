@@ -26,7 +26,7 @@ def budget_figure(travel: xr.Dataset, position: int, labels: Mapping[str, str]) 
     The parts of a block add up to 1; those below zero reduce the variance. Each set has a panel.
 
     Args:
-        travel: the result group.
+        travel: the results.
         position: token position.
         labels: label of each set, from top to bottom.
     """

@@ -49,4 +49,4 @@ GROUP = Group(
     labels={"matrices": MATRICES, "form": FORMS, "null": ("mean", "sd")},
     needs=frozenset({"weights"}),
 )
-"""The result group `weights`: overlaps of the leading directions that the layers' matrices write and read."""
+"""The analysis `weights`: overlaps of the leading directions that the layers' matrices write and read."""

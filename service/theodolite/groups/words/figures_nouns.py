@@ -34,7 +34,7 @@ def subject_figure(words: xr.Dataset, chance: float) -> go.Figure:
     """Return the shares of nouns whose own key is first, or among the keys with the largest scores, by layer.
 
     Args:
-        words: the result group.
+        words: the results.
         chance: the share of `own_keys` that random keys would give.
     """
     panels = []

@@ -1,4 +1,4 @@
-"""Route that describes the registry of result groups."""
+"""Route that describes the registry of analyses."""
 
 from dataclasses import asdict
 from functools import cache
@@ -10,20 +10,20 @@ from fastapi.responses import Response
 from theodolite.api.access import Reader
 from theodolite.api.encoding import answer
 from theodolite.api.responses import described
-from theodolite.api.schemas import GroupList
+from theodolite.api.schemas import AnalysisList
 from theodolite.digests import digest_of
 from theodolite.groups import GROUPS, SHOWN, Group, Variable
 from theodolite.query.curves import is_along_depth
 from theodolite.query.profiles import PROFILES, Profile
 from theodolite.version import __version__
 
-router = APIRouter(prefix="/v1/groups", tags=["groups"])
+router = APIRouter(prefix="/v1/analyses", tags=["analyses"])
 
 
-@router.get("", responses=described(GroupList))
-def list_groups(request: Request, _caller: Reader) -> Response:
-    """Return every result group: title, required inputs, tables and variables."""
-    return answer(request, digest_of(["groups", __version__]), registry_content)
+@router.get("", responses=described(AnalysisList))
+def list_analyses(request: Request, _caller: Reader) -> Response:
+    """Return every analysis: title, required inputs, tables and variables."""
+    return answer(request, digest_of(["analyses", __version__]), registry_content)
 
 
 @cache
@@ -33,7 +33,7 @@ def registry_content() -> dict[str, Any]:
 
 
 def _group(group: Group) -> dict[str, Any]:
-    names = ("name", "title", "is_analysis", "options")
+    names = ("name", "title", "is_requestable", "options")
     variables = [_variable(group, variable) for variable in group.variables]
     profiles = [_profile(name, profile) for name, profile in PROFILES.items() if profile.group == group.name]
     labels = {dim: list(of_dim) for dim, of_dim in group.labels.items()}

@@ -1,4 +1,4 @@
-"""Check that `/v1/groups` describes the registry of result groups, and that routes and schemas derive from it."""
+"""Check that `/v1/analyses` describes the registry of analyses, and that routes and schemas derive from it."""
 
 from dataclasses import asdict
 
@@ -15,21 +15,21 @@ from theodolite.query.profiles import PROFILES
 
 @pytest.fixture(scope="module")
 def items(client):
-    answer = client.get("/v1/groups")
+    answer = client.get("/v1/analyses")
     assert answer.status_code == 200
     return {item["name"]: item for item in answer.json()["items"]}
 
 
-def test_every_group_is_described_as_registered(items):
+def test_every_analysis_is_described_as_registered(items):
     assert list(items) == list(GROUPS)
     for name, group in GROUPS.items():
         item = items[name]
         assert set(item) == {
-            *("name", "title", "is_shown", "is_analysis", "tables", "needs", "options", "variables"),
+            *("name", "title", "is_shown", "is_requestable", "tables", "needs", "options", "variables"),
             *("labels", "profiles"),
         }
         assert item["labels"] == {dim: list(labels) for dim, labels in group.labels.items()}
-        for field in ("title", "is_analysis", "options"):
+        for field in ("title", "is_requestable", "options"):
             assert item[field] == getattr(group, field)
         assert item["tables"] == [asdict(table) | {"columns": [*map(asdict, table.columns)]} for table in group.tables]
         assert item["needs"] == sorted(group.needs)
@@ -66,15 +66,15 @@ def test_the_order_equals_that_of_the_report(items):
 
 
 def test_the_etag_depends_only_on_the_version(client, monkeypatch, tmp_path):
-    etag = client.get("/v1/groups").headers["etag"]
-    assert client_of(tmp_path).get("/v1/groups").headers["etag"] == etag
-    assert client.get("/v1/groups", headers={"If-None-Match": etag}).status_code == 304
-    monkeypatch.setattr("theodolite.api.groups.__version__", f"{__version__}.1")
-    assert client.get("/v1/groups").headers["etag"] != etag
+    etag = client.get("/v1/analyses").headers["etag"]
+    assert client_of(tmp_path).get("/v1/analyses").headers["etag"] == etag
+    assert client.get("/v1/analyses", headers={"If-None-Match": etag}).status_code == 304
+    monkeypatch.setattr("theodolite.api.analyses.__version__", f"{__version__}.1")
+    assert client.get("/v1/analyses").headers["etag"] != etag
 
 
 def test_the_registry_is_offered_only_as_json(client):
-    refused = client.get("/v1/groups", headers={"Accept": "application/vnd.apache.parquet"})
+    refused = client.get("/v1/analyses", headers={"Accept": "application/vnd.apache.parquet"})
     assert_problem(refused, 406, "application/json")
 
 
