@@ -93,7 +93,7 @@ def test_the_table_has_a_row_for_each_prompt_place_and_change(run):
     own = table[table["dose"].isna() | (table["dose"] == table["set"].map({"harmful": -1.0, "harmless": 1.0}))]
     assert np.isfinite(own["score_change"]).all()
     assert table.drop(own.index)["score_change"].isna().all()
-    assert (np.isfinite(table["restored"]) == (table["intervention"] == "patch")).all()
+    assert (np.isfinite(table["pair_restored"]) == (table["intervention"] == "patch")).all()
 
 
 def test_nothing_is_left_of_the_parts_and_the_run_is_whole(run):

@@ -51,12 +51,12 @@ def test_a_row_holds_the_numbers_of_its_prompt_and_intervention():
 def test_a_patch_restores_a_share_of_the_difference_of_its_own_pair():
     patched = rows(table_of(measured(), question(), np.arange(4), ("a", "b"), SCORED), intervention="patch")
     # From 0 to 4 it moved by 1, from 4 to 0 by -3; the second pair has no difference to restore.
-    np.testing.assert_array_equal(patched["restored"], [0.25, 0.75, np.nan, np.nan])
+    np.testing.assert_array_equal(patched["pair_restored"], [0.25, 0.75, np.nan, np.nan])
 
 
 def test_without_pairs_no_share_is_restored():
     table = table_of(measured(), question(is_paired=False), np.arange(4), ("a", "b"), SCORED)
-    assert table["restored"].isna().all()
+    assert table["pair_restored"].isna().all()
 
 
 def test_the_score_is_that_of_the_last_layer_and_of_the_dose_towards_the_other_set():

@@ -11,7 +11,7 @@ from theodolite_jobs.effects.work import Arrays, Question
 from theodolite_jobs.groups.effects.formulas import restored_of_pair
 from theodolite_jobs.groups.effects.means import is_after
 
-_NUMBERS = ("dose", "kl", "log_odds", "restored", "score_change")
+_NUMBERS = ("dose", "kl", "log_odds", "pair_restored", "score_change")
 
 
 def table_of(
@@ -41,7 +41,7 @@ def table_of(
             "dose": np.array(doses)[which],
             "kl": kl.ravel(),
             "log_odds": moved.ravel(),
-            "restored": _restored(measured, moved, question, names).ravel(),
+            "pair_restored": _pair_restored(measured, moved, question, names).ravel(),
             "score_change": _last_score(measured, question, scored, names, doses).ravel(),
         }
     )
@@ -53,7 +53,7 @@ def _by_row(measured: Arrays, measure: str, without_dose: Sequence[str]) -> NDAr
     return np.concatenate([plain, measured[f"dose_{measure}"]], axis=-1)
 
 
-def _restored(
+def _pair_restored(
     measured: Arrays, moved: NDArray[np.float64], question: Question, names: Sequence[str]
 ) -> NDArray[np.float64]:
     """Return the share of the pair's difference of the log-odds that a patch restores; NaN for all other rows."""
