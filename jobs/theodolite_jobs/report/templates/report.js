@@ -7,10 +7,10 @@ async function unpacked(id) {
 if (!globalThis.DecompressionStream)
   for (const node of document.querySelectorAll(".figure")) node.textContent = "This figure needs a newer browser.";
 
+const contents = JSON.parse(await unpacked("figures"));
 const script = document.createElement("script");
 script.textContent = await unpacked("plotly");
-document.head.append(script);
-const contents = JSON.parse(await unpacked("figures"));
+document.head.append(script); // nothing waits from here on: with Plotly, the page is ready to be printed
 const figures = [...document.querySelectorAll("[data-figure]")].map((node) => ({
   node,
   isDrawn: false,
