@@ -1,4 +1,4 @@
-"""Measure the group `heads` on the CPU: seconds, memory and error.
+"""Measure the analysis `heads` on the CPU: seconds, memory and error.
 
 - `shape_32b`: the script writes random bf16 weights with the shape of Qwen2.5-32B, but one neuron in each MLP, to a
   temporary folder of 13 GB (TMPDIR). `compute_groups` runs on them as in a survey without prompts, with and without

@@ -2,7 +2,7 @@
 
 The shards contain float32 numbers with bfloat16 precision, as a survey in bfloat16 writes them, and one large feature.
 
-- `passes`: the first pass for the group `moments`, that with all outputs, and the second pass over a contrast.
+- `passes`: the first pass for the analysis `moments`, that with all outputs, and the second pass over a contrast.
   They run in turns with reading the same shards, through Zarr as other programs do, and with `read_shard`, which also
   compares checksums; on one thread and on two. The result has the medians.
 - `doubling`: the same pass over one, two and four times as many samples.

@@ -1,7 +1,7 @@
 """Run the simulations of statistics: how often intervals contain the truth, and conclusions are right, in many draws.
 
 Each simulation is a script of this folder, whose newest result in `results/` names the versions of the analyses
-with whose formulas it was made. Without names, the script runs each whose groups have other versions by now.
+with whose formulas it was made. Without names, the script runs each whose analyses have other versions by now.
 
 Usage: python benchmarks/simulate.py [NAME ...]
 """

@@ -141,7 +141,7 @@ def arrays_of(group: zarr.Group, prefix: str = "") -> dict[str, Any]:
 
 
 def compare_results(ours: Path, theirs: Path) -> dict[str, Any]:
-    """Return the differences of two runs' analyses."""
+    """Return the differences of two runs' results."""
     left, right = (arrays_of(zarr.open_group(path, mode="r")) for path in (ours, theirs))
     differences = {name: difference(left[name], right[name]) for name in left.keys() & right.keys()}
     groups = {}

@@ -1,4 +1,4 @@
-"""Measure the group `words`, and the vocabulary's products of `heads`, on one GPU and on the CPU of its machine.
+"""Measure the analysis `words`, and the vocabulary's products of `heads`, on one GPU and on the CPU of its machine.
 
 The script writes random bf16 weights of one layer with the shape of Qwen2.5-32B and all 152,064 tokens, and draws the
 singular vectors at random. `words` is one call of `layer_words`: the tokens of all vectors of all heads, and the nouns

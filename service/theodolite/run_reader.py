@@ -269,19 +269,19 @@ class RunReader:
         """Return the results of an analysis, or some of them at some labels, without the singular vectors of heads.
 
         Args:
-            name: name of the group.
+            name: name of the analysis.
             statistic: names of variables; none selects all.
             labels: the requested labels, by `set`, `contrast`, `site`, `position`, `layer` and `norm`.
 
         Raises:
-            SpecError: there is no such group, variable or label.
+            SpecError: there is no such analysis, variable or label.
             ResultsNotFoundError: the run lacks the analysis.
         """
         if name not in GROUPS:
             raise SpecError(f"group: given {name!r}; allowed: {', '.join(GROUPS)}")
         unknown = [dim for dim in labels if dim not in GROUP_LABELS]
         if unknown:
-            raise SpecError(f"{unknown[0]}: a group cannot be narrowed by this; allowed: {', '.join(GROUP_LABELS)}")
+            raise SpecError(f"{unknown[0]}: results cannot be narrowed by this; allowed: {', '.join(GROUP_LABELS)}")
         selected = select_group(self._run, name, _listed(statistic), _label_lists(labels))
         return _without_single(selected, labels).copy(deep=True)
 

@@ -119,7 +119,7 @@ class Settings(BaseSettings):
     prompts_shown: bool = Field(
         True,
         description="Whether the service sends the texts of prompt sets. It sends scores in any case, and the "
-        "sentences and nouns that the results of the group words contain.",
+        "sentences and nouns that the results of the analysis words contain.",
     )
     proxies: list[IPvAnyNetwork] = Field(
         default_factory=list,

@@ -78,7 +78,7 @@ def test_tabs_that_a_run_lacks_are_not_offered(page, address):
         "Tables",
     ]
     page.goto(f"{address}/#/runs/tiny-0/heads")
-    expect(page.get_by_role("tabpanel")).to_contain_text("no results of the group “heads”")
+    expect(page.get_by_role("tabpanel")).to_contain_text("no results of the analysis “heads”")
 
 
 def test_arrow_keys_go_through_the_tabs_and_leave_no_step_for_back(page, address):

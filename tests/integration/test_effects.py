@@ -127,7 +127,6 @@ def test_parts_that_a_killed_driver_left_of_a_finished_group_go(run, tmp_path):
     assert keys(opened(copy).location, "pending") == []
 
 
-@pytest.mark.nightly
 def test_a_driver_whose_effects_another_one_has_finished_ends_at_once(tiny_folder, tmp_path, monkeypatch):
     given, measure = [], measure_effects.measure_effects
     monkeypatch.setattr(measure_effects, "measure_effects", lambda *inputs: (given.extend(inputs), measure(*inputs)))

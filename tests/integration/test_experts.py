@@ -153,5 +153,8 @@ def test_a_model_without_experts_has_no_routing(tiny_folder, tmp_path):
     assert "routing" not in finished_groups(run)
     assert not (Path(run.url) / "activations.zarr/harmful/experts").exists()
     assert {facts.n_experts for facts in run.record.sets.values()} == {0}
+
+
+def test_routing_of_a_model_without_experts_is_refused(tiny_folder, tmp_path):
     with pytest.raises(SpecError, match=r"^analyses: 'routing' needs the experts that tokens use, and none are record"):
         survey(spec_of(tiny_folder, analyses=["routing"]), Path(), settings(tmp_path), Console())

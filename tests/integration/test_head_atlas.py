@@ -200,7 +200,6 @@ def test_heads_go_where_the_directions_they_were_held_against_change(encoder, tm
     assert "heads" not in finished_groups(run)
 
 
-@pytest.mark.nightly
 def test_two_drivers_with_other_options_do_not_mix_their_vectors(encoder, tmp_path, monkeypatch):
     run = copied(encoder, tmp_path / "store")
     write = heads_module.write_layer

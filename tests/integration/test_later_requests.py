@@ -48,7 +48,6 @@ def unsupported():
             yield
 
 
-@pytest.mark.nightly
 @pytest.mark.parametrize("group", ["basis", *at_night(["travel"])])
 def test_options_of_a_group_are_kept_although_the_group_with_their_name_is_missing(tiny_folder, tmp_path, group):
     run = surveyed(tmp_path, tiny_folder, analyses=["curves"])
@@ -59,6 +58,7 @@ def test_options_of_a_group_are_kept_although_the_group_with_their_name_is_missi
     assert spec_of_results(opened(run)).gram.samples == 6
 
 
+@pytest.mark.nightly
 def test_contrasts_of_a_killed_survey_are_kept(damaged, tiny_folder):
     with killed_before("gram"):
         survey_again(damaged, spec_of(tiny_folder, analyses=["gram"], contrasts=TWO))

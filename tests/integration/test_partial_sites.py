@@ -293,7 +293,6 @@ def test_one_replica_gives_the_bits_of_two(run, model, tmp_path):
     assert {key for key in ours.keys() | theirs.keys() if ours.get(key) != theirs.get(key)} == {"run.json"}  # its date
 
 
-@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("key", "damage"),
     [
@@ -315,6 +314,7 @@ def test_a_damage_is_restored_to_the_bit(run, tmp_path, key, damage):
     assert_same_bits(damaged, Path(run.url))
 
 
+@pytest.mark.nightly
 def test_reduced_shards_have_the_moments_of_the_layers_with_the_site(run, model, tmp_path, monkeypatch):
     monkeypatch.setattr(shard_bounds, "_LEAST_REDUCED_SHARDS", 1)
     sites = [str(site) for site in run.record.spec.capture.sites]

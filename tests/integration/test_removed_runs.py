@@ -41,7 +41,7 @@ STAGES = {
 }
 """Functions that are called while a driver works, at the begin of a stage or after its first step."""
 
-EACH_DAY = ("first shard", "end of the capture", "results")
+EACH_DAY = ("first shard", "end of the capture", "results", "parts of effects")
 
 
 def before(function, act):

@@ -135,10 +135,7 @@ def test_a_run_whose_model_has_changed_is_refused_by_name(damaged, tiny_folder, 
 @pytest.mark.nightly
 @pytest.mark.parametrize(
     "key",
-    [
-        "prompts/harmless.tokens.parquet",
-        *at_night(["prompts/harmful.parquet", "activations.zarr/harmful/resid_pre/zarr.json"]),
-    ],
+    ["prompts/harmless.tokens.parquet", "prompts/harmful.parquet", "activations.zarr/harmful/resid_pre/zarr.json"],
 )
 def test_without_complete_nothing_damaged_is_certified(whole, damaged, key):
     flip(damaged / key)
@@ -361,7 +358,6 @@ def test_a_record_that_another_attempt_has_replaced_is_captured_again(whole, dam
     assert_same_bits(damaged, whole)
 
 
-@pytest.mark.nightly
 @pytest.mark.parametrize("is_lost", [*at_night([False]), True], ids=["run.json kept", "run.json lost"])
 def test_the_complete_of_another_run_is_not_believed(whole, damaged, tiny_folder, is_lost):
     reseal(damaged / "COMPLETE", run_id="model-000000000000")

@@ -185,7 +185,6 @@ def test_the_second_repair_compares_with_the_results_before_the_first_one(damage
     assert repair_again(damaged) == []
 
 
-@pytest.mark.nightly
 def test_a_later_survey_decides_what_the_repair_restores(damaged, two_vectors):
     flip(damaged / "results.zarr/heads/zarr.json")
     with killed_after_the_passes():

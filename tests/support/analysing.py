@@ -1,4 +1,4 @@
-"""Computing analyses of a stored run in tests, without a model where none is needed."""
+"""Computing the results of a stored run in tests, without a model where none is needed."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any

@@ -28,9 +28,10 @@ COVERED_LEGENDS = """[...document.querySelectorAll('main .js-plotly-plot')].flat
 SETTLED = """() => new Promise((done, failed) => {
   const end = Date.now() + PATIENCE;
   const look = () => {
-    const settled = document.querySelectorAll('main h1').length === 1;
-    if (settled && !document.querySelector('.waiting, [aria-busy]')) done();
-    else if (Date.now() > end) failed(new Error('the view still waits: ' + document.querySelector('main').innerText));
+    const headings = document.querySelectorAll('main h1').length;
+    const waiting = [...document.querySelectorAll('.waiting, [aria-busy]')].map(one => one.outerHTML.slice(0, 200));
+    if (headings === 1 && !waiting.length) done();
+    else if (Date.now() > end) failed(new Error(`${location}: ${headings} headings, waiting: ${waiting.join(' ')}`));
     else requestAnimationFrame(look);
   };
   requestAnimationFrame(() => setTimeout(look));

@@ -91,7 +91,7 @@ def copied(library: str, folder: Path, *run_ids: str, with_activations: bool = F
 
 
 def stored_group(store: str, run_id: str, group: str) -> xr.Dataset:
-    """Return an analysis, read without the code of this project."""
+    """Return the results of an analysis, read without the code of this project."""
     dataset: xr.Dataset
     with xr.open_zarr(f"{store}/runs/{run_id}/results.zarr", group=group, chunks=None) as dataset:
         return dataset.load()

@@ -1,7 +1,7 @@
 """The stored vectors and answers of an analysis of effects, in parts.
 
 They are under `pending/effects.parts/DIGEST/`: for each contrast and position the vectors of its interventions, and the
-numbers of each part of its prompts. They remain until the results are written, so an analysis that was killed
+numbers of each part of its prompts. They remain until the results are written, so a computation that was killed
 continues after its last part. Each object names its run, the digest of the group, its contrast, position and range, and
 the checksum of its bytes, see `theodolite.store.pieces`.
 """
@@ -70,7 +70,7 @@ class PartStore:
             delete(self.location, [key])
 
     def drop(self) -> None:
-        """Remove all parts and vectors of this analysis, whose results are written."""
+        """Remove all parts and vectors, since the results are written."""
         delete(self.location, keys(self.location, f"{PARTS}/{self.digest}"))
 
     def _of_vectors(self, label: str) -> dict[str, Any]:

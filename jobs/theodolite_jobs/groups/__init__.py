@@ -1,7 +1,7 @@
-"""The computation of each analysis; a group is the folder with its name.
+"""The computation of each analysis, in the folder with its name.
 
-`compute.py` reads what the group needs and returns its arrays and tables; `formulas.py` is its mathematics, pure and in
-float64. The folder of the same name in `theodolite.groups` declares the arrays and shows them.
+`compute.py` reads what the analysis needs and returns its arrays and tables; `formulas.py` is its mathematics, pure and
+in float64. The folder of the same name in `theodolite.groups` declares the arrays and shows them.
 """
 
 from importlib import import_module

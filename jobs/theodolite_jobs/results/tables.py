@@ -1,4 +1,4 @@
-"""Analyses of activations as flat tables."""
+"""The arrays of an analysis as a flat table."""
 
 from collections.abc import Hashable
 

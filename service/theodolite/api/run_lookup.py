@@ -45,7 +45,7 @@ def complete_run(request: Request, run_id: str) -> Run:
 
 
 def digest_over(run: Run, groups: Iterable[str] = ()) -> str:
-    """Return the digest of one analysis, or a digest over several; no names select all finished groups."""
+    """Return the digest of one analysis, or a digest over several; no names select all finished analyses."""
     finished = finished_groups(run)
     named = list(groups)
     if len(named) == 1 and named[0] in finished:

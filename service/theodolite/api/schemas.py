@@ -115,7 +115,7 @@ class ProfileItem(BaseModel):
 class AnalysisItem(BaseModel):
     """One analysis of the registry."""
 
-    name: str = Field(description="Name of the group.", examples=["separation"])
+    name: str = Field(description="Name of the analysis.", examples=["separation"])
     title: str = Field(description="Title of its sections.", examples=["Separation"])
     is_shown: bool = Field(description="Whether the report and the page show it.")
     is_requestable: bool = Field(description="Whether a spec may list it under `analyses`.")
@@ -298,7 +298,7 @@ class SectionList(OfRun):
     """The analyses that have sections."""
 
     items: list[str] = Field(
-        description="Names of the groups, in the order of the report.", examples=[["curves", "separation"]]
+        description="Names of the analyses, in the order of the report.", examples=[["curves", "separation"]]
     )
 
 

@@ -1,7 +1,8 @@
 """The registry of analyses; all code that lists analyses uses it.
 
-A group is a folder: its arrays in `record.py`, its figures in `figures.py`, and its sentences in `sections.py`, if the
-report and the page show it. The folder of the same name in `theodolite_jobs.groups` has its formulas and computation.
+An analysis is a folder: its arrays in `record.py`, its figures in `figures.py`, and its sentences in `sections.py`, if
+the report and the page show it. The folder of the same name in `theodolite_jobs.groups` has its formulas and
+computation.
 """
 
 from importlib import import_module
@@ -22,10 +23,10 @@ GROUPS: dict[str, Group] = {group.name: group for group in sorted(_records(), ke
 """All analyses by name, in the order of computation and of the report."""
 
 ANALYSES = tuple(name for name, group in GROUPS.items() if group.is_requestable)
-"""The groups that a spec can name under `analyses`."""
+"""The names of the analyses that a spec can list under `analyses`."""
 
 SHOWN = tuple(name for name in GROUPS if find_spec(f"{__name__}.{name}.sections"))
-"""The groups with sections in the report and on the page."""
+"""The names of the analyses with sections in the report and on the page."""
 
 
 def table_owner(table: str) -> str | None:

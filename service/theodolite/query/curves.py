@@ -24,7 +24,7 @@ CURVE_LABELS = ("set", "contrast", "site", "position")
 
 @dataclass(frozen=True)
 class Statistic:
-    """A curve along depth: an array of an analysis at one label of each of its own axes."""
+    """A curve along depth: an array of an analysis at one label of each of the analysis's own axes."""
 
     group: str
     variable: Variable

@@ -24,7 +24,7 @@ def unreliable_layers(directions: xr.Dataset, contrast: str, side: str) -> list[
     """Return the layers where the direction that a side of the heads is compared with is too unreliable.
 
     Args:
-        directions: the analysis.
+        directions: the results.
         contrast: name of the contrast.
         side: side of a circuit, such as `qk_query` or `ov_write`.
     """

@@ -28,7 +28,7 @@ def strictest(effects: xr.Dataset, measure: str, intervention: str, part: str) -
     NaN where none is tested.
 
     Args:
-        effects: the analysis.
+        effects: the results.
         measure: `log_odds` or `kl`.
         intervention: `remove` or `add`.
         part: `z`, `p` or `p_family`.

@@ -13,7 +13,7 @@ from theodolite.store.result_reader import read_group
 from theodolite.store.runs import Run
 
 GROUP_LABELS = ("set", "contrast", "site", "position", "layer", "norm")
-"""Dimensions by which an analysis can be narrowed."""
+"""Dimensions by which the results of an analysis can be narrowed."""
 
 
 def select_group(

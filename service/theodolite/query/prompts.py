@@ -173,7 +173,7 @@ def _place(
 
 
 def _remedy(run: Run) -> str:
-    return f"it has no group separation for it; `theodolite run analyse {run.id}` computes missing groups"
+    return f"it has no results of separation for it; `theodolite run analyse {run.id}` computes missing results"
 
 
 def _known(run: Run, name: str, existing: list[_Label], label: _Label) -> _Label:

@@ -19,9 +19,9 @@ COMPARED = ("curves", "separation", "directions")
 def read_twin(run: Run, *groups: str) -> dict[str, dict[str, xr.Dataset]]:
     """Return results of the run's untrained twin by contrast and group, for contrasts that both runs define equally.
 
-    The attribute `seed` is the seed of the random weights. The group `separation` has the difference of the AUROCs too,
-    see `auroc_beyond_twin`. Groups that the twin lacks, or that cannot be read, are left
-    out; without a twin, the result is empty.
+    The attribute `seed` is the seed of the random weights. The analysis `separation` has the difference of the AUROCs
+    too, see `auroc_beyond_twin`. Groups that the twin lacks, or that cannot be read, are left out; without a twin, the
+    result is empty.
     """
     twin = untrained_twin(run)
     found: dict[str, dict[str, xr.Dataset]] = {}

@@ -1,4 +1,4 @@
-"""The sections of a run by analysis: `sections.py` in the folder of a group makes them."""
+"""The sections of a run by analysis: `sections.py` in the folder of each makes them."""
 
 from collections.abc import Iterator
 from dataclasses import asdict, replace

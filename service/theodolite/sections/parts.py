@@ -153,7 +153,7 @@ def prompt_counts(group: xr.Dataset, labels: Mapping[str, str]) -> str:
     """Return the number of prompts of each set, such as `prompts: 256 harmful, 256 harmless`.
 
     Args:
-        group: an analysis with the variable `n_samples`.
+        group: the results of an analysis, with the variable `n_samples`.
         labels: label of each set.
     """
     counts = group["n_samples"].sel(position=last_position(group))

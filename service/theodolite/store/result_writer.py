@@ -99,7 +99,7 @@ def write_groups(
     digests: Mapping[str, str],
     layers: Mapping[str, str] = {},
 ) -> None:
-    """Write the results of analyses and their tables; COMPLETE drops outdated groups first and lists the new ones last.
+    """Write the results of analyses and their tables; COMPLETE drops outdated ones first and lists the new ones last.
 
     A group is encoded in memory and its objects are put one by one. Two drivers that write the same group thus write
     the same bytes to the same keys, and neither removes an object of the other.

@@ -45,7 +45,7 @@ def sentence_spec(record: RunRecord, sentence: str) -> SurveySpec:
         "prompts": {NOUNS: {"source": f"builtin:{NOUNS}", "limit": 1}},
         "capture": {"sites": sites},
         "analyses": ["words"],
-        # The group `words` also decodes the vectors of heads and the nouns: as few as possible.
+        # The analysis `words` also decodes the vectors of heads and the nouns: as few as possible.
         "heads": {"vectors": 1},
         "words": {"sentences": [sentence], "tokens": 1, "nouns": NOUNS},
     }

@@ -284,7 +284,7 @@ def inexact(family):
 LONG = {"lengths": (60, 120, 90, 75)}
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, *at_night([torch.float32])])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("family", ["qwen3_next", *at_night(["qwen3_5_text"])])
 def test_a_gated_delta_rule_that_rounds_much_passes_with_a_measured_bound(family, dtype):
     certificate = certify_tiny(wrap(inexact(family).to(dtype)), **LONG)
@@ -314,7 +314,7 @@ def planted(mistake, monkeypatch, model):
     return model
 
 
-@pytest.mark.parametrize("mistake", ["wrong tap", *at_night(["shifted", "other tokens"])])
+@pytest.mark.parametrize("mistake", ["wrong tap", "shifted", *at_night(["other tokens"])])
 @pytest.mark.parametrize("family", ["qwen3_next", *at_night(["qwen3_5_text"])])
 def test_a_mistake_in_a_model_that_rounds_much_is_still_refused(family, mistake, monkeypatch):
     model = planted(mistake, monkeypatch, wrap(inexact(family)))

@@ -80,7 +80,6 @@ def test_only_what_is_needed_is_downloaded_and_merged(answers: Answers, served: 
     assert f"GET /org/lora/resolve/{hub.COMMIT}/adapter_model.safetensors" in served[1]
 
 
-@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("question", "words"),
     [

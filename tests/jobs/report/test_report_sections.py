@@ -32,7 +32,6 @@ def test_every_section_is_there(tmp_path):
     assert "cos(P*, N*)" in page
 
 
-@pytest.mark.nightly
 @each("n", [1, 2, 3])
 def test_sets_of_a_few_prompts_have_a_report(tmp_path, n):
     page = report_of(tmp_path, {"bad": n, "good": n}, contrast("bad", "good"))
@@ -40,12 +39,12 @@ def test_sets_of_a_few_prompts_have_a_report(tmp_path, n):
     assert ("bad has one usable prompt: variances and intervals need two" in page) == (n == 1)
 
 
+@pytest.mark.nightly
 def test_some_layers_of_one_site_have_a_report(tmp_path):
     page = report_of(tmp_path, {"bad": 9, "good": 9}, contrast("bad", "good"), ENTERING, layers=[0, 2, 4])
     assert "Travel and growth" in page
 
 
-@pytest.mark.nightly
 def test_a_set_that_was_quarantined_whole_has_a_report(tmp_path):
     bad = {sample: "not finite" for sample in range(4)}
     page = report_of(tmp_path, {"bad": 4}, {}, quarantined={"bad": bad})

@@ -274,7 +274,7 @@ MISTAKES = {
     "contrast: tiny-0 has no 'other'; it has: refusal": (SpecError, lambda run: run.curves(contrast="other")),
     "layer: tiny-0 has no 4; it has 0 to 3": (SpecError, lambda run: run.direction("refusal", "resid_pre", 4)),
     "group: given 'curve'; allowed: moments, curves": (SpecError, lambda run: run.group("curve")),
-    "head: a group cannot be narrowed by this; allowed: set": (SpecError, lambda run: run.group("gram", head=1)),
+    "head: results cannot be narrowed by this; allowed: set": (SpecError, lambda run: run.group("gram", head=1)),
     "statistic: heads has no 'left_vectors'": (SpecError, lambda run: run.group("heads", "left_vectors")),
     "statistic: gram has no 'auroc'": (SpecError, lambda run: run.group("gram", "auroc")),
     "tiny-0 has no finished results 'sphere'": (ResultsNotFoundError, lambda run: run.group("sphere")),

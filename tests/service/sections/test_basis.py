@@ -27,7 +27,7 @@ ISOMETRY = "Isometry defect of the affine map of {}, on leading directions of it
 
 
 def group(sublayers=("attention", "mlp", "block"), sets=("harmful",), **changed):
-    """Return an analysis of sets with 40 prompts, in which only these sublayers were measured."""
+    """Return the results of `basis` of sets with 40 prompts, in which only these sublayers were measured."""
     labels = {"set": list(sets), "position": [-1], "layer": range(LAYERS), **GROUPS["basis"].labels}
     variables = {}
     for variable in GROUPS["basis"].variables:

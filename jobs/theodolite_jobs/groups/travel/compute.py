@@ -85,7 +85,7 @@ def growth_table(groups: dict[str, xr.Dataset]) -> pd.DataFrame:
     of the comparison have one value for both laws of a site, and `verdict` has one value for all sites.
 
     Args:
-        groups: the analyses `moments` and `curves`.
+        groups: the results of `moments` and `curves`.
     """
     rows = [row for name, group in _GROWING.items() for row in _rows(name, groups[group][name])]
     return pd.DataFrame(rows, columns=GROWTH.names).astype({"n": "int64", "position": "int64"})

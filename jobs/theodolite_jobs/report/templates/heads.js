@@ -15,8 +15,8 @@ function showCard() {
   document.getElementById("card-tokens").replaceChildren(...tokens);
 }
 
-for (const figure of figures.filter(figure => figure.node.dataset.circuit))
-  figure.whenDrawn = () => figure.node.on("plotly_click", event => {
+for (const figure of figures.filter(figure => figure.node.dataset.circuit)) {
+  const listen = () => figure.node.on("plotly_click", event => {
     const name = event.points[0].customdata;
     if (!(name in circuits[figure.node.dataset.circuit])) return;
     selects.circuit.value = figure.node.dataset.circuit;
@@ -24,6 +24,9 @@ for (const figure of figures.filter(figure => figure.node.dataset.circuit))
     showCard();
     document.getElementById("card-name").scrollIntoView({ behavior: "smooth", block: "center" });
   });
+  if (figure.isDrawn) listen(); // the report was printed before
+  else figure.whenDrawn = listen;
+}
 for (const select of Object.values(selects)) select.addEventListener("change", showCard);
 document.getElementById("about-tokens")?.append(ABOUT_TOKENS);
 showCard();

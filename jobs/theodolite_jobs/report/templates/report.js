@@ -10,7 +10,7 @@ if (!globalThis.DecompressionStream)
 const contents = JSON.parse(await unpacked("figures"));
 const script = document.createElement("script");
 script.textContent = await unpacked("plotly");
-document.head.append(script); // nothing waits from here on: with Plotly, the page is ready to be printed
+document.head.append(script); // the listeners below are added without a wait, so a page with Plotly can be printed
 const figures = [...document.querySelectorAll("[data-figure]")].map((node) => ({
   node,
   isDrawn: false,

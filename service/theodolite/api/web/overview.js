@@ -200,7 +200,7 @@ function results(run) {
     element("h2", "Results"),
     element("p", Object.keys(run.results).flatMap((group) => [element("span.badge", group), " "])),
     element("details",
-      element("summary", "Variables of each group"),
+      element("summary", "Variables of each analysis"),
       element("div.wrapped", table(["analysis", "variables"], rows, "Analyses and their variables")),
     ),
   );

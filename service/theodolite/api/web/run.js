@@ -8,7 +8,7 @@ import { openSections } from "./sections.js";
 import { ask, ofRun, readAnalyses } from "./service.js";
 import { Stage } from "./stage.js";
 
-// The tabs of other groups show only their sections.
+// The tabs of other analyses show only their sections.
 const OPENERS = {
   overview: async () => openOverview,
   prompts: async () => (await import("./prompts.js")).openPrompts,
@@ -117,9 +117,9 @@ class Tabs {
 
   missing(name) {
     if (this.run.unfinished.includes(name))
-      return element("p.nothing", `The results of the group “${name}” were requested and are not finished. If no survey computes them now, run `,
+      return element("p.nothing", `The results of the analysis “${name}” were requested and are not finished. If no survey computes them now, run `,
         element("code", `theodolite run analyse ${this.run.run_id}`), ".");
-    return element("p.nothing", `This run has no results of the group “${name}”: its spec does not request the group, or the run is not complete.`);
+    return element("p.nothing", `This run has no results of the analysis “${name}”: its spec does not request it, or the run is not complete.`);
   }
 
   /** Move between tabs: arrow keys wrap around, Home and End select the ends. Back has no step for these moves. */

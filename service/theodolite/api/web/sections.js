@@ -5,7 +5,7 @@ import { element, fill, table } from "./elements.js";
 import { Frame } from "./figures.js";
 import { ask, ofRun } from "./service.js";
 
-/** Open a tab that shows the sections of one group. */
+/** Open a tab that shows the sections of one analysis. */
 export function openSections(node, signal, run, group) {
   fill(node, signal, async () => {
     const sections = await readSections(run, group, signal);
@@ -13,7 +13,7 @@ export function openSections(node, signal, run, group) {
   });
 }
 
-/** Return the sections of one group. */
+/** Return the sections of one analysis. */
 export async function readSections(run, group, signal) {
   return (await ask(ofRun(run.run_id, "sections", group), {}, signal)).items;
 }

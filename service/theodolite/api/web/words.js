@@ -1,4 +1,4 @@
-// The tab Words: the sections of the group, and a form that gets the trajectory of a typed sentence as a survey job.
+// The tab Words: the sections of the analysis, and a form that gets the trajectory of a typed sentence as a survey job.
 
 import { addressOf } from "./address.js";
 import { element, fill } from "./elements.js";

@@ -56,7 +56,7 @@ def contrast_figure(
     """Return three graphs of a contrast over one depth axis: cosine of means, mean variance and largest variance.
 
     Args:
-        curves: the analysis `curves`.
+        curves: the results of the analysis `curves`.
         view: contrast, sets and position, and whether activations are scaled to the sphere.
         published: published values of the same model, drawn for unscaled activations only.
         twin: the contrast in the results of the untrained twin, whose debiased cosine is drawn.

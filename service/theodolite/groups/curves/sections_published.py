@@ -41,7 +41,7 @@ def published_facts(
 
     Args:
         run: the run.
-        curves: its analysis `curves`.
+        curves: the results of its analysis `curves`.
         view: the contrast and the position.
         published: the published curves of this contrast and position.
         directions: the published choices of a direction at this position.

@@ -41,7 +41,7 @@ def effects_figure(
         effects: the results at one contrast and position.
         sides: label of the set on each side.
         colours: colour of the set on each side.
-        separation: the analysis `separation` at the same contrast and position, if the run has it.
+        separation: the results of the analysis `separation` at the same contrast and position, if the run has it.
     """
     panels, removed = [], list[Line]()
     for side, label in sides.items():

@@ -167,7 +167,8 @@ PROMPT_EFFECTS = Table(
         Column("log_odds", "The change of the log-odds of the first against the second group of next tokens.", "nats"),
         Column(
             "pair_restored",
-            "The share of the difference of the log-odds to the other prompt of the pair; NaN but for patches.",
+            "The share of the difference of the log-odds to the other prompt of the pair that a patch restores; NaN "
+            "for other interventions.",
             "1",
         ),
         Column(

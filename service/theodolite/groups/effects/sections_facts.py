@@ -51,7 +51,7 @@ def effects_facts(
         tokens: texts of the next tokens of both groups.
         patch: what a patched prompt gets, "pair" or "mean".
         full_route: why interventions took forward passes of all tokens; empty if they did not.
-        separation: the analysis `separation` at the same contrast and position, if the run has it.
+        separation: the results of the analysis `separation` at the same contrast and position, if the run has it.
     """
     yield _where(values)
     first, second = tokens

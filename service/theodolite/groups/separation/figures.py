@@ -41,7 +41,7 @@ def separation_figure(
 
     Args:
         separation: the results.
-        tests: the analysis `permutations`, if the run has it.
+        tests: the results of the analysis `permutations`, if the run has it.
         contrast: name of the contrast.
         position: token position.
         sites: sites to draw.
