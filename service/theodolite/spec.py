@@ -61,7 +61,7 @@ class SurveySpec(Part):
         unknown = [name for name in analyses or [] if name not in ANALYSES]
         if unknown:
             raise ValueError(
-                f"{', '.join(map(repr, unknown))} cannot be listed in this version; allowed: {', '.join(ANALYSES)} "
+                f"{', '.join(map(repr, unknown))} does not exist in this version; allowed: {', '.join(ANALYSES)} "
                 "(moments and directions are always computed)"
             )
         return None if analyses is None else sorted(check_unique(analyses, minimum=1), key=ANALYSES.index)
