@@ -15,6 +15,8 @@ import plotly.offline
 from markupsafe import Markup
 
 from theodolite.groups import GROUPS, SHOWN
+from theodolite.overview.facts import contrasts_with_overview, read_overview
+from theodolite.overview.view import overview_html, overview_style
 from theodolite.query.runs import describe, spec_of_results
 from theodolite.query.twin import twin_state
 from theodolite.sections.catalogue import drawn, figures_of, sections_of
@@ -69,13 +71,17 @@ def render_report(run: Run) -> str:
     run = replace(run, cache=Cache(_CACHE_BYTES), complete_snapshot={})
     finished = finished_groups(run)
     sections = {group: found for group in SHOWN if (found := sections_of(run, group))}
+    chapters = dict.fromkeys(GROUPS[group].chapter for group in sections)
     figures = {figure.name: drawn(run, figure) for found in sections.values() for figure in figures_of(found)}
     return render_template(
         "report.html",
         run=describe(run),
         record=run.record,
         conclusion=conclusion(run, sections),
+        overviews=[overview_html(run, read_overview(run, name)) for name in contrasts_with_overview(run)],
+        overview_style=overview_style(),
         sections=sections,
+        chapters={name: [group for group in sections if GROUPS[group].chapter == name] for name in chapters},
         titles={group: GROUPS[group].title for group in sections},
         figures=figures,
         linked=Linked(),

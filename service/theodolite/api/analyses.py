@@ -12,7 +12,7 @@ from theodolite.api.encoding import answer
 from theodolite.api.responses import described
 from theodolite.api.schemas import AnalysisList
 from theodolite.digests import digest_of
-from theodolite.groups import GROUPS, SHOWN, Group, Variable
+from theodolite.groups import GROUPS, Group, Variable
 from theodolite.query.curves import is_along_depth
 from theodolite.query.profiles import PROFILES, Profile
 from theodolite.version import __version__
@@ -33,12 +33,11 @@ def registry_content() -> dict[str, Any]:
 
 
 def _group(group: Group) -> dict[str, Any]:
-    names = ("name", "title", "is_requestable", "options")
+    names = ("name", "title", "chapter", "is_requestable", "options")
     variables = [_variable(group, variable) for variable in group.variables]
     profiles = [_profile(name, profile) for name, profile in PROFILES.items() if profile.group == group.name]
     labels = {dim: list(of_dim) for dim, of_dim in group.labels.items()}
     lists = {
-        "is_shown": group.name in SHOWN,
         "needs": sorted(group.needs),
         "variables": variables,
         "tables": [asdict(table) for table in group.tables],

@@ -15,6 +15,7 @@ from fastapi import APIRouter, Path, Request
 from fastapi.responses import Response, StreamingResponse
 
 from theodolite.api.problems import Problem
+from theodolite.overview.view import overview_style
 from theodolite.store.checksums import sha256
 
 router = APIRouter(include_in_schema=False)
@@ -73,6 +74,8 @@ def _contents(name: str) -> tuple[bytes, bytes, str]:
     """Return a file, the file gzipped, and its digest, from the cache if possible; raises FileNotFoundError."""
     if name == "plotly.min.js":
         content = str(plotly.offline.get_plotlyjs()).encode()
+    elif name == "overview.css":  # the report and notebooks have it too
+        content = overview_style().encode()
     elif name in _DOCUMENTATION:
         content = (resources.files("fastapi_offline") / "static" / name).read_bytes()
     else:

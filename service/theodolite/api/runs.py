@@ -19,12 +19,16 @@ from theodolite.api.schemas import (
     Direction,
     FigureAnswer,
     HeadCard,
+    OverviewAnswer,
     RunDetails,
     RunList,
     SectionAnswer,
     SectionList,
+    Tile,
 )
 from theodolite.digests import digest_of
+from theodolite.overview.facts import contrasts_with_overview, read_overview
+from theodolite.overview.view import overview_html
 from theodolite.query.curves import STATISTICS, Curve, canonical_name, curve_frame, select_curves
 from theodolite.query.group_selection import select_direction
 from theodolite.query.heads import Head, read_head
@@ -159,6 +163,36 @@ def conclusion(request: Request, _caller: Reader, run_id: RunId) -> Response:
     """Return what a run asked, what it found, what this rests on, and what it does not say, as sentences."""
     run = complete_run(request, run_id)
     return answer(request, digest_with_twin(run), lambda: {"run_id": run_id, **asdict(read_conclusion(run))})
+
+
+@router.get("/{run_id}/overview", responses=described(OverviewAnswer, 404, 409))
+def overview(
+    request: Request,
+    _caller: Reader,
+    run_id: RunId,
+    contrast: Annotated[str | None, Query(max_length=48, description="Contrast; by default the first one.")] = None,
+    site: Annotated[str | None, Query(max_length=48, description="Site of the selected depth.")] = None,
+    layer: Annotated[int | None, Query(ge=0, le=10_000, description="Its 0-based block.")] = None,
+) -> Response:
+    """Return the overview of a contrast: four questions and a picture, by default at the largest value."""
+    run = complete_run(request, run_id)
+    shown = request.app.state.settings.prompts_shown
+
+    def content() -> dict[str, Any]:
+        found = read_overview(run, contrast, site, layer)
+        return {
+            "run_id": run_id,
+            "contrast": found.contrast,
+            "contrasts": contrasts_with_overview(run),
+            "site": found.place.site,
+            "layer": found.place.layer,
+            "sentence": found.sentence,
+            "badges": [vars(badge) for badge in found.badges],
+            "tiles": [{name: getattr(tile, name) for name in Tile.model_fields} for tile in found.tiles],
+            "html": overview_html(run, found, texts=shown),
+        }
+
+    return answer(request, digest_of([digest_with_twin(run), shown]), content)
 
 
 @router.get("/{run_id}/sections", responses=described(SectionList, 404, 409))

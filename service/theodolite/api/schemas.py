@@ -117,7 +117,7 @@ class AnalysisItem(BaseModel):
 
     name: str = Field(description="Name of the analysis.", examples=["separation"])
     title: str = Field(description="Title of its sections.", examples=["Separation"])
-    is_shown: bool = Field(description="Whether the report and the page show it.")
+    chapter: str = Field(description="The chapter of the report that shows it; empty if none does.")
     is_requestable: bool = Field(description="Whether a spec may list it under `analyses`.")
     tables: list[TableItem] = Field(description="Its tables.")
     needs: list[str] = Field(
@@ -285,6 +285,23 @@ class Finding(BaseModel):
     figure: str = Field(description="Name of the first figure of its section; empty if there is none.")
 
 
+class Badge(BaseModel):
+    """A limit of all findings."""
+
+    label: str = Field(description="Two or three words.", examples=["256 pairs"])
+    text: str = Field(description="What it means.")
+    is_warning: bool = Field(description="Whether every sentence that is quoted must name it.")
+
+
+class Tile(BaseModel):
+    """A question with its answer."""
+
+    question: str = Field(examples=["Beyond words?"])
+    answer: str = Field(description="✓ yes, ~ partly, ✗ not shown, ? not tested.")
+    number: str = Field(description="The number and its depth.", examples=["+0.21, layer 17 mid"])
+    rule: str = Field(description="What decides the answer.")
+
+
 class ConclusionAnswer(OfRun):
     """The conclusion of a run, as sentences."""
 
@@ -292,6 +309,19 @@ class ConclusionAnswer(OfRun):
     found: list[Finding] = Field(description="What was found: answers and passed tests first; at most five findings.")
     rests_on: list[str] = Field(description="Prompts, and the check of the captured activations.")
     limits: list[str] = Field(description="What the findings do not say.")
+
+
+class OverviewAnswer(OfRun):
+    """The overview of a contrast."""
+
+    contrast: str = Field(description="The contrast.")
+    contrasts: list[str] = Field(description="All contrasts with an overview.")
+    site: str = Field(description="Site of the selected depth.")
+    layer: int = Field(description="Its 0-based block.")
+    sentence: str = Field(description="The finding in one sentence.")
+    badges: list[Badge] = Field(description="What limits the finding.")
+    tiles: list[Tile] = Field(description="The four questions with their answers.")
+    html: str = Field(description="The overview as HTML with its figures in SVG; /static/overview.css is its style.")
 
 
 class SectionList(OfRun):

@@ -6,10 +6,9 @@ computation.
 """
 
 from importlib import import_module
-from importlib.util import find_spec
 from pkgutil import iter_modules
 
-from theodolite.groups.schema import Group, Variable
+from theodolite.groups.schema import CHAPTERS, Group, Variable
 
 __all__ = ["ANALYSES", "GROUPS", "SHOWN", "Group", "Variable", "table_owner"]
 
@@ -25,8 +24,8 @@ GROUPS: dict[str, Group] = {group.name: group for group in sorted(_records(), ke
 ANALYSES = tuple(name for name, group in GROUPS.items() if group.is_requestable)
 """The names of the analyses that a spec can list under `analyses`."""
 
-SHOWN = tuple(name for name in GROUPS if find_spec(f"{__name__}.{name}.sections"))
-"""The names of the analyses with sections in the report and on the page."""
+SHOWN = tuple(name for chapter in CHAPTERS for name, group in GROUPS.items() if group.chapter == chapter)
+"""The names of the analyses with sections, in the order of the report and the page: by chapter."""
 
 
 def table_owner(table: str) -> str | None:

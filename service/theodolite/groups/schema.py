@@ -35,6 +35,9 @@ ENDS = {"attention": (0, 1), "mlp": (1, 2), "block": (0, 2)}
 
 SUBLAYERS = tuple(ENDS)
 
+CHAPTERS = ("Separation", "Components", "Effects", "Geometry", "Words")
+"""The chapters of the report, and the tabs of the page."""
+
 SIDES = ("positive", "negative")
 """The two sets of a contrast."""
 
@@ -151,7 +154,8 @@ class Group:
     Attributes:
         name: its name in the store, in specs and in URLs.
         title: its title in the report and on the page.
-        order: its place in the computation and in the report; a group comes after those that it requires.
+        order: its place in the computation and in its chapter; a group comes after those that it requires.
+        chapter: the chapter of the report that shows it; empty for a group that is not shown.
         version: increases with each change of its numbers by more than rounding; the next survey then computes the
             group again.
         variables: its arrays.
@@ -172,6 +176,7 @@ class Group:
     name: str
     title: str
     order: int
+    chapter: str = ""
     version: int = 1
     variables: tuple[Variable, ...] = ()
     labels: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)

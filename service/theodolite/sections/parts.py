@@ -108,6 +108,7 @@ class Section:
         notes: conventions, without a full stop.
         how_to_read: explanation of the figures; empty for figures that need none.
         finding: the main result as one or more sentences, for the conclusion; empty if there is none.
+        headline: the main result in one sentence of at most 25 words.
         worth: the result of the finding's test, which orders the findings of the conclusion.
     """
 
@@ -119,6 +120,7 @@ class Section:
     notes: list[str] = field(default_factory=list)
     how_to_read: str = ""
     finding: str = ""
+    headline: str = ""
     worth: Worth = UNTESTED
 
 

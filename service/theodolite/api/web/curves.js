@@ -3,7 +3,7 @@
 import { choose } from "./address.js";
 import { element, fill, replaceControls, selection, tick, ticks } from "./elements.js";
 import { Frame } from "./figures.js";
-import { facts, folded, howToRead, readSections } from "./sections.js";
+import { details, howToRead, readSections, withLinks } from "./sections.js";
 import { ask, ofRun } from "./service.js";
 
 /** Open the curves; choices are `contrast`, `position`, `site`, `set` and `sphere`. */
@@ -32,7 +32,8 @@ class Curves {
     this.switches = element("div.switches");
     this.heading = element("h2");
     this.message = element("div", { "aria-live": "polite" });
-    this.nodes = [this.heading, this.switches, this.message, this.frame.node, ...howToRead(sections)];
+    this.below = element("div");
+    this.nodes = [this.heading, this.message, this.switches, this.frame.node, this.below, ...howToRead(sections)];
     this.drawn = null;
   }
 
@@ -49,7 +50,8 @@ class Curves {
       this.draw(this.sections[0], choices, isSphere);
       return;
     }
-    this.message.replaceChildren(...facts(section, this.run), ...section.tables.map(folded));
+    this.message.replaceChildren(...(section.headline ? [element("p.headline", withLinks(section.headline, this.run))] : []));
+    this.below.replaceChildren(...details(section, this.run));
     this.draw(section, choices, isSphere);
   }
 

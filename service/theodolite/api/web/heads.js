@@ -1,47 +1,95 @@
-// Maps of all attention heads; a cell of a map or the selects open the card of a head.
+// A map of all attention heads, chosen from a menu, with the card of one head beside it.
 
 import { choose } from "./address.js";
 import { element, fill, replaceControls, selection } from "./elements.js";
+import { Frame } from "./figures.js";
 import { HeadCard } from "./head-card.js";
-import { howToRead, readSections, sectionNode } from "./sections.js";
+import { details, headline, howToRead, readSections } from "./sections.js";
+import { ask, ofRun } from "./service.js";
 
-/** Open the heads; choices are `layer`, `head`, `circuit` and `offset`. An address with a head opens at its card. */
+/** Open the heads; choices are `map`, `layer`, `head`, `circuit` and `offset`. Without a head it is the strongest one. */
 export function openHeads(node, signal, run, group) {
-  const chooser = new Chooser(run);
-  const card = new HeadCard(run, signal, (offsets) => chooser.offer(offsets));
-  const section = element("div");
-  const follow = (circuit, layer, head) => {
-    card.isSelected = true;
-    const same = chooser.is(circuit, layer, head);
-    choose({ circuit, layer, head });
-    if (same) card.focus();
-  };
-  const frames = [];
-  const filled = fill(section, signal, async () => {
+  const atlas = new Atlas(run, signal);
+  const ready = fill(node, signal, async () => {
     const sections = await readSections(run, group, signal);
-    const nodes = sections.map((one) => {
-      const { node: made, maps } = sectionNode(one, run, signal);
-      frames.push(...maps);
-      maps.forEach((frame, index) => makeChoosable(frame, one.maps[index], run, follow));
-      return made;
-    });
-    return [...nodes, ...howToRead(sections)];
+    return atlas.nodes(sections);
   });
-  node.append(section, element("section.card", { "aria-labelledby": "card-name" }, chooser.node, card.node));
-  let isFirst = true;
   return async ({ choices }) => {
-    const circuit = choices.get("circuit") ?? "qk";
-    const chosen = [circuit, choices.get("layer") ?? "0", choices.get("head") ?? "0"];
-    const offset = circuit === "qk" ? (choices.get("offset") ?? "0") : "0";
-    chooser.show(offset, ...chosen);
-    card.show(offset, ...chosen);
-    const isNamed = isFirst && choices.has("head");
-    isFirst = false;
-    if (!isNamed) return;
-    await filled;
-    await Promise.all(frames.map((frame) => frame.ready)); // the maps above the card move it
-    if (!signal.aborted) card.focus("instant");
+    await ready;
+    if (!signal.aborted) await atlas.show(choices);
   };
+}
+
+class Atlas {
+  constructor(run, signal) {
+    this.run = run;
+    this.signal = signal;
+    this.chooser = new Chooser(run);
+    this.card = new HeadCard(run, signal, (offsets) => this.chooser.offer(offsets));
+    this.menu = element("div.switches");
+    this.frame = new Frame("Map of heads", signal, { height: 420 });
+    this.drawn = null;
+    this.isFirst = true;
+    makeChoosable(this.frame, run, (layer, head) => this.follow(layer, head));
+  }
+
+  nodes(sections) {
+    this.sections = sections;
+    this.maps = sections.flatMap((section) => section.maps);
+    const card = element("section.card", { "aria-labelledby": "card-name" }, this.chooser.node, this.card.node);
+    return [
+      ...sections.flatMap((section) => headline(section, this.run)),
+      this.menu,
+      element("div.docked", this.frame.node, card),
+      ...sections.flatMap((section) => details(section, this.run)),
+      ...howToRead(sections),
+    ];
+  }
+
+  async show(choices) {
+    const map = this.maps.find(({ name }) => name === choices.get("map")) ?? this.maps[0];
+    replaceControls(this.menu, [
+      selection("heads", "map", this.maps.map(({ name, caption }) => [name, caption]), map.name, (name) => choose({ map: name })),
+    ]);
+    this.circuit = map.circuit || "qk";
+    const drawing = this.draw(map);
+    const circuit = choices.get("circuit") ?? this.circuit;
+    const isNamed = choices.has("head");
+    if (!isNamed) await drawing;
+    const [layer, head] = isNamed ? [choices.get("layer") ?? "0", choices.get("head")] : this.strongest();
+    const offset = circuit === "qk" ? (choices.get("offset") ?? "0") : "0";
+    this.chooser.show(offset, circuit, layer, head);
+    this.card.show(offset, circuit, layer, head);
+    if (this.isFirst && isNamed) {
+      await drawing; // the map above the card moves it on a narrow page
+      if (!this.signal.aborted) this.card.focus("instant");
+    }
+    this.isFirst = false;
+  }
+
+  draw({ name, caption }) {
+    if (this.drawn === name) return this.drawing;
+    this.drawn = name;
+    this.frame.rename(caption, `${this.run.run_id}.${name}`);
+    this.drawing = this.frame.show((until) => ask(ofRun(this.run.run_id, "figures", name), {}, until));
+    return this.drawing;
+  }
+
+  /** Return the layer and the head with the largest absolute value of the drawn map. */
+  strongest() {
+    let [layer, head, largest] = [0, 0, -1];
+    for (const [row, values] of (this.frame.figure?.data[0].text ?? []).entries())
+      for (const [column, value] of values.entries())
+        if (value !== null && Math.abs(value) > largest) [layer, head, largest] = [column, row, Math.abs(value)];
+    return [layer, head];
+  }
+
+  follow(layer, head) {
+    this.card.isSelected = true;
+    const same = this.chooser.is(this.circuit, layer, head);
+    choose({ circuit: this.circuit, layer, head });
+    if (same) this.card.focus();
+  }
 }
 
 const CIRCUITS = [["qk", "QK: attention scores"], ["ov", "OV: values and outputs"]];
@@ -80,20 +128,19 @@ class Chooser {
 }
 
 /** Let the user select a cell of a map with the mouse, or with the arrow keys and Enter. */
-function makeChoosable(frame, { circuit, caption }, run, follow) {
-  if (!circuit) return;
+function makeChoosable(frame, run, follow) {
   const { n_layers: layers, n_heads: heads } = run.model;
   const cursor = { layer: 0, head: 0 };
   const message = element("p.unseen", { "aria-live": "polite" });
-  const label = `${caption}: arrow keys select a head, Enter opens its card`;
+  const label = "Map of heads: arrow keys select a head, Enter opens its card";
   const box = element("div.choosable", { role: "application", tabindex: 0, "aria-label": label });
   frame.plot.replaceWith(box);
   box.append(frame.plot, message);
-  frame.listen("plotly_click", ({ points: [cell] }) => follow(circuit, cell.x, cell.y));
+  frame.listen("plotly_click", ({ points: [cell] }) => follow(cell.x, cell.y));
   const arrows = { ArrowRight: [1, 0], ArrowLeft: [-1, 0], ArrowUp: [0, 1], ArrowDown: [0, -1] };
   const steps = { ...arrows, Home: [-layers, 0], End: [layers, 0] };
   box.addEventListener("keydown", (event) => {
-    if (event.key === "Enter") return follow(circuit, cursor.layer, cursor.head);
+    if (event.key === "Enter") return follow(cursor.layer, cursor.head);
     if (!(event.key in steps) || !frame.figure) return;
     event.preventDefault();
     const [right, up] = steps[event.key];

@@ -1,29 +1,117 @@
 // The overview of a run: model, first figure, parity check, prompts, contrasts, results and provenance.
 
-import { addressOf } from "./address.js";
-import { cards, element, fill, table } from "./elements.js";
-import { Frame } from "./figures.js";
-import { drawnFrame, readSections, withLinks } from "./sections.js";
+import { addressOf, choose } from "./address.js";
+import { cards, element, fill, replaceControls, selection, table } from "./elements.js";
+import { drawnFrame, opened, readSections, withLinks } from "./sections.js";
 import { ask, ofRun, readAnalyses } from "./service.js";
-import { showAbsoluteDepth } from "./switches.js";
 
 const MANY_POSITIONS = 9;
 
-/** Open the overview of a run. */
+/** Open the overview of a run; choices are `contrast`, `site` and `layer`. */
 export function openOverview(node, signal, run) {
+  const seen = run.analyses.includes("separation") ? new Picture(run, signal) : null;
   node.append(
     ...[
       run.state !== "complete" && unfinished(run),
-      run.analyses.length > 0 && conclusion(run, signal),
-      run.analyses.length > 0 && firstFigure(run, signal),
-      cards(modelFacts(run)),
-      Object.keys(run.parity).length > 0 && parityCheck(run.parity, run.parity_notes),
-      Object.keys(run.sets).length > 0 && prompts(run),
-      Object.keys(run.spec.contrasts ?? {}).length > 0 && contrasts(run),
-      Object.keys(run.results).length > 0 && results(run),
-      provenance(run),
+      seen ? seen.node : run.analyses.length > 0 && firstFigure(run, signal),
+      run.analyses.length > 0 && opened("All findings, with what they rest on", () => conclusion(run, signal)),
+      opened("Model, prompts and provenance", () => aboutRun(run)),
     ].filter(Boolean),
   );
+  return ({ choices }) => seen?.show(choices);
+}
+
+function aboutRun(run) {
+  return [
+    cards(modelFacts(run)),
+    Object.keys(run.parity).length > 0 && parityCheck(run.parity, run.parity_notes),
+    Object.keys(run.sets).length > 0 && prompts(run),
+    Object.keys(run.spec.contrasts ?? {}).length > 0 && contrasts(run),
+    Object.keys(run.results).length > 0 && results(run),
+    provenance(run),
+  ].filter(Boolean);
+}
+
+/** The picture of a contrast. The service draws it; a click on a curve selects a depth. */
+class Picture {
+  constructor(run, signal) {
+    this.run = run;
+    this.signal = signal;
+    this.switches = element("div.switches");
+    this.drawing = element("div");
+    this.buttons = element("div.buttons");
+    this.node = element("div", this.drawing, element("div.under", this.switches, this.buttons));
+    this.drawing.addEventListener("click", (event) => this.chooseDepth(event));
+  }
+
+  async show(choices) {
+    this.pending?.abort();
+    this.pending = new AbortController();
+    const signal = AbortSignal.any([this.signal, this.pending.signal]);
+    const parameters = Object.fromEntries(["contrast", "site", "layer"].map((name) => [name, choices.get(name)]));
+    const load = async () => {
+      const overview = await ask(ofRun(this.run.run_id, "overview"), parameters, signal);
+      // The service escapes every value in it, and the page's policy runs no script from it.
+      const { body } = new DOMParser().parseFromString(overview.html, "text/html");
+      this.redraw(overview, body.querySelector("[data-places]").dataset.places.split(" "));
+      return [...body.childNodes];
+    };
+    // A later choice replaces the picture when it has arrived, so that the page does not jump.
+    if (!this.drawing.firstChild) await fill(this.drawing, signal, load);
+    else {
+      this.drawing.setAttribute("aria-busy", "true");
+      try {
+        const made = await load();
+        if (!signal.aborted) this.drawing.replaceChildren(...made);
+      } catch (error) {
+        if (!signal.aborted) await fill(this.drawing, signal, () => Promise.reject(error));
+      }
+      if (!signal.aborted) this.drawing.removeAttribute("aria-busy");
+    }
+  }
+
+  redraw({ contrast, contrasts, site, layer, sentence, badges }, places) {
+    const depth = (place) => [place, `layer ${place.split(":")[1]} ${place.split(":")[0].replace(/^resid_/, "")}`];
+    const warnings = badges.filter((badge) => badge.is_warning).map((badge) => `⚠ ${badge.label}`);
+    const copied = [sentence, ...(warnings.length ? [`(${warnings.join(", ")})`] : [])].join(" ");
+    const python = [
+      "import theodolite",
+      `run = theodolite.open_run("theodolite-store", "${this.run.run_id}")`,
+      `run.overview("${contrast}", site="${site}", layer=${layer})`,
+    ].join("\n");
+    const vector = addressOf(["runs", this.run.run_id, "separation"], { contrast });
+    replaceControls(this.switches, [
+      contrasts.length > 1 &&
+        selection("overview", "contrast", contrasts, contrast, (value) => choose({ contrast: value, site: null, layer: null })),
+      selection("overview", "depth", places.map(depth), `${site}:${layer}`, choosePlace),
+    ]);
+    this.buttons.replaceChildren(copyButton("Copy sentence", copied), copyButton("Copy Python", python), element("a", { href: vector }, "Separation in detail"));
+  }
+
+  chooseDepth(event) {
+    const box = event.target.closest("[data-depths]");
+    if (!box) return;
+    const depths = box.dataset.depths.split(" ").map(Number);
+    const { left, width } = box.getBoundingClientRect();
+    const at = depths[0] + ((event.clientX - left) / width) * (depths.at(-1) - depths[0]);
+    const distances = depths.map((depth) => Math.abs(depth - at));
+    choosePlace(box.dataset.places.split(" ")[distances.indexOf(Math.min(...distances))]);
+  }
+}
+
+function choosePlace(place) {
+  const [site, layer] = place.split(":");
+  choose({ site, layer });
+}
+
+function copyButton(label, text) {
+  const button = element("button", { type: "button" }, label);
+  button.addEventListener("click", async () => {
+    await navigator.clipboard.writeText(text);
+    button.textContent = "Copied";
+    setTimeout(() => (button.textContent = label), 1500);
+  });
+  return button;
 }
 
 function modelFacts({ model, sets, capture }) {
@@ -87,27 +175,10 @@ function sentences(title, texts) {
   return texts.length > 0 ? [element("h2", title), element("ul", texts.map((text) => element("li", text)))] : [];
 }
 
-/** Return a section with the debiased cosine of the first contrast along depth, or else with the run's first figure. */
+/** Return a section with the first figure of a run without contrasts. */
 function firstFigure(run, signal) {
-  const contrast = run.contrasts[0];
-  const heading = contrast ? `Debiased cosine of means, ${contrast}` : "First results";
-  const section = element("section", element("h2", heading));
-  if (contrast) {
-    const caption = `${contrast}: debiased cosine of the two sets’ means along depth, with its 95 % interval`;
-    const frame = new Frame(caption, signal, { name: `${run.run_id}.cosine_of_means_debiased`, height: 340 });
-    const facts = element("p.soft");
-    frame.show(async (until) => {
-      const parameters = { run: run.run_id, statistic: "cosine_of_means_debiased", contrast };
-      const { figure, milestones } = await ask("/v1/compare", parameters, until);
-      facts.textContent = milestoneText(milestones[0]);
-      Object.assign(figure.layout, { height: 340, showlegend: false });
-      figure.layout.margin.t = 12;
-      showAbsoluteDepth(figure);
-      return figure;
-    });
-    const curves = addressOf(["runs", run.run_id, "curves"], { contrast });
-    section.append(frame.node, facts, element("p", element("a", { href: curves }, "All curves of this contrast")));
-  } else addFirstFigure(run, signal, section);
+  const section = element("section", element("h2", "First results"));
+  addFirstFigure(run, signal, section);
   return section;
 }
 
@@ -124,23 +195,6 @@ async function addFirstFigure(run, signal, section) {
   } catch {
     section.remove(); // the tab of the figure shows the error
   }
-}
-
-/** Return sentences about the smallest cosine, with its simultaneous 95 % interval, and where the sets are separated. */
-function milestoneText(row) {
-  const depth = (label) => `layer ${label.replace("-", " ")}`;
-  const { least_cosine_low: low, least_cosine_high: high } = row;
-  const interval = low === null ? "" : ` [${low.toFixed(4)}, ${high.toFixed(4)}]`;
-  const cosine =
-    row.least_cosine === null
-      ? "The debiased cosine is missing at all depths: with this number of prompts, the noise is larger than the means."
-      : `Smallest debiased cosine: ${row.least_cosine.toFixed(4)}${interval} at ${depth(row.least_cosine_at)}.`;
-  const nearest = row.largest_auroc_low === null ? "" : ` (largest lower end: ${row.largest_auroc_low.toFixed(3)})`;
-  const separation = {
-    "not measured": "Separation was not measured.",
-    never: `The simultaneous AUROC interval does not stay above 0.95${nearest}.`,
-  };
-  return `${cosine} ${separation[row.separates_at] ?? `From ${depth(row.separates_at)} on, the simultaneous AUROC interval lies above 0.95.`}`;
 }
 
 /** Return the parity certificate as sentences, as in the report. */

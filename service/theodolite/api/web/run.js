@@ -1,4 +1,4 @@
-// One run: its name, an overview, and a tab for each of its analyses with sections.
+// One run: its name, an overview, and a tab for each chapter of its analyses.
 
 import { addressOf, replaceAddress } from "./address.js";
 import { element, problem } from "./elements.js";
@@ -18,6 +18,8 @@ const OPENERS = {
   tables: async () => (await import("./tables.js")).openTables,
 };
 
+const CARRIED = ["contrast", "site", "layer"]; // choices that a change of the tab keeps
+
 /** Open a run; the third part of the address is the tab. */
 export function openRun(node, signal) {
   let ready = null;
@@ -36,13 +38,13 @@ async function open(node, signal, id) {
     const names = run.analyses.length > 0 ? (await ask(ofRun(id, "sections"), {}, signal)).items : [];
     if (signal.aborted) return null;
     document.title = `${run.model.name} · Theodolite`;
-    const isShown = ({ name, is_shown }) => names.includes(name) || (is_shown && run.unfinished.includes(name));
-    const offered = groups.filter(isShown).map((group) =>
-      names.includes(group.name) ? group : { ...group, title: `${group.title} (not finished)`, isUnfinished: true },
-    );
-    const prompts = names.length > 0 && Object.keys(run.sets).length > 0 ? [{ name: "prompts", title: "Prompts" }] : [];
-    const tables = run.tables.length > 0 ? [{ name: "tables", title: "Tables" }] : [];
-    const tabs = new Tabs(run, [{ name: "overview", title: "Overview" }, ...prompts, ...offered, ...tables], signal);
+    const hasPrompts = names.length > 0 && Object.keys(run.sets).length > 0;
+    const tabs = new Tabs(run, [
+      { name: "overview", title: "Overview" },
+      ...(hasPrompts ? [{ name: "prompts", title: "Prompts" }] : []),
+      ...chapters(shownOf(groups, names, run.unfinished), names),
+      ...(run.tables.length > 0 ? [{ name: "tables", title: "Data" }] : []),
+    ], signal);
     const head = element("div");
     const drawHead = () => head.replaceChildren(title(run), labelsOf(run, signal, drawHead));
     drawHead();
@@ -52,6 +54,22 @@ async function open(node, signal, id) {
     if (!signal.aborted) node.replaceChildren(element("h1", id), problem(error, () => location.reload()));
     return null;
   }
+}
+
+/** Return the analyses with sections, finished or not, in the order of the report. */
+function shownOf(groups, finished, unfinished) {
+  const shown = groups.filter(({ name, chapter }) => finished.includes(name) || (chapter && unfinished.includes(name)));
+  const place = ({ name }) => (finished.includes(name) ? finished.indexOf(name) : Infinity);
+  return shown.sort((one, other) => place(one) - place(other));
+}
+
+/** Return a tab for each chapter; it opens with its first analysis, and lists the others. */
+function chapters(groups, finished) {
+  const named = groups.map(({ name, title, chapter }) => ({ name, title, chapter, isUnfinished: !finished.includes(name) }));
+  return [...new Set(named.map(({ chapter }) => chapter))].map((chapter) => {
+    const parts = named.filter((one) => one.chapter === chapter);
+    return { name: (parts.find((one) => !one.isUnfinished) ?? parts[0]).name, title: chapter, parts };
+  });
 }
 
 function title(run) {
@@ -77,8 +95,10 @@ class Tabs {
   constructor(run, offered, signal) {
     this.run = run;
     this.offered = offered;
-    this.panel = element("div", { id: "panel", role: "tabpanel", tabindex: 0 });
-    this.stage = new Stage(this.panel);
+    this.parts = element("nav.parts", { "aria-label": "Analyses of this tab", hidden: true });
+    this.view = element("div");
+    this.panel = element("div", { id: "panel", role: "tabpanel", tabindex: 0 }, this.parts, this.view);
+    this.stage = new Stage(this.view);
     signal.addEventListener("abort", () => this.stage.close());
     const tabs = offered.map((tab) => this.tab(tab));
     this.list = element("div.tabs", { role: "tablist", "aria-label": "Results of the run" }, tabs);
@@ -86,28 +106,44 @@ class Tabs {
   }
 
   tab({ name, title: text }) {
-    const href = addressOf(["runs", this.run.run_id, ...(name === "overview" ? [] : [name])]);
-    return element("a", { role: "tab", id: `tab-${name}`, href, "aria-controls": "panel", "data-tab": name }, text);
+    return element("a", { role: "tab", id: `tab-${name}`, href: this.addressOf(name), "aria-controls": "panel", "data-tab": name }, text);
+  }
+
+  /** Return the address of a tab, which keeps the contrast and the depth that are selected in another one. */
+  addressOf(name, choices = new URLSearchParams()) {
+    const kept = CARRIED.map((choice) => [choice, choices.get(choice)]);
+    return addressOf(["runs", this.run.run_id, ...(name === "overview" ? [] : [name])], Object.fromEntries(kept));
+  }
+
+  /** Show links to the analyses of a tab, if it has several. */
+  showParts(parts, name, choices) {
+    this.parts.hidden = parts.length < 2;
+    this.parts.replaceChildren(...parts.map((part) =>
+      element("a", { href: this.addressOf(part.name, choices), "aria-current": part.name === name ? "page" : null },
+        part.isUnfinished ? `${part.title} (not finished)` : part.title),
+    ));
   }
 
   /** Show the tab of an address, or a message if the run has no such tab. */
   async show(address) {
     this.address = address;
     const name = address.path[2] ?? "overview";
-    const tab = this.offered.find((one) => one.name === name);
+    const tab = this.offered.find((one) => one.name === name || one.parts?.some((part) => part.name === name));
+    this.showParts(tab?.parts ?? [], name, address.choices);
     for (const node of this.list.children) {
       const isChosen = node.dataset.tab === tab?.name;
+      node.href = this.addressOf(node.dataset.tab, address.choices);
       node.setAttribute("aria-selected", String(isChosen));
       node.tabIndex = isChosen || (!tab && node === this.list.firstChild) ? 0 : -1;
       if (isChosen) node.scrollIntoView({ block: "nearest", inline: "nearest" });
     }
-    if (!tab || tab.isUnfinished) {
+    if (!tab || tab.parts?.find((part) => part.name === name)?.isUnfinished) {
       this.panel.removeAttribute("aria-labelledby");
       this.panel.setAttribute("aria-label", "Missing results");
       this.stage.show(`no ${name}`, (node) => node.append(this.missing(name)), address);
       return;
     }
-    this.panel.setAttribute("aria-labelledby", `tab-${name}`);
+    this.panel.setAttribute("aria-labelledby", `tab-${tab.name}`);
     this.panel.setAttribute("aria-busy", "true");
     const opened = name in OPENERS ? await OPENERS[name]().catch(() => unloadable) : openSections;
     if (this.address !== address) return; // another tab was chosen while the script of this one was loading

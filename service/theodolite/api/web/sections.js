@@ -9,7 +9,7 @@ import { ask, ofRun } from "./service.js";
 export function openSections(node, signal, run, group) {
   fill(node, signal, async () => {
     const sections = await readSections(run, group, signal);
-    return [...sections.map((section) => sectionNode(section, run, signal).node), ...howToRead(sections)];
+    return [...sections.map((section) => sectionNode(section, run, signal)), ...howToRead(sections)];
   });
 }
 
@@ -18,22 +18,43 @@ export async function readSections(run, group, signal) {
   return (await ask(ofRun(run.run_id, "sections", group), {}, signal)).items;
 }
 
-/** Return the element of a section, and the frames of its maps. */
+/** Return the element of a section: one figure first, the others and all words folded. */
 export function sectionNode(section, run, signal) {
-  const figures = section.figures.map((figure) => drawnFrame(figure, run, signal));
-  const maps = section.maps.map((map) => drawnFrame(map, run, signal, 300));
-  const node = element("section",
-    element("h2", section.title),
-    facts(section, run),
-    figures.map((frame) => frame.node),
-    maps.length > 0 && element("div.maps", maps.map((frame) => frame.node)),
-    section.tables.map(folded),
+  const frameOf = (figure) => drawnFrame(figure, run, signal, section.maps.includes(figure) ? 300 : 600).node;
+  const [hero, ...others] = [...section.figures, ...section.maps];
+  return element("section",
+    headline(section, run),
+    hero && frameOf(hero),
+    others.length > 0 && opened(`More figures (${others.length})`, () => element("div.maps", others.map(frameOf))),
+    details(section, run),
   );
-  return { node, maps };
+}
+
+/** Return the title of a section, and its finding in one sentence. */
+export function headline(section, run) {
+  return [
+    element("h2", section.title),
+    ...(section.headline ? [element("p.headline", withLinks(section.headline, run))] : []),
+  ];
+}
+
+/** Return the sentences, conventions and tables of a section of a run, folded. */
+export function details(section, run) {
+  return [
+    (section.facts.length > 0 || section.notes.length > 0) && opened("All numbers, in words", () => facts(section, run)),
+    ...section.tables.map(folded),
+  ].filter(Boolean);
+}
+
+/** Return folded content that is made when it is opened first. */
+export function opened(title, make) {
+  const node = element("details.more", element("summary", title));
+  node.addEventListener("toggle", () => node.append(...[make()].flat()), { once: true });
+  return node;
 }
 
 /** Return the sentences and conventions of a section of a run as elements. */
-export function facts(section, run) {
+function facts(section, run) {
   return [
     section.facts.length > 0 && element("ul.sentences", section.facts.map((fact) => element("li", withLinks(fact, run)))),
     section.notes.length > 0 && element("p.soft", section.notes.map(sentence).join(" ")),

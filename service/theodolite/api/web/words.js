@@ -15,7 +15,7 @@ const OWN = "words.0."; // how the names of a survey's figures of its first sent
 /** Open the tab. */
 export function openWords(node, signal, run) {
   const own = element("section"), stored = element("div");
-  node.append(own, stored);
+  node.append(stored, own);
   openForm(own, signal, run);
   openSections(stored, signal, run, "words");
 }
@@ -111,7 +111,7 @@ class SentenceForm {
       const run = await ask(ofRun(id), {}, signal);
       const sections = (await readSections(run, "words", signal)).filter(isOwn);
       if (sections.length === 0) return element("p.nothing", "The sentence has no trajectory: it is a single token, which precedes no other one, or its activations could not be captured. The run has the details.");
-      return [...sections.map((section) => sectionNode(section, run, signal).node), ...howToRead(sections)];
+      return [...sections.map((section) => sectionNode(section, run, signal)), ...howToRead(sections)];
     });
   }
 }

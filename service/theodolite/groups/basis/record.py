@@ -56,6 +56,7 @@ GROUP = Group(
     name="basis",
     title="Layers as linear maps",
     order=90,
+    chapter="Geometry",
     variables=VARIABLES,
     labels={"sublayer": SUBLAYERS, "map": MAPS, "quantile": QUANTILES, ESTIMATE: INTERVAL},
     tables=(flat("basis", VARIABLES),),

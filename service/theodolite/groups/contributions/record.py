@@ -72,6 +72,7 @@ GROUP = Group(
     name="contributions",
     title="Contributions",
     order=140,
+    chapter="Components",
     variables=VARIABLES,
     labels={"prompt_side": SIDES, "part": PARTS, "null": NULL_AND_LIMIT},
     needs=frozenset({"prompts", "contrasts", "weights", "head_out"}),

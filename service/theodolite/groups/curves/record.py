@@ -59,6 +59,7 @@ GROUP = Group(
     name="curves",
     title="Curves",
     order=20,
+    chapter="Separation",
     variables=VARIABLES,
     labels={"prompt_side": SIDES, "space": SPACES, "n_prompts": SAMPLE_SIZES, ESTIMATE: BAND},
     tables=(flat("curves", VARIABLES),),

@@ -48,6 +48,7 @@ GROUP = Group(
     name="directions",
     title="Directions",
     order=50,
+    chapter="Separation",
     variables=VARIABLES,
     labels={"prompt_side": SIDES, "space": SPACES},
     needs=frozenset({"prompts", "contrasts"}),

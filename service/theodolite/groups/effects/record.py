@@ -185,6 +185,7 @@ GROUP = Group(
     name="effects",
     title="Effects",
     order=160,
+    chapter="Effects",
     variables=VARIABLES,
     labels={"measure": MEASURES, "sublayer": SUBLAYERS, "null": NULL, ESTIMATE: INTERVAL},
     tables=(PROMPT_EFFECTS,),

@@ -94,6 +94,7 @@ GROUP = Group(
     name="gram",
     title="Shape and similarity",
     order=60,
+    chapter="Geometry",
     variables=VARIABLES,
     labels={
         "space": SPACES,

@@ -100,6 +100,7 @@ GROUP = Group(
     name="heads",
     title="Heads",
     order=110,
+    chapter="Components",
     variables=VARIABLES,
     labels={"null": (*NULL_AND_LIMIT, "p_low_family")},
     needs=frozenset({"weights"}),

@@ -40,6 +40,7 @@ GROUP = Group(
     name="routing",
     title="Experts",
     order=150,
+    chapter="Components",
     variables=VARIABLES,
     labels={"prompt_side": SIDES, "null": NULL, ESTIMATE: INTERVAL},
     needs=frozenset({"prompts", "experts"}),

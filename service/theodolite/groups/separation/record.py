@@ -35,6 +35,9 @@ VARIABLES = (
     ),
 )
 
+LEAST_PROMPTS = 6
+"""Five in each set, one in each fold, have 2⁵ labels, each as far apart as its exchange: the smallest p is 1/16."""
+
 MOST_SCORED = 10_000
 """Maximum number of prompts of a side in `prompt_scores`, the first ones."""
 
@@ -72,6 +75,7 @@ GROUP = Group(
     name="separation",
     title="Separation",
     order=30,
+    chapter="Separation",
     variables=VARIABLES,
     labels={"prompt_side": SIDES, ESTIMATE: BAND},
     tables=(flat("separation", VARIABLES), SCORES, SCALES),

@@ -9,6 +9,7 @@ import xarray as xr
 from theodolite.drawing.panels import shown_sites
 from theodolite.groups.schema import LEVEL, SIDES
 from theodolite.groups.separation.figures import separation_figure
+from theodolite.groups.separation.record import LEAST_PROMPTS
 from theodolite.groups.separation.sections_permutations import (
     CLASSIFIERS,
     beyond_facts,
@@ -55,9 +56,6 @@ _NEAR_CHANCE = (
     "near an AUROC or an accuracy of 0.5, the intervals are too narrow; to decide there whether the sets differ, use "
     "the comparison with permuted labels"
 )
-
-_LEAST_PROMPTS = 6
-"""Five in each set, one in each fold, have 2⁵ labels, each as far apart as its exchange: the smallest p is 1/16."""
 
 _DEPENDENT = (
     "all depths share the stream, so the number of depths above chance is not a number of independent findings; sets "
@@ -277,8 +275,8 @@ def _finding(values: xr.Dataset, sides: str, tests: xr.Dataset | None) -> str:
     verdict = "separate better than chance" if separate else "do not separate better than chance"
     if tests is None and np.isnan(low):
         verdict = "are too few to test"
-    if tests is not None and not separate and values["n_used"].min() < _LEAST_PROMPTS:
-        verdict = f"are too few to test: with fewer than {_LEAST_PROMPTS} prompts in a set, no p can be at most {LEVEL}"
+    if tests is not None and not separate and values["n_used"].min() < LEAST_PROMPTS:
+        verdict = f"are too few to test: with fewer than {LEAST_PROMPTS} prompts in a set, no p can be at most {LEVEL}"
     texts = [
         f"By difference of means, the activations of {sides} {verdict}. The largest AUROC of held-out prompts over "
         f"{int(np.isfinite(auroc).sum())} depths{_before_end(values)} is "

@@ -68,6 +68,7 @@ GROUP = Group(
     name="sphere",
     title="Sphere",
     order=70,
+    chapter="Geometry",
     variables=VARIABLES,
     labels={"summary": SUMMARY, "quantity": QUANTITIES, "null": NULL},
     tables=(flat("sphere", VARIABLES),),

@@ -171,6 +171,7 @@ GROUP = Group(
     name="travel",
     title="Travel and growth",
     order=80,
+    chapter="Geometry",
     variables=VARIABLES,
     labels={
         "sublayer": SUBLAYERS,

@@ -45,6 +45,7 @@ GROUP = Group(
     name="weights",
     title="Weights",
     order=100,
+    chapter="Components",
     variables=VARIABLES,
     labels={"matrices": MATRICES, "form": FORMS, "null": ("mean", "sd")},
     needs=frozenset({"weights"}),

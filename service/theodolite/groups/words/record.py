@@ -186,6 +186,7 @@ GROUP = Group(
     name="words",
     title="Words",
     order=170,
+    chapter="Words",
     variables=VARIABLES,
     labels={"control": CONTROLS, "null": NULL_AND_LIMIT},
     tables=TABLES,

@@ -1,0 +1,259 @@
+"""What an overview shows of one contrast: its questions, curves along depth, prompts, and what limits all of them."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+import xarray as xr
+
+from theodolite.drawing.panels import shown_sites
+from theodolite.errors import SpecError, TableNotFoundError
+from theodolite.groups.schema import LEVEL, SIDES
+from theodolite.overview.tiles import NO, PARTLY, YES, Measured, Tile, number_text, tiles
+from theodolite.query.curves import along_depth
+from theodolite.query.prompts import read_scored_prompts
+from theodolite.query.twin import read_twin, untrained_twin
+from theodolite.sections.parts import has_common_token, last_position, layer_text, without_spread
+from theodolite.sites import Site, depth
+from theodolite.store.manifest import finished_groups
+from theodolite.store.result_reader import read_contrasts, read_group
+from theodolite.store.runs import Run
+
+MOST_MISPLACED = 3
+
+
+@dataclass(frozen=True)
+class Badge:
+    """A limit of all findings as two or three words; `is_warning` ones go with every sentence that is copied."""
+
+    label: str
+    text: str
+    is_warning: bool = False
+
+
+@dataclass(frozen=True)
+class Place:
+    """One depth of the stream: site and layer."""
+
+    site: str
+    layer: int
+
+    @property
+    def depth(self) -> int:
+        """The depth in half-blocks."""
+        return depth(Site(self.site), self.layer)
+
+
+@dataclass(frozen=True)
+class Overview:
+    """The overview of a contrast.
+
+    Attributes:
+        contrast: its name.
+        sets: the names of its positive and its negative set.
+        position: the token position.
+        places: all measured depths in the order of the stream.
+        place: the selected depth.
+        tiles: the four questions.
+        badges: what limits the findings.
+        sentence: the finding in at most 25 words.
+        measured: the values behind the tiles, for the curves.
+        scores: the held-out prompts at the selected depth: `set`, `sample`, `side`, `score`, `margin`, `text`.
+    """
+
+    contrast: str
+    sets: tuple[str, str]
+    position: int
+    places: list[Place]
+    place: Place
+    tiles: list[Tile]
+    badges: list[Badge]
+    sentence: str
+    measured: Measured
+    scores: pd.DataFrame
+
+    @property
+    def place_names(self) -> str:
+        """All measured depths as one text, such as `resid_pre:0 resid_mid:0`."""
+        return " ".join(f"{place.site}:{place.layer}" for place in self.places)
+
+    @property
+    def misplaced(self) -> pd.DataFrame:
+        """The held-out prompts that lie farthest on the other set's side, at most MOST_MISPLACED."""
+        wrong = self.scores[self.scores["margin"] < 0]
+        return wrong.sort_values("margin", kind="stable").head(MOST_MISPLACED)
+
+
+def contrasts_with_overview(run: Run) -> list[str]:
+    """Return the contrasts of a run that have an overview: those whose separation was measured."""
+    return read_group(run, "separation")["contrast"].values.tolist() if "separation" in finished_groups(run) else []
+
+
+def read_overview(run: Run, contrast: str | None = None, site: str | None = None, layer: int | None = None) -> Overview:
+    """Return the overview of a contrast of a finished run.
+
+    Args:
+        run: a run with the analysis `separation`.
+        contrast: its name; None selects the first one.
+        site: site of the selected depth; None selects the depth of the largest value.
+        layer: 0-based index of its block.
+
+    Raises:
+        SpecError: there is no such contrast or depth, or no prompt of the contrast has been measured.
+        RunDamagedError: results cannot be read.
+    """
+    known = contrasts_with_overview(run)
+    contrast = contrast or next(iter(known), "")
+    if contrast not in known:
+        raise SpecError(f"contrast: {run.id} has no {contrast!r} with separation; it has {', '.join(known) or 'none'}")
+    sides = read_contrasts(run, finished_groups(run))[contrast]
+    sets = (str(sides["positive"]), str(sides["negative"]))
+    measured, position = _measured(run, contrast, sets)
+    values = measured.separation
+    places = sorted(
+        (Place(one, int(block)) for one in values["site"].values.tolist() for block in values["layer"].values.tolist()),
+        key=lambda place: place.depth,
+    )
+    curve = along_depth(values[measured.statistic])
+    place = places[int(np.nanargmax(curve))] if np.isfinite(curve).any() else places[0]
+    if site is not None or layer is not None:
+        place = Place(site or place.site, place.layer if layer is None else layer)
+        if place not in places:
+            raise SpecError(f"layer: {run.id} has no {place.site} of layer {place.layer} with separation")
+    answers = tiles(measured)
+    return Overview(
+        contrast=contrast,
+        sets=sets,
+        position=position,
+        places=places,
+        place=place,
+        tiles=answers,
+        badges=list(_badges(run, sets, position, measured, bool(sides["paired"]))),
+        sentence=_sentence(sets, measured, answers),
+        measured=measured,
+        scores=_scores(run, contrast, sets, place),
+    )
+
+
+def _measured(run: Run, contrast: str, sets: tuple[str, str]) -> tuple[Measured, int]:
+    """Return what the questions of a contrast are answered with, at its last position, and this position."""
+    finished, separation = finished_groups(run), read_group(run, "separation")
+    position, sites = last_position(separation), shown_sites(separation)
+    values = separation.sel(contrast=contrast, position=position, site=sites)
+
+    def selected(group: str) -> xr.Dataset | None:
+        if group not in finished or contrast not in (results := read_group(run, group))["contrast"]:
+            return None
+        return results.sel(contrast=contrast, position=position)
+
+    tests, twin = selected("permutations"), read_twin(run, "separation").get(contrast, {}).get("separation")
+    if tests is not None:
+        tests = tests.sel(site=sites)
+    paired = np.isfinite(values["paired_accuracy"]).any()
+    measured = Measured(
+        statistic="paired_accuracy" if paired else "auroc",
+        separation=values,
+        tests=tests,
+        twin=None if twin is None else twin.sel(position=position, site=sites),
+        effects=selected("effects"),
+        is_trained=run.record.model.weights == "trained",
+        unknown=without_spread(run, sets, position, sites),
+    )
+    return measured, position
+
+
+def _scores(run: Run, contrast: str, sets: tuple[str, str], place: Place) -> pd.DataFrame:
+    """Return the held-out scores of both sets at a depth; no rows if the run has none."""
+    columns = ["set", "sample", "side", "score", "margin", "text"]
+    frames = []
+    for side, name in zip(SIDES, sets, strict=True):
+        try:
+            rows = read_scored_prompts(run, name, contrast, place.site, place.layer).rows
+        except (SpecError, TableNotFoundError):
+            continue
+        frames.append(rows.assign(set=name, side=side)[columns].dropna(subset=["score"]))
+    return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=columns)
+
+
+def _sentence(sets: tuple[str, str], measured: Measured, answers: list[Tile]) -> str:
+    """Return the finding in at most 25 words, the names of the sets counted as one each."""
+    separable, words, _, used = answers
+    subject = " and ".join(sets)
+    if separable.glyph is None:
+        return f"Nothing can be concluded about {subject}."
+    glyph = separable.glyph
+    ends = [number_text(measured.statistic, end).removesuffix(" %") for end in (glyph.low, glyph.high)]
+    interval = f" [{', '.join(ends)}]" if np.isfinite([glyph.low, glyph.high]).all() else ""
+    verdict = {YES: "separate", NO: "do not separate better than chance"}.get(separable.answer, "were not tested")
+    where = separable.number.rpartition(", ")[2]
+    of = "pairs ordered" if measured.statistic == "paired_accuracy" else "AUROC"
+    beyond = {YES: ", beyond their words", NO: ", not shown beyond their words"}.get(words.answer, "")
+    use = {YES: "; the model uses it", PARTLY: "; some layers use it", NO: "; no use shown"}.get(used.answer, "")
+    found = f"{number_text(measured.statistic, glyph.value)} {of}{interval} at {where}"
+    return f"{subject} {verdict} ({found}){beyond if separable.answer == YES else ''}{use}."
+
+
+def _badges(run: Run, sets: tuple[str, str], position: int, measured: Measured, is_paired: bool) -> Iterator[Badge]:
+    n = [int(count) for count in measured.separation["n_used"].sel(prompt_side=list(SIDES)).values]
+    size = f"{n[0]} pairs" if is_paired else f"{n[0]} + {n[1]} prompts"
+    yield Badge(
+        size,
+        "The findings hold for these prompts with these templates. Intervals and permutations treat the prompts of a "
+        "set (in a paired contrast, the pairs) as independent; prompts that share a topic may not be.",
+    )
+    last = "last token" if position == -1 else f"position {position}"
+    yield Badge(
+        last, f"All statistics are of position {position} of each prompt, counted from the end with its template."
+    )
+    if has_common_token(run, sets, position):
+        yield Badge("same final token", "All prompts of both sets have the same token at this position.")
+    templates = {run.record.sets[name].template for name in sets}
+    if len(templates) > 1:
+        alone = "The two sets have different templates, which alone can separate them."
+        yield Badge("different templates", alone, is_warning=True)
+    model = run.record.model
+    if model.kind == "gguf" or model.dequantised_from:
+        stated = f" from {model.dequantised_from}" if model.dequantised_from else ""
+        yield Badge(
+            "dequantised weights",
+            f"The weights are dequantised{stated}. The model in its original precision can give other numbers.",
+        )
+    if model.adapter is not None:
+        yield Badge("with adapter", f"The weights include the adapter {model.adapter.summary}, merged in float32.")
+    if not measured.is_trained:
+        yield Badge("random weights", f"This is an untrained model (seed {model.seed}).")
+    elif untrained_twin(run) is None:
+        yield Badge(
+            "no twin",
+            "An untrained model may separate the sets too, because their words differ; none was surveyed.",
+            is_warning=True,
+        )
+    if _words_explain(measured):
+        yield Badge(
+            "words explain part",
+            "The counts of the tokens alone, which no layer has processed, separate the sets better than chance.",
+            is_warning=True,
+        )
+    if measured.effects is not None:
+        tested = measured.effects["n_used"].sel(prompt_side=list(SIDES)).values.tolist()
+        yield Badge(
+            f"{int(tested[0])} {'pairs' if is_paired else 'prompts'} changed",
+            "The last question is answered with these prompts alone. No text is generated: the probabilities of the "
+            "next token are compared with those by control directions.",
+        )
+    else:
+        yield Badge("not changed", "The findings say what the activations contain, not what the model uses.")
+
+
+def _words_explain(measured: Measured) -> bool:
+    """Return whether token counts alone separate the sets better than chance, by the better classifier."""
+    if measured.tests is None:
+        return False
+    p = measured.tests["tokens_null"].sel(measure=measured.statistic, null="p")
+    return bool((p.notnull().sum() * p <= LEVEL).any())  # Bonferroni over the classifiers
+
+
+def place_text(place: Place) -> str:
+    """Return a depth as sentences write it, such as `layer 17 mid`."""
+    return layer_text(place.depth)

@@ -1,0 +1,168 @@
+"""Draw an overview as a fragment of HTML that needs no script, for the page, the report and notebooks."""
+
+from functools import cache
+from importlib import resources
+from typing import Any
+
+import jinja2
+import numpy as np
+import xarray as xr
+from markupsafe import Markup
+
+from theodolite.drawing.panels import shown_sites
+from theodolite.groups.schema import SIDES
+from theodolite.overview.chart import SIZE, Band, Chart, Curve, dots, swarm
+from theodolite.overview.facts import Overview, place_text
+from theodolite.overview.tiles import number_text
+from theodolite.query.curves import along_depth
+from theodolite.store.result_reader import read_group
+from theodolite.store.runs import Run
+
+_NORMAL = 1.645  # standard deviations from the mean to the 95 % quantile
+_TITLES = {"paired_accuracy": "share of pairs in order", "auroc": "AUROC"}
+_COINCIDE = 0.1  # of the height of an axis: lines that are nowhere farther apart are drawn as their ratio
+_ENDS = 5.0  # of the axis of scores, in pooled standard deviations at most
+
+
+def overview_html(run: Run, overview: Overview, *, texts: bool = True, heading: str = "h2") -> Markup:
+    """Return an overview as HTML.
+
+    Args:
+        run: its run.
+        overview: its content.
+        texts: whether the texts of prompts may be shown.
+        heading: the tag of its title.
+    """
+    return Markup(
+        _environment()
+        .get_template("overview.html")
+        .render(
+            overview=overview,
+            where=place_text(overview.place),
+            main=_main_chart(run, overview),
+            small=_small_charts(run, overview),
+            clouds=_clouds(overview),
+            number_text=number_text,
+            texts=texts,
+            heading=heading,
+            hidden={name for name in overview.sets if run.record.spec.sets[name].source == "builtin:harmful"},
+        )
+    )
+
+
+@cache
+def overview_style() -> Markup:
+    """Return the style of overviews, which takes its colours from the page around it if that has some."""
+    return Markup(resources.files("theodolite.overview").joinpath("overview.css").read_text(encoding="utf-8"))
+
+
+@cache
+def _environment() -> jinja2.Environment:
+    loader = jinja2.FunctionLoader(
+        lambda name: resources.files("theodolite.overview").joinpath(name).read_text(encoding="utf-8")
+    )
+    return jinja2.Environment(
+        loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+
+
+def _main_chart(run: Run, overview: Overview) -> Chart:
+    """Return the separation of held-out prompts by depth, with chance and controls."""
+    measured, statistic = overview.measured, overview.measured.statistic
+    values, tests = measured.separation[statistic], measured.tests
+    value = along_depth(values)
+    bands, curves, levels, filled, located = [], [], [], None, None
+    if tests is not None and statistic in tests["tested"]:
+        null = tests["tested_null"].sel(tested=statistic)
+        mean, sd, limit, p = (along_depth(null.sel(null=one)).values for one in ("mean", "sd", "critical", "p_family"))
+        bands.append(Band(mean - _NORMAL * sd, mean + _NORMAL * sd, "chance"))
+        curves.append(Curve(limit, "limit", "95 % of chance, all depths"))
+        filled = p <= 0.05
+        located = along_depth(tests["location"].sel(held_out=statistic)).values == 1
+        levels += _words_level(tests, statistic)
+    if measured.twin is not None:
+        curves.append(Curve(along_depth(measured.twin[statistic]).values, "control", "untrained twin"))
+    bands += [
+        Band(along_depth(values, f"{band}low").values, along_depth(values, f"{band}high").values, kind)
+        for band, kind in (("band_", "band"), ("", "interval"))
+    ]
+    curves.append(Curve(value.values, "main", filled=np.zeros(value.size, bool) if filled is None else filled))
+    return Chart(
+        _TITLES[statistic],
+        value["depth"].values.astype(np.float64),
+        curves,
+        bands,
+        levels or [(0.5, "chance")],
+        bracket=located,
+        strip=_reliability(run, overview),
+        selected=overview.place.depth,
+        form=".0%" if statistic == "paired_accuracy" else ".2f",
+    )
+
+
+def _words_level(tests: xr.Dataset, statistic: str) -> list[tuple[float, str]]:
+    """Return the level that token counts alone reach, by the classifier that is the control for words."""
+    classifier = "ridge" if float(tests["tokens_is_ridge"].sel(measure=statistic)) == 1 else "means"
+    value = float(tests["tokens"].sel(measure=statistic, classifier=classifier, estimate="value"))
+    return [(value, "token counts alone")] if np.isfinite(value) else []
+
+
+def _reliability(run: Run, overview: Overview) -> np.ndarray | None:
+    values = read_group(run, "directions")["reliability"]
+    at = {"contrast": overview.contrast, "position": overview.position}
+    return along_depth(values.sel(at).sel(site=overview.measured.separation["site"].values)).values
+
+
+def _small_charts(run: Run, overview: Overview) -> list[Chart]:
+    """Return the three curves of the paper: cosine of means, mean variance and largest variance."""
+    curves = read_group(run, "curves").sel(position=overview.position, space="raw")
+    curves = curves.sel(site=shown_sites(curves))
+    cosine = curves["cosine_of_means_debiased"].sel(contrast=overview.contrast)
+    value = along_depth(cosine)
+    x = value["depth"].values.astype(np.float64)
+    has_band = "band_low" in cosine["estimate"]
+    bands = [
+        Band(along_depth(cosine, f"{band}low").values, along_depth(cosine, f"{band}high").values, kind)
+        for band, kind in (("band_", "band"), ("", "interval"))
+        if not band or has_band
+    ]
+    selected = overview.place.depth
+    charts = [
+        Chart("cosine of means (debiased)", x, [Curve(value.values, "main")], bands, form=".4g", selected=selected)
+    ]
+    for statistic, title in (("variance_mean", "mean variance"), ("variance_max", "largest variance")):
+        of_sets = [along_depth(curves[statistic].sel(set=name)).values for name in overview.sets]
+        charts.append(_of_sets(title, x, of_sets, overview))
+    return charts
+
+
+def _of_sets(title: str, x: np.ndarray, values: list[np.ndarray], overview: Overview) -> Chart:
+    """Return a positive statistic of both sets on a logarithmic axis, or its ratio if the two lines would coincide."""
+    selected = overview.place.depth
+    with np.errstate(divide="ignore", invalid="ignore"):
+        logs = [np.where(one > 0, np.log10(one), np.nan) for one in values]
+    ratio, known = logs[0] - logs[1], np.isfinite(logs).all(axis=0)
+    if known.any() and np.abs(ratio[known]).max() < _COINCIDE * np.ptp(np.array(logs)[:, known]):
+        return Chart(
+            f"{title}, ratio of sets", x, [Curve(10**ratio, "main")], levels=[(1.0, "")], form=".2f", selected=selected
+        )
+    curves = [Curve(one, side) for side, one in zip(SIDES, values, strict=True)]
+    return Chart(title, x, curves, logarithmic=True, selected=selected)
+
+
+def _clouds(overview: Overview) -> dict[str, Any] | None:
+    """Return the held-out scores of both sets as clouds of points over one axis; None without scores."""
+    scores = overview.scores
+    if scores.empty:
+        return None
+    end = min(_ENDS, float(np.ceil(scores["score"].abs().max())))
+    rows = []
+    for side, name in zip(SIDES, overview.sets, strict=True):
+        own = scores[scores["side"] == side]
+        across, places = swarm(own["score"].to_numpy(np.float64), (-end, end))
+        step = min(SIZE / (places.max() + 2), SIZE / 12) if len(places) else 0.0
+        rows.append(
+            {"side": side, "name": name, "n": len(own), "points": dots(across, SIZE - (places + 1) * step)}
+            | {"wrong": int((own["margin"] < 0).sum())}
+        )
+    return {"rows": rows, "ticks": [(50 + 50 * tick / end, f"{tick:+g}" if tick else "0") for tick in (-end, 0, end)]}
