@@ -1,6 +1,6 @@
 """The loop that computes the analyses that a spec requests and that are missing or outdated."""
 
-from collections.abc import Callable, Iterable, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Sequence, Set
 from contextlib import nullcontext, suppress
 from pathlib import Path
 
@@ -43,6 +43,9 @@ from theodolite_jobs.requested import (
 )
 from theodolite_jobs.results.context import Context
 from theodolite_jobs.results.tables import flat_table
+
+_FIRST = {"curves", "permutations"}
+"""The analyses that the overview rests on: the report is written after each of them, and completed at the end."""
 
 
 def analyse_run(run: Run, spec: SurveySpec, source: ModelSource | None, settings: Settings, console: Console) -> None:
@@ -123,8 +126,14 @@ def _analyse(
                 look()
                 bar.step_to(stage, done, total)
 
+            def written(names: Collection[str]) -> None:
+                """Show the first results while the others are computed."""
+                if not _FIRST.isdisjoint(names) and "curves" in finished_groups(run):
+                    update_report(run)
+                    console.say(f"the report so far, with {', '.join(names)}: {run.report}")
+
             context.progress = progress
-            computed, failed = compute_groups(context, requested)
+            computed, failed = compute_groups(context, requested, written)
         drop_claims(run)
         if digest := finished_groups(run).get("effects"):  # a driver that was killed may have left its parts
             PartStore(run.location, run.id, digest).drop()
@@ -136,8 +145,10 @@ def _analyse(
     console.say(f"computed {', '.join(computed)}" if computed else "all requested results exist already")
 
 
-def compute_groups(context: Context, requested: Sequence[str]) -> tuple[list[str], dict[str, ModelError]]:
-    """Compute and write the requested groups that are missing or outdated.
+def compute_groups(
+    context: Context, requested: Sequence[str], written: Callable[[Collection[str]], None] = lambda _names: None
+) -> tuple[list[str], dict[str, ModelError]]:
+    """Compute and write the requested groups that are missing or outdated; call `written` with those of each step.
 
     From the first computation until the end, COMPLETE stores the request. Another driver that writes COMPLETE at the
     same moment can remove a group that this one has just listed. The second round computes such a group again; if
@@ -150,7 +161,7 @@ def compute_groups(context: Context, requested: Sequence[str]) -> tuple[list[str
     failed: dict[str, ModelError] = {}
     for _ in range(2):
         possible = [name for name in requested if name not in failed]
-        computed += (of_this_round := _compute_missing(context, possible, failed))
+        computed += (of_this_round := _compute_missing(context, possible, failed, written))
         if not of_this_round:
             break
     lost = _stale(context, [name for name in requested if name not in failed], {})
@@ -159,7 +170,12 @@ def compute_groups(context: Context, requested: Sequence[str]) -> tuple[list[str
     return list(dict.fromkeys(computed)), failed
 
 
-def _compute_missing(context: Context, requested: Sequence[str], failed: dict[str, ModelError]) -> list[str]:
+def _compute_missing(
+    context: Context,
+    requested: Sequence[str],
+    failed: dict[str, ModelError],
+    written: Callable[[Collection[str]], None],
+) -> list[str]:
     """Compute and write the missing or outdated groups once; return their names, and add to `failed`."""
     computed: list[str] = []
     has_request, is_open = stored_request(context.run) is not None, False
@@ -183,6 +199,7 @@ def _compute_missing(context: Context, requested: Sequence[str], failed: dict[st
                 raise
         else:
             computed += context.stale
+            written(context.stale)
     return computed
 
 

@@ -194,7 +194,7 @@ def _read_sets(
         read[name] = read_prompts(name, sets[name], folder, settings.store)
     prompts = {name: read[name] for name in spec.prompts}
     if SENTENCES in spec.sets:
-        prompts[SENTENCES] = list(spec.words.sentences)
+        prompts[SENTENCES] = list(spec.words_options.sentences)
     check_pairs(spec, {name: len(of_set) for name, of_set in prompts.items()})
     return prompts, {name: {"dataset_commit": one.revision} for name, one in sets.items() if one.revision is not None}
 

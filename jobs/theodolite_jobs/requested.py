@@ -67,8 +67,8 @@ def check_request(
                 f"analyses: {name!r} needs the experts that tokens use, and none are recorded: the model has none in "
                 f"the captured layers, or they cannot be read; leave {name!r} out"
             )
-    layers = spec.effects.layers if spec.effects else "all"
-    if layers != "all" and layers[-1] >= n_layers:
+    layers = spec.effects.layers if spec.effects else None
+    if isinstance(layers, list) and layers[-1] >= n_layers:
         raise SiteNotFoundError(f"effects.layers: this model has no layer {layers[-1]}; it has 0 to {n_layers - 1}")
     composition = spec.heads.composition
     if composition is not None and composition[1] >= n_layers:
@@ -222,6 +222,8 @@ def merged_spec(run: Run, results: SurveySpec, spec: SurveySpec, requested: Sequ
     changes: dict[str, Any] = {name: getattr(spec, name) for name in options}
     if "effects" in changes:  # without the section, a later survey would not request the group
         changes["effects"] = spec.effects or EffectsSpec()
+    if "words" in changes:
+        changes["words"] = spec.words_options
     has_heads = results.analyses is None or "heads" in results.analyses
     if "heads" in changes and changes["heads"].composition is None and has_heads:  # declines nothing that the run has
         changes["heads"] = changes["heads"].model_copy(update={"composition": results.heads.composition})

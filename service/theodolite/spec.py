@@ -45,10 +45,14 @@ class SurveySpec(Part):
     analyses: Annotated[list[Place], Field(max_length=100)] | None = Field(
         None,
         description=f"Any of: {', '.join(ANALYSES)}; the default is all that the model and the prompts allow, "
-        "and effects only if the spec has the section `effects`.",
+        "and effects and words only if the spec has the section of this name.",
     )
     heads: HeadsSpec = HeadsSpec()
-    words: WordsSpec = WordsSpec()
+    words: WordsSpec | None = Field(
+        None,
+        description="Options of `words`, which is computed only if this section exists, or if `analyses` names it; "
+        "without the section, it has no trajectories of sentences.",
+    )
     gram: GramSpec = GramSpec()
     effects: EffectsSpec | None = Field(
         None,
@@ -105,7 +109,7 @@ class SurveySpec(Part):
                 f"prompts.{own[0]}.source: the kind `words` is reserved; list the sentences in words.sentences instead"
             )
         allowed = dict.fromkeys([*self.prompts, NOUNS])
-        if self.words.nouns not in allowed:
+        if self.words is not None and self.words.nouns not in allowed:
             raise ValueError(f"words.nouns: there is no prompt set {self.words.nouns!r}; allowed: {', '.join(allowed)}")
         return self
 
@@ -144,7 +148,7 @@ class SurveySpec(Part):
         if lost:
             raise ValueError(f"effects.sites: {lost[0]} is not captured; add it to capture.sites")
         captured = self.capture.layers
-        if options.layers != "all" and captured != "all" and (missing := set(options.layers) - set(captured)):
+        if isinstance(options.layers, list) and captured != "all" and (missing := set(options.layers) - set(captured)):
             raise ValueError(f"effects.layers: layer {min(missing)} is not captured; add it to capture.layers")
         unpaired = [name for name in self.contrasts if not self.is_paired(name)]
         if options.patch == "pair" and unpaired:
@@ -160,8 +164,13 @@ class SurveySpec(Part):
 
         Trajectories need prompts, sentences and `resid_final`.
         """
-        has_sentences = bool(self.prompts) and bool(self.words.sentences) and self.capture.final
+        has_sentences = bool(self.prompts) and bool(self.words_options.sentences) and self.capture.final
         return {**self.prompts, **({SENTENCES: _SENTENCES} if has_sentences else {})}
+
+    @property
+    def words_options(self) -> WordsSpec:
+        """The options of `words`; without its section, the default ones and no sentences."""
+        return self.words or WordsSpec(sentences=[])
 
     def bounds(self, prompt_set: str, n_samples: int) -> ShardBounds:
         """Return the bounds of the shards of a set; sets with `positions: all` have no moments and are stored whole."""

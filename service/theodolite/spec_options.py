@@ -59,9 +59,9 @@ class EffectsSpec(Part):
     """Options of the analysis `effects`, which changes the last token's state and measures the next token."""
 
     prompts: Annotated[int, Field(ge=10, le=512)] = Field(
-        32,
+        12,
         description="Maximum number of prompts of each side of a contrast, evenly spaced over its prompts. In a paired "
-        "contrast they are pairs.",
+        "contrast they are pairs. Four times as many take four times as long, and halve the intervals.",
     )
     sites: list[Site] | None = Field(
         None,
@@ -69,8 +69,10 @@ class EffectsSpec(Part):
         "default is resid_pre, or the first captured one.",
         min_length=1,
     )
-    layers: Literal["all"] | Annotated[list[Index], Field(max_length=10_000)] = Field(
-        "all", description="Layers at which states are changed, among the captured ones."
+    layers: Literal["all"] | Annotated[list[Index], Field(max_length=10_000)] | None = Field(
+        None,
+        description="Layers at which states are changed, among the captured ones: a list, or all; the default is six "
+        "that are evenly spaced and end with the last one. All layers say from which one on a direction is used.",
     )
     patch: Literal["auto", "pair", "mean"] = Field(
         "auto",
@@ -87,9 +89,9 @@ class EffectsSpec(Part):
         "and 1 are always included.",
     )
     controls: Annotated[int, Field(ge=19, le=200)] = Field(
-        20,
+        19,
         description="Number of directions of each control. The smallest p is 1 over this number plus 1, so 19 is the "
-        "least number that can give a p of 0.05.",
+        "least number that can give a p of 0.05; more give a smaller one.",
     )
     parts: bool = Field(
         True,
@@ -113,8 +115,8 @@ class EffectsSpec(Part):
 
     @field_validator("layers")
     @classmethod
-    def _layers_once(cls, layers: str | list[int]) -> str | list[int]:
-        return layers if isinstance(layers, str) else sorted(check_unique(layers, minimum=1))
+    def _layers_once(cls, layers: str | list[int] | None) -> str | list[int] | None:
+        return sorted(check_unique(layers, minimum=1)) if isinstance(layers, list) else layers
 
     @field_validator("tokens")
     @classmethod

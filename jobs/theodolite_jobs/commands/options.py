@@ -59,6 +59,14 @@ Gpus = Annotated[
         "each replica uses one GPU in a cluster with GPUs, and no GPU in other clusters.",
     ),
 ]
+Analyses = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME,…",
+        help="Compute these analyses, separated by commas, instead of those that the spec requests; "
+        "`theodolite spec check` lists them.",
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object, on the last line.")]
 
 
@@ -69,11 +77,15 @@ def settings_of(**given: Any) -> "Settings":
     return read_settings(**given)
 
 
-def spec_of(path: Path) -> "SurveySpec":
-    """Return the spec that a file holds."""
-    from theodolite.spec_file import read_spec
+def spec_of(path: Path, analyses: str | None = None) -> "SurveySpec":
+    """Return the spec that a file holds, with other analyses if some are given, separated by commas."""
+    from theodolite.spec_file import parse_spec, read_spec
 
-    return read_spec(path)
+    spec = read_spec(path)
+    if analyses is None:
+        return spec
+    named = [name.strip() for name in analyses.split(",") if name.strip()]
+    return parse_spec({**spec.model_dump(mode="json"), "analyses": named}, "--analyses")
 
 
 def run_of(run_id: str, settings: "Settings") -> "Run":

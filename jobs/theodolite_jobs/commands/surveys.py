@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from theodolite_jobs.commands.options import (
+    Analyses,
     AsJson,
     Dask,
     Gpus,
@@ -34,6 +35,7 @@ def survey(
     dask: Dask = None,
     replicas: Replicas = None,
     gpus_per_replica: Gpus = None,
+    analyses: Analyses = None,
     verify: Annotated[
         bool,
         typer.Option("--verify", help="If the run exists, first compare all of its objects with their checksums."),
@@ -46,7 +48,7 @@ def survey(
 
     For example: theodolite survey demo.yaml --store ./theodolite-store
     """
-    parsed = spec_of(spec)  # before an import that takes a second
+    parsed = spec_of(spec, analyses)  # before an import that takes a second
     from theodolite_jobs.survey import survey as run_survey
 
     cluster = {"ray_address": ray, "dask_address": dask, "replicas": replicas, "gpus_per_replica": gpus_per_replica}
@@ -157,6 +159,7 @@ def heads(
             "model": {"id": model, "revision": revision},
             "prompts": {},
             "analyses": None if words else ["heads"],
+            "words": {} if words else None,
             "heads": {
                 "offsets": offsets.split(","),
                 "fold_norm": fold_norm,
@@ -180,7 +183,7 @@ def _run(stages: Callable[..., Any], spec: Any, folder: Path, as_json: bool, **o
     print_outcome(run, as_json)
 
 
-def plan(spec: SpecPath, store: Store = None, as_json: AsJson = False) -> None:
+def plan(spec: SpecPath, store: Store = None, analyses: Analyses = None, as_json: AsJson = False) -> None:
     """Count the prompts, tokens, shards and batches of a survey, and estimate its memory, bytes and time.
 
     The bytes are those of the activations, and the time is that of the capture. The command loads no weights. It also
@@ -188,7 +191,7 @@ def plan(spec: SpecPath, store: Store = None, as_json: AsJson = False) -> None:
 
     For example: theodolite plan survey.yaml
     """
-    parsed = spec_of(spec)
+    parsed = spec_of(spec, analyses)
     from theodolite_jobs.estimate import plan_survey
 
     found = plan_survey(parsed, spec.parent, settings_of(store=store), with_last_tokens=True)

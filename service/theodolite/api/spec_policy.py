@@ -28,8 +28,8 @@ def check_submission(spec: SurveySpec, settings: Settings) -> None:
     if prompts > allowed:
         detail = f"prompts: {prompts} requested, and this deployment allows {allowed} in one survey"
         raise Problem(413, "prompt-limit", f"{detail}; lower `limit` of the sets")
-    if len(spec.words.sentences) > _SENTENCES:
-        raise Problem(413, "prompt-limit", f"words.sentences: {len(spec.words.sentences)} given, {_SENTENCES} allowed")
+    if (given := len(spec.words_options.sentences)) > _SENTENCES:
+        raise Problem(413, "prompt-limit", f"words.sentences: {given} given, {_SENTENCES} allowed")
 
 
 def _check_sizes(spec: SurveySpec) -> None:
@@ -44,7 +44,7 @@ def _check_sizes(spec: SurveySpec) -> None:
     sizes |= {
         "heads.offsets": (len(spec.heads.offsets), 64),
         "heads.vectors": (spec.heads.vectors, 128),
-        "words.tokens": (spec.words.tokens, 200),
+        "words.tokens": (spec.words_options.tokens, 200),
     }
     if spec.capture.batch_tokens != "auto":
         sizes["capture.batch_tokens"] = (spec.capture.batch_tokens, 2**20)

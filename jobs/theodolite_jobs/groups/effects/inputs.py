@@ -19,6 +19,8 @@ from theodolite_jobs.results.context import Context
 from theodolite_jobs.results.permuted_labels import PermutedContrast
 from theodolite_jobs.tasks import run_tasks, shared
 
+DEFAULT_LAYERS = 6
+
 LARGEST_FLOAT16 = 65504.0
 
 
@@ -27,7 +29,7 @@ def places_of(run: Run, options: EffectsSpec) -> tuple[list[Site], list[int]]:
     captured = run.record.spec.capture.stream_sites
     default = [Site.RESID_PRE] if Site.RESID_PRE in captured else captured[:1]
     sites = options.sites or [site for site in default if site in CHANGEABLE]
-    layers = run.record.layers if options.layers == "all" else options.layers
+    layers = _layers_of(run.record.layers, options)
     if not sites:
         raise SpecError("effects.sites: no state of the residual stream is captured; add resid_pre to capture.sites")
     for site in sites:
@@ -39,6 +41,13 @@ def places_of(run: Run, options: EffectsSpec) -> tuple[list[Site], list[int]]:
                 f"effects.layers: layer {layer} is not captured; captured: {', '.join(map(str, run.record.layers))}"
             )
     return sites, list(layers)
+
+
+def _layers_of(captured: Sequence[int], options: EffectsSpec) -> Sequence[int]:
+    if options.layers == "all":
+        return captured
+    count = min(DEFAULT_LAYERS, len(captured))
+    return options.layers or [captured[(index + 1) * len(captured) // count - 1] for index in range(count)]
 
 
 def sides_of(contrast: PermutedContrast, most: int) -> tuple[list[int], list[int]]:

@@ -37,8 +37,8 @@ from theodolite_jobs.tasks import Progress, run_tasks, shared
 
 def digest_inputs(context: Context) -> dict[str, Any]:
     """Return the contents of the group's digest: vectors, captured sentences, nouns and options."""
-    options = context.spec.words.model_dump(mode="json", exclude={"nouns", "sentences"})
-    options["nouns"] = _nouns(context.run, context.spec.words.nouns)
+    options = context.spec.words_options.model_dump(mode="json", exclude={"nouns", "sentences"})
+    options["nouns"] = _nouns(context.run, context.spec.words_options.nouns)
     sentences = {SENTENCES: context.commits[SENTENCES]} if SENTENCES in context.commits else {}
     rules = {"group": "words", "version": GROUPS["words"].version}
     vectors = vectors_digest(context.spec.heads)
@@ -53,7 +53,7 @@ def compute(context: Context) -> Result:
         UnsupportedModelError: embeddings do not lie in the stream, the files have no language-model head, or the
             family's heads give no outputs for single tokens.
     """
-    run, weights, words = context.run, context.weights, context.spec.words
+    run, weights, words = context.run, context.weights, context.spec.words_options
     check_words(weights.anatomy, weights.config.model_type)
     tokenizer = context.open_tokenizer(weights)
     if not weights.embeds_into_stream:

@@ -193,4 +193,5 @@ GROUP = Group(
     needs=frozenset({"weights"}),
     requires=("heads",),
     options="words",
+    on_request=True,
 )

@@ -46,7 +46,7 @@ def _trajectory_sections(run: Run) -> Iterator[Section]:
     """Yield the path of the second-to-last token of each sentence, as in arXiv 2309.07315."""
     if "trajectories" not in read_group(run, "words").attrs["tables"]:
         return
-    table, sentences = read_words(run, "trajectories"), run.record.spec.words.sentences
+    table, sentences = read_words(run, "trajectories"), run.record.spec.words_options.sentences
     for index, rows in table.groupby("sentence"):
         before_text = rows[~rows["next_is_special"]]
         path = rows[rows["index"] == (before_text if len(before_text) else rows)["index"].max()]
