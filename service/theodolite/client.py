@@ -14,6 +14,9 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from theodolite.errors import ClusterError, ResultsNotFoundError, RunNotFoundError, ServiceError, SpecError
+from theodolite.overview.facts import Badge
+from theodolite.overview.tiles import Glyph, Tile
+from theodolite.overview.view import Picture
 from theodolite.proxies import reach_local_addresses_directly
 from theodolite.query.heads import TOKEN_COLUMNS, Head
 from theodolite.run_reader import CACHE_BYTES, RunReader, html_table, run_table
@@ -291,6 +294,14 @@ class _ServedRun(RunReader):
     def figure(self, name: str) -> go.Figure:
         return go.Figure(self._ask("figures", name))
 
+    def overview(self, contrast: str | None = None, *, site: str | None = None, layer: int | None = None) -> Picture:
+        chosen = {"contrast": contrast, "site": site, "layer": layer}
+        found = self._ask("overview", **{name: value for name, value in chosen.items() if value is not None})
+        content = {field.name: found[field.name] for field in fields(Picture)}
+        badges = [Badge(**badge) for badge in content["badges"]]
+        tiles = [Tile(**tile | {"glyph": _glyph(tile["glyph"])}) for tile in content["tiles"]]
+        return Picture(**content | {"badges": badges, "tiles": tiles})
+
     def conclusion(self) -> dict[str, Any]:
         return {name: value for name, value in self._ask("conclusion").items() if name != "run_id"}
 
@@ -315,6 +326,14 @@ class _ServedRun(RunReader):
 
     def _ask(self, *parts: str | int, **query: Any) -> dict[str, Any]:
         return self._client.ask(_path_of(self.id, *parts), **query)
+
+
+def _glyph(content: dict[str, Any] | None) -> Glyph | None:
+    """Return the glyph of a tile; JSON has null for NaN."""
+    if content is None:
+        return None
+    known = {name: np.nan if value is None else value for name, value in content.items()}
+    return Glyph(**known | {"scale": tuple(content["scale"])})
 
 
 class _ServedObjects:

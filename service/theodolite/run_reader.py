@@ -17,6 +17,7 @@ from theodolite.errors import SpecError
 from theodolite.export import check_format, encode_directions, file_name
 from theodolite.files import write_atomically
 from theodolite.groups import GROUPS, Group, Variable
+from theodolite.overview.view import Picture, read_picture
 from theodolite.query.curves import curve_dataset, curve_frame, is_along_depth, name_at, select_curves
 from theodolite.query.group_selection import GROUP_LABELS, select_direction, select_group
 from theodolite.query.heads import Head, head_atlas, read_head
@@ -104,6 +105,7 @@ class RunReader:
 
     def _repr_html_(self) -> str:
         about = self.describe()
+        picture = self.overview()._repr_html_() if "separation" in about["results"] else ""
         model = about["model"]
         rows = {
             "model": f"{model['name']}: {model['n_layers']} layers, d_model {model['d_model']}, {model['dtype']}",
@@ -113,7 +115,7 @@ class RunReader:
             "state": about["state"],
             "from": self.url,
         }
-        return html_table(self.id, rows)
+        return html_table(self.id, rows) + picture
 
     def __dir__(self) -> list[str]:
         """Return the names that a caller uses."""
@@ -336,6 +338,19 @@ class RunReader:
     def figure(self, name: str) -> go.Figure:
         """Return a figure by its name, which `section` lists; raises FigureNotFoundError."""
         return go.Figure(draw_figure(self._run, name))  # the caller owns the copy
+
+    def overview(self, contrast: str | None = None, *, site: str | None = None, layer: int | None = None) -> Picture:
+        """Return the overview of a contrast: four questions, curves along depth, and prompts; a notebook draws it.
+
+        Args:
+            contrast: its name; None selects the first one.
+            site: site of the depth at which prompts are shown; None selects that of the largest value.
+            layer: 0-based index of its block.
+
+        Raises:
+            SpecError: there is no such contrast or depth, or the run has no contrast with separation.
+        """
+        return read_picture(self._run, contrast, site, layer)
 
     def conclusion(self) -> dict[str, Any]:
         """Return what the run asked, found, rests on, and does not say: `asked`, `found`, `rests_on`, `limits`.

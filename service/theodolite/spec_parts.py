@@ -20,7 +20,7 @@ NOUN_TEMPLATE = "The next word is {prompt}"
 SENTENCES = "sentences"
 """The prompt set of `words.sentences`."""
 
-BUILTIN_SETS = ("harmful", "harmless", NOUNS)
+BUILTIN_SETS = ("harmful", "harmless", "everyday", NOUNS)
 
 _TEXT_TYPES = ("csv", "tsv", "jsonl", "ndjson", "json", "txt")
 

@@ -125,8 +125,8 @@ def _check_text(where: str, text: Any) -> None:
 def _read_builtin(name: str) -> Rows:
     """Return the rows of a built-in set; `harmful` and `harmless` are the two columns of one file."""
     data = resources.files("theodolite_jobs.prompts") / "data"
-    if name == "nouns":
-        return numbered((data / "nouns.txt").read_text(encoding="utf-8").splitlines())
+    if name in ("nouns", "everyday"):
+        return numbered((data / f"{name}.txt").read_text(encoding="utf-8").splitlines())
     pairs = csv.DictReader((data / "pairs.csv").read_text(encoding="utf-8").splitlines())
     return numbered(row[name] for row in pairs)
 

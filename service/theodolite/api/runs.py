@@ -24,11 +24,10 @@ from theodolite.api.schemas import (
     RunList,
     SectionAnswer,
     SectionList,
-    Tile,
 )
 from theodolite.digests import digest_of
-from theodolite.overview.facts import contrasts_with_overview, read_overview
-from theodolite.overview.view import overview_html
+from theodolite.overview.facts import contrasts_with_overview
+from theodolite.overview.view import read_picture
 from theodolite.query.curves import STATISTICS, Curve, canonical_name, curve_frame, select_curves
 from theodolite.query.group_selection import select_direction
 from theodolite.query.heads import Head, read_head
@@ -179,18 +178,8 @@ def overview(
     shown = request.app.state.settings.prompts_shown
 
     def content() -> dict[str, Any]:
-        found = read_overview(run, contrast, site, layer)
-        return {
-            "run_id": run_id,
-            "contrast": found.contrast,
-            "contrasts": contrasts_with_overview(run),
-            "site": found.place.site,
-            "layer": found.place.layer,
-            "sentence": found.sentence,
-            "badges": [vars(badge) for badge in found.badges],
-            "tiles": [{name: getattr(tile, name) for name in Tile.model_fields} for tile in found.tiles],
-            "html": overview_html(run, found, texts=shown),
-        }
+        picture = read_picture(run, contrast, site, layer, texts=shown)
+        return {"run_id": run_id, "contrasts": contrasts_with_overview(run), **asdict(picture)}
 
     return answer(request, digest_of([digest_with_twin(run), shown]), content)
 

@@ -4,6 +4,8 @@ from typing import Any
 
 from pydantic import BaseModel, Field
 
+from theodolite.overview.facts import Badge
+from theodolite.overview.tiles import Tile
 from theodolite.query.heads import TOKEN_COLUMNS
 from theodolite.store.labels import Labels
 
@@ -285,23 +287,6 @@ class Finding(BaseModel):
     figure: str = Field(description="Name of the first figure of its section; empty if there is none.")
 
 
-class Badge(BaseModel):
-    """A limit of all findings."""
-
-    label: str = Field(description="Two or three words.", examples=["256 pairs"])
-    text: str = Field(description="What it means.")
-    is_warning: bool = Field(description="Whether every sentence that is quoted must name it.")
-
-
-class Tile(BaseModel):
-    """A question with its answer."""
-
-    question: str = Field(examples=["Beyond words?"])
-    answer: str = Field(description="✓ yes, ~ partly, ✗ not shown, ? not tested.")
-    number: str = Field(description="The number and its depth.", examples=["+0.21, layer 17 mid"])
-    rule: str = Field(description="What decides the answer.")
-
-
 class ConclusionAnswer(OfRun):
     """The conclusion of a run, as sentences."""
 
@@ -320,7 +305,7 @@ class OverviewAnswer(OfRun):
     layer: int = Field(description="Its 0-based block.")
     sentence: str = Field(description="The finding in one sentence.")
     badges: list[Badge] = Field(description="What limits the finding.")
-    tiles: list[Tile] = Field(description="The four questions with their answers.")
+    tiles: list[Tile] = Field(description="The four questions with their answers: ✓ yes, ~ partly, ✗ no, ? not tested.")
     html: str = Field(description="The overview as HTML with its figures in SVG; /static/overview.css is its style.")
 
 

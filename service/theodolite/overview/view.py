@@ -1,5 +1,6 @@
 """Draw an overview as a fragment of HTML that needs no script, for the page, the report and notebooks."""
 
+from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from typing import Any
@@ -12,8 +13,8 @@ from markupsafe import Markup
 from theodolite.drawing.panels import shown_sites
 from theodolite.groups.schema import SIDES
 from theodolite.overview.chart import SIZE, Band, Chart, Curve, dots, swarm
-from theodolite.overview.facts import Overview, place_text
-from theodolite.overview.tiles import number_text
+from theodolite.overview.facts import Badge, Overview, place_text, read_overview
+from theodolite.overview.tiles import Tile, number_text
 from theodolite.query.curves import along_depth
 from theodolite.store.result_reader import read_group
 from theodolite.store.runs import Run
@@ -22,6 +23,50 @@ _NORMAL = 1.645  # standard deviations from the mean to the 95 % quantile
 _TITLES = {"paired_accuracy": "share of pairs in order", "auroc": "AUROC"}
 _COINCIDE = 0.1  # of the height of an axis: lines that are nowhere farther apart are drawn as their ratio
 _ENDS = 5.0  # of the axis of scores, in pooled standard deviations at most
+
+
+@dataclass(frozen=True)
+class Picture:
+    """An overview as notebooks show it: its sentence as a text, and the whole as HTML.
+
+    Attributes:
+        contrast: the contrast.
+        site: site of the selected depth.
+        layer: its 0-based block.
+        sentence: the finding in one sentence.
+        badges: what limits it; a quoted sentence must name those with `is_warning`.
+        tiles: the four questions with their answers.
+        html: the picture.
+    """
+
+    contrast: str
+    site: str
+    layer: int
+    sentence: str
+    badges: list[Badge]
+    tiles: list[Tile]
+    html: str
+
+    def __repr__(self) -> str:
+        warnings = [badge.label for badge in self.badges if badge.is_warning]
+        return f"{self.sentence} (⚠ {', '.join(warnings)})" if warnings else self.sentence
+
+    def _repr_html_(self) -> str:
+        return f"<style>{overview_style()}</style>{self.html}"
+
+
+def read_picture(run: Run, contrast: str | None, site: str | None, layer: int | None, *, texts: bool = True) -> Picture:
+    """Return the picture of a contrast; arguments and errors as those of `read_overview` and `overview_html`."""
+    found = read_overview(run, contrast, site, layer)
+    return Picture(
+        contrast=found.contrast,
+        site=found.place.site,
+        layer=found.place.layer,
+        sentence=found.sentence,
+        badges=found.badges,
+        tiles=found.tiles,
+        html=overview_html(run, found, texts=texts),
+    )
 
 
 def overview_html(run: Run, overview: Overview, *, texts: bool = True, heading: str = "h2") -> Markup:

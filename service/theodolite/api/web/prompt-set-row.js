@@ -12,7 +12,7 @@ const KINDS = [
   ["hub", "hub dataset"],
   ["file", "cluster file"],
 ];
-const BUILTIN = ["harmful", "harmless", "nouns"];
+const BUILTIN = ["harmful", "harmless", "everyday", "nouns"];
 const FILE_TYPES = ["csv", "tsv", "jsonl", "ndjson", "json", "txt", "parquet"]; // all but parquet also with .gz
 const ADDRESSES = { hub: "dataset, OWNER/NAME", file: "absolute path" };
 
