@@ -4,6 +4,7 @@ import re
 import subprocess
 import sys
 
+import pytest
 from support.each import each
 from support.extras import start_command
 
@@ -31,6 +32,7 @@ def test_modules_import_nothing_that_takes_seconds(modules, forbidden):
     assert found.stdout.split() == []
 
 
+@pytest.mark.nightly
 @each("arguments", [("--help",), ("survey", "--help"), ("spec", "schema"), ("run", "list", "--store", ".")])
 def test_a_command_that_reads_needs_no_extra(arguments, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -39,6 +41,7 @@ def test_a_command_that_reads_needs_no_extra(arguments, tmp_path, monkeypatch):
     assert command.returncode == 0, errors
 
 
+@pytest.mark.nightly
 @each(
     "arguments, extra",
     [

@@ -31,6 +31,7 @@ HEAVY = {
 }
 
 
+@pytest.mark.nightly
 def test_the_service_runs_on_its_requirements_alone(tmp_path):
     run = finished_run(tmp_path, {"moments": {}, "curves": {"variance_mean": 1.0}, "directions": {}})
     made = start_command("token", "create", "--store", str(tmp_path), "--scope", "read", "--json")

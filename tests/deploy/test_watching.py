@@ -52,6 +52,7 @@ def test_prometheus_takes_its_configuration(tmp_path):
     promtool("check", "config", tmp_path / "prometheus.yml")
 
 
+@pytest.mark.nightly
 def test_alerts_fire_and_stay_quiet_when_they_should():
     promtool("test", "rules", *CASES)
 

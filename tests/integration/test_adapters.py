@@ -80,6 +80,7 @@ def test_the_run_its_report_and_its_plan_name_base_and_adapter(runs, models, tmp
     assert any(f"the adapter {SUMMARY} is merged into base" in warning for warning in plan["warnings"])
 
 
+@pytest.mark.nightly
 def test_base_and_adapter_in_the_spec_are_the_same_run(runs, models):
     base, adapter, _ = models
     spec = spec_of(base, analyses=["curves"])
@@ -92,6 +93,7 @@ def test_base_and_adapter_in_the_spec_are_the_same_run(runs, models):
     assert list(labels(frame).values()) == ["base", "base + lora"]
 
 
+@pytest.mark.nightly
 def test_later_results_find_the_weights_again(runs):
     spec = runs[0].record.spec
     fewer = spec.model_copy(update={"analyses": ["heads"], "heads": spec.heads.model_copy(update={"vectors": 1})})

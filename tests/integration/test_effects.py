@@ -136,6 +136,7 @@ def test_a_driver_whose_effects_another_one_has_finished_ends_at_once(tiny_folde
         measure(*given)
 
 
+@pytest.mark.nightly
 def test_an_analysis_that_is_killed_goes_on_after_its_last_part(run, tiny_folder, tmp_path, monkeypatch):
     counts, run_shards = [], measure_effects.run_shards
 

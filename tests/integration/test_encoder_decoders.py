@@ -45,12 +45,14 @@ def run(folder, tmp_path_factory):
     return survey(spec, Path(), Settings(store=str(store), replicas=1, gpus_per_replica=0), Console())
 
 
+@pytest.mark.nightly
 def test_the_record_names_the_encoder(run):
     assert run.record.model.text_model == "encoder"
     assert run.record.model.n_layers == 5
     assert run.record.parity["max_error"] < 5e-5
 
 
+@pytest.mark.nightly
 def test_the_captured_states_are_those_of_the_files(run, folder):
     tokenizer, tensors = load_tokenizer(folder), load_file(folder / "model.safetensors")
     kept = prepare(run.record.spec, Path(), Settings()).tokens["harmful"]

@@ -154,6 +154,7 @@ def cluster_says(cluster, job):
     return next(one["status"] for one in known if str(one["submission_id"]).startswith(name))
 
 
+@pytest.mark.nightly
 def test_a_driver_waits_for_its_memory_on_the_head(cluster, tmp_path):
     fitting, waiting = (Settings(jobs_url=cluster.url, ray_token=TOKEN, driver_memory=size) for size in (2**20, 2**45))
     for settings, name in ((waiting, "waiting"), (fitting, "fitting")):
@@ -178,6 +179,7 @@ def test_an_estimate_has_the_sizes_of_batches_for_the_cluster(cluster, tmp_path,
     assert (found["batch_tokens"], found["shard_prompts"]) == (2048, 64)
 
 
+@pytest.mark.nightly
 @pytest.mark.browser
 def test_a_survey_is_refused_and_then_submitted_on_the_page_and_followed_to_its_end(
     cluster, tmp_path, chat_model_folder

@@ -68,6 +68,7 @@ def test_contrasts_of_a_killed_survey_are_kept(damaged, tiny_folder):
     assert list(verify(opened(damaged))) == []
 
 
+@pytest.mark.nightly
 def test_contrasts_with_results_are_kept_if_a_survey_is_killed_while_it_writes(damaged, tiny_folder):
     survey_again(damaged, spec_of(tiny_folder, contrasts=TWO))
     with pytest.MonkeyPatch.context() as patch:

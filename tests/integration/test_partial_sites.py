@@ -244,6 +244,7 @@ def test_the_reason_is_in_the_record_the_notes_and_the_report(run, family):
     assert "2 of 5 blocks have attn_out (layers 0, 4)" in render_report(run)
 
 
+@pytest.mark.nightly
 def test_the_service_returns_null_and_the_reason(run):
     client = client_of(run.store)
     curves = client.get(f"/v1/runs/{run.id}/curves", params={"statistic": "auroc", "site": "attn_out"}).json()["items"]

@@ -141,6 +141,7 @@ def refused(store, run_id):
     return False
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("stage", ["first pass", *at_night(["first shard", "report"])])
 def test_a_survey_holds_its_run_in_each_stage(whole, tiny_folder, tmp_path, stage):
     seen = []
@@ -152,6 +153,7 @@ def test_a_survey_holds_its_run_in_each_stage(whole, tiny_folder, tmp_path, stag
     assert set(keys(run.location)) == set(keys(opened(whole).location))
 
 
+@pytest.mark.nightly
 def test_a_capture_and_a_later_analysis_hold_their_run(whole, tiny_folder, tmp_path):
     seen = []
     with before(STAGES["first shard"], lambda: seen.append(refused(tmp_path, whole.name))):

@@ -144,6 +144,7 @@ def test_without_complete_nothing_damaged_is_certified(whole, damaged, key):
     assert_same_bits(damaged, whole)
 
 
+@pytest.mark.nightly
 def test_a_lost_run_record_and_a_damaged_complete_are_restored_from_the_spec(whole, damaged, tiny_folder):
     (damaged / "run.json").unlink()
     flip(damaged / "COMPLETE")
@@ -176,6 +177,7 @@ def test_results_that_were_requested_later_are_restored(damaged, tiny_folder):
     assert sorted(read_group(opened(damaged), "curves")["contrast"].values) == ["again", "refusal"]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("step", ["analyse_run", *at_night(["remove_groups"])])
 def test_an_interrupted_repair_still_knows_what_was_requested_later(damaged, tiny_folder, monkeypatch, step):
     more = {"again": {"positive": "harmless", "negative": "harmful"}}

@@ -48,6 +48,7 @@ def alone(model, tmp_path_factory):
     return surveyed(model, tmp_path_factory.mktemp("alone"), 1, 1)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(("replicas", "threads"), [(2, 3), *at_night([(1, 3), (4, 2)])])
 def test_replicas_and_threads_change_no_bit(model, alone, tmp_path, replicas, threads):
     run = surveyed(model, tmp_path, replicas, threads)

@@ -46,6 +46,7 @@ def test_damaged_results_that_cannot_be_computed_again_stay_requested(damaged, t
     assert run_state(opened(damaged)) == "complete"
 
 
+@pytest.mark.nightly
 def test_a_damaged_group_that_a_survey_does_not_request_is_not_forgotten(damaged, two_vectors, tiny_folder):
     survey_again(damaged, two_vectors)
     flip(damaged / "results.zarr/heads/zarr.json")
@@ -79,6 +80,7 @@ def test_what_the_model_cannot_have_stays_requested_only_instead_of_other_result
     assert list(verify(opened(damaged))) == [UNFINISHED]
 
 
+@pytest.mark.nightly
 def test_norms_that_cannot_be_read_leave_the_sphere_requested(damaged, tiny_folder):
     with without_weights(), pytest.raises(ModelError, match="there are no weights"):
         survey_again(damaged, spec_of(tiny_folder, analyses=["sphere"]))
@@ -121,6 +123,7 @@ def test_a_survey_that_is_killed_between_two_groups_is_not_complete(damaged, tin
     assert spec_of_results(opened(damaged)).heads.vectors == 2
 
 
+@pytest.mark.nightly
 def test_a_killed_survey_that_replaces_results_is_finished_by_the_repair(damaged, two_vectors):
     with killed_after_the_passes():
         survey_again(damaged, two_vectors)
@@ -143,6 +146,7 @@ def test_damage_of_what_a_killed_survey_has_finished_is_not_forgotten(damaged, t
     assert spec_of_results(opened(damaged)).heads.vectors == 2
 
 
+@pytest.mark.nightly
 def test_a_repair_computes_the_options_of_a_killed_survey_without_calling_them_different(damaged, two_vectors):
     flip(damaged / "results.zarr/heads/zarr.json")
     with killed_after_the_passes():
@@ -185,6 +189,7 @@ def test_the_second_repair_compares_with_the_results_before_the_first_one(damage
     assert repair_again(damaged) == []
 
 
+@pytest.mark.nightly
 def test_a_later_survey_decides_what_the_repair_restores(damaged, two_vectors):
     flip(damaged / "results.zarr/heads/zarr.json")
     with killed_after_the_passes():

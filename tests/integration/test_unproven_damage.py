@@ -154,6 +154,7 @@ def test_a_run_with_other_tokens_is_not_restored_from_the_spec(damaged, tiny_fol
         repair_again(damaged, spec_of(tiny_folder))
 
 
+@pytest.mark.nightly
 def test_other_tokens_without_any_checksum_are_a_damage(whole, damaged, tiny_folder):
     without_record(damaged)
     key = "prompts/harmful.tokens.parquet"

@@ -95,6 +95,7 @@ print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss, done.stdout, done.
 """
 
 
+@pytest.mark.nightly
 def test_a_model_of_32_billion_weights_needs_no_memory_for_them(tmp_path: Path) -> None:
     folder = written(tmp_path / "Qwen2.5-32B-Instruct", QWEN_32B)
     command = [str(Path(sys.executable).with_name("theodolite")), "model", str(folder), "--json"]

@@ -38,6 +38,7 @@ def test_few_rows_do_not_make_independent_places_look_dependent():
     assert np.isnan(simultaneous_quantile(np.eye(20), degrees_of_freedom=0.0))
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("correlation", [0.9, *at_night([0.0])])
 def test_a_band_covers_all_means_at_once(correlation):
     """30 correlated means of 60 samples, 600 draws: the standard error of the coverage is 0.9 %."""

@@ -47,6 +47,7 @@ def effects_of_rank(rank, folder):
     return effects(folder, rank.size)
 
 
+@pytest.mark.nightly
 # Query heads that share keys and values, parallel blocks, and norms behind attention and MLP.
 @pytest.mark.parametrize("family", ["gemma2", *at_night(["gpt_neox", "llama"])])
 def test_two_ranks_measure_the_same_effects_as_one_process(family, group, tmp_path):

@@ -96,6 +96,7 @@ def test_the_one_token_route_equals_full_forwards(family):
     assert error_between_routes(model, length=30) <= BOUND
 
 
+@pytest.mark.nightly
 @each("family", [*WINDOWED, "bloom", "falcon-heads", "gpt_bigcode", "llama-dynamic", "opt-post-norm"])
 def test_the_routes_differ_by_rounding_alone(family):
     model = wrap(in_float64(tiny.tiny_model(family).double()))

@@ -83,6 +83,7 @@ def answers(served: tuple[str, list[str]], home: Path) -> Answers:
 # Datasets
 
 
+@pytest.mark.nightly
 @each(
     "question, expected",
     [

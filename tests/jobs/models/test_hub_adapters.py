@@ -94,6 +94,7 @@ def test_an_adapter_that_cannot_be_used_is_named(answers: Answers, question: str
         assert word in answers[question]["message"]
 
 
+@pytest.mark.nightly
 def test_offline_both_are_used_by_their_commits(answers: Answers, home: Path) -> None:
     assert "value" in answers["merged"]
     alone = {"id": "org/lora", "revision": hub.COMMIT, "cache": str(home / "cache")}

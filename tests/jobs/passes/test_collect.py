@@ -33,6 +33,7 @@ def test_groups_computed_together_equal_groups_computed_alone(tmp_path):
         assert read_group(together, name).identical(read_group(apart, name))
 
 
+@pytest.mark.nightly
 @each("late", ["travel", "sphere"])
 @each("side", ["bad", "good"])
 def test_a_group_requested_later_handles_a_quarantined_prompt_of_either_side(tmp_path, side, late):

@@ -32,6 +32,7 @@ def test_every_section_is_there(tmp_path):
     assert "cos(P*, N*)" in page
 
 
+@pytest.mark.nightly
 @each("n", [1, 2, 3])
 def test_sets_of_a_few_prompts_have_a_report(tmp_path, n):
     page = report_of(tmp_path, {"bad": n, "good": n}, contrast("bad", "good"))

@@ -35,6 +35,7 @@ def measured(p, q):
     return reliability(split_half_cosine(*folds), samples_of_half(*folds), (len(p), len(q)))
 
 
+@pytest.mark.nightly
 @each("common", [0.0, 0.9])
 @each("n_p, n_q", [(40, 40), (160, 160)])
 @each("distance", [1.0, 2.0, 4.0])

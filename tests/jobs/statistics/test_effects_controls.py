@@ -32,6 +32,7 @@ def test_matched_directions_hold_as_much_variance_at_right_angles(shape):
     assert angles.max() < 0.999  # twenty different directions
 
 
+@pytest.mark.nightly
 def test_controls_of_a_direction_with_most_of_the_variance_are_draws_of_the_covariance():
     samples = samples_of(200, 40, decay=0.1)
     direction = np.linalg.svd(samples)[2][0]

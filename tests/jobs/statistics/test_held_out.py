@@ -80,6 +80,7 @@ def test_the_error_is_that_of_leaving_prompts_out_of_scores_and_fits(paired, rid
     assert np.linalg.norm(terms) == pytest.approx(np.linalg.norm(expected), rel=0.05)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(("scores", "least"), [(held_out_scores, 1.0), (held_out_ridge_scores, 0.9)])
 def test_the_depths_that_may_be_best_contain_the_best_one_if_directions_are_fitted(scores, least):
     """All depths are equally good, which is the least favourable case; the error of the scores alone is too small."""

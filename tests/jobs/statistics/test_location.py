@@ -26,6 +26,7 @@ def draws(number, areas, correlation, seed, *, paired):
         yield location(estimates, terms, N - 1.0)
 
 
+@pytest.mark.nightly
 @each("paired", [False, True])
 @each("correlation", [0.5, 0.95])
 @each("area", [0.8, 0.95])

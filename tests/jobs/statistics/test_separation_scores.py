@@ -204,6 +204,7 @@ def test_the_squares_of_the_terms_sum_to_the_squared_error(paired):
     np.testing.assert_allclose(of_order, expected, rtol=1e-12)
 
 
+@pytest.mark.nightly
 @each("paired", [False, True])
 @each("n", [40, 64, 256])
 @each("area", [0.7, 0.95, 0.98, 0.995])

@@ -1,6 +1,7 @@
 from itertools import permutations
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.each import each
@@ -65,6 +66,7 @@ def spectrum(kind, d):
     return variances / variances.sum()
 
 
+@pytest.mark.nightly
 @each("kind", ["flat", "power law", "one direction"])
 @each("along, length", [(0, 0.0), (0, 1.0), (-1, 1.0)])
 def test_fitted_spreads_are_those_of_many_draws_of_the_gaussian(kind, along, length):

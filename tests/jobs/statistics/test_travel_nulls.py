@@ -66,6 +66,7 @@ def test_the_family_wise_p_by_hand():
     np.testing.assert_allclose(family_wise_p(z), [2 / 4, 4 / 4, np.nan])
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("spectrum", ["flat", "steep"])
 @unchecked()
 def test_independent_deviations_are_found_in_at_most_five_percent_of_draws(spectrum):

@@ -92,6 +92,7 @@ def test_a_constant_or_a_few_points_have_no_comparison(y):
     assert verdict([found]) == "undecided"
 
 
+@pytest.mark.nightly
 @each("law", ["exponential", "power law"])
 def test_few_verdicts_on_laws_with_autocorrelated_errors_are_wrong(law):
     """A small version of benchmarks/growth.py, with the largest observed errors."""

@@ -6,6 +6,7 @@ from pathlib import Path
 import fastparquet
 import numpy as np
 import pandas as pd
+import pytest
 from support.each import each
 from support.encoder_run import TOKENS, VECTORS
 from support.finished_runs import finished_run, model_facts
@@ -162,6 +163,7 @@ def test_sections_equal_those_of_the_run_and_all_their_figures_are_drawn(client,
     assert {"curves.refusal.-1", "curves.refusal.-2", "gram.shape", "gram.cka.harmful", "separation.subject"} <= drawn
 
 
+@pytest.mark.nightly
 def test_all_figures_in_the_sections_of_an_atlas_are_drawn(atlas_client, atlas):
     path = f"/v1/runs/{atlas.id}"
     of_weights = {"sphere", "weights", "heads", "words"}

@@ -1,6 +1,7 @@
 """The scale of a map shows its structure, and its axes and labels say what is compared."""
 
 import numpy as np
+import pytest
 import xarray as xr
 from support.each import each
 
@@ -42,6 +43,7 @@ def test_several_maps_share_one_scale():
     assert high > 0.55
 
 
+@pytest.mark.nightly
 @each("seed", range(200))
 def test_the_labels_of_any_scale_are_its_ticks_to_a_twentieth_of_its_length(seed):
     rng = np.random.default_rng(seed)

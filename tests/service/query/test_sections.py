@@ -50,6 +50,7 @@ def test_contrasts_are_shown_at_the_positions_of_both_sets(sections):
     assert "curves.subject.-2" not in names
 
 
+@pytest.mark.nightly
 def test_figures_are_drawn_by_their_names(run, sections):
     for of_group in sections.values():
         drawn = list(figures_of(of_group))[:2]

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pytest
 from support.each import each
 from support.gguf_files import tiny_llama, write_gguf
 from support.gguf_twins import CASES, twin
@@ -26,6 +27,7 @@ def test_only_the_first_mistral_has_a_window_among_files_of_llama(
     assert warned == any("the first Mistral attends to the last 4096 tokens" in one for one in prepared.warnings)
 
 
+@pytest.mark.nightly
 @each("case", CASES)
 def test_a_survey_of_every_architecture_is_prepared(tmp_path: Path, case: str) -> None:
     write_gguf(twin(case), tmp_path / "model.gguf")
