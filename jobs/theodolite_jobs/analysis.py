@@ -81,7 +81,8 @@ def _report_unfinished(run: Run, before: Set[str], console: Console) -> None:
     """Print that requested results are not finished, and which groups are gone and not requested."""
     request = stored_request(run)
     if request:
-        console.say(f"not all requested results are finished; `theodolite run analyse {run.id}` computes the others")
+        left = ", ".join(request.groups)
+        console.say(f"requested and not finished: {left}; `theodolite run analyse {run.id}` computes them")
     gone = before - finished_groups(run).keys() - (request.groups.keys() if request else set())
     if gone:
         console.say(f"removed {', '.join(sorted(gone))}, which used results that were replaced; request them again")
@@ -142,7 +143,7 @@ def _analyse(
     finally:
         if "curves" in finished_groups(run) or not run.record.sets:
             update_report(run)
-    console.say(f"computed {', '.join(computed)}" if computed else "all requested results exist already")
+    console.say(f"computed {', '.join(computed)}" if computed else "all results of this spec exist already")
 
 
 def compute_groups(
@@ -215,7 +216,8 @@ def _open_request(context: Context, requested: Sequence[str]) -> None:
             for name, digest in finished_groups(context.run).items()
             if name in GROUPS and digests_before[name] == digest != digests[name]
         }
-    open_request(context.run, before, merged, {*requested, *outdated})
+    is_list = context.spec.analyses is not None
+    open_request(context.run, before, merged, {*requested, *outdated}, is_list=is_list)
 
 
 def _digests(context: Context, spec: SurveySpec, names: Iterable[str]) -> dict[str, str]:

@@ -109,10 +109,10 @@ def records_experts(run: Run) -> bool:
 
 
 def named_groups(spec: SurveySpec) -> set[str]:
-    """Return the analyses that a spec names, or else all but those on request; a section requests its own."""
-    on_request = {name for name in ANALYSES if GROUPS[name].on_request}
-    named = set(ANALYSES) - on_request if spec.analyses is None else set(spec.analyses)
-    return named | {name for name in on_request if getattr(spec, name) is not None}
+    """Return the analyses that a spec names, or else all; those on request only if the spec has their section."""
+    if spec.analyses is not None:
+        return set(spec.analyses)
+    return {name for name in ANALYSES if not GROUPS[name].on_request or getattr(spec, name) is not None}
 
 
 def requested_spec(run: Run) -> SurveySpec:
@@ -147,7 +147,9 @@ def store_request(run: Run, request: Request | None) -> None:
         write_request(run, content)
 
 
-def open_request(run: Run, before: SurveySpec, merged: SurveySpec, requested: Collection[str]) -> None:
+def open_request(
+    run: Run, before: SurveySpec, merged: SurveySpec, requested: Collection[str], *, is_list: bool = False
+) -> None:
     """Store a request before its first group is computed; what is stored already stays requested.
 
     Args:
@@ -155,6 +157,7 @@ def open_request(run: Run, before: SurveySpec, merged: SurveySpec, requested: Co
         before: requests all that the run was to hold so far.
         merged: requests all that it shall hold.
         requested: the groups to compute.
+        is_list: whether the survey lists its analyses: if nothing is computed yet, it then needs no others.
     """
     earlier, finished = stored_request(run), finished_groups(run)
     if earlier and earlier.spec == merged and earlier.groups.keys() >= set(requested):
@@ -162,7 +165,7 @@ def open_request(run: Run, before: SurveySpec, merged: SurveySpec, requested: Co
     wanted = set(_groups_of(run, before))
     # The new options can allow what was requested before, for example `words` after the first vectors.
     new = set(requested) | (set(_groups_of(run, merged)) - wanted)
-    if not finished and not earlier:  # the request of the first survey is only in run.json
+    if not finished and not earlier and not is_list:  # the request of the first survey is only in run.json
         new |= wanted
     former = earlier or Request(merged, {})
     groups = {**finished, **former.groups, **dict.fromkeys(sorted(new), "")}

@@ -45,18 +45,18 @@ class SurveySpec(Part):
     analyses: Annotated[list[Place], Field(max_length=100)] | None = Field(
         None,
         description=f"Any of: {', '.join(ANALYSES)}; the default is all that the model and the prompts allow, "
-        "and effects and words only if the spec has the section of this name.",
+        "but effects and words only if the spec has the section of this name.",
     )
     heads: HeadsSpec = HeadsSpec()
     words: WordsSpec | None = Field(
         None,
-        description="Options of `words`, which is computed only if this section exists, or if `analyses` names it; "
-        "without the section, it has no trajectories of sentences.",
+        description="Options of `words`. Without `analyses`, it is computed only if this section exists; without the "
+        "section, it has no trajectories of sentences.",
     )
     gram: GramSpec = GramSpec()
     effects: EffectsSpec | None = Field(
         None,
-        description="Options of `effects`, which is computed only if this section exists, or if `analyses` names it.",
+        description="Options of `effects`. Without `analyses`, it is computed only if this section exists.",
     )
 
     @field_validator("analyses")
@@ -80,6 +80,10 @@ class SurveySpec(Part):
         need_contrasts = [name for name in self.analyses or [] if "contrasts" in GROUPS[name].needs]
         if need_contrasts and not self.contrasts:
             raise ValueError(f"analyses: {need_contrasts[0]!r} needs contrasts, but contrasts is empty; add a contrast")
+        if self.effects is not None and self.analyses is not None and "effects" not in self.analyses:
+            raise ValueError(
+                "effects has options, but analyses does not list it; add it, or remove the section effects"
+            )
         if self.effects is not None and not self.contrasts:
             raise ValueError("effects needs contrasts, but contrasts is empty; add a contrast, or remove effects")
         if self.prompts and all(prompt_set.positions == "all" for prompt_set in self.prompts.values()):

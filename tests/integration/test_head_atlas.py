@@ -116,7 +116,7 @@ def test_a_run_of_weights_is_whole_and_opens_without_a_warning(atlas):
 
 def test_asking_again_repeats_nothing(atlas):
     again = heads(atlas.store, atlas.record.spec.model.id, "--no-words", "--offsets", "0,5", "--composition", "0:2")
-    assert "all requested results exist already" in again.stderr
+    assert "all results of this spec exist already" in again.stderr
 
 
 def test_a_head_that_is_not_there_is_refused_with_what_is(atlas):

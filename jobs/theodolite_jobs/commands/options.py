@@ -85,7 +85,8 @@ def spec_of(path: Path, analyses: str | None = None) -> "SurveySpec":
     if analyses is None:
         return spec
     named = [name.strip() for name in analyses.split(",") if name.strip()]
-    return parse_spec({**spec.model_dump(mode="json"), "analyses": named}, "--analyses")
+    effects = {} if "effects" in named else {"effects": None}
+    return parse_spec({**spec.model_dump(mode="json"), "analyses": named, **effects}, "--analyses")
 
 
 def run_of(run_id: str, settings: "Settings") -> "Run":

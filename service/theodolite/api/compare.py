@@ -8,7 +8,7 @@ from fastapi.responses import Response
 
 from theodolite.api.access import Reader
 from theodolite.api.encoding import answer
-from theodolite.api.responses import described
+from theodolite.api.responses import FORMS, described
 from theodolite.api.run_lookup import RUN_ID, complete_run, digest_over
 from theodolite.api.schemas import Comparison
 from theodolite.digests import digest_of
@@ -35,7 +35,7 @@ _RunIds = Annotated[
 ]
 
 
-@router.get("", responses=described(Comparison, 404, 409, flat=True))
+@router.get("", responses=described(Comparison, 404, 409, flat=True), dependencies=FORMS)
 def compare(
     request: Request,
     _caller: Reader,

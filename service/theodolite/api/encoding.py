@@ -25,6 +25,8 @@ ARROW = "application/vnd.apache.arrow.stream"
 BINARY = "application/octet-stream"
 """The media type of stored objects, safetensors, npy and gguf: none of them is registered."""
 
+_FORMS = {"json": JSON, "csv": CSV, "parquet": PARQUET, "arrow": ARROW}
+
 HAS_ARROW = any(importlib.metadata.distributions(name="pyarrow"))
 
 _IMPORTING = threading.Lock()
@@ -160,7 +162,14 @@ def to_json(content: Any) -> bytes:
 
 # Not python-mimeparse, which reads a malformed q as 1 and raises for a media type without a slash.
 def choose_form(request: Request, offered: list[str]) -> str:
-    """Return the offered media type that the client prefers; raises Problem 406 if it accepts none."""
+    """Return the media type of the parameter `format`, or else the offered one that the client's Accept prefers.
+
+    Raises Problem 406 if it accepts none.
+    """
+    if chosen := _FORMS.get(request.query_params.get("format", "")):
+        if chosen in offered:
+            return chosen
+        raise Problem(406, "not-acceptable", f"format: this route offers: {', '.join(offered)}")
     wanted = [_quality(part) for part in request.headers.get("accept", "*/*").split(",") if part.strip()]
     excluded = [media for media, quality in wanted if quality == 0]
     for media, quality in sorted(wanted or [("*/*", 1.0)], key=lambda one: -one[1]):

@@ -9,7 +9,7 @@ from fastapi.responses import Response
 from theodolite.api.access import Reader
 from theodolite.api.encoding import answer
 from theodolite.api.paging import Cursor, Limit, next_cursor, start_of
-from theodolite.api.responses import described
+from theodolite.api.responses import FORMS, described
 from theodolite.api.run_lookup import RunId, complete_run, digest_over
 from theodolite.api.schemas import PromptAnswer, PromptPage
 from theodolite.digests import digest_of
@@ -32,7 +32,7 @@ Position = Annotated[
 ]
 
 
-@router.get("/{run_id}/prompts/{prompt_set}", responses=described(PromptPage, 404, 409, flat=True))
+@router.get("/{run_id}/prompts/{prompt_set}", responses=described(PromptPage, 404, 409, flat=True), dependencies=FORMS)
 def prompts(
     request: Request,
     _caller: Reader,
@@ -82,7 +82,11 @@ def prompts(
     return answer(request, digest, content, page)
 
 
-@router.get("/{run_id}/prompts/{prompt_set}/{sample}", responses=described(PromptAnswer, 404, 409, flat=True))
+@router.get(
+    "/{run_id}/prompts/{prompt_set}/{sample}",
+    responses=described(PromptAnswer, 404, 409, flat=True),
+    dependencies=FORMS,
+)
 def one_prompt(
     request: Request,
     _caller: Reader,

@@ -1,7 +1,8 @@
 """The responses of a route for OpenAPI: the model of its content in each form, and its problems."""
 
-from typing import Any
+from typing import Annotated, Any, Literal
 
+from fastapi import Depends, Query
 from pydantic import BaseModel
 
 from theodolite.api.encoding import ARROW, CSV, HAS_ARROW, PARQUET
@@ -10,6 +11,19 @@ from theodolite.api.problems import MEDIA_TYPE
 _TEXT: dict[str, Any] = {"schema": {"type": "string"}}
 FILE: dict[str, Any] = {"schema": {"type": "string", "format": "binary"}}
 """The schema of content that is not text."""
+
+
+def _format(
+    format: Annotated[
+        Literal["json", "csv", "parquet", "arrow"] | None,
+        Query(description="Form of the response; by default that of the header Accept, else JSON."),
+    ] = None,
+) -> None:
+    """Declare the parameter of routes with several forms, which `encoding.choose_form` reads."""
+
+
+FORMS = [Depends(_format)]
+"""The dependencies of a route that offers CSV, Parquet and Arrow."""
 
 UNCHANGED: dict[int | str, dict[str, Any]] = {
     304: {"description": "Not modified: If-None-Match contains the current ETag."}

@@ -11,7 +11,7 @@ from fastapi.responses import Response
 from theodolite.api.access import Reader
 from theodolite.api.encoding import answer
 from theodolite.api.paging import Cursor, Limit, next_cursor, start_of
-from theodolite.api.responses import described
+from theodolite.api.responses import FORMS, described
 from theodolite.api.run_lookup import RunId, any_run, complete_run, digest_of_section, digest_over, digest_with_twin
 from theodolite.api.schemas import (
     ConclusionAnswer,
@@ -79,7 +79,7 @@ def show_run(request: Request, _caller: Reader, run_id: RunId) -> Response:
     return answer(request, digest_of(content), lambda: content, use_cache=False)
 
 
-@router.get("/{run_id}/curves", responses=described(CurvesAnswer, 404, 409, flat=True))
+@router.get("/{run_id}/curves", responses=described(CurvesAnswer, 404, 409, flat=True), dependencies=FORMS)
 def curves(
     request: Request,
     _caller: Reader,
@@ -111,7 +111,7 @@ def curves(
     return answer(request, digest, content, frame)
 
 
-@router.get("/{run_id}/directions/{contrast}", responses=described(Direction, 404, 409, flat=True))
+@router.get("/{run_id}/directions/{contrast}", responses=described(Direction, 404, 409, flat=True), dependencies=FORMS)
 def direction(
     request: Request,
     _caller: Reader,
@@ -139,7 +139,7 @@ def direction(
     return answer(request, digest, content, lambda: selected().to_dataframe(name="direction").reset_index())
 
 
-@router.get("/{run_id}/heads/{layer}/{head}", responses=described(HeadCard, 404, 409, flat=True))
+@router.get("/{run_id}/heads/{layer}/{head}", responses=described(HeadCard, 404, 409, flat=True), dependencies=FORMS)
 def one_head(
     request: Request, _caller: Reader, run_id: RunId, layer: int, head: int, circuit: Circuit = "qk", offset: Offset = 0
 ) -> Response:

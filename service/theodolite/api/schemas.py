@@ -166,8 +166,14 @@ class CurveItem(BaseModel):
     value: list[float | None] = Field(
         description="The statistic at each layer; null for a missing value.", examples=[[1.0, 0.9998]]
     )
-    low: list[float | None] | None = Field(description="Lower end of the 95 % interval; null without an interval.")
+    low: list[float | None] | None = Field(
+        description="Lower end of the 95 % interval of one depth; null without an interval."
+    )
     high: list[float | None] | None = Field(description="Upper end of the 95 % interval; null without an interval.")
+    band_low: list[float | None] | None = Field(
+        description="Lower end of the band for all depths at once, also for one chosen for its value; null without one."
+    )
+    band_high: list[float | None] | None = Field(description="Upper end of the band; null without a band.")
 
 
 class CurvesAnswer(OfRun):

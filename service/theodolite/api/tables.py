@@ -9,7 +9,7 @@ from fastapi.responses import Response
 from theodolite.api.access import Reader
 from theodolite.api.encoding import answer
 from theodolite.api.paging import Cursor, next_cursor, start_of
-from theodolite.api.responses import described
+from theodolite.api.responses import FORMS, described
 from theodolite.api.run_lookup import RunId, complete_run, digest_over
 from theodolite.api.schemas import TableRows
 from theodolite.groups import table_owner
@@ -47,7 +47,7 @@ Order = Annotated[
 ]
 
 
-@router.get("/{run_id}/tables/{name}", responses=described(TableRows, 404, 409, flat=True))
+@router.get("/{run_id}/tables/{name}", responses=described(TableRows, 404, 409, flat=True), dependencies=FORMS)
 def table(
     request: Request,
     _caller: Reader,

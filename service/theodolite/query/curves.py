@@ -13,10 +13,17 @@ from numpy.typing import NDArray
 
 from theodolite.errors import SpecError, choices_text
 from theodolite.groups import GROUPS, Group, Variable
-from theodolite.groups.schema import ESTIMATE, INTERVAL, SIDES
+from theodolite.groups.schema import BAND, ESTIMATE, SIDES
 from theodolite.sites import Site, depth, site_name
 from theodolite.store.result_reader import read_group
 from theodolite.store.runs import Run
+
+_ENDS = {
+    "low": "Lower end of the 95 % interval, for one depth.",
+    "high": "Upper end of the 95 % interval, for one depth.",
+    "band_low": "Lower end of the 95 % band, for all depths at once.",
+    "band_high": "Upper end of the 95 % band, for all depths at once.",
+}
 
 CURVE_LABELS = ("set", "contrast", "site", "position")
 """Dimensions that label a curve and narrow a selection of curves."""
@@ -91,8 +98,11 @@ class Curve:
         layer: 0-based blocks.
         depth: depth of each layer in the stream, in half-blocks: 0-pre is 0, 0-mid is 1.
         value: the statistic at each layer; NaN for a missing value.
-        low: lower end of the 95 % interval; None if the statistic has no interval.
+        low: lower end of the 95 % interval of one depth; None if the statistic has no interval.
         high: upper end.
+        band_low: lower end of the simultaneous 95 % band, which holds at all depths at once and so also at a depth that
+            was chosen for its value; None if the statistic has no band.
+        band_high: upper end.
     """
 
     statistic: str
@@ -105,6 +115,8 @@ class Curve:
     value: list[float]
     low: list[float] | None
     high: list[float] | None
+    band_low: list[float] | None = None
+    band_high: list[float] | None = None
 
 
 def select_curves(
@@ -152,7 +164,7 @@ def unknown_statistic(name: str, known: Collection[str]) -> SpecError:
 
 def curve_frame(curves: Sequence[Curve]) -> pd.DataFrame:
     """Return curves as one flat table, one row for each point."""
-    columns = ("layer", "depth", "value", "low", "high")
+    columns = ("layer", "depth", *BAND)
     frames = [
         pd.DataFrame(
             {
@@ -181,9 +193,8 @@ def curve_dataset(curves: Sequence[Curve]) -> xr.Dataset:
     def along_layers(name: str) -> NDArray[np.float64]:
         return np.array([getattr(curve, name) for curve in curves], dtype=np.float64).reshape(*shape, -1)
 
-    descriptions = {"value": first.description}
-    if first.low is not None:
-        descriptions |= {"low": "Lower end of the 95 % interval.", "high": "Upper end of the 95 % interval."}
+    ends = {end: text for end, text in _ENDS.items() if getattr(first, end) is not None}
+    descriptions = {"value": first.description, **ends}
     variables = {
         name: xr.Variable(dims, along_layers(name), {"units": first.units, "description": text})
         for name, text in descriptions.items()
@@ -235,10 +246,11 @@ def _curves(group: xr.Dataset, statistic: str, wanted: Mapping[str, Sequence[Any
     values = stored.isel({axis: group.variables[axis].values.tolist().index(label) for axis, label in one.at.items()})
     if not set(wanted) <= set(values.dims):
         return
-    limits: list[NDArray[np.float64]] | None = None
+    limits: dict[str, NDArray[np.float64]] = {}
     if ESTIMATE in values.dims:
-        values, low, high = (values.isel({ESTIMATE: index}) for index in range(len(INTERVAL)))
-        limits = [low.values, high.values]
+        estimates = group.variables[ESTIMATE].values.tolist()
+        limits = {end: values.isel({ESTIMATE: estimates.index(end)}).values for end in _ENDS if end in estimates}
+        values = values.isel({ESTIMATE: estimates.index("value")})
     dims = [dim for dim in values.dims if dim != "layer"]
     labels = {dim: group.variables[dim].values.tolist() for dim in (*dims, "layer")}
     for chosen in product(*(wanted.get(str(dim), labels[dim]) for dim in dims)):
@@ -247,7 +259,6 @@ def _curves(group: xr.Dataset, statistic: str, wanted: Mapping[str, Sequence[Any
             continue
         at = tuple(slice(None) if dim == "layer" else labels[dim].index(of[str(dim)]) for dim in values.dims)
         site = Site(of["site"]) if "site" in of else Site.RESID_PRE  # a whole block has the depth of its input
-        ends = [None, None] if limits is None else [limit[at].tolist() for limit in limits]
         yield Curve(
             statistic=statistic,
             of=of,
@@ -257,8 +268,7 @@ def _curves(group: xr.Dataset, statistic: str, wanted: Mapping[str, Sequence[Any
             layer=labels["layer"],
             depth=[depth(site, layer) for layer in labels["layer"]],
             value=values.values[at].tolist(),
-            low=ends[0],
-            high=ends[1],
+            **{end: limits[end][at].tolist() if end in limits else None for end in _ENDS},
         )
 
 
