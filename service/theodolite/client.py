@@ -300,7 +300,7 @@ class _ServedRun(RunReader):
         content = {field.name: found[field.name] for field in fields(Picture)}
         badges = [Badge(**badge) for badge in content["badges"]]
         tiles = [Tile(**tile | {"glyph": _glyph(tile["glyph"])}) for tile in content["tiles"]]
-        return Picture(**content | {"badges": badges, "tiles": tiles})
+        return Picture(**content | {"badges": badges, "tiles": tiles, "html": Markup(content["html"])})
 
     def conclusion(self) -> dict[str, Any]:
         return {name: value for name, value in self._ask("conclusion").items() if name != "run_id"}

@@ -15,8 +15,8 @@ Arrays = dict[str, NDArray[np.float64]]
 LAST_TOKEN = SetLayout((-1,), 0)
 """The parity check captures the last token of a prompt, whose states are changed."""
 
-PART_PROMPTS = 32
-"""The number of prompts in a part; even, because pairs are not divided."""
+PART_PROMPTS = 8
+"""The number of prompts in a part; even, because pairs are not divided. Progress is counted in parts."""
 
 
 @dataclass(frozen=True)

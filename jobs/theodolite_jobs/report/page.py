@@ -15,8 +15,8 @@ import plotly.offline
 from markupsafe import Markup
 
 from theodolite.groups import GROUPS, SHOWN
-from theodolite.overview.facts import contrasts_with_overview, read_overview
-from theodolite.overview.view import overview_html, overview_style
+from theodolite.overview.facts import contrasts_with_overview
+from theodolite.overview.view import overview_style, read_picture
 from theodolite.query.runs import describe, spec_of_results
 from theodolite.query.twin import twin_state
 from theodolite.sections.catalogue import drawn, figures_of, sections_of
@@ -78,7 +78,7 @@ def render_report(run: Run) -> str:
         run=describe(run),
         record=run.record,
         conclusion=conclusion(run, sections),
-        overviews=[overview_html(run, read_overview(run, name)) for name in contrasts_with_overview(run)],
+        overviews=[read_picture(run, name, None, None) for name in contrasts_with_overview(run)],
         overview_style=overview_style(),
         sections=sections,
         chapters={name: [group for group in sections if GROUPS[group].chapter == name] for name in chapters},

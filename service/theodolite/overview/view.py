@@ -45,7 +45,7 @@ class Picture:
     sentence: str
     badges: list[Badge]
     tiles: list[Tile]
-    html: str
+    html: Markup
 
     def __repr__(self) -> str:
         warnings = [badge.label for badge in self.badges if badge.is_warning]
