@@ -12,6 +12,7 @@ import httpx
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
+from markupsafe import Markup
 
 from theodolite.errors import ClusterError, ResultsNotFoundError, RunNotFoundError, ServiceError, SpecError
 from theodolite.overview.facts import Badge

@@ -77,9 +77,9 @@ def _route_errors(
 ) -> NDArray[np.float64]:
     """Return the difference between the two routes for a few prompts, (prompt,); NaN for all others.
 
-    It is a sample, since each comparison costs forward passes of all tokens: one of the shortest, of a middle and of the
-    longest prompts, at the first, a middle and the last place. An error can grow with the length, and with the layers
-    behind.
+    It is a sample, since each comparison costs forward passes of all tokens: one of the shortest, one of a middle and
+    one of the longest prompts, at the first, a middle and the last place. An error can grow with the length, and with
+    the layers behind.
     """
     errors, places = np.full(len(tokens), np.nan), _ends_and_middle(_places(question))
     by_length = sorted(groups, key=lambda rows: len(tokens[rows[0]]))
