@@ -188,7 +188,11 @@ def _sentence(sets: tuple[str, str], measured: Measured, answers: list[Tile]) ->
     verdict = {YES: "separate", NO: "do not separate better than chance"}.get(separable.answer, "were not tested")
     where = separable.number.rpartition(", ")[2]
     of = "pairs ordered" if measured.statistic == "paired_accuracy" else "AUROC"
-    beyond = {YES: ", beyond their words", NO: ", not shown beyond their words"}.get(words.answer, "")
+    beyond = {
+        YES: ", beyond their words",
+        PARTLY: ", beyond their words by ridge alone",
+        NO: ", not shown beyond their words",
+    }.get(words.answer, "")
     use = {YES: "; the model uses it", PARTLY: "; some layers use it", NO: "; no use shown"}.get(used.answer, "")
     found = f"{number_text(measured.statistic, glyph.value)} {of}{interval} at {where}"
     return f"{subject} {verdict} ({found}){beyond if separable.answer == YES else ''}{use}."
