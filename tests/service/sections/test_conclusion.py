@@ -76,7 +76,7 @@ def test_without_permutations_the_interval_decides(tmp_path, low, verdict):
 
 
 @pytest.mark.parametrize(
-    ("layer", "where"), [(2, "layer 2 mid"), (3, "layer 3 mid, the last depth")], ids=["inside", "last"]
+    ("layer", "where"), [(2, "layer 2 mid"), (3, "layer 3 mid … last depth")], ids=["inside", "last"]
 )
 def test_the_smallest_cosine_has_its_interval_and_place(tmp_path, layer, where):
     cosine = np.full((1, 2, 1, 4), 0.75)
@@ -87,7 +87,7 @@ def test_the_smallest_cosine_has_its_interval_and_place(tmp_path, layer, where):
         "n_used": 4,
     }
     text = finding_of(cached_run(tmp_path, {"curves": values}), "curves")
-    assert_says(text, f"harmful and harmless … smallest at {where} … 0.5000 [0.4000, 0.6000] … 4 and 4 unpaired")
+    assert_says(text, f"harmful and harmless … smallest … {where} … 0.5000 [0.4000, 0.6000] … 4 and 4 unpaired")
     assert ("last depth" in text) == (layer == 3)
 
 
@@ -100,7 +100,7 @@ def test_means_of_sets_with_a_common_token_are_similar_by_it(tmp_path):
         "difference_norm": {"raw": 0.0},
         "n_used": 4,
     }
-    common = "the same token at this position"
+    common = "same token at this position"
     assert common in finding_of(cached_run(tmp_path / "one", {"curves": values}), "curves")
     for name, changed in (("two", {"difference_norm": {"raw": 0.1}}), ("three", {"variance_mean": {"raw": 0.1}})):
         assert common not in finding_of(cached_run(tmp_path / name, {"curves": values | changed}), "curves")
@@ -111,7 +111,7 @@ def test_each_finding_names_a_figure_of_its_group(analysed_run):
     assert [finding.group for finding in found] == ["separation", "curves", "basis"]
     assert all(finding.figure.split(".")[0] == finding.group for finding in found)
     assert "30 bad and 30 good prompts separate better than chance" in found[0].text
-    assert "of the held-out pairs are in the right order" in found[0].text
+    assert "held-out pairs" in found[0].text
 
 
 def test_a_group_with_findings_has_a_place_in_the_conclusion(analysed_run):
@@ -121,7 +121,7 @@ def test_a_group_with_findings_has_a_place_in_the_conclusion(analysed_run):
 
 def test_the_limits_name_what_was_not_measured(analysed_run, tmp_path):
     limits = " ".join(read_conclusion(analysed_run).limits)
-    assert "not what the model uses" in limits
+    assert "model uses" in limits
     assert "no untrained twin was surveyed" in limits
     results = {"curves": {}, "directions": {}, "separation": SEPARATION}
     run = cached_run(tmp_path, results)
@@ -130,7 +130,7 @@ def test_the_limits_name_what_was_not_measured(analysed_run, tmp_path):
     assert "twin" not in " ".join(read_conclusion(run).limits)
 
 
-INDEPENDENT = "of a set (in a paired contrast, the pairs) as independent"
+INDEPENDENT = "prompts of a set … as independent"
 
 
 def test_findings_with_intervals_treat_prompts_as_independent(analysed_run, tmp_path):
@@ -265,7 +265,7 @@ def test_a_run_of_weights_asks_about_the_weights(tmp_path):
     run = cached_run(tmp_path, {"heads": {}}, contrasts={})
     run = replace(run, record=run.record.model_copy(update={"sets": {}}))
     written = conclusion(run, {"heads": [Section("title", [], finding="the rank is small.")]})
-    assert written.asked[0].startswith("Which structure do the weights of the ")
+    assert_says(written.asked[0], "structure … weights")
     assert [finding.text for finding in written.found] == ["the rank is small."]
     assert "float64" in written.rests_on[0]
     assert written.limits == []
@@ -273,14 +273,14 @@ def test_a_run_of_weights_asks_about_the_weights(tmp_path):
 
 def test_the_templates_of_the_sets_are_named_and_differing_ones_are_a_limit(tmp_path):
     run = cached_run(tmp_path, {"curves": {}})
-    differ = "The two sets of “refusal” have different templates, which alone can separate them."
+    differ = "“refusal” have different templates"
     same = read_conclusion(run)
-    assert any(text.endswith(" The template of all sets is “none”.") for text in same.rests_on)
-    assert differ not in same.limits
+    assert any("all sets" in text and "“none”" in text for text in same.rests_on)
+    assert differ not in " ".join(same.limits)
     sets = run.record.sets | {"harmful": run.record.sets["harmful"].model_copy(update={"template": "chat"})}
     changed = read_conclusion(Run(run.store, run.record.model_copy(update={"sets": sets})))
-    assert any(text.endswith(" Templates: harmful “chat”; harmless “none”.") for text in changed.rests_on)
-    assert differ in changed.limits
+    assert_says(changed.rests_on, "harmful “chat”; harmless “none”")
+    assert_says(changed.limits, differ)
 
 
 def test_options_of_chats_are_named_with_the_template(tmp_path):
@@ -290,9 +290,5 @@ def test_options_of_chats_are_named_with_the_template(tmp_path):
     begun = prompts | {"harmful": prompts["harmful"].model_copy(update=options)}
     spec = run.record.spec.model_copy(update={"prompts": begun})
     changed = read_conclusion(Run(run.store, run.record.model_copy(update={"spec": spec})))
-    assert any(
-        "harmful “none” with the system message “Be brief.” and template_args thinking = false and prefill “Sure”; "
-        in text
-        for text in changed.rests_on
-    )
-    assert "The two sets of “refusal” have different templates, which alone can separate them." in changed.limits
+    assert_says(changed.rests_on, "harmful “none” with … “Be brief.” … thinking = false … prefill “Sure”; harmless")
+    assert_says(changed.limits, "“refusal” have different templates")

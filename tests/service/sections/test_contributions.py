@@ -50,7 +50,7 @@ def test_sentences_state_shares_beside_those_with_permuted_labels(section_of):
     mlps = "MLPs 50.0 % … permuted labels … 60.0 ± 5.0 %, z = -2.0, p = 0.06"
     assert_says(
         section.facts,
-        f"(12.5): {heads} … {mlps} … input of the first block 0.0 % … 2.0 % … two-sided",
+        f"12.5 … {heads} … {mlps} … first block 0.0 % … 2.0 % … two-sided",
         "single part … head L3H0, 30.0 % … 15.0 % … MLP layer 2, 20.0 % … 15.0 %",
         "heads 2 of 8 … z 9.0, p = 0.01, of L1H0: 5.0 % … 2.5 %",
         "MLPs 0 of 4 … z 2.5, p = 0.2, of layer 2: 20.0 % … 15.0 % … not whether a part separates",
@@ -139,7 +139,7 @@ def test_the_figure_adds_the_shares_up(section_of):
 
 @pytest.mark.parametrize(
     ("known", "reason"),
-    [({}, "in post-norm models the stream is not a sum"), ({"head_difference": 1.0}, "they need all layers")],
+    [({}, "post-norm"), ({"head_difference": 1.0}, "all layers")],
 )
 def test_missing_contributions_have_their_reason(section_of, known, reason):
     section = section_of({"n_used": 5, **known})

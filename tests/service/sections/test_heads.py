@@ -13,7 +13,7 @@ from theodolite.store.result_reader import read_group
 RANKS = np.array([[[[8.0, 7.5], [3.04, 9.0]], [[60.0, 50.0], [12.25, 70.0]]]]).swapaxes(0, 1)
 """(circuit, offset, layer, head)"""
 
-MEDIAN = "at most 64: QK 7.8 (smallest 3.0, of L1H0); OV 55.0 (smallest 12.2, of L1H0)"
+MEDIAN = "64: QK 7.8 (smallest 3.0, of L1H0); OV 55.0 (smallest 12.2, of L1H0)"
 
 
 def group(random, ranks=RANKS):

@@ -18,7 +18,7 @@ def group(offsets, ranks):
     return xr.Dataset({"effective_rank": (dims, np.array(ranks))}, labels, attributes)
 
 
-FIRST = "offset 0, of at most 64: 50.0 … 3 heads (smallest 40.0, of L3H1; largest 62.0, of L4H1)"
+FIRST = "offset 0 … 64: 50.0 … 3 heads (smallest 40.0, of L3H1; largest 62.0, of L4H1)"
 
 
 def test_ranks_at_offset_0_stand_beside_those_of_random_matrices():
@@ -38,7 +38,7 @@ def test_a_few_other_offsets_are_listed_and_many_are_a_range():
 
 def test_parts_of_zeros_alone_have_a_sentence():
     (fact,) = _facts(group([0], [np.full((2, 2), np.nan)]))
-    assert_says(fact, "all heads is zero")
+    assert_says(fact, "all heads … zero")
 
 
 def curves(figure):
@@ -61,7 +61,7 @@ def test_heads_without_the_part_have_no_section():
     heads = heads.assign(singular_values=(("circuit", "offset", "layer", "head", "rank"), values))
     assert rotary_sections(heads.sel(circuit=["qk"])) == []
     (section,) = rotary_sections(heads)
-    assert section.title == "Heads: rotary part of the scores, 2 entries of each query and key"
+    assert_says(section.title, "rotary part … 2 entries")
     assert section.notes[0] == "folded"
     assert {figure.name for figure in (*section.figures, *section.maps)} == {
         "heads.rotary.effective_rank",

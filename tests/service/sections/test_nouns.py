@@ -143,7 +143,7 @@ def offsets(shared, nouns):
 
 
 def keys_of_others(share, median):
-    return f"another noun … {share} % of the pairs … L1H1; median head {median} % … random … 0.20 % … n = 4 nouns"
+    return f"another noun … {share} % … pairs … L1H1; median head {median} % … random … 0.20 % … n = 4 nouns"
 
 
 def test_sentences_name_the_subject_heads_and_the_keys_at_offsets(section):
@@ -235,7 +235,7 @@ def test_heads_are_ordered_by_the_largest_score_of_their_biases(monkeypatch):
     table.loc[table["head"] == 1, "score"] += 2
     monkeypatch.setattr(words_biases, "read_words", lambda *_: table)
     (section,) = bias_sections(None, xr.Dataset(attrs={"tables": ["bias_tokens"]}))
-    assert_says(section.facts[0], "7, in L0H1 for the token “·key0top” … median over 2 heads … 6")
+    assert_says(section.facts[0], "7, in L0H1 … “·key0top” … median over 2 heads … 6")
     assert [row[0] for row in section.tables[0].rows] == ["L0H1", "L0H0", "L0H1", "L0H0"]
     assert section.tables[0].rows[0][2:] == ["·key0top  ·key1top", "·key0bottom  ·key1bottom"]
 

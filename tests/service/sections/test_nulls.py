@@ -1,5 +1,7 @@
 """Sentences and figures that hold a statistic against its null or control."""
 
+import re
+
 import numpy as np
 import xarray as xr
 from support.finished_runs import cached_run
@@ -22,7 +24,6 @@ GAUSSIAN = {
     "intrinsic_dimension": {"raw": DIMENSION},
     "intrinsic_dimension_null": {"mean": 20.0, "sd": 1.5},
 }
-STEPS = ["attention", "the MLP", "the whole block"]
 
 
 def controls(cka, other, alone, smaller=""):
@@ -52,7 +53,9 @@ def about(section, text):
 
 
 def cka_of(section, step):
-    return about(section, f"CKA between the input and the output of {step}")
+    """Return the only sentence about the CKA through a step, which its first words name."""
+    (fact,) = (fact for fact in section.facts if re.match(f"[^:]*CKA[^:]*{step}", fact))
+    return fact
 
 
 def lines_of(section, name):
@@ -108,7 +111,7 @@ def test_sets_without_a_variance_are_named(tmp_path):
 
 def test_cka_through_a_block_stands_beside_the_step_of_another_prompt_and_the_step_alone(tmp_path):
     section = section_of(tmp_path, gram, "gram", {**SHAPE, **sublayer_cka(THROUGH, BRANCHES), **PERMUTED})
-    numbers = {"attention": (0.994, 0.712, 0.763), "the MLP": (0.98, 0.8, 0.9), "the whole block": (0.97, 0.75, 0.85)}
+    numbers = {"attention": (0.994, 0.712, 0.763), "MLP": (0.98, 0.8, 0.9), "whole block": (0.97, 0.75, 0.85)}
     for step, (cka, other, alone) in numbers.items():
         text = controls(f"{cka:.3f}", f"{other:.3f}", f"{alone:.3f}", "4 of 4")
         assert_says(cka_of(section, step), f"harmful {text} … harmless {text}")
@@ -124,13 +127,13 @@ def test_medians_of_cka_are_over_the_layers_of_each_set(tmp_path):
     harmful = controls("0.800", "0.080", "0.400", "3 of 3")
     harmless = controls("0.250", "0.500", "0.125", "0 of 4")
     section = section_of(tmp_path, gram, "gram", values)
-    assert_says(cka_of(section, "the whole block"), f"harmful {harmful} … harmless {harmless}")
+    assert_says(cka_of(section, "whole block"), f"harmful {harmful} … harmless {harmless}")
 
 
 def test_parallel_blocks_state_only_the_steps_that_they_have(tmp_path):
     values = SHAPE | sublayer_cka({"block": 0.97}, {"block": 0.85})
     section = section_of(tmp_path, gram, "gram", {**values, "sublayer_cka_permuted": {"block": 0.75}})
-    assert [step for step in STEPS for fact in section.facts if f"output of {step}" in fact] == ["the whole block"]
+    assert [fact for fact in section.facts if "Debiased CKA" in fact] == [cka_of(section, "whole block")]
 
 
 def test_cka_of_blocks_whose_steps_were_not_captured_has_no_controls(tmp_path):
@@ -182,7 +185,7 @@ def test_a_run_without_nulls_of_gram_has_its_other_sentences(tmp_path):
         tmp_path, gram, "gram", SHAPE | sublayer_cka(THROUGH) | {"intrinsic_dimension": {"raw": DIMENSION}}
     )
     text = controls("0.980", "unknown", "unknown")
-    assert_says(cka_of(section, "the MLP"), f"harmful {text} … harmless {text}")
+    assert_says(cka_of(section, "MLP"), f"harmful {text} … harmless {text}")
     assert not any("TwoNN" in fact for fact in section.facts)
     assert not any("Gaussian" in name for name in lines_of(section, "gram.shape"))
     assert lines_of(section, "gram.blocks").count("harmful, attention") == 1
@@ -213,7 +216,7 @@ def test_silhouettes_are_sentences_of_the_permutation_tests_and_numbers_of_the_t
     assert [row[table.columns.index("silhouette")] for row in table.rows] == ["0.375"] * 4
 
 
-SHARE = "share of the total variance"
+SHARE = "three features with"
 EQUAL = "equal variances … 37.5 %"
 """Of eight features."""
 
@@ -224,7 +227,7 @@ def test_the_share_of_the_leading_features_is_stated_not_assumed(tmp_path):
     values = {"variance_max": {"raw": 5.0}, "variance_mean": {"raw": 1.0}, "variance_top3_share": {"raw": share}}
     section = section_of(tmp_path, curves, "curves", values)
     harmful, harmless = "2.2 % to 2.2 % (maximum at layer 0 pre)", "2.2 % to 90.0 % (maximum at layer 3 mid)"
-    assert_says(section.facts, f"three features … {SHARE} … harmful {harmful}; harmless {harmless} … {EQUAL}")
+    assert_says(section.facts, f"{SHARE} … total variance … harmful {harmful}; harmless {harmless} … {EQUAL}")
 
 
 def test_a_set_without_shares_is_left_out(tmp_path):
@@ -267,7 +270,7 @@ def test_sets_whose_prompts_share_their_last_token_are_told_from_the_others(tmp_
     (section,) = gram.sections(run)
     constant = [parts.LARGEST, gram._SIZES, gram._ROTATED, gram.CKA_NOTE]
     first, *others = section.notes
-    assert_says(first, "position -1 … harmful have the same token … harmless have different tokens")
+    assert_says(first, "position -1 … harmful have … same token … harmless have different tokens")
     assert others == constant
     variances[1, 0, 0, 0] = 0.0
     (equal,) = gram.sections(
@@ -285,10 +288,10 @@ def test_several_sets_that_share_a_token_are_not_independent(monkeypatch):
     entering = entering.assign_coords(contrast=["a", "c"])
     monkeypatch.setattr(parts, "read_group", lambda *_: entering)
     (note,) = parts.token_notes(None, {"a": "one", "b": "two", "c": "three"}, -1)
-    same = "position -1 … one have the same token … three"
+    same = "position -1 … one have … same token … three"
     assert_says(note, f"{same} … two have different tokens … two differ from … one and three agree")
     (note,) = parts.same_token_notes(None, ["a", "c"], {"a": "one", "c": "three"}, -1)
     assert_says(note, f"{same} … activations of a set similar")
     (note,) = parts.same_token_notes(None, ["c", "c"], {"c": "three"}, -1)
-    assert_says(note, "three have the same token … within and between sets")
+    assert_says(note, "three have … same token … within and between sets")
     assert parts.same_token_notes(None, ["a", "b"], {"a": "one", "b": "two"}, -1) == []

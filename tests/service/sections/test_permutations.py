@@ -173,9 +173,6 @@ def test_without_tests_the_interval_decides_whether_chance_can_explain_the_auroc
     assert section.tables == []
 
 
-LARGEST = "By difference of means, the largest AUROC"
-
-
 def at_depths(*values):
     """Return one number for each depth, 0 pre, 0 mid, 1 pre, …, as (contrast, site, position, layer)."""
     return np.array(values, dtype=float).reshape(4, 2).T[None, :, None]
@@ -184,10 +181,10 @@ def at_depths(*values):
 @each(
     "located, expected",
     [
-        ([0, 0, 0, 0, 1, 0, 0, 0], "all 7 other depths can be told"),
-        ([1, 0, 0, 1, 1, 1, 0, 0], "3 of the 7 other depths cannot be told … (layers 0 pre, 1 mid to 2 mid)"),
-        ([1, 0, 1, 0, 1, 0, 1, 0], "3 of the 7 other depths cannot be told"),
-        ([1] * 8, "cannot be told from any of the 7 other depths"),
+        ([0, 0, 0, 0, 1, 0, 0, 0], "all 7 other depths can"),
+        ([1, 0, 0, 1, 1, 1, 0, 0], "3 … 7 other depths cannot … (layers 0 pre, 1 mid to 2 mid)"),
+        ([1, 0, 1, 0, 1, 0, 1, 0], "3 … 7 other depths cannot"),
+        ([1] * 8, "cannot … any … 7 other depths"),
         ([np.nan] * 8, ""),
     ],
 )
@@ -195,12 +192,12 @@ def test_the_depths_that_may_have_the_largest_auroc_are_counted(tmp_path, locate
     auroc = at_depths(0.6, 0.6, 0.6, 0.6, 0.9, 0.6, 0.6, 0.6)
     band = {"value": auroc, "band_low": auroc - 0.1, "band_high": 0.95}
     section = section_of(tmp_path, permuted(location={"auroc": at_depths(*located)}), auroc=band)
-    text = about(section.facts, LARGEST)
+    text = section.facts[0]
     assert_says(text, f"0.900 [0.800, 0.950] … layer 2 pre … permuted labels … 0.50 … {expected}")
     assert_says(section.finding, expected)
     assert ("be told" in text) == bool(expected)
     assert ("layers" in text) == ("layers" in expected)
-    assert_says(section.facts, "the 8 depths … without the output of the last block")
+    assert_says(section.facts, "8 depths … without … last block")
 
 
 def test_each_classifier_has_its_largest_auroc_and_its_depth(tmp_path):
@@ -214,7 +211,7 @@ def test_each_classifier_has_its_largest_auroc_and_its_depth(tmp_path):
 
 def test_a_largest_value_below_chance_is_called_so(tmp_path):
     section = section_of(tmp_path, auroc={"value": 0.43, "band_low": 0.3, "band_high": 0.6})
-    assert_says(section.facts, f"{LARGEST} … (chance gives 0.5) … lies below chance")
+    assert_says(section.facts[0], "largest AUROC … (chance gives 0.5) … lies below chance")
     assert_says(section.finding, "do not separate better than chance … (chance gives 0.5) … lies below chance")
 
 
@@ -229,32 +226,33 @@ def test_the_largest_share_of_pairs_has_its_own_depth(tmp_path):
 def test_depths_that_include_the_output_of_the_last_block_do_not_end_before_it(tmp_path):
     groups = {"curves": {}, "moments": {}, "directions": {}, "separation": SEPARATION}
     (section,) = separation.sections(cached_run(tmp_path, groups, sites=["resid_post"]))
-    assert_says(section.facts, f"{LARGEST} … 0.900 [0.800, 0.950] … layer 1 pre … 0.5")
-    assert "last block" not in about(section.facts, "the 4 depths")
+    assert_says(section.facts[0], "difference of means … largest AUROC … 0.900 [0.800, 0.950] … layer 1 pre … 0.5")
+    assert "last block" not in about(section.facts, "search covers")
+    assert_says(section.facts, "search covers … 4 depths")
 
 
 @pytest.mark.parametrize(("last", "of_depths"), [(0.7, 8), (np.nan, 7)])
 def test_the_largest_auroc_says_if_its_depth_is_the_last_one(tmp_path, last, of_depths):
     auroc = np.array([[0.5, 0.6, 0.6, 0.8], [0.5, 0.6, 0.6, last]])[:, None]  # the last depth is layer 3 mid
     facts = facts_of(tmp_path, auroc={"value": auroc})
-    assert_says(facts, f"the {of_depths} depths")
-    assert_says(facts, f"{LARGEST} … at layer 3 pre")
-    assert ("last measured depth" in about(facts, LARGEST)) == np.isnan(last)
+    assert_says(facts, f"{of_depths} depths")
+    assert_says(facts[0], "largest AUROC … layer 3 pre")
+    assert ("last measured depth" in facts[0]) == np.isnan(last)
     auroc[1, 0, 3] = 0.9
     deepest = facts_of(tmp_path / "deepest", auroc={"value": auroc})
-    assert_says(deepest, f"{LARGEST} … at layer 3 mid, the last measured depth")
+    assert_says(deepest[0], "largest AUROC … layer 3 mid … last measured depth")
 
 
 def test_the_largest_auroc_stands_beside_that_of_permuted_labels(tmp_path):
     auroc = np.array([[0.6, 0.7, 0.9, 0.8], [0.5, 0.5, 0.5, 0.5]])[:, None]
     facts = facts_of(tmp_path, permuted(), auroc={"value": auroc})
-    assert_says(facts, f"{LARGEST} … layer 2 pre … permuted labels … 0.50 ± 0.05 … p = 0.3")
+    assert_says(facts[0], "largest AUROC … layer 2 pre … permuted labels … 0.50 ± 0.05 … p = 0.3")
 
 
 def test_of_equal_aurocs_the_sentence_has_the_chance_of_the_depth_that_it_names(tmp_path):
     auroc = np.array([[0.5, 0.5, 0.5, 0.9], [0.5, 0.9, 0.5, 0.5]])[:, None]  # the first site's p is 0.05
     facts = facts_of(tmp_path, permuted(), auroc={"value": auroc})
-    assert_says(facts, f"{LARGEST} … layer 1 mid … permuted labels … 0.50 ± 0.05 … p = 0.005")
+    assert_says(facts[0], "largest AUROC … layer 1 mid … permuted labels … 0.50 ± 0.05 … p = 0.005")
 
 
 @each(
@@ -360,9 +358,9 @@ def constant(arrays):
 
 
 FAR = draw(12, seed=1, shift=1.4)
-TOO_FEW = "{} prompts in the smaller set, no simultaneous AUROC interval"
+TOO_FEW = "{} prompts … no simultaneous AUROC interval"
 EQUAL = "means are equal"
-CONSTANT = "same activations, so each set"
+CONSTANT = "same activations"
 ONE = "only one prompt"
 
 
@@ -395,7 +393,7 @@ def test_bad_input_says_what_cannot_be_concluded(tmp_path, bad, good, expected, 
     analyse(run, con(paired), None, silent, requested={"separation", "permutations"})
     run = replace(run, cache=Cache(2**26))
     (section,) = separation.sections(run)
-    assert about(section.facts, expected)
+    assert_says(section.facts, expected)
     texts = [section.finding, *section.facts, *(fact for one in curves.sections(run) for fact in one.facts)]
     assert not any("nan" in text.split() or "[nan" in text for text in texts)
     assert [figure.draw() for figure in section.figures]

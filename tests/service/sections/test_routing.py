@@ -78,7 +78,7 @@ def test_nothing_is_claimed_if_no_expert_can_be_tested(made):
 
 def test_equal_shares_are_not_called_larger(made):
     section = made(expert_difference={"value": np.where(np.isnan(DIFFERENCE), NAN, 0.0)})[1]
-    assert_says(section.facts[0], "z = 4.8. The difference of the shares … 0.0 percentage")
+    assert_says(section.facts[0], "z = 4.8. … difference … 0.0 percentage")
 
 
 def test_maps_have_layers_from_left_to_right_and_say_what_lies_beyond_the_scale(made):

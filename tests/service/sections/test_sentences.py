@@ -42,9 +42,9 @@ def test_what_permuted_labels_give_has_no_parentheses():
 @each(
     "distances, has, lacks",
     [
-        ([6e-33, 0.27], "changes only the length", "smallest"),
+        ([6e-33, 0.27], "By construction", "smallest"),
         ([0.1, 0.27], "final norm: 0.1000 (n = 9 tokens", "smallest"),
-        ([0.2, 0.1], "final norm: 0.2000; smallest: 0.1000 (centred)", "changes only"),
+        ([0.2, 0.1], "final norm: 0.2000; smallest: 0.1000 (centred)", "By construction"),
     ],
 )
 def test_a_table_of_embeddings_is_not_compared_with_itself(monkeypatch, distances, has, lacks):
@@ -110,15 +110,16 @@ def test_a_shown_path_stands_beside_all_paths_of_its_sentence():
     paths[1] = paths[1].assign(rank_of_next=[9, 2], angle_to_next_z=[0.5, -0.4])
     paths[2] = paths[2].assign(angle_to_next_z=[-2.5, -9.0])
     (fact,) = words._other_paths(pd.concat(paths))
-    assert_says(fact, "one path of 3 … 2 of the 3 paths … rank 1 at the last depth")
-    assert_says(fact, "z is -2.5 to 0.5 at the first depth and -9.0 to -0.4 at the last")
+    assert_says(fact, "one path of 3 … 2 … 3 paths … rank 1")
+    assert_says(fact, "-2.5 to 0.5 … first depth … -9.0 to -0.4 … last")
     (fact,) = words._other_paths(pd.concat(path.assign(angle_to_next_z=np.nan) for path in paths))
-    assert_says(fact, "2 of the 3 paths")
-    assert "z is" not in fact
+    assert_says(fact, "2 … 3 paths")
+    assert "first depth" not in fact
     assert list(words._other_paths(paths[0])) == []
 
 
 def test_angles_without_a_z_have_no_comparison():
     text = " ".join(words._path_facts(PATH.assign(angle_to_next_z=np.nan)))
-    assert "Angle to the next token at the first depth: 93°. Angle" in text
+    assert_says(text, "first depth: 93° … last depth: 83°")
+    assert "102°" not in text
     assert "90°" not in text

@@ -184,8 +184,8 @@ SCALES = {
     "ellipsoid_overlap": pairs(0.8, 0.6, 0.7),
     "ellipsoid_overlap_permuted": pairs(0.5, 0.4, 0.45),
 }
-CORRELATION = "Correlation … two norm layers: 0.25 (0.25 between kinds … permuted features … 0 ± 0.22"
-OVERLAP = "Overlap of the ellipsoids of two norm layers … 70 % … permuted features … 45 %, equal ellipsoids 100 %"
+CORRELATION = "Correlation … 0.25 (0.25 between kinds … permuted features … 0 ± 0.22"
+OVERLAP = "Overlap … ellipsoids … 70 % … permuted features … 45 %, equal ellipsoids 100 %"
 
 
 def pair_facts(section):
@@ -209,7 +209,7 @@ def test_the_scales_of_pairs_of_norm_layers_stand_beside_permuted_features(secti
 def test_norm_layers_of_the_same_kind_are_told_from_those_of_different_kinds(section_of):
     data = sphere_group(0.05, PLANE).assign({**SCALES, "scale_correlation": pairs(0.5, -0.3, 0.2)})
     data = data.assign_coords(norm=["0.attention", "1.attention", "final"])
-    of_kinds = "0.20 (0.50 between norm layers of the same kind, -0.05 between kinds"
+    of_kinds = "0.20 (0.50 between norm layers of … same kind, -0.05 between kinds"
     assert_says(pair_facts(section_of(data))[0], CORRELATION.replace("0.25 (0.25 between kinds", of_kinds))
 
 
@@ -231,4 +231,4 @@ def test_ellipsoids_without_an_overlap_have_only_the_correlation_of_their_scales
 
 def test_planes_of_layer_norms_have_the_cosine_of_their_normals(section_of):
     section = section_of(sphere_group(0.05, PLANE).assign(plane_normal_cosine=pairs(0.9, 0.5, np.nan)))
-    assert_says(section.facts, "absolute cosine between the normals … two layer norms … 0.70 … 1, random … 0.15")
+    assert_says(section.facts, "absolute cosine … normals … two layer norms … 0.70 … 1, random … 0.15")

@@ -180,7 +180,7 @@ def test_rows_of_a_constant_have_only_their_depths():
 
 
 def test_the_notes_state_the_rule_for_a_product_of_both_laws():
-    assert_says(growth_notes(), "no law is chosen … product of both laws … at least 2 lower")
+    assert_says(growth_notes(), "no law … product of both laws … at least 2 lower")
 
 
 def test_the_section_has_the_table(tmp_path, monkeypatch):

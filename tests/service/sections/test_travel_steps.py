@@ -56,7 +56,7 @@ ATTENTION = "attention's step and its input"
 MLP = "the MLP's step and its input"
 SHARE = "have in common"
 PATH = "Path length divided by displacement"
-ARC = "Sum over blocks of the angle"
+ARC = "Sum over blocks"
 WHOLE = np.array([1.0, NAN])  # the ratios before the last block are not known
 RATIOS = {"path_ratio": {"mean": 3.2 * WHOLE, "std": 0.1}, "arc_ratio": {"mean": 2.5 * WHOLE, "std": 0.2}}
 AT_RIGHT_ANGLES = {
@@ -201,8 +201,8 @@ def test_paths_and_arcs_are_also_compared_without_the_last_block(travel_of):
     values = travel_of(ratios | right)
     assert_each_says(
         step_facts(values, {"harmless": "harmless"}),
-        f"{PATH} … harmless 3.20 … give 2.25 … Without the last block: harmless 2.85 … give 4.05",
-        f"{ARC} … harmless 2.50 … give 1.90 … Without the last block: harmless 2.40 … give 2.50",
+        f"{PATH} … harmless 3.20 … give 2.25 … Without … last block: harmless 2.85 … give 4.05",
+        f"{ARC} … harmless 2.50 … give 1.90 … Without … last block: harmless 2.40 … give 2.50",
     )
     assert [row[4:7] for row in paths(values, BOTH)] == [["2.25", "2.85", "4.05"]] * 2 + [["1.90", "2.40", "2.50"]] * 2
 

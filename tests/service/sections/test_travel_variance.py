@@ -62,8 +62,8 @@ GROWS = "grows from 1 to 11 after layer 3"
 def test_the_finding_has_twice_the_covariance_of_each_branch(travel_of):
     assert_says(
         variance_finding(travel_of(BUDGET), LABELS),
-        f"harmful (marked) … {GROWS} … 60 % is variance of the {BRANCHES} … 0 % is twice … attention … 40 % is twice",
-        f"40 % is twice … MLP … Block 3 alone gives 50 % (n = 401) … {NOT_TESTED}",
+        f"harmful (marked) … {GROWS} … 60 % … variance … {BRANCHES} … 0 % … twice … attention … 40 % … twice",
+        f"40 % … twice … MLP … Block 3 alone gives 50 % (n = 401) … {NOT_TESTED}",
     )
 
 
@@ -77,7 +77,7 @@ def test_the_finding_is_that_of_the_first_set_whose_variance_grows(travel_of):
     values = travel_of(BUDGET | BLOCKS | variance(mid=np.nan, post=falls))
     assert_says(
         variance_finding(values, {**LABELS, "harmless": "harmless"}),
-        f"harmless … {GROWS} … 70 % is variance … of the block … 30 % is twice … Block 3 alone gives 50 % (n = 401)",
+        f"harmless … {GROWS} … 70 % … variance … block … 30 % … twice … Block 3 alone gives 50 % (n = 401)",
     )
     assert variance_finding(values, LABELS) == ""
 

@@ -90,7 +90,7 @@ TWIN_LARGEST = "AUROC … 0.810 [0.710, 0.910] … difference of means, at layer
 def test_the_largest_auroc_of_the_twin_and_the_depths_above_it_are_stated(run, twin, below):
     largest, above = facts_of(separation, run)
     assert_says(largest, f"seed 3 … {TWIN_LARGEST}")
-    assert_says(above, "above that of the twin at 3 of 7 depths (layers 2 pre, 3 pre to 3 mid)")
+    assert_says(above, "above … twin at 3 of 7 depths (layers 2 pre, 3 pre to 3 mid)")
     assert_says(above, "0.350 [0.250, 0.450], at layer 3 mid … other depths … do not show")
 
 
@@ -102,7 +102,7 @@ def test_the_median_cosine_between_neighbouring_directions_of_the_twin_is_stated
 def test_the_finding_states_the_largest_auroc_of_the_twin(run, twin, below):
     (section,) = separation.sections(run)
     twins = "0.810 [0.710, 0.910], at layer 0 mid"
-    assert_says(section.finding, f"untrained twin … {twins} … above that of the twin at 3 of 7 depths")
+    assert_says(section.finding, f"untrained twin … {twins} … above … twin at 3 of 7 depths")
     (own,) = separation.sections(twin)
     assert "twin" not in own.finding
 
@@ -116,7 +116,7 @@ def test_the_limit_of_the_comparison_is_stated_unless_all_depths_lie_above(
 ):
     monkeypatch.setattr(f"{__name__}.BELOW", np.where(np.isnan(BELOW), np.nan, low))
     fact = facts_of(separation, run)[1]
-    assert_says(fact, f"above that of the twin at {expected}, at layer 3 mid")
+    assert_says(fact, f"above … twin at {expected}, at layer 3 mid")
     assert ("do not show" in fact) == (low < 0)
 
 

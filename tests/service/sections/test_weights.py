@@ -160,7 +160,7 @@ def test_a_writer_that_is_compared_in_its_own_block_is_named(monkeypatch):
     ] = 1
     monkeypatch.setattr(weights, "read_group", lambda *_: group)
     (section,) = weights.sections(None)
-    assert_says(section.facts, "W_O also with the MLP of its own block … W_O with W_up")
+    assert_says(section.facts, "W_O also with … MLP … own block … W_O with W_up")
 
 
 def test_overlaps_that_norms_do_not_change_are_shown_once(monkeypatch):
