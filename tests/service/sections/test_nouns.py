@@ -102,7 +102,7 @@ def section(section_of):
 
 
 def both_tests(passed, head, relatedness):
-    return f"{passed} of 6 heads … relatedness … {head} … {relatedness} … permuted nouns"
+    return f"{passed} of 6 heads … relatedness … largest … {head} … {relatedness} … permuted nouns"
 
 
 def test_sentences_count_the_heads_that_pass_both_tests(section):
