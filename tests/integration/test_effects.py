@@ -12,6 +12,7 @@ from support import tiny
 from support.damages import interrupt, opened, settings
 from support.ray_cluster import kill_after_the_first_shard
 from support.requests import analyse, assert_nothing_to_compute, survey_again
+from support.sentences import assert_says
 from support.stored import read_table
 from support.tiny_sizes import PLAIN
 from support.tiny_survey import EFFECTS, spec_of
@@ -76,7 +77,7 @@ def test_every_number_is_known_and_the_report_describes_it(run):
     assert (effects["effect"].sel(estimate="low") <= values["effect"]).all()
     assert float(effects["route_error"]) < 5e-5
     (section,) = section_items(run, "effects")
-    assert section["title"] == "Effects along the contrast “refusal” at position -1: 10 matched pairs"
+    assert_says(section["title"], "“refusal” … position -1 … 10 matched pairs")
     names = {figure["name"] for figure in section["figures"]}
     assert names >= {"effects.refusal", "effects.refusal.doses", "effects.refusal.parts"}
     assert "nan" not in " ".join([*section["facts"], section["finding"]])

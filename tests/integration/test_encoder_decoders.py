@@ -7,6 +7,7 @@ import pytest
 from safetensors.torch import load_file
 from support.dense_encoders import dense_sites
 from support.nightly import at_night
+from support.sentences import assert_says
 from support.tiny_configs import CONFIGS
 from support.tiny_survey import save_model, spec_of
 from tokenizers import Tokenizer
@@ -70,7 +71,7 @@ def test_all_heads_have_numbers_and_the_report_says_what_they_leave_out(run):
     assert np.isfinite(heads["singular_values"]).all()
     assert np.isfinite(read_group(run, "curves")["cosine_of_means"]).all()
     assert np.isfinite(read_group(run, "weights")["writing_overlap"].sel(matrices="model")).any()
-    assert "QK leaves out the terms that relative positions add to the scores" in get(run.location, REPORT).decode()
+    assert_says(get(run.location, REPORT).decode(), "QK leaves out … relative positions")
 
 
 def test_effects_are_refused_before_anything_is_captured(folder):

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from support.sentences import assert_each_says, assert_says
 from support.serving import client_of
 from support.tiny_configs import CONFIGS
 from support.tiny_survey import save_model, spec_of
@@ -107,21 +108,16 @@ def test_the_keys_of_a_layer_without_its_own_are_compared_with_what_they_read(ru
 def test_sentences_state_each_width(run):
     section, composition = sections(run)
     ranks = section.facts[0]
-    assert "circuits in the 3 layers with heads of width 16, of at most 16: QK " in ranks
-    assert "circuits in the 2 layers with heads of width 24, of at most 24: QK " in ranks
-    assert ranks.count("circuits of random weights have") == 2
-    scores = next(fact for fact in section.facts if fact.startswith("The copying score is"))
-    assert " in the 3 layers with heads of width 16 and 0 ± " in scores
-    spaces = [fact for fact in section.facts if fact.startswith("Median dimension of the null space")]
-    assert [fact.partition(": ")[2][:8] for fact in spaces] == ["32 of 48", "24 of 48"]
+    assert_says(ranks, "3 layers with heads of width 16, of at most 16: QK … random weights have")
+    assert_says(ranks, "2 layers with heads of width 24, of at most 24: QK … random weights have")
+    scores = next(fact for fact in section.facts if "copying score" in fact)
+    assert_says(scores, "3 layers with heads of width 16 and 0 ±")
+    spaces = [fact for fact in section.facts if "null space" in fact]
+    assert_each_says(spaces, "32 of 48", "24 of 48")
     assert not any("nan" in fact for fact in section.facts)
-    for part in (
-        "16 (layers 0, 1, 3) and 24 (layers 2, 4)",
-        "keys and values of layer 3 are those of layer 1",
-        "values are normalised",
-    ):
-        assert any(part in note for note in section.notes), part
-    assert "K- and V-composition with heads of these layers is missing" in composition.notes[0]
+    for part in ("16 (layers 0, 1, 3) and 24 (layers 2, 4)", "layer 3 are those of layer 1", "values are normalised"):
+        assert_says(section.notes, part)
+    assert_says(composition.notes[0], "K- and V-composition … is missing")
     assert not any("nan" in fact for fact in composition.facts)
     for figure in (*section.maps, *composition.maps):
         figure.draw()

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.nightly import at_night
+from support.sentences import assert_says
 from support.tiny_configs import CONFIGS
 from support.tiny_survey import EFFECTS, save_model, spec_of
 
@@ -67,13 +68,14 @@ def test_sentences_count_the_blocks_with_heads(run):
     heads = read_group(run, "heads")
     section = sections(run)[0]
     assert "circuits of 8 attention heads" in section.title
-    assert section.facts[0].startswith("2 of 5 blocks have attention heads")
-    assert "2 of 5 blocks have attention heads" in section.finding
-    assert any("2 of 5 blocks have attention heads (layers 0, 4)" in note for note in section.notes)
+    said = "2 of 5 blocks have attention heads"
+    assert_says(section.facts[0], said)
+    assert_says(section.finding, said)
+    assert_says(section.notes, f"{said} (layers 0, 4)")
     assert not any("nan" in fact for fact in section.facts)
-    assert "2 of 5 blocks have attention heads" in render_report(run)
+    assert said in render_report(run)
     dimension = int(heads["null_dimension"].sel(layer=[0, 4]).median())
-    assert any(f"null space of a query or key projection: {dimension} of 48" in fact for fact in section.facts)
+    assert_says(section.facts, f"null space … {dimension} of 48")
     for figure in section.maps:
         figure.draw()
 

@@ -12,6 +12,7 @@ import xarray as xr
 from support.damages import REWRITTEN, assert_same_bits, flip, repair_again
 from support.each import each
 from support.nightly import at_night
+from support.sentences import assert_says
 from support.serving import client_of, numbers
 from support.tiny_configs import CONFIGS
 from support.tiny_survey import save_model, spec_of
@@ -237,10 +238,8 @@ def test_the_reason_is_in_the_record_the_notes_and_the_report(run, family):
         site: layers_with(family, site) for site in run.record.partial_sites
     }
     assert all(reason in one["reason"] for one in stored.values())
-    note = (
-        "2 of 5 blocks have head_out and attn_out (layers 0, 4); activations and statistics of these sites are missing"
-    )
-    assert any(one.startswith(note) and reason in one for one in describe(run)["notes"])
+    note = f"2 of 5 blocks have head_out and attn_out (layers 0, 4) … missing … {reason}"
+    assert_says(describe(run)["notes"], note)
     assert "2 of 5 blocks have attn_out (layers 0, 4)" in render_report(run)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from support.chat_tokenizers import CHATML, OF_PARTS, THINKING, byte_tokenizer
 from support.each import each
+from support.sentences import assert_says
 from transformers import LlamaConfig
 from typer.testing import CliRunner
 
@@ -129,7 +130,7 @@ def test_contradicting_templates_are_a_warning(tmp_path: Path) -> None:
     files = model(tmp_path)
     (files / "chat_template.json").write_text(json.dumps({"chat_template": THINKING}))
     (warning,) = prepared(files).warnings
-    assert warning.startswith("model: chat_template.jinja and chat_template.json have different chat templates")
+    assert_says(warning, "chat_template.jinja … chat_template.json … different chat templates")
 
 
 @each("template, said", [(None, True), ("none", False), ("Say {prompt}", False)])
@@ -147,9 +148,10 @@ def test_contrasts_of_sets_with_different_options_of_chats_are_a_warning(tmp_pat
     spec["prompts"] = {"plain": goals, "begun": {**goals, "texts": ["c", "d"], **options}}
     spec["contrasts"] = {"any": {"positive": "begun", "negative": "plain", "paired": False}}
     (warning,) = prepare(parse_spec(spec), tmp_path, Settings(cache=tmp_path / "cache")).warnings
-    assert warning == (
-        "contrasts.any: begun has the template 'chat' with a system message and template_args (enable_thinking) and a "
-        "prefill and plain 'chat'; the templates alone can separate the sets"
+    assert_says(
+        warning,
+        "contrasts.any: begun … 'chat' … system message … template_args (enable_thinking) … prefill … plain 'chat'",
+        "templates alone can separate",
     )
 
 
@@ -161,13 +163,10 @@ def warnings_of_a_contrast(folder: Path, positive: list[Prompt], negative: list[
 
 
 def test_a_contrast_of_conversations_with_different_roles_is_a_warning(tmp_path: Path) -> None:
-    said = warnings_of_a_contrast(tmp_path, [CHAT], ["Name a saw."])
-    assert said == [
-        "contrasts.any: a has a conversation of 2 messages (user, assistant), and b has none of the same roles; the "
-        "roles alone can separate the sets"
-    ]
+    (roles,) = warnings_of_a_contrast(tmp_path, [CHAT], ["Name a saw."])
+    assert_says(roles, "contrasts.any: a has … 2 messages (user, assistant) … b has none … roles alone can separate")
     (longer,) = warnings_of_a_contrast(tmp_path, [CHAT], [CHAT, [*CHAT, *CHAT, *CHAT, CHAT[0]]])
-    assert "b has a conversation of 7 messages (user, assistant, user, assistant, user, assistant, …)" in longer
+    assert_says(longer, "b has … 7 messages (user, assistant, user, assistant, user, assistant, …)")
 
 
 def test_a_contrast_of_conversations_with_the_same_roles_is_no_warning(tmp_path: Path) -> None:

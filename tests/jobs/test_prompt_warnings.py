@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from support.each import each
+from support.sentences import assert_each_says
 from support.tiny_configs import CONFIGS
 
 from theodolite.errors import ModelError
@@ -47,10 +48,10 @@ def test_a_contrast_of_equal_sets_is_in_the_warnings(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(estimate, "load_tokenizer", lambda *_: OneTokenALetter())
     sets = {name: {"source": "file:some.txt"} for name in ("some", "same")}
     contrasts = {"any": {"positive": "some", "negative": "same", "paired": False}}
-    same = "contrasts.any: some and same have the same prompts; nothing separates them"
-    assert planned(tmp_path, "one\ntwo\n", prompts=sets, contrasts=contrasts)["warnings"] == [same]
+    same = "contrasts.any: some and same … same prompts"
+    assert_each_says(planned(tmp_path, "one\ntwo\n", prompts=sets, contrasts=contrasts)["warnings"], same)
     sets["same"] = {"source": "inline", "texts": ["two", "one"]}
-    assert planned(tmp_path, "one\ntwo\n", prompts=sets, contrasts=contrasts)["warnings"] == [same]
+    assert_each_says(planned(tmp_path, "one\ntwo\n", prompts=sets, contrasts=contrasts)["warnings"], same)
 
 
 def test_a_contrast_of_different_templates_is_in_the_warnings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -61,10 +62,8 @@ def test_a_contrast_of_different_templates_is_in_the_warnings(monkeypatch: pytes
     }
     contrasts = {"any": {"positive": "plain", "negative": "quoted", "paired": False}}
     plan = planned(tmp_path, prompts=sets, contrasts=contrasts)
-    assert plan["warnings"] == [
-        "contrasts.any: plain has the template 'none' and quoted '“{prompt}”'; the templates alone can separate "
-        "the sets"
-    ]
+    said = "contrasts.any: plain … 'none' … quoted '“{prompt}”' … templates alone can separate"
+    assert_each_says(plan["warnings"], said)
     assert [one["template"] for one in plan["sets"].values()] == ["none", "“{prompt}”"]
 
 

@@ -9,6 +9,7 @@ from support.adapters import change_settings, logits, peft_logits, save_adapter,
 from support.errors import only_line
 from support.gguf_files import tiny_llama, write_gguf
 from support.quantised_cases import fetched, saved
+from support.sentences import assert_each_says, assert_says
 
 from theodolite.errors import TheodoliteError
 from theodolite.spec_parts import ModelSpec
@@ -148,9 +149,7 @@ def test_what_is_missing_is_refused_by_name(base: Path, adapter: Path, tmp_path:
     assert "does not name its base; set model: {id: BASE, adapter: ADAPTER}" in refusal(tmp_path, id="lora")
     change_settings(adapter, base_model_name_or_path="/root/gone")
     message = refusal(tmp_path, id="lora")
-    assert message.startswith(
-        "model.id: lora is an adapter, and its base '/root/gone' is not available; set model: {id:"
-    )
+    assert_says(message, "model.id: lora is an adapter … '/root/gone' is not available; set model: {id:")
     assert "no hub id" in message
     change_settings(adapter, base_model_name_or_path="b" * 500)
     assert "names a base with 256 characters or more" in refusal(tmp_path, id="lora")
@@ -178,14 +177,12 @@ FACTS = AdapterFacts(**PLACE, method="LoRA", ranks=(8, 8), matrices=14)
 
 def test_a_survey_says_what_is_merged_and_whether_the_base_has_another_name() -> None:
     assert adapter_notes(None, "org/base") == []
-    said = "the adapter lora (LoRA of rank 8, 14 matrices changed) is merged into"
-    assert adapter_notes(FACTS, "/models/base") == [f"{said} /models/base"]
+    said = "the adapter lora (LoRA of rank 8, 14 matrices changed) … merged into"
+    assert_each_says(adapter_notes(FACTS, "/models/base"), f"{said} /models/base")
     changes = {"tokenizer": True, "vocabulary": 100, "unties": True, "ranks": (2, 8), "vectors": 1}
     other = FACTS.model_copy(update=changes)
-    merged, warning = adapter_notes(other, "org/other")
-    assert merged == (
-        "the adapter lora (LoRA of ranks 2 to 8, 14 matrices and 1 vector changed) is merged into org/other; its "
-        "embedding has 100 tokens; the language-model head is no longer tied to the embedding; tokenizer and chat "
-        "template are those of the adapter"
+    assert_each_says(
+        adapter_notes(other, "org/other"),
+        "(LoRA of ranks 2 to 8, 14 matrices and 1 vector changed) … org/other … 100 tokens … no longer tied",
+        "names 'org/Base' as its base … merges it into org/other",
     )
-    assert warning.startswith("the adapter names 'org/Base' as its base, and the survey merges it into org/other")

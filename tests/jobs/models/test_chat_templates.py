@@ -8,6 +8,7 @@ import pytest
 from huggingface_hub.utils import filter_repo_objects
 from support.chat_tokenizers import CHATML, byte_tokenizer
 from support.each import each
+from support.sentences import assert_says
 
 from theodolite.errors import ModelError, SpecError
 from theodolite.spec_parts import ModelSpec
@@ -70,10 +71,8 @@ def test_of_contradicting_templates_the_one_of_the_tokenizer_counts_and_a_warnin
     written(tmp_path, {"tokenizer_config.json": {"chat_template": "T"}, "chat_template.json": {"chat_template": "J"}})
     assert read_templates(tmp_path) == {"default": "D"}
     (warning,) = conflicting_templates(tmp_path)
-    assert warning.startswith(
-        "model: chat_template.jinja and tokenizer_config.json and chat_template.json have different chat templates "
-        "with the name 'default'; the one in chat_template.jinja is used"
-    )
+    files = "chat_template.jinja and tokenizer_config.json and chat_template.json"
+    assert_says(warning, f"{files} … 'default' … chat_template.jinja is used")
     (tmp_path / "chat_template.jinja").unlink()
     assert read_templates(tmp_path) == {"default": "T"}
     (tmp_path / "tokenizer_config.json").unlink()

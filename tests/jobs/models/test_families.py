@@ -12,6 +12,7 @@ from support import tiny
 from support.each import each
 from support.hand_runs import HYBRIDS
 from support.layouts import TAPS
+from support.sentences import assert_says
 from support.tiny_configs import CONFIGS
 from support.tiny_sizes import GROUPED, SLIDING
 from transformers import BloomConfig, Qwen2MoeConfig
@@ -48,10 +49,7 @@ def test_a_site_of_some_blocks_is_refused_for_other_layers_alone(family):
         check_sites(anatomy, [site], [1, 4])
         with pytest.raises(SiteNotFoundError) as caught:
             check_sites(anatomy, [site], [1, 2, 3])
-        assert str(caught.value) == (
-            f"capture.sites: none of capture.layers has {site}, because {anatomy.hybrid}; "
-            f"the layers with {site} are 0, 4"
-        )
+        assert_says(str(caught.value), f"capture.sites: … {site}, because {anatomy.hybrid} … 0, 4")
 
 
 @each("family", sorted(set(TAPS) - HYBRIDS - {"falcon_h1"}))
@@ -69,10 +67,7 @@ def test_resid_mid_of_a_parallel_block_is_refused_with_the_reason(family):
     for site in (Site.RESID_MID, Site.RESID_MID_SUM):
         with pytest.raises(SiteNotFoundError) as caught:
             check_sites(anatomy, [Site.RESID_PRE, site])
-        assert str(caught.value) == (
-            f"capture.sites: this model has no {site}: attention and MLP run in parallel, both read resid_pre; "
-            "it has resid_pre, resid_post, head_out, attn_out, mlp_out"
-        )
+        assert_says(str(caught.value), f"capture.sites: … {site}: … in parallel … resid_pre, resid_post, head_out")
 
 
 def test_only_post_norm_blocks_have_resid_mid_sum():

@@ -8,6 +8,7 @@ import torch
 from support import tiny
 from support.each import each, together
 from support.errors import only_line
+from support.sentences import assert_says
 from support.tiny_configs import CONFIGS
 from transformers import AutoModelForImageTextToText, LlavaModel, MusicgenConfig, PaliGemmaConfig, T5Gemma2Config
 
@@ -95,16 +96,13 @@ def test_a_model_with_several_text_parts_is_refused():
         config.is_encoder_decoder = False
         with pytest.raises(UnsupportedModelError) as caught:
             read(config)
-        assert only_line(caught) == "'musicgen' has several text parts; a survey needs a model with one"
+        assert_says(only_line(caught), "'musicgen' has several text parts")
 
 
 def test_an_encoder_and_a_decoder_without_a_record_are_refused_as_two_streams():
     with pytest.raises(UnsupportedModelError) as caught:
         known_anatomy(T5Gemma2Config())
-    assert only_line(caught).startswith(
-        "'t5gemma2' has two residual streams (encoder and decoder), and no record of its encoder; "
-        "use a model of a family whose encoder is surveyed: "
-    )
+    assert_says(only_line(caught), "'t5gemma2' has two residual streams … no record of its encoder; use a model")
     assert "t5, umt5" in str(caught.value)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from support.chat_tokenizers import CHATML, OF_PARTS, SYSTEM_TEXT_USER_PARTS, THINKING, byte_tokenizer
 from support.each import each
+from support.sentences import assert_says
 from transformers import PreTrainedTokenizerFast
 
 from theodolite.errors import PromptError
@@ -43,9 +44,7 @@ def test_the_end_of_a_continued_answer_stays_or_is_refused(blanks: str) -> None:
     assert texts_of(begun)[0].endswith(f"It is{blanks}")
     trimmed = CHATML.replace("m['content']", "m['content'] | trim")
     assert texts_of([USER, {"role": "assistant", "content": "It is"}], template=trimmed)[0].endswith("It is")
-    assert "removes the spaces or line breaks at the end of the answer that prompt 0 begins" in refused(
-        begun, template=trimmed
-    )
+    assert_says(refused(begun, template=trimmed), "removes the spaces or line breaks at the end … prompt 0")
 
 
 # Variables and the beginning of the answer
@@ -70,10 +69,8 @@ def test_a_variable_may_be_read_anywhere_in_the_template(template: str) -> None:
 
 
 def test_a_variable_that_the_template_does_not_read_is_refused() -> None:
-    assert refused("Hi", template=THINKING, template_args={"enable_thinkin": False}) == (
-        "prompts.goals.template_args: the chat template does not read 'enable_thinkin', so it would have no effect; "
-        "allowed: enable_thinking"
-    )
+    message = refused("Hi", template=THINKING, template_args={"enable_thinkin": False})
+    assert_says(message, "template_args: … does not read 'enable_thinkin' … allowed: enable_thinking")
     assert "allowed: none" in refused("Hi", template_args={"enable_thinking": False})
     inner = "{% set enable_thinking = 1 %}{{ messages[0]['content'] }}{{ enable_thinking }}"
     assert "does not read" in refused("Hi", template=inner, template_args={"enable_thinking": False})

@@ -36,8 +36,8 @@ def test_every_section_is_there(tmp_path):
 @each("n", [1, 2, 3])
 def test_sets_of_a_few_prompts_have_a_report(tmp_path, n):
     page = report_of(tmp_path, {"bad": n, "good": n}, contrast("bad", "good"))
-    assert ("a set has only one prompt, so one fold has no other prompt to fit the direction on" in page) == (n == 1)
-    assert ("bad has one usable prompt: variances and intervals need two" in page) == (n == 1)
+    assert ("a set has only one prompt" in page) == (n == 1)
+    assert ("bad has one usable prompt" in page) == (n == 1)
 
 
 @pytest.mark.nightly

@@ -6,6 +6,7 @@ import torch
 from support import tiny
 from support.analysing import context_of
 from support.each import each
+from support.sentences import assert_each_says, assert_says
 from support.stored import store_run
 from transformers import AutoModel
 
@@ -142,9 +143,7 @@ def test_narrow_experts_compare_as_many_directions_as_they_have(tmp_path):
     assert found.rank == 4
     whole = [np.linalg.qr(matrix)[0] for matrix in matrices]
     np.testing.assert_allclose(found.overlaps["up"][0, 1], overlap(whole[0], whole[1]), rtol=1e-10)
-    assert list(weights_experts.expert_notes([None, found], 8)) == [
-        "overlaps of experts compare 4 directions, since an expert has 4 hidden units"
-    ]
+    assert_each_says(weights_experts.expert_notes([None, found], 8), "4 directions … 4 hidden units")
 
 
 def test_experts_without_overlaps_are_named_and_have_no_random_matrices():
@@ -152,9 +151,8 @@ def test_experts_without_overlaps_are_named_and_have_no_random_matrices():
     matrices = [rng.standard_normal((12, 8)) for _ in range(4)]
     whole, found = experts_with(matrices, 3), experts_with([np.zeros((12, 8)), *matrices[1:]], 3)
     assert list(weights_experts.expert_notes([None, whole], 3)) == []
-    assert list(weights_experts.expert_notes([None, found], 3)) == [
-        "overlaps of W_up leave out expert 0 of layer 1, with fewer than 3 independent directions"
-    ]
+    (note,) = weights_experts.expert_notes([None, found], 3)
+    assert_says(note, "W_up … expert 0 of layer 1 … fewer than 3 independent directions")
     assert 0 < found.nulls["up"] < 1
 
 

@@ -2,6 +2,7 @@
 
 import numpy as np
 from support.each import each
+from support.sentences import assert_says
 
 from theodolite.drawing.panels import Line, Panel, panels_figure
 from theodolite.drawing.references import Reference, reference_lines
@@ -86,7 +87,7 @@ def test_a_sink_does_not_set_the_axis_and_a_note_says_so():
     limit_axes(figure, {"nouns": "nouns (first token: an attention sink)"})
     (switch,) = switches_of(figure)
     (note,) = figure.layout.annotations
-    assert note.text == "outside the axis, wholly or in part: nouns (first token: an attention sink)"
+    assert_says(note.text, "outside the axis … : nouns (first token: an attention sink)")
     low, high = switch["off"]["yaxis"]["range"]
     assert low < 1 < 6 < high < 10
     np.testing.assert_allclose(np.log10([1, 6]), switch["on"]["yaxis"]["range"], atol=0.06)
@@ -97,11 +98,11 @@ def test_a_sink_that_only_one_kind_of_axis_cannot_show_is_named_with_this_axis()
     far_below = lines_of([0.001] * 6)  # on a linear axis it lies close to 1
     limit_axes(far_below, {"nouns": "nouns"})
     (note,) = far_below.layout.annotations
-    assert note.text == "outside the axis, wholly or in part (logarithmic axis): nouns"
+    assert_says(note.text, "outside the axis … logarithmic axis … nouns")
     far_above = lines_of([20] * 6)  # on a logarithmic axis, 1 to 20 is not twice as long as 1 to 6
     limit_axes(far_above, {"nouns": "nouns"})
     (note,) = far_above.layout.annotations
-    assert note.text == "outside the axis, wholly or in part (linear axis): nouns"
+    assert_says(note.text, "outside the axis … linear axis … nouns")
     (switch,) = switches_of(far_above)
     assert [switch["on"]["yaxis"]["range"], switch["off"]["yaxis"]["range"][1] < 20] == [None, True]
 
@@ -115,7 +116,7 @@ def test_only_sinks_with_points_outside_the_axis_are_named():
     figure = figure_of(Panel("norm", lines))
     limit_axes(figure, {"inside": "inside", "partly": "partly"})
     (note,) = figure.layout.annotations
-    assert note.text == "outside the axis, wholly or in part: partly"
+    assert_says(note.text, "outside the axis … : partly")
 
 
 def test_a_sink_among_the_others_and_a_figure_of_sinks_alone_keep_their_axis():

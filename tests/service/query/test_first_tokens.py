@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 from support.analysing import survey_basis
 from support.each import each
+from support.sentences import assert_says
 from support.serving import surveyed_run
 
 from theodolite.query.first_tokens import is_first_token, n_first_tokens, set_labels
@@ -78,5 +79,5 @@ def test_sentences_titles_and_legends_mark_the_set(run):
 
 def test_the_description_of_a_run_counts_the_prompts(run):
     (note,) = [note for note in describe(run_with(4, run))["notes"] if "sink" in note]
-    assert note.startswith("position -1 is the first token of 4 of the 6 prompts of the set “nouns”")
+    assert_says(note, "position -1 … 4 of the 6 prompts … “nouns”")
     assert not any("sink" in note for note in describe(run_with(0, run))["notes"])

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import numpy as np
+from support.sentences import assert_each_says
 from support.stored import store_run
 
 from theodolite.query.parity import parity_notes, spot_check_notes
@@ -23,11 +24,11 @@ HALF = {
 
 
 def test_half_precision_states_the_distances_from_float32_and_the_routing():
-    assert list(parity_notes(HALF)) == [
-        "At mlp_out, the distance of captured vectors from a float32 run is 3.0e-02 in the median and 5.0e-01 at the "
-        "95 % quantile; that of plain Hugging Face in bfloat16 is 2.8e-02 and 6.0e-01.",
-        "1,234 of 56,789 routings of a token to experts differ between the two, because of rounding.",
-    ]
+    assert_each_says(
+        parity_notes(HALF),
+        "mlp_out … 3.0e-02 in the median … 5.0e-01 at the 95 % quantile … plain … bfloat16 … 2.8e-02 and 6.0e-01",
+        "1,234 of 56,789 routings … rounding",
+    )
     assert "not known" in list(parity_notes({**HALF, "routing": "unknown"}))[1]
     assert len(list(parity_notes({**HALF, "routing": "no experts"}))) == 1
 
@@ -39,11 +40,7 @@ def test_float32_and_half_precision_without_distances_need_no_sentence():
 
 def test_the_rounding_of_plain_float32_explains_a_large_error_unless_a_warning_does():
     measured = {"dtype": "float32", "max_error": 1.8e-5, "float32_rounding": 2.2e-5, "warning": None}
-    assert list(parity_notes(measured)) == [
-        "Plain transformers in float32 differ from float64 by up to 2.2e-05 in the first blocks, on the probe prompt "
-        "with the largest error. Captured and plain vectors both round, so an error of up to three times this distance "
-        "can be rounding."
-    ]
+    assert_each_says(parity_notes(measured), "float32 … float64 … 2.2e-05 … three times … can be rounding")
     assert list(parity_notes({**measured, "warning": "The error is large"})) == []
     assert list(parity_notes({**measured, "max_error": 9e-6})) == []
     half = {**measured, "dtype": "bfloat16", "max_error": 0.02}
@@ -54,10 +51,7 @@ def test_the_rounding_of_plain_float32_explains_a_large_error_unless_a_warning_d
 def test_spot_checks_of_all_sets_are_summed():
     one = {"spot_checks": 1200, "spot_checks_rerouted": 0, "spot_check_error": 2e-6}
     two = {"spot_checks": 34, "spot_checks_rerouted": 2, "spot_check_error": 3e-6}
-    assert list(spot_check_notes({"a": one, "b": two})) == [
-        "While the survey ran, 1,234 more prompts were compared: their largest relative error is 3.0e-06; in 2 of "
-        "them, rounding routed a token to other experts."
-    ]
+    assert_each_says(spot_check_notes({"a": one, "b": two}), "1,234 more prompts … 3.0e-06 … 2 of them")
     assert list(spot_check_notes({"a": {**one, "spot_checks": 0}})) == []
 
 

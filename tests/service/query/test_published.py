@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from support.each import each
 from support.finished_runs import REFUSAL, adapter_facts, finished_run, model_facts
+from support.sentences import assert_says
 
 from theodolite.groups.curves.record import SAMPLE_SIZES
 from theodolite.groups.curves.record import VARIABLES as CURVES
@@ -205,11 +206,10 @@ def report_text(run):
 def test_the_report_contains_the_deviations_from_published_curves(tmp_path):
     page = report_text(qwen_run(tmp_path, variance_mean={"raw": 4.0}, difference_norm={"raw": 97.78}))
     assert "lone17/llm-activation-control, refusal_demo2.ipynb" in page
-    assert "16 prompts in each set, this run has 4 and 4" in page
+    assert_says(page, "16 prompts in each set, this run has 4 and 4", "128 prompts in each set")
     # Without a prediction, the difference itself is stated.
-    assert "plain cosine of means 0.0200 lower at layer 17 mid (measured: 0.7105, published: 0.7305), not" in page
-    assert "mean variance of harmful 341 % higher at layer 20 pre (measured: 4, published: 0.9063)" in page
-    assert "128 prompts in each set" in page
+    assert_says(page, "cosine of means 0.0200 lower at layer 17 mid (measured: 0.7105, published: 0.7305)")
+    assert_says(page, "variance of harmful 341 % higher at layer 20 pre (measured: 4, published: 0.9063)")
 
 
 def predicting_run(folder, low=0.05, high=0.05, **options):
@@ -237,10 +237,9 @@ def test_predictions_are_those_of_the_sources_number_of_prompts(tmp_path):
 
 def test_the_report_compares_a_published_cosine_with_the_prediction(tmp_path):
     page = report_text(predicting_run(tmp_path, low=0.01, high=0.01))
-    assert "47 of 48 published plain cosines of means lie in the 95 % interval that this run predicts for 16" in page
-    assert "at layer 17 mid: published 0.7305, predicted 0.7105 [0.6925, 0.7285]" in page
-    assert "16 prompts in each set, this run has 4 and 4" in page
-    assert "plain cosine of means 0.0200 lower" not in page
+    assert_says(page, "47 of 48 published … 95 % interval … for 16", "16 prompts in each set, this run has 4 and 4")
+    assert_says(page, "at layer 17 mid: published 0.7305, predicted 0.7105 [0.6925, 0.7285]")
+    assert "0.0200 lower" not in page
 
 
 def test_the_report_of_another_model_has_no_published_curves(tmp_path):

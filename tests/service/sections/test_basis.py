@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import xarray as xr
 from support.finished_runs import cached_run
+from support.sentences import assert_each_says, assert_says
 
 from theodolite.groups import GROUPS
 from theodolite.groups.basis import sections as basis
@@ -21,9 +22,9 @@ VALUES = {
     "gain": 0.1,
 }
 R_SQUARED = "affine map 0.900, orthogonal map 0.800, identity 0.500"
-OUTPUTS = "R² of the outputs of held-out prompts, for {}, median over layers: "
-STEPS = "R² of the steps of held-out prompts, for the affine map of {}, median over layers: "
-ISOMETRY = "Isometry defect of the affine map of {}, on leading directions of its input, median over layers: "
+OUTPUTS = "outputs … {} … "
+STEPS = "steps … {} … "
+ISOMETRY = "isometry defect … {} … "
 
 
 def group(sublayers=("attention", "mlp", "block"), sets=("harmful",), **changed):
@@ -76,20 +77,18 @@ def section_of(monkeypatch, tmp_path):
 
 def test_sentences_state_medians_and_their_references(section_of):
     section = section_of(group())
-    defect = (
-        "harmful 0.1200 (random steps of the same length give 0.0500; larger by more than the error in 4 of 4 layers)"
-    )
-    assert section.facts == [
-        f"{OUTPUTS.format('attention')}harmful {R_SQUARED}.",
-        f"{OUTPUTS.format('the MLP')}harmful {R_SQUARED}.",
-        f"{STEPS.format('attention')}harmful 0.700 (permuted steps give 0.000).",
-        f"{STEPS.format('the MLP')}harmful 0.700 (permuted steps give 0.000).",
-        f"{ISOMETRY.format('attention')}{defect}.",
-        f"{ISOMETRY.format('the MLP')}{defect}.",
-        "These maps are tested only in the directions in which these prompts differ at this position. Even R² = 1 "
-        "would not show that a layer is a change of basis of the whole space (8 dimensions).",
+    defect = "harmful 0.1200 … random steps … 0.0500 … 4 of 4 layers"
+    patterns = [
+        text.format(sublayer) + numbers
+        for text, numbers in (
+            (OUTPUTS, f"harmful {R_SQUARED}"),
+            (STEPS, "harmful 0.700 … permuted steps give 0.000"),
+            (ISOMETRY, defect),
+        )
+        for sublayer in ("attention", "the MLP")
     ]
-    assert section.title == "Layers as linear maps at position -1 (prompts: 40 harmful)"
+    assert_each_says(section.facts, *patterns, "R² = 1 would not show … 8 dimensions")
+    assert_says(section.how_to_read, "R² excludes 0 … one of 20 layers")
     assert "R² excludes 0; by chance, this happens in about one of 20 layers. " in section.how_to_read
 
 
@@ -102,7 +101,7 @@ def test_tables_have_the_medians_and_counts_of_each_sublayer(section_of):
     defect = ["8", "0.1200", "0.1200", "0.0500", "4", "4", "0.50", "2.00"]
     assert stretch.rows == [[*place, *defect] for place in places]
     assert len(stretch.columns) == len(stretch.rows[0])
-    assert stretch.caption.endswith(f"by more than {basis._DEFECT_ERROR}, the largest error in simulations")
+    assert_says(stretch.caption, f"more than {basis._DEFECT_ERROR}")
 
 
 def test_the_number_of_directions_is_the_median_over_layers(section_of):
@@ -110,23 +109,19 @@ def test_the_number_of_directions_is_the_median_over_layers(section_of):
     assert [row[3] for row in stretch.rows] == ["8", "6"]
 
 
-SHARES = (
-    "Maps from inputs to outputs, tested on prompts that were not used to fit them, explain these shares of the "
-    "variance of the outputs (an output is the stream after attention or the MLP, so it contains the input), in the "
-    "directions in which these prompts differ (harmful, n = 40, medians over layers). "
-)
-NO_ROTATION = " A large share for the orthogonal map does not show that layers are rotations."
-EXPLAINED = "{}: an orthogonal map with one scale explains 80 %, an affine map 90 %{}, the input plus a constant 50 %."
+SHARES = "(harmful, n = 40 … "
+NO_ROTATION = " … not show that layers are rotations"
+EXPLAINED = "{}: … orthogonal map … 80 % … affine map 90 %{} … input plus a constant 50 %"
 
 
 def test_the_finding_has_the_shares_of_three_maps_through_each_sublayer(section_of):
     data = group()
     r_squared(data, "gain", "mlp").sel(estimate="low")[:] = [0.06, -0.01, -0.2, 0.0]
-    better = [f" (significantly better in {many} of 4 layers, each tested alone)" for many in (4, 1)]
+    better = [f" (significantly better in {many} of 4 layers" for many in (4, 1)]
     texts = [EXPLAINED.format(*one) for one in zip(("Attention", "The MLP"), better, strict=True)]
-    assert section_of(data).finding == f"{SHARES}{' '.join(texts)}{NO_ROTATION}"
+    assert_says(section_of(data).finding, f"{SHARES}{' … '.join(texts)}{NO_ROTATION}")
     block = section_of(group(sublayers=("block",)))
-    assert block.finding == f"{SHARES}{EXPLAINED.format('The block', better[0])}{NO_ROTATION}"
+    assert_says(block.finding, f"{SHARES}{EXPLAINED.format('The block', better[0])}{NO_ROTATION}")
     assert section_of(group(sublayers=())).finding == ""
 
 
@@ -144,16 +139,11 @@ def test_each_sentence_lists_all_sets(section_of):
         ["the MLP", "harmful", "40", "4", "0", "4"],
         ["the MLP", "harmless", "30", "0", "4", "4"],
     ]
-    assert facts[1] == (
-        f"{OUTPUTS.format('the MLP')}harmful {R_SQUARED}; "
-        "harmless affine map 0.400, orthogonal map 0.800, identity 0.500."
-    )
-    assert facts[2] == (
-        f"{STEPS.format('attention')}harmful 0.700 (permuted steps give 0.000); harmless 0.300 (permuted steps give "
-        "0.000)."
-    )
-    assert "; harmless 0.1200" in facts[4]
-    assert facts[5].startswith(f"{ISOMETRY.format('the MLP')}harmful 0.1200 (")
+    harmless = "harmless affine map 0.400, orthogonal map 0.800, identity 0.500"
+    assert_says(facts[1], f"{OUTPUTS.format('the MLP')}harmful {R_SQUARED}; {harmless}")
+    assert_says(facts[2], f"{STEPS.format('attention')}harmful 0.700 … give 0.000 … harmless 0.300 … give 0.000")
+    assert_says(facts[4], "harmless 0.1200")
+    assert_says(facts[5], f"{ISOMETRY.format('the MLP')}harmful 0.1200")
     assert "harmless" not in facts[5]
 
 
@@ -173,25 +163,21 @@ def test_layers_without_a_gain_are_not_counted(section_of):
 
 
 def test_layers_with_one_direction_are_named(section_of):
-    subject = (
-        "Layers of {} whose R² one direction decides, because at least 99 % of the variance of the input lies along it"
-    )
     section = section_of(group(leading_share_mlp=[0.5, 0.995, 0.999, 0.99]))
-    assert [fact for fact in section.facts if "one direction" in fact] == [
-        f"{subject.format('the MLP')}: harmful 3 of 4."
-    ]
+    (fact,) = (fact for fact in section.facts if "one direction" in fact)
+    assert_says(fact, "the MLP … at least 99 % … harmful 3 of 4")
     data = group(sets=("harmful", "harmless"), leading_share_attention=0.989)
     of_sublayer(data, "leading_share", "attention")[1, 0, 2] = 0.99
     r_squared(data, "affine", "attention")[1, 0, 0] = np.nan
-    assert [fact for fact in section_of(data).facts if "one direction" in fact] == [
-        f"{subject.format('attention')}: harmless 1 of 3."
-    ]
+    (fact,) = (fact for fact in section_of(data).facts if "one direction" in fact)
+    assert_says(fact, "attention … harmless 1 of 3")
+    assert "harmful" not in fact
 
 
 def test_a_map_without_leading_directions_has_no_isometry_defect(section_of):
     section = section_of(group(isometry_defect_attention=np.nan, isometry_defect_mlp=[np.nan, 0.1, 0.2, 0.6]))
-    (isometry,) = (fact for fact in section.facts if fact.startswith("Isometry"))
-    assert isometry.startswith(f"{ISOMETRY.format('the MLP')}harmful 0.2000 (")
+    (isometry,) = (fact for fact in section.facts if "Isometry" in fact)
+    assert_says(isometry, f"{ISOMETRY.format('the MLP')}harmful 0.2000")
     assert [row[:6] for row in section.tables[1].rows] == [["the MLP", "harmful", "40", "8", "0.2000", "0.6000"]]
 
 
@@ -199,15 +185,13 @@ def test_defects_are_counted_if_they_are_larger_than_random_ones_by_more_than_th
     defects = [0.05, 0.063, 0.065, np.nan]  # random steps give 0.05; the error is 0.014
     section = section_of(group(isometry_defect_attention=defects, isometry_defect_mlp=0.04))
     assert [row[-4:-2] for row in section.tables[1].rows] == [["1", "3"], ["0", "4"]]
-    assert f"a computed defect differed from the true one by at most {basis._DEFECT_ERROR}. " in section.how_to_read
+    assert_says(section.how_to_read, f"at most {basis._DEFECT_ERROR}")
 
 
 def test_a_family_without_a_middle_shows_whole_blocks(section_of):
     section = section_of(group(sublayers=("block",)))
-    assert section.facts[0] == f"{OUTPUTS.format('the block')}harmful {R_SQUARED}."
-    assert section.facts[1].startswith(STEPS.format("the block"))
-    assert section.facts[2].startswith(ISOMETRY.format("the block"))
-    assert len(section.facts) == 4
+    patterns = [text.format("the block") for text in (f"{OUTPUTS}harmful {R_SQUARED}", STEPS, ISOMETRY)]
+    assert_each_says(section.facts, *patterns, "")
     assert "attention" not in " ".join(section.facts)
     drawn = section.figures[0].draw()
     assert drawn.layout.yaxis.title.text == "R² of the output, the block"
@@ -215,10 +199,8 @@ def test_a_family_without_a_middle_shows_whole_blocks(section_of):
 
 def test_a_set_without_maps_is_named(section_of):
     section = section_of(group(sublayers=()))
-    assert section.facts == [
-        "No maps were fitted for harmful (40 prompts). A map needs at least 10 prompts, and the input and output of a "
-        "sublayer."
-    ]
+    (fact,) = section.facts
+    assert_says(fact, "No maps … harmful (40 prompts) … at least 10 prompts")
     assert section.figures == []
 
 
@@ -229,8 +211,8 @@ def test_a_set_without_maps_stands_before_the_maps_of_another_set(section_of):
         if "layer" in data[name].dims and data[name].dtype == float:
             data[name][1] = np.nan
     facts = section_of(data).facts
-    assert facts[0].startswith("No maps were fitted for harmless (9 prompts). A map needs at least 10 prompts")
-    assert facts[1].startswith(f"{OUTPUTS.format('attention')}harmful ")
+    assert_says(facts[0], "No maps … harmless (9 prompts) … at least 10 prompts")
+    assert_says(facts[1], f"{OUTPUTS.format('attention')}harmful")
     assert not any("harmless" in fact for fact in facts[1:])
 
 
@@ -255,5 +237,5 @@ def test_layers_whose_input_does_not_vary_are_left_out_of_the_medians_of_r_squar
     for name in ("affine", "identity"):
         r_squared(data, name, "attention")[..., 0, 0] = 0.0
     section = section_of(data)
-    assert section.facts[0] == f"{OUTPUTS.format('attention')}harmful {R_SQUARED}."
-    assert "Attention: an orthogonal map with one scale explains 80 %, an affine map 90 %" in section.finding
+    assert_says(section.facts[0], f"{OUTPUTS.format('attention')}harmful {R_SQUARED}")
+    assert_says(section.finding, EXPLAINED.partition("%{}")[0].format("Attention"))

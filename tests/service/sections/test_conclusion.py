@@ -8,6 +8,7 @@ import xarray as xr
 from support.analysed_runs import PAIRED, draw, silent
 from support.analysing import analyse
 from support.finished_runs import adapter_facts, cached_run, model_facts
+from support.sentences import assert_says
 from support.stored import store_run
 
 from theodolite.sections.catalogue import section_items, sections_of, shown_groups
@@ -42,11 +43,8 @@ def analysed_run(tmp_path_factory):
 def test_a_run_with_a_contrast_is_a_question_about_its_two_sets(tmp_path):
     run = cached_run(tmp_path, {"curves": {"cosine_of_means_debiased": {"value": {"raw": 0.75}}}})
     asked = read_conclusion(run).asked
-    assert asked == [
-        "How do the activations of tiny differ between harmful and harmless prompts (4 and 4 unpaired prompts), along "
-        "its 4 layers?",
-        "Results: Curves.",
-    ]
+    assert_says(asked[0], "tiny … harmful and harmless prompts (4 and 4 unpaired prompts) … 4 layers")
+    assert_says(asked[1], "Curves")
 
 
 @pytest.mark.parametrize("counts", [[0, 5], [5, 0]])
@@ -58,11 +56,10 @@ def test_a_position_that_one_set_lacks_has_no_section(tmp_path, counts):
 def test_separation_is_found_if_its_test_passes(tmp_path):
     results = {"curves": {}, "directions": {}, "separation": SEPARATION}
     run = cached_run(tmp_path / "one", results | {"moments": {}, "permutations": TESTED})
-    assert finding_of(run, "separation") == (
-        "By difference of means, the activations of 4 harmful and 4 harmless prompts separate better than chance. The "
-        "largest AUROC of held-out prompts over 8 depths before the output of the last block is 0.750, at layer 0 pre "
-        "(permuted labels give 0.50 ± 0.02 there, p = 0.005 over all depths). Token counts alone, without a model, "
-        "give an AUROC of 0.566 [0.520, 0.610] by difference of means."
+    assert_says(
+        finding_of(run, "separation"),
+        "4 harmful and 4 harmless prompts separate better than chance … 8 depths … 0.750, at layer 0 pre",
+        "0.750 … permuted labels give 0.50 ± 0.02 … p = 0.005 … Token counts … 0.566 [0.520, 0.610]",
     )
     failed = cached_run(tmp_path / "two", results | {"moments": {}, "permutations": FAILED})
     assert "4 harmful and 4 harmless prompts are too few to test" in finding_of(failed, "separation")
@@ -79,7 +76,7 @@ def test_without_permutations_the_interval_decides(tmp_path, low, verdict):
 
 
 @pytest.mark.parametrize(
-    ("layer", "where"), [(2, "layer 2 mid"), (3, "layer 3 mid, the last depth of the curves")], ids=["inside", "last"]
+    ("layer", "where"), [(2, "layer 2 mid"), (3, "layer 3 mid … last depth")], ids=["inside", "last"]
 )
 def test_the_smallest_cosine_has_its_interval_and_place(tmp_path, layer, where):
     cosine = np.full((1, 2, 1, 4), 0.75)
@@ -89,11 +86,9 @@ def test_the_smallest_cosine_has_its_interval_and_place(tmp_path, layer, where):
         "cosine_of_means_debiased": {end: {"raw": one} for end, one in ends.items()},
         "n_used": 4,
     }
-    assert finding_of(cached_run(tmp_path, {"curves": values}), "curves") == (
-        f"The debiased cosine between the mean activations of harmful and harmless is smallest at {where}: 0.5000 "
-        "[0.4000, 0.6000] (4 and 4 unpaired prompts; equal directions give 1). The curves end before the output of the "
-        "last block."
-    )
+    text = finding_of(cached_run(tmp_path, {"curves": values}), "curves")
+    assert_says(text, f"harmful and harmless … smallest … {where} … 0.5000 [0.4000, 0.6000] … 4 and 4 unpaired")
+    assert ("last depth" in text) == (layer == 3)
 
 
 def test_means_of_sets_with_a_common_token_are_similar_by_it(tmp_path):
@@ -105,7 +100,7 @@ def test_means_of_sets_with_a_common_token_are_similar_by_it(tmp_path):
         "difference_norm": {"raw": 0.0},
         "n_used": 4,
     }
-    common = " Both sets have the same token at this position, which alone makes the means similar."
+    common = "same token at this position"
     assert common in finding_of(cached_run(tmp_path / "one", {"curves": values}), "curves")
     for name, changed in (("two", {"difference_norm": {"raw": 0.1}}), ("three", {"variance_mean": {"raw": 0.1}})):
         assert common not in finding_of(cached_run(tmp_path / name, {"curves": values | changed}), "curves")
@@ -116,7 +111,7 @@ def test_each_finding_names_a_figure_of_its_group(analysed_run):
     assert [finding.group for finding in found] == ["separation", "curves", "basis"]
     assert all(finding.figure.split(".")[0] == finding.group for finding in found)
     assert "30 bad and 30 good prompts separate better than chance" in found[0].text
-    assert "of the held-out pairs are in the right order" in found[0].text
+    assert "held-out pairs" in found[0].text
 
 
 def test_a_group_with_findings_has_a_place_in_the_conclusion(analysed_run):
@@ -126,7 +121,7 @@ def test_a_group_with_findings_has_a_place_in_the_conclusion(analysed_run):
 
 def test_the_limits_name_what_was_not_measured(analysed_run, tmp_path):
     limits = " ".join(read_conclusion(analysed_run).limits)
-    assert "not what the model uses" in limits
+    assert "model uses" in limits
     assert "no untrained twin was surveyed" in limits
     results = {"curves": {}, "directions": {}, "separation": SEPARATION}
     run = cached_run(tmp_path, results)
@@ -135,42 +130,29 @@ def test_the_limits_name_what_was_not_measured(analysed_run, tmp_path):
     assert "twin" not in " ".join(read_conclusion(run).limits)
 
 
-INDEPENDENT = (
-    "Intervals and permutations treat the prompts of a set (in a paired contrast, the pairs) as independent. Prompts "
-    "that share a topic may not be independent, and a held-out prompt can share its topic with other prompts."
-)
+INDEPENDENT = "prompts of a set … as independent"
 
 
 def test_findings_with_intervals_treat_prompts_as_independent(analysed_run, tmp_path):
-    assert INDEPENDENT in read_conclusion(analysed_run).limits
+    assert_says(read_conclusion(analysed_run).limits, INDEPENDENT)
     without = cached_run(tmp_path, {"curves": {}})
-    assert INDEPENDENT not in read_conclusion(without).limits
+    assert not any("independent" in limit for limit in read_conclusion(without).limits)
 
 
-@pytest.mark.parametrize(
-    ("position", "where"),
-    [(-1, "position -1, the last token of the prompt with its template"), (-2, "position -2")],
-)
-def test_the_last_position_is_the_last_token_of_the_prompt_with_its_template(tmp_path, position, where):
+@pytest.mark.parametrize("position", [-1, -2])
+def test_the_last_position_is_the_last_token_of_the_prompt_with_its_template(tmp_path, position):
     first, *_ = read_conclusion(cached_run(tmp_path, {"curves": {}}, positions=[position])).limits
-    assert first == (
-        f"The findings hold for these prompts, with these templates, at {where}. Other prompts, templates and "
-        "positions can give other findings."
-    )
+    assert_says(first, f"position {position}")
+    assert ("last token" in first) == (position == -1)
 
 
 def test_weights_of_a_gguf_file_are_dequantised(tmp_path):
-    other = (
-        " The model in its original precision, and kernels that compute with quantised weights or activations, can "
-        "give other numbers."
-    )
     facts = model_facts(kind="gguf", place="tiny.gguf")  # of a run before formats were named
     quantised = cached_run(tmp_path / "gguf", {"curves": {}}, facts)
-    assert f"The weights are those of tiny.gguf, dequantised.{other}" in read_conclusion(quantised).limits
+    assert_says(read_conclusion(quantised).limits, "tiny.gguf, dequantised. … original precision")
     named = facts.model_copy(update={"dequantised_from": "GGUF (Q4_K)"})
     quantised = cached_run(tmp_path / "named", {"curves": {}}, named)
-    said = f"The weights are those of tiny.gguf, dequantised from GGUF (Q4_K).{other}"
-    assert said in read_conclusion(quantised).limits
+    assert_says(read_conclusion(quantised).limits, "tiny.gguf, dequantised from GGUF (Q4_K) … original precision")
     folder = cached_run(tmp_path / "folder", {"curves": {}}, model_facts(place="tiny.gguf"))
     assert not any("dequantised" in limit for limit in read_conclusion(folder).limits)
 
@@ -178,10 +160,7 @@ def test_weights_of_a_gguf_file_are_dequantised(tmp_path):
 def test_weights_with_an_adapter_are_named(tmp_path):
     facts = model_facts(place="org/base", adapter=adapter_facts())
     limits = read_conclusion(cached_run(tmp_path, {"curves": {}}, facts)).limits
-    assert (
-        "The weights are those of org/base with the adapter lora (LoRA of rank 8, 14 matrices changed), which was "
-        "merged in float32. A program that does not merge it rounds differently."
-    ) in limits
+    assert_says(limits, "org/base … adapter lora (LoRA of rank 8, 14 matrices changed) … merged in float32")
 
 
 def test_a_run_of_quantised_weights_rests_on_the_dequantised_ones(tmp_path):
@@ -189,10 +168,7 @@ def test_a_run_of_quantised_weights_rests_on_the_dequantised_ones(tmp_path):
     run = cached_run(tmp_path, {"curves": {}}, facts)
     parity = {"prompts": 16, "max_error": 2.34e-7, "bound": 1e-5, "dtype": "float32", "device": "cpu", "warning": None}
     run = replace(run, record=run.record.model_copy(update={"parity": parity}))
-    assert (
-        "with the same weights, dequantised from FP8 (e4m3, blocks of 128 × 128), by at most 2.3e-07"
-        in conclusion(run, {}).rests_on[-1]
-    )
+    assert_says(conclusion(run, {}).rests_on[-1], "dequantised from FP8 (e4m3, blocks of 128 × 128) … 2.3e-07")
 
 
 def test_prompts_that_were_too_long_are_counted_as_left_out(tmp_path):
@@ -200,18 +176,15 @@ def test_prompts_that_were_too_long_are_counted_as_left_out(tmp_path):
     facts = {name: one.model_copy(update={"n_skipped": 3}) for name, one in run.record.sets.items()}
     changed = Run(run.store, run.record.model_copy(update={"sets": facts}))
     for one, counts in ((run, "harmful 4 (0 left out); harmless 4"), (changed, "harmful 7 (3 left out); harmless 7")):
-        assert conclusion(one, {}).rests_on[0].startswith(f"Prompts: {counts}")
+        assert_says(conclusion(one, {}).rests_on[0], f"Prompts: {counts}")
 
 
 def test_a_run_rests_on_the_parity_of_its_probe_prompts(tmp_path):
     run = cached_run(tmp_path, {"curves": {}})
     parity = {"prompts": 16, "max_error": 2.34e-7, "bound": 1e-5, "dtype": "float32", "device": "cpu", "warning": None}
     run = replace(run, record=run.record.model_copy(update={"parity": parity}))
-    assert conclusion(run, {}).rests_on[-1] == (
-        "On 16 probe prompts, captured activations differ from those of plain Hugging Face transformers with the same "
-        "weights by at most 2.3e-07 of their norm (allowed: 1e-05), in float32 on cpu. Statistics are computed in "
-        "float64, except copying scores, rankings of tokens and angles to all tokens (float32)."
-    )
+    text = conclusion(run, {}).rests_on[-1]
+    assert_says(text, "16 probe prompts … transformers … 2.3e-07 … 1e-05 … float32 on cpu … float64 … (float32)")
 
 
 def test_a_run_rests_on_the_warning_of_its_parity_check(tmp_path):
@@ -219,10 +192,7 @@ def test_a_run_rests_on_the_warning_of_its_parity_check(tmp_path):
     parity = {"prompts": 16, "max_error": 3e-5, "bound": 5e-5, "dtype": "float32", "device": "cpu"}
     parity["warning"] = "The largest error passes the check, but it is no rounding"
     run = replace(run, record=run.record.model_copy(update={"parity": parity}))
-    assert (
-        "in float32 on cpu. The largest error passes the check, but it is no rounding. Statistics"
-        in (conclusion(run, {}).rests_on[-1])
-    )
+    assert_says(conclusion(run, {}).rests_on[-1], "float32 on cpu … passes the check, but it is no rounding")
 
 
 def section(text, *worth):
@@ -295,7 +265,7 @@ def test_a_run_of_weights_asks_about_the_weights(tmp_path):
     run = cached_run(tmp_path, {"heads": {}}, contrasts={})
     run = replace(run, record=run.record.model_copy(update={"sets": {}}))
     written = conclusion(run, {"heads": [Section("title", [], finding="the rank is small.")]})
-    assert written.asked[0].startswith("Which structure do the weights of the ")
+    assert_says(written.asked[0], "structure … weights")
     assert [finding.text for finding in written.found] == ["the rank is small."]
     assert "float64" in written.rests_on[0]
     assert written.limits == []
@@ -303,14 +273,14 @@ def test_a_run_of_weights_asks_about_the_weights(tmp_path):
 
 def test_the_templates_of_the_sets_are_named_and_differing_ones_are_a_limit(tmp_path):
     run = cached_run(tmp_path, {"curves": {}})
-    differ = "The two sets of “refusal” have different templates, which alone can separate them."
+    differ = "“refusal” have different templates"
     same = read_conclusion(run)
-    assert any(text.endswith(" The template of all sets is “none”.") for text in same.rests_on)
-    assert differ not in same.limits
+    assert any("all sets" in text and "“none”" in text for text in same.rests_on)
+    assert differ not in " ".join(same.limits)
     sets = run.record.sets | {"harmful": run.record.sets["harmful"].model_copy(update={"template": "chat"})}
     changed = read_conclusion(Run(run.store, run.record.model_copy(update={"sets": sets})))
-    assert any(text.endswith(" Templates: harmful “chat”; harmless “none”.") for text in changed.rests_on)
-    assert differ in changed.limits
+    assert_says(changed.rests_on, "harmful “chat”; harmless “none”")
+    assert_says(changed.limits, differ)
 
 
 def test_options_of_chats_are_named_with_the_template(tmp_path):
@@ -320,9 +290,5 @@ def test_options_of_chats_are_named_with_the_template(tmp_path):
     begun = prompts | {"harmful": prompts["harmful"].model_copy(update=options)}
     spec = run.record.spec.model_copy(update={"prompts": begun})
     changed = read_conclusion(Run(run.store, run.record.model_copy(update={"spec": spec})))
-    assert any(
-        "harmful “none” with the system message “Be brief.” and template_args thinking = false and prefill “Sure”; "
-        in text
-        for text in changed.rests_on
-    )
-    assert "The two sets of “refusal” have different templates, which alone can separate them." in changed.limits
+    assert_says(changed.rests_on, "harmful “none” with … “Be brief.” … thinking = false … prefill “Sure”; harmless")
+    assert_says(changed.limits, "“refusal” have different templates")

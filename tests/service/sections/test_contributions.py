@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from support.finished_runs import cached_run
+from support.sentences import assert_says
 
 from theodolite.groups.contributions import sections as contributions
 
@@ -44,43 +45,26 @@ def section_of(tmp_path):
 
 def test_sentences_state_shares_beside_those_with_permuted_labels(section_of):
     section = section_of(VALUES)
-    assert section.title == "Contributions to the contrast “refusal” at position -1: 20 harmful and 21 harmless prompts"
-    assert section.facts == [
-        "Shares of the distance of the means after the last block (12.5): heads 50.0 % (permuted labels give 25.0 ± "
-        "4.0 %, z = 6.2, p = 0.005); MLPs 50.0 % (permuted labels give 60.0 ± 5.0 %, z = -2.0, p = 0.06); input of the "
-        "first block 0.0 % (permuted labels give 2.0 %). The p of a total is two-sided.",
-        "Largest share of a single part: head L3H0, 30.0 % (permuted labels give 15.0 %); MLP layer 2, 20.0 % "
-        "(permuted labels give 15.0 %).",
-        "Parts whose share exceeds their share with permuted labels (family-wise p of at most 0.05 over "
-        "all heads, MLPs and the input of the first block): heads 2 of 8 (largest z 9.0, p = 0.01, of L1H0: 5.0 %, "
-        "where permuted labels give 2.5 %); MLPs 0 of 4 (largest z 2.5, p = 0.2, of layer 2: 20.0 %, where permuted "
-        "labels give 15.0 %). This tests how the distance is divided among the parts, not whether a part separates "
-        "the sets.",
-        "Each head's output is also projected onto the difference of the two sets' means in the stream directly "
-        "after the attention of the head's layer. The two sets differ the most in this projection for L1H0: by 0.90 "
-        "pooled standard deviations. With permuted labels, the mean absolute difference of this head is 0.20; for "
-        "each permutation, the direction is computed again from the permuted labels. The direction and the "
-        "projections come from the same prompts; this alone can make differences larger, also with permuted labels. "
-        "In 2 of 8 heads the absolute difference is larger than with permuted labels. It is positive (prompts of the "
-        "positive set lie farther along the direction) in 2 of them, and negative in 0. The family-wise p, at most "
-        "0.05, accounts for the search over all 8 heads. If two sets differ at all, many heads can be expected to "
-        "differ: they read and write the same stream.",
-        "A head can have a large standardised difference, a share near 0 and weights that are not aligned with the "
-        "direction (section Heads): the difference compares what the head writes for the prompts of both sets with its "
-        "spread, the share compares it with the distance of the means, and the alignment compares the head's weights "
-        "alone with the direction.",
-        "The sum over heads and biases differs from attention's output by at most 3.0e-07 of the norm of the stream, "
-        "over all prompts and layers.",
-    ]
+    assert_says(section.title, "“refusal” … position -1 … 20 harmful and 21 harmless prompts")
+    heads = "heads 50.0 % … permuted labels … 25.0 ± 4.0 %, z = 6.2, p = 0.005"
+    mlps = "MLPs 50.0 % … permuted labels … 60.0 ± 5.0 %, z = -2.0, p = 0.06"
+    assert_says(
+        section.facts,
+        f"12.5 … {heads} … {mlps} … first block 0.0 % … 2.0 % … two-sided",
+        "single part … head L3H0, 30.0 % … 15.0 % … MLP layer 2, 20.0 % … 15.0 %",
+        "heads 2 of 8 … z 9.0, p = 0.01, of L1H0: 5.0 % … 2.5 %",
+        "MLPs 0 of 4 … z 2.5, p = 0.2, of layer 2: 20.0 % … 15.0 % … not whether a part separates",
+        "L1H0: by 0.90 pooled … permuted labels … 0.20 … 2 of 8 heads … positive … 2 of them, and negative in 0",
+        "large standardised difference … share near 0 … weights",
+        "sum over heads and biases … 3.0e-07",
+    )
 
 
 def test_the_finding_has_the_shares_of_all_parts_and_the_number_above_chance(section_of):
-    assert section_of(VALUES).finding == (
-        "All heads together directly write 50.0 % (permuted labels give 25.0 ± 4.0 %, z = 6.2, p = 0.005) of the "
-        "distance between the two means after the last block, and all MLPs 50.0 % (permuted labels give 60.0 ± 5.0 %, "
-        "z = -2.0, p = 0.06); p is two-sided. The share is shown to be above chance for 2 of 8 heads and 0 of 4 MLPs "
-        "(family-wise p of at most 0.05). This tests how the distance is divided among the parts, not whether a part "
-        "separates the sets."
+    assert_says(
+        section_of(VALUES).finding,
+        "heads … 50.0 % … 25.0 ± 4.0 %, z = 6.2, p = 0.005 … all MLPs 50.0 % … 60.0 ± 5.0 %, z = -2.0, p = 0.06",
+        "above chance for 2 of 8 heads and 0 of 4 MLPs … not whether a part separates",
     )
 
 
@@ -89,8 +73,8 @@ def test_mlps_that_are_not_measured_are_not_counted_among_all(section_of):
     section = section_of(
         VALUES | {"mlp_share": some, "total": {"head": 0.5, "mlp": 0.3}, "decomposition_error": np.nan}
     )
-    assert "after the last block, and the 2 measured MLPs 30.0 % (permuted" in section.finding
-    assert not any("The sum over heads and biases" in fact for fact in section.facts)
+    assert_says(section.finding, "2 measured MLPs 30.0 %")
+    assert not any("sum over heads and biases" in fact for fact in section.facts)
 
 
 def test_no_comparison_has_only_zeros(section_of):
@@ -101,29 +85,23 @@ def test_no_comparison_has_only_zeros(section_of):
     }
     facts = section_of(VALUES | tiny).facts
     assert "input of the first block" not in facts[0]
-    assert "head L3H0, 0.003 % (permuted labels give 0.0009 %)" in facts[1]
-    assert "of L1H0: 0.0005 %, where permuted labels give 0.00015 %" in facts[2]
+    assert_says(facts[1], "L3H0, 0.003 % … permuted labels give 0.0009 %")
+    assert_says(facts[2], "L1H0: 0.0005 % … permuted labels give 0.00015 %")
     assert not any("0.0 % (permuted labels give 0.0 %)" in fact for fact in facts)
 
 
 def test_a_negative_standardised_difference_keeps_its_sign(section_of):
     section = section_of(VALUES | {"head_standardised": np.array([[0.1, 0.0], [0.0, -2.0], [0.0, 0.0], [0.5, 0.0]])})
-    assert "for L1H1: by -2.00 pooled" in section.facts[3]
+    assert_says(section.facts, "L1H1: by -2.00 pooled")
 
 
 UNRELIABLE = np.array([[0.1, 0.9, 0.9, 0.9], [0.9, 0.49, 0.5, 0.9]])[:, None]  # at resid_mid: layer 1
-OUT = " no stated difference, since the direction is unreliable or the difference is unknown"
+OUT = "no stated difference"
 
 
 def test_standardised_differences_along_unreliable_directions_are_left_out(section_of):
     section = section_of(VALUES, UNRELIABLE)
-    assert "for L3H1: by 0.40 pooled standard deviations. With permuted labels" in section.facts[3]
-    assert section.facts[3].endswith(
-        "It is positive (prompts of the positive set lie farther along the direction) in 1 of them, and negative in "
-        "0. The family-wise p, at most 0.05, accounts for the search over all 8 heads, also over those left out here. "
-        f"2 heads have{OUT}. If two sets differ at all, many heads can be expected to differ: they read and write the "
-        "same stream."
-    )
+    assert_says(section.facts[3], f"L3H1: by 0.40 pooled … in 1 of them, and negative in 0 … 2 heads have {OUT}")
     # The shares are those along the direction after the last block.
     assert section.facts[:3] == section_of(VALUES).facts[:3]
     veils = [len(one.draw().data) for one in section.maps]
@@ -132,10 +110,12 @@ def test_standardised_differences_along_unreliable_directions_are_left_out(secti
 
 def test_standardised_differences_without_tests_have_the_number_of_heads_that_are_left_out(section_of):
     values = VALUES | {"head_standardised_null": {"mean": 0.2}}
-    fitted = "0.90 pooled standard deviations (the direction is fitted to the same prompts"
-    assert section_of(values).facts[3].endswith(f"{fitted}).")
+    fitted = "0.90 pooled standard deviations … same prompts"
+    fact = section_of(values).facts[3]
+    assert_says(fact, fitted)
+    assert OUT not in fact
     one = np.where((Z == 0) & (np.arange(8).reshape(4, 2) == 1), np.nan, Z / 10)  # L0H1
-    assert section_of(values | {"head_standardised": one}).facts[3].endswith(f"{fitted}; 1 head has{OUT}).")
+    assert_says(section_of(values | {"head_standardised": one}).facts[3], f"{fitted} … 1 head has {OUT}")
 
 
 def test_without_a_reliable_direction_no_standardised_difference_is_stated(section_of):
@@ -159,7 +139,7 @@ def test_the_figure_adds_the_shares_up(section_of):
 
 @pytest.mark.parametrize(
     ("known", "reason"),
-    [({}, "in post-norm models the stream is not a sum"), ({"head_difference": 1.0}, "they need all layers")],
+    [({}, "post-norm"), ({"head_difference": 1.0}, "all layers")],
 )
 def test_missing_contributions_have_their_reason(section_of, known, reason):
     section = section_of({"n_used": 5, **known})

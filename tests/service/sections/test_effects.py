@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from support.finished_runs import cached_run, merged
+from support.sentences import assert_says
 
 from theodolite.groups.effects import sections as effects
 from theodolite.query.exports import read_directions
@@ -85,63 +86,47 @@ def run_of(tmp_path):
     return made
 
 
-INTACT = (
-    "Without a change, the log-odds of refusal against answer are harmful 1.00 [0.50, 1.50]; harmless -2.00 [-2.50, "
-    "-1.50]; their difference is 3.00 [2.80, 3.20]. "
-)
+INTACT = "harmful 1.00 [0.50, 1.50]; harmless -2.00 [-2.50, -1.50] … difference … 3.00 [2.80, 3.20]"
 
 
 def test_the_finding_says_how_the_sets_differ_and_from_where_on_the_model_uses_the_direction(run_of):
     (section,) = effects.sections(run_of())
-    assert section.finding == (
-        f"{INTACT}Adding the difference of the means moves the log-odds of both sets towards the other set from layer "
-        "0 pre on, by 0.1 to 2.2 nats. This is farther than all control directions (family-wise p of at most 0.05) "
-        "from layer 2 pre on: the model uses the direction at the last token. Measured with 12 of 40 and 12 prompts."
+    assert_says(
+        section.finding,
+        f"{INTACT} … from layer 0 pre on … 0.1 to 2.2 nats … from layer 2 pre on … model uses",
+        "12 of 40 and 12 prompts",
     )
+    assert "not shown" not in section.finding
 
 
 def test_effects_are_stated_with_their_tests(run_of):
     (section,) = effects.sections(run_of())
-    assert section.title == "Effects along the contrast “refusal” at position -1: 12 of 40 and 12 prompts"
+    assert_says(section.title, "“refusal” … position -1 … 12 of 40 and 12 prompts")
+    moved = "harmful 0.1 to 2 nats … 4 of 8 … z 7.0 at layer 3 pre … p = 0.048"
+    assert_says(
+        section.facts,
+        "refusal (“I”) … answer (“Sure”) … harmful 75 %; harmless 50 %",
+        f"towards … other set … {moved} … harmless 0.35 to 2.2 nats",
+        "half of their difference … harmful 0.75 [0.50, 1.00] at layer 3 pre",
+        "harmful log-odds by 1.2 [0.75, 1.8] nats … p = 0.3 … KL 0.7 [0.7, 0.7] nats",
+        "mean state … other set",
+        "whole interval … harmful layer 3 pre, 60 [55, 110] %",
+        "KL … 8 heads … harmful L0H1, 0.004 [0.004, 0.004] nats",
+        "attention and MLP of one block … harmful layer 1, 0.9 [0.9, 0.9] nats; harmless layer 1, 0.9 [0.9, 0.9] nats",
+        "attention in one layer … harmful layer 2, 0.07 [0.01, 0.08] nats",
+        "input of block 3 … layer 0: 25 [12, 50] %",
+        "forward passes of all tokens … 2.0e-06",
+    )
     text = " ".join(section.facts)
-    assert "group refusal (“I”) or answer (“Sure”) with a probability of harmful 75 %; harmless 50 %." in text
-    assert (
-        "Adding the difference of the means towards the other set moves the log-odds towards the other set: harmful "
-        "0.1 to 2 nats, more than the controls at 4 of 8 sites and layers (largest z 7.0 at layer 3 pre, p = 0.048); "
-        "harmless 0.35 to 2.2 nats" in text
-    )
-    assert (
-        "Smallest dose that moves the log-odds by half of their difference between the sets: harmful 0.75 [0.50, "
-        "1.00] at layer 3 pre" in text
-    )
-    assert "towards the other set): harmful log-odds by 1.2 [0.75, 1.8] nats (p = 0.3), KL 0.7 [0.7, 0.7] nats;" in text
-    assert "each prompt gets the mean state of the other set" in text
-    assert "with its whole interval: harmful layer 3 pre, 60 [55, 110] %" in text
-    assert "the largest KL divergence of these 8 heads is harmful L0H1, 0.004 [0.004, 0.004] nats" in text
-    assert (
-        "The outputs of attention and MLP of one block are replaced by those of the other prompt: the largest KL "
-        "divergence over layers is harmful layer 1, 0.9 [0.9, 0.9] nats; harmless layer 1, 0.9 [0.9, 0.9] nats." in text
-    )
-    assert "of attention in one layer is replaced by that of the other prompt: the largest" in text
-    assert "harmful layer 2, 0.07 [0.01, 0.08] nats" in text
     assert "of the MLP in one layer" not in text, "its numbers are not known"
-    assert "moves the stream at the input of block 3 along the contrast's direction there by this share" in text
-    assert "layer 0: 25 [12, 50] %" in text
-    assert "differ from those of forward passes of all tokens by at most 2.0e-06" in text
     assert "nan" not in f"{text} {section.finding}"
     assert section.worth == (True, 7.0)
 
 
 def test_what_is_changed_and_how_small_p_can_be_is_said(run_of):
     (section,) = effects.sections(run_of())
-    assert section.facts[0] == (
-        "Interventions change the states at resid_pre and resid_mid of all 4 captured layers, and the outputs of the "
-        "heads in these layers (8 of 8)."
-    )
-    assert any(
-        "There are 20 control directions of each kind, so the smallest possible p is about 0.048" in note
-        for note in section.notes
-    )
+    assert_says(section.facts[0], "resid_pre and resid_mid … 4 captured layers … 8 of 8")
+    assert_says(section.notes, "20 control directions … 0.048")
 
 
 def finding_of(run):
@@ -154,39 +139,31 @@ def test_an_effect_that_one_kind_of_controls_also_has_is_not_special(run_of):
     p = P.copy()
     p[..., 2, 1] = 0.6  # added directions of permuted labels
     finding = finding_of(run_of(effect_null={"log_odds": {"p_family": p}}))
-    assert (
-        "from layer 0 pre on, by 0.1 to 2.2 nats. For both sets together, this is farther than all control" in finding
-    )
-    assert (
-        "at 0 of 8 tested sites and layers (for each set: harmful 0 of 8; harmless 0 of 8); the changes by controls "
-        "have "
-        "standard deviations of up to 0.02 nats. So it is not shown" in finding
+    assert_says(
+        finding,
+        "from layer 0 pre on … 0.1 to 2.2 nats … both sets together",
+        "0 of 8 … harmful 0 of 8; harmless 0 of 8 … up to 0.02 nats … not shown",
     )
 
 
 def test_a_kind_of_controls_that_cannot_be_compared_does_not_count(run_of):
     p = P.copy()
     p[..., 2, 1] = np.nan
-    assert (
-        "(family-wise p of at most 0.05), of which only one kind can be compared at 4 of these sites and layers, from "
-        "layer 2 pre on: the model uses the direction" in finding_of(run_of(effect_null={"log_odds": {"p_family": p}}))
-    )
+    finding = finding_of(run_of(effect_null={"log_odds": {"p_family": p}}))
+    assert_says(finding, "only one kind … 4 of these sites and layers … from layer 2 pre on … model uses")
+    assert "not shown" not in finding
     untested = {"effect_null": {"log_odds": {"p_family": np.nan, "z": np.nan}}, "everywhere_effect_null": np.nan}
-    finding = finding_of(run_of(**untested))
-    assert "controls cannot be compared, so it is not shown that the model uses the direction. " in finding
+    assert_says(finding_of(run_of(**untested)), "cannot be compared … not shown")
 
 
 def test_an_effect_on_one_set_is_not_one_on_both(run_of):
     p = P.copy()
     p[1] = 0.6
-    assert "(for each set: harmful 4 of 8; harmless 0 of 8)" in finding_of(
-        run_of(effect_null={"log_odds": {"p_family": p}})
-    )
+    finding = finding_of(run_of(effect_null={"log_odds": {"p_family": p}}))
+    assert_says(finding, "harmful 4 of 8; harmless 0 of 8")
     low = LOG_ODDS - 0.05
     low[1] = -0.1  # of the negative set, which is expected to move upwards
-    assert "moves the log-odds of both sets towards the other set at none of 8" in finding_of(
-        run_of(effect={"log_odds": {"low": low}})
-    )
+    assert_says(finding_of(run_of(effect={"log_odds": {"low": low}})), "both sets … none of 8")
 
 
 def test_no_onset_is_claimed_where_scattered_layers_pass(run_of):
@@ -194,29 +171,28 @@ def test_no_onset_is_claimed_where_scattered_layers_pass(run_of):
     p[:, :, 3] = 0.6
     low[1, :, 3] = -0.1
     finding = finding_of(run_of(effect_null={"log_odds": {"p_family": p}}, effect={"log_odds": {"low": low}}))
-    assert "at 6 of 8 changed sites and layers, by 0.1 to 1.8 nats; at the other sites and layers by at most" in finding
-    assert "at 2 of 8 tested sites and layers, and not at the last one. " in finding
+    assert_says(finding, "6 of 8 changed … 0.1 to 1.8 nats … other sites … at most", "2 of 8 tested … not at … last")
 
 
 def test_the_range_of_an_onset_is_that_of_the_layers_from_it_on(run_of):
     low = LOG_ODDS - 0.05
     low[1, :, 1] = -0.1  # of layer 1, so that layer 0 moves alone
     finding = finding_of(run_of(effect={"log_odds": {"low": low}}))
-    assert "from layer 2 pre on, by 1.5 to 2.2 nats; at the other sites and layers by at most 0.45 nats" in finding
+    assert_says(finding, "from layer 2 pre on … 1.5 to 2.2 nats … other sites and layers … at most 0.45 nats")
 
 
 def test_a_change_away_from_the_other_set_is_no_use_whatever_the_controls_do(run_of):
     wrong = {"value": -LOG_ODDS, "low": -LOG_ODDS - 0.05, "high": -LOG_ODDS + 0.05}
     finding = finding_of(run_of(effect={"log_odds": wrong}))
-    assert "moves the log-odds of both sets towards the other set at none of 8" in finding
-    assert "the model uses the direction" not in finding
+    assert_says(finding, "both sets … none of 8 … not shown")
 
 
 def test_untested_layers_are_no_failures(run_of):
     p = P.copy()
     p[:, :, 3, 2] = np.nan
     (section,) = effects.sections(run_of(effect_null={"log_odds": {"p_family": p}}))
-    assert "from layer 2 pre on: the model uses the direction" in section.finding
+    assert_says(section.finding, "from layer 2 pre on … model uses")
+    assert "not shown" not in section.finding
 
 
 def test_sets_with_equal_log_odds_have_no_expected_change(run_of):
@@ -225,11 +201,9 @@ def test_sets_with_equal_log_odds_have_no_expected_change(run_of):
     null = {"log_odds": no_test}
     run = run_of(expected_sign=np.nan, intact_difference={"low": -0.5}, effect_null=null, **tests)
     finding = finding_of(run)
-    assert "[-0.50, 3.20], which may be 0, so it is not known which change to expect." in finding
-    limit = "family-wise p of at most 0.05"
-    assert f"of both sets more than all control directions ({limit}) at 0 of 8 sites and layers. " in finding
+    assert_says(finding, "[-0.50, 3.20], which may be 0 … both sets … at 0 of 8 sites and layers")
     finding = finding_of(run_of(expected_sign=np.nan, effect_null=null | {"kl": no_test}, **tests))
-    assert "It is not tested whether the model uses the direction at the last token. " in finding
+    assert_says(finding, "not tested … model uses")
     (section,) = effects.sections(run)
     assert "moves the log-odds towards" not in " ".join(section.facts)
     assert all(figure.draw() for figure in section.figures)
@@ -246,29 +220,24 @@ def test_controls_that_cannot_be_compared_are_stated_with_the_reason(run_of):
     share = np.array([0.5, 0.9, 0.9, 0.9])[:, None]
     effective = np.array([[12.0, 1.0], [12.0, 12.0], [np.nan, np.nan], [12.0, 12.0]])
     (section,) = effects.sections(run_of(control_variance=share, effective_controls=effective))
-    text = " ".join(section.facts)
-    assert (
-        "At 2 of 8 sites and layers, the KL divergence of removals is not compared with directions of equal "
-        "variance: on "
-        "average, they hold less than 80 % of the variance" in text
-    )
-    assert "(smallest share 50 %)" in text
-    assert "At 2 of 8 sites and layers, the means of both sets are equal" in text
-    assert (
-        "At 2 of 8 sites and layers, effects are not compared with directions of permuted labels: fewer than 5" in text
+    assert_says(
+        section.facts,
+        "2 of 8 … not compared … equal variance … less than 80 % … smallest share 50 %",
+        "2 of 8 … means of both sets are equal",
+        "2 of 8 … not compared … permuted labels … fewer than 5",
     )
 
 
 def test_a_dose_without_an_upper_end_is_more_than_the_largest_dose(run_of):
     (section,) = effects.sections(run_of(half_dose={"value": 0.75, "low": 0.5, "high": np.nan}))
-    assert "harmful 0.75 [0.50, more than 1] at layer 0 pre" in " ".join(section.facts)
+    assert_says(section.facts, "harmful 0.75 [0.50, more than 1] at layer 0 pre")
     (section,) = effects.sections(run_of(half_dose=np.nan))
-    assert "harmful no dose up to 1 at any place" in " ".join(section.facts)
+    assert_says(section.facts, "harmful no dose up to 1")
 
 
 def test_a_difference_that_may_be_0_has_no_restored_share(run_of):
     (section,) = effects.sections(run_of(restored=np.nan))
-    assert any("both signs among the draws of the bootstrap" in fact for fact in section.facts)
+    assert_says(section.facts, "both signs")
     assert "nan" not in " ".join(section.facts)
 
 
@@ -283,15 +252,13 @@ def test_without_parts_there_are_no_maps_and_no_sentences_about_them(run_of):
 def test_prompts_that_are_left_out_are_counted(run_of, monkeypatch):
     monkeypatch.setitem(ATTRIBUTES, "excluded_pairs", {"refusal@-1": [3]})
     (section,) = effects.sections(run_of())
-    assert any(note.startswith("1 prompt of each set is left out") for note in section.notes)
+    assert_says(section.notes, "1 prompt of each set is left out")
 
 
 def test_a_full_route_is_named_with_its_reason(run_of, monkeypatch):
     monkeypatch.setitem(ATTRIBUTES, "full_route", {"refusal@-1": "its matrices are sharded over processes"})
     (section,) = effects.sections(run_of())
-    assert section.facts[-1].endswith(
-        "the model does not allow a shorter way, since its matrices are sharded over processes."
-    )
+    assert_says(section.facts[-1], "its matrices are sharded over processes")
 
 
 def test_routes_that_were_not_compared_have_no_sentence(run_of):

@@ -4,6 +4,7 @@ import numpy as np
 import xarray as xr
 from support.each import each
 from support.finished_runs import cached_run
+from support.sentences import assert_says
 
 from theodolite.groups.heads import sections as heads
 from theodolite.sections.parts import CHANCE
@@ -12,9 +13,7 @@ from theodolite.store.result_reader import read_group
 RANKS = np.array([[[[8.0, 7.5], [3.04, 9.0]], [[60.0, 50.0], [12.25, 70.0]]]]).swapaxes(0, 1)
 """(circuit, offset, layer, head)"""
 
-MEDIAN = (
-    "Median effective rank of the circuits, of at most 64: QK 7.8 (smallest 3.0, of L1H0); OV 55.0 (smallest 12.2, of "
-)
+MEDIAN = "64: QK 7.8 (smallest 3.0, of L1H0); OV 55.0 (smallest 12.2, of L1H0)"
 
 
 def group(random, ranks=RANKS):
@@ -26,18 +25,21 @@ def group(random, ranks=RANKS):
 
 
 def test_the_effective_ranks_of_both_circuits_stand_beside_that_of_random_weights():
-    assert list(heads._rank_facts(group(52.04))) == [f"{MEDIAN}L1H0); circuits of random weights have 52.0 on average."]
+    (fact,) = heads._rank_facts(group(52.04))
+    assert_says(fact, f"{MEDIAN} … random weights … 52.0")
 
 
 def test_effective_ranks_of_heads_without_a_common_null_stand_alone():
-    assert list(heads._rank_facts(group(np.nan))) == [f"{MEDIAN}L1H0)."]
+    (fact,) = heads._rank_facts(group(np.nan))
+    assert_says(fact, MEDIAN)
+    assert "random" not in fact
 
 
 def test_a_circuit_of_zeros_has_no_rank_and_is_not_the_smallest():
     ranks = RANKS.copy()
     ranks[0, 0, 1, 0] = np.nan
     (fact,) = heads._rank_facts(group(52.04, ranks))
-    assert "64: QK 8.0 (smallest 7.5, of L0H1); OV 55.0" in fact
+    assert_says(fact, "QK 8.0 (smallest 7.5, of L0H1); OV 55.0")
 
 
 def test_the_rank_is_that_at_offset_0():
@@ -46,21 +48,11 @@ def test_the_rank_is_that_at_offset_0():
     assert list(heads._rank_facts(both)) == list(heads._rank_facts(group(52.04)))
 
 
-NORMS = (
-    " The model also applies norms with their scales γ, and weighs tokens by attention; with these, the score can "
-    "differ."
-)
-
-
 def test_heads_are_counted_by_the_sign_of_a_high_copying_score():
     scores = xr.DataArray([[0.95, 0.9], [0.91, -0.95]], dims=("layer", "head"))
     scores = scores.assign_coords(layer=range(2), head=range(2))
     data = {"copying_score": scores, "copying_score_uncentred": scores, "copying_score_random_sd": 0.2}
-    assert next(heads._copying_facts(xr.Dataset(data))).startswith(
-        "The copying score is Σλ/Σ|λ| over the eigenvalues λ of the map from token embeddings through the head to "
-        "logits, without norms. It is above 0.9 in 2 of 4 heads: in this map, tokens on the whole raise their own "
-        "logits (relative to the mean logit). It is below -0.9 in 1 head: in this map, tokens on the whole lower them. "
-    )
+    assert_says(next(heads._copying_facts(xr.Dataset(data))), "above 0.9 in 2 of 4 heads … below -0.9 in 1 head")
 
 
 @each("sd, distinct", [(0.2, "2 heads"), (0.23, "1 head"), (0.24, "0 heads")])
@@ -69,10 +61,7 @@ def test_copying_scores_are_compared_with_those_of_random_circuits(sd, distinct)
     scores = scores.assign_coords(layer=range(2), head=range(2))
     data = {"copying_score": scores, "copying_score_uncentred": scores, "copying_score_random_sd": sd}
     fact, _ = heads._copying_facts(xr.Dataset(data))
-    assert fact.endswith(
-        f" tokens on the whole lower them. A random Gaussian W_OV with this model's embeddings gives 0 ± {sd:.2f}; the "
-        f"score differs from 0 by more than four of these standard deviations in {distinct}.{NORMS}"
-    )
+    assert_says(fact, f"random … 0 ± {sd:.2f} … more than four … {distinct}")
 
 
 def test_the_heads_with_the_largest_and_smallest_copying_scores_are_listed():
@@ -114,20 +103,14 @@ def test_the_section_has_a_table_of_tested_alignments(tmp_path, monkeypatch, z):
         )
     ]
     assert [table.rows for table in section.tables] == ([] if np.isnan(z) else [rows])
-    writing = (
-        " In 8 of 8 heads with a reliable direction, the alignment of OV write with the contrast “refusal” is larger "
-        "than with permuted labels (family-wise p of at most 0.05, 64 and 63 prompts; with Bonferroni's correction "
-        "0). This compares the weights alone with the direction; what the heads write for these prompts is in the "
-        "section Contributions."
-    )
-    assert section.finding == section.facts[0] + ("" if np.isnan(z) else writing)
+    writing = "8 of 8 heads … OV write … “refusal” … larger than with permuted labels … 64 and 63 prompts … Bonferroni"
+    if np.isnan(z):
+        assert section.finding == section.facts[0]
+    else:
+        assert_says(section.finding, f"{section.facts[0]} … {writing} … 0)")
     assert section.notes == ([CHANCE, *heads._ALIGNMENT_NOTES] if np.isfinite(z) else [])
-    assert section.facts[-1] == (
-        "Median dimension of the null space of a query or key projection: 3 of 8, 37.5 %. Share of the variance of "
-        "attention's input in the null spaces of the query and of the key, at position -1, median over heads: harmful "
-        "25.0 % and 25.0 % (n = 4); harmless 25.0 % and 25.0 % (n = 4). A random subspace of this dimension holds "
-        "37.5 % on average."
-    )
+    shares = "position -1 … harmful 25.0 % and 25.0 % (n = 4); harmless 25.0 % and 25.0 % (n = 4)"
+    assert_says(section.facts[-1], f"null space … 3 of 8, 37.5 % … {shares} … random subspace … 37.5 %")
 
 
 def test_keys_of_an_earlier_layer_are_as_reliable_as_its_direction(monkeypatch):

@@ -2,6 +2,7 @@
 
 import numpy as np
 import xarray as xr
+from support.sentences import assert_says
 
 from theodolite.groups.heads.figures_rotary import rotary_figure
 from theodolite.groups.heads.sections_rotary import _facts, rotary_sections
@@ -17,31 +18,27 @@ def group(offsets, ranks):
     return xr.Dataset({"effective_rank": (dims, np.array(ranks))}, labels, attributes)
 
 
-FIRST = (
-    "Median effective rank of the rotary part at offset 0, of at most 64: 50.0 over n = 3 heads (smallest 40.0, of "
-    "L3H1; largest 62.0, of L4H1). Random Gaussian matrices of the same shapes have 60.3 on average, at all offsets; 2 "
-    "of 3 heads have less."
-)
+FIRST = "offset 0 … 64: 50.0 … 3 heads (smallest 40.0, of L3H1; largest 62.0, of L4H1)"
 
 
 def test_ranks_at_offset_0_stand_beside_those_of_random_matrices():
-    assert list(_facts(group([0], [AT_0]))) == [FIRST]
+    (fact,) = _facts(group([0], [AT_0]))
+    assert_says(fact, f"{FIRST} … random … 60.3 … 2 of 3 heads have less")
 
 
 def test_a_few_other_offsets_are_listed_and_many_are_a_range():
     ranks = np.stack([np.array(AT_0) - offset for offset in range(10)])
-    assert list(_facts(group([0, 2, 7], ranks[[0, 2, 7]]))) == [
-        FIRST,
-        "Median effective rank at the other offsets: offset 2: 48.0; offset 7: 43.0.",
-    ]
-    assert list(_facts(group(list(range(10)), ranks))) == [
-        FIRST,
-        "Median effective rank at the 9 other offsets, 1 to 9: 41.0 to 49.0.",
-    ]
+    first, few = _facts(group([0, 2, 7], ranks[[0, 2, 7]]))
+    assert_says(first, FIRST)
+    assert_says(few, "offset 2: 48.0; offset 7: 43.0")
+    first, many = _facts(group(list(range(10)), ranks))
+    assert_says(first, FIRST)
+    assert_says(many, "9 other offsets, 1 to 9: 41.0 to 49.0")
 
 
 def test_parts_of_zeros_alone_have_a_sentence():
-    assert list(_facts(group([0], [np.full((2, 2), np.nan)]))) == ["The rotary part of all heads is zero."]
+    (fact,) = _facts(group([0], [np.full((2, 2), np.nan)]))
+    assert_says(fact, "all heads … zero")
 
 
 def curves(figure):
@@ -64,7 +61,7 @@ def test_heads_without_the_part_have_no_section():
     heads = heads.assign(singular_values=(("circuit", "offset", "layer", "head", "rank"), values))
     assert rotary_sections(heads.sel(circuit=["qk"])) == []
     (section,) = rotary_sections(heads)
-    assert section.title == "Heads: rotary part of the scores, 2 entries of each query and key"
+    assert_says(section.title, "rotary part … 2 entries")
     assert section.notes[0] == "folded"
     assert {figure.name for figure in (*section.figures, *section.maps)} == {
         "heads.rotary.effective_rank",

@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import xarray as xr
+from support.sentences import assert_says
 
 from theodolite.groups import GROUPS
 from theodolite.groups.heads import sections_composition as heads_composition
@@ -100,93 +101,65 @@ def section(section_of):
     return section_of(words_group())
 
 
-BOTH_TESTS = (
-    "In {} of 6 heads the relatedness is larger than with permuted nouns and larger than with random matrices of the "
-    "same singular values (family-wise p of at most 0.05 in both tests). {} has two z, one for each test. The head "
-    "whose smaller z is largest is {}. Its relatedness is {}, where permuted nouns give "
-)
-PASSING, ALL = "Each of these heads", "Each head"
+def both_tests(passed, head, relatedness):
+    return f"{passed} of 6 heads … relatedness … largest … {head} … {relatedness} … permuted nouns"
 
 
 def test_sentences_count_the_heads_that_pass_both_tests(section):
-    assert section.facts[0] == (
-        "Relatedness (mean rank correlation between similarity and score, n = 4 nouns): median over heads 0.04, from "
-        "0.00 to 0.15 (all heads, also those that pass no test). Chance does not give 0: with permuted nouns, the "
-        "mean relatedness of a head is between 1.00 and 1.00. The reason is nouns whose key has a large score for "
-        "every query: if such nouns are similar to many others, the relatedness is above 0 even by chance; if they "
-        "are similar to few, it is below 0."
+    assert_says(
+        section.facts[0], "n = 4 nouns … median over heads 0.04 … 0.00 to 0.15", "permuted nouns … 1.00 and 1.00"
     )
-    assert section.facts[1] == (
-        f"{BOTH_TESTS.format(1, PASSING, 'L1H0', '0.10')}1.00 ± 1.00 (z = 10.0, p = 0.01 over all heads) and "
-        "random matrices give 1.00 ± 1.00 (z = 5.0, p = 0.01 over all heads)."
-    )
+    tests = "1.00 ± 1.00 (z = 10.0, p = 0.01 … random matrices give 1.00 ± 1.00 (z = 5.0, p = 0.01"
+    assert_says(section.facts[1], f"{both_tests(1, 'L1H0', '0.10')} … {tests}")
 
 
 def test_the_largest_z_of_all_heads_is_stated_if_none_passes_both_tests(section_of):
     random_p = np.array([[1.0, 1.0], [0.2, 0.3], [1.0, 1.0]])
     section = section_of(words_group({("random", "p_family"): random_p}))
-    assert section.facts[1] == (
-        f"{BOTH_TESTS.format(0, ALL, 'L1H1', '0.15')}1.00 ± 1.00 (z = 15.0, p = 0.01 over all heads) and "
-        "random matrices give 1.00 ± 1.00 (z = 7.5, p = 0.3 over all heads)."
-    )
+    tests = "1.00 ± 1.00 (z = 15.0, p = 0.01 … random matrices give 1.00 ± 1.00 (z = 7.5, p = 0.3"
+    assert_says(section.facts[1], f"{both_tests(0, 'L1H1', '0.15')} … {tests}")
     assert not [trace for trace in section.maps[0].draw().data if trace.type == "scatter" and trace.x]
 
 
 def test_a_head_that_passes_only_the_test_with_matrices_is_not_counted(section_of):
     section = section_of(words_group({("permuted", "p_family"): 0.06}))
-    assert section.facts[1].startswith(BOTH_TESTS.format(0, ALL, "L1H1", "0.15"))
+    assert_says(section.facts[1], both_tests(0, "L1H1", "0.15"))
     passing = section_of(words_group({("permuted", "p_family"): 0.05}))
-    assert passing.facts[1].startswith(BOTH_TESTS.format(1, PASSING, "L1H0", "0.10"))
+    assert_says(passing.facts[1], both_tests(1, "L1H0", "0.10"))
 
 
 def test_means_of_permuted_nouns_that_round_to_0_have_no_sign(section_of):
     means = {(control, "mean"): -0.001 for control in ("permuted", "random")}
-    text = section_of(words_group(means)).facts[1]
-    assert "permuted nouns give 0.00 ± 1.00" in text
-    assert "random matrices give 0.00 ± 1.00" in text
+    facts = section_of(words_group(means)).facts
+    assert_says(facts[1], "permuted nouns give 0.00 ± 1.00 … random matrices give 0.00 ± 1.00")
 
 
-SUBJECTS = (
-    "Share of nouns whose query gives the largest score to the noun's own key: above 50 % in 1 of 6 heads, and larger "
-    "than with permuted nouns in {} (family-wise p of at most 0.05, n = 4 nouns; the stricter test, with random "
-    "matrices, was not made){}. The largest share is 75 %, of L1H1; permuted nouns give 100.0 %."
-)
-OFFSETS = (
-    "Take the 5 tokens with the largest scores as keys of a noun at offset 0. In the median head, this share of them "
-    "is also among the 5 tokens with the largest scores at another offset: 80 % at offset 1, 30 % at offset 4 (a head "
-    "without rotary positions has 100 % at every offset). Two different nouns share {} of these tokens at offset 0, "
-    "in the median head. The numbers of each head are means over the first {} nouns."
-)
+def subjects(passed):
+    return f"above 50 % in 1 of 6 heads … permuted nouns in {passed} … n = 4 nouns … 75 %, of L1H1 … 100.0 %"
 
 
-KEYS_OF_OTHERS = (
-    "Two comparisons: the tokens of a noun A contain a spelling of another noun B in {1} % of the pairs (A, B) ({0}; "
-    "median head {2} %). If as many tokens are drawn at random for each noun, they contain a spelling of this noun "
-    "for 0.20 % of the nouns (n = 4 nouns; the shares are not tested)."
-)
+def offsets(shared, nouns):
+    return f"5 tokens … 80 % at offset 1, 30 % at offset 4 … share {shared} … first {nouns} nouns"
+
+
+def keys_of_others(share, median):
+    return f"another noun … {share} % … pairs … L1H1; median head {median} % … random … 0.20 % … n = 4 nouns"
 
 
 def test_sentences_name_the_subject_heads_and_the_keys_at_offsets(section):
-    passed = ". These 2 heads are in 2 of 3 layers; their median share is 52 %"
-    assert section.facts[2:] == [
-        SUBJECTS.format(2, passed),
-        "For each noun as query, take the 5 tokens of the vocabulary with the largest scores as keys. Share of nouns "
-        "for which a spelling of the noun (the noun as one token, in any case, with or without spaces) is among these "
-        "tokens: largest 38 %, of L1H1; median over heads 7.5 %. " + KEYS_OF_OTHERS.format("L1H1", "0.0", "0.0"),
-        OFFSETS.format("0.0 %", 4),
-    ]
+    first, keys, at_offsets = section.facts[2:]
+    assert_says(first, f"{subjects(2)}", "2 heads are in 2 of 3 layers … 52 %")
+    assert_says(keys, f"5 tokens … largest 38 %, of L1H1; median over heads 7.5 % … {keys_of_others('0.0', '0.0')}")
+    assert_says(at_offsets, offsets("0.0 %", 4))
 
 
-@pytest.mark.parametrize(
-    ("others", "said"),
-    [(1, " (1 other head has the same share)"), (2, " (2 other heads have the same share)")],
-)
+@pytest.mark.parametrize(("others", "said"), [(1, "1 other head has"), (2, "2 other heads have")])
 def test_other_heads_with_the_largest_share_are_counted(section_of, others, said):
     shares = np.zeros((LAYERS, HEADS))
     shares.flat[: others + 1] = 0.5
     facts = section_of(words_group(own_first=shares, own_keys=shares)).facts
-    assert f"The largest share is 50 %, of L0H0{said}; permuted nouns" in facts[2]
-    assert f"largest 50 %, of L0H0{said}; median over heads" in facts[3]
+    assert_says(facts[2], f"50 %, of L0H0 ({said} … permuted nouns")
+    assert_says(facts[3], f"50 %, of L0H0 ({said} … median over heads")
 
 
 def test_keys_of_a_noun_that_are_spellings_of_another_are_counted(section_of, found):
@@ -201,12 +174,13 @@ def test_keys_of_a_noun_that_are_spellings_of_another_are_counted(section_of, fo
     is_first = (keys["layer"] == 0) & (keys["head"] == 0)
     found["noun_keys"] = keys.assign(token=tokens.where(~is_first, keys["token"]))
     fact = section_of(words_group()).facts[3]
-    assert fact.endswith("; median over heads 7.5 %. " + KEYS_OF_OTHERS.format("L1H1", "25.0", "16.7"))
+    assert_says(fact, f"median over heads 7.5 % … {keys_of_others('25.0', '16.7')}")
 
 
 def test_heads_that_find_no_more_nouns_than_with_permuted_nouns_have_no_layers(section_of):
     section = section_of(words_group(own_first_null={"p_family": 0.06}))
-    assert section.facts[2] == SUBJECTS.format(0, "")
+    assert_says(section.facts[2], subjects(0))
+    assert "layers" not in section.facts[2]
 
 
 def test_the_keys_that_two_nouns_share_are_those_of_the_median_head(section_of, found):
@@ -218,15 +192,15 @@ def test_the_keys_that_two_nouns_share_are_those_of_the_median_head(section_of, 
     ]
     keys = found["noun_keys"].sort_values(["layer", "head", "noun_id", "place"])
     found["noun_keys"] = keys.assign(token_id=np.ravel(shared)).iloc[::-1]
-    assert section_of(words_group()).facts[-1] == OFFSETS.format("29.2 %", 4)
+    assert_says(section_of(words_group()).facts[-1], offsets("29.2 %", 4))
 
 
 def test_only_the_first_nouns_of_the_offsets_are_compared(section_of, found):
     keys = found["noun_keys"]
     found["noun_keys"] = keys.assign(token_id=np.where(keys["noun_id"] < 2, keys["place"], keys["token_id"]))
-    assert section_of(words_group()).facts[-1] == OFFSETS.format("16.7 %", 4)
+    assert_says(section_of(words_group()).facts[-1], offsets("16.7 %", 4))
     found["noun_offsets"]["n"] = 2
-    assert section_of(words_group()).facts[-1] == OFFSETS.format("100.0 %", 2)
+    assert_says(section_of(words_group()).facts[-1], offsets("100.0 %", 2))
 
 
 def test_figures_are_drawn_and_tables_are_in_the_order_of_the_lists(section):
@@ -235,21 +209,9 @@ def test_figures_are_drawn_and_tables_are_in_the_order_of_the_lists(section):
     (dots,) = [trace for trace in section.maps[0].draw().data if trace.type == "scatter"]
     assert (dots.x, dots.y) == ((1,), (0,))
     keys, sums = section.tables
-    assert keys.caption == (
-        "Nouns in L1H1, the head with the largest z against permuted nouns. Keys: the tokens with the largest scores "
-        "as keys. Logits: those of the noun's embedding plus the head's value; the embedding alone favours the noun "
-        "itself"
-    )
-    assert keys.columns == [
-        *("noun", "most similar noun", "noun with the largest score", "keys", "tokens with the largest logits")
-    ]
-    assert sums.caption == (
-        "Tokens with the largest logits, after the final norm, of e + norm(e)·ΣW_OV, where e is the noun's embedding, "
-        "and the sum is over all heads of a layer. If the second term is short, as often in the first layer, the "
-        "embedding determines the order, and favours the noun itself. Tokens with long embeddings have an advantage"
-    )
+    assert_says(keys.caption, "L1H1 … largest z")
     assert keys.rows[0] == ["cat", "sun", "sea", "·cat0  ·cat1", "·cat0  ·cat1"]
-    assert sums.columns == ["noun", "layer 0", "layer 1", "layer 2"]
+    assert [len(keys.columns), len(sums.columns)] == [5, 4]
     assert all(len(row) == 4 for row in sums.rows)
 
 
@@ -273,8 +235,7 @@ def test_heads_are_ordered_by_the_largest_score_of_their_biases(monkeypatch):
     table.loc[table["head"] == 1, "score"] += 2
     monkeypatch.setattr(words_biases, "read_words", lambda *_: table)
     (section,) = bias_sections(None, xr.Dataset(attrs={"tables": ["bias_tokens"]}))
-    assert section.facts[0].startswith("Largest score that a bias adds to keys: 7, in L0H1 for the token “·key0top”")
-    assert "median over 2 heads of the largest score of a token: 6." in section.facts[0]
+    assert_says(section.facts[0], "7, in L0H1 … “·key0top” … median over 2 heads … 6")
     assert [row[0] for row in section.tables[0].rows] == ["L0H1", "L0H0", "L0H1", "L0H0"]
     assert section.tables[0].rows[0][2:] == ["·key0top  ·key1top", "·key0bottom  ·key1bottom"]
 
@@ -293,10 +254,7 @@ def test_composition_names_the_pairs_with_the_largest_scores(monkeypatch):
     monkeypatch.setattr(heads_composition, "finished_groups", lambda _: {"composition": "digest"})
     monkeypatch.setattr(heads_composition, "read_group", lambda *_: xr.Dataset({"score": (dims, score)}, labels))
     (section,) = composition_sections(None, 100)
-    assert section.facts[0] == (
-        "Largest Q-composition: 0.300, L4H1 into L5H0; median over n = 4 pairs of heads 0.150; random directions give "
-        "about 0.100."
-    )
+    assert_says(section.facts[0], "Q-composition: 0.300, L4H1 into L5H0 … n = 4 pairs … 0.150 … random … 0.100")
     assert section.tables[0].rows[0] == ["L4H1 into L5H0: 0.300"] * 3
     assert len(section.tables[0].rows) == 4
     assert all(figure.draw().data for figure in section.maps)

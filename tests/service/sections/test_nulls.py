@@ -1,8 +1,11 @@
 """Sentences and figures that hold a statistic against its null or control."""
 
+import re
+
 import numpy as np
 import xarray as xr
 from support.finished_runs import cached_run
+from support.sentences import assert_says
 
 from theodolite.groups.curves import sections as curves
 from theodolite.groups.gram import sections as gram
@@ -21,13 +24,12 @@ GAUSSIAN = {
     "intrinsic_dimension": {"raw": DIMENSION},
     "intrinsic_dimension_null": {"mean": 20.0, "sd": 1.5},
 }
-CKA = "Debiased CKA between the input and the output of {}, median over layers: "
 
 
 def controls(cka, other, alone, smaller=""):
     """Return a median CKA beside its controls; `smaller` is in how many layers the first control is smaller."""
-    counted = f", smaller in {smaller} layers" if smaller else ""
-    return f"{cka} (controls: input plus another prompt's step {other}{counted}; step alone {alone})"
+    counted = f" … smaller in {smaller} layers" if smaller else ""
+    return f"{cka} … another prompt's step {other}{counted} … step alone {alone}"
 
 
 def sublayer_cka(through, branches=None):
@@ -44,14 +46,16 @@ def section_of(tmp_path, module, name, values):
     return section
 
 
-def starting(section, text):
-    """Return the only sentence that starts with this text."""
-    (fact,) = (fact for fact in section.facts if fact.startswith(text))
+def about(section, text):
+    """Return the only sentence with this text."""
+    (fact,) = (fact for fact in section.facts if text in fact)
     return fact
 
 
 def cka_of(section, step):
-    return starting(section, CKA.format(step))
+    """Return the only sentence about the CKA through a step, which its first words name."""
+    (fact,) = (fact for fact in section.facts if re.match(f"[^:]*CKA[^:]*{step}", fact))
+    return fact
 
 
 def lines_of(section, name):
@@ -72,13 +76,12 @@ def test_the_participation_ratio_of_all_sets_stands_beside_that_of_a_gaussian(tm
         "mean_cosine": {"raw": cosines},
     }
     facts = section_of(tmp_path, gram, "gram", SHAPE | values | counts).facts
-    gaussian = "an isotropic Gaussian sample of the same size gives 90"
-    assert facts[:2] == [
-        f"Largest participation ratio over layers at resid_pre: harmful 30.0 in layer 2 (33.3 with standardised "
-        f"features; {gaussian}; n = 64); harmless 20.0 in layer 0 (25.0 with standardised features; {gaussian}; n = "
-        "63).",
-        "Mean cosine between two prompts, over layers at resid_pre: harmful 0.90 to 0.90; harmless -0.20 to 0.30.",
-    ]
+    assert_says(
+        facts,
+        "participation ratio … resid_pre … harmful 30.0 in layer 2 (33.3 … Gaussian … 90 … n = 64",
+        "participation ratio … harmless 20.0 in layer 0 (25.0 … Gaussian … 90 … n = 63",
+        "mean cosine … resid_pre: harmful 0.90 to 0.90; harmless -0.20 to 0.30",
+    )
 
 
 def test_layers_without_a_variance_have_no_part_in_the_mean_cosine(tmp_path):
@@ -86,31 +89,32 @@ def test_layers_without_a_variance_have_no_part_in_the_mean_cosine(tmp_path):
     ratios[0, 0, 0, 0], cosines[0, 0, 0] = np.nan, [1.0, 0.9, 0.7, 0.8]
     ratios[1, 0, 0, 2], cosines[1, 0, 0] = np.nan, [0.5, 0.6, -0.3, 0.55]
     values = {**SHAPE, "participation_ratio": {"raw": ratios}, "mean_cosine": {"raw": cosines}}
-    assert starting(section_of(tmp_path, gram, "gram", values), "Mean cosine") == (
-        "Mean cosine between two prompts, over layers at resid_pre: harmful 0.70 to 0.90; harmless 0.50 to 0.60."
-    )
+    section = section_of(tmp_path, gram, "gram", values)
+    assert_says(section.facts, "mean cosine … resid_pre: harmful 0.70 to 0.90; harmless 0.50 to 0.60")
 
 
 def test_sets_without_a_variance_are_named(tmp_path):
     one = np.full((2, 2, 1, 4), 20.0)
     one[0, 0] = np.nan  # at resid_pre; its other site is not described
-    constant = "No layer of {} at resid_pre has a variance: a variance needs at least two different prompts."
     facts = section_of(tmp_path, gram, "gram", SHAPE | GAUSSIAN | {"participation_ratio": {"raw": one}}).facts
-    assert facts[0] == constant.format("harmful")
-    assert facts[1].startswith("Largest participation ratio over layers at resid_pre: harmless 20.0 in layer 0 (")
-    assert facts[2] == "Mean cosine between two prompts, over layers at resid_pre: harmless 0.90 to 0.90."
-    assert facts[3].startswith("Largest TwoNN dimension over layers at resid_pre: harmless 16.0 in layer 1 (")
+    assert_says(
+        facts,
+        "No layer of harmful at resid_pre has a variance",
+        "participation ratio … resid_pre: harmless 20.0 in layer 0",
+        "mean cosine … resid_pre: harmless 0.90 to 0.90",
+        "TwoNN dimension … resid_pre: harmless 16.0 in layer 1",
+    )
     both = section_of(tmp_path / "both", gram, "gram", GAUSSIAN).facts
-    assert both[0] == constant.format("harmful or harmless")
-    assert not any(fact.startswith(("Largest", "Mean cosine")) for fact in both)
+    assert_says(both, "harmful or harmless … has a variance")
+    assert not any("Largest" in fact or "cosine" in fact for fact in both)
 
 
 def test_cka_through_a_block_stands_beside_the_step_of_another_prompt_and_the_step_alone(tmp_path):
     section = section_of(tmp_path, gram, "gram", {**SHAPE, **sublayer_cka(THROUGH, BRANCHES), **PERMUTED})
-    numbers = {"attention": (0.994, 0.712, 0.763), "the MLP": (0.98, 0.8, 0.9), "the whole block": (0.97, 0.75, 0.85)}
+    numbers = {"attention": (0.994, 0.712, 0.763), "MLP": (0.98, 0.8, 0.9), "whole block": (0.97, 0.75, 0.85)}
     for step, (cka, other, alone) in numbers.items():
         text = controls(f"{cka:.3f}", f"{other:.3f}", f"{alone:.3f}", "4 of 4")
-        assert cka_of(section, step) == f"{CKA.format(step)}harmful {text}; harmless {text}."
+        assert_says(cka_of(section, step), f"harmful {text} … harmless {text}")
     assert not any("leave out" in fact for fact in section.facts)
     assert lines_of(section, "gram.blocks").count("harmful, attention") == 2
 
@@ -122,21 +126,20 @@ def test_medians_of_cka_are_over_the_layers_of_each_set(tmp_path):
     values["sublayer_cka_permuted"] = {"block": permuted}
     harmful = controls("0.800", "0.080", "0.400", "3 of 3")
     harmless = controls("0.250", "0.500", "0.125", "0 of 4")
-    assert cka_of(section_of(tmp_path, gram, "gram", values), "the whole block") == (
-        f"{CKA.format('the whole block')}harmful {harmful}; harmless {harmless}."
-    )
+    section = section_of(tmp_path, gram, "gram", values)
+    assert_says(cka_of(section, "whole block"), f"harmful {harmful} … harmless {harmless}")
 
 
 def test_parallel_blocks_state_only_the_steps_that_they_have(tmp_path):
     values = SHAPE | sublayer_cka({"block": 0.97}, {"block": 0.85})
     section = section_of(tmp_path, gram, "gram", {**values, "sublayer_cka_permuted": {"block": 0.75}})
-    assert [fact for fact in section.facts if fact.startswith("Debiased CKA")] == [cka_of(section, "the whole block")]
+    assert [fact for fact in section.facts if "Debiased CKA" in fact] == [cka_of(section, "whole block")]
 
 
 def test_cka_of_blocks_whose_steps_were_not_captured_has_no_controls(tmp_path):
     section = section_of(tmp_path, gram, "gram", SHAPE | sublayer_cka(THROUGH))
     expected = controls("0.994", "unknown", "unknown")
-    assert cka_of(section, "attention").startswith(f"{CKA.format('attention')}harmful {expected}; harmless {expected}.")
+    assert_says(cka_of(section, "attention"), f"harmful {expected} … harmless {expected}")
 
 
 def test_medians_of_cka_leave_out_and_name_sets_of_one_direction(tmp_path):
@@ -145,16 +148,12 @@ def test_medians_of_cka_leave_out_and_name_sets_of_one_direction(tmp_path):
     cka = np.array([0.9, 0.5])[:, None, None]
     values = SHAPE | sublayer_cka(THROUGH | {"attention": cka}) | {"sublayer_cka_permuted": {"attention": cka / 2}}
     section = section_of(tmp_path, gram, "gram", {**values, "participation_ratio": {"raw": ratios}})
-    harmful = f"{CKA.format('attention')}harmful {controls('0.900', '0.450', 'unknown', '4 of 4')}"
-    assert cka_of(section, "attention") == f"{harmful}."
-    assert starting(section, "The medians of CKA") == (
-        "The medians of CKA leave out harmless: the participation ratio is below 2 at most depths, so most of the "
-        "variance lies in one direction, which decides the CKA."
-    )
+    assert_says(cka_of(section, "attention"), f"harmful {controls('0.900', '0.450', 'unknown', '4 of 4')}")
+    assert "harmless" not in cka_of(section, "attention")
+    assert_says(section.facts, "CKA leave out harmless … participation ratio … below 2 … one direction")
     ratios[1, 0, 0, 2] = 2.0
     section = section_of(tmp_path / "half", gram, "gram", {**values, "participation_ratio": {"raw": ratios}})
-    harmless = controls("0.500", "0.250", "unknown", "4 of 4")
-    assert cka_of(section, "attention") == f"{harmful}; harmless {harmless}."
+    assert_says(cka_of(section, "attention"), f"harmless {controls('0.500', '0.250', 'unknown', '4 of 4')}")
     assert not any("leave out" in fact for fact in section.facts)
 
 
@@ -168,12 +167,9 @@ def test_no_median_is_stated_if_all_sets_have_one_direction(tmp_path):
 def test_the_dimension_stands_beside_that_of_gaussian_samples(tmp_path):
     by_set = np.stack([np.tile(DIMENSION, (2, 1)), np.full((2, 4), 30.0)])[:, :, None]
     section = section_of(tmp_path, gram, "gram", {**SHAPE, **GAUSSIAN, "intrinsic_dimension": {"raw": by_set}})
-    gaussian = "samples rotated at random give 20.0 ± 1.5; over layers, the estimate is"
-    times = "times that of rotated samples, n = 4"
-    assert starting(section, "Largest TwoNN") == (
-        f"Largest TwoNN dimension over layers at resid_pre: harmful 16.0 in layer 1 ({gaussian} 0.40 to 0.80 "
-        f"{times}); harmless 30.0 in layer 0 ({gaussian} 1.50 to 1.50 {times})."
-    )
+    harmful = "harmful 16.0 in layer 1 … rotated … 20.0 ± 1.5 … 0.40 to 0.80 times … n = 4"
+    harmless = "harmless 30.0 in layer 0 … rotated … 20.0 ± 1.5 … 1.50 to 1.50 times … n = 4"
+    assert_says(section.facts, f"TwoNN dimension … resid_pre … {harmful} … {harmless}")
     assert "harmful, Gaussian with the same covariance" in lines_of(section, "gram.shape")
 
 
@@ -181,9 +177,7 @@ def test_a_dimension_without_that_of_gaussian_samples_is_not_the_largest(tmp_pat
     gaussian = np.array([20.0, np.nan, 24.0, 20.0])
     null = {"intrinsic_dimension_null": {"mean": gaussian, "sd": 1.5}}
     section = section_of(tmp_path, gram, "gram", {**SHAPE, **GAUSSIAN, **null})
-    expected = "harmful 12.0 in layer 2 (samples rotated at random give 24.0 ± 1.5; over layers, the estimate"
-    times = "is 0.40 to 0.50 times that of rotated samples, n = 4"
-    assert f"{expected} {times}); harmless" in starting(section, "Largest TwoNN")
+    assert_says(section.facts, "TwoNN … harmful 12.0 in layer 2 … 24.0 ± 1.5 … 0.40 to 0.50 times … n = 4 … harmless")
 
 
 def test_a_run_without_nulls_of_gram_has_its_other_sentences(tmp_path):
@@ -191,7 +185,7 @@ def test_a_run_without_nulls_of_gram_has_its_other_sentences(tmp_path):
         tmp_path, gram, "gram", SHAPE | sublayer_cka(THROUGH) | {"intrinsic_dimension": {"raw": DIMENSION}}
     )
     text = controls("0.980", "unknown", "unknown")
-    assert cka_of(section, "the MLP") == f"{CKA.format('the MLP')}harmful {text}; harmless {text}."
+    assert_says(cka_of(section, "MLP"), f"harmful {text} … harmless {text}")
     assert not any("TwoNN" in fact for fact in section.facts)
     assert not any("Gaussian" in name for name in lines_of(section, "gram.shape"))
     assert lines_of(section, "gram.blocks").count("harmful, attention") == 1
@@ -202,18 +196,15 @@ def test_equal_signs_of_hidden_units_stand_beside_those_of_units_with_the_same_s
     overlap = np.array([[0.7, 0.8, np.nan, 0.9], [0.95, 0.6, 0.85, 0.8]])[:, None]
     section = section_of(tmp_path, gram, "gram", {**SHAPE, "orthant_occupancy": active, "orthant_overlap": overlap})
     # p² + (1 - p)² is 50 % for p = 50 %, and 82 % for p = 10 %.
-    assert starting(section, "A hidden unit") == (
-        "A hidden unit of an MLP is active if its activation function gets a positive input. Share of active units, "
-        "mean over all prompts that are not left out: 10 % to 50 % over layers and sets. Two prompts of a set agree "
-        "in 60 % to 95 % of the hidden units on whether a unit is active. If all units of a layer were active equally "
-        "often, and two prompts had nothing in common, they would agree in 50 % to 82 %; units that are active more "
-        "often than others make the agreement larger, even if the prompts have nothing in common."
+    assert_says(
+        section.facts,
+        "active units … 10 % to 50 % … agree in 60 % to 95 % … nothing in common … 50 % to 82 %",
     )
 
 
 def test_hidden_units_that_were_not_counted_have_a_reason(tmp_path):
     section = section_of(tmp_path, gram, "gram", SHAPE)
-    assert section.facts[-1].startswith("The active hidden units of the MLPs were not counted. Possible reasons: ")
+    assert_says(section.facts, "hidden units … not counted")
     assert not any("agree in" in fact for fact in section.facts)
 
 
@@ -225,11 +216,9 @@ def test_silhouettes_are_sentences_of_the_permutation_tests_and_numbers_of_the_t
     assert [row[table.columns.index("silhouette")] for row in table.rows] == ["0.375"] * 4
 
 
-SHARE = "The three features with the largest variances have this share of the total variance, over depths: "
-EQUAL = (  # of eight features
-    ". If all features had equal variances, three of them, chosen in advance, would have 37.5 %; the largest three of "
-    "a sample have a little more."
-)
+SHARE = "three features with"
+EQUAL = "equal variances … 37.5 %"
+"""Of eight features."""
 
 
 def test_the_share_of_the_leading_features_is_stated_not_assumed(tmp_path):
@@ -237,21 +226,19 @@ def test_the_share_of_the_leading_features_is_stated_not_assumed(tmp_path):
     share[1, 1, 0, 3], share[1, 0, 0, 2] = 0.9, 0.5
     values = {"variance_max": {"raw": 5.0}, "variance_mean": {"raw": 1.0}, "variance_top3_share": {"raw": share}}
     section = section_of(tmp_path, curves, "curves", values)
-    assert starting(section, SHARE) == (
-        f"{SHARE}harmful 2.2 % to 2.2 % (maximum at layer 0 pre); harmless 2.2 % to 90.0 % (maximum at layer 3 mid)"
-        f"{EQUAL}"
-    )
-    assert "In many models" not in section.how_to_read
+    harmful, harmless = "2.2 % to 2.2 % (maximum at layer 0 pre)", "2.2 % to 90.0 % (maximum at layer 3 mid)"
+    assert_says(section.facts, f"{SHARE} … total variance … harmful {harmful}; harmless {harmless} … {EQUAL}")
 
 
 def test_a_set_without_shares_is_left_out(tmp_path):
     share = np.full((2, 2, 1, 4), 0.25)
     share[0] = np.nan
     section = section_of(tmp_path, curves, "curves", {"variance_top3_share": {"raw": share}})
-    assert starting(section, SHARE) == f"{SHARE}harmless 25.0 % to 25.0 % (maximum at layer 0 pre){EQUAL}"
+    assert_says(section.facts, f"{SHARE} … harmless 25.0 % to 25.0 % (maximum at layer 0 pre) … {EQUAL}")
+    assert "harmful" not in about(section, SHARE)
 
 
-LARGEST = "Largest variance of a feature over prompts (the curves end before the output of the last block): "
+LARGEST = "Largest variance of a feature"
 
 
 def test_the_largest_variance_of_both_sets_stands_beside_the_mean_over_features(tmp_path):
@@ -264,14 +251,16 @@ def test_the_largest_variance_of_both_sets_stands_beside_the_mean_over_features(
         "variance_mean": {"raw": 2.0},
         "variance_max_feature": {"raw": features, "sphere": 4},
     }
-    assert starting(section_of(tmp_path, curves, "curves", values), LARGEST) == (
-        f"{LARGEST}harmful 5 (feature 3 at layer 0 pre, 2.5 times the mean over features there); harmless 1.23e+03 "
-        "(feature 7 at layer 2 mid, 617.2 times the mean over features there)."
+    assert_says(
+        section_of(tmp_path, curves, "curves", values).facts,
+        f"{LARGEST} … harmful 5 (feature 3 at layer 0 pre, 2.5 times … harmless 1.23e+03 (feature 7",
+        f"{LARGEST} … harmless 1.23e+03 (feature 7 at layer 2 mid, 617.2 times",
     )
     largest[0] = np.nan
     section = section_of(tmp_path / "one", curves, "curves", values)
-    assert starting(section, LARGEST).startswith(f"{LARGEST}harmless 1.23e+03 (feature 7")
-    assert not any(fact.startswith(LARGEST) for fact in section_of(tmp_path / "none", curves, "curves", {}).facts)
+    assert_says(section.facts, f"{LARGEST} … harmless 1.23e+03 (feature 7")
+    assert "harmful" not in about(section, LARGEST)
+    assert not any(LARGEST in fact for fact in section_of(tmp_path / "none", curves, "curves", {}).facts)
 
 
 def test_sets_whose_prompts_share_their_last_token_are_told_from_the_others(tmp_path):
@@ -279,19 +268,15 @@ def test_sets_whose_prompts_share_their_last_token_are_told_from_the_others(tmp_
     variances[0, 0, 0, 0] = 0.0  # harmful, as it enters the first block
     run = cached_run(tmp_path, {"curves": {"variance_mean": {"raw": variances}}, "gram": SHAPE})
     (section,) = gram.sections(run)
-    assert section.notes == [
-        "at position -1, all prompts of harmful have the same token; the prompts of harmless have different tokens. "
-        "This alone can make the statistics of harmless differ from those of harmful; so can a different template",
-        parts.LARGEST,
-        gram._SIZES,
-        gram._ROTATED,
-        gram.CKA_NOTE,
-    ]
+    constant = [parts.LARGEST, gram._SIZES, gram._ROTATED, gram.CKA_NOTE]
+    first, *others = section.notes
+    assert_says(first, "position -1 … harmful have … same token … harmless have different tokens")
+    assert others == constant
     variances[1, 0, 0, 0] = 0.0
     (equal,) = gram.sections(
         cached_run(tmp_path / "equal", {"curves": {"variance_mean": {"raw": variances}}, "gram": SHAPE})
     )
-    assert equal.notes == [parts.LARGEST, gram._SIZES, gram._ROTATED, gram.CKA_NOTE]
+    assert equal.notes == constant
 
 
 def test_several_sets_that_share_a_token_are_not_independent(monkeypatch):
@@ -302,18 +287,11 @@ def test_several_sets_that_share_a_token_are_not_independent(monkeypatch):
     entering.attrs["contrasts"] = {name: {"positive": name, "negative": "c"} for name in ("a", "c")}
     entering = entering.assign_coords(contrast=["a", "c"])
     monkeypatch.setattr(parts, "read_group", lambda *_: entering)
-    assert parts.token_notes(None, {"a": "one", "b": "two", "c": "three"}, -1) == [
-        "at position -1, all prompts of one have the same token, and so have those of three; the prompts of two have "
-        "different tokens. This alone can make the statistics of two differ from those of one and three; so can a "
-        "different template. The shared tokens can also make the statistics of one and three agree, so equal results "
-        "of these sets are not independent findings"
-    ]
-    assert parts.same_token_notes(None, ["a", "c"], {"a": "one", "c": "three"}, -1) == [
-        "at position -1, all prompts of one have the same token, and so have those of three. This alone makes the "
-        "activations of a set similar, and equal at the input of the first block"
-    ]
-    assert parts.same_token_notes(None, ["c", "c"], {"c": "three"}, -1) == [
-        "at position -1, all prompts of three have the same token. This alone makes activations similar, within and "
-        "between sets, and equal at the input of the first block"
-    ]
+    (note,) = parts.token_notes(None, {"a": "one", "b": "two", "c": "three"}, -1)
+    same = "position -1 … one have … same token … three"
+    assert_says(note, f"{same} … two have different tokens … two differ from … one and three agree")
+    (note,) = parts.same_token_notes(None, ["a", "c"], {"a": "one", "c": "three"}, -1)
+    assert_says(note, f"{same} … activations of a set similar")
+    (note,) = parts.same_token_notes(None, ["c", "c"], {"c": "three"}, -1)
+    assert_says(note, "three have … same token … within and between sets")
     assert parts.same_token_notes(None, ["a", "b"], {"a": "one", "b": "two"}, -1) == []

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from support.finished_runs import cached_run
+from support.sentences import assert_says
 
 from theodolite.query.partial_sites import partial_site_notes
 from theodolite.sections.catalogue import sections_of
@@ -12,10 +13,7 @@ from theodolite.sites import Site
 from theodolite.store.runs import PartialSite
 
 REASON = "some blocks have linear attention in place of attention"
-NOTE = (
-    "2 of 4 blocks have attn_out (layers 0, 3); activations and statistics of this site are missing in the other "
-    f"blocks, because {REASON}"
-)
+NOTE = f"2 of 4 blocks have attn_out (layers 0, 3) … this site … because {REASON}"
 
 
 @pytest.fixture
@@ -35,9 +33,8 @@ def run(tmp_path):
 
 def test_a_missing_layer_is_a_note_and_no_unresolved_cosine(run):
     (section,) = sections_of(run, "curves")
-    assert section.notes[-1] == NOTE
-    (unresolved,) = (fact for fact in section.facts if "is missing" in fact)
-    assert unresolved.startswith("The debiased cosine is missing at 1 of 2 depths: with this number of prompts")
+    assert_says(section.notes[-1], NOTE)
+    assert_says(section.facts, "debiased cosine … missing … 1 of 2 depths … number of prompts")
     assert not any("nan" in fact for fact in section.facts)
     for figure in section.figures:
         figure.draw()
@@ -50,11 +47,10 @@ def test_sites_of_the_same_blocks_share_a_note(run):
         update={"partial_sites": {Site.HEAD_OUT: own, Site.ATTN_OUT: own, Site.MLP_OUT: other}}
     )
     first, second = partial_site_notes(record)
-    assert first.startswith(
-        "2 of 4 blocks have head_out and attn_out (layers 0, 3); activations and statistics of these"
-    )
-    assert second.startswith("1 of 4 blocks have mlp_out (layers 1); activations and statistics of this site")
-    assert list(partial_site_notes(record, [Site.ATTN_OUT])) == [NOTE]
+    assert_says(first, "2 of 4 blocks have head_out and attn_out (layers 0, 3) … these")
+    assert_says(second, "1 of 4 blocks have mlp_out (layers 1) … this site")
+    (note,) = partial_site_notes(record, [Site.ATTN_OUT])
+    assert_says(note, NOTE)
     assert list(partial_site_notes(record, [Site.RESID_PRE])) == []
 
 

@@ -9,13 +9,14 @@ from support.analysing import analyse
 from support.each import each
 from support.finished_runs import cached_run, merged
 from support.nightly import at_night
+from support.sentences import assert_says
 from support.stored import store_run
 
 from theodolite.groups.curves import sections as curves
 from theodolite.groups.directions import sections as directions
 from theodolite.groups.separation import sections as separation
 from theodolite.query.compare import BOUND
-from theodolite.sections.parts import CHANCE, Table, in_brackets
+from theodolite.sections.parts import CHANCE
 from theodolite.store.cache import Cache
 
 Z = {
@@ -42,30 +43,12 @@ AUROC = ["AUROC by difference of means", "4 of 8", "9.0", "layer 1 mid", "0.95",
 RIDGE = ["AUROC by ridge regression", "0 of 8", "0.0", "layer 0 pre", "0.5", "0.5 ± 0.05", "0.3"]
 PAIRS = ["share of pairs in the right order", "1 of 7", "6.0", "layer 3 mid", "0.983", "0.5 ± 0.08", "0.005"]
 DISTANCE = ["distance of the two means", "1 of 8", "5.0", "layer 0 pre", "4.5", "2 ± 0.5", "0.005"]
-WHERE = {
-    AUROC[0]: "layers 1 mid, 2 mid to 3 mid",
-    PAIRS[0]: "layer 3 mid",
-    DISTANCE[0]: "layer 0 pre",
-    "silhouette of the two sets": "layer 2 pre",
-}
-CLUSTERS = "largest value 0.124; near 0 the sets form no clusters"
 SILHOUETTE = ["silhouette of the two sets", "1 of 8", "12.0", "layer 2 pre", "0.124", "0.004 ± 0.01", "0.005"]
-COLUMNS = ["statistic", "depths above chance", "largest z", "depth", "value there", "permuted labels", "p"]
-CAPTION = (
-    "Statistics and their values under permuted labels, mean ± standard deviation, at the depth with the largest z; "
-    "the silhouette lies between -1 and 1, and a value near 0 or below means that the sets form no clusters (Euclidean "
-    "distance over all features)"
-)
-DEPTHS = (
-    "Number of depths at which a statistic exceeds its values under permuted labels (family-wise p of at most 0.05, 64 "
-    "and 63 prompts): "
-)
 SEPARATION = {
     "auroc": {"value": 0.9, "band_low": 0.8, "band_high": 0.95},
     "accuracy": {"value": 0.75},
     "n_used": [64, 63],
 }
-SIDE = "At layer 0 pre, 75.0 % of held-out prompts lie on their own set's side of the midpoint; "
 
 
 def permuted(**changed):
@@ -89,20 +72,15 @@ def facts_of(tmp_path, tests=None, moments=None, **changed):
     return section_of(tmp_path, tests, moments, **changed).facts
 
 
-def starting(facts, text):
-    """Return the only sentence that starts with this text."""
-    (fact,) = (fact for fact in facts if fact.startswith(text))
+def about(facts, text):
+    """Return the only sentence with this text."""
+    (fact,) = (fact for fact in facts if text in fact)
     return fact
 
 
 def counted(*rows):
-    """Return the sentence about the statistics in these rows of the table."""
-    details = {
-        name: [WHERE.get(name, "")] * (passed[0] != "0") + [CLUSTERS] * (name == SILHOUETTE[0])
-        for name, passed, *_ in rows
-    }
-    texts = [f"{name} {passed}{in_brackets(*details[name])}" for name, passed, *_ in rows]
-    return f"{DEPTHS}{'; '.join(texts)}."
+    """Return what the sentence about the statistics in these rows of the table says."""
+    return " … ".join(f"{name} … {passed}" for name, passed, *_ in rows)
 
 
 def test_without_tests_the_band_decides_and_without_a_band_nothing_is_concluded(tmp_path):
@@ -113,40 +91,39 @@ def test_without_tests_the_band_decides_and_without_a_band_nothing_is_concluded(
     }
     for low, verdict in verdicts.items():
         section = section_of(tmp_path / str(low), auroc={"band_low": low})
-        assert f"63 harmless prompts {verdict}." in section.finding
+        assert verdict in section.finding
 
 
 def test_a_sentence_counts_the_depths_of_all_tested_statistics_and_a_table_has_their_largest_z(tmp_path):
     section = section_of(tmp_path, permuted())
-    assert starting(section.facts, "Number of depths") == (
-        f"{DEPTHS}AUROC by difference of means 4 of 8 (layers 1 mid, 2 mid to 3 mid); AUROC by ridge regression 0 of "
-        "8; share of pairs in the right order 1 of 7 (layer 3 mid); distance of the two means 1 of 8 (layer 0 pre); "
-        "silhouette of the two sets 1 of 8 (layer 2 pre; "
-        f"{CLUSTERS})."
+    assert_says(
+        section.facts,
+        f"64 … 63 … {counted(AUROC, RIDGE, PAIRS, DISTANCE, SILHOUETTE)}",
+        "4 of 8 (layers 1 mid, 2 mid to 3 mid) … 1 of 7 (layer 3 mid) … (layer 0 pre) … (layer 2 pre … 0.124",
     )
-    assert section.tables == [Table(CAPTION, COLUMNS, [AUROC, RIDGE, PAIRS, DISTANCE, SILHOUETTE])]
+    (table,) = section.tables
+    assert table.rows == [AUROC, RIDGE, PAIRS, DISTANCE, SILHOUETTE]
+    assert len(table.columns) == len(AUROC)
 
 
 def test_the_note_on_chance_says_what_is_permuted_and_tested():
-    assert "in a paired contrast, labels are exchanged only inside a pair. " in CHANCE
-    assert "z is a statistic minus its mean with permuted labels, divided by their standard deviation. " in CHANCE
-    assert "Each statistic is tested by itself. " in CHANCE
-    assert "tests are one-sided: they look for values above chance, unless the text says otherwise. " in CHANCE
-    assert CHANCE.endswith("so with 200 random permutations the smallest possible p is 1/201 ≈ 0.005")
+    assert_says(CHANCE, "only inside a pair … one-sided … 200 random permutations … 1/201 ≈ 0.005")
 
 
 def test_a_statistic_without_a_test_is_left_out(tmp_path):
     """A contrast without pairs has no paired accuracy, and equal sets have no silhouette."""
     unknown = {"z": np.nan, "p_family": np.nan}
     section = section_of(tmp_path, permuted(tested_null={"paired_accuracy": unknown, "silhouette": unknown}))
-    assert starting(section.facts, "Number of depths") == counted(AUROC, RIDGE, DISTANCE)
+    assert_says(section.facts, counted(AUROC, RIDGE, DISTANCE))
+    assert not any(name in " ".join(section.facts) for name in (PAIRS[0], SILHOUETTE[0]))
     assert [table.rows for table in section.tables] == [[AUROC, RIDGE, DISTANCE]]
 
 
 def test_a_statistic_that_never_passes_has_its_largest_z(tmp_path):
     silhouette = ["silhouette of the two sets", "0 of 8", "12.0", "layer 2 pre", "0.124", "0.004 ± 0.01", "0.06"]
     section = section_of(tmp_path, permuted(tested_null={"silhouette": {"p_family": 0.06}}))
-    assert starting(section.facts, "Number of depths") == counted(AUROC, RIDGE, PAIRS, DISTANCE, silhouette)
+    assert_says(section.facts, counted(AUROC, RIDGE, PAIRS, DISTANCE, silhouette))
+    assert "layer 2 pre" not in about(section.facts, silhouette[0])
     assert [table.rows for table in section.tables] == [[AUROC, RIDGE, PAIRS, DISTANCE, silhouette]]
 
 
@@ -154,9 +131,7 @@ def test_the_largest_silhouette_can_lie_at_another_depth_than_the_largest_z(tmp_
     mean = np.full((2, 4), 0.004)[:, None]
     mean[1, 0, 3] = 0.3  # z is 1 there, and the standard deviation 0.01
     section = section_of(tmp_path, permuted(tested_null={"silhouette": {"mean": mean}}))
-    assert starting(section.facts, "Number of depths").endswith(
-        "silhouette of the two sets 1 of 8 (layer 2 pre; largest value 0.310; near 0 the sets form no clusters)."
-    )
+    assert_says(section.facts, "silhouette of the two sets … 1 of 8 … layer 2 pre … 0.310")
     assert [table.rows[-1] for table in section.tables] == [SILHOUETTE]
 
 
@@ -165,15 +140,11 @@ def test_controls_state_their_largest_auroc_beside_permuted_labels(tmp_path):
     on_sphere = {"value": values, "band_low": values - 0.1, "band_high": 0.99}
     norm = {"value": 0.6, "band_low": 0.45, "band_high": 0.7}
     facts = facts_of(tmp_path, permuted(on_sphere_auroc=on_sphere, norm_auroc=norm))
-    assert starting(facts, "Scaled to the same norm") == (
-        "Scaled to the same norm, activations separate the sets by difference of means better than chance at 4 of 8 "
-        "depths. The largest AUROC is 0.951 [0.851, 0.990], at layer 1 mid (permuted labels give 0.50 ± 0.05 there, p "
-        "= 0.005 over all depths)."
-    )
-    assert starting(facts, "By their length alone") == (
-        "By their length alone, activations separate the sets better than chance at 0 of 8 depths. The largest AUROC "
-        "(a value below 0.5 counts as 1 - AUROC) is 0.600 [0.450, 0.700], at layer 0 pre (permuted labels give 0.55 ± "
-        "0.05 there, p = 0.3 over all depths)."
+    null, length = "0.50 ± 0.05 … p = 0.005", "0.55 ± 0.05 … p = 0.3"
+    assert_says(
+        facts,
+        f"same norm … difference of means … 4 of 8 … 0.951 [0.851, 0.990] … layer 1 mid … permuted labels … {null}",
+        f"length alone … 0 of 8 … 0.600 [0.450, 0.700] … layer 0 pre … permuted labels … {length}",
     )
 
 
@@ -185,27 +156,21 @@ def test_the_set_with_the_smaller_mean_length_is_named(tmp_path):
     lengths = {"value": 0.6, "band_low": 0.45, "band_high": 0.7}
     tests = permuted(norm_auroc=lengths, tested_null={"norm_auroc": {"p_family": p}})
     facts = facts_of(tmp_path, tests, {"norm_mean": norms})
-    assert starting(facts, "By their length").endswith(" At 3 of these 4 depths, harmful has the smaller mean length.")
+    assert_says(facts, "By their length … 3 of these 4 depths … harmful … smaller mean length")
 
 
 def test_controls_without_values_are_left_out(tmp_path):
     facts = facts_of(tmp_path, permuted(on_sphere_auroc=np.nan, norm_auroc=np.nan))
-    assert not any(fact.startswith(("Scaled", "By their length")) for fact in facts)
+    assert not any("same norm" in fact or "length" in fact for fact in facts)
 
 
 def test_without_tests_the_interval_decides_whether_chance_can_explain_the_auroc(tmp_path):
-    chance = "The interval of the largest AUROC contains 0.5, so chance can explain it."
-    assert chance not in facts_of(tmp_path)
+    chance = "chance can explain it"
+    assert chance not in " ".join(facts_of(tmp_path))
     section = section_of(tmp_path / "low", auroc={"band_low": 0.45})
-    assert chance in section.facts
+    assert chance in " ".join(section.facts)
     assert not any("permuted labels" in fact for fact in section.facts)
     assert section.tables == []
-
-
-LARGEST = "By difference of means, the largest AUROC of held-out prompts is "
-SEARCHED = (
-    "The search covers the {} depths at which the means of the two sets differ, without the output of the last block."
-)
 
 
 def at_depths(*values):
@@ -216,13 +181,10 @@ def at_depths(*values):
 @each(
     "located, expected",
     [
-        ([0, 0, 0, 0, 1, 0, 0, 0], " By paired differences, all 7 other depths can be told from this one."),
-        (
-            [1, 0, 0, 1, 1, 1, 0, 0],
-            " 3 of the 7 other depths cannot be told from this one (layers 0 pre, 1 mid to 2 mid).",
-        ),
-        ([1, 0, 1, 0, 1, 0, 1, 0], " 3 of the 7 other depths cannot be told from this one."),
-        ([1] * 8, " It cannot be told from any of the 7 other depths."),
+        ([0, 0, 0, 0, 1, 0, 0, 0], "all 7 other depths can"),
+        ([1, 0, 0, 1, 1, 1, 0, 0], "3 … 7 other depths cannot … (layers 0 pre, 1 mid to 2 mid)"),
+        ([1, 0, 1, 0, 1, 0, 1, 0], "3 … 7 other depths cannot"),
+        ([1] * 8, "cannot … any … 7 other depths"),
         ([np.nan] * 8, ""),
     ],
 )
@@ -230,120 +192,104 @@ def test_the_depths_that_may_have_the_largest_auroc_are_counted(tmp_path, locate
     auroc = at_depths(0.6, 0.6, 0.6, 0.6, 0.9, 0.6, 0.6, 0.6)
     band = {"value": auroc, "band_low": auroc - 0.1, "band_high": 0.95}
     section = section_of(tmp_path, permuted(location={"auroc": at_depths(*located)}), auroc=band)
-    text = starting(section.facts, LARGEST)
-    assert text.startswith(f"{LARGEST}0.900 [0.800, 0.950], at layer 2 pre (permuted labels give 0.50 ")
-    assert text.endswith(f"over all depths).{expected}")
-    assert expected in section.finding
-    assert SEARCHED.format(8) in section.facts
+    text = section.facts[0]
+    assert_says(text, f"0.900 [0.800, 0.950] … layer 2 pre … permuted labels … 0.50 … {expected}")
+    assert_says(section.finding, expected)
+    assert ("be told" in text) == bool(expected)
+    assert ("layers" in text) == ("layers" in expected)
+    assert_says(section.facts, "8 depths … without … last block")
 
 
 def test_each_classifier_has_its_largest_auroc_and_its_depth(tmp_path):
     ridge = at_depths(0.5, 0.6, 0.7, 0.99, 0.7, 0.6, 0.5, 0.5)
     band = {"value": ridge, "band_low": ridge - 0.2, "band_high": 1.0}
     section = section_of(tmp_path, permuted(ridge_auroc=band, location={"ridge_auroc": ridge > 0.9}))
-    text = (
-        "By ridge regression, the largest AUROC of held-out prompts is 0.990 [0.790, 1.000], at layer 1 mid (permuted "
-        "labels give 0.50 ± 0.05 there, p = 0.3 over all depths). By paired differences, all 7 other depths can be "
-        "told from this one."
-    )
-    assert text in section.facts
-    assert text in section.finding
+    text = "ridge regression … 0.990 [0.790, 1.000] … layer 1 mid … 0.50 ± 0.05 … p = 0.3 … all 7 other depths can"
+    assert_says(section.facts, text)
+    assert_says(section.finding, text)
 
 
 def test_a_largest_value_below_chance_is_called_so(tmp_path):
     section = section_of(tmp_path, auroc={"value": 0.43, "band_low": 0.3, "band_high": 0.6})
-    assert "(chance gives 0.5). Even this value lies below chance." in starting(section.facts, LARGEST)
-    assert "do not separate better than chance" in section.finding
-    assert "(chance gives 0.5). Even this value lies below chance." in section.finding
+    assert_says(section.facts[0], "largest AUROC … (chance gives 0.5) … lies below chance")
+    assert_says(section.finding, "do not separate better than chance … (chance gives 0.5) … lies below chance")
 
 
 def test_the_largest_share_of_pairs_has_its_own_depth(tmp_path):
     shares = at_depths(0.5, 0.6, 0.7, 0.7, 0.95, 0.7, 0.6, 0.5)
     pairs = {"value": shares, "band_low": shares - 0.05, "band_high": 1.0}
     facts = facts_of(tmp_path, permuted(location={"paired_accuracy": shares >= 0.7}), paired_accuracy=pairs)
-    assert starting(facts, "By difference of means, the largest share") == (
-        "By difference of means, the largest share of held-out pairs in the right order is 95.0 [90.0, 100.0] %, at "
-        "layer 2 pre (64 pairs; chance gives 50 %). 3 of the 7 other depths cannot be told from this one (layers 1 pre "
-        "to 2 mid)."
-    )
+    share = "share of held-out pairs … 95.0 [90.0, 100.0] % … layer 2 pre … 64 pairs … 50 %"
+    assert_says(facts, f"difference of means … {share} … 3 of the 7 other depths cannot … (layers 1 pre to 2 mid)")
 
 
 def test_depths_that_include_the_output_of_the_last_block_do_not_end_before_it(tmp_path):
     groups = {"curves": {}, "moments": {}, "directions": {}, "separation": SEPARATION}
     (section,) = separation.sections(cached_run(tmp_path, groups, sites=["resid_post"]))
-    assert starting(section.facts, LARGEST) == f"{LARGEST}0.900 [0.800, 0.950], at layer 1 pre (chance gives 0.5)."
-    assert "The search covers the 4 depths at which the means of the two sets differ." in section.facts
+    assert_says(section.facts[0], "difference of means … largest AUROC … 0.900 [0.800, 0.950] … layer 1 pre … 0.5")
+    assert "last block" not in about(section.facts, "search covers")
+    assert_says(section.facts, "search covers … 4 depths")
 
 
 @pytest.mark.parametrize(("last", "of_depths"), [(0.7, 8), (np.nan, 7)])
 def test_the_largest_auroc_says_if_its_depth_is_the_last_one(tmp_path, last, of_depths):
     auroc = np.array([[0.5, 0.6, 0.6, 0.8], [0.5, 0.6, 0.6, last]])[:, None]  # the last depth is layer 3 mid
     facts = facts_of(tmp_path, auroc={"value": auroc})
-    assert SEARCHED.format(of_depths) in facts
-    ending = ", the last measured depth" if np.isnan(last) else ""
-    assert f", at layer 3 pre{ending} (chance gives 0.5)." in starting(facts, LARGEST)
+    assert_says(facts, f"{of_depths} depths")
+    assert_says(facts[0], "largest AUROC … layer 3 pre")
+    assert ("last measured depth" in facts[0]) == np.isnan(last)
     auroc[1, 0, 3] = 0.9
-    deepest = starting(facts_of(tmp_path / "deepest", auroc={"value": auroc}), LARGEST)
-    assert ", at layer 3 mid, the last measured depth (chance gives 0.5)." in deepest
+    deepest = facts_of(tmp_path / "deepest", auroc={"value": auroc})
+    assert_says(deepest[0], "largest AUROC … layer 3 mid … last measured depth")
 
 
 def test_the_largest_auroc_stands_beside_that_of_permuted_labels(tmp_path):
     auroc = np.array([[0.6, 0.7, 0.9, 0.8], [0.5, 0.5, 0.5, 0.5]])[:, None]
-    assert starting(facts_of(tmp_path, permuted(), auroc={"value": auroc}), LARGEST).endswith(
-        ", at layer 2 pre (permuted labels give 0.50 ± 0.05 there, p = 0.3 over all depths)."
-    )
+    facts = facts_of(tmp_path, permuted(), auroc={"value": auroc})
+    assert_says(facts[0], "largest AUROC … layer 2 pre … permuted labels … 0.50 ± 0.05 … p = 0.3")
 
 
 def test_of_equal_aurocs_the_sentence_has_the_chance_of_the_depth_that_it_names(tmp_path):
     auroc = np.array([[0.5, 0.5, 0.5, 0.9], [0.5, 0.9, 0.5, 0.5]])[:, None]  # the first site's p is 0.05
-    assert starting(facts_of(tmp_path, permuted(), auroc={"value": auroc}), LARGEST).endswith(
-        ", at layer 1 mid (permuted labels give 0.50 ± 0.05 there, p = 0.005 over all depths)."
-    )
-
-
-INTERVAL = "the simultaneous AUROC interval by difference of means lies above 0.95"
-REACH = " With 63 prompts in the smaller set, its lower end is at most 0.960."
+    facts = facts_of(tmp_path, permuted(), auroc={"value": auroc})
+    assert_says(facts[0], "largest AUROC … layer 1 mid … permuted labels … 0.50 ± 0.05 … p = 0.005")
 
 
 @each(
     "passed, expected",
     [
-        ([0, 0, 0, 1, 1, 1, 1, 1], f"From layer 1 mid on, {INTERVAL}.{REACH}"),
-        ([1] * 8, f"From layer 0 pre on, {INTERVAL}.{REACH}"),
-        ([0, 1, 1, 0, 0, 0, 1, 1], f"From layer 3 pre on, {INTERVAL}, and at 2 earlier depths.{REACH}"),
-        (
-            [0, 1, 1, 0, 0, 1, 0, 0],
-            f"At 3 of 8 depths (layers 0 mid to 1 pre, 2 mid), but not from a depth on, {INTERVAL}.{REACH}",
-        ),
-        ([0, 0, 0, 0, 0, 0, 0, 1], f"From layer 3 mid on, {INTERVAL}.{REACH}"),
-        ([0] * 8, f"At none of 8 depths, {INTERVAL}.{REACH}"),
+        ([0, 0, 0, 1, 1, 1, 1, 1], "From layer 1 mid on"),
+        ([1] * 8, "From layer 0 pre on"),
+        ([0, 1, 1, 0, 0, 0, 1, 1], "From layer 3 pre on … 2 earlier depths"),
+        ([0, 1, 1, 0, 0, 1, 0, 0], "3 of 8 depths (layers 0 mid to 1 pre, 2 mid), but not from a depth on"),
+        ([0, 0, 0, 0, 0, 0, 0, 1], "From layer 3 mid on"),
+        ([0] * 8, "none of 8 depths"),
     ],
 )
 def test_an_onset_is_stated_only_if_all_later_depths_pass(tmp_path, passed, expected):
     low = np.where(at_depths(*passed) > 0, BOUND, BOUND - 0.001)
     facts = facts_of(tmp_path, auroc={"value": 0.98, "band_low": low, "band_high": 0.995}, auroc_band_limit=0.96)
-    assert [fact for fact in facts if "simultaneous AUROC interval" in fact] == [expected]
+    text = about(facts, "simultaneous AUROC interval")
+    assert_says(text, f"{expected} … 63 prompts … 0.960", "above 0.95")
+    assert all((word in text) == (word in expected) for word in ("From", "earlier", "but not"))
 
 
 def test_a_bound_that_too_few_prompts_cannot_reach_is_called_so(tmp_path):
     facts = facts_of(tmp_path, auroc={"value": 1.0, "band_low": 0.91, "band_high": 1.0}, auroc_band_limit=0.91)
-    assert [fact for fact in facts if str(BOUND) in fact] == [
-        "With 63 prompts in the smaller set, no simultaneous AUROC interval can lie above 0.95: its lower end is at "
-        "most 0.910."
-    ]
+    assert_says(about(facts, str(BOUND)), "63 prompts … no simultaneous AUROC interval … above 0.95 … 0.910")
 
 
 @each(
     "n_positive, n_negative, chance",
     [
         (64, 64, "chance gives 50 %"),
-        (64, 63, "the larger set for every prompt would give 50.4 %"),
-        (20, 80, "the larger set for every prompt would give 80.0 %"),
+        (64, 63, "larger set … 50.4 %"),
+        (20, 80, "larger set … 80.0 %"),
     ],
 )
 def test_the_accuracy_stands_beside_that_of_chance_or_of_the_larger_set(tmp_path, n_positive, n_negative, chance):
     facts = facts_of(tmp_path, n_used=[n_positive, n_negative])
-    assert f"{SIDE}{chance}." in facts
+    assert_says(facts, f"layer 0 pre, 75.0 % … {chance}")
 
 
 def cosines(*neighbours):
@@ -353,50 +299,38 @@ def cosines(*neighbours):
     return matrix
 
 
-COSINES = "Median cosine between the directions of neighbouring layers, which share most of the stream: "
-ABOVE = "of 3 pairs of layers above Bonferroni's limit, z = 2.1)"
+PRE = "resid_pre 0.98 … permuted labels give 0.70 … difference 0.28"
+MID = "resid_mid 0.20 … permuted labels give 0.25 … difference 0.05"
+ABOVE = "of 3 pairs of layers above … z = 2.1"
 
 
 def cosine_fact(tmp_path, own, tests):
     """Return the sentence about the cosines between neighbouring layers' directions."""
     groups = {"curves": {}, "directions": {"direction_cosine": own, "reliability": 0.9}, "permutations": tests}
     (section,) = directions.sections(cached_run(tmp_path, groups))
-    return starting(section.facts, "Median cosine")
+    return about(section.facts, "neighbouring layers")
 
 
-@pytest.mark.parametrize(
-    ("second", "expected"),
-    [
-        (
-            [0.1, 0.5, 0.2],
-            f"; resid_mid 0.20 (permuted labels give 0.25; median difference 0.05; 1 {ABOVE}",
-        ),
-        ([np.nan] * 3, ""),
-    ],
-)
-def test_cosines_between_neighbouring_layers_of_all_sites_stand_in_one_sentence(tmp_path, second, expected):
+@pytest.mark.parametrize(("second", "mid"), [([0.1, 0.5, 0.2], f" … {MID} … 1 {ABOVE}"), ([np.nan] * 3, "")])
+def test_cosines_between_neighbouring_layers_of_all_sites_stand_in_one_sentence(tmp_path, second, mid):
     own = cosines([0.9, 0.98, 0.99], second)
     chance = {"mean": cosines([0.6, 0.7, 0.8], [0.25, 0.35, 0.15]), "sd": cosines([0.05] * 3, [0.05] * 3)}
-    assert cosine_fact(tmp_path, own, permuted(direction_cosine_null=chance)) == (
-        f"{COSINES}resid_pre 0.98 (permuted labels give 0.70; median difference 0.28; 3 {ABOVE}{expected}."
-    )
+    text = cosine_fact(tmp_path, own, permuted(direction_cosine_null=chance))
+    assert_says(text, f"{PRE} … 3 {ABOVE}{mid}")
+    assert ("resid_mid" in text) == bool(mid)
 
 
 def test_cosines_without_a_spread_of_permuted_labels_have_no_limit(tmp_path):
     own, permuted_mean = cosines([0.9, 0.98, 0.99], [0.1, 0.5, 0.2]), cosines([0.6, 0.7, 0.8], [0.25, 0.35, 0.15])
     tests = permuted(direction_cosine_null={"mean": permuted_mean})
-    assert cosine_fact(tmp_path, own, tests) == (
-        f"{COSINES}resid_pre 0.98 (permuted labels give 0.70; median difference 0.28); "
-        "resid_mid 0.20 (permuted labels give 0.25; median difference 0.05)."
-    )
+    text = cosine_fact(tmp_path, own, tests)
+    assert_says(text, f"{PRE} … {MID}")
+    assert "z = " not in text
 
 
 def test_the_fisher_ratio_has_its_interval(tmp_path):
     fisher = {"value": 12.34, "low": 10.0, "high": 14.5}
-    assert starting(facts_of(tmp_path, fisher_ratio=fisher), "The Fisher ratio") == (
-        "The Fisher ratio there is 12.3 [10, 14.5] (squared distance of the means over the sum of both sets' total "
-        "variances; equal means give 0; the interval is for this depth alone)."
-    )
+    assert_says(facts_of(tmp_path, fisher_ratio=fisher), "Fisher ratio … 12.3 [10, 14.5] … equal means give 0")
 
 
 def test_a_fisher_ratio_of_sets_without_a_variance_is_missing(tmp_path):
@@ -404,18 +338,15 @@ def test_a_fisher_ratio_of_sets_without_a_variance_is_missing(tmp_path):
     fisher = np.full((1, 2, 1, 4), 12.34)
     auroc = np.full((1, 2, 1, 4), 0.9)
     fisher[0, 0, 0, 0], auroc[0, 0, 0, 0] = np.nan, 1.0
-    assert starting(facts_of(tmp_path, fisher_ratio={"value": fisher}, auroc={"value": auroc}), "The Fisher ratio") == (
-        "The Fisher ratio there is missing: all prompts of a set have the same activations."
-    )
+    facts = facts_of(tmp_path, fisher_ratio={"value": fisher}, auroc={"value": auroc})
+    assert_says(facts, "Fisher ratio … missing … same activations")
     auroc[0, 0, 0, :2] = 0.95, 1.0  # another depth is the best one
     elsewhere = facts_of(tmp_path / "elsewhere", fisher_ratio={"value": fisher}, auroc={"value": auroc})
-    assert starting(elsewhere, "The Fisher ratio").startswith("The Fisher ratio there is 12.3 (")
+    assert_says(elsewhere, "Fisher ratio … 12.3")
 
 
 def test_a_missing_fisher_ratio_has_its_reason(tmp_path):
-    assert starting(facts_of(tmp_path), "The Fisher ratio") == (
-        "The Fisher ratio is missing: each of the five folds needs at least one prompt of each set."
-    )
+    assert_says(facts_of(tmp_path), "Fisher ratio … missing … at least one prompt of each set")
 
 
 def con(paired):
@@ -427,10 +358,10 @@ def constant(arrays):
 
 
 FAR = draw(12, seed=1, shift=1.4)
-TOO_FEW = "With {} prompts in the smaller set, no simultaneous AUROC interval"
-EQUAL = "No direction can be fitted: the two sets' means are equal."
-CONSTANT = "All prompts of a set have the same activations, so each set"
-ONE = "No direction can be fitted: a set has only one prompt"
+TOO_FEW = "{} prompts … no simultaneous AUROC interval"
+EQUAL = "means are equal"
+CONSTANT = "same activations"
+ONE = "only one prompt"
 
 
 @pytest.mark.parametrize(
@@ -462,7 +393,7 @@ def test_bad_input_says_what_cannot_be_concluded(tmp_path, bad, good, expected, 
     analyse(run, con(paired), None, silent, requested={"separation", "permutations"})
     run = replace(run, cache=Cache(2**26))
     (section,) = separation.sections(run)
-    assert starting(section.facts, expected)
+    assert_says(section.facts, expected)
     texts = [section.finding, *section.facts, *(fact for one in curves.sections(run) for fact in one.facts)]
     assert not any("nan" in text.split() or "[nan" in text for text in texts)
     assert [figure.draw() for figure in section.figures]

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from support.finished_runs import cached_run
+from support.sentences import assert_says
 
 from theodolite.groups.separation.sections_permutations import beyond_facts, token_facts, token_finding
 from theodolite.store.result_reader import read_group
@@ -39,31 +40,28 @@ def difference(low, high):
 
 
 def test_both_classifiers_of_token_counts_are_stated(tmp_path):
-    assert list(token_facts(read_tests(tmp_path, **TOKENS_AND_PAIRS))) == [
-        "Token counts alone, without a model, give an AUROC of 0.565 [0.519, 0.610] by difference of means and 0.700 "
-        "[0.650, 0.750] by ridge regression.",
-        "They put 72.7 [66.8, 78.0] % of the held-out pairs in the right order by difference of means, and 80.0 [75.0, "
-        "85.0] % by ridge regression.",
-        "So words alone separate the sets better than chance (p = 0.005 and 0.005 against permuted labels).",
-    ]
+    assert_says(
+        token_facts(read_tests(tmp_path, **TOKENS_AND_PAIRS)),
+        "0.565 [0.519, 0.610] … difference of means … 0.700 [0.650, 0.750] … ridge regression",
+        "72.7 [66.8, 78.0] % … pairs … difference of means … 80.0 [75.0, 85.0] % … ridge regression",
+        "words alone separate … p = 0.005 and 0.005",
+    )
 
 
 @pytest.mark.parametrize(("p", "verdict"), [(0.02, "separate"), (0.03, "are not shown to separate")])
 def test_the_better_of_two_classifiers_must_pass_a_stricter_test(tmp_path, p, verdict):
     tests = {"tokens_null": {"p": {"means": p, "ridge": 0.2}}}
     *_, last = token_facts(read_tests(tmp_path, **TOKENS | tests))
-    assert (
-        last == f"So words alone {verdict} the sets better than chance (p = {p:.3f} and 0.200 against permuted labels)."
-    )
+    assert_says(last, f"words alone {verdict} … p = {p:.3f} and 0.200")
 
 
 @pytest.mark.parametrize(("equal", "is_weak"), [(0.95, True), (0.5, False)])
 def test_token_counts_that_are_equal_in_most_pairs_say_little(tmp_path, equal, is_weak):
     tests = read_tests(tmp_path, **TOKENS_AND_PAIRS, tokens_equal_pairs=equal)
     _, pairs, last = token_facts(tests)
-    assert f"({100 * equal:.1f} % have equal scores, which count half)" in pairs
+    assert_says(pairs, f"{100 * equal:.1f} % have equal scores")
     for text in (token_finding(tests), last):
-        assert text.endswith("because they occur in no other prompt.") == is_weak
+        assert ("occur in no other prompt" in text) == is_weak
 
 
 def test_without_token_counts_their_sentences_are_left_out(tmp_path):
@@ -72,10 +70,12 @@ def test_without_token_counts_their_sentences_are_left_out(tmp_path):
 
 
 def test_the_finding_has_the_better_classifier_of_words(tmp_path):
-    by_ridge = "Token counts alone, without a model, give an AUROC of 0.700 [0.650, 0.750] by ridge regression."
-    assert token_finding(read_tests(tmp_path / "ridge", **TOKENS)) == by_ridge
-    by_means = "Token counts alone, without a model, give an AUROC of 0.565 [0.519, 0.610] by difference of means."
-    assert token_finding(read_tests(tmp_path / "means", **TOKENS | {"tokens_is_ridge": 0.0})) == by_means
+    by_ridge = token_finding(read_tests(tmp_path / "ridge", **TOKENS))
+    assert_says(by_ridge, "0.700 [0.650, 0.750] … ridge regression")
+    by_means = token_finding(read_tests(tmp_path / "means", **TOKENS | {"tokens_is_ridge": 0.0}))
+    assert_says(by_means, "0.565 [0.519, 0.610] … difference of means")
+    assert "difference of means" not in by_ridge
+    assert "ridge" not in by_means
 
 
 def test_depths_at_which_activations_exceed_words_and_length_are_counted(tmp_path):
@@ -85,15 +85,11 @@ def test_depths_at_which_activations_exceed_words_and_length_are_counted(tmp_pat
     words = {"auroc": some, "ridge_auroc": more, "paired_accuracy": pairs}
     length = dict.fromkeys(("auroc", "ridge_auroc"), difference([0.1] * 8, [1] * 8))
     tests = read_tests(tmp_path, **TOKENS, beyond={"words": words, "length": length})
-    counts = (
-        "at 3 of 8 depths (layers 1 pre to 2 pre) by difference of means and at 7 of 8 depths (layers 0 mid to 3 mid) "
-        "by ridge regression"
+    counts = "3 of 8 depths (layers 1 pre to 2 pre) … means … 7 of 8 depths (layers 0 mid to 3 mid) … ridge"
+    assert_says(
+        beyond_facts(tests),
+        f"larger AUROC … words … {counts} … smaller … 1 depth … difference of means",
+        "larger AUROC … length … 8 of 8 depths … both classifiers",
+        "difference of means … pairs … words … 8 of 8 depths",
     )
-    assert list(beyond_facts(tests)) == [
-        f"By simultaneous bands, activations have a larger AUROC than the better classifier of words {counts}. They "
-        "have a smaller one at 1 depth by difference of means.",
-        "By simultaneous bands, activations have a larger AUROC than their own length at 8 of 8 depths by both "
-        "classifiers.",
-        "By difference of means, activations put more pairs in the right order than words do at 8 of 8 depths.",
-    ]
-    assert token_finding(tests).endswith(f" by ridge regression; activations are shown to exceed it {counts}.")
+    assert_says(token_finding(tests), f"ridge regression … exceed it … {counts}")

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import xarray as xr
 from support.finished_runs import cached_run
+from support.sentences import assert_says
 
 from theodolite.groups.directions import sections as directions_sections
 from theodolite.groups.heads import sections as heads
 from theodolite.query.directions import unreliable_layers
-from theodolite.sections.parts import Table
 from theodolite.store.result_reader import read_group
 
 RELIABILITY = np.array([[np.nan, 0.3, 0.6, 0.9], [0.2, 0.4, 0.7, 0.95]])[:, None]  # (site, position, layer)
@@ -21,19 +21,12 @@ def run(tmp_path):
     return cached_run(tmp_path, {"curves": {}, "directions": directions})
 
 
-SMALLEST = (
-    "Smallest reliability of the direction (expected cosine with a direction from as many new prompts of the same "
-    "kind): "
-)
+SMALLEST = "Smallest reliability"
 
 
 def test_the_section_names_the_least_reliable_direction(run):
     (section,) = directions_sections.sections(run)
-    assert [fact for fact in section.facts if "reliability" in fact] == [
-        f"{SMALLEST}0.20 at layer 0 mid, where 85 % of the squared distance of the means is noise (estimated from the "
-        "variances). At 3 of 7 depths the reliability is below 0.5. Figures draw the direction at such a depth grey, "
-        "and statistics of heads leave it out."
-    ]
+    assert_says(section.facts, f"{SMALLEST} … 0.20 at layer 0 mid … 85 % … noise … 3 of 7 depths … below 0.5")
 
 
 def test_the_share_of_noise_is_that_at_the_least_reliable_direction(tmp_path):
@@ -41,11 +34,7 @@ def test_the_share_of_noise_is_that_at_the_least_reliable_direction(tmp_path):
     directions = {"reliability": RELIABILITY, "noise_share": noise, "direction_cosine": 0.5}
     run = cached_run(tmp_path, {"curves": {}, "directions": directions})
     (section,) = directions_sections.sections(run)
-    (fact,) = (fact for fact in section.facts if fact.startswith(SMALLEST))
-    assert fact.startswith(
-        f"{SMALLEST}0.20 at layer 0 mid, where 60 % of the squared distance of the means is noise (estimated from the "
-        "variances). At"
-    )
+    assert_says(section.facts, f"{SMALLEST} … 0.20 at layer 0 mid … 60 % … noise")
 
 
 def test_a_map_of_cosines_is_pale_at_unreliable_layers(run):
@@ -62,10 +51,9 @@ def test_reliable_directions_have_no_pale_cells(tmp_path):
     run = cached_run(tmp_path, {"curves": {}, "directions": directions})
     (section,) = directions_sections.sections(run)
     assert [len(figure.draw().data) for figure in section.maps] == [1, 1]
-    assert [fact for fact in section.facts if "reliability" in fact] == [
-        f"{SMALLEST}0.90 at layer 0 pre, where 10 % of the squared distance of the means is noise (estimated from the "
-        "variances)."
-    ]
+    (fact,) = (fact for fact in section.facts if "reliability" in fact)
+    assert_says(fact, f"{SMALLEST} … 0.90 at layer 0 pre … 10 % … noise")
+    assert "below 0.5" not in fact
 
 
 def test_the_figure_of_reliability_has_both_measures_at_each_site(run):
@@ -97,26 +85,17 @@ def heads_group(alignment, z=np.nan):
     )
 
 
-ALIGNED = (
-    "Heads whose alignment with the direction of the contrast “refusal” is larger or smaller than with permuted labels "
-    "at position -2, at offset 0 (family-wise p of at most 0.05 over the heads of a side; larger and smaller "
-    "alignments are tested separately, 64 and 63 prompts): "
-)
-CAPTION = (
-    "Alignment with the contrast “refusal”, and alignment with permuted labels (mean ± standard deviation): the heads "
-    "with the largest and the smallest z of each side; p is over all heads of the side; the p of a smallest z tests "
-    "for values below those of permuted labels"
-)
-COLUMNS = ["side", "z", "head", "alignment", "permuted labels", "p"]
+ALIGNED = "“refusal” … position -2, at offset 0 … 64 and 63 prompts"
 NULL = "0.25 ± 0.12"
-LEFT_OUT = "Alignments with the contrast “refusal” that are left out: "
 UNRELIABLE = "(unreliable direction)"
-BELOW = (
-    "A direction is unreliable if its reliability is below 0.5. There is none if the means are equal, or if the state "
-    "was not captured."
-)
 READING = ("QK query", "QK key", "OV read")
+SIDES = (*READING, "OV write")
 NONE = "0 with Bonferroni's correction), 0 smaller"
+
+
+def said(text, *of_sides):
+    """Check what a sentence says about each side, in this order."""
+    assert_says(text, " … ".join(of_sides))
 
 
 def test_heads_at_unreliable_layers_are_not_the_largest(run):
@@ -124,12 +103,10 @@ def test_heads_at_unreliable_layers_are_not_the_largest(run):
     assert unreliable_layers(directions, "refusal", "qk_query") == [1]
     assert unreliable_layers(directions, "refusal", "ov_write") == [0, 1]
     by_layer = np.array([0.9, 0.8, 0.2, 0.3])[:, None] + np.array([0.0, 0.01])
-    reading = "; ".join(f"{side} is not tested (largest of 6 heads L0H1: 0.91)" for side in READING)
-    left_out = ", ".join(f"2 heads of {side} {UNRELIABLE}" for side in READING)
-    assert list(heads._alignment_facts(heads_group(by_layer), directions)) == [
-        f"{ALIGNED}{reading}; OV write is not tested (largest of 4 heads L3H1: 0.31).",
-        f"{LEFT_OUT}{left_out}, 4 heads of OV write {UNRELIABLE}. {BELOW}",
-    ]
+    fact, left_out = heads._alignment_facts(heads_group(by_layer), directions)
+    assert_says(fact, ALIGNED)
+    said(fact, *(f"{side} is not tested … 6 heads L0H1: 0.91" for side in READING), "OV write … 4 heads L3H1: 0.31")
+    said(left_out, *(f"{n} heads of {side} {UNRELIABLE}" for side, n in zip(SIDES, (2, 2, 2, 4), strict=True)))
     assert list(heads._alignment_tables(heads_group(by_layer), directions)) == []
 
 
@@ -139,8 +116,8 @@ def test_heads_are_chosen_by_their_z_against_permuted_labels(run):
     directions = read_group(run, "directions")
     group = heads_group(alignment, z)
     fact, _ = heads._alignment_facts(group, directions)
-    reading = "; ".join(f"{side} 4 larger (layers 0, 2, 3; {NONE}, of 6" for side in READING)
-    assert fact == f"{ALIGNED}{reading}; OV write 2 larger (layers 2, 3; {NONE}, of 4."
+    said(fact, *(f"{side} 4 larger (layers 0, 2, 3; {NONE}, of 6" for side in READING))
+    assert_says(fact, ALIGNED, f"OV write 2 larger (layers 2, 3; {NONE}, of 4")
     rows = []
     for side in READING:
         rows += [
@@ -151,10 +128,12 @@ def test_heads_are_chosen_by_their_z_against_permuted_labels(run):
         ["OV write", "largest 5.0", "L3H0", "0.40", NULL, "0.05"],
         ["OV write", "smallest 1.0", "L3H1", "0.60", NULL, "0.9"],
     ]
-    assert list(heads._alignment_tables(group, directions)) == [Table(CAPTION, COLUMNS, rows)]
+    (table,) = heads._alignment_tables(group, directions)
+    assert table.rows == rows
+    assert len(table.columns) == len(rows[0])
     few = heads_group(alignment, z / 4)
     fact, _ = heads._alignment_facts(few, directions)
-    assert fact.endswith("; OV write 0 larger, 0 smaller, of 4.")
+    assert_says(fact, "OV write 0 larger, 0 smaller, of 4")
     (table,) = heads._alignment_tables(few, directions)
     assert table.rows[-2:] == [
         ["OV write", "largest 1.2", "L3H0", "0.40", NULL, "0.3"],
@@ -169,9 +148,9 @@ def test_heads_below_chance_are_counted_too(run):
     directions = read_group(run, "directions")
     fact, _ = heads._alignment_facts(group, directions)
     texts = [f"(layer{layers}; 0 with Bonferroni's correction)" for layers in ("s 0, 2", "s 0, 3", " 2", " 3")]
-    reading = "; ".join(f"{side} 2 larger {texts[0]}, 2 smaller {texts[1]}, of 6" for side in READING)
+    said(fact, *(f"{side} 2 larger {texts[0]}, 2 smaller {texts[1]}, of 6" for side in READING))
     # Only reliable layers are counted.
-    assert fact == f"{ALIGNED}{reading}; OV write 1 larger {texts[2]}, 1 smaller {texts[3]}, of 4."
+    assert_says(fact, ALIGNED, f"OV write 1 larger {texts[2]}, 1 smaller {texts[3]}, of 4")
     (table,) = heads._alignment_tables(group, directions)
     assert table.rows[:2] == [
         ["QK query", "largest 9.0", "L0H0", "0.50", NULL, "0.05"],
@@ -188,11 +167,9 @@ def test_heads_below_chance_are_counted_too(run):
 
 def test_no_head_is_named_if_no_direction_is_reliable(tmp_path):
     run = cached_run(tmp_path, {"directions": {"reliability": 0.1}})
-    sides = (*READING, "OV write")
-    assert list(heads._alignment_facts(heads_group(0.5), read_group(run, "directions"))) == [
-        ALIGNED + "; ".join(f"{side} has no reliable direction at any layer" for side in sides) + ".",
-        LEFT_OUT + ", ".join(f"8 heads of {side} {UNRELIABLE}" for side in sides) + f". {BELOW}",
-    ]
+    fact, left_out = heads._alignment_facts(heads_group(0.5), read_group(run, "directions"))
+    said(fact, *(f"{side} has no reliable direction" for side in SIDES))
+    said(left_out, *(f"8 heads of {side} {UNRELIABLE}" for side in SIDES))
     assert list(heads._alignment_tables(heads_group(0.5, 4.0), read_group(run, "directions"))) == []
 
 
@@ -201,18 +178,9 @@ def test_heads_whose_input_has_equal_means_are_counted(tmp_path):
     alignment = np.full((1, 4, 4, 2), 0.5)
     alignment[0, 0, 0, 1], alignment[0, 2, :2] = np.nan, np.nan
     fact, left_out = heads._alignment_facts(heads_group(alignment), read_group(run, "directions"))
-    assert (
-        fact
-        == ALIGNED
-        + "; ".join(
-            f"{side} is not tested (largest of {n} heads {head}: 0.50)"
-            for side, n, head in zip(
-                (*READING, "OV write"), (7, 8, 4, 8), ("L0H0", "L0H0", "L2H0", "L0H0"), strict=True
-            )
-        )
-        + "."
-    )
-    assert left_out == f"{LEFT_OUT}1 head of QK query (no direction), 4 heads of OV read (no direction). {BELOW}"
+    largest = zip(SIDES, (7, 8, 4, 8), ("L0H0", "L0H0", "L2H0", "L0H0"), strict=True)
+    said(fact, *(f"{side} is not tested … {n} heads {head}: 0.50" for side, n, head in largest))
+    said(left_out, "1 head of QK query (no direction)", "4 heads of OV read (no direction)")
 
 
 def test_heads_that_all_have_a_reliable_direction_need_no_second_sentence(tmp_path):
@@ -232,4 +200,4 @@ def test_heads_that_pass_bonferronis_correction_for_eight_tests_are_counted(run)
     p_family = np.array([[0.006, 0.007], [0.05, 0.06], [1, 1], [1, 1]])
     group["direction_alignment_null"].loc[{"null": "p_family"}] = p_family
     fact, _ = heads._alignment_facts(group, read_group(run, "directions"))
-    assert "QK query 2 larger (layer 0; 1 with Bonferroni's correction), 0 smaller, of 6; " in fact
+    assert_says(fact, "QK query 2 larger (layer 0; 1 with Bonferroni's correction), 0 smaller, of 6")

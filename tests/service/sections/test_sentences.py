@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 from support.each import each
+from support.sentences import assert_says
 
 from theodolite.groups.heads import sections as heads
 from theodolite.groups.words import sections as words
@@ -41,9 +42,9 @@ def test_what_permuted_labels_give_has_no_parentheses():
 @each(
     "distances, has, lacks",
     [
-        ([6e-33, 0.27], "changes only the length", "smallest"),
+        ([6e-33, 0.27], "By construction", "smallest"),
         ([0.1, 0.27], "final norm: 0.1000 (n = 9 tokens", "smallest"),
-        ([0.2, 0.1], "final norm: 0.2000; smallest: 0.1000 (centred)", "changes only"),
+        ([0.2, 0.1], "final norm: 0.2000; smallest: 0.1000 (centred)", "By construction"),
     ],
 )
 def test_a_table_of_embeddings_is_not_compared_with_itself(monkeypatch, distances, has, lacks):
@@ -74,13 +75,8 @@ def copying(centred, uncentred):
 def test_the_effect_of_centring_on_copying_scores_has_its_heads():
     centred, uncentred = np.array([[0.95, 0.2], [0.6, np.nan]]), np.array([[0.95, -0.1], [-0.3, np.nan]])
     first, second = heads._copying_facts(copying(centred, uncentred))
-    assert "It is above 0.9 in 1 of 4 heads: in this map, tokens on the whole raise their own logits (" in first
-    assert " It is below -0.9 in 0 heads: in this map, tokens on the whole lower them. " in first
-    assert second == (
-        "The copying score uses the unembedding after subtraction of its mean row, which makes logits relative to the "
-        "mean logit. Without this subtraction, 2 of 4 heads have a score of the other sign; the largest difference is "
-        "that of L1H0: -0.30 without the subtraction, 0.60 with it."
-    )
+    assert_says(first, "above 0.9 in 1 of 4 heads … below -0.9 in 0 heads")
+    assert_says(second, "2 of 4 heads … other sign … L1H0: -0.30 without … 0.60 with")
 
 
 def test_heads_without_copying_scores_have_no_sentence():
@@ -103,13 +99,8 @@ PATH = pd.DataFrame(
 
 def test_angles_to_the_next_token_are_compared_with_those_to_all_tokens():
     text = " ".join(words._path_facts(PATH))
-    assert (
-        "Angle to the next token at the first depth: 93°, where all tokens of the vocabulary have 102° ± 5.0° "
-        "(difference -9.4°, z = -1.9)."
-    ) in text
-    assert (
-        "at the last depth: 83°, where all tokens of the vocabulary have 92° ± 1.6° (difference -8.8°, z = -5.5)."
-    ) in text
+    assert_says(text, "first depth: 93° … 102° ± 5.0° (difference -9.4°, z = -1.9)")
+    assert_says(text, "last depth: 83° … 92° ± 1.6° (difference -8.8°, z = -5.5)")
     assert "90°" not in text
 
 
@@ -118,18 +109,17 @@ def test_a_shown_path_stands_beside_all_paths_of_its_sentence():
     paths = [PATH.assign(index=index) for index in range(3)]
     paths[1] = paths[1].assign(rank_of_next=[9, 2], angle_to_next_z=[0.5, -0.4])
     paths[2] = paths[2].assign(angle_to_next_z=[-2.5, -9.0])
-    assert list(words._other_paths(pd.concat(paths))) == [
-        "This is one path of 3 in the sentence. In 2 of the 3 paths, the next token has rank 1 at the last depth; over "
-        "all paths, z is -2.5 to 0.5 at the first depth and -9.0 to -0.4 at the last."
-    ]
-    equal = pd.concat(path.assign(angle_to_next_z=np.nan) for path in paths)
-    assert list(words._other_paths(equal)) == [
-        "This is one path of 3 in the sentence. In 2 of the 3 paths, the next token has rank 1 at the last depth."
-    ]
+    (fact,) = words._other_paths(pd.concat(paths))
+    assert_says(fact, "one path of 3 … 2 … 3 paths … rank 1")
+    assert_says(fact, "-2.5 to 0.5 … first depth … -9.0 to -0.4 … last")
+    (fact,) = words._other_paths(pd.concat(path.assign(angle_to_next_z=np.nan) for path in paths))
+    assert_says(fact, "2 … 3 paths")
+    assert "first depth" not in fact
     assert list(words._other_paths(paths[0])) == []
 
 
 def test_angles_without_a_z_have_no_comparison():
     text = " ".join(words._path_facts(PATH.assign(angle_to_next_z=np.nan)))
-    assert "Angle to the next token at the first depth: 93°. Angle" in text
+    assert_says(text, "first depth: 93° … last depth: 83°")
+    assert "102°" not in text
     assert "90°" not in text

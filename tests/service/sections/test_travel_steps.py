@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from support.finished_runs import cached_run
+from support.sentences import assert_each_says, assert_says
 
 from theodolite.groups.travel import sections as travel
 from theodolite.groups.travel.figures import cosines_figure
@@ -49,20 +50,13 @@ def permuted(**by_label):
 
 RAW, TESTS = raw(**FOLLOWING, block_step_and_input=-0.5), permuted()
 CENTRED = centred() | {"step_common_share": np.array([0.6, 0.7, 0.9, 1.0])}
-NEXT = "Centred cosine between the steps of successive blocks, mean over pairs"
-STREAM = "Centred cosine between a block's step and its input, mean over blocks"
-ATTENTION = "Centred cosine between attention's step and its input, mean over blocks"
-MLP = "Centred cosine between the MLP's step and its input, mean over blocks"
-SHARE = (
-    "Share of a block's step that all prompts of a set have in common (squared length of the mean step divided by the "
-    "mean squared length, without the bias of noise), median over blocks"
-)
-PATH = "Path length divided by displacement (a straight line gives 1), mean over prompts"
-ARC = (
-    "Sum over blocks of the angle between input and output, divided by the angle between the first input and the last "
-    "output (1 means that the path follows one great circle, never turns back, and is at most half of it), mean over "
-    "prompts"
-)
+NEXT = "steps of successive blocks"
+STREAM = "a block's step and its input"
+ATTENTION = "attention's step and its input"
+MLP = "the MLP's step and its input"
+SHARE = "have in common"
+PATH = "Path length divided by displacement"
+ARC = "Sum over blocks"
 WHOLE = np.array([1.0, NAN])  # the ratios before the last block are not known
 RATIOS = {"path_ratio": {"mean": 3.2 * WHOLE, "std": 0.1}, "arc_ratio": {"mean": 2.5 * WHOLE, "std": 0.2}}
 AT_RIGHT_ANGLES = {
@@ -75,6 +69,10 @@ def of_sets(*values):
     """Return values of several sets as an array whose first dimension is the set."""
     stacked = np.stack([np.asarray(one, float) for one in values])
     return stacked[:, None] if stacked.ndim == 1 else stacked[:, None, :]
+
+
+def sides(below, above, total):
+    return f"significantly below 0 in {below} and above 0 in {above} of {total}"
 
 
 @pytest.fixture
@@ -95,14 +93,14 @@ def cells(values, labels=LABELS):
 
 def test_cosines_of_deviations_are_counted_where_they_pass_the_test(travel_of):
     values = travel_of(RAW | CENTRED | TESTS)
-    assert list(step_facts(values, LABELS)) == [
-        f"{NEXT}: harmful (marked) -0.23 (significantly below 0 in 2 and above 0 in 0 of 3 pairs).",
-        f"{STREAM}: harmful (marked) 0.25 (significantly below 0 in 0 and above 0 in 2 of 4 blocks).",
-        # A cosine of 0 is on no side.
-        f"{ATTENTION}: harmful (marked) 0.15 (significantly below 0 in 1 and above 0 in 2 of 4 blocks).",
-        f"{MLP}: harmful (marked) -0.10 (significantly below 0 in 1 and above 0 in 0 of 3 blocks).",
-        f"{SHARE}: harmful (marked) 80 % (60 % to 100 % over 4 blocks).",
-    ]
+    assert_each_says(
+        step_facts(values, LABELS),
+        f"{NEXT} … harmful (marked) -0.23 ({sides(2, 0, 3)}",
+        f"{STREAM} … harmful (marked) 0.25 ({sides(0, 2, 4)}",
+        f"{ATTENTION} … harmful (marked) 0.15 ({sides(1, 2, 4)}",  # a cosine of 0 is on no side
+        f"{MLP} … harmful (marked) -0.10 ({sides(1, 0, 3)}",
+        f"{SHARE} … harmful (marked) 80 % (60 % to 100 % … 4 blocks",
+    )
     assert cells(values) == [
         ["401", "401", "-0.23", "-0.40", "0.01", "2", "0", "3", "0.20", "0.40"],
         ["401", "401", "0.25", "0.25", "0.25", "0", "2", "4", "-0.50", "-0.50"],
@@ -124,12 +122,14 @@ def test_one_sentence_lists_all_sets(travel_of):
         "step_common_share": of_sets([0.6, 0.7, 0.9, 1.0], [0.1, 0.2, 0.3, 0.5]),
     }
     travel = travel_of(values)
-    assert list(step_facts(travel, BOTH)) == [
-        f"{NEXT}: harmful (marked) -0.23 (significantly below 0 in 2 and above 0 in 0 of 3 pairs); harmless 0.30 "
-        "(significantly below 0 in 0 and above 0 in 2 of 3 pairs).",
-        f"{STREAM}: harmless 0.50 (significantly below 0 in 0 and above 0 in 2 of 4 blocks).",
-        f"{SHARE}: harmful (marked) 80 % (60 % to 100 % over 4 blocks); harmless 25 % (10 % to 50 % over 4 blocks).",
-    ]
+    facts = list(step_facts(travel, BOTH))
+    assert_each_says(
+        facts,
+        f"{NEXT} … harmful (marked) -0.23 ({sides(2, 0, 3)} … harmless 0.30 ({sides(0, 2, 3)}",
+        f"{STREAM} … harmless 0.50 ({sides(0, 2, 4)}",
+        f"{SHARE} … harmful (marked) 80 % (60 % to 100 % … 4 blocks … harmless 25 % (10 % to 50 % … 4 blocks",
+    )
+    assert "harmful" not in facts[1]
     assert [row[:2] for row in cells(travel, BOTH)] == [["401", "401"], ["300", "300"], ["300", "300"]]
 
 
@@ -139,7 +139,9 @@ def test_the_number_of_tested_prompts_is_in_the_table(travel_of):
 
 def test_a_cosine_that_rounds_to_0_has_no_sign(travel_of):
     values = travel_of(raw(successive_steps=-0.001) | {"step_cosine_centred": {"successive_steps": -0.004}})
-    assert list(step_facts(values, LABELS)) == [f"{NEXT}: harmful (marked) 0.00."]
+    (fact,) = step_facts(values, LABELS)
+    assert_says(fact, f"{NEXT} … harmful (marked) 0.00")
+    assert "significantly" not in fact
     assert cells(values) == [["401", MISSING, "0.00", "0.00", "0.00", MISSING, MISSING, "4", "0.00", "0.00"]]
 
 
@@ -150,14 +152,13 @@ def test_both_means_are_over_the_same_blocks(travel_of):
     change |= permuted(block_step_and_input=np.array([NAN, 0.01, 0.5, 0.01]))
     values = travel_of(CENTRED | change)
     _, stream, *_ = step_facts(values, LABELS)
-    assert stream == f"{STREAM}: harmful (marked) 0.10 (significantly below 0 in 1 and above 0 in 1 of 3 blocks)."
+    assert_says(stream, f"{STREAM} … harmful (marked) 0.10 ({sides(1, 1, 3)}")
     assert cells(values)[1] == ["401", "401", "0.10", "-0.30", "0.30", "1", "1", "3", "0.00", "0.00"]
 
 
 def test_parallel_blocks_have_no_cosines_of_attention_and_the_mlp(travel_of):
     lacks = centred(attention_step_and_input=NAN, mlp_step_and_input=NAN)
-    following, stream, share = step_facts(travel_of(RAW | CENTRED | TESTS | lacks), LABELS)
-    assert [following.partition(":")[0], stream.partition(":")[0], share.partition(":")[0]] == [NEXT, STREAM, SHARE]
+    assert_each_says(step_facts(travel_of(RAW | CENTRED | TESTS | lacks), LABELS), NEXT, STREAM, SHARE)
 
 
 def test_a_run_without_cosines_of_deviations_has_no_sentence_about_them(travel_of):
@@ -173,10 +174,11 @@ def paths(values, labels):
 
 def test_paths_and_arcs_are_compared_with_those_at_right_angles(travel_of):
     values = travel_of(RATIOS | AT_RIGHT_ANGLES)
-    assert list(step_facts(values, {"harmless": "harmless"})) == [
-        f"{PATH}: harmless 3.20 (steps at right angles give 2.25).",
-        f"{ARC}: harmless 2.50 (arcs at right angles give 1.90).",
-    ]
+    assert_each_says(
+        step_facts(values, {"harmless": "harmless"}),
+        f"{PATH} … harmless 3.20 … right angles give 2.25",
+        f"{ARC} … harmless 2.50 … right angles give 1.90",
+    )
     assert paths(values, {"harmless": "harmless"}) == [
         ["path length / displacement", "harmless", "401", "3.20 ± 0.10", "2.25", *[MISSING] * 3],
         ["sum of angles / angle from first to last", "harmless", "401", "2.50 ± 0.20", "1.90", *[MISSING] * 3],
@@ -187,7 +189,9 @@ def test_a_set_of_one_prompt_has_no_spread_and_is_left_out(travel_of):
     change = {name: {**values, "std": NAN} for name, values in RATIOS.items()} | {"n_samples": of_sets(1, 401)}
     change["path_ratio"]["std"] = of_sets(NAN, 0.1)[..., None]
     values = travel_of(RATIOS | AT_RIGHT_ANGLES | change)
-    assert list(step_facts(values, BOTH)) == [f"{PATH}: harmless 3.20 (steps at right angles give 2.25)."]
+    (fact,) = step_facts(values, BOTH)
+    assert_says(fact, f"{PATH} … harmless 3.20 … right angles give 2.25")
+    assert "harmful" not in fact
     assert [row[:3] for row in paths(values, BOTH)] == [["path length / displacement", "harmless", "401"]]
 
 
@@ -195,12 +199,11 @@ def test_paths_and_arcs_are_also_compared_without_the_last_block(travel_of):
     ratios = {"path_ratio": {"mean": [3.2, 2.85], "std": 0.1}, "arc_ratio": {"mean": [2.5, 2.4], "std": 0.2}}
     right = {"path_ratio_at_right_angles": [2.25, 4.05], "arc_ratio_at_right_angles": [1.9, 2.5]}
     values = travel_of(ratios | right)
-    assert list(step_facts(values, {"harmless": "harmless"})) == [
-        f"{PATH}: harmless 3.20 (steps at right angles give 2.25). Without the last block: harmless 2.85 (steps at "
-        "right angles give 4.05).",
-        f"{ARC}: harmless 2.50 (arcs at right angles give 1.90). Without the last block: harmless 2.40 (arcs at right "
-        "angles give 2.50).",
-    ]
+    assert_each_says(
+        step_facts(values, {"harmless": "harmless"}),
+        f"{PATH} … harmless 3.20 … give 2.25 … Without … last block: harmless 2.85 … give 4.05",
+        f"{ARC} … harmless 2.50 … give 1.90 … Without … last block: harmless 2.40 … give 2.50",
+    )
     assert [row[4:7] for row in paths(values, BOTH)] == [["2.25", "2.85", "4.05"]] * 2 + [["1.90", "2.40", "2.50"]] * 2
 
 
@@ -210,16 +213,11 @@ def test_a_path_that_adds_up_beside_arcs_that_cancel_is_explained(travel_of):
         "arc_ratio_at_right_angles": {"whole": of_sets(1.9, 1.8)},
     }
     *_, last = step_facts(travel_of(RATIOS | right), BOTH)
-    assert last == (
-        "By their lengths, the steps of harmful (marked) partly add up, and by their angles they partly cancel. Both "
-        "are true: long steps decide the length of a path; steps that are long relative to the stream, often those of "
-        "early blocks, decide the sum of angles."
-    )
+    assert_says(last, "lengths … harmful (marked) partly add up … angles … partly cancel")
+    assert "harmless" not in last
     right = {"path_ratio_at_right_angles": 2.0, "arc_ratio_at_right_angles": 2.8}
     *_, last = step_facts(travel_of(RATIOS | right), LABELS)
-    assert last.startswith(
-        "By their lengths, the steps of harmful (marked) partly cancel, and by their angles they par"
-    )
+    assert_says(last, "lengths … harmful (marked) partly cancel … angles … partly add up")
 
 
 def test_the_table_of_paths_has_the_longest_step(travel_of):
@@ -235,7 +233,7 @@ def test_the_section_explains_tests_and_right_angles(tmp_path, monkeypatch):
     monkeypatch.setattr(travel, "read_finished_table", lambda *_: growth)
     (section,) = travel.sections(run)
     assert set(STEP_NOTES) < set(section.notes)
-    assert section.facts[0].startswith(f"{PATH}: harmful 3.20 (steps at right angles give 2.25); harmless")
+    assert_says(section.facts[0], f"{PATH} … harmful 3.20 … right angles give 2.25 … harmless")
     assert [table.caption.partition(":")[0] for table in section.tables] == [
         "Paths",
         "Centred cosines over blocks or pairs of blocks",

@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from support.finished_runs import cached_run
+from support.sentences import assert_each_says, assert_says
 
 from theodolite.groups.travel import sections as travel
 from theodolite.groups.travel.figures_variance import budget_figure
@@ -28,13 +29,9 @@ BUDGET = {
         "block": np.array([-0.5, 0.5, 0.5, 3.5]),
     },
 }
-GROWTH = "Total variance over prompts, from the first input to its maximum"
-SHARES = (
-    "Share of this growth that is variance of the steps of {} (the rest is twice their covariance with the stream), "
-    "and share of the growth in the last block of this range, both without intervals"
-)
-BRANCHES = SHARES.format("attention and the MLP")
-NOT_TESTED = " The shares have no intervals, so they cannot show whether sets differ."
+GROWTH = "Total variance over prompts"
+BRANCHES = "steps of attention and the MLP"
+NOT_TESTED = "no intervals"
 # Growth 10: attention 4 and 0, the MLP 2 and 4; 5 in the last block.
 BLOCKS = {"variance_step": {"block": 1.75}, "twice_covariance": {"block": np.array([-0.5, 0.5, 0.5, 2.5])}}  # 7 and 3
 PARTS = ["from 1 to 11 after layer 3", "40 %", "20 %", "0 %", "40 %", "50 %"]
@@ -54,46 +51,39 @@ def rows_of(values, labels=None):
 
 
 def test_the_growth_of_the_variance_is_divided_into_parts_that_add_up(travel_of):
-    assert list(variance_facts(travel_of(BUDGET), LABELS)) == [
-        f"{GROWTH}: harmful (marked) from 1 to 11 after layer 3 (n = 401).",
-        f"{BRANCHES}: harmful (marked) 60 %, and 50 % in block 3.",
-    ]
+    growth, shares = variance_facts(travel_of(BUDGET), LABELS)
+    assert_says(growth, f"{GROWTH} … harmful (marked) from 1 to 11 after layer 3 (n = 401)")
+    assert_says(shares, f"{BRANCHES} … without intervals: harmful (marked) 60 %, and 50 % in block 3")
 
 
-GROWS = "The variance over {} prompts, summed over all features, grows from 1 to 11 after layer 3. Of this growth, "
+GROWS = "grows from 1 to 11 after layer 3"
 
 
 def test_the_finding_has_twice_the_covariance_of_each_branch(travel_of):
-    assert variance_finding(travel_of(BUDGET), LABELS) == (
-        f"{GROWS.format('harmful (marked)')}60 % is variance of the steps of attention and the MLP; 0 % is twice the "
-        "covariance of the steps of attention with the stream, and 40 % is twice the covariance of the steps of the "
-        f"MLP with the stream. Block 3 alone gives 50 % (n = 401).{NOT_TESTED}"
+    assert_says(
+        variance_finding(travel_of(BUDGET), LABELS),
+        f"harmful (marked) … {GROWS} … 60 % … variance … {BRANCHES} … 0 % … twice … attention … 40 % … twice",
+        f"40 % … twice … MLP … Block 3 alone gives 50 % (n = 401) … {NOT_TESTED}",
     )
 
 
 def test_the_finding_has_the_same_shares_of_the_other_sets(travel_of):
     finding = variance_finding(travel_of(BUDGET), {**LABELS, "harmless": "harmless"})
-    assert finding.endswith(
-        "(n = 401). The same shares of the other sets, in this order: harmless 60 %, 0 %, 40 %, 50 % (n = 401)."
-        f"{NOT_TESTED}"
-    )
+    assert_says(finding, f"other sets … harmless 60 %, 0 %, 40 %, 50 % (n = 401) … {NOT_TESTED}")
 
 
 def test_the_finding_is_that_of_the_first_set_whose_variance_grows(travel_of):
     falls = np.stack([np.full(4, 0.5), AFTER])[:, None]
     values = travel_of(BUDGET | BLOCKS | variance(mid=np.nan, post=falls))
-    assert variance_finding(values, {**LABELS, "harmless": "harmless"}) == (
-        f"{GROWS.format('harmless')}70 % is variance of the steps of the block; 30 % is twice the covariance of the "
-        f"steps of the block with the stream. Block 3 alone gives 50 % (n = 401).{NOT_TESTED}"
+    assert_says(
+        variance_finding(values, {**LABELS, "harmless": "harmless"}),
+        f"harmless … {GROWS} … 70 % … variance … block … 30 % … twice … Block 3 alone gives 50 % (n = 401)",
     )
     assert variance_finding(values, LABELS) == ""
 
 
 def test_the_table_has_the_parts_of_each_branch(travel_of):
     table = variance_table(travel_of(BUDGET), {**LABELS, "harmless": "harmless"})
-    assert table.caption == (
-        "Growth of the total variance: shares of the steps' variances and covariances with the stream"
-    )
     assert table.columns == [
         *("set", "total variance", "variance, attention", "variance, the MLP"),
         *("twice covariance, attention", "twice covariance, the MLP", "last block"),
@@ -126,8 +116,8 @@ def test_a_variance_that_falls_again_is_divided_up_to_its_maximum(travel_of):
     values = travel_of(BUDGET | variance(post=np.array([2.0, 4.5, 3.0, 2.5])))
     growth, shares = variance_facts(values, LABELS)
     # Growth 3.5 over two blocks: attention 2 and −1, the MLP 1 and 1; 2.5 in the second block.
-    assert growth == f"{GROWTH}: harmful (marked) from 1 to 4.5 after layer 1 (n = 401)."
-    assert shares == f"{BRANCHES}: harmful (marked) 86 %, and 71 % in block 1."
+    assert_says(growth, f"{GROWTH} … harmful (marked) from 1 to 4.5 after layer 1 (n = 401)")
+    assert_says(shares, f"{BRANCHES} … harmful (marked) 86 %, and 71 % in block 1")
     parts = ["57 %", "29 %", "-29 %", "29 %", "71 %"]
     assert rows_of(values) == [["harmful (marked)", "from 1 to 4.5 after layer 1", *parts]]
 
@@ -136,8 +126,8 @@ def test_a_variance_that_is_largest_after_the_first_block_grows_in_this_block_al
     values = travel_of(BUDGET | variance(post=np.array([2.0, 1.5, 1.5, 1.5])))
     growth, shares = variance_facts(values, LABELS)
     # Growth 1 in one block: attention 1 and −0.5, the MLP 0.5 and 0.
-    assert growth == f"{GROWTH}: harmful (marked) from 1 to 2 after layer 0 (n = 401)."
-    assert shares == f"{BRANCHES}: harmful (marked) 150 %, and 100 % in block 0."
+    assert_says(growth, f"{GROWTH} … harmful (marked) from 1 to 2 after layer 0 (n = 401)")
+    assert_says(shares, f"{BRANCHES} … harmful (marked) 150 %, and 100 % in block 0")
     parts = ["100 %", "50 %", "-50 %", "0 %", "100 %"]
     assert rows_of(values) == [["harmful (marked)", "from 1 to 2 after layer 0", *parts]]
 
@@ -146,16 +136,15 @@ def test_the_last_block_can_make_all_of_the_growth(travel_of):
     """Its share is the growth inside the block, not the difference to the block before the last."""
     change = variance(np.array([1.0, 0.5, 0.5, 0.5]), post=np.array([0.5, 0.5, 0.5, 11.0]))
     _, shares = variance_facts(travel_of(BUDGET | change), LABELS)
-    assert shares.endswith(", and 105 % in block 3.")
+    assert_says(shares, "105 % in block 3")
 
 
 def test_blocks_without_a_middle_are_divided_as_a_whole(travel_of):
     for middle in (np.nan, np.array([np.nan, 1, 1, 1])):
         values = travel_of(BUDGET | BLOCKS | variance(mid=middle))
-        assert list(variance_facts(values, LABELS)) == [
-            f"{GROWTH}: harmful (marked) from 1 to 11 after layer 3 (n = 401).",
-            f"{SHARES.format('the block')}: harmful (marked) 70 %, and 50 % in block 3.",
-        ]
+        growth, shares = variance_facts(values, LABELS)
+        assert_says(growth, f"{GROWTH} … harmful (marked) from 1 to 11 after layer 3 (n = 401)")
+        assert_says(shares, "steps of the block … harmful (marked) 70 %, and 50 % in block 3")
         assert variance_table(values, LABELS) is None
 
 
@@ -177,15 +166,15 @@ def test_one_sentence_lists_all_sets_whose_variance_grows(travel_of):
     both = {"harmful": "harmful (marked)", "harmless": "harmless"}
     counts = np.array([[401], [300]])
     growth, share = "from 1 to 11 after layer 3", "60 %, and 50 % in block 3"
-    assert list(variance_facts(travel_of(BUDGET, counts), both)) == [
-        f"{GROWTH}: harmful (marked) {growth} (n = 401); harmless {growth} (n = 300).",
-        f"{BRANCHES}: harmful (marked) {share}; harmless {share}.",
-    ]
+    assert_each_says(
+        variance_facts(travel_of(BUDGET, counts), both),
+        f"{GROWTH} … harmful (marked) {growth} (n = 401); harmless {growth} (n = 300)",
+        f"{BRANCHES} … harmful (marked) {share}; harmless {share}",
+    )
     falls = np.stack([np.full(4, 0.5), AFTER])[:, None]
-    assert list(variance_facts(travel_of(BUDGET | variance(post=falls), counts), both)) == [
-        f"{GROWTH}: harmless {growth} (n = 300).",
-        f"{BRANCHES}: harmless {share}.",
-    ]
+    facts = list(variance_facts(travel_of(BUDGET | variance(post=falls), counts), both))
+    assert_each_says(facts, f"{GROWTH} … harmless {growth} (n = 300)", f"{BRANCHES} … harmless {share}")
+    assert not any("harmful" in fact for fact in facts)
 
 
 def test_bars_of_a_block_add_up_to_its_variance(tmp_path):

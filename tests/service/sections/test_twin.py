@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import xarray as xr
 from support.finished_runs import finished_run, model_facts
+from support.sentences import assert_says
 
 from theodolite.groups.curves import sections as curves
 from theodolite.groups.directions import sections as directions
@@ -78,66 +79,51 @@ def test_without_a_twin_nothing_is_said_or_drawn(run):
 
 
 def test_the_smallest_cosine_of_the_twin_and_that_at_the_models_own_depth_are_stated(run, twin):
-    assert facts_of(curves, run) == [
-        "An untrained twin of this model (random weights, seed 3) has a smallest debiased cosine of means of 0.9600 "
-        "[0.9400, 0.9800] at layer 3 pre, and 0.9850 [0.9750, 0.9950] at layer 1 mid, on the same prompts."
-    ]
+    (fact,) = facts_of(curves, run)
+    assert_says(fact, "seed 3 … 0.9600 [0.9400, 0.9800] at layer 3 pre, and 0.9850 [0.9750, 0.9950] at layer 1 mid")
     assert facts_of(curves, twin) == []
 
 
-TWIN_LARGEST = (
-    "An untrained twin of this model (random weights, seed 3) has a largest AUROC of 0.810 [0.710, 0.910] by "
-    "difference of means, at layer 0 mid, on the same prompts."
-)
+TWIN_LARGEST = "AUROC … 0.810 [0.710, 0.910] … difference of means, at layer 0 mid"
 
 
 def test_the_largest_auroc_of_the_twin_and_the_depths_above_it_are_stated(run, twin, below):
-    assert facts_of(separation, run) == [
-        TWIN_LARGEST,
-        "The AUROC of this model by difference of means is shown to lie above that of the twin at 3 of 7 depths "
-        "(layers 2 pre, 3 pre to 3 mid). The largest difference is 0.350 [0.250, 0.450], at layer 3 mid. At the other "
-        "depths, these prompts do not show that training raises the AUROC.",
-    ]
+    largest, above = facts_of(separation, run)
+    assert_says(largest, f"seed 3 … {TWIN_LARGEST}")
+    assert_says(above, "above … twin at 3 of 7 depths (layers 2 pre, 3 pre to 3 mid)")
+    assert_says(above, "0.350 [0.250, 0.450], at layer 3 mid … other depths … do not show")
 
 
 def test_the_median_cosine_between_neighbouring_directions_of_the_twin_is_stated(run, twin):
-    assert facts_of(directions, run) == [
-        "Median cosine between the directions of neighbouring layers of the untrained twin: 0.98 at resid_pre and 0.60 "
-        "at resid_mid.",
-    ]
+    (fact,) = facts_of(directions, run)
+    assert_says(fact, "neighbouring layers … twin … 0.98 at resid_pre and 0.60 at resid_mid")
 
 
 def test_the_finding_states_the_largest_auroc_of_the_twin(run, twin, below):
     (section,) = separation.sections(run)
-    assert section.finding.endswith(
-        " The largest AUROC of an untrained twin, by difference of means, is 0.810 [0.710, 0.910], at layer 0 mid. The "
-        "model's AUROC is shown to lie above that of the twin at 3 of 7 depths."
-    )
+    twins = "0.810 [0.710, 0.910], at layer 0 mid"
+    assert_says(section.finding, f"untrained twin … {twins} … above … twin at 3 of 7 depths")
     (own,) = separation.sections(twin)
     assert "twin" not in own.finding
 
 
 @pytest.mark.parametrize(
     ("low", "expected"),
-    [
-        (0.1, "at 7 of 7 depths. The largest difference is 0.350 [0.100, 0.600], at layer 3 mid."),
-        (
-            -0.1,
-            "at 0 of 7 depths. The largest difference is 0.350 [-0.100, 0.800], at layer 3 mid. These prompts do "
-            "not show that training raises the AUROC.",
-        ),
-    ],
+    [(0.1, "7 of 7 depths … 0.350 [0.100, 0.600]"), (-0.1, "0 of 7 depths … 0.350 [-0.100, 0.800]")],
 )
 def test_the_limit_of_the_comparison_is_stated_unless_all_depths_lie_above(
     run, twin, below, monkeypatch, low, expected
 ):
     monkeypatch.setattr(f"{__name__}.BELOW", np.where(np.isnan(BELOW), np.nan, low))
-    assert facts_of(separation, run)[1].endswith(f"is shown to lie above that of the twin {expected}")
+    fact = facts_of(separation, run)[1]
+    assert_says(fact, f"above … twin at {expected}, at layer 3 mid")
+    assert ("do not show" in fact) == (low < 0)
 
 
 def test_without_scores_of_prompts_the_difference_is_not_tested(run, twin):
-    assert facts_of(separation, run)[:1] == [TWIN_LARGEST]
-    assert not [fact for fact in facts_of(separation, run) if "shown to lie above" in fact]
+    first, *others = facts_of(separation, run)
+    assert_says(first, TWIN_LARGEST)
+    assert not [fact for fact in others if "above" in fact]
 
 
 def test_the_difference_from_the_twin_has_a_panel(run, twin, below):

@@ -2,6 +2,7 @@
 
 import numpy as np
 import xarray as xr
+from support.sentences import assert_says
 
 from theodolite.groups.weights.sections_experts import expert_facts, expert_figures
 
@@ -39,27 +40,22 @@ def group(*, shared=False, rank=2, **changes):
 
 
 def test_the_mean_and_the_largest_overlap_stand_beside_random_matrices():
-    assert list(expert_facts(group())) == [
-        "Mean overlap of two routed experts of a layer, over pairs and layers (in brackets: random matrices with the "
-        "same row lengths; random subspaces give 5.0 %, ± 1.2 % for a single pair): W_down 10.0 % (6.0 %); W_up 30.0 % "
-        "(7.0 %).",
-        "Largest overlap of two routed experts: experts 0 and 2 of layer 1, W_up, 50.0 % (the largest of 6 overlaps, "
-        "so it is biased upwards).",
-    ]
+    mean, largest = expert_facts(group())
+    assert_says(mean, "5.0 %, ± 1.2 % … W_down 10.0 % (6.0 %); W_up 30.0 % (7.0 %)")
+    assert_says(largest, "experts 0 and 2 of layer 1, W_up, 50.0 % … 6 overlaps … biased upwards")
+    assert "above chance" not in largest
 
 
 def test_a_largest_overlap_of_experts_below_chance_says_so():
     nulls = (("mlp_matrix", "layer"), np.full((3, 2), 0.5))
-    (largest,) = [fact for fact in expert_facts(group(expert_overlap_null=nulls)) if fact.startswith("Largest")]
-    assert largest.endswith("so it is biased upwards; it is not above chance: random matrices give 50.0 % there).")
+    assert_says(expert_facts(group(expert_overlap_null=nulls)), "biased upwards … not above chance … 50.0 %")
 
 
 def test_the_shared_expert_is_apart_from_the_routed_ones():
     facts = list(expert_facts(group(shared=True)))
     assert facts[:2] == list(expert_facts(group()))
-    assert facts[2:] == [
-        "Mean overlap of the shared expert with the routed experts of its layer: W_down 90.0 %; W_up 90.0 %."
-    ]
+    assert len(facts) == 3
+    assert_says(facts[2], "shared expert … W_down 90.0 %; W_up 90.0 %")
 
 
 def test_narrow_experts_are_not_compared_with_subspaces_of_another_rank():

@@ -17,10 +17,7 @@ def test_a_group_of_another_version_is_refused(tmp_path, monkeypatch, difference
     run = finished_run(tmp_path, {"heads": {}, "directions": {"reliability": 0.9}})
     group = GROUPS["heads"]
     monkeypatch.setitem(GROUPS, "heads", replace(group, version=group.version + difference))
-    message = (
-        f"^tiny-0: results 'heads' are of version {group.version}; this Theodolite reads version "
-        f"{group.version + difference}; `theodolite run analyse tiny-0` computes them again$"
-    )
+    message = f"'heads' are of version {group.version}; .* {group.version + difference}; `theodolite run analyse"
     with pytest.raises(StoreVersionError, match=message):
         read_group(run, "heads")
     with pytest.raises(StoreVersionError, match=message):
