@@ -139,7 +139,8 @@ def test_the_table_of_curves_has_a_row_for_each_point_and_nan_for_missing_values
     frame = curve_frame(select_curves(run, ["cosine_of_means_debiased", STEP_NORM]))
     assert len(frame) == 2 * 4 + 2 * 4
     assert list(frame.columns) == [
-        *("statistic", "set", "contrast", "site", "position", "layer", "depth", "value", "low", "high")
+        *("statistic", "set", "contrast", "site", "position", "layer", "depth"),
+        *("value", "low", "high", "band_low", "band_high"),
     ]
     of_blocks = frame[frame["statistic"] == STEP_NORM]
     assert set(of_blocks["site"]) == {""}
