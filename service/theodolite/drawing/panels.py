@@ -12,7 +12,7 @@ from plotly.subplots import make_subplots
 
 from theodolite.drawing.brackets import bracket
 from theodolite.drawing.references import Reference, reference_lines
-from theodolite.drawing.style import DEPTH, bare_layout, clear, depth_ticks, sides_by_side, symbol_of
+from theodolite.drawing.style import DEPTH, bare_layout, clear, depth_ticks, is_set_colour, sides_by_side, symbol_of
 from theodolite.drawing.switches import LAYER, add_logarithmic_switch
 from theodolite.sites import HALF_BLOCKS, depth_label
 
@@ -76,12 +76,12 @@ def panels_figure(
     figure = make_subplots(rows=len(panels), cols=1, shared_xaxes=True, vertical_spacing=_LEGEND / height)
     known: dict[str, int] = {}
     for row, panel in enumerate(panels, start=1):
-        colours = list(dict.fromkeys(line.colour for line in panel.lines if line.markers))
+        colours = list(dict.fromkeys(line.colour for line in panel.lines if is_set_colour(line.colour)))
         for line in panel.lines:
             first = known.setdefault(line.name, row)
             legend = "legend" if first == 1 else f"legend{first}"
             *interval, curve = _traces(line, labels or {}, legend, named=first == row, x_title=x_title)
-            if line.markers and len(colours) > 1:
+            if line.markers and len(colours) > 1 and line.colour in colours:
                 curve.update(sides_by_side(colours.index(line.colour)))
             figure.add_traces([*interval, curve], rows=row, cols=1)
         drawn = [(line.x, line.y) for line in panel.lines]

@@ -89,6 +89,11 @@ def set_colours(sets: Sequence[str], contrasts: Mapping[str, Mapping[str, Any]])
     return {name: chosen[name] for name in sets}
 
 
+def is_set_colour(colour: str) -> bool:
+    """Return whether a colour is that of a set."""
+    return colour in _SETS
+
+
 def symbol_of(colour: str) -> str:
     """Return the marker of a line of this colour; each set has its own, for readers who cannot tell two colours."""
     return _SYMBOLS.get(colour, "circle")

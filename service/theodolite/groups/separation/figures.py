@@ -6,13 +6,13 @@ import numpy as np
 import plotly.graph_objects as go
 import xarray as xr
 
+from theodolite.drawing.panels import INTERVAL as DEFAULT_BAND
 from theodolite.drawing.panels import Line, Panel, depth_axis, panels_figure, prompts_text
 from theodolite.drawing.references import Reference
-from theodolite.drawing.style import DASHES, MAIN, PLAIN, SECOND, THIRD, UNTRAINED, short_site
+from theodolite.drawing.style import MAIN, PLAIN, THIRD, UNTRAINED
 from theodolite.groups.schema import INTERVAL, LEVEL, VALUE_AND_BAND
 from theodolite.query.compare import BOUND
 from theodolite.query.curves import along_depth, end_of, has_values
-from theodolite.sites import Site
 
 _TITLES = {
     "auroc": "AUROC",
@@ -21,7 +21,8 @@ _TITLES = {
     "fisher_ratio": "Fisher ratio",
 }
 
-_RIDGE = "ridge"
+_MEANS, _RIDGE = "difference of means", "ridge regression"
+_BAND = "simultaneous 95 % band"
 
 
 def separation_figure(
@@ -34,10 +35,10 @@ def separation_figure(
 ) -> go.Figure:
     """Return AUROC, AUROC minus words, paired accuracy, accuracy and Fisher ratio by depth, with intervals.
 
-    All are by difference of means; the AUROC, and its difference from words, are also by ridge regression. Thin lines
-    are the values that chance exceeds at any depth with a probability of LEVEL. Grey lines are chance, the bound above
-    which sets count as separated, and the values of the untrained twin. Brackets mark the depths that may have the
-    largest value.
+    A line goes through all sites in the order of the stream. All are by difference of means; the AUROC, and its
+    difference from words, are also by ridge regression. Grey is what they are compared with: the values that chance
+    exceeds at any depth with a probability of LEVEL, the bound above which sets count as separated, and the untrained
+    twin. Brackets mark the depths that may have the largest value.
 
     Args:
         separation: the results.
@@ -62,7 +63,7 @@ def separation_figure(
     for name, title in _TITLES.items():
         if not has_values(selected, name):
             continue
-        lines = [line for site in sites for line in _lines(selected, null, other, name, site, prompts_text(*counts))]
+        lines = list(_lines(selected, null, other, name, prompts_text(*counts)))
         located = None
         if null is not None and name in null["held_out"]:
             located = along_depth(null["location"].sel(held_out=name))
@@ -70,43 +71,36 @@ def separation_figure(
         if name == "auroc" and null is not None:
             words = [null["beyond"].sel(control="words", held_out=one) for one in ("auroc", "ridge_auroc")]
             if np.isfinite(end_of(words[0])).any():
-                panels.append(_beyond(words, "words", "words alone: 0", sites, prompts_text(*counts)))
+                panels.append(_beyond(words, "words", "words alone: 0", prompts_text(*counts)))
         if name == "auroc" and other is not None and has_values(other, "auroc_beyond_twin", "band_low"):
             untrained = [other["auroc_beyond_twin"]]
-            panels.append(_beyond(untrained, "twin", "as untrained: 0", sites, prompts_text(*counts)))
+            panels.append(_beyond(untrained, "twin", "as untrained: 0", prompts_text(*counts)))
     return panels_figure(panels, **depth_axis(along_depth(selected["auroc"])))
 
 
-def _lines(
-    selected: xr.Dataset, null: xr.Dataset | None, twin: xr.Dataset | None, name: str, site: str, n: str
-) -> Iterator[Line]:
-    """Yield the lines of a statistic at a site: its values, ridge regression, the limit of chance, and the twin."""
-    dash = DASHES[Site(site)]
-    yield _with_interval(selected, name, site, MAIN, short_site(site), n)
+def _lines(selected: xr.Dataset, null: xr.Dataset | None, twin: xr.Dataset | None, name: str, n: str) -> Iterator[Line]:
+    """Yield the lines of a statistic: its values, ridge regression, the limit of chance, and the twin."""
+    yield _with_interval(selected[name], MAIN, _MEANS, INTERVAL, n)
     if null is not None:
         if name == "auroc" and has_values(null, "ridge_auroc"):
-            yield _with_interval(null, "ridge_auroc", site, THIRD, f"{_RIDGE}, {short_site(site)}", n)
+            yield _with_interval(null["ridge_auroc"], THIRD, _RIDGE, INTERVAL, n)
         if name in null["tested"]:
-            limit = along_depth(null["tested_null"].sel(site=[site], tested=name, null="critical"))
-            label = f"{short_site(site)}, {100 * LEVEL:.0f} % of permutations exceed it"
-            yield Line(label, limit["depth"], limit, SECOND, dash, markers=False)
+            limit = along_depth(null["tested_null"].sel(tested=name, null="critical"))
+            label = f"{100 * LEVEL:.0f} % of permutations exceed it at a depth"
+            yield Line(label, limit["depth"], limit, PLAIN, "dot", markers=False)
     if twin is not None:
-        control = along_depth(twin[name].sel(site=[site]))
-        yield Line(f"{UNTRAINED}, {short_site(site)}", control["depth"], control, PLAIN, dash, markers=False)
+        control = along_depth(twin[name])
+        yield Line(UNTRAINED, control["depth"], control, PLAIN, markers=False)
 
 
-def _with_interval(values: xr.Dataset, name: str, site: str, colour: str, label: str, n: str) -> Line:
-    value, low, high = (along_depth(values[name].sel(site=[site]), end) for end in INTERVAL)
-    return Line(label, value["depth"], value, colour, DASHES[Site(site)], low, high, n=n)
+def _with_interval(values: xr.DataArray, colour: str, label: str, ends: Sequence[str], n: str) -> Line:
+    value, low, high = (along_depth(values, end) for end in ends)
+    band = _BAND if ends == VALUE_AND_BAND else DEFAULT_BAND
+    return Line(label, value["depth"], value, colour, low=low, high=high, n=n, band=band)
 
 
-def _beyond(values: Sequence[xr.DataArray], control: str, equal: str, sites: Sequence[str], n: str) -> Panel:
+def _beyond(values: Sequence[xr.DataArray], control: str, equal: str, n: str) -> Panel:
     """Return the AUROC minus that of a control, with its band, by difference of means and perhaps by ridge."""
-    lines = []
-    for site in sites:
-        for curve, colour, classifier in zip(values, (MAIN, THIRD), ("", f"{_RIDGE}, "), strict=False):
-            value, low, high = (along_depth(curve.sel(site=[site]), end) for end in VALUE_AND_BAND)
-            label = classifier + short_site(site)
-            band = "simultaneous 95 % band"
-            lines.append(Line(label, value["depth"], value, colour, DASHES[Site(site)], low, high, n=n, band=band))
+    of_classifiers = zip(values, (MAIN, THIRD), (_MEANS, _RIDGE), strict=False)
+    lines = [_with_interval(curve, colour, label, VALUE_AND_BAND, n) for curve, colour, label in of_classifiers]
     return Panel(f"AUROC minus {control}", lines, [Reference(0, equal)])
