@@ -164,7 +164,7 @@ def test_controls_state_their_largest_auroc_beside_permuted_labels(tmp_path):
     values = np.array([[0.5, 0.6, 0.7, 0.8], [0.6, 0.9512, 0.9, 0.85]])[:, None]
     on_sphere = {"value": values, "band_low": values - 0.1, "band_high": 0.99}
     norm = {"value": 0.6, "band_low": 0.45, "band_high": 0.7}
-    facts = facts_of(tmp_path, permuted(on_sphere_auroc=on_sphere, norm_auroc=norm))
+    facts = facts_of(tmp_path, permuted(score_auroc={"on_sphere": on_sphere, "norm": norm}))
     assert starting(facts, "Scaled to the same norm") == (
         "Scaled to the same norm, activations separate the sets by difference of means better than chance at 4 of 8 "
         "depths. The largest AUROC is 0.951 [0.851, 0.990], at layer 1 mid (permuted labels give 0.50 ± 0.05 there, p "
@@ -183,13 +183,13 @@ def test_the_set_with_the_smaller_mean_length_is_named(tmp_path):
     harmful = np.array([[0.9, 0.9, 1.1, 0.5], [0.5, 0.5, 0.5, 0.9]])[:, None]
     norms = np.stack([harmful, np.ones_like(harmful)])
     lengths = {"value": 0.6, "band_low": 0.45, "band_high": 0.7}
-    tests = permuted(norm_auroc=lengths, tested_null={"norm_auroc": {"p_family": p}})
+    tests = permuted(score_auroc={"norm": lengths}, tested_null={"norm_auroc": {"p_family": p}})
     facts = facts_of(tmp_path, tests, {"norm_mean": norms})
     assert starting(facts, "By their length").endswith(" At 3 of these 4 depths, harmful has the smaller mean length.")
 
 
 def test_controls_without_values_are_left_out(tmp_path):
-    facts = facts_of(tmp_path, permuted(on_sphere_auroc=np.nan, norm_auroc=np.nan))
+    facts = facts_of(tmp_path, permuted(score_auroc=np.nan))
     assert not any(fact.startswith(("Scaled", "By their length")) for fact in facts)
 
 
@@ -240,7 +240,7 @@ def test_the_depths_that_may_have_the_largest_auroc_are_counted(tmp_path, locate
 def test_each_classifier_has_its_largest_auroc_and_its_depth(tmp_path):
     ridge = at_depths(0.5, 0.6, 0.7, 0.99, 0.7, 0.6, 0.5, 0.5)
     band = {"value": ridge, "band_low": ridge - 0.2, "band_high": 1.0}
-    section = section_of(tmp_path, permuted(ridge_auroc=band, location={"ridge_auroc": ridge > 0.9}))
+    section = section_of(tmp_path, permuted(score_auroc={"ridge": band}, location={"ridge_auroc": ridge > 0.9}))
     text = (
         "By ridge regression, the largest AUROC of held-out prompts is 0.990 [0.790, 1.000], at layer 1 mid (permuted "
         "labels give 0.50 ± 0.05 there, p = 0.3 over all depths). By paired differences, all 7 other depths can be "

@@ -82,10 +82,11 @@ def _lines(
 ) -> Iterator[Line]:
     """Yield the lines of a statistic at a site: its values, ridge regression, the limit of chance, and the twin."""
     dash = DASHES[Site(site)]
-    yield _with_interval(selected, name, site, MAIN, short_site(site), n)
+    yield _with_interval(selected[name], site, MAIN, short_site(site), n)
     if null is not None:
-        if name == "auroc" and has_values(null, "ridge_auroc"):
-            yield _with_interval(null, "ridge_auroc", site, THIRD, f"{_RIDGE}, {short_site(site)}", n)
+        ridge = null["score_auroc"].sel(scored_by="ridge")
+        if name == "auroc" and np.isfinite(end_of(ridge)).any():
+            yield _with_interval(ridge, site, THIRD, f"{_RIDGE}, {short_site(site)}", n)
         if name in null["tested"]:
             limit = along_depth(null["tested_null"].sel(site=[site], tested=name, null="critical"))
             label = f"{short_site(site)}, {100 * LEVEL:.0f} % of permutations exceed it"
@@ -95,8 +96,8 @@ def _lines(
         yield Line(f"{UNTRAINED}, {short_site(site)}", control["depth"], control, PLAIN, dash, markers=False)
 
 
-def _with_interval(values: xr.Dataset, name: str, site: str, colour: str, label: str, n: str) -> Line:
-    value, low, high = (along_depth(values[name].sel(site=[site]), end) for end in INTERVAL)
+def _with_interval(values: xr.DataArray, site: str, colour: str, label: str, n: str) -> Line:
+    value, low, high = (along_depth(values.sel(site=[site]), end) for end in INTERVAL)
     return Line(label, value["depth"], value, colour, DASHES[Site(site)], low, high, n=n)
 
 
