@@ -75,7 +75,7 @@ def test_every_number_is_known_and_the_report_describes_it(run):
     assert ((added >= 1 / 20) & (added <= 1)).where(is_tested, np.isnan(added)).all()
     assert np.isnan(p.sel(intervention="patch")).all()
     assert (effects["effect"].sel(estimate="low") <= values["effect"]).all()
-    assert float(effects["route_error"]) < 5e-5
+    assert float(effects["forward_error"].sel(check="route")) < 5e-5
     (section,) = section_items(run, "effects")
     assert_says(section["title"], "“refusal” … position -1 … 10 matched pairs")
     names = {figure["name"] for figure in section["figures"]}

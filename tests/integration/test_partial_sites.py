@@ -135,7 +135,7 @@ CORE = {
     "permutations": [
         *("tested_null@null=p_family,tested=auroc", "tested_null@null=z,tested=difference_norm"),
         "direction_cosine_null@null=mean",
-        "norm_auroc@estimate=value",
+        "score_auroc@estimate=value,scored_by=norm",
     ],
     "gram": ["participation_ratio", "linear_cka_debiased", "silhouette"],
 }

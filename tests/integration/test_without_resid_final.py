@@ -58,7 +58,7 @@ def test_statistics_of_the_captured_sites_are_the_same(runs, group):
 
 
 def test_the_final_norm_has_no_statistics(runs):
-    whole, part = (read_group(run, "sphere")["norm_before"].isel(norm=-1) for run in runs)
+    whole, part = (read_group(run, "sphere")["euclidean_norm"].isel(norm=-1) for run in runs)
     assert str(part["norm"].values) == "final"
     assert np.isnan(part).all()
     assert np.isfinite(whole).any()

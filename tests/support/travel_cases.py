@@ -19,15 +19,13 @@ VARIANCES = {
     "step_cosine_centred_null": (4, 2),
     "step_common_share": (),
     "variance": (3,),
-    "variance_step": (3,),
-    "twice_covariance": (3,),
+    "variance_change": (3, 2),
 }
 """Statistics of each block over all prompts, with their shapes in a block."""
 OF_BLOCKS = {"step_norm": (3, 2), "step_cosine": (4, 2), "arc": (3, 2), **VARIANCES}
 OF_PATH = {
     **dict.fromkeys(("path_length", "displacement", "arc_length", "great_circle"), (2,)),
-    **dict.fromkeys(("path_ratio", "arc_ratio"), (2, 2)),
-    **dict.fromkeys(("path_ratio_at_right_angles", "arc_ratio_at_right_angles"), (2,)),
+    **dict.fromkeys(("path_ratio", "arc_ratio"), (2, 3)),
 }
 """Statistics of blocks and of the path, with their shapes."""
 
@@ -128,8 +126,7 @@ def variances_of_samples(samples: Sequence[States]) -> dict[str, Float64]:
                 continue
             start, end = (np.stack(states) for states in zip(*pairs, strict=True))
             step = end - start
-            found["variance_step"][index, branch] = trace(step, step)
-            found["twice_covariance"][index, branch] = 2 * trace(start, step)
+            found["variance_change"][index, branch] = trace(step, step), 2 * trace(start, step)
             put(1 if name == "block" else 2 + branch, index, start, step)
             if name == "attention":
                 found["variance"][index, 1] = trace(end, end)
@@ -180,15 +177,15 @@ def expected_travel(
         if is_whole:
             for path, n_blocks in enumerate((len(layers), len(layers) - 1)):
                 squares = (lengths[:, :n_blocks] ** 2).mean(axis=0)
-                expected["path_ratio_at_right_angles"][at][path] = np.sqrt(squares).sum() / np.sqrt(squares.sum())
+                expected["path_ratio"][at][path, 2] = np.sqrt(squares).sum() / np.sqrt(squares.sum())
                 mean = angles[:, :n_blocks].mean(axis=0)
-                expected["arc_ratio_at_right_angles"][at][path] = mean.sum() / np.arccos(np.prod(np.cos(mean)))
+                expected["arc_ratio"][at][path, 2] = mean.sum() / np.arccos(np.prod(np.cos(mean)))
         steps, along = (np.stack(mean_and_spread(np.stack(values)), axis=-1) for values in zip(*found, strict=True))
         expected["step_norm"][at], expected["arc"][at] = steps[:, :3], steps[:, 5:]
         expected["step_cosine"][at][:, :2] = steps[:, 3:5]
         for name, column in {"path_length": 0, "displacement": 1, "arc_length": 3, "great_circle": 4}.items():
             expected[name][at] = along[column]
-        expected["path_ratio"][at], expected["arc_ratio"][at] = along[[2, 6]], along[[5, 7]]
+        expected["path_ratio"][at][:, :2], expected["arc_ratio"][at][:, :2] = along[[2, 6]], along[[5, 7]]
         for quantity, values in variances_of_samples(all_states).items():
             expected[quantity][at] = values
     return expected

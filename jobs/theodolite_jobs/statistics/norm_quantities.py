@@ -10,7 +10,7 @@ QUANTITIES = (
     "norm_before",
     "squared_norm_before",
     "component_before",
-    "normalized_norm",
+    "norm_after",
     "expected",
     "deviation",
     "component_after",

@@ -18,7 +18,7 @@ _REFERENCES = {
     "paired_accuracy": (Reference(0.5, "chance: 0.5"),),
     **{
         name: (Reference(0.5, "chance: 0.5"), Reference(BOUND, f"separated: {BOUND}"))
-        for name in ("auroc", "on_sphere_auroc")
+        for name in ("auroc", "score_auroc@scored_by=on_sphere")
     },
 }
 _DASHES = ("solid", "dash", "dot", "dashdot")

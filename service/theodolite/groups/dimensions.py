@@ -17,6 +17,7 @@ DIMENSIONS = {
     "contrast": "Contrast of two prompt sets.",
     "estimate": "Value of a statistic, or an end of its 95 % interval (low, high) or of its simultaneous 95 % band "
     "over all sites and layers (band_low, band_high).",
+    "scored_by": "What scores prompts: ridge regression, the difference of means on the sphere, or the norm.",
     "null": "Mean and standard deviation (sd) of a statistic with permuted labels or of controls, and its tests: z is "
     "the statistic minus the mean, over sd; p is the share of draws, the statistic itself included, that are as large; "
     "p_family is the share of draws whose largest z over all places is as large as this z; the statistic is above "
@@ -40,11 +41,15 @@ DIMENSIONS = {
     "vector_pair": "Two vectors with a cosine: the steps of a block and the next block (successive_steps), or a step "
     "and the state at which it starts.",
     "path": "Path through all blocks (whole), or the path that ends before the last block (before_last).",
+    "path_summary": "Mean or standard deviation (n-1) of a ratio over prompts, or its value for steps or arcs of the "
+    "same lengths at right angles (at_right_angles).",
+    "term": "Variance of a step (step_variance), or twice its covariance with the state at which it starts.",
     "point": "State of a block: its input (pre), the stream between attention and MLP (mid), its output (post).",
     "site": "Site in the block, such as resid_pre.",
     "circuit": "Bilinear map of a head: qk is s·W_Q R W_Kᵀ, ov is W_V W_O; with multi-head latent attention, rotary is "
     "s·W_QR R(δ) W_KRᵀ.",
     "offset": "Query position minus key position, for rotary positions; ov has offset 0 only.",
+    "centring": "W_U minus its mean over the vocabulary (centred), or as stored (uncentred).",
     "head": "Query head.",
     "d_head": "Component of a head's output before W_O.",
     "head_other": "Query head of layer_other.",
@@ -58,9 +63,12 @@ DIMENSIONS = {
     "intervention": "Change of the last token's state: patch, remove or add.",
     "control": "Kind of the control: permuted labels or nouns, random directions or matrices, matched directions, or "
     "the words or the length of the prompts.",
+    "check": "Compared forward passes: unchanged columns and the plain one (intact), or interventions that cost one "
+    "token and the same in passes of all tokens (route).",
     "dose": "Factor on the difference of the means (positive minus negative) that is added to the state.",
     "n_prompts": "Number of prompts in each set of another sample.",
     "norm": "Norm layer, written `0.attention`, `0.mlp`, …, `final`.",
+    "stage": "Input of the norm layer (before), or its output before scale and bias (after).",
     "norm_other": "Norm layer that `norm` is compared with.",
     "norm_kind": "Branch that the norm layer precedes (attention, mlp, final), or follows "
     "(attention_output, mlp_output).",

@@ -33,7 +33,7 @@ class Head:
         coverage_99: first rank at which the cumulative sum of the singular values exceeds 99 % of their sum.
         effective_rank: exp of the entropy of σ/Σσ.
         stable_rank: Σσ² over the largest σ².
-        copying_score: near 1 if tokens, on the whole, raise their own logits.
+        copying_score: the centred one, near 1 if tokens, on the whole, raise their own logits.
         tokens: the tokens of its leading singular vectors on both sides; empty in a run without `words`.
     """
 
@@ -68,7 +68,7 @@ def head_atlas(run: Run, circuit: str, offset: int = 0) -> xr.Dataset:
     """Return each head's leading singular value, ranks and alignment, (layer, head); callers must not change it.
 
     `direction_alignment`, (contrast, side, layer, head), and `direction_alignment_null`, (…, null), have the sides of
-    this circuit. `copying_score` and `copying_score_random_sd` exist only for ov.
+    this circuit. `copying_score`, which is the centred one, and `copying_score_random_sd` exist only for ov.
 
     Raises:
         SiteNotFoundError: the circuit was not decomposed, or not at this offset.
@@ -82,8 +82,8 @@ def head_atlas(run: Run, circuit: str, offset: int = 0) -> xr.Dataset:
     )
     alignment = heads[["direction_alignment", "direction_alignment_null"]]
     atlas = atlas.assign(alignment.sel(side=sides))
-    scores = ("copying_score", "copying_score_random_sd") if circuit == "ov" else ()
-    return atlas.assign({name: heads[name] for name in scores})
+    scores = ["copying_score", "copying_score_random_sd"] if circuit == "ov" else []
+    return atlas.assign(heads.sel(centring="centred", drop=True)[scores])
 
 
 def read_head(run: Run, layer: int, head: int, circuit: str = "qk", offset: int = 0) -> Head:
@@ -113,7 +113,7 @@ def read_head(run: Run, layer: int, head: int, circuit: str = "qk", offset: int 
         coverage_99=at["coverage_99"].item(),
         effective_rank=at["effective_rank"].item(),
         stable_rank=at["stable_rank"].item(),
-        copying_score=at["copying_score"].item(),
+        copying_score=at["copying_score"].sel(centring="centred").item(),
         tokens=tokens[[*TOKEN_COLUMNS]].astype(TOKEN_COLUMNS).reset_index(drop=True),
     )
 

@@ -42,8 +42,8 @@ def null_of(group, name, part):
     return group["tested_null"].sel(tested=name, null=part)
 
 
-def interval(values):
-    return values.sel(estimate=["value", "low", "high"])
+def interval(group, score):
+    return group["score_auroc"].sel(scored_by=score, estimate=["value", "low", "high"])
 
 
 def test_statistics_with_the_real_labels_are_those_of_the_other_groups(run):
@@ -77,10 +77,10 @@ def test_the_controls_are_the_areas_on_the_sphere_and_of_the_norms(run):
             group = read_group(run, "permutations").sel(at).isel(layer=layer)
             plain = area(norms[:n_p, None], norms[n_p:, None], paired=paired).value
             signed = norms if plain >= 0.5 else -norms
-            for name, one in (("on_sphere_auroc", scores), ("norm_auroc", signed)):
+            for name, one in (("on_sphere", scores), ("norm", signed)):
                 expected = area(one[:n_p, None], one[n_p:, None], paired=paired)
-                np.testing.assert_allclose(interval(group[name]), np.ravel(expected), rtol=1e-9, atol=1e-12)
-                np.testing.assert_allclose(measured(group, name), expected.value, rtol=1e-9)
+                np.testing.assert_allclose(interval(group, name), np.ravel(expected), rtol=1e-9, atol=1e-12)
+                np.testing.assert_allclose(measured(group, f"{name}_auroc"), expected.value, rtol=1e-9)
 
 
 @pytest.mark.parametrize("label", ["refusal", "unpaired"])
@@ -98,7 +98,7 @@ def test_ridge_regression_is_refitted_without_the_prompts_that_it_scores(run, la
         scores[~rest] = (samples[~rest] - midpoint) @ ridge.coef_
     group = read_group(run, "permutations").sel(contrast=label, position=-1, site=str(site)).isel(layer=2)
     expected = area(scores[:n_p, None], scores[n_p:, None], paired=permuted.paired)
-    np.testing.assert_allclose(interval(group["ridge_auroc"]), np.ravel(expected), rtol=1e-9)
+    np.testing.assert_allclose(interval(group, "ridge"), np.ravel(expected), rtol=1e-9)
     np.testing.assert_allclose(measured(group, "ridge_auroc"), expected.value, rtol=1e-9)
 
 
@@ -173,7 +173,7 @@ def test_sets_that_differ_in_length_alone_are_separated_by_the_norm_and_not_on_t
     run = store_run(tmp_path, arrays, shard_prompts=16, contrasts=contrasts)
     analyse(run, contrasts, None, silent, requested={"permutations"})
     group = read_group(run, "permutations").sel(contrast="length", position=-1)
-    assert (group["norm_auroc"].sel(estimate="value") > 0.95).all()
+    assert (group["score_auroc"].sel(scored_by="norm", estimate="value") > 0.95).all()
     assert (null_of(group, "norm_auroc", "p_family") <= 0.05).all()
     assert (null_of(group, "on_sphere_auroc", "p_family") > 0.05).all()
 

@@ -24,7 +24,7 @@ def measured(x, norm_layer, total_variance):
     """All variables of one norm over (sample, d_model), sample by sample; `total_variance` of what it reads."""
     norm, d = norm_layer.norm, WIDTH
     mean, std = (lambda values: np.mean(values)), (lambda values: np.std(values, ddof=1) if len(values) > 1 else np.nan)
-    found = {}
+    found, before, component = {}, [np.nan] * 4, np.nan
 
     def summary(values):
         return [mean(values), std(values), values.min(), values.max()]
@@ -34,10 +34,10 @@ def measured(x, norm_layer, total_variance):
         outputs = np.array([c / np.sqrt((c**2).sum() / d + norm.epsilon) for c in centred])
         squares = np.array([(c**2).sum() / d for c in centred])
         lengths = np.sqrt((x**2).sum(axis=1))
-        found["normalized_norm_expected"] = mean(np.sqrt(d * squares / (squares + norm.epsilon)))
+        found["euclidean_norm_expected"] = mean(np.sqrt(d * squares / (squares + norm.epsilon)))
         found["worst_deviation"] = 0.0  # but for rounding
-        found["norm_before"] = summary(lengths)
-        found["mean_component_before"] = mean(np.abs(x.sum(axis=1)) / np.sqrt(d) / lengths)
+        before = summary(lengths)
+        component = mean(np.abs(x.sum(axis=1)) / np.sqrt(d) / lengths)
         found["relative_spread"] = [std(lengths) / mean(lengths), std(lengths**2) / mean(lengths**2)]
         standard = [np.sqrt(d - chi.mean(d) ** 2) / chi.mean(d), np.sqrt(2 / d)]
         found["relative_spread_null"] = np.stack([standard, fitted_spreads(x)], axis=-1)
@@ -46,8 +46,8 @@ def measured(x, norm_layer, total_variance):
     else:
         outputs = (x - norm.bias) / norm.scale
     after = np.sqrt((outputs**2).sum(axis=1))
-    found["normalized_norm"] = summary(after)
-    found["mean_component_after"] = mean(np.abs(outputs.sum(axis=1)) / np.sqrt(d) / after)
+    found["euclidean_norm"] = [before, summary(after)]
+    found["mean_component"] = [component, mean(np.abs(outputs.sum(axis=1)) / np.sqrt(d) / after)]
     found["ellipsoid_residual"] = np.abs(after / np.sqrt(d) - 1).max()
     return found
 
@@ -128,4 +128,5 @@ def test_a_zero_vector_makes_only_its_own_statistics_nan(tmp_path):
     assert np.isnan(curves["cosine_of_means"].sel(contrast="refusal", space="sphere", **at))
     assert np.isfinite(curves["variance_mean"].sel(space="raw", **at)).all()
     assert int(np.isnan(curves["variance_mean"].sel(space="sphere")).sum()) == 1
-    assert np.isnan(read_group(run, "sphere")["mean_component_before"].sel(set="bad", position=-1, norm="1.mlp"))
+    component = read_group(run, "sphere")["mean_component"].sel(stage="before")
+    assert np.isnan(component.sel(set="bad", position=-1, norm="1.mlp"))

@@ -115,7 +115,7 @@ def test_quantities_of_inputs_are_those_of_the_modules_outputs(make):
     np.testing.assert_allclose(found["squared_norm_before"], lengths**2, rtol=1e-14)
     cosine = np.abs(x @ np.ones(WIDTH)) / lengths / np.sqrt(WIDTH)
     np.testing.assert_allclose(found["component_before"], cosine, rtol=1e-12)
-    np.testing.assert_allclose(found["normalized_norm"], after, rtol=tolerance)
+    np.testing.assert_allclose(found["norm_after"], after, rtol=tolerance)
     expected = np.sqrt(WIDTH * square / (square + norm.epsilon))
     np.testing.assert_allclose(found["expected"], expected, rtol=1e-14)
     np.testing.assert_allclose(expected, after, rtol=tolerance)  # the formula itself, ε inside the root
@@ -135,7 +135,7 @@ def test_quantities_of_outputs_equal_those_of_inputs(make):
     (_, norm), x = make(), inputs()
     from_inputs, from_outputs = named(input_quantities(x, norm)), named(output_quantities(normalised(x, norm), norm))
     for name in QUANTITIES:
-        if name in ("normalized_norm", "component_after", "residual"):
+        if name in ("norm_after", "component_after", "residual"):
             # (y − β)/γ loses what β is larger than γŷ; the least |γ| here is a hundredth of the largest |β|.
             np.testing.assert_allclose(from_outputs[name], from_inputs[name], rtol=1e-8, atol=1e-10)
         else:
@@ -157,7 +157,7 @@ def test_ratios_of_zero_vectors_are_nan():
         named(input_quantities(np.full((1, WIDTH), 3.0), layer)),
     )
     for found in (zero, constant):
-        assert (found["normalized_norm"], found["expected"], found["residual"]) == (0, 0, 1)
+        assert (found["norm_after"], found["expected"], found["residual"]) == (0, 0, 1)
         assert np.isnan([found["deviation"], found["component_after"]]).all()
     assert np.isnan(zero["component_before"])
     np.testing.assert_allclose(constant["component_before"], 1, rtol=1e-14)

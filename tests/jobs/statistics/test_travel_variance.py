@@ -41,8 +41,7 @@ def test_two_prompts_in_two_dimensions_by_hand():
     found = {name: values[0, 0] for name, values in statistics_of(products_of(np.stack([x, middle, y]))).items()}
     # Deviations of x are ±(1, 0), of the steps ±(1, 0) and ±(0, 2); so Var is twice the squared deviation.
     assert found["variance"].tolist() == [2, 8, 16]
-    assert found["variance_step"].tolist() == [2, 8, 10]
-    assert found["twice_covariance"].tolist() == [4, 0, 4]
+    assert found["variance_change"].tolist() == [[2, 4], [8, 0], [10, 4]]
     assert found["step_cosine_centred"][STREAM] == pytest.approx(2 / np.sqrt(2 * 10), rel=1e-15)
     # The steps are (1, 0) and (3, 4): mean (2, 2), squares 1 and 25; the noise of the mean is 10/2.
     assert found["step_common_share"] == pytest.approx((8 - 5) / 13, rel=1e-15)
@@ -65,9 +64,10 @@ def test_statistics_equal_numpy(n, n_blocks, seed):
             assert found["variance"][0, block, point] == pytest.approx(total(state, state), rel=1e-12)
         for branch, name in enumerate(ENDS):
             step, start = steps[name][block], starts[name][block]
-            assert found["variance_step"][0, block, branch] == pytest.approx(total(step, step), rel=1e-12)
+            step_variance, twice_covariance = found["variance_change"][0, block, branch]
+            assert step_variance == pytest.approx(total(step, step), rel=1e-12)
             twice = pytest.approx(2 * total(start, step), rel=1e-10, abs=1e-12 * total(start, start))
-            assert found["twice_covariance"][0, block, branch] == twice
+            assert twice_covariance == twice
             cosine = total(start, step) / np.sqrt(total(start, start) * total(step, step))
             pair = {"attention": 2, "mlp": 3, "block": STREAM}[name]
             assert found["step_cosine_centred"][0, block, pair] == pytest.approx(cosine, rel=1e-9, abs=1e-11)
@@ -84,7 +84,7 @@ def test_the_variance_after_a_step_is_the_sum_of_its_three_parts(dtype, parts):
     states = 100 + drawn(64, 5, 600, dtype=dtype)
     found = variance_budget(reduce(merge_products, (products_of(one) for one in np.split(states, parts, axis=1))))
     pre, mid, post = np.moveaxis(found["variance"], -1, 0)
-    added = found["variance_step"] + found["twice_covariance"]
+    added = found["variance_change"].sum(axis=-1)
     for branch, (before, after) in enumerate(((pre, mid), (mid, post), (pre, post))):
         np.testing.assert_allclose(before + added[..., branch], after, rtol=1e-12)
     np.testing.assert_allclose(post[:, :-1], pre[:, 1:], rtol=1e-12)

@@ -32,7 +32,7 @@ def test_a_head_has_the_stored_spectrum_and_rows_of_the_table(atlas_client, atla
     stored, tokens = stored_group(atlas.store, atlas.id, "heads"), table(atlas, "head_tokens")
     for circuit, layer, head in (("qk", 0, 0), ("ov", 5, 11), ("qk", 3, 7)):
         card = atlas_client.get(f"/v1/runs/{atlas.id}/heads/{layer}/{head}", params={"circuit": circuit}).json()
-        at = stored.sel(circuit=circuit, offset=0, layer=layer, head=head)
+        at = stored.sel(circuit=circuit, offset=0, layer=layer, head=head, centring="centred")
         assert (card["name"], card["circuit"], card["offset"]) == (f"L{layer}H{head}", circuit, 0)
         np.testing.assert_array_equal(numbers(card["singular_values"]), at["singular_values"].values)
         for name in ("effective_rank", "stable_rank", "coverage_99", "copying_score"):

@@ -60,7 +60,7 @@ def test_the_figures_of_separation_and_curves_have_brackets_and_the_difference_f
         "directions": {},
         "separation": {"auroc": {"value": 0.9, "low": 0.8, "high": 0.95}},
         "permutations": {
-            "ridge_auroc": 0.1,
+            "score_auroc": 0.1,
             "beyond": {"words": {"auroc": 0.1, "ridge_auroc": 0.1}},
             "location": {"auroc": at_one},
         },
@@ -73,4 +73,4 @@ def test_the_figures_of_separation_and_curves_have_brackets_and_the_difference_f
     figure = draw_figure(run, "separation.refusal")
     titles = [axis.title.text for axis in figure.select_yaxes()]
     assert titles[:2] == ["AUROC", "AUROC minus words"]
-    assert {trace.name for trace in figure.data} >= {"pre", "mid", "ridge, pre", "ridge, mid"}
+    assert {trace.name for trace in figure.data} >= {"difference of means", "ridge regression"}

@@ -15,10 +15,10 @@ def test_every_curve_is_a_profile_and_arrays_of_single_features_are_none():
     assert set(STATISTICS) < set(PROFILES)
     assert {
         "relative_spread@quantity=norm",
-        "norm_before@summary=mean",
+        "euclidean_norm@stage=before,summary=mean",
         "effective_rank@circuit=qk",
         "stable_rank@circuit=ov",
-        "copying_score",
+        "copying_score@centring=centred",
     } < set(PROFILES)
     assert not {"semi_axes", "mean", "n_samples", "singular_values"} & set(PROFILES)
 
@@ -35,7 +35,7 @@ def test_norm_layers_have_the_depth_of_the_site_that_they_read():
 
 def test_a_block_without_an_mlp_norm_has_no_value_there():
     stored = xr.DataArray([1.0, 2, 3], {"norm": ["0.attention", "0.mlp", "1.attention"]}, ("norm",))
-    profile = PROFILES["norm_before@summary=mean"].read(stored.expand_dims(summary=["mean"]))
+    profile = PROFILES["mean_component@stage=before"].read(stored.expand_dims(stage=["before"]))
     np.testing.assert_array_equal(profile.sel(site="resid_mid"), [2, np.nan])
 
 

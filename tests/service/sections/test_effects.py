@@ -63,8 +63,7 @@ VALUES = {
     },
     "head_direct": 0.1,
     "direct_correlation": 0.42,
-    "intact_error": 1e-6,
-    "route_error": 2e-6,
+    "forward_error": {"intact": 1e-6, "route": 2e-6},
 }
 ATTRIBUTES = {
     "options": {"controls": 20},
@@ -262,7 +261,7 @@ def test_a_full_route_is_named_with_its_reason(run_of, monkeypatch):
 
 
 def test_routes_that_were_not_compared_have_no_sentence(run_of):
-    (section,) = effects.sections(run_of(route_error=np.nan))
+    (section,) = effects.sections(run_of(forward_error=np.nan))
     assert not any("one token per block" in fact for fact in section.facts)
 
 

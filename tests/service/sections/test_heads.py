@@ -48,10 +48,15 @@ def test_the_rank_is_that_at_offset_0():
     assert list(heads._rank_facts(both)) == list(heads._rank_facts(group(52.04)))
 
 
+def both(scores):
+    """Return scores that are the same with and without centring."""
+    return scores.expand_dims(centring=["centred", "uncentred"])
+
+
 def test_heads_are_counted_by_the_sign_of_a_high_copying_score():
     scores = xr.DataArray([[0.95, 0.9], [0.91, -0.95]], dims=("layer", "head"))
     scores = scores.assign_coords(layer=range(2), head=range(2))
-    data = {"copying_score": scores, "copying_score_uncentred": scores, "copying_score_random_sd": 0.2}
+    data = {"copying_score": both(scores), "copying_score_random_sd": 0.2}
     assert_says(next(heads._copying_facts(xr.Dataset(data))), "above 0.9 in 2 of 4 heads … below -0.9 in 1 head")
 
 
@@ -59,7 +64,7 @@ def test_heads_are_counted_by_the_sign_of_a_high_copying_score():
 def test_copying_scores_are_compared_with_those_of_random_circuits(sd, distinct):
     scores = xr.DataArray([[0.5, 0.85], [0.1, -0.95]], dims=("layer", "head"))
     scores = scores.assign_coords(layer=range(2), head=range(2))
-    data = {"copying_score": scores, "copying_score_uncentred": scores, "copying_score_random_sd": sd}
+    data = {"copying_score": both(scores), "copying_score_random_sd": sd}
     fact, _ = heads._copying_facts(xr.Dataset(data))
     assert_says(fact, f"random … 0 ± {sd:.2f} … more than four … {distinct}")
 
@@ -67,10 +72,10 @@ def test_copying_scores_are_compared_with_those_of_random_circuits(sd, distinct)
 def test_the_heads_with_the_largest_and_smallest_copying_scores_are_listed():
     scores = xr.DataArray(np.linspace(-1, 0.7, 18).reshape(9, 2), dims=("layer", "head"))
     scores = scores.assign_coords(layer=range(9), head=range(2))
-    (table,) = heads._copying_tables(xr.Dataset({"copying_score": scores}))
+    (table,) = heads._copying_tables(xr.Dataset({"copying_score": both(scores)}))
     assert [row[0] for row in table.rows[:2] + table.rows[-2:]] == ["L8H1", "L8H0", "L0H1", "L0H0"]
     assert [row[0] for row in table.rows[7:9]] == ["L5H0", "L3H1"]
-    few = xr.Dataset({"copying_score": scores[:2].where(scores[:2] < -0.75)})
+    few = xr.Dataset({"copying_score": both(scores[:2].where(scores[:2] < -0.75))})
     (table,) = heads._copying_tables(few)
     assert [row[0] for row in table.rows] == ["L1H0", "L0H1", "L0H0"]
     assert list(heads._copying_tables(few * np.nan)) == []

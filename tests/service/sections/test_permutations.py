@@ -139,7 +139,7 @@ def test_controls_state_their_largest_auroc_beside_permuted_labels(tmp_path):
     values = np.array([[0.5, 0.6, 0.7, 0.8], [0.6, 0.9512, 0.9, 0.85]])[:, None]
     on_sphere = {"value": values, "band_low": values - 0.1, "band_high": 0.99}
     norm = {"value": 0.6, "band_low": 0.45, "band_high": 0.7}
-    facts = facts_of(tmp_path, permuted(on_sphere_auroc=on_sphere, norm_auroc=norm))
+    facts = facts_of(tmp_path, permuted(score_auroc={"on_sphere": on_sphere, "norm": norm}))
     null, length = "0.50 ± 0.05 … p = 0.005", "0.55 ± 0.05 … p = 0.3"
     assert_says(
         facts,
@@ -154,13 +154,13 @@ def test_the_set_with_the_smaller_mean_length_is_named(tmp_path):
     harmful = np.array([[0.9, 0.9, 1.1, 0.5], [0.5, 0.5, 0.5, 0.9]])[:, None]
     norms = np.stack([harmful, np.ones_like(harmful)])
     lengths = {"value": 0.6, "band_low": 0.45, "band_high": 0.7}
-    tests = permuted(norm_auroc=lengths, tested_null={"norm_auroc": {"p_family": p}})
+    tests = permuted(score_auroc={"norm": lengths}, tested_null={"norm_auroc": {"p_family": p}})
     facts = facts_of(tmp_path, tests, {"norm_mean": norms})
     assert_says(facts, "By their length … 3 of these 4 depths … harmful … smaller mean length")
 
 
 def test_controls_without_values_are_left_out(tmp_path):
-    facts = facts_of(tmp_path, permuted(on_sphere_auroc=np.nan, norm_auroc=np.nan))
+    facts = facts_of(tmp_path, permuted(score_auroc=np.nan))
     assert not any("same norm" in fact or "length" in fact for fact in facts)
 
 
@@ -203,7 +203,7 @@ def test_the_depths_that_may_have_the_largest_auroc_are_counted(tmp_path, locate
 def test_each_classifier_has_its_largest_auroc_and_its_depth(tmp_path):
     ridge = at_depths(0.5, 0.6, 0.7, 0.99, 0.7, 0.6, 0.5, 0.5)
     band = {"value": ridge, "band_low": ridge - 0.2, "band_high": 1.0}
-    section = section_of(tmp_path, permuted(ridge_auroc=band, location={"ridge_auroc": ridge > 0.9}))
+    section = section_of(tmp_path, permuted(score_auroc={"ridge": band}, location={"ridge_auroc": ridge > 0.9}))
     text = "ridge regression … 0.990 [0.790, 1.000] … layer 1 mid … 0.50 ± 0.05 … p = 0.3 … all 7 other depths can"
     assert_says(section.facts, text)
     assert_says(section.finding, text)

@@ -67,9 +67,9 @@ def test_a_table_of_embeddings_is_not_compared_with_itself(monkeypatch, distance
 
 def copying(centred, uncentred):
     """Return copying scores of two layers with two heads each."""
-    dims = ("layer", "head")
-    scores = {"copying_score": (dims, centred), "copying_score_uncentred": (dims, uncentred)}
-    return xr.Dataset({**scores, "copying_score_random_sd": 0.2}, {"layer": range(2), "head": range(2)})
+    scores = ("centring", "layer", "head"), np.stack([centred, uncentred])
+    labels = {"centring": ["centred", "uncentred"], "layer": range(2), "head": range(2)}
+    return xr.Dataset({"copying_score": scores, "copying_score_random_sd": 0.2}, labels)
 
 
 def test_the_effect_of_centring_on_copying_scores_has_its_heads():

@@ -43,15 +43,16 @@ def sphere_group(fitted, scales, axes=None, **changed):
         return (*per_norm, *axes), np.stack([numbers(one)[1] for one in values], axis=-1)
 
     of_norms = {
-        "norm_before": [3.0, 10.0, 800.0],
+        "euclidean_norm": [3.0, 10.0, 800.0],
         "relative_spread": [0.03, 0.06, 0.084],
         "ellipsoid_residual": 1e-5,
         "length_variance_share": 0.02,
     } | changed
     _, null = along(["null"], 0.03, fitted)
+    _, norms = along(["summary"], of_norms["euclidean_norm"], np.nan, 1.0, 900.0)
     variables = {
         **{name: numbers(of_norms[name]) for name in ("ellipsoid_residual", "length_variance_share")},
-        "norm_before": along(["summary"], of_norms["norm_before"], np.nan, 1.0, 900.0),
+        "euclidean_norm": ((*per_norm, "stage", "summary"), np.stack([norms, np.nan * norms], axis=-2)),
         "relative_spread": along(["quantity"], of_norms["relative_spread"], np.nan),
         "relative_spread_null": ((*per_norm, "quantity", "null"), np.stack([null, np.nan * null], axis=-2)),
         "n_samples": (("set", "position"), np.array([[256], [255]])),
@@ -98,10 +99,10 @@ def lines_of(section, name):
 
 def test_the_norms_of_all_sets_stand_in_one_sentence(section_of):
     norms = np.array([[3.0, 10.0, 800.0], [4.0, 20.0, 1234.0]])[:, None]
-    section = section_of(sphere_group(0.07, PLANE, norm_before=norms))
+    section = section_of(sphere_group(0.07, PLANE, euclidean_norm=norms))
     first_and_last = "“0.attention” (first) and “final” (last)"
     assert_says(section.facts[0], f"{first_and_last}: harmful 3 and 800; harmless 4 and 1.23e+03")
-    captured = section_of(sphere_group(0.07, PLANE, norm_before=[np.nan, 10.0, 800.0]))
+    captured = section_of(sphere_group(0.07, PLANE, euclidean_norm=[np.nan, 10.0, 800.0]))
     assert_says(captured.facts[0], "“0.mlp” (first) and “final” (last)")
 
 
@@ -155,7 +156,7 @@ def test_sets_without_a_number_are_left_out_of_its_sentence(section_of):
     none = section_of(sphere_group(0.07, PLANE, relative_spread=np.nan, length_variance_share=np.nan))
     assert not any(SPREAD in fact or LENGTHS in fact for fact in none.facts)
     norms = np.array([[np.nan] * 3, [3.0, 10.0, 800.0]])[:, None]
-    unmeasured = section_of(sphere_group(0.07, PLANE, norm_before=norms))
+    unmeasured = section_of(sphere_group(0.07, PLANE, euclidean_norm=norms))
     assert not any("harmful" in fact for fact in unmeasured.facts)
     assert all("harmless " in fact for fact in unmeasured.facts[:3])
 

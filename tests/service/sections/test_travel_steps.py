@@ -58,10 +58,9 @@ SHARE = "have in common"
 PATH = "Path length divided by displacement"
 ARC = "Sum over blocks"
 WHOLE = np.array([1.0, NAN])  # the ratios before the last block are not known
-RATIOS = {"path_ratio": {"mean": 3.2 * WHOLE, "std": 0.1}, "arc_ratio": {"mean": 2.5 * WHOLE, "std": 0.2}}
-AT_RIGHT_ANGLES = {
-    "path_ratio_at_right_angles": {"whole": 2.25},
-    "arc_ratio_at_right_angles": {"whole": 1.9},
+RATIOS = {
+    "path_ratio": {"mean": 3.2 * WHOLE, "std": 0.1, "at_right_angles": {"whole": 2.25}},
+    "arc_ratio": {"mean": 2.5 * WHOLE, "std": 0.2, "at_right_angles": {"whole": 1.9}},
 }
 
 
@@ -173,7 +172,7 @@ def paths(values, labels):
 
 
 def test_paths_and_arcs_are_compared_with_those_at_right_angles(travel_of):
-    values = travel_of(RATIOS | AT_RIGHT_ANGLES)
+    values = travel_of(RATIOS)
     assert_each_says(
         step_facts(values, {"harmless": "harmless"}),
         f"{PATH} … harmless 3.20 … right angles give 2.25",
@@ -188,7 +187,7 @@ def test_paths_and_arcs_are_compared_with_those_at_right_angles(travel_of):
 def test_a_set_of_one_prompt_has_no_spread_and_is_left_out(travel_of):
     change = {name: {**values, "std": NAN} for name, values in RATIOS.items()} | {"n_samples": of_sets(1, 401)}
     change["path_ratio"]["std"] = of_sets(NAN, 0.1)[..., None]
-    values = travel_of(RATIOS | AT_RIGHT_ANGLES | change)
+    values = travel_of(RATIOS | change)
     (fact,) = step_facts(values, BOTH)
     assert_says(fact, f"{PATH} … harmless 3.20 … right angles give 2.25")
     assert "harmful" not in fact
@@ -196,9 +195,11 @@ def test_a_set_of_one_prompt_has_no_spread_and_is_left_out(travel_of):
 
 
 def test_paths_and_arcs_are_also_compared_without_the_last_block(travel_of):
-    ratios = {"path_ratio": {"mean": [3.2, 2.85], "std": 0.1}, "arc_ratio": {"mean": [2.5, 2.4], "std": 0.2}}
-    right = {"path_ratio_at_right_angles": [2.25, 4.05], "arc_ratio_at_right_angles": [1.9, 2.5]}
-    values = travel_of(ratios | right)
+    ratios = {
+        "path_ratio": {"mean": [3.2, 2.85], "std": 0.1, "at_right_angles": [2.25, 4.05]},
+        "arc_ratio": {"mean": [2.5, 2.4], "std": 0.2, "at_right_angles": [1.9, 2.5]},
+    }
+    values = travel_of(ratios)
     assert_each_says(
         step_facts(values, {"harmless": "harmless"}),
         f"{PATH} … harmless 3.20 … give 2.25 … Without … last block: harmless 2.85 … give 4.05",
@@ -209,14 +210,14 @@ def test_paths_and_arcs_are_also_compared_without_the_last_block(travel_of):
 
 def test_a_path_that_adds_up_beside_arcs_that_cancel_is_explained(travel_of):
     right = {
-        "path_ratio_at_right_angles": {"whole": of_sets(3.8, 2.0)},
-        "arc_ratio_at_right_angles": {"whole": of_sets(1.9, 1.8)},
+        "path_ratio": {"at_right_angles": {"whole": of_sets(3.8, 2.0)}},
+        "arc_ratio": {"at_right_angles": {"whole": of_sets(1.9, 1.8)}},
     }
-    *_, last = step_facts(travel_of(RATIOS | right), BOTH)
+    *_, last = step_facts(travel_of(merged(RATIOS, right)), BOTH)
     assert_says(last, "lengths … harmful (marked) partly add up … angles … partly cancel")
     assert "harmless" not in last
-    right = {"path_ratio_at_right_angles": 2.0, "arc_ratio_at_right_angles": 2.8}
-    *_, last = step_facts(travel_of(RATIOS | right), LABELS)
+    right = {"path_ratio": {"at_right_angles": 2.0}, "arc_ratio": {"at_right_angles": 2.8}}
+    *_, last = step_facts(travel_of(merged(RATIOS, right)), LABELS)
     assert_says(last, "lengths … harmful (marked) partly cancel … angles … partly add up")
 
 
@@ -227,7 +228,7 @@ def test_the_table_of_paths_has_the_longest_step(travel_of):
 
 
 def test_the_section_explains_tests_and_right_angles(tmp_path, monkeypatch):
-    values = RAW | CENTRED | TESTS | RATIOS | AT_RIGHT_ANGLES
+    values = RAW | CENTRED | TESTS | RATIOS
     run = cached_run(tmp_path, {"curves": {}, "moments": {}, "travel": values})
     growth = pd.DataFrame(columns=["quantity", "set", "site", "position", "law"])
     monkeypatch.setattr(travel, "read_finished_table", lambda *_: growth)

@@ -22,18 +22,21 @@ def variance(pre=BEFORE, mid=1.0, post=AFTER):
 BUDGET = {
     "path_length": 1.0,
     **variance(),
-    "variance_step": {"attention": 1.0, "mlp": 0.5, "block": 1.5},
-    "twice_covariance": {
-        "attention": np.array([-0.5, -0.5, 0.5, 0.5]),
-        "mlp": np.array([0.0, 1.0, 1.0, 2.0]),
-        "block": np.array([-0.5, 0.5, 0.5, 3.5]),
+    "variance_change": {
+        "step_variance": {"attention": 1.0, "mlp": 0.5, "block": 1.5},
+        "twice_covariance": {
+            "attention": np.array([-0.5, -0.5, 0.5, 0.5]),
+            "mlp": np.array([0.0, 1.0, 1.0, 2.0]),
+            "block": np.array([-0.5, 0.5, 0.5, 3.5]),
+        },
     },
 }
 GROWTH = "Total variance over prompts"
 BRANCHES = "steps of attention and the MLP"
 NOT_TESTED = "no intervals"
 # Growth 10: attention 4 and 0, the MLP 2 and 4; 5 in the last block.
-BLOCKS = {"variance_step": {"block": 1.75}, "twice_covariance": {"block": np.array([-0.5, 0.5, 0.5, 2.5])}}  # 7 and 3
+OF_BLOCK = {"step_variance": 1.75, "twice_covariance": np.array([-0.5, 0.5, 0.5, 2.5])}  # 7 and 3
+BLOCKS = {"variance_change": {"block": OF_BLOCK}}
 PARTS = ["from 1 to 11 after layer 3", "40 %", "20 %", "0 %", "40 %", "50 %"]
 
 

@@ -62,8 +62,7 @@ def variables_of(
     return {
         **found,
         "intact_difference": difference.stacked(),
-        "intact_error": measured["intact_error"].max(initial=0.0),
-        "route_error": measured["route_error"][0],
+        "forward_error": np.array([measured["intact_error"].max(initial=0.0), measured["route_error"][0]]),
     }
 
 

@@ -40,7 +40,6 @@ _LAYER_AXIS = {
     "null_dimension": 1,
     "null_variance": 3,
     "copying_score": 0,
-    "copying_score_uncentred": 0,
     "direction_alignment": 2,
     "vector_cosine": 2,
 }

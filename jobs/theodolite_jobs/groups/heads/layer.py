@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from theodolite.errors import UnsupportedModelError
-from theodolite.groups.heads.record import CIRCUITS, ROTARY
+from theodolite.groups.heads.record import CENTRING, CIRCUITS, ROTARY
 from theodolite.spec_options import HeadsSpec
 from theodolite_jobs.groups.heads.formulas import copying_score, gain, null_share
 from theodolite_jobs.groups.heads.rotary import rotary_values
@@ -91,16 +91,16 @@ def decompose_layer(
     ]
     ov = decompose(thins["value"], thins["written"], vectors, kv, each)
     ranks = numerical_rank(thins["query"]), numerical_rank(thins["key"])[kv]
-    copying = np.full((2, len(each)), np.nan)
+    copying = np.full((len(each), len(CENTRING)), np.nan)
     if vocabulary is not None:
-        copying = np.stack([copying_score(circuits.value, circuits.written, kv, product) for product in vocabulary])
+        scores = [copying_score(circuits.value, circuits.written, kv, product) for product in vocabulary]
+        copying = np.stack(scores, axis=-1)
     arrays = {
         **_stacked(qk, ov),
         **_against_directions(circuits, thins, qk[0], ov, stream),
         "null_dimension": weights.dimensions.d_model - np.stack(ranks),
         "null_variance": _null_variance(circuits, thins, stream, shape),
-        "copying_score": copying[0],
-        "copying_score_uncentred": copying[1],
+        "copying_score": copying,
     }
     if layer in weights.anatomy.keys_of:
         arrays["null_variance"][:, :, PROJECTIONS.index("key")] = np.nan
@@ -151,8 +151,7 @@ def _missing(weights: Weights, heads: HeadsSpec, stream: Stream, shape: tuple[in
         "direction_alignment": (n_contrasts, len(SIDES), n_heads),
         "vector_cosine": (n_contrasts, len(SIDES), n_heads, vectors),
         "null_variance": (*shape, len(PROJECTIONS), n_heads),
-        "copying_score": (n_heads,),
-        "copying_score_uncentred": (n_heads,),
+        "copying_score": (n_heads, len(CENTRING)),
     }
     if stream.read_draws is not None:
         shapes["alignment_draws"] = (n_contrasts, len(SIDES), stream.read_draws.shape[1], n_heads)

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from theodolite.bands import simultaneous_quantile
 from theodolite.groups import GROUPS
-from theodolite.groups.permutations.record import HELD_OUT, MEASURED, TESTED
+from theodolite.groups.permutations.record import HELD_OUT, SCORED_BY, TESTED
 from theodolite.groups.schema import NULL_AND_LIMIT
 from theodolite.sites import Site
 from theodolite.store.runs import Run
@@ -92,8 +92,7 @@ def _tests(run: Run, contrast: PermutedContrast, label: str, progress: Progress)
     }
     shape = (len(sites), n_layers)
     scored = {name: stacked([place[name] for place in scores], shape) for name in scores[0]}
-    for name in MEASURED:
-        arrays[name] = _area(scored[name])
+    arrays["score_auroc"] = np.stack([_area(scored[f"{one}_auroc"]) for one in SCORED_BY], axis=-2)
     arrays["location"] = _locations([str(site) for site in sites], scored)
     arrays["auroc_fit_error"] = scored["auroc"].fit_error(separation_scores.auroc_terms)
     arrays["beyond"] = beyond(scored, words)
@@ -119,7 +118,8 @@ class _Place(NamedTuple):
 def _place(run: Run, contrast: PermutedContrast, site: Site, layer: int) -> _Place:
     """Return the statistics at a site and an index into the run's layers; NaN at a layer without the site."""
     labels = contrast.labels
-    scored = [name for name in (*HELD_OUT, *MEASURED) if contrast.paired or name != "paired_accuracy"]
+    aurocs = (f"{one}_auroc" for one in SCORED_BY)
+    scored = [name for name in (*HELD_OUT, *aurocs) if contrast.paired or name != "paired_accuracy"]
     if not run.record.has_site_at(site, layer):
         return _Place(
             np.full((len(labels), len(TESTED)), np.nan),

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from theodolite.groups.sphere.record import NULL, SUMMARY
+from theodolite.groups.sphere.record import NULL, STAGES, SUMMARY
 from theodolite_jobs.groups.sphere import formulas as sphere
 from theodolite_jobs.groups.sphere import formulas_ellipsoids as sphere_ellipsoids
 from theodolite_jobs.groups.sphere.fitted_gaussian import fitted_gaussians
@@ -84,12 +84,10 @@ def _statistics(norms: Sequence[NormLayer], sites: Sequence[str], passes: SetPas
     null = is_measured[..., None] * gaussian
     return {
         "n_samples": passes.counts,
-        "norm_before": of["norm_before"],
-        "normalized_norm": of["normalized_norm"],
-        "normalized_norm_expected": of["expected"][..., mean],
+        "euclidean_norm": np.stack([of[f"norm_{stage}"] for stage in STAGES], axis=2),
+        "euclidean_norm_expected": of["expected"][..., mean],
         "worst_deviation": of["deviation"][..., maximum],
-        "mean_component_before": of["component_before"][..., mean],
-        "mean_component_after": of["component_after"][..., mean],
+        "mean_component": np.stack([of[f"component_{stage}"][..., mean] for stage in STAGES], axis=2),
         "ellipsoid_residual": of["residual"][..., maximum],
         "length_variance_share": _length_shares(passes, norms, sites),
         "relative_spread": both[..., std] / both[..., mean],

@@ -65,8 +65,8 @@ def _statistics(passes: SetPasses) -> Arrays:
         ("path_ratio", path_ratio_at_right_angles, mean_squares),
         ("arc_ratio", arc_ratio_at_right_angles, arcs),
     ):  # where not all layers were captured, the path is not known
-        both = np.stack([null(of_blocks), null(of_blocks[..., :-1])], axis=-1)
-        arrays[f"{name}_at_right_angles"] = np.where(np.isfinite(arrays[name][..., 0]), both, np.nan)
+        both = np.stack([null(of_blocks), null(of_blocks[..., :-1])], axis=-1)[..., None]
+        arrays[name] = np.append(arrays[name], np.where(np.isfinite(arrays[name][..., :1]), both, np.nan), axis=-1)
     products = passes.first.products
     assert products is not None
     arrays |= variance_budget(products)

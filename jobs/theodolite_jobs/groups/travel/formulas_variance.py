@@ -12,7 +12,7 @@ from theodolite_jobs.statistics.ratio import ratio
 from theodolite_jobs.statistics.step_products import ByBlock, StepProducts
 
 
-def variance_budget(products: StepProducts) -> dict[str, Float64[np.ndarray, "position block 3"]]:
+def variance_budget(products: StepProducts) -> dict[str, Float64[np.ndarray, "position block 3 ..."]]:
     """Return the variance of the block's states and what each step adds to it, by the names of the group's variables.
 
     Variances are unbiased (n−1) and totals over features. With the step Δ = y − x, Var y = Var x + Var Δ + 2 Cov(x, Δ),
@@ -22,7 +22,7 @@ def variance_budget(products: StepProducts) -> dict[str, Float64[np.ndarray, "po
     start, cross, step, end = np.moveaxis(products.sums, -1, 0) / degrees
     attention, _, block = range(len(ENDS))
     states = (start[..., block], end[..., attention], end[..., block])
-    return {"variance": np.stack(states, axis=-1), "variance_step": step, "twice_covariance": 2 * cross}
+    return {"variance": np.stack(states, axis=-1), "variance_change": np.stack([step, 2 * cross], axis=-1)}
 
 
 def centred_cosines(products: StepProducts) -> Float64[np.ndarray, "position block 4"]:

@@ -140,15 +140,10 @@ VARIABLES = (
         effective_controls="Effective number of control directions: participation ratio of their Gram matrix.",
     ),
     Variable(
-        "intact_error",
-        ("contrast", "position"),
-        "Maximum over prompts of ‖x - y‖/‖y‖ at resid_final between unchanged columns and the plain forward pass.",
-    ),
-    Variable(
-        "route_error",
-        ("contrast", "position"),
-        "Maximum of ‖x - y‖/‖y‖ at resid_final, and at the output of the final norm, between interventions that cost "
-        "one token and the same in forward passes of all tokens, over a sample; NaN if none was compared.",
+        "forward_error",
+        ("contrast", "position", "check"),
+        "Maximum of ‖x - y‖/‖y‖ at resid_final, of unchanged columns over all prompts; of routes also at the output of "
+        "the final norm, over a sample, and NaN if none was compared.",
     ),
 )
 
@@ -187,7 +182,7 @@ GROUP = Group(
     order=160,
     chapter="Effects",
     variables=VARIABLES,
-    labels={"measure": MEASURES, "sublayer": SUBLAYERS, "null": NULL, ESTIMATE: INTERVAL},
+    labels={"check": ("intact", "route"), "measure": MEASURES, "sublayer": SUBLAYERS, "null": NULL, ESTIMATE: INTERVAL},
     tables=(PROMPT_EFFECTS,),
     needs=frozenset({"prompts", "contrasts", "weights"}),
     least_samples=10,

@@ -303,7 +303,7 @@ def _part_facts(values: xr.Dataset, sides: Mapping[str, str]) -> Iterator[str]:
 
 def _certificate(values: xr.Dataset, full_route: str) -> Iterator[str]:
     """Yield how exact the interventions are; nothing if none was compared."""
-    error, intact = float(values["route_error"]), float(values["intact_error"])
+    intact, error = values["forward_error"].values.tolist()
     if full_route:
         yield (
             "Each intervention was a forward pass of all tokens: the model does not allow a shorter way, since "

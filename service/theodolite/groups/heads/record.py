@@ -8,6 +8,8 @@ CIRCUITS = ("qk", "ov")
 ROTARY = "rotary"
 """The third circuit of heads with multi-head latent attention, which has no vectors."""
 
+CENTRING = ("centred", "uncentred")
+
 _CIRCUIT = ("circuit", "offset", "layer", "head")
 _ALIGNED = ("contrast", "side", "layer", "head")
 
@@ -50,20 +52,16 @@ VARIABLES = (
     ),
     Variable(
         "copying_score",
-        ("layer", "head"),
-        "Σλ/Σ|λ| over the eigenvalues λ of W_E W_OV W_Uᵀ, with W_U centred over the vocabulary; near 1 "
-        "if tokens, on the whole, raise their own logits relative to the mean logit.",
-    ),
-    Variable(
-        "copying_score_uncentred",
-        ("layer", "head"),
-        "The copying score with W_U as stored; it contains constants that the softmax ignores.",
+        ("layer", "head", "centring"),
+        "Σλ/Σ|λ| over the eigenvalues λ of W_E W_OV W_Uᵀ. With W_U centred over the vocabulary, it is near 1 if "
+        "tokens, on the whole, raise their own logits relative to the mean logit; uncentred, it contains constants "
+        "that the softmax ignores.",
     ),
     Variable(
         "copying_score_random_sd",
         (),
-        "Standard deviation of the copying score of circuits whose two factors are independent Gaussians; the mean is "
-        "0. NaN if heads differ in width; then the attribute `widths` has the numbers.",
+        "Standard deviation of the centred copying score of circuits whose two factors are independent Gaussians; the "
+        "mean is 0. NaN if heads differ in width; then the attribute `widths` has the numbers.",
     ),
     Variable(
         "null_dimension",
@@ -102,7 +100,7 @@ GROUP = Group(
     order=110,
     chapter="Components",
     variables=VARIABLES,
-    labels={"null": (*NULL_AND_LIMIT, "p_low_family")},
+    labels={"centring": CENTRING, "null": (*NULL_AND_LIMIT, "p_low_family")},
     needs=frozenset({"weights"}),
     options="heads",
 )

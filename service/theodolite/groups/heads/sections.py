@@ -114,8 +114,9 @@ def _maps(heads: xr.Dataset, directions: xr.Dataset | None) -> Iterator[Figure]:
         if np.isfinite(z).any():
             caption = f"{_SIDES[side]}: z of the alignment with {quoted(contrast)}"
             yield _map(f"{side}.{contrast}.z", caption, z, side[:2], pale=pale, signed=True)
-    if np.isfinite(heads["copying_score"]).any():
-        yield _map("ov.copying_score", "OV: copying score", heads["copying_score"], "ov", signed=True)
+    copying = heads["copying_score"].sel(centring="centred")
+    if np.isfinite(copying).any():
+        yield _map("ov.copying_score", "OV: copying score", copying, "ov", signed=True)
 
 
 def _map(name: str, caption: str, values: xr.DataArray, circuit: str, **options: Any) -> Figure:
@@ -155,7 +156,7 @@ def _null_space_fact(run: Run, heads: xr.Dataset, where: str, position: int) -> 
 
 def _copying_facts(heads: xr.Dataset) -> Iterator[str]:
     """Yield sentences about copying scores, and about the effect of centring W_U."""
-    copying, uncentred = heads["copying_score"], heads["copying_score_uncentred"]
+    copying, uncentred = heads["copying_score"].transpose("centring", ...)
     if not np.isfinite(copying).any():
         return
     yield (
@@ -179,7 +180,7 @@ def _copying_facts(heads: xr.Dataset) -> Iterator[str]:
 
 def _copying_tables(heads: xr.Dataset) -> Iterator[Table]:
     """Yield a table of the heads with the largest and the smallest copying scores."""
-    scores = heads["copying_score"].transpose("layer", "head").stack(place=("layer", "head"))
+    scores = heads["copying_score"].sel(centring="centred").transpose("layer", "head").stack(place=("layer", "head"))
     scores = scores[np.isfinite(scores.values)]
     if not scores.size:
         return
@@ -214,7 +215,7 @@ def _worth(heads: xr.Dataset, directions: xr.Dataset | None) -> Worth:
 def _random_scores(heads: xr.Dataset) -> str:
     """Return how many copying scores random weights do not explain."""
     of_widths = [(where, part, float(part["copying_score_random_sd"])) for where, part in _by_width(heads)]
-    many = sum(int((abs(part["copying_score"]) > 4 * sd).sum()) for _, part, sd in of_widths)
+    many = sum(int((abs(part["copying_score"].sel(centring="centred")) > 4 * sd).sum()) for _, part, sd in of_widths)
     given = " and ".join(f"0 ± {sd:.2f}{where}" for where, _, sd in of_widths)
     return (
         f" A random Gaussian W_OV with this model's embeddings gives {given}; the score differs from 0 by more "

@@ -12,11 +12,10 @@ from theodolite.groups.schema import (
     Group,
     Variable,
     flat,
-    variables,
 )
 
-MEASURED = ("ridge_auroc", "on_sphere_auroc", "norm_auroc")
-"""The tested statistics that no other group has, so their values and intervals are here."""
+SCORED_BY = ("ridge", "on_sphere", "norm")
+"""The scores whose AUROC no other group has, so its values and intervals are here."""
 
 TESTED = (
     *("auroc", "ridge_auroc", "accuracy", "paired_accuracy"),
@@ -55,17 +54,17 @@ VARIABLES = (
         (*_POINT, "measure"),
         "1 if tokens is larger by ridge regression, which is then the control for words, else 0.",
     ),
-    *variables(
-        (*PER_CONTRAST, ESTIMATE),
-        ridge_auroc="Cross-validated AUROC by ridge regression.",
-        on_sphere_auroc="Cross-validated AUROC on the sphere: of activations scaled to norm √d_model.",
-        norm_auroc="AUROC of the norm of the activations, or 1 minus it if that is larger.",
+    Variable(
+        "score_auroc",
+        (*PER_CONTRAST, "scored_by", ESTIMATE),
+        "Cross-validated AUROC by ridge regression (ridge), and by difference of means of activations scaled to norm "
+        "√d_model (on_sphere); AUROC of the norm of the activations (norm), or 1 minus it if that is larger.",
     ),
     Variable(
         "beyond",
         (*PER_CONTRAST, "held_out", "control", ESTIMATE),
         "Statistic of held-out prompts minus that of a control of the same prompts: of their token counts by the "
-        "better classifier (words), or norm_auroc (length).",
+        "better classifier (words), or the AUROC of their norm (length).",
     ),
     Variable("location", (*PER_CONTRAST, "held_out"), AT_EXTREME.format("largest")),
     Variable(
@@ -96,6 +95,7 @@ GROUP = Group(
         "prompt_side": SIDES,
         "tested": TESTED,
         "held_out": HELD_OUT,
+        "scored_by": SCORED_BY,
         "measure": MEASURES,
         "classifier": CLASSIFIERS,
         "control": CONTROLS,

@@ -82,8 +82,9 @@ def _lines(selected: xr.Dataset, null: xr.Dataset | None, twin: xr.Dataset | Non
     """Yield the lines of a statistic: its values, ridge regression, the limit of chance, and the twin."""
     yield _with_interval(selected[name], MAIN, _MEANS, INTERVAL, n)
     if null is not None:
-        if name == "auroc" and has_values(null, "ridge_auroc"):
-            yield _with_interval(null["ridge_auroc"], THIRD, _RIDGE, INTERVAL, n)
+        ridge = null["score_auroc"].sel(scored_by="ridge")
+        if name == "auroc" and np.isfinite(end_of(ridge)).any():
+            yield _with_interval(ridge, THIRD, _RIDGE, INTERVAL, n)
         if name in null["tested"]:
             limit = along_depth(null["tested_null"].sel(tested=name, null="critical"))
             label = f"{100 * LEVEL:.0f} % of permutations exceed it at a depth"

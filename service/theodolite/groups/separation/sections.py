@@ -92,7 +92,8 @@ def _section(
         return None
     null = tests.sel({"contrast": contrast, **shown}) if tests is not None else None
     if null is not None:
-        null = null.assign(length_difference=_length_difference(run, contrast).sel(shown))
+        ridge = null["score_auroc"].sel(scored_by="ridge", drop=True)
+        null = null.assign(ridge_auroc=ridge, length_difference=_length_difference(run, contrast).sel(shown))
     tested = null if null is not None and np.isfinite(null_of(null, "auroc", "z")).any() else None
     labels = _side_labels(run, contrast, position)
     sides = f"{side_counts(values, [*labels.values()])} prompts"

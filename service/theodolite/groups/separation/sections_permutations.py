@@ -100,23 +100,23 @@ def control_facts(tests: xr.Dataset, labels: Mapping[str, str]) -> Iterator[str]
         labels: the label of the set on each side.
     """
     names = {
-        "on_sphere_auroc": "Scaled to the same norm, activations separate the sets by difference of means",
-        "norm_auroc": "By their length alone, activations separate the sets",
+        "on_sphere": "Scaled to the same norm, activations separate the sets by difference of means",
+        "norm": "By their length alone, activations separate the sets",
     }
-    folded = {"norm_auroc": " (a value below 0.5 counts as 1 - AUROC)"}
-    for name, text in names.items():
-        if not has_values(tests, name):
+    folded = {"norm": " (a value below 0.5 counts as 1 - AUROC)"}
+    for score, text in names.items():
+        places, tested = tests.sel(scored_by=score).stack(point=("site", "layer")), f"{score}_auroc"
+        if not has_values(places, "score_auroc"):
             continue
-        places = tests.stack(point=("site", "layer"))
-        best = places.isel(point=int(np.nanargmax(end_of(places[name]).values)))
+        best = places.isel(point=int(np.nanargmax(end_of(places["score_auroc"]).values)))
         where = layer_text(depth(Site(str(best["site"].values)), int(best["layer"])))
-        value, low, high = (float(end_of(best[name], end)) for end in VALUE_AND_BAND)
-        p = null_of(places, name, "p_family").values
-        shorter = _shorter(places.isel(point=p <= LEVEL), labels) if name == "norm_auroc" else ""
+        value, low, high = (float(end_of(best["score_auroc"], end)) for end in VALUE_AND_BAND)
+        p = null_of(places, tested, "p_family").values
+        shorter = _shorter(places.isel(point=p <= LEVEL), labels) if score == "norm" else ""
         yield (
             f"{text} better than chance at {(p <= LEVEL).sum()} of {np.isfinite(p).sum()} depths. The largest "
-            f"AUROC{folded.get(name, '')} is {value:.3f} [{low:.3f}, {high:.3f}], at {where} "
-            f"({null_text(best['tested_null'].sel(tested=name))}).{shorter}"
+            f"AUROC{folded.get(score, '')} is {value:.3f} [{low:.3f}, {high:.3f}], at {where} "
+            f"({null_text(best['tested_null'].sel(tested=tested))}).{shorter}"
         )
 
 

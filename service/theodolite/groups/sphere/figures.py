@@ -22,6 +22,7 @@ def sphere_figure(sphere: xr.Dataset, position: int, colours: Mapping[str, str])
         colours: colour of each set.
     """
     selected = sphere.sel(position=position, quantity="norm")
+    norms = selected["euclidean_norm"].sel(stage="before")
     labels: dict[float, str] = dict(enumerate(selected["norm"].values.tolist()))
     indices = list(labels)
 
@@ -32,7 +33,7 @@ def sphere_figure(sphere: xr.Dataset, position: int, colours: Mapping[str, str])
         return Line(set_name, indices, values, colours[set_name], low=low, high=high, n=n, band=band)
 
     def norm(set_name: str) -> Line:
-        mean, low, high = (selected["norm_before"].sel(set=set_name, summary=one) for one in ("mean", "min", "max"))
+        mean, low, high = (norms.sel(set=set_name, summary=one) for one in ("mean", "min", "max"))
         return line(set_name, mean, low, high)
 
     isotropic, fitted = (selected["relative_spread_null"].sel(null=one) for one in NULL)

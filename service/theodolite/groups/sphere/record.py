@@ -7,6 +7,8 @@ _PER_NORM = ("set", "position", "norm")
 SUMMARY = ("mean", "std", "min", "max")
 """Mean, standard deviation (n-1), minimum and maximum over prompts."""
 
+STAGES = ("before", "after")
+
 QUANTITIES = ("norm", "squared_norm")
 
 NULL = ("standard_gaussian", "fitted_gaussian")
@@ -15,17 +17,24 @@ NULL = ("standard_gaussian", "fitted_gaussian")
 VARIABLES = (
     N_SAMPLES,
     Variable("n_fitted", ("set", "position"), "Number of stored prompts that the fitted Gaussians use.", dtype="int64"),
-    Variable("norm_before", (*_PER_NORM, "summary"), "Euclidean norm of the norm layer's input.", STREAM_UNIT),
-    Variable("normalized_norm", (*_PER_NORM, "summary"), "Euclidean norm of its output before scale and bias."),
+    Variable(
+        "euclidean_norm",
+        (*_PER_NORM, "stage", "summary"),
+        f"Euclidean norm of the norm layer's input, in units of the {STREAM_UNIT}, and of its output before scale and "
+        "bias.",
+    ),
+    Variable(
+        "mean_component",
+        (*_PER_NORM, "stage"),
+        "Mean over prompts of |1·x|/(√d‖x‖) of the norm layer's input x, and of its output before scale and bias (0 "
+        "for layer norms).",
+    ),
     *variables(
         _PER_NORM,
-        normalized_norm_expected="Mean over prompts of √(d·v/(v+ε)), the norm that the output must have before scale "
+        euclidean_norm_expected="Mean over prompts of √(d·v/(v+ε)), the norm that the output must have before scale "
         "and bias; v is the input's variance.",
-        worst_deviation="Maximum over prompts of the relative deviation from normalized_norm_expected; no more than "
+        worst_deviation="Maximum over prompts of the relative deviation from euclidean_norm_expected; no more than "
         "rounding.",
-        mean_component_before="Mean over prompts of |1·x|/(√d‖x‖) of the input x.",
-        mean_component_after="Mean over prompts of |1·y|/(√d‖y‖) of the output y before scale and bias; 0 for layer "
-        "norms.",
         ellipsoid_residual="Maximum over prompts of |‖(y-β)/γ‖/√d - 1| of the output y: its distance from the "
         "ellipsoid, caused by ε.",
         length_variance_share="Share of the input's variance over prompts that is variance of its norm; the rest is "
@@ -70,7 +79,7 @@ GROUP = Group(
     order=70,
     chapter="Geometry",
     variables=VARIABLES,
-    labels={"summary": SUMMARY, "quantity": QUANTITIES, "null": NULL},
+    labels={"stage": STAGES, "summary": SUMMARY, "quantity": QUANTITIES, "null": NULL},
     tables=(flat("sphere", VARIABLES),),
     needs=frozenset({"weights"}),
     per_set=frozenset({"stream", "norms"}),

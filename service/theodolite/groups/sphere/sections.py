@@ -41,7 +41,7 @@ def sections(run: Run) -> list[Section]:
         Section(
             f"Sphere: norm layers at position {position} ({prompt_counts(sphere, labels)})",
             [
-                *_norm_facts(sphere.sel(position=position, summary="mean", quantity="norm"), labels),
+                *_norm_facts(sphere.sel(position=position, stage="before", summary="mean", quantity="norm"), labels),
                 *_axes_facts(sphere),
             ],
             [
@@ -79,9 +79,9 @@ def _axes(sphere: xr.Dataset, norms: Sequence[str]) -> Figure:
 
 def _norm_facts(values: xr.Dataset, labels: Mapping[str, str]) -> Iterator[str]:
     by_set = {label: values.sel(set=name) for name, label in labels.items()}
-    measured = {label: of_set for label, of_set in by_set.items() if np.isfinite(of_set["norm_before"]).any()}
+    measured = {label: of_set for label, of_set in by_set.items() if np.isfinite(of_set["euclidean_norm"]).any()}
     if measured:
-        norms = {label: of_set["norm_before"].dropna("norm") for label, of_set in measured.items()}
+        norms = {label: of_set["euclidean_norm"].dropna("norm") for label, of_set in measured.items()}
         first, last = (str(next(iter(norms.values()))["norm"].values[index]) for index in (0, -1))
         ends = {label: f"{float(norm[0]):.3g} and {float(norm[-1]):.3g}" for label, norm in norms.items()}
         yield f"Mean norm of the input of the norm layers “{first}” (first) and “{last}” (last): {listed(ends)}."
@@ -96,7 +96,7 @@ def _norm_facts(values: xr.Dataset, labels: Mapping[str, str]) -> Iterator[str]:
             f"its direction): {listed(lengths)}."
         )
     # The residual of a norm layer whose input was not captured also contains rounding, so it is left out.
-    captured = np.isfinite(values["norm_before"])
+    captured = np.isfinite(values["euclidean_norm"])
     residual = values["ellipsoid_residual"].where(captured).max("set").dropna("norm")
     if residual.size:
         worst = str(residual["norm"].values[int(residual.values.argmax())])

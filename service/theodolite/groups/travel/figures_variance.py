@@ -60,6 +60,6 @@ def _parts(values: xr.Dataset) -> Iterator[tuple[str, xr.DataArray, str]]:
     has_middle = np.isfinite(values["variance"].sel(point="mid")).any()
     for sublayer in ("attention", "mlp") if has_middle else ("block",):
         of_step, with_stream, colour = _STEPS[sublayer]
-        at = values.sel(sublayer=sublayer)
-        yield of_step, at["variance_step"], colour
-        yield with_stream, at["twice_covariance"], clear(colour, 0.45)
+        step_variance, twice_covariance = values["variance_change"].sel(sublayer=sublayer).transpose("term", ...)
+        yield of_step, step_variance, colour
+        yield with_stream, twice_covariance, clear(colour, 0.45)

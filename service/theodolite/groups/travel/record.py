@@ -20,6 +20,9 @@ SUMMARY = ("mean", "std")
 POINTS = ("pre", "mid", "post")
 """The states of a block: its input, the stream between attention and MLP, its output."""
 
+PATH_SUMMARY = (*SUMMARY, "at_right_angles")
+"""Those of a ratio of the path, and its value for steps at right angles."""
+
 PATHS = ("whole", "before_last")
 """The path through all blocks, and the path that ends before the last block."""
 
@@ -29,7 +32,6 @@ VECTOR_PAIRS = ("successive_steps", "block_step_and_input", "attention_step_and_
 NULL = ("sd", "p_family")
 
 _OF_PATH = ("set", "position", "summary")
-_OF_PATHS = ("set", "position", "path", "summary")
 _SQUARED_UNIT = f"{STREAM_UNIT} squared"
 
 VARIABLES = (
@@ -89,15 +91,10 @@ VARIABLES = (
         great_circle="Angle between the last block's output and the first block's input.",
     ),
     *variables(
-        _OF_PATHS,
+        ("set", "position", "path", "path_summary"),
         path_ratio="Path length over displacement; 1 for a straight line.",
-        arc_ratio="Arc length over the great circle; 1 for a path without turns.",
-    ),
-    *variables(
-        ("set", "position", "path"),
-        path_ratio_at_right_angles="Path length over displacement, if the steps of all blocks were at right angles.",
-        arc_ratio_at_right_angles="Arc length over the great circle, if each arc were at a right angle to "
-        "the great circle from the path's first point to where it begins.",
+        arc_ratio="Arc length over the great circle; 1 for a path without turns. At right angles, each arc is at a "
+        "right angle to the great circle from the path's first point to where it begins.",
     ),
     Variable(
         "variance",
@@ -105,12 +102,12 @@ VARIABLES = (
         "Variance (n-1) over prompts of the stream, total over features.",
         _SQUARED_UNIT,
     ),
-    *variables(
-        (*PER_BLOCK, "sublayer"),
+    Variable(
+        "variance_change",
+        (*PER_BLOCK, "sublayer", "term"),
+        "What a step adds to the variance: its variance (n-1) over prompts, and twice its covariance with the state at "
+        "which it starts, total over features.",
         _SQUARED_UNIT,
-        variance_step="Variance (n-1) over prompts of the step, total over features.",
-        twice_covariance="Twice the covariance (n-1) over prompts of the step with the state at which it starts, total "
-        "over features.",
     ),
 )
 
@@ -179,7 +176,9 @@ GROUP = Group(
         "vector_pair": VECTOR_PAIRS,
         "null": NULL,
         "path": PATHS,
+        "path_summary": PATH_SUMMARY,
         "point": POINTS,
+        "term": ("step_variance", "twice_covariance"),
     },
     tables=(flat("travel", VARIABLES), GROWTH),
     needs=frozenset({"prompts", "resid_pre"}),

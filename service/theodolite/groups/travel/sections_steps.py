@@ -96,7 +96,7 @@ def step_tables(travel: xr.Dataset, labels: Mapping[str, str]) -> Iterator[Table
 
 def _has(values: xr.Dataset, name: str) -> bool:
     """Return whether a set has a ratio; a single prompt has no spread, and is left out."""
-    return bool(np.isfinite(values[name].sel(path="whole", summary="std")))
+    return bool(np.isfinite(values[name].sel(path="whole", path_summary="std")))
 
 
 def _path(name: str, path: str, values: xr.Dataset) -> str:
@@ -110,7 +110,7 @@ def _path(name: str, path: str, values: xr.Dataset) -> str:
 
 def _means(name: str, values: xr.Dataset) -> tuple[xr.DataArray, xr.DataArray]:
     """Return a ratio's mean over prompts, and its value at right angles, (path,)."""
-    return values[name].sel(summary="mean"), values[f"{name}_at_right_angles"]
+    return values[name].sel(path_summary="mean"), values[name].sel(path_summary="at_right_angles")
 
 
 def _comparisons(values: xr.Dataset) -> tuple[str, ...]:
@@ -122,7 +122,7 @@ def _comparisons(values: xr.Dataset) -> tuple[str, ...]:
 
 
 def _path_row(name: str, label: str, values: xr.Dataset) -> list[str]:
-    mean, std = (float(values[name].sel(path="whole", summary=one)) for one in SUMMARY)
+    mean, std = (float(values[name].sel(path="whole", path_summary=one)) for one in SUMMARY)
     means, null = _means(name, values)
     others = (null.sel(path="whole"), means.sel(path="before_last"), null.sel(path="before_last"))
     longest = _longest(values) if name == "path_ratio" else MISSING

@@ -97,12 +97,12 @@ def _growth(values: xr.Dataset) -> _Growth | None:
     until = values.isel(layer=slice(top + 1))
     branches = _BRANCHES if np.isfinite(middle).all() else {"block": "the block"}
 
-    def shares(part: str) -> dict[str, float]:
-        sums = {branch: float(until[part].sel(sublayer=branch).sum()) for branch in branches}
+    def shares(term: str) -> dict[str, float]:
+        sums = {branch: float(until["variance_change"].sel(sublayer=branch, term=term).sum()) for branch in branches}
         return {name: sums[branch] / (largest - first) for branch, name in branches.items()}
 
     block = int(after["layer"][top])
     start = f"{first:.3g}" if first else "0 (all prompts have the same token)"
     course = f"from {start} to {largest:.3g} after layer {block}"
     last = float(after[top] - before[top]) / (largest - first)
-    return _Growth(course, shares("variance_step"), shares("twice_covariance"), block, last, int(values["n_samples"]))
+    return _Growth(course, shares("step_variance"), shares("twice_covariance"), block, last, int(values["n_samples"]))
