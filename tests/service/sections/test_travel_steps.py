@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 import pytest
-from support.finished_runs import cached_run
+from support.finished_runs import cached_run, merged
 from support.sentences import assert_each_says, assert_says
 
 from theodolite.groups.travel import sections as travel
