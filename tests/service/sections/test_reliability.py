@@ -31,8 +31,8 @@ def test_the_section_names_the_least_reliable_direction(run):
     (section,) = directions_sections.sections(run)
     assert [fact for fact in section.facts if "reliability" in fact] == [
         f"{SMALLEST}0.20 at layer 0 mid, where 85 % of the squared distance of the means is noise (estimated from the "
-        "variances). At 3 of 7 depths the reliability is below 0.5. Figures draw the direction at such a depth grey, "
-        "and statistics of heads leave it out."
+        "variances). At 4 of 7 depths the reliability is at least 0.5. Figures draw the direction at any other depth "
+        "grey, and statistics of heads leave it out."
     ]
 
 
@@ -64,7 +64,7 @@ def test_reliable_directions_have_no_pale_cells(tmp_path):
     assert [len(figure.draw().data) for figure in section.maps] == [1, 1]
     assert [fact for fact in section.facts if "reliability" in fact] == [
         f"{SMALLEST}0.90 at layer 0 pre, where 10 % of the squared distance of the means is noise (estimated from the "
-        "variances)."
+        "variances). At 8 of 8 depths the reliability is at least 0.5."
     ]
 
 
