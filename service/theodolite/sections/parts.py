@@ -1,6 +1,6 @@
 """The parts of a section: sentences, figures and tables."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import SupportsFloat
 
@@ -10,7 +10,7 @@ import xarray as xr
 
 from theodolite.drawing.sinks import limit_axes
 from theodolite.drawing.style import set_colours
-from theodolite.groups.schema import INTERVAL, VALUE_AND_BAND
+from theodolite.groups.schema import INTERVAL, SIDES, VALUE_AND_BAND
 from theodolite.query.curves import along_depth
 from theodolite.query.first_tokens import SINK
 from theodolite.sections.worth import UNTESTED, Worth
@@ -108,7 +108,7 @@ class Section:
         notes: conventions, without a full stop.
         how_to_read: explanation of the figures; empty for figures that need none.
         finding: the main result as one or more sentences, for the conclusion; empty if there is none.
-        headline: the main result in one sentence of at most 25 words.
+        headline: the main result in one sentence of at most 25 words; empty if nothing is known.
         worth: the result of the finding's test, which orders the findings of the conclusion.
     """
 
@@ -149,6 +149,13 @@ def colours_of(run: Run, group: xr.Dataset, count: str = "n_samples") -> dict[st
     counts, curves = group[count].sel(position=last_position(group)), read_group(run, "curves")
     colours = set_colours(curves["set"].values.tolist(), curves.attrs["contrasts"])
     return {str(name): colours[name] for name in group["set"].values.tolist() if int(counts.sel(set=name)) > 0}
+
+
+def leading_sets(run: Run, names: Iterable[str]) -> list[str]:
+    """Return those of some sets that a headline names: the sides of the first contrast, or else the first two."""
+    contrasts, known = read_group(run, "curves").attrs["contrasts"], list(names)
+    both = [str(sides[side]) for sides in list(contrasts.values())[:1] for side in SIDES]
+    return [name for name in dict.fromkeys(both) if name in known] or known[:2]
 
 
 def prompt_counts(group: xr.Dataset, labels: Mapping[str, str]) -> str:

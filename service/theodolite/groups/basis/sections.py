@@ -1,6 +1,6 @@
 """How well affine and orthogonal maps predict the output of each sublayer from its input."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
 import numpy as np
@@ -17,6 +17,7 @@ from theodolite.sections.parts import (
     colours_of,
     labelled,
     last_position,
+    leading_sets,
     listed,
     number,
     percent,
@@ -86,7 +87,32 @@ def sections(run: Run) -> list[Section]:
     notes = token_notes(run, labels, position)
     how_to_read, finding = (_HOW_TO_READ, _finding(by_set, labels, measured)) if measured else ("", "")
     tables = _tables(by_set, labels, measured)
-    return [Section(title, facts, figures, tables=tables, notes=notes, how_to_read=how_to_read, finding=finding)]
+    headline = _headline(by_set, measured, leading_sets(run, labels))
+    return [Section(title, facts, figures, [], tables, notes, how_to_read, finding, headline)]
+
+
+def _headline(by_set: Mapping[str, xr.Dataset], measured: Mapping[str, Mapping[str, str]], names: Sequence[str]) -> str:
+    """Return the R² of an affine map through each sublayer beside that of the input, of the first named set."""
+    name = next((name for name in names if name in measured), None)
+    if name is None:
+        return "No maps were fitted, so nothing can be concluded." if by_set else ""
+    explained = {
+        of: [_explained(by_set[name].sel(sublayer=one), kind) for kind in ("affine", "identity")]
+        for one, of in measured[name].items()
+    }
+    known = {of: shares for of, shares in explained.items() if all(shares)}
+    if not known:
+        return ""
+    outputs = [f"{affine} of {of}'s" for of, (affine, _) in known.items()]
+    outputs[0] += " output"
+    inputs = " and ".join(identity for _, identity in known.values())
+    return f"For {name} prompts, affine maps explain {' and '.join(outputs)}; the input alone {inputs}."
+
+
+def _explained(values: xr.Dataset, kind: str) -> str:
+    """Return the median R² of a map over the layers of a sublayer as percent; empty if it is unknown."""
+    median = _used(values, values["r_squared"].sel(map=kind)).median()
+    return percent(median, 0) if np.isfinite(median) else ""
 
 
 def _finding(
@@ -98,13 +124,17 @@ def _finding(
     texts = []
     for one, of in sublayers.items():
         at = values.sel(sublayer=one)
-        orthogonal, affine, identity = (percent(_used(at, at["r_squared"].sel(map=kind)).median(), 0) for kind in _MAPS)
+        orthogonal, affine, identity = (_explained(at, kind) for kind in _MAPS)
+        if not affine:  # no input varies
+            continue
         counted = _better(at)
         better = f" (significantly better in {counted[0]} of {counted[2]} layers, each tested alone)" if counted else ""
         texts.append(
             f"{of[0].upper()}{of[1:]}: an orthogonal map with one scale explains {orthogonal}, an affine map {affine}"
             f"{better}, the input plus a constant {identity}."
         )
+    if not texts:
+        return ""
     return (
         "Maps from inputs to outputs, tested on prompts that were not used to fit them, explain these shares of the "
         "variance of the outputs (an output is the stream after attention or the MLP, so it contains the input), in "

@@ -75,7 +75,7 @@ def _section(run: Run, contributions: xr.Dataset, contrast: str) -> Section | No
         return None
     title = f"Contributions to {quoted(contrast)} at position {position}: {counts} prompts"
     if not np.isfinite(values["final_difference"]):
-        return Section(title, [_why_missing(values)])
+        return Section(title, [_why_missing(values)], headline=_why_missing(values))
     name = f"contributions.{contrast}"
     parts = {
         "head": _part(values["head_share"], values["head_share_null"]),
@@ -102,6 +102,7 @@ def _section(run: Run, contributions: xr.Dataset, contrast: str) -> Section | No
         ],
         how_to_read=_HOW_TO_READ,
         finding=_finding(values, parts),
+        headline=_headline(values, parts),
         worth=worth_of(
             *((of_part["p_family"], of_part["z"]) for of_part in parts.values()),
             *((null.sel(null="p"), null.sel(null="z")) for null in values["total_null"]),
@@ -116,16 +117,34 @@ def _part(share: xr.DataArray, null: xr.DataArray) -> xr.Dataset:
 
 def _finding(values: xr.Dataset, parts: Mapping[str, xr.Dataset]) -> str:
     """Return the shares of all heads and of all MLPs, and how many parts have a larger share than chance gives."""
-    passed = [int((of_part["p_family"] <= LEVEL).sum()) for of_part in parts.values()]
-    n_heads, n_mlps = (int(np.isfinite(of_part["p_family"]).sum()) for of_part in parts.values())
+    heads, mlps = (_count(of_part) for of_part in parts.values())
     measured = np.isfinite(values["mlp_share"])
     of_mlps = "all MLPs" if measured.all() else f"the {int(measured.sum())} measured MLPs"
     return (
         f"All heads together directly write {_total(values, 'head')} of the distance between the two means after the "
         f"last block, and {of_mlps} {_total(values, 'mlp')}; p is two-sided. The share is shown to be above chance for "
-        f"{passed[0]} of {n_heads} heads and {passed[1]} of {n_mlps} MLPs (family-wise p of at most {LEVEL}). This "
+        f"{heads} heads and {mlps} MLPs (family-wise p of at most {LEVEL}). This "
         "tests how the distance is divided among the parts, not whether a part separates the sets."
     )
+
+
+def _count(part: xr.Dataset) -> str:
+    """Return how many heads or MLPs have a larger share than chance gives, such as `2 of 8`."""
+    p = part["p_family"]
+    return f"{int((p <= LEVEL).sum())} of {int(np.isfinite(p).sum())}"
+
+
+def _headline(values: xr.Dataset, parts: Mapping[str, xr.Dataset]) -> str:
+    """Return the shares of all heads and of all MLPs, and how many parts have a larger share than chance gives."""
+    totals = values["total"].sel(part=["head", "mlp"])
+    if not np.isfinite(totals).all():
+        return ""
+    heads, mlps = (percent(total, 1) for total in totals)
+    of_mlps = "MLPs" if np.isfinite(values["mlp_share"]).all() else "the measured MLPs"
+    is_tested = any(np.isfinite(of_part["p_family"]).any() for of_part in parts.values())
+    above = f"above chance in {_count(parts['head'])} heads and {_count(parts['mlp'])} MLPs"
+    tested = above if is_tested else "no share is tested against chance"
+    return f"Heads write {heads} and {of_mlps} {mlps} of the difference; {tested}."
 
 
 def _total(values: xr.Dataset, part: str) -> str:
@@ -140,8 +159,8 @@ def _why_missing(values: xr.Dataset) -> str:
     if not np.isfinite(values["head_difference"]).any():
         return "There are no contributions: in post-norm models the stream is not a sum of what heads and MLPs add."
     return (
-        "There are no shares of the distance after the last block: they need all layers, resid_pre of the first "
-        "block and the output of the last block."
+        "There are no shares of the distance: they need all layers, resid_pre of the first block, and the output of "
+        "the last block."
     )
 
 
@@ -244,8 +263,7 @@ def _largest(part: xr.Dataset) -> str:
 
 
 def _passed(part: xr.Dataset) -> str:
-    p = part["p_family"]
-    text = f"{int((p <= LEVEL).sum())} of {int(np.isfinite(p).sum())}"
+    text = _count(part)
     if not np.isfinite(part["z"]).any():
         return text
     at = _place(part, "z")

@@ -106,6 +106,7 @@ def _section(
         ],
         how_to_read=_HOW_TO_READ,
         finding="" if position != last_position(curves) else finding,
+        headline=unknown or _headline(_shown(curves, view)),
         worth=UNTESTED if unknown else worth_below(_shown(curves, view), _COSINE, 1),
     )
 
@@ -131,6 +132,27 @@ def _finding(run: Run, values: xr.Dataset, view: ContrastView, prompts: str, lab
         f"{location_text(values[_LOCATION], smallest)}{common}"
         f"{' The curves end before the output of the last block.' if leaves_out_end(values) else ''}"
     )
+
+
+def _headline(values: xr.Dataset) -> str:
+    """Return the smallest debiased cosine of the two means, and whether their directions are shown to differ."""
+    debiased, located = along_depth(values[_COSINE]), along_depth(values[_LOCATION]).values
+    if not np.isfinite(debiased).any():
+        is_measured = bool(np.isfinite(values["cosine_of_means"]).any())
+        noise = "The noise is larger than the means at all depths, so nothing can be concluded about their cosine."
+        return noise if is_measured else ""
+    smallest = int(np.nanargmin(debiased.values))
+    where, value = layer_of(debiased, smallest), point_text(values, _COSINE, smallest, ".4f", band=True)
+    high = float(along_depth(values[_COSINE], "band_high")[smallest])
+    if high < 1 and np.flatnonzero(located == 1).tolist() == [smallest]:
+        return f"The means differ most at {where}: debiased cosine {value} (equal directions give 1)."
+    if high < 1:
+        subject = "The means differ in direction: smallest debiased cosine"
+    elif np.isnan(high) or worth_below(values, _COSINE, 1).passed:
+        subject = "Smallest debiased cosine of the means:"
+    else:
+        subject = "The means are not shown to differ in direction: smallest debiased cosine"
+    return f"{subject} {value}, at {where} (equal directions give 1)."
 
 
 def _last_depth(curve: xr.DataArray, index: int) -> str:

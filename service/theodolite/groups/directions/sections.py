@@ -78,6 +78,7 @@ def _section(
         ],
         [_map(directions, null, contrast, site, limits) for site in sites],
         notes=same_token_notes(run, sets, labels, position),
+        headline=_headline(own),
     )
 
 
@@ -104,13 +105,27 @@ def _reliability_fact(directions: xr.Dataset, has_separation: bool) -> str:
         f"kind): {float(reliability[lowest]):.2f} at {layer_of(reliability, lowest)}, where "
         f"{percent(share[lowest], 0)} of the squared distance of the means is noise (estimated from the variances)."
     )
-    if few := int((reliability < RELIABLE).sum()):
-        sentence += (
-            f" At {few} of {int(np.isfinite(reliability).sum())} depths the reliability is below {RELIABLE}. Figures "
-            "draw the direction at such a depth grey, and statistics of heads leave it out"
-        )
+    many, total = _reliable(reliability)
+    sentence += f" At {many} of {total} depths the reliability is at least {RELIABLE}."
+    if many < total:
+        sentence += " Figures draw the direction at any other depth grey, and statistics of heads leave it out"
         sentence += "; the numbers of depths under Separation include it." if has_separation else "."
     return sentence
+
+
+def _reliable(reliability: xr.DataArray) -> tuple[int, int]:
+    """Return at how many depths a contrast's direction is reliable, and the number of depths that have one."""
+    return int((reliability >= RELIABLE).sum()), int(np.isfinite(reliability).sum())
+
+
+def _headline(directions: xr.Dataset) -> str:
+    """Return at how many depths a contrast's direction is reliable, and where it is least so."""
+    reliability = along_depth(directions["reliability"])
+    (many, total), lowest = _reliable(reliability), int(np.nanargmin(reliability.values))
+    return (
+        f"The direction is reliable (at least {RELIABLE}) at {many} of {total} depths; smallest reliability "
+        f"{float(reliability[lowest]):.2f}, at {layer_of(reliability, lowest)}."
+    )
 
 
 def _cosine_facts(directions: xr.Dataset, null: xr.DataArray) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 import xarray as xr
@@ -85,6 +86,10 @@ _SAME_PROMPTS = (
 )
 
 
+_NOT_TESTED = "It is not tested whether the model uses the direction at the last token."
+_NOT_COMPARED = "The controls cannot be compared, so it is not shown that the model uses the direction."
+
+
 def sections(run: Run) -> list[Section]:
     """Return a section for each contrast, at the last position that its sets have."""
     effects = read_group(run, "effects")
@@ -111,6 +116,7 @@ def _section(run: Run, effects: xr.Dataset, contrast: str) -> Section | None:
     available = effects.attrs["available"].get(label, counts)
     selected = [str(n) if n == of else f"{n} of {of}" for n, of in zip(counts, available, strict=True)]
     pairs = f"{selected[0]} matched pairs" if names["paired"] else f"{' and '.join(selected)} prompts"
+    measured = f"{counts[0]} pairs" if names["paired"] else f"{' and '.join(map(str, counts))} prompts"
     unknown = without_spread(run, [names[side] for side in SIDES], position, values["site"].values.tolist())
     return Section(
         f"Effects along {quoted(contrast)} at position {position}: {pairs}",
@@ -136,6 +142,7 @@ def _section(run: Run, effects: xr.Dataset, contrast: str) -> Section | None:
         ],
         how_to_read=_HOW_TO_READ,
         finding=unknown or f"{_finding(values, sides, list(effects.attrs['tokens']))} Measured with {pairs}.",
+        headline=unknown or _headline(values, measured),
         worth=UNTESTED if unknown else _worth(values),
     )
 
@@ -210,10 +217,9 @@ def _moved_text(values: xr.Dataset) -> str:
 
 def _any_change_text(values: xr.Dataset) -> str:
     """Return whether an added difference changes the next token of both sets more than the controls do."""
-    p = strictest(values, "kl", ADD, "p_family")
-    if not np.isfinite(p).any():
-        return "It is not tested whether the model uses the direction at the last token."
-    passed = (p <= LEVEL).all("prompt_side")
+    passed = _changes_both(values)
+    if passed is None:
+        return _NOT_TESTED
     return (
         "Adding the difference of the means changes the whole distribution (KL divergence) of both sets more than all "
         f"control directions (family-wise p of at most {LEVEL}) at {int(passed.sum())} of {passed.size} "
@@ -221,25 +227,80 @@ def _any_change_text(values: xr.Dataset) -> str:
     )
 
 
+def _changes_both(values: xr.Dataset) -> xr.DataArray | None:
+    """Return where an added difference changes the next token of both sets more than the controls; None if unknown."""
+    p = strictest(values, "kl", ADD, "p_family")
+    return (p <= LEVEL).all("prompt_side") if np.isfinite(p).any() else None
+
+
+class _Use(NamedTuple):
+    """Where an added difference moves the log-odds of both sets farther than the controls do, (site, layer).
+
+    Attributes:
+        exceeds: whether it does.
+        tested: whether it is compared with controls.
+        n_one_kind: at how many places it does, compared with only one kind of controls.
+    """
+
+    exceeds: xr.DataArray
+    tested: xr.DataArray
+    n_one_kind: int
+
+
+def _use(values: xr.Dataset) -> _Use:
+    exceeds, p = exceeds_controls(values), strictest(values, "log_odds", ADD, "p_family")
+    kinds = _compared(values).all("prompt_side").sum("control")
+    return _Use(exceeds, p.notnull().all("prompt_side"), int((exceeds & (kinds == 1)).sum()))
+
+
+def _compared(values: xr.Dataset) -> xr.DataArray:
+    """Return whether the log-odds are compared with each kind of controls."""
+    null = values["effect_null"].sel(measure="log_odds", intervention=ADD)
+    return null.sel(null="p_family", drop=True).notnull()
+
+
+def _headline(values: xr.Dataset, measured: str) -> str:
+    """Return at how many depths an added difference changes both sets more than the controls do.
+
+    Args:
+        values: the results at one contrast and position.
+        measured: the number of measured pairs or prompts.
+    """
+    where = "layers" if values.sizes["site"] == 1 else "depths"
+    if not np.isfinite(values["expected_sign"]).any():
+        changes = _changes_both(values)
+        if changes is None:
+            return _NOT_TESTED
+        counts = f"{int(changes.sum())} of {changes.size} {where}"
+        subject = "By KL divergence, adding the direction exceeds all controls at"
+        return f"{subject} {counts}; the sets' log-odds may be equal ({measured})."
+    exceeds, tested, n_one_kind = _use(values)
+    if not tested.any():
+        return _NOT_COMPARED
+    moves = f"moves both sets farther than {'one kind of' if n_one_kind else 'all'} controls"
+    if start := onset_place(exceeds, tested):
+        return f"From {at_place(values, start)} on, adding the direction {moves}: the model uses it ({measured})."
+    ending = ", not at the last" if exceeds.any() else ": its use is not shown"
+    counts = f"{int(exceeds.sum())} of {int(tested.sum())} {where}"
+    return f"Adding the direction {moves} at {counts}{ending} ({measured})."
+
+
 def _use_text(values: xr.Dataset, sides: Mapping[str, str]) -> str:
     """Return whether an added difference moves the log-odds of both sets farther than the controls do."""
-    where, p = places_word(values), strictest(values, "log_odds", ADD, "p_family")
-    tested = p.notnull().all("prompt_side")
+    where, (exceeds, tested, n_one_kind) = places_word(values), _use(values)
     if not tested.any():
-        return "Its controls cannot be compared, so it is not shown that the model uses the direction."
-    exceeds, n = exceeds_controls(values), int(tested.sum())
+        return _NOT_COMPARED
+    n = int(tested.sum())
     more = f"farther than all control directions (family-wise p of at most {LEVEL})"
-    null = values["effect_null"].sel(measure="log_odds", intervention=ADD)
-    is_tested = null.sel(null="p_family", drop=True).notnull()
-    kinds = is_tested.all("prompt_side").sum("control")
-    if alone := int((exceeds & (kinds == 1)).sum()):
-        more += f", of which only one kind can be compared at {alone} of these {where},"
+    if n_one_kind:
+        more += f", of which only one kind can be compared at {n_one_kind} of these {where},"
     if start := onset_place(exceeds, tested):
         return f"This is {more} from {at_place(values, start)} on: the model uses the direction at the last token."
     if exceeds.any():
         return f"This is {more} at {int(exceeds.sum())} of {n} tested {where}, and not at the last one."
+    p = strictest(values, "log_odds", ADD, "p_family")
     each = {label: passed(p.sel(prompt_side=side)) for side, label in sides.items()}
-    sd = null.sel(null="sd").where(is_tested)
+    sd = values["effect_null"].sel(measure="log_odds", intervention=ADD, null="sd").where(_compared(values))
     return (
         f"For both sets together, this is {more} at 0 of {n} tested {where} (for each set: {listed(each)}); the "
         f"changes by controls have standard deviations of up to {significant(sd.max())} nats. So it is not shown that "

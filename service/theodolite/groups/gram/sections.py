@@ -1,6 +1,6 @@
 """The shape of each set's point cloud, and the similarity of layers."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
 import numpy as np
@@ -19,6 +19,7 @@ from theodolite.sections.parts import (
     colours_of,
     labelled,
     last_position,
+    leading_sets,
     listed,
     percent,
     prompt_counts,
@@ -82,7 +83,9 @@ def sections(run: Run) -> list[Section]:
     facts = list(_shape_facts(gram.sel(position=position), site, labels))
     title = f"Shape and similarity at position {position} ({prompt_counts(gram, labels)})"
     tables, notes = _mean_tables(run, gram, site, position, all_labels), token_notes(run, labels, position)
-    return [Section(title, facts, figures, maps, tables, [*notes, LARGEST, _SIZES, _ROTATED, CKA_NOTE])]
+    notes += [LARGEST, _SIZES, _ROTATED, CKA_NOTE]
+    headline = _headline(gram.sel(position=position, site=site), leading_sets(run, labels))
+    return [Section(title, facts, figures, maps, tables, notes, headline=headline)]
 
 
 def _map(name: str, label: str, similarity: xr.DataArray, limits: tuple[float, float]) -> Figure:
@@ -113,6 +116,18 @@ def _shape_facts(values: xr.Dataset, site: str, labels: Mapping[str, str]) -> It
         yield (f"Largest TwoNN dimension over layers at {site}: {listed(dimensions)}.")
     yield from _similarity_facts(values.sel(space="raw"), site, labels)
     yield from _orthant_facts(values.sel(set=list(labels)))
+
+
+def _headline(values: xr.Dataset, names: Sequence[str]) -> str:
+    """Return the largest participation ratio of each named set, beside that of Gaussian samples."""
+    ratios = values["participation_ratio"].sel(set=list(names), space="raw").max("layer").dropna("set")
+    if not ratios.size:
+        return f"No layer of {' and '.join(names)} has a variance, so nothing can be concluded." if names else ""
+    largest = ", ".join(f"{name} {ratio:.1f}" for name, ratio in zip(ratios["set"].values, ratios.values, strict=True))
+    gaussian = values["participation_ratio_gaussian"].sel(set=ratios["set"]).dropna("set").values
+    given = " and ".join(dict.fromkeys(f"{one:.0f}" for one in gaussian))
+    control = f"; isotropic Gaussian samples of the same size give {given}" if given else ""
+    return f"Largest participation ratio over layers: {largest}{control}."
 
 
 def _participation_ratio(values: xr.Dataset) -> str:

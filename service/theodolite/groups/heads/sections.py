@@ -86,6 +86,7 @@ def sections(run: Run) -> list[Section]:
             notes=notes,
             how_to_read=_HOW_TO_READ,
             finding=" ".join([*facts[: len(some) + 1], *_writing_findings(heads, directions)]),
+            headline=_headline(heads, directions),
             worth=_worth(heads, directions),
         ),
         *rotary,
@@ -192,17 +193,60 @@ def _copying_tables(heads: xr.Dataset) -> Iterator[Table]:
 
 def _writing_findings(heads: xr.Dataset, directions: xr.Dataset | None) -> Iterator[str]:
     """Yield, for each contrast with tests, how many heads write along its direction more than chance."""
-    for contrast in heads["contrast"].values.tolist():
-        tests = _reliable(heads, directions, contrast, "ov_write")
-        if np.isfinite(tests["z"]).any():
-            p = tests["p_family"]
-            many, strict = _counts(p)
-            yield (
-                f"In {many} of {int(np.isfinite(p).sum())} heads with a reliable direction, the alignment of OV write "
-                f"with {quoted(contrast)} is larger than with permuted labels (family-wise p of at most {LEVEL}"
-                f"{_prompts(heads, contrast)}; with Bonferroni's correction {strict}). This compares the weights alone "
-                "with the direction; what the heads write for these prompts is in the section Contributions."
-            )
+    for contrast, p in _writing_tests(heads, directions).items():
+        many, strict = _counts(p)
+        yield (
+            f"In {many} of {int(np.isfinite(p).sum())} heads with a reliable direction, the alignment of OV write "
+            f"with {quoted(contrast)} is larger than with permuted labels (family-wise p of at most {LEVEL}"
+            f"{_prompts(heads, contrast)}; with Bonferroni's correction {strict}). This compares the weights alone "
+            "with the direction; what the heads write for these prompts is in the section Contributions."
+        )
+
+
+def _writing_tests(heads: xr.Dataset, directions: xr.Dataset | None) -> dict[str, xr.DataArray]:
+    """Return the family-wise p of the alignment of OV write with each contrast that has tests, (layer, head)."""
+    contrasts = heads["contrast"].values.tolist()
+    tests = {contrast: _reliable(heads, directions, contrast, "ov_write") for contrast in contrasts}
+    return {contrast: one["p_family"] for contrast, one in tests.items() if np.isfinite(one["z"]).any()}
+
+
+def _headline(heads: xr.Dataset, directions: xr.Dataset | None) -> str:
+    """Return the median effective ranks, and how many heads write along the first contrast's direction."""
+    parts = [ranks] if (ranks := _ranks(heads)) else []
+    for contrast, p in list(_writing_tests(heads, directions).items())[:1]:
+        counts = f"{_counts(p)[0]} of {int(np.isfinite(p).sum())} heads"
+        parts.append(f"OV alignment with “{contrast}” above chance in {counts}")
+    return f"{'; '.join(parts)}." if parts else ""
+
+
+def _ranks(heads: xr.Dataset) -> str:
+    """Return the median effective ranks beside those of random weights; empty without ranks.
+
+    If heads have two widths, those of OV of both; with more widths, none.
+    """
+    by_width = [(len(part["rank"]), _median_ranks(part)) for _, part in _by_width(heads)]
+    if len(by_width) > 1:
+        texts = [f"{ranks['OV']} of {width}" for width, ranks in by_width if "OV" in ranks]
+        return f"Median effective rank of OV: {' and '.join(texts)}" if len(texts) == len(CIRCUITS) else ""
+    ((width, ranks),) = by_width
+    if not ranks:
+        return ""
+    if of_circuits := heads.attrs.get("circuits"):
+        texts = [
+            f"{name} {rank} of {own['largest_rank']} (random weights {own['effective_rank_random']:.1f})"
+            for name, rank in ranks.items()
+            if (own := of_circuits.get(name.lower()))
+        ]
+        return f"Median effective rank: {', '.join(texts)}" if texts else ""
+    random = float(heads["effective_rank_random"])
+    known = f"; random weights {random:.1f}" if np.isfinite(random) else ""
+    return f"Median effective rank, of at most {width}: {', '.join(map(' '.join, ranks.items()))}{known}"
+
+
+def _median_ranks(heads: xr.Dataset) -> dict[str, str]:
+    """Return the median effective rank of each circuit that has one."""
+    medians = {one: float(heads["effective_rank"].sel(offset=0, circuit=one).median()) for one in CIRCUITS}
+    return {one.upper(): f"{median:.1f}" for one, median in medians.items() if np.isfinite(median)}
 
 
 def _worth(heads: xr.Dataset, directions: xr.Dataset | None) -> Worth:

@@ -45,6 +45,7 @@ def composition_sections(run: Run, d_model: int) -> list[Section]:
             tables=[_largest(score)],
             notes=texts_of(group.attrs.get("notes", [])),
             how_to_read=_HOW_TO_READ,
+            headline=_headline(score, d_model),
         )
     ]
 
@@ -57,6 +58,20 @@ def _facts(score: xr.DataArray, kind: str, d_model: int) -> Iterator[str]:
             f"Largest {kind}-composition: {value:.3f}, {pair}; median over n = {n} pairs of heads "
             f"{float(np.nanmedian(score)):.3f}; random directions give about {d_model**-0.5:.3f}."
         )
+
+
+def _headline(score: xr.DataArray, d_model: int) -> str:
+    """Return the largest and the median score of each kind beside that of random directions; empty without scores."""
+    by_kind = {kind: score.sel(composition=kind).values for kind in score["composition"].values.tolist()}
+    known = {kind.upper(): values for kind, values in by_kind.items() if np.isfinite(values).any()}
+    if not known:
+        return ""
+    largest, medians = (
+        ", ".join(f"{kind} {float(number(values)):.3f}" for kind, values in known.items())
+        for number in (np.nanmax, np.nanmedian)
+    )
+    random = f"random directions give about {d_model**-0.5:.3f}"
+    return f"Largest composition of two heads: {largest}; medians {medians}; {random}."
 
 
 def _ordered(score: xr.DataArray) -> list[tuple[float, str]]:

@@ -30,6 +30,9 @@ _NOTES = (
 )
 
 
+_ZERO = "The rotary part of all heads is zero."
+
+
 def rotary_sections(heads: xr.Dataset) -> list[Section]:
     """Return the section on the rotary part; none if the heads have no such part."""
     if ROTARY not in heads["circuit"]:
@@ -51,17 +54,18 @@ def rotary_sections(heads: xr.Dataset) -> list[Section]:
             maps=[Figure("heads.rotary.map", caption, partial(head_map, at_0, caption))],
             notes=[*texts_of(rotary.attrs["rotary_notes"]), *_NOTES],
             how_to_read=_HOW_TO_READ,
+            headline=_headline(rotary),
         )
     ]
 
 
 def _facts(rotary: xr.Dataset) -> Iterator[str]:
     """Yield the effective ranks at offset 0, the number of heads below the mean of random factors, other offsets."""
-    ranks, random = rotary["effective_rank"], rotary.attrs["circuits"][ROTARY]["effective_rank_random"]
+    ranks, random = rotary["effective_rank"], _random_rank(rotary)
     at_0 = ranks.sel(offset=0).transpose("layer", "head")
     n = int(np.isfinite(at_0).sum())
     if not n:
-        yield "The rotary part of all heads is zero."
+        yield _ZERO
         return
     ends = {"smallest": int(np.nanargmin(at_0.values)), "largest": int(np.nanargmax(at_0.values))}
     texts = [f"{name} {at_0.values.flat[index]:.1f}, of {_head_at(at_0, index)}" for name, index in ends.items()]
@@ -80,6 +84,23 @@ def _facts(rotary: xr.Dataset) -> Iterator[str]:
     elif labels:
         texts_of_offsets = {f"offset {one}:": f"{value:.1f}" for one, value in zip(labels, values, strict=True)}
         yield f"Median effective rank at the other offsets: {listed(texts_of_offsets)}."
+
+
+def _random_rank(rotary: xr.Dataset) -> float:
+    """Return the mean effective rank of random matrices of the same shapes."""
+    return float(rotary.attrs["circuits"][ROTARY]["effective_rank_random"])
+
+
+def _headline(rotary: xr.Dataset) -> str:
+    """Return the median effective rank at offset 0 beside that of random matrices, and how many heads have less."""
+    at_0, random = rotary["effective_rank"].sel(offset=0), _random_rank(rotary)
+    n = int(np.isfinite(at_0).sum())
+    if not n:
+        return _ZERO
+    return (
+        f"Median effective rank of the rotary part, of at most {rotary.sizes['rank']}: {float(at_0.median()):.1f}; "
+        f"random matrices have {random:.1f}, and {int((at_0 < random).sum())} of {n} heads have less."
+    )
 
 
 def _head_at(values: xr.DataArray, index: int) -> str:

@@ -1,6 +1,6 @@
 """The experts that prompts use: the shares of each set, and their differences in each contrast."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import starmap
 from typing import Any
@@ -18,6 +18,7 @@ from theodolite.sections.parts import (
     Figure,
     Section,
     last_position,
+    leading_sets,
     number,
     percent,
     prompt_counts,
@@ -72,14 +73,14 @@ def _of_sets(run: Run, routing: xr.Dataset) -> Section | None:
         maps=maps,
         notes=[BRACKETS, _LARGEST, *_without_experts(at["expert_share"]), *texts_of(routing.attrs.get("notes", []))],
         how_to_read=_HOW_TO_READ,
+        headline=_shares_headline(at, leading_sets(run, labels)),
     )
 
 
 def _shares(values: xr.Dataset, label: str) -> str:
     """Return the largest share of a set, beside that of equal use, and how many experts no prompt uses."""
     share = values["expert_share"].sel(estimate="value")
-    used = float(share.sum("expert").max())
-    n_experts = values.sizes["expert"]
+    used, n_experts = _n_used(share), values.sizes["expert"]
     at = largest(share)
     finite = int(np.isfinite(share).sum())
     value, low, high = (percent(end, 1) for end in values["expert_share"].sel(at))
@@ -89,6 +90,22 @@ def _shares(values: xr.Dataset, label: str) -> str:
         f"{value} [{low}, {high}]. "
         f"{int((share == 0).sum())} of {finite} experts (of all layers) are used by no prompt of the set."
     )
+
+
+def _n_used(share: xr.DataArray) -> float:
+    """Return the number of experts of a layer that a token uses."""
+    return float(share.sum("expert").max())
+
+
+def _shares_headline(values: xr.Dataset, names: Sequence[str]) -> str:
+    """Return the largest share of each named set, beside that of equal use; empty if none is known."""
+    shares = {name: values["expert_share"].sel(set=name, estimate="value") for name in names}
+    known = {name: share for name, share in shares.items() if np.isfinite(share).any()}
+    if not known:
+        return ""
+    texts = ", ".join(f"{name} {percent(share.max(), 1)}" for name, share in known.items())
+    equal = percent(_n_used(next(iter(known.values()))) / values.sizes["expert"], 1)
+    return f"Largest share of prompts that use one expert: {texts}; equal use would give {equal}."
 
 
 def _active_units(values: xr.Dataset, label: str) -> str:
@@ -129,6 +146,7 @@ def _of_contrast(run: Run, routing: xr.Dataset, contrast: str) -> Section | None
         ],
         how_to_read=_HOW_TO_READ,
         finding=_finding(values),
+        headline=_headline(values),
         worth=worth_of((null.sel(null="p_family"), null.sel(null="z"))),
     )
 
@@ -167,17 +185,33 @@ def _differences(values: xr.Dataset, labels: list[str]) -> Iterator[str]:
 
 def _finding(values: xr.Dataset) -> str:
     """Return how many experts of how many layers are used more in one set than chance gives."""
-    p = values["expert_difference_null"].sel(null="p_family")
-    tested = int(np.isfinite(p).sum())
-    if not tested:
+    counts = _counts(values)
+    if not counts:
         return ""
-    has_experts = values["expert_difference"].sel(estimate="value").notnull()
-    layers, with_experts = (int(some.any("expert").sum()) for some in (p <= LEVEL, has_experts))
+    experts, layers = counts
     return (
-        f"{int((p <= LEVEL).sum())} of {tested} tested experts, in {layers} of {with_experts} layers with experts, are "
+        f"{experts} tested experts, in {layers} layers with experts, are "
         f"shown to be used by a larger share of one set than of the other (family-wise p of at most {LEVEL}; n = "
         f"{' and '.join(map(str, values['n_used'].values))} prompts)."
     )
+
+
+def _counts(values: xr.Dataset) -> tuple[str, str] | None:
+    """Return how many of the tested experts, and of the layers, differ between the sets; None without a test."""
+    p = values["expert_difference_null"].sel(null="p_family")
+    tested = int(np.isfinite(p).sum())
+    has_experts = values["expert_difference"].sel(estimate="value").notnull()
+    layers, with_experts = (int(some.any("expert").sum()) for some in (p <= LEVEL, has_experts))
+    return (f"{int((p <= LEVEL).sum())} of {tested}", f"{layers} of {with_experts}") if tested else None
+
+
+def _headline(values: xr.Dataset) -> str:
+    """Return how many experts are used more in one set than chance gives."""
+    counts = _counts(values)
+    if not counts:
+        return "No expert can be tested, so nothing can be concluded."
+    experts, layers = counts
+    return f"{experts} experts, in {layers} layers, are shown to be used more in one set than in the other."
 
 
 def _without_experts(values: xr.DataArray) -> list[str]:

@@ -20,6 +20,7 @@ from theodolite.groups.separation.sections_permutations import (
     permutation_tables,
     token_facts,
     token_finding,
+    token_headline,
 )
 from theodolite.query.compare import BOUND
 from theodolite.query.curves import along_depth, has_values, onset
@@ -121,6 +122,7 @@ def _section(
             *_same_token_notes(run, contrast, position),
         ],
         finding=" ".join(filter(None, findings)),
+        headline=unknown or _headline(values, tested),
         worth=UNTESTED if unknown or tested is None else _worth(tested),
     )
 
@@ -271,13 +273,12 @@ def _finding(values: xr.Dataset, sides: str, tests: xr.Dataset | None) -> str:
     """Return whether the two sets separate, and how well; `sides` are their numbers of prompts."""
     auroc = along_depth(values["auroc"])
     best = int(np.nanargmax(auroc.values))
-    low = float(along_depth(values["auroc"], "band_low")[best])
-    separate = low > 0.5 if tests is None else float(along_depth(null_of(tests, "auroc", "p_family"))[best]) <= LEVEL
+    separate = _separate(values, tests, best)
     verdict = "separate better than chance" if separate else "do not separate better than chance"
-    if tests is None and np.isnan(low):
+    if separate is None:
         verdict = "are too few to test"
-    if tests is not None and not separate and values["n_used"].min() < LEAST_PROMPTS:
-        verdict = f"are too few to test: with fewer than {LEAST_PROMPTS} prompts in a set, no p can be at most {LEVEL}"
+    if separate is None and tests is not None:
+        verdict += f": with fewer than {LEAST_PROMPTS} prompts in a set, no p can be at most {LEVEL}"
     texts = [
         f"By difference of means, the activations of {sides} {verdict}. The largest AUROC of held-out prompts over "
         f"{int(np.isfinite(auroc).sum())} depths{_before_end(values)} is "
@@ -293,6 +294,51 @@ def _finding(values: xr.Dataset, sides: str, tests: xr.Dataset | None) -> str:
     if tests is not None and has_tokens(tests, "auroc"):
         texts.append(token_finding(tests))
     return " ".join(texts)
+
+
+def _separate(values: xr.Dataset, tests: xr.Dataset | None, best: int) -> bool | None:
+    """Return whether the sets separate better than chance by difference of means; None for too few prompts.
+
+    Args:
+        values: the statistics of one contrast at one position, (site, layer).
+        tests: its permutation tests, if the run has them.
+        best: the index of the largest AUROC along depth.
+    """
+    if tests is None:
+        low = float(along_depth(values["auroc"], "band_low")[best])
+        return None if np.isnan(low) else low > 0.5
+    separate = float(along_depth(null_of(tests, "auroc", "p_family"))[best]) <= LEVEL
+    return separate or (None if values["n_used"].min() < LEAST_PROMPTS else False)
+
+
+def _headline(values: xr.Dataset, tests: xr.Dataset | None) -> str:
+    """Return whether the two sets separate, the largest AUROC, and that of the prompts' token counts."""
+    auroc = along_depth(values["auroc"])
+    best = int(np.nanargmax(auroc.values))
+    separate = _separate(values, tests, best)
+    found = f"AUROC {point_text(values, 'auroc', best, '.3f', band=True)} at {layer_of(auroc, best)}"
+    if separate is None:
+        return f"The prompts are too few to test whether the sets separate: largest {found}."
+    words = token_headline(tests, compared=separate) if tests is not None else ""
+    if separate:
+        return f"The sets separate better than chance: {found}{words}."
+    if tests is None:
+        return f"The sets are not shown to separate: largest {found} (chance gives 0.5)."
+    if ridge := _ridge_headline(tests):
+        return f"By difference of means, the sets are not shown to separate: largest {found}; {ridge}."
+    p = float(along_depth(null_of(tests, "auroc", "p_family"))[best])
+    tested = f" (p = {p:.2g})" if np.isfinite(p) else ""
+    return f"The sets are not shown to separate: largest {found}{tested}{words}."
+
+
+def _ridge_headline(tests: xr.Dataset) -> str:
+    """Return the largest AUROC by ridge regression; empty unless its test passes as one of two."""
+    if not has_values(tests, "ridge_auroc"):
+        return ""
+    auroc, p = along_depth(tests["ridge_auroc"]), along_depth(null_of(tests, "ridge_auroc", "p_family"))
+    best = int(np.nanargmax(auroc.values))
+    passed = len(CLASSIFIERS) * float(p[best]) <= LEVEL
+    return f"ridge regression separates them ({float(auroc[best]):.3f})" if passed else ""
 
 
 def _by_permuted_labels(tests: xr.Dataset | None, statistic: str, index: int) -> str:

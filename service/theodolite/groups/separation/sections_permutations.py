@@ -187,8 +187,14 @@ def _exceeded(difference: xr.DataArray) -> str:
     if not np.isfinite(end_of(difference)).any():
         return ""
     low = along_depth(difference, "band_low")
-    many, total = int((low > 0).sum()), int(np.isfinite(low).sum())
+    many, total = _counts_above(difference)
     return f"at {many} of {total} depths{in_brackets(depths_text(low > 0)) if many < total else ''}"
+
+
+def _counts_above(difference: xr.DataArray) -> tuple[int, int]:
+    """Return at how many depths the band of a difference lies above 0, and the number of depths."""
+    low = end_of(difference, "band_low")
+    return int((low > 0).sum()), int(np.isfinite(low).sum())
 
 
 def _worse(differences: xr.DataArray) -> str:
@@ -203,13 +209,35 @@ def _worse(differences: xr.DataArray) -> str:
 
 def token_finding(tests: xr.Dataset) -> str:
     """Return what the prompts' token counts alone give, and where activations exceed it, of one contrast."""
-    is_ridge = float(tests["tokens_is_ridge"].sel(measure="auroc")) == 1
-    auroc = tests["tokens"].sel(measure="auroc", classifier="ridge" if is_ridge else "means")
-    classifier = CLASSIFIERS["ridge_auroc" if is_ridge else "auroc"]
+    auroc = _better_tokens(tests)
+    classifier = CLASSIFIERS["ridge_auroc" if auroc["classifier"] == "ridge" else "auroc"]
     text = f"Token counts alone, without a model, give an AUROC of {_with_interval(auroc, 3)} by {classifier}"
     counts = _exceeded_by(tests["beyond"].sel(control="words"))
     beyond = f"; activations are shown to exceed it {counts}" if counts else ""
     return f"{text}{beyond}.{_weakness(tests)}"
+
+
+def token_headline(tests: xr.Dataset, *, compared: bool) -> str:
+    """Return the AUROC of the prompts' token counts after a semicolon; empty if they have none.
+
+    `compared` adds at how many depths activations exceed it by difference of means.
+    """
+    if not has_tokens(tests, "auroc"):
+        return ""
+    auroc = number(_better_tokens(tests).sel(estimate="value"), 3)
+    if _weakness(tests):
+        return f"; token counts, a weak control here, give {auroc}"
+    beyond = tests["beyond"].sel(control="words", held_out="auroc")
+    if not compared or not np.isfinite(end_of(beyond)).any():
+        return f"; token counts alone give {auroc}"
+    many, total = _counts_above(beyond)
+    return f"; token counts alone give {auroc}, exceeded at {many} of {total} depths"
+
+
+def _better_tokens(tests: xr.Dataset) -> xr.DataArray:
+    """Return the AUROC of the prompts' token counts by the better classifier, (estimate)."""
+    is_ridge = float(tests["tokens_is_ridge"].sel(measure="auroc")) == 1
+    return tests["tokens"].sel(measure="auroc", classifier="ridge" if is_ridge else "means")
 
 
 def _weakness(tests: xr.Dataset) -> str:

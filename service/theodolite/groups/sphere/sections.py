@@ -6,6 +6,7 @@ from functools import partial
 
 import numpy as np
 import xarray as xr
+from numpy.typing import NDArray
 
 from theodolite.groups.sphere.figures import axes_figure, pairs_of_norms_map, sphere_figure
 from theodolite.query.first_tokens import set_labels
@@ -16,6 +17,7 @@ from theodolite.sections.parts import (
     colours_of,
     labelled,
     last_position,
+    leading_sets,
     listed,
     percent,
     prompt_counts,
@@ -32,16 +34,18 @@ def sections(run: Run) -> list[Section]:
     sphere = read_group(run, "sphere")
     norms = sphere["norm"].values.tolist()
     if not sphere.sizes["set"]:
-        return [Section("Sphere: norm layers", list(_axes_facts(sphere)), [_axes(sphere, norms)], _maps(sphere))]
+        facts, headline = list(_axes_facts(sphere)), _axes_headline(sphere)
+        return [Section("Sphere: norm layers", facts, [_axes(sphere, norms)], _maps(sphere), headline=headline)]
     position, colours = last_position(sphere), colours_of(run, sphere)
     all_labels = set_labels(run, position)
     labels = {name: all_labels[name] for name in colours}
     inputs = labelled(partial(sphere_figure, sphere, position, colours), labels)
+    at_position = sphere.sel(position=position, stage="before", summary="mean", quantity="norm")
     return [
         Section(
             f"Sphere: norm layers at position {position} ({prompt_counts(sphere, labels)})",
             [
-                *_norm_facts(sphere.sel(position=position, stage="before", summary="mean", quantity="norm"), labels),
+                *_norm_facts(at_position, labels),
                 *_axes_facts(sphere),
             ],
             [
@@ -54,6 +58,7 @@ def sections(run: Run) -> list[Section]:
             ],
             _maps(sphere),
             notes=[*token_notes(run, labels, position), LARGEST],
+            headline=_headline(at_position, leading_sets(run, labels)) or _axes_headline(sphere),
         )
     ]
 
@@ -142,7 +147,7 @@ def _spread(values: xr.Dataset) -> str:
     spread = values["relative_spread"].dropna("norm")
     if not spread.size:
         return ""
-    widest = str(spread["norm"].values[int(spread.values.argmax())])
+    widest = _widest(spread)
     n, fitted = int(values["n_samples"]), _fitted_spread(values)
     text = f"{percent(spread.max(), 2)} at “{widest}” (n = {n}"
     if np.isfinite(fitted.sel(norm=widest)):
@@ -156,10 +161,46 @@ def _spread(values: xr.Dataset) -> str:
     return f"{text})"
 
 
+def _widest(spread: xr.DataArray) -> str:
+    """Return the norm layer whose input has the largest relative spread."""
+    return str(spread["norm"].values[int(spread.values.argmax())])
+
+
+def _headline(values: xr.Dataset, names: Sequence[str]) -> str:
+    """Return how much the norm of an input varies at most, of the first named set with a spread; empty if unknown."""
+    for name in names:
+        of_set = values.sel(set=name)
+        spread = of_set["relative_spread"].dropna("norm")
+        if spread.size:
+            fitted = _fitted_spread(of_set).sel(norm=_widest(spread))
+            given = f" (Gaussian with the same covariance: {percent(fitted, 2)})" if np.isfinite(fitted) else ""
+            varies = f"The norm of a layer's input varies by at most {percent(spread.max(), 2)}"
+            return f"{varies} over {name} prompts{given}."
+    return ""
+
+
+def _axes_headline(sphere: xr.Dataset) -> str:
+    """Return by how much the semi-axes of the ellipsoids differ; empty if it is unknown."""
+    low, _, high = _axes_quantiles(sphere)
+    ratios = high / low
+    if not np.isfinite(ratios).any():
+        return ""
+    return (
+        "The 95 % quantile of an output ellipsoid's semi-axes is at most "
+        f"{np.nanmax(ratios):.2g} times the 5 % quantile (median norm layer: {np.nanmedian(ratios):.2g})."
+    )
+
+
+def _axes_quantiles(sphere: xr.Dataset) -> NDArray[np.float64]:
+    """Return the quantiles 5 %, 50 % and 95 % of the semi-axes of each norm layer, (quantile, norm)."""
+    axes = sphere["semi_axes"].values
+    with warnings.catch_warnings(category=RuntimeWarning, action="ignore"):  # a norm layer of zeros has no quantile
+        return np.nanquantile(np.where(axes > 0, axes, np.nan), (0.05, 0.5, 0.95), axis=1)
+
+
 def _axes_facts(sphere: xr.Dataset) -> Iterator[str]:
     axes, radii = sphere["semi_axes"].values, sphere["scale_radii"].values
-    with warnings.catch_warnings(category=RuntimeWarning, action="ignore"):  # a norm layer of zeros has no quantile
-        low, middle, high = np.nanquantile(np.where(axes > 0, axes, np.nan), (0.05, 0.5, 0.95), axis=1)
+    low, middle, high = _axes_quantiles(sphere)
     ratios = high / low
     if np.isfinite(ratios).any():
         widest = int(np.nanargmax(ratios))

@@ -3,15 +3,30 @@
 from functools import partial
 
 import numpy as np
+import xarray as xr
 
 from theodolite.groups.travel.figures import cosines_figure, travel_figure
 from theodolite.groups.travel.figures_growth import growth_figure
 from theodolite.groups.travel.figures_variance import budget_figure
 from theodolite.groups.travel.sections_growth import growth_facts, growth_notes, growth_table
-from theodolite.groups.travel.sections_steps import STEP_NOTES, step_facts, step_tables
-from theodolite.groups.travel.sections_variance import variance_facts, variance_finding, variance_table
+from theodolite.groups.travel.sections_steps import STEP_NOTES, path_headline, step_facts, step_tables
+from theodolite.groups.travel.sections_variance import (
+    variance_facts,
+    variance_finding,
+    variance_headline,
+    variance_table,
+)
 from theodolite.query.first_tokens import set_labels
-from theodolite.sections.parts import Figure, Section, colours_of, labelled, last_position, prompt_counts, token_notes
+from theodolite.sections.parts import (
+    Figure,
+    Section,
+    colours_of,
+    labelled,
+    last_position,
+    leading_sets,
+    prompt_counts,
+    token_notes,
+)
 from theodolite.store.result_reader import read_finished_table, read_group
 from theodolite.store.runs import Run
 
@@ -58,4 +73,12 @@ def sections(run: Run) -> list[Section]:
     tables = [*step_tables(travel.sel(position=position), labels), *([parts] if parts else [])]
     tables += [laws] if laws.rows else []
     finding = variance_finding(travel.sel(position=position), labels)
-    return [Section(title, facts, figures, tables=tables, notes=notes, finding=finding)]
+    headline = next((text for name in leading_sets(run, labels) if (text := _headline(travel, position, name))), "")
+    return [Section(title, facts, figures, tables=tables, notes=notes, finding=finding, headline=headline)]
+
+
+def _headline(travel: xr.Dataset, position: int, name: str) -> str:
+    """Return the path length of one set, and the growth of its variance in one block; empty if both are unknown."""
+    values = travel.sel(position=position, set=name)
+    texts = "; ".join(filter(None, [path_headline(values), variance_headline(values)]))
+    return f"For {name} prompts, {texts}." if texts else ""

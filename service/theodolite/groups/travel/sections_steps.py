@@ -108,6 +108,15 @@ def _path(name: str, path: str, values: xr.Dataset) -> str:
     return f"{mean:.2f} ({what} at right angles give {null:.2f})"
 
 
+def path_headline(values: xr.Dataset) -> str:
+    """Return the path length of one set in displacements, beside that of steps at right angles; empty if unknown."""
+    mean, null = (float(one.sel(path="whole")) for one in _means("path_ratio", values))
+    if not (_has(values, "path_ratio") and np.isfinite(mean)):
+        return ""
+    control = f" (steps at right angles: {null:.2f})" if np.isfinite(null) else ""
+    return f"the path is {mean:.2f} times the displacement{control}"
+
+
 def _means(name: str, values: xr.Dataset) -> tuple[xr.DataArray, xr.DataArray]:
     """Return a ratio's mean over prompts, and its value at right angles, (path,)."""
     return values[name].sel(path_summary="mean"), values[name].sel(path_summary="at_right_angles")

@@ -50,6 +50,12 @@ def variance_finding(travel: xr.Dataset, labels: Mapping[str, str]) -> str:
     )
 
 
+def variance_headline(values: xr.Dataset) -> str:
+    """Return the share of one block in the growth of one set's variance; empty if it does not grow, or is unknown."""
+    growth = _growth(values)
+    return f"block {growth.block} gives {_shares(growth)[-1]} of the variance's growth" if growth else ""
+
+
 def _shares(growth: "_Growth") -> list[str]:
     """Return the share of the steps' variance, of each covariance, and of the last block."""
     shares = (sum(growth.steps.values()), *growth.covariances.values(), growth.last_block)

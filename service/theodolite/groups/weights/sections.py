@@ -46,6 +46,7 @@ def sections(run: Run) -> list[Section]:
             maps=list(_maps(weights)),
             notes=notes,
             how_to_read=_HOW_TO_READ,
+            headline=_headline(weights),
         )
     ]
 
@@ -106,6 +107,18 @@ def _facts(weights: xr.Dataset) -> Iterator[str]:
                     f"{percent(random, 1)}, ± {100 * spread:.1f} % for a single pair of layers)."
                 )
     yield from _reading_facts(weights, random)
+
+
+def _headline(weights: xr.Dataset) -> str:
+    """Return the overlap of what neighbouring layers write, beside that of random matrices; empty if it is unknown."""
+    texts = []
+    for name in _WRITTEN:
+        written = weights["writing_overlap"].sel(writing_matrix=name, form="stored")
+        (near, far), (null, _) = (_near_and_far(values) for values in written)
+        if np.isfinite(near + far):
+            random = f" (random matrices {percent(null, 1)})" if np.isfinite(null) else ""
+            texts.append(f"{_NAMES[name]} {percent(near, 1)}{random}")
+    return f"Overlap of what neighbouring layers write: {', '.join(texts)}; not tested." if texts else ""
 
 
 def _near_and_far(overlaps: xr.DataArray) -> tuple[float, float]:

@@ -1,6 +1,6 @@
 """Words: paths of tokens along the residual stream, and the vocabulary."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 import numpy as np
@@ -59,7 +59,8 @@ def _trajectory_sections(run: Run) -> Iterator[Section]:
             f"Words: trajectory of the token “{token}” (next token: “{following}”) in the sentence "
             f"“{sentences[int(str(index))]}”",
             [*_path_facts(path), *_other_paths(before_text)],
-            [
+            headline=_path_headline(path, before_text),
+            figures=[
                 Figure(f"words.{index}.{name}", caption, partial(draw, path))
                 for name, (caption, draw) in figures.items()
             ],
@@ -69,12 +70,11 @@ def _trajectory_sections(run: Run) -> Iterator[Section]:
 
 def _other_paths(rows: pd.DataFrame) -> Iterator[str]:
     """Yield a sentence about the paths of all tokens of a sentence that precede text; none without several tokens."""
-    paths = [along_stream(path) for _, path in rows.groupby("index")]
+    paths = _paths(rows)
     if len(paths) < 2:
         return
     ends = [(path.iloc[0], path.iloc[-1]) for path in paths]
-    found = sum(int(last["rank_of_next"] == 1) for _, last in ends)
-    text = f"In {found} of the {len(paths)} paths, the next token has rank 1 at the last depth"
+    text = f"In {_n_leading(paths)} of the {len(paths)} paths, the next token has rank 1 at the last depth"
     z = np.array([[row["angle_to_next_z"] for row in pair] for pair in ends])
     if np.isfinite(z).all():
         text += (
@@ -82,6 +82,29 @@ def _other_paths(rows: pd.DataFrame) -> Iterator[str]:
             f"{z[:, 1].min():.1f} to {z[:, 1].max():.1f} at the last"
         )
     yield f"This is one path of {len(paths)} in the sentence. {text}."
+
+
+def _paths(rows: pd.DataFrame) -> list[pd.DataFrame]:
+    """Return the path of each token, along the stream."""
+    return [along_stream(path) for _, path in rows.groupby("index")]
+
+
+def _n_leading(paths: Sequence[pd.DataFrame]) -> int:
+    """Return in how many paths the next token has rank 1 at the last depth."""
+    return sum(int(path["rank_of_next"].iloc[-1] == 1) for path in paths)
+
+
+def _path_headline(path: pd.DataFrame, rows: pd.DataFrame) -> str:
+    """Return the rank of the next token at both ends of a path, and how many paths of the sentence end at rank 1.
+
+    Args:
+        path: the shown path.
+        rows: all paths of the sentence that precede text.
+    """
+    first, last = along_stream(path)["rank_of_next"].iloc[[0, -1]].astype(int)
+    paths = _paths(rows)
+    of_all = f"; {_n_leading(paths)} of {len(paths)} paths end at rank 1" if len(paths) > 1 else ""
+    return f"The next token has rank {first} at the first depth and {last} at the last{of_all}."
 
 
 def _vocabulary_section(run: Run) -> Section:
@@ -97,12 +120,13 @@ def _vocabulary_section(run: Run) -> Section:
             "the token's row of a matrix; the column “against” names the matrix",
             *matrices,
         ],
+        headline=_sphere_headline(sphere),
     )
 
 
 def _sphere_facts(sphere: pd.DataFrame) -> Iterator[str]:
     first, best = sphere.iloc[0], sphere.sort_values("cosine_distance_mean", kind="stable").iloc[0]
-    if first["cosine_distance_mean"] < _ROUNDING:
+    if _keeps_directions(sphere):
         yield (
             "By construction, the final norm without its scale changes only the length of an embedding, not its "
             f"direction. Mean L2 distance between an embedding {first['setting']} and its projection on the sphere of "
@@ -114,6 +138,25 @@ def _sphere_facts(sphere: pd.DataFrame) -> Iterator[str]:
         f"Mean of (1 - cosine) between an embedding {first['setting']} and its projection on the sphere of the final "
         f"norm: {first['cosine_distance_mean']:.4f}{smallest if best['setting'] != first['setting'] else ''} "
         f"(n = {int(first['n'])} tokens; equal directions give 0)."
+    )
+
+
+def _keeps_directions(sphere: pd.DataFrame) -> bool:
+    """Return whether the final norm without its scale changes only the length of an embedding."""
+    return bool(sphere["cosine_distance_mean"].iloc[0] < _ROUNDING)
+
+
+def _sphere_headline(sphere: pd.DataFrame) -> str:
+    """Return how far embeddings lie from their projections on the sphere of the final norm."""
+    first = sphere.iloc[0]
+    if _keeps_directions(sphere):
+        return (
+            "By construction, the final norm without its scale changes only an embedding's length; mean distance to "
+            f"its sphere: {first['l2_mean']:.3g}."
+        )
+    return (
+        "Mean of (1 - cosine) between an embedding and its projection on the final norm's sphere: "
+        f"{first['cosine_distance_mean']:.4f} (equal directions give 0)."
     )
 
 

@@ -19,14 +19,16 @@ def bias_sections(run: Run, words: xr.Dataset) -> list[Section]:
         return []
     table = read_words(run, "bias_tokens")
     tops = table[(table["end"] == "top") & (table["place"] == 0)].sort_values("score", ascending=False, kind="stable")
-    facts, rows = [], []
+    facts, rows, largest = [], [], []
     for side, leading in tops.groupby("side", sort=False):
-        first = leading.iloc[0]
+        first, name = leading.iloc[0], _SIDES[str(side)].split(",")[0]
+        score, median = (f"{float(number):.3g}" for number in (first["score"], leading["score"].median()))
         facts.append(
-            f"Largest score that a bias adds to {_SIDES[str(side)].split(',')[0]}: {float(first['score']):.3g}, in "
+            f"Largest score that a bias adds to {name}: {score}, in "
             f"{head_name(int(first['layer']), int(first['head']))} for the token “{token_list([first['token']])}”; "
-            f"median over {len(leading)} heads of the largest score of a token: {float(leading['score'].median()):.3g}."
+            f"median over {len(leading)} heads of the largest score of a token: {median}."
         )
+        largest.append(f"{score} to {name} (median head {median})")
         for layer, head in leading[["layer", "head"]].head(_SHOWN_HEADS).itertuples(index=False):
             own = table[(table["side"] == side) & (table["layer"] == layer) & (table["head"] == head)]
             own = own[own["place"] < _SHOWN_TOKENS].sort_values("place", kind="stable")
@@ -46,5 +48,6 @@ def bias_sections(run: Run, words: xr.Dataset) -> list[Section]:
             facts,
             tables=[Table(caption, ["head", "side", "largest scores", "most negative scores"], rows)],
             notes=notes,
+            headline=f"The largest scores that biases add: {', '.join(largest)}." if largest else "",
         )
     ]

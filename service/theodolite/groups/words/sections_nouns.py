@@ -74,6 +74,7 @@ def noun_sections(run: Run, words: xr.Dataset) -> list[Section]:
             notes,
             _HOW_TO_READ,
             finding=facts[1],
+            headline=_headline(words),
             worth=worth_of(_stricter(words)),
         )
     ]
@@ -102,9 +103,7 @@ def _relatedness_facts(words: xr.Dataset, n: int) -> Iterator[str]:
         "large score for every query: if such nouns are similar to many others, the relatedness is above 0 even by "
         "chance; if they are similar to few, it is below 0."
     )
-    _, stricter = _stricter(words)
-    best = nulls.assign(relatedness=values).stack(place=("layer", "head"))
-    best = best.isel(place=int(np.nanargmax((stricter.where(passed) if passed.any() else stricter).values)))
+    best = _clearest(words)
     compared = [
         f"{name} give {number(null['mean'], 2)} ± {float(null['sd']):.2f} (z = {float(null['z']):.1f}, p = "
         f"{float(null['p_family']):.2g} over all heads)"
@@ -116,6 +115,25 @@ def _relatedness_facts(words: xr.Dataset, n: int) -> Iterator[str]:
         f"{LEVEL} in both tests). {'Each of these heads' if passed.any() else 'Each head'} has two z, one for each "
         f"test. The head whose smaller z is largest is {head_name(int(best['layer']), int(best['head']))}. Its "
         f"relatedness is {float(best['relatedness']):.2f}, where {' and '.join(compared)}."
+    )
+
+
+def _clearest(words: xr.Dataset) -> xr.Dataset:
+    """Return the relatedness and the nulls of the head whose smaller z is largest, of those that pass if some do."""
+    passed, (_, z) = _passed(words), _stricter(words)
+    heads = words["relatedness_null"].to_dataset("null").assign(relatedness=words["relatedness"])
+    z = z.where(passed) if passed.any() else z
+    return heads.stack(place=("layer", "head")).isel(place=int(np.nanargmax(z.values)))
+
+
+def _headline(words: xr.Dataset) -> str:
+    """Return how many heads pass both tests of relatedness, and that of the clearest head beside both controls."""
+    passed, best = _passed(words), _clearest(words)
+    permuted, random = (number(best["mean"].sel(control=one), 2) for one in _CONTROLS)
+    return (
+        f"In {int(passed.sum())} of {int(np.isfinite(words['relatedness']).sum())} heads, the relatedness is shown to "
+        f"exceed permuted nouns and random matrices; clearest in {head_name(int(best['layer']), int(best['head']))}: "
+        f"{float(best['relatedness']):.2f}, against {permuted} and {random}."
     )
 
 
