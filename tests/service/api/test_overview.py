@@ -27,27 +27,29 @@ def test_the_answer_is_the_overview_of_the_store(client, library):
 
 
 def test_a_service_that_withholds_texts_has_none_in_the_overview(client, library):
-    texts = read_scored_prompts(open_run(library, "tiny-0"), "harmless").rows["text"]
+    run = open_run(library, "tiny-0")
+    texts = [text for name in ("harmful", "harmless") for text in read_scored_prompts(run, name).rows["text"]]
     hiding = client_of(library, prompts_shown=False)
-    shown, hidden = client.get(OVERVIEW), hiding.get(OVERVIEW)
+    at = {"site": "resid_mid", "layer": 2}  # where prompts are misplaced
+    shown, hidden = client.get(OVERVIEW, params=at), hiding.get(OVERVIEW, params=at)
     assert any(f": {text}" in shown.json()["html"] for text in texts)
     assert not any(text in hidden.text for text in texts)
     assert shown.headers["etag"] != hidden.headers["etag"]
-    assert hiding.get(OVERVIEW, headers={"If-None-Match": hidden.headers["etag"]}).status_code == 304
+    assert hiding.get(OVERVIEW, params=at, headers={"If-None-Match": hidden.headers["etag"]}).status_code == 304
 
 
 @each(
     "query, message",
     [
         ("contrast=nobody", "no 'nobody' with separation; it has refusal, subject"),
-        ("layer=4", "no resid_pre of layer 4"),
+        ("site=resid_pre&layer=4", "no resid_pre of layer 4"),
         ("site=resid_post&layer=1", "no resid_post of layer 1"),
         ("layer=x", "layer"),
         ("layer=-1", "layer"),
     ],
 )
 def test_an_unknown_contrast_or_depth_is_refused(client, query, message):
-    assert_problem(client.get(f"{OVERVIEW}?site=resid_pre&{query}" if "site" not in query else f"{OVERVIEW}?{query}"), 422, message)
+    assert_problem(client.get(f"{OVERVIEW}?{query}"), 422, message)
 
 
 def test_runs_without_separation_and_without_results_have_no_overview(client, tmp_path):

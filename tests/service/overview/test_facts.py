@@ -77,7 +77,7 @@ def test_the_badges_of_prompts_say_how_many_and_what_was_changed(tmp_path):
     unchanged = badges_of(overview_run(tmp_path / "two", effects=None))
     assert "not what the model uses" in unchanged["not changed"].text
     run = planted_run(tmp_path / "three")
-    assert [badge.label for badge in read_overview(run, "c1").badges][0] == "20 pairs"
+    assert read_overview(run, "c1").badges[0].label == "20 pairs"
     assert read_overview(run, "c1").badges[-1].label == "12 pairs changed"
 
 

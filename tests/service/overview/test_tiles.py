@@ -8,8 +8,8 @@ from support.overview_cases import (
     PLANTED,
     estimate,
     overview_run,
-    planted_run,
     permuted,
+    planted_run,
     twin_difference,
 )
 
@@ -43,7 +43,8 @@ def test_a_sentence_has_at_most_25_words_and_says_the_answers(planted):
         assert (", beyond their words" in sentence) == (separable == words == YES)
         assert ("; the model uses it" in sentence, "; some layers use it" in sentence) == (used == YES, used == PARTLY)
     assert planted["c0"].sentence == (
-        "harmful and harmless separate (0.900 AUROC [0.850, 0.950] at layer 2 pre), beyond their words; the model uses it."
+        "harmful and harmless separate (0.900 AUROC [0.850, 0.950] at layer 2 pre), beyond their words; the model uses "
+        "it."
     )
     assert "(90.0 % pairs ordered [85.0, 95.0] at layer 2 pre)" in planted["c1"].sentence
 

@@ -21,7 +21,14 @@ def scored(*scores, text="a prompt", names=("harmful", "harmless")):
     """Return scores of both sets; those of the negative set have the opposite sign."""
     sides = zip(("positive", "negative"), names, (1, -1), strict=True)
     rows = [
-        {"set": name, "sample": sample, "side": side, "score": sign * score, "margin": score, "text": f"{text} {sample}"}
+        {
+            "set": name,
+            "sample": sample,
+            "side": side,
+            "score": sign * score,
+            "margin": score,
+            "text": f"{text} {sample}",
+        }
         for side, name, sign in sides
         for sample, score in enumerate(scores)
     ]
