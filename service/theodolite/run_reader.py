@@ -348,7 +348,8 @@ class RunReader:
             layer: 0-based index of its block.
 
         Raises:
-            SpecError: there is no such contrast or depth, or the run has no contrast with separation.
+            SpecError: there is no such contrast or depth.
+            ResultsNotFoundError: the run lacks the analysis `separation`.
         """
         return read_picture(self._run, contrast, site, layer)
 

@@ -3,7 +3,7 @@
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import expect
-from support.browsing import COVERED_LEGENDS, opened, settle
+from support.browsing import COVERED_LEGENDS, opened, settle, unfold
 from support.nightly import at_night
 
 pytestmark = pytest.mark.browser
@@ -25,6 +25,8 @@ def test_the_page_fits_a_phone(page, address, store):
         page.goto(f"{address}/#/runs/{store[1]}{view}")
         settle(page)
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), view
+        unfold(page)
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), view
         expect(page.locator("#runs")).to_be_hidden()
     page.get_by_role("button", name="Runs").click()
     page.locator("#runs a", has_text="tiny").first.click()
@@ -32,7 +34,10 @@ def test_the_page_fits_a_phone(page, address, store):
     expect(page.locator("#runs")).to_be_hidden()
 
 
-OF_RUN = {"light": ("", "/curves", "/heads"), "dark": ("", "/prompts?prompt=1", "/words", "/tables")}
+OF_RUN = {
+    "light": ("", "/curves", "/heads", "/gram"),
+    "dark": ("", "/heads", "/separation", "/prompts?prompt=1", "/words", "/tables"),
+}
 OF_STORE = {"light": ("compare?run=tiny-0&run=tiny-1", "jobs"), "dark": ("new", "runs")}
 NIGHTLY = {"light": OF_STORE["dark"], "dark": OF_STORE["light"]}
 
@@ -47,6 +52,10 @@ def test_views_pass_the_rules_of_accessibility(page, address, store, scheme, vie
         found = Axe().run(page)
         assert found.violations_count == 0, f"{place}: {found.generate_report()}"
         assert page.locator("h1").count() == 1
+        if place in of_run[:1]:
+            unfold(page)
+            found = Axe().run(page)
+            assert found.violations_count == 0, f"{place}, unfolded: {found.generate_report()}"
 
 
 def test_little_is_sent_until_the_first_picture(browser, noise, address, store):
@@ -56,7 +65,7 @@ def test_little_is_sent_until_the_first_picture(browser, noise, address, store):
         sent: list[float] = []
         session.on("Network.loadingFinished", lambda event: sent.append(event["encodedDataLength"]))
         page.goto(f"{address}/#/runs/{store[1]}")
-        page.wait_for_selector("main .js-plotly-plot .main-svg")
+        page.wait_for_selector("main .overview svg")
         settle(page)
     assert sum(sent) < 6 * 2**20
     assert noise == []

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import expect
 from support.analysing import analyse
 from support.browsing import opened
@@ -18,6 +19,9 @@ from theodolite_jobs.survey import survey
 
 pytestmark = pytest.mark.browser
 
+OPENED = "for (const one of document.querySelectorAll('details')) one.open = true"
+"""A report folds all but one figure and one sentence of each section."""
+
 DRAWN = ".figure .main-svg:first-child"
 
 
@@ -30,14 +34,16 @@ def report(tmp_path_factory):
     }
     contrasts = {"refusal": {"positive": "bad", "negative": "good", "paired": True}}
     run = store_run(tmp_path_factory.mktemp("report"), arrays, contrasts=contrasts)
-    analyse(run, contrasts, None, lambda *_: None)
+    analyse(run, contrasts, None, lambda *_: None, requested={"separation"})
     write_report(run)
     return run.report
 
 
 def test_the_report_draws_its_figures_offline_and_fits_a_phone(report, browser, noise):
-    with opened(browser, noise, viewport={"width": 390, "height": 9000}, offline=True) as page:
+    with opened(browser, noise, viewport={"width": 390, "height": 20000}, offline=True) as page:
         page.goto(f"file://{report}")
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390
+        page.evaluate(OPENED)
         expect(page.locator(DRAWN)).to_have_count(page.locator("[data-figure]").count())
         assert page.evaluate("document.documentElement.scrollWidth") <= 390
         content = page.content()
@@ -52,26 +58,50 @@ def test_figures_are_drawn_when_they_are_seen(report, browser, noise):
     with opened(browser, noise, viewport={"width": 1280, "height": 300}) as page:
         page.goto(f"file://{report}")
         page.wait_for_function("globalThis.Plotly")
-        last = page.locator("[data-figure]").last
+        last = page.locator("[data-figure]:visible").last
         assert last.locator(".main-svg").count() == 0
         last.scroll_into_view_if_needed()
         expect(last.locator(".main-svg").first).to_be_visible()
     assert noise == []
 
 
-def test_paper_has_all_figures(report, browser, noise):
+def test_a_report_starts_with_its_overview_and_folds_the_rest(report, browser, noise):
+    with opened(browser, noise, viewport={"width": 1280, "height": 900}, offline=True) as page:
+        page.goto(f"file://{report}")
+        page.wait_for_function("globalThis.Plotly")
+        assert page.locator(".overview .tile").count() == 4
+        text = page.locator("main").inner_text()
+        assert len(text.split()) < 700
+        for hidden in ("What it does not say", "Model revision", "The Fisher ratio there"):
+            assert hidden not in text
+        page.get_by_text("All findings, with what they rest on").click()
+        expect(page.get_by_role("heading", name="What it does not say")).to_be_visible()
+        axe = Axe().run(page, context=".overview")
+    assert axe.violations_count == 0, axe.generate_report()
+    assert noise == []
+
+
+def test_paper_has_all_figures_and_sentences(report, browser, noise):
     with opened(browser, noise, viewport={"width": 1280, "height": 300}) as page:
         page.goto(f"file://{report}")
         page.wait_for_function("globalThis.Plotly")
         page.evaluate("dispatchEvent(new Event('beforeprint'))")
+        page.emulate_media(media="print")
         expect(page.locator(DRAWN)).to_have_count(page.locator("[data-figure]").count())
+        assert page.locator("[data-figure]:visible").count() == page.locator("[data-figure]").count()
+        for text in ("What it does not say", "Model revision", "The Fisher ratio there"):
+            expect(page.get_by_text(text).first).to_be_visible()
+        assert page.locator(".misplaced details[open]").count() == 0
+        page.evaluate("dispatchEvent(new Event('afterprint'))")
+        assert page.locator("details[open]").count() == 0
     assert noise == []
 
 
 def test_switches_change_the_axes_of_a_figure_and_a_term_leads_to_its_meaning(report, browser, noise):
     figure = "document.querySelector('[data-figure^=curves]')._fullLayout"
-    with opened(browser, noise, viewport={"width": 1280, "height": 8000}) as page:
+    with opened(browser, noise, viewport={"width": 1280, "height": 20000}) as page:
         page.goto(f"file://{report}")
+        page.evaluate(OPENED)
         expect(page.locator(DRAWN)).to_have_count(page.locator("[data-figure]").count())
         controls = page.locator(".axes").first
         before = page.evaluate(f"{figure}.yaxis2.type")
@@ -94,12 +124,18 @@ def test_a_click_on_a_map_opens_the_card_of_that_head(tmp_path, browser, noise):
     run = survey(spec, Path(), Settings(store=str(tmp_path)), Console())
     with opened(browser, noise) as page:
         page.goto(f"file://{run.report}")
-        expect(page.locator("#card-name")).to_have_text("L0H0, QK circuit")
+        card = page.locator("#card-name")
+        expect(card).not_to_be_visible()
+        page.locator("#heads summary", has_text="More figures").click()
         chosen = page.locator("[data-circuit=ov]").last
         chosen.scroll_into_view_if_needed()
         expect(chosen.locator(".main-svg").first).to_be_visible()
         chosen.evaluate("map => map.emit('plotly_click', {points: [{customdata: 'L4H3'}]})")
-        expect(page.locator("#card-name")).to_have_text("L4H3, OV circuit")
+        expect(card).to_have_text("L4H3, OV circuit")
+        expect(card).to_be_visible()
+        widths = "one => [one.querySelector('.main-svg').clientWidth, one.clientWidth]"
+        drawn, box = page.locator("#card-spectrum").evaluate(widths)
+        assert 0 < drawn <= box
         assert page.locator("#card-tokens .token").count() >= 2 * 2 * 3
         expect(page.locator("#card-tokens")).to_contain_text("read from a token")
     assert noise == []

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from playwright.sync_api import Page, expect
-from support.browsing import drawn, hash_of, holds, opened, settle
+from support.browsing import drawn, hash_of, holds, opened, settle, unfold
 from support.encoder_run import HOSTILE
 from support.listening import served
 from support.short_reports import short_reports
@@ -13,6 +13,7 @@ from support.tiny_survey import save_model, spec_of
 
 from theodolite.query.prompts import read_scored_prompts
 from theodolite.settings import Settings
+from theodolite.store.result_reader import read_group
 from theodolite.store.runs import open_run
 from theodolite_jobs.progress import Console
 from theodolite_jobs.survey import survey
@@ -20,21 +21,15 @@ from theodolite_jobs.survey import survey
 pytestmark = pytest.mark.browser
 
 TABS = {
-    "Overview": 1,
-    "Prompts": 0,
-    "Curves": 1,
-    "Separation": 1,
-    "Directions": 2,
-    "Shape and similarity": 4,
-    "Sphere": 2,
-    "Travel and growth": 2,
-    "Layers as linear maps": 0,  # its prompts are too few for a map, which the tab says in words
-    "Weights": 4,
-    "Heads": 8,
-    "Words": 2,
-    "Tables": 0,
+    "Overview": [],
+    "Prompts": [],
+    "Separation": ["Curves", "Separation", "Directions"],
+    "Components": ["Weights", "Heads"],
+    "Geometry": ["Shape and similarity", "Sphere", "Travel and growth", "Layers as linear maps"],
+    "Words": [],
+    "Data": [],
 }
-"""Each tab, and how many figures it draws at least."""
+"""Each tab of a run with every result, and the analyses that it lists, if there are several."""
 
 
 def test_a_run_of_heads_alone_has_an_overview(browser, noise, tmp_path):
@@ -44,21 +39,36 @@ def test_a_run_of_heads_alone_has_an_overview(browser, noise, tmp_path):
     with served(run.store) as place, opened(browser, noise) as page:
         page.goto(place)
         expect(page.locator("h1").last).to_contain_text("llama")
+        settle(page)
+        assert drawn(page) == 1
+        unfold(page)
         expect(page.get_by_text("dtype of weights", exact=True).first).to_be_visible()
         expect(page.get_by_role("heading", name="Provenance")).to_be_visible()
     assert noise == []
 
 
-def test_the_page_opens_the_newest_run_and_every_tab_draws(page, address, store):
+def parts_of(page: Page) -> list[str]:
+    """Return the analyses that the tab lists; none if it has one."""
+    return page.locator("nav.parts:not([hidden]) a").all_inner_texts()
+
+
+def test_the_page_opens_the_newest_run_with_a_tab_for_each_chapter(page, address, store):
     page.goto(f"{address}/#/runs/{store[1]}")
     settle(page)
     assert page.get_by_role("tab").all_inner_texts() == list(TABS)
-    for title, least in TABS.items():
+    for title, parts in TABS.items():
         page.get_by_role("tab", name=title, exact=True).click()
         expect(page.get_by_role("tab", name=title, exact=True)).to_have_attribute("aria-selected", "true")
         settle(page)
-        assert drawn(page) >= least, title
-        assert page.get_by_role("tabpanel").inner_text().strip()
+        assert parts_of(page) == parts
+        if parts:
+            expect(page.locator("nav.parts [aria-current=page]")).to_have_text(parts[0])
+    page.get_by_role("tab", name="Geometry").click()
+    page.get_by_role("navigation", name="Analyses of this tab").get_by_role("link", name="Sphere").click()
+    holds(page, f"/runs/{store[1]}/sphere")
+    expect(page.locator("nav.parts [aria-current=page]")).to_have_text("Sphere")
+    expect(page.get_by_role("tab", name="Geometry")).to_have_attribute("aria-selected", "true")
+    settle(page)
     page.goto(address)
     settle(page)
     assert hash_of(page).startswith("#/runs/")
@@ -67,16 +77,10 @@ def test_the_page_opens_the_newest_run_and_every_tab_draws(page, address, store)
 def test_tabs_that_a_run_lacks_are_not_offered(page, address):
     page.goto(f"{address}/#/runs/tiny-0")
     settle(page)
-    assert page.get_by_role("tab").all_inner_texts() == [
-        "Overview",
-        "Prompts",
-        "Curves",
-        "Separation",
-        "Directions",
-        "Shape and similarity",
-        "Travel and growth",
-        "Tables",
-    ]
+    assert page.get_by_role("tab").all_inner_texts() == ["Overview", "Prompts", "Separation", "Geometry", "Data"]
+    page.get_by_role("tab", name="Geometry").click()
+    settle(page)
+    assert parts_of(page) == ["Shape and similarity", "Travel and growth"]
     page.goto(f"{address}/#/runs/tiny-0/heads")
     expect(page.get_by_role("tabpanel")).to_contain_text("no results of the analysis “heads”")
 
@@ -154,6 +158,7 @@ def test_an_address_shows_the_same_view_when_it_is_opened_directly(page, address
 def test_heads_in_a_sentence_lead_to_the_circuit_named_before_them(page, address, store):
     page.goto(f"{address}/#/runs/{store[1]}/heads")
     settle(page)
+    unfold(page)
     sentence = page.locator("#panel li, #panel p", has_text="Median effective rank of the circuits").first
     circuits = re.findall(r"\b(QK|OV)\b [^;]*of L", sentence.inner_text())
     assert circuits == ["QK", "OV"]
@@ -161,17 +166,35 @@ def test_heads_in_a_sentence_lead_to_the_circuit_named_before_them(page, address
     assert [re.search(r"circuit=(\w+)", link).group(1) for link in links] == ["qk", "ov"]
 
 
-def test_a_click_or_enter_on_a_cell_opens_a_head_whose_tokens_are_told(page, address, store):
+def test_one_map_of_heads_has_a_menu_and_opens_the_card_of_the_strongest_head(page, address, store):
+    heads = read_group(open_run(*store), "heads").sel(offset=0)
     page.goto(f"{address}/#/runs/{store[1]}/heads")
     settle(page)
-    expect(page.locator("#card-name")).to_have_text("L0H0, QK circuit")
-    cell = page.locator(".choosable .nsewdrag").nth(1)
+    menu = page.get_by_label("map", exact=True)
+    assert menu.locator("option").all_inner_texts()[:2] == ["QK: leading singular value", "OV: leading singular value"]
+    expect(page.locator(".docked figcaption").first).to_contain_text("QK: leading singular value")
+    for name, circuit in (("effective_rank", "ov"), ("leading", "qk")):
+        menu.select_option(f"heads.{circuit}.{name}")
+        holds(page, f"map=heads.{circuit}.{name}")
+        settle(page)
+        values = heads["effective_rank"] if name == "effective_rank" else heads["singular_values"].isel(rank=0)
+        at = values.sel(circuit=circuit).argmax(...)
+        strongest = f"L{int(at['layer'])}H{int(at['head'])}"
+        expect(page.locator("#card-name")).to_have_text(f"{strongest}, {circuit.upper()} circuit")
+        assert page.locator(".choosable").count() == 1
+    settle(page)
+
+
+def test_a_head_has_its_card_by_click_by_keys_and_by_address(page, address, store):
+    page.goto(f"{address}/#/runs/{store[1]}/heads?map=heads.ov.leading")
+    settle(page)
+    cell = page.locator(".choosable .nsewdrag")
     cell.scroll_into_view_if_needed()
     box = cell.bounding_box()
     assert box is not None
     page.mouse.click(box["x"] + 4.5 / 6 * box["width"], box["y"] + box["height"] * (1 - 7.5 / 12))
     expect(page.locator("#card-name")).to_have_text("L4H7, OV circuit")
-    assert hash_of(page).endswith("heads?circuit=ov&layer=4&head=7")
+    assert hash_of(page).endswith("heads?map=heads.ov.leading&circuit=ov&layer=4&head=7")
     settle(page)
     expect(page.locator("#card-name")).to_be_focused()
     tokens = page.get_by_role("region", name="Tokens of the leading singular vectors of L4H7")
@@ -179,12 +202,15 @@ def test_a_click_or_enter_on_a_cell_opens_a_head_whose_tokens_are_told(page, add
     expect(tokens).to_contain_text("read from a token")
     page.get_by_role("button", name="Show all 6 vectors").click()
     assert tokens.locator(".token").count() == 6 * 2 * 2 * 12
-    page.get_by_role("application").nth(0).focus()
+    page.get_by_role("application").focus()
     for key in ("ArrowRight", "ArrowRight", "ArrowUp", "Enter"):
         page.keyboard.press(key)
-    expect(page.locator("#card-name")).to_have_text("L2H1, QK circuit")
+    expect(page.locator("#card-name")).to_have_text("L2H1, OV circuit")
     page.get_by_label("head", exact=True).select_option("3")
-    expect(page.locator("#card-name")).to_have_text("L2H3, QK circuit")
+    expect(page.locator("#card-name")).to_have_text("L2H3, OV circuit")
+    settle(page)
+    page.goto(f"{address}/#/runs/{store[1]}/heads?circuit=qk&layer=1&head=5")
+    expect(page.locator("#card-name")).to_have_text("L1H5, QK circuit")
     settle(page)
 
 
@@ -261,8 +287,9 @@ def test_texts_of_a_survey_are_shown_as_text(page, address, store):
     settle(page)
     expect(page.locator("main .lead")).to_contain_text(HOSTILE)
     expect(page.locator("#runs")).to_contain_text(HOSTILE)
+    unfold(page)
     expect(page.locator("#spec pre")).to_contain_text(HOSTILE)
     page.get_by_role("tab", name="Words").click()
     settle(page)
-    expect(page.locator("main h2").first).to_contain_text(HOSTILE)
+    expect(page.locator("main h2", has_text=HOSTILE).first).to_be_visible()
     assert page.locator("img[src=x]").count() == 0

@@ -3,7 +3,7 @@
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import expect
-from support.browsing import COVERED_LEGENDS, settle
+from support.browsing import COVERED_LEGENDS, settle, unfold
 from support.nightly import at_night
 
 pytestmark = pytest.mark.browser
@@ -35,13 +35,13 @@ def test_switches_change_the_axes_and_stay_after_a_change_of_colours(page, addre
     page.get_by_role("button", name="Light", exact=True).click()
 
 
-def test_the_overview_has_absolute_depth_and_a_comparison_relative_depth(page, address):
+def test_a_section_has_absolute_depth_and_a_comparison_relative_depth(page, address):
     title = "main .js-plotly-plot .xtitle"
-    page.goto(f"{address}/#/runs/tiny-0")
+    page.goto(f"{address}/#/runs/tiny-0/directions")
     settle(page)
-    expect(page.locator(title)).to_have_text("depth along the residual stream")
-    page.get_by_label("relative depth").check()
-    expect(page.locator(title)).to_contain_text("relative depth")
+    expect(page.locator(title).first).to_have_text("depth along the residual stream")
+    page.get_by_label("relative depth").first.check()
+    expect(page.locator(title).first).to_contain_text("relative depth")
     page.goto(f"{address}/#/compare?run=tiny-0&run=tiny-1")
     settle(page)
     expect(page.locator(title).first).to_contain_text("relative depth")
@@ -55,6 +55,7 @@ def test_figures_of_each_tab_fit_a_phone_and_pass_the_rules_of_accessibility(pag
     for view in views:
         page.goto(f"{address}/#/runs/{store[1]}/{view}")
         settle(page)
+        unfold(page)
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), view
         assert page.evaluate(COVERED_LEGENDS) == 0, view
         found = Axe().run(page)

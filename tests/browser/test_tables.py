@@ -5,7 +5,7 @@ from urllib.parse import quote
 import pandas as pd
 import pytest
 from playwright.sync_api import expect
-from support.browsing import holds, settle
+from support.browsing import holds, settle, unfold
 from support.nightly import at_night
 
 from theodolite.store.result_reader import read_finished_table
@@ -200,6 +200,7 @@ def test_heads_in_tables_and_sentences_are_links_to_their_cards(page, address, s
     expect(page.locator("#card-name")).to_be_in_viewport()
     page.goto(f"{address}/#/runs/{store[1]}/heads")
     settle(page)
+    unfold(page)
     link = page.locator(".sentences a").first
     name = link.inner_text()
     link.click()

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, Route, expect
-from support.browsing import drawn, settle
+from support.browsing import drawn, settle, unfold
 from support.listening import served
 from support.nightly import at_night
 
@@ -74,8 +74,9 @@ def test_a_typed_sentence_gets_its_trajectory(page, place, store, scheme):
     settle(page)
     own = page.locator("section", has=page.get_by_label("sentence", exact=True))
     expect(own.get_by_role("heading", name="trajectory of the token")).to_be_visible()
+    assert drawn(page) == before + 1
+    unfold(page)
     expect(own.locator(".js-plotly-plot")).to_have_count(2)
-    assert drawn(page) == before + 2
     expect(page.locator(".job")).to_have_count(0)
     (spec,) = submitted
     assert spec["words"]["sentences"] == [SENTENCE]

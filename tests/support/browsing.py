@@ -80,6 +80,24 @@ def settle(page: Page) -> None:
     page.evaluate(SETTLED)
 
 
+UNFOLDED = """async () => {
+  const moment = () => new Promise(done => requestAnimationFrame(() => setTimeout(done)));
+  for (let closed = true; closed; await moment()) {
+    const folded = [...document.querySelectorAll('main details:not([open])')];
+    closed = folded.length > 0;
+    for (const one of folded) one.open = true;
+    await moment();  // some content is made when it is opened
+  }
+}"""
+
+
+def unfold(page: Page) -> None:
+    """Open everything that is folded, also in what is fetched only then, and wait until it is drawn."""
+    for _ in range(2):
+        page.evaluate(UNFOLDED)
+        settle(page)
+
+
 def leave(page: Page) -> None:
     """Close the view, which aborts its requests, so that nothing of it comes later."""
     page.evaluate("location.hash = '#/nowhere'")

@@ -199,7 +199,7 @@ def dots(across: NDArray[np.float64], down: NDArray[np.float64]) -> str:
 
 
 def round_ticks(low: float, high: float, most: int = 5) -> list[float]:
-    """Return at most `most` round numbers between two ends, with steps of 1, 2 or 5 times a power of ten."""
+    """Return round numbers between two ends, with at most `most` steps of 1, 2 or 5 times a power of ten."""
     span = high - low
     power = 10.0 ** floor(log10(span / most))
     step = next(power * factor for factor in (1, 2, 5, 10, 20) if span / (power * factor) <= most)
@@ -218,7 +218,7 @@ def swarm(
         bins: number of columns in which points stand.
     """
     low, high = ends
-    column = np.clip(((scores - low) / (high - low) * bins).astype(int), 0, bins - 1)
+    column = np.clip((scores - low) / (high - low) * bins, 0, bins - 1).astype(int)  # a score may be infinite
     order = np.argsort(scores, kind="stable")
     height = np.zeros(bins, dtype=int)
     places = np.empty(len(scores), dtype=int)

@@ -10,13 +10,14 @@ import xarray as xr
 from theodolite.drawing.panels import shown_sites
 from theodolite.errors import SpecError, TableNotFoundError
 from theodolite.groups.schema import LEVEL, SIDES
+from theodolite.groups.separation.record import SCORES
 from theodolite.overview.tiles import NO, PARTLY, YES, Measured, Tile, number_text, tiles
 from theodolite.query.curves import along_depth
 from theodolite.query.prompts import read_scored_prompts
 from theodolite.query.twin import read_twin, untrained_twin
 from theodolite.sections.parts import has_common_token, last_position, layer_text, without_spread
-from theodolite.sites import Site, depth
-from theodolite.store.manifest import finished_groups
+from theodolite.sites import Site, depth, site_name
+from theodolite.store.manifest import finished_groups, finished_tables
 from theodolite.store.result_reader import read_contrasts, read_group
 from theodolite.store.runs import Run
 
@@ -100,13 +101,14 @@ def read_overview(run: Run, contrast: str | None = None, site: str | None = None
         layer: 0-based index of its block.
 
     Raises:
-        SpecError: there is no such contrast or depth, or no prompt of the contrast has been measured.
+        SpecError: there is no such contrast or depth.
+        ResultsNotFoundError: the run lacks the analysis `separation`.
         RunDamagedError: results cannot be read.
     """
-    known = contrasts_with_overview(run)
-    contrast = contrast or next(iter(known), "")
+    known = read_group(run, "separation")["contrast"].values.tolist()
+    contrast = contrast or known[0]
     if contrast not in known:
-        raise SpecError(f"contrast: {run.id} has no {contrast!r} with separation; it has {', '.join(known) or 'none'}")
+        raise SpecError(f"contrast: {run.id} has no {contrast!r} with separation; it has {', '.join(known)}")
     sides = read_contrasts(run, finished_groups(run))[contrast]
     sets = (str(sides["positive"]), str(sides["negative"]))
     measured, position = _measured(run, contrast, sets)
@@ -118,7 +120,7 @@ def read_overview(run: Run, contrast: str | None = None, site: str | None = None
     curve = along_depth(values[measured.statistic])
     place = places[int(np.nanargmax(curve))] if np.isfinite(curve).any() else places[0]
     if site is not None or layer is not None:
-        place = Place(site or place.site, place.layer if layer is None else layer)
+        place = Place(site_name(site) if site else place.site, place.layer if layer is None else layer)
         if place not in places:
             raise SpecError(f"layer: {run.id} has no {place.site} of layer {place.layer} with separation")
     answers = tiles(measured)
@@ -167,7 +169,7 @@ def _scores(run: Run, contrast: str, sets: tuple[str, str], place: Place) -> pd.
     """Return the held-out scores of both sets at a depth; no rows if the run has none."""
     columns = ["set", "sample", "side", "score", "margin", "text"]
     frames = []
-    for side, name in zip(SIDES, sets, strict=True):
+    for side, name in zip(SIDES, sets, strict=True) if SCORES.name in finished_tables(run) else ():
         try:
             rows = read_scored_prompts(run, name, contrast, place.site, place.layer).rows
         except (SpecError, TableNotFoundError):

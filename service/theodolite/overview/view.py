@@ -200,7 +200,7 @@ def _clouds(overview: Overview) -> dict[str, Any] | None:
     scores = overview.scores
     if scores.empty:
         return None
-    end = min(_ENDS, float(np.ceil(scores["score"].abs().max())))
+    end = min(_ENDS, float(np.ceil(scores["score"].abs().max()))) or 1.0
     rows = []
     for side, name in zip(SIDES, overview.sets, strict=True):
         own = scores[scores["side"] == side]

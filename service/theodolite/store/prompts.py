@@ -1,6 +1,7 @@
 """Read and write the tables of a set's prompts, one row for each, and of its tokens, one row for each."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -11,7 +12,7 @@ from theodolite.errors import RunDamagedError
 from theodolite.shard_bounds import ShardBounds
 from theodolite.spec import TokenIds
 from theodolite.store.layout import prompts_key, tokens_key
-from theodolite.store.manifest import captured_object
+from theodolite.store.manifest import captured_object, listed_checksums
 from theodolite.store.runs import Run
 from theodolite.store.tables import decode_table, encode_table
 
@@ -72,4 +73,6 @@ def encode_prompts(
 
 def read_prompts(run: Run, prompt_set: str) -> pd.DataFrame:
     """Return the table of a set's prompts; raises RunDamagedError if its checksum is not that of COMPLETE."""
-    return decode_table(captured_object(run, prompts_key(prompt_set)), prompts_key(prompt_set))
+    key = prompts_key(prompt_set)
+    checksum, read = listed_checksums(run).get(key), partial(captured_object, run, key)
+    return decode_table(run.cached((key, checksum), read, len) if checksum else read(), key)

@@ -8,6 +8,7 @@ from support.serving import assert_problem, client_of
 from theodolite import __version__
 from theodolite.api.schemas import CurveItem, HeadCard
 from theodolite.groups import GROUPS, SHOWN
+from theodolite.groups.schema import CHAPTERS
 from theodolite.query.curves import CURVE_LABELS, STATISTICS, Curve
 from theodolite.query.heads import Head
 from theodolite.query.profiles import PROFILES
@@ -25,11 +26,11 @@ def test_every_analysis_is_described_as_registered(items):
     for name, group in GROUPS.items():
         item = items[name]
         assert set(item) == {
-            *("name", "title", "is_shown", "is_requestable", "tables", "needs", "options", "variables"),
+            *("name", "title", "chapter", "is_requestable", "tables", "needs", "options", "variables"),
             *("labels", "profiles"),
         }
         assert item["labels"] == {dim: list(labels) for dim, labels in group.labels.items()}
-        for field in ("title", "is_requestable", "options"):
+        for field in ("title", "chapter", "is_requestable", "options"):
             assert item[field] == getattr(group, field)
         assert item["tables"] == [asdict(table) | {"columns": [*map(asdict, table.columns)]} for table in group.tables]
         assert item["needs"] == sorted(group.needs)
@@ -61,8 +62,9 @@ def test_variables_along_depth_are_the_statistics_of_curves(items):
     assert along_depth == {(one.group, one.variable.name) for one in STATISTICS.values()}
 
 
-def test_the_order_equals_that_of_the_report(items):
-    assert tuple(name for name, item in items.items() if item["is_shown"]) == SHOWN
+def test_the_order_in_each_chapter_equals_that_of_the_report(items):
+    in_chapters = [name for chapter in CHAPTERS for name, item in items.items() if item["chapter"] == chapter]
+    assert tuple(in_chapters) == SHOWN
 
 
 def test_the_etag_depends_only_on_the_version(client, monkeypatch, tmp_path):

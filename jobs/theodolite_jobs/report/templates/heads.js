@@ -1,6 +1,7 @@
 const circuits = JSON.parse(await unpacked("cards"));
 const selects = { circuit: document.getElementById("card-circuit"), head: document.getElementById("card-head") };
 const spectrumFigure = { node: document.getElementById("card-spectrum"), isDrawn: false };
+const fold = document.getElementById("card-name").closest("details");
 figures.push(spectrumFigure);
 
 function showCard() {
@@ -21,12 +22,14 @@ for (const figure of figures.filter(figure => figure.node.dataset.circuit)) {
     if (!(name in circuits[figure.node.dataset.circuit])) return;
     selects.circuit.value = figure.node.dataset.circuit;
     selects.head.value = name;
+    fold.open = true;
     showCard();
     document.getElementById("card-name").scrollIntoView({ behavior: "smooth", block: "center" });
   });
   if (figure.isDrawn) listen(); // the report was printed before
   else figure.whenDrawn = listen;
 }
+fold.addEventListener("toggle", () => fold.open && showCard()); // only now does the figure have a width
 for (const select of Object.values(selects)) select.addEventListener("change", showCard);
 document.getElementById("about-tokens")?.append(ABOUT_TOKENS);
 showCard();

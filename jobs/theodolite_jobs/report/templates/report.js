@@ -33,9 +33,17 @@ function draw(figure, colours) {
 
 const drawn = () => figures.filter((figure) => figure.isDrawn);
 watchPaper(() => drawn().forEach((figure) => draw(figure)));
-// Paper has all figures, in dark ink.
-addEventListener("beforeprint", () => figures.forEach((figure) => draw(figure, PRINT)));
-addEventListener("afterprint", () => drawn().forEach((figure) => draw(figure)));
+// Paper has all figures, in dark ink, and all sentences; tables and the texts of prompts stay as they are.
+let opened = [];
+addEventListener("beforeprint", () => {
+  opened = [...document.querySelectorAll("details.paper:not([open])")];
+  for (const one of opened) one.open = true;
+  figures.forEach((figure) => draw(figure, PRINT));
+});
+addEventListener("afterprint", () => {
+  for (const one of opened) one.open = false;
+  drawn().forEach((figure) => draw(figure));
+});
 
 /** Draw figures shortly before they are seen. */
 function watch() {

@@ -80,7 +80,7 @@ class Curves {
         choose({ contrast, position: null, set: null }),
       ),
       selection("curves", "position", positions, section.position, (position) => choose({ position })),
-      ticks("sites", siteTexts, sites, (site) => choose({ site })),
+      ticks("sites", siteTexts, sites, (site) => choose({ site, layer: null })),
       ticks("sets", setTexts, shownSets, (set) => choose({ set: set.length < sets.length ? set : null })),
       tick("curves-sphere", "on the sphere", isSphere, (isOn) => choose({ sphere: isOn ? "1" : null })),
     ]);
@@ -108,7 +108,8 @@ function chosenTraces(figure, allSites, allSets, choices) {
   const shownFirst = allSites.filter((site) =>
     figure.data.some((trace) => trace.meta?.site === site && trace.visible === true),
   );
-  const known = choices.getAll("site").filter((site) => allSites.includes(site));
+  // With a layer, the site is that of a depth that another tab has selected.
+  const known = choices.has("layer") ? [] : choices.getAll("site").filter((site) => allSites.includes(site));
   const sites = known.length ? known : shownFirst;
   const wanted = choices.getAll("set").filter((set) => allSets.includes(set));
   const shownSets = wanted.length ? wanted : allSets;

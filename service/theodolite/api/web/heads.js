@@ -4,7 +4,7 @@ import { choose } from "./address.js";
 import { element, fill, replaceControls, selection } from "./elements.js";
 import { Frame } from "./figures.js";
 import { HeadCard } from "./head-card.js";
-import { details, headline, howToRead, readSections } from "./sections.js";
+import { details, headline, howToRead, readSections, sectionNode } from "./sections.js";
 import { ask, ofRun } from "./service.js";
 
 /** Open the heads; choices are `map`, `layer`, `head`, `circuit` and `offset`. Without a head it is the strongest one. */
@@ -33,16 +33,17 @@ class Atlas {
     makeChoosable(this.frame, run, (layer, head) => this.follow(layer, head));
   }
 
-  nodes(sections) {
-    this.sections = sections;
-    this.maps = sections.flatMap((section) => section.maps);
+  /** Return the elements of the first section, whose maps have a cell for each head, and of the others. */
+  nodes([first, ...others]) {
+    this.maps = first.maps;
     const card = element("section.card", { "aria-labelledby": "card-name" }, this.chooser.node, this.card.node);
     return [
-      ...sections.flatMap((section) => headline(section, this.run)),
+      ...headline(first, this.run),
       this.menu,
       element("div.docked", this.frame.node, card),
-      ...sections.flatMap((section) => details(section, this.run)),
-      ...howToRead(sections),
+      ...details(first, this.run),
+      ...others.map((section) => sectionNode(section, this.run, this.signal)),
+      ...howToRead([first, ...others]),
     ];
   }
 

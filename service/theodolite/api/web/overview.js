@@ -107,11 +107,21 @@ function choosePlace(place) {
 function copyButton(label, text) {
   const button = element("button", { type: "button" }, label);
   button.addEventListener("click", async () => {
-    await navigator.clipboard.writeText(text);
+    await copy(text);
     button.textContent = "Copied";
     setTimeout(() => (button.textContent = label), 1500);
   });
   return button;
+}
+
+/** Put a text on the clipboard; a page without TLS of another machine can do so only from a selection. */
+async function copy(text) {
+  if (navigator.clipboard) return navigator.clipboard.writeText(text);
+  const area = element("textarea.unseen", text);
+  document.body.append(area);
+  area.select();
+  document.execCommand("copy");
+  area.remove();
 }
 
 function modelFacts({ model, sets, capture }) {

@@ -35,7 +35,7 @@ class Prompts {
     this.pending = new AbortController();
     const signal = AbortSignal.any([this.signal, this.pending.signal]);
     this.choices = choices;
-    const set = choices.get("set") ?? Object.keys(this.run.sets)[0];
+    const set = choices.get("set") ?? this.run.contrast_sets[choices.get("contrast")]?.positive ?? Object.keys(this.run.sets)[0];
     const own = Object.entries(this.run.contrast_sets).filter(([, one]) => [one.positive, one.negative].includes(set));
     this.search.value = choices.get("text") ?? "";
     this.redrawSwitches(set, own.map(([name]) => name));

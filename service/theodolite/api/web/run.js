@@ -18,8 +18,6 @@ const OPENERS = {
   tables: async () => (await import("./tables.js")).openTables,
 };
 
-const CARRIED = ["contrast", "site", "layer"]; // choices that a change of the tab keeps
-
 /** Open a run; the third part of the address is the tab. */
 export function openRun(node, signal) {
   let ready = null;
@@ -72,6 +70,14 @@ function chapters(groups, finished) {
   });
 }
 
+/** Return the site and the layer that are selected, if they are a depth of the curves. */
+function depthOf({ capture: { sites, layers }, model }, choices) {
+  const [site, layer] = [choices.get("site"), choices.get("layer")];
+  const halves = sites.filter((one) => ["resid_pre", "resid_mid"].includes(one));
+  const isKnown = Array.isArray(layers) ? layers.map(String).includes(layer) : layer !== null && layer < model.n_layers;
+  return (halves.length ? halves : sites).includes(site) && isKnown ? { site, layer } : {};
+}
+
 function title(run) {
   const measured = Object.keys(run.sets).length ? "Residual stream" : "Weights";
   return element("div.title",
@@ -111,8 +117,8 @@ class Tabs {
 
   /** Return the address of a tab, which keeps the contrast and the depth that are selected in another one. */
   addressOf(name, choices = new URLSearchParams()) {
-    const kept = CARRIED.map((choice) => [choice, choices.get(choice)]);
-    return addressOf(["runs", this.run.run_id, ...(name === "overview" ? [] : [name])], Object.fromEntries(kept));
+    const kept = { contrast: choices.get("contrast"), ...depthOf(this.run, choices) };
+    return addressOf(["runs", this.run.run_id, ...(name === "overview" ? [] : [name])], kept);
   }
 
   /** Show links to the analyses of a tab, if it has several. */

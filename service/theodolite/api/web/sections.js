@@ -85,7 +85,7 @@ export function howToRead(sections) {
 }
 
 /** Return a folded table. */
-export function folded({ caption, columns, rows }) {
+function folded({ caption, columns, rows }) {
   return element("details", element("summary", caption), table(columns, rows, caption));
 }
 

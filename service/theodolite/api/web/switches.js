@@ -18,12 +18,6 @@ export function switchesOf(figure, changed) {
   });
 }
 
-/** Show a figure along absolute depth first. */
-export function showAbsoluteDepth(figure) {
-  const depth = figure.layout.meta?.switches?.find(({ label }) => label === "relative depth");
-  if (depth) turn(figure, depth, false);
-}
-
 /** Set the state of a switch, and give the axes the properties of this state. */
 function turn(figure, one, isOn) {
   one.is_on = isOn;

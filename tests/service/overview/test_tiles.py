@@ -1,0 +1,119 @@
+"""The four questions of an overview: planted answers, and what cannot be concluded."""
+
+import numpy as np
+import pytest
+from support.finished_runs import model_facts
+from support.overview_cases import (
+    AUROC,
+    PLANTED,
+    estimate,
+    overview_run,
+    permuted,
+    planted_run,
+    twin_difference,
+)
+
+from theodolite.overview.facts import read_overview
+from theodolite.overview.tiles import NO, PARTLY, UNTESTED, YES
+
+
+@pytest.fixture(scope="module")
+def planted(tmp_path_factory):
+    run = planted_run(tmp_path_factory.mktemp("planted"))
+    return {name: read_overview(run, name) for name in PLANTED}
+
+
+@pytest.fixture
+def tiles_of(tmp_path):
+    return lambda **changes: read_overview(overview_run(tmp_path, **changes)).tiles
+
+
+def test_the_planted_answers_are_found(planted):
+    for name, (separable, words, (used, _)) in PLANTED.items():
+        assert [tile.answer for tile in planted[name].tiles] == [separable, words, UNTESTED, used], name
+
+
+def test_a_sentence_has_at_most_25_words_and_says_the_answers(planted):
+    for name, (separable, words, (used, _)) in PLANTED.items():
+        sentence = planted[name].sentence
+        assert len(sentence.split()) <= 25, sentence
+        assert "nan" not in sentence
+        assert ("do not separate better than chance" in sentence) == (separable == NO)
+        assert ("were not tested" in sentence) == (separable == UNTESTED)
+        assert (", beyond their words" in sentence) == (separable == words == YES)
+        assert ("; the model uses it" in sentence, "; some layers use it" in sentence) == (used == YES, used == PARTLY)
+    assert planted["c0"].sentence == (
+        "harmful and harmless separate (0.900 AUROC [0.850, 0.950] at layer 2 pre), beyond their words; the model uses "
+        "it."
+    )
+    assert "(90.0 % pairs ordered [85.0, 95.0] at layer 2 pre)" in planted["c1"].sentence
+
+
+def test_each_number_stands_with_its_depth_its_band_and_chance(planted):
+    separable, words, _, used = planted["c0"].tiles
+    assert (separable.number, words.number, used.number) == (
+        "0.900 AUROC, layer 2 pre",
+        "+0.200, layer 2 pre",
+        "4 of 8 layers",
+    )
+    at = separable.glyph
+    assert at is not None
+    assert [at.value, at.low, at.high, at.chance, *at.scale] == pytest.approx([0.9, 0.85, 0.95, 0.5, 0, 1])
+    assert "(smallest: 0.01)" in separable.rule
+    assert "token counts lies above 0 at a depth (it does at 4)" in words.rule
+    of_pairs = planted["c1"].tiles
+    assert of_pairs[0].number == "90.0 % of pairs in order, layer 2 pre"
+    assert of_pairs[1].number == "+20.0 points, layer 2 pre"
+
+
+def test_the_size_of_a_change_without_a_predicted_sign_answers_partly_at_most(planted):
+    unsigned = [planted[name].tiles[3] for name, truth in PLANTED.items() if truth[2][1] == "unsigned"]
+    assert {tile.answer for tile in unsigned} == {PARTLY, NO}
+    assert all("only the size of the change" in tile.rule for tile in unsigned)
+
+
+def test_too_few_prompts_are_not_called_inseparable(tiles_of):
+    few = tiles_of(separation={"n_used": 5}, permutations=permuted(NO, NO))[0]
+    assert (few.answer, few.number) == (UNTESTED, "0.900 AUROC, layer 2 pre")
+    assert few.rule == "with fewer than 6 prompts in a set, no p can be at most 0.05"
+
+
+def test_analyses_that_a_run_lacks_answer_nothing(tiles_of):
+    separable, words, twin, used = tiles_of(permutations=None, effects=None)
+    assert [tile.answer for tile in (separable, words, twin, used)] == [UNTESTED] * 4
+    assert separable.glyph is not None
+    assert separable.rule == "no permutation test"
+    assert (words.rule, used.rule) == ("token counts were not compared", "the spec has no section effects")
+    assert "model: {weights: random}" in twin.rule
+
+
+def test_identical_activations_and_missing_numbers_conclude_nothing(tmp_path):
+    still = overview_run(tmp_path / "still", curves={"variance_mean": {"raw": 0.0}})
+    missing = overview_run(tmp_path / "nan", separation={"auroc": dict.fromkeys(AUROC, np.nan)})
+    for run in (still, missing):
+        overview = read_overview(run)
+        assert overview.tiles[0].answer == UNTESTED
+        assert overview.tiles[0].number == "not known"
+        assert overview.sentence == "Nothing can be concluded about harmful and harmless."
+        assert overview.place == overview.places[0 if run is missing else 4]
+    assert [tile.answer for tile in read_overview(still).tiles[:3]] == [UNTESTED] * 3
+    assert "nothing can be concluded about other prompts" in read_overview(still).tiles[0].rule
+
+
+@pytest.mark.parametrize(
+    ("difference", "answer", "text"),
+    [
+        (estimate(np.array([0.0, 0.1, 0.3, 0.1]), 0.05, 0.08), YES, "+0.300, layer 2 pre"),
+        (estimate(np.array([0.0, 0.0, 0.02, 0.0]), 0.05, 0.08), NO, "+0.020, layer 2 pre"),
+        ({"value": 0.3, "low": 0.1, "high": 0.5}, UNTESTED, "not tested"),
+    ],
+    ids=["beyond", "not beyond", "without a band"],
+)
+def test_the_untrained_twin_answers_the_third_question(tmp_path, monkeypatch, difference, answer, text):
+    facts = model_facts().model_copy(update={"name": "tiny (random weights)", "weights": "random", "seed": 3})
+    twin = overview_run(tmp_path, "tiny-random-weights-0", facts)
+    monkeypatch.setattr("theodolite.query.twin.auroc_beyond_twin", twin_difference(difference))
+    tile = read_overview(overview_run(tmp_path)).tiles[2]
+    assert (tile.answer, tile.number) == (answer, text)
+    of_twin = read_overview(twin).tiles[2]
+    assert (of_twin.answer, of_twin.rule) == (UNTESTED, "this model has random weights")
