@@ -39,12 +39,16 @@ PICTURES = {
     "curves-dark": ("/curves", WIDE, "dark", "figure"),
     "separation": ("/separation", WIDE, "dark", "figure"),
     "heads": ("/heads?circuit=ov&layer=27&head=2", WIDE, "light", "figure"),
-    "words": ("/words", WIDE, "dark", "figure"),
-    "tables": ("/tables?table=head_tokens&where=token~king&order=-score", WIDE, "light", None),
     "tables-phone": ("/tables?table=growth", PHONE, "dark", None),
     "phone": ("", PHONE, "light", None),
 }
 """The tab of the run, the size of the window, the colours, and what to scroll to, for each picture."""
+
+PICTURES_OF_WORDS = {
+    "words": ("/words", WIDE, "dark", "figure"),
+    "tables": ("/tables?table=head_tokens&where=token~king&order=-score", WIDE, "light", None),
+}
+"""The same for pictures of a run with words, which the demo has not."""
 
 
 FIGURES = {
@@ -60,9 +64,11 @@ FIGURES = {
     "figure-heads": "heads.ov_write.refusal.z",
     "figure-contributions": "contributions.refusal",
     "figure-effects": "effects.refusal",
-    "figure-words": "words.0.curves",
 }
 """The name of the figure in the run, for each picture of a single figure."""
+
+FIGURES_OF_WORDS = {"figure-words": "words.0.curves"}
+"""The same for pictures of the run with words."""
 
 EXPERT_FIGURES = {"figure-routing": "routing.difference.refusal"}
 """The same for pictures of another run, since the demo's model has no experts."""
@@ -103,10 +109,30 @@ def main() -> None:
             take(browser, f"{address}/#/{view}", FOLDER / f"{name}.png", WIDE, "light", None)
         take_figures(browser, store, f"{address}/#/runs/{demos[0]}", demos[0], FIGURES)
         with TemporaryDirectory() as folder:
+            run = survey_words(folder)
+            with served(folder) as other:
+                for name, (view, *options) in PICTURES_OF_WORDS.items():
+                    take(browser, f"{other}/#/runs/{run}{view}", FOLDER / f"{name}.png", *options)
+                take_figures(browser, folder, f"{other}/#/runs/{run}", run, FIGURES_OF_WORDS)
+        with TemporaryDirectory() as folder:
             run = survey_experts(folder)
             with served(folder) as other:
                 take_figures(browser, folder, f"{other}/#/runs/{run}", run, EXPERT_FIGURES)
         browser.close()
+
+
+def survey_words(store: str) -> str:
+    """Survey nouns and a sentence with the demo's model; return the run."""
+    spec = parse_spec(
+        {
+            "name": "words",
+            "model": {"id": "smollm2-135m-instruct"},
+            "prompts": {"nouns": {"source": "builtin:nouns"}},
+            "analyses": ["words"],
+            "words": {},
+        }
+    )
+    return survey(spec, Path(), Settings(store=store), Console()).id
 
 
 def survey_experts(store: str) -> str:
@@ -124,7 +150,6 @@ def survey_experts(store: str) -> str:
                 "prompts": {name: {"source": f"builtin:{name}"} for name in sides.values()},
                 "contrasts": {"refusal": {**sides, "paired": True}},
                 "analyses": ["curves", "routing"],
-                "words": {"sentences": []},
             }
         )
         return survey(spec, Path(), Settings(store=store), Console()).id
@@ -172,7 +197,10 @@ def take_figures(browser: Browser, store: str, address: str, run: str, figures: 
         group, file = name.partition(".")[0], FOLDER / f"{picture}.png"
         drawn = [figure for section in reader.section(group) for figure in [*section["figures"], *section["maps"]]]
         caption = next(figure["caption"] for figure in drawn if figure["name"] == name)
-        with opened(browser, f"{address}/{group}", TALL, "light") as page:
+        with opened(browser, f"{address}/{group}?map={name}", TALL, "light") as page:
+            page.evaluate("document.querySelectorAll('main details').forEach(node => (node.open = true))")
+            page.wait_for_timeout(500)
+            expect(page.locator(".waiting, [aria-busy=true]")).to_have_count(0, timeout=PATIENCE)
             page.get_by_role("img", name=caption, exact=True).screenshot(path=file)
         print(file)
 
