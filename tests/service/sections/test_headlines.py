@@ -11,6 +11,7 @@ from support.analysed_runs import draw, silent
 from support.analysing import analyse, survey_gram
 from support.each import each
 from support.finished_runs import cached_run, merged
+from support.sentences import assert_each_says, assert_says
 from support.stored import store_run
 
 from theodolite.groups import GROUPS, SHOWN
@@ -39,6 +40,13 @@ def headline_of(section):
 
 def headlines(run, group):
     return [headline_of(section) for section in sections_of(run, group)]
+
+
+def assert_headlines(run, group, *said):
+    """Fail unless the headlines of a group say these numbers and key words; without any, the headline is empty."""
+    found = headlines(run, group)
+    assert [bool(text) for text in found] == [bool(one) for one in said], found
+    assert_each_says(found, *said)
 
 
 CONTRASTS = {"refusal": {"positive": "bad", "negative": "good", "paired": False}}
@@ -73,7 +81,7 @@ def constant(arrays):
     return {site: np.broadcast_to(values[:1], values.shape).copy() for site, values in arrays.items()}
 
 
-CONSTANT = "All prompts of a set have the same activations"
+CONSTANT = "same activations … nothing can be concluded"
 
 
 @each(
@@ -82,7 +90,7 @@ CONSTANT = "All prompts of a set have the same activations"
         (
             draw(12),
             draw(12),
-            {"curves": "The means are not shown to differ", "separation": "No direction can be fitted"},
+            {"curves": "not shown to differ", "separation": "no direction can be fitted"},
         ),
         (
             constant(draw(12)),
@@ -92,12 +100,12 @@ CONSTANT = "All prompts of a set have the same activations"
         (
             draw(1),
             draw(1, seed=1),
-            {"separation": "No direction can be fitted", "basis": "No maps were fitted"},
+            {"separation": "no direction can be fitted", "basis": "nothing can be concluded"},
         ),
         (
             draw(2),
             draw(2, seed=1),
-            {"separation": "The sets are not shown to separate", "basis": "No maps were fitted"},
+            {"separation": "not shown to separate", "basis": "nothing can be concluded"},
         ),
     ],
 )
@@ -106,20 +114,21 @@ def test_results_of_unfit_prompts_promise_nothing(tmp_path, bad, good, expected)
     bad, good = ({site: values[:, :, :1] for site, values in one.items()} for one in (bad, good))
     run = computed(tmp_path, bad, good)
     found = {group: headlines(run, group) for group in shown_groups(run)}
-    for group, start in expected.items():
-        assert all(text.startswith(start) for text in found[group]), found[group]
+    for group, said in expected.items():
+        assert found[group]
+        assert_each_says(found[group], *[said] * len(found[group]))
 
 
 def test_sets_without_a_variance_have_no_shape(tmp_path):
     ratios = np.full((2, 2, 1, 4), NAN)
-    nothing = "No layer of harmful and harmless has a variance, so nothing can be concluded."
-    assert headlines(cached_run(tmp_path, {"curves": {}, "gram": {}}), "gram") == [nothing]
+    run = cached_run(tmp_path, {"curves": {}, "gram": {}})
+    assert_headlines(run, "gram", "harmful and harmless … nothing can be concluded")
     ratios[1] = 20.25
     shape = {"participation_ratio": {"raw": ratios, "standardised": 25.0}, "mean_cosine": {"raw": 0.9}}
     shape |= {"participation_ratio_gaussian": 90.0}
-    assert headlines(cached_run(tmp_path / "one", {"curves": {}, "gram": shape}), "gram") == [
-        "Largest participation ratio over layers: harmless 20.2; isotropic Gaussian samples of the same size give 90."
-    ]
+    (text,) = headlines(cached_run(tmp_path / "one", {"curves": {}, "gram": shape}), "gram")
+    assert_says(text, "participation ratio … harmless 20.2 … Gaussian … 90")
+    assert "harmful" not in text
 
 
 # Depths are 0 pre, 0 mid, …: (site, position, layer).
@@ -146,23 +155,20 @@ def curves_of(high=0.001, located=NAN):
 @each(
     "high, located, expected",
     [
-        (0.001, DEPTHS == 0.95, "The means differ most at layer 3 mid: debiased cosine 0.9050 [0.9030, 0.9060] (equal"),
-        (0.001, 1.0, "The means differ in direction: smallest debiased cosine 0.9050 [0.9030, 0.9060], at layer 3 mid"),
-        (0.2, 1.0, "The means are not shown to differ in direction: smallest debiased cosine 0.9050 [0.9030, 1.1050],"),
-        (NAN, 1.0, "Smallest debiased cosine of the means: 0.9050, at layer 3 mid (equal"),
+        (0.001, DEPTHS == 0.95, "means differ most at layer 3 mid … cosine 0.9050 [0.9030, 0.9060]"),
+        (0.001, 1.0, "means differ in direction … cosine 0.9050 [0.9030, 0.9060] … layer 3 mid"),
+        (0.2, 1.0, "means are not shown to differ … cosine 0.9050 [0.9030, 1.1050] … layer 3 mid"),
+        (NAN, 1.0, "smallest debiased cosine of the means … 0.9050 … layer 3 mid"),
     ],
 )
 def test_means_differ_only_below_the_simultaneous_interval(tmp_path, high, located, expected):
-    (text,) = headlines(cached_run(tmp_path, {"curves": curves_of(high, located)}), "curves")
-    assert text.startswith(expected)
+    assert_headlines(cached_run(tmp_path, {"curves": curves_of(high, located)}), "curves", expected)
 
 
 def test_a_cosine_without_a_resolved_value_has_no_number(tmp_path):
     run = cached_run(tmp_path, {"curves": {"cosine_of_means": {"raw": 0.9}, "n_used": 2}})
-    assert headlines(run, "curves") == [
-        "The noise is larger than the means at all depths, so nothing can be concluded about their cosine."
-    ]
-    assert headlines(cached_run(tmp_path / "none", {"curves": {"n_used": 2}}), "curves") == [""]
+    assert_headlines(run, "curves", "noise is larger than the means … nothing can be concluded")
+    assert_headlines(cached_run(tmp_path / "none", {"curves": {"n_used": 2}}), "curves", "")
 
 
 def separation_of(folder, tests, n=(64, 63)):
@@ -174,58 +180,57 @@ def separation_of(folder, tests, n=(64, 63)):
 
 FAILED = {"tested_null": {"auroc": {"z": 0.5, "p_family": 0.3}}}
 LARGEST = "AUROC 0.950 [0.850, 0.990] at layer 3 mid"
-SEPARATE, NOT_SHOWN = "The sets separate better than chance: ", "The sets are not shown to separate: largest "
+SEPARATE, NOT_SHOWN = f"sets separate better than chance … {LARGEST}", f"not shown to separate … {LARGEST}"
 
 
 def test_the_sets_separate_only_if_the_test_passes(tmp_path):
-    words_alone = "; token counts alone give 0.566"
-    assert separation_of(tmp_path / "yes", TESTED) == f"{SEPARATE}{LARGEST}{words_alone}."
+    words_alone = "token counts alone … 0.566"
+    assert_says(separation_of(tmp_path / "yes", TESTED), f"{SEPARATE} … {words_alone}")
     failed = merged(TESTED, FAILED)
-    assert separation_of(tmp_path / "no", failed) == f"{NOT_SHOWN}{LARGEST} (p = 0.3){words_alone}."
+    assert_says(separation_of(tmp_path / "no", failed), f"{NOT_SHOWN} … p = 0.3 … {words_alone}")
     unknown = merged(failed, {"tested_null": {"auroc": {"p_family": NAN}}})
-    assert separation_of(tmp_path / "unknown", unknown) == f"{NOT_SHOWN}{LARGEST}{words_alone}."
-    few = f"The prompts are too few to test whether the sets separate: largest {LARGEST}."
-    assert separation_of(tmp_path / "few", failed, (3, 3)) == few
-    assert separation_of(tmp_path / "untested", None) == f"{SEPARATE}{LARGEST}."
+    assert_says(separation_of(tmp_path / "unknown", unknown), f"{NOT_SHOWN} … {words_alone}")
+    assert_says(separation_of(tmp_path / "few", failed, (3, 3)), f"too few to test … {LARGEST}")
+    untested = separation_of(tmp_path / "untested", None)
+    assert_says(untested, SEPARATE)
+    assert "token" not in untested
 
 
 def test_separation_stands_beside_that_by_words(tmp_path):
     beyond = {"beyond": {"words": {"auroc": {"value": DEPTHS - 0.7, "band_low": DEPTHS - 0.8, "band_high": 0.4}}}}
-    assert separation_of(tmp_path / "beyond", merged(TESTED, beyond)) == (
-        f"{SEPARATE}{LARGEST}; token counts alone give 0.566, exceeded at 3 of 8 depths."
-    )
+    exceeded = "token counts alone … 0.566 … exceeded at 3 of 8 depths"
+    assert_says(separation_of(tmp_path / "beyond", merged(TESTED, beyond)), f"{SEPARATE} … {exceeded}")
     weak = merged(TESTED, {"tokens_equal_pairs": 0.9})
-    assert separation_of(tmp_path / "weak", weak) == (
-        f"{SEPARATE}{LARGEST}; token counts, a weak control here, give 0.566."
-    )
+    assert_says(separation_of(tmp_path / "weak", weak), f"{SEPARATE} … token counts … weak control … 0.566")
 
 
 @each(
-    "p, ending",
-    [(0.02, "; ridge regression separates them (0.950)"), (0.04, " (p = 0.3); token counts alone give 0.566")],
+    "p, said",
+    [
+        (0.02, f"by difference of means … {NOT_SHOWN} … ridge regression separates them … 0.950"),
+        (0.04, f"{NOT_SHOWN} … p = 0.3 … token counts alone … 0.566"),
+    ],
 )
-def test_ridge_regression_alone_passes_as_one_of_two_tests(tmp_path, p, ending):
+def test_ridge_regression_alone_passes_as_one_of_two_tests(tmp_path, p, said):
     """Two tests have half the level each."""
     null = {"ridge_auroc": {"mean": 0.5, "sd": 0.02, "z": 4.0, "p_family": p}}
     of_ridge = {"value": DEPTHS, "band_low": DEPTHS - 0.1, "band_high": 0.99}
     ridge = {"score_auroc": {"ridge": of_ridge}, "tested_null": null}
     text = separation_of(tmp_path, merged(merged(TESTED, FAILED), ridge))
-    assert text.endswith(f"not shown to separate: largest {LARGEST}{ending}.")
-    assert text.startswith("By difference of means, ") == (p == 0.02)
+    assert_says(text, said)
+    assert ("ridge" in text) == ("ridge" in said)
 
 
 @each("lowest, counts", [(0.2, "7 of 8"), (0.6, "8 of 8")])
 def test_reliable_depths_of_a_direction_are_counted(tmp_path, lowest, counts):
     reliability = np.where(DEPTHS == 0.6, lowest, 0.9)
     run = cached_run(tmp_path, {"curves": {}, "directions": {"reliability": reliability, "noise_share": 0.5}})
-    assert headlines(run, "directions") == [
-        f"The direction is reliable (at least 0.5) at {counts} depths; smallest reliability {lowest:.2f}, at layer 0 "
-        "pre."
-    ]
+    said = f"reliable … at least 0.5 … {counts} depths … {lowest:.2f} … layer 0 pre"
+    assert_headlines(run, "directions", said)
 
 
 HEADS = {"effective_rank": 1.5, "effective_rank_random": 1.8, "direction_alignment": 0.5, "singular_values": 1.0}
-RANKS = "Median effective rank, of at most 2: QK 1.5, OV 1.5; random weights 1.8"
+RANKS = "effective rank … at most 2 … QK 1.5 … OV 1.5 … random weights 1.8"
 
 
 @each("p, counts", [(0.01, "8 of 8"), (0.2, "0 of 8")])
@@ -233,20 +238,21 @@ def test_heads_that_write_along_the_direction_are_counted(tmp_path, p, counts):
     null = {"mean": 0.25, "sd": 0.125, "z": 4.0, "p_family": p, "p_low_family": 1.0}
     groups = {"curves": {}, "directions": {"reliability": 0.9}, "heads": HEADS | {"direction_alignment_null": null}}
     run = cached_run(tmp_path, groups, attributes={"notes": []})
-    assert headlines(run, "heads") == [f"{RANKS}; OV alignment with “refusal” above chance in {counts} heads."]
+    said = f"{RANKS} … alignment with “refusal” above chance in {counts} heads"
+    assert_headlines(run, "heads", said)
 
 
 @each(
     "widths, circuits, random, expected",
     [
-        ([], {}, NAN, "Median effective rank, of at most 2: QK 1.5, OV 1.5."),
+        ([], {}, NAN, "effective rank … at most 2 … QK 1.5 … OV 1.5"),
         (
             [],
             {one: {"largest_rank": 2 + index, "effective_rank_random": 1.9} for index, one in enumerate(("qk", "ov"))},
             NAN,
-            "Median effective rank: QK 1.5 of 2 (random weights 1.9), OV 1.5 of 3 (random weights 1.9).",
+            "effective rank … QK 1.5 of 2 … random weights 1.9 … OV 1.5 of 3 … random weights 1.9",
         ),
-        ([(1, [0]), (2, [1, 2, 3])], {}, NAN, "Median effective rank of OV: 1.5 of 1 and 1.5 of 2."),
+        ([(1, [0]), (2, [1, 2, 3])], {}, NAN, "effective rank of OV … 1.5 of 1 … 1.5 of 2"),
         ([(1, [0]), (2, [1]), (2, [2, 3])], {}, NAN, ""),
     ],
 )
@@ -258,7 +264,7 @@ def test_ranks_of_heads_that_differ_have_their_own_limits(tmp_path, widths, circ
         "circuits": circuits,
     }
     groups = {"curves": {}, "directions": {}, "heads": values}
-    assert headlines(cached_run(tmp_path, groups, attributes=attributes), "heads") == [expected]
+    assert_headlines(cached_run(tmp_path, groups, attributes=attributes), "heads", expected)
 
 
 def rotary(ranks):
@@ -275,12 +281,9 @@ def rotary(ranks):
 
 def test_the_rotary_part_has_its_rank_beside_that_of_random_matrices():
     (section,) = sections_rotary.rotary_sections(rotary([[50.0, 40.0], [NAN, 62.0]]))
-    assert headline_of(section) == (
-        "Median effective rank of the rotary part, of at most 64: 50.0; random matrices have 60.3, and 2 of 3 heads "
-        "have less."
-    )
+    assert_says(headline_of(section), "rotary part … at most 64 … 50.0 … random matrices … 60.3 … 2 of 3 heads … less")
     (zero,) = sections_rotary.rotary_sections(rotary(NAN))
-    assert headline_of(zero) == "The rotary part of all heads is zero."
+    assert_says(headline_of(zero), "all heads … zero")
 
 
 def test_composition_has_its_largest_and_median_scores(monkeypatch):
@@ -292,10 +295,8 @@ def test_composition_has_its_largest_and_median_scores(monkeypatch):
     monkeypatch.setattr(sections_composition, "finished_groups", lambda _: {"composition": "digest"})
     monkeypatch.setattr(sections_composition, "read_group", lambda *_: group)
     (section,) = sections_composition.composition_sections(None, 100)
-    assert headline_of(section) == (
-        "Largest composition of two heads: Q 0.300, K 0.300; medians Q 0.150, K 0.150; random directions give about "
-        "0.100."
-    )
+    said = "largest composition … Q 0.300, K 0.300 … medians Q 0.150, K 0.150 … random directions … 0.100"
+    assert_says(headline_of(section), said)
 
 
 SHARES = np.array([[0.1, 0.0], [0.05, 0.0], [0.0, 0.0], [0.3, 0.05]])  # (layer, head)
@@ -311,34 +312,32 @@ CONTRIBUTIONS = {
     "total_null": {"mean": 0.5, "sd": 0.1, "z": 0.0, "p": 0.9},
     "final_difference": 12.5,
 }
-WRITE = "Heads write 50.0 % and MLPs 50.0 % of the difference; "
+WRITE = "heads write 50.0 % and MLPs 50.0 % … "
 
 
 @each(
     "changes, expected",
     [
-        ({}, f"{WRITE}above chance in 1 of 8 heads and 0 of 4 MLPs."),
-        ({"head_share_null": {"p_family": 0.4}}, f"{WRITE}above chance in 0 of 8 heads and 0 of 4 MLPs."),
+        ({}, f"{WRITE}above chance … 1 of 8 heads … 0 of 4 MLPs"),
+        ({"head_share_null": {"p_family": 0.4}}, f"{WRITE}above chance … 0 of 8 heads … 0 of 4 MLPs"),
         (
             {"head_share_null": {"p_family": NAN}, "mlp_share_null": {"p_family": NAN}},
-            f"{WRITE}no share is tested against chance.",
+            f"{WRITE}no share is tested",
         ),
         (
             {"mlp_share": np.array([0.5, NAN, 0.0, 0.0])},
-            "Heads write 50.0 % and the measured MLPs 50.0 % of the difference; above chance in 1 of 8 heads and 0 of "
-            "4 MLPs.",
+            "heads write 50.0 % and the measured MLPs 50.0 % … above chance … 1 of 8 heads … 0 of 4 MLPs",
         ),
         ({"total": NAN}, ""),
         (
             {"final_difference": NAN, "head_difference": 1.0},
-            "There are no shares of the distance: they need all layers, resid_pre of the first block, and the output "
-            "of the last block.",
+            "no shares … need all layers",
         ),
     ],
 )
 def test_parts_above_chance_are_counted(tmp_path, changes, expected):
     groups = {"curves": {}, "contributions": merged(CONTRIBUTIONS, changes), "directions": {"reliability": 0.9}}
-    assert headlines(cached_run(tmp_path, groups), "contributions") == [expected]
+    assert_headlines(cached_run(tmp_path, groups), "contributions", expected)
 
 
 # Adding the difference moves the log-odds of both sets at all depths, and from layer 2 on farther than the controls.
@@ -374,49 +373,40 @@ TEXTS = {
     "tokens": {"refusal": ["I"], "answer": ["Sure"]},
     "patch": {"refusal@-1": "mean"},
 }
-KL, MAY_BE_EQUAL = "By KL divergence, adding the direction exceeds", "the sets' log-odds may be equal"
+KL, MAY_BE_EQUAL = "KL divergence … exceeds all controls", "log-odds may be equal (12 and 12 prompts)"
 MOVES = "adding the direction moves both sets farther than"
+USES = "the model uses it (12 and 12 prompts)"
 NO_SIGN = {"expected_sign": NAN}
 
 
 @each(
     "changes, expected",
     [
-        ({}, f"From layer 2 pre on, {MOVES} all controls: the model uses it"),
+        ({}, f"from layer 2 pre on … {MOVES} all controls … {USES}"),
         (
             {"effect_null": {"log_odds": {"p_family": ONE_KIND}}},
-            f"From layer 2 pre on, {MOVES} one kind of controls: the model uses it",
+            f"from layer 2 pre on … {MOVES} one kind of controls … {USES}",
         ),
         (
             {"effect_null": {"log_odds": {"p_family": SCATTERED}}},
-            f"A{MOVES[1:]} all controls at 2 of 8 depths, not at the last",
+            f"{MOVES} all controls at 2 of 8 depths … not at the last (12 and 12 prompts)",
         ),
         (
             {"effect_null": {"log_odds": {"p_family": 0.6}}},
-            f"A{MOVES[1:]} all controls at 0 of 8 depths: its use is not shown",
+            f"{MOVES} all controls at 0 of 8 depths … not shown (12 and 12 prompts)",
         ),
         (
             {"effect_null": {"log_odds": {"p_family": NAN, "z": NAN}}},
-            "The controls cannot be compared, so it is not shown that the model uses the direction.",
+            "controls cannot be compared … not shown that the model uses the direction",
         ),
-        (
-            NO_SIGN,
-            f"{KL} all controls at 0 of 8 depths; {MAY_BE_EQUAL}",
-        ),
-        (
-            NO_SIGN | {"effect_null": {"kl": {"p_family": 0.01}}},
-            f"{KL} all controls at 8 of 8 depths; {MAY_BE_EQUAL}",
-        ),
-        (
-            NO_SIGN | {"effect_null": {"kl": {"p_family": NAN, "z": NAN}}},
-            "It is not tested whether the model uses the direction at the last token.",
-        ),
+        (NO_SIGN, f"{KL} at 0 of 8 depths … {MAY_BE_EQUAL}"),
+        (NO_SIGN | {"effect_null": {"kl": {"p_family": 0.01}}}, f"{KL} at 8 of 8 depths … {MAY_BE_EQUAL}"),
+        (NO_SIGN | {"effect_null": {"kl": {"p_family": NAN, "z": NAN}}}, "not tested whether the model uses"),
     ],
 )
 def test_the_model_uses_a_direction_only_beyond_all_controls(tmp_path, changes, expected):
     groups = {"curves": {}, "directions": {"direction": 0.35}, "moments": {}, "effects": merged(EFFECTS, changes)}
-    (text,) = headlines(cached_run(tmp_path, groups, attributes=TEXTS), "effects")
-    assert text == (expected if expected.endswith(".") else f"{expected} (12 and 12 prompts).")
+    assert_headlines(cached_run(tmp_path, groups, attributes=TEXTS), "effects", expected)
 
 
 def experts(changes):
@@ -435,19 +425,14 @@ def experts(changes):
 @each(
     "changes, expected",
     [
-        ({}, "2 of 5 experts, in 1 of 2 layers, are shown to be used more in one set than in the other."),
-        (
-            {"expert_difference_null": {"p_family": NAN}},
-            "No expert can be tested, so nothing can be concluded.",
-        ),
+        ({}, "2 of 5 experts … 1 of 2 layers … used more in one set"),
+        ({"expert_difference_null": {"p_family": NAN}}, "nothing can be concluded"),
     ],
 )
 def test_experts_that_differ_are_counted(tmp_path, changes, expected):
     run = cached_run(tmp_path, {"curves": {}, "routing": experts(changes)})
-    assert headlines(run, "routing") == [
-        "Largest share of prompts that use one expert: harmful 100.0 %, harmless 100.0 %; equal use would give 66.7 %.",
-        expected,
-    ]
+    shares = "largest share … harmful 100.0 % … harmless 100.0 % … equal use … 66.7 %"
+    assert_headlines(run, "routing", shares, expected)
 
 
 @each("n_layers, is_known", [(3, True), (1, False)])
@@ -467,10 +452,11 @@ def test_overlaps_of_neighbouring_layers_stand_beside_random_matrices(monkeypatc
     group = xr.Dataset({**variables, "random_overlap": ("null", [0.05, 0.01])}, {**readers, **own}, {"rank": 2})
     monkeypatch.setattr(weights, "read_group", lambda *_: group)
     (section,) = weights.sections(None)
-    known = "W_O 25.0 % (random matrices 12.5 %), W_down 25.0 % (random matrices 12.5 %)"
-    assert headline_of(section) == (
-        f"Overlap of what neighbouring layers write: {known}; not tested." if is_known else ""
-    )
+    text = headline_of(section)
+    assert bool(text) == is_known
+    if is_known:
+        overlap = "25.0 % … random matrices 12.5 %"
+        assert_says(text, f"overlap … neighbouring layers … W_O {overlap} … W_down {overlap} … not tested")
 
 
 AXES = np.array([[4.0, 2.0, 2.0, 2.0, 2.0, 2.0, 2.0, 1.0]])
@@ -481,25 +467,14 @@ FITTED = {"relative_spread": {"norm": 0.084}, "relative_spread_null": {"norm": {
 @each(
     "changes, expected",
     [
-        (
-            FITTED,
-            "The norm of a layer's input varies by at most 8.40 % over harmful prompts (Gaussian with the same "
-            "covariance: 7.60 %).",
-        ),
-        (
-            {"relative_spread": FITTED["relative_spread"]},
-            "The norm of a layer's input varies by at most 8.40 % over harmful prompts.",
-        ),
-        (
-            {},
-            "The 95 % quantile of an output ellipsoid's semi-axes is at most 2.4 times the 5 % quantile (median norm "
-            "layer: 2.4).",
-        ),
+        (FITTED, "norm … varies by at most 8.40 % over harmful prompts … Gaussian … 7.60 %"),
+        ({"relative_spread": FITTED["relative_spread"]}, "norm … varies by at most 8.40 % over harmful prompts"),
+        ({}, "95 % quantile … at most 2.4 times the 5 % quantile … median … 2.4"),
         ({"semi_axes": NAN}, ""),
     ],
 )
 def test_the_spread_of_norms_stands_beside_a_gaussian(tmp_path, changes, expected):
-    assert headlines(cached_run(tmp_path, {"curves": {}, "sphere": SPHERE | changes}), "sphere") == [expected]
+    assert_headlines(cached_run(tmp_path, {"curves": {}, "sphere": SPHERE | changes}), "sphere", expected)
 
 
 def path(index, last):
@@ -557,20 +532,8 @@ def words_group(p):
 @each(
     "p, distance, counts, vocabulary",
     [
-        (
-            0.01,
-            0.0,
-            "1 of 2",
-            "By construction, the final norm without its scale changes only an embedding's length; mean distance to "
-            "its sphere: 20.8.",
-        ),
-        (
-            0.3,
-            0.25,
-            "0 of 2",
-            "Mean of (1 - cosine) between an embedding and its projection on the final norm's sphere: 0.2500 (equal "
-            "directions give 0).",
-        ),
+        (0.01, 0.0, "1 of 2", "by construction … only an embedding's length … 20.8"),
+        (0.3, 0.25, "0 of 2", "1 - cosine … 0.2500 … equal directions give 0"),
     ],
 )
 def test_words_have_headlines(tmp_path, monkeypatch, p, distance, counts, vocabulary):
@@ -582,13 +545,13 @@ def test_words_have_headlines(tmp_path, monkeypatch, p, distance, counts, vocabu
     options = run.record.spec.words_options.model_copy(update={"sentences": ["To kill two birds with one stone"]})
     spec = run.record.spec.model_copy(update={"words": options})
     run = replace(run, record=run.record.model_copy(update={"spec": spec}))
-    assert [headline_of(section) for section in words.sections(run)] == [
-        "The next token has rank 2140 at the first depth and 1 at the last; 1 of 2 paths end at rank 1.",
-        f"In {counts} heads, the relatedness is shown to exceed permuted nouns and random matrices; clearest in L0H0: "
-        "0.25, against 0.10 and 0.20.",
-        "The largest scores that biases add: 1 to queries (median head 1).",
+    assert_each_says(
+        [headline_of(section) for section in words.sections(run)],
+        "rank 2140 at the first depth … 1 at the last … 1 of 2 paths",
+        f"in {counts} heads … shown to exceed permuted nouns and random matrices … L0H0 … 0.25 … 0.10 … 0.20",
+        "largest scores that biases add … 1 to queries … median head 1",
         vocabulary,
-    ]
+    )
 
 
 def test_every_shown_analysis_has_a_headline_here():
