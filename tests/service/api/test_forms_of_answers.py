@@ -19,6 +19,7 @@ from theodolite.api.encoding import _ENCODERS, ARROW, CSV, JSON, PARQUET, _csv_a
 from theodolite.store.runs import open_run
 
 RUN = "/v1/runs/tiny-0"
+ENDS = ("low", "high", "band_low", "band_high")
 COMPARED = "/v1/compare?run=tiny-0&run=tiny-1&contrast=refusal"
 
 
@@ -47,8 +48,7 @@ def rows_of_curves(items):
                 "layer": layer,
                 "depth": item["depth"][index],
                 "value": item["value"][index],
-                "low": item["low"][index] if item["low"] else None,
-                "high": item["high"][index] if item["high"] else None,
+                **{end: item[end][index] if item[end] else None for end in ENDS},
             }
             for item in items
             for index, layer in enumerate(item["layer"])
@@ -197,10 +197,10 @@ def test_flat_responses_are_offered_as_csv(client):
     path = f"{RUN}/curves?statistic=auroc&contrast=refusal"
     answer = client.get(path, headers={"Accept": CSV})
     assert answer.headers["content-type"] == "text/csv; charset=utf-8"
-    assert answer.text.splitlines()[0] == "statistic,set,contrast,site,position,layer,depth,value,low,high"
+    assert answer.text.splitlines()[0] == f"statistic,set,contrast,site,position,layer,depth,value,{','.join(ENDS)}"
     rows, items = pd.read_csv(io.BytesIO(answer.content)), client.get(path).json()["items"]
     assert len(rows) == sum(len(item["layer"]) for item in items) > 4
-    for name in ("value", "low", "high"):
+    for name in ("value", *ENDS):
         np.testing.assert_array_equal(rows[name], numbers([value for item in items for value in item[name]]))
 
 
