@@ -64,6 +64,7 @@ FIGURES = {
     "figure-heads": "heads.ov_write.refusal.z",
     "figure-contributions": "contributions.refusal",
     "figure-effects": "effects.refusal",
+    "figure-logit_lens": "logit_lens.refusal.raised",
 }
 """The name of the figure in the run, for each picture of a single figure."""
 

@@ -65,8 +65,10 @@ def finished_run(
     """
     model = model or model_facts()
     layers = range(model.n_layers) if layers is None else layers
+    sides = [of[side] for of in contrasts.values() for side in ("positive", "negative")]
     arrays = {
-        name: {site: np.ones((4, len(positions), len(layers), 8)) for site in sites} for name in ("harmful", "harmless")
+        name: {site: np.ones((4, len(positions), len(layers), 8)) for site in sites}
+        for name in dict.fromkeys(["harmful", "harmless", *sides])
     }
     record = record_of(
         arrays,
@@ -81,6 +83,7 @@ def finished_run(
     coordinates: dict[str, Any] = {
         "set": list(arrays),
         "contrast": list(contrasts),
+        "contrast_other": list(contrasts),
         "site": list(sites),
         "position": list(positions),
         "layer": list(layers),

@@ -164,10 +164,11 @@ def model_of(n_layers: int) -> ModelFacts:
 
 def assert_same_rows(table: pd.DataFrame, group: xr.Dataset) -> None:
     """Assert that the rows of a flat table are the numbers of the group, except those that `flat_table` leaves out."""
+    left_out = {"d_model", "contrast_other", "layer_other", "n_prompts"}
     kept = [
         variable
         for variable in group.data_vars.values()
-        if "position" in variable.dims and not {"d_model", "layer_other", "n_prompts"} & set(variable.dims)
+        if "position" in variable.dims and not left_out & set(variable.dims)
     ]
     assert len(table) == sum(variable.size for variable in kept)
     assert set(table["statistic"]) == {variable.name for variable in kept}

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from theodolite.errors import UnsupportedModelError
 from theodolite_jobs.effects.intact import Intact
 from theodolite_jobs.effects.outcome import Outcome
+from theodolite_jobs.models.config_numbers import logit_scale
 from theodolite_jobs.models.threads import threads_for
 from theodolite_jobs.models.weights import Weights
 from theodolite_jobs.statistics.next_token import group_probability, kl_divergence, log_odds
@@ -51,10 +52,8 @@ def logit_head(weights: Weights, device: torch.device | str = "cpu") -> LogitHea
     return LogitHead(
         table=weights.unembedding().to(device),
         bias=None if bias is None else bias.to(device),
-        # Cohere and Falcon-H1 multiply, Granite divides; Gemma-2 has a soft cap.
-        scale=float(getattr(config, "logit_scale", 1.0) * getattr(config, "lm_head_multiplier", 1.0))
-        / float(getattr(config, "logits_scaling", 1.0)),
-        soft_cap=getattr(config, "final_logit_softcapping", None),
+        scale=logit_scale(config),
+        soft_cap=getattr(config, "final_logit_softcapping", None),  # of Gemma-2
     )
 
 

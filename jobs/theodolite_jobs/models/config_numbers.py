@@ -79,3 +79,9 @@ def embedding_scale(config: Any) -> float:
     if text.model_type.startswith(("gemma", "vaultgemma")) or getattr(text, "scale_embedding", False):
         return float(text.hidden_size**0.5)
     return float(getattr(text, "embedding_multiplier", None) or 1.0)
+
+
+def logit_scale(config: Any) -> float:
+    """Return the factor of the logits: Cohere and Falcon-H1 multiply them, Granite divides them."""
+    factor = getattr(config, "logit_scale", 1.0) * getattr(config, "lm_head_multiplier", 1.0)
+    return float(factor) / float(getattr(config, "logits_scaling", 1.0))

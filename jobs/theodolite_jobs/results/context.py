@@ -132,6 +132,7 @@ class Context:
         return {
             "set": sets,
             "contrast": list(self.contrasts),
+            "contrast_other": list(self.contrasts),
             "site": [str(site) for site in self.run.record.spec.capture.stream_sites],
             "position": positions,
             "layer": self.run.record.layers,

@@ -153,6 +153,26 @@ def _share(null: NDArray[np.float64], observed: NDArray[np.float64]) -> NDArray[
     return np.where(np.isnan(observed), np.nan, (1 + as_large) / (1 + len(null)))
 
 
+def cosines_of_independent_draws(
+    first: Float64[np.ndarray, "draw d_model"], second: Float64[np.ndarray, "draw d_model"]
+) -> tuple[float, float, float]:
+    """Return mean, standard deviation (n−1) and z of the cosine between two contrasts' differences of means.
+
+    Two contrasts of the same sizes have the same permutations. So each draw of the first one is compared with all other
+    draws of the second one, which are independent of it, and not with its own. z is that of the real labels; NaN
+    without a spread, or if a difference is zero.
+
+    Args:
+        first: differences of the means of one contrast; row 0 has the real labels.
+        second: those of the other contrast, of other prompts.
+    """
+    cosines = unit(first) @ unit(second).T
+    drawn = cosines[1:, 1:][~np.eye(len(first) - 1, dtype=bool)]
+    mean, sd = drawn.mean(), drawn.std(ddof=1)
+    z = ratio(cosines[0, 0] - mean, np.where(sd > _CANCELLED, sd, 0.0))
+    return float(mean), float(sd), float(z)
+
+
 def cosines_between_layers(
     differences: Float[np.ndarray, "draw layer d_model"],
 ) -> tuple[Float64[np.ndarray, "layer layer_other"], Float64[np.ndarray, "layer layer_other"]]:

@@ -15,6 +15,7 @@ DIMENSIONS = {
     "expert_or_shared_other": "Expert that `expert_or_shared` is compared with.",
     "set": "Prompt set.",
     "contrast": "Contrast of two prompt sets.",
+    "contrast_other": "Contrast that `contrast` is compared with.",
     "estimate": "Value of a statistic, or an end of its 95 % interval (low, high) or of its simultaneous 95 % band "
     "over all sites and layers (band_low, band_high).",
     "scored_by": "What scores prompts: ridge regression, the difference of means on the sphere, or the norm.",

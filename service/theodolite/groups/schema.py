@@ -117,14 +117,15 @@ def columns(units: str = "", **descriptions: str) -> Iterator[Column]:
         yield Column(name, description, units)
 
 
-_NOT_FLAT = frozenset({"d_model", "layer_other", "norm_other", "n_prompts"})
+_NOT_FLAT = frozenset({"d_model", "contrast_other", "layer_other", "norm_other", "n_prompts"})
 _FIRST_AXES = ("contrast", "set", "site", "norm", "position", "layer")
 
 
 def is_flat(dims: Collection[Any]) -> bool:
     """Return whether a group's flat table has the arrays of these dimensions.
 
-    It leaves out statistics of single features, of pairs of layers or norm layers, and of other numbers of prompts.
+    It leaves out statistics of single features, of pairs of contrasts, layers or norm layers, and of other numbers of
+    prompts.
     """
     return "position" in dims and _NOT_FLAT.isdisjoint(dims)
 

@@ -13,6 +13,7 @@ from theodolite.groups.schema import LEVEL, SIDES
 from theodolite.groups.separation.record import SCORES
 from theodolite.overview.tiles import NO, PARTLY, YES, Measured, Tile, number_text, tiles
 from theodolite.query.curves import along_depth
+from theodolite.query.direction_tokens import chance_limit, read_direction_tokens
 from theodolite.query.prompts import read_scored_prompts
 from theodolite.query.twin import read_twin, untrained_twin
 from theodolite.sections.parts import has_common_token, last_position, layer_text, without_spread
@@ -61,6 +62,8 @@ class Overview:
         sentence: the finding in at most 25 words.
         measured: the values behind the tiles, for the curves.
         scores: the held-out prompts at the selected depth: `set`, `sample`, `side`, `score`, `margin`, `text`.
+        tokens: what the direction raises and lowers at the selected depth, as `read_direction_tokens` returns it.
+        chance_limit: the |z| of these tokens that a search over the vocabulary finds by chance; NaN without tokens.
     """
 
     contrast: str
@@ -73,6 +76,8 @@ class Overview:
     sentence: str
     measured: Measured
     scores: pd.DataFrame
+    tokens: pd.DataFrame
+    chance_limit: float
 
     @property
     def place_names(self) -> str:
@@ -124,6 +129,7 @@ def read_overview(run: Run, contrast: str | None = None, site: str | None = None
         if place not in places:
             raise SpecError(f"layer: {run.id} has no {place.site} of layer {place.layer} with separation")
     answers = tiles(measured)
+    tokens = read_direction_tokens(run, contrast, position, place.site, place.layer)
     return Overview(
         contrast=contrast,
         sets=sets,
@@ -135,6 +141,8 @@ def read_overview(run: Run, contrast: str | None = None, site: str | None = None
         sentence=_sentence(sets, measured, answers),
         measured=measured,
         scores=_scores(run, contrast, sets, place),
+        tokens=tokens,
+        chance_limit=float("nan") if tokens.empty else chance_limit(run),
     )
 
 

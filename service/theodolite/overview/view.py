@@ -16,6 +16,7 @@ from theodolite.overview.chart import SIZE, Band, Chart, Curve, dots, swarm
 from theodolite.overview.facts import Badge, Overview, place_text, read_overview
 from theodolite.overview.tiles import Tile, number_text
 from theodolite.query.curves import along_depth
+from theodolite.sections.tokens import visible
 from theodolite.store.result_reader import read_group
 from theodolite.store.runs import Run
 
@@ -23,6 +24,8 @@ _NORMAL = 1.645  # standard deviations from the mean to the 95 % quantile
 _TITLES = {"paired_accuracy": "share of pairs in order", "auroc": "AUROC"}
 _COINCIDE = 0.1  # of the height of an axis: lines that are nowhere farther apart are drawn as their ratio
 _ENDS = 5.0  # of the axis of scores, in pooled standard deviations at most
+_MOST_TOKENS = 6  # that the direction raises, and as many that it lowers
+_VERBS = {"raised": "the direction raises", "lowered": "the direction lowers"}
 
 
 @dataclass(frozen=True)
@@ -87,6 +90,7 @@ def overview_html(run: Run, overview: Overview, *, texts: bool = True, heading: 
             main=_main_chart(run, overview),
             small=_small_charts(run, overview),
             clouds=_clouds(overview),
+            tokens=_tokens(overview),
             number_text=number_text,
             texts=texts,
             heading=heading,
@@ -211,3 +215,20 @@ def _clouds(overview: Overview) -> dict[str, Any] | None:
             | {"wrong": int((own["margin"] < 0).sum())}
         )
     return {"rows": rows, "ticks": [(50 + 50 * tick / end, f"{tick:+g}" if tick else "0") for tick in (-end, 0, end)]}
+
+
+def _tokens(overview: Overview) -> dict[str, list[dict[str, Any]]]:
+    """Return the first tokens that the direction raises and lowers, by what it does; empty without tokens."""
+    return {
+        verb: [
+            {
+                "text": visible(row["token"]),
+                "change": f"{row['change']:+.2g}",
+                "z": f"{row['z']:.1f}" if np.isfinite(row["z"]) else "unknown",
+                "is_faint": not abs(row["z"]) > overview.chance_limit,
+            }
+            for row in rows.sort_values("place").head(_MOST_TOKENS).to_dict("records")
+        ]
+        for end, verb in _VERBS.items()
+        if len(rows := overview.tokens[overview.tokens["end"] == end])
+    }

@@ -10,4 +10,4 @@ def token_list(tokens: Iterable[str]) -> str:
 
 def visible(token: str) -> str:
     """Return a token with visible spaces, line breaks and tabs; an empty token is ∅."""
-    return token.replace(" ", "·").replace("\n", "⏎").replace("\t", "⇥") or "∅"
+    return token.replace(" ", "·").replace("\n", "⏎").replace("\r", "\\r").replace("\t", "⇥") or "∅"

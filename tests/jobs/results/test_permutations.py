@@ -11,7 +11,7 @@ from support.stored import store_run
 
 from theodolite.groups.permutations.record import CLASSIFIERS, HELD_OUT, MEASURES, TESTED
 from theodolite.groups.schema import BAND, NULL_AND_LIMIT
-from theodolite.sites import HALF_BLOCKS
+from theodolite.sites import HALF_BLOCKS, Site
 from theodolite.store.result_reader import read_group
 from theodolite_jobs.groups.permutations import controls as permutations_controls
 from theodolite_jobs.results import permuted_labels
@@ -221,6 +221,43 @@ def test_cosines_between_layers_are_those_of_the_permuted_directions(run):
     group = read_group(run, "permutations").sel(contrast="refusal", position=-1, site=str(sites[1]))
     null = group["direction_cosine_null"].isel(layer=0, layer_other=2)
     np.testing.assert_allclose(null.sel(null=["mean", "sd"]), [cosines.mean(), cosines.std(ddof=1)], rtol=1e-5)
+
+
+def test_cosines_between_contrasts_without_a_common_set_are_compared_with_permuted_labels(tmp_path):
+    rng, sites = np.random.default_rng(5), ("resid_pre", "resid_mid")
+    arrays = {
+        name: {site: rng.normal(size=(30, 2, 3, 64)).astype(np.float32) for site in sites}
+        for name in ("bad", "good", "worse", "better")
+    }
+    for name in ("bad", "worse"):  # both contrasts differ along the first features
+        arrays[name]["resid_mid"][:, :, 1, :5] += 0.8
+    contrasts = {
+        "refusal": contrast("bad", "good", paired=True),
+        "other": contrast("worse", "better"),
+        "mixed": contrast("bad", "better"),
+    }
+    run = store_run(tmp_path, arrays, shard_prompts=16, contrasts=contrasts)
+    analyse(run, contrasts, None, silent, requested={"permutations"})
+    cosines = read_group(run, "directions")["contrast_cosine"].sel(position=-1)
+    null = read_group(run, "permutations")["contrast_cosine_null"].sel(position=-1)
+    assert np.isnan(null.sel(contrast_other="mixed")).all()  # it shares a set with each of the others
+    assert np.isnan(null.sel(contrast="mixed")).all()
+    one, other = {"contrast": "refusal", "contrast_other": "other"}, {"contrast": "other", "contrast_other": "refusal"}
+    np.testing.assert_array_equal(null.sel(one), null.sel(other))
+    z = null.sel(one).sel(null="z")
+    assert float(z.sel(site="resid_mid", layer=1)) > 3
+    assert float(abs(z.sel(site="resid_pre")).max()) < 3
+    assert float(abs(z.isel(layer=[0, 2])).max()) < 3
+    assert np.isnan(null.sel(one).sel(null=["p", "p_family", "critical"])).all()
+    # All 30 prompts of each set count, so the real labels give the cosine of the directions.
+    context = context_of(run, contrasts)
+    drawn = [permuted_contrast(context, name, -1).differences(run, Site.RESID_MID, 1) for name in ("refusal", "other")]
+    unit = [differences / np.linalg.norm(differences, axis=1, keepdims=True) for differences in drawn]
+    assert float(cosines.sel(one).sel(site="resid_mid", layer=1)) == pytest.approx(float(unit[0][0] @ unit[1][0]))
+    permuted = (unit[0][1:] @ unit[1][1:].T)[~np.eye(DRAWS, dtype=bool)]
+    found = null.sel(one).sel(site="resid_mid", layer=1, null=["mean", "sd"]).values
+    np.testing.assert_allclose(found, [permuted.mean(), permuted.std(ddof=1)], rtol=1e-9)
+    np.testing.assert_allclose(np.diagonal(cosines, axis1=0, axis2=1), 1.0, rtol=1e-12)
 
 
 def test_only_the_first_prompts_take_part_in_pairs_without_quarantined_ones(run, monkeypatch):

@@ -1,6 +1,7 @@
 """Permutation tests against refits on permuted labels and hand-derived cases, and their error rates under the null."""
 
 import numpy as np
+import pytest
 from scipy.stats import kstest
 from support.each import each
 from support.shapes import unchecked
@@ -15,6 +16,7 @@ from theodolite_jobs.statistics.permutations import (
     accuracy,
     auroc,
     cosines_between_layers,
+    cosines_of_independent_draws,
     paired_accuracy,
     permutation_test,
     permuted_labels,
@@ -196,6 +198,22 @@ def test_the_family_wise_error_rate_is_kept_over_many_places():
     random, n = np.random.default_rng(2), 1_000
     tested = (permutation_test(random.normal(size=(1 + DRAWS, 270))) for _ in range(n))
     assert 0.035 < np.mean([one.p_family.min() <= LEVEL for one in tested]) < 0.068  # 0.05 ± 2.5 standard errors
+
+
+def test_cosines_of_two_contrasts_leave_out_draws_with_the_same_permutation():
+    rng = np.random.default_rng(3)
+    first, second = rng.normal(size=(2, 6, 4))
+    first[1:] += second[1:]  # as if both contrasts had the same permutations of the same prompts
+
+    def cosine(one, other):
+        return one @ other / np.linalg.norm(one) / np.linalg.norm(other)
+
+    drawn = [cosine(first[k], second[m]) for k in range(1, 6) for m in range(1, 6) if k != m]
+    mean, sd, z = cosines_of_independent_draws(first, second)
+    assert mean == pytest.approx(np.mean(drawn))
+    assert sd == pytest.approx(np.std(drawn, ddof=1))
+    assert z == pytest.approx((cosine(first[0], second[0]) - np.mean(drawn)) / np.std(drawn, ddof=1))
+    assert np.isnan(cosines_of_independent_draws(first, np.tile(second[:1], (6, 1)) * 0)[2])
 
 
 def test_cosines_between_layers_of_the_draws():

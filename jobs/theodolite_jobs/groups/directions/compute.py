@@ -5,7 +5,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from theodolite_jobs.groups.directions.formulas import direction, direction_cosines
+from theodolite.groups.schema import SPACES
+from theodolite_jobs.groups.directions.formulas import contrast_cosines, direction, direction_cosines
 from theodolite_jobs.groups.directions.formulas_reliability import (
     noise_share,
     reliability,
@@ -25,6 +26,8 @@ def digest_inputs(context: Context) -> dict[str, Any]:
 def compute(context: Context) -> Result:
     """Return the group from the first pass over the activations."""
     arrays = context.collected.over_contrasts("directions", _directions)
+    if "direction" in arrays:  # (contrast, site, position, layer, space, d_model)
+        arrays["contrast_cosine"] = contrast_cosines(arrays["direction"][..., SPACES.index("raw"), :])
     return Result(arrays, context.coordinates, {"contrasts": context.contrasts})
 
 

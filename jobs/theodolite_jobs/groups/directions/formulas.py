@@ -13,6 +13,13 @@ def direction(
     return unit(a - b)
 
 
+def contrast_cosines(
+    units: Float64[np.ndarray, "contrast *places d_model"],
+) -> Float64[np.ndarray, "contrast contrast_other *places"]:
+    """Return the cosines between the directions of all pairs of contrasts, at each place."""
+    return np.stack([np.vecdot(one, units) for one in units])
+
+
 def direction_cosines(
     units: Float64[np.ndarray, "site position layer d_model"],
 ) -> Float64[np.ndarray, "site position layer layer_other"]:

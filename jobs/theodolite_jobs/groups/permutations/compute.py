@@ -1,6 +1,7 @@
 """The analysis `permutations`: statistics of a contrast against those with permuted labels."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import chain, combinations
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,6 +31,7 @@ from theodolite_jobs.statistics.permutations import (
     accuracy,
     auroc,
     cosines_between_layers,
+    cosines_of_independent_draws,
     paired_accuracy,
     permutation_test,
     silhouettes,
@@ -51,16 +53,61 @@ def compute(context: Context) -> Result:
     """
     coordinates = context.coordinates
     arrays = missing_arrays("permutations", coordinates)
+    known: dict[int, dict[int, PermutedContrast]] = {}  # by position and contrast
     with context.tasks():
         for row, label in enumerate(context.contrasts):
             for column, position in enumerate(coordinates["position"]):
                 contrast = permuted_contrast(context, label, position)
                 if contrast is None:
                     continue
+                known.setdefault(column, {})[row] = contrast
                 for name, values in _tests(context.run, contrast, label, context.progress).items():
                     at = (row, slice(None), column) if "site" in _DIMS[name] else (row, column)
                     arrays[name][at] = values
+        for column, contrasts in known.items():
+            _between_contrasts(context, contrasts, arrays["contrast_cosine_null"][:, :, :, column])
     return Result(arrays, coordinates, {"contrasts": context.contrasts})
+
+
+def _between_contrasts(context: Context, contrasts: Mapping[int, PermutedContrast], null: NDArray[np.float64]) -> None:
+    """Write what permuted labels give for the cosines between the directions of contrasts without a common set.
+
+    Args:
+        context: the computation.
+        contrasts: contrasts at one position, by index.
+        null: the array at this position, (contrast, contrast_other, site, layer, null).
+    """
+    sets = {row: {side.prompt_set for side in (one.positive, one.negative)} for row, one in contrasts.items()}
+    pairs = [pair for pair in combinations(contrasts, 2) if sets[pair[0]].isdisjoint(sets[pair[1]])]
+    if not pairs:
+        return
+    run, given = context.run, {row: shared(contrasts[row]) for row in dict.fromkeys(chain.from_iterable(pairs))}
+    sites = run.record.spec.capture.stream_sites
+    places = [
+        (index, layer)
+        for index, site in enumerate(sites)
+        for layer in range(len(run.record.layers))
+        if run.record.has_site_at(site, layer)
+    ]
+    # A task gets the contrasts as arguments of their own, since on a cluster they are futures.
+    arguments = [(run, sites[index], layer, [*given], pairs, *given.values()) for index, layer in places]
+    found = run_tasks(_cosines_of_pairs, arguments, context.progress, "permutations of pairs of contrasts", rounds=1)
+    for (index, layer), of_pairs in zip(places, found, strict=True):
+        for (one, other), values in zip(pairs, of_pairs, strict=True):
+            null[one, other, index, layer, : len(values)] = null[other, one, index, layer, : len(values)] = values
+
+
+def _cosines_of_pairs(
+    run: Run,
+    site: Site,
+    layer: int,
+    rows: Sequence[int],
+    pairs: Sequence[tuple[int, int]],
+    *contrasts: PermutedContrast,
+) -> list[tuple[float, float, float]]:
+    """Return mean, sd and z of the cosine between two contrasts' directions, for each pair of rows."""
+    differences = {row: contrast.differences(run, site, layer) for row, contrast in zip(rows, contrasts, strict=True)}
+    return [cosines_of_independent_draws(differences[one], differences[other]) for one, other in pairs]
 
 
 _DIMS = {variable.name: variable.dims for variable in GROUPS["permutations"].variables}

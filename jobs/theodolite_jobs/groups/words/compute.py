@@ -31,6 +31,7 @@ from theodolite_jobs.prompts.sources import read_prompts
 from theodolite_jobs.results.circuits import input_embeddings, input_norm, vectors_digest
 from theodolite_jobs.results.context import Context, Result
 from theodolite_jobs.results.devices import available_device
+from theodolite_jobs.results.token_texts import token_texts
 from theodolite_jobs.statistics.norms import Norm
 from theodolite_jobs.tasks import Progress, run_tasks, shared
 
@@ -103,20 +104,6 @@ def compute(context: Context) -> Result:
     }
     coordinates = {"layer": range(weights.dimensions.n_layers), "head": range(weights.dimensions.n_heads)}
     return Result({**arrays, "own_keys": own_keys}, coordinates, attributes, tables=tables)
-
-
-def token_texts(tokenizer: Any, n_rows: int) -> NDArray[np.object_]:
-    """Return the text of each token of the tokenizer, with its spaces; unused rows of the embedding have no text."""
-    pieces = tokenizer.convert_ids_to_tokens(range(min(len(tokenizer), n_rows)))
-    return np.array([_text(tokenizer, piece) for piece in pieces], dtype=object)
-
-
-def _text(tokenizer: Any, piece: str | None) -> str:
-    if piece is None:
-        return ""
-    text = str(tokenizer.convert_tokens_to_string([piece]))
-    # SentencePiece's decoders remove the space before a word.
-    return f" {text}" if piece.startswith("▁") and not text.startswith(" ") else text
 
 
 def single_tokens(tokenizer: Any, words: Sequence[str]) -> tuple[list[int], list[str]]:

@@ -20,6 +20,11 @@ VARIABLES = (
         "Cosine between the directions of two layers at the same site.",
     ),
     Variable(
+        "contrast_cosine",
+        ("contrast", "contrast_other", "site", "position", "layer"),
+        "Cosine between the directions of two contrasts at the same site, position and layer.",
+    ),
+    Variable(
         "noise_share",
         PER_CONTRAST,
         "Share of the squared distance of the means that sampling noise is expected to add; it can exceed 1.",
@@ -49,6 +54,7 @@ GROUP = Group(
     title="Directions",
     order=50,
     chapter="Separation",
+    version=2,
     variables=VARIABLES,
     labels={"prompt_side": SIDES, "space": SPACES},
     needs=frozenset({"prompts", "contrasts"}),

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from theodolite.drawing.maps import layer_map, scale_limits
 from theodolite.drawing.panels import shown_sites
 from theodolite.groups.directions.figures import reliability_figure
+from theodolite.groups.directions.sections_contrasts import pair_sections
 from theodolite.groups.schema import LEVEL, SIDES
 from theodolite.query.curves import along_depth
 from theodolite.query.directions import RELIABLE, is_unreliable
@@ -36,13 +37,13 @@ from theodolite.store.runs import Run
 
 
 def sections(run: Run) -> list[Section]:
-    """Return a section for each contrast that has a direction at the last position."""
+    """Return a section for each contrast that has a direction at the last position, and one for their pairs."""
     directions = read_group(run, "directions")
     tests = read_group(run, "permutations") if "permutations" in finished_groups(run) else None
     twins = read_twin(run, "directions")
     contrasts = directions["contrast"].values.tolist()
     found = [_section(run, directions, tests, twins.get(contrast, {}), contrast) for contrast in contrasts]
-    return [section for section in found if section]
+    return [*(section for section in found if section), *pair_sections(run, directions, tests)]
 
 
 def _section(

@@ -84,12 +84,19 @@ VARIABLES = (
         (*PER_CONTRAST, "layer_other", "null"),
         "What permuted labels give for the cosine between the directions of two layers: mean and sd.",
     ),
+    Variable(
+        "contrast_cosine_null",
+        ("contrast", "contrast_other", "site", "position", "layer", "null"),
+        "What independent permutations of the labels of two contrasts give for the cosine between their directions: "
+        "mean, sd and z; NaN if the contrasts share a set, which alone makes their directions similar.",
+    ),
 )
 
 GROUP = Group(
     name="permutations",
     title="Permutation tests",
     order=40,
+    version=2,
     variables=VARIABLES,
     labels={
         "prompt_side": SIDES,
