@@ -130,8 +130,9 @@ def _analyse(
             def written(names: Collection[str]) -> None:
                 """Show the first results while the others are computed."""
                 if not _FIRST.isdisjoint(names) and "curves" in finished_groups(run):
-                    update_report(run)
-                    console.say(f"the report so far, with {', '.join(names)}: {run.report}")
+                    with suppress(StoreError):  # the report is written again at the end, and then its errors count
+                        update_report(run)
+                        console.say(f"the report so far, with {', '.join(names)}: {run.report}")
 
             context.progress = progress
             computed, failed = compute_groups(context, requested, written)

@@ -1,6 +1,7 @@
 """Read the runs of a store in a notebook; `theodolite.client` reads those of a service with the same code."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from copy import deepcopy
 from dataclasses import asdict
 from html import escape
@@ -13,7 +14,7 @@ import plotly.graph_objects as go
 import xarray as xr
 from numpy.typing import NDArray
 
-from theodolite.errors import SpecError
+from theodolite.errors import SpecError, TheodoliteError
 from theodolite.export import check_format, encode_directions, file_name
 from theodolite.files import write_atomically
 from theodolite.groups import GROUPS, Group, Variable
@@ -105,7 +106,10 @@ class RunReader:
 
     def _repr_html_(self) -> str:
         about = self.describe()
-        picture = self.overview()._repr_html_() if "separation" in about["results"] else ""
+        picture = ""
+        if "separation" in about["results"]:
+            with suppress(TheodoliteError):  # the table alone is better than no answer
+                picture = self.overview()._repr_html_()
         model = about["model"]
         rows = {
             "model": f"{model['name']}: {model['n_layers']} layers, d_model {model['d_model']}, {model['dtype']}",

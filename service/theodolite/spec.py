@@ -50,13 +50,14 @@ class SurveySpec(Part):
     heads: HeadsSpec = HeadsSpec()
     words: WordsSpec | None = Field(
         None,
-        description="Options of `words`. Without `analyses`, it is computed only if this section exists; without the "
-        "section, it has no trajectories of sentences.",
+        description="Options of `words`, which is computed if `analyses` lists it, or without `analyses` if this "
+        "section exists.",
     )
     gram: GramSpec = GramSpec()
     effects: EffectsSpec | None = Field(
         None,
-        description="Options of `effects`. Without `analyses`, it is computed only if this section exists.",
+        description="Options of `effects`, which is computed if `analyses` lists it, or without `analyses` if this "
+        "section exists.",
     )
 
     @field_validator("analyses")
@@ -173,8 +174,8 @@ class SurveySpec(Part):
 
     @property
     def words_options(self) -> WordsSpec:
-        """The options of `words`; without its section, the default ones and no sentences."""
-        return self.words or WordsSpec(sentences=[])
+        """The options of `words`; without its section, the default ones, so that it can be requested later."""
+        return self.words or WordsSpec()
 
     def bounds(self, prompt_set: str, n_samples: int) -> ShardBounds:
         """Return the bounds of the shards of a set; sets with `positions: all` have no moments and are stored whole."""

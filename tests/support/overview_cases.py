@@ -45,7 +45,10 @@ USED = {
     (UNTESTED, "without controls"): effects(UNKNOWN),
 }
 PLANTED = {f"c{number}": truth for number, truth in enumerate(product(SEPARABLE, WORDS, USED))}
-"""The answers of each contrast: separable, beyond words, used. Every other contrast is of pairs."""
+"""The answers of each contrast: separable, beyond words, used. Every other contrast is of pairs.
+
+Without a permutation test, the band decides about separation, and it lies above chance here.
+"""
 
 
 def permuted(separable: str, words: str) -> dict[str, Any]:

@@ -78,7 +78,7 @@ def render_report(run: Run) -> str:
         run=describe(run),
         record=run.record,
         conclusion=conclusion(run, sections),
-        overviews=[read_picture(run, name, None, None) for name in contrasts_with_overview(run)],
+        overviews=[read_picture(run, name, texts="builtin") for name in contrasts_with_overview(run)],
         overview_style=overview_style(),
         sections=sections,
         chapters={name: [group for group in sections if GROUPS[group].chapter == name] for name in chapters},

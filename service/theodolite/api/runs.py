@@ -178,7 +178,7 @@ def overview(
     shown = request.app.state.settings.prompts_shown
 
     def content() -> dict[str, Any]:
-        picture = read_picture(run, contrast, site, layer, texts=shown)
+        picture = read_picture(run, contrast, site, layer, texts="all" if shown else "none")
         return {"run_id": run_id, "contrasts": contrasts_with_overview(run), **asdict(picture)}
 
     return answer(request, digest_of([digest_with_twin(run), shown]), content)

@@ -49,7 +49,6 @@ class Chart:
         selected: the depth of the vertical line, or None.
         form: format of the labels of the vertical axis.
         logarithmic: whether the vertical axis is.
-        limits: ends of the vertical axis; None takes them from the curves and bands.
     """
 
     title: str
@@ -62,7 +61,6 @@ class Chart:
     selected: float | None = None
     form: str = "g"
     logarithmic: bool = False
-    limits: tuple[float, float] | None = None
     ends: tuple[float, float] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -74,9 +72,6 @@ class Chart:
         drawn += [end for band in self.bands for end in (band.low, band.high)]
         values = self.scaled(np.concatenate([*map(np.ravel, drawn), [level for level, _ in self.levels]]))
         values = values[np.isfinite(values)]
-        if self.limits is not None:
-            low, high = self.scaled(np.asarray(self.limits))
-            return float(low), float(high)
         if not len(values):
             return 0.0, 1.0
         room = 0.06 * (float(np.ptp(values)) or abs(float(values[0])) or 1.0)

@@ -8,16 +8,17 @@ import pandas as pd
 import xarray as xr
 
 from theodolite.drawing.panels import shown_sites
+from theodolite.drawing.style import short_site
 from theodolite.errors import SpecError, TableNotFoundError
 from theodolite.groups.schema import LEVEL, SIDES
 from theodolite.groups.separation.record import SCORES
-from theodolite.overview.tiles import NO, PARTLY, YES, Measured, Tile, number_text, tiles
+from theodolite.overview.tiles import YES, Measured, Tile, number_text, tiles
 from theodolite.query.curves import along_depth
 from theodolite.query.direction_tokens import chance_limit, read_direction_tokens
 from theodolite.query.prompts import read_scored_prompts
-from theodolite.query.twin import read_twin, untrained_twin
-from theodolite.sections.parts import has_common_token, last_position, layer_text, without_spread
-from theodolite.sites import Site, depth, site_name
+from theodolite.query.twin import read_twin
+from theodolite.sections.parts import has_common_token, without_spread
+from theodolite.sites import HALF_BLOCKS, Site, depth, site_name
 from theodolite.store.manifest import finished_groups, finished_tables
 from theodolite.store.result_reader import read_contrasts, read_group
 from theodolite.store.runs import Run
@@ -45,6 +46,11 @@ class Place:
     def depth(self) -> int:
         """The depth in half-blocks."""
         return depth(Site(self.site), self.layer)
+
+    @property
+    def text(self) -> str:
+        """The depth as sentences write it, such as `layer 17 mid`."""
+        return f"layer {self.layer} {short_site(self.site)}"
 
 
 @dataclass(frozen=True)
@@ -92,8 +98,11 @@ class Overview:
 
 
 def contrasts_with_overview(run: Run) -> list[str]:
-    """Return the contrasts of a run that have an overview: those whose separation was measured."""
-    return read_group(run, "separation")["contrast"].values.tolist() if "separation" in finished_groups(run) else []
+    """Return the contrasts of a run that have an overview: those whose separation was measured at a common position."""
+    if "separation" not in finished_groups(run):
+        return []
+    has_both = read_group(run, "separation")["n_used"].all("prompt_side").any("position")
+    return [str(name) for name in has_both["contrast"].values[has_both.values]]
 
 
 def read_overview(run: Run, contrast: str | None = None, site: str | None = None, layer: int | None = None) -> Overview:
@@ -110,18 +119,16 @@ def read_overview(run: Run, contrast: str | None = None, site: str | None = None
         ResultsNotFoundError: the run lacks the analysis `separation`.
         RunDamagedError: results cannot be read.
     """
-    known = read_group(run, "separation")["contrast"].values.tolist()
-    contrast = contrast or known[0]
+    read_group(run, "separation")  # raises if the run lacks it
+    known = contrasts_with_overview(run)
+    contrast = contrast or next(iter(known), "")
     if contrast not in known:
-        raise SpecError(f"contrast: {run.id} has no {contrast!r} with separation; it has {', '.join(known)}")
+        raise SpecError(f"contrast: {run.id} has no {contrast!r} with separation; it has {', '.join(known) or 'none'}")
     sides = read_contrasts(run, finished_groups(run))[contrast]
     sets = (str(sides["positive"]), str(sides["negative"]))
     measured, position = _measured(run, contrast, sets)
     values = measured.separation
-    places = sorted(
-        (Place(one, int(block)) for one in values["site"].values.tolist() for block in values["layer"].values.tolist()),
-        key=lambda place: place.depth,
-    )
+    places = places_of(values)
     curve = along_depth(values[measured.statistic])
     place = places[int(np.nanargmax(curve))] if np.isfinite(curve).any() else places[0]
     if site is not None or layer is not None:
@@ -140,16 +147,25 @@ def read_overview(run: Run, contrast: str | None = None, site: str | None = None
         badges=list(_badges(run, sets, position, measured, bool(sides["paired"]))),
         sentence=_sentence(sets, measured, answers),
         measured=measured,
-        scores=_scores(run, contrast, sets, place),
+        scores=_scores(run, contrast, sets, place, position),
         tokens=tokens,
         chance_limit=float("nan") if tokens.empty else chance_limit(run),
     )
 
 
+def places_of(values: xr.Dataset) -> list[Place]:
+    """Return the depths of statistics in the order of the stream, as `along_depth` returns them."""
+    sites, layers = values["site"].values.tolist(), values["layer"].values.tolist()
+    return sorted((Place(site, int(layer)) for site in sites for layer in layers), key=lambda place: place.depth)
+
+
 def _measured(run: Run, contrast: str, sets: tuple[str, str]) -> tuple[Measured, int]:
     """Return what the questions of a contrast are answered with, at its last position, and this position."""
     finished, separation = finished_groups(run), read_group(run, "separation")
-    position, sites = last_position(separation), shown_sites(separation)
+    has_both = separation["n_used"].sel(contrast=contrast).all("prompt_side")
+    position, sites = int(separation["position"].values[has_both.values][-1]), shown_sites(separation)
+    if not set(sites) <= set(HALF_BLOCKS):
+        sites = sites[:1]  # a line through other sites would be no path of the stream
     values = separation.sel(contrast=contrast, position=position, site=sites)
 
     def selected(group: str) -> xr.Dataset | None:
@@ -157,29 +173,29 @@ def _measured(run: Run, contrast: str, sets: tuple[str, str]) -> tuple[Measured,
             return None
         return results.sel(contrast=contrast, position=position)
 
-    tests, twin = selected("permutations"), read_twin(run, "separation").get(contrast, {}).get("separation")
-    if tests is not None:
-        tests = tests.sel(site=sites)
+    tests, twin = selected("permutations"), read_twin(run, "separation", contrast=contrast)
+    of_twin = twin.get(contrast, {}).get("separation")
     paired = np.isfinite(values["paired_accuracy"]).any()
     measured = Measured(
         statistic="paired_accuracy" if paired else "auroc",
         separation=values,
-        tests=tests,
-        twin=None if twin is None else twin.sel(position=position, site=sites),
+        tests=None if tests is None else tests.sel(site=sites),
+        twin=None if of_twin is None else of_twin.sel(position=position, site=sites),
         effects=selected("effects"),
         is_trained=run.record.model.weights == "trained",
+        places=[place.text for place in places_of(values)],
         unknown=without_spread(run, sets, position, sites),
     )
     return measured, position
 
 
-def _scores(run: Run, contrast: str, sets: tuple[str, str], place: Place) -> pd.DataFrame:
+def _scores(run: Run, contrast: str, sets: tuple[str, str], place: Place, position: int) -> pd.DataFrame:
     """Return the held-out scores of both sets at a depth; no rows if the run has none."""
     columns = ["set", "sample", "side", "score", "margin", "text"]
     frames = []
     for side, name in zip(SIDES, sets, strict=True) if SCORES.name in finished_tables(run) else ():
         try:
-            rows = read_scored_prompts(run, name, contrast, place.site, place.layer).rows
+            rows = read_scored_prompts(run, name, contrast, place.site, place.layer, position).rows
         except (SpecError, TableNotFoundError):
             continue
         frames.append(rows.assign(set=name, side=side)[columns].dropna(subset=["score"]))
@@ -195,17 +211,11 @@ def _sentence(sets: tuple[str, str], measured: Measured, answers: list[Tile]) ->
     glyph = separable.glyph
     ends = [number_text(measured.statistic, end).removesuffix(" %") for end in (glyph.low, glyph.high)]
     interval = f" [{', '.join(ends)}]" if np.isfinite([glyph.low, glyph.high]).all() else ""
-    verdict = {YES: "separate", NO: "do not separate better than chance"}.get(separable.answer, "were not tested")
-    where = separable.number.rpartition(", ")[2]
     of = "pairs ordered" if measured.statistic == "paired_accuracy" else "AUROC"
-    beyond = {
-        YES: ", beyond their words",
-        PARTLY: ", beyond their words by ridge alone",
-        NO: ", not shown beyond their words",
-    }.get(words.answer, "")
-    use = {YES: "; the model uses it", PARTLY: "; some layers use it", NO: "; no use shown"}.get(used.answer, "")
+    where = separable.number.rpartition(", ")[2]
     found = f"{number_text(measured.statistic, glyph.value)} {of}{interval} at {where}"
-    return f"{subject} {verdict} ({found}){beyond if separable.answer == YES else ''}{use}."
+    beyond = words.claim if separable.answer == YES else ""
+    return f"{subject} {separable.claim} ({found}){beyond}{used.claim}."
 
 
 def _badges(run: Run, sets: tuple[str, str], position: int, measured: Measured, is_paired: bool) -> Iterator[Badge]:
@@ -237,10 +247,10 @@ def _badges(run: Run, sets: tuple[str, str], position: int, measured: Measured, 
         yield Badge("with adapter", f"The weights include the adapter {model.adapter.summary}, merged in float32.")
     if not measured.is_trained:
         yield Badge("random weights", f"This is an untrained model (seed {model.seed}).")
-    elif untrained_twin(run) is None:
+    elif not measured.has_twin:
         yield Badge(
             "no twin",
-            "An untrained model may separate the sets too, because their words differ; none was surveyed.",
+            "An untrained model may separate the sets too, because their words differ; none was compared.",
             is_warning=True,
         )
     if _words_explain(measured):
@@ -257,7 +267,7 @@ def _badges(run: Run, sets: tuple[str, str], position: int, measured: Measured, 
             "next token are compared with those by control directions.",
         )
     else:
-        yield Badge("not changed", "The findings say what the activations contain, not what the model uses.")
+        yield Badge("effects not measured", "The findings say what the activations contain, not what the model uses.")
 
 
 def _words_explain(measured: Measured) -> bool:
@@ -266,8 +276,3 @@ def _words_explain(measured: Measured) -> bool:
         return False
     p = measured.tests["tokens_null"].sel(measure=measured.statistic, null="p")
     return bool((p.notnull().sum() * p <= LEVEL).any())  # Bonferroni over the classifiers
-
-
-def place_text(place: Place) -> str:
-    """Return a depth as sentences write it, such as `layer 17 mid`."""
-    return layer_text(place.depth)

@@ -5,15 +5,19 @@ from dataclasses import dataclass, replace
 import numpy as np
 import xarray as xr
 
-from theodolite.groups.effects.record import ADD
+from theodolite.groups.effects.record import ADD, CONTROLS
+from theodolite.groups.permutations.record import MOST_EQUAL_PAIRS
 from theodolite.groups.schema import LEVEL, VALUE_AND_BAND
 from theodolite.groups.separation.record import LEAST_PROMPTS
 from theodolite.query.curves import along_depth, end_of
-from theodolite.query.effects import exceeds_controls, onset_place, strictest
-from theodolite.sections.parts import layer_of
+from theodolite.query.effects import changes_more, control_kinds, exceeds_controls, onset_place, strictest
 
 YES, PARTLY, NO, UNTESTED = "✓", "~", "✗", "?"
 """The answers to a question."""
+
+_CLASSIFIERS = 2  # tests of separation: Bonferroni's correction of the second one
+
+_NOTHING = xr.DataArray(np.nan)
 
 
 @dataclass(frozen=True)
@@ -29,13 +33,14 @@ class Glyph:
 
 @dataclass(frozen=True)
 class Tile:
-    """A question, the number that answers it, the answer, and the rule that decides it."""
+    """A question, the number that answers it, the answer, the rule that decides it, and its words in the sentence."""
 
     question: str
     answer: str
     number: str
     rule: str
     glyph: Glyph | None = None
+    claim: str = ""
 
 
 @dataclass(frozen=True)
@@ -49,6 +54,7 @@ class Measured:
         twin: the analysis `separation` of the untrained twin.
         effects: the analysis `effects`.
         is_trained: whether the weights are trained, so that an untrained twin can exist.
+        places: the names of the depths, in the order of the stream.
         unknown: why nothing can be concluded; empty if something can be.
     """
 
@@ -58,7 +64,14 @@ class Measured:
     twin: xr.Dataset | None
     effects: xr.Dataset | None
     is_trained: bool
+    places: list[str]
     unknown: str = ""
+
+    @property
+    def has_twin(self) -> bool:
+        """Whether the difference from an untrained twin is known with its band."""
+        twin = self.twin
+        return not self.unknown and twin is not None and _is_known(twin.get("auroc_beyond_twin", _NOTHING), "band_low")
 
 
 def tiles(measured: Measured) -> list[Tile]:
@@ -71,92 +84,129 @@ def number_text(statistic: str, value: float) -> str:
     return f"{100 * value:.1f} %" if statistic == "paired_accuracy" else f"{value:.3f}"
 
 
-def _difference_text(statistic: str, value: float) -> str:
-    return f"{100 * value:+.1f} points" if statistic == "paired_accuracy" else f"{value:+.3f}"
-
-
 def _separable(measured: Measured) -> Tile:
     statistic, question = measured.statistic, "Separable?"
     values = measured.separation[statistic]
     if measured.unknown or not _is_known(values):
         return Tile(question, UNTESTED, "not known", measured.unknown or "no direction can be fitted")
-    glyph, where = _at_largest(values, 0.5, (0.0, 1.0))
+    glyph, best = _at_largest(values, 0.5, (0.0, 1.0))
     number = f"{number_text(statistic, glyph.value)} {'of pairs in order' if statistic != 'auroc' else 'AUROC'}"
-    p = None if measured.tests is None else measured.tests["tested_null"].sel(tested=statistic, null="p_family")
-    if p is None or not _is_known(p):
-        return Tile(question, UNTESTED, f"{number}, {where}", "no permutation test", glyph)
-    smallest = float(np.nanmin(p))
-    if smallest > LEVEL and measured.separation["n_used"].min() < LEAST_PROMPTS:
+    tile = Tile(question, NO, f"{number}, {measured.places[best]}", "", glyph, "are not shown to separate")
+    tests = None if measured.tests is None else measured.tests["tested_null"].sel(null="p_family")
+    if tests is None or not _is_known(tests.sel(tested=statistic)):
+        rule = "no permutation test: ✓ if the simultaneous interval of the largest value lies above chance"
+        return _passed(tile, rule) if glyph.low > glyph.chance else replace(tile, rule=rule)
+    p = float(along_depth(tests.sel(tested=statistic))[best])
+    rule = f"✓ if the family-wise p of the largest value is at most {LEVEL} (it is {p:.2g})"
+    if p <= LEVEL:
+        return _passed(tile, rule)
+    if measured.separation["n_used"].min() < LEAST_PROMPTS:
         few = f"with fewer than {LEAST_PROMPTS} prompts in a set, no p can be at most {LEVEL}"
-        return Tile(question, UNTESTED, f"{number}, {where}", few, glyph)
-    rule = f"✓ if a family-wise p of permuted labels is at most {LEVEL} (smallest: {smallest:.2g})"
-    return Tile(question, YES if smallest <= LEVEL else NO, f"{number}, {where}", rule, glyph)
+        return replace(tile, answer=UNTESTED, rule=few, claim="are too few to test")
+    ridge = _ridge_p(measured)
+    if _CLASSIFIERS * ridge <= LEVEL:
+        rule += f"; ~ if only ridge regression passes (p = {ridge:.2g}, one of two tests)"
+        return replace(tile, answer=PARTLY, rule=rule, claim="separate by ridge regression alone")
+    return replace(tile, rule=rule)
+
+
+def _passed(tile: Tile, rule: str) -> Tile:
+    return replace(tile, answer=YES, rule=rule, claim="separate")
+
+
+def _ridge_p(measured: Measured) -> float:
+    """Return the family-wise p of the largest AUROC by ridge regression; infinite if it is unknown."""
+    assert measured.tests is not None
+    ridge = along_depth(measured.tests["score_auroc"].sel(scored_by="ridge"))
+    if not np.isfinite(ridge).any():
+        return np.inf
+    p = along_depth(measured.tests["tested_null"].sel(tested="ridge_auroc", null="p_family"))
+    return float(np.nan_to_num(p[int(np.nanargmax(ridge.values))], nan=np.inf))
 
 
 def _beyond_words(measured: Measured) -> Tile:
     question, tests = "Beyond words?", measured.tests
-    values = None if tests is None else tests["beyond"].sel(control="words")
-    if measured.unknown or values is None or not _is_known(values.sel(held_out=measured.statistic), "band_low"):
+    if measured.unknown or tests is None:
+        return Tile(question, UNTESTED, "not tested", measured.unknown or "token counts were not compared")
+    values = tests["beyond"].sel(control="words")
+    if not _is_known(values.sel(held_out=measured.statistic), "band_low"):
         return Tile(question, UNTESTED, "not tested", "token counts were not compared")
-    tile = _difference(question, measured.statistic, values.sel(held_out=measured.statistic), "token counts")
+    tile = _difference(measured, question, values.sel(held_out=measured.statistic), "token counts")
+    if float(tests["tokens_equal_pairs"]) > MOST_EQUAL_PAIRS:
+        rule = "token counts are a weak control: they are equal in most pairs"
+        return replace(tile, answer=UNTESTED, rule=rule, claim="")
+    if tile.answer == YES:
+        return replace(tile, claim=", beyond their words")
     by_ridge = int((along_depth(values.sel(held_out="ridge_auroc"), "band_low") > 0).sum())
-    if tile.answer == NO and by_ridge:
-        return replace(
-            tile, answer=PARTLY, rule=f"{tile.rule}; ~ if only that by ridge regression does (at {by_ridge})"
-        )
-    return tile
+    if not by_ridge:
+        return replace(tile, claim=", not shown beyond their words")
+    rule = f"{tile.rule}; ~ if only the difference by ridge regression does (at {by_ridge} depths)"
+    return replace(tile, answer=PARTLY, rule=rule, claim=", beyond their words by ridge alone")
 
 
 def _beyond_untrained(measured: Measured) -> Tile:
     question = "Beyond untrained?"
     if not measured.is_trained:
         return Tile(question, UNTESTED, "untrained itself", "this model has random weights")
-    if measured.twin is None or "auroc_beyond_twin" not in measured.twin:
-        return Tile(question, UNTESTED, "not tested", "survey the spec again with model: {weights: random}")
-    values = measured.twin["auroc_beyond_twin"]
-    if measured.unknown or not _is_known(values, "band_low"):
-        return Tile(question, UNTESTED, "not tested", "one of the runs has no permutation tests")
-    return _difference(question, "auroc", values, "an untrained twin")
+    if not measured.has_twin:
+        command = "survey the spec again with model: {weights: random}"
+        return Tile(question, UNTESTED, "not tested", measured.unknown or command)
+    assert measured.twin is not None
+    return _difference(measured, question, measured.twin["auroc_beyond_twin"], "an untrained twin")
 
 
-def _difference(question: str, statistic: str, values: xr.DataArray, control: str) -> Tile:
+def _difference(measured: Measured, question: str, values: xr.DataArray, control: str) -> Tile:
     """Return the tile of a statistic minus that of a control, which is 0 if both separate the sets equally."""
-    glyph, where = _at_largest(values, 0.0, (-0.5, 0.5))
+    glyph, best = _at_largest(values, 0.0, (-0.5, 0.5))
     above = along_depth(values, "band_low") > 0
-    number = f"{_difference_text(statistic, glyph.value)}, {where}"
+    is_pairs = measured.statistic == "paired_accuracy" and control == "token counts"
+    size = f"{100 * glyph.value:+.1f} points" if is_pairs else f"{glyph.value:+.3f} AUROC"
     rule = f"✓ if the simultaneous interval of the difference from {control} lies above 0 at a depth"
-    return Tile(question, YES if above.any() else NO, number, f"{rule} (it does at {int(above.sum())})", glyph)
+    answer = YES if above.any() else NO
+    number = f"{size}, {measured.places[best]}"
+    return Tile(question, answer, number, f"{rule} (it does at {int(above.sum())})", glyph)
 
 
 def _used(measured: Measured) -> Tile:
     question, effects = "Does the model use it?", measured.effects
-    if effects is None:
-        return Tile(question, UNTESTED, "not tested", "the spec has no section effects")
+    if effects is None or measured.unknown:
+        return Tile(question, UNTESTED, "not tested", measured.unknown or "the spec has no section effects")
     has_sign = bool(np.isfinite(effects["expected_sign"]).any())
-    p = strictest(effects, "log_odds" if has_sign else "kl", ADD, "p_family")
-    tested = p.notnull().all("prompt_side")
+    measure = "log_odds" if has_sign else "kl"
+    tested = strictest(effects, measure, ADD, "p_family").notnull().all("prompt_side")
     if not tested.any():
         return Tile(question, UNTESTED, "not tested", "no control can be compared")
-    passes = exceeds_controls(effects) if has_sign else (p <= LEVEL).all("prompt_side")
-    count = f"{int(passes.sum())} of {int(tested.sum())} layers"
+    passes = exceeds_controls(effects) if has_sign else changes_more(effects)
+    places = "layers" if effects.sizes["site"] == 1 else "places"
+    tile = Tile(question, NO, f"{int(passes.sum())} of {int(tested.sum())} tested {places}", "", claim="; no use shown")
     if not has_sign:
-        why = "the sets do not differ in their next token, so only the size of the change is compared with controls"
-        return Tile(question, PARTLY if passes.any() else NO, count, f"~ if a layer passes: {why}")
-    answer = YES if onset_place(passes, tested) else PARTLY if passes.any() else NO
-    moves = "adding the direction moves both sets farther than all control directions"
-    return Tile(question, answer, count, f"✓ if, from a layer on, {moves}; ~ if at some layers")
+        rule = (
+            "~ if adding the direction changes the next token of both sets more than all controls at some; no sign is "
+            "predicted, since the log-odds of the sets may be equal"
+        )
+        claim = "; it changes the next token"
+        return replace(tile, answer=PARTLY, rule=rule, claim=claim) if passes.any() else replace(tile, rule=rule)
+    rule = f"✓ if adding the direction moves both sets farther than all controls at all tested {places} from one on"
+    one_kind = passes & (control_kinds(effects, measure) < len(CONTROLS))
+    if one_kind.any():
+        rule += f"; at {int(one_kind.sum())} only one kind of controls can be compared"
+    if onset_place(passes, tested):
+        return replace(tile, answer=YES, rule=rule, claim="; the model uses the direction")
+    if passes.any():
+        return replace(tile, answer=PARTLY, rule=f"{rule}; ~ if at some", claim="; partly used by the model")
+    return replace(tile, rule=rule)
 
 
 def _is_known(values: xr.DataArray, estimate: str = "value") -> bool:
     return bool(np.isfinite(end_of(values, estimate)).any())
 
 
-def _at_largest(values: xr.DataArray, chance: float, scale: tuple[float, float]) -> tuple[Glyph, str]:
-    """Return the largest value along depth with its simultaneous interval, and its depth as a text."""
+def _at_largest(values: xr.DataArray, chance: float, scale: tuple[float, float]) -> tuple[Glyph, int]:
+    """Return the largest value along depth with its simultaneous interval, and its index."""
     value, low, high = (along_depth(values, end) for end in VALUE_AND_BAND)
     best = int(np.nanargmax(value.values))
     left, right = scale
     at, below, above = (float(one[best]) for one in (value, low, high))
     known = [one for one in (at, below, above) if np.isfinite(one)]
     scale = (min(left, *known), max(right, *known))
-    return Glyph(at, below, above, chance, scale), layer_of(value, best)
+    return Glyph(at, below, above, chance, scale), best

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
-from typing import Any
+from typing import Any, Literal
 
 import jinja2
 import numpy as np
@@ -13,8 +13,8 @@ from markupsafe import Markup
 from theodolite.drawing.panels import shown_sites
 from theodolite.groups.schema import SIDES
 from theodolite.overview.chart import SIZE, Band, Chart, Curve, dots, swarm
-from theodolite.overview.facts import Badge, Overview, place_text, read_overview
-from theodolite.overview.tiles import Tile, number_text
+from theodolite.overview.facts import Badge, Overview, read_overview
+from theodolite.overview.tiles import NO, PARTLY, UNTESTED, YES, Tile
 from theodolite.query.curves import along_depth
 from theodolite.sections.tokens import visible
 from theodolite.store.result_reader import read_group
@@ -58,7 +58,18 @@ class Picture:
         return f"<style>{overview_style()}</style>{self.html}"
 
 
-def read_picture(run: Run, contrast: str | None, site: str | None, layer: int | None, *, texts: bool = True) -> Picture:
+Texts = Literal["all", "builtin", "none"]
+"""The prompts whose texts an overview shows; a file that is passed on shows only those of built-in sets."""
+
+
+def read_picture(
+    run: Run,
+    contrast: str | None = None,
+    site: str | None = None,
+    layer: int | None = None,
+    *,
+    texts: Texts = "all",
+) -> Picture:
     """Return the picture of a contrast; arguments and errors as those of `read_overview` and `overview_html`."""
     found = read_overview(run, contrast, site, layer)
     return Picture(
@@ -72,29 +83,31 @@ def read_picture(run: Run, contrast: str | None, site: str | None, layer: int | 
     )
 
 
-def overview_html(run: Run, overview: Overview, *, texts: bool = True, heading: str = "h2") -> Markup:
+def overview_html(run: Run, overview: Overview, *, texts: Texts = "all") -> Markup:
     """Return an overview as HTML.
 
     Args:
         run: its run.
         overview: its content.
-        texts: whether the texts of prompts may be shown.
-        heading: the tag of its title.
+        texts: the prompts whose texts it shows; those of the built-in harmful ones wait for a click.
     """
+    sources = {name: run.record.spec.sets[name].source for name in overview.sets}
+    is_shown = {
+        name: texts == "all" or (texts == "builtin" and of.startswith("builtin:")) for name, of in sources.items()
+    }
     return Markup(
         _environment()
         .get_template("overview.html")
         .render(
             overview=overview,
-            where=place_text(overview.place),
+            where=overview.place.text,
             main=_main_chart(run, overview),
             small=_small_charts(run, overview),
             clouds=_clouds(overview),
             tokens=_tokens(overview),
-            number_text=number_text,
-            texts=texts,
-            heading=heading,
-            hidden={name for name in overview.sets if run.record.spec.sets[name].source == "builtin:harmful"},
+            is_shown=is_shown,
+            spoken={YES: "yes", PARTLY: "partly", NO: "not shown", UNTESTED: "not tested"},
+            folded=[name for name, source in sources.items() if source == "builtin:harmful"],
         )
     )
 

@@ -53,6 +53,20 @@ def exceeds_controls(effects: xr.Dataset) -> xr.DataArray:
     return moves_both(effects) & (strictest(effects, "log_odds", ADD, "p_family") <= LEVEL).all("prompt_side")
 
 
+def changes_more(effects: xr.Dataset) -> xr.DataArray:
+    """Return where an added difference changes the next token of both sets more than all controls, (site, layer).
+
+    By KL divergence, which has no direction.
+    """
+    return (strictest(effects, "kl", ADD, "p_family") <= LEVEL).all("prompt_side")
+
+
+def control_kinds(effects: xr.Dataset, measure: str) -> xr.DataArray:
+    """Return how many kinds of controls an added difference is compared with for both sets, (site, layer)."""
+    p = effects["effect_null"].sel(measure=measure, intervention=ADD, null="p_family", drop=True)
+    return p.notnull().all("prompt_side").sum("control")
+
+
 def largest(values: xr.DataArray) -> dict[str, Any]:
     """Return the labels of the largest value of an array, by dimension; the first ones if there is none."""
     flat = values.values

@@ -238,11 +238,14 @@ def with_analyses(spec: SurveySpec, names: Collection[str]) -> SurveySpec:
 
     For example, it cannot name `words` if it requests no vectors, and an analysis of contrasts if it has none.
     """
+    if "effects" not in names:  # a list that leaves it out allows no options of it
+        spec = spec.model_copy(update={"effects": None})
     content = spec.model_dump(mode="json")
 
     def is_allowed(name: str) -> bool:
         try:
-            SurveySpec.model_validate({**content, "analyses": [name]})
+            effects = content["effects"] if name == "effects" else None
+            SurveySpec.model_validate({**content, "analyses": [name], "effects": effects})
         except ValidationError:
             return False
         return True

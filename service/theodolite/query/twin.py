@@ -16,8 +16,10 @@ COMPARED = ("curves", "separation", "directions")
 """The analyses whose sections compare a run with its untrained twin."""
 
 
-def read_twin(run: Run, *groups: str) -> dict[str, dict[str, xr.Dataset]]:
+def read_twin(run: Run, *groups: str, contrast: str | None = None) -> dict[str, dict[str, xr.Dataset]]:
     """Return results of the run's untrained twin by contrast and group, for contrasts that both runs define equally.
+
+    `contrast` selects one of them.
 
     The attribute `seed` is the seed of the random weights. The analysis `separation` has the difference of the AUROCs
     too, see `auroc_beyond_twin`. Groups that the twin lacks, or that cannot be read, are left out; without a twin, the
@@ -32,7 +34,7 @@ def read_twin(run: Run, *groups: str) -> dict[str, dict[str, xr.Dataset]]:
             own, others = (read_contrasts(one, finished_groups(one)) for one in (run, twin))
             results = read_group(twin, group).assign_attrs(seed=twin.record.model.seed)
             for name in results["contrast"].values.tolist():
-                if own.get(name) == others[name]:
+                if own.get(name) == others[name] and contrast in (None, name):
                     of_twin = results.sel(contrast=name)
                     if group == "separation":
                         with suppress(StoreError):  # the scores of prompts cannot be read

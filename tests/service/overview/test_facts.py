@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from support.finished_runs import adapter_facts, model_facts
-from support.overview_cases import NO, YES, overview_run, permuted, planted_run
+from support.finished_runs import adapter_facts, cached_run, model_facts
+from support.overview_cases import NO, YES, estimate, overview_run, permuted, planted_run, twin_difference
 from support.serving import surveyed_run
 
 from theodolite.errors import ResultsNotFoundError, SpecError
@@ -75,7 +75,7 @@ def test_the_badges_of_prompts_say_how_many_and_what_was_changed(tmp_path):
     assert list(alone) == ["20 + 20 prompts", "last token", "no twin", "12 prompts changed"]
     assert [label for label, badge in alone.items() if badge.is_warning] == ["no twin"]
     unchanged = badges_of(overview_run(tmp_path / "two", effects=None))
-    assert "not what the model uses" in unchanged["not changed"].text
+    assert "not what the model uses" in unchanged["effects not measured"].text
     run = planted_run(tmp_path / "three")
     assert read_overview(run, "c1").badges[0].label == "20 pairs"
     assert read_overview(run, "c1").badges[-1].label == "12 pairs changed"
@@ -107,10 +107,26 @@ def test_the_model_and_the_templates_have_badges(tmp_path):
     assert differ["different templates"].is_warning
 
 
-def test_an_untrained_twin_takes_the_warning_away(tmp_path, monkeypatch):
-    monkeypatch.setattr("theodolite.query.twin.auroc_beyond_twin", lambda *_: {})
+@pytest.mark.parametrize("is_partial", [False, True])
+def test_a_twin_that_is_compared_takes_the_warning_away(tmp_path, monkeypatch, is_partial):
+    known = twin_difference(estimate(0.1, 0.05, 0.08))
+    monkeypatch.setattr("theodolite.query.twin.auroc_beyond_twin", lambda *of: {} if is_partial else known(*of))
     facts = model_facts().model_copy(update={"name": "tiny (random weights)", "weights": "random", "seed": 3})
     overview_run(tmp_path, "tiny-random-weights-0", facts)
     run = overview_run(tmp_path, permutations=permuted(YES, NO))
-    assert "no twin" not in badges_of(run)
-    assert read_overview(run).measured.twin is not None
+    assert ("no twin" in badges_of(run)) == is_partial
+
+
+def test_a_contrast_without_the_last_position_is_measured_at_its_own_one(tmp_path):
+    counts = np.array([[20, 20], [0, 20]])
+    groups = {"separation": {"auroc": 0.9, "n_used": counts}, "curves": {"n_used": 20}, "directions": {}}
+    run = cached_run(tmp_path, groups, positions=[-2, -1])
+    assert read_overview(run).position == -2
+    assert "position -2" in badges_of(run)
+
+
+def test_depths_of_other_sites_have_their_own_names(tmp_path):
+    groups = {"separation": {"auroc": 0.9, "n_used": 20}, "curves": {"n_used": 20}, "directions": {}}
+    overview = read_overview(cached_run(tmp_path, groups, sites=["resid_post", "attn_out"]))
+    assert overview.measured.places == [f"layer {layer} post" for layer in range(4)]
+    assert overview.tiles[0].number.endswith(", layer 0 post")

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from support.finished_runs import model_facts
+from support.finished_runs import merged, model_facts
 from support.overview_cases import (
     AUROC,
     PLANTED,
@@ -30,7 +30,8 @@ def tiles_of(tmp_path):
 
 def test_the_planted_answers_are_found(planted):
     for name, (separable, words, (used, _)) in PLANTED.items():
-        assert [tile.answer for tile in planted[name].tiles] == [separable, words, UNTESTED, used], name
+        by_band = YES if separable == UNTESTED else separable
+        assert [tile.answer for tile in planted[name].tiles] == [by_band, words, UNTESTED, used], name
 
 
 def test_a_sentence_has_at_most_25_words_and_says_the_answers(planted):
@@ -38,13 +39,13 @@ def test_a_sentence_has_at_most_25_words_and_says_the_answers(planted):
         sentence = planted[name].sentence
         assert len(sentence.split()) <= 25, sentence
         assert "nan" not in sentence
-        assert ("do not separate better than chance" in sentence) == (separable == NO)
-        assert ("were not tested" in sentence) == (separable == UNTESTED)
-        assert (", beyond their words" in sentence) == (separable == words == YES)
-        assert ("; the model uses it" in sentence, "; some layers use it" in sentence) == (used == YES, used == PARTLY)
+        assert ("are not shown to separate" in sentence) == (separable == NO)
+        assert (", beyond their words" in sentence) == (separable != NO and words == YES)
+        assert sentence.endswith("; the model uses the direction.") == (used == YES)
+        assert sentence.endswith(("; partly used by the model.", "; it changes the next token.")) == (used == PARTLY)
     assert planted["c0"].sentence == (
         "harmful and harmless separate (0.900 AUROC [0.850, 0.950] at layer 2 pre), beyond their words; the model uses "
-        "it."
+        "the direction."
     )
     assert "(90.0 % pairs ordered [85.0, 95.0] at layer 2 pre)" in planted["c1"].sentence
 
@@ -53,13 +54,13 @@ def test_each_number_stands_with_its_depth_its_band_and_chance(planted):
     separable, words, _, used = planted["c0"].tiles
     assert (separable.number, words.number, used.number) == (
         "0.900 AUROC, layer 2 pre",
-        "+0.200, layer 2 pre",
-        "4 of 8 layers",
+        "+0.200 AUROC, layer 2 pre",
+        "4 of 8 tested places",
     )
     at = separable.glyph
     assert at is not None
     assert [at.value, at.low, at.high, at.chance, *at.scale] == pytest.approx([0.9, 0.85, 0.95, 0.5, 0, 1])
-    assert "(smallest: 0.01)" in separable.rule
+    assert "(it is 0.01)" in separable.rule
     assert "token counts lies above 0 at a depth (it does at 4)" in words.rule
     of_pairs = planted["c1"].tiles
     assert of_pairs[0].number == "90.0 % of pairs in order, layer 2 pre"
@@ -69,7 +70,26 @@ def test_each_number_stands_with_its_depth_its_band_and_chance(planted):
 def test_the_size_of_a_change_without_a_predicted_sign_answers_partly_at_most(planted):
     unsigned = [planted[name].tiles[3] for name, truth in PLANTED.items() if truth[2][1] == "unsigned"]
     assert {tile.answer for tile in unsigned} == {PARTLY, NO}
-    assert all("only the size of the change" in tile.rule for tile in unsigned)
+    assert all("no sign is predicted" in tile.rule for tile in unsigned)
+
+
+def test_ridge_regression_alone_answers_partly_as_one_of_two_tests(tiles_of):
+    ridge = {"score_auroc": {"ridge": AUROC}, "tested_null": {"ridge_auroc": {"p_family": 0.02}}}
+    separable = tiles_of(permutations=merged(permuted(NO, NO), ridge))[0]
+    assert (separable.answer, separable.claim) == (PARTLY, "separate by ridge regression alone")
+    ridge["tested_null"]["ridge_auroc"]["p_family"] = 0.03
+    assert tiles_of(permutations=merged(permuted(NO, NO), ridge))[0].answer == NO
+
+
+def test_a_test_that_passes_elsewhere_does_not_answer_for_the_largest_value(tiles_of):
+    elsewhere = {"tested_null": {"auroc": {"p_family": np.array([0.5, 0.03, 0.06, 0.5])}}}
+    assert tiles_of(permutations=merged(permuted(NO, NO), elsewhere))[0].answer == NO
+
+
+def test_token_counts_that_are_equal_in_most_pairs_answer_nothing(tiles_of):
+    words = tiles_of(permutations=merged(permuted(YES, YES), {"tokens_equal_pairs": 0.95}))[1]
+    assert (words.answer, words.claim) == (UNTESTED, "")
+    assert "weak control" in words.rule
 
 
 def test_too_few_prompts_are_not_called_inseparable(tiles_of):
@@ -80,9 +100,10 @@ def test_too_few_prompts_are_not_called_inseparable(tiles_of):
 
 def test_analyses_that_a_run_lacks_answer_nothing(tiles_of):
     separable, words, twin, used = tiles_of(permutations=None, effects=None)
-    assert [tile.answer for tile in (separable, words, twin, used)] == [UNTESTED] * 4
-    assert separable.glyph is not None
-    assert separable.rule == "no permutation test"
+    assert [tile.answer for tile in (separable, words, twin, used)] == [YES, *[UNTESTED] * 3]
+    assert separable.rule.startswith("no permutation test: ✓ if the simultaneous interval")
+    (chance, *_) = tiles_of(permutations=None, separation={"auroc": estimate(0.6, 0.05, 0.2)})
+    assert (chance.answer, chance.claim) == (NO, "are not shown to separate")
     assert (words.rule, used.rule) == ("token counts were not compared", "the spec has no section effects")
     assert "model: {weights: random}" in twin.rule
 
@@ -96,15 +117,15 @@ def test_identical_activations_and_missing_numbers_conclude_nothing(tmp_path):
         assert overview.tiles[0].number == "not known"
         assert overview.sentence == "Nothing can be concluded about harmful and harmless."
         assert overview.place == overview.places[0 if run is missing else 4]
-    assert [tile.answer for tile in read_overview(still).tiles[:3]] == [UNTESTED] * 3
+    assert [tile.answer for tile in read_overview(still).tiles] == [UNTESTED] * 4
     assert "nothing can be concluded about other prompts" in read_overview(still).tiles[0].rule
 
 
 @pytest.mark.parametrize(
     ("difference", "answer", "text"),
     [
-        (estimate(np.array([0.0, 0.1, 0.3, 0.1]), 0.05, 0.08), YES, "+0.300, layer 2 pre"),
-        (estimate(np.array([0.0, 0.0, 0.02, 0.0]), 0.05, 0.08), NO, "+0.020, layer 2 pre"),
+        (estimate(np.array([0.0, 0.1, 0.3, 0.1]), 0.05, 0.08), YES, "+0.300 AUROC, layer 2 pre"),
+        (estimate(np.array([0.0, 0.0, 0.02, 0.0]), 0.05, 0.08), NO, "+0.020 AUROC, layer 2 pre"),
         ({"value": 0.3, "low": 0.1, "high": 0.5}, UNTESTED, "not tested"),
     ],
     ids=["beyond", "not beyond", "without a band"],

@@ -88,7 +88,7 @@ class Atlas {
   follow(layer, head) {
     this.card.isSelected = true;
     const same = this.chooser.is(this.circuit, layer, head);
-    choose({ circuit: this.circuit, layer, head });
+    choose({ circuit: this.circuit, layer, head, site: null });
     if (same) this.card.focus();
   }
 }

@@ -76,7 +76,7 @@ class Picture {
     const copied = [sentence, ...(warnings.length ? [`(${warnings.join(", ")})`] : [])].join(" ");
     const python = [
       "import theodolite",
-      `run = theodolite.open_run("theodolite-store", "${this.run.run_id}")`,
+      `run = theodolite.Client("${location.origin}").run("${this.run.run_id}")`,
       `run.overview("${contrast}", site="${site}", layer=${layer})`,
     ].join("\n");
     const vector = addressOf(["runs", this.run.run_id, "separation"], { contrast });

@@ -21,6 +21,7 @@ from theodolite.groups.effects.sections_facts import (
 )
 from theodolite.groups.schema import LEVEL, SIDES
 from theodolite.query.effects import (
+    control_kinds,
     exceeds_controls,
     from_on,
     largest,
@@ -249,7 +250,7 @@ class _Use(NamedTuple):
 
 def _use(values: xr.Dataset) -> _Use:
     exceeds, p = exceeds_controls(values), strictest(values, "log_odds", ADD, "p_family")
-    kinds = _compared(values).all("prompt_side").sum("control")
+    kinds = control_kinds(values, "log_odds")
     return _Use(exceeds, p.notnull().all("prompt_side"), int((exceeds & (kinds == 1)).sum()))
 
 
@@ -277,12 +278,13 @@ def _headline(values: xr.Dataset, measured: str) -> str:
     exceeds, tested, n_one_kind = _use(values)
     if not tested.any():
         return _NOT_COMPARED
-    moves = f"moves both sets farther than {'one kind of' if n_one_kind else 'all'} controls"
+    exceeding = f"exceeds {'one kind of controls' if n_one_kind else 'all controls for both sets'}"
     if start := onset_place(exceeds, tested):
-        return f"From {at_place(values, start)} on, adding the direction {moves}: the model uses it ({measured})."
+        places = f"At tested {where} from {at_place(values, start).removeprefix('layer ')} on"
+        return f"{places}, adding the direction {exceeding}: the model uses it ({measured})."
     ending = ", not at the last" if exceeds.any() else ": its use is not shown"
     counts = f"{int(exceeds.sum())} of {int(tested.sum())} {where}"
-    return f"Adding the direction {moves} at {counts}{ending} ({measured})."
+    return f"Adding the direction {exceeding} at {counts}{ending} ({measured})."
 
 
 def _use_text(values: xr.Dataset, sides: Mapping[str, str]) -> str:
@@ -295,7 +297,8 @@ def _use_text(values: xr.Dataset, sides: Mapping[str, str]) -> str:
     if n_one_kind:
         more += f", of which only one kind can be compared at {n_one_kind} of these {where},"
     if start := onset_place(exceeds, tested):
-        return f"This is {more} from {at_place(values, start)} on: the model uses the direction at the last token."
+        tested_from = f"at all tested {where} from {at_place(values, start)} on"
+        return f"This is {more} {tested_from}: the model uses the direction at the last token."
     if exceeds.any():
         return f"This is {more} at {int(exceeds.sum())} of {n} tested {where}, and not at the last one."
     p = strictest(values, "log_odds", ADD, "p_family")

@@ -325,7 +325,8 @@ def _headline(values: xr.Dataset, tests: xr.Dataset | None) -> str:
     if tests is None:
         return f"The sets are not shown to separate: largest {found} (chance gives 0.5)."
     if ridge := _ridge_headline(tests):
-        return f"By difference of means, the sets are not shown to separate: largest {found}; {ridge}."
+        means = f"the difference of means is not shown to ({found})"
+        return f"Ridge regression alone separates the sets ({ridge}); {means}."
     p = float(along_depth(null_of(tests, "auroc", "p_family"))[best])
     tested = f" (p = {p:.2g})" if np.isfinite(p) else ""
     return f"The sets are not shown to separate: largest {found}{tested}{words}."
@@ -338,7 +339,7 @@ def _ridge_headline(tests: xr.Dataset) -> str:
     auroc, p = along_depth(tests["ridge_auroc"]), along_depth(null_of(tests, "ridge_auroc", "p_family"))
     best = int(np.nanargmax(auroc.values))
     passed = len(CLASSIFIERS) * float(p[best]) <= LEVEL
-    return f"ridge regression separates them ({float(auroc[best]):.3f})" if passed else ""
+    return point_text(tests, "ridge_auroc", best, ".3f", band=True) if passed else ""
 
 
 def _by_permuted_labels(tests: xr.Dataset | None, statistic: str, index: int) -> str:

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 import xarray as xr
 
+from theodolite.groups.permutations.record import MOST_EQUAL_PAIRS
 from theodolite.groups.schema import INTERVAL, LEVEL, VALUE_AND_BAND
 from theodolite.query.curves import along_depth, end_of, has_values
 from theodolite.sections.parts import Table, depths_text, in_brackets, layer_text, listed, null_text, number, percent
@@ -17,7 +18,6 @@ _WEAK = (
     "This control says little: in most pairs, both prompts have the same tokens, or the tokens that differ have no "
     "weight, for example because they occur in no other prompt."
 )
-_MOST_PAIRS = 0.5
 _NAMES = {
     "auroc": "AUROC by difference of means",
     "ridge_auroc": "AUROC by ridge regression",
@@ -242,7 +242,7 @@ def _better_tokens(tests: xr.Dataset) -> xr.DataArray:
 
 def _weakness(tests: xr.Dataset) -> str:
     """Return that the control says little, after a space; empty unless most pairs have equal token scores."""
-    is_weak = has_values(tests, "tokens_equal_pairs") and float(tests["tokens_equal_pairs"]) > _MOST_PAIRS
+    is_weak = has_values(tests, "tokens_equal_pairs") and float(tests["tokens_equal_pairs"]) > MOST_EQUAL_PAIRS
     return f" {_WEAK}" if is_weak else ""
 
 
