@@ -21,7 +21,7 @@ RunId = Annotated[
     Path(
         pattern=RUN_ID,
         description="Id of the run; `/v1/runs` lists them.",
-        examples=["smollm2-135m-instruct-773c72e58eb5"],
+        examples=["smollm2-135m-instruct-119a33e2a535"],
     ),
 ]
 

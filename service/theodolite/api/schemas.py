@@ -9,7 +9,7 @@ from theodolite.overview.tiles import Tile
 from theodolite.query.heads import TOKEN_COLUMNS
 from theodolite.store.labels import Labels
 
-EXAMPLE_RUN = "smollm2-135m-instruct-773c72e58eb5"
+EXAMPLE_RUN = "smollm2-135m-instruct-119a33e2a535"
 
 
 class ProblemDetails(BaseModel):

@@ -86,12 +86,12 @@ def counted(*rows):
 def test_without_tests_the_band_decides_and_without_a_band_nothing_is_concluded(tmp_path):
     verdicts = {
         0.8: "separate better than chance",
-        0.4: "do not separate better than chance",
+        0.4: "are not shown to separate better than chance",
         np.nan: "are too few to test",
     }
     for low, verdict in verdicts.items():
         section = section_of(tmp_path / str(low), auroc={"band_low": low})
-        assert verdict in section.finding
+        assert f"prompts {verdict}" in section.finding
 
 
 def test_a_sentence_counts_the_depths_of_all_tested_statistics_and_a_table_has_their_largest_z(tmp_path):
@@ -212,7 +212,7 @@ def test_each_classifier_has_its_largest_auroc_and_its_depth(tmp_path):
 def test_a_largest_value_below_chance_is_called_so(tmp_path):
     section = section_of(tmp_path, auroc={"value": 0.43, "band_low": 0.3, "band_high": 0.6})
     assert_says(section.facts[0], "largest AUROC … (chance gives 0.5) … lies below chance")
-    assert_says(section.finding, "do not separate better than chance … (chance gives 0.5) … lies below chance")
+    assert_says(section.finding, "are not shown to separate better than chance … (chance gives 0.5) … lies below chance")
 
 
 def test_the_largest_share_of_pairs_has_its_own_depth(tmp_path):

@@ -274,7 +274,7 @@ def _finding(values: xr.Dataset, sides: str, tests: xr.Dataset | None) -> str:
     auroc = along_depth(values["auroc"])
     best = int(np.nanargmax(auroc.values))
     separate = _separate(values, tests, best)
-    verdict = "separate better than chance" if separate else "do not separate better than chance"
+    verdict = "separate better than chance" if separate else "are not shown to separate better than chance"
     if separate is None:
         verdict = "are too few to test"
     if separate is None and tests is not None:
