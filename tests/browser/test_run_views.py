@@ -39,6 +39,7 @@ def test_a_run_of_heads_alone_has_an_overview(browser, noise, tmp_path):
     with served(run.store) as place, opened(browser, noise) as page:
         page.goto(place)
         expect(page.locator("h1").last).to_contain_text("llama")
+        expect(page.locator("main .plot")).to_have_count(1)
         settle(page)
         assert drawn(page) == 1
         unfold(page)

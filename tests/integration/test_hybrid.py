@@ -37,7 +37,7 @@ def run(family, tmp_path_factory):
     model = save_model(folder / "model", config=CONFIGS[family])
     spec = spec_of(
         model,
-        analyses=["curves", "sphere", "weights", "heads"],
+        analyses=["curves", "sphere", "weights", "heads", "effects"],
         heads={"vectors": 3, "composition": [0, 4]},
         effects=EFFECTS,
     )

@@ -165,7 +165,7 @@ def test_a_capture_and_a_later_analysis_hold_their_run(whole, tiny_folder, tmp_p
     with before(STAGES["report"], lambda: seen.append(refused(tmp_path, whole.name))):
         done = CliRunner().invoke(app, ["run", "analyse", whole.name, "--store", str(tmp_path)])
     assert done.exit_code == 0, done.output
-    assert seen == [True]
+    assert set(seen) == {True}  # the report is written after the first results, and at the end
     assert not refused(tmp_path, whole.name)
 
 
@@ -176,7 +176,7 @@ def test_a_repair_refuses_a_run_that_is_in_use_and_holds_its_own(damaged):
         repair(damaged.name, None, Path(), settings(store), Console())
     with before(STAGES["report"], lambda: seen.append(refused(store, damaged.name))):
         repair(damaged.name, None, Path(), settings(store), Console())
-    assert seen == [True]
+    assert set(seen) == {True}  # the report is written after the first results, and at the end
     assert list(verify(opened(damaged))) == []
     assert not refused(store, damaged.name)
 

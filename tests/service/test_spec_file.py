@@ -115,7 +115,7 @@ BAD = {
         MODEL + "prompts: {verbs: {source: 'builtin:verbs'}}",
         [
             "  prompts.verbs.source: given 'builtin:verbs'",
-            "no built-in set 'verbs'; allowed: harmful, harmless, nouns",
+            "no built-in set 'verbs'; allowed: harmful, harmless, everyday, nouns",
         ],
     ),
     "unknown_kind_of_source": (

@@ -38,7 +38,8 @@ def test_every_picture_of_a_figure_is_made_by_the_command_and_shown():
     demo, experts = [
         ast.literal_eval(node.value)
         for node in tree.body
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) in ("FIGURES", "EXPERT_FIGURES")
+        if isinstance(node, ast.Assign)
+        and ast.unparse(node.targets[0]) in ("FIGURES", "FIGURES_OF_WORDS", "EXPERT_FIGURES")
     ]
     figures = demo | experts
     assert set(re.findall(r"\]\(pictures/(figure-\w+)\.png\)", PAGE)) == set(figures)

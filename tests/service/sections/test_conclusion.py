@@ -65,10 +65,14 @@ def test_separation_is_found_if_its_test_passes(tmp_path):
     assert "4 harmful and 4 harmless prompts are too few to test" in finding_of(failed, "separation")
     results["separation"] = SEPARATION | {"n_used": 6}
     more = cached_run(tmp_path / "three", results | {"moments": {}, "permutations": FAILED})
-    assert "6 harmful and 6 harmless prompts are not shown to separate better than chance" in finding_of(more, "separation")
+    assert "6 harmful and 6 harmless prompts are not shown to separate better than chance" in finding_of(
+        more, "separation"
+    )
 
 
-@pytest.mark.parametrize(("low", "verdict"), [(0.6, "separate better than"), (0.4, "do not separate better than")])
+@pytest.mark.parametrize(
+    ("low", "verdict"), [(0.6, "separate better than"), (0.4, "are not shown to separate better than")]
+)
 def test_without_permutations_the_interval_decides(tmp_path, low, verdict):
     values = {"auroc": {"value": 0.75, "band_low": low, "band_high": 0.9}}
     run = cached_run(tmp_path, {"curves": {}, "directions": {}, "separation": SEPARATION | values})

@@ -212,7 +212,7 @@ def test_each_classifier_has_its_largest_auroc_and_its_depth(tmp_path):
 def test_a_largest_value_below_chance_is_called_so(tmp_path):
     section = section_of(tmp_path, auroc={"value": 0.43, "band_low": 0.3, "band_high": 0.6})
     assert_says(section.facts[0], "largest AUROC … (chance gives 0.5) … lies below chance")
-    assert_says(section.finding, "are not shown to separate better than chance … (chance gives 0.5) … lies below chance")
+    assert_says(section.finding, "not shown to separate better than chance … (chance gives 0.5) … lies below chance")
 
 
 def test_the_largest_share_of_pairs_has_its_own_depth(tmp_path):
