@@ -52,18 +52,18 @@ PICTURES_OF_WORDS = {
 
 
 FIGURES = {
-    "figure-curves": "curves.refusal.-1",
-    "figure-separation": "separation.refusal",
-    "figure-reliability": "directions.refusal",
+    "figure-curves": "curves.matched.-1",
+    "figure-separation": "separation.matched",
+    "figure-reliability": "directions.matched",
     "figure-gram": "gram.shape",
     "figure-sphere": "sphere.norms",
     "figure-travel": "travel.variance",
     "figure-growth": "travel.growth.harmful",
     "figure-basis": "basis.maps.harmful",
     "figure-weights": "weights.written.down",
-    "figure-heads": "heads.ov_write.refusal.z",
-    "figure-contributions": "contributions.refusal",
-    "figure-effects": "effects.refusal",
+    "figure-heads": "heads.ov_write.matched.z",
+    "figure-contributions": "contributions.matched",
+    "figure-effects": "effects.matched",
     "figure-logit_lens": "logit_lens.refusal.raised",
 }
 """The name of the figure in the run, for each picture of a single figure."""
@@ -198,11 +198,15 @@ def take_figures(browser: Browser, store: str, address: str, run: str, figures: 
         group, file = name.partition(".")[0], FOLDER / f"{picture}.png"
         drawn = [figure for section in reader.section(group) for figure in [*section["figures"], *section["maps"]]]
         caption = next(figure["caption"] for figure in drawn if figure["name"] == name)
-        with opened(browser, f"{address}/{group}?map={name}", TALL, "light") as page:
+        place = [figure["name"] for figure in drawn if figure["caption"] == caption].index(name)
+        view = f"{address}/{group}?map={name}"
+        if group == "curves":  # its tab draws one contrast at a time
+            view, place = f"{view}&contrast={name.split('.')[1]}", 0
+        with opened(browser, view, TALL, "light") as page:
             page.evaluate("document.querySelectorAll('main details').forEach(node => (node.open = true))")
             page.wait_for_timeout(500)
             expect(page.locator(".waiting, [aria-busy=true]")).to_have_count(0, timeout=PATIENCE)
-            page.get_by_role("img", name=caption, exact=True).screenshot(path=file)
+            page.get_by_role("img", name=caption, exact=True).nth(place).screenshot(path=file)
         print(file)
 
 

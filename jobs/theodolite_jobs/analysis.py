@@ -181,9 +181,12 @@ def _compute_missing(
     """Compute and write the missing or outdated groups once; return their names, and add to `failed`."""
     computed: list[str] = []
     has_request, is_open = stored_request(context.run) is not None, False
-    # The groups that share the passes over the activations are computed together, then each other group alone.
-    shared = [name for name in requested if GROUPS[name].uses_passes]
-    for batch in [shared, *([name] for name in requested if name not in shared)]:
+    # The groups that share passes over the activations are computed together, first those of the first picture, which
+    # need moments of the stream alone. Then each other group is computed by itself.
+    shared = [name for name in requested if GROUPS[name].outputs]
+    first = [name for name in shared if not GROUPS[name].outputs - {"stream", "folds"}]
+    rest = [name for name in shared if name not in first]
+    for batch in [first, rest, *([name] for name in requested if name not in shared)]:
         context.stale = _stale(context, batch, failed)
         if not is_open and (has_request or context.stale or failed):
             _open_request(context, requested)
@@ -255,7 +258,7 @@ def _compute(context: Context) -> None:
     layers: dict[str, str] = {}
     if "directions" in context.stale:  # the stored `heads` must not rest on other directions than those of the run
         drop_outdated(context.run, {"heads": _digests(context, requested_spec(context.run), ["heads"])["heads"]})
-    shares_passes = any(GROUPS[name].uses_passes for name in context.stale)
+    shares_passes = any(GROUPS[name].outputs for name in context.stale)
     with context.tasks() if shares_passes else nullcontext():
         for name, digest in context.stale.items():
             result = computation(name).compute(context)

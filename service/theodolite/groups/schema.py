@@ -217,9 +217,9 @@ class Group:
                 yield place
 
     @property
-    def uses_passes(self) -> bool:
-        """Whether it uses the passes over the activations, which several groups share."""
-        return bool(self.per_set or self.per_side)
+    def outputs(self) -> frozenset[Output]:
+        """What it uses of the passes over the activations, which several groups share."""
+        return self.per_set | self.per_side
 
 
 STREAM_UNIT = "residual stream"

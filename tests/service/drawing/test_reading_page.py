@@ -35,13 +35,14 @@ def test_a_group_without_sections_says_where_its_numbers_are(name):
 
 def test_every_picture_of_a_figure_is_made_by_the_command_and_shown():
     tree = ast.parse((DOCS / "pictures.py").read_text(encoding="utf-8"))
-    demo, experts = [
+    figures: dict[str, str] = {}
+    for one in [
         ast.literal_eval(node.value)
         for node in tree.body
         if isinstance(node, ast.Assign)
         and ast.unparse(node.targets[0]) in ("FIGURES", "FIGURES_OF_WORDS", "EXPERT_FIGURES")
-    ]
-    figures = demo | experts
+    ]:
+        figures |= one
     assert set(re.findall(r"\]\(pictures/(figure-\w+)\.png\)", PAGE)) == set(figures)
     assert {file.stem for file in DOCS.glob("pictures/figure-*.png")} == set(figures)
     assert {name.partition(".")[0] for name in figures.values()} == set(SHOWN)
