@@ -20,7 +20,7 @@ from pathlib import Path
 from statistics import median
 from xml.etree import ElementTree
 
-BUDGET = 18
+BUDGET = 15
 FAST_SECONDS = 1.5
 BROWSER, RAY = "tests/browser", "Ray"
 FILES_OF_RAY = {f"tests/integration/test_{name}.py" for name in ("effects", "rank_groups", "ray_replicas", "sharing")}
