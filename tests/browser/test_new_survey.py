@@ -85,9 +85,9 @@ def test_each_field_changes_the_text(form):
     bad.get_by_label("name").fill("bad")
     bad.get_by_label("name").press("Tab")
     expect(prompt_set(form, "bad").get_by_label("source")).to_be_focused()
-    prompt_set(form, "harmless").get_by_label("limit").fill("")
     contrast(form, "refusal").get_by_label("paired").select_option("default")
-    form.get_by_label("Separation").uncheck()
+    for title in ("Separation", "Permutation tests"):
+        form.get_by_label(title).uncheck()
     form.get_by_label("Heads").check()
     spec = written(form)
     assert spec == {

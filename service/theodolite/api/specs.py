@@ -45,11 +45,11 @@ _PARSES, _ESTIMATES = anyio.CapacityLimiter(1), anyio.CapacityLimiter(1)
 _EXAMPLE = {
     "model": {"id": "smollm2-135m-instruct"},
     "prompts": {
-        "harmful": {"source": "builtin:harmful", "limit": 32},
-        "harmless": {"source": "builtin:harmless", "limit": 32},
+        "harmful": {"source": "builtin:harmful"},
+        "harmless": {"source": "builtin:harmless"},
     },
     "contrasts": {"refusal": {"positive": "harmful", "negative": "harmless", "paired": True}},
-    "analyses": ["curves", "separation"],
+    "analyses": ["curves", "separation", "permutations"],
 }
 SPEC_BODY = described_body(SPEC_SCHEMA, "A survey's spec as JSON.", example=_EXAMPLE)
 

@@ -6,9 +6,8 @@ import numpy as np
 import xarray as xr
 
 from theodolite.groups.effects.record import ADD, CONTROLS
-from theodolite.groups.permutations.record import MOST_EQUAL_PAIRS
 from theodolite.groups.schema import LEVEL, VALUE_AND_BAND
-from theodolite.groups.separation.record import LEAST_PROMPTS
+from theodolite.groups.separation.record import LEAST_PROMPTS, MOST_EQUAL_PAIRS
 from theodolite.query.curves import along_depth, end_of
 from theodolite.query.effects import changes_more, control_kinds, exceeds_controls, onset_place, strictest
 

@@ -3,9 +3,9 @@
 /** The spec with which the form starts. */
 export const EXAMPLE = {
   model: { id: "smollm2-135m-instruct" },
-  prompts: { harmful: { source: "builtin:harmful", limit: 32 }, harmless: { source: "builtin:harmless", limit: 32 } },
+  prompts: { harmful: { source: "builtin:harmful" }, harmless: { source: "builtin:harmless" } },
   contrasts: { refusal: { positive: "harmful", negative: "harmless", paired: true } },
-  analyses: ["curves", "separation"],
+  analyses: ["curves", "separation", "permutations"],
 };
 
 /** Return a value if it is a mapping, or else an empty one: the user may write any value in the text. */

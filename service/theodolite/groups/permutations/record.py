@@ -32,9 +32,6 @@ CLASSIFIERS = ("means", "ridge")
 
 CONTROLS = ("words", "length")
 
-MOST_EQUAL_PAIRS = 0.5
-"""With a larger share of pairs with equal token scores, token counts are a weak control for words."""
-
 _POINT = ("contrast", "position")
 
 VARIABLES = (

@@ -1,6 +1,8 @@
 """Separation of held-out prompts along a contrast's direction."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import plotly.graph_objects as go
@@ -9,10 +11,11 @@ import xarray as xr
 from theodolite.drawing.panels import INTERVAL as DEFAULT_BAND
 from theodolite.drawing.panels import Line, Panel, depth_axis, panels_figure, prompts_text
 from theodolite.drawing.references import Reference
-from theodolite.drawing.style import MAIN, PLAIN, THIRD, UNTRAINED
+from theodolite.drawing.style import DASHES, MAIN, PLAIN, THIRD, UNTRAINED, short_site
 from theodolite.groups.schema import INTERVAL, LEVEL, VALUE_AND_BAND
 from theodolite.query.compare import BOUND
 from theodolite.query.curves import along_depth, end_of, has_values
+from theodolite.sites import HALF_BLOCKS, Site
 
 _TITLES = {
     "auroc": "AUROC",
@@ -35,10 +38,10 @@ def separation_figure(
 ) -> go.Figure:
     """Return AUROC, AUROC minus words, paired accuracy, accuracy and Fisher ratio by depth, with intervals.
 
-    A line goes through all sites in the order of the stream. All are by difference of means; the AUROC, and its
-    difference from words, are also by ridge regression. Grey is what they are compared with: the values that chance
-    exceeds at any depth with a probability of LEVEL, the bound above which sets count as separated, and the untrained
-    twin. Brackets mark the depths that may have the largest value.
+    A line goes through `resid_pre` and `resid_mid` in turn; other sites have lines of their own. All are by difference
+    of means; the AUROC, and its difference from words, are also by ridge regression. Grey is what they are compared
+    with: the values that chance exceeds at any depth with a probability of LEVEL, the bound above which sets count as
+    separated, and the untrained twin. Brackets mark the depths that may have the largest value.
 
     Args:
         separation: the results.
@@ -59,11 +62,20 @@ def separation_figure(
         "accuracy": [Reference(majority, f"{'chance' if majority == 0.5 else 'larger set'}: {majority:.3g}")],
         "fisher_ratio": [Reference(0, "equal means: 0")],
     }
+    n = prompts_text(*counts)
+
+    def at(path: Sequence[str]) -> tuple[xr.Dataset, xr.Dataset | None, xr.Dataset | None]:
+        of_null, of_twin = (None if one is None else one.sel(site=list(path)) for one in (null, other))
+        return selected.sel(site=list(path)), of_null, of_twin
+
+    def lines_of(name: str, path: Sequence[str]) -> Iterator[Line]:
+        return _lines(at(path), name, n)
+
     panels = []
     for name, title in _TITLES.items():
         if not has_values(selected, name):
             continue
-        lines = list(_lines(selected, null, other, name, prompts_text(*counts)))
+        lines = _along_paths(sites, partial(lines_of, name))
         located = None
         if null is not None and name in null["held_out"]:
             located = along_depth(null["location"].sel(held_out=name))
@@ -71,15 +83,27 @@ def separation_figure(
         if name == "auroc" and null is not None:
             words = [null["beyond"].sel(control="words", held_out=one) for one in ("auroc", "ridge_auroc")]
             if np.isfinite(end_of(words[0])).any():
-                panels.append(_beyond(words, "words", "words alone: 0", prompts_text(*counts)))
+                panels.append(_beyond(words, "words", "words alone: 0", sites, n))
         if name == "auroc" and other is not None and has_values(other, "auroc_beyond_twin", "band_low"):
             untrained = [other["auroc_beyond_twin"]]
-            panels.append(_beyond(untrained, "twin", "as untrained: 0", prompts_text(*counts)))
+            panels.append(_beyond(untrained, "twin", "as untrained: 0", sites, n))
     return panels_figure(panels, **depth_axis(along_depth(selected["auroc"])))
 
 
-def _lines(selected: xr.Dataset, null: xr.Dataset | None, twin: xr.Dataset | None, name: str, n: str) -> Iterator[Line]:
+def _along_paths(sites: Sequence[str], lines_of: Callable[[Sequence[str]], Iterable[Line]]) -> list[Line]:
+    """Return the lines of one path through the stream, or those of each site with its name and its dash."""
+    if set(sites) <= set(HALF_BLOCKS):
+        return list(lines_of(sites))
+    return [
+        replace(line, name=f"{line.name}, {short_site(site)}", dash=DASHES[Site(site)])
+        for site in sites
+        for line in lines_of([site])
+    ]
+
+
+def _lines(of: tuple[xr.Dataset, xr.Dataset | None, xr.Dataset | None], name: str, n: str) -> Iterator[Line]:
     """Yield the lines of a statistic: its values, ridge regression, the limit of chance, and the twin."""
+    selected, null, twin = of
     yield _with_interval(selected[name], MAIN, _MEANS, INTERVAL, n)
     if null is not None:
         ridge = null["score_auroc"].sel(scored_by="ridge")
@@ -100,8 +124,12 @@ def _with_interval(values: xr.DataArray, colour: str, label: str, ends: Sequence
     return Line(label, value["depth"], value, colour, low=low, high=high, n=n, band=band)
 
 
-def _beyond(values: Sequence[xr.DataArray], control: str, equal: str, n: str) -> Panel:
+def _beyond(values: Sequence[xr.DataArray], control: str, equal: str, sites: Sequence[str], n: str) -> Panel:
     """Return the AUROC minus that of a control, with its band, by difference of means and perhaps by ridge."""
-    of_classifiers = zip(values, (MAIN, THIRD), (_MEANS, _RIDGE), strict=False)
-    lines = [_with_interval(curve, colour, label, VALUE_AND_BAND, n) for curve, colour, label in of_classifiers]
-    return Panel(f"AUROC minus {control}", lines, [Reference(0, equal)])
+    of_classifiers = list(zip(values, (MAIN, THIRD), (_MEANS, _RIDGE), strict=False))
+
+    def lines_of(path: Sequence[str]) -> Iterator[Line]:
+        for curve, colour, label in of_classifiers:
+            yield _with_interval(curve.sel(site=list(path)), colour, label, VALUE_AND_BAND, n)
+
+    return Panel(f"AUROC minus {control}", _along_paths(sites, lines_of), [Reference(0, equal)])

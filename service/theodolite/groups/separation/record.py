@@ -38,6 +38,9 @@ VARIABLES = (
 LEAST_PROMPTS = 6
 """Five in each set, one in each fold, have 2⁵ labels, each as far apart as its exchange: the smallest p is 1/16."""
 
+MOST_EQUAL_PAIRS = 0.5
+"""With a larger share of pairs with equal token scores, token counts are a weak control for words."""
+
 MOST_SCORED = 10_000
 """Maximum number of prompts of a side in `prompt_scores`, the first ones."""
 

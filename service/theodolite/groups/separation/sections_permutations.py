@@ -5,8 +5,8 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 import xarray as xr
 
-from theodolite.groups.permutations.record import MOST_EQUAL_PAIRS
 from theodolite.groups.schema import INTERVAL, LEVEL, VALUE_AND_BAND
+from theodolite.groups.separation.record import MOST_EQUAL_PAIRS
 from theodolite.query.curves import along_depth, end_of, has_values
 from theodolite.sections.parts import Table, depths_text, in_brackets, layer_text, listed, null_text, number, percent
 from theodolite.sites import Site, depth
