@@ -116,16 +116,16 @@ class Client:
         """
         self.send("DELETE", _path_of(run_id))
 
-    def compare(self, run_ids: Sequence[str], statistic: str, **choices: Any) -> pd.DataFrame:
+    def compare(self, run_ids: Sequence[str], statistic: str | None = None, **choices: Any) -> pd.DataFrame:
         """Return the same curve of several runs on relative depth, one row for each point.
 
-        The table's `attrs` have the statistic's `description`, and `milestones`: for each run the depths of the
-        smallest debiased cosine, of the largest AUROC, of the first AUROC above permuted labels, and of the first
-        separation of its sets.
+        The table's `attrs` have a sentence about each of the `statistics`; `milestones`: for each run the depths of
+        the smallest debiased cosine, of the largest AUROC, of the first AUROC above permuted labels, and of the first
+        separation of its sets; and `auroc_difference`, a table for two runs on the same prompts.
 
         Args:
             run_ids: ids of the runs.
-            statistic: a statistic along depth.
+            statistic: a statistic along depth; None selects the AUROC and the debiased cosine.
             choices: `contrast` (one name, or a list of `RUN:CONTRAST` for contrasts of other names) or `set`, `site`,
                 `position`; and `bound`: sets separate if the simultaneous interval of AUROC lies above it.
 
@@ -135,7 +135,7 @@ class Client:
         """
         content = self.ask("/v1/compare", run=list(run_ids), statistic=statistic, **choices)
         frame = pd.DataFrame(content["items"]).astype({"value": float, "low": float, "high": float})
-        frame.attrs = {"description": content["description"], "milestones": content["milestones"]}
+        frame.attrs = {name: content[name] for name in ("statistics", "milestones", "auroc_difference")}
         return frame
 
     def check(self, spec: Mapping[str, Any] | str | Path) -> dict[str, Any]:

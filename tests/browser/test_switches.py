@@ -44,7 +44,7 @@ def test_a_section_has_absolute_depth_and_a_comparison_relative_depth(page, addr
     expect(page.locator(title).first).to_contain_text("relative depth")
     page.goto(f"{address}/#/compare?run=tiny-0&run=tiny-1")
     settle(page)
-    expect(page.locator(title).first).to_contain_text("relative depth")
+    expect(page.locator("main .js-plotly-plot .x2title").first).to_contain_text("relative depth")
 
 
 @pytest.mark.parametrize("scheme", ["dark", *at_night(["light"])])

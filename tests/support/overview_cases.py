@@ -104,12 +104,12 @@ def overview_run(folder: Path, run_id: str = "tiny-0", model: ModelFacts | None 
     return cached_run(folder, groups, model, run_id)
 
 
-def twin_difference(values: Mapping[str, Any]) -> Callable[..., xr.Dataset]:
-    """Return a function that stands for `auroc_beyond_twin`, since these runs have no scores of prompts."""
+def twin_difference(values: Mapping[str, Any]) -> Callable[..., xr.DataArray]:
+    """Return a function that stands for `auroc_difference`, since these runs have no scores of prompts."""
 
-    def auroc_beyond_twin(run: Run, _: Run, contrast: str) -> xr.Dataset:
+    def auroc_difference(run: Run, _: Run, contrast: str) -> xr.DataArray:
         auroc = read_group(run, "separation").sel(contrast=contrast)["auroc"]
         filled = [np.broadcast_to(values.get(end, np.nan), auroc.shape[:-1]) for end in auroc["estimate"].values]
-        return auroc.copy(data=np.stack(filled, -1)).to_dataset(name="auroc_beyond_twin")
+        return auroc.copy(data=np.stack(filled, -1))
 
-    return auroc_beyond_twin
+    return auroc_difference

@@ -223,8 +223,13 @@ def _labels_of(given: dict[str, Any]) -> "Labels":
 def compare(
     runs: Annotated[list[str], typer.Argument(metavar="RUN", help="Run ids, as `theodolite run list` lists them.")],
     statistic: Annotated[
-        str, typer.Option(metavar="NAME", help="Statistic with a value for each layer, such as auroc or variance_mean.")
-    ] = "cosine_of_means_debiased",
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Statistic with a value for each layer, such as variance_mean. The default is the AUROC and the "
+            "debiased cosine.",
+        ),
+    ] = None,
     contrast: Annotated[
         list[str] | None,
         typer.Option(
@@ -253,14 +258,14 @@ def compare(
     store: Store = None,
     as_json: AsJson = False,
 ) -> None:
-    """Plot a statistic of several runs over relative depth, from 0 (first input) to 1 (last output).
+    """Plot statistics of several runs over relative depth, from 0 (first input) to 1 (last output).
 
     The command also prints, for each run, the smallest debiased cosine and its depth, and the depth from
-    which on the sets are separated.
+    which on the sets are separated. Two runs on the same prompts have a panel with the difference of their AUROCs.
 
-    For example: theodolite run compare RUN RUN --statistic auroc
+    For example: theodolite run compare RUN RUN
     """
-    from theodolite.query.compare import Question, contrast_choices, milestones, records
+    from theodolite.query.compare import Question, contrast_choices, milestones, records, statistics_of
     from theodolite_jobs.report.comparison import milestone_texts, write_comparison
 
     named = {run: run_of(run, settings_of(store=store)) for run in runs}
@@ -271,7 +276,8 @@ def compare(
     write_comparison(opened, question, bound, output)
     table = milestones(opened, question, bound)
     if as_json:
-        print(json.dumps({"page": str(output), "statistic": statistic, "bound": bound, "items": records(table)}))
+        statistics = statistics_of(opened, question)
+        print(json.dumps({"page": str(output), "statistics": statistics, "bound": bound, "items": records(table)}))
         return
     for row in milestone_texts(table):
         print(row["run"])

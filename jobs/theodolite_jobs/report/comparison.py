@@ -9,7 +9,7 @@ import pandas as pd
 
 from theodolite.drawing.comparison import comparison_figure, description, width_figure
 from theodolite.errors import StoreError
-from theodolite.query.compare import Question, comparison, labels, milestones
+from theodolite.query.compare import Question, comparison, difference, labels, milestones, statistics_of
 from theodolite.query.curves import title_of
 from theodolite.store.runs import Run
 from theodolite_jobs.report.page import render_template
@@ -28,14 +28,16 @@ def write_comparison(runs: Sequence[Run], question: Question, bound: float, outp
         SpecError: there is no such statistic, or a run lacks the contrast, set, site or position.
         StoreError: a run is not complete or lacks the group of the statistic, or the file cannot be written.
     """
-    frame = comparison(runs, question)
-    figures = {"depth": comparison_figure(frame), "width": width_figure(frame)}
+    frame, statistics = comparison(runs, question), statistics_of(runs, question)
+    beyond = difference(runs, question)
+    figures = {"depth": comparison_figure(frame, beyond), "width": width_figure(frame)}
     page = render_template(
         "comparison.html",
         runs=[run.record for run in runs],
         names=labels(frame),
-        statistic=title_of(question.statistic),
-        description=description(question.statistic),
+        statistic=" and ".join(title_of(name) for name in statistics),
+        descriptions=[description(name) for name in statistics],
+        has_difference=beyond is not None,
         selection=_selection_text(frame, question),
         figures={name: figure for name, figure in figures.items() if figure is not None},
         is_of_blocks=bool((frame["site"] == "").all()),

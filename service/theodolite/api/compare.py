@@ -14,7 +14,16 @@ from theodolite.api.schemas import Comparison
 from theodolite.digests import digest_of
 from theodolite.drawing.comparison import comparison_figure, description, width_figure
 from theodolite.errors import SpecError
-from theodolite.query.compare import BOUND, Question, comparison, contrast_choices, milestones, records
+from theodolite.query.compare import (
+    BOUND,
+    Question,
+    comparison,
+    contrast_choices,
+    difference,
+    milestones,
+    records,
+    statistics_of,
+)
 from theodolite.query.spec_differences import spec_differences
 from theodolite.store.labels import read_labels
 from theodolite.store.runs import Run
@@ -41,8 +50,12 @@ def compare(
     _caller: Reader,
     run_ids: _RunIds,
     statistic: Annotated[
-        str, Query(description="Statistic along depth; `/v1/analyses` lists them as `profiles`.")
-    ] = "cosine_of_means_debiased",
+        str | None,
+        Query(
+            description="Statistic along depth; `/v1/analyses` lists them as `profiles`. By default the AUROC and the "
+            "debiased cosine."
+        ),
+    ] = None,
     contrast: Annotated[
         list[Annotated[str, Query(max_length=300)]] | None,
         Query(
@@ -68,24 +81,25 @@ def compare(
         ),
     ] = BOUND,
 ) -> Response:
-    """Return one curve of each run on relative depth, and the options in which the surveys of the runs differ.
+    """Return a curve of each run on relative depth, and the options in which the surveys of the runs differ.
 
-    Each run also has the depths of its smallest cosine and from which on its sets are separated.
+    Each run also has the depths of its smallest cosine and from which on its sets are separated. Two runs on the same
+    prompts have the difference of their AUROCs too, with its simultaneous band.
     """
     runs = [complete_run(request, run_id) for run_id in dict.fromkeys(run_ids)]
     choices = contrast_choices(contrast or (), run_ids)
     question = Question(statistic, prompt_set=prompt_set, site=site, position=position, **choices)
 
     def content() -> dict[str, Any]:
-        frame = comparison(runs, question)
+        frame, beyond = comparison(runs, question), difference(runs, question)
         against_width = width_figure(frame)
         return {
-            "statistic": statistic,
-            "description": description(statistic),
+            "statistics": {name: description(name) for name in statistics_of(runs, question)},
             "items": records(frame),
             "milestones": _milestones(runs, question, bound),
             "differences": spec_differences(runs),
-            "figure": comparison_figure(frame).to_plotly_json(),
+            "auroc_difference": [] if beyond is None else records(beyond),
+            "figure": comparison_figure(frame, beyond).to_plotly_json(),
             "width_figure": None if against_width is None else against_width.to_plotly_json(),
         }
 

@@ -310,6 +310,7 @@ class OverviewAnswer(OfRun):
     site: str = Field(description="Site of the selected depth.")
     layer: int = Field(description="Its 0-based block.")
     sentence: str = Field(description="The finding in one sentence.")
+    quoted: str = Field(description="The sentence with the model and the warnings, for a quotation.")
     badges: list[Badge] = Field(description="What limits the finding.")
     tiles: list[Tile] = Field(description="The four questions with their answers: ✓ yes, ~ partly, ✗ no, ? not tested.")
     html: str = Field(description="The overview as HTML with its figures in SVG; /static/overview.css is its style.")
@@ -340,10 +341,12 @@ class FigureAnswer(BaseModel):
 
 
 class Comparison(BaseModel):
-    """The same statistic of several runs, on relative depth."""
+    """The same statistics of several runs, on relative depth."""
 
-    statistic: str = Field(description="Name of the statistic.", examples=["auroc"])
-    description: str = Field(description="One sentence about the statistic.")
+    statistics: dict[str, str] = Field(
+        description="One sentence about each statistic.",
+        examples=[{"cosine_of_means_debiased": "Cosine between the means of the two sets, without the bias of noise."}],
+    )
     items: list[dict[str, Any]] = Field(
         description="One row for each point, with run_id, name, model, contrast, site, layer, position, depth, "
         "relative_depth (1 is the end of the last block), value, and low and high of the 95 % interval."
@@ -355,6 +358,10 @@ class Comparison(BaseModel):
     differences: list[dict[str, Any]] = Field(
         description="The options in which the specs differ: the option's path in the spec, and its value by run id.",
         examples=[[{"option": "model.id", "values": {"a-0123456789ab": "org/a", "b-0123456789ab": "org/b"}}]],
+    )
+    auroc_difference: list[dict[str, Any]] = Field(
+        description="The AUROC of the first run minus that of the second, with depth, relative_depth, value, and low "
+        "and high of the simultaneous 95 % band; empty unless two runs have the same prompts and number of blocks."
     )
     figure: dict[str, Any] = Field(description="The curves, in Plotly's JSON.")
     width_figure: dict[str, Any] | None = Field(

@@ -2,6 +2,7 @@
 
 import pandas as pd
 import plotly.graph_objects as go
+from plotly.subplots import make_subplots
 
 from theodolite.drawing.panels import bands, hover_template, hover_texts, legend_above
 from theodolite.drawing.references import Reference, reference_lines
@@ -21,23 +22,47 @@ _REFERENCES = {
         for name in ("auroc", "score_auroc@scored_by=on_sphere")
     },
 }
+_DIFFERENCE = "#1a9ba3"
+_BAND = "simultaneous 95 % band"
 _DASHES = ("solid", "dash", "dot", "dashdot")
+_HEIGHT, _MORE = 520, 240  # pixels of a figure, and of each panel after the first
 
 
-def comparison_figure(frame: pd.DataFrame) -> go.Figure:
-    """Return a figure with one curve for each run, and its 95 % interval as a band if it has one.
+def comparison_figure(frame: pd.DataFrame, difference: pd.DataFrame | None = None) -> go.Figure:
+    """Return a figure with a panel for each statistic, in which each run has a curve, and a band if it has an interval.
 
     Args:
         frame: a result of `theodolite.query.compare.comparison`.
+        difference: a result of `theodolite.query.compare.difference`, which gets the last panel.
     """
-    figure = go.Figure()
-    names = labels(frame)
+    statistics = [(str(name), curves) for name, curves in frame.groupby("statistic", sort=False)]
+    rows = len(statistics) + (difference is not None)
+    figure = make_subplots(rows=rows, cols=1, shared_xaxes=True, vertical_spacing=0.05)
+    for row, (statistic, curves) in enumerate(statistics, start=1):
+        figure.add_traces(_curves(statistic, curves, labels(frame), named=row == 1), rows=row, cols=1)
+        figure.update_yaxes(title=title_of(statistic), exponentformat="power", row=row, col=1)
+    if difference is not None:
+        figure.add_traces(_difference(difference), rows=rows, cols=1)
+        figure.update_yaxes(title="AUROC of the first run<br>minus the second", row=rows, col=1)
+    height = _HEIGHT + _MORE * (rows - 1)
+    figure.update_layout(**bare_layout(height), hovermode="closest", legend=legend_above(1))
+    figure.update_xaxes(range=[-0.01, 1.01], dtick=0.1)
+    figure.update_xaxes(title=RELATIVE_DEPTH, row=rows, col=1)
+    if len(statistics) == 1 and ("variance" in statistics[0][0] or "norm" in statistics[0][0]):
+        add_logarithmic_switch(figure, "yaxis", title_of(statistics[0][0]), frame["value"])
+    _add_depth_switch(figure, frame, rows)
+    return figure
+
+
+def _curves(statistic: str, frame: pd.DataFrame, names: dict[str, str], *, named: bool) -> list[go.Scatter]:
+    """Return the curves of one statistic, with entries in the legend if they are `named`, and its references."""
+    traces: list[go.Scatter] = []
     for index, (run_id, curve) in enumerate(frame.groupby("run_id", sort=False)):
         dash, colour = _DASHES[index // len(_COLOURS) % len(_DASHES)], _COLOURS[index % len(_COLOURS)]
         name = names[str(run_id)]
         for band in bands(curve["relative_depth"], curve["low"], curve["high"], colour, opacity=0.16):
-            figure.add_trace(band.update(name=f"95 % interval, {name}", showlegend=False, legendgroup=name))
-        figure.add_scatter(
+            traces.append(band.update(name=f"95 % interval, {name}", showlegend=False, legendgroup=name))
+        line = go.Scatter(
             x=curve["relative_depth"].tolist(),
             y=curve["value"].tolist(),
             mode="lines+markers",
@@ -45,22 +70,36 @@ def comparison_figure(frame: pd.DataFrame) -> go.Figure:
             line={"color": colour, "width": 2.2, "dash": dash},
             name=name,
             legendgroup=name,
+            showlegend=named,
             customdata=[_depth_text(site, depth) for site, depth in zip(curve["site"], curve["depth"], strict=True)],
             text=hover_texts(curve["low"], curve["high"]),
             hovertemplate=hover_template(name, has_band=True),
         )
-    statistic = str(frame["statistic"].iloc[0])
-    figure.add_traces(reference_lines(_REFERENCES.get(statistic, ()), [(frame["relative_depth"], frame["value"])]))
-    figure.update_layout(**bare_layout(520), hovermode="closest", legend=legend_above(1))
-    figure.update_xaxes(title=RELATIVE_DEPTH, range=[-0.01, 1.01], dtick=0.1)
-    figure.update_yaxes(title=title_of(statistic), exponentformat="power")
-    if "variance" in statistic or "norm" in statistic:
-        add_logarithmic_switch(figure, "yaxis", title_of(statistic), frame["value"])
-    _add_depth_switch(figure, frame)
-    return figure
+        traces.append(line)
+    return traces + reference_lines(_REFERENCES.get(statistic, ()), [(frame["relative_depth"], frame["value"])])
 
 
-def _add_depth_switch(figure: go.Figure, frame: pd.DataFrame) -> None:
+def _difference(frame: pd.DataFrame) -> list[go.Scatter]:
+    """Return the curve of the difference of two runs, with its simultaneous band and a line at 0."""
+    x, low, high = frame["relative_depth"], frame["low"], frame["high"]
+    name = "difference"
+    traces = [band.update(name=_BAND, showlegend=False) for band in bands(x, low, high, _DIFFERENCE, opacity=0.16)]
+    line = go.Scatter(
+        x=x.tolist(),
+        y=frame["value"].tolist(),
+        mode="lines+markers",
+        marker={"size": 4},
+        line={"color": _DIFFERENCE, "width": 2.2},
+        name=name,
+        showlegend=False,
+        customdata=[depth_label(depth) for depth in frame["depth"]],
+        text=hover_texts(low, high, _BAND),
+        hovertemplate=hover_template(name, has_band=True),
+    )
+    return [*traces, line, *reference_lines([Reference(0.0, "equal: 0")], [(x, frame["value"])])]
+
+
+def _add_depth_switch(figure: go.Figure, frame: pd.DataFrame, rows: int) -> None:
     """Add a switch from relative to absolute depth if all runs have the same number of blocks."""
     later = frame[frame["relative_depth"] > 0]
     lengths = set((later["depth"] / later["relative_depth"]).round().astype(int))
@@ -68,9 +107,12 @@ def _add_depth_switch(figure: go.Figure, frame: pd.DataFrame) -> None:
         return
     (length,) = lengths
     ticks = depth_ticks(frame["depth"].tolist())
-    absolute = {**ticks, "tickvals": [tick / length for tick in ticks["tickvals"]], "title": {"text": DEPTH}}
-    relative = {"tickvals": None, "ticktext": None, "title": {"text": RELATIVE_DEPTH}}
-    add_switch(figure, "", "relative depth", is_on=True, on={"xaxis": relative}, off={"xaxis": absolute})
+    absolute = {**ticks, "tickvals": [tick / length for tick in ticks["tickvals"]]}
+    relative = {"tickvals": None, "ticktext": None}
+    axes = [f"xaxis{row}" if row > 1 else "xaxis" for row in range(1, rows + 1)]
+    on, off = ({axis: dict(ticks) for axis in axes} for ticks in (relative, absolute))
+    on[axes[-1]]["title"], off[axes[-1]]["title"] = {"text": RELATIVE_DEPTH}, {"text": DEPTH}
+    add_switch(figure, "", "relative depth", is_on=True, on=on, off=off)
 
 
 def description(statistic: str) -> str:
@@ -79,11 +121,12 @@ def description(statistic: str) -> str:
 
 
 def width_figure(frame: pd.DataFrame) -> go.Figure | None:
-    """Return the median of each run's curve against d_model, with its range; None if all runs have the same width.
+    """Return the median of each run's first curve against d_model, with its range; None if all runs have one width.
 
     Args:
         frame: a result of `theodolite.query.compare.comparison`.
     """
+    frame = frame[frame["statistic"] == frame["statistic"].iloc[0]]
     curves = frame.dropna(subset="value").groupby("run_id", sort=False)
     names, widths = labels(frame), curves["d_model"].first()
     if widths.nunique() < 2:

@@ -16,8 +16,6 @@ YES, PARTLY, NO, UNTESTED = "✓", "~", "✗", "?"
 
 _CLASSIFIERS = 2  # tests of separation: Bonferroni's correction of the second one
 
-_NOTHING = xr.DataArray(np.nan)
-
 
 @dataclass(frozen=True)
 class Glyph:
@@ -69,8 +67,9 @@ class Measured:
     @property
     def has_twin(self) -> bool:
         """Whether the difference from an untrained twin is known with its band."""
-        twin = self.twin
-        return not self.unknown and twin is not None and _is_known(twin.get("auroc_beyond_twin", _NOTHING), "band_low")
+        if self.unknown or self.twin is None or "auroc_beyond_twin" not in self.twin:
+            return False
+        return _is_known(self.twin["auroc_beyond_twin"], "band_low")
 
 
 def tiles(measured: Measured) -> list[Tile]:

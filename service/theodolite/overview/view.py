@@ -37,7 +37,8 @@ class Picture:
         site: site of the selected depth.
         layer: its 0-based block.
         sentence: the finding in one sentence.
-        badges: what limits it; a quoted sentence must name those with `is_warning`.
+        quoted: the sentence with the model and the warnings, as a text elsewhere should have it.
+        badges: what limits the finding.
         tiles: the four questions with their answers.
         html: the picture.
     """
@@ -46,13 +47,13 @@ class Picture:
     site: str
     layer: int
     sentence: str
+    quoted: str
     badges: list[Badge]
     tiles: list[Tile]
     html: Markup
 
     def __repr__(self) -> str:
-        warnings = [badge.label for badge in self.badges if badge.is_warning]
-        return f"{self.sentence} (⚠ {', '.join(warnings)})" if warnings else self.sentence
+        return self.quoted
 
     def _repr_html_(self) -> str:
         return f"<style>{overview_style()}</style>{self.html}"
@@ -72,11 +73,13 @@ def read_picture(
 ) -> Picture:
     """Return the picture of a contrast; arguments and errors as those of `read_overview` and `overview_html`."""
     found = read_overview(run, contrast, site, layer)
+    warnings = [f"⚠ {badge.label}" for badge in found.badges if badge.is_warning]
     return Picture(
         contrast=found.contrast,
         site=found.place.site,
         layer=found.place.layer,
         sentence=found.sentence,
+        quoted=f"{found.sentence} ({', '.join([run.record.model.name, *warnings])})",
         badges=found.badges,
         tiles=found.tiles,
         html=overview_html(run, found, texts=texts),

@@ -9,8 +9,9 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from theodolite.errors import ResultsNotFoundError, SpecError, StoreError
-from theodolite.groups.schema import ESTIMATE, LEVEL
+from theodolite.errors import ResultsNotFoundError, SpecError, StoreError, TableNotFoundError
+from theodolite.groups.schema import ESTIMATE, LEVEL, SIDES
+from theodolite.query.auroc_difference import auroc_difference
 from theodolite.query.curves import along_depth, canonical_name, onset, unknown_statistic
 from theodolite.query.group_selection import measured_positions
 from theodolite.query.profiles import PROFILES
@@ -18,11 +19,15 @@ from theodolite.query.runs import run_name, run_state
 from theodolite.sites import HALF_BLOCKS, Site, depth, depth_label, site_name
 from theodolite.store.labels import read_labels
 from theodolite.store.manifest import finished_groups
-from theodolite.store.result_reader import read_group
+from theodolite.store.prompts import read_prompts
+from theodolite.store.result_reader import read_contrasts, read_group
 from theodolite.store.runs import Run
 
 BOUND = 0.95
 """Default for the smallest AUROC of two separated sets."""
+
+FIRST = ("auroc", "cosine_of_means_debiased")
+"""The statistics that a question without one compares."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +35,7 @@ class Question:
     """The selection of the compared curve; None selects the only label of each run.
 
     Attributes:
-        statistic: one of `PROFILES`.
+        statistic: one of `PROFILES`; None selects those of `FIRST` that all runs have.
         contrast: the contrast, for a statistic of contrasts and for the milestones.
         prompt_set: the prompt set, for a statistic of prompt sets.
         site: the site; None selects those of resid_pre and resid_mid that were measured.
@@ -38,7 +43,7 @@ class Question:
         contrasts: by run id, the contrasts of runs that have another contrast than `contrast`.
     """
 
-    statistic: str = "cosine_of_means_debiased"
+    statistic: str | None = None
     contrast: str | None = None
     prompt_set: str | None = None
     site: str | None = None
@@ -46,7 +51,7 @@ class Question:
     contrasts: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "statistic", canonical_name(self.statistic))
+        object.__setattr__(self, "statistic", canonical_name(self.statistic) if self.statistic else None)
         object.__setattr__(self, "site", site_name(self.site) if self.site else None)
 
     def to(self, run: Run) -> "Question":
@@ -71,7 +76,7 @@ def contrast_choices(given: Sequence[str], run_ids: Sequence[str]) -> dict[str, 
 
 
 def comparison(runs: Sequence[Run], question: Question) -> pd.DataFrame:
-    """Return one curve of each run as a table, one row for each point, in the order of depth.
+    """Return a curve of each run for each statistic as a table, one row for each point, in the order of depth.
 
     The columns are `run_id`, the run's `name`, `model`, its sizes `d_model` and `d_head` (that of the layer, if layers
     differ), `statistic`, `contrast` (empty for a statistic without one), `site` (empty for a statistic of whole blocks,
@@ -83,9 +88,66 @@ def comparison(runs: Sequence[Run], question: Question) -> pd.DataFrame:
         SpecError: there is no such statistic, or a run lacks the contrast, set, site or position.
         StoreError: a run is not complete, or lacks the group of the statistic.
     """
+    of_each = [replace(question, statistic=name) for name in statistics_of(runs, question)]
+    return pd.concat([_curve(run, one.to(run)) for one in of_each for run in runs], ignore_index=True)
+
+
+def statistics_of(runs: Sequence[Run], question: Question) -> list[str]:
+    """Return the names of the compared statistics; raises SpecError if there is no such statistic."""
+    if question.statistic is None:
+        return [name for name in FIRST if all(_has(run, name, question.to(run)) for run in runs)] or [FIRST[-1]]
     if question.statistic not in PROFILES:
         raise unknown_statistic(question.statistic, PROFILES)
-    return pd.concat([_curve(run, question.to(run)) for run in runs], ignore_index=True)
+    return [question.statistic]
+
+
+def difference(runs: Sequence[Run], question: Question) -> pd.DataFrame | None:
+    """Return the AUROC of the first run minus that of the second along depth, with its simultaneous 95 % band.
+
+    The columns are `depth`, `relative_depth`, `value`, `low` and `high`; the ends are NaN if a run has no permutation
+    tests. See `auroc_difference`. It is None unless there are two runs with the AUROC of the same prompts, at the same
+    position, in models with the same number of blocks.
+
+    Raises:
+        SpecError: a run lacks the contrast, site or position.
+        StoreError: the scores or prompts of a run cannot be read.
+    """
+    if len(runs) != 2 or "auroc" not in statistics_of(runs, question):
+        return None
+    first, second = runs
+    places = [_select(run, read_group(run, "separation"), replace(question.to(run), statistic="auroc")) for run in runs]
+    own, other = ((str(one["contrast"].values), int(one["position"])) for one in places)
+    if own != other or not _have_same_prompts(runs, own[0]):
+        return None
+    try:
+        values = auroc_difference(first, second, own[0]).sel(position=own[1])
+    except TableNotFoundError:
+        return None
+    values = values.sel(site=np.intersect1d(values["site"], places[0]["site"]))
+    ends = {"value": "value", "low": "band_low", "high": "band_high"}
+    frame = pd.DataFrame({name: along_depth(values, end).to_series() for name, end in ends.items()})
+    relative = [_relative_depth(first, half_blocks) for half_blocks in frame.index]
+    return frame.assign(relative_depth=relative).rename_axis("depth").reset_index()
+
+
+def _has(run: Run, statistic: str, question: Question) -> bool:
+    """Return whether a run has a statistic of contrasts for the contrast of a question."""
+    group = PROFILES[statistic].group
+    if group not in finished_groups(run):
+        return False
+    return question.contrast is None or question.contrast in read_group(run, group)["contrast"].values
+
+
+def _have_same_prompts(runs: Sequence[Run], contrast: str) -> bool:
+    """Return whether a contrast compares the same texts in both runs, in models with the same number of blocks."""
+    of_runs = [read_contrasts(run, finished_groups(run))[contrast] for run in runs]
+    if of_runs[0]["paired"] != of_runs[1]["paired"] or len({run.record.model.n_layers for run in runs}) > 1:
+        return False
+    ours, theirs = (
+        [read_prompts(run, str(sides[side]))["text"] for side in SIDES]
+        for run, sides in zip(runs, of_runs, strict=True)
+    )
+    return all(one.equals(other) for one, other in zip(ours, theirs, strict=True))
 
 
 def milestones(runs: Sequence[Run], question: Question, bound: float = BOUND) -> pd.DataFrame:
@@ -130,6 +192,7 @@ def labels(frame: pd.DataFrame) -> dict[str, str]:
 
 
 def _curve(run: Run, question: Question) -> pd.DataFrame:
+    assert question.statistic is not None
     profile = PROFILES[question.statistic]
     group = _read(run, profile.group)
     selected = _select(run, group, question)
@@ -256,6 +319,7 @@ def _read(run: Run, group: str) -> xr.Dataset:
 
 def _select(run: Run, group: xr.Dataset, question: Question) -> xr.Dataset:
     """Return `value`, and the ends of the interval and the band if there are any, at one place."""
+    assert question.statistic is not None
     profile = PROFILES[question.statistic]
     values = profile.read(group[profile.variable])
     selected = values.to_dataset(ESTIMATE) if ESTIMATE in values.dims else values.to_dataset(name="value")

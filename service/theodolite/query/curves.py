@@ -55,7 +55,8 @@ def canonical_name(name: str) -> str:
 
 def title_of(statistic: str) -> str:
     """Return the name of a statistic as titles write it, such as `r squared, map affine, sublayer mlp`."""
-    return ", ".join(re.split("[@,]", statistic)).translate(str.maketrans("_=", "  "))
+    plain = ", ".join(re.split("[@,]", statistic)).translate(str.maketrans("_=", "  "))
+    return re.sub(r"\bauroc\b", "AUROC", plain)
 
 
 def described_at(description: str, at: Mapping[str, Any]) -> str:

@@ -7,7 +7,7 @@ import xarray as xr
 
 from theodolite.digests import digest_of
 from theodolite.errors import StoreError
-from theodolite.query.twin_difference import auroc_beyond_twin
+from theodolite.query.auroc_difference import auroc_difference
 from theodolite.store.manifest import finished_groups
 from theodolite.store.result_reader import read_contrasts, read_group
 from theodolite.store.runs import RANDOM_WEIGHTS, Run, find_run, list_run_ids
@@ -22,8 +22,8 @@ def read_twin(run: Run, *groups: str, contrast: str | None = None) -> dict[str, 
     `contrast` selects one of them.
 
     The attribute `seed` is the seed of the random weights. The analysis `separation` has the difference of the AUROCs
-    too, see `auroc_beyond_twin`. Groups that the twin lacks, or that cannot be read, are left out; without a twin, the
-    result is empty.
+    too, as `auroc_beyond_twin`: see `auroc_difference`. Groups that the twin lacks, or that cannot be read, are left
+    out; without a twin, the result is empty.
     """
     twin = untrained_twin(run)
     found: dict[str, dict[str, xr.Dataset]] = {}
@@ -38,7 +38,7 @@ def read_twin(run: Run, *groups: str, contrast: str | None = None) -> dict[str, 
                     of_twin = results.sel(contrast=name)
                     if group == "separation":
                         with suppress(StoreError):  # the scores of prompts cannot be read
-                            of_twin = of_twin.assign(auroc_beyond_twin(run, twin, name))
+                            of_twin = of_twin.assign(auroc_beyond_twin=auroc_difference(run, twin, name))
                     found.setdefault(name, {})[group] = of_twin
     return found
 

@@ -235,7 +235,8 @@ def test_runs_are_compared_on_relative_depth(client, library):
             expected = stored["auroc"].sel(estimate=column).values
             np.testing.assert_array_equal(numbers([row[column] for row in rows]), expected)
     assert [row["run_id"] for row in answer["milestones"]] == ["tiny-0", "tiny-1"]
-    assert answer["description"]
+    assert list(answer["statistics"]) == ["auroc"]
+    assert answer["auroc_difference"] == [], "the models have other numbers of blocks"
     assert answer["figure"]["data"]
 
 

@@ -46,6 +46,25 @@ def test_each_run_has_one_colour_and_a_band_where_it_has_an_interval(store):
     assert all(max(line.x) < 1 for line in lines)
 
 
+def test_the_auroc_the_cosine_and_the_difference_have_a_panel_each(store):
+    frame = comparison(store[1][:1], Question())
+    assert list(frame["statistic"].unique()) == ["auroc", "cosine_of_means_debiased"]
+    ends = {"value": [0.1, 0.2], "low": [0.05, np.nan], "high": [0.15, np.nan]}
+    beyond = pd.DataFrame({"depth": [0, 1], "relative_depth": [0, 0.125], **ends})
+    figure = comparison_figure(frame, beyond)
+    titles = [figure.layout[f"yaxis{row}"].title.text for row in ("", 2, 3)]
+    assert titles == ["AUROC", "cosine of means debiased", "AUROC of the first run<br>minus the second"]
+    curves = [trace for trace in figure.data if trace.mode == "lines+markers"]
+    assert [curve.name for curve in curves] == ["first", "first", "difference"]
+    assert [curve.showlegend for curve in curves] == [True, False, False]
+    (line,) = (trace for trace in figure.data if trace.name == "difference")
+    assert list(line.y) == [0.1, 0.2]
+    assert list(line.text) == [", simultaneous 95 % band [0.05, 0.15]", ""]
+    (switch,) = figure.layout.meta["switches"]
+    assert set(switch["on"]) == set(switch["off"]) == {"xaxis", "xaxis2", "xaxis3"}
+    assert "NaN" not in figure.to_json()
+
+
 def test_a_gap_stays_a_gap_and_is_valid_json(store):
     figure = comparison_figure(comparison(store[1][2:], Question(site="resid_pre")))
     assert json.loads(figure.to_json())["data"][0]["y"] == [0.5, None, 0.4, 0.3]
@@ -53,7 +72,7 @@ def test_a_gap_stays_a_gap_and_is_valid_json(store):
 
 
 def test_more_runs_than_colours_are_told_apart_by_dashes(store):
-    frame = comparison(store[1][:1], Question())
+    frame = comparison(store[1][:1], Question("cosine_of_means_debiased"))
     many = [frame.assign(run_id=f"run-{number}", model=f"model {number}") for number in range(11)]
     lines = [trace for trace in comparison_figure(pd.concat(many, ignore_index=True)).data if trace.fill is None]
     assert len({(line.line.color, line.line.dash) for line in lines}) == 11
@@ -109,7 +128,7 @@ def test_the_command_answers_in_json(store, tmp_path):
     result = compare(store, "first-0", "second-0", "--bound", "0.98", "--json", "--output", str(page))
     answer = json.loads(result.stdout.splitlines()[-1])
     assert (answer["page"], answer["bound"]) == (str(page), 0.98)
-    assert answer["statistic"] == "cosine_of_means_debiased"
+    assert answer["statistics"] == ["cosine_of_means_debiased"], "the only one that both runs have"
     assert [(item["run_id"], item["separates_at"]) for item in answer["items"]] == [
         ("first-0", "never"),
         ("second-0", "not measured"),

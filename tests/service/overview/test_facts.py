@@ -109,8 +109,8 @@ def test_the_model_and_the_templates_have_badges(tmp_path):
 
 @pytest.mark.parametrize("is_partial", [False, True])
 def test_a_twin_that_is_compared_takes_the_warning_away(tmp_path, monkeypatch, is_partial):
-    known = twin_difference(estimate(0.1, 0.05, 0.08))
-    monkeypatch.setattr("theodolite.query.twin.auroc_beyond_twin", lambda *of: {} if is_partial else known(*of))
+    known = twin_difference({} if is_partial else estimate(0.1, 0.05, 0.08))
+    monkeypatch.setattr("theodolite.query.twin.auroc_difference", known)
     facts = model_facts().model_copy(update={"name": "tiny (random weights)", "weights": "random", "seed": 3})
     overview_run(tmp_path, "tiny-random-weights-0", facts)
     run = overview_run(tmp_path, permutations=permuted(YES, NO))

@@ -133,7 +133,7 @@ def test_identical_activations_and_missing_numbers_conclude_nothing(tmp_path):
 def test_the_untrained_twin_answers_the_third_question(tmp_path, monkeypatch, difference, answer, text):
     facts = model_facts().model_copy(update={"name": "tiny (random weights)", "weights": "random", "seed": 3})
     twin = overview_run(tmp_path, "tiny-random-weights-0", facts)
-    monkeypatch.setattr("theodolite.query.twin.auroc_beyond_twin", twin_difference(difference))
+    monkeypatch.setattr("theodolite.query.twin.auroc_difference", twin_difference(difference))
     tile = read_overview(overview_run(tmp_path)).tiles[2]
     assert (tile.answer, tile.number) == (answer, text)
     of_twin = read_overview(twin).tiles[2]

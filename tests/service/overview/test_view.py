@@ -135,7 +135,7 @@ def test_the_curve_stands_before_chance_words_and_the_untrained_twin(tmp_path, m
     facts = run.record.model.model_copy(update={"name": "tiny (random weights)", "weights": "random", "seed": 3})
     twin = {"auroc": estimate(np.array([0.5, 0.55, 0.6, 0.6]), 0.02, 0.05)}
     overview_run(tmp_path, "tiny-random-weights-0", facts, separation=twin)
-    monkeypatch.setattr("theodolite.query.twin.auroc_beyond_twin", twin_difference({}))
+    monkeypatch.setattr("theodolite.query.twin.auroc_difference", twin_difference({}))
     assert '<span class="end control"' in html_of(run)
     assert "untrained twin<" in html_of(run)
 

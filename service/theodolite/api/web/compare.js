@@ -1,11 +1,11 @@
-// Compares the same curve of several runs on relative depth.
+// Compares the same curves of several runs on relative depth.
 
 import { addressOf, choose, readAddress } from "./address.js";
 import { element, problem, replaceControls, runLabel, selection, table } from "./elements.js";
 import { Frame } from "./figures.js";
 import { ask, askAll, ofRun, readAnalyses } from "./service.js";
 
-const FIRST = "cosine_of_means_debiased";
+const FIRST = ["auroc", "cosine_of_means_debiased"]; // in one figure, if all runs have them
 const MAX_RUNS = 16;
 const HIDDEN = /_feature(@|$)/; // the index of a feature cannot be compared
 
@@ -15,7 +15,7 @@ export function openComparison(node, signal) {
   const view = new Comparison(signal);
   node.append(
     element("h1", "Compare runs"),
-    element("p.lead", "One statistic of several runs over relative depth: 0 is the input of the first block, 1 the output of the last block."),
+    element("p.lead", "Relative depth 0 is the input of the first block, 1 the output of the last one."),
     view.node,
   );
   return ({ choices }) => view.show(choices);
@@ -23,7 +23,7 @@ export function openComparison(node, signal) {
 
 /** Return the name of a statistic as titles write it, such as `r squared, map affine, sublayer mlp`. */
 function titleOf(statistic) {
-  return statistic.split(/[@,]/).join(", ").replaceAll(/[_=]/g, " ");
+  return statistic.split(/[@,]/).join(", ").replaceAll(/[_=]/g, " ").replaceAll(/\bauroc\b/g, "AUROC");
 }
 
 class Comparison {
@@ -78,13 +78,19 @@ class Comparison {
   ask(chosen, { statistic, contrast, set, site }) {
     this.frame.node.hidden = false;
     this.widths.node.hidden = true;
-    this.frame.rename(titleOf(statistic), `compare.${statistic}`);
+    const title = statistic ? titleOf(statistic) : "AUROC and cosine";
+    this.frame.rename(title, `compare.${statistic || "overview"}`);
     this.frame.show(async (until) => {
-      const answer = await ask("/v1/compare", { run: chosen, statistic, contrast, set, site }, until);
-      this.message.replaceChildren(element("p", answer.description));
+      const answer = await ask("/v1/compare", { run: chosen, statistic: statistic || null, contrast, set, site }, until);
+      const differ = answer.differences.map(({ option }) => element("span.badge", option));
+      const beyond = answer.auroc_difference.length > 0 && "The band of the difference holds for all depths at once.";
+      this.message.replaceChildren(
+        ...(differ.length ? [element("p.soft", "Different in the specs: ", differ)] : []),
+        ...[statistic && Object.values(answer.statistics).join(" "), beyond].filter(Boolean).map((text) => element("p.soft", text)),
+      );
       this.table.replaceChildren(...milestones(answer.milestones, this.known), ...differences(answer.differences, chosen, this.known));
       this.widths.node.hidden = !answer.width_figure;
-      this.widths.rename("Against the width of the models", `compare.${statistic}.widths`);
+      this.widths.rename("Against the width of the models", `compare.${statistic || "overview"}.widths`);
       if (answer.width_figure) this.widths.show(() => answer.width_figure);
       // A single curve has a legend too, with the name of its model.
       answer.figure.layout.showlegend = true;
@@ -140,14 +146,16 @@ class Comparison {
 /** Return the curve to compare; the first label that all runs share replaces a missing choice. */
 function questionOf(choices, details, groups) {
   const offered = statisticsOf(details, groups);
-  const statistic = choices.get("statistic") ?? FIRST;
-  const dims = offered.dims[statistic] ?? [];
+  const ofAll = FIRST.filter((name) => name in offered.dims);
+  const statistic = choices.get("statistic") ?? (ofAll.length === FIRST.length ? "" : FIRST[1]);
+  if (ofAll.length === FIRST.length) offered.groups.unshift(["", "AUROC and cosine"]);
+  const dims = offered.dims[statistic || FIRST[0]] ?? [];
   const question = { statistic, offered: offered.groups };
   // Milestones belong to a contrast, even for a statistic of sets.
   question.contrasts = shared(details.map((run) => run.contrasts));
   question.own = question.contrasts.length ? [] : ownContrasts(details, choices.getAll("contrast"));
-  const ofAll = choices.get("contrast") ?? question.contrasts[0];
-  question.contrast = question.contrasts.length ? [ofAll] : question.own.map(({ id, chosen }) => `${id}:${chosen}`);
+  const named = choices.get("contrast") ?? question.contrasts[0];
+  question.contrast = question.contrasts.length ? [named] : question.own.map(({ id, chosen }) => `${id}:${chosen}`);
   if (dims.includes("set")) {
     question.sets = shared(details.map((run) => Object.keys(run.sets)));
     question.set = choices.get("set") ?? question.sets[0];
@@ -192,7 +200,7 @@ function milestones(rows, known) {
   return [
     element("h2", "Smallest cosine and separation"),
     element("div.wrapped", table(columns, cells, "Smallest cosine and separation of each run", [2])),
-    element("p.soft", "Percentages are relative depths. A difference between two runs has no interval here."),
+    element("p.soft", "Percentages are relative depths."),
   ];
 }
 

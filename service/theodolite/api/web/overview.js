@@ -70,10 +70,8 @@ class Picture {
     }
   }
 
-  redraw({ contrast, contrasts, site, layer, sentence, badges }, places) {
+  redraw({ contrast, contrasts, site, layer, quoted }, places) {
     const depth = (place) => [place, `layer ${place.split(":")[1]} ${place.split(":")[0].replace(/^resid_/, "")}`];
-    const warnings = badges.filter((badge) => badge.is_warning).map((badge) => `⚠ ${badge.label}`);
-    const copied = [sentence, ...(warnings.length ? [`(${warnings.join(", ")})`] : [])].join(" ");
     const python = [
       "import theodolite",
       `run = theodolite.Client("${location.origin}").run("${this.run.run_id}")`,
@@ -85,7 +83,7 @@ class Picture {
         selection("overview", "contrast", contrasts, contrast, (value) => choose({ contrast: value, site: null, layer: null })),
       selection("overview", "depth", places.map(depth), `${site}:${layer}`, choosePlace),
     ]);
-    this.buttons.replaceChildren(copyButton("Copy sentence", copied), copyButton("Copy Python", python), element("a", { href: vector }, "Separation in detail"));
+    this.buttons.replaceChildren(copyButton("Copy sentence", quoted), copyButton("Copy Python", python), element("a", { href: vector }, "Separation in detail"));
   }
 
   chooseDepth(event) {

@@ -1,4 +1,4 @@
-"""The AUROC of a run minus that of its untrained twin, against the difference from the scores, prompt by prompt."""
+"""The AUROC of a run minus that of another one, against the difference from the scores, prompt by prompt."""
 
 import shutil
 
@@ -10,8 +10,11 @@ from support.finished_runs import model_facts
 from support.stored import store_run
 
 from theodolite.bands import half_of_difference, simultaneous_quantile
+from theodolite.query.auroc_difference import auroc_difference
+from theodolite.query.compare import Question, difference
+from theodolite.query.curves import along_depth
 from theodolite.query.twin import read_twin
-from theodolite.query.twin_difference import auroc_beyond_twin
+from theodolite.store.prompts import read_prompts
 from theodolite.store.result_reader import read_finished_table, read_group
 from theodolite.store.result_writer import remove_groups
 from theodolite.store.runs import open_run
@@ -51,7 +54,7 @@ def twin_of(folder, shifts, **options):
 def pair_of(folder, shifts, twin_shifts, *, paired):
     run = survey(folder, samples(shifts), "tiny-0", paired=paired)
     twin = twin_of(folder, twin_shifts, paired=paired)
-    return run, twin, auroc_beyond_twin(run, twin, "refusal").sel(position=-1)
+    return run, twin, auroc_difference(run, twin, "refusal").sel(position=-1)
 
 
 @pytest.fixture(scope="module")
@@ -94,7 +97,7 @@ def test_the_difference_and_its_band_are_those_of_the_scores_of_each_prompt(pair
     low = value - half_of_difference(one.value - one.low, control.high - control.value, correlation)
     high = value + half_of_difference(one.high - one.value, control.value - control.low, correlation)
     for column, (site, layer) in enumerate(places):
-        here = found["auroc_beyond_twin"].sel(site=site, layer=layer)
+        here = found.sel(site=site, layer=layer)
         for end, expected in {"value": value, "band_low": low, "band_high": np.minimum(high, 1)}.items():
             np.testing.assert_allclose(here.sel(estimate=end), expected[column], atol=1e-9)
 
@@ -102,19 +105,18 @@ def test_the_difference_and_its_band_are_those_of_the_scores_of_each_prompt(pair
 def test_a_trained_difference_is_found_at_its_depths_alone(tmp_path):
     shifts = np.array([[0.5, 0.5, 3.0], [0.5, 3.0, 3.0]])  # (site, layer)
     run, _, found = pair_of(tmp_path, shifts, 0.5, paired=False)
-    difference = found["auroc_beyond_twin"]
-    np.testing.assert_array_equal(difference.sel(estimate="band_low") > 0, shifts > 1)
+    np.testing.assert_array_equal(found.sel(estimate="band_low") > 0, shifts > 1)
     stored = read_twin(run, "separation")["refusal"]["separation"]["auroc_beyond_twin"].sel(position=-1)
-    np.testing.assert_array_equal(stored.sel(estimate="value"), difference.sel(estimate="value"))
+    np.testing.assert_array_equal(stored.sel(estimate="value"), found.sel(estimate="value"))
 
 
 def test_prompts_that_one_run_lacks_are_left_out_of_the_correlation(pairs, tmp_path):
     run, *_ = pairs[True]
-    found = auroc_beyond_twin(
+    found = auroc_difference(
         run, twin_of(tmp_path, 0.8, paired=True, quarantined={"harmful": {3: "not finite"}}), "refusal"
     )
     found = found.sel(position=-1)
-    assert np.isfinite(found["auroc_beyond_twin"].sel(estimate="band_low")).all()
+    assert np.isfinite(found.sel(estimate="band_low")).all()
 
 
 def test_without_permutation_tests_there_is_no_band(pairs, tmp_path):
@@ -122,6 +124,27 @@ def test_without_permutation_tests_there_is_no_band(pairs, tmp_path):
     shutil.copytree(twin.store, tmp_path / "copy")
     twin = open_run(str(tmp_path / "copy"), twin.id)
     remove_groups(twin, ["permutations"])
-    found = auroc_beyond_twin(run, twin, "refusal").sel(position=-1)["auroc_beyond_twin"]
+    found = auroc_difference(run, twin, "refusal").sel(position=-1)
     assert np.isfinite(found.sel(estimate="value")).all()
     assert np.isnan(found.sel(estimate="band_low")).all()
+
+
+def test_a_comparison_of_two_runs_on_the_same_prompts_has_their_difference(pairs, monkeypatch):
+    run, twin, found = pairs[True]
+    frame = difference([run, twin], Question())
+    assert frame["depth"].tolist() == [0, 1, 2, 3, 4, 5]
+    assert frame["relative_depth"].tolist() == pytest.approx([one / 6 for one in range(6)])
+    for column, end in {"value": "value", "low": "band_low", "high": "band_high"}.items():
+        np.testing.assert_array_equal(frame[column], along_depth(found, end))
+    turned = difference([twin, run], Question(contrast="refusal", site="resid_mid"))
+    np.testing.assert_allclose(turned["value"], -frame["value"][1::2])
+    np.testing.assert_allclose(turned["low"], -frame["high"][1::2], atol=1e-12)
+    assert difference([run], Question()) is None
+    assert difference([run, twin], Question("cosine_of_means_debiased")) is None
+    assert difference([run, pairs[False][1]], Question()) is None, "only one of them is paired"
+
+    def other_texts(of_run, name):
+        return read_prompts(of_run, name).assign(text=lambda rows: rows["text"] + of_run.id)
+
+    monkeypatch.setattr("theodolite.query.compare.read_prompts", other_texts)
+    assert difference([run, twin], Question()) is None

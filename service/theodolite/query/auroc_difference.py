@@ -1,4 +1,4 @@
-"""The AUROC of a run minus that of its untrained twin on the same prompts, with a simultaneous band."""
+"""The AUROC of a run minus that of another run on the same prompts, with a simultaneous band."""
 
 from statistics import NormalDist
 
@@ -19,8 +19,8 @@ _PLACE = ["site", "layer"]
 _TAIL = 0.025  # of a 95 % interval, on each side
 
 
-def auroc_beyond_twin(run: Run, twin: Run, contrast: str) -> xr.Dataset:
-    """Return `auroc_beyond_twin` and the ends of its 95 % band, along `estimate`, for a contrast.
+def auroc_difference(run: Run, subtracted: Run, contrast: str) -> xr.DataArray:
+    """Return the difference of the AUROCs of a contrast and the ends of its 95 % band, along `estimate`.
 
     The band holds at all sites and layers of a position at once. It combines the intervals of both AUROCs, each widened
     by `auroc_fit_error`, with the correlation of their errors over prompts (Zou and Donner 2008). The errors of the
@@ -28,13 +28,13 @@ def auroc_beyond_twin(run: Run, twin: Run, contrast: str) -> xr.Dataset:
 
     Args:
         run: a run with the analysis `separation`.
-        twin: its untrained twin, with the same group and contrast.
+        subtracted: a run with the same group, contrast and prompts, such as its untrained twin.
         contrast: name of the contrast.
 
     Raises:
         StoreError: the scores of a run cannot be read.
     """
-    runs = run, twin
+    runs = run, subtracted
     own, other = (read_group(one, "separation")["auroc"].sel(contrast=contrast, drop=True) for one in runs)
     value = end_of(own) - end_of(other)
     paired = bool(read_group(run, "separation").attrs["contrasts"][contrast]["paired"])
@@ -55,8 +55,7 @@ def auroc_beyond_twin(run: Run, twin: Run, contrast: str) -> xr.Dataset:
                 for end, opposite in (("low", "high"), ("high", "low")):
                     half[end].loc[at] = half_of_difference(ends[0][end], ends[1][opposite], correlation)
     bounds = {"value": value, "band_low": value - half["low"], "band_high": value + half["high"]}
-    difference = xr.concat(bounds.values(), xr.Variable(ESTIMATE, list(bounds))).clip(-1, 1)
-    return difference.to_dataset(name="auroc_beyond_twin")
+    return xr.concat(bounds.values(), xr.Variable(ESTIMATE, list(bounds))).clip(-1, 1)
 
 
 def _ends(auroc: xr.DataArray, quantile: float, of_fits: float) -> dict[str, NDArray[np.float64]]:
