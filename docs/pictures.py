@@ -28,6 +28,7 @@ from theodolite_jobs.survey import survey
 FOLDER = Path(__file__).with_name("pictures")
 WIDE, PHONE = ViewportSize(width=1280, height=860), ViewportSize(width=400, height=860)
 TALL = ViewportSize(width=1100, height=1800)  # a whole figure fits below the header
+HIGH = ViewportSize(width=1280, height=1180)  # a comparison fits below the header
 PATIENCE = 120_000  # milliseconds
 
 Scheme = Literal["light", "dark"]
@@ -104,8 +105,6 @@ def main() -> None:
         )
         for name, (view, *options) in PICTURES.items():
             take(browser, f"{address}/#/runs/{demos[0]}{view}", FOLDER / f"{name}.png", *options)
-        comparison = f"{address}/#/compare?run={demos[0]}&statistic=auroc"
-        take(browser, comparison, FOLDER / "compare.png", WIDE, "light", None)
         for name, view in (("runs", "runs"), ("new-survey", "new")):
             take(browser, f"{address}/#/{view}", FOLDER / f"{name}.png", WIDE, "light", None)
         take_figures(browser, store, f"{address}/#/runs/{demos[0]}", demos[0], FIGURES)
@@ -115,6 +114,11 @@ def main() -> None:
                 for name, (view, *options) in PICTURES_OF_WORDS.items():
                     take(browser, f"{other}/#/runs/{run}{view}", FOLDER / f"{name}.png", *options)
                 take_figures(browser, folder, f"{other}/#/runs/{run}", run, FIGURES_OF_WORDS)
+        with TemporaryDirectory() as folder:
+            twin = survey_twin(store, demos[0], folder)
+            with served(folder) as other:
+                comparison = f"{other}/#/compare?run={demos[0]}&run={twin}&contrast=matched"
+                take(browser, comparison, FOLDER / "compare.png", HIGH, "light", "h2")
         with TemporaryDirectory() as folder:
             run = survey_experts(folder)
             with served(folder) as other:
@@ -134,6 +138,21 @@ def survey_words(store: str) -> str:
         }
     )
     return survey(spec, Path(), Settings(store=store), Console()).id
+
+
+def survey_twin(store: str, run: str, into: str) -> str:
+    """Copy the demo's run into another store and survey its untrained twin there; return the twin."""
+    shutil.copytree(Path(store, "runs", run), Path(into, "runs", run))
+    sides = {"positive": "harmful", "negative": "harmless"}
+    spec = parse_spec(
+        {
+            "model": {"id": "smollm2-135m-instruct", "weights": "random"},
+            "prompts": {name: {"source": f"builtin:{name}"} for name in sides.values()},
+            "contrasts": {"matched": {**sides, "paired": True}},
+            "analyses": ["curves", "separation", "permutations"],
+        }
+    )
+    return survey(spec, Path(), Settings(store=into), Console()).id
 
 
 def survey_experts(store: str) -> str:

@@ -12,9 +12,11 @@ from theodolite.query.compare import BOUND, labels
 from theodolite.query.curves import title_of
 from theodolite.query.profiles import PROFILES
 from theodolite.sites import depth_label
+from theodolite.store.runs import RANDOM_WEIGHTS
 
 # Readable on white and on near-black; people with any colour vision can distinguish neighbours. Then dashes differ.
-_COLOURS = ("#8a63d2", "#d9622b", "#3b82c4", "#2e9e6b", "#c2478e", "#b8862a", "#1a9ba3", "#8b9098")
+_COLOURS = ("#8a63d2", "#d9622b", "#3b82c4", "#2e9e6b", "#c2478e", "#b8862a", "#1a9ba3")
+_CONTROL = "#8b9098"  # untrained models
 _REFERENCES = {
     "paired_accuracy": (Reference(0.5, "chance: 0.5"),),
     **{
@@ -59,6 +61,8 @@ def _curves(statistic: str, frame: pd.DataFrame, names: dict[str, str], *, named
     traces: list[go.Scatter] = []
     for index, (run_id, curve) in enumerate(frame.groupby("run_id", sort=False)):
         dash, colour = _DASHES[index // len(_COLOURS) % len(_DASHES)], _COLOURS[index % len(_COLOURS)]
+        if RANDOM_WEIGHTS in curve["model"].iloc[0]:
+            colour = _CONTROL
         name = names[str(run_id)]
         for band in bands(curve["relative_depth"], curve["low"], curve["high"], colour, opacity=0.16):
             traces.append(band.update(name=f"95 % interval, {name}", showlegend=False, legendgroup=name))

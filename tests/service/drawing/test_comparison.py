@@ -78,6 +78,13 @@ def test_more_runs_than_colours_are_told_apart_by_dashes(store):
     assert len({(line.line.color, line.line.dash) for line in lines}) == 11
 
 
+def test_an_untrained_model_is_grey(store):
+    frame = comparison(store[1], Question())
+    twins = frame.assign(model=frame["model"].replace("second", "first (random weights)"))
+    lines = [trace for trace in comparison_figure(twins).data if trace.fill is None]
+    assert [line.line.color == "#8b9098" for line in lines] == [False, True, False]
+
+
 def test_models_of_several_widths_are_drawn_against_their_width(store):
     frame = comparison(store[1], Question())
     assert width_figure(frame) is None

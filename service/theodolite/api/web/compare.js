@@ -82,7 +82,7 @@ class Comparison {
     this.frame.rename(title, `compare.${statistic || "overview"}`);
     this.frame.show(async (until) => {
       const answer = await ask("/v1/compare", { run: chosen, statistic: statistic || null, contrast, set, site }, until);
-      const differ = answer.differences.map(({ option }) => element("span.badge", option));
+      const differ = chips(answer.differences).map((option) => element("span.badge", option));
       const beyond = answer.auroc_difference.length > 0 && "The band of the difference holds for all depths at once.";
       this.message.replaceChildren(
         ...(differ.length ? [element("p.soft", "Different in the specs: ", differ)] : []),
@@ -207,6 +207,13 @@ function milestones(rows, known) {
 /** Return the depth from which on the sets are separated, or how near they come. */
 function separation({ separates_at: depth, largest_auroc_low: low }) {
   return depth === "never" && low !== null ? `none; the largest lower end of the band is ${low.toFixed(3)}` : depth;
+}
+
+/** Return the options in which the surveys differ; a section of the spec with many of them is one. */
+function chips(options) {
+  const sections = options.map(({ option }) => option.split(".")[0]);
+  const many = (section) => sections.filter((one) => one === section).length > 3;
+  return [...new Set(options.map(({ option }, index) => (many(sections[index]) ? sections[index] : option)))];
 }
 
 /** Return a table of the options in which the surveys differ, with a column for each run. */
