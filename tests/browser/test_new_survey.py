@@ -2,6 +2,8 @@
 
 import gzip
 import json
+import os
+import subprocess
 from collections.abc import Iterator
 from typing import Any
 
@@ -51,6 +53,15 @@ def form(page, noise, place) -> Iterator[Page]:
     # The browser logs each refused check.
     assert [said for said in noise if not said.startswith("Failed to load resource")] == []
     noise.clear()
+
+
+COPIED = "navigator.clipboard.writeText = async (text) => { window.copied = text; }"
+
+
+def with_cluster(page: Page) -> None:
+    """Accept all specs from now on, as a service with a cluster does."""
+    checked = {"valid": True, "id": ID, "has_cluster": True, "spec": {}}
+    page.route("**/v1/spec/check", lambda route: route.fulfill(json=checked))
 
 
 def written(page: Page) -> dict[str, Any]:
@@ -197,7 +208,6 @@ def test_the_cost_is_estimated_and_a_change_removes_it(form):
         "tokens_counted_by": "the model's tokenizer",
         "warnings": ["the sets differ"],
     }
-    checked = {"valid": True, "id": ID, "has_cluster": True, "spec": {}}
     answers = [
         {"status": 202, "json": {"state": "running"}, "headers": {"Retry-After": "0"}},
         {"status": 200, "json": estimate},
@@ -206,7 +216,7 @@ def test_the_cost_is_estimated_and_a_change_removes_it(form):
     form.route("**/v1/spec/estimate", lambda route: route.fulfill(**answers.pop(0)))
     button = form.get_by_role("button", name="Estimate the cost")
     expect(button).to_be_hidden()  # this service has no cluster
-    form.route("**/v1/spec/check", lambda route: route.fulfill(json=checked))
+    with_cluster(form)
     form.get_by_label("label").fill("a")
     button.click()
     costs = form.locator(".spec")
@@ -308,14 +318,27 @@ def test_errors_are_shown_in_words_and_the_focus_stays(form):
     write(form, {"model": {"id": "smollm2-135m-instruct"}, "prompts": {"a": {"source": "builtin:nouns"}}})
     expect(answer(form)).to_contain_text("valid survey")
     expect(text).not_to_have_attribute("aria-invalid", "true")
-    form.locator("#submit-spec").click()
-    expect(form.locator("#spec-problem")).to_contain_text("no cluster")
     expect(form.locator("#spec-problem")).to_have_attribute("role", "alert")
-    expect(answer(form)).to_contain_text("no cluster")
     expect(form.get_by_label("label")).to_be_enabled()
 
 
+def test_without_a_cluster_the_button_copies_a_command_that_surveys_the_spec(form, tmp_path):
+    expect(answer(form)).to_contain_text("no cluster")
+    form.evaluate(COPIED)
+    form.get_by_role("button", name="Copy command").click()
+    expect(form.get_by_role("button", name="Copied")).to_be_visible()
+    command = form.evaluate("window.copied")
+    (tmp_path / "theodolite").write_text('#!/bin/sh\necho "$@"\n')
+    (tmp_path / "theodolite").chmod(0o755)
+    paths = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    ran = subprocess.run(["sh", "-c", command], cwd=tmp_path, env=paths, capture_output=True, text=True, check=True)
+    assert ran.stdout.split() == ["survey", "survey.yaml"]
+    assert parse_text((tmp_path / "survey.yaml").read_text()) == written(form)
+    expect(form.get_by_role("button", name="Copy command")).to_be_visible()
+
+
 def test_the_spec_is_stored_until_it_is_submitted(form, place):
+    with_cluster(form)
     form.get_by_label("label").fill("kept")
     form.get_by_role("link", name="Survey jobs").click()
     expect(form.locator("main")).to_contain_text("No survey job was submitted")

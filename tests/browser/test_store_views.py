@@ -166,6 +166,8 @@ def test_a_token_is_asked_for_and_stays_out_of_addresses(browser, noise, tmp_pat
         expect(page.locator("main h1")).to_have_text("tiny")
         expect(page.locator(".overview")).to_be_visible()
         settle(page)
+        accepted = {"valid": True, "id": "0" * 64, "has_cluster": True, "spec": {}}
+        page.route("**/v1/spec/check", lambda route: route.fulfill(json=accepted))
         page.get_by_role("link", name="New survey").click()
         page.locator("#submit-spec").click()
         expect(page.locator("#spec-problem")).to_contain_text("needs the scope submit")

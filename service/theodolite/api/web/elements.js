@@ -127,3 +127,13 @@ export async function fill(node, signal, load, waiting = "Loading…") {
   if (document.activeElement === document.body) document.getElementById(node.dataset.used)?.focus();
   delete node.dataset.used;
 }
+
+/** Put a text on the clipboard; a page without TLS of another machine can do so only from a selection. */
+export async function copy(text) {
+  if (navigator.clipboard) return navigator.clipboard.writeText(text);
+  const area = element("textarea.unseen", text);
+  document.body.append(area);
+  area.select();
+  document.execCommand("copy");
+  area.remove();
+}

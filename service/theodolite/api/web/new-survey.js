@@ -1,7 +1,7 @@
 // A new survey: fields and the text of the spec, which both change the other; the service checks each change.
 
 import { addressOf } from "./address.js";
-import { element } from "./elements.js";
+import { copy, element } from "./elements.js";
 import { showEstimate } from "./estimate.js";
 import { errorMessage, linesOf, LiveCheck, readSpec } from "./live-check.js";
 import { send } from "./service.js";
@@ -12,6 +12,7 @@ import { writeYaml } from "./yaml-text.js";
 const KEY = "theodolite-spec"; // this browser tab stores the text until the survey is submitted
 const FORMATS = { YAML: writeYaml, JSON: (spec) => JSON.stringify(spec, null, 2) };
 const LONGEST_YAML = 100_000; // in characters; the service reads longer texts only as JSON
+const [SUBMIT, COPY] = ["Submit", "Copy command"]; // the second one without a cluster
 const FORMAT_KEY = "theodolite-spec-format";
 
 /** Open the form. */
@@ -21,8 +22,8 @@ export function openNewSurvey(node, signal) {
   node.append(
     element("h1", "New survey"),
     element("p.lead",
-      "A survey captures a model’s activations on prompt sets, and measures their geometry. The same spec always gives the same survey job, which continues where it stopped. The command theodolite survey reads the same spec from a file. The spec has more options than the fields: ",
-      element("a", { href: "/v1/spec.schema.json" }, "the schema describes all of them."),
+      "A survey measures the geometry of a model’s activations on prompt sets. The same spec is always the same survey job. ",
+      element("a", { href: "/v1/spec.schema.json" }, "All options of a spec"),
     ),
     view.node,
   );
@@ -41,7 +42,8 @@ class NewSurvey {
     const formats = Object.keys(FORMATS).map((name) => element("option", name));
     this.format = element("select", { "aria-label": "format of the spec", onchange: () => this.reformat() }, formats);
     this.format.value = sessionStorage.getItem(FORMAT_KEY) ?? "YAML";
-    this.submitButton = element("button.main", { type: "button", id: "submit-spec", onclick: () => this.submit() }, "Submit");
+    this.submitButton = element("button.main", { type: "button", id: "submit-spec", onclick: () => (this.hasCluster ? this.submit() : this.copyCommand()) }, SUBMIT);
+    this.hasCluster = true; // until a check says that this service has none
     this.estimateButton = element("button", { type: "button", hidden: true, onclick: () => this.estimate() }, "Estimate the cost");
     const again = element("button", { type: "button", onclick: () => this.startAgain() }, "Start again");
     this.backButton = element("button", { type: "button", hidden: true, onclick: () => this.undo() }, "Undo “Start again”");
@@ -122,6 +124,8 @@ class NewSurvey {
   /** Mark the fields that an error names, and the text if the error is about the spec. */
   mark(error, isAccepted = false) {
     this.estimateButton.hidden = !isAccepted;
+    if (!error) this.hasCluster = isAccepted;
+    this.submitButton.textContent = this.hasCluster ? SUBMIT : COPY;
     this.form.mark(error ? linesOf(error) : []);
     const isWrong = [413, 422].includes(error?.status);
     if (isWrong) this.text.setAttribute("aria-invalid", "true");
@@ -130,6 +134,14 @@ class NewSurvey {
 
   async readText() {
     return this.spec ?? readSpec(this.text.value);
+  }
+
+  /** Copy a shell command that surveys the spec where the user runs it. */
+  async copyCommand() {
+    const file = `survey.${this.format.value.toLowerCase()}`;
+    await copy(`cat > ${file} <<'END'\n${this.text.value.trimEnd()}\nEND\ntheodolite survey ${file}\n`);
+    this.submitButton.textContent = "Copied";
+    setTimeout(() => (this.submitButton.textContent = this.hasCluster ? SUBMIT : COPY), 1500);
   }
 
   async submit() {

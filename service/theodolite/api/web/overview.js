@@ -1,7 +1,7 @@
 // The overview of a run: model, first figure, parity check, prompts, contrasts, results and provenance.
 
 import { addressOf, choose } from "./address.js";
-import { cards, element, fill, replaceControls, selection, table } from "./elements.js";
+import { cards, copy, element, fill, replaceControls, selection, table } from "./elements.js";
 import { drawnFrame, opened, readSections, withLinks } from "./sections.js";
 import { ask, ofRun, readAnalyses } from "./service.js";
 
@@ -110,16 +110,6 @@ function copyButton(label, text) {
     setTimeout(() => (button.textContent = label), 1500);
   });
   return button;
-}
-
-/** Put a text on the clipboard; a page without TLS of another machine can do so only from a selection. */
-async function copy(text) {
-  if (navigator.clipboard) return navigator.clipboard.writeText(text);
-  const area = element("textarea.unseen", text);
-  document.body.append(area);
-  area.select();
-  document.execCommand("copy");
-  area.remove();
 }
 
 function modelFacts({ model, sets, capture }) {
