@@ -186,6 +186,20 @@ def test_one_map_of_heads_has_a_menu_and_opens_the_card_of_the_strongest_head(pa
     settle(page)
 
 
+def test_a_head_under_the_grey_cover_is_never_the_strongest(page, address, store):
+    def cover_all_but_one(route):
+        figure = route.fetch().json()
+        covered = [[1] * len(row) for row in figure["data"][0]["text"]]
+        covered[2][3] = None
+        figure["data"].append({"type": "heatmap", "z": covered, "showscale": False})
+        route.fulfill(json=figure)
+
+    page.route("**/figures/heads.qk.leading", cover_all_but_one)
+    page.goto(f"{address}/#/runs/{store[1]}/heads")
+    settle(page)
+    expect(page.locator("#card-name")).to_have_text("L3H2, QK circuit")
+
+
 def test_a_head_has_its_card_by_click_by_keys_and_by_address(page, address, store):
     page.goto(f"{address}/#/runs/{store[1]}/heads?map=heads.ov.leading")
     settle(page)

@@ -8,6 +8,7 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from theodolite.bands import half_of_difference, simultaneous_quantile
+from theodolite.digests import digest_of
 from theodolite.groups.schema import ESTIMATE, INTERVAL, SIDES
 from theodolite.groups.separation.record import SCORES
 from theodolite.query.curves import end_of
@@ -34,6 +35,12 @@ def auroc_difference(run: Run, subtracted: Run, contrast: str) -> xr.DataArray:
     Raises:
         StoreError: the scores of a run cannot be read.
     """
+    states = [digest_of(finished_groups(one)) for one in (run, subtracted)]
+    key = ("auroc difference", subtracted.url, *states, contrast)
+    return run.cached(key, lambda: _difference(run, subtracted, contrast), lambda found: int(found.nbytes))
+
+
+def _difference(run: Run, subtracted: Run, contrast: str) -> xr.DataArray:
     runs = run, subtracted
     own, other = (read_group(one, "separation")["auroc"].sel(contrast=contrast, drop=True) for one in runs)
     value = end_of(own) - end_of(other)

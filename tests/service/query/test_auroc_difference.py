@@ -1,6 +1,7 @@
 """The AUROC of a run minus that of another one, against the difference from the scores, prompt by prompt."""
 
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from theodolite.query.auroc_difference import auroc_difference
 from theodolite.query.compare import Question, difference
 from theodolite.query.curves import along_depth
 from theodolite.query.twin import read_twin
+from theodolite.store.cache import Cache
 from theodolite.store.prompts import read_prompts
 from theodolite.store.result_reader import read_finished_table, read_group
 from theodolite.store.result_writer import remove_groups
@@ -127,6 +129,19 @@ def test_without_permutation_tests_there_is_no_band(pairs, tmp_path):
     found = auroc_difference(run, twin, "refusal").sel(position=-1)
     assert np.isfinite(found.sel(estimate="value")).all()
     assert np.isnan(found.sel(estimate="band_low")).all()
+
+
+def test_a_service_computes_a_difference_once(pairs, monkeypatch):
+    run, twin, found = pairs[False]
+    served = replace(run, cache=Cache(10**8))
+    calls = []
+    monkeypatch.setattr("theodolite.query.auroc_difference._difference", lambda *of: calls.append(of) or found)
+    for _ in range(2):
+        assert auroc_difference(served, twin, "refusal") is found
+    assert len(calls) == 1
+    auroc_difference(served, run, "refusal")
+    auroc_difference(served, twin, "subject")
+    assert len(calls) == 3
 
 
 def test_a_comparison_of_two_runs_on_the_same_prompts_has_their_difference(pairs, monkeypatch):

@@ -76,12 +76,15 @@ class Atlas {
     return this.drawing;
   }
 
-  /** Return the layer and the head with the largest absolute value of the drawn map. */
+  /** Return the layer and the head with the largest absolute value of the drawn map, outside of its grey cover. */
   strongest() {
     let [layer, head, largest] = [0, 0, -1];
-    for (const [row, values] of (this.frame.figure?.data[0].text ?? []).entries())
+    const [map, ...above] = this.frame.figure?.data ?? [];
+    const covers = above.filter(({ type }) => type === "heatmap").map(({ z }) => z);
+    for (const [row, values] of (map?.text ?? []).entries())
       for (const [column, value] of values.entries())
-        if (value !== null && Math.abs(value) > largest) [layer, head, largest] = [column, row, Math.abs(value)];
+        if (value !== null && Math.abs(value) > largest && !covers.some((cells) => cells[row]?.[column]))
+          [layer, head, largest] = [column, row, Math.abs(value)];
     return [layer, head];
   }
 
