@@ -56,15 +56,14 @@ BELOW = np.array([[[[np.nan, -0.1, 0.01, 0.2]], [[-0.4, -0.05, 0.0, 0.25]]]])
 def below(monkeypatch):
     """Give the difference from the twin its band; these runs have no scores of prompts."""
 
-    def auroc_beyond_twin(run, twin, contrast):
+    def auroc_difference(run, twin, contrast):
         own, other = (read_group(one, "separation").sel(contrast=contrast)["auroc"] for one in (run, twin))
         value = (own - other).sel(estimate="value")
         low = value.copy(data=BELOW[0])
         ends = {"value": value, "band_low": low, "band_high": 2 * value - low}
-        difference = xr.concat(ends.values(), xr.Variable("estimate", list(ends)))
-        return difference.to_dataset(name="auroc_beyond_twin")
+        return xr.concat(ends.values(), xr.Variable("estimate", list(ends)))
 
-    monkeypatch.setattr("theodolite.query.twin.auroc_beyond_twin", auroc_beyond_twin)
+    monkeypatch.setattr("theodolite.query.twin.auroc_difference", auroc_difference)
 
 
 def facts_of(module, run):
