@@ -66,41 +66,34 @@ def _curves(statistic: str, frame: pd.DataFrame, names: dict[str, str], *, named
         name = names[str(run_id)]
         for band in bands(curve["relative_depth"], curve["low"], curve["high"], colour, opacity=0.16):
             traces.append(band.update(name=f"95 % interval, {name}", showlegend=False, legendgroup=name))
-        line = go.Scatter(
-            x=curve["relative_depth"].tolist(),
-            y=curve["value"].tolist(),
-            mode="lines+markers",
-            marker={"size": 4},
-            line={"color": colour, "width": 2.2, "dash": dash},
-            name=name,
-            legendgroup=name,
-            showlegend=named,
-            customdata=[_depth_text(site, depth) for site, depth in zip(curve["site"], curve["depth"], strict=True)],
-            text=hover_texts(curve["low"], curve["high"]),
-            hovertemplate=hover_template(name, has_band=True),
-        )
-        traces.append(line)
+        depths = [_depth_text(site, depth) for site, depth in zip(curve["site"], curve["depth"], strict=True)]
+        line = _line(name, curve, colour, depths, hover_texts(curve["low"], curve["high"]))
+        traces.append(line.update(line_dash=dash, legendgroup=name, showlegend=named))
     return traces + reference_lines(_REFERENCES.get(statistic, ()), [(frame["relative_depth"], frame["value"])])
 
 
 def _difference(frame: pd.DataFrame) -> list[go.Scatter]:
     """Return the curve of the difference of two runs, with its simultaneous band and a line at 0."""
     x, low, high = frame["relative_depth"], frame["low"], frame["high"]
-    name = "difference"
     traces = [band.update(name=_BAND, showlegend=False) for band in bands(x, low, high, _DIFFERENCE, opacity=0.16)]
-    line = go.Scatter(
-        x=x.tolist(),
-        y=frame["value"].tolist(),
+    labels = [depth_label(depth) for depth in frame["depth"]]
+    line = _line("difference", frame, _DIFFERENCE, labels, hover_texts(low, high, _BAND)).update(showlegend=False)
+    return [*traces, line, *reference_lines([Reference(0.0, "equal: 0")], [(x, frame["value"])])]
+
+
+def _line(name: str, curve: pd.DataFrame, colour: str, labels: list[str], ends: list[str] | None) -> go.Scatter:
+    """Return a curve over relative depth, with the labels of its points and the texts of their intervals."""
+    return go.Scatter(
+        x=curve["relative_depth"].tolist(),
+        y=curve["value"].tolist(),
         mode="lines+markers",
         marker={"size": 4},
-        line={"color": _DIFFERENCE, "width": 2.2},
+        line={"color": colour, "width": 2.2},
         name=name,
-        showlegend=False,
-        customdata=[depth_label(depth) for depth in frame["depth"]],
-        text=hover_texts(low, high, _BAND),
+        customdata=labels,
+        text=ends,
         hovertemplate=hover_template(name, has_band=True),
     )
-    return [*traces, line, *reference_lines([Reference(0.0, "equal: 0")], [(x, frame["value"])])]
 
 
 def _add_depth_switch(figure: go.Figure, frame: pd.DataFrame, rows: int) -> None:

@@ -128,8 +128,15 @@ export async function fill(node, signal, load, waiting = "Loading…") {
   delete node.dataset.used;
 }
 
+/** Copy a text and say so on the button for a moment; `label` returns the button's text after that. */
+export async function copyFrom(button, text, label) {
+  await copy(text);
+  button.textContent = "Copied";
+  setTimeout(() => (button.textContent = label()), 1500);
+}
+
 /** Put a text on the clipboard; a page without TLS of another machine can do so only from a selection. */
-export async function copy(text) {
+async function copy(text) {
   if (navigator.clipboard) return navigator.clipboard.writeText(text);
   const area = element("textarea.unseen", text);
   document.body.append(area);

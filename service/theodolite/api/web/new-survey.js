@@ -1,7 +1,7 @@
 // A new survey: fields and the text of the spec, which both change the other; the service checks each change.
 
 import { addressOf } from "./address.js";
-import { copy, element } from "./elements.js";
+import { copyFrom, element } from "./elements.js";
 import { showEstimate } from "./estimate.js";
 import { errorMessage, linesOf, LiveCheck, readSpec } from "./live-check.js";
 import { send } from "./service.js";
@@ -125,7 +125,7 @@ class NewSurvey {
   mark(error, isAccepted = false) {
     this.estimateButton.hidden = !isAccepted;
     if (!error) this.hasCluster = isAccepted;
-    this.submitButton.textContent = this.hasCluster ? SUBMIT : COPY;
+    this.submitButton.textContent = this.submitLabel;
     this.form.mark(error ? linesOf(error) : []);
     const isWrong = [413, 422].includes(error?.status);
     if (isWrong) this.text.setAttribute("aria-invalid", "true");
@@ -137,11 +137,14 @@ class NewSurvey {
   }
 
   /** Copy a shell command that surveys the spec where the user runs it. */
-  async copyCommand() {
+  copyCommand() {
     const file = `survey.${this.format.value.toLowerCase()}`;
-    await copy(`cat > ${file} <<'END'\n${this.text.value.trimEnd()}\nEND\ntheodolite survey ${file}\n`);
-    this.submitButton.textContent = "Copied";
-    setTimeout(() => (this.submitButton.textContent = this.hasCluster ? SUBMIT : COPY), 1500);
+    const command = `cat > ${file} <<'END'\n${this.text.value.trimEnd()}\nEND\ntheodolite survey ${file}\n`;
+    return copyFrom(this.submitButton, command, () => this.submitLabel);
+  }
+
+  get submitLabel() {
+    return this.hasCluster ? SUBMIT : COPY;
   }
 
   async submit() {

@@ -1,7 +1,7 @@
 // The overview of a run: model, first figure, parity check, prompts, contrasts, results and provenance.
 
 import { addressOf, choose } from "./address.js";
-import { cards, copy, element, fill, replaceControls, selection, table } from "./elements.js";
+import { cards, copyFrom, element, fill, replaceControls, selection, table } from "./elements.js";
 import { drawnFrame, opened, readSections, withLinks } from "./sections.js";
 import { ask, ofRun, readAnalyses } from "./service.js";
 
@@ -103,13 +103,7 @@ function choosePlace(place) {
 }
 
 function copyButton(label, text) {
-  const button = element("button", { type: "button" }, label);
-  button.addEventListener("click", async () => {
-    await copy(text);
-    button.textContent = "Copied";
-    setTimeout(() => (button.textContent = label), 1500);
-  });
-  return button;
+  return element("button", { type: "button", onclick: ({ currentTarget }) => copyFrom(currentTarget, text, () => label) }, label);
 }
 
 function modelFacts({ model, sets, capture }) {
