@@ -4,8 +4,8 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from theodolite.drawing.panels import bands, hover_template, hover_texts, legend_above
-from theodolite.drawing.references import Reference, reference_lines
+from theodolite.drawing.line_names import name_lines
+from theodolite.drawing.panels import Reference, bands, hover_template, hover_texts, reference_line
 from theodolite.drawing.style import DEPTH, RELATIVE_DEPTH, bare_layout, depth_ticks
 from theodolite.drawing.switches import add_logarithmic_switch, add_switch
 from theodolite.query.compare import BOUND, labels
@@ -47,13 +47,13 @@ def comparison_figure(frame: pd.DataFrame, difference: pd.DataFrame | None = Non
         figure.add_traces(_difference(difference), rows=rows, cols=1)
         figure.update_yaxes(title="AUROC of the first run<br>minus the second", row=rows, col=1)
     height = _HEIGHT + _MORE * (rows - 1)
-    figure.update_layout(**bare_layout(height), hovermode="closest", legend=legend_above(1))
+    figure.update_layout(**bare_layout(height), hovermode="closest")
     figure.update_xaxes(range=[-0.01, 1.01], dtick=0.1)
     figure.update_xaxes(title=RELATIVE_DEPTH, row=rows, col=1)
     if len(statistics) == 1 and ("variance" in statistics[0][0] or "norm" in statistics[0][0]):
         add_logarithmic_switch(figure, "yaxis", title_of(statistics[0][0]), frame["value"])
     _add_depth_switch(figure, frame, rows)
-    return figure
+    return name_lines(figure)
 
 
 def _curves(statistic: str, frame: pd.DataFrame, names: dict[str, str], *, named: bool) -> list[go.Scatter]:
@@ -69,7 +69,8 @@ def _curves(statistic: str, frame: pd.DataFrame, names: dict[str, str], *, named
         depths = [_depth_text(site, depth) for site, depth in zip(curve["site"], curve["depth"], strict=True)]
         line = _line(name, curve, colour, depths, hover_texts(curve["low"], curve["high"]))
         traces.append(line.update(line_dash=dash, legendgroup=name, showlegend=named))
-    return traces + reference_lines(_REFERENCES.get(statistic, ()), [(frame["relative_depth"], frame["value"])])
+    ends = float(frame["relative_depth"].min()), float(frame["relative_depth"].max())
+    return traces + [reference_line(one, ends) for one in _REFERENCES.get(statistic, ())]
 
 
 def _difference(frame: pd.DataFrame) -> list[go.Scatter]:
@@ -78,7 +79,7 @@ def _difference(frame: pd.DataFrame) -> list[go.Scatter]:
     traces = [band.update(name=_BAND, showlegend=False) for band in bands(x, low, high, _DIFFERENCE, opacity=0.16)]
     labels = [depth_label(depth) for depth in frame["depth"]]
     line = _line("difference", frame, _DIFFERENCE, labels, hover_texts(low, high, _BAND)).update(showlegend=False)
-    return [*traces, line, *reference_lines([Reference(0.0, "equal: 0")], [(x, frame["value"])])]
+    return [*traces, line, reference_line(Reference(0.0, "equal: 0"), (float(x.min()), float(x.max())))]
 
 
 def _line(name: str, curve: pd.DataFrame, colour: str, labels: list[str], ends: list[str] | None) -> go.Scatter:

@@ -9,8 +9,10 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from theodolite.drawing.maps import veil
-from theodolite.drawing.style import COLORBAR, map_layout, round_numbers
+from theodolite.drawing.style import COLORBAR, DIVERGING, map_layout, round_numbers
 from theodolite.query.heads import head_name
+
+_NARROW = 20  # columns of a map of some layers that is as wide as one of all layers
 
 
 def head_map(
@@ -34,12 +36,14 @@ def head_map(
     shown = np.log10(by_head, where=by_head > 0, out=np.full(by_head.shape, np.nan)) if logarithmic else by_head
     layers, heads = (values[name].values.tolist() for name in ("layer", "head"))
     names = [[head_name(layer, head) for layer in layers] for head in heads]
+    is_whole = layers == list(range(layers[0], layers[0] + len(layers)))
+    columns = layers if is_whole else [str(layer) for layer in layers]  # a layer between two others is not stretched
     largest = float(np.nanmax(np.abs(values.values))) if np.isfinite(values.values).any() else 1.0
-    scale = {"colorscale": "RdBu", "zmin": -largest, "zmax": largest} if signed else {"colorscale": "Viridis"}
+    scale = {"colorscale": DIVERGING, "zmin": -largest, "zmax": largest} if signed else {"colorscale": "Viridis"}
     figure = go.Figure(
         go.Heatmap(
             z=shown.tolist(),
-            x=layers,
+            x=columns,
             y=heads,
             customdata=names,
             text=by_head.tolist(),
@@ -51,10 +55,12 @@ def head_map(
         )
     )
     if pale is not None:
-        figure.add_traces(veil(np.tile(np.asarray(pale), (len(heads), 1)), layers, heads))
+        figure.add_traces(veil(np.tile(np.asarray(pale), (len(heads), 1)), columns, heads))
     height = 130 + min(420, max(110, 13 * len(heads)))
     figure.update_layout(map_layout(height, title))
     figure.update_xaxes(title="layer", showgrid=False, zeroline=False)
+    if not is_whole:
+        figure.update_xaxes(type="category", domain=[0, min(1.0, len(columns) / _NARROW)])
     figure.update_yaxes(title="head", showgrid=False, zeroline=False, dtick=max(1, round(len(heads) / 8)))
     return figure
 

@@ -8,7 +8,7 @@ import plotly.graph_objects as go
 import xarray as xr
 from numpy.typing import NDArray
 
-from theodolite.drawing.style import COLORBAR, PLAIN, clear, map_layout
+from theodolite.drawing.style import COLORBAR, DIVERGING, PLAIN, clear, map_layout
 
 WRITER_READER = ("writer, layer", "reader, layer")
 """Titles of the axes of a map of matrices that write to the stream with matrices that read it."""
@@ -104,7 +104,7 @@ def scale_of(values: NDArray[np.float64], limits: tuple[float, float] | None = N
     lowest, highest = (f"{end + 0.0:.{digits + 1}f}" for end in (low, high))  # ends are not round numbers
     texts[0], texts[-1] = f"{'≤' if is_cut_below else ''}{lowest}", f"{'≥' if is_cut_above else ''}{highest}"
     bar = {**COLORBAR, "tickvals": ticks, "ticktext": texts}
-    return {"colorscale": "RdBu" if low < 0 < high else "Viridis", "zmin": low, "zmax": high, "colorbar": bar}
+    return {"colorscale": DIVERGING if low < 0 < high else "Viridis", "zmin": low, "zmax": high, "colorbar": bar}
 
 
 def _round_between(low: float, high: float) -> list[float]:

@@ -5,12 +5,12 @@ from collections.abc import Mapping
 import pandas as pd
 import plotly.graph_objects as go
 
-from theodolite.drawing.panels import bands, legend_above
-from theodolite.drawing.references import Reference, reference_lines
-from theodolite.drawing.style import DASHES, DEPTH, MAIN, bare_layout, depth_ticks, short_site
-from theodolite.sites import HALF_BLOCKS, Site, depth_label
+from theodolite.drawing.line_names import name_lines
+from theodolite.drawing.panels import Line, Panel, Reference, panels_figure
+from theodolite.drawing.style import DEPTH, MAIN, depth_ticks
+from theodolite.sites import HALF_BLOCKS, depth_label
 
-_HEIGHT = 380
+_RANGE = "5 % to 95 % of prompts"
 
 
 def prompt_figure(path: pd.DataFrame, positive: str, negative: str, colours: Mapping[str, str]) -> go.Figure:
@@ -22,27 +22,23 @@ def prompt_figure(path: pd.DataFrame, positive: str, negative: str, colours: Map
         negative: name of the negative set.
         colours: colour of each set.
     """
-    sites = [site for site in HALF_BLOCKS if site in set(path["site"])] or list(dict.fromkeys(path["site"]))
-    shown = path[path["site"].isin(sites)]
-    figure = go.Figure()
-    for side, name in (("positive", positive), ("negative", negative)):
-        ends = shown[f"low_{side}"], shown[f"high_{side}"]
-        for number, band in enumerate(bands(shown["depth"], *ends, colours[name])):
-            figure.add_trace(band.update(name=f"{name}: 5 % to 95 % of prompts", showlegend=number == 0))
-    for site in sites:
-        of_site = shown[shown["site"] == site]
-        figure.add_scatter(
-            x=of_site["depth"],
-            y=of_site["score"],
-            name=f"this prompt, {short_site(site)}",
-            mode="lines+markers",
-            line={"color": MAIN, "dash": DASHES[Site(site)], "width": 2},
-            marker={"size": 5},
-            customdata=[depth_label(depth) for depth in of_site["depth"]],
-            hovertemplate="%{customdata}: %{y:.2f}",
+    in_stream = path["site"].isin(HALF_BLOCKS)
+    shown = (path[in_stream] if in_stream.any() else path).sort_values("depth")
+    depths = shown["depth"].tolist()
+    lines = [
+        Line(
+            f"middle of {name}",
+            depths,
+            (shown[f"low_{side}"] + shown[f"high_{side}"]) / 2,
+            colours[name],
+            low=shown[f"low_{side}"],
+            high=shown[f"high_{side}"],
+            markers=False,
+            band=_RANGE,
         )
-    figure.add_traces(reference_lines([Reference(0, "midpoint of the means: 0")], [(shown["depth"], shown["score"])]))
-    figure.update_layout(**bare_layout(_HEIGHT), hovermode="x", legend=legend_above(1))
-    figure.update_xaxes(title=DEPTH, **depth_ticks(shown["depth"].tolist()))
-    figure.update_yaxes(title="score (pooled standard deviations)")
-    return figure
+        for side, name in (("positive", positive), ("negative", negative))
+    ]
+    lines.append(Line("this prompt", depths, shown["score"], MAIN))
+    panel = Panel("score<br>(pooled standard deviations)", lines, [Reference(0, "midpoint of the means: 0")])
+    labels = {depth: depth_label(depth) for depth in depths}
+    return name_lines(panels_figure([panel], x_title=DEPTH, ticks=depth_ticks(depths), labels=labels))

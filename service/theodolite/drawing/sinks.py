@@ -7,7 +7,7 @@ import numpy as np
 import plotly.graph_objects as go
 from numpy.typing import NDArray
 
-from theodolite.drawing.switches import switches_of
+from theodolite.drawing.switches import kinds_of, set_axis
 
 _LONGEST = 2.0  # times the range of the other sets; a shorter axis shows all sets
 _ROOM = 0.06  # of the range, above and below the curves
@@ -24,19 +24,18 @@ def limit_axes(figure: go.Figure, sinks: Mapping[str, str]) -> None:
         sinks: label of each set whose position is the first token of most prompts, by its name.
     """
     for axis in list(figure.select_yaxes()):
-        name, kind = axis.plotly_name, axis.type or "linear"
+        name = axis.plotly_name
         traces = list(figure.select_traces({"yaxis": f"y{name.removeprefix('yaxis')}"}))
         others = [trace for trace in traces if _set_of(trace) not in sinks]
         own = {one: _values([trace for trace in traces if _set_of(trace) == one]) for one in sinks}
         own = {one: values for one, values in own.items() if len(values)}
         if not own or not any("markers" in (trace.mode or "") for trace in others):
             continue
-        kinds = _kinds(figure, name) | {kind}
-        ranges = {one: _range(_values(others), np.concatenate(list(own.values())), one) for one in sorted(kinds)}
+        kinds = sorted(kinds_of(figure, name))
+        ranges = {one: _range(_values(others), np.concatenate(list(own.values())), one) for one in kinds}
         if not any(ranges.values()):
             continue
-        figure.update_layout({name: {"range": ranges[kind]}})
-        _limit_switches(figure, name, ranges)
+        set_axis(figure, name, {one: {"range": limits} for one, limits in ranges.items()})
         outside = [
             sinks[one] for one, values in own.items() if any(_leaves(values, ranges[kind], kind) for kind in ranges)
         ]
@@ -48,12 +47,6 @@ def limit_axes(figure: go.Figure, sinks: Mapping[str, str]) -> None:
             yref=f"{name.replace('axis', '')} domain",
             **{"x": 1, "y": 1, "xanchor": "right", "yanchor": "top", "showarrow": False, "font": {"size": 11}},
         )
-
-
-def _kinds(figure: go.Figure, name: str) -> set[str]:
-    """Return the kinds of axis, linear and log, that a switch gives an axis."""
-    states = (switch[state].get(name, {}) for switch in switches_of(figure) for state in ("on", "off"))
-    return {properties["type"] for properties in states if "type" in properties}
 
 
 def _leaves(values: NDArray[np.float64], shown: list[float] | None, kind: str) -> bool:
@@ -83,13 +76,3 @@ def _range(others: NDArray[np.float64], sinks: NDArray[np.float64], kind: str) -
     whole = max(high, float(sinks.max())) - min(low, float(sinks.min()))
     room = _ROOM * (high - low)
     return [low - room, high + room] if whole > _LONGEST * (high - low) else None
-
-
-def _limit_switches(figure: go.Figure, name: str, outside: Mapping[str, list[float] | None]) -> None:
-    """Give both states of the axis's switch the range of their scale."""
-    for switch in (switches := switches_of(figure)):
-        for state in ("on", "off"):
-            if "type" in switch[state].get(name, {}):
-                properties = switch[state][name]
-                switch[state] = {**switch[state], name: {**properties, "range": outside[properties["type"]]}}
-    figure.update_layout(meta={"switches": switches}, overwrite=True)

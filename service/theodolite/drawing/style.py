@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from theodolite.sites import Site, depth_label
+from theodolite.sites import Site
 
 # All colours are readable on white and on near-black. A colour of a set never means anything else, so sets and
 # statistics have no colour in common. A site has a dash, and no colour.
@@ -25,6 +25,9 @@ PLAIN = "#8b9098"
 DEPTH_SCALE = ((0.0, MAIN), (0.5, THIRD), (1.0, SECOND))
 """Colours of depth, from the first to the last one."""
 
+CHANCE_SDS = 1.645
+"""Standard deviations from the mean of chance to its 5 % and 95 % quantiles, which are the ends of its ribbon."""
+
 UNTRAINED = "untrained twin"
 """The name of the lines of a model with random weights."""
 
@@ -38,12 +41,15 @@ DASHES = {
 }
 """The dash of each site, the same in every figure."""
 
-DEPTH = "depth along the residual stream"
+DEPTH = "layer (its input, then after its attention)"
 """The title of an axis that counts half-blocks."""
 
 RELATIVE_DEPTH = "relative depth (0: first input, 1: last output)"
 RELATIVE_LAYER = "relative depth of the block's input (0: first input)"
 """The title of an axis of depths as shares of the whole depth."""
+
+DIVERGING = [[0, "#1f5f9e"], [0.25, "#7fb2de"], [0.5, "#f1efec"], [0.75, "#eba27e"], [1, "#b8420f"]]
+"""Colours of values of both signs: the positive side orange like the positive set, the negative one blue."""
 
 _CLEAR = "rgba(0,0,0,0)"
 
@@ -55,7 +61,7 @@ def bare_layout(height: int) -> dict[str, Any]:
     """Return a layout with a transparent background, for light and for dark pages."""
     return {
         "height": height,
-        "margin": {"l": 76, "r": 16, "t": 60, "b": 56},
+        "margin": {"l": 76, "r": 16, "t": 20, "b": 56},
         "paper_bgcolor": _CLEAR,
         "plot_bgcolor": _CLEAR,
         "modebar": {"bgcolor": _CLEAR},
@@ -69,11 +75,20 @@ def map_layout(height: int, title: str) -> dict[str, Any]:
     return {**bare_layout(height), "margin": margin, "title": {"text": title, "font": {"size": 14}, "x": 0}}
 
 
-def depth_ticks(depths: Sequence[int]) -> dict[str, Any]:
-    """Return about ten ticks at measured block inputs, written `0-pre`, `3-pre`, …."""
-    starts = sorted({2 * (depth // 2) for depth in depths})
-    ticks = starts[:: max(1, round(len(starts) / 10))]
-    return {"tickvals": ticks, "ticktext": [depth_label(tick) for tick in ticks]}
+def depth_ticks(depths: ArrayLike) -> dict[str, Any]:
+    """Return ticks at the inputs of round layers, for an axis of depths in half-blocks."""
+    layers = layer_ticks(np.asarray(depths, dtype=np.float64) // 2).get("tickvals", [])
+    return {"tickvals": [2 * layer for layer in layers], "ticktext": [str(layer) for layer in layers]}
+
+
+def layer_ticks(layers: ArrayLike) -> dict[str, Any]:
+    """Return ticks at about ten round layers, none after the last one."""
+    known = np.asarray(layers, dtype=np.float64)
+    if not len(known):
+        return {}
+    first, last = int(np.floor(known.min())), int(np.floor(known.max()))
+    step = next(step for step in (1, 2, 5, 10, 20, 50, 100, 1000) if (last - first) / step <= 10)
+    return {"tickvals": [layer for layer in range(0, last + 1, step) if layer >= first]}
 
 
 def set_colours(sets: Sequence[str], contrasts: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:

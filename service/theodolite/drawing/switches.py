@@ -4,7 +4,7 @@ A figure stores its switches in the `meta` of its layout. The page and the repor
 apply the axes of its state (`api/web/switches.js`).
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -42,6 +42,46 @@ def add_switch(figure: go.Figure, group: str, label: str, *, is_on: bool, on: Ax
 def switches_of(figure: go.Figure) -> list[dict[str, Any]]:
     """Return the switches of a figure."""
     return list((figure.layout.meta or {}).get("switches", []))
+
+
+def kinds_of(figure: go.Figure, axis: str) -> set[str]:
+    """Return the kinds of a vertical axis, linear and log, that it has now or that a switch gives it."""
+    return {figure.layout[axis].type or "linear", *(state["type"] for state in _states(switches_of(figure), axis))}
+
+
+def range_of(figure: go.Figure, axis: str, kind: str) -> list[float] | None:
+    """Return the range of an axis while it is of this kind; None if it follows from the values."""
+    if kind == (figure.layout[axis].type or "linear"):
+        return None if figure.layout[axis].range is None else list(figure.layout[axis].range)
+    return next((state.get("range") for state in _states(switches_of(figure), axis) if state["type"] == kind), None)
+
+
+def set_axis(
+    figure: go.Figure, axis: str, properties: Axes, beside: Mapping[str, Mapping[str, Any]] | None = None
+) -> None:
+    """Give an axis properties, now and in the states of its switch.
+
+    Args:
+        figure: the figure.
+        axis: name of the axis in the layout.
+        properties: the properties of each kind of the axis.
+        beside: for each kind, what else of the layout changes with the axis.
+    """
+    figure.update_layout({axis: dict(properties[figure.layout[axis].type or "linear"])})
+    switches = switches_of(figure)
+    for switch in switches:
+        for name in ("on", "off"):
+            kind = switch[name].get(axis, {}).get("type")
+            if kind:
+                own = {axis: {**switch[name][axis], **properties[kind]}, **(beside or {}).get(kind, {})}
+                switch[name] = {**switch[name], **own}
+    if switches:
+        figure.update_layout(meta={"switches": switches}, overwrite=True)
+
+
+def _states(switches: Sequence[Mapping[str, Any]], axis: str) -> list[Mapping[str, Any]]:
+    states = [switch[name].get(axis, {}) for switch in switches for name in ("on", "off")]
+    return [state for state in states if "type" in state]
 
 
 def add_logarithmic_switch(

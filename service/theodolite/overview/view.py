@@ -10,7 +10,8 @@ import numpy as np
 import xarray as xr
 from markupsafe import Markup
 
-from theodolite.drawing.panels import shown_sites
+from theodolite.drawing.panels import coinciding_ratio, shown_sites
+from theodolite.drawing.style import CHANCE_SDS
 from theodolite.groups.schema import SIDES
 from theodolite.overview.chart import SIZE, Band, Chart, Curve, dots, swarm
 from theodolite.overview.facts import Badge, Overview, read_overview
@@ -20,9 +21,7 @@ from theodolite.sections.tokens import visible
 from theodolite.store.result_reader import read_group
 from theodolite.store.runs import Run
 
-_NORMAL = 1.645  # standard deviations from the mean to the 95 % quantile
 _TITLES = {"paired_accuracy": "share of pairs in order", "auroc": "AUROC"}
-_COINCIDE = 0.1  # of the height of an axis: lines that are nowhere farther apart are drawn as their ratio
 _ENDS = 5.0  # of the axis of scores, in pooled standard deviations at most
 _MOST_TOKENS = 6  # that the direction raises, and as many that it lowers
 _VERBS = {"raised": "the direction raises", "lowered": "the direction lowers"}
@@ -140,7 +139,7 @@ def _main_chart(run: Run, overview: Overview) -> Chart:
     if tests is not None and statistic in tests["tested"]:
         null = tests["tested_null"].sel(tested=statistic)
         mean, sd, limit, p = (along_depth(null.sel(null=one)).values for one in ("mean", "sd", "critical", "p_family"))
-        bands.append(Band(mean - _NORMAL * sd, mean + _NORMAL * sd, "chance"))
+        bands.append(Band(mean - CHANCE_SDS * sd, mean + CHANCE_SDS * sd, "chance"))
         curves.append(Curve(limit, "limit", "95 % of chance, all depths"))
         filled = p <= 0.05
         located = along_depth(tests["location"].sel(held_out=statistic)).values == 1
@@ -204,12 +203,9 @@ def _small_charts(run: Run, overview: Overview) -> list[Chart]:
 def _of_sets(title: str, x: np.ndarray, values: list[np.ndarray], overview: Overview) -> Chart:
     """Return a positive statistic of both sets on a logarithmic axis, or its ratio if the two lines would coincide."""
     selected = overview.place.depth
-    with np.errstate(divide="ignore", invalid="ignore"):
-        logs = [np.where(one > 0, np.log10(one), np.nan) for one in values]
-    ratio, known = logs[0] - logs[1], np.isfinite(logs).all(axis=0)
-    if known.any() and np.abs(ratio[known]).max() < _COINCIDE * np.ptp(np.array(logs)[:, known]):
+    if (ratio := coinciding_ratio(*values)) is not None:
         return Chart(
-            f"{title}, ratio of sets", x, [Curve(10**ratio, "main")], levels=[(1.0, "")], form=".2f", selected=selected
+            f"{title}, ratio of sets", x, [Curve(ratio, "main")], levels=[(1.0, "")], form=".2f", selected=selected
         )
     curves = [Curve(one, side) for side, one in zip(SIDES, values, strict=True)]
     return Chart(title, x, curves, logarithmic=True, selected=selected)

@@ -7,6 +7,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 
+from theodolite.drawing.line_names import name_lines
 from theodolite.drawing.switches import add_depth_switch
 from theodolite.errors import FigureNotFoundError, ResultsNotFoundError
 from theodolite.groups import GROUPS, SHOWN
@@ -97,5 +98,5 @@ def draw_figure(run: Run, name: str) -> go.Figure:
 
 
 def drawn(run: Run, figure: Figure) -> go.Figure:
-    """Return a drawn figure of a run; one along depth has a switch between absolute and relative depth."""
-    return add_depth_switch(figure.draw(), run.record.model.n_layers)
+    """Return a drawn figure of a run: lines have their names, and an axis of depth has a switch to relative depth."""
+    return add_depth_switch(name_lines(figure.draw()), run.record.model.n_layers)

@@ -6,7 +6,7 @@ import numpy as np
 from support.each import each
 from support.finished_runs import finished_run
 
-from theodolite.drawing.style import DASHES, MAIN, PLAIN, SECOND, THIRD, set_colours, symbol_of
+from theodolite.drawing.style import MAIN, PLAIN, SECOND, THIRD, set_colours, symbol_of
 from theodolite.groups.curves.figures import ContrastView, contrast_figure
 from theodolite.sections.parts import colours_of
 from theodolite.store.result_reader import read_group
@@ -79,17 +79,6 @@ def test_a_set_has_the_same_colour_in_each_contrast_and_group(tmp_path):
     drawn = []
     for name, sides in contrasts.items():
         figure = contrast_figure(curves, ContrastView(name, sides["positive"], sides["negative"], -1))
-        drawn.append({trace.meta["set"]: trace.line.color for trace in figure.data if "set" in (trace.meta or {})})
+        drawn.append({trace.name: trace.line.color for trace in figure.data if trace.name in sides.values()})
     assert drawn[0] == drawn[1] == {"harmful": SETS[0], "harmless": SETS[1]}
     assert colours_of(run, read_group(run, "gram")).items() <= drawn[0].items()
-
-
-def test_a_site_has_the_same_dash_and_no_colour_of_its_own(tmp_path):
-    curves = read_group(finished_run(tmp_path, {"curves": CURVES}), "curves")
-    figure = contrast_figure(curves, ContrastView("refusal", "harmful", "harmless", -1))
-    lines = [trace for trace in figure.data if trace.mode == "lines+markers"]
-    assert {(trace.meta["site"], trace.line.dash) for trace in lines} == {
-        (site, DASHES[site]) for site in ("resid_pre", "resid_mid")
-    }
-    by_site = [{trace.line.color for trace in lines if trace.meta["site"] == site} for site in curves["site"].values]
-    assert by_site[0] == by_site[1]

@@ -4,9 +4,10 @@ import numpy as np
 from support.each import each
 from support.sentences import assert_says
 
-from theodolite.drawing.panels import Line, Panel, panels_figure
-from theodolite.drawing.references import Reference, reference_lines
+from theodolite.drawing.line_names import name_lines, spread
+from theodolite.drawing.panels import Line, Panel, Reference, panels_figure
 from theodolite.drawing.sinks import limit_axes
+from theodolite.drawing.style import DEPTH, depth_ticks
 from theodolite.drawing.switches import add_depth_switch, switches_of
 
 X = list(range(6))
@@ -24,19 +25,72 @@ def test_a_hover_label_states_depth_value_interval_and_n():
     assert list(curve.text) == [", 95 % interval [0.4, 0.6]", ""]
 
 
-def test_a_reference_is_labelled_where_no_curve_is_or_else_in_the_legend():
-    low, inside = reference_lines([Reference(0.0, "chance: 0"), Reference(0.8, "bound: 0.8")], [(X, np.full(6, 0.82))])
-    assert (low.text[-1], low.textposition, low.showlegend) == ("chance: 0", "top left", False)
-    assert (inside.text[-1], inside.textposition) == ("bound: 0.8", "bottom left")
-    (crossed,) = reference_lines([Reference(0.0, "random directions: 0")], [(X, [-1, 1, -0.1, 0.1, -0.05, 0.05])])
-    assert (crossed.showlegend, crossed.name) == (True, "random directions: 0")
-    assert reference_lines([Reference(0.0, "chance: 0")], []) == []
+def test_a_simultaneous_band_lies_behind_the_interval_and_both_are_named_where_one_points():
+    line = Line("a", X, X, "#8a63d2", low=X, high=X, wide_low=[-1] * 6, wide_high=[7] * 6)
+    pale, dark, curve = figure_of(Panel("AUROC", [line])).data
+    assert (pale.name, dark.name) == ("simultaneous 95 % band", "95 % interval")
+    assert max(pale.y) == 7
+    assert curve.text[3] == ", 95 % interval [3, 3], simultaneous 95 % band [-1, 7]"
 
 
-def test_a_reference_has_one_legend_entry_in_all_panels():
-    crossing = Line("a", X, [-1, 1, -0.1, 0.1, -0.05, 0.05], "#8a63d2")
-    figure = figure_of(*(Panel(title, [crossing], [Reference(0, "zero: 0")]) for title in ("one", "two")))
-    assert [trace.showlegend for trace in figure.data if trace.name == "zero: 0"] == [True, False]
+def test_only_points_that_pass_their_test_are_filled():
+    curve = figure_of(Panel("AUROC", [Line("a", X[:3], X[:3], "#8a63d2", passed=[True, False, True])])).data[-1]
+    assert list(curve.marker.symbol) == ["circle", "circle-open", "circle"]
+
+
+def test_chance_is_a_grey_ribbon_behind_the_lines():
+    ribbon, *_ = figure_of(Panel("AUROC", [Line("a", X, X, "#8a63d2")], chance=(X, [0.4] * 6, [0.6] * 6))).data
+    assert ribbon.fill == "toself"
+    assert (min(ribbon.y), max(ribbon.y)) == (0.4, 0.6)
+
+
+def test_an_axis_of_layers_ends_at_the_last_layer():
+    line = Line("a", range(30), range(30), "#8a63d2")
+    axis = figure_of(Panel("norm", [line])).layout.xaxis
+    assert list(axis.tickvals) == [0, 5, 10, 15, 20, 25]
+    assert axis.range[1] < 30
+    assert depth_ticks(range(60)) == {
+        "tickvals": [0, 10, 20, 30, 40, 50],
+        "ticktext": ["0", "5", "10", "15", "20", "25"],
+    }
+
+
+def test_each_line_has_its_name_at_its_end_in_its_colour_and_there_is_no_legend():
+    lines = [Line("rising", X, X, "#d9622b"), Line("falling", X, [5, 4, 3, 2, 1, np.nan], "#3b82c4")]
+    figure = name_lines(figure_of(Panel("one", lines, [Reference(3, "chance: 3")])))
+    names = {note.text: note for note in figure.layout.annotations}
+    assert set(names) == {"rising", "falling", "╌ chance: 3"}
+    assert names["rising"].font.color == "#d9622b"
+    low, high = figure.layout.yaxis.range
+    for name, end in (("falling", 1), ("╌ chance: 3", 3)):
+        np.testing.assert_allclose(names[name].y, (end - low) / (high - low))
+    assert not figure.layout.showlegend
+
+
+def test_names_of_lines_that_end_at_one_place_do_not_cover_each_other():
+    lines = [Line(f"line {index}", X, np.array(X) + 0.01 * index, "#d9622b") for index in range(4)]
+    figure = name_lines(figure_of(Panel("one", lines)))
+    at = [note.y for note in figure.layout.annotations]
+    assert at == sorted(at)
+    row = 13 / 200  # of the panel
+    assert min(np.diff(at)) >= row - 1e-9
+    assert max(at) <= 1 - row / 2 + 1e-9
+
+
+def test_a_switch_of_the_axis_moves_the_names():
+    figure = name_lines(figure_of(Panel("norm", [Line("a", X[:3], [1, 100, 10], "#8a63d2")], positive=True)))
+    (switch,) = switches_of(figure)
+    linear, logarithmic = (switch[state]["annotations"][0]["y"] for state in ("off", "on"))
+    np.testing.assert_allclose(linear, (10 - 1 + 0.05 * 99) / (1.1 * 99))
+    np.testing.assert_allclose(logarithmic, 0.5)
+
+
+def test_names_are_as_near_as_possible_and_inside_the_panel():
+    np.testing.assert_allclose(spread([0.5, 0.5], [0.2, 0.2]), [0.4, 0.6])
+    np.testing.assert_allclose(spread([0.2, 0.8], [0.2, 0.2]), [0.2, 0.8])
+    np.testing.assert_allclose(spread([0.9, 1.0], [0.2, 0.2]), [0.7, 0.9])
+    np.testing.assert_allclose(spread([0.1, 0.2, 0.9], [0.2, 0.2, 0.1]), [0.1, 0.3, 0.9])
+    np.testing.assert_allclose(np.diff(spread([0.5] * 3, [0.6] * 3)), 0.6)  # they do not fit
 
 
 @each("values, is_on", [([1, 10, 99], False), ([1, 10, 101], True), ([0, 1, 50], False)])
@@ -64,7 +118,7 @@ def test_a_panel_without_a_positive_value_or_of_other_values_has_no_switch():
 def test_relative_depth_renames_the_ticks_and_moves_no_point():
     ticks = {"tickvals": [0, 6], "ticktext": ["0-pre", "3-pre"]}
     line = Line("a", X, X, "#8a63d2")
-    figure = figure_of(Panel("", [line]), x_title="depth along the residual stream", ticks=ticks)
+    figure = figure_of(Panel("", [line]), x_title=DEPTH, ticks=ticks)
     (switch,) = switches_of(add_depth_switch(figure, n_layers=5))
     assert not switch["is_on"]
     assert list(figure.layout.xaxis.ticktext) == ["0-pre", "3-pre"]

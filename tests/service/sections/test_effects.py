@@ -283,13 +283,13 @@ def test_every_figure_draws_the_stored_numbers(run_of):
     added = next(trace for trace in drawn["effects.refusal"].data if trace.name == "harmful, pre")
     np.testing.assert_allclose(added.y, [0.1, 0.2, 1.5, 2.0])
     controls = next(
-        trace for trace in drawn["effects.refusal"].data if trace.name == "harmful, pre, directions of equal variance"
+        trace for trace in drawn["effects.refusal"].data if trace.name == "harmful, pre, equal-variance control"
     )
     assert list(controls.y) == [0.01] * 4
     doses = next(trace for trace in drawn["effects.refusal.doses"].data if trace.name == "harmful")
     assert list(doses.x) == [-1, 0, 1]
     assert list(doses.y) == [0.3, 0, 0.3]
-    of_parts = [(trace.name, list(trace.y)) for trace in drawn["effects.refusal.parts"].data if trace.name]
+    of_parts = [(trace.name, list(trace.y)) for trace in drawn["effects.refusal.parts"].data if not trace.fill]
     assert of_parts == 2 * [("attention", [0.02, 0.03, 0.07, 0.05]), ("block", [0.2, 0.9, 0.4, 0.3])]
     bands = [list(trace.y) for trace in drawn["effects.refusal.scores"].data if trace.fill]
     assert bands

@@ -170,7 +170,7 @@ def test_the_dimension_stands_beside_that_of_gaussian_samples(tmp_path):
     harmful = "harmful 16.0 in layer 1 … rotated … 20.0 ± 1.5 … 0.40 to 0.80 times … n = 4"
     harmless = "harmless 30.0 in layer 0 … rotated … 20.0 ± 1.5 … 1.50 to 1.50 times … n = 4"
     assert_says(section.facts, f"TwoNN dimension … resid_pre … {harmful} … {harmless}")
-    assert "harmful, Gaussian with the same covariance" in lines_of(section, "gram.shape")
+    assert "harmful, fitted Gaussian" in lines_of(section, "gram.shape")
 
 
 def test_a_dimension_without_that_of_gaussian_samples_is_not_the_largest(tmp_path):

@@ -92,8 +92,6 @@ class Comparison {
       this.widths.node.hidden = !answer.width_figure;
       this.widths.rename("Against the width of the models", `compare.${statistic || "overview"}.widths`);
       if (answer.width_figure) this.widths.show(() => answer.width_figure);
-      // A single curve has a legend too, with the name of its model.
-      answer.figure.layout.showlegend = true;
       return answer.figure;
     });
   }

@@ -65,21 +65,6 @@ export function selection(view, label, options, chosen, changed) {
   return element("div.choice", element("label", { for: id }, label), node);
 }
 
-/** Return a group of checkboxes; `changed` gets all checked values. At least one box stays checked. */
-export function ticks(legend, options, chosen, changed) {
-  const boxes = options.map(([value, text]) => {
-    const id = `${legend}-${value}`;
-    const box = element("input", { id, type: "checkbox", value, checked: chosen.includes(value) });
-    box.addEventListener("change", () => {
-      const ticked = boxes.map(([one]) => one).filter((one) => one.checked);
-      if (ticked.length) changed(ticked.map((one) => one.value));
-      else box.checked = true;
-    });
-    return [box, element("label.tick", box, text)];
-  });
-  return element("fieldset.ticks", element("legend", legend), element("div", boxes.map(([, label]) => label)));
-}
-
 /** Return a single checkbox. */
 export function tick(id, label, checked, changed) {
   const box = element("input", { id, type: "checkbox", checked, onchange: () => changed(box.checked) });

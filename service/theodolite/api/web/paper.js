@@ -48,20 +48,21 @@ export function onAxes(figure) {
   });
 }
 
-/** Return a figure's layout, with margins, ticks and legends fitted to a width; by default in the page's colours. */
+/** Return a figure's layout, with margins, ticks and legend fitted to a width; by default in the page's colours. */
 export function onPage(figure, width, colours = pageColours()) {
   return fitted(onPaper(figure.layout, colours), figure.data, width);
 }
 
-/** Return a layout fitted to a width in pixels, so that no ticks or legends overlap; narrow pages get small margins. */
+/** Return a layout fitted to a width in pixels, so that nothing overlaps; narrow pages get small margins and names. */
 function fitted(layout, data, width) {
   const made = structuredClone(layout);
   made.margin = { l: 58, r: 4, t: 60, b: 56, ...made.margin };
   if (narrow.matches) {
     made.font.size = 11;
-    const isRightFree = made.yaxis2?.side !== "right";
-    if (made.margin.autoexpand !== false)
-      Object.assign(made.margin, { l: Math.min(made.margin.l, 58), r: Math.min(made.margin.r, isRightFree ? 4 : 40) });
+    if (made.margin.autoexpand !== false) made.margin.l = Math.min(made.margin.l, 58);
+    const names = (made.annotations ?? []).filter(({ xref, xanchor }) => xref === "paper" && xanchor === "left");
+    for (const { font } of names) font.size = 9;
+    if (names.length) made.margin.r *= 9 / 11;
     // A finger on a figure scrolls the page; only figures in three dimensions react to it.
     made.dragmode = false;
   }
@@ -72,7 +73,7 @@ function fitted(layout, data, width) {
   const room = width - made.margin.l - made.margin.r - 10;
   wrapTitle(made, width);
   thinTicks(made, room);
-  spaceLegends(made, data, room);
+  fitLegend(made, data, room);
   return made;
 }
 
@@ -104,53 +105,19 @@ function thinTicks(layout, room) {
   }
 }
 
-/** Move panels apart until each legend has room for its rows above its panel; panels keep their height. */
-function spaceLegends(layout, data, room) {
-  const { t, b } = layout.margin;
-  const before = layout.height - t - b;
-  const legends = Object.keys(layout).filter((key) => /^legend\d*$/.test(key));
-  const panels = Object.keys(layout)
-    .filter((key) => /^yaxis/.test(key) && !layout[key].overlaying)
-    .map((key) => ({ axis: layout[key], domain: layout[key].domain ?? [0, 1] }))
-    .sort((one, other) => other.domain[1] - one.domain[1]);
-  let [above, grown, free] = [1, 0, t];
-  for (const [index, panel] of panels.entries()) {
-    const [bottom, top] = panel.domain;
-    const beside = panels.slice(0, index).find((one) => one.domain[1] === top);
-    if (beside) {
-      Object.assign(panel, { top: beside.top, bottom: beside.top + (top - bottom) * before });
-      continue;
-    }
-    if (index) free = (above - top) * before;
-    panel.legend = legends.find((name) => Math.abs(layout[name].y - top) < 0.03);
-    const missing = Math.max(0, heightOf(panel.legend, layout, data, room) - free);
-    if (index) grown += missing;
-    else layout.margin.t += missing;
-    Object.assign(panel, { top: (1 - top) * before + grown, bottom: (1 - bottom) * before + grown });
-    above = bottom;
-  }
-  const after = before + grown;
-  for (const { axis, legend, top, bottom } of panels) {
-    axis.domain = [Math.max(0, 1 - bottom / after), 1 - top / after];
-    if (legend) layout[legend].y = axis.domain[1];
-  }
-  layout.height = layout.margin.t + after + b;
-}
-
-/** Return the height of a legend with its padding. */
-function heightOf(legend, layout, data, room) {
-  if (!legend || layout.showlegend === false) return 0;
-  const shown = data.filter(
-    (trace) =>
-      trace.name && trace.showlegend !== false && trace.visible !== false && (trace.legend ?? "legend") === legend,
-  );
-  let [rows, used] = [shown.length ? 1 : 0, 0];
-  for (const { name } of shown) {
-    const width = widthOf(name, layout.font) + 50; // the line sample before the name, and gaps
+/** Give the legend above the first panel as much room as its rows need. */
+function fitLegend(layout, data, room) {
+  if (!layout.legend || layout.showlegend === false) return;
+  const names = new Set(data.filter(({ name, showlegend }) => name && showlegend !== false).map(({ name }) => name));
+  let [rows, used] = [1, 0];
+  for (const name of names) {
+    const width = widthOf(name, layout.font) + 50; // the sample before the name, and gaps
     if (used && used + width > room) [rows, used] = [rows + 1, 0];
     used += width;
   }
-  return rows * (Math.max(16, 1.3 * layout.font.size) + 3) + 22;
+  const missing = Math.max(0, rows * (Math.max(16, 1.3 * layout.font.size) + 3) + 22 - layout.margin.t);
+  layout.margin.t += missing;
+  layout.height += missing;
 }
 
 const ruler = document.createElement("canvas").getContext("2d");

@@ -12,7 +12,6 @@ import { Stage } from "./stage.js";
 const OPENERS = {
   overview: async () => openOverview,
   prompts: async () => (await import("./prompts.js")).openPrompts,
-  curves: async () => (await import("./curves.js")).openCurves,
   heads: async () => (await import("./heads.js")).openHeads,
   words: async () => (await import("./words.js")).openWords,
   tables: async () => (await import("./tables.js")).openTables,

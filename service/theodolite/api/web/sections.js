@@ -1,6 +1,6 @@
 // The sections of an analysis: sentences, figures, maps side by side, and tables.
 
-import { addressOf } from "./address.js";
+import { addressOf, readAddress } from "./address.js";
 import { element, fill, table } from "./elements.js";
 import { Frame } from "./figures.js";
 import { ask, ofRun } from "./service.js";
@@ -9,6 +9,8 @@ import { ask, ofRun } from "./service.js";
 export function openSections(node, signal, run, group) {
   fill(node, signal, async () => {
     const sections = await readSections(run, group, signal);
+    const chosen = `“${readAddress().choices.get("contrast")}”`; // its sections come first
+    sections.sort((one, other) => other.title.includes(chosen) - one.title.includes(chosen));
     return [...sections.map((section) => sectionNode(section, run, signal)), ...howToRead(sections)];
   });
 }

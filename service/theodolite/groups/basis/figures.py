@@ -6,8 +6,7 @@ import numpy as np
 import plotly.graph_objects as go
 import xarray as xr
 
-from theodolite.drawing.panels import Line, Panel, panels_figure, prompts_text
-from theodolite.drawing.references import Reference
+from theodolite.drawing.panels import Line, Panel, Reference, panels_figure, prompts_text
 from theodolite.drawing.style import MAIN, SECOND, THIRD
 from theodolite.groups.basis.record import QUANTILES
 from theodolite.groups.schema import INTERVAL
@@ -31,7 +30,7 @@ def maps_figure(basis: xr.Dataset, set_name: str, position: int, sublayers: Mapp
         n = prompts_text(selected["n_samples"])
         lines = [_line(name, values.sel(map=name), colour, n) for name, colour in _MAPS.items()]
         panels.append(Panel(f"R² of the output, {title}", _measured(lines)))
-    return panels_figure(panels, x_title="layer", ticks={})
+    return panels_figure(panels)
 
 
 def steps_figure(
@@ -63,7 +62,7 @@ def steps_figure(
             for name, (values, colour) in sets.items()
         ]
         panels.append(Panel(f"stretch, {of}", _measured(lines), [Reference(1, "isometry: 1")], positive=True))
-    return panels_figure(panels, x_title="layer", ticks={})
+    return panels_figure(panels)
 
 
 def _line(label: str, values: xr.DataArray, colour: str, n: str) -> Line:

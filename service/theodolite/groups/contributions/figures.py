@@ -4,8 +4,7 @@ import numpy as np
 import plotly.graph_objects as go
 import xarray as xr
 
-from theodolite.drawing.panels import Line, Panel, panels_figure, prompts_text
-from theodolite.drawing.references import Reference
+from theodolite.drawing.panels import Line, Panel, Reference, panels_figure, prompts_text
 from theodolite.drawing.style import ATTENTION, MLP, THIRD
 
 
@@ -34,4 +33,4 @@ def contributions_figure(contributions: xr.Dataset) -> go.Figure:
         sums = float(contributions["embedding_share"]) + np.cumsum(whole.values)
         ends = [Line("sum up to this layer", layers, sums, THIRD, n=n)]
         panels.append(Panel("sum of the shares", ends, [Reference(1, "whole distance: 1")]))
-    return panels_figure(panels, x_title="layer", ticks={})
+    return panels_figure(panels)

@@ -2,38 +2,30 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import plotly.graph_objects as go
 import xarray as xr
-from plotly.subplots import make_subplots
 
-from theodolite.drawing.brackets import bracket
-from theodolite.drawing.panels import bands, hover_template, hover_texts, legend_above, prompts_text, shown_sites
-from theodolite.drawing.style import (
-    DASHES,
-    DEPTH,
-    MAIN,
-    PLAIN,
-    SECOND,
-    THIRD,
-    UNTRAINED,
-    bare_layout,
-    depth_ticks,
-    set_colours,
-    short_site,
-    sides_by_side,
-    symbol_of,
+from theodolite.drawing.panels import (
+    Line,
+    Panel,
+    Reference,
+    along_paths,
+    coinciding_ratio,
+    depth_axis,
+    panels_figure,
+    prompts_text,
+    shown_sites,
+    with_ends,
 )
-from theodolite.drawing.switches import add_logarithmic_switch
-from theodolite.groups.schema import INTERVAL
+from theodolite.drawing.style import MAIN, PLAIN, SECOND, THIRD, UNTRAINED, set_colours
 from theodolite.query.curves import along_depth
 from theodolite.query.published import PublishedCurve, measured_values
-from theodolite.sites import Site, depth_label
+from theodolite.sites import HALF_BLOCKS
 
-_PUBLISHED = THIRD  # for cosines; variances have the colour of their set
-_ROWS = {"cosine_of_means": 1, "variance_mean": 2, "variance_max": 3}
-_VARIANCES = {2: "mean variance", 3: "largest variance"}
+_VARIANCES = {"variance_mean": "mean variance", "variance_max": "largest variance"}
 
 
 @dataclass(frozen=True)
@@ -46,141 +38,116 @@ class ContrastView:
     position: int
     on_sphere: bool = False
 
+    @property
+    def sets(self) -> tuple[str, str]:
+        """Both sets, the positive one first."""
+        return self.positive, self.negative
+
 
 def contrast_figure(
     curves: xr.Dataset,
     view: ContrastView,
     published: Sequence[PublishedCurve] = (),
     twin: xr.Dataset | None = None,
+    sites: Sequence[str] = (),
 ) -> go.Figure:
-    """Return three graphs of a contrast over one depth axis: cosine of means, mean variance and largest variance.
+    """Return three panels of a contrast over one depth axis: cosine of means, mean variance and largest variance.
+
+    A variance whose two lines would coincide is drawn as the ratio of the sets.
 
     Args:
         curves: the results of the analysis `curves`.
         view: contrast, sets and position, and whether activations are scaled to the sphere.
         published: published values of the same model, drawn for unscaled activations only.
         twin: the contrast in the results of the untrained twin, whose debiased cosine is drawn.
+        sites: the sites to draw; by default the stream before and within each block.
     """
-    whole, curves = curves, curves.sel(space="sphere" if view.on_sphere else "raw")
-    figure = make_subplots(rows=3, cols=1, shared_xaxes=True, row_heights=[0.38, 0.31, 0.31], vertical_spacing=0.07)
-    colours = set_colours(curves["set"].values.tolist(), curves.attrs["contrasts"])
-    counts = curves["n_used"].sel(contrast=view.contrast, position=view.position).values
-    of_cosine, of_sets = prompts_text(*counts), [prompts_text(count) for count in counts]
-    for site in curves["site"].values.tolist():
-        visible = True if site in shown_sites(curves) else "legendonly"
-        for trace in _cosine_traces(curves, view, site, of_cosine):
-            figure.add_trace(trace.update(visible=visible), row=1, col=1)
-        if twin is not None:
-            cosines = twin["cosine_of_means_debiased"].sel(position=view.position, site=[site], space=curves["space"])
-            line = _line(cosines, UNTRAINED, site, PLAIN, legend="legend", width=1.2)
-            figure.add_trace(line.update(mode="lines", visible=visible), row=1, col=1)
-        for row, statistic in ((2, "variance_mean"), (3, "variance_max")):
-            for index, name in enumerate((view.positive, view.negative)):
-                values = curves[statistic].sel(set=name, position=view.position, site=[site])
-                line = _line(values, name, site, colours[name], legend="legend2", n=of_sets[index])
-                line.update(meta={"site": site, "set": name})
-                # Both variance graphs share one legend.
-                line.update(legendgroup=line.name, showlegend=row == 2, visible=visible, **sides_by_side(index))
-                figure.add_trace(line, row=row, col=1)
-    chosen = curves.sel(contrast=view.contrast, position=view.position, site=shown_sites(curves))
-    debiased = chosen["cosine_of_means_debiased"]
-    heights = np.concatenate([np.ravel(one) for one in (chosen["cosine_of_means"], debiased.sel(estimate=[*INTERVAL]))])
-    for line in bracket(along_depth(chosen["cosine_of_means_debiased_location"]), heights, smallest=True):
-        figure.add_trace(line, row=1, col=1)
-    if not view.on_sphere:
-        for row, line in _published_lines(whole, view, published, colours):
-            figure.add_trace(line, row=row, col=1)
-    depths = along_depth(curves["variance_mean"].isel(set=0, position=0))["depth"].values
-    _label_axes(figure, depths.tolist())
-    for row, label in _VARIANCES.items():
-        drawn = [trace.y for trace in figure.data if trace.yaxis == f"y{row}" and trace.visible is True]
-        add_logarithmic_switch(figure, f"yaxis{row}", label, np.concatenate([np.asarray(y, np.float64) for y in drawn]))
-    return figure
+    sites = sites or shown_sites(curves)
+    at = _at(curves, view, sites)
+    of_contrast = at.sel(contrast=view.contrast)
+    known = [] if view.on_sphere else list(_published_lines(curves, view, published))
+    space = str(at["space"].values)
+    untrained = None if twin is None else twin.sel(position=view.position, site=list(sites), space=space)
+    lines = along_paths(sites, partial(_cosine_lines, of_contrast, untrained))
+    location = along_depth(of_contrast["cosine_of_means_debiased_location"])
+    cosine = [*lines, *(line for statistic, line in known if statistic == "cosine_of_means")]
+    panels = [Panel("cosine of means", cosine, located=location, extreme="smallest")]
+    for statistic, title in _VARIANCES.items():
+        of_published = [line for name, line in known if name == statistic]
+        ratio = None if of_published else _ratio(at, view, statistic)
+        if ratio is None:
+            lines = [*along_paths(sites, partial(_set_lines, at, view, statistic)), *of_published]
+            panels.append(Panel(title, lines, positive=True))
+        else:
+            name = f"{title}<br>{view.positive} / {view.negative}"
+            panels.append(Panel(name, [ratio], [Reference(1, "equal: 1")]))
+    return panels_figure(panels, **depth_axis(along_depth(of_contrast["cosine_of_means"])))
 
 
-def _cosine_traces(curves: xr.Dataset, view: ContrastView, site: str, n: str) -> Iterator[go.Scatter]:
-    values = curves.sel(contrast=view.contrast, position=view.position, site=[site])
-    low, high = (along_depth(values["cosine_of_means_debiased"], end) for end in ("low", "high"))
-    first = site == curves["site"].values[0]
-    group = None if first else f"debiased, {site}"  # a band without a legend entry is shown and hidden with its curve
-    for index, band in enumerate(bands(low["depth"].values, low.values, high.values, MAIN)):
-        shared = {"legend": "legend", "legendgroup": group, "meta": {"site": site}}
-        yield band.update(name="95 % interval", showlegend=first and index == 0, **shared)
-    interval = hover_texts(low, high)
-    debiased = _line(
-        values["cosine_of_means_debiased"], "debiased", site, MAIN, legend="legend", n=n, interval=interval
-    )
-    yield debiased.update(legendgroup=group)
-    yield _line(values["cosine_of_means"], "plain", site, SECOND, legend="legend", width=1.2, n=n)
+def coincide(curves: xr.Dataset, view: ContrastView) -> bool:
+    """Return whether `contrast_figure` draws the ratio of a variance instead of a line for each set."""
+    at = _at(curves, view, shown_sites(curves))
+    return any(_ratio(at, view, statistic) is not None for statistic in _VARIANCES)
+
+
+def variances_figure(curves: xr.Dataset, view: ContrastView) -> go.Figure:
+    """Return both variances of each set along the stream; arguments as in `contrast_figure`."""
+    sites = shown_sites(curves)
+    at = _at(curves, view, sites)
+    panels = [
+        Panel(title, along_paths(sites, partial(_set_lines, at, view, statistic)), positive=True)
+        for statistic, title in _VARIANCES.items()
+    ]
+    return panels_figure(panels, **depth_axis(along_depth(at["variance_mean"].isel(set=0))))
+
+
+def _at(curves: xr.Dataset, view: ContrastView, sites: Sequence[str]) -> xr.Dataset:
+    return curves.sel(space="sphere" if view.on_sphere else "raw", position=view.position, site=list(sites))
+
+
+def _cosine_lines(of_contrast: xr.Dataset, twin: xr.Dataset | None, path: Sequence[str]) -> Iterator[Line]:
+    values = of_contrast.sel(site=list(path))
+    n = prompts_text(*of_contrast["n_used"].values)
+    if twin is not None:
+        control = along_depth(twin["cosine_of_means_debiased"].sel(site=list(path)))
+        yield Line(UNTRAINED, control["depth"].values, control.values, PLAIN, markers=False)
+    plain = along_depth(values["cosine_of_means"])
+    yield Line("plain", plain["depth"].values, plain.values, SECOND, markers=False, n=n)
+    yield with_ends("debiased", values["cosine_of_means_debiased"], MAIN, n)
+
+
+def _set_lines(at: xr.Dataset, view: ContrastView, statistic: str, path: Sequence[str]) -> Iterator[Line]:
+    colours = set_colours(at["set"].values.tolist(), at.attrs["contrasts"])
+    counts = at["n_used"].sel(contrast=view.contrast).values
+    for name, count in zip(view.sets, counts, strict=True):
+        curve = along_depth(at[statistic].sel(set=name, site=list(path)))
+        yield Line(name, curve["depth"].values, curve.values, colours[name], n=prompts_text(count))
+
+
+def _ratio(at: xr.Dataset, view: ContrastView, statistic: str) -> Line | None:
+    """Return the ratio of both sets' variances along the stream, if their lines would coincide."""
+    if not set(at["site"].values.tolist()) <= set(HALF_BLOCKS):
+        return None
+    one, other = (along_depth(at[statistic].sel(set=name)) for name in view.sets)
+    ratio = coinciding_ratio(one.values, other.values)
+    n = prompts_text(*at["n_used"].sel(contrast=view.contrast).values)
+    return None if ratio is None else Line("ratio of the sets", one["depth"].values, ratio, MAIN, n=n)
 
 
 def _published_lines(
-    curves: xr.Dataset, view: ContrastView, published: Sequence[PublishedCurve], colours: Mapping[str, str]
-) -> Iterator[tuple[int, go.Scatter]]:
-    """Yield the row and the line of each published curve, at the depths that the run measured too.
+    curves: xr.Dataset, view: ContrastView, published: Sequence[PublishedCurve]
+) -> Iterator[tuple[str, Line]]:
+    """Yield the statistic and the line of each published curve, at the depths that the run measured too.
 
     Lines connect adjacent depths only.
     """
-    named: set[str] = set()  # the variances share one legend entry, since their legend is long
+    colours: Mapping[str, str] = set_colours(curves["set"].values.tolist(), curves.attrs["contrasts"])
     for known in published:
         measured = measured_values(curves, known, view.contrast, view.position)
-        if known.statistic not in _ROWS or not known.values.keys() & measured.keys():
+        if known.statistic not in ("cosine_of_means", *_VARIANCES) or not known.values.keys() & measured.keys():
             continue
         depths = [depth for depth in measured if min(known.values) <= depth <= max(known.values)]
-        name = "published, variance" if known.prompt_set else "published, plain"
-        colour = colours.get(known.prompt_set or "", _PUBLISHED)
-        line = go.Scatter(
-            x=depths,
-            y=[known.values.get(depth) for depth in depths],
-            mode="lines+markers",
-            marker={"size": 5, "symbol": "diamond-open"},
-            name=name,
-            line={"color": colour, "width": 1.2, "dash": "dash"},
-            customdata=[depth_label(depth) for depth in depths],
-            hovertemplate="%{customdata}: %{y:.4g}<extra>published, " + (known.prompt_set or "plain") + "</extra>",
-            legend="legend2" if known.prompt_set else "legend",
-            legendgroup=name,
-            showlegend=name not in named,
-        )
-        named.add(name)
-        yield _ROWS[known.statistic], line
-
-
-def _line(
-    values: xr.DataArray,
-    name: str,
-    site: str,
-    colour: str,
-    legend: str,
-    width: float = 2.2,
-    n: str = "",
-    interval: Sequence[str] | None = None,
-) -> go.Scatter:
-    curve, title = along_depth(values), f"{name}, {short_site(site)}"
-    depths = curve["depth"].values.tolist()
-    return go.Scatter(
-        x=depths,
-        y=curve.values.tolist(),
-        mode="lines+markers",
-        marker={"size": 4, "symbol": symbol_of(colour)},
-        name=title,
-        line={"color": colour, "width": width, "dash": DASHES[Site(site)]},
-        customdata=[depth_label(depth) for depth in depths],
-        text=interval,
-        hovertemplate=hover_template(title, n, has_band=interval is not None),
-        legend=legend,
-        meta={"site": site},  # the page shows and hides traces by site and set
-    )
-
-
-def _label_axes(figure: go.Figure, depths: list[int]) -> None:
-    figure.update_xaxes(**depth_ticks(depths))
-    figure.update_xaxes(title=DEPTH, row=3, col=1)
-    for row, title in enumerate(("cosine of means", "mean variance", "largest variance"), start=1):
-        figure.update_yaxes(title=title, row=row, col=1, exponentformat="power")
-    figure.update_layout(
-        **bare_layout(900),
-        hovermode="x",
-        legend=legend_above(figure.layout.yaxis.domain[1]),
-        legend2=legend_above(figure.layout.yaxis2.domain[1]),
-    )
+        values = np.array([known.values.get(depth, np.nan) for depth in depths])
+        name = f"published, {known.prompt_set}" if known.prompt_set else "published, plain"
+        colour = colours.get(known.prompt_set or "", THIRD)
+        yield known.statistic, Line(name, depths, values, colour, "dash")

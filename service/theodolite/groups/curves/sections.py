@@ -1,18 +1,19 @@
 """The three curves of each contrast, of unscaled activations and of activations on the sphere."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
 import numpy as np
+import plotly.graph_objects as go
 import xarray as xr
 
 from theodolite.drawing.panels import shown_sites
-from theodolite.groups.curves.figures import ContrastView, contrast_figure
+from theodolite.groups.curves.figures import ContrastView, coincide, contrast_figure, variances_figure
 from theodolite.groups.curves.sections_published import published_facts
 from theodolite.query.curves import along_depth
 from theodolite.query.first_tokens import set_labels
-from theodolite.query.published import published_curves, selected_directions
+from theodolite.query.published import PublishedCurve, published_curves, selected_directions
 from theodolite.query.twin import read_twin
 from theodolite.sections.parts import (
     BAND,
@@ -43,7 +44,7 @@ _UNSCALED = "Unscaled activations; variances in squared units of the residual st
 _ON_SPHERE = "On the sphere: activations scaled to norm √d_model; variances in squared units of the scaled activations"
 
 _HOW_TO_READ = (
-    "The top graph shows the cosine between the mean activations of the two sets. Sampling noise lengthens both "
+    "The top panel shows the cosine between the mean activations of the two sets. Sampling noise lengthens both "
     "means, so the plain cosine, which publications often report, is usually too small. The debiased cosine "
     "subtracts the expected noise; the band is its 95 % interval at each depth, by the delta method. The line of an "
     "untrained twin, if the store has one, is the debiased cosine of its means. The bracket marks the depths that "
@@ -80,11 +81,12 @@ def _section(
     published = published_curves(*key)
     unpaired = f"{counts[0]} and {counts[1]} unpaired prompts"
     prompts = f"{counts[0]} matched pairs" if sides["paired"] else unpaired
-    name, labels = f"curves.{contrast}.{position}", set_labels(run, position)
+    labels = set_labels(run, position)
     unknown = without_spread(run, [view.positive, view.negative], position, shown_sites(curves))
     finding = unknown or _finding(run, _shown(curves, view), view, prompts, labels)
-    unscaled = partial(contrast_figure, curves, view, published, twin)
-    on_sphere = partial(contrast_figure, curves, replace(view, on_sphere=True), twin=twin)
+    figures = [
+        Figure(of, caption, labelled(draw, labels)) for of, caption, draw in _figures(curves, view, published, twin)
+    ]
     return Section(
         f"Curves of {quoted(contrast)}: {labels[view.positive]} against {labels[view.negative]}, position {position}, "
         f"{prompts}",
@@ -93,10 +95,7 @@ def _section(
             *_share_facts(curves, view, labels, run.record.model.d_model),
             *published_facts(run, curves, view, published, selected_directions(*key)),
         ],
-        [
-            Figure(name, _UNSCALED, labelled(unscaled, labels)),
-            Figure(f"{name}.sphere", _ON_SPHERE, labelled(on_sphere, labels)),
-        ],
+        figures,
         notes=[
             BRACKETS,
             BAND,
@@ -109,6 +108,21 @@ def _section(
         headline=unknown or _headline(_shown(curves, view)),
         worth=UNTESTED if unknown else worth_below(_shown(curves, view), _COSINE, 1),
     )
+
+
+def _figures(
+    curves: xr.Dataset, view: ContrastView, published: Sequence[PublishedCurve], twin: xr.Dataset | None
+) -> Iterator[tuple[str, str, Callable[[], go.Figure]]]:
+    """Yield the name and the caption of each figure of a contrast, and what draws it."""
+    name = f"curves.{view.contrast}.{view.position}"
+    on_sphere = replace(view, on_sphere=True)
+    yield name, _UNSCALED, partial(contrast_figure, curves, view, published, twin)
+    if not published and coincide(curves, view):
+        yield f"{name}.variances", "Variances of each set", partial(variances_figure, curves, view)
+    yield f"{name}.sphere", _ON_SPHERE, partial(contrast_figure, curves, on_sphere, twin=twin)
+    if others := [site for site in curves["site"].values.tolist() if site not in shown_sites(curves)]:
+        caption = f"At other sites: {', '.join(others)}"
+        yield f"{name}.sites", caption, partial(contrast_figure, curves, view, twin=twin, sites=others)
 
 
 def _shown(curves: xr.Dataset, view: ContrastView) -> xr.Dataset:

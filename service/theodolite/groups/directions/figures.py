@@ -1,16 +1,15 @@
 """How well the direction of a contrast would repeat with other prompts."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
 
 import plotly.graph_objects as go
 import xarray as xr
 
-from theodolite.drawing.panels import Line, Panel, depth_axis, panels_figure, prompts_text
-from theodolite.drawing.references import Reference
-from theodolite.drawing.style import DASHES, MAIN, SECOND, short_site
+from theodolite.drawing.panels import Line, Panel, Reference, along_paths, depth_axis, panels_figure, prompts_text
+from theodolite.drawing.style import MAIN, SECOND
 from theodolite.query.curves import along_depth
 from theodolite.query.directions import RELIABLE
-from theodolite.sites import Site
 
 
 def reliability_figure(directions: xr.Dataset, contrast: str, position: int, sites: Sequence[str]) -> go.Figure:
@@ -24,11 +23,14 @@ def reliability_figure(directions: xr.Dataset, contrast: str, position: int, sit
     """
     selected = directions.sel(contrast=contrast, position=position, site=list(sites))
     n = prompts_text(*selected["n_used"].values)
-    lines = []
+    lines: list[Line] = []
     for statistic, colour in (("reliability", MAIN), ("noise_share", SECOND)):
-        for site in sites:
-            curve, name = along_depth(selected[statistic].sel(site=[site])), statistic.replace("_", " ")
-            lines.append(Line(f"{name}, {short_site(site)}", curve["depth"], curve, colour, DASHES[Site(site)], n=n))
+        lines += along_paths(sites, partial(_line, selected[statistic], colour, n))
     axis = along_depth(selected["reliability"])
     least = Reference(RELIABLE, f"smallest used reliability: {RELIABLE}")
     return panels_figure([Panel("cosine, share", lines, [least])], **depth_axis(axis))
+
+
+def _line(values: xr.DataArray, colour: str, n: str, path: Sequence[str]) -> Iterator[Line]:
+    curve = along_depth(values.sel(site=list(path)))
+    yield Line(str(values.name).replace("_", " "), curve["depth"], curve, colour, n=n)

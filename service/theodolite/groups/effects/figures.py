@@ -7,10 +7,8 @@ import plotly.graph_objects as go
 import xarray as xr
 
 from theodolite.drawing import style
-from theodolite.drawing.panels import Line, Panel, panels_figure, prompts_text
-from theodolite.drawing.references import Reference
+from theodolite.drawing.panels import Line, Panel, Reference, panels_figure, prompts_text
 from theodolite.drawing.style import DASHES, MAIN, SECOND, THIRD, short_site
-from theodolite.drawing.switches import LAYER
 from theodolite.groups.effects.record import ADD, ATTENTION, BLOCK, MATCHED, MLP, PATCH, PERMUTED, REMOVE
 from theodolite.groups.schema import INTERVAL
 from theodolite.query.curves import end_of
@@ -18,16 +16,15 @@ from theodolite.query.effects import towards_other
 from theodolite.sites import Site
 
 CONTROL_NAMES = {MATCHED: "directions of equal variance", PERMUTED: "directions of permuted labels"}
-"""The controls as legends name them."""
+"""The controls as sentences name them."""
+
+_CONTROLS = {MATCHED: "equal-variance control", PERMUTED: "permuted control"}
 
 _SUBLAYERS = {ATTENTION: ("attention", style.ATTENTION), MLP: ("MLP", style.MLP), BLOCK: ("block", style.BLOCK)}
 
 _CONTROL_DASHES = {MATCHED: "dot", PERMUTED: "dash"}
 
-_CHANCE = 1.64
-"""Standard deviations between the mean of the controls and the ends of the band of 90 % of them."""
-
-_SPREAD = f"mean ± {_CHANCE} standard deviations of the controls"
+_SPREAD = f"mean ± {style.CHANCE_SDS} standard deviations of the controls"
 
 _ZERO = (Reference(0, "no change: 0"),)
 
@@ -54,7 +51,7 @@ def effects_figure(
         panels.append(Panel(title, _kl_lines(effects, intervention, sides, colours), positive=True))
     if separation is not None:
         panels.append(Panel("AUROC", list(_separation_lines(effects, separation)), [Reference(0.5, "chance: 0.5")]))
-    return panels_figure(panels, x_title=LAYER, ticks={})
+    return panels_figure(panels)
 
 
 def _name(effects: xr.Dataset, label: str, site: str) -> str:
@@ -80,8 +77,8 @@ def _signed_lines(
         where = _name(effects, label, site)
         for control in effects["control"].values.tolist() if controls else ():
             mean, sd = (null.sel(control=control, null=part) for part in ("mean", "sd"))
-            name, dash = f"{where}, {CONTROL_NAMES[control]}", _CONTROL_DASHES[control]
-            ends = mean - _CHANCE * sd, mean + _CHANCE * sd
+            name, dash = f"{where}, {_CONTROLS[control]}", _CONTROL_DASHES[control]
+            ends = mean - style.CHANCE_SDS * sd, mean + style.CHANCE_SDS * sd
             lines.append(Line(name, layers, mean, style.PLAIN, dash, *ends, markers=False, band=_SPREAD))
         curve = change["value"], colour, DASHES[Site(site)], change["low"], change["high"]
         lines.append(Line(where, layers, *curve, n=prompts_text(values["n_used"])))
@@ -100,7 +97,7 @@ def _kl_lines(
             lines.append(Line(where, values["layer"], kl, colours[side], DASHES[Site(site)], low, high, n=n))
             for control in effects["control"].values.tolist() if intervention == ADD else ():
                 mean = values["effect_null"].sel(control=control, null="mean")
-                name = f"{where}, {CONTROL_NAMES[control]}"
+                name = f"{where}, {_CONTROLS[control]}"
                 lines.append(Line(name, values["layer"], mean, colours[side], _CONTROL_DASHES[control], markers=False))
     return lines
 
@@ -132,7 +129,7 @@ def dose_figure(effects: xr.Dataset, sides: Mapping[str, str], colours: Mapping[
             curve, low, high = (np.array([0.0, *end.values])[order] for end in _with_ends(values["dose_effect"]))
             lines.append(Line(label, np.array(doses)[order], curve, colours[side], "solid", low, high, n=n))
         panels.append(Panel(title, lines, [Reference(0, "no change: 0")] if measure == "log_odds" else ()))
-    return panels_figure(panels, x_title="dose: factor on the difference of the means", ticks={})
+    return panels_figure(panels, x_title="dose: factor on the difference of the means")
 
 
 def parts_figure(effects: xr.Dataset, sides: Mapping[str, str]) -> go.Figure:
@@ -151,7 +148,7 @@ def parts_figure(effects: xr.Dataset, sides: Mapping[str, str]) -> go.Figure:
             if np.isfinite(kl).any():
                 lines.append(Line(name, values["layer"], kl, colour, "solid", low, high, n=n))
         panels.append(Panel(f"KL, {label} [nats]", lines, positive=True))
-    return panels_figure(panels, x_title=LAYER, ticks={})
+    return panels_figure(panels)
 
 
 def score_figure(effects: xr.Dataset, layers: Sequence[int], label: str) -> go.Figure:
@@ -172,4 +169,4 @@ def score_figure(effects: xr.Dataset, layers: Sequence[int], label: str) -> go.F
     panel = Panel(
         "distances of the means", lines, [Reference(1, "distance of the means: 1"), Reference(0, "no change: 0")]
     )
-    return panels_figure([panel], x_title=LAYER, ticks={})
+    return panels_figure([panel])

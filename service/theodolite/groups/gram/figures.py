@@ -6,8 +6,7 @@ import numpy as np
 import plotly.graph_objects as go
 import xarray as xr
 
-from theodolite.drawing.panels import Line, Panel, depth_axis, panels_figure, prompts_text
-from theodolite.drawing.references import Reference
+from theodolite.drawing.panels import Line, Panel, Reference, depth_axis, panels_figure, prompts_text
 from theodolite.query.curves import along_depth
 
 
@@ -30,7 +29,7 @@ def shape_figure(gram: xr.Dataset, position: int, site: str, colours: Mapping[st
     }
     for name, title in titles.items():
         lines = []
-        for space, suffix, dash in (("raw", "", "solid"), ("standardised", ", features standardised", "dot")):
+        for space, suffix, dash in (("raw", "", "solid"), ("standardised", ", standardised", "dot")):
             for set_name, colour in colours.items():
                 curve = along_depth(selected[name].sel(set=set_name, site=[site], space=space))
                 n = prompts_text(selected["n_samples"].sel(set=set_name))
@@ -49,7 +48,7 @@ def _gaussian_lines(selected: xr.Dataset, site: str, colours: Mapping[str, str])
         null = selected["intrinsic_dimension_null"].sel(set=set_name, site=[site])
         mean, sd = (along_depth(null.sel(null=one)) for one in ("mean", "sd"))
         if np.isfinite(mean).any():
-            title = f"{set_name}, Gaussian with the same covariance"
+            title = f"{set_name}, fitted Gaussian"
             low, high = mean - sd, mean + sd
             yield Line(title, mean["depth"], mean, colour, "dash", low, high, markers=False, band="± sd")
 
@@ -90,4 +89,4 @@ def blocks_figure(gram: xr.Dataset, position: int, colours: Mapping[str, str]) -
         ]
         chance = [Reference(0, "independent activations: 0")] if title == "CKA of the branch" else []
         panels.append(Panel(title, lines, chance))
-    return panels_figure(panels, x_title="layer", ticks={})
+    return panels_figure(panels)

@@ -3,8 +3,7 @@
 import plotly.graph_objects as go
 import xarray as xr
 
-from theodolite.drawing.panels import Line, Panel, panels_figure
-from theodolite.drawing.references import Reference
+from theodolite.drawing.panels import Line, Panel, Reference, panels_figure
 from theodolite.drawing.style import MAIN, SECOND
 from theodolite.groups.heads.record import ROTARY
 
@@ -46,4 +45,4 @@ def rotary_figure(rotary: xr.Dataset) -> go.Figure:
         )
     random = rotary.attrs["circuits"][ROTARY]["effective_rank_random"]
     references = [Reference(random, f"random matrices: {random:.1f}")]
-    return panels_figure([Panel("effective rank", lines, references)], x_title="layer", ticks={})
+    return panels_figure([Panel("effective rank", lines, references)])

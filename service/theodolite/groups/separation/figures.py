@@ -1,21 +1,28 @@
 """Separation of held-out prompts along a contrast's direction."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 import numpy as np
 import plotly.graph_objects as go
 import xarray as xr
+from numpy.typing import ArrayLike
 
-from theodolite.drawing.panels import INTERVAL as DEFAULT_BAND
-from theodolite.drawing.panels import Line, Panel, depth_axis, panels_figure, prompts_text
-from theodolite.drawing.references import Reference
-from theodolite.drawing.style import DASHES, MAIN, PLAIN, THIRD, UNTRAINED, short_site
-from theodolite.groups.schema import INTERVAL, LEVEL, VALUE_AND_BAND
+from theodolite.drawing.panels import (
+    Line,
+    Panel,
+    Reference,
+    along_paths,
+    depth_axis,
+    panels_figure,
+    prompts_text,
+    with_ends,
+)
+from theodolite.drawing.style import CHANCE_SDS, MAIN, PLAIN, THIRD, UNTRAINED
+from theodolite.groups.schema import LEVEL
 from theodolite.query.compare import BOUND
 from theodolite.query.curves import along_depth, end_of, has_values
-from theodolite.sites import HALF_BLOCKS, Site
+from theodolite.sites import HALF_BLOCKS
 
 _TITLES = {
     "auroc": "AUROC",
@@ -25,7 +32,7 @@ _TITLES = {
 }
 
 _MEANS, _RIDGE = "difference of means", "ridge regression"
-_BAND = "simultaneous 95 % band"
+_LIMIT = f"{100 * (1 - LEVEL):.0f} % of chance, all depths"
 
 
 def separation_figure(
@@ -40,8 +47,9 @@ def separation_figure(
 
     A line goes through `resid_pre` and `resid_mid` in turn; other sites have lines of their own. All are by difference
     of means; the AUROC, and its difference from words, are also by ridge regression. Grey is what they are compared
-    with: the values that chance exceeds at any depth with a probability of LEVEL, the bound above which sets count as
-    separated, and the untrained twin. Brackets mark the depths that may have the largest value.
+    with: the ribbon of permuted labels, the values that chance exceeds at any depth with a probability of LEVEL, the
+    bound above which sets count as separated, and the untrained twin. Filled markers have a family-wise p of at most
+    LEVEL. Brackets mark the depths that may have the largest value.
 
     Args:
         separation: the results.
@@ -75,11 +83,12 @@ def separation_figure(
     for name, title in _TITLES.items():
         if not has_values(selected, name):
             continue
-        lines = _along_paths(sites, partial(lines_of, name))
-        located = None
+        lines, located, chance = along_paths(sites, partial(lines_of, name)), None, None
         if null is not None and name in null["held_out"]:
             located = along_depth(null["location"].sel(held_out=name))
-        panels.append(Panel(title, lines, references[name], located=located))
+        if null is not None and name in null["tested"] and set(sites) <= set(HALF_BLOCKS):
+            chance = _ribbon(null["tested_null"].sel(tested=name))
+        panels.append(Panel(title, lines, references[name], located=located, chance=chance))
         if name == "auroc" and null is not None:
             words = [null["beyond"].sel(control="words", held_out=one) for one in ("auroc", "ridge_auroc")]
             if np.isfinite(end_of(words[0])).any():
@@ -90,38 +99,28 @@ def separation_figure(
     return panels_figure(panels, **depth_axis(along_depth(selected["auroc"])))
 
 
-def _along_paths(sites: Sequence[str], lines_of: Callable[[Sequence[str]], Iterable[Line]]) -> list[Line]:
-    """Return the lines of one path through the stream, or those of each site with its name and its dash."""
-    if set(sites) <= set(HALF_BLOCKS):
-        return list(lines_of(sites))
-    return [
-        replace(line, name=f"{line.name}, {short_site(site)}", dash=DASHES[Site(site)])
-        for site in sites
-        for line in lines_of([site])
-    ]
-
-
 def _lines(of: tuple[xr.Dataset, xr.Dataset | None, xr.Dataset | None], name: str, n: str) -> Iterator[Line]:
     """Yield the lines of a statistic: its values, ridge regression, the limit of chance, and the twin."""
     selected, null, twin = of
-    yield _with_interval(selected[name], MAIN, _MEANS, INTERVAL, n)
+    tested = null["tested_null"].sel(tested=name) if null is not None and name in null["tested"] else None
+    passed = None if tested is None else along_depth(tested.sel(null="p_family")) <= LEVEL
+    yield with_ends(_MEANS, selected[name], MAIN, n, passed=passed)
     if null is not None:
         ridge = null["score_auroc"].sel(scored_by="ridge")
         if name == "auroc" and np.isfinite(end_of(ridge)).any():
-            yield _with_interval(ridge, THIRD, _RIDGE, INTERVAL, n)
-        if name in null["tested"]:
-            limit = along_depth(null["tested_null"].sel(tested=name, null="critical"))
-            label = f"{100 * LEVEL:.0f} % of permutations exceed it at a depth"
-            yield Line(label, limit["depth"], limit, PLAIN, "dot", markers=False)
+            yield with_ends(_RIDGE, ridge, THIRD, n)
+    if tested is not None:
+        limit = along_depth(tested.sel(null="critical"))
+        yield Line(_LIMIT, limit["depth"], limit, PLAIN, markers=False)
     if twin is not None:
         control = along_depth(twin[name])
         yield Line(UNTRAINED, control["depth"], control, PLAIN, markers=False)
 
 
-def _with_interval(values: xr.DataArray, colour: str, label: str, ends: Sequence[str], n: str) -> Line:
-    value, low, high = (along_depth(values, end) for end in ends)
-    band = _BAND if ends == VALUE_AND_BAND else DEFAULT_BAND
-    return Line(label, value["depth"], value, colour, low=low, high=high, n=n, band=band)
+def _ribbon(null: xr.DataArray) -> tuple[ArrayLike, ArrayLike, ArrayLike]:
+    """Return the depths, and about the 5 % and 95 % quantiles of permuted labels there."""
+    mean, sd = (along_depth(null.sel(null=one)) for one in ("mean", "sd"))
+    return mean["depth"].values, mean.values - CHANCE_SDS * sd.values, mean.values + CHANCE_SDS * sd.values
 
 
 def _beyond(values: Sequence[xr.DataArray], control: str, equal: str, sites: Sequence[str], n: str) -> Panel:
@@ -130,6 +129,6 @@ def _beyond(values: Sequence[xr.DataArray], control: str, equal: str, sites: Seq
 
     def lines_of(path: Sequence[str]) -> Iterator[Line]:
         for curve, colour, label in of_classifiers:
-            yield _with_interval(curve.sel(site=list(path)), colour, label, VALUE_AND_BAND, n)
+            yield with_ends(label, curve.sel(site=list(path)), colour, n)
 
-    return Panel(f"AUROC minus {control}", _along_paths(sites, lines_of), [Reference(0, equal)])
+    return Panel(f"AUROC minus {control}", along_paths(sites, lines_of), [Reference(0, equal)])

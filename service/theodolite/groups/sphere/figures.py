@@ -54,8 +54,8 @@ def sphere_figure(sphere: xr.Dataset, position: int, colours: Mapping[str, str])
         Panel("share of variance in length", shares),
     ]
     shown = _ticks(list(labels.values()))
-    ticks = {"tickvals": shown, "ticktext": [labels[index] for index in shown]}
-    return panels_figure(panels, x_title="norm layer", ticks=ticks, labels=labels)
+    ticks = {"tickvals": shown, "ticktext": [labels[index].partition(".")[0] for index in shown]}
+    return panels_figure(panels, x_title="block of the norm layer", ticks=ticks, labels=labels)
 
 
 def _ticks(labels: Sequence[str]) -> list[int]:

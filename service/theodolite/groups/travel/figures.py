@@ -6,8 +6,7 @@ import numpy as np
 import plotly.graph_objects as go
 import xarray as xr
 
-from theodolite.drawing.panels import Line, Panel, panels_figure, prompts_text
-from theodolite.drawing.references import Reference
+from theodolite.drawing.panels import Line, Panel, Reference, panels_figure, prompts_text
 from theodolite.groups.schema import SUBLAYERS
 
 
@@ -31,7 +30,7 @@ def travel_figure(travel: xr.Dataset, position: int, colours: Mapping[str, str])
         Panel("norm of the step", lines("step_norm"), positive=True),
         Panel("angle of the step, radians", lines("arc")),
     ]
-    return panels_figure(panels, x_title="layer", ticks={})
+    return panels_figure(panels)
 
 
 def cosines_figure(travel: xr.Dataset, position: int, colours: Mapping[str, str]) -> go.Figure:
@@ -52,7 +51,7 @@ def cosines_figure(travel: xr.Dataset, position: int, colours: Mapping[str, str]
             panels.append(Panel(title, lines, [Reference(0, "random directions: 0")]))
     shares = [*_lines(means, "step_common_share", "", "solid", colours)]
     panels.append(Panel("share of the mean step", shares))
-    return panels_figure(panels, x_title="layer", ticks={})
+    return panels_figure(panels)
 
 
 def _lines(selected: xr.Dataset, name: str, suffix: str, dash: str, colours: Mapping[str, str]) -> Iterator[Line]:

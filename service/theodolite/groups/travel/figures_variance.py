@@ -7,7 +7,7 @@ import plotly.graph_objects as go
 import xarray as xr
 from plotly.subplots import make_subplots
 
-from theodolite.drawing.panels import legend_above, prompts_text
+from theodolite.drawing.panels import prompts_text
 from theodolite.drawing.style import ATTENTION, BLOCK, MLP, PLAIN, bare_layout, clear
 
 _PANEL, _MARGINS, _GAP = 220, 130, 30  # pixels
@@ -50,7 +50,8 @@ def budget_figure(travel: xr.Dataset, position: int, labels: Mapping[str, str]) 
             figure.add_trace(bar, row=row, col=1)
         figure.update_yaxes(title="share, " + label.replace(" (", "<br>("), row=row, col=1)
     figure.update_xaxes(title="layer", row=len(labels), col=1)
-    figure.update_layout(bare_layout(height), barmode="relative", bargap=0.15, hovermode="x", legend=legend_above(1))
+    figure.update_layout(bare_layout(height), barmode="relative", bargap=0.15, hovermode="x")
+    figure.update_layout(margin_t=60, legend={"orientation": "h", "x": 0, "y": 1, "yanchor": "bottom"})
     return figure
 
 

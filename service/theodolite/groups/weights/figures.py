@@ -47,4 +47,4 @@ def experts_figure(means: xr.DataArray, nulls: xr.DataArray, names: Mapping[str,
             lines.append(Line(name, mean["layer"], mean, _COLOURS[matrix]))
             of_null = f"{name}, random matrices"
             lines.append(Line(of_null, null["layer"], null, _COLOURS[matrix], "dash", markers=False))
-    return panels_figure([Panel("mean overlap of two experts", lines)], x_title="layer", ticks={})
+    return panels_figure([Panel("mean overlap of two experts", lines)])

@@ -6,9 +6,8 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 from numpy.typing import NDArray
-from plotly.subplots import make_subplots
 
-from theodolite.drawing.panels import bands, legend_above
+from theodolite.drawing.panels import Line, Panel, panels_figure
 from theodolite.drawing.style import (
     COLORBAR,
     DEPTH,
@@ -18,7 +17,6 @@ from theodolite.drawing.style import (
     SECOND,
     bare_layout,
     depth_ticks,
-    logarithmic_axis,
 )
 from theodolite.query.words import along_stream
 from theodolite.sites import depth_label
@@ -34,24 +32,19 @@ def trajectory_curves(trajectory: pd.DataFrame) -> go.Figure:
     """
     stream = along_stream(trajectory)
     depths, labels = stream["depth"].tolist(), _labels(stream)
-    figure = make_subplots(rows=2, cols=1, shared_xaxes=True, vertical_spacing=0.08)
-    angles = {"angle_to_final": ("to its final state", MAIN), "angle_to_next": ("to the next token", SECOND)}
-    for column, (name, colour) in angles.items():
-        hover = "%{customdata}: %{y:.2f}°<extra>" + name + "</extra>"
-        figure.add_trace(_line(depths, stream[column].tolist(), name, colour, labels, hover), row=1, col=1)
-    mean, sd = stream["vocabulary_angle_mean"].to_numpy(), stream["vocabulary_angle_sd"].to_numpy()
-    for index, band in enumerate(bands(depths, mean - sd, mean + sd, PLAIN)):
-        figure.add_trace(band.update(name="to all tokens, mean ± sd", showlegend=index == 0), row=1, col=1)
-    hover, ranks = "%{customdata}: rank %{y}<extra></extra>", stream["rank_of_next"].tolist()
-    line = _line(depths, ranks, "rank", MAIN, labels, hover)
-    figure.add_trace(line.update(showlegend=False), row=2, col=1)
-    figure.update_layout(bare_layout(560), hovermode="x", legend=legend_above(1))
-    figure.update_xaxes(**depth_ticks(stream.loc[stream["site"] != "resid_final", "depth"].tolist()))
-    figure.update_xaxes(title=DEPTH, row=2, col=1)
-    figure.update_yaxes(title="angle, degrees", row=1, col=1)
-    title = "rank of the next token"
-    figure.update_yaxes(title=title, autorange="reversed", row=2, col=1, **logarithmic_axis(ranks))
-    return figure
+    mean, sd = stream["vocabulary_angle_mean"], stream["vocabulary_angle_sd"]
+    angles = [
+        Line("to all tokens", depths, mean, PLAIN, low=mean - sd, high=mean + sd, markers=False, band="mean ± sd"),
+        Line("to its final state", depths, stream["angle_to_final"], MAIN),
+        Line("to the next token", depths, stream["angle_to_next"], SECOND),
+    ]
+    rank = Line("rank", depths, stream["rank_of_next"], MAIN)
+    panels = [
+        Panel("angle, degrees", angles),
+        Panel("rank of the next token", [rank], positive=True, logarithmic=True),
+    ]
+    ticks = depth_ticks(stream.loc[stream["site"] != "resid_final", "depth"])
+    return panels_figure(panels, x_title=DEPTH, ticks=ticks, labels=dict(zip(depths, labels, strict=True)))
 
 
 def trajectory_sphere(trajectory: pd.DataFrame) -> go.Figure:
@@ -84,19 +77,6 @@ def _labels(stream: pd.DataFrame) -> list[str]:
         "final" if site == "resid_final" else depth_label(depth)
         for site, depth in zip(stream["site"], stream["depth"], strict=True)
     ]
-
-
-def _line(x: list[int], y: list[float], name: str, colour: str, labels: list[str], hover: str) -> go.Scatter:
-    return go.Scatter(
-        x=x,
-        y=y,
-        name=name,
-        mode="lines+markers",
-        marker={"size": 4},
-        line={"color": colour, "width": 2.2},
-        customdata=labels,
-        hovertemplate=hover,
-    )
 
 
 def _on_sphere(rows: pd.DataFrame) -> NDArray[np.float64]:

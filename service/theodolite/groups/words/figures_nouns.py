@@ -49,7 +49,7 @@ def subject_figure(words: xr.Dataset, chance: float) -> go.Figure:
             Line("chance", layers, expected, PLAIN, "dash", markers=False),
         ]
         panels.append(Panel(title, lines))
-    return panels_figure(panels, x_title="layer", ticks={})
+    return panels_figure(panels)
 
 
 def pairs_of_nouns_map(scores: pd.DataFrame, column: str, title: str) -> go.Figure:
