@@ -153,7 +153,7 @@ def _of_panel(panel: Panel, labels: Mapping[float, str], x_title: str) -> Iterat
     colours = list(dict.fromkeys(line.colour for line in panel.lines if is_set_colour(line.colour)))
     for line in panel.lines:
         *areas, curve = _traces(line, labels, x_title)
-        if line.markers and len(colours) > 1 and line.colour in colours:
+        if line.markers and line.dash == "solid" and len(colours) > 1 and line.colour in colours:
             curve.update(sides_by_side(colours.index(line.colour)))
         yield from (*areas, curve)
     drawn = [np.asarray(line.x, dtype=np.float64) for line in panel.lines]
@@ -292,7 +292,7 @@ def _traces(line: Line, labels: Mapping[float, str], x_title: str) -> list[go.Sc
         legendgroup=line.name,
         mode="lines+markers" if line.markers else "lines",
         marker={"size": 4, "symbol": symbol} if line.passed is None else {"size": 6, "symbol": symbol},
-        line={"color": line.colour, "width": 2 if line.markers else 1.4, "dash": line.dash},
+        line={"color": line.colour, "width": 2 if line.markers and line.dash == "solid" else 1.4, "dash": line.dash},
         customdata=[labels.get(point, f"{prefix}{point:g}") for point in x],
         text=["".join(parts) for parts in zip(*texts, strict=True)] or None,
         hovertemplate=hover_template(line.name, line.n, has_band=bool(texts)),
