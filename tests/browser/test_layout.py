@@ -3,7 +3,7 @@
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import expect
-from support.browsing import COVERED_LEGENDS, opened, settle, unfold
+from support.browsing import OVERLAPS, opened, settle, unfold
 from support.nightly import at_night
 
 pytestmark = pytest.mark.browser
@@ -11,12 +11,12 @@ pytestmark = pytest.mark.browser
 
 @pytest.mark.nightly  # test_switches.py looks at a phone by day
 @pytest.mark.parametrize("width", [400, 820, 1280])
-def test_legends_lie_over_no_panel(page, address, store, width):
+def test_names_of_lines_and_legends_cover_nothing(page, address, store, width):
     page.set_viewport_size({"width": width, "height": 800})
     for view in ("curves", "separation", "gram", "travel", "sphere"):
         page.goto(f"{address}/#/runs/{store[1]}/{view}")
         settle(page)
-        assert page.evaluate(COVERED_LEGENDS) == 0, view
+        assert page.evaluate(OVERLAPS) == 0, view
 
 
 def test_the_page_fits_a_phone(page, address, store):

@@ -128,7 +128,7 @@ def test_runs_without_a_common_contrast_have_a_choice_for_each(page, address, no
     expect(page.get_by_label("contrast of tiny-1")).to_have_value("subject")
     cells = page.get_by_role("region", name="Smallest cosine and separation of each run").locator("tbody tr td")
     expect(cells.nth(0)).to_have_text("refusal")
-    expect(page.locator("main .legendtext").nth(1)).to_have_text("tiny (1), subject")
+    expect(page.locator("main .annotation-text", has_text="tiny (1), subject").first).to_be_visible()
     page.get_by_label("contrast of tiny-1").select_option("refused")
     holds(page, "contrast=tiny-0%3Arefusal&contrast=tiny-1%3Arefused")
     expect(page.locator("main")).to_contain_text("tiny-1 has no 'refused'; it has: refusal, subject")

@@ -16,14 +16,19 @@ expect.set_options(timeout=PATIENCE)
 
 WINDOW = ViewportSize(width=1400, height=900)
 
-COVERED_LEGENDS = """[...document.querySelectorAll('main .js-plotly-plot')].flatMap(figure => {
-  const top = figure.getBoundingClientRect().top;
-  const panels = Object.values(figure._fullLayout._plots)
-    .map(({ yaxis }) => [yaxis._offset, yaxis._offset + yaxis._length]);
-  return [...figure.querySelectorAll('.infolayer > [class^=legend]')].map(legend => legend.getBoundingClientRect())
-    .filter(box => panels.some(([from, to]) => box.top - top < to - 1 && box.bottom - top > from + 1));
+OVERLAPS = """[...document.querySelectorAll('main .js-plotly-plot')].flatMap(figure => {
+  const { left, top } = figure.getBoundingClientRect();
+  const panels = Object.values(figure._fullLayout._plots).map(({ xaxis, yaxis }) => ({
+    left: left + xaxis._offset, right: left + xaxis._offset + xaxis._length,
+    top: top + yaxis._offset, bottom: top + yaxis._offset + yaxis._length,
+  }));
+  const boxes = [...figure.querySelectorAll('.infolayer > [class^=legend], .annotation-text')]
+    .filter(one => one.textContent).map(one => one.getBoundingClientRect());
+  const cover = (one, other) => one.left < other.right - 1 && one.right > other.left + 1
+    && one.top < other.bottom - 2 && one.bottom > other.top + 2;
+  return boxes.flatMap((box, index) => [...panels, ...boxes.slice(index + 1)].filter(other => cover(box, other)));
 }).length"""
-"""How many legends lie over a panel."""
+"""How many names of lines, and legends, lie over a panel or each other."""
 
 SETTLED = """() => new Promise((done, failed) => {
   const end = Date.now() + PATIENCE;

@@ -62,12 +62,12 @@ _LOCATION = "cosine_of_means_debiased_location"
 
 
 def sections(run: Run) -> list[Section]:
-    """Return a section for each contrast at each position that both of its sets have."""
+    """Return a section for each contrast at each position that both of its sets have, the last position first."""
     curves, twins = read_group(run, "curves"), read_twin(run, "curves")
     return [
         _section(run, curves, twins.get(contrast, {}).get("curves"), contrast, sides, position)
         for contrast, sides in curves.attrs["contrasts"].items()
-        for position in curves["position"].values.tolist()
+        for position in reversed(curves["position"].values.tolist())
         if curves["n_used"].sel(contrast=contrast, position=position).all()
     ]
 
