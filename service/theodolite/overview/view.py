@@ -11,8 +11,9 @@ import xarray as xr
 from markupsafe import Markup
 
 from theodolite.drawing.panels import shown_sites
+from theodolite.drawing.swarm import swarm
 from theodolite.groups.schema import SIDES
-from theodolite.overview.chart import SIZE, Band, Chart, Curve, dots, swarm
+from theodolite.overview.chart import SIZE, Band, Chart, Curve, dots
 from theodolite.overview.facts import Badge, Overview, read_overview
 from theodolite.overview.tiles import NO, PARTLY, UNTESTED, YES, Tile
 from theodolite.query.curves import along_depth
@@ -24,6 +25,7 @@ _NORMAL = 1.645  # standard deviations from the mean to the 95 % quantile
 _TITLES = {"paired_accuracy": "share of pairs in order", "auroc": "AUROC"}
 _COINCIDE = 0.1  # of the height of an axis: lines that are nowhere farther apart are drawn as their ratio
 _ENDS = 5.0  # of the axis of scores, in pooled standard deviations at most
+_COLUMNS = 60  # in which the points of a cloud stand
 _MOST_TOKENS = 6  # that the direction raises, and as many that it lowers
 _VERBS = {"raised": "the direction raises", "lowered": "the direction lowers"}
 
@@ -224,7 +226,8 @@ def _clouds(overview: Overview) -> dict[str, Any] | None:
     rows = []
     for side, name in zip(SIDES, overview.sets, strict=True):
         own = scores[scores["side"] == side]
-        across, places = swarm(own["score"].to_numpy(np.float64), (-end, end))
+        column, places = swarm(own["score"].to_numpy(np.float64), (-end, end), _COLUMNS)
+        across = SIZE * (column + 0.5) / _COLUMNS
         step = min(SIZE / (places.max() + 2), SIZE / 12) if len(places) else 0.0
         rows.append(
             {"side": side, "name": name, "n": len(own), "points": dots(across, SIZE - (places + 1) * step)}
