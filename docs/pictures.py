@@ -35,7 +35,7 @@ Scheme = Literal["light", "dark"]
 
 PICTURES = {
     "overview": ("", WIDE, "light", None),
-    "prompts": ("/prompts?prompt=59", WIDE, "light", ".card"),
+    "prompts": ("/prompts?contrast=matched&prompt=59", WIDE, "light", "h2"),
     "curves": ("/curves", WIDE, "light", "figure"),
     "curves-dark": ("/curves", WIDE, "dark", "figure"),
     "separation": ("/separation", WIDE, "dark", "figure"),

@@ -48,7 +48,7 @@ def test_the_report_draws_its_figures_offline_and_fits_a_phone(report, browser, 
         assert page.evaluate("document.documentElement.scrollWidth") <= 390
         content = page.content()
     assert content.count("data-figure=") >= 2
-    for text in ("cosine of means", "95 % interval", "debiased, pre", "bad, mid", "depth along the residual stream"):
+    for text in ("cosine of means", "95 % interval", "debiased", "bad", "its input, then after its attention"):
         assert text in content
     assert not re.search(r'<(script|link|img)[^>]*(src|href)="', content)
     assert noise == []

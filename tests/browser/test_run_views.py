@@ -4,14 +4,14 @@ import re
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Locator, Page, expect
 from support.browsing import drawn, hash_of, holds, opened, settle, unfold
 from support.encoder_run import HOSTILE
 from support.listening import served
 from support.short_reports import short_reports
 from support.tiny_survey import save_model, spec_of
 
-from theodolite.query.prompts import read_scored_prompts
+from theodolite.query.prompts import read_contrast_prompts, read_scored_prompts
 from theodolite.settings import Settings
 from theodolite.store.result_reader import read_group
 from theodolite.store.runs import open_run
@@ -218,32 +218,113 @@ def test_a_run_that_is_not_complete_says_how_far_it_is(page, address, noise):
     assert page.get_by_role("tab").all_inner_texts() == ["Overview"]
 
 
-def test_prompts_are_sorted_filtered_and_hidden_until_a_click(page, address, store):
-    text = read_scored_prompts(open_run(store[0], "tiny-0"), "harmful", order="margin").rows["text"].iloc[0]
+def rows_of(page: Page, sets: str) -> Locator:
+    return page.get_by_role("region", name=f"Prompts of {sets}", exact=True).locator("tbody tr")
+
+
+def test_prompts_are_sorted_filtered_and_read(page, address, store):
+    rows = read_contrast_prompts(open_run(store[0], "tiny-0"), order="margin").rows
+    text, first = rows["text"].iloc[0], f"{rows['set'].iloc[0]} {rows['sample'].iloc[0]}"
     page.goto(f"{address}/#/runs/tiny-0/prompts")
     settle(page)
-    rows = page.get_by_role("region", name="Prompts of harmful").locator("tbody tr")
-    expect(rows).to_have_count(10)
-    margins = [float(row.locator("td").nth(3).inner_text()) for row in rows.all()]
-    assert margins == sorted(margins)
-    assert text not in page.locator("main").inner_text()
-    page.get_by_label("show the texts").check()
-    expect(rows.first).to_contain_text(text)
+    both = rows_of(page, "harmful and harmless")
+    expect(both).to_have_count(19)
+    assert [float(row.locator("td").nth(3).inner_text()) for row in both.all()] == rows["margin"].round(2).tolist()
+    expect(both.first).to_contain_text(text)
+    expect(page.get_by_label("show the texts")).to_have_count(0)
     page.get_by_label("contains the text").fill(text)
     page.get_by_label("contains the text").press("Enter")
     holds(page, "text=")
-    expect(rows.first).to_contain_text(text)
-    rows.first.get_by_role("link").click()
-    holds(page, "prompt=")
+    both.first.get_by_role("link", name=first, exact=True).click()
+    holds(page, f"prompt={first.replace(' ', '%3A')}")
     settle(page)
-    assert drawn(page) == 1
+    assert drawn(page) == 2
     expect(page.get_by_role("region", name="Scores of one prompt")).to_contain_text(text)
     page.get_by_label("contains the text").fill("")
     page.get_by_label("contains the text").press("Enter")
     page.get_by_label("set", exact=True).select_option("nouns")
     holds(page, "set=nouns")
     settle(page)
-    expect(page.get_by_role("region", name="Prompts of nouns").locator("tbody tr")).to_have_count(6)
+    expect(rows_of(page, "nouns")).to_have_count(6)
+    expect(page.locator("main h2").first).to_have_text("nouns against harmless")
+
+
+def points_of(page: Page, name: str) -> list[tuple[float, float]]:
+    """Return the places of a set's points on the screen, in the order of the samples."""
+    return page.evaluate(
+        """name => {
+          const plot = document.querySelector("main .js-plotly-plot");
+          const { left, top } = plot.getBoundingClientRect();
+          const { xaxis, yaxis } = plot._fullLayout;
+          const { x, y } = plot.data.find(trace => trace.name === name);
+          const [right, down] = [left + xaxis._offset, top + yaxis._offset];
+          return x.map((at, index) => [right + xaxis.d2p(at), down + yaxis.d2p(y[index])]);
+        }""",
+        name,
+    )
+
+
+def test_a_brush_over_the_scores_selects_prompts_and_a_click_opens_one(page, address, store):
+    scores = read_contrast_prompts(open_run(store[0], "tiny-0")).rows
+    place = f"{address}/#/runs/tiny-0/prompts"
+    page.goto(place)
+    settle(page)
+    expect(page.locator("#panel .headline")).to_contain_text("of 10 prompts of harmful")
+    before = page.evaluate("document.querySelector('#panel').innerText.split('\\nData')[0]")
+    assert len(before.split()) <= 60
+    box = page.locator("main .nsewdrag").first.bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + 0.1 * box["width"], box["y"] + 5)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 0.5 * box["width"], box["y"] + 40, steps=3)
+    page.mouse.move(box["x"] + 0.6 * box["width"], box["y"] + 40, steps=3)
+    page.mouse.up()
+    holds(page, "range=")
+    settle(page)
+    low, high = (float(page.get_by_label(f"score {end}", exact=True).input_value()) for end in ("from", "to"))
+    assert low < high
+    expected = int(scores["score"].between(low, high).sum())
+    assert 0 < expected < 19
+    expect(rows_of(page, "harmful and harmless")).to_have_count(expected)
+    page.go_back()
+    expect(rows_of(page, "harmful and harmless")).to_have_count(19)
+    settle(page)
+    page.get_by_label("score from", exact=True).fill("0")
+    page.get_by_label("score from", exact=True).press("Enter")
+    holds(page, "range=0%2C")
+    expect(rows_of(page, "harmful and harmless")).to_have_count(int((scores["score"] >= 0).sum()))
+    page.get_by_role("button", name="All scores").click()
+    expect(rows_of(page, "harmful and harmless")).to_have_count(19)
+    settle(page)
+    page.mouse.click(*points_of(page, "harmless")[4])
+    holds(page, "prompt=harmless%3A4")
+    settle(page)
+    expect(page.get_by_role("heading", name="Prompt 4 of harmless")).to_be_visible()
+
+
+def test_a_depth_and_a_range_in_the_address_open_directly(page, address, store):
+    at = {"contrast": "subject", "site": "resid_pre", "layer": 1}
+    rows = read_contrast_prompts(open_run(store[0], "tiny-0"), **at, low=-0.5).rows
+    query = "&".join(f"{name}={value}" for name, value in at.items())
+    page.goto(f"{address}/#/runs/tiny-0/prompts?{query}&range=-0.5,&prompt=nouns:2")
+    settle(page)
+    expect(rows_of(page, "nouns and harmless")).to_have_count(len(rows))
+    expect(page.locator("#panel figcaption").first).to_contain_text("layer 1 pre")
+    expect(page.get_by_role("heading", name="Prompt 2 of nouns")).to_be_visible()
+
+
+def test_built_in_harmful_texts_wait_for_a_click(page, address, store):
+    texts = {name: read_scored_prompts(open_run(*store), name).rows["text"].tolist() for name in ("bad", "good")}
+    page.goto(f"{address}/#/runs/{store[1]}/prompts?order=sample&prompt=bad:0")
+    settle(page)
+    panel = page.get_by_role("tabpanel")
+    expect(panel).not_to_contain_text(texts["bad"][0])
+    expect(rows_of(page, "bad and good")).to_have_count(min(25, 2 * len(texts["bad"])))
+    page.get_by_label("show the texts").check()
+    expect(rows_of(page, "bad and good").first).to_contain_text(texts["bad"][0])
+    page.get_by_label("set", exact=True).select_option("good")
+    expect(rows_of(page, "good").filter(has_text=texts["good"][0])).to_have_count(1)
+    expect(page.get_by_label("show the texts")).to_have_count(0)
 
 
 def test_figures_can_be_taken_away(page, address):

@@ -256,18 +256,42 @@ class PromptItem(BaseModel):
     )
 
 
-class PromptPage(OfRun):
-    """A page of the prompts of a set."""
+class SidePromptItem(PromptItem):
+    """A prompt of one of the sets of a contrast."""
 
-    set: str = Field(description="Name of the prompt set.", examples=["harmful"])
+    set: str = Field(description="Name of its prompt set.", examples=["harmful"])
+    side: str = Field(description="Its side of the contrast: positive or negative.", examples=["positive"])
+
+
+class _PromptCounts(OfRun):
     place: ScorePlace | None = Field(description="Where the prompts are scored; null if they have no scores.")
     total: int = Field(description="Number of selected prompts, over all pages.")
     n_scored: int = Field(
         description="Number of selected prompts with a score, over all pages: at most the first 10,000 of a set."
     )
     n_wrong: int = Field(description="Number of selected prompts with a negative margin, over all pages.")
-    items: list[PromptItem]
     next: str | None = Field(description="Cursor of the next page; null on the last page.")
+
+
+class PromptPage(_PromptCounts):
+    """A page of the prompts of a set."""
+
+    set: str = Field(description="Name of the prompt set.", examples=["harmful"])
+    items: list[PromptItem]
+
+
+class ContrastPromptPage(_PromptCounts):
+    """A page of the prompts of both sets of a contrast."""
+
+    items: list[SidePromptItem]
+
+
+class ScoresAnswer(OfRun):
+    """The held-out scores of both sets of a contrast at one depth, as a figure."""
+
+    place: ScorePlace = Field(description="Where the prompts are scored.")
+    sentence: str = Field(description="How many prompts of each set lie on the other set's side.")
+    figure: dict[str, Any] = Field(description="The scores, in Plotly's JSON.")
 
 
 class PromptAnswer(OfRun):

@@ -13,6 +13,9 @@ from theodolite.sites import Site
 _SETS = ("#d9622b", "#3b82c4", "#2e9e6b", "#c2577f", "#a86b50", "#7d8c1f")
 _SYMBOLS = dict(zip(_SETS, ("circle", "square", "diamond", "triangle-up", "x", "triangle-down"), strict=True))
 
+POSITIVE, NEGATIVE = _SETS[:2]
+"""Colours of the sides of a contrast in figures of one contrast."""
+
 MAIN, SECOND, THIRD = "#8a63d2", "#b8860b", "#17959a"
 """Colours of statistics, maps, laws and other lines that belong to no set."""
 

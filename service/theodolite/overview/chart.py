@@ -202,27 +202,6 @@ def round_ticks(low: float, high: float, most: int = 5) -> list[float]:
     return [float(f"{tick:.12g}") + 0.0 for tick in np.arange(first, high + step * 1e-9, step)]
 
 
-def swarm(
-    scores: NDArray[np.float64], ends: tuple[float, float], bins: int = 60
-) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Return the positions of points along an axis, from 0 to SIZE, and their places above it, one on the other.
-
-    Args:
-        scores: the positions.
-        ends: the ends of the axis.
-        bins: number of columns in which points stand.
-    """
-    low, high = ends
-    column = np.clip((scores - low) / (high - low) * bins, 0, bins - 1).astype(int)  # a score may be infinite
-    order = np.argsort(scores, kind="stable")
-    height = np.zeros(bins, dtype=int)
-    places = np.empty(len(scores), dtype=int)
-    for index in order:
-        places[index] = height[column[index]]
-        height[column[index]] += 1
-    return SIZE * (column + 0.5) / bins, places
-
-
 def _apart(labels: Sequence[tuple[float, str, str]], gap: float = 8.0) -> Iterator[tuple[float, str, str]]:
     """Yield labels from top to bottom, moved so far that neighbours are a gap apart, and inside the box."""
     tops = np.array([top for top, _, _ in labels])

@@ -15,7 +15,7 @@ from theodolite.groups.separation.record import SCORES
 from theodolite.overview.tiles import YES, Measured, Tile, number_text, tiles
 from theodolite.query.curves import along_depth
 from theodolite.query.direction_tokens import chance_limit, read_direction_tokens
-from theodolite.query.prompts import read_scored_prompts
+from theodolite.query.prompts import read_contrast_prompts
 from theodolite.query.twin import read_twin
 from theodolite.sections.parts import has_common_token, without_spread
 from theodolite.sites import HALF_BLOCKS, Site, depth, site_name
@@ -147,7 +147,7 @@ def read_overview(run: Run, contrast: str | None = None, site: str | None = None
         badges=list(_badges(run, sets, position, measured, bool(sides["paired"]))),
         sentence=_sentence(sets, measured, answers),
         measured=measured,
-        scores=_scores(run, contrast, sets, place, position),
+        scores=_scores(run, contrast, place, position),
         tokens=tokens,
         chance_limit=float("nan") if tokens.empty else chance_limit(run),
     )
@@ -189,17 +189,16 @@ def _measured(run: Run, contrast: str, sets: tuple[str, str]) -> tuple[Measured,
     return measured, position
 
 
-def _scores(run: Run, contrast: str, sets: tuple[str, str], place: Place, position: int) -> pd.DataFrame:
+def _scores(run: Run, contrast: str, place: Place, position: int) -> pd.DataFrame:
     """Return the held-out scores of both sets at a depth; no rows if the run has none."""
     columns = ["set", "sample", "side", "score", "margin", "text"]
-    frames = []
-    for side, name in zip(SIDES, sets, strict=True) if SCORES.name in finished_tables(run) else ():
-        try:
-            rows = read_scored_prompts(run, name, contrast, place.site, place.layer, position).rows
-        except (SpecError, TableNotFoundError):
-            continue
-        frames.append(rows.assign(set=name, side=side)[columns].dropna(subset=["score"]))
-    return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=columns)
+    if SCORES.name not in finished_tables(run):
+        return pd.DataFrame(columns=columns)
+    try:
+        rows = read_contrast_prompts(run, contrast, place.site, place.layer, position).rows
+    except (SpecError, TableNotFoundError):
+        return pd.DataFrame(columns=columns)
+    return rows[columns].dropna(subset=["score"]).reset_index(drop=True)
 
 
 def _sentence(sets: tuple[str, str], measured: Measured, answers: list[Tile]) -> str:

@@ -12,8 +12,9 @@ from markupsafe import Markup
 
 from theodolite.drawing.panels import coinciding_ratio, shown_sites
 from theodolite.drawing.style import CHANCE_SDS
+from theodolite.drawing.swarm import swarm
 from theodolite.groups.schema import SIDES
-from theodolite.overview.chart import SIZE, Band, Chart, Curve, dots, swarm
+from theodolite.overview.chart import SIZE, Band, Chart, Curve, dots
 from theodolite.overview.facts import Badge, Overview, read_overview
 from theodolite.overview.tiles import NO, PARTLY, UNTESTED, YES, Tile
 from theodolite.query.curves import along_depth
@@ -23,6 +24,7 @@ from theodolite.store.runs import Run
 
 _TITLES = {"paired_accuracy": "share of pairs in order", "auroc": "AUROC"}
 _ENDS = 5.0  # of the axis of scores, in pooled standard deviations at most
+_COLUMNS = 60  # in which the points of a cloud stand
 _MOST_TOKENS = 6  # that the direction raises, and as many that it lowers
 _VERBS = {"raised": "the direction raises", "lowered": "the direction lowers"}
 
@@ -220,7 +222,8 @@ def _clouds(overview: Overview) -> dict[str, Any] | None:
     rows = []
     for side, name in zip(SIDES, overview.sets, strict=True):
         own = scores[scores["side"] == side]
-        across, places = swarm(own["score"].to_numpy(np.float64), (-end, end))
+        column, places = swarm(own["score"].to_numpy(np.float64), (-end, end), _COLUMNS)
+        across = SIZE * (column + 0.5) / _COLUMNS
         step = min(SIZE / (places.max() + 2), SIZE / 12) if len(places) else 0.0
         rows.append(
             {"side": side, "name": name, "n": len(own), "points": dots(across, SIZE - (places + 1) * step)}

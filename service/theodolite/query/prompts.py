@@ -7,13 +7,14 @@ import numpy as np
 import pandas as pd
 
 from theodolite.errors import SpecError, TableNotFoundError
+from theodolite.groups.schema import SIDES
 from theodolite.groups.separation.record import MOST_SCORED, SCALES, SCORES
 from theodolite.query.curves import end_of
 from theodolite.query.group_selection import label_list
 from theodolite.sites import HALF_BLOCKS, Site, depth, site_name
-from theodolite.store.manifest import finished_tables
+from theodolite.store.manifest import finished_groups, finished_tables
 from theodolite.store.prompts import read_prompts
-from theodolite.store.result_reader import read_finished_table, read_group
+from theodolite.store.result_reader import read_contrasts, read_finished_table, read_group
 from theodolite.store.runs import Run
 
 _Label = TypeVar("_Label", str, int)
@@ -56,6 +57,8 @@ def read_scored_prompts(
     *,
     order: Order = "sample",
     containing: str = "",
+    low: float | None = None,
+    high: float | None = None,
 ) -> ScoredPrompts:
     """Return the prompts of a set with their held-out scores.
 
@@ -68,6 +71,8 @@ def read_scored_prompts(
         position: token position from the end; None selects the last measured one.
         order: order of the rows; prompts without a score are last.
         containing: only prompts that contain this text, ignoring case.
+        low: only prompts with a score of at least this.
+        high: only prompts with a score of at most this.
 
     Raises:
         SpecError: there is no such set, contrast, site, layer or position.
@@ -79,15 +84,47 @@ def read_scored_prompts(
         prompts = prompts[prompts["text"].str.casefold().str.contains(containing.casefold(), regex=False)]
     place = _place(run, prompt_set, contrast, site, layer, position)
     if place is None:
-        return ScoredPrompts(prompts.assign(score=np.nan, margin=np.nan), None)
+        return ScoredPrompts(_between(prompts.assign(score=np.nan, margin=np.nan), low, high), None)
     # Only filters by numbers skip row groups.
     scores = read_finished_table(run, SCORES.name, [("layer", "==", place.layer), ("position", "==", place.position)])
     of_set = scores["set"] == prompt_set
     own = _standardised(run, scores[of_set & (scores["contrast"] == place.contrast) & (scores["site"] == place.site)])
     rows = prompts.merge(own.drop_duplicates("sample")[["sample", "score", "margin"]], on="sample", how="left")
-    if order != "sample":
-        rows = rows.sort_values("margin", ascending=order == "margin", kind="stable", na_position="last")
-    return ScoredPrompts(rows, place)
+    return ScoredPrompts(_ordered(_between(rows, low, high), order), place)
+
+
+def read_contrast_prompts(
+    run: Run,
+    contrast: str | None = None,
+    site: str | None = None,
+    layer: int | None = None,
+    position: int | None = None,
+    *,
+    order: Order = "sample",
+    containing: str = "",
+    low: float | None = None,
+    high: float | None = None,
+) -> ScoredPrompts:
+    """Return the prompts of both sets of a contrast; its rows begin with the columns `set` and `side`.
+
+    The arguments are those of `read_scored_prompts`; no contrast selects the first one of the run. In the order
+    `sample`, the positive set is before the negative one.
+
+    Raises:
+        SpecError: there is no such contrast, site, layer or position.
+        RunDamagedError: a table cannot be read.
+    """
+    contrasts = read_contrasts(run, finished_groups(run))
+    sides = contrasts[_known(run, "contrast", list(contrasts), contrast or next(iter(contrasts), ""))]
+    chosen = (contrast, site, layer, position)
+    found = {
+        side: read_scored_prompts(run, sides[side], *chosen, containing=containing, low=low, high=high)
+        for side in SIDES
+    }
+    of_sides = [of_side.rows.assign(set=sides[side], side=side) for side, of_side in found.items()]
+    rows = pd.concat(of_sides, ignore_index=True)
+    first = ["set", "side"]
+    return ScoredPrompts(_ordered(rows[[*first, *rows.columns.drop(first)]], order), found[SIDES[0]].place)
 
 
 def read_prompt_path(
@@ -121,6 +158,20 @@ def read_prompt_path(
     ends = [f"{end}_{side}" for side in ("positive", "negative") for end in ("low", "high")]
     path = path.assign(depth=depths).sort_values("depth", kind="stable")
     return path[["site", "layer", "depth", "score", "margin", *ends]], place
+
+
+def _between(rows: pd.DataFrame, low: float | None, high: float | None) -> pd.DataFrame:
+    """Return the rows with a score between two ends, each of which may be None; without both, all rows."""
+    if low is None and high is None:
+        return rows
+    return rows[rows["score"].between(-np.inf if low is None else low, np.inf if high is None else high)]
+
+
+def _ordered(rows: pd.DataFrame, order: Order) -> pd.DataFrame:
+    """Return the rows in an order; prompts without a score are last."""
+    if order == "sample":
+        return rows
+    return rows.sort_values("margin", ascending=order == "margin", kind="stable", na_position="last")
 
 
 def _check_set(run: Run, prompt_set: str) -> None:

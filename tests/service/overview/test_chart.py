@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from support.each import each
 
-from theodolite.overview.chart import SIZE, Band, Chart, Curve, round_ticks, swarm
+from theodolite.drawing.swarm import swarm
+from theodolite.overview.chart import SIZE, Band, Chart, Curve, round_ticks
 
 X = np.arange(8.0)
 Y = np.linspace(0.5, 0.9, 8)
@@ -126,8 +127,8 @@ def test_labels_at_the_ends_of_lines_are_apart_and_inside_the_box():
 
 def test_a_swarm_stacks_points_of_a_column_and_keeps_far_points_at_the_ends():
     scores = np.array([-9.0, -np.inf, 0.0, 0.01, 0.02, 9.0, np.inf])
-    across, places = swarm(scores, (-5.0, 5.0), bins=10)
-    assert across.tolist() == [50, 50, 550, 550, 550, 950, 950]
+    column, places = swarm(scores, (-5.0, 5.0), bins=10)
+    assert column.tolist() == [0, 0, 5, 5, 5, 9, 9]
     assert sorted(places[:2]) == [0, 1]
     assert places[2:5].tolist() == [0, 1, 2]
     assert sorted(places[5:]) == [0, 1]

@@ -7,7 +7,7 @@ from support.each import each
 from support.serving import surveyed_run
 
 from theodolite.errors import SpecError, TableNotFoundError
-from theodolite.query.prompts import Place, read_prompt_path, read_scored_prompts
+from theodolite.query.prompts import Place, read_contrast_prompts, read_prompt_path, read_scored_prompts
 from theodolite.store.result_reader import read_finished_table, read_group
 
 
@@ -51,6 +51,33 @@ def test_scores_are_in_pooled_standard_deviations_and_margins_have_the_sign_of_t
 def test_prompts_are_ordered_by_their_margin(run, order, sign):
     margins = read_scored_prompts(run, "harmless", order=order).rows["margin"].to_numpy()
     assert (np.diff(sign * margins) >= 0).all()
+
+
+@each("order", ["sample", "margin", "-margin"])
+def test_the_prompts_of_a_contrast_are_those_of_both_sets_in_one_order(run, order):
+    place = Place("subject", "resid_mid", 2, -1)
+    found = read_contrast_prompts(run, **vars(place), order=order)
+    assert found.place == place
+    assert found.rows.columns[:2].tolist() == ["set", "side"]
+    of_sides = found.rows.groupby("set")["side"].unique()
+    assert (list(of_sides["nouns"]), list(of_sides["harmless"])) == (["positive"], ["negative"])
+    for name, of_set in found.rows.groupby("set"):
+        alone = read_scored_prompts(run, name, **vars(place), order=order).rows
+        pd.testing.assert_frame_equal(of_set[alone.columns].reset_index(drop=True), alone.reset_index(drop=True))
+    if order != "sample":
+        assert (np.diff(found.rows["margin"]) * (1 if order == "margin" else -1) >= 0).all()
+
+
+def test_only_prompts_with_scores_in_a_range_are_found(run):
+    scores = read_contrast_prompts(run).rows["score"].sort_values().to_numpy()
+    for low, high in ((scores[3], scores[9]), (None, scores[9]), (scores[3], None)):
+        found = read_contrast_prompts(run, low=low, high=high).rows["score"].sort_values().tolist()
+        assert found == scores[None if low is None else 3 : None if high is None else 10].tolist()
+
+
+def test_a_contrast_that_does_not_exist_is_refused(run):
+    with pytest.raises(SpecError, match="contrast: tiny-0 has no 'other' with scores; it has refusal, subject"):
+        read_contrast_prompts(run, "other")
 
 
 def test_only_prompts_with_a_text_are_found_in_any_case(run):
@@ -110,6 +137,10 @@ def test_a_run_without_scores_has_its_prompts_and_says_how_to_get_scores(run, mo
     assert found.rows["sample"].tolist() == list(range(10))
     assert found.rows["margin"].isna().all()
     assert isinstance(found.rows, pd.DataFrame)
+    both = read_contrast_prompts(run)
+    assert both.place is None
+    assert (len(both.rows), both.rows["score"].notna().sum()) == (19, 0)
+    assert read_contrast_prompts(run, low=0).rows.empty
     with pytest.raises(TableNotFoundError, match="theodolite run analyse tiny-0"):
         read_scored_prompts(run, "harmful", "refusal")
     with pytest.raises(TableNotFoundError, match="no scores of the prompts of harmful"):

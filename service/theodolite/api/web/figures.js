@@ -40,6 +40,7 @@ export class Frame {
     this.signal = signal;
     this.name = name;
     this.figure = null;
+    this.listeners = {};
     this.caption = element(heading, caption);
     this.plot = element("div.plot", { role: "img", "aria-label": caption });
     this.plot.style.minHeight = `${height}px`;
@@ -104,8 +105,13 @@ export class Frame {
     this.showMessage();
     const config = { responsive: true, displayModeBar: false, showTips: false };
     await this.Plotly.react(this.plot, onAxes(this.figure), this.layout(), config);
+    // Plotly sees that the window is resized, and not that what stands beside the figure is.
+    if (this.plot.clientWidth && this.plot.clientWidth !== this.plot._fullLayout.width) await this.Plotly.Plots.resize(this.plot);
     this.plot.style.minHeight = "";
-    this.drawn?.();
+    for (const [event, act] of Object.entries(this.listeners)) {
+      this.plot.removeAllListeners(event);
+      this.plot.on(event, act);
+    }
   }
 
   /** Return the layout in the current colours and width, without the title, since the page has a caption. */
@@ -120,10 +126,7 @@ export class Frame {
 
   /** Call `act` at each Plotly event of this name; the figure may be drawn later. */
   listen(event, act) {
-    this.drawn = () => {
-      this.plot.removeAllListeners(event);
-      this.plot.on(event, act);
-    };
+    this.listeners[event] = act;
   }
 
   /** Frame one cell of a map and label it with a text; null removes the frame. */

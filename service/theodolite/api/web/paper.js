@@ -60,7 +60,7 @@ function fitted(layout, data, width) {
   if (narrow.matches) {
     made.font.size = 11;
     if (made.margin.autoexpand !== false) made.margin.l = Math.min(made.margin.l, 58);
-    const names = (made.annotations ?? []).filter(({ xref, xanchor }) => xref === "paper" && xanchor === "left");
+    const names = (made.annotations ?? []).filter(({ xref, x }) => xref === "paper" && x === 1);
     for (const { font } of names) font.size = 9;
     if (names.length) made.margin.r *= 9 / 11;
     // A finger on a figure scrolls the page; only figures in three dimensions react to it.
