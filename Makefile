@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 REQUIREMENTS := -c constraints.txt
 
-.PHONY: help demo test test-fast test-nightly test-newest simulate real-files coverage mutants chaos lint check docs figures bench bench-heads bench-statistics bench-api bench-effects bench-driver bench-pipeline bench-million \
+.PHONY: help demo test test-fast test-nightly test-newest simulate real-files plotly coverage mutants chaos lint check docs figures bench bench-heads bench-statistics bench-api bench-effects bench-driver bench-pipeline bench-million \
 	up down images hashes push rehearse rehearse-containers rehearse-hosts rehearse-slurm clean
 
 help: ## list the targets
@@ -79,6 +79,15 @@ real-files: .venv/ready ## download two real GGUF files (740 MB), with which `ma
 	@$(BIN)/python tests/support/real_files.py
 
 CHAOS ?= --schedules 25
+
+PLOTLY := plotly.js-cartesian-dist-min
+
+plotly: .venv/ready ## fetch the part of plotly.js in reports, in the version that the Python package plotly has (needs npm)
+	@folder=$$(mktemp --directory); trap "rm -rf $$folder" EXIT; \
+	version=$$($(BIN)/python -c 'from plotly.offline import get_plotlyjs_version as version; print(version())') && \
+	npm pack --silent --pack-destination $$folder $(PLOTLY)@$$version && \
+	tar --extract --gzip --file $$folder/$(PLOTLY)-$$version.tgz --strip-components=1 \
+		--directory jobs/theodolite_jobs/report/plotly package/LICENSE package/plotly-cartesian.min.js
 
 chaos: .venv/ready ## run seeded schedules of faults over a tiny survey (options: CHAOS="--help")
 	@PYTHONPATH=tests $(BIN)/python -m chaos $(CHAOS)

@@ -43,6 +43,7 @@ from theodolite_jobs.requested import (
 )
 from theodolite_jobs.results.context import Context
 from theodolite_jobs.results.tables import flat_table
+from theodolite_jobs.stages import Stage, listening
 
 _FIRST = {"curves", "permutations"}
 """The analyses that the overview rests on: the report is written after each of them, and completed at the end."""
@@ -125,7 +126,11 @@ def _analyse(
 
             def progress(stage: str, done: int, total: int) -> None:
                 look()
-                bar.step_to(stage, done, total)
+                bar.step_to(stage, done, total, "tasks")
+
+            def fetched(stage: Stage | None) -> None:
+                if stage is not None:
+                    bar.step_to(*stage)
 
             def written(names: Collection[str]) -> None:
                 """Show the first results while the others are computed."""
@@ -135,7 +140,8 @@ def _analyse(
                         console.say(f"the report so far, with {', '.join(names)}: {run.report}")
 
             context.progress = progress
-            computed, failed = compute_groups(context, requested, written)
+            with listening(fetched):
+                computed, failed = compute_groups(context, requested, written)
         drop_claims(run)
         if digest := finished_groups(run).get("effects"):  # a driver that was killed may have left its parts
             PartStore(run.location, run.id, digest).drop()

@@ -30,10 +30,10 @@ class Bar:
         self.done += steps
         self._show()
 
-    def step_to(self, part: str, done: int, total: int) -> None:
+    def step_to(self, part: str, done: int, total: int | None, unit: str) -> None:
         """Show the progress of one part of a stage; a new part restarts the rate."""
         if part != self.title:
-            self.title, self._start, self._started_at = part, 0, time.monotonic()
+            self.title, self.unit, self._start, self._started_at = part, unit, done, time.monotonic()
         self.done, self.total = done, total
         self._show()
 
@@ -45,13 +45,16 @@ class Bar:
         now = time.monotonic()
         if now - self._last_line < _SECONDS_BETWEEN_LINES and self.done != self.total:
             return
-        self._last_line, speed = now, self.speed()
-        remaining = f", {(self.total - self.done) / speed:.0f} s left" if self.total and speed > 0 else ""
-        print(
-            f"{self.title}: {self.done}/{self.total} {self.unit}, {speed:.1f} {self.unit}/s{remaining}",
-            file=sys.stderr,
-            flush=True,
-        )
+        self._last_line = now
+        text = f"{self.done}/{self.total}" if self.total is not None else f"{self.done}"
+        print(f"{self.title}: {text} {self.unit}{self._rate()}", file=sys.stderr, flush=True)
+
+    def _rate(self) -> str:
+        """Return the rate and the remaining time of a known total, from the second step of a part on."""
+        speed = self.speed()
+        if self.total is None or speed == 0:
+            return ""
+        return f", {speed:.1f} {self.unit}/s, {max(0, self.total - self.done) / speed:.0f} s left"
 
 
 class _TerminalBar(Bar):
@@ -60,11 +63,13 @@ class _TerminalBar(Bar):
     def __init__(self, progress: Progress, title: str, total: int | None, done: int, unit: str) -> None:
         super().__init__(title, total, done, unit)
         self._progress = progress
-        self._task: TaskID = progress.add_task(title, total=total, completed=done, rate="")
+        self._task: TaskID = progress.add_task(title, total=total, completed=done, unit=unit, rate="")
 
     def _show(self) -> None:
-        rate = f"{self.speed():.1f} {self.unit}/s"
-        self._progress.update(self._task, description=self.title, total=self.total, completed=self.done, rate=rate)
+        rate = "" if self.total is None else f"{self.speed():.1f} {self.unit}/s"
+        (task,) = self._progress.tasks
+        task.total = self.total  # `update` keeps an earlier total if the new one is unknown
+        self._progress.update(self._task, description=self.title, completed=self.done, unit=self.unit, rate=rate)
 
 
 class Console:
@@ -83,5 +88,7 @@ class Console:
         if not self._rich.is_terminal:
             yield Bar(title, total, done, unit)
             return
-        with progress_bars(self._rich, TextColumn(unit), TextColumn("{task.fields[rate]}")) as progress:
+        with progress_bars(
+            self._rich, TextColumn("{task.fields[unit]}"), TextColumn("{task.fields[rate]}")
+        ) as progress:
             yield _TerminalBar(progress, title, total, done, unit)

@@ -14,13 +14,13 @@ from support.tiny_survey import save_model, spec_of
 
 from theodolite.settings import Settings
 from theodolite_jobs.progress import Console
-from theodolite_jobs.report.page import write_report
+from theodolite_jobs.report.page import PLANE, write_report
 from theodolite_jobs.survey import survey
 
 pytestmark = pytest.mark.browser
 
 OPENED = "for (const one of document.querySelectorAll('details')) one.open = true"
-"""A report folds all but one figure and one sentence of each section."""
+"""A report folds all but one figure of each analysis and one sentence of each section."""
 
 DRAWN = ".figure .main-svg:first-child"
 
@@ -32,7 +32,10 @@ def report(tmp_path_factory):
         name: {site: (rng.normal(size=(8, 1, 4, 16)) + 2).astype(np.float32) for site in ("resid_pre", "resid_mid")}
         for name in ("bad", "good")
     }
-    contrasts = {"refusal": {"positive": "bad", "negative": "good", "paired": True}}
+    contrasts = {
+        "refusal": {"positive": "bad", "negative": "good", "paired": True},
+        "reversed": {"positive": "good", "negative": "bad", "paired": True},
+    }
     run = store_run(tmp_path_factory.mktemp("report"), arrays, contrasts=contrasts)
     analyse(run, contrasts, None, lambda *_: None, requested={"separation"})
     write_report(run)
@@ -40,7 +43,7 @@ def report(tmp_path_factory):
 
 
 def test_the_report_draws_its_figures_offline_and_fits_a_phone(report, browser, noise):
-    with opened(browser, noise, viewport={"width": 390, "height": 20000}, offline=True) as page:
+    with opened(browser, noise, viewport={"width": 390, "height": 40000}, offline=True) as page:
         page.goto(f"file://{report}")
         assert page.evaluate("document.documentElement.scrollWidth") <= 390
         page.evaluate(OPENED)
@@ -69,7 +72,7 @@ def test_a_report_starts_with_its_overview_and_folds_the_rest(report, browser, n
     with opened(browser, noise, viewport={"width": 1280, "height": 900}, offline=True) as page:
         page.goto(f"file://{report}")
         page.wait_for_function("globalThis.Plotly")
-        assert page.locator(".overview .tile").count() == 4
+        assert page.locator(".overview .tile:visible").count() == 4
         text = page.locator("main").inner_text()
         assert len(text.split()) < 700
         for hidden in ("What it does not say", "Model revision", "The Fisher ratio there"):
@@ -78,6 +81,21 @@ def test_a_report_starts_with_its_overview_and_folds_the_rest(report, browser, n
         expect(page.get_by_role("heading", name="What it does not say")).to_be_visible()
         axe = Axe().run(page, context=".overview")
     assert axe.violations_count == 0, axe.generate_report()
+    assert noise == []
+
+
+def test_the_first_contrast_has_figures_and_a_link_opens_those_of_others(report, browser, noise):
+    with opened(browser, noise, viewport={"width": 1280, "height": 900}) as page:
+        page.goto(f"file://{report}")
+        page.wait_for_function("globalThis.Plotly")
+        ids = page.locator("[data-figure]:visible").evaluate_all("all => all.map(one => one.id)")
+        assert {"curves.refusal.-1", "separation.refusal"} <= set(ids)
+        assert len({name.partition(".")[0] for name in ids}) == len(ids), ids
+        (other,) = page.locator("#separation .headline").all()[1:]
+        expect(other).to_be_visible()
+        page.evaluate("location.hash = 'separation.reversed'")
+        expect(page.locator("[id='separation.reversed'] .main-svg").first).to_be_in_viewport()
+        assert set(page.evaluate("Object.keys(Plotly.PlotSchema.get().traces)")) >= PLANE
     assert noise == []
 
 

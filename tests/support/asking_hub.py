@@ -30,7 +30,15 @@ def merged(settings):
     folder = fetch(resolve_source(ModelSpec(**settings), Path("/nowhere")), cache)
     return sorted(path.name for path in folder.iterdir())
 
-asked = {"prompts": prompts, "resolve": resolve, "files": files, "merged": merged}
+def told(settings):
+    from theodolite_jobs.stages import listening
+
+    stages = []
+    with listening(stages.append):
+        files(settings)
+    return stages
+
+asked = {"told": told, "prompts": prompts, "resolve": resolve, "files": files, "merged": merged}
 answers = {}
 for name, (kind, settings) in json.load(sys.stdin).items():
     try:

@@ -23,6 +23,7 @@ from theodolite.version import __version__
 from theodolite_jobs.capture.plan import SetLayout, ShardPlan, ShardTask, pieces
 from theodolite_jobs.cluster.ranks import Rank, join
 from theodolite_jobs.cluster.write_queue import WriteQueue
+from theodolite_jobs.stages import Stage, listening
 from theodolite_jobs.store_marker import StoreMarker, check_marker
 
 # By default MKL's summation order depends on the number of threads. STRICT makes the results bit-identical for every
@@ -99,6 +100,7 @@ class Replica:
         self._engine: Any = None
         self._reducer: Any = None
         self._certificate: dict[str, Any] = {}
+        self._stage: Stage | None = None
 
     def certify(self, expected: Arithmetic | None = None) -> dict[str, Any]:
         """Load the model if needed and return the parity certificate.
@@ -115,7 +117,7 @@ class Replica:
             )
         if self.assignment.marker is not None:
             check_marker(self.assignment.marker)
-        with self._in_step():
+        with self._in_step(), listening(self._listen):
             self._ready()
         own = arithmetic(self._certificate)
         if expected not in (None, own):
@@ -123,6 +125,13 @@ class Replica:
                 f"this replica computes with {own} and the first replica with {expected}; use nodes of one kind"
             )
         return self._certificate
+
+    def loading(self) -> Stage | None:
+        """Return what `certify` counts at this moment, in another thread: converted tensors or downloaded megabytes."""
+        return self._stage
+
+    def _listen(self, stage: Stage | None) -> None:
+        self._stage = stage
 
     def process_id(self) -> int:
         """Return the id of the process that holds the model."""

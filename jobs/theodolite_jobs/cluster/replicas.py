@@ -24,8 +24,12 @@ from theodolite_jobs.cluster.session import Resources, choose_resources, describ
 from theodolite_jobs.cluster.workers import RayWorker
 from theodolite_jobs.models.sharding import choose_ranks
 from theodolite_jobs.models.source import ModelSource, on_every_node
-from theodolite_jobs.progress import Console
+from theodolite_jobs.progress import Bar, Console
+from theodolite_jobs.stages import Stage
 from theodolite_jobs.store_marker import marked_store
+
+_POLL_SECONDS = 2.0
+"""Time between two questions how far the replicas are that load the model."""
 
 
 def assignment_of(
@@ -94,9 +98,10 @@ def certified_workers(
             console.say(
                 f"{resources.replicas} replica(s){shared} load the model and check parity with plain Hugging Face"
             )
-            parity = certify_workers(
-                workers, resources, settings.nodes_wait_seconds, console.say, settings.replicas_wait_seconds
-            )
+            with console.bar("loading the model", unit="s") as bar:
+                parity = certify_workers(
+                    workers, resources, settings.nodes_wait_seconds, console.say, settings.replicas_wait_seconds, bar
+                )
             console.say(
                 f"parity: largest error {parity['max_error']:.1e}{_allowed(parity)}, "
                 f"{parity['dtype']}, {parity['attention']} attention, {parity['device']}"
@@ -136,12 +141,14 @@ def certify_workers(
     wait_seconds: float,
     message: Callable[[str], None],
     gather_seconds: float,
+    bar: Bar,
 ) -> dict[str, Any]:
     """Check the parity of the replicas with plain Hugging Face; return the first replica's certificate.
 
     Replicas that get no resources within `gather_seconds` join later. Otherwise two surveys that share a cluster could
     wait forever for each other's resources. `message` is called with sentences about what the survey waits for. Within
-    `wait_seconds` the cluster may add a node with the `resources` of a replica.
+    `wait_seconds` the cluster may add a node with the `resources` of a replica. `bar` shows what replicas count while
+    they load the model, or else for how many seconds they have loaded it.
 
     If all replicas that have started die while they load the model, they restart, after pauses.
 
@@ -152,7 +159,7 @@ def certify_workers(
     """
     for n_deaths in count(1):
         placed = _placed(workers, resources, wait_seconds, message, gather_seconds)
-        certificates, died = _certificates(placed)
+        certificates, died = _certificates(placed, bar)
         if certificates:
             break
         time.sleep(restart_pause(n_deaths))
@@ -169,15 +176,26 @@ def certify_workers(
     return dict(certificates[0])
 
 
-def _certificates(placed: Sequence[RayWorker]) -> tuple[list[dict[str, Any]], list[ReplicaDiedError]]:
+def _certificates(placed: Sequence[RayWorker], bar: Bar) -> tuple[list[dict[str, Any]], list[ReplicaDiedError]]:
     """Wait until replicas are certified; return their certificates, and the errors of those that died."""
     certificates, died = [], []
+    begin = time.monotonic()
     for worker in placed:
+        while wait([worker.ready], _POLL_SECONDS).not_done:
+            bar.step_to(*(_stage(placed) or ("loading the model", int(time.monotonic() - begin), None, "s")))
         try:
             certificates.append(worker.ready.result())
         except ReplicaDiedError as error:  # the scheduling loop restarts it
             died.append(error)
     return certificates, died
+
+
+def _stage(placed: Sequence[RayWorker]) -> Stage | None:
+    """Return what the first replica counts that converts or downloads the model; the others may wait for it."""
+    calls = [worker.loading() for worker in placed if not worker.ready.done()]
+    answered, _ = wait(calls, _POLL_SECONDS)
+    stages = [call.result() for call in calls if call in answered and call.exception() is None]
+    return next((stage for stage in stages if stage is not None), None)
 
 
 def _placed(

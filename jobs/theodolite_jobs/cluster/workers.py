@@ -25,6 +25,7 @@ from theodolite_jobs.cluster.replica import REPLICA_ENVIRONMENT, Arithmetic, Ass
 from theodolite_jobs.cluster.scheduling import DIED, IN_FLIGHT, OUT_OF_MEMORY, Dispatched, ReplicaDiedError
 from theodolite_jobs.cluster.session import Resources
 from theodolite_jobs.cluster.write_queue import MAX_SHARDS
+from theodolite_jobs.stages import Stage
 
 WRITING = "writing"
 """The threads of an actor that wait until shards are written."""
@@ -74,6 +75,11 @@ class RayWorker:
         """Request the parity certificate, or request it again with the current `expected`."""
         calls = [actor.certify.remote(self.expected) for actor in self.actors]
         self.ready = _gather(calls, "a replica", loads=True)
+
+    def loading(self) -> "Future[Stage | None]":
+        """Return a future of what the replica counts while it loads the model; None if it counts nothing."""
+        future: Future[Stage | None] = self.actors[0].loading.options(concurrency_group=WRITING).remote().future()
+        return future
 
     def capture(self, task: ShardTask) -> Dispatched:
         """Capture and commit a shard; all ranks of a group get the same calls in the same order."""

@@ -8,6 +8,7 @@ from typing import Any
 
 from theodolite.errors import ModelError, first_line
 from theodolite.model_aliases import MODEL_ALIASES
+from theodolite_jobs.stages import LISTENER, Listener, Stage
 
 _REASON_CHARACTERS = 160
 """The number of characters that are quoted from another library's message."""
@@ -93,12 +94,16 @@ def hub_folder(repository: str, commit: str, patterns: list[str], needed: Sequen
     from huggingface_hub import snapshot_download
 
     options: dict[str, Any] = {"revision": commit, "allow_patterns": patterns, "ignore_patterns": _DUPLICATES}
+    tell = LISTENER.get()
     try:
-        folder = Path(snapshot_download(repository, **options))
+        folder = Path(snapshot_download(repository, **options, tqdm_class=_counter(repository, tell) if tell else None))
     # As above: any of several libraries may raise.
     except Exception as error:
         reason = _missing_in_cache(repository, options) or first_line(error, _REASON_CHARACTERS)
         raise ModelError(f"cannot download {repository} at {commit}: {reason}") from error
+    finally:
+        if tell:
+            tell(None)
     # If the hub cannot be reached, the folder is what an earlier download left, which may be only a part.
     for pattern in needed:
         if not any(folder.glob(pattern)):
@@ -112,6 +117,33 @@ def hub_folder(repository: str, commit: str, patterns: list[str], needed: Sequen
                 "downloaded; download it again while online, or use a model with this file"
             )
     return folder
+
+
+def _counter(repository: str, tell: Listener) -> Any:
+    """Return a class of the hub's progress bars that tells a listener the megabytes of a download, and prints nothing.
+
+    The client makes several bars, of which one has the bytes of all files on the disk; its total grows with each file.
+    """
+    from huggingface_hub.utils import tqdm  # type: ignore[attr-defined]
+
+    class Counter(tqdm):
+        def __init__(self, *arguments: Any, name: str = "", **options: Any) -> None:
+            self.bytes, self.has_bytes = 0, name == "huggingface_hub.snapshot_download"
+            self.told: Stage | None = None
+            super().__init__(*arguments, **options | {"disable": True})  # type: ignore[no-untyped-call]
+
+        def update(self, n: float | None = 1) -> None:
+            if not self.has_bytes:
+                return
+            with self.get_lock():  # one thread for each file
+                self.bytes += int(n or 0)
+                done, total = (-(-size // 10**6) for size in (self.bytes, int(self.total or 0)))
+                stage = Stage(f"downloading {repository}", done, total, "MB")
+                if stage != self.told:
+                    tell(stage)
+                self.told = stage
+
+    return Counter
 
 
 def _gguf_file(repository: str, commit: str) -> str | None:

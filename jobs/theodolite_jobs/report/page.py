@@ -34,6 +34,10 @@ from theodolite_jobs.report.heads import head_cards, heads_with_cards
 
 _CACHE_BYTES = 2**30  # cache of results during one report
 _SEAL = b"\n<!-- "  # begins the last line of a report
+_DIGITS = 6  # significant digits of the numbers in figures; their hover labels show five
+
+PLANE = {"bar", "box", "contour", "heatmap", "histogram", "histogram2d", "image", "pie", "scatter", "violin"}
+"""Types of traces in `plotly/plotly-cartesian.min.js`, the part of plotly.js without maps and 3-D scenes."""
 
 
 def write_report(run: Run) -> None:
@@ -92,10 +96,10 @@ def render_report(run: Run) -> str:
 
 
 def render_template(name: str, **content: Any) -> str:
-    """Return a template filled with content; it can also use Plotly's script, `shared_script` and `packed`."""
+    """Return a template filled with content; it can also use `plotly_script`, `shared_script` and `packed`."""
     loader = jinja2.PackageLoader("theodolite_jobs.report", "templates")
     environment = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined)
-    scripts = {"shared_script": shared_script, "packed": packed, "plotly": plotly.offline.get_plotlyjs()}
+    scripts = {"shared_script": shared_script, "packed": packed, "plotly_script": plotly_script}
     return environment.get_template(name).render(content | scripts)
 
 
@@ -112,6 +116,14 @@ def _heads(run: Run, finished: Collection[str]) -> dict[str, Any] | None:
     }
 
 
+def plotly_script(figures: Mapping[str, go.Figure]) -> str:
+    """Return plotly.js if a figure needs the whole of it, else its part for plane figures, a third of the bytes."""
+    if any(trace.type not in PLANE for figure in figures.values() for trace in figure.data):
+        return str(plotly.offline.get_plotlyjs())
+    bundle = resources.files("theodolite_jobs.report").joinpath("plotly/plotly-cartesian.min.js")
+    return bundle.read_text(encoding="utf-8")
+
+
 def shared_script(*names: str) -> Markup:
     """Return scripts of the service's page as one script without imports and exports."""
     folder = resources.files("theodolite").joinpath("api/web")
@@ -122,6 +134,11 @@ def shared_script(*names: str) -> Markup:
 def packed(value: str | Mapping[str, Any]) -> str:
     """Return a text, or figures and other values as JSON, gzipped and in base64; the report unpacks it."""
     if not isinstance(value, str):
-        texts = {name: one.to_json() if isinstance(one, go.Figure) else json.dumps(one) for name, one in value.items()}
-        value = "{" + ",".join(f"{json.dumps(name)}:{text}" for name, text in texts.items()) + "}"
+        content = {name: _rounded(one) if isinstance(one, go.Figure) else one for name, one in value.items()}
+        value = json.dumps(content, separators=(",", ":"))
     return base64.b64encode(gzip.compress(value.encode(), mtime=0)).decode()
+
+
+def _rounded(figure: go.Figure) -> Any:
+    """Return a figure as JSON values; more digits than it can show would double its bytes."""
+    return json.loads(figure.to_json(), parse_float=lambda text: float(f"{float(text):.{_DIGITS}g}"))

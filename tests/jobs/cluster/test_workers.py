@@ -7,12 +7,17 @@ import pytest
 import ray
 
 from theodolite.errors import CaptureError, ParityError, RankOutOfMemoryError, RankOutOfStepError, StoreError
+from theodolite.spec_parts import ModelSpec
+from theodolite_jobs import progress
 from theodolite_jobs.capture.plan import SetLayout, ShardPlan, ShardTask
 from theodolite_jobs.cluster import replicas
+from theodolite_jobs.cluster.replica import Assignment, Replica
 from theodolite_jobs.cluster.replicas import certify_workers
 from theodolite_jobs.cluster.scheduling import DIED, OUT_OF_MEMORY, RESTART_SECONDS, ReplicaDiedError
 from theodolite_jobs.cluster.session import Resources
 from theodolite_jobs.cluster.workers import MAX_RESTARTS, RayWorker
+from theodolite_jobs.progress import Bar
+from theodolite_jobs.stages import Stage, counted
 
 TASK = ShardTask(SetLayout((-1,), 0), ShardPlan("set", 0, 0, 2, ((0, 1),)), [])
 CERTIFICATE = {"dtype": "float32", "attention": "sdpa", "device": "cpu", "ranks": 1}
@@ -38,6 +43,7 @@ class Actor:
 
     def __init__(self):
         self.process_id, self.certify, self.capture, self.written = Method(), Method(), Method(), Method()
+        self.loading = Method()
         self.is_killed = False
 
 
@@ -53,7 +59,7 @@ def made(monkeypatch):
 
     def kill(actor):
         actor.is_killed = True
-        methods = actor.process_id, actor.certify, actor.capture, actor.written
+        methods = actor.process_id, actor.certify, actor.capture, actor.written, actor.loading
         for answer in (answer for method in methods for answer in method.answers):
             if not answer.done():
                 answer.set_exception(ray.exceptions.ActorDiedError())
@@ -179,7 +185,8 @@ def certified(made, monkeypatch, *certificates):
     for actor, certificate in zip(made, certificates, strict=True):
         if certificate is not None:
             complete(actor, certificate)
-    return started, certify_workers(started, Resources(1, 0, 1, 1.0), 0, messages.append, 0.2), messages
+    bar = Bar("loading", None, 0, "s")
+    return started, certify_workers(started, Resources(1, 0, 1, 1.0), 0, messages.append, 0.2, bar), messages
 
 
 def test_replicas_that_start_late_are_certified_with_the_arithmetic_of_the_first(made, monkeypatch):
@@ -189,6 +196,53 @@ def test_replicas_that_start_late_are_certified_with_the_arithmetic_of_the_first
     assert missing.expected == started.expected == ("float32", "sdpa", "cpu", "1 rank(s)")
     assert len(made[1].certify.answers) == 2
     assert not missing.ready.done()
+
+
+def test_the_driver_prints_what_a_replica_counts_while_it_loads(made, monkeypatch, capsys):
+    """At first it does not count, then it converts, and then it loads the weights; the other one waits for it."""
+    counts = iter([None, *(Stage("converting", done, 9, "tensors") for done in (2, 5, 9)), None, None])
+
+    class Loading(Method):
+        def remote(self, *_):
+            call = super().remote()
+            found = next(counts, "loaded")
+            self.answers[-1].set_result(None if found == "loaded" else found)
+            if found == "loaded":
+                for actor in made:
+                    actor.certify.answers[0].set_result(CERTIFICATE)
+            return call
+
+    class Waiting(Method):
+        def remote(self, *_):
+            call = super().remote()
+            self.answers[-1].set_result(None)
+            return call
+
+    monkeypatch.setattr(replicas, "_POLL_SECONDS", 0.01)
+    monkeypatch.setattr(progress, "_SECONDS_BETWEEN_LINES", 0)
+    workers, bar = [worker_of() for _ in range(2)], Bar("loading", None, 0, "s")
+    made[0].loading, made[1].loading = Waiting(), Loading()
+    for actor in made:
+        actor.process_id.answers[0].set_result(1)
+    assert certify_workers(workers, Resources(2, 0, 1, 1.0), 0, print, 0.2, bar) == CERTIFICATE
+    lines = [line.partition(",")[0] for line in capsys.readouterr().err.splitlines()]
+    assert lines[0] == "loading the model: 0 s"
+    assert lines[1:4] == [f"converting: {done}/9 tensors" for done in (2, 5, 9)]
+    assert lines[4].startswith("loading the model: ")
+
+
+def test_a_replica_tells_what_it_counts_while_it_loads(monkeypatch, tmp_path):
+    seen = []
+
+    def load(replica):
+        seen.extend(replica.loading() for _ in counted("abc", 3, "converting", "tensors"))
+        replica._certificate = CERTIFICATE
+
+    monkeypatch.setattr(Replica, "_ready", load)
+    replica = Replica(Assignment("run-0", "", ModelSpec(id="m"), "", tmp_path, tmp_path, (), (), 1))
+    replica.certify()
+    assert seen == [None, ("converting", 1, 3, "tensors"), ("converting", 2, 3, "tensors")]
+    assert replica.loading() is None
 
 
 def test_the_loop_restarts_a_replica_that_died_while_it_loaded(made, monkeypatch):

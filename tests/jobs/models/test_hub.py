@@ -138,6 +138,22 @@ def test_only_the_files_that_are_needed_are_downloaded(answers: Answers, questio
     assert answers[question] == {"value": {name: f"content of {name}" for name, kind in FILES.items() if kind in kinds}}
 
 
+def test_a_download_counts_its_megabytes(tmp_path: Path) -> None:
+    folder = tmp_path / "hub" / "models" / "org" / "large"
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text("{}")
+    (folder / "model.safetensors").write_bytes(bytes(21 * 10**6))
+    with hub.serve_hub(tmp_path / "hub") as (endpoint, _):
+        answers = ask(endpoint, tmp_path / "home", {"large": ("told", {"id": "org/large", "which": "all"})})
+    *stages, last = answers["large"]["value"]
+    assert last is None
+    assert {(title, unit) for title, _, _, unit in stages} == {("downloading org/large", "MB")}
+    done = [done for _, done, _, _ in stages]
+    assert done == sorted(done)
+    assert len(set(done)) > 1
+    assert stages[-1][1:3] == [22, 22]  # begun megabytes: the configuration has two bytes
+
+
 def test_pickled_weights_are_never_requested(answers: Answers, served: tuple[str, list[str]]) -> None:
     assert "GET /org/tiny/resolve/" + hub.COMMIT + "/model.safetensors" in served[1]
     assert not [request for request in served[1] if request.endswith(".bin")]

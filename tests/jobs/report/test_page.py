@@ -1,6 +1,13 @@
-"""The report of damaged, hostile and doubtful runs."""
+"""The report of damaged, hostile and doubtful runs, and its scripts."""
+
+import base64
+import gzip
+import json
+import re
 
 import numpy as np
+import plotly.graph_objects as go
+import plotly.offline
 import pytest
 from support.analysed_runs import PAIRED, SITES, analysed, draw, silent
 from support.analysing import analyse
@@ -10,7 +17,7 @@ from theodolite.errors import ResultsNotFoundError
 from theodolite.store.layout import COMPLETE, REPORT
 from theodolite.store.objects import get, put
 from theodolite_jobs.report import page
-from theodolite_jobs.report.page import render_report, update_report, write_report
+from theodolite_jobs.report.page import packed, plotly_script, render_report, update_report, write_report
 
 
 def test_a_report_without_results_is_refused(tmp_path):
@@ -61,3 +68,21 @@ def test_the_report_is_written_again_only_if_it_is_outdated_or_damaged(tmp_path,
     monkeypatch.setattr(page, "__version__", "another")
     assert is_written()
     assert not is_written()
+
+
+def test_the_bundle_of_plotly_has_the_version_of_the_package():
+    (version,) = re.findall(r"cartesian - minified\) v(\S+)", plotly_script({})[:200])
+    assert version == plotly.offline.get_plotlyjs_version(), "run `make plotly`, and commit the file that it fetches"
+
+
+def test_only_a_figure_in_space_needs_the_whole_of_plotly():
+    plane, space = go.Figure([go.Scatter(y=[1, 2]), go.Heatmap(z=[[1]])]), go.Figure(go.Scatter3d(x=[1], y=[1], z=[1]))
+    part, whole = plotly_script({"a": plane}), plotly_script({"a": plane, "b": space})
+    assert whole == plotly.offline.get_plotlyjs()
+    assert 3 * len(part) < len(whole)
+
+
+def test_figures_have_six_significant_digits():
+    figure = go.Figure(go.Scatter(x=[0, 123456789], y=[1 / 3, None], text=["0.123456789", "b"]))
+    (trace,) = json.loads(gzip.decompress(base64.b64decode(packed({"a": figure}))))["a"]["data"]
+    assert trace == {"type": "scatter", "x": [0, 123456789], "y": [0.333333, None], "text": ["0.123456789", "b"]}

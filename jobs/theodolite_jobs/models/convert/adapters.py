@@ -89,7 +89,7 @@ def _merge(base: Path, adapter: Path, into: Path, weights: bool) -> None:
             load_adapter(fitted, adapter)
             kept = ((name, files.read(name)) for name in files.headers if name not in replaced)
             merged = merged_tensors(fitted, changes_of(fitted, settings), places, files)
-            write_tensors(chain(kept, merged), staging)
+            write_tensors(chain(kept, merged), len(replaced | files.headers.keys()), staging)
 
 
 def _check_space(files: TensorFiles, fitted: Fitted, changes: Changes, into: Path) -> None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from theodolite.errors import ModelError
 from theodolite.store.pieces import fields_of, record
+from theodolite_jobs.stages import counted
 
 if TYPE_CHECKING:  # torch takes seconds to load
     from torch import Tensor
@@ -123,8 +124,8 @@ def write_index(folder: Path, weight_map: Mapping[str, str], total_size: int) ->
     (folder / INDEX).write_text(json.dumps(index, indent=2), encoding="utf-8")
 
 
-def write_tensors(tensors: Iterable[tuple[str, "Tensor"]], folder: Path) -> None:
-    """Write tensors to safetensors files, and their index."""
+def write_tensors(tensors: Iterable[tuple[str, "Tensor"]], total: int, folder: Path) -> None:
+    """Write tensors, `total` in number, to safetensors files, and their index."""
     from safetensors.torch import save_file
 
     weight_map: dict[str, str] = {}
@@ -137,7 +138,7 @@ def write_tensors(tensors: Iterable[tuple[str, "Tensor"]], folder: Path) -> None
         weight_map.update(dict.fromkeys(batch, file.name))
         batch.clear()
 
-    for name, tensor in tensors:
+    for name, tensor in counted(tensors, total, "converting", "tensors"):
         batch[name] = tensor
         total_size += tensor.nbytes
         if sum(one.nbytes for one in batch.values()) >= _FILE_BYTES:

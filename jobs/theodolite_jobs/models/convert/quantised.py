@@ -95,7 +95,7 @@ def _convert(folder: Path, into: Path) -> None:
 
     with atomic_folder(into) as staging:
         write_small_files(folder, staging)
-        write_tensors(tensors(), staging)
+        write_tensors(tensors(), len(plain) + len(matrices), staging)
 
 
 def quantised_matrices(files: TensorFiles, layout: Layout) -> Iterator[Matrix]:

@@ -9,6 +9,7 @@ from theodolite_jobs.models.config_sizes import read_config
 from theodolite_jobs.models.convert.files import atomic_folder, create_once, read_json, write_index
 from theodolite_jobs.models.convert.qwen1_tokenizer import write_tokenizer
 from theodolite_jobs.models.quiet import plain_errors
+from theodolite_jobs.stages import counted
 
 # Qwen1's tensor names and Qwen2's. If there are several new names, they share the rows evenly, in this order.
 _OUTSIDE_BLOCKS = {
@@ -146,7 +147,7 @@ def _write_weights(folder: Path, staging: Path, layers: int) -> None:
     shards = [folder / file for file in sorted({one.file for one in files.headers.values()})]
     weight_map: dict[str, str] = {}
     total_size = 0
-    for number, shard in enumerate(shards, start=1):
+    for number, shard in enumerate(counted(shards, len(shards), "converting", "files"), start=1):
         file = staging / f"model-{number:05}-of-{len(shards):05}.safetensors"
         sizes = _write_shard(shard, file, names)
         weight_map |= dict.fromkeys(sizes, file.name)

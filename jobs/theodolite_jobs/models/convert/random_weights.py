@@ -13,6 +13,7 @@ from theodolite.errors import ModelError
 from theodolite_jobs.models.convert.files import atomic_folder, check_space, create_once, write_index
 from theodolite_jobs.models.load import load_config, resolved_dtype
 from theodolite_jobs.models.quiet import plain_errors
+from theodolite_jobs.stages import counted
 
 RULE = 1
 """Version of the rule that draws the weights. Raise it if a changed rule draws other numbers."""
@@ -115,7 +116,8 @@ def _write_weights(model: Any, dtype: Any, folder: Path) -> None:
     sizes: dict[str, int] = {}
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(SEED)
-        for number, part in enumerate(_parts(model, model)):
+        parts = list(_parts(model, model))
+        for number, part in enumerate(counted(parts, len(parts), "drawing random weights", "parts")):
             tensors = {name: tensor.to(dtype) for name, tensor in _initialised(model, part).items()}
             if tensors:
                 file = folder / f"part-{number:05}.safetensors"

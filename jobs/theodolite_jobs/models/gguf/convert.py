@@ -41,7 +41,7 @@ def _convert(file: Path, folder: Path, with_weights: bool) -> None:
 
     with plain_errors(f"convert {file} from GGUF"):
         config = AutoConfig.for_model(**values)
-        check_weights(header, steps, config)
+        n_weights = check_weights(header, steps, config)
         if with_weights:
             check_space(_bytes(steps), folder, f"the weights of {file.name} in float32")
         with atomic_folder(folder) as staging:
@@ -52,7 +52,7 @@ def _convert(file: Path, folder: Path, with_weights: bool) -> None:
             )
             write_tokenizer(header, staging)
             if with_weights:
-                write_tensors(weights(steps, config), staging)
+                write_tensors(weights(steps, config), n_weights, staging)
 
 
 def check_gguf(header: Header) -> tuple[dict[str, Any], list[Step]]:

@@ -63,8 +63,11 @@ def _missing(header: Header, name: str) -> ModelError:
     return ModelError(f"{header.files[0]} lacks the tensor {name}; download it again, or use another file of the model")
 
 
-def check_weights(header: Header, steps: list[Step], config: Any) -> None:
-    """Raise ModelError if the steps do not compute all weights of the model, with their shapes, and nothing else."""
+def check_weights(header: Header, steps: list[Step], config: Any) -> int:
+    """Return the number of weights; raise ModelError if the steps do not compute those of the model with their shapes.
+
+    They must compute nothing else.
+    """
     computed = _names_and_shapes(header, steps, config)
     wanted = _weights_of_model(config)
     if lacking := sorted(wanted.keys() - computed.keys()):
@@ -83,6 +86,7 @@ def check_weights(header: Header, steps: list[Step], config: Any) -> None:
                 f"{header.files[0]}: the tensor {source} gives the shape {shape}, and the settings of the file need "
                 f"{wanted[name]}; download it again, or use another file of the model"
             )
+    return len(computed)
 
 
 def _names_and_shapes(header: Header, steps: list[Step], config: Any) -> dict[str, tuple[tuple[int, ...], str]]:

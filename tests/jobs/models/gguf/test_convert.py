@@ -21,6 +21,8 @@ from theodolite_jobs.models.gguf.header import StoredTensor
 from theodolite_jobs.models.gguf.tensors import read_tensor
 from theodolite_jobs.models.load import load_config, load_model
 from theodolite_jobs.models.source import fetch, resolve_source, weight_format
+from theodolite_jobs.models.tensors import TensorFiles
+from theodolite_jobs.stages import Stage, listening
 
 WEIGHTS = "model.safetensors"
 
@@ -41,6 +43,16 @@ def test_a_converted_gguf_file_is_not_read_again(tmp_path: Path) -> None:
         (staging / WEIGHTS).write_bytes(b"converted before")
     assert convert_gguf(tmp_path / "gone.gguf", done) == done
     assert (done / WEIGHTS).read_bytes() == b"converted before"
+
+
+def test_a_conversion_counts_its_tensors(tmp_path: Path) -> None:
+    told: list[Stage | None] = []
+    write_gguf(tiny_llama(), tmp_path / "tiny.gguf")
+    with listening(told.append):
+        folder = convert_gguf(tmp_path / "tiny.gguf", tmp_path / "cache" / "tiny")
+    total = len(TensorFiles(folder).headers)
+    assert total > 10
+    assert told == [*(("converting", done, total, "tensors") for done in range(1, total + 1)), None]
 
 
 # Where a block has factors in half precision; elsewhere any byte may stand.
