@@ -339,7 +339,10 @@ def test_figures_can_be_taken_away(page, address):
     with page.expect_download() as picture:
         page.get_by_role("button", name="Picture of").first.click()
     assert picture.value.suggested_filename == "tiny-0.curves.refusal.-1.svg"
-    assert "<svg" in Path(picture.value.path()).read_text()
+    drawn = Path(picture.value.path()).read_text()
+    assert "<svg" in drawn
+    for text in ("Unscaled activations", "tiny: Curves of the contrast", "10 and 9 unpaired prompts", "debiased cosine"):
+        assert text in drawn  # what it shows, of which model and prompts, and the finding
 
 
 def test_texts_of_a_survey_are_shown_as_text(page, address, store):

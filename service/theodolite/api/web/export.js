@@ -1,7 +1,7 @@
 // Exports a figure: its numbers as CSV, or the figure as a picture.
 
 import { element } from "./elements.js";
-import { onAxes, onPage, PRINT } from "./paper.js";
+import { onAxes, onPage, PRINT, withTitle } from "./paper.js";
 
 const COLUMNS = ["trace", "x", "y", "z", "label"];
 
@@ -26,9 +26,9 @@ export function downloadFile(name, blob) {
   setTimeout(() => URL.revokeObjectURL(url), 10_000);
 }
 
-/** Download a figure as an SVG picture on a white background, in its size on the page. */
-export function downloadPicture(Plotly, figure, name, width) {
-  const layout = { ...onPage(figure, width, PRINT), paper_bgcolor: PRINT.card };
+/** Download a figure as an SVG picture on a white background, in its size on the page, with texts above it. */
+export function downloadPicture(Plotly, figure, name, width, texts) {
+  const layout = withTitle({ ...onPage(figure, width, PRINT), paper_bgcolor: PRINT.card }, texts, width);
   const { height } = layout;
   return Plotly.downloadImage({ data: onAxes(figure), layout }, { format: "svg", filename: name, width, height });
 }

@@ -142,8 +142,19 @@ export class Frame {
     download(`${this.name}.csv`, csvOf(this.figure), "text/csv");
   }
 
+  /** Return what a picture says of its figure: the model, the section with its prompts and position, and its finding. */
+  about() {
+    const section = this.node.closest("section") ?? document.querySelector("main");
+    const model = document.querySelector("main h1")?.textContent;
+    return [
+      [model, section.querySelector("h2")?.textContent].filter(Boolean).join(": "),
+      section.querySelector(".headline")?.textContent,
+    ];
+  }
+
   downloadFigure() {
-    downloadPicture(this.Plotly, this.figure, this.name, Math.max(600, this.width));
+    const texts = [this.caption.textContent, ...this.about()].filter(Boolean);
+    downloadPicture(this.Plotly, this.figure, this.name, Math.max(600, this.width), texts);
   }
 
   /** Width in pixels; a hidden figure has the default width of Plotly. */

@@ -80,17 +80,40 @@ function fitted(layout, data, width) {
 /** Break the title above a map if it is wider than the figure. */
 function wrapTitle(layout, width) {
   const { text, font } = layout.title ?? {};
-  if (!text || widthOf(text, { ...layout.font, ...font }) <= width) return;
+  if (!text) return;
+  const lines = wrapped(text, width, { ...layout.font, ...font });
+  layout.title.text = lines.join("<br>");
+  raise(layout, 1.3 * font.size * (lines.length - 1));
+}
+
+/** Return a layout with texts above the figure, in place of its title: the first one large, the others small. */
+export function withTitle(layout, [first, ...others], width) {
+  const [large, small] = [14, 11];
+  const room = width - 24;
+  const heads = wrapped(first, room, { ...layout.font, size: large });
+  const lines = others.flatMap((text) => wrapped(text, room, { ...layout.font, size: small }));
+  const text = [...heads, ...lines.map((line) => `<span style="font-size:${small}px">${line}</span>`)].join("<br>");
+  const had = layout.title?.text ? 1.3 * (layout.title.font?.size ?? large) : 0;
+  raise(layout, 1.3 * large * (heads.length + lines.length) + 14 - had);
+  const place = { x: 0, xref: "container", xanchor: "left", y: 1, yref: "container", yanchor: "top", pad: { t: 14, l: 12 } };
+  return { ...layout, title: { ...place, text, font: { size: large } } };
+}
+
+/** Return the lines of a text that is at most this wide. */
+function wrapped(text, width, font) {
   const lines = [""];
   for (const word of text.split(" ")) {
     const longer = `${lines.at(-1)} ${word}`.trim();
-    if (widthOf(longer, { ...layout.font, ...font }) <= width) lines[lines.length - 1] = longer;
+    if (lines.at(-1) === "" || widthOf(longer, font) <= width) lines[lines.length - 1] = longer;
     else lines.push(word);
   }
-  layout.title.text = lines.join("<br>");
-  const added = 1.3 * font.size * (lines.length - 1);
-  layout.margin.t += added;
-  layout.height += added;
+  return lines;
+}
+
+/** Make the room above a figure higher. */
+function raise(layout, pixels) {
+  layout.margin.t += pixels;
+  layout.height += pixels;
 }
 
 /** Leave out text ticks that would overlap. */
