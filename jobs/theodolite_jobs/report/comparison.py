@@ -7,9 +7,17 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from theodolite.drawing.comparison import comparison_figure, description, width_figure
+from theodolite.drawing.comparison import comparison_figure, description, scores_figure, width_figure
 from theodolite.errors import StoreError
-from theodolite.query.compare import Question, comparison, difference, labels, milestones, statistics_of
+from theodolite.query.compare import (
+    Question,
+    compared_scores,
+    comparison,
+    difference,
+    labels,
+    milestones,
+    statistics_of,
+)
 from theodolite.query.curves import title_of
 from theodolite.store.runs import Run
 from theodolite_jobs.report.page import render_template
@@ -30,7 +38,12 @@ def write_comparison(runs: Sequence[Run], question: Question, bound: float, outp
     """
     frame, statistics = comparison(runs, question), statistics_of(runs, question)
     beyond = difference(runs, question)
-    figures = {"depth": comparison_figure(frame, beyond), "width": width_figure(frame)}
+    scores = compared_scores(runs, question)
+    figures = {
+        "depth": comparison_figure(frame, beyond),
+        "scores": None if scores is None else scores_figure(scores, frame),
+        "width": width_figure(frame),
+    }
     page = render_template(
         "comparison.html",
         runs=[run.record for run in runs],

@@ -12,11 +12,12 @@ from theodolite.api.responses import FORMS, described
 from theodolite.api.run_lookup import RUN_ID, complete_run, digest_over
 from theodolite.api.schemas import Comparison
 from theodolite.digests import digest_of
-from theodolite.drawing.comparison import comparison_figure, description, width_figure
+from theodolite.drawing.comparison import comparison_figure, description, scores_figure, width_figure
 from theodolite.errors import SpecError
 from theodolite.query.compare import (
     BOUND,
     Question,
+    compared_scores,
     comparison,
     contrast_choices,
     difference,
@@ -84,7 +85,7 @@ def compare(
     """Return a curve of each run on relative depth, and the options in which the surveys of the runs differ.
 
     Each run also has the depths of its smallest cosine and from which on its sets are separated. Two runs on the same
-    prompts have the difference of their AUROCs too, with its simultaneous band.
+    prompts have the difference of their AUROCs too, with its simultaneous band, and the scores of each prompt.
     """
     runs = [complete_run(request, run_id) for run_id in dict.fromkeys(run_ids)]
     choices = contrast_choices(contrast or (), run_ids)
@@ -92,7 +93,7 @@ def compare(
 
     def content() -> dict[str, Any]:
         frame, beyond = comparison(runs, question), difference(runs, question)
-        against_width = width_figure(frame)
+        scores, against_width = compared_scores(runs, question), width_figure(frame)
         return {
             "statistics": {name: description(name) for name in statistics_of(runs, question)},
             "items": records(frame),
@@ -100,6 +101,7 @@ def compare(
             "differences": spec_differences(runs),
             "auroc_difference": [] if beyond is None else records(beyond),
             "figure": comparison_figure(frame, beyond).to_plotly_json(),
+            "scores_figure": None if scores is None else scores_figure(scores, frame).to_plotly_json(),
             "width_figure": None if against_width is None else against_width.to_plotly_json(),
         }
 

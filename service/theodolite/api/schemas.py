@@ -388,6 +388,10 @@ class Comparison(BaseModel):
         "and high of the simultaneous 95 % band; empty unless two runs have the same prompts and number of blocks."
     )
     figure: dict[str, Any] = Field(description="The curves, in Plotly's JSON.")
+    scores_figure: dict[str, Any] | None = Field(
+        description="The score of each prompt in the second run against that in the first, each at the depth of its "
+        "largest AUROC, in Plotly's JSON; null unless two runs have scores of the same prompts."
+    )
     width_figure: dict[str, Any] | None = Field(
         description="The medians over depth against d_model, in Plotly's JSON; null if all models have one width."
     )

@@ -1,12 +1,13 @@
 """The same curve of several runs in one figure, on relative depth."""
 
+import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from theodolite.drawing.line_names import name_lines
 from theodolite.drawing.panels import Reference, bands, hover_template, hover_texts, reference_line
-from theodolite.drawing.style import DEPTH, RELATIVE_DEPTH, bare_layout, depth_ticks
+from theodolite.drawing.style import DEPTH, NEGATIVE, PLAIN, POSITIVE, RELATIVE_DEPTH, bare_layout, clear, depth_ticks
 from theodolite.drawing.switches import add_logarithmic_switch, add_switch
 from theodolite.query.compare import BOUND, labels
 from theodolite.query.curves import title_of
@@ -146,6 +147,50 @@ def width_figure(frame: pd.DataFrame) -> go.Figure | None:
     statistic = str(frame["statistic"].iloc[0]).replace("_", " ")
     figure.update_yaxes(title=f"{statistic}, median over depth", exponentformat="power")
     return figure
+
+
+def scores_figure(scores: pd.DataFrame, frame: pd.DataFrame) -> go.Figure:
+    """Return the score of each prompt in the second run against that in the first, with the correlation in each set.
+
+    The intervals of the correlations are by Fisher's transformation. Dashed lines are the midpoints of both sets.
+
+    Args:
+        scores: a result of `theodolite.query.compare.compared_scores`.
+        frame: a result of `theodolite.query.compare.comparison`, for the names of the runs and the sets.
+    """
+    figure = go.Figure()
+    for side, colour, row in (("positive", POSITIVE, 0), ("negative", NEGATIVE, 1)):
+        own = scores[scores["side"] == side]
+        figure.add_scatter(
+            x=own["first"].tolist(),
+            y=own["second"].tolist(),
+            name=side,
+            mode="markers",
+            marker={"size": 7, "color": clear(colour, 0.7)},
+            customdata=own["sample"].tolist(),
+            hovertemplate="%{customdata}: %{x:.2f}, %{y:.2f}",
+            showlegend=False,
+        )
+        text = f'<span style="color:{colour}">●</span> {side} set: r = {_correlation(own["first"], own["second"])}'
+        place = {"x": 0, "y": 1, "xref": "paper", "yref": "paper", "xanchor": "left", "yanchor": "bottom"}
+        figure.add_annotation(text=text, showarrow=False, yshift=22 - 18 * row, **place)
+    dashed = {"color": PLAIN, "width": 1.2, "dash": "dash"}
+    figure.add_vline(0, line=dashed)
+    figure.add_hline(0, line=dashed)
+    figure.update_layout(**bare_layout(_HEIGHT), hovermode="closest", margin_t=50)
+    first, second = labels(frame).values()
+    figure.update_xaxes(title=f"score in {first}", zeroline=False)
+    figure.update_yaxes(title=f"score in {second}", zeroline=False)
+    return figure
+
+
+def _correlation(one: pd.Series, other: pd.Series) -> str:
+    """Return a correlation with its 95 % interval as a text."""
+    r = float(one.corr(other))
+    if len(one) < 4 or not abs(r) < 1:
+        return f"{r:.2f}"
+    low, high = np.tanh(np.arctanh(r) + np.array([-1, 1]) * 1.96 / np.sqrt(len(one) - 3))
+    return f"{r:.2f} [{low:.2f}, {high:.2f}]"
 
 
 def _depth_text(site: str, depth: int) -> str:

@@ -15,6 +15,7 @@ from theodolite.query.auroc_difference import auroc_difference
 from theodolite.query.curves import along_depth, canonical_name, onset, unknown_statistic
 from theodolite.query.group_selection import measured_positions
 from theodolite.query.profiles import PROFILES
+from theodolite.query.prompts import read_contrast_prompts
 from theodolite.query.runs import run_name, run_state
 from theodolite.sites import HALF_BLOCKS, Site, depth, depth_label, site_name
 from theodolite.store.labels import read_labels
@@ -117,7 +118,7 @@ def difference(runs: Sequence[Run], question: Question) -> pd.DataFrame | None:
     first, second = runs
     places = [_select(run, read_group(run, "separation"), replace(question.to(run), statistic="auroc")) for run in runs]
     own, other = ((str(one["contrast"].values), int(one["position"])) for one in places)
-    if own != other or not _have_same_prompts(runs, own[0]):
+    if own != other or not _have_same_texts(runs, own[0]) or len({run.record.model.n_layers for run in runs}) > 1:
         return None
     try:
         values = auroc_difference(first, second, own[0]).sel(position=own[1])
@@ -130,6 +131,37 @@ def difference(runs: Sequence[Run], question: Question) -> pd.DataFrame | None:
     return frame.assign(relative_depth=relative).rename_axis("depth").reset_index()
 
 
+def compared_scores(runs: Sequence[Run], question: Question) -> pd.DataFrame | None:
+    """Return the held-out score of each prompt in two runs, each where the AUROC of the run is largest.
+
+    The columns are `side`, `sample`, and `first` and `second`: the scores in pooled standard deviations of the run. It
+    is None unless there are two runs with scores of the same prompts. The site of the question is ignored.
+
+    Raises:
+        SpecError: a run lacks the contrast or position.
+        StoreError: the scores or prompts of a run cannot be read.
+    """
+    if len(runs) != 2 or "auroc" not in statistics_of(runs, question):
+        return None
+    of_runs = [replace(question.to(run), statistic="auroc", site=None) for run in runs]
+    places = [_select(run, read_group(run, "separation"), one) for run, one in zip(runs, of_runs, strict=True)]
+    (contrast, other), positions = (
+        [str(one["contrast"].values) for one in places],
+        [int(one["position"]) for one in places],
+    )
+    if contrast != other or not _have_same_texts(runs, contrast):
+        return None
+    try:
+        tables = [
+            read_contrast_prompts(run, contrast, position=position).rows.set_index(["side", "sample"])["score"]
+            for run, position in zip(runs, positions, strict=True)
+        ]
+    except TableNotFoundError:
+        return None
+    first, second = tables
+    return pd.DataFrame({"first": first, "second": second}).dropna().reset_index()
+
+
 def _has(run: Run, statistic: str, question: Question) -> bool:
     """Return whether a run has a statistic of contrasts for the contrast of a question."""
     group = PROFILES[statistic].group
@@ -138,10 +170,10 @@ def _has(run: Run, statistic: str, question: Question) -> bool:
     return question.contrast is None or question.contrast in read_group(run, group)["contrast"].values
 
 
-def _have_same_prompts(runs: Sequence[Run], contrast: str) -> bool:
-    """Return whether a contrast compares the same texts in both runs, in models with the same number of blocks."""
+def _have_same_texts(runs: Sequence[Run], contrast: str) -> bool:
+    """Return whether a contrast compares the same texts in both runs."""
     of_runs = [read_contrasts(run, finished_groups(run))[contrast] for run in runs]
-    if of_runs[0]["paired"] != of_runs[1]["paired"] or len({run.record.model.n_layers for run in runs}) > 1:
+    if of_runs[0]["paired"] != of_runs[1]["paired"]:
         return False
     ours, theirs = (
         [read_prompts(run, str(sides[side]))["text"] for side in SIDES]

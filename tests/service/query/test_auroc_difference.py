@@ -12,8 +12,10 @@ from support.stored import store_run
 
 from theodolite.bands import half_of_difference, simultaneous_quantile
 from theodolite.query.auroc_difference import auroc_difference
-from theodolite.query.compare import Question, difference
+from theodolite.drawing.comparison import scores_figure
+from theodolite.query.compare import Question, compared_scores, comparison, difference
 from theodolite.query.curves import along_depth
+from theodolite.query.prompts import read_contrast_prompts
 from theodolite.query.twin import read_twin
 from theodolite.store.cache import Cache
 from theodolite.store.prompts import read_prompts
@@ -163,3 +165,29 @@ def test_a_comparison_of_two_runs_on_the_same_prompts_has_their_difference(pairs
 
     monkeypatch.setattr("theodolite.query.compare.read_prompts", other_texts)
     assert difference([run, twin], Question()) is None
+
+
+def test_each_prompt_is_scored_in_both_runs_where_their_own_auroc_is_largest(pairs):
+    run, twin, _ = pairs[True]
+    question = Question(contrast="refusal")
+    scores = compared_scores([run, twin], question)
+    assert len(scores) == 2 * N
+    for column, one in (("first", run), ("second", twin)):
+        rows = read_contrast_prompts(one, "refusal").rows.set_index(["side", "sample"])["score"]
+        expected = rows.loc[list(zip(scores["side"], scores["sample"], strict=True))]
+        np.testing.assert_array_equal(scores[column], expected)
+    figure = scores_figure(scores, comparison([run, twin], question))
+    first, second = figure.data
+    assert [len(first.x), len(second.y)] == [N, N]
+    of_side = scores[scores["side"] == "positive"]
+    r = np.corrcoef(of_side["first"], of_side["second"])[0, 1]
+    low, high = np.tanh(np.arctanh(r) + np.array([-1, 1]) * 1.96 / np.sqrt(N - 3))
+    assert f"r = {r:.2f} [{low:.2f}, {high:.2f}]" in figure.layout.annotations[0].text
+    assert figure.layout.xaxis.title.text == "score in tiny"
+
+
+def test_runs_on_other_prompts_or_more_than_two_have_no_common_scores(pairs):
+    run, twin, _ = pairs[True]
+    assert compared_scores([run, twin, run], Question(contrast="refusal")) is None
+    assert compared_scores([run, twin], Question("cosine_of_means", contrast="refusal")) is None
+    assert compared_scores([pairs[False][0], twin], Question(contrast="refusal")) is None, "one is not paired"

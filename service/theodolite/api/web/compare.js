@@ -34,8 +34,9 @@ class Comparison {
     this.message = element("div", { "aria-live": "polite" });
     this.frame = new Frame("Comparison", signal, { height: 520, heading: "h2" });
     this.widths = new Frame("Against the width of the models", signal, { height: 380, heading: "h2", name: "compare.widths" });
+    this.scores = new Frame("Scores of each prompt", signal, { height: 520, heading: "h2", name: "compare.scores" });
     this.table = element("div");
-    this.node = element("div", this.runs, this.switches, this.message, this.frame.node, this.widths.node, this.table);
+    this.node = element("div", this.runs, this.switches, this.message, this.frame.node, this.scores.node, this.widths.node, this.table);
     this.details = new Map();
   }
 
@@ -77,7 +78,7 @@ class Comparison {
 
   ask(chosen, { statistic, contrast, set, site }) {
     this.frame.node.hidden = false;
-    this.widths.node.hidden = true;
+    this.scores.node.hidden = this.widths.node.hidden = true;
     const title = statistic ? titleOf(statistic) : "AUROC and cosine";
     this.frame.rename(title, `compare.${statistic || "overview"}`);
     this.frame.show(async (until) => {
@@ -89,6 +90,8 @@ class Comparison {
         ...[statistic && Object.values(answer.statistics).join(" "), beyond].filter(Boolean).map((text) => element("p.soft", text)),
       );
       this.table.replaceChildren(...milestones(answer.milestones, this.known), ...differences(answer.differences, chosen, this.known));
+      this.scores.node.hidden = !answer.scores_figure;
+      if (answer.scores_figure) this.scores.show(() => answer.scores_figure);
       this.widths.node.hidden = !answer.width_figure;
       this.widths.rename("Against the width of the models", `compare.${statistic || "overview"}.widths`);
       if (answer.width_figure) this.widths.show(() => answer.width_figure);
@@ -97,7 +100,7 @@ class Comparison {
   }
 
   showOnly(message) {
-    this.frame.node.hidden = this.widths.node.hidden = true;
+    this.frame.node.hidden = this.scores.node.hidden = this.widths.node.hidden = true;
     this.table.replaceChildren();
     this.message.replaceChildren(message);
   }
