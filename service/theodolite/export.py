@@ -43,7 +43,7 @@ def encode_directions(
 
     Args:
         run: a complete run.
-        contrast: the contrast's name.
+        contrast: the contrast's name, or several with commas between them, at the layers that all have.
         site: site in the block, such as `resid_pre`.
         layers: 0-based indices of the blocks. By default all that have a direction, and for gguf all of these that
             llama.cpp can apply.
@@ -52,9 +52,11 @@ def encode_directions(
 
     Raises:
         SpecError: there is no such format, contrast, site, layer or position, the means are equal at it, or llama.cpp
-            cannot apply a vector at the site.
+            cannot apply a vector at the site, or can store one contrast only.
     """
     check_format(format)
+    if "," in contrast:
+        return _encode_stacked(run, contrast.split(","), site, layers, position, format)
     if format == "gguf":
         layers = _layers_of_control_vector(run, contrast, site_name(site), layers, position)
     directions = read_directions(run, contrast, site, layers, position)
@@ -77,10 +79,14 @@ def encode_safetensors(vectors: Vectors, facts: Facts) -> bytes:
 
     Its metadata are strings; the values of a list are separated by commas.
     """
-    names = ["direction"] if len(vectors) == 1 else [f"direction.{layer}" for layer in vectors]
+    named = {f"direction.{layer}": vector for layer, vector in vectors.items()}
+    return _safetensors(named if len(named) > 1 else {"direction": vector for vector in named.values()}, facts)
+
+
+def _safetensors(vectors: Mapping[str, NDArray[np.float64]], facts: Facts) -> bytes:
     header: dict[str, Any] = {"__metadata__": {name: _text(value) for name, value in facts.items()}}
     content = b""
-    for name, vector in zip(names, vectors.values(), strict=True):
+    for name, vector in vectors.items():
         start, content = len(content), content + vector.astype("<f4").tobytes()
         header[name] = {"dtype": "F32", "shape": list(vector.shape), "data_offsets": [start, len(content)]}
     # Not safetensors.numpy.save, which writes the metadata in another order each time.
@@ -91,9 +97,13 @@ def encode_safetensors(vectors: Vectors, facts: Facts) -> bytes:
 
 def encode_npy(vectors: Vectors, _facts: Facts) -> bytes:
     """Return a NumPy file: (d_model), or (layer, d_model) for several layers; the format stores no metadata."""
-    stacked = np.stack(list(vectors.values())).astype(np.float32)
+    stacked = np.stack(list(vectors.values()))
+    return _npy(stacked[0] if len(vectors) == 1 else stacked)
+
+
+def _npy(vectors: NDArray[np.float64]) -> bytes:
     content = BytesIO()
-    np.save(content, stacked[0] if len(vectors) == 1 else stacked)
+    np.save(content, vectors.astype(np.float32))
     return content.getvalue()
 
 
@@ -155,6 +165,34 @@ FORMATS = tuple(_ENCODERS)
 """The formats of exported directions; `json` has the metadata of `npy`, without vectors."""
 
 
+def _encode_stacked(
+    run: Run, contrasts: Sequence[str], site: str, layers: Sequence[int], position: int | None, format: str
+) -> bytes:
+    """Return a file with the directions of several contrasts at the layers that all of them have.
+
+    safetensors has `CONTRAST.direction.LAYER` and metadata `CONTRAST.NAME`, npy (contrast, layer, d_model), and json
+    the metadata by contrast.
+    """
+    if format == "gguf":
+        raise SpecError(
+            "format: given 'gguf' for several contrasts, but a control vector has one; choose one contrast, or "
+            "safetensors, npy or json"
+        )
+    measured = [select_directions(run, one, site, layers, position)["layer"].values.tolist() for one in contrasts]
+    common = [layer for layer in measured[0] if all(layer in of_one for of_one in measured)]
+    if not common:
+        raise SpecError(f"contrast: {', '.join(contrasts)} have directions at no common layer of {site_name(site)}")
+    found = {one: read_directions(run, one, site, common, position) for one in contrasts}
+    facts = {one: directions.facts for one, directions in found.items()}
+    if format == "json":
+        return encode_metadata({}, facts)
+    stacked = np.stack([np.stack(list(directions.vectors.values())) for directions in found.values()])
+    if format == "npy":
+        return _npy(stacked)
+    vectors = {f"{one}.direction.{layer}": row for one, of in found.items() for layer, row in of.vectors.items()}
+    return _safetensors(vectors, {f"{one}.{name}": value for one, of in facts.items() for name, value in of.items()})
+
+
 def _layers_of_control_vector(
     run: Run, contrast: str, site: str, layers: Sequence[int], position: int | None
 ) -> list[int]:
@@ -184,6 +222,8 @@ def _text(value: Any) -> str:
 def _without_nan(value: Any) -> Any:
     if isinstance(value, list):
         return [_without_nan(one) for one in value]
+    if isinstance(value, dict):
+        return {name: _without_nan(one) for name, one in value.items()}
     return None if isinstance(value, float) and isnan(value) else value
 
 

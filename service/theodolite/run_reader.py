@@ -229,7 +229,8 @@ class RunReader:
         means, the norms of the stream, and how reliable they are. NAME.npy gets its metadata in NAME.npy.json.
 
         Args:
-            contrast: name of the contrast.
+            contrast: name of the contrast, or several with commas between them: npy is then (contrast, layer, d_model),
+                and safetensors has `CONTRAST.direction.LAYER`, at the layers that all of them have.
             site: site in the block.
             layer: 0-based index of the block, or several. By default all that have a direction, and for gguf all of
                 these that llama.cpp can apply.

@@ -341,7 +341,12 @@ def test_figures_can_be_taken_away(page, address):
     assert picture.value.suggested_filename == "tiny-0.curves.refusal.-1.svg"
     drawn = Path(picture.value.path()).read_text()
     assert "<svg" in drawn
-    for text in ("Unscaled activations", "tiny: Curves of the contrast", "10 and 9 unpaired prompts", "debiased cosine"):
+    for text in (
+        "Unscaled activations",
+        "tiny: Curves of the contrast",
+        "10 and 9 unpaired prompts",
+        "debiased cosine",
+    ):
         assert text in drawn  # what it shows, of which model and prompts, and the finding
 
 

@@ -290,7 +290,7 @@ def compare(
 
 def export(
     run: RunId,
-    contrast: Annotated[str, typer.Option(help="Contrast whose direction is exported.")],
+    contrast: Annotated[str, typer.Option(help="Contrast whose direction is exported, or several: refusal,topic.")],
     site: Annotated[str, typer.Option(help="Block site, such as resid_pre.")] = "resid_pre",
     layer: Annotated[
         list[int] | None,

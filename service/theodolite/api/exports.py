@@ -31,7 +31,9 @@ def export(
     request: Request,
     _caller: Reader,
     run_id: RunId,
-    contrast: Annotated[str, Path(max_length=48, description="Contrast of two prompt sets.", examples=["refusal"])],
+    contrast: Annotated[
+        str, Path(max_length=600, description="Contrast, or several with commas between them.", examples=["refusal"])
+    ],
     site: Annotated[str, Query(max_length=48, description="Site in the block.")] = "resid_pre",
     layer: Annotated[
         list[Annotated[int, Query(ge=0, le=10_000)]] | None,

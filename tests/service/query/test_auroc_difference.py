@@ -11,8 +11,8 @@ from support.finished_runs import model_facts
 from support.stored import store_run
 
 from theodolite.bands import half_of_difference, simultaneous_quantile
-from theodolite.query.auroc_difference import auroc_difference
 from theodolite.drawing.comparison import scores_figure
+from theodolite.query.auroc_difference import auroc_difference
 from theodolite.query.compare import Question, compared_scores, comparison, difference
 from theodolite.query.curves import along_depth
 from theodolite.query.prompts import read_contrast_prompts

@@ -1,6 +1,7 @@
 """Compare every exported number with the store, and with the activations, in float64."""
 
 import json
+from io import BytesIO
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ from safetensors.numpy import load
 from support.each import each
 from support.serving import CONTRASTS, draw_sets, stored_group, surveyed_run
 
+from theodolite.errors import SpecError
 from theodolite.export import encode_directions
 
 STORED = {
@@ -76,3 +78,19 @@ def test_vector_times_difference_norm_is_the_difference_of_the_means(run, contra
     for side, samples in (("positive", positive), ("negative", negative)):
         norms = np.linalg.norm(samples, axis=-1).mean(axis=0)
         np.testing.assert_allclose(facts[f"norm_mean_{side}"], norms, rtol=1e-12)
+
+
+def test_several_contrasts_are_stacked_with_the_vectors_and_facts_of_each(run):
+    each_alone = {one: load(encode_directions(run, one, "resid_pre", [1, 3])) for one in ("refusal", "subject")}
+    stacked = np.load(BytesIO(encode_directions(run, "refusal,subject", "resid_pre", [1, 3], format="npy")))
+    expected = [[vectors[f"direction.{layer}"] for layer in (1, 3)] for vectors in each_alone.values()]
+    np.testing.assert_array_equal(stacked, expected)
+    named = load(encode_directions(run, "refusal,subject", "resid_pre", [1, 3]))
+    np.testing.assert_array_equal(named["subject.direction.3"], each_alone["subject"]["direction.3"])
+    facts = json.loads(encode_directions(run, "refusal,subject", "resid_pre", [1, 3], format="json"))
+    alone = json.loads(encode_directions(run, "subject", "resid_pre", [1, 3], format="json"))
+    assert facts["subject"] == alone
+    with pytest.raises(SpecError, match="one contrast"):
+        encode_directions(run, "refusal,subject", "resid_pre", format="gguf")
+    with pytest.raises(SpecError, match="nonsense"):
+        encode_directions(run, "refusal,nonsense", "resid_pre")
