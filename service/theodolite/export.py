@@ -79,8 +79,8 @@ def encode_safetensors(vectors: Vectors, facts: Facts) -> bytes:
 
     Its metadata are strings; the values of a list are separated by commas.
     """
-    named = {f"direction.{layer}": vector for layer, vector in vectors.items()}
-    return _safetensors(named if len(named) > 1 else {"direction": vector for vector in named.values()}, facts)
+    names = ["direction"] if len(vectors) == 1 else [f"direction.{layer}" for layer in vectors]
+    return _safetensors(dict(zip(names, vectors.values(), strict=True)), facts)
 
 
 def _safetensors(vectors: Mapping[str, NDArray[np.float64]], facts: Facts) -> bytes:
