@@ -1,6 +1,7 @@
 // The flat tables of a run: rows that pass conditions, in an order, by page, and as files.
 
 import { addressOf, choose } from "./address.js";
+import { arraysOf } from "./arrays.js";
 import { columnOf, exampleOf, shownConditions, writtenConditions } from "./conditions.js";
 import { element, fill, problem, replaceControls, selection, sortHead } from "./elements.js";
 import { downloadFile } from "./export.js";
@@ -23,7 +24,8 @@ class Tables {
     this.switches = element("div.switches");
     this.list = element("div");
     this.message = element("div", { "aria-live": "polite" });
-    this.nodes = [element("h2", "Tables"), intro(), this.switches, this.message, this.list];
+    this.arrays = element("div");
+    this.nodes = [element("h2", "Tables"), intro(), this.switches, this.message, this.list, this.arrays];
   }
 
   async show(choices) {
@@ -34,6 +36,7 @@ class Tables {
     this.chosen = { where: choices.getAll("where"), order: choices.get("order") };
     const groups = await readAnalyses().catch(() => []);
     if (signal.aborted) return;
+    if (!this.arrays.hasChildNodes() && groups.length) this.arrays.append(arraysOf(this.run, groups));
     this.redrawSwitches(groups, choices);
     this.meaning = meaningOf(groups.flatMap(({ tables }) => tables).find(({ name }) => name === this.name));
     this.message.replaceChildren();
