@@ -1,5 +1,6 @@
 """Estimate the cost of a survey from its plan and the sizes of the model."""
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -9,6 +10,8 @@ from theodolite.errors import ModelError
 from theodolite.settings import Settings
 from theodolite.spec import SurveySpec
 from theodolite.store.objects import local_folder
+from theodolite.store.runs import Run
+from theodolite_jobs.analysis_costs import Survey, analysis_costs, costs_on_request, rounded
 from theodolite_jobs.costs import GPU, REDUCE_SECONDS, WRITE_SECONDS, core
 from theodolite_jobs.gpus import KINDS, on_kind
 from theodolite_jobs.models.convert.random_weights import random_bytes
@@ -114,6 +117,15 @@ def estimate(prepared: Prepared) -> dict[str, Any]:
     first_blocks = 4 * (embedding + FIRST_BLOCKS * block)
     on_cpu, on_gpu = planned(prepared, "cpu"), planned(prepared, "gpu")
     cpu_work, gpu_work = (_work(one, block) for one in (on_cpu, on_gpu))
+    one_core = core()
+    capture_seconds = {
+        "one CPU core": rounded(one_core.seconds(cpu_work.operations, cpu_work.launches)),
+        "one H200 GPU": rounded(GPU.seconds(gpu_work.operations, gpu_work.launches)),
+    }
+    capture_bytes = sum(prepared.shard_bytes(shard) for plan in prepared.plans.values() for shard in plan.shards)
+    run = Run("", prepared.record("", {}))  # which is not stored
+    survey = Survey(run, prepared.spec, prepared.spec.resolved_contrasts(), prepared.config, block)
+    parts = {"capture": {"seconds": capture_seconds, "bytes": capture_bytes}} | analysis_costs(survey, one_core)
 
     def is_shardable(gpus: int) -> bool:
         return choose_ranks("auto", prepared.config, gpus) > 1
@@ -154,16 +166,19 @@ def estimate(prepared: Prepared) -> dict[str, Any]:
         "sets": {name: _set_facts(prepared, name) for name in prepared.plans},
         **prepared.spec.capture.sizes._asdict(),
         "replica_memory_bytes": round(weights + other_bytes(prepared, 1)),
-        "stored_bytes_at_most": sum(
-            prepared.shard_bytes(shard) for plan in prepared.plans.values() for shard in plan.shards
-        ),
+        "stored_bytes_at_most": capture_bytes,
         **({"random_weights_bytes": random_bytes(prepared.config)} if prepared.source.weights == "random" else {}),
-        "capture_seconds_about": {
-            "one CPU core": float(f"{core().seconds(cpu_work.operations, cpu_work.launches):.2g}"),
-            "one H200 GPU": float(f"{GPU.seconds(gpu_work.operations, gpu_work.launches):.2g}"),
-        },
+        "capture_seconds_about": capture_seconds,
+        "parts_about": {**parts, "total": _total(parts)},
+        "on_request_about": costs_on_request(survey, one_core),
         "on_gpus_about": on_kinds,
     }
+
+
+def _total(parts: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the sums of the processor time and of the bytes of all parts of a survey."""
+    seconds = sum(part["seconds"]["one CPU core"] for part in parts.values())
+    return {"seconds": {"one CPU core": rounded(seconds)}, "bytes": sum(part["bytes"] for part in parts.values())}
 
 
 def _set_facts(prepared: Prepared, name: str) -> dict[str, Any]:

@@ -197,6 +197,12 @@ def test_the_cost_is_estimated_and_a_change_removes_it(form):
         "stored_bytes_at_most": 1_234_000_000,
         "replica_memory_bytes": 65_000_000_000,
         "capture_seconds_about": {"one CPU core": 7300.0},
+        "parts_about": {
+            "capture": {"seconds": {"one CPU core": 7300.0, "one H200 GPU": 9.0}, "bytes": 1_234_000_000},
+            "gram": {"seconds": {"one CPU core": 610.0}, "bytes": 3_400},
+            "total": {"seconds": {"one CPU core": 7910.0}, "bytes": 1_234_003_400},
+        },
+        "on_request_about": {"words": {"seconds": {"one CPU core": 45.0}, "bytes": 16_000_000}},
         "on_gpus_about": {
             "L40S": {"gpus_per_replica": None, "why": "the model does not fit"},
             "H100": {
@@ -224,6 +230,13 @@ def test_the_cost_is_estimated_and_a_change_removes_it(form):
     for shown in ("90,000", "50,000", "at most 1.2 GB", "65 GB", "2 h", "the model does not fit", "the sets differ"):
         expect(costs).to_contain_text(shown)
     expect(costs.get_by_role("row", name="H100")).to_have_text("H10020.10.28")
+    for name, shown in {
+        "capture": "captureabout 2 habout 9 s1.2 GB",
+        "gram": "gramabout 10 min3.4 kB",
+        "total": "totalabout 2.2 h1.2 GB",
+        "words": "words (not requested)about 45 s16 MB",
+    }.items():
+        expect(costs.get_by_role("row", name=name)).to_have_text(shown)
     form.get_by_label("label").fill("b")
     expect(costs).not_to_contain_text("Estimated cost")
     button.click()

@@ -55,6 +55,8 @@ def test_the_estimate_is_that_of_the_command(client, ray, capsys, monkeypatch, t
     expected = json.loads(json.dumps(plan_survey(parse_spec(SPEC), Path(), Settings(store=str(tmp_path)))))
     for one in (content, expected):  # measured on the spot, so two measurements differ
         assert one["capture_seconds_about"].pop("one CPU core") > 0
+        for part in ("capture", "total"):
+            assert one["parts_about"][part]["seconds"].pop("one CPU core") > 0
     assert content == expected
     assert content["sets"]["harmful"]["prompts"] == 8
     assert content["sets"]["harmful"]["tokens"] > 8 * 30  # with the chat template

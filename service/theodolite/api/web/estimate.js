@@ -4,6 +4,7 @@ import { cards, element, fill, table } from "./elements.js";
 import { request } from "./service.js";
 
 const WAITING = "The cluster estimates the cost, which takes about half a minute…";
+const DEVICES = ["one CPU core", "one H200 GPU"];
 const UNITS = { bytes: [["TB", 1e12], ["GB", 1e9], ["MB", 1e6], ["kB", 1e3]], time: [["h", 3600], ["min", 60], ["s", 1]] };
 
 /** Show in an element the estimated cost of the spec that `readSpec` returns, or why there is none. */
@@ -29,7 +30,6 @@ function draw(estimate) {
   const sets = Object.values(estimate.sets);
   const sum = (name) => sets.reduce((total, set) => total + set[name], 0);
   const millions = sum("prompts") / 1e6;
-  const times = Object.entries(estimate.capture_seconds_about);
   const ofKind = ([kind, about]) => about.gpus_per_replica
     ? [kind, about.gpus_per_replica, short(about.gpu_hours_per_million_prompts * millions), short(about.dollars_per_million_prompts * millions)]
     : [kind, about.why, "", ""];
@@ -41,12 +41,22 @@ function draw(estimate) {
       ["computed tokens", count(sum("computed_tokens"))],
       ["stored activations", `at most ${inUnit(estimate.stored_bytes_at_most, UNITS.bytes)}`],
       ["memory of a replica", inUnit(estimate.replica_memory_bytes, UNITS.bytes)],
-      ...times.map(([device, seconds]) => [`forward passes on ${device}`, inUnit(seconds, UNITS.time)]),
     ]),
+    table(["part", ...DEVICES.map((device) => `time on ${device}`), "stored"], rowsOfParts(estimate), "About what each part costs", [1, 2, 3]),
     table(["GPU", "GPUs per replica", "GPU hours", "US dollars"], Object.entries(estimate.on_gpus_about).map(ofKind), "Cost by kind of GPU", [1, 2, 3]),
-    element("p.soft.small", `All numbers are estimates, without the time of the analyses. Tokens were counted by ${estimate.tokens_counted_by}; those that prompts share are computed once.`),
+    element("p.soft.small", `All numbers are estimates, and bytes are those before compression. Analyses use all cores; only the capture and effects use a GPU. Tokens were counted by ${estimate.tokens_counted_by}; those that prompts share are computed once.`),
     ...(estimate.warnings ?? []).map((warning) => element("p.warn", warning)),
   ];
+}
+
+function rowsOfParts(estimate) {
+  const row = ([name, part]) => [
+    name,
+    ...DEVICES.map((device) => device in part.seconds ? (part.seconds[device] < 1 ? "under 1 s" : `about ${inUnit(part.seconds[device], UNITS.time)}`) : ""),
+    inUnit(part.bytes, UNITS.bytes),
+  ];
+  const others = Object.entries(estimate.on_request_about).map(([name, part]) => [`${name} (not requested)`, part]);
+  return [...Object.entries(estimate.parts_about), ...others].map(row);
 }
 
 function count(value) {
