@@ -23,7 +23,16 @@ from theodolite.spec import SurveySpec
 from theodolite.spec_options import EffectsSpec
 from theodolite.spec_parts import NOUNS, PromptSetSpec
 from theodolite.store.runs import Run
-from theodolite_jobs.costs import EFFECTS_SHARE, GPU, NANOSECONDS, OTHER_ROW_BYTES, ROW_BYTES, START_SECONDS, Forward
+from theodolite_jobs.costs import (
+    EFFECTS_SHARE,
+    GPU,
+    NANOSECONDS,
+    OTHER_ROW_BYTES,
+    ROW_BYTES,
+    START_SECONDS,
+    Forward,
+    rounded,
+)
 from theodolite_jobs.effects.one_token import COLUMNS
 from theodolite_jobs.groups.basis import compute as basis
 from theodolite_jobs.groups.composition.formulas import KINDS
@@ -151,11 +160,6 @@ def costs_on_request(survey: Survey, one_core: Forward) -> dict[str, dict[str, A
             with suppress(SpecError):  # no state that `effects` can change is captured
                 found[name] = _cost(whole, name, one_core)
     return found
-
-
-def rounded(value: float) -> float:
-    """Return a number with the two digits that an estimate can have."""
-    return float(f"{value:.2g}")
 
 
 def _cost(survey: Survey, name: str, one_core: Forward) -> dict[str, Any]:

@@ -107,6 +107,11 @@ OTHER_ROW_BYTES = 8
 _SIZE, _TIMES = 768, 5
 
 
+def rounded(value: float) -> float:
+    """Return a number with the two digits that an estimate can have."""
+    return float(f"{value:.2g}")
+
+
 def core() -> Forward:
     """Return the cost of forward passes on one core of this machine, whose peak a few products in float32 show."""
     import torch  # it takes seconds to load

@@ -11,8 +11,8 @@ from theodolite.settings import Settings
 from theodolite.spec import SurveySpec
 from theodolite.store.objects import local_folder
 from theodolite.store.runs import Run
-from theodolite_jobs.analysis_costs import Survey, analysis_costs, costs_on_request, rounded
-from theodolite_jobs.costs import GPU, REDUCE_SECONDS, WRITE_SECONDS, core
+from theodolite_jobs.costs import GPU, REDUCE_SECONDS, WRITE_SECONDS, core, rounded
+from theodolite_jobs.example import example_of
 from theodolite_jobs.gpus import KINDS, on_kind
 from theodolite_jobs.models.convert.random_weights import random_bytes
 from theodolite_jobs.models.facts import mlp_width, skeleton
@@ -55,7 +55,12 @@ class _CharacterTokenizer:
 
 
 def plan_survey(
-    spec: SurveySpec, folder: Path, settings: Settings, *, with_last_tokens: bool = False
+    spec: SurveySpec,
+    folder: Path,
+    settings: Settings,
+    *,
+    with_last_tokens: bool = False,
+    with_example: bool = False,
 ) -> dict[str, Any]:
     """Return the estimated cost of a survey; `tokens_counted_by` says whether the tokens are estimated too.
 
@@ -65,6 +70,7 @@ def plan_survey(
         settings: the cache, the store, and what the deployment allows.
         with_last_tokens: whether to return the texts of the last tokens of the first prompt of each set. They are for
             the caller's own terminal, not for a log or for a service that may hide prompts.
+        with_example: whether to return the `example` of `example_of`, not for a service that hides prompts.
 
     Raises:
         StoreError: the store's URL is mistyped; nothing else of the store is checked.
@@ -87,7 +93,9 @@ def plan_survey(
     if counted_by != [exact]:  # the default template depends on the tokenizer
         for name, facts in costs["sets"].items():
             facts["template"] = spec.sets[name].template
-    elif with_last_tokens:
+    elif with_example and (example := example_of(prepared, loaded[0])):
+        costs["example"] = example
+    if with_last_tokens and counted_by == [exact]:
         for name, facts in costs["sets"].items():
             reach = -prepared.positions[name][0] if facts["positions"] != "all" else 0
             shown = prepared.tokens[name][0][-min(max(reach, _SHOWN_TOKENS), _MOST_SHOWN_TOKENS) :]
@@ -103,7 +111,8 @@ def estimate(prepared: Prepared) -> dict[str, Any]:
 
     The seconds and costs on GPUs are those of batches for GPUs, if the spec leaves their size open.
     """
-    from theodolite_jobs.capture.parity import FIRST_BLOCKS  # torch takes seconds to load
+    from theodolite_jobs.analysis_costs import Survey, analysis_costs, costs_on_request  # torch takes seconds to load
+    from theodolite_jobs.capture.parity import FIRST_BLOCKS
 
     parameters = count_parameters(prepared.config)
     stored = weight_format(prepared.source, prepared.config)

@@ -191,20 +191,25 @@ def plan(spec: SpecPath, store: Store = None, analyses: Analyses = None, as_json
     """Count the prompts, tokens, shards and batches of a survey, and estimate its memory, bytes and time.
 
     A table at the end has the time and the bytes of the capture and of each analysis. The command loads no weights. It
-    also prints the last tokens of the first prompt of each set, and marks the captured ones.
+    also prints the last tokens of the first prompt of each set, and a whole prompt, and marks the captured tokens.
 
     For example: theodolite plan survey.yaml
     """
     parsed = spec_of(spec, analyses)
     from theodolite_jobs.estimate import plan_survey
 
-    found = plan_survey(parsed, spec.parent, settings_of(store=store), with_last_tokens=True)
+    found = plan_survey(parsed, spec.parent, settings_of(store=store), with_last_tokens=True, with_example=True)
     if not as_json:
         for facts in found["sets"].values():
             if "last_tokens" in facts:
                 facts["last_tokens"] = marked_tokens(facts["last_tokens"], facts["positions"])
+        example = found.pop("example", None)
         parts, on_request = found.pop("parts_about"), found.pop("on_request_about")
         print_value(found, as_json)
+        if example and not example["is_harmful"]:
+            from theodolite_jobs.example import marked_text
+
+            print(f"\nfirst prompt of {example['set']}, what is measured in ⟦ ⟧: {marked_text(example['parts'])}")
         print("\n".join(["", *cost_lines(parts, on_request)]))
         return
     print_value(found, as_json)

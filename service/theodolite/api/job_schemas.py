@@ -63,6 +63,12 @@ class Estimate(BaseModel):
         description="By kind of GPU: sizes of batches and shards, GPUs per replica, hours on one node of 8 GPUs, and "
         "GPU hours and US dollars per million prompts."
     )
+    example: dict[str, Any] | None = Field(
+        None,
+        description="The first prompt of a set as the model reads it: `set`; `parts`, each a `text` of tokens and "
+        "whether it `is_measured`; `is_cut`, whether earlier tokens are left out; and `is_harmful`, whether it is of "
+        "the built-in harmful set, which is chosen if there is no other. Absent if the service shows no prompts.",
+    )
     tokens_counted_by: str = Field(description="What counted the tokens.")
     warnings: list[str] = Field([], description="Warnings about the prompts; absent if there are none.")
 
