@@ -1,5 +1,6 @@
 """Estimate the cost of a survey from its plan and the sizes of the model."""
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -9,7 +10,9 @@ from theodolite.errors import ModelError
 from theodolite.settings import Settings
 from theodolite.spec import SurveySpec
 from theodolite.store.objects import local_folder
-from theodolite_jobs.costs import GPU, REDUCE_SECONDS, WRITE_SECONDS, core
+from theodolite.store.runs import Run
+from theodolite_jobs.costs import GPU, REDUCE_SECONDS, WRITE_SECONDS, core, rounded
+from theodolite_jobs.example import example_of
 from theodolite_jobs.gpus import KINDS, on_kind
 from theodolite_jobs.models.convert.random_weights import random_bytes
 from theodolite_jobs.models.facts import mlp_width, skeleton
@@ -52,7 +55,12 @@ class _CharacterTokenizer:
 
 
 def plan_survey(
-    spec: SurveySpec, folder: Path, settings: Settings, *, with_last_tokens: bool = False
+    spec: SurveySpec,
+    folder: Path,
+    settings: Settings,
+    *,
+    with_last_tokens: bool = False,
+    with_example: bool = False,
 ) -> dict[str, Any]:
     """Return the estimated cost of a survey; `tokens_counted_by` says whether the tokens are estimated too.
 
@@ -62,6 +70,7 @@ def plan_survey(
         settings: the cache, the store, and what the deployment allows.
         with_last_tokens: whether to return the texts of the last tokens of the first prompt of each set. They are for
             the caller's own terminal, not for a log or for a service that may hide prompts.
+        with_example: whether to return the `example` of `example_of`, not for a service that hides prompts.
 
     Raises:
         StoreError: the store's URL is mistyped; nothing else of the store is checked.
@@ -84,7 +93,9 @@ def plan_survey(
     if counted_by != [exact]:  # the default template depends on the tokenizer
         for name, facts in costs["sets"].items():
             facts["template"] = spec.sets[name].template
-    elif with_last_tokens:
+    elif with_example and (example := example_of(prepared, loaded[0])):
+        costs["example"] = example
+    if with_last_tokens and counted_by == [exact]:
         for name, facts in costs["sets"].items():
             reach = -prepared.positions[name][0] if facts["positions"] != "all" else 0
             shown = prepared.tokens[name][0][-min(max(reach, _SHOWN_TOKENS), _MOST_SHOWN_TOKENS) :]
@@ -100,7 +111,8 @@ def estimate(prepared: Prepared) -> dict[str, Any]:
 
     The seconds and costs on GPUs are those of batches for GPUs, if the spec leaves their size open.
     """
-    from theodolite_jobs.capture.parity import FIRST_BLOCKS  # torch takes seconds to load
+    from theodolite_jobs.analysis_costs import Survey, analysis_costs, costs_on_request  # torch takes seconds to load
+    from theodolite_jobs.capture.parity import FIRST_BLOCKS
 
     parameters = count_parameters(prepared.config)
     stored = weight_format(prepared.source, prepared.config)
@@ -114,6 +126,15 @@ def estimate(prepared: Prepared) -> dict[str, Any]:
     first_blocks = 4 * (embedding + FIRST_BLOCKS * block)
     on_cpu, on_gpu = planned(prepared, "cpu"), planned(prepared, "gpu")
     cpu_work, gpu_work = (_work(one, block) for one in (on_cpu, on_gpu))
+    one_core = core()
+    capture_seconds = {
+        "one CPU core": rounded(one_core.seconds(cpu_work.operations, cpu_work.launches)),
+        "one H200 GPU": rounded(GPU.seconds(gpu_work.operations, gpu_work.launches)),
+    }
+    capture_bytes = sum(prepared.shard_bytes(shard) for plan in prepared.plans.values() for shard in plan.shards)
+    run = Run("", prepared.record("", {}))  # which is not stored
+    survey = Survey(run, prepared.spec, prepared.spec.resolved_contrasts(), prepared.config, block)
+    parts = {"capture": {"seconds": capture_seconds, "bytes": capture_bytes}} | analysis_costs(survey, one_core)
 
     def is_shardable(gpus: int) -> bool:
         return choose_ranks("auto", prepared.config, gpus) > 1
@@ -154,16 +175,19 @@ def estimate(prepared: Prepared) -> dict[str, Any]:
         "sets": {name: _set_facts(prepared, name) for name in prepared.plans},
         **prepared.spec.capture.sizes._asdict(),
         "replica_memory_bytes": round(weights + other_bytes(prepared, 1)),
-        "stored_bytes_at_most": sum(
-            prepared.shard_bytes(shard) for plan in prepared.plans.values() for shard in plan.shards
-        ),
+        "stored_bytes_at_most": capture_bytes,
         **({"random_weights_bytes": random_bytes(prepared.config)} if prepared.source.weights == "random" else {}),
-        "capture_seconds_about": {
-            "one CPU core": float(f"{core().seconds(cpu_work.operations, cpu_work.launches):.2g}"),
-            "one H200 GPU": float(f"{GPU.seconds(gpu_work.operations, gpu_work.launches):.2g}"),
-        },
+        "capture_seconds_about": capture_seconds,
+        "parts_about": {**parts, "total": _total(parts)},
+        "on_request_about": costs_on_request(survey, one_core),
         "on_gpus_about": on_kinds,
     }
+
+
+def _total(parts: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the sums of the processor time and of the bytes of all parts of a survey."""
+    seconds = sum(part["seconds"]["one CPU core"] for part in parts.values())
+    return {"seconds": {"one CPU core": rounded(seconds)}, "bytes": sum(part["bytes"] for part in parts.values())}
 
 
 def _set_facts(prepared: Prepared, name: str) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Entry point of a Ray job that estimates the cost of a spec: `python -m theodolite_jobs.estimate_job UPLOAD`.
 
-It prints the result, and no prompts, in a line that `theodolite.submission.estimates` reads.
+It prints the result in a line that `theodolite.submission.estimates` reads. With `--example` after the upload, the line
+has the text of a prompt; otherwise it has none.
 """
 
 import json
@@ -31,14 +32,14 @@ def main() -> None:
     signal.alarm(SECONDS)
     with TemporaryDirectory() as empty, chdir(empty):  # so that a hub id OWNER/NAME never matches a folder of this node
         try:
-            result = _estimate(sys.argv[1])
+            result = _estimate(sys.argv[1], with_example="--example" in sys.argv)
         except TheodoliteError as error:
             result = {"error": str(error), "is_of_survey": isinstance(error, SpecError | ModelError)}
     signal.alarm(0)
     print(f"{RESULT}{json.dumps(result)}", flush=True)
 
 
-def _estimate(upload: str) -> dict[str, Any]:
+def _estimate(upload: str, *, with_example: bool) -> dict[str, Any]:
     check_submitter()
     settings = read_settings(ray_address="auto")  # the sizes of batches depend on the devices of its nodes
     try:
@@ -46,7 +47,7 @@ def _estimate(upload: str) -> dict[str, Any]:
     except PromptError as error:
         raise ClusterError(f"the store {settings.store} on node {gethostname()} has no such spec: {SHARING}") from error
     spec = parse_spec(parse_json(content))
-    return {"estimate": plan_survey(spec, Path(), settings)}
+    return {"estimate": plan_survey(spec, Path(), settings, with_example=with_example)}
 
 
 def _give_up(*_: Any) -> None:

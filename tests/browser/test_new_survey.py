@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,7 +19,8 @@ from support.nightly import at_night
 from theodolite.groups import ANALYSES
 from theodolite.model_aliases import MODEL_ALIASES
 from theodolite.spec_file import parse_text
-from theodolite.spec_parts import BUILTIN_SETS, FILE_TYPES
+from theodolite.spec_parts import BUILTIN_SETS, FILE_TYPES, PromptSetSpec
+from theodolite_jobs.prompts.sources import read_prompts
 
 pytestmark = pytest.mark.browser
 
@@ -191,26 +193,34 @@ def test_a_long_spec_is_written_as_json_and_an_unreadable_text_is_kept(form):
     expect(form.locator("#spec-text")).to_have_value("model: [")
 
 
-def test_the_cost_is_estimated_and_a_change_removes_it(form):
-    estimate = {
-        "sets": {"a": {"prompts": 2000, "tokens": 90_000, "computed_tokens": 50_000}},
-        "stored_bytes_at_most": 1_234_000_000,
-        "replica_memory_bytes": 65_000_000_000,
-        "capture_seconds_about": {"one CPU core": 7300.0},
-        "on_gpus_about": {
-            "L40S": {"gpus_per_replica": None, "why": "the model does not fit"},
-            "H100": {
-                "gpus_per_replica": 2,
-                "gpu_hours_per_million_prompts": 50,
-                "dollars_per_million_prompts": 140,
-            },
+ESTIMATE = {
+    "sets": {"a": {"prompts": 2000, "tokens": 90_000, "computed_tokens": 50_000}},
+    "stored_bytes_at_most": 1_234_000_000,
+    "replica_memory_bytes": 65_000_000_000,
+    "capture_seconds_about": {"one CPU core": 7300.0},
+    "parts_about": {
+        "capture": {"seconds": {"one CPU core": 7300.0, "one H200 GPU": 9.0}, "bytes": 1_234_000_000},
+        "gram": {"seconds": {"one CPU core": 610.0}, "bytes": 3_400},
+        "total": {"seconds": {"one CPU core": 7910.0}, "bytes": 1_234_003_400},
+    },
+    "on_request_about": {"words": {"seconds": {"one CPU core": 45.0}, "bytes": 16_000_000}},
+    "on_gpus_about": {
+        "L40S": {"gpus_per_replica": None, "why": "the model does not fit"},
+        "H100": {
+            "gpus_per_replica": 2,
+            "gpu_hours_per_million_prompts": 50,
+            "dollars_per_million_prompts": 140,
         },
-        "tokens_counted_by": "the model's tokenizer",
-        "warnings": ["the sets differ"],
-    }
+    },
+    "tokens_counted_by": "the model's tokenizer",
+    "warnings": ["the sets differ"],
+}
+
+
+def test_the_cost_is_estimated_and_a_change_removes_it(form):
     answers = [
         {"status": 202, "json": {"state": "running"}, "headers": {"Retry-After": "0"}},
-        {"status": 200, "json": estimate},
+        {"status": 200, "json": ESTIMATE},
         {"status": 422, "json": {"title": "Unprocessable Entity", "detail": "model.id: there is none"}},
     ]
     form.route("**/v1/spec/estimate", lambda route: route.fulfill(**answers.pop(0)))
@@ -224,10 +234,76 @@ def test_the_cost_is_estimated_and_a_change_removes_it(form):
     for shown in ("90,000", "50,000", "at most 1.2 GB", "65 GB", "2 h", "the model does not fit", "the sets differ"):
         expect(costs).to_contain_text(shown)
     expect(costs.get_by_role("row", name="H100")).to_have_text("H10020.10.28")
+    for name, shown in {
+        "capture": "capture2 h1.2 GB9 s",
+        "gram": "gram10 min3.4 kB",
+        "total": "total2.2 h1.2 GB",
+        "words": "words (not requested)45 s16 MB",
+    }.items():
+        expect(costs.get_by_role("row", name=name)).to_have_text(shown)
     form.get_by_label("label").fill("b")
     expect(costs).not_to_contain_text("Estimated cost")
     button.click()
     expect(costs).to_contain_text("The survey is not possible. model.id: there is none")
+
+
+EXAMPLE = {
+    "set": "mine",
+    "is_harmful": False,
+    "is_cut": False,
+    "parts": [
+        {"text": "<|im_start|>user\nName a saw.<|im_end|>\n<|im_start|>assistant", "is_measured": False},
+        {"text": "\n", "is_measured": True},
+    ],
+}
+
+
+def test_an_example_has_its_special_tokens_and_the_measured_one_is_marked(form):
+    shown = {**ESTIMATE, "example": EXAMPLE}
+    form.route("**/v1/spec/estimate", lambda route: route.fulfill(json=shown))
+    with_cluster(form)
+    form.get_by_label("label").fill("a")
+    form.get_by_role("button", name="Estimate the cost").click()
+    prompt = form.get_by_role("region", name="First prompt of mine")
+    expect(prompt).to_contain_text("Name a saw.<|im_end|>")
+    expect(prompt.locator("mark")).to_have_text("↵")
+    shown["example"] = {**EXAMPLE, "set": "bad", "is_harmful": True}
+    form.get_by_role("button", name="Estimate the cost").click()
+    prompt = form.get_by_role("region", name="First prompt of bad")
+    expect(form.get_by_role("heading", name="First prompt of bad")).to_be_visible()
+    expect(prompt).to_be_hidden()
+    form.get_by_text("Show the text, which is harmful").click()
+    expect(prompt).to_contain_text("<|im_end|>")
+    found = Axe().run(form)
+    assert found.violations_count == 0, found.generate_report()
+
+
+def test_each_contrast_says_how_precisely_its_auroc_will_be_known(form):
+    expect(contrast(form, "refusal")).to_contain_text(
+        "256 + 256 prompts: an AUROC near 0.8 will be known to about ± 0.04"
+    )
+    prompt_set(form, "harmful").get_by_label("limit").fill("20")
+    expect(contrast(form, "refusal")).to_contain_text("20 + 256 prompts")
+    write(form, {**RICH, "capture": {"keep": 4}})
+    expect(contrast(form, "refusal")).to_contain_text("4 + 2 prompts")
+    write(form, {**RICH, "prompts": {**RICH["prompts"], "bad": {"source": "hub:OWNER/NAME", "limit": 50}}})
+    expect(contrast(form, "refusal")).not_to_contain_text("AUROC")  # the dataset may have fewer
+    with_cluster(form)
+    form.get_by_label("label").fill("a")
+    counted = {**ESTIMATE, "sets": {"bad": {**ESTIMATE["sets"]["a"], "prompts": 40}}}
+    form.route("**/v1/spec/estimate", lambda route: route.fulfill(json=counted))
+    form.get_by_role("button", name="Estimate the cost").click()
+    expect(form.locator(".spec")).to_contain_text("refusal: 40 + 2 prompts")
+
+
+def test_the_width_is_that_of_hanley_and_mcneil_and_built_in_sets_are_counted(form):
+    read = "import('/static/precision.js').then(({ halfWidth }) => halfWidth(51, 58, 0.893))"
+    assert form.evaluate(read) / 1.96 == pytest.approx(0.0325, abs=5e-5)  # their example: 0.032
+    spec = "{ prompts: { a: { source: `builtin:${name}` } } }"
+    count = f"name => import('/static/precision.js').then(({{ countOf }}) => countOf({spec}, 'a'))"
+    for name in BUILTIN_SETS:
+        source = PromptSetSpec(source=f"builtin:{name}")
+        assert form.evaluate(count, name) == len(read_prompts(name, source, Path()))
 
 
 def test_prompts_are_typed_and_a_changed_source_comes_back(form):

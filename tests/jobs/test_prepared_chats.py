@@ -18,6 +18,7 @@ from theodolite.spec_file import parse_spec
 from theodolite_jobs.cli import app
 from theodolite_jobs.commands.surveys import marked_tokens
 from theodolite_jobs.estimate import plan_survey
+from theodolite_jobs.example import marked_text
 from theodolite_jobs.prepare import prepare
 from theodolite_jobs.prepared import Prepared
 from theodolite_jobs.prompts.conversations import Prompt
@@ -225,3 +226,47 @@ def test_the_command_prints_them(tmp_path: Path) -> None:
     assert re.search(r"-1 \"\\n\" captured", shown.stdout), shown.output
     as_json = json.loads(CliRunner().invoke(app, [*arguments, "--json"]).stdout)
     assert as_json["sets"]["goals"]["last_tokens"][-1] == "\n"
+
+
+# The example
+
+
+def example(files: Path, **changes: Any) -> dict[str, Any]:
+    spec = {**spec_of(files), **changes}
+    found = plan_survey(parse_spec(spec), files.parent, Settings(cache=files.parent / "cache"), with_example=True)
+    return found["example"]
+
+
+def test_the_example_is_a_whole_prompt_whose_measured_tokens_are_marked(tmp_path: Path) -> None:
+    files = model(tmp_path)
+    found = example(files)
+    assert found["set"] == "goals"
+    assert not found["is_harmful"]
+    assert not found["is_cut"]
+    assert [part["text"] for part in found["parts"] if part["is_measured"]] == ["\n"]
+    whole = "".join(part["text"] for part in found["parts"])
+    assert whole.endswith("<|im_start|>assistant\n")
+    assert "Name a" in whole
+    two = example(files, capture={"positions": [-3, -1]})["parts"]
+    assert [(part["text"], part["is_measured"]) for part in two[1:]] == [("n", True), ("t", False), ("\n", True)]
+
+
+def test_the_built_in_harmful_set_is_an_example_only_if_there_is_no_other(tmp_path: Path) -> None:
+    files = model(tmp_path)
+    harmful = {"bad": {"source": "builtin:harmful", "limit": 2}}
+    mine = {"mine": {"source": "inline", "texts": ["Name a saw."]}}
+    assert example(files, prompts={**harmful, **mine}, contrasts={})["set"] == "mine"
+    alone = example(files, prompts=harmful, contrasts={})
+    assert (alone["set"], alone["is_harmful"]) == ("bad", True)
+
+
+def test_a_long_example_is_cut(tmp_path: Path) -> None:
+    long = {"mine": {"source": "inline", "texts": ["word " * 60]}}
+    found = example(model(tmp_path), prompts=long, contrasts={})
+    assert found["is_cut"]
+    assert len("".join(part["text"] for part in found["parts"])) < 300
+
+
+def test_the_marked_text_is_one_line() -> None:
+    parts = [{"text": "a\nb", "is_measured": False}, {"text": "\n", "is_measured": True}]
+    assert marked_text(parts) == "a\\nb⟦\\n⟧"

@@ -1,7 +1,8 @@
 """Commands that run a survey, one of its stages or the analysis of heads, or estimate the cost of a survey."""
 
 import json
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -26,6 +27,9 @@ from theodolite_jobs.commands.options import (
     settings_of,
     spec_of,
 )
+
+DEVICES = ("one CPU core", "one H200 GPU")
+"""The devices of `capture_seconds_about`."""
 
 
 def survey(
@@ -186,20 +190,55 @@ def _run(stages: Callable[..., Any], spec: Any, folder: Path, as_json: bool, **o
 def plan(spec: SpecPath, store: Store = None, analyses: Analyses = None, as_json: AsJson = False) -> None:
     """Count the prompts, tokens, shards and batches of a survey, and estimate its memory, bytes and time.
 
-    The bytes are those of the activations, and the time is that of the capture. The command loads no weights. It also
-    prints the last tokens of the first prompt of each set, and marks the captured ones.
+    A table at the end has the time and the bytes of the capture and of each analysis. The command loads no weights. It
+    also prints the last tokens of the first prompt of each set, and a whole prompt, and marks the captured tokens.
 
     For example: theodolite plan survey.yaml
     """
     parsed = spec_of(spec, analyses)
     from theodolite_jobs.estimate import plan_survey
 
-    found = plan_survey(parsed, spec.parent, settings_of(store=store), with_last_tokens=True)
+    found = plan_survey(parsed, spec.parent, settings_of(store=store), with_last_tokens=True, with_example=True)
     if not as_json:
         for facts in found["sets"].values():
             if "last_tokens" in facts:
                 facts["last_tokens"] = marked_tokens(facts["last_tokens"], facts["positions"])
+        example = found.pop("example", None)
+        parts, on_request = found.pop("parts_about"), found.pop("on_request_about")
+        print_value(found, as_json)
+        if example and not example["is_harmful"]:
+            from theodolite_jobs.example import marked_text
+
+            print(f"\nfirst prompt of {example['set']}, what is measured in ⟦ ⟧: {marked_text(example['parts'])}")
+        print("\n".join(["", *cost_lines(parts, on_request)]))
+        return
     print_value(found, as_json)
+
+
+def cost_lines(parts: Mapping[str, Any], on_request: Mapping[str, Any]) -> list[str]:
+    """Return the lines of a table of the parts of a survey: seconds on a core and on a GPU, and bytes."""
+    named = {**parts, **{f"{name} (not requested)": part for name, part in on_request.items()}}
+    rows = [
+        (name, *(short(part["seconds"].get(device), "s") for device in DEVICES), short(part["bytes"], "B"))
+        for name, part in named.items()
+    ]
+    table = [("about", *DEVICES, "stored, at most"), *rows]
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    return [
+        "  ".join([first.ljust(widths[0]), *(one.rjust(width) for one, width in zip(rest, widths[1:], strict=True))])
+        for first, *rest in table
+    ]
+
+
+def short(value: float | None, unit: str) -> str:
+    """Return a number with two digits and a unit in steps of 1000, such as `3.1 kB`; empty if there is none."""
+    if value is None:
+        return ""
+    if 0 < value < 1:
+        return f"under 1 {unit}"
+    prefixes = ("", "k", "M", "G", "T") if unit == "B" else ("",)
+    step = min(len(prefixes) - 1, int(math.log10(max(value, 1)) // 3))
+    return f"{float(f'{value / 1000**step:.2g}'):,g} {prefixes[step]}{unit}"
 
 
 def marked_tokens(tokens: Sequence[str], positions: Sequence[int] | Literal["all"]) -> list[str]:

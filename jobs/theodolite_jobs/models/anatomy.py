@@ -170,6 +170,13 @@ class Anatomy:
         kinds = (self.dense_layers, self.layers_without_attention, self.layers_without_mlp)
         return tuple(layer in some for some in (*kinds, self.keys_of, self.keys_as_values))
 
+    def has_norm(self, layer: int, which: str) -> bool:
+        """Return whether a block has the norm of this name in `norms`, which other blocks have."""
+        alone = self.layers_without_mlp  # if there are any, no block has both
+        if which == "attention":
+            return layer not in self.unnormed_layers and (not alone or layer in alone)
+        return which != "mlp" or layer not in alone
+
     @property
     def has_latents(self) -> bool:
         """Whether heads have multi-head latent attention: their keys and values go through latents."""

@@ -160,10 +160,7 @@ class Weights:
 
     def norm(self, layer: int, which: str) -> Norm | None:
         """Return a block's norm by its name in `Anatomy.norms`, or None if this block does not have it."""
-        alone = self.anatomy.layers_without_mlp  # if there are any, no block has both
-        if which == "attention" and (layer in self.anatomy.unnormed_layers or (alone and layer not in alone)):
-            return None
-        if which == "mlp" and layer in alone:
+        if not self.anatomy.has_norm(layer, which):
             return None
         return self._norm(self._block(layer) + self._stored_name(self.anatomy.norms[which]))
 

@@ -58,6 +58,17 @@ def norm_layers(run: Run, weights: "Weights") -> list[NormLayer]:
     return norms
 
 
+def norm_labels(anatomy: Anatomy, n_layers: int) -> list[str]:
+    """Return the labels of the norm layers of a model whose weights are not read."""
+    of_blocks = [
+        f"{layer}.{which}"
+        for layer in range(n_layers)
+        for which in _IN_ORDER
+        if which in anatomy.norms and anatomy.has_norm(layer, which)
+    ]
+    return [*of_blocks, FINAL] if anatomy.final_norm else of_blocks
+
+
 def _vectors(run: Run, anatomy: Anatomy, which: str, layer: int) -> tuple[tuple[Site, ...], int, bool]:
     """Return `sites`, `layer_index` and `reads` of a norm: its captured inputs, or else its outputs."""
     for sites, site_layer, reads in _candidates(anatomy, which, layer, run.record.model.n_layers):

@@ -51,9 +51,23 @@ class Estimate(BaseModel):
     replica_memory_bytes: int = Field(description="Memory of one replica of the model.")
     stored_bytes_at_most: int = Field(description="Bytes of the stored activations before compression.")
     capture_seconds_about: dict[str, float] = Field(description="Seconds of the forward passes, by device.")
+    parts_about: dict[str, dict[str, Any]] = Field(
+        description="For the capture, each requested analysis and their total: seconds by device, those of analyses on "
+        "one core, and stored bytes before compression. The tasks of an analysis run on all cores; only the capture "
+        "and effects run on a GPU."
+    )
+    on_request_about: dict[str, dict[str, Any]] = Field(
+        description="The same for the analyses that the spec could request besides."
+    )
     on_gpus_about: dict[str, dict[str, Any]] = Field(
         description="By kind of GPU: sizes of batches and shards, GPUs per replica, hours on one node of 8 GPUs, and "
         "GPU hours and US dollars per million prompts."
+    )
+    example: dict[str, Any] | None = Field(
+        None,
+        description="The first prompt of a set as the model reads it: `set`; `parts`, each a `text` of tokens and "
+        "whether it `is_measured`; `is_cut`, whether earlier tokens are left out; and `is_harmful`, whether it is of "
+        "the built-in harmful set, which is chosen if there is no other. Absent if the service shows no prompts.",
     )
     tokens_counted_by: str = Field(description="What counted the tokens.")
     warnings: list[str] = Field([], description="Warnings about the prompts; absent if there are none.")

@@ -75,8 +75,9 @@ def _start(settings: Settings, spec: SurveySpec, owner: str, submission: str) ->
     check_version(settings)
     with_uploaded_texts(spec, settings.store, owner)
     name = store_upload(settings.store, spec_content(spec), "json", owner).removeprefix("upload:")
+    module = f"theodolite_jobs.estimate_job {name}" + " --example" * settings.prompts_shown
     try:
-        run_module(settings, absolute(settings.store), submission, f"theodolite_jobs.estimate_job {name}")
+        run_module(settings, absolute(settings.store), submission, module)
     except ClusterRefusedError:
         if cluster_state(settings, submission) is None:
             raise

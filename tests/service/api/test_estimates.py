@@ -31,10 +31,11 @@ def client(tmp_path, ray):
 def run_the_job(ray, capsys, monkeypatch, **variables: str) -> None:
     """Run the entry point of the cluster's only Ray job in this process, as the cluster would."""
     ((name, job),) = ray.jobs.items()
-    module, upload = re.fullmatch(r".* -m (\S+) ([0-9a-f]{64}\.json)", job["entrypoint"]).groups()
+    pattern = r".* -m (\S+) ([0-9a-f]{64}\.json)( --example)?"
+    module, upload, *options = re.fullmatch(pattern, job["entrypoint"]).groups("")
     assert module == "theodolite_jobs.estimate_job"
     with monkeypatch.context() as patched:
-        patched.setattr("sys.argv", ["job", upload])
+        patched.setattr("sys.argv", ["job", upload, *map(str.strip, options)])
         changed = {f"THEODOLITE_{name.upper()}": value for name, value in variables.items()}
         for variable, value in (job["runtime_env"]["env_vars"] | changed).items():
             patched.setenv(variable, value)
@@ -52,15 +53,28 @@ def test_the_estimate_is_that_of_the_command(client, ray, capsys, monkeypatch, t
     found = client.post(PATH, json=SPEC)
     assert found.status_code == 200, found.text
     content = found.json()
-    expected = json.loads(json.dumps(plan_survey(parse_spec(SPEC), Path(), Settings(store=str(tmp_path)))))
+    of_command = plan_survey(parse_spec(SPEC), Path(), Settings(store=str(tmp_path)), with_example=True)
+    expected = json.loads(json.dumps(of_command))
     for one in (content, expected):  # measured on the spot, so two measurements differ
         assert one["capture_seconds_about"].pop("one CPU core") > 0
+        for part in (*(one["parts_about"][name] for name in ("capture", "total")), one["on_request_about"]["effects"]):
+            assert part["seconds"].pop("one CPU core") > 0
     assert content == expected
+    assert content["example"]["set"] == "harmless"  # the other set is the built-in harmful one
+    assert "".join(part["text"] for part in content["example"]["parts"]).startswith("<|im_start|>")
     assert content["sets"]["harmful"]["prompts"] == 8
     assert content["sets"]["harmful"]["tokens"] > 8 * 30  # with the chat template
     assert content["run_id"].startswith("smollm2-135m-instruct-")
     assert ray.jobs == {}  # so that a later request estimates it again
     assert client.post(PATH, json=SPEC).status_code == 202
+
+
+def test_a_service_that_shows_no_prompts_has_no_example(ray, capsys, monkeypatch, tmp_path):
+    client = client_of(tmp_path, jobs_url=URL, prompts_shown=False)
+    client.post(PATH, json=SPEC)
+    run_the_job(ray, capsys, monkeypatch)
+    assert "<|im_start|>" not in ray.log
+    assert "example" not in client.post(PATH, json=SPEC).json()
 
 
 def test_an_impossible_survey_is_a_problem_that_says_why(client, ray, capsys, monkeypatch):
@@ -107,7 +121,7 @@ def test_an_estimate_ends_in_time_and_reserves_no_memory(client, ray, capsys, mo
     client.post(PATH, json=SPEC)
     assert "entrypoint_memory" not in next(iter(ray.jobs.values()))
     monkeypatch.setattr(estimate_job, "SECONDS", 1)
-    monkeypatch.setattr(estimate_job, "plan_survey", lambda *_: threading.Event().wait(60))
+    monkeypatch.setattr(estimate_job, "plan_survey", lambda *_, **__: threading.Event().wait(60))
     run_the_job(ray, capsys, monkeypatch)
     assert_problem(client.post(PATH, json=SPEC), 503, "took longer than 1 seconds")
 

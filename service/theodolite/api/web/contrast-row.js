@@ -2,6 +2,7 @@
 
 import { element } from "./elements.js";
 import { choiceField, labelled, markFields, markName, nameField, showChoice, showValue } from "./form-fields.js";
+import { countOf, precisionOf } from "./precision.js";
 import { mappingOf, withPart } from "./spec-changes.js";
 
 const PAIRED = [["", "default"], ["true", "yes"], ["false", "no"]];
@@ -17,6 +18,7 @@ export class ContrastRow {
     this.remove = element("button.quiet", { type: "button", onclick: () => remove(this.name) }, "Remove");
     this.legend = element("legend.unseen");
     this.note = element("div.small", { "aria-live": "polite" });
+    this.precision = element("p.soft.small.precision");
     this.node = element("fieldset.row", this.legend,
       element("div",
         element("div.switches",
@@ -27,6 +29,7 @@ export class ContrastRow {
         ),
         this.remove,
       ),
+      this.precision,
       this.note,
     );
   }
@@ -40,6 +43,7 @@ export class ContrastRow {
     showChoice(this.positive, sets, String(positive ?? ""));
     showChoice(this.negative, sets, String(negative ?? ""));
     showChoice(this.paired, PAIRED, String(paired ?? ""));
+    this.precision.textContent = precisionOf(countOf(spec, positive), countOf(spec, negative));
   }
 
   mark(lines) {
