@@ -12,7 +12,7 @@ export function arraysOf(run, analyses) {
   return opened(`All ${count} arrays, in Python and as files`, () => [
     element("p.soft", "In Python: ", element("code", `theodolite.open_run(STORE, "${run.run_id}").group("${finished[0].name}")`),
       ". An array along depth is also a file in CSV."),
-    ...finished.map((analysis) => ofAnalysis(run, analysis)),
+    ...finished.flatMap((analysis) => ofAnalysis(run, analysis)),
   ]);
 }
 
