@@ -31,7 +31,7 @@ function fileButton(run, statistic) {
   const get = async ({ target }) => {
     target.disabled = true;
     try {
-      const answer = await request(`${ofRun(run.run_id, "curves")}${queryOf({ statistic, format: "csv" })}`);
+      const answer = await request(`${ofRun(run.run_id, "curves")}${queryOf({ statistic, format: "csv" })}`, {});
       downloadFile(`${run.run_id}.${statistic}.csv`, await answer.blob());
     } catch (error) {
       target.after(problem(error));

@@ -25,7 +25,7 @@ class Tables {
     this.list = element("div");
     this.message = element("div", { "aria-live": "polite" });
     this.arrays = element("div");
-    this.nodes = [element("h2", "Tables"), intro(), this.switches, this.message, this.list, this.arrays];
+    this.nodes = [element("h2", "Tables"), intro(), this.arrays, this.switches, this.message, this.list];
   }
 
   async show(choices) {
