@@ -58,7 +58,7 @@ def comparison_figure(frame: pd.DataFrame, difference: pd.DataFrame | None = Non
 
 
 def _curves(statistic: str, frame: pd.DataFrame, names: dict[str, str], *, named: bool) -> list[go.Scatter]:
-    """Return the curves of one statistic, with entries in the legend if they are `named`, and its references."""
+    """Return the curves of one statistic, with their names at the ends if they are `named`, and its references."""
     traces: list[go.Scatter] = []
     for index, (run_id, curve) in enumerate(frame.groupby("run_id", sort=False)):
         dash, colour = _DASHES[index // len(_COLOURS) % len(_DASHES)], _COLOURS[index % len(_COLOURS)]

@@ -21,7 +21,7 @@ def is_first_token(run: Run, prompt_set: str, position: int) -> bool:
 
 
 def set_labels(run: Run, position: int) -> dict[str, str]:
-    """Return the name of each set for sentences and legends, with a remark if the position is the first token."""
+    """Return the name of each set for sentences and figures, with a remark if the position is the first token."""
     return {name: f"{name}{SINK if is_first_token(run, name, position) else ''}" for name in run.record.sets}
 
 

@@ -22,10 +22,9 @@ BRACKETS = "numbers in square brackets are 95 % intervals"
 """Note of sections whose sentences have intervals."""
 
 BAND = (
-    "for statistics of activations, three kinds of intervals are simultaneous: those of smallest and largest values, "
-    "of accuracy, and of the share of pairs in the right order. With a probability of about 95 %, the simultaneous "
-    "intervals of one statistic contain its true values at all depths. Every other interval, and every band in a "
-    "figure, is for one depth, unless the text calls it simultaneous"
+    "simultaneous 95 % intervals contain, with a probability of about 95 %, the true values of one statistic at all "
+    "depths. They are the pale bands of figures, and the intervals in brackets of smallest and largest values, of "
+    "accuracy and of the share of pairs in the right order. Every other interval is for one depth, as a dark band is"
 )
 """Note of sections that state an extreme over depths with its interval."""
 
@@ -257,7 +256,7 @@ def _entering_variances(run: Run, position: int) -> xr.DataArray | None:
 
 
 def labelled(draw: Callable[[], go.Figure], labels: Mapping[str, str]) -> Callable[[], go.Figure]:
-    """Return a function that draws a figure with the label of each set, instead of its name, in the legend.
+    """Return a function that draws a figure in which lines have the label of each set instead of its name.
 
     Sets at their first token do not set the range of an axis that other sets share.
     """

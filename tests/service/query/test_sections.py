@@ -79,7 +79,7 @@ def test_rows_of_tables_have_one_cell_for_each_column(sections):
         ("heads.qk.leading", "it has figures of curves, separation, directions, gram, travel"),
         ("", "it has figures of curves"),
         ("../gram.shape", "it has figures of curves"),
-        ("curves", "it has curves.refusal.-2"),
+        ("curves", "it has curves.refusal.-1"),
     ],
 )
 def test_the_error_for_an_unknown_figure_lists_the_existing_figures(run, name, message):

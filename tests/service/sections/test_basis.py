@@ -88,8 +88,7 @@ def test_sentences_state_medians_and_their_references(section_of):
         for sublayer in ("attention", "the MLP")
     ]
     assert_each_says(section.facts, *patterns, "R² = 1 would not show … 8 dimensions")
-    assert_says(section.how_to_read, "R² excludes 0 … one of 20 layers")
-    assert "R² excludes 0; by chance, this happens in about one of 20 layers. " in section.how_to_read
+    assert_each_says(section.notes[:1], "R² excludes 0 … one of 20 layers")
 
 
 def test_tables_have_the_medians_and_counts_of_each_sublayer(section_of):
@@ -185,7 +184,7 @@ def test_defects_are_counted_if_they_are_larger_than_random_ones_by_more_than_th
     defects = [0.05, 0.063, 0.065, np.nan]  # random steps give 0.05; the error is 0.014
     section = section_of(group(isometry_defect_attention=defects, isometry_defect_mlp=0.04))
     assert [row[-4:-2] for row in section.tables[1].rows] == [["1", "3"], ["0", "4"]]
-    assert_says(section.how_to_read, f"at most {basis._DEFECT_ERROR}")
+    assert_says(section.notes[1], f"at most {basis._DEFECT_ERROR}")
 
 
 def test_a_family_without_a_middle_shows_whole_blocks(section_of):

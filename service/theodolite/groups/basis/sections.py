@@ -37,22 +37,18 @@ _DEFECT_ERROR = (
 )
 
 _HOW_TO_READ = (
-    "R² is 1 if a map predicts the outputs of held-out prompts exactly, 0 if it predicts as well as the mean output, "
-    "and negative if it predicts worse. R² gives directions with a large variance a large weight. The identity maps "
-    "an input to itself plus a constant. The orthogonal map is a rotation or reflection with one scale, plus a "
-    "constant; it is fitted to the predictions of the affine map. The affine map is any linear map plus a constant. "
-    "Its R² is larger than that of the orthogonal map if the best linear prediction of the output stretches some "
-    "directions more than others. The output of attention also depends on other positions, and the maps predict only "
-    "what is a linear function of the input. The step is output minus input. Bands of R² are 95 % intervals. The "
-    "stretches are the singular values of the affine map on leading principal directions of the input; their band is "
-    "from the 5 % to the 95 % quantile. R² is 0 where the input does not vary, as in block 0 at a token that all "
-    "prompts share; such layers are not counted. The affine map counts as better or worse than the orthogonal one if "
-    "the 95 % interval of the difference of their R² excludes 0; by chance, this happens in about one of 20 layers. "
-    "The number of leading directions is at most n/5. The isometry defect is the variance of the stretches divided by "
-    "their mean square; a scaled rotation has 0. A small defect alone is weak evidence for a rotation: the defect is "
-    "also small if the map adds little to its input. In simulations, a computed defect differed from the true one by "
-    f"at most {_DEFECT_ERROR}. The R² of fitted maps and the isometry defect rise with the number of prompts, so "
-    "compare sets only if their n is equal."
+    "R² is 1 if a map predicts held-out outputs exactly, and 0 if only their mean. The identity, the orthogonal map (a "
+    "rotation or reflection with one scale) and the affine map each add a constant. The step is output minus input. "
+    "The stretches are those of the affine map; their band is from the 5 % to the 95 % quantile."
+)
+
+_COUNTS = (
+    "the affine map counts as better or worse than the orthogonal one if the 95 % interval of the difference of their "
+    "R² excludes 0; by chance, this happens in about one of 20 layers. Layers with a constant input do not count",
+    "a small isometry defect alone is weak evidence for a rotation: it is also small if the map adds little to its "
+    f"input. In simulations, a computed defect differed from the true one by at most {_DEFECT_ERROR}",
+    "the R² of fitted maps and the isometry defect rise with the number of prompts, so compare sets only if their n is "
+    "equal",
 )
 
 
@@ -84,7 +80,7 @@ def sections(run: Run) -> list[Section]:
             "dimensions)."
         )
     title = f"Layers as linear maps at position {position} ({prompt_counts(basis, labels)})"
-    notes = token_notes(run, labels, position)
+    notes = [*(_COUNTS if measured else ()), *token_notes(run, labels, position)]
     how_to_read, finding = (_HOW_TO_READ, _finding(by_set, labels, measured)) if measured else ("", "")
     tables = _tables(by_set, labels, measured)
     headline = _headline(by_set, measured, leading_sets(run, labels))

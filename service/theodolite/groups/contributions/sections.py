@@ -46,15 +46,9 @@ _THREE_QUESTIONS = (
 )
 
 _HOW_TO_READ = (
-    "The stream after the last block is the sum of the input of the first block and of what all heads and MLPs add. "
-    "The means of the two sets differ there in one direction, and each part is projected onto this direction. The "
-    "contribution of a part is its mean projection over the positive set, minus its mean projection over the negative "
-    "set. Its share is the contribution divided by the distance of the means; all shares add up to 100 %, and a share "
-    "can be negative. "
-    "Shares are direct contributions: they do not contain the effect of a part through later layers. A part that "
-    "writes long vectors has a large share with permuted labels too. So each share is stated together with the mean "
-    "share of the same part with permuted labels; z is the difference of the two, divided by the standard deviation "
-    "with permuted labels."
+    "A part of the model adds to the distance of the means after the last block, along the direction between them; "
+    "this contribution, divided by the distance, is its share. Shares can be negative, and leave out effects through "
+    "later layers. Parts that write long vectors have large shares with permuted labels too, so read z."
 )
 
 

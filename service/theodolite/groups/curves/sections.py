@@ -44,16 +44,9 @@ _UNSCALED = "Unscaled activations; variances in squared units of the residual st
 _ON_SPHERE = "On the sphere: activations scaled to norm √d_model; variances in squared units of the scaled activations"
 
 _HOW_TO_READ = (
-    "The top panel shows the cosine between the mean activations of the two sets. Sampling noise lengthens both "
-    "means, so the plain cosine, which publications often report, is usually too small. The debiased cosine "
-    "subtracts the expected noise; the band is its 95 % interval at each depth, by the delta method. The line of an "
-    "untrained twin, if the store has one, is the debiased cosine of its means. The bracket marks the depths that "
-    "may have the smallest debiased cosine. The two lower graphs show the unbiased variance (n-1) over prompts: the "
-    "mean over features, and the largest variance of a single feature. The figure on the sphere shows the same "
-    "curves after each activation is scaled to the same norm. Depth labels: 0-pre is the input of block 0, 0-mid the "
-    "stream after its attention, 1-pre the input of block 1. The output of the last block is not drawn. The name of "
-    "a contrast is only a label. Its direction points from the mean of the second set to the mean of the first set. "
-    "No statistic here measures what the model answers."
+    "The cosine between the means of the two sets: plain, as publications report it, and debiased, without its bias by "
+    "noise. Below it, the variance over prompts: the mean over features, and the largest of one feature. The name of a "
+    "contrast is only a label, and no statistic here measures what the model answers."
 )
 
 

@@ -109,7 +109,7 @@ def _reliability_fact(directions: xr.Dataset, has_separation: bool) -> str:
     many, total = _reliable(reliability)
     sentence += f" At {many} of {total} depths the reliability is at least {RELIABLE}."
     if many < total:
-        sentence += " Figures draw the direction at any other depth grey, and statistics of heads leave it out"
+        sentence += " Maps draw the direction at any other depth grey, and statistics of heads leave it out"
         sentence += "; the numbers of depths under Separation include it." if has_separation else "."
     return sentence
 

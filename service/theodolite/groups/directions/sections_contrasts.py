@@ -26,11 +26,9 @@ _SHARED = (
 )
 
 _HOW_TO_READ = (
-    "A cell is the cosine between the directions of two contrasts, both from the mean of the negative set to the mean "
-    "of the positive set, at one depth: 1 for the same direction, 0 for a right angle, -1 for opposite directions. A "
-    "dot marks cosines that differ from permuted labels by 3 standard deviations or more; for this comparison, the "
-    "labels of both contrasts are permuted independently. Permuted labels can give cosines far from 0 too: if a few "
-    "features have most of the variance, all directions are similar or opposite."
+    "A cell is the cosine between the directions of two contrasts: 1 for the same direction, 0 for a right angle, -1 "
+    "for opposite ones. A dot marks cosines that differ from permuted labels by 3 standard deviations or more. If a "
+    "few features have most of the variance, permuted labels give cosines far from 0 too."
 )
 
 

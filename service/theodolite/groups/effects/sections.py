@@ -48,20 +48,9 @@ from theodolite.store.result_reader import read_group
 from theodolite.store.runs import Run
 
 _HOW_TO_READ = (
-    "An intervention changes the state of the last token (in pairs also the output of a head, of attention, of an "
-    "MLP, or of attention and MLP together), and all later blocks compute with the change. No text is generated: the "
-    "probabilities of the next token are compared with those without a change. To patch is to replace the state by "
-    "that of the other prompt of the pair (or by the mean state of the other set). To remove is to set the coordinate "
-    "of the state along the contrast's direction to that of the midpoint between the two means. To add is to add the "
-    "difference of the means towards the other set: its dose is 1 for prompts of the negative set, and -1 for prompts "
-    "of the positive set. If the model uses the direction, this moves the log-odds towards those of the other set; "
-    "such changes are positive here, for both sets. Every vector that is large enough changes the next token. So each "
-    "change is compared with those by control directions at right angles to the contrast's direction, of two kinds. "
-    "Directions of equal variance are random directions of the samples' covariance. They are removed if the prompts "
-    "vary as much along them, or added, as many standard deviations long. Directions of permuted labels move each "
-    "state exactly as far. If the direction moves the log-odds no farther than the controls, the model need not use "
-    "it, also where it separates the sets. The KL divergence says how much the whole distribution changes, and not in "
-    "which direction."
+    "All changes are made to the state of the last token. Positive log-odds go towards the other set. The difference "
+    "of the means is added with dose 1 for the negative set, and -1 for the positive one. If the log-odds move no "
+    "farther than with the control directions, the model need not use the direction."
 )
 
 _TESTS = (

@@ -63,7 +63,7 @@ def blocks_figure(gram: xr.Dataset, position: int, colours: Mapping[str, str]) -
     """
     selected = gram.sel(position=position, space="raw")
     panels = []
-    steps = {"attention": "attention", "mlp": "MLP", "block": "block"}  # both panels of CKA share one legend
+    steps = {"attention": "attention", "mlp": "MLP", "block": "block"}
     cka = selected["sublayer_cka"]
     groups = {
         "debiased CKA": {name: cka.sel(sublayer=step, output="output") for step, name in steps.items()},

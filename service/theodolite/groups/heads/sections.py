@@ -45,15 +45,9 @@ _ALIGNMENT_NOTES = (
 _SIDES = {"qk_query": "QK query", "qk_key": "QK key", "ov_read": "OV read", "ov_write": "OV write"}
 
 _HOW_TO_READ = (
-    "Each cell of a map is one head; select it to open the head's card below the maps. Spectra are singular values of "
-    "the circuits W_QK = s·W_Q R W_Kᵀ and W_OV = W_V W_O, in float64, at offset 0 between query and key; s is the "
-    "scale of the scores, and R the rotary rotation. A head has four sides: QK query, QK key, OV read, OV write. On OV "
-    "write, u is the contrast's direction in the stream directly after this attention (in post-norm blocks, before the "
-    "norm that follows, if resid_mid_sum was captured). On the other three sides, each activation first passes the "
-    "norm before attention; u is the difference of the two sets' means after this norm, scaled to length 1. Let σ₁ be "
-    "the largest singular value of a circuit M. The alignment is |uᵀM|/σ₁ on QK query and OV read, and |M u|/σ₁ on QK "
-    "key and OV write; it is 1 if u is the leading singular vector. z is the alignment minus its mean under permuted "
-    "labels, divided by their standard deviation."
+    "A cell is one head; select it to open its card below the maps. QK decides to what a head attends, OV what it "
+    "writes. The alignment with a contrast's direction is 1 if the circuit amplifies no other direction more. z is the "
+    "alignment minus its mean under permuted labels, divided by their standard deviation."
 )
 
 

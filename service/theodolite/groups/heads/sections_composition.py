@@ -17,10 +17,9 @@ from theodolite.store.runs import Run
 _SHOWN_PAIRS = 8
 
 _HOW_TO_READ = (
-    "Composition measures how much the output of an earlier head enters the query (Q), the key (K) or the value (V) of "
-    "a later head, from the weights alone: ‖W_OV W‖/(‖W_OV‖‖W‖) with Frobenius norms. If the later head read the "
-    "stream in random directions, the score would be about 1/√d_model. Each cell of a map is the largest score of the "
-    "pairs of heads in two layers."
+    "A cell is the largest composition of two heads in two layers, from the weights alone: how much the output of the "
+    "earlier head enters the query (Q), the key (K) or the value (V) of the later one. If the later head read the "
+    "stream in random directions, the score would be about 1/√d_model."
 )
 
 

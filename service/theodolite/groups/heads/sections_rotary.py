@@ -15,11 +15,9 @@ from theodolite.sections.parts import Figure, Section, listed, texts_of
 _LISTED_OFFSETS = 8  # of more, a sentence states the range
 
 _HOW_TO_READ = (
-    "In multi-head latent attention, a score before the softmax is the sum of two terms. One is QK, of the entries of "
-    "queries and keys without positions. The other is the rotary part s·W_QR R(δ) W_KRᵀ, of the entries that rotate, "
-    "for a key that is δ tokens (the offset) before the query. All heads of a layer share W_KR. The effective rank "
-    "does not depend on the size of the weights; it is n if a part has n equal singular values and no others. "
-    "Rotations change no lengths, so random Gaussian matrices have the same effective rank at all offsets."
+    "In multi-head latent attention, a score is the sum of QK, without positions, and the rotary part, which depends "
+    "on the offset between query and key. The effective rank is n if a part has n equal singular values and no others. "
+    "Random matrices have the same one at all offsets. Bands are ranges over heads or offsets."
 )
 
 _NOTES = (
@@ -47,7 +45,7 @@ def rotary_sections(heads: xr.Dataset) -> list[Section]:
             [
                 Figure(
                     "heads.rotary.effective_rank",
-                    "Effective rank of the rotary part by layer; the grey line is the mean of random matrices",
+                    "Effective rank of the rotary part by layer",
                     partial(rotary_figure, rotary),
                 )
             ],

@@ -34,14 +34,9 @@ from theodolite.store.runs import Run
 _NAMED = 3  # tokens of each end in the headline
 
 _HOW_TO_READ = (
-    "The difference of the two sets' means at one depth is read as if it were the output of the last block: by the "
-    "derivative of the final norm at the midpoint of the means, and by the unembedding (logit lens). The change of a "
-    "token is what the difference adds to its logit, minus the mean over the vocabulary, in nats: with a change of 1, "
-    "the odds of the token against a mean token are multiplied by 2.7. A row has the tokens with the largest changes "
-    "at one depth. The colour is z: the change minus its mean with permuted labels, over their standard deviation. "
-    "Orange tokens are raised towards the positive set, blue ones are lowered; a grey token can be an extreme of the "
-    "vocabulary by chance. In early layers, the model does not read the stream in this way yet, so tokens "
-    "there often make no sense."
+    "A row has the tokens whose logits the difference of the means changes most, read as the output of the last block "
+    "(logit lens). A change of 1 nat multiplies the odds against a mean token by 2.7. Colour is z; a grey token can be "
+    "an extreme by chance. In early layers, tokens often make no sense."
 )
 
 _NOTES = (

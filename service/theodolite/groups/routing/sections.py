@@ -32,12 +32,9 @@ from theodolite.store.result_reader import read_group
 from theodolite.store.runs import Run
 
 _HOW_TO_READ = (
-    "In a layer with experts, a router selects a fixed number of experts for each token. A cell of a map is one expert "
-    "of one layer. The share of an expert is the share of the prompts whose token at the position uses it. The "
-    "difference of a contrast is the share in the positive set minus the share in the negative set. With equal use, "
-    "all experts would have the same share: the number of experts that a token uses, divided by the number of experts. "
-    "A difference says that the states before the router differ. It does not say that the expert causes what differs "
-    "between the sets."
+    "A cell is one expert of one layer: the share of the prompts whose token at the position uses it, or this share in "
+    "the positive set minus that in the negative set. With equal use, a share is the number of experts of a token, "
+    "divided by all experts. A difference does not show an effect."
 )
 
 _LARGEST = "a largest share or z is the largest of all experts of all layers, so it is biased upwards"

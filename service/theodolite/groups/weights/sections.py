@@ -20,13 +20,9 @@ _WRITTEN = {
     "down": "overlap of the W_down of two layers",
 }
 _HOW_TO_READ = (
-    "Overlap is ‖UᵀV‖²/r, with the r leading directions of two matrices as the columns of U and V: 1 if they span the "
-    "same subspace, about r/d_model for random subspaces. W_O and W_down write to the residual stream; W_Q, W_K, W_V, "
-    "W_gate and W_up read it. “Norms folded” means that each matrix that reads the stream is multiplied by the scale "
-    "γ of the norm before it, and each matrix that writes to the stream by the scale γ of the norm that follows it, "
-    "in models with such a norm. The other figures use the matrices as stored. If the same features of the stream "
-    "have long rows in two matrices, their leading directions overlap. Random matrices with the same row lengths, one "
-    "draw for each matrix, show how much of the overlap this explains."
+    "An overlap is 1 if the leading directions of two matrices span the same subspace, and about r/d_model for r "
+    "random ones. Hover labels state that of random matrices with the same row lengths, which shows what long rows "
+    "explain. “Norms folded” multiplies matrices by the scales γ of their norms."
 )
 _FORMS = {"stored": "as stored", "folded": "with norms folded"}
 _PAIRS = (("down", "q"), ("down", "up"))  # the writers and readers that every run shows

@@ -19,15 +19,9 @@ _TOKENS = 12  # tokens in a list of the longest or shortest
 _ROUNDING = 1e-12  # rounding error of a cosine in float64
 
 _HOW_TO_READ = (
-    "Angles are measured in all {} dimensions. The angle to the next token and the rank of the next token are "
-    "computed from the final norm's output for the state at each depth (logit lens). The angle is compared with the "
-    "angles between the same state and all rows of the unembedding: z is the angle minus their mean, divided by their "
-    "standard deviation. It is negative if the angle to the next token is smaller than the mean angle to all tokens. "
-    "z compares the next token with all tokens; it is not a test. z can change from one depth to the next although "
-    "the angle to the next token stays the same: a change of the angles to the other tokens is enough. Random "
-    "directions are not a suitable control: the states of a model have a common mean direction, and so have the rows "
-    "of the unembedding. The sphere shows the first three components of a principal component analysis without "
-    "centring; points that are close on this sphere can be far apart in the full space. Drag the sphere to turn it."
+    "Angles are measured in all {} dimensions. Angle and rank of the next token follow from the final norm's output at "
+    "each depth (logit lens). The grey band is the angles to all tokens, mean ± standard deviation; z, the distance "
+    "from it, is not a test. The sphere shows three principal components. Drag it to turn it."
 )
 
 

@@ -24,17 +24,9 @@ _LAYER_SUM = -1  # the head index in noun_values for the sum over all heads
 _CONTROLS = {"permuted": "permuted nouns", "random": "random matrices"}
 
 _HOW_TO_READ = (
-    "The heads of all layers get the embeddings of the nouns, not the states that they read in the model. The "
-    "similarity of two nouns is the dot product of their embeddings after the norm that precedes attention. The score "
-    "is that of one noun as query and the other one as key, at offset 0. Rotary positions have no effect at this "
-    "offset. Two nouns of a text never have offset 0, so in a text the scores differ from these. For each noun, all "
-    "other nouns are ranked by similarity and by score. The relatedness of a head is Spearman's correlation of these "
-    "two rankings, as the mean over nouns: 1 if the head orders the nouns as the embedding does, 0 if the two orders "
-    "have no correlation, negative if the head gives dissimilar nouns larger scores. “Permuted nouns” compares the "
-    "scores of a noun with the similarities of another noun, 200 times. “Random matrices” replaces W_QK by 200 random "
-    "matrices with the same singular values. The test against random matrices is the stricter one if nouns form "
-    "groups, because even a random matrix gives nouns of one group similar scores. The map has a dot on each head "
-    "that passes both tests. z is the relatedness minus the mean of the permuted nouns, over their standard deviation."
+    "Heads get the embeddings of the nouns, at offset 0, not states of the model. The relatedness of a head is 1 if it "
+    "orders nouns as their embeddings do, and 0 without correlation. z compares it with permuted nouns. A dot also "
+    "passes the test against random matrices, which is the stricter one if nouns form groups."
 )
 
 
