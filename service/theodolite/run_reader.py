@@ -341,7 +341,11 @@ class RunReader:
         return pd.DataFrame(self._prompt(set, sample, {"contrast": contrast, "position": position}))
 
     def figure(self, name: str) -> go.Figure:
-        """Return a figure by its name, which `section` lists; raises FigureNotFoundError."""
+        """Return a figure by a name that `section` lists, or the first one of an analysis or of a statistic (`auroc`).
+
+        Raises:
+            FigureNotFoundError: there is no such figure, analysis or statistic along depth.
+        """
         return go.Figure(draw_figure(self._run, name))  # the caller owns the copy
 
     def overview(self, contrast: str | None = None, *, site: str | None = None, layer: int | None = None) -> Picture:

@@ -12,6 +12,7 @@ from theodolite.drawing.switches import add_depth_switch
 from theodolite.errors import FigureNotFoundError, ResultsNotFoundError
 from theodolite.groups import GROUPS, SHOWN
 from theodolite.query.partial_sites import partial_site_notes
+from theodolite.query.profiles import PROFILES
 from theodolite.sections.parts import Figure, Section
 from theodolite.sites import Site
 from theodolite.store.manifest import finished_groups
@@ -85,11 +86,17 @@ def figures_of(sections: list[Section]) -> Iterator[Figure]:
 def draw_figure(run: Run, name: str) -> go.Figure:
     """Return one figure, drawn from the stored results.
 
+    Args:
+        run: the run.
+        name: name of the figure; that of an analysis, or of one of its statistics along depth, selects its first one.
+
     Raises:
         FigureNotFoundError: the run has no figure of this name; the message names those of its group, or the groups.
     """
-    group = name.partition(".")[0]
+    group = PROFILES[name].group if name in PROFILES else name.partition(".")[0]
     figures = {figure.name: figure for figure in figures_of(sections_of(run, group) if group in SHOWN else [])}
+    if figures and (name == group or name in PROFILES):
+        return drawn(run, next(iter(figures.values())))
     if name not in figures:
         finished = finished_groups(run)
         known = ", ".join(figures) or f"figures of {', '.join(group for group in SHOWN if group in finished)}"

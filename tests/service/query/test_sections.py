@@ -59,6 +59,12 @@ def test_figures_are_drawn_by_their_names(run, sections):
         )
 
 
+def test_an_analysis_and_a_statistic_name_their_first_figure(run):
+    named = {"auroc": "separation.refusal", "gram": "gram.shape", "cosine_of_means": "curves.refusal.-1"}
+    for name, figure in named.items():
+        assert draw_figure(run, name).to_json() == draw_figure(run, figure).to_json()
+
+
 def test_a_run_with_a_cache_draws_the_same_figures(run, sections):
     reader = open_run(run.store, run.id, Cache(10**8))
     for _ in range(2):
@@ -79,7 +85,7 @@ def test_rows_of_tables_have_one_cell_for_each_column(sections):
         ("heads.qk.leading", "it has figures of curves, separation, directions, gram, travel"),
         ("", "it has figures of curves"),
         ("../gram.shape", "it has figures of curves"),
-        ("curves", "it has curves.refusal.-1"),
+        ("curves.x", "it has curves.refusal.-1"),
     ],
 )
 def test_the_error_for_an_unknown_figure_lists_the_existing_figures(run, name, message):
