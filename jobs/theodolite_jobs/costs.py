@@ -66,7 +66,7 @@ NANOSECONDS: dict[str, dict[str, float]] = {
     "effects": {"places": 170e6},
     "words": {"vocabulary": 0.032},
 }
-"""Processor time of an operation, by analysis and by kind of operation as `analysis_costs` counts them.
+"""Processor time of an operation, by analysis and by kind of operation as `analysis_counts` counts them.
 
 Measured on two cores of an EPYC (2026-11-30) in the surveys of analyses_epyc-2-cores_2026-11-30.json, and with random
 samples of 64 to 2,048 prompts for the operations of which these have few. The factors of `heads` are those of a 32B

@@ -111,7 +111,8 @@ def estimate(prepared: Prepared) -> dict[str, Any]:
 
     The seconds and costs on GPUs are those of batches for GPUs, if the spec leaves their size open.
     """
-    from theodolite_jobs.analysis_costs import Survey, analysis_costs, costs_on_request  # torch takes seconds to load
+    from theodolite_jobs.analysis_costs import analysis_costs, costs_on_request  # torch takes seconds to load
+    from theodolite_jobs.analysis_counts import Survey
     from theodolite_jobs.capture.parity import FIRST_BLOCKS
 
     parameters = count_parameters(prepared.config)

@@ -11,7 +11,8 @@ from support.tiny_survey import EFFECTS, save_model, spec_of
 from theodolite.groups import GROUPS
 from theodolite.store.manifest import finished_groups
 from theodolite.store.runs import Run
-from theodolite_jobs.analysis_costs import Survey, array_bytes
+from theodolite_jobs.analysis_costs import array_bytes
+from theodolite_jobs.analysis_counts import Survey
 from theodolite_jobs.prepare import prepare
 from theodolite_jobs.progress import Console
 from theodolite_jobs.survey import survey
