@@ -178,7 +178,6 @@ def estimate(prepared: Prepared) -> dict[str, Any]:
         "replica_memory_bytes": round(weights + other_bytes(prepared, 1)),
         "stored_bytes_at_most": capture_bytes,
         **({"random_weights_bytes": random_bytes(prepared.config)} if prepared.source.weights == "random" else {}),
-        "capture_seconds_about": capture_seconds,
         "parts_about": {**parts, "total": _total(parts)},
         "on_request_about": costs_on_request(survey, one_core),
         "on_gpus_about": on_kinds,

@@ -36,7 +36,9 @@ def listening(listener: Listener) -> Iterator[None]:
 def counted(items: Iterable[T], total: int, title: str, unit: str) -> Iterator[T]:
     """Yield the items, and tell the listener after each how many of the total are done."""
     tell = LISTENER.get() or (lambda _: None)
-    for done, item in enumerate(items, 1):
-        yield item
-        tell(Stage(title, done, total, unit))
-    tell(None)
+    try:
+        for done, item in enumerate(items, 1):
+            yield item
+            tell(Stage(title, done, total, unit))
+    finally:
+        tell(None)

@@ -14,6 +14,7 @@ import pandas as pd
 import plotly.graph_objects as go
 from markupsafe import Markup
 
+from theodolite.drawing.titles import titled
 from theodolite.errors import ClusterError, ResultsNotFoundError, RunNotFoundError, ServiceError, SpecError
 from theodolite.overview.facts import Badge
 from theodolite.overview.tiles import Glyph, Tile
@@ -293,7 +294,7 @@ class _ServedRun(RunReader):
         return Head(**{**known, **missing, **arrays, "tokens": tokens})
 
     def figure(self, name: str) -> go.Figure:
-        return go.Figure(self._ask("figures", name))
+        return titled(go.Figure(self._ask("figures", name)))
 
     def overview(self, contrast: str | None = None, *, site: str | None = None, layer: int | None = None) -> Picture:
         chosen = {"contrast": contrast, "site": site, "layer": layer}

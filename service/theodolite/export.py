@@ -71,6 +71,8 @@ def check_format(format: str) -> None:
 
 def file_name(run_id: str, contrast: str, site: str, layers: Sequence[int], format: str) -> str:
     """Return the default name of a file, with the layer if one layer was requested."""
+    first, *others = contrast.split(",")
+    contrast = f"{first}-and-{len(others)}" if others else first
     return ".".join([run_id, contrast, site_name(site), *map(str, layers if len(layers) == 1 else ()), format])
 
 
@@ -178,12 +180,18 @@ def _encode_stacked(
             "format: given 'gguf' for several contrasts, but a control vector has one; choose one contrast, or "
             "safetensors, npy or json"
         )
+    if len(set(contrasts)) < len(contrasts) or not all(contrasts):
+        raise SpecError(f"contrast: given {','.join(contrasts)!r}; name each contrast once, with commas between them")
     measured = [select_directions(run, one, site, layers, position)["layer"].values.tolist() for one in contrasts]
     common = [layer for layer in measured[0] if all(layer in of_one for of_one in measured)]
     if not common:
         raise SpecError(f"contrast: {', '.join(contrasts)} have directions at no common layer of {site_name(site)}")
     found = {one: read_directions(run, one, site, common, position) for one in contrasts}
     facts = {one: directions.facts for one, directions in found.items()}
+    positions = {one: of["position"] for one, of in facts.items()}
+    if len(set(positions.values())) > 1:
+        each = ", ".join(f"{one} {position}" for one, position in positions.items())
+        raise SpecError(f"position: the last measured ones differ ({each}); choose one that all have")
     if format == "json":
         return encode_metadata({}, facts)
     stacked = np.stack([np.stack(list(directions.vectors.values())) for directions in found.values()])

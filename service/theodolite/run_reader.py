@@ -14,6 +14,7 @@ import plotly.graph_objects as go
 import xarray as xr
 from numpy.typing import NDArray
 
+from theodolite.drawing.titles import titled
 from theodolite.errors import SpecError, TheodoliteError
 from theodolite.export import check_format, encode_directions, file_name
 from theodolite.files import write_atomically
@@ -314,8 +315,8 @@ class RunReader:
         Args:
             set: name of the prompt set.
             contrast: a contrast of the set; None selects the first one.
-            site: site in the block; None selects that of the largest AUROC.
-            layer: 0-based index of the block; None selects that of the largest AUROC.
+            site: site in the block; None selects that of the best separation.
+            layer: 0-based index of the block; None selects that of the best separation.
             position: token position from the end; None selects the last measured one.
             order: `sample`, `margin` (worst classified first) or `-margin` (best classified first).
 
@@ -346,7 +347,7 @@ class RunReader:
         Raises:
             FigureNotFoundError: there is no such figure, analysis or statistic along depth.
         """
-        return go.Figure(draw_figure(self._run, name))  # the caller owns the copy
+        return titled(go.Figure(draw_figure(self._run, name)))  # the caller owns the copy
 
     def overview(self, contrast: str | None = None, *, site: str | None = None, layer: int | None = None) -> Picture:
         """Return the overview of a contrast: four questions, curves along depth, and prompts; a notebook draws it.

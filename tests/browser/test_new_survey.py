@@ -197,7 +197,6 @@ ESTIMATE = {
     "sets": {"a": {"prompts": 2000, "tokens": 90_000, "computed_tokens": 50_000}},
     "stored_bytes_at_most": 1_234_000_000,
     "replica_memory_bytes": 65_000_000_000,
-    "capture_seconds_about": {"one CPU core": 7300.0},
     "parts_about": {
         "capture": {"seconds": {"one CPU core": 7300.0, "one H200 GPU": 9.0}, "bytes": 1_234_000_000},
         "gram": {"seconds": {"one CPU core": 610.0}, "bytes": 3_400},

@@ -361,3 +361,25 @@ def test_texts_of_a_survey_are_shown_as_text(page, address, store):
     settle(page)
     expect(page.locator("main h2", has_text=HOSTILE).first).to_be_visible()
     assert page.locator("img[src=x]").count() == 0
+
+
+def test_a_prompt_of_one_set_is_marked_in_its_own_set_and_its_figure_covers_nothing(page, address):
+    page.goto(f"{address}/#/runs/tiny-0/prompts?set=harmless")
+    settle(page)
+    page.get_by_role("region", name="Prompts of harmless").get_by_role("link").first.click()
+    settle(page)
+    assert re.search(r"prompt=harmless%3A\d+", hash_of(page))
+    heights = "[...document.querySelectorAll('main .js-plotly-plot')].map(one => [one, one.querySelector('svg')])"
+    for plot, drawing in page.evaluate(f"{heights}.map(pair => pair.map(one => one.clientHeight))"):
+        assert plot == drawing > 100
+    marked = page.locator(".annotation-text", has_text=re.compile(r"^prompt \d+$"))
+    middle = page.locator(
+        "main .js-plotly-plot .zerolinelayer, main .js-plotly-plot .cartesianlayer"
+    ).first.bounding_box()
+    assert marked.bounding_box()["y"] > middle["y"] + middle["height"] / 2, "the negative set is below the axis"
+
+
+def test_a_set_without_a_contrast_is_listed_after_a_depth_was_chosen(page, address, store):
+    page.goto(f"{address}/#/runs/{store[1]}/prompts?site=resid_pre&layer=1&range=0,1&set=sentences")
+    settle(page)
+    expect(page.get_by_role("region", name="Prompts of sentences").locator("tbody tr")).to_have_count(2)

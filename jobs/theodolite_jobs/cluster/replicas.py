@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, wait
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import count
@@ -179,10 +179,10 @@ def certify_workers(
 def _certificates(placed: Sequence[RayWorker], bar: Bar) -> tuple[list[dict[str, Any]], list[ReplicaDiedError]]:
     """Wait until replicas are certified; return their certificates, and the errors of those that died."""
     certificates, died = [], []
-    begin = time.monotonic()
+    begin, asked = time.monotonic(), dict[RayWorker, Future[Stage | None]]()
     for worker in placed:
         while wait([worker.ready], _POLL_SECONDS).not_done:
-            bar.step_to(*(_stage(placed) or ("loading the model", int(time.monotonic() - begin), None, "s")))
+            bar.step_to(*(_stage(placed, asked) or ("loading the model", int(time.monotonic() - begin), None, "s")))
         try:
             certificates.append(worker.ready.result())
         except ReplicaDiedError as error:  # the scheduling loop restarts it
@@ -190,11 +190,21 @@ def _certificates(placed: Sequence[RayWorker], bar: Bar) -> tuple[list[dict[str,
     return certificates, died
 
 
-def _stage(placed: Sequence[RayWorker]) -> Stage | None:
-    """Return what the first replica counts that converts or downloads the model; the others may wait for it."""
-    calls = [worker.loading() for worker in placed if not worker.ready.done()]
-    answered, _ = wait(calls, _POLL_SECONDS)
-    stages = [call.result() for call in calls if call in answered and call.exception() is None]
+def _stage(placed: Sequence[RayWorker], asked: dict[RayWorker, Future[Stage | None]]) -> Stage | None:
+    """Return what the first replica counts that converts or downloads the model; the others may wait for it.
+
+    Args:
+        placed: the replicas.
+        asked: the question to each replica that has not been answered; changed.
+    """
+    for worker in placed:
+        if not worker.ready.done() and worker not in asked:
+            asked[worker] = worker.loading()
+    wait(asked.values(), _POLL_SECONDS)
+    answered = {worker: call for worker, call in asked.items() if call.done()}
+    for worker in answered:
+        del asked[worker]
+    stages = [call.result() for call in answered.values() if call.exception() is None]
     return next((stage for stage in stages if stage is not None), None)
 
 

@@ -29,7 +29,7 @@ from theodolite_jobs.commands.options import (
 )
 
 DEVICES = ("one CPU core", "one H200 GPU")
-"""The devices of `capture_seconds_about`."""
+"""The devices whose seconds are estimated."""
 
 
 def survey(
@@ -199,6 +199,8 @@ def plan(spec: SpecPath, store: Store = None, analyses: Analyses = None, as_json
     from theodolite_jobs.estimate import plan_survey
 
     found = plan_survey(parsed, spec.parent, settings_of(store=store), with_last_tokens=True, with_example=True)
+    if found["example"] and found["example"]["is_harmful"]:
+        found["example"] = None  # the built-in harmful prompts are shown only to those who ask for them
     if not as_json:
         for facts in found["sets"].values():
             if "last_tokens" in facts:
@@ -206,7 +208,7 @@ def plan(spec: SpecPath, store: Store = None, analyses: Analyses = None, as_json
         example = found.pop("example", None)
         parts, on_request = found.pop("parts_about"), found.pop("on_request_about")
         print_value(found, as_json)
-        if example and not example["is_harmful"]:
+        if example:
             from theodolite_jobs.example import marked_text
 
             print(f"\nfirst prompt of {example['set']}, what is measured in ⟦ ⟧: {marked_text(example['parts'])}")

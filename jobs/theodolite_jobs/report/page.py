@@ -34,7 +34,7 @@ from theodolite_jobs.report.heads import head_cards, heads_with_cards
 
 _CACHE_BYTES = 2**30  # cache of results during one report
 _SEAL = b"\n<!-- "  # begins the last line of a report
-_DIGITS = 6  # significant digits of the numbers in figures; their hover labels show five
+_DIGITS = 8  # significant digits of the numbers in figures: a curve may differ from 1 in the fifth
 
 PLANE = {"bar", "box", "contour", "heatmap", "histogram", "histogram2d", "image", "pie", "scatter", "violin"}
 """Types of traces in `plotly/plotly-cartesian.min.js`, the part of plotly.js without maps and 3-D scenes."""

@@ -13,7 +13,7 @@ from theodolite.api.responses import described
 from theodolite.api.schemas import AnalysisList
 from theodolite.digests import digest_of
 from theodolite.groups import GROUPS, Group, Variable
-from theodolite.query.curves import is_along_depth
+from theodolite.query.curves import STATISTICS
 from theodolite.query.profiles import PROFILES, Profile
 from theodolite.version import __version__
 
@@ -53,4 +53,5 @@ def _profile(name: str, profile: Profile) -> dict[str, Any]:
 
 def _variable(group: Group, variable: Variable) -> dict[str, Any]:
     item = {name: getattr(variable, name) for name in ("name", "dims", "units", "description", "dtype")}
-    return item | {"along_depth": is_along_depth(group, variable)}
+    named = [name for name, one in STATISTICS.items() if (one.group, one.variable) == (group.name, variable)]
+    return item | {"curves": named}

@@ -50,7 +50,6 @@ class Estimate(BaseModel):
     )
     replica_memory_bytes: int = Field(description="Memory of one replica of the model.")
     stored_bytes_at_most: int = Field(description="Bytes of the stored activations before compression.")
-    capture_seconds_about: dict[str, float] = Field(description="Seconds of the forward passes, by device.")
     parts_about: dict[str, dict[str, Any]] = Field(
         description="For the capture, each requested analysis and their total: seconds by device, those of analyses on "
         "one core, and stored bytes before compression. The tasks of an analysis run on all cores; only the capture "

@@ -37,9 +37,9 @@ PromptSet = Annotated[str, Path(max_length=48, description="Name of the prompt s
 Contrast = Annotated[
     str | None, Query(max_length=48, description="Contrast with the set; by default the first such contrast.")
 ]
-Site = Annotated[str | None, Query(max_length=48, description="Site; by default that of the largest AUROC.")]
+Site = Annotated[str | None, Query(max_length=48, description="Site; by default that of the best separation.")]
 Layer = Annotated[
-    int | None, Query(ge=0, le=10_000, description="0-based block; by default that of the largest AUROC.")
+    int | None, Query(ge=0, le=10_000, description="0-based block; by default that of the best separation.")
 ]
 Position = Annotated[
     int | None, Query(lt=0, ge=-10_000, description="Token position from the end; by default the last measured one.")

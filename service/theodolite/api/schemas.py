@@ -86,7 +86,9 @@ class VariableItem(BaseModel):
     units: str = Field(description="Units; 1 for a dimensionless number.", examples=["1"])
     description: str = Field(description="One sentence about the variable.")
     dtype: str = Field(description="NumPy dtype of the stored array.", examples=["float64"])
-    along_depth: bool = Field(description="Whether `/curves` returns it, as a curve at each label of its axes.")
+    curves: list[str] = Field(
+        description="The statistics by which `/curves` returns it, one at each label of its axes."
+    )
 
 
 class ColumnItem(BaseModel):
@@ -389,8 +391,8 @@ class Comparison(BaseModel):
     )
     figure: dict[str, Any] = Field(description="The curves, in Plotly's JSON.")
     scores_figure: dict[str, Any] | None = Field(
-        description="The score of each prompt in the second run against that in the first, each at the depth of its "
-        "largest AUROC, in Plotly's JSON; null unless two runs have scores of the same prompts."
+        description="The score of each prompt in the second run against that in the first, each where the run "
+        "separates best, in Plotly's JSON; null unless two runs have scores of the same prompts."
     )
     width_figure: dict[str, Any] | None = Field(
         description="The medians over depth against d_model, in Plotly's JSON; null if all models have one width."

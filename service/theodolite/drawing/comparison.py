@@ -6,10 +6,21 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from theodolite.drawing.line_names import name_lines
-from theodolite.drawing.panels import Reference, bands, hover_template, hover_texts, reference_line
-from theodolite.drawing.style import DEPTH, NEGATIVE, PLAIN, POSITIVE, RELATIVE_DEPTH, bare_layout, clear, depth_ticks
+from theodolite.drawing.panels import BAND, DARK, PALE, Reference, bands, hover_template, hover_texts, reference_line
+from theodolite.drawing.style import (
+    DEPTH,
+    NEGATIVE,
+    PLAIN,
+    POSITIVE,
+    RELATIVE_DEPTH,
+    THIRD,
+    bare_layout,
+    clear,
+    depth_ticks,
+)
 from theodolite.drawing.switches import add_logarithmic_switch, add_switch
-from theodolite.query.compare import BOUND, labels
+from theodolite.drawing.titles import add_about
+from theodolite.query.compare import BOUND, ComparedScores, labels
 from theodolite.query.curves import title_of
 from theodolite.query.profiles import PROFILES
 from theodolite.sites import depth_label
@@ -17,7 +28,6 @@ from theodolite.store.runs import RANDOM_WEIGHTS
 
 # Readable on white and on near-black; people with any colour vision can distinguish neighbours. Then dashes differ.
 _COLOURS = ("#8a63d2", "#d9622b", "#3b82c4", "#2e9e6b", "#c2478e", "#b8862a", "#1a9ba3")
-_CONTROL = "#8b9098"  # untrained models
 _REFERENCES = {
     "paired_accuracy": (Reference(0.5, "chance: 0.5"),),
     **{
@@ -25,8 +35,6 @@ _REFERENCES = {
         for name in ("auroc", "score_auroc@scored_by=on_sphere")
     },
 }
-_DIFFERENCE = "#1a9ba3"
-_BAND = "simultaneous 95 % band"
 _DASHES = ("solid", "dash", "dot", "dashdot")
 _HEIGHT, _MORE = 520, 240  # pixels of a figure, and of each panel after the first
 
@@ -42,7 +50,7 @@ def comparison_figure(frame: pd.DataFrame, difference: pd.DataFrame | None = Non
     rows = len(statistics) + (difference is not None)
     figure = make_subplots(rows=rows, cols=1, shared_xaxes=True, vertical_spacing=0.05)
     for row, (statistic, curves) in enumerate(statistics, start=1):
-        figure.add_traces(_curves(statistic, curves, labels(frame), named=row == 1), rows=row, cols=1)
+        figure.add_traces(_curves(statistic, curves, labels(frame)), rows=row, cols=1)
         figure.update_yaxes(title=title_of(statistic), exponentformat="power", row=row, col=1)
     if difference is not None:
         figure.add_traces(_difference(difference), rows=rows, cols=1)
@@ -54,22 +62,28 @@ def comparison_figure(frame: pd.DataFrame, difference: pd.DataFrame | None = Non
     if len(statistics) == 1 and ("variance" in statistics[0][0] or "norm" in statistics[0][0]):
         add_logarithmic_switch(figure, "yaxis", title_of(statistics[0][0]), frame["value"])
     _add_depth_switch(figure, frame, rows)
-    return name_lines(figure)
+    titles = " and ".join(title_of(name) for name, _ in statistics)
+    return add_about(name_lines(figure), [titles, ", ".join(labels(frame).values()) + _positions(frame)])
 
 
-def _curves(statistic: str, frame: pd.DataFrame, names: dict[str, str], *, named: bool) -> list[go.Scatter]:
-    """Return the curves of one statistic, with their names at the ends if they are `named`, and its references."""
+def _positions(frame: pd.DataFrame) -> str:
+    positions = [str(int(position)) for position in frame["position"].dropna().unique()]
+    return f"; position {', '.join(positions)}" if positions else ""
+
+
+def _curves(statistic: str, frame: pd.DataFrame, names: dict[str, str]) -> list[go.Scatter]:
+    """Return the curves of one statistic, and its references."""
     traces: list[go.Scatter] = []
     for index, (run_id, curve) in enumerate(frame.groupby("run_id", sort=False)):
         dash, colour = _DASHES[index // len(_COLOURS) % len(_DASHES)], _COLOURS[index % len(_COLOURS)]
         if RANDOM_WEIGHTS in curve["model"].iloc[0]:
-            colour = _CONTROL
+            colour = PLAIN  # an untrained model
         name = names[str(run_id)]
-        for band in bands(curve["relative_depth"], curve["low"], curve["high"], colour, opacity=0.16):
+        for band in bands(curve["relative_depth"], curve["low"], curve["high"], colour, DARK):
             traces.append(band.update(name=f"95 % interval, {name}", showlegend=False, legendgroup=name))
         depths = [_depth_text(site, depth) for site, depth in zip(curve["site"], curve["depth"], strict=True)]
         line = _line(name, curve, colour, depths, hover_texts(curve["low"], curve["high"]))
-        traces.append(line.update(line_dash=dash, legendgroup=name, showlegend=named))
+        traces.append(line.update(line_dash=dash, legendgroup=name))
     ends = float(frame["relative_depth"].min()), float(frame["relative_depth"].max())
     return traces + [reference_line(one, ends) for one in _REFERENCES.get(statistic, ())]
 
@@ -77,9 +91,9 @@ def _curves(statistic: str, frame: pd.DataFrame, names: dict[str, str], *, named
 def _difference(frame: pd.DataFrame) -> list[go.Scatter]:
     """Return the curve of the difference of two runs, with its simultaneous band and a line at 0."""
     x, low, high = frame["relative_depth"], frame["low"], frame["high"]
-    traces = [band.update(name=_BAND, showlegend=False) for band in bands(x, low, high, _DIFFERENCE, opacity=0.16)]
+    traces = [band.update(name=BAND, showlegend=False) for band in bands(x, low, high, THIRD, PALE)]
     labels = [depth_label(depth) for depth in frame["depth"]]
-    line = _line("difference", frame, _DIFFERENCE, labels, hover_texts(low, high, _BAND)).update(showlegend=False)
+    line = _line("difference", frame, THIRD, labels, hover_texts(low, high, BAND)).update(showlegend=False)
     return [*traces, line, reference_line(Reference(0.0, "equal: 0"), (float(x.min()), float(x.max())))]
 
 
@@ -149,7 +163,7 @@ def width_figure(frame: pd.DataFrame) -> go.Figure | None:
     return figure
 
 
-def scores_figure(scores: pd.DataFrame, frame: pd.DataFrame) -> go.Figure:
+def scores_figure(scores: ComparedScores, frame: pd.DataFrame) -> go.Figure:
     """Return the score of each prompt in the second run against that in the first, with the correlation in each set.
 
     The intervals of the correlations are by Fisher's transformation. Dashed lines are the midpoints of both sets.
@@ -160,7 +174,7 @@ def scores_figure(scores: pd.DataFrame, frame: pd.DataFrame) -> go.Figure:
     """
     figure = go.Figure()
     for side, colour, row in (("positive", POSITIVE, 0), ("negative", NEGATIVE, 1)):
-        own = scores[scores["side"] == side]
+        own = scores.rows[scores.rows["side"] == side]
         figure.add_scatter(
             x=own["first"].tolist(),
             y=own["second"].tolist(),
@@ -179,8 +193,9 @@ def scores_figure(scores: pd.DataFrame, frame: pd.DataFrame) -> go.Figure:
     figure.add_hline(0, line=dashed)
     figure.update_layout(**bare_layout(_HEIGHT), hovermode="closest", margin_t=50)
     first, second = labels(frame).values()
-    figure.update_xaxes(title=f"score in {first}", zeroline=False)
-    figure.update_yaxes(title=f"score in {second}", zeroline=False)
+    add_about(figure, ["Scores of each prompt", f"{first} and {second}, each where it separates best"])
+    figure.update_xaxes(title=f"score in {first} ({scores.places[0]})", zeroline=False)
+    figure.update_yaxes(title=f"score in {second}<br>({scores.places[1]})", zeroline=False)
     return figure
 
 

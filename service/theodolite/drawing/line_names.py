@@ -63,15 +63,19 @@ def spread(wanted: ArrayLike, heights: ArrayLike) -> NDArray[np.float64]:
 
 
 class _Name:
-    """A name as rows of text, and where its line ends."""
+    """A name as rows of text, and the values of its line."""
 
     def __init__(self, trace: Any) -> None:
         dash = _DASHES.get(trace.line.dash or "solid", _OTHER_DASH)
         self.rows = textwrap.wrap(f"{dash}{trace.name}", _WIDTH, break_long_words=False)
         self.colour = trace.line.color
-        values = np.asarray(trace.y, dtype=np.float64)
-        known = values[np.isfinite(values)]
-        self.end = float(known[-1]) if len(known) else np.nan
+        self.values = np.asarray(trace.y, dtype=np.float64)
+
+    def end(self, kind: str) -> float:
+        """Return where the line ends on an axis of this kind; NaN if it has no point there."""
+        shown = _scaled(self.values, kind)
+        known = shown[np.isfinite(shown)]
+        return float(known[-1]) if len(known) else np.nan
 
 
 def _is_named(trace: Any) -> bool:
@@ -90,7 +94,9 @@ def _name_axis(figure: go.Figure, axis: str, traces: Sequence[Any], names: Seque
     placed = {kind: _annotations(names, ends, kind, pixels, axis) for kind, ends in ranges.items()}
     layout.annotations = [*layout.annotations, *placed[shown.type or "linear"]]
     moved = {kind: {"annotations": dict(enumerate(rows, first))} for kind, rows in placed.items()}
-    set_axis(figure, axis, {kind: {"range": ends, "autorange": ends is None} for kind, ends in ranges.items()}, moved)
+    # Names would stay where they are if the axis were dragged.
+    fixed = {kind: {"range": ends, "autorange": ends is None, "fixedrange": True} for kind, ends in ranges.items()}
+    set_axis(figure, axis, fixed, moved)
 
 
 def _range(values: NDArray[np.float64], kind: str) -> list[float] | None:
@@ -109,7 +115,7 @@ def _annotations(
 ) -> list[dict[str, Any]]:
     """Return the names beside the ends of their lines; those of lines without values on this axis are empty."""
     low, high = ends or (0.0, 1.0)
-    wanted = np.array([(float(_scaled(np.array(one.end), kind)) - low) / (high - low) for one in names])
+    wanted = np.array([(one.end(kind) - low) / (high - low) for one in names])
     order = [int(index) for index in np.argsort(wanted, kind="stable") if np.isfinite(wanted[index])]
     heights = [_ROW * len(names[index].rows) / pixels for index in order]
     at = np.full(len(names), np.nan)

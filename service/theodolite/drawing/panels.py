@@ -40,7 +40,11 @@ _COINCIDE = 0.1  # of the height of an axis
 INTERVAL = "95 % interval"
 """What most bands are."""
 
-_BAND = "simultaneous 95 % band"
+BAND = "simultaneous 95 % band"
+PALE, DARK = 0.10, 0.20
+"""The opacities of a simultaneous band, and of an interval for one depth."""
+
+_CHANCE = "chance, 5 % to 95 %"
 
 
 @dataclass(frozen=True)
@@ -149,7 +153,7 @@ def panels_figure(
 def _of_panel(panel: Panel, labels: Mapping[float, str], x_title: str) -> Iterator[go.Scatter]:
     """Yield the traces of a panel, from back to front."""
     if panel.chance is not None:
-        yield from (one.update(showlegend=False) for one in bands(*panel.chance, PLAIN, 0.22))
+        yield from (one.update(name=_CHANCE, showlegend=False) for one in bands(*panel.chance, PLAIN, 0.22))
     colours = list(dict.fromkeys(line.colour for line in panel.lines if is_set_colour(line.colour)))
     for line in panel.lines:
         *areas, curve = _traces(line, labels, x_title)
@@ -159,6 +163,7 @@ def _of_panel(panel: Panel, labels: Mapping[float, str], x_title: str) -> Iterat
     drawn = [np.asarray(line.x, dtype=np.float64) for line in panel.lines]
     if drawn and any(map(len, drawn)):
         ends = min(one.min() for one in drawn if len(one)), max(one.max() for one in drawn if len(one))
+        ends = ends if ends[0] < ends[1] else (ends[0] - _BESIDE, ends[1] + _BESIDE)
         yield from (reference_line(one, ends) for one in panel.references)
     if panel.located is not None:
         yield from bracket(panel.located, _heights(panel), panel.extreme)
@@ -219,7 +224,8 @@ def _heights(panel: Panel) -> NDArray[np.float64]:
         for values in (line.y, line.low, line.high, line.wide_low, line.wide_high)
         if values is not None
     ]
-    return np.concatenate([*(np.ravel(values) for values in curves), [one.value for one in panel.references]])
+    ribbon = () if panel.chance is None else panel.chance[1:]
+    return np.concatenate([*map(np.ravel, (*curves, *ribbon)), [one.value for one in panel.references]])
 
 
 def depth_axis(curve: xr.DataArray) -> dict[str, Any]:
@@ -272,15 +278,15 @@ def _traces(line: Line, labels: Mapping[float, str], x_title: str) -> list[go.Sc
     areas = [
         area.update(name=name, legendgroup=line.name, showlegend=False)
         for low, high, opacity, name in (
-            (line.wide_low, line.wide_high, 0.10, _BAND),
-            (line.low, line.high, 0.20, line.band),
+            (line.wide_low, line.wide_high, PALE, BAND),
+            (line.low, line.high, DARK, line.band),
         )
         if low is not None and high is not None
         for area in bands(line.x, low, high, line.colour, opacity)
     ]
     x = np.asarray(line.x).tolist()
     prefix = f"{LAYER} " if x_title == LAYER else ""
-    of_bands = hover_texts(line.low, line.high, line.band), hover_texts(line.wide_low, line.wide_high, _BAND)
+    of_bands = hover_texts(line.low, line.high, line.band), hover_texts(line.wide_low, line.wide_high, BAND)
     texts = [one for one in of_bands if one]
     symbol: Any = symbol_of(line.colour)
     if line.passed is not None:

@@ -8,8 +8,8 @@ from numpy.typing import ArrayLike
 
 from theodolite.sites import Site
 
-# All colours are readable on white and on near-black. A colour of a set never means anything else, so sets and
-# statistics have no colour in common. A site has a dash, and no colour.
+# All colours are readable on white and on near-black. In figures of one run, a colour of a set never means
+# anything else, so sets and statistics have no colour in common. A site has a dash, and no colour.
 _SETS = ("#d9622b", "#3b82c4", "#2e9e6b", "#c2577f", "#a86b50", "#7d8c1f")
 _SYMBOLS = dict(zip(_SETS, ("circle", "square", "diamond", "triangle-up", "x", "triangle-down"), strict=True))
 

@@ -5,7 +5,7 @@ from numpy.typing import NDArray
 
 
 def swarm(
-    scores: NDArray[np.float64], ends: tuple[float, float], bins: int = 60
+    scores: NDArray[np.float64], ends: tuple[float, float], bins: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return the column of each point along an axis, and its place in the column, one on the other from 0.
 

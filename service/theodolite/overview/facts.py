@@ -24,6 +24,7 @@ from theodolite.store.result_reader import read_contrasts, read_group
 from theodolite.store.runs import Run
 
 MOST_MISPLACED = 3
+_FEW = 64  # prompts of a set, below which the number of prompts is a warning
 
 
 @dataclass(frozen=True)
@@ -223,7 +224,10 @@ def _badges(run: Run, sets: tuple[str, str], position: int, measured: Measured, 
     yield Badge(
         size,
         "The findings hold for these prompts with these templates. Intervals and permutations treat the prompts of a "
-        "set (in a paired contrast, the pairs) as independent; prompts that share a topic may not be.",
+        "set (in a paired contrast, the pairs) as independent; prompts that share a topic may not be."
+        + f" Fewer than {_FEW} of a set are few: intervals are wide, and worse approximations."
+        * (min(n) < _FEW),
+        is_warning=min(n) < _FEW,
     )
     last = "last token" if position == -1 else f"position {position}"
     yield Badge(

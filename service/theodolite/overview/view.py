@@ -13,7 +13,7 @@ from markupsafe import Markup
 from theodolite.drawing.panels import coinciding_ratio, shown_sites
 from theodolite.drawing.style import CHANCE_SDS
 from theodolite.drawing.swarm import swarm
-from theodolite.groups.schema import SIDES
+from theodolite.groups.schema import LEVEL, SIDES
 from theodolite.overview.chart import SIZE, Band, Chart, Curve, dots
 from theodolite.overview.facts import Badge, Overview, read_overview
 from theodolite.overview.tiles import NO, PARTLY, UNTESTED, YES, Tile
@@ -143,7 +143,7 @@ def _main_chart(run: Run, overview: Overview) -> Chart:
         mean, sd, limit, p = (along_depth(null.sel(null=one)).values for one in ("mean", "sd", "critical", "p_family"))
         bands.append(Band(mean - CHANCE_SDS * sd, mean + CHANCE_SDS * sd, "chance"))
         curves.append(Curve(limit, "limit", "95 % of chance, all depths"))
-        filled = p <= 0.05
+        filled = p <= LEVEL
         located = along_depth(tests["location"].sel(held_out=statistic)).values == 1
         levels += _words_level(tests, statistic)
     if measured.twin is not None:

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -15,7 +15,7 @@ from theodolite.query.auroc_difference import auroc_difference
 from theodolite.query.curves import along_depth, canonical_name, onset, unknown_statistic
 from theodolite.query.group_selection import measured_positions
 from theodolite.query.profiles import PROFILES
-from theodolite.query.prompts import read_contrast_prompts
+from theodolite.query.prompts import Place, read_contrast_prompts
 from theodolite.query.runs import run_name, run_state
 from theodolite.sites import HALF_BLOCKS, Site, depth, depth_label, site_name
 from theodolite.store.labels import read_labels
@@ -131,11 +131,22 @@ def difference(runs: Sequence[Run], question: Question) -> pd.DataFrame | None:
     return frame.assign(relative_depth=relative).rename_axis("depth").reset_index()
 
 
-def compared_scores(runs: Sequence[Run], question: Question) -> pd.DataFrame | None:
-    """Return the held-out score of each prompt in two runs, each where the AUROC of the run is largest.
+class ComparedScores(NamedTuple):
+    """The held-out score of each prompt in two runs.
 
-    The columns are `side`, `sample`, and `first` and `second`: the scores in pooled standard deviations of the run. It
-    is None unless there are two runs with scores of the same prompts. The site of the question is ignored.
+    Attributes:
+        rows: `side`, `sample`, and `first` and `second`: the scores in pooled standard deviations of the run.
+        places: where the first and the second run are scored, such as `layer 28 mid, position -1`.
+    """
+
+    rows: pd.DataFrame
+    places: tuple[str, str]
+
+
+def compared_scores(runs: Sequence[Run], question: Question) -> ComparedScores | None:
+    """Return the held-out score of each prompt in two runs, each where the run separates best.
+
+    It is None unless there are two runs with scores of the same prompts.
 
     Raises:
         SpecError: a run lacks the contrast or position.
@@ -143,7 +154,7 @@ def compared_scores(runs: Sequence[Run], question: Question) -> pd.DataFrame | N
     """
     if len(runs) != 2 or "auroc" not in statistics_of(runs, question):
         return None
-    of_runs = [replace(question.to(run), statistic="auroc", site=None) for run in runs]
+    of_runs = [replace(question.to(run), statistic="auroc") for run in runs]
     places = [_select(run, read_group(run, "separation"), one) for run, one in zip(runs, of_runs, strict=True)]
     (contrast, other), positions = (
         [str(one["contrast"].values) for one in places],
@@ -152,14 +163,26 @@ def compared_scores(runs: Sequence[Run], question: Question) -> pd.DataFrame | N
     if contrast != other or not _have_same_texts(runs, contrast):
         return None
     try:
-        tables = [
-            read_contrast_prompts(run, contrast, position=position).rows.set_index(["side", "sample"])["score"]
+        found = [
+            read_contrast_prompts(run, contrast, position=position)
             for run, position in zip(runs, positions, strict=True)
         ]
     except TableNotFoundError:
         return None
-    first, second = tables
-    return pd.DataFrame({"first": first, "second": second}).dropna().reset_index()
+    first, second = (one.rows.set_index(["side", "sample"])["score"] for one in found)
+    scores = pd.DataFrame({"first": first, "second": second}).replace([np.inf, -np.inf], np.nan)
+    of_first, of_second = (_place_text(one.place) for one in found)
+    return ComparedScores(scores.dropna().reset_index(), (of_first, of_second))
+
+
+def _place_text(place: Place | None) -> str:
+    assert place is not None, "prompts with scores are scored somewhere"
+    label = (
+        depth_label(depth(Site(place.site), place.layer))
+        if place.site in HALF_BLOCKS
+        else f"{place.layer} {place.site}"
+    )
+    return f"layer {label.replace('-', ' ')}, position {place.position}"
 
 
 def _has(run: Run, statistic: str, question: Question) -> bool:

@@ -66,8 +66,9 @@ def read_scored_prompts(
         run: a complete run.
         prompt_set: name of the set.
         contrast: a contrast of the set; None selects the first one.
-        site: site in the block; None selects that of the largest AUROC, of resid_pre and resid_mid if measured.
-        layer: 0-based index of the block; None selects the layer with the largest AUROC at the site.
+        site: site in the block; None selects that of the best separation, of resid_pre and resid_mid if measured.
+        layer: 0-based index of the block; None selects that of the best separation at the site: the largest share of
+            pairs in order, or, if the contrast is not paired, the largest AUROC.
         position: token position from the end; None selects the last measured one.
         order: order of the rows; prompts without a score are last.
         containing: only prompts that contain this text, ignoring case.
@@ -115,6 +116,8 @@ def read_contrast_prompts(
         RunDamagedError: a table cannot be read.
     """
     contrasts = read_contrasts(run, finished_groups(run))
+    if not contrasts:
+        raise SpecError(f"contrast: {run.id} has none; choose one of its prompt sets: {', '.join(run.record.sets)}")
     sides = contrasts[_known(run, "contrast", list(contrasts), contrast or next(iter(contrasts), ""))]
     chosen = (contrast, site, layer, position)
     found = {
@@ -130,7 +133,7 @@ def read_contrast_prompts(
 def read_prompt_path(
     run: Run, prompt_set: str, sample: int, contrast: str | None = None, position: int | None = None
 ) -> tuple[pd.DataFrame, Place]:
-    """Return one prompt's score and margin at each depth, and the place of the largest AUROC.
+    """Return one prompt's score and margin at each depth, and the place of the best separation.
 
     The table has the columns `site`, `layer`, `depth`, `score` and `margin`, and `low_…` and `high_…`: the 5 % and 95 %
     quantiles of the scores of the positive and of the negative set. All are in pooled standard deviations.
@@ -213,12 +216,13 @@ def _place(
     if not measured:
         return None
     position = _known(run, "position", measured, measured[-1] if position is None else position)
-    auroc = end_of(of_contrast["auroc"]).sel(position=position)
-    sites, layers = auroc["site"].values.tolist(), auroc["layer"].values.tolist()
+    statistic = "paired_accuracy" if sides[contrast]["paired"] else "auroc"  # as in the overview
+    values = end_of(of_contrast[statistic]).sel(position=position)
+    sites, layers = values["site"].values.tolist(), values["layer"].values.tolist()
     site = site_name(site) if site else None
     candidates = [_known(run, "site", sites, site)] if site else [one for one in sites if one in HALF_BLOCKS] or sites
     layers = [one for one in layers if any(run.record.has_site(Site(label), one) for label in candidates)]
-    by_place = auroc.sel(site=candidates, layer=layers if layer is None else [_known(run, "layer", layers, layer)])
+    by_place = values.sel(site=candidates, layer=layers if layer is None else [_known(run, "layer", layers, layer)])
     best = by_place.fillna(-1).stack(place=("site", "layer")).idxmax("place").item()
     return Place(contrast, str(best[0]), int(best[1]), position)
 

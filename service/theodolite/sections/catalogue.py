@@ -9,6 +9,7 @@ import plotly.graph_objects as go
 
 from theodolite.drawing.line_names import name_lines
 from theodolite.drawing.switches import add_depth_switch
+from theodolite.drawing.titles import add_about
 from theodolite.errors import FigureNotFoundError, ResultsNotFoundError
 from theodolite.groups import GROUPS, SHOWN
 from theodolite.query.partial_sites import partial_site_notes
@@ -94,14 +95,17 @@ def draw_figure(run: Run, name: str) -> go.Figure:
         FigureNotFoundError: the run has no figure of this name; the message names those of its group, or the groups.
     """
     group = PROFILES[name].group if name in PROFILES else name.partition(".")[0]
-    figures = {figure.name: figure for figure in figures_of(sections_of(run, group) if group in SHOWN else [])}
+    sections = sections_of(run, group) if group in SHOWN else []
+    figures = {figure.name: (section, figure) for section in sections for figure in figures_of([section])}
     if figures and (name == group or name in PROFILES):
-        return drawn(run, next(iter(figures.values())))
+        name = next(iter(figures))
     if name not in figures:
         finished = finished_groups(run)
         known = ", ".join(figures) or f"figures of {', '.join(group for group in SHOWN if group in finished)}"
         raise FigureNotFoundError(f"{run.id} has no figure {name!r}; it has {known}")
-    return drawn(run, figures[name])
+    section, figure = figures[name]
+    about = [figure.caption, f"{run.record.model.name}: {section.title}", section.headline]
+    return add_about(drawn(run, figure), about)
 
 
 def drawn(run: Run, figure: Figure) -> go.Figure:

@@ -62,7 +62,10 @@ def estimate_survey(
     forget(settings, submission)  # so that a later request estimates it again: the model may change
     with suppress(StoreError):  # it expires
         remove_upload(settings.store, upload_name(spec_content(spec), "json"), owner)
-    return _result_in(log, state)
+    found = _result_in(log, state)
+    if not settings.prompts_shown:  # another setting may have started the job
+        found["example"] = None
+    return found
 
 
 def spec_content(spec: SurveySpec) -> bytes:

@@ -52,13 +52,11 @@ def test_every_variable_is_described_as_registered(items):
             for field in ("name", "units", "description", "dtype"):
                 assert item[field] == registered[field]
             assert item["dims"] == list(variable.dims)
-            assert set(item) == {"name", "dims", "units", "description", "dtype", "along_depth"}
+            assert set(item) == {"name", "dims", "units", "description", "dtype", "curves"}
 
 
 def test_variables_along_depth_are_the_statistics_of_curves(items):
-    along_depth = {
-        (name, one["name"]) for name, item in items.items() for one in item["variables"] if one["along_depth"]
-    }
+    along_depth = {(name, one["name"]) for name, item in items.items() for one in item["variables"] if one["curves"]}
     assert along_depth == {(one.group, one.variable.name) for one in STATISTICS.values()}
 
 

@@ -56,7 +56,6 @@ def test_the_estimate_is_that_of_the_command(client, ray, capsys, monkeypatch, t
     of_command = plan_survey(parse_spec(SPEC), Path(), Settings(store=str(tmp_path)), with_example=True)
     expected = json.loads(json.dumps(of_command))
     for one in (content, expected):  # measured on the spot, so two measurements differ
-        assert one["capture_seconds_about"].pop("one CPU core") > 0
         for part in (*(one["parts_about"][name] for name in ("capture", "total")), one["on_request_about"]["effects"]):
             assert part["seconds"].pop("one CPU core") > 0
     assert content == expected

@@ -56,7 +56,9 @@ def test_the_auroc_the_cosine_and_the_difference_have_a_panel_each(store):
     assert titles == ["AUROC", "cosine of means debiased", "AUROC of the first run<br>minus the second"]
     curves = [trace for trace in figure.data if trace.mode == "lines+markers"]
     assert [curve.name for curve in curves] == ["first", "first", "difference"]
-    assert [curve.showlegend for curve in curves] == [True, False, False]
+    names = [note.text for note in figure.layout.annotations]
+    assert names.count("first") == 2, "each panel names the run"
+    assert figure.layout.meta["about"][0] == "AUROC and cosine of means debiased"
     (line,) = (trace for trace in figure.data if trace.name == "difference")
     assert list(line.y) == [0.1, 0.2]
     assert list(line.text) == [", simultaneous 95 % band [0.05, 0.15]", ""]

@@ -67,6 +67,24 @@ def test_each_line_has_its_name_at_its_end_in_its_colour_and_there_is_no_legend(
     assert not figure.layout.showlegend
 
 
+def test_a_line_that_ends_at_zero_has_its_name_on_a_logarithmic_axis_too():
+    line = Line("a", X, [1, 10, 100, 50, 20, 0], "#8a63d2")
+    figure = name_lines(figure_of(Panel("norm", [line], positive=True, logarithmic=True)))
+    (note,) = figure.layout.annotations
+    low, high = figure.layout.yaxis.range
+    assert note.text == "a"
+    np.testing.assert_allclose(note.y, (np.log10(20) - low) / (high - low))
+
+
+def test_a_reference_at_a_single_depth_is_a_line():
+    *_, reference = figure_of(Panel("AUROC", [Line("a", [3], [0.9], "#8a63d2")], [Reference(0.5, "chance: 0.5")])).data
+    assert reference.x[0] < 3 < reference.x[1]
+
+
+def test_an_axis_with_names_cannot_be_dragged_away_from_them():
+    assert name_lines(figure_of(Panel("one", [Line("a", X, X, "#8a63d2")]))).layout.yaxis.fixedrange
+
+
 def test_names_of_lines_that_end_at_one_place_do_not_cover_each_other():
     lines = [Line(f"line {index}", X, np.array(X) + 0.01 * index, "#d9622b") for index in range(4)]
     figure = name_lines(figure_of(Panel("one", lines)))

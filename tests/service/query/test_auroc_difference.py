@@ -167,23 +167,25 @@ def test_a_comparison_of_two_runs_on_the_same_prompts_has_their_difference(pairs
     assert difference([run, twin], Question()) is None
 
 
-def test_each_prompt_is_scored_in_both_runs_where_their_own_auroc_is_largest(pairs):
+def test_each_prompt_is_scored_in_both_runs_where_it_separates_best(pairs):
     run, twin, _ = pairs[True]
     question = Question(contrast="refusal")
     scores = compared_scores([run, twin], question)
-    assert len(scores) == 2 * N
+    rows_of = scores.rows
+    assert len(rows_of) == 2 * N
+    assert all(place.startswith("layer ") and place.endswith("position -1") for place in scores.places)
     for column, one in (("first", run), ("second", twin)):
         rows = read_contrast_prompts(one, "refusal").rows.set_index(["side", "sample"])["score"]
-        expected = rows.loc[list(zip(scores["side"], scores["sample"], strict=True))]
-        np.testing.assert_array_equal(scores[column], expected)
+        expected = rows.loc[list(zip(rows_of["side"], rows_of["sample"], strict=True))]
+        np.testing.assert_array_equal(rows_of[column], expected)
     figure = scores_figure(scores, comparison([run, twin], question))
     first, second = figure.data
     assert [len(first.x), len(second.y)] == [N, N]
-    of_side = scores[scores["side"] == "positive"]
+    of_side = rows_of[rows_of["side"] == "positive"]
     r = np.corrcoef(of_side["first"], of_side["second"])[0, 1]
     low, high = np.tanh(np.arctanh(r) + np.array([-1, 1]) * 1.96 / np.sqrt(N - 3))
     assert f"r = {r:.2f} [{low:.2f}, {high:.2f}]" in figure.layout.annotations[0].text
-    assert figure.layout.xaxis.title.text == "score in tiny"
+    assert figure.layout.xaxis.title.text == f"score in tiny ({scores.places[0]})"
 
 
 def test_runs_on_other_prompts_or_more_than_two_have_no_common_scores(pairs):
@@ -191,3 +193,12 @@ def test_runs_on_other_prompts_or_more_than_two_have_no_common_scores(pairs):
     assert compared_scores([run, twin, run], Question(contrast="refusal")) is None
     assert compared_scores([run, twin], Question("cosine_of_means", contrast="refusal")) is None
     assert compared_scores([pairs[False][0], twin], Question(contrast="refusal")) is None, "one is not paired"
+
+
+def test_runs_without_the_stream_are_compared_at_their_own_site(tmp_path):
+    runs = []
+    for name, seed in (("tiny-0", 0), ("tiny-1", 1)):
+        arrays = {key: {"attn_out": sites["resid_pre"]} for key, sites in samples(2.0, seed=seed).items()}
+        runs.append(survey(tmp_path, arrays, name, paired=False))
+    question = Question("auroc", contrast="refusal", site="attn_out")
+    assert len(compared_scores(runs, question).rows) == 2 * N

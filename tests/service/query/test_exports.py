@@ -92,5 +92,6 @@ def test_several_contrasts_are_stacked_with_the_vectors_and_facts_of_each(run):
     assert facts["subject"] == alone
     with pytest.raises(SpecError, match="one contrast"):
         encode_directions(run, "refusal,subject", "resid_pre", format="gguf")
-    with pytest.raises(SpecError, match="nonsense"):
-        encode_directions(run, "refusal,nonsense", "resid_pre")
+    for contrasts, message in (("refusal,nonsense", "nonsense"), ("refusal,refusal", "once"), ("refusal,", "once")):
+        with pytest.raises(SpecError, match=message):
+            encode_directions(run, contrasts, "resid_pre")

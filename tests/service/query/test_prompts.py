@@ -23,11 +23,13 @@ def scores_at(run, place):
     return table
 
 
-def test_the_default_is_the_first_contrast_where_its_auroc_is_largest(run):
+def test_the_default_is_the_first_contrast_where_it_separates_best(run):
     place = read_scored_prompts(run, "harmful").place
-    auroc = read_group(run, "separation")["auroc"].sel(contrast="refusal", position=-1, estimate="value")
+    separation = read_group(run, "separation")
+    statistic = "paired_accuracy" if separation.attrs["contrasts"]["refusal"]["paired"] else "auroc"
+    values = separation[statistic].sel(contrast="refusal", position=-1, estimate="value")
     assert (place.contrast, place.position) == ("refusal", -1)
-    assert float(auroc.sel(site=place.site, layer=place.layer)) == float(auroc.max())
+    assert float(values.sel(site=place.site, layer=place.layer)) == float(values.max())
 
 
 def test_scores_are_in_pooled_standard_deviations_and_margins_have_the_sign_of_the_own_side(run):

@@ -7,7 +7,8 @@ const COLUMNS = ["trace", "x", "y", "z", "label"];
 
 /** Return the numbers of a figure as CSV, one row for each point or cell. */
 export function csvOf(figure) {
-  const rows = figure.data.flatMap((trace, index) => rowsOf(trace, trace.name || `trace ${index + 1}`));
+  const named = (trace, index) => trace.fill && trace.legendgroup ? `${trace.legendgroup}, ${trace.name}` : trace.name || `trace ${index + 1}`;
+  const rows = figure.data.flatMap((trace, index) => rowsOf(trace, named(trace, index)));
   const used = COLUMNS.filter((_, column) => rows.some((row) => row[column] !== ""));
   const isUsed = (_, column) => used.includes(COLUMNS[column]);
   const lines = [used, ...rows.map((row) => row.filter(isUsed).map(quoted))];

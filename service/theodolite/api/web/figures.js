@@ -104,10 +104,11 @@ export class Frame {
     }
     this.showMessage();
     const config = { responsive: true, displayModeBar: false, showTips: false };
-    await this.Plotly.react(this.plot, onAxes(this.figure), this.layout(), config);
-    // Plotly sees that the window is resized, and not that what stands beside the figure is.
-    if (this.plot.clientWidth && this.plot.clientWidth !== this.plot._fullLayout.width) await this.Plotly.Plots.resize(this.plot);
-    this.plot.style.minHeight = "";
+    const layout = this.layout();
+    // Plotly measures the element, and forgets the height of the layout, if what stands beside the figure changes.
+    Object.assign(this.plot.style, { height: `${layout.height}px`, minHeight: "" });
+    await this.Plotly.react(this.plot, onAxes(this.figure), layout, config);
+    if (this.plot.clientWidth && this.plot.clientWidth !== this.plot._fullLayout.width) await this.Plotly.relayout(this.plot, { autosize: true });
     for (const [event, act] of Object.entries(this.listeners)) {
       this.plot.removeAllListeners(event);
       this.plot.on(event, act);
@@ -142,18 +143,9 @@ export class Frame {
     download(`${this.name}.csv`, csvOf(this.figure), "text/csv");
   }
 
-  /** Return what a picture says of its figure: the model, the section with its prompts and position, and its finding. */
-  about() {
-    const section = this.node.closest("section") ?? document.querySelector("main");
-    const model = document.querySelector("main h1")?.textContent;
-    return [
-      [model, section.querySelector("h2")?.textContent].filter(Boolean).join(": "),
-      section.querySelector(".headline")?.textContent,
-    ];
-  }
-
   downloadFigure() {
-    const texts = [this.caption.textContent, ...this.about()].filter(Boolean);
+    const model = document.querySelector("main h1")?.textContent;
+    const texts = this.figure.layout.meta?.about ?? [this.caption.textContent, model].filter(Boolean);
     downloadPicture(this.Plotly, this.figure, this.name, Math.max(600, this.width), texts);
   }
 
@@ -179,6 +171,7 @@ export class Frame {
     shown.delete(this);
     if (this.plot.classList.contains("js-plotly-plot")) this.Plotly.purge(this.plot);
     this.figure = null;
+    this.plot.style.height = "";
     this.switches.replaceChildren();
     this.enableButtons(false);
   }

@@ -230,7 +230,7 @@ function prompts(run) {
 }
 
 function contrasts(run) {
-  const rows = Object.entries(run.spec.contrasts).map(([name, sides]) => [
+  const rows = Object.entries(run.contrast_sets).map(([name, sides]) => [
     element("a", { href: addressOf(["runs", run.run_id, "curves"], { contrast: name }) }, name),
     sides.positive,
     sides.negative,

@@ -56,15 +56,14 @@ class Prompts {
     this.search.value = choices.get("text") ?? "";
     [this.ends[0].value, this.ends[1].value] = [low, high ?? ""];
     this.redrawSwitches(set, own, contrast);
+    const isScored = this.hasScores && own.length > 0;
     const place = { contrast: choices.get("contrast"), site: choices.get("site"), layer: choices.get("layer") };
     this.showPrompt(choices.get("prompt"), set ?? sides?.positive, place.contrast);
-    this.showSwarm(sides, this.hasScores && own.length > 0, { ...place, contrast: set ? contrast : place.contrast });
+    this.showSwarm(sides, isScored, { ...place, contrast: set ? contrast : place.contrast });
     const parameters = {
-      ...place,
-      order: choices.get("order") ?? (this.hasScores && own.length ? "margin" : "sample"),
+      ...(isScored ? { ...place, low: low || null, high: high || null } : {}),
+      order: choices.get("order") ?? (isScored ? "margin" : "sample"),
       containing: choices.get("text"),
-      low: low || null,
-      high: high || null,
       limit: ROWS,
       cursor: choices.get("from"),
     };
@@ -88,7 +87,7 @@ class Prompts {
     const { sites, layers: captured } = this.run.capture;
     const streams = sites.filter((site) => site !== "head_out");
     const numbers = Array.isArray(captured) ? captured : Array.from({ length: this.run.model.n_layers }, (_, index) => index);
-    const best = ["", "of the largest AUROC"];
+    const best = ["", "of the best separation"];
     const hasScores = this.hasScores && contrasts.length > 0;
     const both = Object.keys(this.run.contrast_sets).length > 0 && ["", "both of the contrast"];
     const field = (input, label) => element("div.choice", element("label", { for: input.id }, label), input);
@@ -147,7 +146,7 @@ class Prompts {
     const given = this.choices.get("range")?.split(",");
     const [low, high] = layout.xaxis.range.map((end, index) => (given?.[index] ? Number(given[index]) : end));
     this.drawnRange = given ? [low, high] : [];
-    const [set, sample] = namedPrompt(this.choices.get("prompt"));
+    const [set = this.choices.get("set"), sample] = namedPrompt(this.choices.get("prompt"));
     const points = data.find((trace) => trace.meta && (trace.meta.set === set || !set));
     const at = points?.customdata.indexOf(Number(sample ?? -1)) ?? -1;
     const bgcolor = getComputedStyle(this.swarm.plot).backgroundColor;
@@ -163,7 +162,7 @@ class Prompts {
     const words = ({ set: own = set, text }) => (this.isHidden(own) ? element("span.soft", "hidden") : text ?? "not shown by this service");
     const number = (value) => (value === null ? "–" : value.toFixed(2));
     const body = items.map((item) => [
-      this.nameOf(item, place),
+      this.nameOf(item, place, set),
       words(item),
       String(item.n_tokens),
       number(item.score),
@@ -187,11 +186,11 @@ class Prompts {
   }
 
   /** Return the name of a prompt, which links to its scores along depth if it has some. */
-  nameOf({ set, side, sample, score }, place) {
+  nameOf({ set, side, sample, score }, place, chosen) {
     const text = set ? [element(`span.side.${side}`), `${set} ${sample}`] : [String(sample)];
     if (!place || score === null) return element("span", text);
     const { path, choices } = readAddress();
-    choices.set("prompt", set ? `${set}:${sample}` : sample);
+    choices.set("prompt", `${set ?? chosen}:${sample}`);
     return element("a", { href: addressOf(path, choices), title: `Scores of prompt ${sample} along depth` }, text);
   }
 

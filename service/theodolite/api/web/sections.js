@@ -65,14 +65,14 @@ function facts(section, run) {
 
 /**
  * Return the parts of a sentence, in which each attention head of the run, such as L12H3, is a link to its card: that of
- * the circuit that the sentence names last before the head.
+ * the circuit that the sentence names last before the head, or of what the head writes (OV).
  */
 export function withLinks(text, run) {
   if (!run.analyses.includes("heads")) return [text];
   return text.split(/\b(L\d+H\d+)\b/).map((part, index, parts) => {
     if (index % 2 === 0) return part;
     const named = /.*\b(QK|OV)\b/s.exec(parts.slice(0, index).join("")) ?? /\b(QK|OV)\b/.exec(text);
-    const circuit = named?.[1] === "OV" ? "ov" : "qk";
+    const circuit = named?.[1] === "QK" ? "qk" : "ov";
     const [layer, head] = part.slice(1).split("H");
     return element("a", { href: addressOf(["runs", run.run_id, "heads"], { circuit, layer, head }) }, part);
   });

@@ -138,7 +138,10 @@ def _headline(values: xr.Dataset, parts: Mapping[str, xr.Dataset]) -> str:
     is_tested = any(np.isfinite(of_part["p_family"]).any() for of_part in parts.values())
     above = f"above chance in {_count(parts['head'])} heads and {_count(parts['mlp'])} MLPs"
     tested = above if is_tested else "no share is tested against chance"
-    return f"Heads write {heads} and {of_mlps} {mlps} of the difference; {tested}."
+    shares = parts["head"]["share"]
+    most = shares.isel(shares.fillna(-np.inf).argmax(...))
+    name = head_name(int(most["layer"]), int(most["head"]))
+    return f"Heads write {heads} of the difference (most: {name}, {percent(most, 1)}) and {of_mlps} {mlps}; {tested}."
 
 
 def _total(values: xr.Dataset, part: str) -> str:

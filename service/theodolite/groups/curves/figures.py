@@ -110,7 +110,7 @@ def _cosine_lines(of_contrast: xr.Dataset, twin: xr.Dataset | None, path: Sequen
     n = prompts_text(*of_contrast["n_used"].values)
     if twin is not None:
         control = along_depth(twin["cosine_of_means_debiased"].sel(site=list(path)))
-        yield Line(UNTRAINED, control["depth"].values, control.values, PLAIN, markers=False)
+        yield Line(UNTRAINED, control["depth"].values, control.values, PLAIN, "dot", markers=False)
     plain = along_depth(values["cosine_of_means"])
     yield Line("plain", plain["depth"].values, plain.values, SECOND, markers=False, n=n)
     yield with_ends("debiased", values["cosine_of_means_debiased"], MAIN, n)

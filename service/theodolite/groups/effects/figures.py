@@ -98,7 +98,7 @@ def _kl_lines(
             for control in effects["control"].values.tolist() if intervention == ADD else ():
                 mean = values["effect_null"].sel(control=control, null="mean")
                 name = f"{where}, {_CONTROLS[control]}"
-                lines.append(Line(name, values["layer"], mean, colours[side], _CONTROL_DASHES[control], markers=False))
+                lines.append(Line(name, values["layer"], mean, style.PLAIN, _CONTROL_DASHES[control], markers=False))
     return lines
 
 

@@ -114,7 +114,7 @@ def _lines(of: tuple[xr.Dataset, xr.Dataset | None, xr.Dataset | None], name: st
         yield Line(_LIMIT, limit["depth"], limit, PLAIN, markers=False)
     if twin is not None:
         control = along_depth(twin[name])
-        yield Line(UNTRAINED, control["depth"], control, PLAIN, markers=False)
+        yield Line(UNTRAINED, control["depth"], control, PLAIN, "dot", markers=False)
 
 
 def _ribbon(null: xr.DataArray) -> tuple[ArrayLike, ArrayLike, ArrayLike]:
