@@ -89,8 +89,8 @@ def test_a_copied_sentence_has_its_warnings_and_copied_python_shows_the_same(pag
     expect(page.get_by_role("button", name="Copied")).to_be_visible()
     overview = read_overview(open_run(store[0], "tiny-0"), "subject")
     warnings = [badge.label for badge in overview.badges if badge.is_warning]
-    assert warnings == ["no twin"]
-    assert page.evaluate("window.copied") == f"{overview.sentence} (tiny, ⚠ no twin)"
+    assert warnings == ["6 + 9 prompts", "no twin"]
+    assert page.evaluate("window.copied") == f"{overview.sentence} (tiny, ⚠ 6 + 9 prompts, ⚠ no twin)"
     page.get_by_role("button", name="Copy Python").click()
     page.wait_for_function("window.copied.startsWith('import')")
     names = {"theodolite": theodolite}

@@ -13,21 +13,21 @@ AXIS = "document.querySelector('main .js-plotly-plot')._fullLayout"
 
 def test_switches_change_the_axes_and_stay_after_a_change_of_colours(page, address, store):
     page.emulate_media(color_scheme="light")
-    page.goto(f"{address}/#/runs/{store[1]}/curves")
+    page.goto(f"{address}/#/runs/{store[1]}/travel")
     settle(page)
-    box = page.get_by_label("mean variance").first
-    before, was_checked = page.evaluate(f"{AXIS}.yaxis2.type"), box.is_checked()
+    box = page.get_by_label("norm of the step").first
+    before, was_checked = page.evaluate(f"{AXIS}.yaxis.type"), box.is_checked()
     assert before == ("log" if was_checked else "linear")
     box.set_checked(not was_checked)
-    page.wait_for_function(f"type => {AXIS}.yaxis2.type !== type", arg=before)
-    assert page.evaluate(f"{AXIS}.xaxis3.ticktext[1]") == "1"
+    page.wait_for_function(f"type => {AXIS}.yaxis.type !== type", arg=before)
+    assert page.evaluate(f"{AXIS}.xaxis2.tickvals[1]") == 1
     page.get_by_label("relative depth").first.check()
-    page.wait_for_function(f"() => {AXIS}.xaxis3.title.text.startsWith('relative depth')")
-    assert page.evaluate(f"{AXIS}.xaxis3.ticktext[1]") == "0.1"
+    page.wait_for_function(f"() => {AXIS}.xaxis2.title.text.startsWith('relative depth')")
+    assert page.evaluate(f"{AXIS}.xaxis2.ticktext[1]") == "0.1"
     page.get_by_role("button", name="Dark", exact=True).click()
     expect(page.locator("html")).to_have_attribute("data-theme", "dark")
     settle(page)
-    assert page.evaluate(f"{AXIS}.yaxis2.type") != before
+    assert page.evaluate(f"{AXIS}.yaxis.type") != before
     assert page.get_by_label("relative depth").first.is_checked()
     page.get_by_role("button", name="Light", exact=True).click()
 

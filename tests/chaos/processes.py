@@ -208,6 +208,11 @@ class ProcessWorker:
     def certify(self) -> None:
         self.ready = self._call("certify", self.expected)
 
+    def loading(self) -> Future[None]:
+        counts_nothing: Future[None] = Future()
+        counts_nothing.set_result(None)
+        return counts_nothing
+
     def capture(self, task: ShardTask) -> Dispatched:
         captured: Future[Any] = Future()
         committed = self._call("capture", task, captured=captured)

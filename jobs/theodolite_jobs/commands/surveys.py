@@ -199,7 +199,7 @@ def plan(spec: SpecPath, store: Store = None, analyses: Analyses = None, as_json
     from theodolite_jobs.estimate import plan_survey
 
     found = plan_survey(parsed, spec.parent, settings_of(store=store), with_last_tokens=True, with_example=True)
-    if found["example"] and found["example"]["is_harmful"]:
+    if (found.get("example") or {}).get("is_harmful"):
         found["example"] = None  # the built-in harmful prompts are shown only to those who ask for them
     if not as_json:
         for facts in found["sets"].values():

@@ -82,7 +82,7 @@ def test_only_a_figure_in_space_needs_the_whole_of_plotly():
     assert 3 * len(part) < len(whole)
 
 
-def test_figures_have_six_significant_digits():
+def test_figures_have_eight_significant_digits():
     figure = go.Figure(go.Scatter(x=[0, 123456789], y=[1 / 3, None], text=["0.123456789", "b"]))
     (trace,) = json.loads(gzip.decompress(base64.b64decode(packed({"a": figure}))))["a"]["data"]
-    assert trace == {"type": "scatter", "x": [0, 123456789], "y": [0.333333, None], "text": ["0.123456789", "b"]}
+    assert trace == {"type": "scatter", "x": [0, 123456789], "y": [0.33333333, None], "text": ["0.123456789", "b"]}

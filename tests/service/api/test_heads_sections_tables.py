@@ -213,7 +213,7 @@ def test_missing_sections_are_empty_and_unknown_sections_return_404(client):
         ("curves.refusal.-9", "curves.refusal.-1"),
         ("nobody", "curves, separation, directions, gram, travel"),
         ("heads.qk.leading", "curves, separation, directions, gram, travel"),
-        ("gram", "gram.shape"),
+        ("gram.", "gram.shape"),
         (".", "figures of"),
     ],
 )

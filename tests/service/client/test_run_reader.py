@@ -280,7 +280,7 @@ MISTAKES = {
     "tiny-0 has no finished results 'sphere'": (ResultsNotFoundError, lambda run: run.group("sphere")),
     "there is no section 'poems'; there are curves": (ResultsNotFoundError, lambda run: run.section("poems")),
     "tiny-0 has no table 'heads'; it has": (TableNotFoundError, lambda run: run.table("heads")),
-    "tiny-0 has no figure 'curves'": (FigureNotFoundError, lambda run: run.figure("curves")),
+    "tiny-0 has no figure 'curves.x'": (FigureNotFoundError, lambda run: run.figure("curves.x")),
 }
 
 

@@ -313,7 +313,7 @@ CONTRIBUTIONS = {
     "total_null": {"mean": 0.5, "sd": 0.1, "z": 0.0, "p": 0.9},
     "final_difference": 12.5,
 }
-WRITE = "heads write 50.0 % and MLPs 50.0 % … "
+WRITE = "heads write 50.0 % … L3H0 30.0 % … MLPs 50.0 % … "
 
 
 @each(
@@ -327,7 +327,7 @@ WRITE = "heads write 50.0 % and MLPs 50.0 % … "
         ),
         (
             {"mlp_share": np.array([0.5, NAN, 0.0, 0.0])},
-            "heads write 50.0 % and the measured MLPs 50.0 % … above chance … 1 of 8 heads … 0 of 4 MLPs",
+            "heads write 50.0 % … measured MLPs 50.0 % … above chance … 1 of 8 heads … 0 of 4 MLPs",
         ),
         ({"total": NAN}, ""),
         (

@@ -92,6 +92,7 @@ class Comparison {
       this.table.replaceChildren(...milestones(answer.milestones, this.known), ...differences(answer.differences, chosen, this.known));
       this.scores.node.hidden = !answer.scores_figure;
       if (answer.scores_figure) this.scores.show(() => answer.scores_figure);
+      else this.scores.clear();
       this.widths.node.hidden = !answer.width_figure;
       this.widths.rename("Against the width of the models", `compare.${statistic || "overview"}.widths`);
       if (answer.width_figure) this.widths.show(() => answer.width_figure);

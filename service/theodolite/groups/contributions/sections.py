@@ -134,14 +134,14 @@ def _headline(values: xr.Dataset, parts: Mapping[str, xr.Dataset]) -> str:
     if not np.isfinite(totals).all():
         return ""
     heads, mlps = (percent(total, 1) for total in totals)
-    of_mlps = "MLPs" if np.isfinite(values["mlp_share"]).all() else "the measured MLPs"
+    of_mlps = "MLPs" if np.isfinite(values["mlp_share"]).all() else "measured MLPs"
     is_tested = any(np.isfinite(of_part["p_family"]).any() for of_part in parts.values())
-    above = f"above chance in {_count(parts['head'])} heads and {_count(parts['mlp'])} MLPs"
+    above = f"above chance: {_count(parts['head'])} heads, {_count(parts['mlp'])} MLPs"
     tested = above if is_tested else "no share is tested against chance"
     shares = parts["head"]["share"]
     most = shares.isel(shares.fillna(-np.inf).argmax(...))
     name = head_name(int(most["layer"]), int(most["head"]))
-    return f"Heads write {heads} of the difference (most: {name}, {percent(most, 1)}) and {of_mlps} {mlps}; {tested}."
+    return f"Heads write {heads} (most: {name} {percent(most, 1)}), {of_mlps} {mlps} of the difference; {tested}."
 
 
 def _total(values: xr.Dataset, part: str) -> str:
