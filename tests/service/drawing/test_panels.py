@@ -38,10 +38,12 @@ def test_only_points_that_pass_their_test_are_filled():
     assert list(curve.marker.symbol) == ["circle", "circle-open", "circle"]
 
 
-def test_chance_is_a_grey_ribbon_behind_the_lines():
+def test_chance_is_a_grey_ribbon_behind_the_lines_or_a_line_also_at_one_depth():
     ribbon, *_ = figure_of(Panel("AUROC", [Line("a", X, X, "#8a63d2")], chance=(X, [0.4] * 6, [0.6] * 6))).data
     assert ribbon.fill == "toself"
     assert (min(ribbon.y), max(ribbon.y)) == (0.4, 0.6)
+    *_, reference = figure_of(Panel("AUROC", [Line("a", [3], [0.9], "#8a63d2")], [Reference(0.5, "chance: 0.5")])).data
+    assert reference.x[0] < 3 < reference.x[1]
 
 
 def test_an_axis_of_layers_ends_at_the_last_layer():
@@ -65,6 +67,7 @@ def test_each_line_has_its_name_at_its_end_in_its_colour_and_there_is_no_legend(
     for name, end in (("falling", 1), ("╌ chance: 3", 3)):
         np.testing.assert_allclose(names[name].y, (end - low) / (high - low))
     assert not figure.layout.showlegend
+    assert figure.layout.yaxis.fixedrange, "names stay where they are if an axis is dragged"
 
 
 def test_a_line_that_ends_at_zero_has_its_name_on_a_logarithmic_axis_too():
@@ -74,15 +77,6 @@ def test_a_line_that_ends_at_zero_has_its_name_on_a_logarithmic_axis_too():
     low, high = figure.layout.yaxis.range
     assert note.text == "a"
     np.testing.assert_allclose(note.y, (np.log10(20) - low) / (high - low))
-
-
-def test_a_reference_at_a_single_depth_is_a_line():
-    *_, reference = figure_of(Panel("AUROC", [Line("a", [3], [0.9], "#8a63d2")], [Reference(0.5, "chance: 0.5")])).data
-    assert reference.x[0] < 3 < reference.x[1]
-
-
-def test_an_axis_with_names_cannot_be_dragged_away_from_them():
-    assert name_lines(figure_of(Panel("one", [Line("a", X, X, "#8a63d2")]))).layout.yaxis.fixedrange
 
 
 def test_names_of_lines_that_end_at_one_place_do_not_cover_each_other():
