@@ -47,10 +47,11 @@ def comparison_figure(frame: pd.DataFrame, difference: pd.DataFrame | None = Non
         difference: a result of `theodolite.query.compare.difference`, which gets the last panel.
     """
     statistics = [(str(name), curves) for name, curves in frame.groupby("statistic", sort=False)]
+    names = labels(frame)
     rows = len(statistics) + (difference is not None)
     figure = make_subplots(rows=rows, cols=1, shared_xaxes=True, vertical_spacing=0.05)
     for row, (statistic, curves) in enumerate(statistics, start=1):
-        figure.add_traces(_curves(statistic, curves, labels(frame)), rows=row, cols=1)
+        figure.add_traces(_curves(statistic, curves, names), rows=row, cols=1)
         figure.update_yaxes(title=title_of(statistic), exponentformat="power", row=row, col=1)
     if difference is not None:
         figure.add_traces(_difference(difference), rows=rows, cols=1)
@@ -63,7 +64,7 @@ def comparison_figure(frame: pd.DataFrame, difference: pd.DataFrame | None = Non
         add_logarithmic_switch(figure, "yaxis", title_of(statistics[0][0]), frame["value"])
     _add_depth_switch(figure, frame, rows)
     titles = " and ".join(title_of(name) for name, _ in statistics)
-    return add_about(name_lines(figure), [titles, ", ".join(labels(frame).values()) + _positions(frame)])
+    return add_about(name_lines(figure), [titles, ", ".join(names.values()) + _positions(frame)])
 
 
 def _positions(frame: pd.DataFrame) -> str:

@@ -252,7 +252,7 @@ def hover_template(name: str, n: str = "", *, has_band: bool = False) -> str:
     return f"%{{customdata}}: %{{y:.5g}}{'%{text}' if has_band else ''}{f', {n}' if n else ''}<extra>{name}</extra>"
 
 
-def bands(x: ArrayLike, low: ArrayLike, high: ArrayLike, colour: str, opacity: float = 0.18) -> Iterator[go.Scatter]:
+def bands(x: ArrayLike, low: ArrayLike, high: ArrayLike, colour: str, opacity: float) -> Iterator[go.Scatter]:
     """Yield a band of an interval as closed outlines, one for each stretch without missing values."""
     points, lower, upper = (np.asarray(values) for values in (x, low, high))
     for piece in _finite_pieces(lower + upper):

@@ -177,12 +177,7 @@ def compared_scores(runs: Sequence[Run], question: Question) -> ComparedScores |
 
 def _place_text(place: Place | None) -> str:
     assert place is not None, "prompts with scores are scored somewhere"
-    label = (
-        depth_label(depth(Site(place.site), place.layer))
-        if place.site in HALF_BLOCKS
-        else f"{place.layer} {place.site}"
-    )
-    return f"layer {label.replace('-', ' ')}, position {place.position}"
+    return f"layer {place.layer} {place.site.removeprefix('resid_')}, position {place.position}"
 
 
 def _has(run: Run, statistic: str, question: Question) -> bool:
