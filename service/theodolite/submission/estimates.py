@@ -64,7 +64,7 @@ def estimate_survey(
         remove_upload(settings.store, upload_name(spec_content(spec), "json"), owner)
     found = _result_in(log, state)
     if not settings.prompts_shown:  # another setting may have started the job
-        found["example"] = None
+        found.pop("example", None)
     return found
 
 
