@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TypeVar
 
 import numpy as np
 import torch
@@ -21,8 +20,6 @@ from theodolite_jobs.effects.routes import prepare_variants, route_error, run_va
 from theodolite_jobs.effects.variants import Add, Change, Location, Patch, Remove, Variant
 from theodolite_jobs.effects.work import Arrays, Question, Vectors
 from theodolite_jobs.models.loaded import LoadedModel
-
-_Item = TypeVar("_Item")
 
 
 @dataclass(frozen=True)
@@ -75,22 +72,16 @@ def measure(
 def _route_errors(
     model: LoadedModel, question: Question, tokens: Sequence[TokenIds], groups: Sequence[list[int]]
 ) -> NDArray[np.float64]:
-    """Return the difference between the two routes for a few prompts, (prompt,); NaN for all others.
+    """Return the difference between the two routes for the longest prompt, (prompt,); NaN for all others.
 
-    It is a sample, since each comparison costs forward passes of all tokens: one of the shortest, one of a middle and
-    one of the longest prompts, at the first, a middle and the last place. An error can grow with the length, and with
-    the layers behind.
+    It is a sample, since each comparison costs forward passes of all tokens: at the first, a middle and the last place.
+    An error can grow with the length, and with the layers behind.
     """
-    errors, places = np.full(len(tokens), np.nan), _ends_and_middle(_places(question))
-    by_length = sorted(groups, key=lambda rows: len(tokens[rows[0]]))
-    for rows in (group[:1] for group in _ends_and_middle(by_length)):
-        errors[rows] = route_error(model, prepare_variants(model, [tokens[row] for row in rows], places), places)
+    errors, places = np.full(len(tokens), np.nan), _places(question)
+    row = max(groups, key=lambda rows: len(tokens[rows[0]]))[0]
+    some = [places[index] for index in sorted({0, len(places) // 2, len(places) - 1})]
+    errors[row] = route_error(model, prepare_variants(model, [tokens[row]], some), some)
     return errors
-
-
-def _ends_and_middle(items: Sequence[_Item]) -> list[_Item]:
-    """Return the first, the middle and the last item, each once."""
-    return [items[index] for index in sorted({0, len(items) // 2, len(items) - 1})]
 
 
 def _locations(model: LoadedModel, question: Question, vectors: Vectors) -> list[Location]:

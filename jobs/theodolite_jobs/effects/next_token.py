@@ -18,6 +18,9 @@ from theodolite_jobs.statistics.next_token import group_probability, kl_divergen
 ROWS = 128
 """The number of distributions that are in memory at once; each has the logits of the whole vocabulary."""
 
+_ROWS_OF_KL = 16
+"""The number of divergences that are computed at once, so that what they need stays in the processor's cache."""
+
 
 @dataclass(frozen=True, eq=False)
 class LogitHead:
@@ -91,7 +94,8 @@ def next_token_change(
             # One product for both, as another shape may round otherwise.
             logits = _logits(head, torch.cat([before[None], after[part.to(after.device)]]))
             where = part.cpu().numpy()  # NumPy takes a tensor of one index for a number
-            kl[prompt, where] = kl_divergence(logits[:1], logits[1:])
+            parts = np.split(logits[1:], range(_ROWS_OF_KL, len(where), _ROWS_OF_KL))
+            kl[prompt, where] = np.concatenate([kl_divergence(logits[:1], part) for part in parts])
             odds[prompt, where] = log_odds(logits[1:], first, second)
     return NextTokenChange(kl, odds, intact_odds, group_probability(intact_logits, [*first, *second]))
 

@@ -24,7 +24,7 @@ from theodolite_jobs.models.anatomy import Tap
 from theodolite_jobs.models.loaded import LoadedModel
 from theodolite_jobs.models.reference import relative_errors
 
-COLUMNS = 64
+COLUMNS = 128
 """The largest number of columns of a prompt in one forward."""
 
 

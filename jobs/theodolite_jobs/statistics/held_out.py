@@ -42,7 +42,7 @@ def difference_norms(
 
 def held_out_scores(
     gram: Float64[np.ndarray, "sample sample"],
-    labels: Bool[np.ndarray, "draw sample"],
+    labels: Bool[np.ndarray, "#draw sample"],
     folds: Int64[np.ndarray, " sample"],
     left_out: Bool[np.ndarray, "draw sample"] | None = None,
 ) -> Float64[np.ndarray, "draw sample"]:
@@ -55,9 +55,9 @@ def held_out_scores(
         gram: Gram matrix of the centred samples.
         labels: from `permuted_labels`.
         folds: fold of each sample.
-        left_out: samples that belong to no mean; they have scores nevertheless.
+        left_out: samples that belong to no mean; they have scores nevertheless. One row of labels serves all draws.
     """
-    scores = np.empty(labels.shape)
+    scores = np.empty(_shape(labels, left_out))
     for fold in range(FOLDS):
         own, rest = folds == fold, folds != fold
         positive, negative = _means(labels, left_out, rest)
@@ -68,7 +68,7 @@ def held_out_scores(
 
 def held_out_ridge_scores(
     gram: Float64[np.ndarray, "sample sample"],
-    labels: Bool[np.ndarray, "draw sample"],
+    labels: Bool[np.ndarray, "#draw sample"],
     folds: Int64[np.ndarray, " sample"],
     left_out: Bool[np.ndarray, "draw sample"] | None = None,
 ) -> Float64[np.ndarray, "draw sample"]:
@@ -80,7 +80,7 @@ def held_out_ridge_scores(
     means. The Gram matrix of a fold does not depend on the labels, so it is factorised once (Saunders, Gammerman and
     Vovk 1998). Arguments, and where the scores are NaN, as for `held_out_scores`.
     """
-    scores = np.full(labels.shape, np.nan)
+    scores = np.full(_shape(labels, left_out), np.nan)
     for fold in range(FOLDS):
         own, rest = folds == fold, folds != fold
         positive, negative = _means(labels, left_out, rest)
@@ -91,8 +91,9 @@ def held_out_ridge_scores(
         inner = _centred(gram[np.ix_(rest, rest)])
         penalty = RIDGE * np.trace(inner) / (len(inner) - 1)
         factor = cho_factor(inner + penalty * np.eye(len(inner)), lower=True)
-        targets = 2.0 * labels[np.ix_(defined, rest)]
-        weights = cho_solve(factor, (targets - targets.mean(axis=1, keepdims=True)).T).T
+        targets = 2.0 * labels[:, rest]
+        solved = cho_solve(factor, (targets - targets.mean(axis=1, keepdims=True)).T).T
+        weights = np.broadcast_to(solved, positive.shape)[defined]
         if left_out is not None:
             inverse = cho_solve(factor, np.eye(len(inner))) - 1 / (penalty * len(inner))
             _refit(weights, inverse, left_out[np.ix_(defined, rest)])
@@ -101,15 +102,24 @@ def held_out_ridge_scores(
     return scores
 
 
+def _shape(labels: NDArray[np.bool_], left_out: NDArray[np.bool_] | None) -> tuple[int, ...]:
+    return labels.shape if left_out is None else np.broadcast_shapes(labels.shape, left_out.shape)
+
+
 def _refit(weights: NDArray[np.float64], inverse: NDArray[np.float64], left_out: NDArray[np.bool_]) -> None:
     """Replace the weights of ridge regression, (draw, sample), by those of the fit without the samples left out.
 
     A sample left out has the weight 0, and then the fit of the others is unchanged if its own target is what the fit
-    without it predicts. `inverse` gives the weights of any targets.
+    without it predicts. `inverse` gives the weights of any targets. All draws that leave samples out leave out equally
+    many.
     """
-    for draw in np.flatnonzero(left_out.any(axis=1)):
-        out = left_out[draw]
-        weights[draw] -= inverse[:, out] @ np.linalg.solve(inverse[np.ix_(out, out)], weights[draw, out])
+    draws = np.flatnonzero(left_out.any(axis=1))
+    if not len(draws):
+        return
+    out = np.nonzero(left_out[draws])[1].reshape(len(draws), -1)  # (draw, k)
+    among = inverse[out[:, :, None], out[:, None, :]]
+    own = np.linalg.solve(among, weights[draws[:, None], out][..., None])
+    weights[draws] -= np.einsum("dks,dk->ds", inverse[out], own[..., 0])
 
 
 def _means(

@@ -94,4 +94,4 @@ def refitted(
     """
     one = np.eye(len(labels) // 2 if paired else len(labels), dtype=bool)
     left_out = np.hstack([one, one]) if paired else one
-    return scores(gram, np.broadcast_to(labels, left_out.shape), folds, left_out)
+    return scores(gram, labels[None], folds, left_out)

@@ -145,7 +145,7 @@ def one_head(
 ) -> Response:
     """Return one head: its spectrum, its ranks, and the tokens of its leading singular vectors on both sides."""
     run = complete_run(request, run_id)
-    digest = digest_over(run, ["heads", "words"])
+    digest = digest_over(run, ["heads", "words", "contributions"])
 
     def selected() -> Head:
         return read_head(run, layer, head, circuit, offset)

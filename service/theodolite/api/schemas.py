@@ -213,6 +213,11 @@ class HeadCard(OfRun):
     effective_rank: float | None = Field(description="exp of the entropy of σ/Σσ.")
     stable_rank: float | None = Field(description="Σσ² divided by the largest σ².")
     copying_score: float | None = Field(description="Near 1 if tokens, on the whole, raise their own logits.")
+    written: dict[str, dict[str, float | None]] = Field(
+        description="By contrast: the `share` of the distance of the means that the head writes, and its `z` and "
+        "`p_family` against permuted labels; empty if the run has no `contributions`.",
+        examples=[{"refusal": {"share": 0.038, "z": 1.2, "p_family": 0.99}}],
+    )
     tokens: list[dict[str, Any]] = Field(
         description="Tokens of the leading singular vectors on both sides, one row each, with the columns "
         f"{', '.join(TOKEN_COLUMNS)}; empty if the run has no `words`."

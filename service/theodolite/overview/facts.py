@@ -209,10 +209,9 @@ def _sentence(sets: tuple[str, str], measured: Measured, answers: list[Tile]) ->
     if separable.glyph is None:
         return f"Nothing can be concluded about {subject}."
     glyph = separable.glyph
-    ends = [number_text(measured.statistic, end).removesuffix(" %") for end in (glyph.low, glyph.high)]
-    interval = f" [{', '.join(ends)}]" if np.isfinite([glyph.low, glyph.high]).all() else ""
     of = "pairs ordered" if measured.statistic == "paired_accuracy" else "AUROC"
     where = separable.number.rpartition(", ")[2]
+    interval = f" {glyph.interval}" if glyph.interval else ""
     found = f"{number_text(measured.statistic, glyph.value)} {of}{interval} at {where}"
     beyond = words.claim if separable.answer == YES else ""
     return f"{subject} {separable.claim} ({found}){beyond}{used.claim}."

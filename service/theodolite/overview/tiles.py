@@ -1,5 +1,6 @@
 """The four questions of an overview, each with its number, its answer, and the rule of the answer."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -19,13 +20,14 @@ _CLASSIFIERS = 2  # tests of separation: Bonferroni's correction of the second o
 
 @dataclass(frozen=True)
 class Glyph:
-    """A number on a scale, with its simultaneous interval and the value that chance gives."""
+    """A number on a scale, with its simultaneous interval, also as text, and the value that chance gives."""
 
     value: float
     low: float
     high: float
     chance: float
     scale: tuple[float, float]
+    interval: str = ""
 
 
 @dataclass(frozen=True)
@@ -87,9 +89,11 @@ def _separable(measured: Measured) -> Tile:
     values = measured.separation[statistic]
     if measured.unknown or not _is_known(values):
         return Tile(question, UNTESTED, "not known", measured.unknown or "no direction can be fitted")
-    glyph, best = _at_largest(values, 0.5, (0.0, 1.0))
+    glyph, best = _at_largest(values, 0.5, (0.0, 1.0), lambda end: number_text(statistic, end).removesuffix(" %"))
     number = f"{number_text(statistic, glyph.value)} {'of pairs in order' if statistic != 'auroc' else 'AUROC'}"
-    tile = Tile(question, NO, f"{number}, {measured.places[best]}", "", glyph, "are not shown to separate")
+    equal = int((along_depth(values) == glyph.value).sum())
+    where = measured.places[best] if equal == 1 else f"{equal} depths"
+    tile = Tile(question, NO, f"{number}, {where}", "", glyph, "are not shown to separate")
     tests = None if measured.tests is None else measured.tests["tested_null"].sel(null="p_family")
     if tests is None or not _is_known(tests.sel(tested=statistic)):
         rule = "no permutation test: ✓ if the simultaneous interval of the largest value lies above chance"
@@ -155,10 +159,14 @@ def _beyond_untrained(measured: Measured) -> Tile:
 
 def _difference(measured: Measured, question: str, values: xr.DataArray, control: str) -> Tile:
     """Return the tile of a statistic minus that of a control, which is 0 if both separate the sets equally."""
-    glyph, best = _at_largest(values, 0.0, (-0.5, 0.5))
-    above = along_depth(values, "band_low") > 0
     is_pairs = measured.statistic == "paired_accuracy" and control == "token counts"
-    size = f"{100 * glyph.value:+.1f} points" if is_pairs else f"{glyph.value:+.3f} AUROC"
+
+    def text(difference: float) -> str:
+        return f"{100 * difference:+.1f}" if is_pairs else f"{difference:+.3f}"
+
+    glyph, best = _at_largest(values, 0.0, (-0.5, 0.5), text)
+    above = along_depth(values, "band_low") > 0
+    size = f"{text(glyph.value)} {'points' if is_pairs else 'AUROC'}"
     rule = f"✓ if the simultaneous interval of the difference from {control} lies above 0 at a depth"
     answer = YES if above.any() else NO
     number = f"{size}, {measured.places[best]}"
@@ -199,12 +207,15 @@ def _is_known(values: xr.DataArray, estimate: str = "value") -> bool:
     return bool(np.isfinite(end_of(values, estimate)).any())
 
 
-def _at_largest(values: xr.DataArray, chance: float, scale: tuple[float, float]) -> tuple[Glyph, int]:
-    """Return the largest value along depth with its simultaneous interval, and its index."""
+def _at_largest(
+    values: xr.DataArray, chance: float, scale: tuple[float, float], text: Callable[[float], str]
+) -> tuple[Glyph, int]:
+    """Return the largest value along depth with its simultaneous interval, and its index; `text` writes an end."""
     value, low, high = (along_depth(values, end) for end in VALUE_AND_BAND)
     best = int(np.nanargmax(value.values))
     left, right = scale
     at, below, above = (float(one[best]) for one in (value, low, high))
     known = [one for one in (at, below, above) if np.isfinite(one)]
     scale = (min(left, *known), max(right, *known))
-    return Glyph(at, below, above, chance, scale), best
+    interval = f"[{text(below)}, {text(above)}]" if np.isfinite([below, above]).all() else ""
+    return Glyph(at, below, above, chance, scale, interval), best

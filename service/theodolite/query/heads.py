@@ -34,6 +34,8 @@ class Head:
         effective_rank: exp of the entropy of σ/Σσ.
         stable_rank: Σσ² over the largest σ².
         copying_score: the centred one, near 1 if tokens, on the whole, raise their own logits.
+        written: what the head writes by contrast, at the last position: the `share` of the distance of the means, and
+            its `z` and `p_family` against permuted labels; empty in a run without `contributions`.
         tokens: the tokens of its leading singular vectors on both sides; empty in a run without `words`.
     """
 
@@ -46,6 +48,7 @@ class Head:
     effective_rank: float
     stable_rank: float
     copying_score: float
+    written: dict[str, dict[str, float]]
     tokens: pd.DataFrame = field(repr=False)
 
 
@@ -114,8 +117,21 @@ def read_head(run: Run, layer: int, head: int, circuit: str = "qk", offset: int 
         effective_rank=at["effective_rank"].item(),
         stable_rank=at["stable_rank"].item(),
         copying_score=at["copying_score"].sel(centring="centred").item(),
+        written=_written(run, layer, head),
         tokens=tokens[[*TOKEN_COLUMNS]].astype(TOKEN_COLUMNS).reset_index(drop=True),
     )
+
+
+def _written(run: Run, layer: int, head: int) -> dict[str, dict[str, float]]:
+    if "contributions" not in finished_groups(run):
+        return {}
+    at = read_group(run, "contributions").isel(position=-1).sel(layer=layer, head=head)
+    shares, tests = at["head_share"], at["head_share_null"].sel(null=["z", "p_family"])
+    return {
+        name: {"share": float(share), "z": float(z), "p_family": float(p)}
+        for name, share, (z, p) in zip(at["contrast"].values.tolist(), shares.values, tests.values, strict=True)
+        if np.isfinite(share)
+    }
 
 
 def token_lists(tokens: pd.DataFrame) -> dict[tuple[Any, ...], dict[str, list[str]]]:

@@ -141,7 +141,7 @@ def test_a_state_moves_as_far_along_a_permuted_direction_as_along_the_removed_on
     np.testing.assert_allclose(removed @ step / step.norm(), moved @ other / other.norm(), rtol=1e-4, atol=1e-5)
 
 
-def test_the_routes_are_compared_for_short_and_long_prompts_at_the_ends_and_between(model, head, monkeypatch):
+def test_the_routes_are_compared_for_a_longest_prompt_at_the_ends_and_between(model, head, monkeypatch):
     compared = []
 
     def record(_, intact, places):
@@ -151,6 +151,6 @@ def test_the_routes_are_compared_for_short_and_long_prompts_at_the_ends_and_betw
     monkeypatch.setattr(measure_module, "route_error", record)
     found = measure(model, head, QUESTION, vectors_of(model.dimensions.d_model), TOKENS)
     places = [Location(*QUESTION.places[index]).order for index in (0, PLACES // 2, PLACES - 1)]
-    assert compared == [(7, places), (9, places), (12, places)]
+    assert compared == [(12, places)]
     assert np.nanmax(found["route_error"]) == 1.2e-6
-    assert np.isfinite(found["route_error"]).tolist() == [True, True, False, False, True, False]  # one of a length
+    assert np.isfinite(found["route_error"]).sum() == 1

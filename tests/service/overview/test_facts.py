@@ -129,4 +129,3 @@ def test_depths_of_other_sites_have_their_own_names(tmp_path):
     groups = {"separation": {"auroc": 0.9, "n_used": 20}, "curves": {"n_used": 20}, "directions": {}}
     overview = read_overview(cached_run(tmp_path, groups, sites=["resid_post", "attn_out"]))
     assert overview.measured.places == [f"layer {layer} post" for layer in range(4)]
-    assert overview.tiles[0].number.endswith(", layer 0 post")

@@ -44,16 +44,16 @@ def test_a_sentence_has_at_most_25_words_and_says_the_answers(planted):
         assert sentence.endswith("; the model uses the direction.") == (used == YES)
         assert sentence.endswith(("; partly used by the model.", "; it changes the next token.")) == (used == PARTLY)
     assert planted["c0"].sentence == (
-        "harmful and harmless separate (0.900 AUROC [0.850, 0.950] at layer 2 pre), beyond their words; the model uses "
+        "harmful and harmless separate (0.900 AUROC [0.850, 0.950] at 2 depths), beyond their words; the model uses "
         "the direction."
     )
-    assert "(90.0 % pairs ordered [85.0, 95.0] at layer 2 pre)" in planted["c1"].sentence
+    assert "(90.0 % pairs ordered [85.0, 95.0] at 2 depths)" in planted["c1"].sentence
 
 
 def test_each_number_stands_with_its_depth_its_band_and_chance(planted):
     separable, words, _, used = planted["c0"].tiles
     assert (separable.number, words.number, used.number) == (
-        "0.900 AUROC, layer 2 pre",
+        "0.900 AUROC, 2 depths",
         "+0.200 AUROC, layer 2 pre",
         "4 of 8 tested places",
     )
@@ -63,7 +63,7 @@ def test_each_number_stands_with_its_depth_its_band_and_chance(planted):
     assert "(it is 0.01)" in separable.rule
     assert "token counts lies above 0 at a depth (it does at 4)" in words.rule
     of_pairs = planted["c1"].tiles
-    assert of_pairs[0].number == "90.0 % of pairs in order, layer 2 pre"
+    assert of_pairs[0].number == "90.0 % of pairs in order, 2 depths"
     assert of_pairs[1].number == "+20.0 points, layer 2 pre"
 
 
@@ -94,7 +94,7 @@ def test_token_counts_that_are_equal_in_most_pairs_answer_nothing(tiles_of):
 
 def test_too_few_prompts_are_not_called_inseparable(tiles_of):
     few = tiles_of(separation={"n_used": 5}, permutations=permuted(NO, NO))[0]
-    assert (few.answer, few.number) == (UNTESTED, "0.900 AUROC, layer 2 pre")
+    assert (few.answer, few.number) == (UNTESTED, "0.900 AUROC, 2 depths")
     assert few.rule == "with fewer than 6 prompts in a set, no p can be at most 0.05"
 
 

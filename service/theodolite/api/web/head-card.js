@@ -98,6 +98,14 @@ function ranks(card) {
     ["stable rank", known(card.stable_rank)],
     ["number of singular values that cover 99 % of their sum", card.coverage_99],
   ];
-  if (card.circuit === "ov") facts.push(["copying score", known(card.copying_score)]);
+  if (card.circuit === "ov") facts.unshift(...written(card), ["copying score", known(card.copying_score)]);
   return cards(facts);
+}
+
+/** Return the share of the difference of each contrast that the head writes, with its test over all heads. */
+function written({ written: contrasts }) {
+  return Object.entries(contrasts).map(([contrast, { share, z, p_family: p }]) => [
+    `writes of the difference “${contrast}”`,
+    `${(100 * share).toFixed(1)} %, ${p === null ? "not tested" : `z ${z.toFixed(1)}, p ${p.toPrecision(2)}`}`,
+  ]);
 }

@@ -7,12 +7,15 @@ import { HeadCard } from "./head-card.js";
 import { details, headline, howToRead, readSections, sectionNode } from "./sections.js";
 import { ask, ofRun } from "./service.js";
 
-/** Open the heads; choices are `map`, `layer`, `head`, `circuit` and `offset`. Without a head it is the strongest one. */
+/**
+ * Open the heads; choices are `map`, `layer`, `head`, `circuit` and `offset`. Without a head it is the strongest one. The
+ * first maps are those of what heads write onto a contrast's direction.
+ */
 export function openHeads(node, signal, run, group) {
   const atlas = new Atlas(run, signal);
   const ready = fill(node, signal, async () => {
-    const sections = await readSections(run, group, signal);
-    return atlas.nodes(sections);
+    const written = run.analyses.includes("contributions") ? await readSections(run, "contributions", signal) : [];
+    return atlas.nodes(await readSections(run, group, signal), written.flatMap(({ maps }) => maps));
   });
   return async ({ choices }) => {
     await ready;
@@ -34,8 +37,8 @@ class Atlas {
   }
 
   /** Return the elements of the first section, whose maps have a cell for each head, and of the others. */
-  nodes([first, ...others]) {
-    this.maps = first.maps;
+  nodes([first, ...others], written) {
+    this.maps = [...written, ...first.maps];
     const card = element("section.card", { "aria-labelledby": "card-name" }, this.chooser.node, this.card.node);
     return [
       ...headline(first, this.run),

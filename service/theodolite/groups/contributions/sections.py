@@ -77,9 +77,13 @@ def _section(run: Run, contributions: xr.Dataset, contrast: str) -> Section | No
     }
     pale = np.isin(values["layer"], _unreliable(run, contrast)).tolist()
     maps = {
-        "share": ("heads: share of the distance of the means", values["head_share"], None),
-        "z": ("heads: z of the share", parts["head"]["z"], None),
-        "standardised": ("heads: standardised difference", values["head_standardised"], pale),
+        "share": (f"“{contrast}”: share of the difference that each head writes", values["head_share"], None),
+        "z": (f"“{contrast}”: z of the share that each head writes", parts["head"]["z"], None),
+        "standardised": (
+            f"“{contrast}”: standardised difference of what each head writes",
+            values["head_standardised"],
+            pale,
+        ),
     }
     return Section(
         title,
