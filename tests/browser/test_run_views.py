@@ -24,7 +24,7 @@ TABS = {
     "Overview": [],
     "Prompts": [],
     "Separation": ["Curves", "Separation", "Directions"],
-    "Components": ["Weights", "Heads"],
+    "Components": ["Heads", "Weights"],
     "Geometry": ["Shape and similarity", "Sphere", "Travel and growth", "Layers as linear maps"],
     "Words": [],
     "Data": [],

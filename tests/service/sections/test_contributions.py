@@ -6,6 +6,7 @@ from support.finished_runs import cached_run
 from support.sentences import assert_says
 
 from theodolite.groups.contributions import sections as contributions
+from theodolite.query.heads import read_head
 
 HEADS = np.array([[0.1, 0.0], [0.05, -0.02], [0.0, 0.0], [0.3, 0.07]])  # (layer, head)
 MLPS = np.array([0.0, 0.1, 0.2, 0.2])
@@ -151,3 +152,9 @@ def test_missing_contributions_have_their_reason(section_of, known, reason):
 def test_a_contrast_without_prompts_at_the_position_has_no_section(tmp_path):
     run = cached_run(tmp_path, {"curves": {}, "contributions": {"n_used": [0, 3]}})
     assert contributions.sections(run) == []
+
+
+def test_the_card_of_a_head_says_what_it_writes(tmp_path):
+    run = cached_run(tmp_path, {"heads": {"singular_values": 1.0}, "contributions": VALUES})
+    assert read_head(run, 3, 0, "ov").written == {"refusal": {"share": 0.3, "z": 2.0, "p_family": 0.4}}
+    assert read_head(cached_run(tmp_path / "other", {"heads": {"singular_values": 1.0}}), 3, 0).written == {}

@@ -80,7 +80,7 @@ def _section(run: Run, contributions: xr.Dataset, contrast: str) -> Section | No
         "share": (f"“{contrast}”: share of the difference that each head writes", values["head_share"], None),
         "z": (f"“{contrast}”: z of the share that each head writes", parts["head"]["z"], None),
         "standardised": (
-            f"“{contrast}”: standardised difference of what each head writes",
+            f"“{contrast}”: standardised difference of each head",
             values["head_standardised"],
             pale,
         ),
