@@ -1,4 +1,4 @@
-"""Show the progress of a survey: bars with rate and remaining time on a terminal, plain lines otherwise.
+"""Show the progress of a survey: bars with rate and remaining time on a terminal and in notebooks, else plain lines.
 
 Progress goes to standard error; standard output is for results.
 """
@@ -7,17 +7,18 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from html import escape
 
 from rich.console import Console as RichConsole
 from rich.progress import Progress, TaskID, TextColumn
 
 from theodolite.submission.waiting import progress_bars
 
-_SECONDS_BETWEEN_LINES = 5.0
-
 
 class Bar:
     """Progress of one stage as plain lines, at most one line every few seconds."""
+
+    SECONDS_BETWEEN_LINES = 5.0
 
     def __init__(self, title: str, total: int | None, done: int, unit: str) -> None:
         """Start at `done` of `total` steps; None is an unknown total."""
@@ -43,11 +44,14 @@ class Bar:
 
     def _show(self) -> None:
         now = time.monotonic()
-        if now - self._last_line < _SECONDS_BETWEEN_LINES and self.done != self.total:
+        if now - self._last_line < self.SECONDS_BETWEEN_LINES and self.done != self.total:
             return
         self._last_line = now
         text = f"{self.done}/{self.total}" if self.total is not None else f"{self.done}"
-        print(f"{self.title}: {text} {self.unit}{self._rate()}", file=sys.stderr, flush=True)
+        self._print(f"{self.title}: {text} {self.unit}{self._rate()}")
+
+    def _print(self, line: str) -> None:
+        print(line, file=sys.stderr, flush=True)
 
     def _rate(self) -> str:
         """Return the rate and the remaining time of a known total, from the second step of a part on."""
@@ -72,11 +76,31 @@ class _TerminalBar(Bar):
         self._progress.update(self._task, description=self.title, completed=self.done, unit=self.unit, rate=rate)
 
 
+class _NotebookBar(Bar):
+    """Progress of one stage as a bar under the cell of a notebook."""
+
+    SECONDS_BETWEEN_LINES = 0.5
+
+    def __init__(self, title: str, total: int | None, done: int, unit: str) -> None:
+        super().__init__(title, total, done, unit)
+        from IPython.display import DisplayHandle  # a notebook has it
+
+        self._handle = DisplayHandle()
+        self._handle.display({"text/plain": title}, raw=True)
+
+    def _print(self, line: str) -> None:
+        of = "" if self.total is None else f' value="{self.done}" max="{max(self.total, 1)}"'
+        self._handle.update({"text/plain": line, "text/html": f"<progress{of}></progress> {escape(line)}"}, raw=True)
+
+
 class Console:
     """Output of a survey to a person, on standard error."""
 
     def __init__(self) -> None:
         self._rich = RichConsole(stderr=True)
+        self._is_notebook = self._rich.is_jupyter
+        if self._is_notebook:
+            self._rich = RichConsole(stderr=True, force_jupyter=False)  # plain lines stand close together
 
     def say(self, text: str) -> None:
         """Print a line."""
@@ -85,6 +109,9 @@ class Console:
     @contextmanager
     def bar(self, title: str, total: int | None = None, done: int = 0, unit: str = "shards") -> Iterator[Bar]:
         """Show the progress of a stage until the context ends."""
+        if self._is_notebook:
+            yield _NotebookBar(title, total, done, unit)
+            return
         if not self._rich.is_terminal:
             yield Bar(title, total, done, unit)
             return

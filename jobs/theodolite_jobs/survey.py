@@ -63,6 +63,16 @@ def capture(spec: SurveySpec, folder: Path, settings: Settings, console: Console
         return capture_run(prepared, settings, console)
 
 
+def analyse(run: Run, settings: Settings, console: Console) -> None:
+    """Compute the missing and outdated results of a captured run, and write its report."""
+    from theodolite_jobs.analysis import analyse_run
+    from theodolite_jobs.requested import requested_spec
+
+    check_reachable("Dask scheduler", settings.dask_address, "--dask (THEODOLITE_DASK_ADDRESS)")
+    with held_lease(settings.store, run.id):
+        analyse_run(run, requested_spec(run), None, settings, console)
+
+
 def _checked(spec: SurveySpec, folder: Path, settings: Settings, console: Console) -> Prepared:
     """Return the prepared survey, after checks of the machine, the model and the tokens; quick ones first."""
     check_reachable("Ray cluster", settings.ray_address, "--ray (THEODOLITE_RAY_ADDRESS)")

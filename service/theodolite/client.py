@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Mapping, Sequence
-from copy import deepcopy
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -20,10 +19,12 @@ from theodolite.overview.facts import Badge
 from theodolite.overview.tiles import Glyph, Tile
 from theodolite.overview.view import Picture
 from theodolite.proxies import reach_local_addresses_directly
+from theodolite.query.compare import BOUND
 from theodolite.query.heads import TOKEN_COLUMNS, Head
 from theodolite.run_reader import CACHE_BYTES, RunReader, html_table, run_table
 from theodolite.service_errors import error_of, seconds_to_wait
-from theodolite.spec_file import read_spec
+from theodolite.spec import SurveySpec
+from theodolite.spec_keywords import GivenSpec, spec_of_keywords
 from theodolite.spec_parts import FILE_TYPES, file_type
 from theodolite.store.cache import Cache
 from theodolite.store.checksums import sha256
@@ -117,48 +118,62 @@ class Client:
         """
         self.send("DELETE", _path_of(run_id))
 
-    def compare(self, run_ids: Sequence[str], statistic: str | None = None, **choices: Any) -> pd.DataFrame:
-        """Return the same curve of several runs on relative depth, one row for each point.
-
-        The table's `attrs` have a sentence about each of the `statistics`; `milestones`: for each run the depths of
-        the smallest debiased cosine, of the largest AUROC, of the first AUROC above permuted labels, and of the first
-        separation of its sets; and `auroc_difference`, a table for two runs on the same prompts.
-
-        Args:
-            run_ids: ids of the runs.
-            statistic: a statistic along depth; None selects the AUROC and the debiased cosine.
-            choices: `contrast` (one name, or a list of `RUN:CONTRAST` for contrasts of other names) or `set`, `site`,
-                `position`; and `bound`: sets separate if the simultaneous interval of AUROC lies above it.
+    def compare(
+        self,
+        run_ids: Sequence[str],
+        statistic: str | None = None,
+        *,
+        contrast: str | Sequence[str] = (),
+        set: str | None = None,
+        site: str | None = None,
+        position: int | None = None,
+        bound: float = BOUND,
+    ) -> pd.DataFrame:
+        """Return the same curve of several runs on relative depth; arguments and table as of `theodolite.compare`.
 
         Raises:
             SpecError: there is no such statistic or label.
             RunNotFoundError: the service has no such run.
         """
-        content = self.ask("/v1/compare", run=list(run_ids), statistic=statistic, **choices)
+        choices: dict[str, Any] = {
+            "statistic": statistic,
+            "set": set,
+            "site": site,
+            "position": position,
+            "bound": bound,
+        }
+        content = self.ask(
+            "/v1/compare",
+            run=list(run_ids),
+            contrast=[contrast] if isinstance(contrast, str) else list(contrast),
+            **choices,
+        )
         frame = pd.DataFrame(content["items"]).astype({"value": float, "low": float, "high": float})
         frame.attrs = {name: content[name] for name in ("statistics", "milestones", "auroc_difference")}
         return frame
 
-    def check(self, spec: Mapping[str, Any] | str | Path) -> dict[str, Any]:
+    def check(self, spec: GivenSpec = None, **sections: Any) -> dict[str, Any]:
         """Return a spec as the service resolves it, and its id; raises SpecError if the service rejects it."""
-        return dict(self.send("POST", "/v1/spec/check", json=_spec(spec)).json())
+        return dict(self.send("POST", "/v1/spec/check", json=_content(spec_of_keywords(spec, **sections)[0])).json())
 
-    def submit(self, spec: Mapping[str, Any] | str | Path) -> "Job":
+    def submit(self, spec: GivenSpec = None, **sections: Any) -> "Job":
         """Submit a survey and return its job. The same spec is the same job.
 
         The client uploads the prompt files that the spec names by relative paths: relative to the spec's file, or to
         the working directory for a dictionary. Absolute paths are those of files that the cluster can read.
 
         Args:
-            spec: a dictionary, or the path of a YAML or JSON file.
+            spec: a dictionary, a YAML or JSON file, or a SurveySpec; None if keywords give all of it.
+            sections: sections that replace those of the spec, and `positive`, `negative` and `paired`, as of
+                `theodolite.survey`.
 
         Raises:
             SpecError: the spec is invalid, or a prompt file cannot be read.
             ClusterError: the service has no cluster, or it cannot reach the cluster.
         """
-        return Job(self, self.send("POST", "/v1/jobs", json=self._with_uploads(spec)).json())
+        return Job(self, self.send("POST", "/v1/jobs", json=self._with_uploads(spec, sections)).json())
 
-    def estimate(self, spec: Mapping[str, Any] | str | Path, seconds_to_wait: float = 120.0) -> dict[str, Any]:
+    def plan(self, spec: GivenSpec = None, *, seconds_to_wait: float = 120.0, **sections: Any) -> dict[str, Any]:
         """Return the estimated tokens, memory, bytes and time of a survey, as `theodolite plan --json` prints them.
 
         The cluster computes the estimate, which takes up to half a minute. Prompt files are uploaded as by `submit`.
@@ -168,19 +183,19 @@ class Client:
             ClusterError: the service has no cluster, it cannot reach the cluster, or the cluster takes too long.
             ServiceError: the token lacks the scope `submit`.
         """
-        content, deadline = self._with_uploads(spec), time.monotonic() + seconds_to_wait
+        content, deadline = self._with_uploads(spec, sections), time.monotonic() + seconds_to_wait
         while (response := self.send("POST", "/v1/spec/estimate", json=content)).status_code == httpx.codes.ACCEPTED:
             if time.monotonic() > deadline:
                 raise ClusterError(f"the cluster did not estimate the survey in {seconds_to_wait:g} s; try again later")
             time.sleep(float(response.headers["Retry-After"]))
         return dict(response.json())
 
-    def _with_uploads(self, spec: Mapping[str, Any] | str | Path) -> dict[str, Any]:
+    def _with_uploads(self, given: GivenSpec, sections: Mapping[str, Any]) -> dict[str, Any]:
         """Return the content of a spec, after uploading the files that it names by relative paths."""
-        content = _spec(spec)
-        folder = Path() if isinstance(spec, Mapping) else Path(spec).parent
-        for prompt_set in _mappings(content.get("prompts")):
-            kind, _, path = str(prompt_set.get("source")).partition(":")
+        spec, folder = spec_of_keywords(given, **sections)
+        content = _content(spec)
+        for prompt_set in content["prompts"].values():
+            kind, _, path = prompt_set["source"].partition(":")
             if kind == "file" and not Path(path).is_absolute():
                 prompt_set["source"] = self.upload(folder / path)
         return content
@@ -291,7 +306,8 @@ class _ServedRun(RunReader):
         arrays = {"singular_values": np.array(content["singular_values"], np.float64)}
         tokens = pd.DataFrame(content["tokens"], columns=[*TOKEN_COLUMNS]).astype(TOKEN_COLUMNS)
         known = {field.name: content[field.name] for field in fields(Head) if field.name in content}
-        return Head(**{**known, **missing, **arrays, "tokens": tokens})
+        written = {contrast: _numbers(tests) for contrast, tests in content["written"].items()}
+        return Head(**{**known, **missing, **arrays, "written": written, "tokens": tokens})
 
     def figure(self, name: str) -> go.Figure:
         return titled(go.Figure(self._ask("figures", name)))
@@ -331,11 +347,15 @@ class _ServedRun(RunReader):
 
 
 def _glyph(content: dict[str, Any] | None) -> Glyph | None:
-    """Return the glyph of a tile; JSON has null for NaN."""
+    """Return the glyph of a tile."""
     if content is None:
         return None
-    known = {name: np.nan if value is None else value for name, value in content.items()}
-    return Glyph(**known | {"scale": tuple(content["scale"])})
+    return Glyph(**_numbers(content) | {"scale": tuple(content["scale"])})
+
+
+def _numbers(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Return values of JSON, which has null for NaN."""
+    return {name: np.nan if value is None else value for name, value in content.items()}
 
 
 class _ServedObjects:
@@ -441,13 +461,6 @@ def _path_of(run_id: str, *parts: str | int) -> str:
     return "/".join(["/v1/runs", *(quote(str(part), safe="") for part in (run_id, *parts))])
 
 
-def _spec(spec: Mapping[str, Any] | str | Path) -> dict[str, Any]:
-    """Return a spec as a dictionary; a file is validated before it is sent, so that errors contain its path."""
-    if isinstance(spec, Mapping):
-        return deepcopy(dict(spec))
-    return read_spec(Path(spec)).model_dump(mode="json", exclude_unset=True)
-
-
-def _mappings(values: Any) -> list[dict[str, Any]]:
-    """Return the values of a mapping that are mappings; the service names what is wrong in an invalid spec."""
-    return [value for value in values.values() if isinstance(value, dict)] if isinstance(values, dict) else []
+def _content(spec: SurveySpec) -> dict[str, Any]:
+    """Return a spec as JSON has it, without the defaults."""
+    return spec.model_dump(mode="json", exclude_unset=True)

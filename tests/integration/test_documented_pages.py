@@ -163,9 +163,9 @@ def enter(patched: pytest.MonkeyPatch, folder: Path, environment: dict[str, str]
 def test_the_quickstart_and_the_readme_run(followed):
     folder, done = followed
     called = [command.split()[1] for command in done if command.startswith("theodolite ")]
-    assert called == ["spec", "plan", "survey", "runs", "spec", "plan", "survey", "heads", "runs", "export"]
+    assert called == ["spec", "plan", "survey", "run", "spec", "plan", "survey", "heads", "run", "run"]
     assert done.count("python") == 2
-    assert len(list(folder.glob("theodolite-store/runs/*/report.html"))) == 3
+    assert len(list(folder.glob("theodolite-store/runs/*/report.html"))) == 4
 
 
 @pytest.mark.nightly

@@ -265,13 +265,11 @@ def compare(
 
     For example: theodolite run compare RUN RUN
     """
-    from theodolite.query.compare import Question, contrast_choices, milestones, records, statistics_of
+    from theodolite.query.compare import Question, milestones, records, statistics_of
+    from theodolite.stored_runs import compared_runs
     from theodolite_jobs.report.comparison import milestone_texts, write_comparison
 
-    named = {run: run_of(run, settings_of(store=store)) for run in runs}
-    opened = list({run.id: run for run in named.values()}.values())
-    choices = contrast_choices(contrast or (), list(named))
-    choices["contrasts"] = {named[run].id: one for run, one in choices["contrasts"].items()}
+    opened, choices = compared_runs(runs, contrast or (), store)
     question = Question(statistic, prompt_set=prompt_set, site=site, position=position, **choices)
     write_comparison(opened, question, bound, output)
     table = milestones(opened, question, bound)

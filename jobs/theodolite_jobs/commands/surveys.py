@@ -85,16 +85,12 @@ def analyse(run: RunId, store: Store = None, dask: Dask = None, as_json: AsJson 
     """
     settings = settings_of(store=store, dask_address=dask)
     opened = run_of(run, settings)
-    from theodolite.store.leases import held_lease
-    from theodolite_jobs.analysis import analyse_run
-    from theodolite_jobs.cluster.reachable import check_reachable
     from theodolite_jobs.metrics_server import served
     from theodolite_jobs.progress import Console
-    from theodolite_jobs.requested import requested_spec
+    from theodolite_jobs.survey import analyse as analyse_run
 
-    check_reachable("Dask scheduler", settings.dask_address, "--dask (THEODOLITE_DASK_ADDRESS)")
-    with served(settings), held_lease(settings.store, opened.id):
-        analyse_run(opened, requested_spec(opened), None, settings, Console())
+    with served(settings):
+        analyse_run(opened, settings, Console())
     print_outcome(opened, as_json)
 
 
@@ -155,25 +151,12 @@ def heads(
 
     For example: theodolite heads smollm2-135m-instruct --offsets 0,1,8
     """
-    from theodolite.spec_file import parse_spec
+    from theodolite_jobs.python import heads_spec
     from theodolite_jobs.survey import survey as run_survey
 
-    survey_spec = parse_spec(
-        {
-            "model": {"id": model, "revision": revision},
-            "prompts": {},
-            "analyses": None if words else ["heads"],
-            "words": {} if words else None,
-            "heads": {
-                "offsets": offsets.split(","),
-                "fold_norm": fold_norm,
-                "vectors": vectors,
-                "composition": composition.split(":") if composition else None,
-            },
-        },
-        "the command",
-    )
-    _run(run_survey, survey_spec, Path(), as_json, store=store, dask_address=dask)
+    pair = composition.split(":") if composition else None
+    parsed = heads_spec(model, revision, offsets.split(","), fold_norm, vectors, words, pair)
+    _run(run_survey, parsed, Path(), as_json, store=store, dask_address=dask)
 
 
 def _run(stages: Callable[..., Any], spec: Any, folder: Path, as_json: bool, **options: Any) -> None:
@@ -196,11 +179,9 @@ def plan(spec: SpecPath, store: Store = None, analyses: Analyses = None, as_json
     For example: theodolite plan survey.yaml
     """
     parsed = spec_of(spec, analyses)
-    from theodolite_jobs.estimate import plan_survey
+    from theodolite_jobs.python import planned
 
-    found = plan_survey(parsed, spec.parent, settings_of(store=store), with_last_tokens=True, with_example=True)
-    if (found.get("example") or {}).get("is_harmful"):
-        found["example"] = None  # the built-in harmful prompts are shown only to those who ask for them
+    found = planned(parsed, spec.parent, settings_of(store=store))
     if not as_json:
         for facts in found["sets"].values():
             if "last_tokens" in facts:

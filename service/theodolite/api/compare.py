@@ -1,6 +1,5 @@
 """Route that compares the same curve of several runs on relative depth."""
 
-from collections.abc import Sequence
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
@@ -13,7 +12,6 @@ from theodolite.api.run_lookup import RUN_ID, complete_run, digest_over
 from theodolite.api.schemas import Comparison
 from theodolite.digests import digest_of
 from theodolite.drawing.comparison import comparison_figure, description, scores_figure, width_figure
-from theodolite.errors import SpecError
 from theodolite.query.compare import (
     BOUND,
     Question,
@@ -21,13 +19,12 @@ from theodolite.query.compare import (
     comparison,
     contrast_choices,
     difference,
-    milestones,
+    known_milestones,
     records,
     statistics_of,
 )
 from theodolite.query.spec_differences import spec_differences
 from theodolite.store.labels import read_labels
-from theodolite.store.runs import Run
 
 router = APIRouter(prefix="/v1/compare", tags=["compare"])
 
@@ -97,7 +94,7 @@ def compare(
         return {
             "statistics": {name: description(name) for name in statistics_of(runs, question)},
             "items": records(frame),
-            "milestones": _milestones(runs, question, bound),
+            "milestones": known_milestones(runs, question, bound),
             "differences": spec_differences(runs),
             "auroc_difference": [] if beyond is None else records(beyond),
             "figure": comparison_figure(frame, beyond).to_plotly_json(),
@@ -108,13 +105,3 @@ def compare(
     # The labels of the curves contain the names of the runs, which can change.
     digest = digest_of([[digest_over(run), read_labels(run).name] for run in runs])
     return answer(request, digest, content, lambda: comparison(runs, question))
-
-
-def _milestones(runs: Sequence[Run], question: Question, bound: float) -> list[dict[str, Any]]:
-    """Return a row for each run, or none if a run has several contrasts and the request names none of them."""
-    try:
-        return records(milestones(runs, question, bound))
-    except SpecError:
-        if question.contrast is not None or question.contrasts:
-            raise
-        return []

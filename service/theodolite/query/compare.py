@@ -218,6 +218,16 @@ def milestones(runs: Sequence[Run], question: Question, bound: float = BOUND) ->
     return pd.DataFrame(rows).astype({"position": "Int64"})
 
 
+def known_milestones(runs: Sequence[Run], question: Question, bound: float = BOUND) -> list[dict[str, Any]]:
+    """Return the rows of `milestones`, or none if a run has several contrasts and the question names none of them."""
+    try:
+        return records(milestones(runs, question, bound))
+    except SpecError:
+        if question.contrast is not None or question.contrasts:
+            raise
+        return []
+
+
 def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
     """Return a table's rows as dictionaries of JSON types; a missing value is None."""
     plain: list[dict[str, Any]] = frame.astype(object).where(frame.notna(), None).to_dict("records")  # type: ignore[assignment]

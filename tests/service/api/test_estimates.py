@@ -202,9 +202,9 @@ def test_the_python_client_waits_for_the_estimate(python, client, ray, monkeypat
         return answer
 
     monkeypatch.setattr(client, "request", post)
-    assert python.estimate(spec) == {"run_id": "tiny-0"}
+    assert python.plan(spec) == {"run_id": "tiny-0"}
     assert answers == [201, 202, 202, 200]
     with pytest.raises(ClusterError, match="did not estimate the survey in 0 s"):
-        python.estimate(SPEC, seconds_to_wait=0)
+        python.plan(SPEC, seconds_to_wait=0)
     with pytest.raises(SpecError):
-        python.estimate({**SPEC, "contrasts": 3})
+        python.plan({**SPEC, "contrasts": 3})

@@ -128,8 +128,8 @@ def test_a_profile_without_credentials_is_refused(home, bucket, monkeypatch, pro
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize(
-    ("status", "code", "reason"),
+@each(
+    "status, code, reason",
     [
         (403, "InvalidAccessKeyId", "the server does not know the access key"),
         (403, "SignatureDoesNotMatch", "the secret key does not belong to the access key"),
@@ -155,8 +155,8 @@ def test_a_missing_bucket_is_not_read_as_an_empty_store(in_environment, read):
         read("s3://missing/store")
 
 
-@pytest.mark.parametrize(
-    ("changed", "reason"),
+@each(
+    "changed, reason",
     [
         ({"AWS_ALLOW_HTTP": ""}, "the endpoint is http://; set AWS_ALLOW_HTTP=true"),
         ({"AWS_SECRET_ACCESS_KEY": ""}, "AWS_ACCESS_KEY_ID is set without AWS_SECRET_ACCESS_KEY"),
