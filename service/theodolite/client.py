@@ -11,6 +11,7 @@ import httpx
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
+import xarray as xr
 from markupsafe import Markup
 
 from theodolite.drawing.titles import titled
@@ -21,7 +22,7 @@ from theodolite.overview.view import Picture
 from theodolite.proxies import reach_local_addresses_directly
 from theodolite.query.compare import BOUND
 from theodolite.query.heads import TOKEN_COLUMNS, Head
-from theodolite.run_reader import CACHE_BYTES, RunReader, html_table, run_table
+from theodolite.run_reader import CACHE_BYTES, Labels, RunReader, html_table, run_table
 from theodolite.service_errors import error_of, seconds_to_wait
 from theodolite.spec import SurveySpec
 from theodolite.spec_keywords import GivenSpec, spec_of_keywords
@@ -308,6 +309,13 @@ class _ServedRun(RunReader):
         known = {field.name: content[field.name] for field in fields(Head) if field.name in content}
         written = {contrast: _numbers(tests) for contrast, tests in content["written"].items()}
         return Head(**{**known, **missing, **arrays, "written": written, "tokens": tokens})
+
+    def activations(
+        self, set: str, site: str = "resid_pre", *, layer: Labels = None, position: Labels = None
+    ) -> xr.DataArray:
+        raise ResultsNotFoundError(
+            f"{self.url} returns no activations; read the run with theodolite.open_run(STORE, …)"
+        )
 
     def figure(self, name: str) -> go.Figure:
         return titled(go.Figure(self._ask("figures", name)))

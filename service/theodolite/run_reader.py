@@ -20,6 +20,7 @@ from theodolite.export import check_format, encode_directions, file_name
 from theodolite.files import write_atomically
 from theodolite.groups import GROUPS, Group, Variable
 from theodolite.overview.view import Picture, read_picture
+from theodolite.query.activations import read_activations
 from theodolite.query.curves import curve_dataset, curve_frame, is_along_depth, name_at, select_curves
 from theodolite.query.group_selection import GROUP_LABELS, select_direction, select_group
 from theodolite.query.heads import Head, head_atlas, read_head
@@ -252,6 +253,30 @@ class RunReader:
             _write(path.with_name(f"{path.name}.json"), self._export(contrast, site, layers, position, "json"))
         _write(path, content)
         return path
+
+    def activations(
+        self, set: str, site: str = "resid_pre", *, layer: Labels = None, position: Labels = None
+    ) -> xr.DataArray:
+        """Return the stored activations of a prompt set, (sample, position, layer, d_model), float32, lazily.
+
+        `.values` is NumPy; with Dask installed, each shard is a chunk. One label instead of a list drops its dimension.
+        A shard is read, and compared with its checksum, when a value of it is needed. Coordinates are the `text`, the
+        `status` and the `token_id`; prompts whose status is `quarantined` cannot be used.
+
+        Args:
+            set: name of the prompt set.
+            site: site in the block, or `resid_final`.
+            layer: 0-based index of the block, or several.
+            position: token position from the end, or several.
+
+        Raises:
+            SpecError: there is no such set, site, layer or position.
+            ResultsNotFoundError: the run stores no activations of the set, or a service has the run.
+            RunDamagedError: when values are read: a shard differs from its commit record.
+        """
+        found = read_activations(self._run, set, site, _listed(layer), _listed(position))
+        single = [dim for dim, given in (("layer", layer), ("position", position)) if isinstance(given, int)]
+        return found.isel({dim: 0 for dim in single if dim in found.dims})
 
     def heads(self, circuit: str = "qk", offset: int = 0) -> xr.Dataset:
         """Return each head's singular value and ranks, (layer, head), and its alignments with the directions.
