@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from theodolite.client import Client
     from theodolite.run_reader import open_run, runs
     from theodolite.stored_runs import compare, label, remove, verify
+    from theodolite.vectors import export_vector, load_vector
     from theodolite_jobs.python import analyse, heads, plan, survey
 
 # Not lazy_loader: a machine that lends its GPU imports this package from a checkout, and has no such package.
@@ -17,6 +18,7 @@ _MODULES = {
     "theodolite.client": ["Client"],
     "theodolite.run_reader": ["open_run", "runs"],
     "theodolite.stored_runs": ["compare", "label", "remove", "verify"],
+    "theodolite.vectors": ["export_vector", "load_vector"],
     "theodolite_jobs.python": ["analyse", "heads", "plan", "survey"],
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names}
@@ -26,8 +28,10 @@ __all__ = [
     "__version__",
     "analyse",
     "compare",
+    "export_vector",
     "heads",
     "label",
+    "load_vector",
     "open_run",
     "plan",
     "remove",

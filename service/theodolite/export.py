@@ -14,13 +14,14 @@ from gguf import GGUFValueType
 from numpy.typing import NDArray
 
 from theodolite.errors import SpecError
+from theodolite.files import write_atomically
 from theodolite.query.exports import read_directions
 from theodolite.query.group_selection import select_directions
 from theodolite.sites import Site, site_name
 from theodolite.store.runs import Run
 
 Vectors = Mapping[int, NDArray[np.float64]]
-"""Unit vectors (d_model) by layer."""
+"""Vectors (d_model) by layer."""
 
 Facts = Mapping[str, Any]
 """The metadata by name; a list has one value for each vector."""
@@ -60,7 +61,20 @@ def encode_directions(
     if format == "gguf":
         layers = _layers_of_control_vector(run, contrast, site_name(site), layers, position)
     directions = read_directions(run, contrast, site, layers, position)
-    return _ENCODERS[format](directions.vectors, directions.facts)
+    return encode(directions.vectors, directions.facts, format)
+
+
+def encode(vectors: Vectors, facts: Facts, format: str) -> bytes:
+    """Return a file of vectors with their metadata, in one of FORMATS."""
+    return _ENCODERS[format](vectors, facts)
+
+
+def write_file(path: Path, content: bytes) -> None:
+    """Write a file; raises SpecError if this fails."""
+    try:
+        write_atomically(path, content)
+    except OSError as error:
+        raise SpecError(f"output: cannot write {path}: {error.strerror}; choose another path") from error
 
 
 def check_format(format: str) -> None:

@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 
 from theodolite.drawing.titles import titled
 from theodolite.errors import SpecError, TheodoliteError
-from theodolite.export import check_format, encode_directions, file_name
-from theodolite.files import write_atomically
+from theodolite.export import check_format, encode_directions, file_name, write_file
 from theodolite.groups import GROUPS, Group, Variable
 from theodolite.overview.view import Picture, read_picture
 from theodolite.query.activations import read_activations
@@ -250,8 +249,8 @@ class RunReader:
         path = Path(output or file_name(self.id, contrast, site, layers, format))
         content = self._export(contrast, site, layers, position, format)
         if format == "npy":
-            _write(path.with_name(f"{path.name}.json"), self._export(contrast, site, layers, position, "json"))
-        _write(path, content)
+            write_file(path.with_name(f"{path.name}.json"), self._export(contrast, site, layers, position, "json"))
+        write_file(path, content)
         return path
 
     def activations(
@@ -429,14 +428,6 @@ def html_table(title: str, rows: Mapping[str, Any]) -> str:
 def _listed(given: Labels) -> list[Any]:
     """Return labels as a list without duplicates."""
     return [] if given is None else [given] if isinstance(given, str | int) else list(dict.fromkeys(given))
-
-
-def _write(path: Path, content: bytes) -> None:
-    """Write a file; raises SpecError if this fails."""
-    try:
-        write_atomically(path, content)
-    except OSError as error:
-        raise SpecError(f"output: cannot write {path}: {error.strerror}; choose another path") from error
 
 
 def _label_lists(given: Mapping[str, Labels]) -> dict[str, list[Any]]:

@@ -173,6 +173,7 @@ def test_safetensors_has_the_metadata_of_the_vector(tmp_path, run, monkeypatch):
         "layer": "2",
         "position": "-1",
         "layer_numbering": LAYER_NUMBERING,
+        "operation": "add or project",
         "convention": CONVENTION,
         "vector_norm": "1.0",
         "n_positive": "4",
@@ -294,3 +295,67 @@ def test_the_metadata_have_the_numbers_of_each_layer(tmp_path):
     only_metadata = reader.export("refusal", layer=1, format="json", output=tmp_path / "c").read_text()
     assert json.loads(only_metadata)["difference_norm_debiased"] == [None]
     assert json.loads(only_metadata)["vector_norm"] == 1
+
+
+@each("format", ["safetensors", "npy", "gguf"])
+def test_a_vector_of_ones_own_is_read_back_with_what_it_is_for(tmp_path, format):
+    run = finished(tmp_path / "store")
+    given = {2: np.arange(8.0), 3: -np.ones(8)}
+    path = theodolite.export_vector(given, run, operation="add", format=format, output=tmp_path / f"own.{format}")
+    found = theodolite.load_vector(path)
+    assert (found.site, found.operation, found.facts["run_id"]) == ("resid_pre", "add", "tiny-0")
+    assert list(found.vectors) == [2, 3]
+    for layer, vector in given.items():
+        np.testing.assert_array_equal(found.vectors[layer], vector)
+    norms = found.facts["norm_mean_harmful"]
+    assert (norms.split(",") if isinstance(norms, str) else norms)[0] in ("8.0", 8.0)
+
+
+@each("format", ["safetensors", "npy", "gguf"])
+def test_an_exported_direction_is_read_back(tmp_path, format):
+    run = finished(tmp_path / "store")
+    found = theodolite.load_vector(run.export("refusal", layer=2, format=format, output=tmp_path / f"a.{format}"))
+    assert (found.site, found.operation, list(found.vectors)) == ("resid_pre", "add or project", [2])
+    np.testing.assert_array_equal(found.vectors[2], run.direction("refusal", "resid_pre", 2))
+
+
+def test_a_control_vector_of_another_tool_acts_on_outputs_of_blocks(tmp_path):
+    writer = gguf.GGUFWriter(tmp_path / "other.gguf", "controlvector")
+    writer.add_tensor("direction.5", np.ones(8, np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    found = theodolite.load_vector(tmp_path / "other.gguf")
+    assert (found.site, found.operation, list(found.vectors)) == ("resid_post", "add", [5])
+
+
+@each(
+    "changed, message",
+    [
+        ({"vector": np.ones(9)}, "it has 9 numbers, but tiny has d_model 8"),
+        ({"vector": np.ones((2, 8))}, r"given the shape \(2, 8\) at layer 1; allowed: \(d_model\)"),
+        ({"vector": np.zeros(8)}, "that of layer 1 is 0"),
+        ({"vector": np.full(8, np.nan)}, "numbers that are not finite"),
+        ({"vector": {0: np.ones(8), 1: np.ones(7)}}, "different widths"),
+        ({"layer": 4}, "there is no layer 4; tiny has 0 to 3"),
+        ({"layer": None}, "layer: not given"),
+        ({"site": "head_out"}, "site: given 'head_out'; allowed: resid_pre"),
+        ({"operation": "multiply"}, "operation: given 'multiply'; allowed: add, project"),
+        ({"operation": "project", "format": "gguf"}, "llama.cpp adds control vectors"),
+        ({"format": "onnx"}, "format: given 'onnx'"),
+    ],
+)
+def test_a_vector_that_cannot_be_applied_is_refused(tmp_path, changed, message):
+    choices = {"vector": np.ones(8), "layer": 1, "operation": "add", "output": tmp_path / "x"} | changed
+    with pytest.raises(SpecError, match=message):
+        theodolite.export_vector(model=finished(tmp_path / "store"), **choices)
+    assert not (tmp_path / "x").exists()
+
+
+def test_a_file_without_vectors_is_named(tmp_path):
+    np.save(tmp_path / "alone.npy", np.ones(8))
+    (tmp_path / "broken.safetensors").write_bytes(b"x")
+    for name in ("alone.npy", "broken.safetensors", "none.gguf", "text.txt"):
+        with pytest.raises(SpecError, match=name):
+            theodolite.load_vector(tmp_path / name)

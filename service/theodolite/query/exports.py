@@ -23,6 +23,9 @@ CONVENTION = (
     "difference_norm: mean of the positive set minus mean of the negative set"
 )
 
+EITHER = "add or project"
+"""The operation of a unit direction: added times `difference_norm`, or projected out."""
+
 LAYER_NUMBERING = "layer L: block L, counted from 0; resid_pre is the input of the block, resid_post its output"
 
 _OF_CONTRASTS = {
@@ -64,6 +67,7 @@ def read_directions(
         "layer": chosen,
         "position": place["position"],
         "layer_numbering": LAYER_NUMBERING,
+        "operation": EITHER,
         "convention": CONVENTION,
         "vector_norm": 1.0,
         **_numbers(run, contrast, {**place, "layer": chosen}),
