@@ -58,8 +58,9 @@ def read_activations(
     }
     about = {"run_id": run.id, "set": prompt_set, "site": str(chosen), "n_samples": record.sets[prompt_set].n_samples}
     variable = xr.Variable(dims, indexing.LazilyIndexedArray(stored), about)
-    found = xr.DataArray(variable, coordinates, name="activations").sel(places)
-    return found.chunk({"sample": bounds.shard_prompts}) if find_spec("dask") else found
+    if find_spec("dask"):
+        variable = variable.chunk({"sample": bounds.shard_prompts})
+    return xr.DataArray(variable, coordinates, name="activations").sel(places)
 
 
 def _checked(name: str, given: Sequence[Any], known: Sequence[Any]) -> list[Any]:
