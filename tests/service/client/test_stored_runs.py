@@ -1,14 +1,20 @@
 """What Python does with the runs of a store equals what it does with those of a service, with the same arguments."""
 
 import inspect
+import re
 from functools import partial
+from pathlib import Path
 
 import pandas as pd
 import pytest
 from support.serving import copied
 
 import theodolite
+from theodolite.api.app import create_app
 from theodolite.errors import RunNotFoundError, SpecError
+from theodolite.run_reader import RunReader
+from theodolite.settings import Settings
+from theodolite_jobs.cli import _ALONE, _OF_NOUNS
 
 
 def parameters(function, *left_out: str) -> list[tuple[str, object, object]]:
@@ -23,6 +29,23 @@ def test_functions_and_methods_have_the_same_arguments():
     assert set(theodolite.__all__) == set(dir(theodolite))
     for name in theodolite.__all__:
         assert getattr(theodolite, name) is not None
+
+
+def test_the_table_of_the_reference_names_what_exists():
+    page = (Path(__file__).parents[3] / "docs/reference/index.md").read_text()
+    rows = [re.findall(r"`([^`]+)`", row) for row in page.partition("| | Python |")[2].splitlines()]
+    named = {name for row in rows for name in row}
+    homes = {"theodolite": theodolite, "client": theodolite.Client, "run": RunReader}
+    python = {name for name in named if re.fullmatch(r"(theodolite|client|run)\.\w+", name)}
+    for home, _, name in (one.partition(".") for one in python):
+        assert hasattr(homes[home], name), name
+    assert {f"theodolite.{name}" for name in theodolite.__all__} - python == {
+        *("theodolite.Client", "theodolite.__version__", "theodolite.open_run")
+    }
+    paths = create_app(Settings(), open_without_tokens=True).openapi()["paths"]
+    routes = {f"{method.upper()} {path}" for path, methods in paths.items() for method in methods}
+    commands = {*_ALONE, *(f"{noun} {verb}" for noun, (_, verbs) in _OF_NOUNS.items() for verb in verbs)}
+    assert named - python <= routes | commands
 
 
 def test_a_comparison_is_that_of_the_service(shelf, service):
