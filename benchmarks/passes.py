@@ -168,7 +168,7 @@ def two_passes(run: Run) -> None:
     """Compute all groups of the two passes."""
     context = Context(run, run.record.spec, CONTRASTS, progress=report_progress)
     context.norms = llama_norms(run)  # instead of those of a model
-    compute_groups(context, [name for name, group in GROUPS.items() if group.uses_passes])
+    compute_groups(context, [name for name, group in GROUPS.items() if group.per_set or group.per_side])
 
 
 def gram(run: Run) -> None:

@@ -52,7 +52,8 @@ def alone(model, tmp_path_factory):
 @pytest.mark.parametrize(("replicas", "threads"), [(2, 3), *at_night([(1, 3), (4, 2)])])
 def test_replicas_and_threads_change_no_bit(model, alone, tmp_path, replicas, threads):
     run = surveyed(model, tmp_path, replicas, threads)
-    assert {"routing", "effects"} <= finished_groups(opened(run)).keys()
+    has_experts = opened(run).record.model.family == "mixtral"
+    assert {"effects", *(["routing"] if has_experts else [])} <= finished_groups(opened(run)).keys()
     objects = keys(opened(run).location)
     assert objects == keys(opened(alone).location)
     compared = [key for key in objects if not key.startswith((*REWRITTEN, "run.json"))]  # run.json has a time too

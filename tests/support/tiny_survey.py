@@ -46,7 +46,7 @@ def spec_of(model: Path, **changes: Any) -> SurveySpec:
             },
             "capture": {"shard_prompts": 3, "batch_tokens": 200},
             "contrasts": {"refusal": {"positive": "harmful", "negative": "harmless"}},
-            "analyses": ["curves", "gram", "travel", "heads"],
+            "analyses": ["curves", "gram", "travel", "heads", *(["effects"] if changes.get("effects") else [])],
             "words": {"sentences": []},
             **changes,
         }

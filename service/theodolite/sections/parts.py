@@ -32,8 +32,9 @@ LARGEST = "a largest value without brackets has no interval; as the largest of m
 """Note of sections that state an extreme without an interval."""
 
 LOCATION = (
-    "a depth cannot be told from the one of the largest (or smallest) value if chance explains the difference of both, "
-    "which is computed from the same prompts. With a probability of about 95 %, these depths, with the named one, "
+    "another depth could have the largest (or smallest) value with other prompts if chance explains the difference of "
+    "both: the chance of the scored prompts, and of those to which the directions of both depths are fitted, which can "
+    "be larger than the bands of the figures. With a probability of about 95 %, these depths, with the named one, "
     "include the depth whose true value is the largest (or smallest). At most the first 512 prompts of each set count "
     "for AUROC and pairs"
 )
@@ -342,7 +343,7 @@ def null_text(null: xr.DataArray) -> str:
 
 
 def location_text(locations: xr.DataArray, named: int) -> str:
-    """Return how many other depths cannot be told from that of the extreme value, with a space before it.
+    """Return how many other depths could have the extreme value with other prompts, with a space before it.
 
     Empty if it is unknown, with one depth, and if the named depth is not among them: it was found with more prompts.
 
@@ -357,13 +358,14 @@ def location_text(locations: xr.DataArray, named: int) -> str:
     if total < 1:
         return ""
     if total == 1:
-        return f" The other depth {'cannot' if others else 'can'} be told from this one."
+        return f" With other prompts, the other depth {'could' if others else 'would hardly'} come first."
     if not others:
-        return f" By paired differences, all {total} other depths can be told from this one."
+        return f" With other prompts, none of the {total} other depths would come first, as paired differences show."
     if others == total:
-        return f" It cannot be told from any of the {total} other depths."
+        return f" With other prompts, any of the {total} other depths could come first."
+    other = (located == 1) & (np.arange(len(located)) != named)
     return (
-        f" {others} of the {total} other depths cannot be told from this one{in_brackets(depths_text(located == 1))}."
+        f" With other prompts, {others} of the {total} other depths could come first{in_brackets(depths_text(other))}."
     )
 
 
