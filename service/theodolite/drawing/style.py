@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from theodolite.sites import Site
 
@@ -30,6 +30,17 @@ DEPTH_SCALE = ((0.0, MAIN), (0.5, THIRD), (1.0, SECOND))
 
 CHANCE_SDS = 1.645
 """Standard deviations from the mean of chance to its 5 % and 95 % quantiles, which are the ends of its ribbon."""
+
+
+def chance_ends(
+    mean: NDArray[np.float64], sd: NDArray[np.float64], limit: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return both ends of the ribbon of chance, about its 5 % and 95 % quantiles at each place.
+
+    `limit` is what the largest of all places exceeds in 5 % of draws, so no 95 % quantile of one place lies above it.
+    """
+    return mean - CHANCE_SDS * sd, np.fmin(mean + CHANCE_SDS * sd, limit)
+
 
 UNTRAINED = "untrained twin"
 """The name of the lines of a model with random weights."""

@@ -12,7 +12,7 @@ from theodolite.drawing.style import short_site
 from theodolite.errors import SpecError, TableNotFoundError
 from theodolite.groups.schema import LEVEL, SIDES
 from theodolite.groups.separation.record import SCORES
-from theodolite.overview.tiles import YES, Measured, Tile, number_text, tiles
+from theodolite.overview.tiles import YES, Measured, Tile, number_text, tiles, words_share
 from theodolite.query.curves import along_depth
 from theodolite.query.direction_tokens import chance_limit, read_direction_tokens
 from theodolite.query.prompts import read_contrast_prompts
@@ -257,7 +257,7 @@ def _badges(run: Run, sets: tuple[str, str], position: int, measured: Measured, 
         )
     if _words_explain(measured):
         yield Badge(
-            "words explain part",
+            f"words explain {'all' if words_share(measured) == 1 else 'part'}",
             "The counts of the tokens alone, which no layer has processed, separate the sets better than chance.",
             is_warning=True,
         )

@@ -133,6 +133,9 @@ def _beyond_words(measured: Measured) -> Tile:
     values = tests["beyond"].sel(control="words")
     if not _is_known(values.sel(held_out=measured.statistic), "band_low"):
         return Tile(question, UNTESTED, "not tested", "token counts were not compared")
+    if words_share(measured) == 1:
+        rule = "token counts alone order all prompts, so nothing can lie above them"
+        return Tile(question, UNTESTED, "words alone reach 100 %", rule, claim=", as their words alone do")
     tile = _difference(measured, question, values.sel(held_out=measured.statistic), "token counts")
     if float(tests["tokens_equal_pairs"]) > MOST_EQUAL_PAIRS:
         rule = "token counts are a weak control: they are equal in most pairs"
@@ -144,6 +147,13 @@ def _beyond_words(measured: Measured) -> Tile:
         return replace(tile, claim=", not shown beyond their words")
     rule = f"{tile.rule}; ~ if only the difference by ridge regression does (at {by_ridge} depths)"
     return replace(tile, answer=PARTLY, rule=rule, claim=", beyond their words by ridge alone")
+
+
+def words_share(measured: Measured) -> float:
+    """Return the AUROC, or share of pairs, that token counts alone reach by the better classifier; NaN if unknown."""
+    assert measured.tests is not None
+    reached = measured.tests["tokens"].sel(measure=measured.statistic, estimate="value")
+    return float(reached.max())
 
 
 def _beyond_untrained(measured: Measured) -> Tile:

@@ -11,7 +11,7 @@ import xarray as xr
 from markupsafe import Markup
 
 from theodolite.drawing.panels import coinciding_ratio, shown_sites
-from theodolite.drawing.style import CHANCE_SDS
+from theodolite.drawing.style import chance_ends
 from theodolite.drawing.swarm import swarm
 from theodolite.groups.schema import LEVEL, SIDES
 from theodolite.overview.chart import SIZE, Band, Chart, Curve, dots
@@ -141,7 +141,7 @@ def _main_chart(run: Run, overview: Overview) -> Chart:
     if tests is not None and statistic in tests["tested"]:
         null = tests["tested_null"].sel(tested=statistic)
         mean, sd, limit, p = (along_depth(null.sel(null=one)).values for one in ("mean", "sd", "critical", "p_family"))
-        bands.append(Band(mean - CHANCE_SDS * sd, mean + CHANCE_SDS * sd, "chance"))
+        bands.append(Band(*chance_ends(mean, sd, limit), "chance"))
         curves.append(Curve(limit, "limit", "95 % of chance, all depths"))
         filled = p <= LEVEL
         located = along_depth(tests["location"].sel(held_out=statistic)).values == 1
@@ -229,7 +229,8 @@ def _clouds(overview: Overview) -> dict[str, Any] | None:
             {"side": side, "name": name, "n": len(own), "points": dots(across, SIZE - (places + 1) * step)}
             | {"wrong": int((own["margin"] < 0).sum())}
         )
-    return {"rows": rows, "ticks": [(50 + 50 * tick / end, f"{tick:+g}" if tick else "0") for tick in (-end, 0, end)]}
+    below, above = ("≤ " if scores["score"].min() < -end else "", "≥ " if scores["score"].max() > end else "")
+    return {"rows": rows, "ticks": [(0, f"{below}{-end:+g}"), (50, "0"), (100, f"{above}{end:+g}")]}
 
 
 def _tokens(overview: Overview) -> dict[str, list[dict[str, Any]]]:

@@ -86,6 +86,16 @@ def test_a_test_that_passes_elsewhere_does_not_answer_for_the_largest_value(tile
     assert tiles_of(permutations=merged(permuted(NO, NO), elsewhere))[0].answer == NO
 
 
+def test_nothing_can_lie_above_token_counts_that_order_all_prompts(tmp_path):
+    overview = read_overview(
+        overview_run(tmp_path, permutations=merged(permuted(YES, NO), {"tokens": {"value": 1.0}, "tokens_null": 0.005}))
+    )
+    words = overview.tiles[1]
+    assert (words.answer, words.glyph) == (UNTESTED, None)
+    assert ", as their words alone do" in overview.sentence
+    assert "words explain all" in [badge.label for badge in overview.badges if badge.is_warning]
+
+
 def test_token_counts_that_are_equal_in_most_pairs_answer_nothing(tiles_of):
     words = tiles_of(permutations=merged(permuted(YES, YES), {"tokens_equal_pairs": 0.95}))[1]
     assert (words.answer, words.claim) == (UNTESTED, "")

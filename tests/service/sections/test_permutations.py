@@ -220,7 +220,9 @@ def test_the_largest_share_of_pairs_has_its_own_depth(tmp_path):
     pairs = {"value": shares, "band_low": shares - 0.05, "band_high": 1.0}
     facts = facts_of(tmp_path, permuted(location={"paired_accuracy": shares >= 0.7}), paired_accuracy=pairs)
     share = "share of held-out pairs … 95.0 [90.0, 100.0] % … layer 2 pre … 64 pairs … 50 %"
-    assert_says(facts, f"difference of means … {share} … 3 of the 7 other depths could … (layers 1 pre to 1 mid, 2 mid)")
+    assert_says(
+        facts, f"difference of means … {share} … 3 of the 7 other depths could … (layers 1 pre to 1 mid, 2 mid)"
+    )
 
 
 def test_depths_that_include_the_output_of_the_last_block_do_not_end_before_it(tmp_path):

@@ -96,7 +96,7 @@ GROUP = Group(
     name="permutations",
     title="Permutation tests",
     order=40,
-    version=2,
+    version=3,
     variables=VARIABLES,
     labels={
         "prompt_side": SIDES,

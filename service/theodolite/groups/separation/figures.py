@@ -18,7 +18,7 @@ from theodolite.drawing.panels import (
     prompts_text,
     with_ends,
 )
-from theodolite.drawing.style import CHANCE_SDS, MAIN, PLAIN, THIRD, UNTRAINED
+from theodolite.drawing.style import MAIN, PLAIN, THIRD, UNTRAINED, chance_ends
 from theodolite.groups.schema import LEVEL
 from theodolite.query.compare import BOUND
 from theodolite.query.curves import along_depth, end_of, has_values
@@ -119,8 +119,8 @@ def _lines(of: tuple[xr.Dataset, xr.Dataset | None, xr.Dataset | None], name: st
 
 def _ribbon(null: xr.DataArray) -> tuple[ArrayLike, ArrayLike, ArrayLike]:
     """Return the depths, and about the 5 % and 95 % quantiles of permuted labels there."""
-    mean, sd = (along_depth(null.sel(null=one)) for one in ("mean", "sd"))
-    return mean["depth"].values, mean.values - CHANCE_SDS * sd.values, mean.values + CHANCE_SDS * sd.values
+    mean, sd, limit = (along_depth(null.sel(null=one)) for one in ("mean", "sd", "critical"))
+    return mean["depth"].values, *chance_ends(mean.values, sd.values, limit.values)
 
 
 def _beyond(values: Sequence[xr.DataArray], control: str, equal: str, sites: Sequence[str], n: str) -> Panel:
