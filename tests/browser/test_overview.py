@@ -48,14 +48,14 @@ def test_a_depth_chosen_by_click_or_from_the_list_is_in_the_address_and_stays(pa
     expect(page.get_by_role("region", name="Prompts of nouns")).to_be_visible()
     page.get_by_role("tab", name="Separation").click()
     settle(page)
-    expect(page.locator("main h2").first).to_contain_text("“subject”: nouns against harmless")
+    expect(page.locator("main h2").first).to_contain_text("“subject” at position -1: 6 nouns and 9 harmless")
     page.locator("nav.parts").get_by_role("link", name="Directions").click()
     settle(page)
     page.get_by_role("tab", name="Overview").click()
     holds(page, "runs/tiny-0?contrast=subject&site=resid_pre&layer=1")
     settle(page)
     assert shown_place(page) == ("resid_pre", "1")
-    page.get_by_label("contrast", exact=True).select_option("refusal")
+    page.get_by_role("navigation", name="Contrasts").get_by_role("link", name="refusal").click()
     settle(page)
     assert hash_of(page) == "#/runs/tiny-0?contrast=refusal"
 

@@ -121,7 +121,7 @@ def test_switches_change_the_axes_of_a_figure_and_a_term_leads_to_its_meaning(re
         page.goto(f"file://{report}")
         page.evaluate(OPENED)
         expect(page.locator(DRAWN)).to_have_count(page.locator("[data-figure]").count())
-        controls = page.locator(".axes").first
+        controls = page.locator(".axes").filter(has_text="mean variance").first
         before = page.evaluate(f"{figure}.yaxis2.type")
         box = controls.get_by_label("mean variance")
         box.set_checked(not box.is_checked())

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.browser
 TABS = {
     "Overview": [],
     "Prompts": [],
-    "Separation": ["Curves", "Separation", "Directions"],
+    "Separation": ["Separation", "Curves", "Directions"],
     "Components": ["Heads", "Weights"],
     "Geometry": ["Shape and similarity", "Sphere", "Travel and growth", "Layers as linear maps"],
     "Words": [],
@@ -94,7 +94,7 @@ def test_arrow_keys_go_through_the_tabs_and_leave_no_step_for_back(page, address
     page.get_by_role("tab", name="Overview").focus()
     for key, name in (
         ("ArrowRight", "prompts"),
-        ("ArrowRight", "curves"),
+        ("ArrowRight", "separation"),
         ("End", "tables"),
         ("ArrowRight", "overview"),
         ("ArrowLeft", "tables"),

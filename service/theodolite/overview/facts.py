@@ -264,7 +264,7 @@ def _badges(run: Run, sets: tuple[str, str], position: int, measured: Measured, 
     if measured.effects is not None:
         tested = measured.effects["n_used"].sel(prompt_side=list(SIDES)).values.tolist()
         yield Badge(
-            f"{int(tested[0])} {'pairs' if is_paired else 'prompts'} changed",
+            f"effects: {int(tested[0])} {'pairs' if is_paired else 'prompts'}",
             "The last question is answered with these prompts alone. No text is generated: the probabilities of the "
             "next token are compared with those by control directions.",
         )

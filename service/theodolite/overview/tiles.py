@@ -180,7 +180,7 @@ def _difference(measured: Measured, question: str, values: xr.DataArray, control
     rule = f"✓ if the simultaneous interval of the difference from {control} lies above 0 at a depth"
     answer = YES if above.any() else NO
     number = f"{size}, {measured.places[best]}"
-    return Tile(question, answer, number, f"{rule} (it does at {int(above.sum())})", glyph)
+    return Tile(question, answer, number, f"{rule} (it does at {int(above.sum())} of {above.size})", glyph)
 
 
 def _used(measured: Measured) -> Tile:

@@ -144,7 +144,7 @@ def test_booleans_are_shown_and_selected(client):
 def test_sections_equal_those_of_the_run_and_all_their_figures_are_drawn(client, library):
     run = open_run(library, "tiny-0")
     groups = client.get(f"{RUN}/sections").json()["items"]
-    assert groups == shown_groups(run) == ["curves", "separation", "directions", "gram", "travel"]
+    assert groups == shown_groups(run) == ["separation", "curves", "directions", "gram", "travel"]
     drawn = set()
     for group in groups:
         answer = client.get(f"{RUN}/sections/{group}").json()
@@ -203,7 +203,7 @@ def test_sections_and_figures_change_when_an_untrained_twin_is_surveyed(tmp_path
 
 def test_missing_sections_are_empty_and_unknown_sections_return_404(client):
     assert client.get(f"{RUN}/sections/heads").json()["items"] == []
-    assert_problem(client.get(f"{RUN}/sections/nobody"), 404, "'nobody'", "curves, separation, directions, heads")
+    assert_problem(client.get(f"{RUN}/sections/nobody"), 404, "'nobody'", "separation, curves, directions, heads")
 
 
 @each(
@@ -211,8 +211,8 @@ def test_missing_sections_are_empty_and_unknown_sections_return_404(client):
     [
         ("gram.nobody", "gram.shape"),
         ("curves.refusal.-9", "curves.refusal.-1"),
-        ("nobody", "curves, separation, directions, gram, travel"),
-        ("heads.qk.leading", "curves, separation, directions, gram, travel"),
+        ("nobody", "separation, curves, directions, gram, travel"),
+        ("heads.qk.leading", "separation, curves, directions, gram, travel"),
         ("gram.", "gram.shape"),
         (".", "figures of"),
     ],

@@ -72,13 +72,13 @@ def test_a_run_without_scores_of_prompts_has_an_empty_table(tmp_path):
 
 def test_the_badges_of_prompts_say_how_many_and_what_was_changed(tmp_path):
     alone = badges_of(overview_run(tmp_path / "one"))
-    assert list(alone) == ["20 + 20 prompts", "last token", "no twin", "12 prompts changed"]
+    assert list(alone) == ["20 + 20 prompts", "last token", "no twin", "effects: 12 prompts"]
     assert [label for label, badge in alone.items() if badge.is_warning] == ["20 + 20 prompts", "no twin"]
     unchanged = badges_of(overview_run(tmp_path / "two", effects=None))
     assert "not what the model uses" in unchanged["effects not measured"].text
     run = planted_run(tmp_path / "three")
     assert read_overview(run, "c1").badges[0].label == "20 pairs"
-    assert read_overview(run, "c1").badges[-1].label == "12 pairs changed"
+    assert read_overview(run, "c1").badges[-1].label == "effects: 12 pairs"
 
 
 def test_a_common_token_and_words_that_separate_the_sets_have_badges(tmp_path):

@@ -61,7 +61,7 @@ def test_each_number_stands_with_its_depth_its_band_and_chance(planted):
     assert at is not None
     assert [at.value, at.low, at.high, at.chance, *at.scale] == pytest.approx([0.9, 0.85, 0.95, 0.5, 0, 1])
     assert "(it is 0.01)" in separable.rule
-    assert "token counts lies above 0 at a depth (it does at 4)" in words.rule
+    assert "token counts lies above 0 at a depth (it does at 4 of 8)" in words.rule
     of_pairs = planted["c1"].tiles
     assert of_pairs[0].number == "90.0 % of pairs in order, 2 depths"
     assert of_pairs[1].number == "+20.0 points, layer 2 pre"

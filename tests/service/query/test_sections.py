@@ -28,7 +28,7 @@ def test_every_analysis_has_a_section():
 
 
 def test_finished_groups_have_sections_in_the_order_of_the_report(run, sections):
-    assert shown_groups(run) == ["curves", "separation", "directions", "gram", "travel"]
+    assert shown_groups(run) == ["separation", "curves", "directions", "gram", "travel"]
     assert {group for group, of_group in sections.items() if of_group} == set(shown_groups(run))
 
 
@@ -82,7 +82,7 @@ def test_rows_of_tables_have_one_cell_for_each_column(sections):
     "name, message",
     [
         ("gram.x", "it has gram.shape, gram.blocks, gram.cka.harmful"),
-        ("heads.qk.leading", "it has figures of curves, separation, directions, gram, travel"),
+        ("heads.qk.leading", "it has figures of separation, curves, directions, gram, travel"),
         ("", "it has figures of curves"),
         ("../gram.shape", "it has figures of curves"),
         ("curves.x", "it has curves.refusal.-1"),

@@ -62,7 +62,7 @@ def computed(folder, bad, good, *requested):
     return replace(run, cache=Cache(2**26))
 
 
-COMPUTED = ("curves", "separation", "directions", "gram", "travel", "basis")
+COMPUTED = ("separation", "curves", "directions", "gram", "travel", "basis")
 
 
 @pytest.fixture(scope="module")

@@ -106,6 +106,6 @@ function ranks(card) {
 function written({ written: contrasts }) {
   return Object.entries(contrasts).map(([contrast, { share, z, p_family: p }]) => [
     `writes of the difference “${contrast}”`,
-    `${(100 * share).toFixed(1)} %, ${p === null ? "not tested" : `z ${z.toFixed(1)}, p ${p.toPrecision(2)}`}`,
+    `${(100 * share).toFixed(1)} %, ${p === null ? "not tested" : `z ${z.toFixed(1)}, p ${p.toPrecision(2)} over all parts`}`,
   ]);
 }

@@ -37,10 +37,11 @@ class Picture {
   constructor(run, signal) {
     this.run = run;
     this.signal = signal;
+    this.contrasts = element("nav.parts", { "aria-label": "Contrasts", hidden: true });
     this.switches = element("div.switches");
     this.drawing = element("div");
     this.buttons = element("div.buttons");
-    this.node = element("div", this.drawing, element("div.under", this.switches, this.buttons));
+    this.node = element("div", this.contrasts, this.drawing, element("div.under", this.switches, this.buttons));
     this.drawing.addEventListener("click", (event) => this.chooseDepth(event));
   }
 
@@ -78,9 +79,11 @@ class Picture {
       `run.overview("${contrast}", site="${site}", layer=${layer})`,
     ].join("\n");
     const vector = addressOf(["runs", this.run.run_id, "separation"], { contrast });
+    this.contrasts.hidden = contrasts.length < 2;
+    this.contrasts.replaceChildren(...contrasts.map((name) =>
+      element("a", { href: addressOf(["runs", this.run.run_id], { contrast: name }), "aria-current": name === contrast ? "page" : null }, name),
+    ));
     replaceControls(this.switches, [
-      contrasts.length > 1 &&
-        selection("overview", "contrast", contrasts, contrast, (value) => choose({ contrast: value, site: null, layer: null })),
       selection("overview", "depth", places.map(depth), `${site}:${layer}`, choosePlace),
     ]);
     this.buttons.replaceChildren(copyButton("Copy sentence", quoted), copyButton("Copy Python", python), element("a", { href: vector }, "Separation in detail"));

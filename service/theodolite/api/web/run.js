@@ -42,7 +42,7 @@ async function open(node, signal, id) {
       ...chapters(shownOf(groups, names, run.unfinished), names),
       ...(run.tables.length > 0 ? [{ name: "tables", title: "Data" }] : []),
     ], signal);
-    const head = element("div");
+    const head = element("div.run-head");
     const drawHead = () => head.replaceChildren(title(run), labelsOf(run, signal, drawHead));
     drawHead();
     node.replaceChildren(head, tabs.list, tabs.panel);
