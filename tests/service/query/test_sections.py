@@ -83,8 +83,8 @@ def test_rows_of_tables_have_one_cell_for_each_column(sections):
     [
         ("gram.x", "it has gram.shape, gram.blocks, gram.cka.harmful"),
         ("heads.qk.leading", "it has figures of separation, curves, directions, gram, travel"),
-        ("", "it has figures of curves"),
-        ("../gram.shape", "it has figures of curves"),
+        ("", "it has figures of separation"),
+        ("../gram.shape", "it has figures of separation"),
         ("curves.x", "it has curves.refusal.-1"),
     ],
 )
