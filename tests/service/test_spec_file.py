@@ -144,7 +144,7 @@ BAD = {
     ),
     "unknown_analysis": (
         f"{SURVEY}analyses: [curves, horoscope]",
-        ["  analyses: given ['curves', 'horoscope']", "'horoscope' does not exist", "allowed: curves"],
+        ["  analyses: given ['curves', 'horoscope']", "'horoscope' does not exist", "allowed: separation"],
     ),
     "analysis_twice": (
         f"{SURVEY}analyses: [curves, curves]",

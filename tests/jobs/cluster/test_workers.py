@@ -219,7 +219,7 @@ def test_the_driver_prints_what_a_replica_counts_while_it_loads(made, monkeypatc
             return call
 
     monkeypatch.setattr(replicas, "_POLL_SECONDS", 0.01)
-    monkeypatch.setattr(progress, "_SECONDS_BETWEEN_LINES", 0)
+    monkeypatch.setattr(progress.Bar, "SECONDS_BETWEEN_LINES", 0)
     workers, bar = [worker_of() for _ in range(2)], Bar("loading", None, 0, "s")
     made[0].loading, made[1].loading = Waiting(), Loading()
     for actor in made:

@@ -249,7 +249,7 @@ def test_the_number_of_sentences_is_limited(checking):
         ({"prompts": {"a\n": {"source": "builtin:nouns"}}}, "a name begins with a letter from a to z"),
         ({"prompts": {"more": {"source": "words:sentences"}}}, "the kind `words` is reserved"),
         ({"prompts": {"more": {"source": "http://evil.com/x.csv"}}}, "source"),
-        ({"analyses": ["nobody"]}, "allowed: curves"),
+        ({"analyses": ["nobody"]}, "allowed: separation"),
         ({"analyses": []}, "analyses"),
         ({"contrasts": {"refusal": {"positive": "nobody", "negative": "harmless"}}}, "harmful, harmless"),
         ({"gram": {"samples": 10**30}}, "gram.samples"),

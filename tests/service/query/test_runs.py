@@ -54,6 +54,6 @@ def test_a_run_is_found_by_its_id_or_by_a_name_that_only_it_has(tmp_path):
 def test_a_list_with_effects_keeps_the_other_analyses():
     contrasts = {"refusal": {"positive": "harmful", "negative": "harmless"}}
     spec = parse_spec({"model": {"id": "m"}, "prompts": PROMPTS, "contrasts": contrasts, "effects": {}})
-    assert with_analyses(spec, {"curves", "separation", "effects"}).analyses == ["curves", "separation", "effects"]
+    assert with_analyses(spec, {"curves", "separation", "effects"}).analyses == ["separation", "curves", "effects"]
     without = with_analyses(spec, {"curves", "gram"})
     assert (without.analyses, without.effects) == (["curves", "gram"], None)
