@@ -1,6 +1,6 @@
 """Surveys from Python: `theodolite survey`, `plan`, `heads` and `run analyse` as functions."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +10,11 @@ from theodolite.settings import Settings, read_settings
 from theodolite.spec import SurveySpec
 from theodolite.spec_file import parse_spec
 from theodolite.spec_keywords import GivenSpec, spec_of_keywords
+from theodolite.store.runs import Run
 from theodolite.stored_runs import Store, stored_run
 from theodolite_jobs.progress import Console
+
+Stages = Callable[[SurveySpec, Path, Settings, Console], Run]
 
 
 def survey(
@@ -144,10 +147,15 @@ def _settings(store: Store, **given: Any) -> Settings:
     return read_settings(store=None if store is None else str(store), **given)
 
 
-def _surveyed(spec: SurveySpec, folder: Path, settings: Settings) -> RunReader:
+def run_stages(stages: Stages, spec: SurveySpec, folder: Path, settings: Settings) -> Run:
+    """Run the stages of a survey, serve its metrics and show its progress, and return the run."""
     from theodolite_jobs.metrics_server import served
-    from theodolite_jobs.survey import survey as run_survey
 
     with served(settings):
-        run = run_survey(spec, folder, settings, Console())
-    return open_run(settings.store, run.id)
+        return stages(spec, folder, settings, Console())
+
+
+def _surveyed(spec: SurveySpec, folder: Path, settings: Settings) -> RunReader:
+    from theodolite_jobs.survey import survey as run_survey
+
+    return open_run(settings.store, run_stages(run_survey, spec, folder, settings).id)

@@ -5,10 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from pydantic import ValidationError
 
 from theodolite.drawing.comparison import description
-from theodolite.errors import SpecError
 from theodolite.query.compare import (
     BOUND,
     Question,
@@ -22,7 +20,7 @@ from theodolite.query.compare import (
 from theodolite.query.runs import run_id_of
 from theodolite.query.verification import verify as find_damages
 from theodolite.settings import read_settings
-from theodolite.store.labels import Labels, change_labels
+from theodolite.store.labels import change_labels, parse_labels
 from theodolite.store.leases import refuse_in_use
 from theodolite.store.removal import remove_run
 from theodolite.store.runs import Run, open_run
@@ -50,12 +48,7 @@ def label(run_id: str, *, store: Store = None, **labels: Any) -> dict[str, Any]:
         RunNotFoundError: the store has no such run.
         SpecError: a label is too long, has a control character, or is of the wrong type.
     """
-    try:
-        given = Labels.model_validate(labels)
-    except ValidationError as error:
-        problem = error.errors(include_url=False)[0]
-        where, message = ".".join(map(str, problem["loc"])), problem["msg"].removeprefix("Value error, ")
-        raise SpecError(f"{where}: given {str(problem['input'])[:60]!r}; {message[0].lower()}{message[1:]}") from error
+    given = parse_labels(labels)
     return dict(change_labels(stored_run(run_id, store), given).model_dump(mode="json"))
 
 

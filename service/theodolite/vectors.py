@@ -168,15 +168,11 @@ def _of_npy(path: Path) -> tuple[dict[int, NDArray[np.float32]], dict[str, Any]]
 def _of_gguf(path: Path) -> tuple[dict[int, NDArray[np.float32]], dict[str, Any]]:
     reader = gguf.GGUFReader(path)
     tensors = {tensor.name: np.array(tensor.data) for tensor in reader.tensors}
-    prefix = "theodolite."
-    facts = {
-        name.removeprefix(prefix): one.contents() for name, one in reader.fields.items() if name.startswith(prefix)
-    }
+    own = {name: one.contents() for name, one in reader.fields.items() if name.startswith("theodolite.")}
+    facts = {name.removeprefix("theodolite."): value for name, value in own.items()}
     blocks = [int(name.removeprefix("direction.")) for name in tensors]
     if not blocks:
         raise KeyError("direction.N")
     layers = dict(zip(facts.pop("block", blocks), facts.pop("layer", blocks), strict=True))
-    return {layers[block]: tensors[f"direction.{block}"] for block in blocks}, {
-        "site": "resid_post",
-        "operation": "add",
-    } | facts
+    vectors = {layers[block]: tensors[f"direction.{block}"] for block in blocks}
+    return vectors, {"site": "resid_post", "operation": "add"} | facts

@@ -99,21 +99,22 @@ def run_of(run_id: str, settings: "Settings") -> "Run":
 
 def print_outcome(run: "Run", as_json: bool) -> None:
     """Print the id and report of the run that a command created or changed, and what it found for each contrast."""
-    from theodolite.overview.facts import read_overview
     from theodolite.query.runs import run_state
     from theodolite.store.manifest import finished_groups
-    from theodolite.store.result_reader import read_contrasts
 
-    outcome = {"run_id": run.id, "store": run.store, "report": run.report, "state": run_state(run)}
     if as_json:
-        print(json.dumps(outcome))
-    else:
-        print(f"run     {run.id}")
-        finished = finished_groups(run)
-        for contrast in read_contrasts(run, finished) if "separation" in finished else ():
+        print(json.dumps({"run_id": run.id, "store": run.store, "report": run.report, "state": run_state(run)}))
+        return
+    print(f"run     {run.id}")
+    finished = finished_groups(run)
+    if "separation" in finished:
+        from theodolite.overview.facts import read_overview
+        from theodolite.store.result_reader import read_contrasts
+
+        for contrast in read_contrasts(run, finished):
             print(f"found   {read_overview(run, contrast).sentence}")
-        if finished:
-            print(f"report  {run.report}")
+    if finished:
+        print(f"report  {run.report}")
 
 
 def print_value(value: dict[str, Any], as_json: bool) -> None:

@@ -2,14 +2,13 @@
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from theodolite_jobs.commands.options import AsJson, Dask, Ray, RunId, Store, print_value, run_of, settings_of, spec_of
 
 if TYPE_CHECKING:
-    from theodolite.store.labels import Labels
     from theodolite.store.runs import Run
 
 
@@ -193,31 +192,14 @@ def label(
 
     For example: theodolite run label RUN --name "refusal, first try" --tag paper --tag draft
     """
-    from theodolite.store.labels import change_labels, read_labels
+    from theodolite.store.labels import change_labels, parse_labels, read_labels
 
     opened = run_of(run, settings_of(store=store))
     tags = None if tag is None else [one for one in tag if one]
     given = {key: value for key, value in (("name", name), ("tags", tags), ("remarks", remarks)) if value is not None}
-    labels = change_labels(opened, _labels_of(given)) if given else read_labels(opened)
+    options = {"name": "--name", "tags": "--tag", "remarks": "--remarks"}
+    labels = change_labels(opened, parse_labels(given, options)) if given else read_labels(opened)
     print_value(labels.model_dump(mode="json"), as_json)
-
-
-def _labels_of(given: dict[str, Any]) -> "Labels":
-    """Return the labels of a command's options; raises SpecError for invalid ones."""
-    from pydantic import ValidationError
-
-    from theodolite.errors import SpecError
-    from theodolite.store.labels import Labels
-
-    try:
-        return Labels.model_validate(given)
-    except ValidationError as error:
-        problem = error.errors(include_url=False)[0]
-        option = str(problem["loc"][0]).replace("tags", "tag")
-        message = problem["msg"].removeprefix("Value error, ")
-        raise SpecError(
-            f"--{option}: given {str(problem['input'])[:60]!r}; {message[0].lower()}{message[1:]}"
-        ) from error
 
 
 def compare(

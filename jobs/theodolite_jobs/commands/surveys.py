@@ -160,14 +160,10 @@ def heads(
 
 
 def _run(stages: Callable[..., Any], spec: Any, folder: Path, as_json: bool, **options: Any) -> None:
-    """Run the stages of a survey with the settings of some options, serve the metrics, and print the outcome."""
-    from theodolite_jobs.metrics_server import served
-    from theodolite_jobs.progress import Console
+    """Run the stages of a survey with the settings of some options, and print the outcome."""
+    from theodolite_jobs.python import run_stages
 
-    settings = settings_of(**options)
-    with served(settings):
-        run = stages(spec, folder, settings, Console())
-    print_outcome(run, as_json)
+    print_outcome(run_stages(stages, spec, folder, settings_of(**options)), as_json)
 
 
 def plan(spec: SpecPath, store: Store = None, analyses: Analyses = None, as_json: AsJson = False) -> None:

@@ -10,11 +10,12 @@ They lie beside the runs: the objects of a run, their checksums and its id never
 import logging
 import unicodedata
 from collections import defaultdict
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
-from theodolite.errors import RunNotFoundError
+from theodolite.errors import RunNotFoundError, SpecError
 from theodolite.store.layout import RUN_RECORD
 from theodolite.store.objects import Location, delete, get_all, keys, open_location, put, version
 from theodolite.store.pieces import fields_of, record
@@ -87,6 +88,17 @@ def read_labels(run: Run) -> Labels:
 def all_labels(store: str) -> dict[str, Labels]:
     """Return the labels of each run of a store that has some, by the run's id; labels are read as by `read_labels`."""
     return _read(open_location(store), _FOLDER)
+
+
+def parse_labels(given: Mapping[str, Any], names: Mapping[str, str] = {}) -> Labels:
+    """Return given labels; raises SpecError for an invalid one, by the name that the caller has for it, or its own."""
+    try:
+        return Labels.model_validate(given)
+    except ValidationError as error:
+        problem = error.errors(include_url=False)[0]
+        name = names.get(str(problem["loc"][0])) or ".".join(map(str, problem["loc"]))
+        message = problem["msg"].removeprefix("Value error, ")
+        raise SpecError(f"{name}: given {str(problem['input'])[:60]!r}; {message[0].lower()}{message[1:]}") from error
 
 
 def change_labels(run: Run, changes: Labels) -> Labels:

@@ -14,8 +14,11 @@ import { ask, ofRun } from "./service.js";
 export function openHeads(node, signal, run, group) {
   const atlas = new Atlas(run, signal);
   const ready = fill(node, signal, async () => {
-    const written = run.analyses.includes("contributions") ? await readSections(run, "contributions", signal) : [];
-    return atlas.nodes(await readSections(run, group, signal), written.flatMap(({ maps }) => maps));
+    const [sections, written] = await Promise.all([
+      readSections(run, group, signal),
+      run.analyses.includes("contributions") ? readSections(run, "contributions", signal) : [],
+    ]);
+    return atlas.nodes(sections, written.flatMap(({ maps }) => maps));
   });
   return async ({ choices }) => {
     await ready;
