@@ -69,12 +69,18 @@ def encode(vectors: Vectors, facts: Facts, format: str) -> bytes:
     return _ENCODERS[format](vectors, facts)
 
 
-def write_file(path: Path, content: bytes) -> None:
-    """Write a file; raises SpecError if this fails."""
-    try:
-        write_atomically(path, content)
-    except OSError as error:
-        raise SpecError(f"output: cannot write {path}: {error.strerror}; choose another path") from error
+def write_files(path: Path, format: str, content_of: Callable[[str], bytes]) -> None:
+    """Write a file, and beside NAME.npy its metadata, NAME.npy.json; raises SpecError if this fails.
+
+    `content_of` returns the content in a format.
+    """
+    beside = {path.with_name(f"{path.name}.json"): "json"} if format == "npy" else {}
+    contents = {file: content_of(kind) for file, kind in {**beside, path: format}.items()}
+    for file, content in contents.items():
+        try:
+            write_atomically(file, content)
+        except OSError as error:
+            raise SpecError(f"output: cannot write {file}: {error.strerror}; choose another path") from error
 
 
 def check_format(format: str) -> None:

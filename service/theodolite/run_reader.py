@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from theodolite.drawing.titles import titled
 from theodolite.errors import SpecError, TheodoliteError
-from theodolite.export import check_format, encode_directions, file_name, write_file
+from theodolite.export import check_format, encode_directions, file_name, write_files
 from theodolite.groups import GROUPS, Group, Variable
 from theodolite.overview.view import Picture, read_picture
 from theodolite.query.activations import read_activations
@@ -247,10 +247,7 @@ class RunReader:
         check_format(format)
         layers = _listed(layer)
         path = Path(output or file_name(self.id, contrast, site, layers, format))
-        content = self._export(contrast, site, layers, position, format)
-        if format == "npy":
-            write_file(path.with_name(f"{path.name}.json"), self._export(contrast, site, layers, position, "json"))
-        write_file(path, content)
+        write_files(path, format, lambda kind: self._export(contrast, site, layers, position, kind))
         return path
 
     def activations(

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from safetensors import SafetensorError, safe_open
 
 from theodolite.errors import SpecError
-from theodolite.export import check_format, encode, write_file
+from theodolite.export import check_format, encode, write_files
 from theodolite.query.exports import EITHER, LAYER_NUMBERING
 from theodolite.run_reader import RunReader
 from theodolite.sites import STREAM_SITES, site_name
@@ -98,9 +98,7 @@ def export_vector(
         "written_by": f"theodolite {__version__}",
     }
     path = Path(output or f"vector.{site_name(site)}.{format}")
-    if format == "npy":
-        write_file(path.with_name(f"{path.name}.json"), encode(vectors, facts, "json"))
-    write_file(path, encode(vectors, facts, format))
+    write_files(path, format, lambda kind: encode(vectors, facts, kind))
     return path
 
 
