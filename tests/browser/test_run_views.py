@@ -353,7 +353,7 @@ def test_figures_can_be_taken_away(page, address):
 def test_texts_of_a_survey_are_shown_as_text(page, address, store):
     page.goto(f"{address}/#/runs/{store[1]}")
     settle(page)
-    expect(page.locator("main .lead")).to_contain_text(HOSTILE)
+    expect(page.locator("main h1")).to_contain_text(HOSTILE)
     expect(page.locator("#runs")).to_contain_text(HOSTILE)
     unfold(page)
     expect(page.locator("#spec pre")).to_contain_text(HOSTILE)

@@ -128,11 +128,14 @@ def _ridge_p(measured: Measured) -> float:
 
 def _beyond_words(measured: Measured) -> Tile:
     question, tests = "Beyond words?", measured.tests
-    if measured.unknown or tests is None:
-        return Tile(question, UNTESTED, "not tested", measured.unknown or "token counts were not compared")
+    untested = Tile(question, UNTESTED, "not tested", "token counts were not compared", claim=", words not compared")
+    if measured.unknown:
+        return replace(untested, rule=measured.unknown, claim="")
+    if tests is None:
+        return untested
     values = tests["beyond"].sel(control="words")
     if not _is_known(values.sel(held_out=measured.statistic), "band_low"):
-        return Tile(question, UNTESTED, "not tested", "token counts were not compared")
+        return untested
     if words_share(measured) == 1:
         rule = "token counts alone order all prompts, so nothing can lie above them"
         return Tile(question, UNTESTED, "words alone reach 100 %", rule, claim=", as their words alone do")
@@ -146,7 +149,7 @@ def _beyond_words(measured: Measured) -> Tile:
     if not by_ridge:
         return replace(tile, claim=", not shown beyond their words")
     rule = f"{tile.rule}; ~ if only the difference by ridge regression does (at {by_ridge} depths)"
-    return replace(tile, answer=PARTLY, rule=rule, claim=", beyond their words by ridge alone")
+    return replace(tile, answer=PARTLY, rule=rule, claim=", beyond their words only by ridge regression")
 
 
 def words_share(measured: Measured) -> float:
@@ -194,7 +197,8 @@ def _used(measured: Measured) -> Tile:
         return Tile(question, UNTESTED, "not tested", "no control can be compared")
     passes = exceeds_controls(effects) if has_sign else changes_more(effects)
     places = "layers" if effects.sizes["site"] == 1 else "places"
-    tile = Tile(question, NO, f"{int(passes.sum())} of {int(tested.sum())} tested {places}", "", claim="; no use shown")
+    number = f"{int(passes.sum())} of {int(tested.sum())} {places} above controls"
+    tile = Tile(question, NO, number, "", claim="; no use by the model shown")
     if not has_sign:
         rule = (
             "~ if adding the direction changes the next token of both sets more than all controls at some; no sign is "

@@ -55,7 +55,7 @@ def test_each_number_stands_with_its_depth_its_band_and_chance(planted):
     assert (separable.number, words.number, used.number) == (
         "0.900 AUROC, 2 depths",
         "+0.200 AUROC, layer 2 pre",
-        "4 of 8 tested places",
+        "4 of 8 places above controls",
     )
     at = separable.glyph
     assert at is not None

@@ -45,7 +45,7 @@ export class RunList {
     for (const link of part("runs").querySelectorAll("a"))
       link.ariaCurrent = link.dataset.run === this.marked ? "page" : null;
     const run = this.runs?.find((one) => one.run_id === this.marked);
-    part("drawer").textContent = run ? `Runs · ${run.model ?? run.run_id}` : "Runs";
+    part("drawer").textContent = run ? `Runs · ${nameOf(run)}` : "Runs";
   }
 
   open(isOpen) {
@@ -70,14 +70,18 @@ export class RunList {
 
   line(run) {
     const digest = run.run_id.split("-").at(-1).slice(0, 6);
-    const details = [run.name, ...run.tags, ...subjects(run), run.created.slice(0, 10), digest].filter(Boolean);
+    const details = [run.name && run.model, ...run.tags, ...subjects(run), run.created.slice(0, 10), digest].filter(Boolean);
     return element("a", { href: addressOf(["runs", run.run_id]), "data-run": run.run_id, title: run.run_id },
-      element("span.model", run.model ?? run.run_id),
+      element("span.run-name", nameOf(run)),
       element("span.soft.small", details.join(" · ")),
       run.state !== "complete" && element("span.state", { "data-state": run.state }, run.state),
       run.unfinished.length > 0 && element("span.soft.small", `not finished: ${run.unfinished.join(", ")}`),
     );
   }
+}
+
+function nameOf(run) {
+  return run.name ?? run.model ?? run.run_id;
 }
 
 /** Return the contrasts of a run, or else its prompt sets, or else `weights`. */

@@ -34,7 +34,7 @@ async function open(node, signal, id) {
     const [run, groups] = await Promise.all([ask(ofRun(id), {}, signal), readAnalyses()]);
     const names = run.analyses.length > 0 ? (await ask(ofRun(id, "sections"), {}, signal)).items : [];
     if (signal.aborted) return null;
-    document.title = `${run.model.name} · Theodolite`;
+    document.title = `${run.name ?? run.model.name} · Theodolite`;
     const hasPrompts = names.length > 0 && Object.keys(run.sets).length > 0;
     const tabs = new Tabs(run, [
       { name: "overview", title: "Overview" },
@@ -80,9 +80,9 @@ function depthOf({ capture: { sites, layers }, model }, choices) {
 function title(run) {
   const measured = Object.keys(run.sets).length ? "Residual stream" : "Weights";
   return element("div.title",
-    element("h1", run.model.name),
+    element("h1", run.name ?? run.model.name),
     element("p.lead",
-      run.name && element("strong", run.name),
+      run.name && element("strong", run.model.name),
       run.name && " · ",
       `${measured} of ${run.model.n_layers} layers, surveyed ${run.created.slice(0, 10)} · run `,
       element("code", run.run_id),
