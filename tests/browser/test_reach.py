@@ -23,7 +23,7 @@ def texts_of(section):
     yield from (section.title, section.headline, section.how_to_read, *section.facts, *section.notes)
     yield from (figure.caption for figure in [*section.figures, *section.maps])
     for table in section.tables:
-        yield from (table.caption, *table.columns, *(str(cell) for row in table.rows for cell in row))
+        yield from (table.caption, table.note, *table.columns, *(str(cell) for row in table.rows for cell in row))
 
 
 def test_each_sentence_caveat_figure_and_table_is_on_its_tab(page, address, store):

@@ -1,6 +1,7 @@
 """Names at the right ends of lines, in place of a legend."""
 
 import textwrap
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -8,6 +9,7 @@ import numpy as np
 import plotly.graph_objects as go
 from numpy.typing import ArrayLike, NDArray
 
+from theodolite.drawing.style import PLAIN
 from theodolite.drawing.switches import kinds_of, range_of, set_axis
 
 _WIDTH = 20  # characters of a row
@@ -27,10 +29,9 @@ def name_lines(figure: go.Figure) -> go.Figure:
     widest = 0
     for axis in list(figure.select_yaxes()):
         traces = list(figure.select_traces({"yaxis": f"y{axis.plotly_name.removeprefix('yaxis')}"}))
-        named = {trace.name: trace for trace in reversed(traces) if _is_named(trace)}
-        if not named:
+        names = [_Name(*one) for one in _names_once(list(filter(_is_named, traces))).items()]
+        if not names:
             continue
-        names = [_Name(trace) for trace in reversed(named.values())]
         widest = max(widest, *(len(row) for one in names for row in one.rows))
         _name_axis(figure, axis.plotly_name, traces, names)
     if widest:
@@ -62,20 +63,35 @@ def spread(wanted: ArrayLike, heights: ArrayLike) -> NDArray[np.float64]:
     return np.asarray(np.clip(np.repeat(means, sizes), low, high) + offsets)
 
 
-class _Name:
-    """A name as rows of text, and the values of its line."""
+def _names_once(traces: Sequence[Any]) -> dict[str, list[Any]]:
+    """Return the lines of each name. Dashed lines whose names differ in the first part alone have the rest as name.
 
-    def __init__(self, trace: Any) -> None:
-        dash = _DASHES.get(trace.line.dash or "solid", _OTHER_DASH)
-        self.rows = textwrap.wrap(f"{dash}{trace.name}", _WIDTH, break_long_words=False)
-        self.colour = trace.line.color
-        self.values = np.asarray(trace.y, dtype=np.float64)
+    So `harmful, fitted Gaussian` and `harmless, fitted Gaussian` are `fitted Gaussian`; the colours say which is which.
+    """
+    dashed = [one for one in traces if one.line.dash not in (None, "solid") and ", " in one.name]
+    parts = Counter((one.name.partition(", ")[2], one.line.dash) for one in dashed)
+    named: dict[str, list[Any]] = {}
+    for one in traces:
+        rest = one.name.partition(", ")[2]
+        named.setdefault(rest if parts[rest, one.line.dash] > 1 else one.name, []).append(one)
+    return named
+
+
+class _Name:
+    """A name as rows of text, and the values of its lines."""
+
+    def __init__(self, name: str, traces: Sequence[Any]) -> None:
+        dash = _DASHES.get(traces[0].line.dash or "solid", _OTHER_DASH)
+        self.rows = textwrap.wrap(f"{dash}{name}", _WIDTH, break_long_words=False)
+        colours = {trace.line.color for trace in traces}
+        self.colour = colours.pop() if len(colours) == 1 else PLAIN
+        self.values = [np.asarray(trace.y, dtype=np.float64) for trace in traces]
 
     def end(self, kind: str) -> float:
-        """Return where the line ends on an axis of this kind; NaN if it has no point there."""
-        shown = _scaled(self.values, kind)
-        known = shown[np.isfinite(shown)]
-        return float(known[-1]) if len(known) else np.nan
+        """Return where the lines end on an axis of this kind, on average; NaN if they have no point there."""
+        shown = [_scaled(values, kind) for values in self.values]
+        known = [one[np.isfinite(one)][-1] for one in shown if np.isfinite(one).any()]
+        return float(np.mean(known)) if known else np.nan
 
 
 def _is_named(trace: Any) -> bool:

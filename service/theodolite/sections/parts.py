@@ -75,11 +75,12 @@ def number(value: SupportsFloat, digits: int) -> str:
 
 @dataclass(frozen=True)
 class Table:
-    """A table; report and page show it folded."""
+    """A table; report and page show it folded, under its caption. The note, full sentences, stands above its rows."""
 
     caption: str
     columns: list[str]
     rows: list[list[str]]
+    note: str = ""
 
 
 @dataclass(frozen=True)

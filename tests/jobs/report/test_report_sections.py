@@ -61,7 +61,7 @@ def with_itself(tmp_path_factory):
 def test_a_missing_number_of_a_table_is_a_dash_with_its_reason(with_itself):
     assert "<td>nan</td>" not in with_itself
     assert with_itself.count("<td>\N{EN DASH}</td>") >= 4 * 3  # four cosines with r = 0 at three layers
-    assert "marks a missing value, such as a cosine with r = 0 or r* = 0</summary>" in with_itself
+    assert "marks a missing value, such as a cosine with r = 0 or r* = 0.</p>" in with_itself
 
 
 def test_a_contrast_of_a_set_with_itself_is_not_called_too_small(with_itself):

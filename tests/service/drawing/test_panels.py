@@ -10,6 +10,7 @@ from theodolite.drawing.sinks import limit_axes
 from theodolite.drawing.style import DEPTH, depth_ticks
 from theodolite.drawing.switches import add_depth_switch, switches_of
 
+COLOURS = ("#d9622b", "#3b82c4")
 X = list(range(6))
 
 
@@ -68,6 +69,17 @@ def test_each_line_has_its_name_at_its_end_in_its_colour_and_there_is_no_legend(
         np.testing.assert_allclose(names[name].y, (end - low) / (high - low))
     assert not figure.layout.showlegend
     assert figure.layout.yaxis.fixedrange, "names stay where they are if an axis is dragged"
+
+
+def test_dashed_lines_that_differ_in_their_sets_alone_share_a_name_between_their_ends():
+    ends = {"one": 2, "other": 4}
+    lines = [Line(name, X, [*X[:-1], end], colour) for (name, end), colour in zip(ends.items(), COLOURS, strict=True)]
+    lines += [Line(f"{one.name}, fitted", X, one.y, one.colour, "dash", markers=False) for one in lines]
+    figure = name_lines(figure_of(Panel("norm", [*lines, Line("one, permuted", X, X, COLOURS[0], "dot")])))
+    names = {note.text: note for note in figure.layout.annotations}
+    assert set(names) == {"one", "other", "╌ fitted", "┈ one, permuted"}
+    assert names["╌ fitted"].font.color not in COLOURS
+    assert names["one"].y < names["╌ fitted"].y < names["other"].y
 
 
 def test_a_line_that_ends_at_zero_has_its_name_on_a_logarithmic_axis_too():

@@ -60,7 +60,7 @@ def test_sentences_titles_and_legends_mark_the_set(run):
     marked, plain = run_with(6, run), run_with(0, run)
     for group in ("curves", "separation", "gram", "travel", "basis"):
         texts = [
-            " ".join([section.title, *section.facts, *(table.caption for table in section.tables)])
+            " ".join([section.title, *section.facts, *(f"{table.caption} {table.note}" for table in section.tables)])
             for section in sections_of(marked, group)
         ]
         own = [text for text in texts if "nouns" in text]

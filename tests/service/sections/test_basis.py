@@ -100,7 +100,7 @@ def test_tables_have_the_medians_and_counts_of_each_sublayer(section_of):
     defect = ["8", "0.1200", "0.1200", "0.0500", "4", "4", "0.50", "2.00"]
     assert stretch.rows == [[*place, *defect] for place in places]
     assert len(stretch.columns) == len(stretch.rows[0])
-    assert_says(stretch.caption, f"more than {basis._DEFECT_ERROR}")
+    assert_says(stretch.note, f"more than {basis._DEFECT_ERROR}")
 
 
 def test_the_number_of_directions_is_the_median_over_layers(section_of):

@@ -43,7 +43,7 @@ async function open(node, signal, id) {
       ...(run.tables.length > 0 ? [{ name: "tables", title: "Data" }] : []),
     ], signal);
     const head = element("div.run-head");
-    const drawHead = () => head.replaceChildren(title(run), labelsOf(run, signal, drawHead));
+    const drawHead = () => head.replaceChildren(element("h1", run.name ?? run.model.name), labelsOf(run, signal, drawHead), lead(run));
     drawHead();
     node.replaceChildren(head, tabs.list, tabs.panel);
     return tabs;
@@ -77,16 +77,13 @@ function depthOf({ capture: { sites, layers }, model }, choices) {
   return (halves.length ? halves : sites).includes(site) && isKnown ? { site, layer } : {};
 }
 
-function title(run) {
+function lead(run) {
   const measured = Object.keys(run.sets).length ? "Residual stream" : "Weights";
-  return element("div.title",
-    element("h1", run.name ?? run.model.name),
-    element("p.lead",
-      run.name && element("strong", run.model.name),
-      run.name && " · ",
-      `${measured} of ${run.model.n_layers} layers, surveyed ${run.created.slice(0, 10)} · run `,
-      element("code", run.run_id),
-    ),
+  return element("p.lead",
+    run.name && element("strong", run.model.name),
+    run.name && " · ",
+    `${measured} of ${run.model.n_layers} layers, surveyed ${run.created.slice(0, 10)} · run `,
+    element("code", run.run_id),
   );
 }
 

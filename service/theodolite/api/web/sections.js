@@ -87,8 +87,8 @@ export function howToRead(sections) {
 }
 
 /** Return a folded table. */
-function folded({ caption, columns, rows }) {
-  return element("details", element("summary", caption), table(columns, rows, caption));
+function folded({ caption, columns, rows, note }) {
+  return element("details", element("summary", caption), note && element("p.soft", note), table(columns, rows, caption));
 }
 
 /** Return a frame that draws one figure of the run; its promise `ready` resolves when the figure is drawn. */

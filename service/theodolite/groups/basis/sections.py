@@ -194,13 +194,15 @@ def _tables(
     columns = ["sublayer", "set", "n"]
     maps = [*_KINDS, "step, affine", "step, permuted", "affine better", "affine worse", "layers"]
     ends = ["directions", "defect", "largest", "random steps", "larger in", "layers", "5 % stretch", "95 % stretch"]
-    captions = (
-        "R² of held-out prompts, medians over layers, and the number of layers in which the affine map is better or "
-        "worse than the orthogonal map",
-        "Isometry defect and stretches of the affine map, medians over layers; number of layers in which the defect "
-        f"exceeds that of random steps by more than {_DEFECT_ERROR}, the largest error in simulations",
+    better = "Better, worse: the number of layers in which the affine map is better or worse than the orthogonal map."
+    larger = (
+        "Larger in: the number of layers in which the defect exceeds that of random steps by more than "
+        f"{_DEFECT_ERROR}, the largest error in simulations."
     )
-    tables = [Table(captions[0], columns + maps, rows), Table(captions[1], columns + ends, stretch)]
+    tables = [
+        Table("R² of held-out prompts, medians over layers", columns + maps, rows, better),
+        Table("Isometry defect and stretches of the affine map, medians over layers", columns + ends, stretch, larger),
+    ]
     return [table for table in tables if table.rows]
 
 

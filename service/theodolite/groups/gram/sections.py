@@ -222,13 +222,13 @@ def _mean_tables(run: Run, gram: xr.Dataset, site: str, position: int, labels: M
         columns = (values[name].loc[:, *at] for name, *at in _COLUMNS.values())
         by_layer = zip(values["layer"].values, *(column.values for column in columns), strict=True)
         rows = [[str(layer), *map(_cell, numbers)] for layer, *numbers in by_layer]
-        caption = (
-            f"{contrast} at {site}: P is the mean of {labels[sides['positive']]}, N the mean of "
-            f"{labels[sides['negative']]}, r = P - N, without subtraction of noise; * marks geometric medians"
+        note = (
+            f"P is the mean of {labels[sides['positive']]}, N the mean of {labels[sides['negative']]}, and r = P - N, "
+            "without subtraction of noise. * marks geometric medians."
         )
         if any(MISSING in row for row in rows):
-            caption += f"; {MISSING} marks a missing value, such as a cosine with r = 0 or r* = 0"
-        tables.append(Table(caption, ["layer", *_COLUMNS], rows))
+            note += f" {MISSING} marks a missing value, such as a cosine with r = 0 or r* = 0."
+        tables.append(Table(f"Means and geometric medians: {contrast} at {site}", ["layer", *_COLUMNS], rows, note))
     return tables
 
 

@@ -366,12 +366,12 @@ def _alignment_tables(heads: xr.Dataset, directions: xr.Dataset | None) -> Itera
             if np.isfinite(tests["z"]).any():
                 rows += [_row(_SIDES[side], tests, largest) for largest in (True, False)]
         if rows:
-            caption = (
-                f"Alignment with {quoted(contrast)}, and alignment with permuted labels (mean ± standard deviation): "
-                "the heads with the largest and the smallest z of each side; p is over all heads of the side; the p of "
-                "a smallest z tests for values below those of permuted labels"
+            caption = f"Heads with the largest and the smallest z of the alignment with {quoted(contrast)}"
+            note = (
+                "Permuted labels: mean ± standard deviation. p is over all heads of the side; that of a smallest z "
+                "tests for values below those of permuted labels."
             )
-            yield Table(caption, ["side", "z", "head", "alignment", "permuted labels", "p"], rows)
+            yield Table(caption, ["side", "z", "head", "alignment", "permuted labels", "p"], rows, note)
 
 
 def _row(side: str, tests: xr.Dataset, largest: bool) -> list[str]:

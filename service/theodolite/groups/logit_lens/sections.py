@@ -163,10 +163,10 @@ def _table(here: pd.DataFrame) -> Table:
         for place, pair in enumerate(zip(*(end.to_dict("records") for end in ends), strict=True))
     ]
     return Table(
-        f"Tokens that the direction raises and lowers most at {_layer(here)}: change of the logit in nats, "
-        "relative to the mean over the vocabulary, and z against permuted labels",
+        f"Tokens that the direction raises and lowers most at {_layer(here)}",
         ["place", "raised", "change", "z", "lowered", "change", "z"],
         rows,
+        "Change of the logit in nats, relative to the mean over the vocabulary. z: against permuted labels.",
     )
 
 

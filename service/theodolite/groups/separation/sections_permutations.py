@@ -43,14 +43,14 @@ def permutation_facts(tests: xr.Dataset) -> Iterator[str]:
 
 def permutation_tables(tests: xr.Dataset) -> list[Table]:
     """Return a table of the depths with the largest z of each tested statistic of one contrast, (site, layer)."""
-    caption = (
-        "Statistics and their values under permuted labels, mean ± standard deviation, at the depth with the largest "
-        "z; the silhouette lies between -1 and 1, and a value near 0 or below means that the sets form no clusters "
-        "(Euclidean distance over all features)"
+    caption = "Statistics and their values under permuted labels, at the depth with the largest z"
+    note = (
+        "Permuted labels: mean ± standard deviation. The silhouette lies between -1 and 1, and a value near 0 or below "
+        "means that the sets form no clusters (Euclidean distance over all features)."
     )
     columns = ["statistic", "depths above chance", "largest z", "depth", "value there", "permuted labels", "p"]
     rows = [_row(tests, statistic) for statistic in _tested(tests)]
-    return [Table(caption, columns, rows)] if rows else []
+    return [Table(caption, columns, rows, note)] if rows else []
 
 
 def _tested(tests: xr.Dataset) -> list[str]:

@@ -73,25 +73,26 @@ def step_tables(travel: xr.Dataset, labels: Mapping[str, str]) -> Iterator[Table
     if rows := [
         _path_row(name, label, values) for name in _PATHS for label, values in by_set.items() if _has(values, name)
     ]:
-        caption = (
-            "Paths: mean ± standard deviation of each ratio over prompts, and its value for steps or arcs at right "
-            "angles. Longest step: the block with the largest part of the sum of the steps' squared lengths"
+        caption = "Paths: each ratio, and its value for steps or arcs at right angles"
+        note = (
+            "Mean ± standard deviation over prompts. Longest step: the block with the largest part of the sum of the "
+            "steps' squared lengths."
         )
         columns = ["ratio", "set", "n", "all blocks", "at right angles", "without the last block", "at right angles"]
-        yield Table(caption, [*columns, "longest step"], rows)
+        yield Table(caption, [*columns, "longest step"], rows, note)
     if rows := [
         _cosine_row(title, label, at)
         for pair, (title, _) in _COSINES.items()
         for label, values in by_set.items()
         if np.isfinite((at := values.sel(vector_pair=pair))["step_cosine_centred"]).any()
     ]:
-        caption = (
-            "Centred cosines over blocks or pairs of blocks: mean, smallest and largest; number of cosines that are "
-            "significantly below and above 0; mean and last value without centring. The tests use the first prompts of "
-            "a set: n tested is their number"
+        caption = "Centred cosines over blocks or pairs of blocks"
+        note = (
+            "Below 0, above 0: the number of cosines that are so significantly. The tests use the first prompts of a "
+            "set: n tested is their number."
         )
         columns = ["cosine between", "set", "n", "n tested", "mean", "smallest", "largest", "below 0", "above 0"]
-        yield Table(caption, [*columns, "of", "mean without centring", "last without centring"], rows)
+        yield Table(caption, [*columns, "of", "mean without centring", "last without centring"], rows, note)
 
 
 def _has(values: xr.Dataset, name: str) -> bool:

@@ -159,12 +159,12 @@ def _distances(sphere: pd.DataFrame) -> Table:
     directions = zip(sphere["cosine_distance_mean"], sphere["cosine_distance_std"], strict=True)
     cosines = [f"{mean:.4f} ± {std:.4f}" for mean, std in directions]
     rows = [list(row) for row in zip(sphere["setting"], lengths, cosines, strict=True)]
-    caption = (
-        "Distance between each version of the embeddings and the projection of the stored embedding on the sphere of "
-        f"the final norm: mean ± standard deviation over {int(sphere['n'].iloc[0])} tokens. Row “centred”: embeddings "
-        "minus their mean. Row “scaled”: embeddings scaled to the mean length √d_model."
+    caption = "Distance of embeddings from the projection of the stored embedding on the sphere of the final norm"
+    note = (
+        f"Mean ± standard deviation over {int(sphere['n'].iloc[0])} tokens. Row “centred”: embeddings minus their "
+        "mean. Row “scaled”: embeddings scaled to the mean length √d_model."
     )
-    return Table(caption, ["embeddings", "L2 distance", "1 - cosine"], rows)
+    return Table(caption, ["embeddings", "L2 distance", "1 - cosine"], rows, note)
 
 
 def _lengths(norms: pd.DataFrame) -> Table:
@@ -173,12 +173,13 @@ def _lengths(norms: pd.DataFrame) -> Table:
     for (measure, end), group in short.groupby(["measure", "end"], sort=False):
         lists.setdefault(str(measure), {})[str(end)] = token_list(group["token"])
     rows = [[measure, ends.get("top", ""), ends.get("bottom", "")] for measure, ends in lists.items()]
-    sentences = ["Tokens with the longest and the shortest embeddings. Row “norm”: length of the embedding."]
+    sentences = ["Row “norm”: length of the embedding."]
     if "scaled norm" in lists:
         sentences.append("Row “scaled norm”: its length after multiplication by the scale γ of the final norm.")
     if "norm + bias" in lists:
         sentences.append("Rows with “bias”: plus the dot product of the embedding with the bias β of the final norm.")
-    return Table(" ".join(sentences), ["length", "longest", "shortest"], rows)
+    caption = "Tokens with the longest and the shortest embeddings"
+    return Table(caption, ["length", "longest", "shortest"], rows, " ".join(sentences))
 
 
 def _of_vocabulary(row: pd.Series) -> str:

@@ -228,15 +228,12 @@ def _keys_and_values(run: Run, layer: int, head: int, nouns: NDArray[np.int32]) 
         ]
         for noun in nouns
     ]
-    caption = (
-        f"Nouns in {head_name(layer, head)}, the head with the largest z against permuted nouns. Keys: the tokens with "
-        "the largest scores as keys. Logits: those of the noun's embedding plus the head's value; the embedding alone "
-        "favours the noun itself"
-    )
     return Table(
-        caption,
+        f"Nouns in {head_name(layer, head)}, the head with the largest z against permuted nouns",
         ["noun", "most similar noun", "noun with the largest score", "keys", "tokens with the largest logits"],
         rows,
+        "Keys: the tokens with the largest scores as keys. Logits: those of the noun's embedding plus the head's "
+        "value; the embedding alone favours the noun itself.",
     )
 
 
@@ -247,12 +244,13 @@ def _layer_sums(run: Run, words: xr.Dataset, nouns: NDArray[np.int32]) -> Table:
     tables = [read_words(run, "noun_values", [("layer", "==", at), ("head", "==", _LAYER_SUM)]) for at in shown]
     names = dict(zip(tables[0]["noun_id"], tables[0]["noun"].str.strip(), strict=True))
     rows = [[names[noun], *(_first_tokens(table[table["noun_id"] == noun]) for table in tables)] for noun in nouns]
-    caption = (
-        "Tokens with the largest logits, after the final norm, of e + norm(e)·ΣW_OV, where e is the noun's embedding, "
-        "and the sum is over all heads of a layer. If the second term is short, as often in the first layer, the "
-        "embedding determines the order, and favours the noun itself. Tokens with long embeddings have an advantage"
+    caption = "Tokens with the largest logits of nouns through all heads of a layer"
+    note = (
+        "Of e + norm(e)·ΣW_OV after the final norm, where e is the noun's embedding, and the sum is over all heads. If "
+        "the second term is short, as often in the first layer, the embedding determines the order, and favours the "
+        "noun itself. Tokens with long embeddings have an advantage."
     )
-    return Table(caption, ["noun", *(f"layer {at}" for at in shown)], rows)
+    return Table(caption, ["noun", *(f"layer {at}" for at in shown)], rows, note)
 
 
 def _first_tokens(rows: pd.DataFrame) -> str:
