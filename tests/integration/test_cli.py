@@ -188,7 +188,7 @@ def test_plan_says_what_it_would_cost_and_loads_no_weights(tmp_path, chat_model_
     assert costs["model"]["parameters"] == 134_515_008
     assert costs["sets"]["sentences"]["tokens"] == 4
     assert costs["stored_bytes_at_most"] == ((3 + 4) * (30 * 2 + 1) * 576 + 30 * 1536) * 4
-    assert theodolite("plan", written(tmp_path)).stdout.startswith("run_id: smollm2-135m-instruct-")
+    assert theodolite("plan", written(tmp_path)).stdout.startswith("run      smollm2-135m-instruct-")
 
 
 def test_plan_guesses_tokens_where_only_a_configuration_is_there_and_says_so(tmp_path):

@@ -15,7 +15,7 @@ from theodolite.spec_file import parse_spec
 from theodolite.store.runs import Run
 from theodolite_jobs.analysis_costs import analysis_costs, costs_on_request, forwards, seconds_of
 from theodolite_jobs.analysis_counts import COUNTS, Survey
-from theodolite_jobs.commands.surveys import cost_lines, short
+from theodolite_jobs.commands.plan_text import cost_lines, short
 from theodolite_jobs.costs import EFFECTS_SHARE, NANOSECONDS, START_SECONDS, Forward
 from theodolite_jobs.prepare import prepare
 

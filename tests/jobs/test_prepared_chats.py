@@ -16,7 +16,7 @@ from theodolite.errors import PromptError, SpecError
 from theodolite.settings import Settings
 from theodolite.spec_file import parse_spec
 from theodolite_jobs.cli import app
-from theodolite_jobs.commands.surveys import marked_tokens
+from theodolite_jobs.commands.plan_text import marked_tokens
 from theodolite_jobs.estimate import plan_survey
 from theodolite_jobs.example import marked_text
 from theodolite_jobs.prepare import prepare
@@ -211,19 +211,15 @@ def test_an_estimate_for_others_shows_no_tokens(tmp_path: Path) -> None:
 
 
 def test_captured_positions_are_marked() -> None:
-    assert marked_tokens(["<|end|>", "\n", "é"], [-3, -1]) == [
-        '  -3 "<|end|>" captured',
-        '  -2 "\\n"',
-        '  -1 "é" captured',
-    ]
-    assert all(line.endswith("captured") for line in marked_tokens(["a", "b"], "all"))
+    assert marked_tokens(["<|end|>", "\n", "é"], [-3, -1]) == r'⟦"<|end|>"⟧ "\n" ⟦"é"⟧'
+    assert marked_tokens(["a", "b"], "all") == '⟦"a"⟧ ⟦"b"⟧'
 
 
 def test_the_command_prints_them(tmp_path: Path) -> None:
     (tmp_path / "spec.json").write_text(json.dumps(spec_of(model(tmp_path))))
     arguments = ["plan", str(tmp_path / "spec.json"), "--store", str(tmp_path / "store")]
     shown = CliRunner().invoke(app, arguments)
-    assert re.search(r"-1 \"\\n\" captured", shown.stdout), shown.output
+    assert re.search(r'goals: .* ⟦"\\n"⟧$', shown.stdout, re.MULTILINE), shown.output
     as_json = json.loads(CliRunner().invoke(app, [*arguments, "--json"]).stdout)
     assert as_json["sets"]["goals"]["last_tokens"][-1] == "\n"
 

@@ -1,11 +1,9 @@
 """Commands that run a survey, one of its stages or the analysis of heads, or estimate the cost of a survey."""
 
-import json
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 
@@ -27,9 +25,6 @@ from theodolite_jobs.commands.options import (
     settings_of,
     spec_of,
 )
-
-DEVICES = ("one CPU core", "one H200 GPU")
-"""The devices whose seconds are estimated."""
 
 
 def survey(
@@ -178,53 +173,9 @@ def plan(spec: SpecPath, store: Store = None, analyses: Analyses = None, as_json
     from theodolite_jobs.python import planned
 
     found = planned(parsed, spec.parent, settings_of(store=store))
-    if not as_json:
-        for facts in found["sets"].values():
-            if "last_tokens" in facts:
-                facts["last_tokens"] = marked_tokens(facts["last_tokens"], facts["positions"])
-        example = found.pop("example", None)
-        parts, on_request = found.pop("parts_about"), found.pop("on_request_about")
+    if as_json:
         print_value(found, as_json)
-        if example:
-            from theodolite_jobs.example import marked_text
-
-            print(f"\nfirst prompt of {example['set']}, what is measured in ⟦ ⟧: {marked_text(example['parts'])}")
-        print("\n".join(["", *cost_lines(parts, on_request)]))
         return
-    print_value(found, as_json)
+    from theodolite_jobs.commands.plan_text import plan_text
 
-
-def cost_lines(parts: Mapping[str, Any], on_request: Mapping[str, Any]) -> list[str]:
-    """Return the lines of a table of the parts of a survey: seconds on a core and on a GPU, and bytes."""
-    named = {**parts, **{f"{name} (not requested)": part for name, part in on_request.items()}}
-    rows = [
-        (name, *(short(part["seconds"].get(device), "s") for device in DEVICES), short(part["bytes"], "B"))
-        for name, part in named.items()
-    ]
-    table = [("about", *DEVICES, "stored, at most"), *rows]
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    return [
-        "  ".join([first.ljust(widths[0]), *(one.rjust(width) for one, width in zip(rest, widths[1:], strict=True))])
-        for first, *rest in table
-    ]
-
-
-def short(value: float | None, unit: str) -> str:
-    """Return a number with two digits and a unit in steps of 1000, such as `3.1 kB`; empty if there is none."""
-    if value is None:
-        return ""
-    if 0 < value < 1:
-        return f"under 1 {unit}"
-    prefixes = ("", "k", "M", "G", "T") if unit == "B" else ("",)
-    step = min(len(prefixes) - 1, int(math.log10(max(value, 1)) // 3))
-    return f"{float(f'{value / 1000**step:.2g}'):,g} {prefixes[step]}{unit}"
-
-
-def marked_tokens(tokens: Sequence[str], positions: Sequence[int] | Literal["all"]) -> list[str]:
-    """Return a line for each of the last tokens of a prompt: its position, its text, and whether it is captured."""
-    numbered = enumerate(tokens, -len(tokens))
-    return [
-        f"{position:>4} {json.dumps(token, ensure_ascii=False)}"
-        + (" captured" if positions == "all" or position in positions else "")
-        for position, token in numbered
-    ]
+    print(plan_text(found))
