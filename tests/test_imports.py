@@ -46,6 +46,7 @@ def test_a_command_that_reads_needs_no_extra(arguments, tmp_path, monkeypatch):
     "arguments, extra",
     [
         (("serve", "--port", "0"), "service"),
+        (("mcp",), "mcp"),
         (("heads", "smollm2-135m-instruct"), "jobs"),
         (("model", "."), "jobs"),
     ],

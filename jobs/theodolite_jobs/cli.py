@@ -46,6 +46,7 @@ _ALONE: dict[str, Callable[..., None]] = {
     "capture": surveys.capture,
     "heads": surveys.heads,
     "serve": service.serve,
+    "mcp": service.mcp,
     "model": specs.inspect,
     "families": specs.families,
 }
@@ -106,7 +107,7 @@ def main() -> None:
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("theodolite"):
             raise
-        extra = "service" if "serve" in sys.argv[1:2] else "jobs"
+        extra = {"serve": "service", "mcp": "mcp"}.get(sys.argv[1], "jobs")
         message = (
             f"this command needs packages that are not installed ({error}); run: pip install 'theodolite[{extra}]'"
         )

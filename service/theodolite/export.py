@@ -1,7 +1,8 @@
-"""Encode a contrast's directions as safetensors, NumPy, or a GGUF control vector for llama.cpp and repeng."""
+"""Encode a contrast's directions as safetensors, NumPy, a GGUF control vector, or a SteeringVector of vllm-lens."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from base64 import b64encode
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from io import BytesIO
 from math import isnan
 from pathlib import Path
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 
 from theodolite.errors import SpecError
 from theodolite.files import write_atomically
-from theodolite.query.exports import read_directions
+from theodolite.query.exports import CONVENTION_ADDED, read_directions
 from theodolite.query.group_selection import select_directions
 from theodolite.sites import Site, site_name
 from theodolite.store.runs import Run
@@ -30,6 +31,9 @@ CONTROL_VECTOR_NUMBERING = (
     "tensor direction.N: the output of block N, counted from 0, which is resid_post of layer N and resid_pre of layer "
     "N + 1; theodolite.layer has the layers, and theodolite.block the N, in the order of the other lists"
 )
+
+FIRST_BLOCKS = {"gguf": ("llama.cpp", 1), "vllm-lens": ("vllm-lens", 0)}
+"""The formats of tools that add vectors to the outputs of blocks, the tools, and the first block they can use."""
 
 
 def encode_directions(
@@ -49,19 +53,25 @@ def encode_directions(
         layers: 0-based indices of the blocks. By default all that have a direction, and for gguf all of these that
             llama.cpp can apply.
         position: token position from the end; None selects the last measured one.
-        format: one of FORMATS; npy has no metadata, and json has only the metadata.
+        format: one of FORMATS; npy has no metadata, json has only the metadata, and the vectors of vllm-lens have the
+            length of the difference of the means.
 
     Raises:
-        SpecError: there is no such format, contrast, site, layer or position, the means are equal at it, or llama.cpp
+        SpecError: there is no such format, contrast, site, layer or position, the means are equal at it, or the tool
             cannot apply a vector at the site, or can store one contrast only.
     """
     check_format(format)
     if "," in contrast:
         return _encode_stacked(run, contrast.split(","), site, layers, position, format)
-    if format == "gguf":
-        layers = _layers_of_control_vector(run, contrast, site_name(site), layers, position)
+    if format in FIRST_BLOCKS:
+        layers = _layers_after_blocks(run, contrast, site_name(site), layers, position, format)
     directions = read_directions(run, contrast, site, layers, position)
-    return encode(directions.vectors, directions.facts, format)
+    vectors, facts = directions.vectors, directions.facts
+    if format == "vllm-lens":  # which has one scale for all layers
+        lengths = facts["difference_norm"]
+        vectors = {layer: length * vectors[layer] for layer, length in zip(vectors, lengths, strict=True)}
+        facts |= {"operation": "add", "convention": CONVENTION_ADDED, "vector_norm": lengths}
+    return encode(vectors, facts, format)
 
 
 def encode(vectors: Vectors, facts: Facts, format: str) -> bytes:
@@ -93,7 +103,12 @@ def file_name(run_id: str, contrast: str, site: str, layers: Sequence[int], form
     """Return the default name of a file, with the layer if one layer was requested."""
     first, *others = contrast.split(",")
     contrast = f"{first}-and-{len(others)}" if others else first
-    return ".".join([run_id, contrast, site_name(site), *map(str, layers if len(layers) == 1 else ()), format])
+    return ".".join([run_id, contrast, site_name(site), *map(str, layers if len(layers) == 1 else ()), suffix(format)])
+
+
+def suffix(format: str) -> str:
+    """Return the end of the names of files of a format, without its first dot."""
+    return "vllm-lens.json" if format == "vllm-lens" else format
 
 
 def encode_safetensors(vectors: Vectors, facts: Facts) -> bytes:
@@ -157,6 +172,18 @@ def encode_control_vector(vectors: Vectors, facts: Facts) -> bytes:
         return path.read_bytes()
 
 
+def encode_steering_vector(vectors: Vectors, facts: Facts) -> bytes:
+    """Return the JSON of a `SteeringVector` of vllm-lens, which adds it to the outputs of blocks, with the metadata.
+
+    `SteeringVector.model_validate` reads it; the metadata are under `theodolite`, which vllm-lens ignores.
+    """
+    blocks = [source_block(facts["site"], layer) for layer in vectors]
+    stacked = np.stack(list(vectors.values())).astype("<f4")
+    tensor = {"data": b64encode(stacked.tobytes()).decode(), "dtype": "float32", "shape": list(stacked.shape)}
+    added = {"activations": tensor, "layer_indices": blocks, "scale": 1.0, "norm_match": False}
+    return encode_metadata({}, {**added, "theodolite": {**facts, "block": blocks}})
+
+
 def source_block(site: str, layer: int) -> int:
     """Return the 0-based index of the block whose output is the stream at a site, or -1 for the embedding.
 
@@ -171,8 +198,8 @@ def source_block(site: str, layer: int) -> int:
     if site == Site.RESID_POST:
         return layer
     raise SpecError(
-        f"site: given {site!r}, but llama.cpp adds control vectors only to the output of a block; allowed: resid_pre "
-        "and resid_post; or choose the format safetensors or npy"
+        f"site: given {site!r}, but llama.cpp, repeng and vllm-lens add vectors only to the output of a block; "
+        "allowed: resid_pre and resid_post; or choose the format safetensors or npy"
     )
 
 
@@ -180,6 +207,7 @@ _ENCODERS: dict[str, Callable[[Vectors, Facts], bytes]] = {
     "safetensors": encode_safetensors,
     "npy": encode_npy,
     "gguf": encode_control_vector,
+    "vllm-lens": encode_steering_vector,
     "json": encode_metadata,
 }
 
@@ -195,10 +223,10 @@ def _encode_stacked(
     safetensors has `CONTRAST.direction.LAYER` and metadata `CONTRAST.NAME`, npy (contrast, layer, d_model), and json
     the metadata by contrast.
     """
-    if format == "gguf":
+    if format in FIRST_BLOCKS:
         raise SpecError(
-            "format: given 'gguf' for several contrasts, but a control vector has one; choose one contrast, or "
-            "safetensors, npy or json"
+            f"format: given {format!r} for several contrasts, but {FIRST_BLOCKS[format][0]} adds all vectors of a "
+            "file; choose one contrast, or safetensors, npy or json"
         )
     if len(set(contrasts)) < len(contrasts) or not all(contrasts):
         raise SpecError(f"contrast: given {','.join(contrasts)!r}; name each contrast once, with commas between them")
@@ -221,26 +249,39 @@ def _encode_stacked(
     return _safetensors(vectors, {f"{one}.{name}": value for one, of in facts.items() for name, value in of.items()})
 
 
-def _layers_of_control_vector(
-    run: Run, contrast: str, site: str, layers: Sequence[int], position: int | None
+def _layers_after_blocks(
+    run: Run, contrast: str, site: str, layers: Sequence[int], position: int | None, format: str
 ) -> list[int]:
-    """Return the layers whose stream llama.cpp can add to; raises SpecError if a requested layer is not one of them."""
+    """Return the layers whose stream a tool can add to; raises SpecError if a requested layer is not one of them."""
     if run.record.parity["post_norm"]:
         raise SpecError(
-            f"format: given 'gguf', but the model of {run.id} is an encoder, and llama.cpp adds control vectors only "
-            "to decoders; choose safetensors or npy"
+            f"format: given {format!r}, but the model of {run.id} is an encoder, and {FIRST_BLOCKS[format][0]} adds "
+            "vectors only to decoders; choose safetensors or npy"
         )
-    first = 1 - source_block(site, 0)
+    first = check_blocks(format, site, layers)
     measured = select_directions(run, contrast, site, (), position)["layer"].values.tolist()
     applied = [layer for layer in layers or measured if layer >= first]
-    left_out = [layer for layer in layers if layer < first]
-    if left_out or not applied:
-        given = f"given {left_out[0]}" if left_out else f"{contrast} has directions only below layer {first}"
-        raise SpecError(
-            f"layer: {given}, but llama.cpp adds control vectors only from the output of block 1 on; allowed at "
-            f"{site}: layer {first} and above"
-        )
+    if not applied:
+        raise _below(format, site, f"{contrast} has directions only below layer {first}")
     return applied
+
+
+def check_blocks(format: str, site: str, layers: Iterable[int]) -> int:
+    """Return the first layer at a site to which the tool of a format can add; raises SpecError if one lies below."""
+    if format not in FIRST_BLOCKS:
+        return 0
+    first = FIRST_BLOCKS[format][1] - source_block(site, 0)
+    if below := [layer for layer in layers if layer < first]:
+        raise _below(format, site, f"given {below[0]}")
+    return first
+
+
+def _below(format: str, site: str, given: str) -> SpecError:
+    tool, block = FIRST_BLOCKS[format]
+    return SpecError(
+        f"layer: {given}, but {tool} adds vectors only from the output of block {block} on; allowed at {site}: "
+        f"layer {block - source_block(site, 0)} and above"
+    )
 
 
 def _text(value: Any) -> str:

@@ -1,5 +1,6 @@
 """Read the runs of a store in a notebook; `theodolite.client` reads those of a service with the same code."""
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
@@ -7,6 +8,7 @@ from dataclasses import asdict
 from html import escape
 from pathlib import Path
 from typing import Any
+from warnings import warn
 
 import numpy as np
 import pandas as pd
@@ -18,6 +20,7 @@ from theodolite.drawing.titles import titled
 from theodolite.errors import SpecError, TheodoliteError
 from theodolite.export import check_format, encode_directions, file_name, write_files
 from theodolite.groups import GROUPS, Group, Variable
+from theodolite.groups.directions.record import LEAST_RELIABILITY
 from theodolite.overview.view import Picture, read_picture
 from theodolite.query.activations import read_activations
 from theodolite.query.curves import curve_dataset, curve_frame, is_along_depth, name_at, select_curves
@@ -227,16 +230,18 @@ class RunReader:
         """Write a contrast's directions and their scale to a file and return its path.
 
         The vectors have unit length. The metadata states the factors that give them the length of the difference of the
-        means, the norms of the stream, and how reliable they are. NAME.npy gets its metadata in NAME.npy.json.
+        means, the norms of the stream, and how reliable they are. NAME.npy gets its metadata in NAME.npy.json. A
+        direction with a reliability below 0.5 gives a warning.
 
         Args:
             contrast: name of the contrast, or several with commas between them: npy is then (contrast, layer, d_model),
                 and safetensors has `CONTRAST.direction.LAYER`, at the layers that all of them have.
             site: site in the block.
-            layer: 0-based index of the block, or several. By default all that have a direction, and for gguf all of
-                these that llama.cpp can apply.
+            layer: 0-based index of the block, or several. By default all that have a direction, and for gguf and
+                vllm-lens all of these that the tool can apply.
             position: token position from the end; None selects the last measured one.
-            format: safetensors, npy, gguf (a control vector of llama.cpp), or json (only the metadata).
+            format: safetensors, npy, gguf (a control vector of llama.cpp and repeng), vllm-lens (a `SteeringVector` as
+                JSON, with the length of the difference of the means), or json (only the metadata).
             output: the file. By default `RUN.CONTRAST.SITE.LAYER.FORMAT` in the working folder, with LAYER if one was
                 requested.
 
@@ -248,6 +253,11 @@ class RunReader:
         layers = _listed(layer)
         path = Path(output or file_name(self.id, contrast, site, layers, format))
         write_files(path, format, lambda kind: self._export(contrast, site, layers, position, kind))
+        facts = json.loads(self._export(contrast, site, layers, position, "json"))
+        for name, of_contrast in (facts if "," in contrast else {contrast: facts}).items():
+            reliability = zip(of_contrast["layer"], of_contrast["reliability"], strict=True)
+            if weak := [str(at) for at, value in reliability if value is not None and value < LEAST_RELIABILITY]:
+                warn(f"{name}: mostly noise at layer {', '.join(weak)} (reliability below 0.5)", stacklevel=2)
         return path
 
     def activations(

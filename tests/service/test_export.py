@@ -1,5 +1,6 @@
 """Check exported directions by reading them with safetensors, NumPy and gguf."""
 
+import base64
 import json
 from dataclasses import replace
 
@@ -7,6 +8,7 @@ import gguf
 import numpy as np
 import pytest
 from safetensors import safe_open
+from support.commands import theodolite as theodolite_command
 from support.each import each
 from support.finished_runs import adapter_facts, finished_run, model_facts
 from support.nightly import one_in
@@ -25,10 +27,10 @@ def unit(axis):
     return np.eye(8)[axis]
 
 
-def finished(tmp_path, sites=("resid_pre", "resid_mid", "resid_post"), **changes):
+def finished(tmp_path, sites=("resid_pre", "resid_mid", "resid_post"), norm=1.0, **changes):
     """A run whose direction at layer l and the i-th site is axis l+i; layer 0 at the first site has no direction."""
     directions = np.array([[[unit(index + layer) for layer in range(4)]] for index in range(len(sites))])[None]
-    norms = np.ones((1, len(sites), 1, 4))
+    norms = np.full((1, len(sites), 1, 4), norm)
     norms[0, 0, 0, 0] = 0
     directions[0, 0, 0, 0] = np.nan
     groups = {
@@ -134,7 +136,7 @@ def test_an_encoder_has_no_control_vector(tmp_path):
     run = open_run(opened.url, opened.id)
     parity = {**run.record.parity, "post_norm": True}
     encoder = replace(run, record=run.record.model_copy(update={"parity": parity}))
-    with pytest.raises(SpecError, match=r"tiny-0 is an encoder, and llama\.cpp adds control vectors only to decoders"):
+    with pytest.raises(SpecError, match=r"tiny-0 is an encoder, and llama\.cpp adds vectors only to decoders"):
         encode_directions(encoder, "refusal", "resid_pre", format="gguf")
 
 
@@ -242,7 +244,7 @@ def test_the_metadata_of_a_numpy_file_is_in_a_json_file(tmp_path, run):
 @each(
     "choices, message",
     [
-        ({"format": "onnx"}, "format: given 'onnx'; allowed: safetensors, npy, gguf, json"),
+        ({"format": "onnx"}, "format: given 'onnx'; allowed: safetensors, npy, gguf, vllm-lens, json"),
         ({"contrast": "other"}, "contrast: tiny-0 has no 'other'; it has refusal"),
         ({"site": "attn_out"}, "site: tiny-0 has no 'attn_out'; it has resid_pre"),
         ({"position": -2}, "position: tiny-0 has no -2; it has -1"),
@@ -284,39 +286,100 @@ def test_the_metadata_have_the_numbers_of_each_layer(tmp_path):
     groups = {"curves": {"difference_norm": {"raw": [1, 2, 3, third]}}, "directions": directions, "moments": MOMENTS}
     run = finished_run(tmp_path / "store", groups)
     reader = theodolite.open_run(run.store, run.id)
-    with safe_open(reader.export("refusal", layer=[3, 1], output=tmp_path / "a"), "numpy") as file:
+    with pytest.warns(UserWarning, match=r"refusal: mostly noise at layer 3, 1 \(reliability below 0.5\)"):
+        path = reader.export("refusal", layer=[3, 1], output=tmp_path / "a")
+    with safe_open(path, "numpy") as file:
         metadata = file.metadata()
     assert metadata["reliability"] == "0.3333333333333333,0.0"
     assert metadata["noise_share"] == "0.02,1.5"
     assert metadata["difference_norm"] == "0.3333333333333333,2.0"
     assert metadata["difference_norm_debiased"] == "0.3333333333333333,nan"
-    _, fields = read_gguf(reader.export("refusal", layer=[3, 2], format="gguf", output=tmp_path / "b"))
+    command = ("run", "export", run.id, "--contrast", "refusal", "--layer", 3, "--layer", 2, "--format", "gguf")
+    said = theodolite_command(*command, "--output", tmp_path / "b", "--store", run.store)
+    assert (said.returncode, said.stderr.count("\n")) == (0, 1)
+    assert said.stderr.startswith("warning: refusal: mostly noise at layer 3 (")
+    _, fields = read_gguf(tmp_path / "b")
     assert fields["theodolite.difference_norm"] == [third, 3.0]
-    only_metadata = reader.export("refusal", layer=1, format="json", output=tmp_path / "c").read_text()
+    with pytest.warns(UserWarning, match="at layer 1 "):
+        only_metadata = reader.export("refusal", layer=1, format="json", output=tmp_path / "c").read_text()
     assert json.loads(only_metadata)["difference_norm_debiased"] == [None]
     assert json.loads(only_metadata)["vector_norm"] == 1
 
 
-@each("format", ["safetensors", "npy", "gguf"])
+READ = {"safetensors": "safetensors", "npy": "npy", "gguf": "gguf", "vllm-lens": "json"}
+"""The formats that are read back, and the ends of their files."""
+
+
+@each("format", [*READ])
 def test_a_vector_of_ones_own_is_read_back_with_what_it_is_for(tmp_path, format):
     run = finished(tmp_path / "store")
     given = {2: np.arange(8.0), 3: -np.ones(8)}
-    path = theodolite.export_vector(given, run, operation="add", format=format, output=tmp_path / f"own.{format}")
+    path = tmp_path / f"own.{READ[format]}"
+    assert path == theodolite.export_vector(given, run, operation="add", format=format, output=path)
     found = theodolite.load_vector(path)
     assert (found.site, found.operation, found.facts["run_id"]) == ("resid_pre", "add", "tiny-0")
-    assert list(found.vectors) == [2, 3]
+    assert (found.facts["revision"], found.facts["model_dtype"]) == ("sha256:0", "float32")
+    assert found.layers == [2, 3]
+    assert found.added is found.vectors
     for layer, vector in given.items():
         np.testing.assert_array_equal(found.vectors[layer], vector)
     norms = found.facts["norm_mean_harmful"]
     assert (norms.split(",") if isinstance(norms, str) else norms)[0] in ("8.0", 8.0)
 
 
-@each("format", ["safetensors", "npy", "gguf"])
-def test_an_exported_direction_is_read_back(tmp_path, format):
-    run = finished(tmp_path / "store")
-    found = theodolite.load_vector(run.export("refusal", layer=2, format=format, output=tmp_path / f"a.{format}"))
-    assert (found.site, found.operation, list(found.vectors)) == ("resid_pre", "add or project", [2])
-    np.testing.assert_array_equal(found.vectors[2], run.direction("refusal", "resid_pre", 2))
+@each("format", [*READ])
+def test_an_exported_direction_is_read_back_with_what_is_added(tmp_path, format):
+    run = finished(tmp_path / "store", norm=2.5)
+    found = theodolite.load_vector(
+        run.export("refusal", layer=[2, 3], format=format, output=tmp_path / f"a.{READ[format]}")
+    )
+    is_scaled = format == "vllm-lens"  # whose tool adds the vector as it is
+    assert (found.site, found.layers) == ("resid_pre", [2, 3])
+    assert found.operation == ("add" if is_scaled else "add or project")
+    for layer in (2, 3):
+        direction = run.direction("refusal", "resid_pre", layer)
+        np.testing.assert_array_equal(found.vectors[layer], direction * (2.5 if is_scaled else 1))
+        np.testing.assert_array_equal(found.added[layer], direction * 2.5)
+        assert found.added[layer].dtype == np.float32
+
+
+def test_a_steering_vector_of_vllm_lens_names_blocks_and_has_the_difference(tmp_path, monkeypatch):
+    run = finished(tmp_path / "store", norm=2.5)
+    monkeypatch.chdir(tmp_path)
+    assert run.export("refusal", layer=1, format="vllm-lens").name == "tiny-0.refusal.resid_pre.1.vllm-lens.json"
+    content = json.loads(run.export("refusal", format="vllm-lens", output=tmp_path / "a.json").read_text())
+    # The input of layer 1 is the output of block 0, which vllm-lens can change.
+    assert content["layer_indices"] == [0, 1, 2]
+    tensor = content["activations"]
+    stacked = np.frombuffer(base64.b64decode(tensor["data"]), tensor["dtype"]).reshape(tensor["shape"])
+    np.testing.assert_array_equal(stacked, 2.5 * np.array([unit(1), unit(2), unit(3)]))
+    assert (content["scale"], content["norm_match"]) == (1.0, False)
+    assert content["theodolite"]["vector_norm"] == content["theodolite"]["difference_norm"] == [2.5] * 3
+    content["activations"]["compression"] = "zstd"
+    (tmp_path / "a.json").write_text(json.dumps(content))
+    with pytest.raises(SpecError, match="without compression"):
+        theodolite.load_vector(tmp_path / "a.json")
+
+
+@each("format", ["safetensors", "npy"])
+def test_stacked_directions_are_read_back_by_contrast(tmp_path, format):
+    contrasts = {name: {"positive": "harmful", "negative": "harmless"} for name in ("first", "second")}
+    both = np.stack([np.tile(unit(axis), (2, 1, 4, 1)) for axis in (4, 6)])
+    groups = {
+        "curves": {"difference_norm": {"raw": np.array([2.0, 3.0])[:, None, None, None]}},
+        "directions": {"direction": {"raw": both}},
+        "moments": MOMENTS,
+    }
+    run = finished_run(tmp_path / "store", groups, contrasts=contrasts)
+    path = theodolite.open_run(run.store, run.id).export(
+        "first,second", layer=[1, 2], format=format, output=tmp_path / f"a.{format}"
+    )
+    found = theodolite.load_vector(path, "second")
+    assert (found.facts["contrast"], found.site, found.layers) == ("second", "resid_pre", [1, 2])
+    np.testing.assert_array_equal(found.added[2], 3 * unit(6))
+    for given in (None, "third"):
+        with pytest.raises(SpecError, match=r"contrast: given .*; .* has (first, second|second, first)"):
+            theodolite.load_vector(path, given)
 
 
 def test_a_control_vector_of_another_tool_acts_on_outputs_of_blocks(tmp_path):
@@ -342,7 +405,14 @@ def test_a_control_vector_of_another_tool_acts_on_outputs_of_blocks(tmp_path):
         ({"layer": None}, "layer: not given"),
         ({"site": "head_out"}, "site: given 'head_out'; allowed: resid_pre"),
         ({"operation": "multiply"}, "operation: given 'multiply'; allowed: add, project"),
-        ({"operation": "project", "format": "gguf"}, "llama.cpp adds control vectors"),
+        ({"operation": "project", "format": "gguf"}, "llama.cpp adds vectors"),
+        ({"operation": "project", "format": "vllm-lens"}, "vllm-lens adds vectors; allowed for project: safetensors"),
+        ({"format": "gguf"}, "layer: given 1, but llama.cpp .* from the output of block 1 on; .* layer 2 and above"),
+        ({"layer": 0, "format": "vllm-lens"}, "layer: given 0, but vllm-lens .*: layer 1 and above"),
+        ({"site": "resid_mid", "format": "vllm-lens"}, "site: given 'resid_mid'"),
+        ({"vector": [[1.0], [1.0, 2.0]]}, "that of layer 1 is no array of numbers"),
+        ({"vector": "abc"}, "that of layer 1 is no array of numbers"),
+        ({"layer": -1}, "layer: "),
         ({"format": "onnx"}, "format: given 'onnx'"),
     ],
 )
@@ -355,7 +425,11 @@ def test_a_vector_that_cannot_be_applied_is_refused(tmp_path, changed, message):
 
 def test_a_file_without_vectors_is_named(tmp_path):
     np.save(tmp_path / "alone.npy", np.ones(8))
+    np.save(tmp_path / "unknown.npy", np.full(8, np.nan))
+    (tmp_path / "unknown.npy.json").write_text('{"layer": [1], "site": "resid_pre"}')
     (tmp_path / "broken.safetensors").write_bytes(b"x")
-    for name in ("alone.npy", "broken.safetensors", "none.gguf", "text.txt"):
-        with pytest.raises(SpecError, match=name):
+    (tmp_path / "facts.json").write_text('{"layer": [1]}')
+    for name in ("alone.npy", "unknown.npy", "broken.safetensors", "none.gguf", "facts.json", "text.txt"):
+        with pytest.raises(SpecError, match=name) as refused:
             theodolite.load_vector(tmp_path / name)
+        assert "\n" not in str(refused.value)

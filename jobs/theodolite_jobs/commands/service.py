@@ -1,6 +1,7 @@
 """Commands for the service and its bearer tokens."""
 
 import json
+import os
 from typing import Annotated
 
 import typer
@@ -27,6 +28,34 @@ def serve(
     from theodolite.api.serving import serve as run_service
 
     run_service(settings_of(store=store), host, port)
+
+
+def mcp(
+    store: Store = None,
+    service: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="Read the runs of a service instead of a store. Its token is the value of THEODOLITE_TOKEN.",
+        ),
+    ] = None,
+    allow_texts: Annotated[
+        bool, typer.Option("--allow-texts", help="Give agents the texts of prompts too, also those of harmful ones.")
+    ] = False,
+) -> None:
+    """Give agents read-only tools over the runs of a store, as a server of the Model Context Protocol.
+
+    The server reads standard input and writes standard output; an agent's program starts it. The tools list runs, and
+    return overviews, curves, prompts by score, the tokens of a direction, and comparisons, with what limits them.
+
+    For example: theodolite mcp --store ./theodolite-store
+    """
+    from theodolite.client import Client
+    from theodolite.mcp_server import create_server
+
+    token = os.environ.get("THEODOLITE_TOKEN")
+    source = settings_of(store=store).store if service is None else Client(service, token)
+    create_server(source, allow_texts=allow_texts).run()
 
 
 def create_token(

@@ -1,6 +1,7 @@
 """Commands for the runs of a store: list, show, verify, remove, label, compare and export."""
 
 import json
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -283,7 +284,11 @@ def export(
         typer.Option(help="Token position; -1 is the last token. The default is the last captured position."),
     ] = None,
     format: Annotated[
-        str, typer.Option(help="safetensors, npy, gguf (a control vector of llama.cpp), or json (only the metadata).")
+        str,
+        typer.Option(
+            help="safetensors, npy, gguf (a control vector of llama.cpp and repeng), vllm-lens (a SteeringVector as "
+            "JSON), or json (only the metadata)."
+        ),
     ] = "safetensors",
     output: Annotated[
         Path | None,
@@ -303,5 +308,8 @@ def export(
     from theodolite.run_reader import open_run
 
     reader = open_run(settings_of(store=store).store, run)
-    file = reader.export(contrast, site, layer=layer, position=position, format=format, output=output)
+    with warnings.catch_warnings(record=True, action="always") as found:
+        file = reader.export(contrast, site, layer=layer, position=position, format=format, output=output)
+    for warning in found:
+        typer.echo(f"warning: {warning.message}", err=True)
     print(json.dumps({"file": str(file)}) if as_json else file)

@@ -44,7 +44,7 @@ def export(
         Query(lt=0, ge=-10_000, description="Token position from the end; by default the last measured one."),
     ] = None,
     format: Annotated[
-        Format, Query(description="gguf is a control vector of llama.cpp; json is the metadata of npy.")
+        Format, Query(description="gguf: a control vector of llama.cpp; vllm-lens: a SteeringVector; json: metadata.")
     ] = "safetensors",
 ) -> Response:
     """Return a contrast's directions as a file for other tools, with the same bytes as `theodolite run export`."""
@@ -56,4 +56,4 @@ def export(
 
     digest = f"{digest_over(run, GROUPS_READ)}-{format}"
     name = file_name(run_id, contrast, site, layers, format)
-    return answer_file(request, digest, name, JSON if format == "json" else BINARY, content)
+    return answer_file(request, digest, name, JSON if name.endswith(".json") else BINARY, content)

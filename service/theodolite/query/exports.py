@@ -23,6 +23,8 @@ CONVENTION = (
     "difference_norm: mean of the positive set minus mean of the negative set"
 )
 
+CONVENTION_ADDED = "mean of the positive set minus mean of the negative set, which the tool adds"
+
 EITHER = "add or project"
 """The operation of a unit direction: added times `difference_norm`, or projected out."""
 
@@ -62,7 +64,9 @@ def read_directions(
     chosen = [int(layer) for layer in selected["layer"].values]
     place = {"site": site, "position": int(selected["position"])}
     facts = {
-        **_facts_of_run(run, contrast),
+        **facts_of_model(run),
+        "contrast": contrast,
+        **_sides(run, contrast),
         "site": site,
         "layer": chosen,
         "position": place["position"],
@@ -121,7 +125,8 @@ def _effects(run: Run, contrast: str, place: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _facts_of_run(run: Run, contrast: str) -> dict[str, Any]:
+def facts_of_model(run: Run) -> dict[str, Any]:
+    """Return the run and its model, as files of vectors name them."""
     model = run.record.model
     # A hub id names trained weights, without an adapter.
     has_hub_id = model.kind == "hub" and model.weights != "random" and model.adapter is None
@@ -131,8 +136,6 @@ def _facts_of_run(run: Run, contrast: str) -> dict[str, Any]:
         "revision": model.revisions,
         "family": model.family,
         "model_dtype": model.dtype,
-        "contrast": contrast,
-        **_sides(run, contrast),
     }
 
 

@@ -28,7 +28,7 @@ def test_a_file_has_the_bytes_of_the_command_line(client, library, tmp_path, mon
     name = command.output.strip()
     assert (tmp_path / name).read_bytes() == answer.content
     assert answer.headers["content-disposition"] == f'attachment; filename="{name}"'
-    assert answer.headers["content-type"] == (JSON if format == "json" else BINARY)
+    assert answer.headers["content-type"] == (JSON if name.endswith(".json") else BINARY)
     if format == "npy":
         metadata = client.get(PATH, params={**choices, "format": "json"})
         assert (tmp_path / f"{name}.json").read_bytes() == metadata.content
@@ -72,7 +72,11 @@ def test_head_has_the_headers_of_get(client):
 @each(
     "path, status, part",
     [
-        (f"{PATH}?format=onnx", 422, "format: given 'onnx'; input should be 'safetensors', 'npy', 'gguf' or 'json'"),
+        (
+            f"{PATH}?format=onnx",
+            422,
+            "format: given 'onnx'; input should be 'safetensors', 'npy', 'gguf', 'vllm-lens' or 'json'",
+        ),
         (f"{PATH}?site=attn_out", 422, "site: tiny-0 has no 'attn_out'; it has resid_pre, resid_mid"),
         (f"{PATH}?layer=4", 422, "layer: tiny-0 has no 4; it has 0 to 3"),
         (f"{PATH}?layer=first", 422, "layer.0: given 'first'"),

@@ -21,7 +21,7 @@ from theodolite.errors import (
     SpecError,
     TableNotFoundError,
 )
-from theodolite.export import FORMATS
+from theodolite.export import FORMATS, suffix
 from theodolite.query.curves import STATISTICS
 
 QUESTIONS = {
@@ -200,8 +200,8 @@ def test_a_service_and_a_store_export_the_same_bytes(near, far, tmp_path, monkey
         (tmp_path / name).mkdir()
         monkeypatch.chdir(tmp_path / name)
         files = [run.export("refusal", format=format), run.export("refusal", layer=3, position=-2, format=format)]
-        assert str(files[0]) == f"tiny-0.refusal.resid_pre.{format}"
-        assert str(files[1]) == f"tiny-0.refusal.resid_pre.3.{format}"
+        assert str(files[0]) == f"tiny-0.refusal.resid_pre.{suffix(format)}"
+        assert str(files[1]) == f"tiny-0.refusal.resid_pre.3.{suffix(format)}"
         contents.append({path.name: path.read_bytes() for path in (tmp_path / name).iterdir()})
     assert contents[0] == contents[1]
     assert len(contents[0]) == (4 if format == "npy" else 2)
@@ -210,7 +210,7 @@ def test_a_service_and_a_store_export_the_same_bytes(near, far, tmp_path, monkey
 @pytest.mark.parametrize("source", ["near", "far"])
 def test_an_export_that_fails_writes_no_file(source, request, tmp_path):
     run = request.getfixturevalue(source)
-    with pytest.raises(SpecError, match="format: given 'onnx'; allowed: safetensors, npy, gguf, json"):
+    with pytest.raises(SpecError, match="format: given 'onnx'; allowed: safetensors, npy, gguf, vllm-lens, json"):
         run.export("refusal", format="onnx", output=tmp_path / "a")
     with pytest.raises(SpecError, match="contrast: tiny-0 has no 'other'; it has refusal, subject"):
         run.export("other", format="npy", output=tmp_path / "a")

@@ -109,11 +109,11 @@ def test_what_the_service_draws_takes_one_request(service, shelf, asked, ask, tm
     assert not asked[0].startswith("objects/")
 
 
-def test_an_export_takes_one_request(service, asked, tmp_path):
+def test_an_export_asks_for_the_file_and_its_metadata(service, asked, tmp_path):
     run = service.run("tiny-0")
     asked.clear()
     run.export("refusal", output=tmp_path / "vector.safetensors")
-    assert asked == ["export/refusal"]
+    assert asked == ["export/refusal"] * 2
 
 
 def test_an_object_that_is_damaged_on_its_way_raises(service, monkeypatch):
