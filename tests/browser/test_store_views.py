@@ -77,6 +77,13 @@ def test_requested_results_that_are_not_finished_are_named(browser, noise, tmp_p
         expect(page.get_by_role("tabpanel")).to_contain_text("were requested and are not finished")
         page.get_by_role("tab", name="Words").click()
         expect(page.get_by_role("tabpanel")).to_contain_text("were requested and are not finished")
+        page.get_by_role("tab", name="Overview").click()
+        unfinished = page.get_by_role("tabpanel").get_by_text("analyses are finished")
+        expect(unfinished).to_have_count(1)
+        write_request(run, None)
+        expect(unfinished).to_have_count(0)  # the page looks again by itself
+        expect(page.get_by_role("tab", name="Overview")).to_be_focused()
+        expect(page.locator("#runs")).not_to_contain_text("not finished")
     assert noise == []
 
 

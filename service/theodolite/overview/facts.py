@@ -19,7 +19,7 @@ from theodolite.query.prompts import read_contrast_prompts
 from theodolite.query.twin import read_twin
 from theodolite.sections.parts import has_common_token, without_spread
 from theodolite.sites import HALF_BLOCKS, Site, depth, site_name
-from theodolite.store.manifest import finished_groups, finished_tables
+from theodolite.store.manifest import finished_groups, finished_tables, unfinished_groups
 from theodolite.store.result_reader import read_contrasts, read_group
 from theodolite.store.runs import Run
 
@@ -186,6 +186,7 @@ def _measured(run: Run, contrast: str, sets: tuple[str, str]) -> tuple[Measured,
         is_trained=run.record.model.weights == "trained",
         places=[place.text for place in places_of(values)],
         unknown=without_spread(run, sets, position, sites),
+        unfinished=unfinished_groups(run),
     )
     return measured, position
 
@@ -268,7 +269,7 @@ def _badges(run: Run, sets: tuple[str, str], position: int, measured: Measured, 
             "The last question is answered with these prompts alone. No text is generated: the probabilities of the "
             "next token are compared with those by control directions.",
         )
-    else:
+    elif "effects" not in measured.unfinished:
         yield Badge("effects not measured", "The findings say what the activations contain, not what the model uses.")
 
 

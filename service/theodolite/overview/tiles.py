@@ -1,6 +1,6 @@
 """The four questions of an overview, each with its number, its answer, and the rule of the answer."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -55,6 +55,7 @@ class Measured:
         is_trained: whether the weights are trained, so that an untrained twin can exist.
         places: the names of the depths, in the order of the stream.
         unknown: why nothing can be concluded; empty if something can be.
+        unfinished: the analyses that are requested and not finished.
     """
 
     statistic: str
@@ -65,6 +66,7 @@ class Measured:
     is_trained: bool
     places: list[str]
     unknown: str = ""
+    unfinished: Sequence[str] = ()
 
     @property
     def has_twin(self) -> bool:
@@ -132,7 +134,7 @@ def _beyond_words(measured: Measured) -> Tile:
     if measured.unknown:
         return replace(untested, rule=measured.unknown, claim="")
     if tests is None:
-        return untested
+        return _unfinished(question) if "permutations" in measured.unfinished else untested
     values = tests["beyond"].sel(control="words")
     if not _is_known(values.sel(held_out=measured.statistic), "band_low"):
         return untested
@@ -188,6 +190,8 @@ def _difference(measured: Measured, question: str, values: xr.DataArray, control
 
 def _used(measured: Measured) -> Tile:
     question, effects = "Does the model use it?", measured.effects
+    if effects is None and "effects" in measured.unfinished:
+        return _unfinished(question)
     if effects is None or measured.unknown:
         return Tile(question, UNTESTED, "not tested", measured.unknown or "the spec has no section effects")
     has_sign = bool(np.isfinite(effects["expected_sign"]).any())
@@ -215,6 +219,10 @@ def _used(measured: Measured) -> Tile:
     if passes.any():
         return replace(tile, answer=PARTLY, rule=f"{rule}; ~ if at some", claim="; partly used by the model")
     return replace(tile, rule=rule)
+
+
+def _unfinished(question: str) -> Tile:
+    return Tile(question, UNTESTED, "not finished", "the survey has not computed this yet")
 
 
 def _is_known(values: xr.DataArray, estimate: str = "value") -> bool:

@@ -9,6 +9,7 @@ from support.overview_cases import NO, YES, estimate, overview_run, permuted, pl
 from support.serving import surveyed_run
 
 from theodolite.errors import ResultsNotFoundError, SpecError
+from theodolite.overview import facts
 from theodolite.overview.facts import MOST_MISPLACED, Place, contrasts_with_overview, read_overview
 from theodolite.query.prompts import read_scored_prompts
 
@@ -68,6 +69,16 @@ def test_the_scores_are_those_of_the_prompts_at_the_selected_depth(surveyed):
 def test_a_run_without_scores_of_prompts_has_an_empty_table(tmp_path):
     assert read_overview(overview_run(tmp_path)).scores.empty
     assert read_overview(overview_run(tmp_path)).misplaced.empty
+
+
+def test_what_the_survey_has_not_computed_yet_is_not_called_untested(tmp_path, monkeypatch):
+    run = overview_run(tmp_path, effects=None, permutations=None)
+    monkeypatch.setattr(facts, "unfinished_groups", lambda _: ["permutations", "effects"])
+    words, used = (
+        tile for tile in read_overview(run).tiles if tile.question in ("Beyond words?", "Does the model use it?")
+    )
+    assert words.number == used.number == "not finished"
+    assert "effects not measured" not in badges_of(run)
 
 
 def test_the_badges_of_prompts_say_how_many_and_what_was_changed(tmp_path):

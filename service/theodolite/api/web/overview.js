@@ -134,17 +134,18 @@ function adapterFacts({ adapter, place }) {
 
 function unfinished(run) {
   if (run.analyses.length > 0) {
+    const all = run.analyses.length + run.unfinished.length;
     return element("p.warn",
-      "Some results that were requested of this run are not finished. If no survey computes them now, run ",
+      `${run.analyses.length} of ${all} analyses are finished; the others appear here. If no survey computes them now, run `,
       element("code", `theodolite run analyse ${run.run_id}`), ".",
     );
   }
-  const committed = ([name, facts]) => `${name} ${facts.shards_committed} of ${facts.n_shards}`;
-  const done = Object.entries(run.sets).map(committed);
+  const sum = (count) => Object.values(run.sets).reduce((total, facts) => total + facts[count], 0);
+  const [done, all] = [sum("shards_committed"), sum("n_shards")];
   return element("p.warn",
-    `This run is not complete; its state is ${run.state}. The survey writes the results at its end. `,
-    done.length > 0 && `Shards committed: ${done.join(", ")}. `,
-    "Submit the same spec again to continue a stopped survey.",
+    `This run is not complete; its state is ${run.state}: ${done} of ${all} shards. `,
+    element("progress", { value: done, max: all || 1, "aria-label": "Captured shards" }),
+    " The first results appear here when all are captured. If the survey was stopped, submit its spec again to continue it.",
   );
 }
 

@@ -17,14 +17,41 @@ const OPENERS = {
   tables: async () => (await import("./tables.js")).openTables,
 };
 
-/** Open a run; the third part of the address is the tab. */
+const SECONDS = 5; // between two looks at a run that is not complete
+
+/** Open a run; the third part of the address is the tab. A run that is not complete is opened again when it changes. */
 export function openRun(node, signal) {
   let ready = null;
-  return async (address) => {
-    ready ??= open(node, signal, address.path[1]);
+  let latest = null;
+  const show = async (address) => {
+    latest = address;
+    ready ??= open(node, signal, address.path[1]).then((tabs) => {
+      if (tabs) follow(tabs, signal, again);
+      return tabs;
+    });
     const tabs = await ready;
-    if (!signal.aborted) tabs?.show(address);
+    if (!signal.aborted) tabs?.show(latest);
   };
+  const again = async (tabs) => {
+    const focused = document.activeElement.id;
+    tabs.stage.close();
+    ready = null;
+    await show(latest);
+    document.getElementById(focused)?.focus({ preventScroll: true });
+    document.dispatchEvent(new Event("runs-changed"));
+  };
+  return show;
+}
+
+/** Call `changed` when the state of a run that is not complete changes, but not while the user reads or uses its tab. */
+async function follow(tabs, signal, changed) {
+  const stateOf = ({ state, analyses, sets }) => JSON.stringify([state, analyses, Object.values(sets).map((facts) => facts.shards_committed)]);
+  while (tabs.run.state !== "complete" && !signal.aborted) {
+    await new Promise((resolve) => setTimeout(resolve, SECONDS * 1000));
+    if (document.hidden || scrollY > 0 || tabs.panel.contains(document.activeElement)) continue;
+    const now = await ask(ofRun(tabs.run.run_id), {}, signal).catch(() => null); // the next look tries again
+    if (now && stateOf(now) !== stateOf(tabs.run)) return changed(tabs);
+  }
 }
 
 async function open(node, signal, id) {
