@@ -6,8 +6,10 @@ from contextlib import suppress
 from copy import deepcopy
 from dataclasses import asdict
 from html import escape
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from warnings import warn
 
 import numpy as np
@@ -23,16 +25,18 @@ from theodolite.groups import GROUPS, Group, Variable
 from theodolite.groups.directions.record import LEAST_RELIABILITY
 from theodolite.overview.view import Picture, read_picture
 from theodolite.query.activations import read_activations
+from theodolite.query.batches import read_batches
 from theodolite.query.curves import curve_dataset, curve_frame, is_along_depth, name_at, select_curves
-from theodolite.query.group_selection import GROUP_LABELS, select_direction, select_group
+from theodolite.query.group_selection import GROUP_LABELS, label_list, select_direction, select_group
 from theodolite.query.heads import Head, head_atlas, read_head
 from theodolite.query.prompts import Order, read_prompt_path, read_scored_prompts
-from theodolite.query.runs import describe_results, run_id_of, select_summaries, summaries
+from theodolite.query.runs import describe_results, run_id_of, run_state, select_summaries, summaries
 from theodolite.sections.catalogue import draw_figure, section_items, shown_groups
 from theodolite.sections.conclusion import read_conclusion
 from theodolite.store.cache import Cache
+from theodolite.store.manifest import finished_groups
 from theodolite.store.objects import absolute
-from theodolite.store.result_reader import read_finished_table
+from theodolite.store.result_reader import read_contrasts, read_finished_table
 from theodolite.store.runs import Run
 from theodolite.store.runs import open_run as open_stored_run
 
@@ -106,7 +110,20 @@ class RunReader:
         return self._opened.refreshed()
 
     def __repr__(self) -> str:
-        return f"RunReader({self.id!r}, {self.url!r})"
+        run, record = self._run, self._run.record
+        with suppress(TheodoliteError):  # a damaged run has a name nevertheless
+            finished = finished_groups(run)
+            rows = {
+                "model": record.model.name,
+                "state": run_state(run) if finished else "without results",
+                "sets": ", ".join(f"{name} {facts.n_samples}" for name, facts in record.sets.items()),
+                "sites": ", ".join(map(str, record.spec.capture.all_sites)) if record.sets else "",
+                "layers": label_list(record.layers),
+                "contrasts": ", ".join(read_contrasts(run, finished)),
+            }
+            known = "".join(f"\n  {name:9}  {text}" for name, text in rows.items() if text)
+            return f"<RunReader {self.id} of {self.url}{known}>"
+        return f"<RunReader {self.id} of {self.url}>"
 
     def _repr_html_(self) -> str:
         about = self.describe()
@@ -265,9 +282,11 @@ class RunReader:
     ) -> xr.DataArray:
         """Return the stored activations of a prompt set, (sample, position, layer, d_model), float32, lazily.
 
-        `.values` is NumPy; with Dask installed, each shard is a chunk. One label instead of a list drops its dimension.
-        A shard is read, and compared with its checksum, when a value of it is needed. Coordinates are the `text`, the
-        `status` and the `token_id`; prompts whose status is `quarantined` cannot be used.
+        `.values` is NumPy; with Dask installed, a chunk has one or more shards. `position` and `layer` are dimensions
+        only if they have several labels or were given as a list, such as `position=[-1]`. The layers of a shard are
+        read, and compared with their checksums, when a value of them is needed. Coordinates are the `text`, the
+        `status` and the `token_id`; prompts whose status is `quarantined` cannot be used. A service sends activations
+        to tokens with the scope `activations`.
 
         Args:
             set: name of the prompt set.
@@ -277,12 +296,54 @@ class RunReader:
 
         Raises:
             SpecError: there is no such set, site, layer or position.
-            ResultsNotFoundError: the run stores no activations of the set, or a service has the run.
+            ResultsNotFoundError: the run stores no activations of the set.
+            ServiceError: a service does not send them to this token.
             RunDamagedError: when values are read: a shard differs from its commit record.
         """
         found = read_activations(self._run, set, site, _listed(layer), _listed(position))
-        single = [dim for dim, given in (("layer", layer), ("position", position)) if isinstance(given, int)]
-        return found.isel({dim: 0 for dim in single if dim in found.dims})
+        as_list = [dim for dim, given in (("layer", layer), ("position", position)) if isinstance(given, Sequence)]
+        return found.isel({dim: 0 for dim in ("layer", "position") if found.sizes.get(dim) == 1 and dim not in as_list})
+
+    def batches(
+        self,
+        set: str,
+        site: str = "resid_pre",
+        layer: int | None = None,
+        size: int = 256,
+        seed: int = 0,
+        *,
+        position: int | None = None,
+        start: int = 0,
+        kind: Literal["numpy", "torch"] = "numpy",
+    ) -> Iterator[Any]:
+        """Return an iterator over the stored activations of a set, shuffled, in batches of (size, d_model), float32.
+
+        Each vector comes once, and the last batch may be smaller. The same seed gives the same batches, also from a
+        service. Shards in random order are read in blocks of 128 MiB, of which at most three are in memory, and whose
+        vectors are shuffled. Quarantined prompts, and positions before a prompt's first token, are left out.
+
+        Args:
+            set: name of the prompt set.
+            site: site in the block, or `resid_final`, which has no layer.
+            layer: 0-based index of the block.
+            size: number of vectors in a batch.
+            seed: seed of the order.
+            position: token position from the end; None gives the vectors of all stored positions.
+            start: number of batches to leave out, to resume: the blocks before them are not read.
+            kind: arrays of NumPy, or tensors of torch, on the CPU.
+
+        Raises:
+            SpecError: there is no such set, site, layer or position, or torch is not installed.
+            ResultsNotFoundError: the run stores no activations of the set.
+            ServiceError: a service does not send them to this token.
+            RunDamagedError: when a batch is read: a shard differs from its commit record.
+        """
+        if kind not in ("numpy", "torch"):
+            raise SpecError(f"kind: given {kind!r}; allowed: numpy, torch")
+        if kind == "torch" and not find_spec("torch"):
+            raise SpecError("kind: given 'torch', which is not installed; run: pip install torch")
+        found = read_batches(self._run, set, site, layer, size, seed, position, start)
+        return map(import_module("torch").from_numpy, found) if kind == "torch" else found
 
     def heads(self, circuit: str = "qk", offset: int = 0) -> xr.Dataset:
         """Return each head's singular value and ranks, (layer, head), and its alignments with the directions.
