@@ -18,6 +18,7 @@ import plotly.graph_objects as go
 import xarray as xr
 from numpy.typing import NDArray
 
+from theodolite.activation_files import export_activations
 from theodolite.drawing.titles import titled
 from theodolite.errors import SpecError, TheodoliteError
 from theodolite.export import check_format, encode_directions, file_name, write_files
@@ -33,6 +34,7 @@ from theodolite.query.prompts import Order, read_prompt_path, read_scored_prompt
 from theodolite.query.runs import describe_results, run_id_of, run_state, select_summaries, summaries
 from theodolite.sections.catalogue import draw_figure, section_items, shown_groups
 from theodolite.sections.conclusion import read_conclusion
+from theodolite.sites import site_name
 from theodolite.store.cache import Cache
 from theodolite.store.manifest import finished_groups
 from theodolite.store.objects import absolute
@@ -303,6 +305,39 @@ class RunReader:
         found = read_activations(self._run, set, site, _listed(layer), _listed(position))
         as_list = [dim for dim, given in (("layer", layer), ("position", position)) if isinstance(given, Sequence)]
         return found.isel({dim: 0 for dim in ("layer", "position") if found.sizes.get(dim) == 1 and dim not in as_list})
+
+    def export_activations(
+        self,
+        set: str,
+        site: str = "resid_pre",
+        *,
+        layer: int | Sequence[int] | None = None,
+        position: int | Sequence[int] | None = None,
+        to: str = "arrow",
+        output: str | Path | None = None,
+    ) -> str:
+        """Write stored activations as files for other tools, and return the folder or the URL.
+
+        A repeated call writes what is missing or damaged. The files are those of `theodolite.activation_files`, and
+        SHA256SUMS has their checksums.
+
+        Args:
+            set: name of the prompt set.
+            site: site in the block, or `resid_final`.
+            layer: 0-based index of the block, or several; None selects all.
+            position: token position from the end, or several; None selects all stored ones.
+            to: arrow (a dataset of Hugging Face's `datasets`), safetensors, or npy.
+            output: a folder, or a file://, s3://, gs:// or az:// URL. By default the folder `RUN.SET.SITE.TO`.
+
+        Raises:
+            SpecError: there is no such set, site, layer, position or format, or the output holds something else.
+            ResultsNotFoundError: the run stores no activations of the set, or no prompt has all of the positions.
+            ServiceError: a service does not send them to this token.
+            RunDamagedError: a shard differs from its commit record.
+        """
+        target = absolute(str(output or f"{self.id}.{set}.{site_name(site)}.{to}"))
+        export_activations(self._run, set, site, _listed(layer), _listed(position), to, target)
+        return target
 
     def batches(
         self,

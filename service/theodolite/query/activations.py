@@ -87,6 +87,14 @@ def chosen_places(
     return chosen, places
 
 
+def usable_positions(run: Run, prompt_set: str, positions: Sequence[int]) -> NDArray[np.bool_]:
+    """Return whether each prompt with stored activations has usable ones at each position, (sample, position)."""
+    prompts = read_prompts(run, prompt_set).iloc[: run.record.bounds(prompt_set).n_kept]
+    reached = prompts["n_tokens"].to_numpy()[:, None] >= -np.array(positions)
+    usable: NDArray[np.bool_] = reached & (prompts["status"] == "ok").to_numpy()[:, None]
+    return usable
+
+
 def _checked(name: str, given: Sequence[Any], known: Sequence[Any]) -> list[Any]:
     """Return labels; raises SpecError for one that does not exist."""
     for one in given:

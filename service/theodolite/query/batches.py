@@ -9,9 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from theodolite.errors import ResultsNotFoundError, SpecError
-from theodolite.query.activations import READERS, chosen_places, commit_of
+from theodolite.query.activations import READERS, chosen_places, commit_of, usable_positions
 from theodolite.sites import Site
-from theodolite.store.prompts import read_prompts
 from theodolite.store.runs import Run
 from theodolite.store.shards import read_layers
 
@@ -48,9 +47,7 @@ def read_batches(
     captured = run.record.sets[prompt_set].positions
     index = run.record.layers.index(layer) if layer is not None and chosen is not Site.RESID_FINAL else 0
     source = _Source(run, prompt_set, chosen, index, [captured.index(one) for one in places["position"]])
-    prompts = read_prompts(run, prompt_set).iloc[: run.record.bounds(prompt_set).n_kept]
-    reached = np.subtract.outer(prompts["n_tokens"].to_numpy(), -np.array(places["position"])) >= 0
-    usable = reached & (prompts["status"] == "ok").to_numpy()[:, None]
+    usable = usable_positions(run, prompt_set, places["position"])
     if not usable.any():
         raise ResultsNotFoundError(f"{run.id}: no prompt of {prompt_set} has usable activations at this position")
     return _batches(source, usable, size, seed, start)
