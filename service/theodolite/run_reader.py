@@ -1,7 +1,7 @@
 """Read the runs of a store in a notebook; `theodolite.client` reads those of a service with the same code."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import asdict
@@ -19,14 +19,16 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from theodolite.activation_files import export_activations
+from theodolite.drawing.pictures import Width, one_panel, save_picture
 from theodolite.drawing.titles import titled
-from theodolite.errors import SpecError, TheodoliteError
+from theodolite.errors import ResultsNotFoundError, SpecError, TheodoliteError
 from theodolite.export import check_format, encode_directions, file_name, write_files
 from theodolite.groups import GROUPS, Group, Variable
 from theodolite.groups.directions.record import LEAST_RELIABILITY
 from theodolite.overview.view import Picture, read_picture
 from theodolite.query.activations import read_activations
 from theodolite.query.batches import read_batches
+from theodolite.query.compare import Question, milestones, records
 from theodolite.query.curves import curve_dataset, curve_frame, is_along_depth, name_at, select_curves
 from theodolite.query.group_selection import GROUP_LABELS, label_list, select_direction, select_group
 from theodolite.query.heads import Head, head_atlas, read_head
@@ -42,7 +44,7 @@ from theodolite.store.result_reader import read_contrasts, read_finished_table
 from theodolite.store.runs import Run
 from theodolite.store.runs import open_run as open_stored_run
 
-__all__ = ["CACHE_BYTES", "Head", "Labels", "RunReader", "html_table", "open_run", "run_table", "runs"]
+__all__ = ["CACHE_BYTES", "Head", "Labels", "RunReader", "html_table", "open_run", "run_table", "runs", "with_numbers"]
 
 CACHE_BYTES = 48 * 2**20
 """Default size of the cache of a run's results, in bytes."""
@@ -51,7 +53,13 @@ Labels = str | int | Sequence[str] | Sequence[int] | None
 """One label, several, or None for all; one label drops its dimension, as xarray's `sel` does."""
 
 
-def runs(store: str | Path, model: str | None = None, contrast: str | None = None) -> pd.DataFrame:
+_QUESTIONS = ("separable", "beyond_words", "beyond_untrained", "used")
+"""The names of the tiles of an overview among the numbers of a run."""
+
+
+def runs(
+    store: str | Path, model: str | None = None, contrast: str | None = None, *, numbers: bool = False
+) -> pd.DataFrame:
     """Return the complete runs of a store as a table, newest first, one row each.
 
     A run without results, or one that cannot be read, is left out; `theodolite run list` lists these too.
@@ -60,11 +68,15 @@ def runs(store: str | Path, model: str | None = None, contrast: str | None = Non
         store: a folder, or a file://, s3://, gs:// or az:// URL.
         model: only models whose name contains this text, ignoring case.
         contrast: only runs with this contrast.
+        numbers: whether the table has a row for each contrast of a run, with the numbers of `RunReader.numbers`; it
+            takes seconds for each run.
 
     Raises:
         StoreError: the store cannot be reached.
     """
-    return run_table(select_summaries(summaries(absolute(str(store))), model, contrast))
+    url = absolute(str(store))
+    table = run_table(select_summaries(summaries(url), model, contrast))
+    return with_numbers(table, lambda run_id: open_run(url, run_id)) if numbers else table
 
 
 def open_run(store: str | Path, run_id: str, *, cache_bytes: int = CACHE_BYTES) -> "RunReader":
@@ -88,6 +100,15 @@ def run_table(items: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     columns = ["run_id", "name", "tags", "model", "sets", "contrasts", "analyses", "state", "created"]
     frame = pd.DataFrame(items, columns=columns)
     return frame.assign(created=pd.to_datetime(frame["created"], utc=True))
+
+
+def with_numbers(table: pd.DataFrame, open_it: Callable[[str], "RunReader"]) -> pd.DataFrame:
+    """Return a table of runs with a row for each contrast and its numbers; those of an unreadable run are missing."""
+    found = [pd.DataFrame(columns=["run_id"])]
+    for run_id in table["run_id"]:
+        with suppress(TheodoliteError):
+            found.append(open_it(run_id).numbers())
+    return table.merge(pd.concat([one for one in found if len(one)] or found), "left", "run_id")
 
 
 def _names(group: Group, variable: Variable) -> Iterator[tuple[str, list[str], bool]]:
@@ -468,13 +489,39 @@ class RunReader:
         """
         return pd.DataFrame(self._prompt(set, sample, {"contrast": contrast, "position": position}))
 
-    def figure(self, name: str) -> go.Figure:
+    def figure(self, name: str, panel: str | None = None) -> go.Figure:
         """Return a figure by a name that `section` lists, or the first one of an analysis or of a statistic (`auroc`).
+
+        Args:
+            name: the name.
+            panel: the title of a panel's vertical axis, such as `AUROC`, to get this panel alone.
 
         Raises:
             FigureNotFoundError: there is no such figure, analysis or statistic along depth.
+            SpecError: the figure has no such panel; the message lists those that it has.
         """
-        return titled(go.Figure(draw_figure(self._run, name)))  # the caller owns the copy
+        return titled(self._untitled(name, panel))
+
+    def save_figure(self, name: str, path: str | Path, *, width: Width = "column", panel: str | None = None) -> Path:
+        """Write a figure as SVG, PDF or PNG (300 dpi), with its title, model, prompts and finding; return the path.
+
+        This needs `theodolite[pictures]`, and Chrome or Chromium. `run.figure(name).write_html(path)` needs neither.
+
+        Args:
+            name: the name, as of `figure`.
+            path: the file; its suffix decides the format.
+            width: `column`, 3.3 inches, or `page`, 6.8 inches.
+            panel: the title of a panel's vertical axis, as of `figure`.
+
+        Raises:
+            FigureNotFoundError: there is no such figure, analysis or statistic along depth.
+            SpecError: there is no such panel, format or width, or the picture cannot be drawn or written.
+        """
+        return save_picture(self._untitled(name, panel), path, width)
+
+    def _untitled(self, name: str, panel: str | None) -> go.Figure:
+        figure = self._figure(name)
+        return figure if panel is None else one_panel(figure, panel)
 
     def overview(self, contrast: str | None = None, *, site: str | None = None, layer: int | None = None) -> Picture:
         """Return the overview of a contrast: four questions, curves along depth, and prompts; a notebook draws it.
@@ -489,6 +536,27 @@ class RunReader:
             ResultsNotFoundError: the run lacks the analysis `separation`.
         """
         return read_picture(self._run, contrast, site, layer)
+
+    def numbers(self) -> pd.DataFrame:
+        """Return the headline numbers of the run as a table, one row for each contrast, for example to log them.
+
+        The columns are those of the `milestones` of `theodolite.compare`, and for each question of the overview
+        (`separable`, `beyond_words`, `beyond_untrained`, `used`) its answer, such as `separable_answer`, and its value
+        with the ends of the simultaneous interval, such as `separable`, `separable_low` and `separable_high`.
+
+        Raises:
+            ResultsNotFoundError: the run lacks the analysis `curves`.
+        """
+        run, rows = self._run, []
+        for contrast in read_contrasts(run, finished_groups(run)):
+            (row,) = records(milestones([run], Question(None, contrasts={run.id: contrast})))
+            with suppress(SpecError, ResultsNotFoundError):  # without separation
+                for name, tile in zip(_QUESTIONS, self.overview(contrast).tiles, strict=True):
+                    row[f"{name}_answer"] = tile.answer
+                    if tile.glyph is not None:
+                        row |= {name: tile.glyph.value, f"{name}_low": tile.glyph.low, f"{name}_high": tile.glyph.high}
+            rows.append({key: value for key, value in row.items() if key != "model"})
+        return pd.DataFrame(rows, columns=None if rows else ["run_id", "contrast"])
 
     def conclusion(self) -> dict[str, Any]:
         """Return what the run asked, found, rests on, and does not say: `asked`, `found`, `rests_on`, `limits`.
@@ -507,6 +575,10 @@ class RunReader:
         Raises ResultsNotFoundError if no analysis of this name has sections.
         """
         return section_items(self._run, name)
+
+    def _figure(self, name: str) -> go.Figure:
+        """Return a figure without its title, which the caller owns."""
+        return go.Figure(draw_figure(self._run, name))
 
     def _prompts(self, set: str, choices: Mapping[str, Any]) -> tuple[list[dict[Any, Any]], dict[str, Any] | None]:
         """Return the prompts of a set with their scores, one dictionary each, and the place of the scores."""

@@ -48,6 +48,8 @@ QUESTIONS = {
     "section": lambda run: run.section("curves"),
     "missing section": lambda run: run.section("weights"),
     "figure": lambda run: run.figure("curves.refusal.-1"),
+    "one panel": lambda run: run.figure("auroc", panel="AUROC"),
+    "numbers": lambda run: run.numbers(),
     "description": lambda run: {name: run.describe()[name] for name in ("model", "sets", "spec", "parity", "results")},
 }
 QUESTIONS_OF_HEADS = {
