@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import xarray as xr
 from support.analysing import analyse
+from support.each import each
 from support.listening import served
 from support.serving import CONTRASTS, copied
 
@@ -64,9 +65,10 @@ QUESTIONS = {
 }
 
 
-@pytest.mark.parametrize("question", QUESTIONS)
+@each("question", list(QUESTIONS))
 def test_a_result_takes_few_requests_and_then_one(service, asked, question):
     ask, most = QUESTIONS[question]
+    asked.clear()
     run = service.run("tiny-0")
     assert asked == ["objects/run.json"]
     ask(run)
@@ -89,7 +91,7 @@ def test_a_statistic_is_read_with_its_group_but_without_the_vectors(service, ask
     assert asked == ["objects/COMPLETE"]
 
 
-@pytest.mark.parametrize(
+@each(
     "ask",
     [
         lambda run: run.head(0, 0),
@@ -133,7 +135,7 @@ def test_an_object_that_is_damaged_on_its_way_raises(service, monkeypatch):
     assert run.curves("cosine_of_means")["value"].size
 
 
-@pytest.mark.parametrize("record", ["run.json", "COMPLETE"])
+@each("record", ["run.json", "COMPLETE"])
 def test_a_record_that_is_damaged_on_its_way_raises(service, monkeypatch, record):
     send = Client._send
 
