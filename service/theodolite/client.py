@@ -11,10 +11,8 @@ import httpx
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
-import xarray as xr
 from markupsafe import Markup
 
-from theodolite.drawing.titles import titled
 from theodolite.errors import ClusterError, ResultsNotFoundError, RunNotFoundError, ServiceError, SpecError
 from theodolite.overview.facts import Badge
 from theodolite.overview.tiles import Glyph, Tile
@@ -22,7 +20,7 @@ from theodolite.overview.view import Picture
 from theodolite.proxies import reach_local_addresses_directly
 from theodolite.query.compare import BOUND
 from theodolite.query.heads import TOKEN_COLUMNS, Head
-from theodolite.run_reader import CACHE_BYTES, Labels, RunReader, html_table, run_table
+from theodolite.run_reader import CACHE_BYTES, RunReader, html_table, run_table, with_numbers
 from theodolite.service_errors import error_of, seconds_to_wait
 from theodolite.spec import SurveySpec
 from theodolite.spec_keywords import GivenSpec, spec_of_keywords
@@ -66,14 +64,10 @@ class Client:
         """Close the connections."""
         self._http.close()
 
-    def runs(self, model: str | None = None, contrast: str | None = None) -> pd.DataFrame:
-        """Return the complete runs as a table, newest first, one row each.
-
-        Args:
-            model: only models whose name contains this text, ignoring case.
-            contrast: only runs with this contrast.
-        """
-        return run_table(self.ask("/v1/runs", model=model, contrast=contrast, limit=1000)["items"])
+    def runs(self, model: str | None = None, contrast: str | None = None, *, numbers: bool = False) -> pd.DataFrame:
+        """Return the complete runs as a table, newest first, one row each; arguments as of `theodolite.runs`."""
+        table = run_table(self.ask("/v1/runs", model=model, contrast=contrast, limit=1000)["items"])
+        return with_numbers(table, self.run) if numbers else table
 
     def run(self, run_id: str, *, cache_bytes: int = CACHE_BYTES) -> RunReader:
         """Return one run.
@@ -310,15 +304,8 @@ class _ServedRun(RunReader):
         written = {contrast: _numbers(tests) for contrast, tests in content["written"].items()}
         return Head(**{**known, **missing, **arrays, "written": written, "tokens": tokens})
 
-    def activations(
-        self, set: str, site: str = "resid_pre", *, layer: Labels = None, position: Labels = None
-    ) -> xr.DataArray:
-        raise ResultsNotFoundError(
-            f"{self.url} returns no activations; read the run with theodolite.open_run(STORE, …)"
-        )
-
-    def figure(self, name: str) -> go.Figure:
-        return titled(go.Figure(self._ask("figures", name)))
+    def _figure(self, name: str) -> go.Figure:
+        return go.Figure(self._ask("figures", name))
 
     def overview(self, contrast: str | None = None, *, site: str | None = None, layer: int | None = None) -> Picture:
         chosen = {"contrast": contrast, "site": site, "layer": layer}
@@ -389,6 +376,10 @@ class _ServedObjects:
             TheodoliteError: the service cannot be reached, or cannot read the run.
         """
         return _Object(self._records.get(key) or self._fetch(key, {}).content)
+
+    def get_range(self, key: str, *, start: int, length: int) -> bytes:
+        """Return a part of the activations of a shard; raises as `get`."""
+        return self._fetch(key, {"Range": f"bytes={start}-{start + length - 1}"}).content
 
     def _fetch(self, key: str, headers: dict[str, str]) -> httpx.Response:
         try:

@@ -1,13 +1,15 @@
 """Read the runs of a store in a notebook; `theodolite.client` reads those of a service with the same code."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import asdict
 from html import escape
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from warnings import warn
 
 import numpy as np
@@ -16,27 +18,33 @@ import plotly.graph_objects as go
 import xarray as xr
 from numpy.typing import NDArray
 
+from theodolite.activation_files import export_activations
+from theodolite.drawing.pictures import Width, one_panel, save_picture
 from theodolite.drawing.titles import titled
-from theodolite.errors import SpecError, TheodoliteError
+from theodolite.errors import ResultsNotFoundError, SpecError, TheodoliteError
 from theodolite.export import check_format, encode_directions, file_name, write_files
 from theodolite.groups import GROUPS, Group, Variable
 from theodolite.groups.directions.record import LEAST_RELIABILITY
 from theodolite.overview.view import Picture, read_picture
 from theodolite.query.activations import read_activations
+from theodolite.query.batches import read_batches
+from theodolite.query.compare import Question, milestones, records
 from theodolite.query.curves import curve_dataset, curve_frame, is_along_depth, name_at, select_curves
-from theodolite.query.group_selection import GROUP_LABELS, select_direction, select_group
+from theodolite.query.group_selection import GROUP_LABELS, label_list, select_direction, select_group
 from theodolite.query.heads import Head, head_atlas, read_head
 from theodolite.query.prompts import Order, read_prompt_path, read_scored_prompts
-from theodolite.query.runs import describe_results, run_id_of, select_summaries, summaries
+from theodolite.query.runs import describe_results, run_id_of, run_state, select_summaries, summaries
 from theodolite.sections.catalogue import draw_figure, section_items, shown_groups
 from theodolite.sections.conclusion import read_conclusion
+from theodolite.sites import site_name
 from theodolite.store.cache import Cache
+from theodolite.store.manifest import finished_groups
 from theodolite.store.objects import absolute
-from theodolite.store.result_reader import read_finished_table
+from theodolite.store.result_reader import read_contrasts, read_finished_table
 from theodolite.store.runs import Run
 from theodolite.store.runs import open_run as open_stored_run
 
-__all__ = ["CACHE_BYTES", "Head", "Labels", "RunReader", "html_table", "open_run", "run_table", "runs"]
+__all__ = ["CACHE_BYTES", "Head", "Labels", "RunReader", "html_table", "open_run", "run_table", "runs", "with_numbers"]
 
 CACHE_BYTES = 48 * 2**20
 """Default size of the cache of a run's results, in bytes."""
@@ -45,7 +53,13 @@ Labels = str | int | Sequence[str] | Sequence[int] | None
 """One label, several, or None for all; one label drops its dimension, as xarray's `sel` does."""
 
 
-def runs(store: str | Path, model: str | None = None, contrast: str | None = None) -> pd.DataFrame:
+_QUESTIONS = ("separable", "beyond_words", "beyond_untrained", "used")
+"""The names of the tiles of an overview among the numbers of a run."""
+
+
+def runs(
+    store: str | Path, model: str | None = None, contrast: str | None = None, *, numbers: bool = False
+) -> pd.DataFrame:
     """Return the complete runs of a store as a table, newest first, one row each.
 
     A run without results, or one that cannot be read, is left out; `theodolite run list` lists these too.
@@ -54,11 +68,15 @@ def runs(store: str | Path, model: str | None = None, contrast: str | None = Non
         store: a folder, or a file://, s3://, gs:// or az:// URL.
         model: only models whose name contains this text, ignoring case.
         contrast: only runs with this contrast.
+        numbers: whether the table has a row for each contrast of a run, with the numbers of `RunReader.numbers`; it
+            takes seconds for each run.
 
     Raises:
         StoreError: the store cannot be reached.
     """
-    return run_table(select_summaries(summaries(absolute(str(store))), model, contrast))
+    url = absolute(str(store))
+    table = run_table(select_summaries(summaries(url), model, contrast))
+    return with_numbers(table, lambda run_id: open_run(url, run_id)) if numbers else table
 
 
 def open_run(store: str | Path, run_id: str, *, cache_bytes: int = CACHE_BYTES) -> "RunReader":
@@ -84,6 +102,15 @@ def run_table(items: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     return frame.assign(created=pd.to_datetime(frame["created"], utc=True))
 
 
+def with_numbers(table: pd.DataFrame, open_it: Callable[[str], "RunReader"]) -> pd.DataFrame:
+    """Return a table of runs with a row for each contrast and its numbers; those of an unreadable run are missing."""
+    found = [pd.DataFrame(columns=["run_id"])]
+    for run_id in table["run_id"]:
+        with suppress(TheodoliteError):
+            found.append(open_it(run_id).numbers())
+    return table.merge(pd.concat([one for one in found if len(one)] or found), "left", "run_id")
+
+
 def _names(group: Group, variable: Variable) -> Iterator[tuple[str, list[str], bool]]:
     """Yield the names of an array and of its curves, their dimensions, and whether they are curves along depth."""
     places = list(group.places(variable.dims)) if is_along_depth(group, variable) else []
@@ -106,7 +133,20 @@ class RunReader:
         return self._opened.refreshed()
 
     def __repr__(self) -> str:
-        return f"RunReader({self.id!r}, {self.url!r})"
+        run, record = self._run, self._run.record
+        with suppress(TheodoliteError):  # a damaged run has a name nevertheless
+            finished = finished_groups(run)
+            rows = {
+                "model": record.model.name,
+                "state": run_state(run) if finished else "without results",
+                "sets": ", ".join(f"{name} {facts.n_samples}" for name, facts in record.sets.items()),
+                "sites": ", ".join(map(str, record.spec.capture.all_sites)) if record.sets else "",
+                "layers": label_list(record.layers),
+                "contrasts": ", ".join(read_contrasts(run, finished)),
+            }
+            known = "".join(f"\n  {name:9}  {text}" for name, text in rows.items() if text)
+            return f"<RunReader {self.id} of {self.url}{known}>"
+        return f"<RunReader {self.id} of {self.url}>"
 
     def _repr_html_(self) -> str:
         about = self.describe()
@@ -265,9 +305,11 @@ class RunReader:
     ) -> xr.DataArray:
         """Return the stored activations of a prompt set, (sample, position, layer, d_model), float32, lazily.
 
-        `.values` is NumPy; with Dask installed, each shard is a chunk. One label instead of a list drops its dimension.
-        A shard is read, and compared with its checksum, when a value of it is needed. Coordinates are the `text`, the
-        `status` and the `token_id`; prompts whose status is `quarantined` cannot be used.
+        `.values` is NumPy; with Dask installed, a chunk has one or more shards. `position` and `layer` are dimensions
+        only if they have several labels or were given as a list, such as `position=[-1]`. The layers of a shard are
+        read, and compared with their checksums, when a value of them is needed. Coordinates are the `text`, the
+        `status` and the `token_id`; prompts whose status is `quarantined` cannot be used. A service sends activations
+        to tokens with the scope `activations`.
 
         Args:
             set: name of the prompt set.
@@ -277,12 +319,87 @@ class RunReader:
 
         Raises:
             SpecError: there is no such set, site, layer or position.
-            ResultsNotFoundError: the run stores no activations of the set, or a service has the run.
+            ResultsNotFoundError: the run stores no activations of the set.
+            ServiceError: a service does not send them to this token.
             RunDamagedError: when values are read: a shard differs from its commit record.
         """
         found = read_activations(self._run, set, site, _listed(layer), _listed(position))
-        single = [dim for dim, given in (("layer", layer), ("position", position)) if isinstance(given, int)]
-        return found.isel({dim: 0 for dim in single if dim in found.dims})
+        as_list = [dim for dim, given in (("layer", layer), ("position", position)) if isinstance(given, Sequence)]
+        return found.isel({dim: 0 for dim in ("layer", "position") if found.sizes.get(dim) == 1 and dim not in as_list})
+
+    def export_activations(
+        self,
+        set: str,
+        site: str = "resid_pre",
+        *,
+        layer: int | Sequence[int] | None = None,
+        position: int | Sequence[int] | None = None,
+        to: str = "arrow",
+        output: str | Path | None = None,
+    ) -> str:
+        """Write stored activations as files for other tools, and return the folder or the URL.
+
+        A repeated call writes what is missing or damaged. The files are those of `theodolite.activation_files`, and
+        SHA256SUMS has their checksums.
+
+        Args:
+            set: name of the prompt set.
+            site: site in the block, or `resid_final`.
+            layer: 0-based index of the block, or several; None selects all.
+            position: token position from the end, or several; None selects all stored ones.
+            to: arrow (a dataset of Hugging Face's `datasets`), safetensors, or npy.
+            output: a folder, or a file://, s3://, gs:// or az:// URL. By default the folder `RUN.SET.SITE.TO`.
+
+        Raises:
+            SpecError: there is no such set, site, layer, position or format, or the output holds something else.
+            ResultsNotFoundError: the run stores no activations of the set, or no prompt has all of the positions.
+            ServiceError: a service does not send them to this token.
+            RunDamagedError: a shard differs from its commit record.
+        """
+        target = absolute(str(output or f"{self.id}.{set}.{site_name(site)}.{to}"))
+        export_activations(self._run, set, site, _listed(layer), _listed(position), to, target)
+        return target
+
+    def batches(
+        self,
+        set: str,
+        site: str = "resid_pre",
+        layer: int | None = None,
+        size: int = 256,
+        seed: int = 0,
+        *,
+        position: int | None = None,
+        start: int = 0,
+        kind: Literal["numpy", "torch"] = "numpy",
+    ) -> Iterator[Any]:
+        """Return an iterator over the stored activations of a set, shuffled, in batches of (size, d_model), float32.
+
+        Each vector comes once, and the last batch may be smaller. The same seed gives the same batches, also from a
+        service. Shards in random order are read in blocks of 128 MiB, of which at most three are in memory, and whose
+        vectors are shuffled. Quarantined prompts, and positions before a prompt's first token, are left out.
+
+        Args:
+            set: name of the prompt set.
+            site: site in the block, or `resid_final`, which has no layer.
+            layer: 0-based index of the block.
+            size: number of vectors in a batch.
+            seed: seed of the order.
+            position: token position from the end; None gives the vectors of all stored positions.
+            start: number of batches to leave out, to resume: the blocks before them are not read.
+            kind: arrays of NumPy, or tensors of torch, on the CPU.
+
+        Raises:
+            SpecError: there is no such set, site, layer or position, or torch is not installed.
+            ResultsNotFoundError: the run stores no activations of the set.
+            ServiceError: a service does not send them to this token.
+            RunDamagedError: when a batch is read: a shard differs from its commit record.
+        """
+        if kind not in ("numpy", "torch"):
+            raise SpecError(f"kind: given {kind!r}; allowed: numpy, torch")
+        if kind == "torch" and not find_spec("torch"):
+            raise SpecError("kind: given 'torch', which is not installed; run: pip install torch")
+        found = read_batches(self._run, set, site, layer, size, seed, position, start)
+        return map(import_module("torch").from_numpy, found) if kind == "torch" else found
 
     def heads(self, circuit: str = "qk", offset: int = 0) -> xr.Dataset:
         """Return each head's singular value and ranks, (layer, head), and its alignments with the directions.
@@ -372,13 +489,39 @@ class RunReader:
         """
         return pd.DataFrame(self._prompt(set, sample, {"contrast": contrast, "position": position}))
 
-    def figure(self, name: str) -> go.Figure:
+    def figure(self, name: str, panel: str | None = None) -> go.Figure:
         """Return a figure by a name that `section` lists, or the first one of an analysis or of a statistic (`auroc`).
+
+        Args:
+            name: the name.
+            panel: the title of a panel's vertical axis, such as `AUROC`, to get this panel alone.
 
         Raises:
             FigureNotFoundError: there is no such figure, analysis or statistic along depth.
+            SpecError: the figure has no such panel; the message lists those that it has.
         """
-        return titled(go.Figure(draw_figure(self._run, name)))  # the caller owns the copy
+        return titled(self._untitled(name, panel))
+
+    def save_figure(self, name: str, path: str | Path, *, width: Width = "column", panel: str | None = None) -> Path:
+        """Write a figure as SVG, PDF or PNG (300 dpi), with its title, model, prompts and finding; return the path.
+
+        This needs `theodolite[pictures]`, and Chrome or Chromium. `run.figure(name).write_html(path)` needs neither.
+
+        Args:
+            name: the name, as of `figure`.
+            path: the file; its suffix decides the format.
+            width: `column`, 3.3 inches, or `page`, 6.8 inches.
+            panel: the title of a panel's vertical axis, as of `figure`.
+
+        Raises:
+            FigureNotFoundError: there is no such figure, analysis or statistic along depth.
+            SpecError: there is no such panel, format or width, or the picture cannot be drawn or written.
+        """
+        return save_picture(self._untitled(name, panel), path, width)
+
+    def _untitled(self, name: str, panel: str | None) -> go.Figure:
+        figure = self._figure(name)
+        return figure if panel is None else one_panel(figure, panel)
 
     def overview(self, contrast: str | None = None, *, site: str | None = None, layer: int | None = None) -> Picture:
         """Return the overview of a contrast: four questions, curves along depth, and prompts; a notebook draws it.
@@ -393,6 +536,27 @@ class RunReader:
             ResultsNotFoundError: the run lacks the analysis `separation`.
         """
         return read_picture(self._run, contrast, site, layer)
+
+    def numbers(self) -> pd.DataFrame:
+        """Return the headline numbers of the run as a table, one row for each contrast, for example to log them.
+
+        The columns are those of the `milestones` of `theodolite.compare`, and for each question of the overview
+        (`separable`, `beyond_words`, `beyond_untrained`, `used`) its answer, such as `separable_answer`, and its value
+        with the ends of the simultaneous interval, such as `separable`, `separable_low` and `separable_high`.
+
+        Raises:
+            ResultsNotFoundError: the run lacks the analysis `curves`.
+        """
+        run, rows = self._run, []
+        for contrast in read_contrasts(run, finished_groups(run)):
+            (row,) = records(milestones([run], Question(None, contrasts={run.id: contrast})))
+            with suppress(SpecError, ResultsNotFoundError):  # without separation
+                for name, tile in zip(_QUESTIONS, self.overview(contrast).tiles, strict=True):
+                    row[f"{name}_answer"] = tile.answer
+                    if tile.glyph is not None:
+                        row |= {name: tile.glyph.value, f"{name}_low": tile.glyph.low, f"{name}_high": tile.glyph.high}
+            rows.append({key: value for key, value in row.items() if key != "model"})
+        return pd.DataFrame(rows, columns=None if rows else ["run_id", "contrast"])
 
     def conclusion(self) -> dict[str, Any]:
         """Return what the run asked, found, rests on, and does not say: `asked`, `found`, `rests_on`, `limits`.
@@ -411,6 +575,10 @@ class RunReader:
         Raises ResultsNotFoundError if no analysis of this name has sections.
         """
         return section_items(self._run, name)
+
+    def _figure(self, name: str) -> go.Figure:
+        """Return a figure without its title, which the caller owns."""
+        return go.Figure(draw_figure(self._run, name))
 
     def _prompts(self, set: str, choices: Mapping[str, Any]) -> tuple[list[dict[Any, Any]], dict[str, Any] | None]:
         """Return the prompts of a set with their scores, one dictionary each, and the place of the scores."""

@@ -121,6 +121,12 @@ class Settings(BaseSettings):
         description="Whether the service sends the texts of prompt sets. It sends scores in any case, and the "
         "sentences and nouns that the results of the analysis words contain.",
     )
+    activation_bytes: int = Field(
+        256 * 2**20,
+        ge=0,
+        description="Maximum size of a response with activations, which callers with the scope activations may read; 0 "
+        "sends none. Without the texts of prompts, the service sends none either.",
+    )
     proxies: list[IPvAnyNetwork] = Field(
         default_factory=list,
         description="Addresses or networks of proxies whose X-Forwarded-For and X-Forwarded-Proto the service trusts.",

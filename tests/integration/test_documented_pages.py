@@ -12,6 +12,7 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from unittest.mock import patch
 
@@ -58,6 +59,9 @@ NOT_RUN = {
 }
 """What a command begins with that this test does not run, and the reason."""
 
+OPTIONAL = r"^import (wandb|mlflow|kaleido)\b"
+"""Packages without which their programs are not run."""
+
 
 def is_run(command: str) -> bool:
     return not any(re.match(pattern, command) for pattern in NOT_RUN)
@@ -92,7 +96,7 @@ class Reader:
     def do(self, block: Block) -> None:
         if block.file:
             Path(block.file).write_text(self.own(block.code), encoding="utf-8")
-        elif block.language == "python":
+        elif block.language == "python" and all(map(find_spec, re.findall(OPTIONAL, block.code, re.MULTILINE))):
             exec(compile(self.own(block.code), "documentation", "exec"), {})
             self.done.append("python")
         elif block.language == "sh":

@@ -88,6 +88,9 @@ def test_activations_equal_unpadded_hugging_face(surveyed, reference, name, site
 @pytest.mark.parametrize("name", ["harmful", "harmless"])
 def test_positive_units_are_counted_as_in_unpadded_hugging_face(surveyed, reference, name):
     commits = read_commits(surveyed, name)
+    assert all(
+        set(commit.layers) == set(map(str, surveyed.record.spec.capture.all_sites)) for commit in commits.values()
+    )
     counts = sum(read_positive_counts(surveyed, commit) for commit in commits.values())[0]
     positive = (reference[name]["gates"] > 0).sum(axis=0)
     # Rounding turns units that lie within 1e-5 of zero: a few of 450,000 signs.

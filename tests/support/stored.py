@@ -1,6 +1,7 @@
 """Runs written straight from arrays: tests of the store and the statistics need no model."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from theodolite.groups import GROUPS
 from theodolite.sites import Site
 from theodolite.spec import TokenIds
 from theodolite.spec_file import parse_spec
-from theodolite.store.activations import encode_counts, encode_experts, encode_shard
+from theodolite.store.activations import encode_counts, encode_experts, encode_shard, layers_of
 from theodolite.store.checksums import sha256
 from theodolite.store.commits import commit_shard, new_attempt
 from theodolite.store.descriptions import encode_descriptions
@@ -198,7 +199,7 @@ def store_run(
             checksums = {str(array): sha256(content) for array, content in encoded.items()}
             own = {sample: why for sample, why in bad.items() if start <= sample < stop}
             commit = Commit(run.id, name, index, start, stop, new_attempt(), checksums, [list(range(start, stop))], own)
-            commit_shard(run.location, commit, encoded)
+            commit_shard(run.location, replace(commit, layers=layers_of(encoded)), encoded)
         texts = [f"prompt {sample}" for sample in range(len(first))]
         table = encode_prompts(texts, [1] * len(first), run.record.bounds(name), bad)
         put(run.location, prompts_key(name), table)

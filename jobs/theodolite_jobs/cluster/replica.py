@@ -15,6 +15,7 @@ from theodolite.errors import CaptureError, ClusterRefusedError, ModelError, Ran
 from theodolite.sites import Site
 from theodolite.spec import TokenIds
 from theodolite.spec_parts import ModelSpec
+from theodolite.store.activations import layers_of
 from theodolite.store.checksums import sha256
 from theodolite.store.commits import commit_shard, new_attempt
 from theodolite.store.objects import open_location
@@ -288,6 +289,7 @@ def commit_of(
         stop=shard.stop,
         attempt=new_attempt(),
         checksums={name: sha256(content) for name, content in encoded.items()},
+        layers=layers_of(encoded),
         batches=[list(batch) for batch in captured.batches],
         quarantined=captured.quarantined,
         stored_bytes=sum(map(len, encoded.values())),

@@ -63,7 +63,8 @@ def create_token(
     scope: Annotated[
         list[str] | None,
         typer.Option(
-            help="Scope of the token: read, submit or admin. Repeat the option for several. The default is read."
+            help="Scope of the token: read, submit, admin or activations. Repeat the option for several. "
+            "The default is read."
         ),
     ] = None,
     label: Annotated[str, typer.Option(help="Description of the token.")] = "",

@@ -271,7 +271,20 @@ def compare(
 
 def export(
     run: RunId,
-    contrast: Annotated[str, typer.Option(help="Contrast whose direction is exported, or several: refusal,topic.")],
+    contrast: Annotated[
+        str | None, typer.Option(help="Contrast whose direction is exported, or several: refusal,topic.")
+    ] = None,
+    activations: Annotated[
+        bool, typer.Option("--activations", help="Export the stored activations of --set instead of a direction.")
+    ] = False,
+    prompt_set: Annotated[str | None, typer.Option("--set", help="Prompt set, for --activations.")] = None,
+    to: Annotated[
+        str,
+        typer.Option(
+            help="Format of --activations: arrow (a dataset of Hugging Face's datasets, which SAELens reads), "
+            "safetensors or npy."
+        ),
+    ] = "arrow",
     site: Annotated[str, typer.Option(help="Block site, such as resid_pre.")] = "resid_pre",
     layer: Annotated[
         list[int] | None,
@@ -291,23 +304,41 @@ def export(
         ),
     ] = "safetensors",
     output: Annotated[
-        Path | None,
-        typer.Option(help="Output file. By default, a file in the current folder whose name begins with the run id."),
+        str | None,
+        typer.Option(
+            help="Output file; for --activations a folder, or a URL of a bucket. By default, its name begins with the "
+            "run id, and it is in the current folder."
+        ),
     ] = None,
     store: Store = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write a contrast's direction to a file for other tools.
+    """Write a contrast's direction, or the activations of a prompt set, for other tools.
 
     The direction is one unit vector for each layer, from the mean of the negative set to the mean of the positive set.
     The file also contains metadata: the distance of the means, the norms of the stream, the reliability of the
     direction. For npy, the metadata is in a second file.
 
+    Activations are written shard by shard, with checksums in SHA256SUMS. If the command is interrupted, run it again:
+    it writes what is missing.
+
     For example: theodolite run export RUN --contrast refusal --layer 15 --format npy
+
+    For example: theodolite run export RUN --activations --set harmful --layer 15 --to arrow --output s3://bucket/acts
     """
+    from theodolite.errors import SpecError
     from theodolite.run_reader import open_run
 
     reader = open_run(settings_of(store=store).store, run)
+    if activations:
+        if prompt_set is None:
+            raise SpecError(f"--set: not given; the run has {', '.join(reader.describe()['sets'])}")
+        positions = None if position is None else [position]
+        folder = reader.export_activations(prompt_set, site, layer=layer, position=positions, to=to, output=output)
+        print(json.dumps({"output": folder}) if as_json else folder)
+        return
+    if contrast is None:
+        raise SpecError(f"--contrast: not given; the run has {', '.join(reader.describe()['contrasts'])}")
     with warnings.catch_warnings(record=True, action="always") as found:
         file = reader.export(contrast, site, layer=layer, position=position, format=format, output=output)
     for warning in found:

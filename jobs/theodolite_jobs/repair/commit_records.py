@@ -6,6 +6,7 @@ from dataclasses import replace
 from theodolite.digests import digest_of
 from theodolite.errors import RunDamagedError
 from theodolite.query.verification import ShardKey
+from theodolite.store.activations import layers_of
 from theodolite.store.checksums import sha256
 from theodolite.store.commits import array_key, read_commit, read_commits
 from theodolite.store.manifest import finished_groups, forget, listed_checksums
@@ -108,7 +109,9 @@ def _rebuilt(run: Run, prepared: Prepared, shard: ShardPlan, quarantined: Mappin
     if len(contents) < len(arrays):
         return None
     checksums = {array: sha256(content) for array, content in contents.items()}
-    return replace(commit, checksums=checksums, stored_bytes=sum(map(len, contents.values())))
+    return replace(
+        commit, checksums=checksums, layers=layers_of(contents), stored_bytes=sum(map(len, contents.values()))
+    )
 
 
 def _quarantined(run: Run, prompt_set: str) -> dict[int, str]:

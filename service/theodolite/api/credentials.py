@@ -16,7 +16,7 @@ from pydantic import AfterValidator, Field, TypeAdapter
 from theodolite.store.objects import Location, delete, get, keys, open_location, put, put_new, sizes
 from theodolite.store.pieces import fields_of, record
 
-SCOPES = ("read", "submit", "admin")
+SCOPES = ("read", "submit", "admin", "activations")
 
 _FOLDER = "tokens"
 _USES = "tokens-used"  # another folder, because every object of the first one must be a credential

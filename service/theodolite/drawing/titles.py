@@ -15,12 +15,15 @@ def add_about(figure: go.Figure, texts: Sequence[str]) -> go.Figure:
     return figure
 
 
-def titled(figure: go.Figure) -> go.Figure:
-    """Return the figure with the texts about it above it, for notebooks and files; unchanged if it has none."""
+def titled(figure: go.Figure, characters: int = _WIDTH) -> go.Figure:
+    """Return the figure with the texts about it above it, for notebooks and files; unchanged if it has none.
+
+    A row has at most this many characters.
+    """
     first, *others = (figure.layout.meta or {}).get("about") or [""]
     if not first:
         return figure
-    lines = [line for text in others for line in textwrap.wrap(text, _WIDTH)]
+    lines = [line for text in others for line in textwrap.wrap(text, characters)]
     text = "<br>".join([first, *(f'<span style="font-size:11px">{line}</span>' for line in lines)])
     added = _LARGE + _SMALL * len(lines) + 12
     place = {"x": 0, "xref": "container", "y": 1, "yref": "container", "yanchor": "top", "pad": {"t": 12, "l": 12}}

@@ -3,6 +3,9 @@
 Each capture shard is one Zarr shard of an array of activations, and one chunk of the arrays of counts and experts.
 """
 
+from collections.abc import Mapping
+from contextlib import suppress
+
 import google_crc32c
 import numpy as np
 from numcodecs import Blosc
@@ -39,6 +42,21 @@ def encode_shard(site: Site, values: NDArray[np.float32], start: int, shard_prom
     lengths = np.array([len(chunk) for chunk in chunks], dtype="<u8")
     index = np.stack([lengths.cumsum() - lengths, lengths], axis=1).tobytes()
     return b"".join([*chunks, index, google_crc32c.value(index).to_bytes(4, "little")])
+
+
+def layers_of(encoded: Mapping[str, bytes]) -> dict[str, list[tuple[int, int]]]:
+    """Return the size and the CRC-32C of each compressed layer of a shard, by site; see `encode_shard`.
+
+    A site without a readable index has none.
+    """
+    found = {}
+    for site in sorted(encoded.keys() & set(map(str, Site))):
+        content = encoded[site]
+        with suppress(ValueError):
+            end = sum(np.frombuffer(content[-20:-4], "<u8").tolist())  # of the last layer: there the index begins
+            index = np.frombuffer(content[end:-4], "<u8").reshape(-1, 2).tolist()
+            found[site] = [(size, google_crc32c.value(content[start : start + size])) for start, size in index]
+    return found
 
 
 def encode_counts(counts: NDArray[np.int32], shard_index: int) -> bytes:

@@ -23,7 +23,7 @@ from theodolite.errors import LinkedObjectError, StoreError
 from theodolite.store.buckets import explanation, is_missing_bucket, open_bucket
 
 Location = Any
-"""An obstore store rooted at one URL. To read known objects, its methods `get` and `head` suffice."""
+"""An obstore store rooted at one URL. To read known objects, its methods `get`, `get_range` and `head` suffice."""
 
 _READ_THREADS = 16
 
@@ -154,6 +154,16 @@ def get(location: Location, key: str) -> bytes | None:
     """Return an object's content, or None if it does not exist. Raises StoreError if a part of its key is a link."""
     with _reading(location, key):
         return bytes(location.get(key).bytes())
+    return None
+
+
+def get_range(location: Location, key: str, start: int, size: int) -> bytes | None:
+    """Return a part of an object, or None if the object does not exist; raises as `get` does.
+
+    It is shorter than `size` if the object ends before; StoreError is raised if the object ends before `start`.
+    """
+    with _reading(location, key):
+        return bytes(location.get_range(key, start=start, length=size))
     return None
 
 

@@ -32,6 +32,8 @@ class Commit(ShardCounts):
     token_ids_sha256: str = ""  # digest of the token ids of the shard's samples
     device: str = ""  # the device that computed the shard
     arithmetic: list[str] = field(default_factory=list)  # what determines rounding errors
+    layers: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
+    """Size and CRC-32C of each compressed layer, in order, by site: with them, a layer is read and verified alone."""
 
     @property
     def name(self) -> str:

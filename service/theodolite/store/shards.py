@@ -1,25 +1,31 @@
 """Read captured shards one layer at a time.
 
-`open_shard` verifies a shard's bytes once, and `StoredShard` decompresses only the requested layers. `read_slice` reads
-one layer of many shards, unverified, with two range requests for each shard.
+`open_shard` verifies a shard's bytes once, and `StoredShard` decompresses only the requested layers. `read_layers`
+reads and verifies only the bytes of the requested layers. `read_slice` reads one layer of many shards, unverified, with
+two range requests for each shard.
 
 A Zarr shard ends with an index of its chunks: offset and length of each (8 bytes each), then a checksum (4 bytes).
 Each chunk of these arrays is one layer, compressed by Blosc. Zarr takes about twice as long for a whole shard.
 """
 
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
+import google_crc32c
 import numpy as np
 import zarr
 from numcodecs import blosc
 from numpy.typing import NDArray
 
-from theodolite.errors import RunDamagedError
+from theodolite.errors import RunDamagedError, StoreError
 from theodolite.sites import Site
 from theodolite.store.activations import committed_bytes
+from theodolite.store.commits import array_key
 from theodolite.store.layout import ACTIVATIONS
-from theodolite.store.objects import join, open_zarr_store
+from theodolite.store.objects import get_range, join, open_zarr_store
 from theodolite.store.records import Commit
 from theodolite.store.runs import Run
 
@@ -45,11 +51,20 @@ class StoredShard:
         start = len(self.content) - _CHECKSUM - _ENTRY * (self.n_layers - index)
         try:
             offset, length = np.frombuffer(self.content, dtype="<u8", count=2, offset=start).tolist()
-            unpacked = blosc.decompress(memoryview(self.content)[offset : offset + length])
-            values = np.frombuffer(unpacked, dtype="<f4").reshape(-1, *self.sample_shape)
+        except ValueError as error:
+            raise self._wrong_shape() from error
+        return self.decompressed(memoryview(self.content)[offset : offset + length])
+
+    def decompressed(self, chunk: bytes | memoryview) -> NDArray[np.float32]:
+        """Return the layer in a chunk of the shard; raises as `layer` does."""
+        try:
+            values = np.frombuffer(blosc.decompress(chunk), dtype="<f4").reshape(-1, *self.sample_shape)
         except (ValueError, RuntimeError) as error:
-            raise RunDamagedError(f"{self.name}: its layers or their shape differ from those of run.json") from error
+            raise self._wrong_shape() from error
         return values[: self.n_samples]
+
+    def _wrong_shape(self) -> RunDamagedError:
+        return RunDamagedError(f"{self.name}: its layers or their shape differ from those of run.json")
 
 
 def open_shard(run: Run, commit: Commit, site: Site) -> StoredShard:
@@ -58,10 +73,37 @@ def open_shard(run: Run, commit: Commit, site: Site) -> StoredShard:
     Raises:
         RunDamagedError: the array is missing, or its checksum differs. Zarr would silently read NaN or wrong numbers.
     """
+    return _shard(run, commit, site, committed_bytes(run, commit, site))
+
+
+def _shard(run: Run, commit: Commit, site: Site, content: bytes) -> StoredShard:
     n_layers = 1 if site is Site.RESID_FINAL else len(run.record.layers)
     sample_shape = len(run.record.sets[commit.prompt_set].positions), *_features(run, site)
     name = f"{run.id}: shard {commit.name}, {site}"
-    return StoredShard(name, committed_bytes(run, commit, site), n_layers, commit.stop - commit.start, sample_shape)
+    return StoredShard(name, content, n_layers, commit.stop - commit.start, sample_shape)
+
+
+def read_layers(run: Run, commit: Commit, site: Site, layers: Sequence[int]) -> list[NDArray[np.float32]]:
+    """Return layers of a shard, by index, each (sample, *sample_shape) and read-only; see `StoredShard`.
+
+    Only their bytes are read, and compared with the CRC-32C of the commit record. A shard whose record has none is read
+    whole, as is one with other bytes, whose error is that of `open_shard`.
+    """
+    known = commit.layers.get(site)
+    if known is not None and len(known) > max(layers):
+        shard, key, found = _shard(run, commit, site, b""), array_key(commit, site), []
+        starts = [0, *accumulate(size for size, _ in known)]
+        with suppress(StoreError):  # for example of an object that is too short
+            for layer in layers:
+                size, checksum = known[layer]
+                chunk = get_range(run.location, key, starts[layer], size) or b""
+                if google_crc32c.value(chunk) != checksum:
+                    break
+                found.append(shard.decompressed(chunk))
+            else:
+                return found
+    opened = open_shard(run, commit, site)
+    return [opened.layer(layer) for layer in layers]
 
 
 def read_shard(run: Run, commit: Commit, site: Site) -> NDArray[np.float32]:

@@ -1,4 +1,4 @@
-"""Check the stored objects over HTTP: exactly those of the results, byte for byte, and nothing else of the disk."""
+"""Check the stored objects over HTTP: those of the results and the capture, byte for byte, and nothing else."""
 
 import hashlib
 import json
@@ -15,6 +15,7 @@ from theodolite.store.removal import remove_run
 from theodolite.store.runs import open_run
 
 OBJECTS = "/v1/runs/tiny-0/objects"
+SHARD = "activations.zarr/harmful/resid_pre/c/0/0/0/0"
 CHUNK = "results.zarr/curves/cosine_of_means/c/0/0/0/0/0"
 
 
@@ -24,7 +25,7 @@ def own(library, tmp_path):
     return client_of(copied(library, tmp_path, "tiny-0", "tiny-1")), tmp_path / "runs" / "tiny-0"
 
 
-def test_exactly_the_results_and_their_records_are_returned_byte_for_byte(client, library):
+def test_exactly_the_objects_of_the_run_are_returned_byte_for_byte(client, library):
     folder = Path(library, "runs", "tiny-0")
     listed = json.loads((folder / "COMPLETE").read_text())["checksums"]
     returned = set()
@@ -40,9 +41,10 @@ def test_exactly_the_results_and_their_records_are_returned_byte_for_byte(client
             assert "content-encoding" not in answer.headers or answer.headers["content-encoding"] == "identity"
         else:
             assert_problem(answer, 404, key, "COMPLETE lists those that it has")
-    results = {key for key in listed if key.startswith(("results.zarr/", "tables/"))}
-    assert returned == results | {"run.json", "COMPLETE"}
-    assert {key.split("/")[0] for key in listed.keys() - returned} == {"prompts", "shards", "activations.zarr"}
+    stored = set(keys(open_location(str(folder))))
+    arrays = {key for key in stored if key.startswith("activations.zarr/") and not key.endswith("zarr.json")}
+    assert returned == listed.keys() | arrays | {"run.json", "COMPLETE"}
+    assert arrays
 
 
 @each("key", ["run.json", "COMPLETE", "tables/growth.parquet", CHUNK])
@@ -72,10 +74,13 @@ OUTSIDE = [
     "tables\\growth.parquet",
     "tables/unlisted.parquet",
     "TABLES/GROWTH.PARQUET",
-    "prompts/harmful.parquet",
-    "prompts/harmful.tokens.parquet",
-    "shards/harmful/00000.json",
-    "activations.zarr/harmful/resid_pre/c/0/0/0/0",
+    "prompts/others.parquet",
+    "shards/harmful/00007.json",
+    "activations.zarr/harmful/resid_pre/c/7/0/0/0",
+    "activations.zarr/harmful/resid_pre/c/00/0/0/0",
+    "activations.zarr/harmful/mlp_out/c/0/0/0/0",
+    "activations.zarr/others/resid_pre/c/0/0/0/0",
+    "other.zarr/harmful/resid_pre/c/0/0/0/0",
     "results.zarr",
     "results.zarr/curves",
     "labels/tiny-0/name.json",
@@ -117,12 +122,38 @@ def test_a_link_is_not_followed(own, tmp_path):
     assert_problem(client.get(f"{OBJECTS}/tables/growth.parquet"), 503, "is a link")
 
 
-def test_texts_of_prompts_are_not_returned_whether_the_service_shows_them_or_not(library):
-    for shown in (True, False):
-        client = client_of(library, prompts_shown=shown)
-        for name in ("harmful.parquet", "harmful.tokens.parquet"):
-            assert_problem(client.get(f"{OBJECTS}/prompts/{name}"), 404, "no object")
-        assert client.get(f"{OBJECTS}/tables/growth.parquet").status_code == 200
+CAPTURED = ["prompts/harmful.parquet", "prompts/harmful.tokens.parquet", "shards/harmful/00000.json", SHARD]
+
+
+@each(
+    "settings, reason",
+    [
+        ({"prompts_shown": False}, "THEODOLITE_PROMPTS_SHOWN"),
+        ({"activation_bytes": 0}, "THEODOLITE_ACTIVATION_BYTES is 0"),
+    ],
+)
+def test_a_service_may_send_nothing_of_the_capture(library, settings, reason):
+    client = client_of(library, **settings)
+    for key in CAPTURED:
+        assert_problem(client.get(f"{OBJECTS}/{key}"), 403, reason)
+    assert client.get(f"{OBJECTS}/tables/growth.parquet").status_code == 200
+
+
+def test_a_part_of_activations_is_returned_up_to_the_limit(library):
+    client, content = client_of(library, activation_bytes=100), Path(library, "runs/tiny-0", SHARD).read_bytes()
+    assert len(content) > 200
+
+    def part(text):
+        return client.get(f"{OBJECTS}/{SHARD}", headers={"Range": text})
+
+    for first, last in ((0, 99), (7, 7), (len(content) - 3, len(content) + 50)):
+        answer = part(f"bytes={first}-{last}")
+        assert (answer.status_code, answer.content) == (206, content[first : last + 1])
+        assert answer.headers["content-range"] == f"bytes {first}-{min(last, len(content) - 1)}/*"
+    for text in ("bytes=0-100", "bytes=5-2", "bytes=-5", "lines=1-2"):
+        assert_problem(part(text), 413, "at most 100 at once (THEODOLITE_ACTIVATION_BYTES)")
+    assert part(f"bytes={len(content)}-{len(content) + 9}").status_code in (404, 503)
+    assert client_of(library).get(f"{OBJECTS}/{SHARD}", headers={"Range": "bytes=5-2"}).content == content
 
 
 def test_a_damaged_or_missing_object_returns_409(own):
@@ -151,15 +182,20 @@ def test_an_unknown_or_removed_run_returns_404(own):
         assert_problem(client.get(f"{OBJECTS}/{key}"), 404, "there is no run 'tiny-0'")
 
 
-def test_objects_need_the_scope_read(library, tmp_path):
-    store = copied(library, tmp_path, "tiny-0")
-    tokens = {scope: create_credential(store, [scope])[0] for scope in ("read", "submit", "admin")}
+def test_objects_need_their_scope(library, tmp_path):
+    store = copied(library, tmp_path, "tiny-0", with_activations=True)
+    tokens = {scope: create_credential(store, [scope])[0] for scope in ("read", "submit", "admin", "activations")}
+    both, _ = create_credential(store, ["read", "activations"])
     client = client_of(store, tokenless=False)
     assert_problem(client.get(f"{OBJECTS}/COMPLETE"), 401, "needs a token")
-    for scope in ("submit", "admin"):
+    for scope in ("submit", "admin", "activations"):
         answer = client.get(f"{OBJECTS}/COMPLETE", headers=bearer(tokens[scope]))
         assert_problem(answer, 403, f"the token has the scope {scope}, but this call needs the scope read")
     assert client.get(f"{OBJECTS}/COMPLETE", headers=bearer(tokens["read"])).status_code == 200
+    for key in CAPTURED:
+        answer = client.get(f"{OBJECTS}/{key}", headers=bearer(tokens["read"]))
+        assert_problem(answer, 403, "the token has the scope read, but activations need the scope activations")
+        assert client.get(f"{OBJECTS}/{key}", headers=bearer(both)).status_code == 200
 
 
 @each("method", ["POST", "PUT", "PATCH", "DELETE"])

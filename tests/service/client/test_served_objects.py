@@ -5,7 +5,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import xarray as xr
 from support.analysing import analyse
+from support.each import each
 from support.listening import served
 from support.serving import CONTRASTS, copied
 
@@ -63,9 +65,10 @@ QUESTIONS = {
 }
 
 
-@pytest.mark.parametrize("question", QUESTIONS)
+@each("question", list(QUESTIONS))
 def test_a_result_takes_few_requests_and_then_one(service, asked, question):
     ask, most = QUESTIONS[question]
+    asked.clear()
     run = service.run("tiny-0")
     assert asked == ["objects/run.json"]
     ask(run)
@@ -88,7 +91,7 @@ def test_a_statistic_is_read_with_its_group_but_without_the_vectors(service, ask
     assert asked == ["objects/COMPLETE"]
 
 
-@pytest.mark.parametrize(
+@each(
     "ask",
     [
         lambda run: run.head(0, 0),
@@ -132,7 +135,7 @@ def test_an_object_that_is_damaged_on_its_way_raises(service, monkeypatch):
     assert run.curves("cosine_of_means")["value"].size
 
 
-@pytest.mark.parametrize("record", ["run.json", "COMPLETE"])
+@each("record", ["run.json", "COMPLETE"])
 def test_a_record_that_is_damaged_on_its_way_raises(service, monkeypatch, record):
     send = Client._send
 
@@ -236,6 +239,36 @@ def test_a_token_without_the_scope_reads_nothing(shelf, tmp_path):
         for token in (tokens[1], None):
             with closing(Client(url, token)) as client, pytest.raises(ServiceError, match=r"Client\(url, token=…\)"):
                 client.run("tiny-0")
+
+
+def test_activations_are_read_and_verified_in_ranges(shelf, tmp_path, asked, monkeypatch):
+    store = copied(shelf, tmp_path, "tiny-0", with_activations=True)
+    near = theodolite.open_run(store, "tiny-0")
+    token, other = create_credential(store, ["read", "activations"])[0], create_credential(store, ["read"])[0]
+    with served(store, tokenless=False) as url, closing(Client(url, token)) as client:
+        run = client.run("tiny-0")
+        for site in ("resid_mid", "resid_final"):
+            xr.testing.assert_identical(run.activations("harmful", site), near.activations("harmful", site))
+        for far, own in zip(run.batches("nouns", layer=2, size=4), near.batches("nouns", layer=2, size=4), strict=True):
+            np.testing.assert_array_equal(far, own)
+        asked.clear()
+        one = run.activations("harmful", layer=1)
+        assert not any("/resid_pre/" in path for path in asked)
+        one.load()
+        assert sum("/resid_pre/" in path for path in asked) == 3  # a range of each shard
+        send = Client._send
+
+        def flipped(client, method, path, request):
+            response = send(client, method, path, request)
+            if "/resid_pre/" in path:
+                response._content = response.content[:-1] + bytes([response.content[-1] ^ 1])
+            return response
+
+        monkeypatch.setattr(Client, "_send", flipped)
+        with pytest.raises(RunDamagedError, match="shard harmful/00000, resid_pre"):
+            run.activations("harmful", layer=1).load()
+        with closing(Client(url, other)) as refused, pytest.raises(ServiceError, match="need the scope activations"):
+            refused.run("tiny-0").activations("harmful")
 
 
 def test_a_run_without_results_says_so(service):

@@ -13,7 +13,15 @@ from theodolite.errors import StoreError
 
 
 @each(
-    "choices", [{}, {"model": "TINY"}, {"contrast": "subject"}, {"model": "tiny", "contrast": "no"}, {"model": "big"}]
+    "choices",
+    [
+        {},
+        {"numbers": True},
+        {"model": "TINY"},
+        {"contrast": "subject"},
+        {"model": "tiny", "contrast": "no"},
+        {"model": "big"},
+    ],
 )
 def test_a_store_and_a_service_return_the_same_table(shelf, service, choices):
     pd.testing.assert_frame_equal(theodolite.runs(shelf, **choices), service.runs(**choices))
@@ -26,6 +34,22 @@ def test_the_table_has_the_complete_runs_newest_first(shelf):
     assert isinstance(table["created"].iloc[0], pd.Timestamp)
     for run_id in table["run_id"]:
         assert theodolite.open_run(shelf, run_id).id == run_id
+
+
+def test_the_numbers_are_those_of_the_overview_and_of_a_comparison(shelf):
+    table = theodolite.runs(shelf, numbers=True).set_index(["run_id", "contrast"])
+    contrasts = ("refusal", "subject")
+    assert sorted(table.index) == [(run, contrast) for run in ("heads-0", "tiny-0") for contrast in contrasts]
+    for contrast in contrasts:
+        row = table.loc["tiny-0", contrast]
+        (known,) = theodolite.compare(["tiny-0"], contrast=contrast, store=shelf).attrs["milestones"]
+        assert row["largest_auroc"] == known["largest_auroc"]
+        assert row["least_cosine_at"] == known["least_cosine_at"]
+        tile, *_ = theodolite.open_run(shelf, "tiny-0").overview(contrast).tiles
+        assert (row["separable"], row["separable_low"], row["separable_answer"]) == (
+            *(tile.glyph.value, tile.glyph.low),
+            tile.answer,
+        )
 
 
 def test_a_damaged_run_is_left_out(shelf, tmp_path):
