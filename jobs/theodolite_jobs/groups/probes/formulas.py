@@ -7,13 +7,13 @@ sets are equally likely if they are equally frequent.
 
 from collections.abc import Callable
 from itertools import combinations
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float64, Int64
 from numpy.typing import NDArray
 from scipy.linalg import eigh
-from scipy.special import expit
+from scipy.special import expit, softmax
 
 from theodolite_jobs.statistics.folds import FOLDS
 from theodolite_jobs.statistics.held_out import (
@@ -66,20 +66,27 @@ def shrinkage(gram: Gram, labels: Labels, n_features: int) -> tuple[NDArray[np.f
         labels: which samples are positive.
         n_features: number of features of a sample.
     """
-    n = len(gram)
     counts = np.stack([labels.sum(axis=1), (~labels).sum(axis=1)]).astype(np.float64)  # (set, row)
     means = np.stack(mean_weights(labels, ~labels))  # (set, row, sample)
     products = means @ gram
     between = np.einsum("srn,trn->str", products, means)
     to_own = np.where(labels, 2 * products[0] - between[0, 0][:, None], 2 * products[1] - between[1, 1][:, None])
-    norms = np.diag(gram) - to_own  # squared, of the samples minus the mean of their set
+    norms = np.diag(gram) - to_own
     # The Gram matrix of these is QGQ; with the projection P = I − Q on the means, ‖QGQ‖² = tr GG − 2 tr PGG + tr PGPG.
     squares = (gram**2).sum() - 2 * (counts * (products**2).sum(axis=2)).sum(axis=0)
     squares = squares + np.einsum("sr,tr,str->r", counts, counts, between**2)
-    mean = norms.sum(axis=1) / (n * n_features)
+    return ledoit_wolf(norms, squares, n_features)
+
+
+def ledoit_wolf(
+    norms: Float64[np.ndarray, "*row sample"], squares: Float64[np.ndarray, "*row"], n_features: int
+) -> tuple[Float64[np.ndarray, "*row"], Float64[np.ndarray, "*row"]]:
+    """Return γ and μ of `shrinkage`, from the squared norms of samples, and the sum of squares of their Gram matrix."""
+    n = norms.shape[-1]
+    mean = np.asarray(norms.sum(axis=-1) / (n * n_features))
     distance = squares / (n**2 * n_features) - mean**2
-    error = ((norms**2).sum(axis=1) / n - squares / n**2) / (n * n_features)
-    return np.clip(ratio(error, distance), 0, 1), mean
+    error = ((norms**2).sum(axis=-1) / n - squares / n**2) / (n * n_features)
+    return np.asarray(np.clip(ratio(error, distance), 0, 1)), mean
 
 
 def lda(gram: Gram, labels: Labels, n_features: int, left_out: Bool[np.ndarray, "draw sample"] | None = None) -> Probes:
@@ -120,7 +127,7 @@ def _where_means_differ(
     return np.where((difference_norms(gram, labels) > 0)[:, None], weights, np.nan)
 
 
-class _Basis(NamedTuple):
+class Basis(NamedTuple):
     """Samples in the basis of their principal axes, with a feature that is 1 for the intercept.
 
     Attributes:
@@ -136,12 +143,13 @@ class _Basis(NamedTuple):
     dual: NDArray[np.float64]
 
 
-def _basis(gram: NDArray[np.float64]) -> _Basis:
+def basis_of(gram: Gram) -> Basis:
+    """Return samples in the basis of their principal axes, from their Gram matrix."""
     values, vectors = eigh(centred_gram(gram))
     kept = values > ROUNDING * values.sum()
     vectors, values = vectors[:, kept], values[kept]
     n = len(gram)
-    return _Basis(
+    return Basis(
         np.hstack([vectors * np.sqrt(values), np.ones((n, 1))]),
         np.append(values, n),
         np.append(np.full(len(values), values.sum() / (n - 1)), 0.0),
@@ -149,37 +157,47 @@ def _basis(gram: NDArray[np.float64]) -> _Basis:
     )
 
 
-def _logistic(
-    basis: _Basis,
-    targets: NDArray[np.float64],
-    ridges: NDArray[np.float64],
-    used: NDArray[np.bool_] | None = None,
-    start: NDArray[np.float64] | None = None,
-) -> NDArray[np.float64]:
-    """Return the coefficients of logistic regression, (row, feature), for targets of 0 and 1, (row, sample).
+def log_odds_fit(
+    basis: Basis,
+    targets: Float64[np.ndarray, "row class sample"],
+    ridges: Float64[np.ndarray, " row"],
+    used: Bool[np.ndarray, "row sample"] | None = None,
+    start: Float64[np.ndarray, "row class feature"] | None = None,
+) -> Float64[np.ndarray, "row class feature"]:
+    """Return the coefficients of logistic regression; with several classes, of multinomial regression.
 
-    They minimise the sum of the log losses of the used samples plus λ‖w‖²/2. Each step minimises a quadratic bound
-    (Böhning and Lindsay 1988), accelerated (Nesterov 1983) with restarts (O'Donoghue and Candès 2015).
+    They minimise the sum of the log losses of the used samples plus λ‖w‖²/2, summed over classes. Each step minimises a
+    quadratic bound (Böhning and Lindsay 1988; Böhning 1992), accelerated (Nesterov 1983) with restarts (O'Donoghue and
+    Candès 2015).
+
+    Args:
+        basis: the samples.
+        targets: 1 for samples of the class, else 0.
+        ridges: λ of each row, over the mean eigenvalue of the Gram matrix.
+        used: the samples that count; None for all.
+        start: where to start.
     """
-    found = np.zeros((len(targets), len(basis.squares))) if start is None else start.copy()
+    found = np.zeros((*targets.shape[:2], len(basis.squares))) if start is None else start.copy()
     rows, last, ahead = np.arange(len(found)), found.copy(), found.copy()
-    penalty, factor = ridges[:, None] * basis.unit, np.ones((len(found), 1))
-    bound = basis.squares / 4 + penalty
+    penalty, factor = ridges[:, None, None] * basis.unit, np.ones((len(found), 1, 1))
+    is_binary = targets.shape[1] == 1
+    bound = basis.squares / (4 if is_binary else 2) + penalty
     for _ in range(_MOST_STEPS):
-        errors = expit(ahead @ basis.features.T) - targets
+        odds = ahead @ basis.features.T
+        errors = (expit(odds) if is_binary else softmax(odds, axis=1)) - targets
         if used is not None:
-            errors *= used
+            errors *= used[:, None]
         gradient = errors @ basis.features + penalty * ahead
         step = gradient / bound
         new = ahead - step
-        going = (gradient * step).sum(axis=1) > _TOLERANCE
         found[rows] = new
+        going = (gradient * step).sum(axis=(1, 2)) > _TOLERANCE
         if not going.any():
             break
-        back = (gradient * (new - last)).sum(axis=1, keepdims=True) > 0
+        back = (gradient * (new - last)).sum(axis=(1, 2), keepdims=True) > 0
         longer = (1 + np.sqrt(1 + 4 * factor**2)) / 2
-        momentum = np.where(back, 0, (factor - 1) / longer)
-        ahead, factor = new + momentum * (new - last), np.where(back, 1, longer)
+        ahead = new + np.where(back, 0, (factor - 1) / longer) * (new - last)
+        factor = np.where(back, 1, longer)
         rows, last, ahead, factor, targets, penalty, bound = (
             one[going] for one in (rows, new, ahead, factor, targets, penalty, bound)
         )
@@ -204,55 +222,116 @@ def logistic(
         ridges: the ridge of each row, from `chosen_ridges`.
         left_out: samples without which a row is fitted; λ stays that of all samples.
     """
-    basis = _basis(gram)
-    coefficients, used = _logistic(basis, labels.astype(np.float64), ridges), np.ones_like(labels)
+    basis = basis_of(gram)
+    targets, used = labels[:, None].astype(np.float64), np.ones_like(labels)
+    found = log_odds_fit(basis, targets, ridges)
     if left_out is not None:
-        n, used = len(left_out), ~left_out
-        targets = np.repeat(labels.astype(np.float64), n, axis=0)
-        coefficients = _logistic(basis, targets, np.repeat(ridges, n), used, np.repeat(coefficients, n, axis=0))
+        used = ~left_out
+        targets, ridges, start = (np.repeat(one, len(left_out), axis=0) for one in (targets, ridges, found))
+        found = log_odds_fit(basis, targets, ridges, used, start)
+    coefficients = found[:, 0]
     weights = _where_means_differ(coefficients @ basis.dual, gram, labels)
     odds = ratio((labels & used).sum(axis=1), (~labels & used).sum(axis=1))
     return Probes(weights, (weights @ gram).mean(axis=1) - coefficients[:, -1] + np.log(odds))
 
 
-def chosen_ridges(gram: Gram, labels: Labels, folds: Int64[np.ndarray, " sample"]) -> Float64[np.ndarray, "fold row"]:
-    """Return the ridge of RIDGES with the least log loss of held-out samples, for each fold that is left out.
+def log_losses(gram: Gram, labels: Labels, own: Bool[np.ndarray, " sample"]) -> Float64[np.ndarray, "ridge row own"]:
+    """Return the log losses of some samples by fits on all others, with each of RIDGES."""
+    odds = odds_by_ridge(gram, labels[:, None], own)[:, :, 0]
+    return np.asarray(np.logaddexp(0, np.where(labels[:, own], -odds, odds)))
+
+
+def odds_by_ridge(
+    gram: Gram, targets: Bool[np.ndarray, "row class sample"], own: Bool[np.ndarray, " sample"]
+) -> Float64[np.ndarray, "ridge row class own"]:
+    """Return the log odds of some samples by fits on all others, with each of RIDGES; as they are, not balanced."""
+    inner, n = gram[np.ix_(~own, ~own)], len(RIDGES)
+    basis = basis_of(inner)
+    repeated = np.tile(targets[..., ~own].astype(np.float64), (n, 1, 1))
+    coefficients = log_odds_fit(basis, repeated, np.repeat(RIDGES, len(targets)))
+    weights = coefficients @ basis.dual
+    offsets = coefficients[..., -1] - (weights @ inner).mean(axis=-1)
+    return np.asarray((weights @ gram[np.ix_(~own, own)] + offsets[..., None]).reshape(n, *targets.shape[:2], -1))
+
+
+Losses = Callable[[NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_]], NDArray[np.float64]]
+
+
+def chosen_ridges(
+    gram: Gram, labels: Labels, folds: Int64[np.ndarray, " sample"], losses: Losses = log_losses
+) -> Float64[np.ndarray, "fold chosen"]:
+    """Return the ridge of RIDGES with the least loss of held-out samples, for each fold that is left out.
 
     The fits without two folds serve both: each chooses for the one by the losses of the other.
     """
-    losses = np.zeros((FOLDS, len(RIDGES), len(labels)))
-    ridges = np.repeat(RIDGES, len(labels))
-    for pair in combinations(range(FOLDS), 2):
-        rest = ~np.isin(folds, pair)
-        basis = _basis(gram[np.ix_(rest, rest)])
-        coefficients = _logistic(basis, np.tile(labels[:, rest].astype(np.float64), (len(RIDGES), 1)), ridges)
-        weights = coefficients @ basis.dual
-        centre = (weights @ gram[np.ix_(rest, rest)]).mean(axis=1) - coefficients[:, -1]
-        for fold, other in (pair, pair[::-1]):
-            own = folds == other
-            odds = weights @ gram[np.ix_(rest, own)] - centre[:, None]
-            wrong = np.where(np.tile(labels[:, own], (len(RIDGES), 1)), -odds, odds)
-            losses[fold] += np.logaddexp(0, wrong).sum(axis=1).reshape(len(RIDGES), -1)
-    return np.asarray(np.array(RIDGES)[losses.argmin(axis=1)])
+    found: dict[int, Any] = dict.fromkeys(range(FOLDS), 0.0)
+    for one, other in combinations(range(FOLDS), 2):
+        own = np.isin(folds, (one, other))
+        of_samples = losses(gram, labels, own)
+        found[one] = found[one] + of_samples[..., folds[own] == other].sum(axis=-1)
+        found[other] = found[other] + of_samples[..., folds[own] == one].sum(axis=-1)
+    return np.asarray(np.array(RIDGES)[np.argmin([*found.values()], axis=1)])
+
+
+def chosen_ridge(
+    gram: Gram, labels: Labels, folds: Int64[np.ndarray, " sample"], losses: Losses = log_losses
+) -> Float64[np.ndarray, " chosen"]:
+    """Return the ridge of RIDGES with the least loss of held-out samples, for a fit on all samples."""
+    found = sum(losses(gram, labels, folds == fold).sum(axis=-1) for fold in range(FOLDS))
+    return np.asarray(np.array(RIDGES)[np.argmin(found, axis=0)])
+
+
+def held_out_lda_scores(
+    gram: Gram,
+    labels: Labels,
+    folds: Int64[np.ndarray, " sample"],
+    left_out: Bool[np.ndarray, "draw sample"] | None = None,
+    *,
+    n_features: int,
+) -> Float64[np.ndarray, "draw sample"]:
+    """Return each sample's score by `lda` on all other folds; arguments as for `held_out.held_out_scores`."""
+    return held_out(gram, folds, left_out, lambda inner, rest, out, _: lda(inner, labels[:, rest], n_features, out))
+
+
+def held_out_logistic_scores(
+    gram: Gram,
+    labels: Labels,
+    folds: Int64[np.ndarray, " sample"],
+    left_out: Bool[np.ndarray, "draw sample"] | None = None,
+    *,
+    ridges: Float64[np.ndarray, "fold chosen"],
+) -> Float64[np.ndarray, "draw sample"]:
+    """Return each sample's score by `logistic` on all other folds; arguments as for `held_out.held_out_scores`.
+
+    `ridges` are those of `chosen_ridges`, for these rows of labels or more.
+    """
+    n = len(labels)
+    return held_out(
+        gram, folds, left_out, lambda inner, rest, out, fold: logistic(inner, labels[:, rest], ridges[fold, :n], out)
+    )
 
 
 def held_out(
-    gram: Gram, folds: Int64[np.ndarray, " sample"], fit: Callable[[Gram, NDArray[np.bool_], int], Probes]
+    gram: Gram,
+    folds: Int64[np.ndarray, " sample"],
+    left_out: Bool[np.ndarray, "draw sample"] | None,
+    fit: Callable[[NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_] | None, int], Probes],
 ) -> Float64[np.ndarray, "row sample"]:
     """Return the score of each sample by the probes that are fitted on all other folds.
 
     Args:
         gram: Gram matrix of the samples.
         folds: fold of each sample.
-        fit: returns the probes, given the Gram matrix of the samples of the other folds, which samples these are, and
-            the fold.
+        left_out: samples without which a row is fitted.
+        fit: returns the probes, given the Gram matrix of the samples of the other folds, which samples these are, those
+            of them that are left out, and the fold.
     """
-    parts = {}
+    parts = []
     for fold in range(FOLDS):
         rest, own = folds != fold, folds == fold
-        probes = fit(gram[np.ix_(rest, rest)], rest, fold)
-        parts[fold] = probes.weights @ gram[np.ix_(rest, own)] - probes.offsets[:, None]
+        probes = fit(gram[np.ix_(rest, rest)], rest, None if left_out is None else left_out[:, rest], fold)
+        parts.append(probes.weights @ gram[np.ix_(rest, own)] - probes.offsets[:, None])
     scores = np.empty((len(parts[0]), len(gram)))
-    for fold, part in parts.items():
+    for fold, part in enumerate(parts):
         scores[:, folds == fold] = part
     return scores
