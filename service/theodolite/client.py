@@ -22,6 +22,7 @@ from theodolite.overview.view import Picture
 from theodolite.proxies import reach_local_addresses_directly
 from theodolite.query.compare import BOUND
 from theodolite.query.heads import TOKEN_COLUMNS, Head
+from theodolite.query.probes import Probe
 from theodolite.run_reader import CACHE_BYTES, Labels, RunReader, html_table, run_table
 from theodolite.service_errors import error_of, seconds_to_wait
 from theodolite.spec import SurveySpec
@@ -313,7 +314,13 @@ class _ServedRun(RunReader):
     def activations(
         self, set: str, site: str = "resid_pre", *, layer: Labels = None, position: Labels = None
     ) -> xr.DataArray:
-        raise ResultsNotFoundError(
+        raise self._no_activations()
+
+    def probe(self, contrast: str | None = None, **chosen: Any) -> Probe:
+        raise self._no_activations()
+
+    def _no_activations(self) -> ResultsNotFoundError:
+        return ResultsNotFoundError(
             f"{self.url} returns no activations; read the run with theodolite.open_run(STORE, …)"
         )
 
