@@ -20,6 +20,8 @@ from theodolite.run_reader import open_run
 from theodolite.settings import Settings
 from theodolite.spec_file import parse_spec
 from theodolite.spec_parts import ModelSpec
+from theodolite.store.runs import open_run as open_stored_run
+from theodolite_jobs.analysis import analyse_run
 from theodolite_jobs.models.load import load_config, load_tokenizer
 from theodolite_jobs.models.source import fetch, resolve_source
 from theodolite_jobs.progress import Console
@@ -72,6 +74,9 @@ FIGURES = {
 FIGURES_OF_WORDS = {"figure-words": "words.0.curves"}
 """The same for pictures of the run with words."""
 
+FIGURES_OF_PROBES = {"figure-probes": "probes.matched"}
+"""The same for pictures of the demo with the analysis `probes`, which takes minutes."""
+
 EXPERT_FIGURES = {"figure-routing": "routing.difference.refusal"}
 """The same for pictures of another run, since the demo's model has no experts."""
 
@@ -115,6 +120,10 @@ def main() -> None:
                     take(browser, f"{other}/#/runs/{run}{view}", FOLDER / f"{name}.png", *options)
                 take_figures(browser, folder, f"{other}/#/runs/{run}", run, FIGURES_OF_WORDS)
         with TemporaryDirectory() as folder:
+            compute_probes(store, demos[0], folder)
+            with served(folder) as other:
+                take_figures(browser, folder, f"{other}/#/runs/{demos[0]}", demos[0], FIGURES_OF_PROBES)
+        with TemporaryDirectory() as folder:
             twin = survey_twin(store, demos[0], folder)
             with served(folder) as other:
                 comparison = f"{other}/#/compare?run={demos[0]}&run={twin}&contrast=matched"
@@ -138,6 +147,14 @@ def survey_words(store: str) -> str:
         }
     )
     return survey(spec, Path(), Settings(store=store), Console()).id
+
+
+def compute_probes(store: str, run: str, into: str) -> None:
+    """Copy the demo's run into another store and compute its probes there."""
+    shutil.copytree(Path(store, "runs", run), Path(into, "runs", run))
+    copied = open_stored_run(into, run)
+    spec = copied.record.spec.model_copy(update={"analyses": ["probes"], "effects": None})
+    analyse_run(copied, spec, None, Settings(store=into), Console())
 
 
 def survey_twin(store: str, run: str, into: str) -> str:

@@ -16,7 +16,7 @@ from theodolite.groups.heads.record import CIRCUITS, ROTARY
 from theodolite.groups.logit_lens.record import ENDS, TOKENS
 from theodolite.groups.schema import SIDES, SUBLAYERS, is_flat
 from theodolite.groups.separation.record import MOST_SCORED
-from theodolite.spec_options import EffectsSpec
+from theodolite.spec_options import EffectsSpec, ProbesSpec
 from theodolite_jobs.analysis_counts import COUNTS, Survey, changed_layers, n_experts
 from theodolite_jobs.costs import (
     EFFECTS_SHARE,
@@ -59,7 +59,12 @@ def analysis_costs(survey: Survey, one_core: Forward) -> dict[str, dict[str, Any
 
 def costs_on_request(survey: Survey, one_core: Forward) -> dict[str, dict[str, Any]]:
     """Return the same for the possible analyses that a survey has on request only, and that are not requested."""
-    everything = {"analyses": None, "effects": survey.spec.effects or EffectsSpec(), "words": survey.spec.words_options}
+    everything: dict[str, Any] = {
+        "analyses": None,
+        "effects": survey.spec.effects or EffectsSpec(),
+        "probes": survey.spec.probes or ProbesSpec(),
+        "words": survey.spec.words_options,
+    }
     whole = replace(survey, spec=survey.spec.model_copy(update=everything))
     requested = requested_groups(survey.run, survey.spec, survey.contrasts)
     found = {}

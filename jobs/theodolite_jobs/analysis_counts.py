@@ -9,7 +9,7 @@ from typing import Any
 from theodolite.groups.logit_lens.record import TOKENS
 from theodolite.groups.schema import SIDES
 from theodolite.spec import SurveySpec
-from theodolite.spec_options import EffectsSpec
+from theodolite.spec_options import EffectsSpec, ProbesSpec
 from theodolite.spec_parts import NOUNS, PromptSetSpec
 from theodolite.store.runs import Run
 from theodolite_jobs.groups.basis import compute as basis
@@ -158,6 +158,18 @@ def _permutations(survey: Survey) -> Counts:
     }
 
 
+def _probes(survey: Survey) -> Counts:
+    """Gram matrices, logistic fits of each draw and without each prompt, at each site and layer of each contrast."""
+    n, places = survey.both(permuted_labels.SAMPLES), survey.places
+    draws = 1 + (survey.spec.probes or ProbesSpec()).draws
+    return {
+        "products": _products(n) * places * survey.run.record.model.d_model,
+        "fits": draws * _products(n) * places,
+        "refits": _cubes(n) * places,
+        "places": len(n) * places,
+    }
+
+
 def _gram(survey: Survey) -> Counts:
     """Gram matrices of sets and contrasts, their eigenvalues, and the products of those of all pairs of places."""
     n, places = survey.samples(survey.spec.gram.samples), survey.places
@@ -267,6 +279,7 @@ COUNTS: Mapping[str, Callable[[Survey], Counts]] = {
     "curves": _curves,
     "separation": _separation,
     "permutations": _permutations,
+    "probes": _probes,
     "directions": _directions,
     "gram": _gram,
     "sphere": _sphere,

@@ -14,7 +14,7 @@ from theodolite.groups import ANALYSES, GROUPS
 from theodolite.query.runs import spec_of_results, with_analyses
 from theodolite.sites import Site
 from theodolite.spec import SurveySpec
-from theodolite.spec_options import EffectsSpec
+from theodolite.spec_options import EffectsSpec, ProbesSpec
 from theodolite.store.manifest import finished_groups, unfinished_request, write_request
 from theodolite.store.result_reader import read_contrasts
 from theodolite.store.runs import Run
@@ -225,6 +225,8 @@ def merged_spec(run: Run, results: SurveySpec, spec: SurveySpec, requested: Sequ
     changes: dict[str, Any] = {name: getattr(spec, name) for name in options}
     if "effects" in changes:  # without the section, a later survey would not request the group
         changes["effects"] = spec.effects or EffectsSpec()
+    if "probes" in changes:
+        changes["probes"] = spec.probes or ProbesSpec()
     if "words" in changes:
         changes["words"] = spec.words_options
     has_heads = results.analyses is None or "heads" in results.analyses

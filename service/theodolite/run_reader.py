@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 import xarray as xr
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from theodolite.activation_files import export_activations
 from theodolite.drawing.pictures import Width, one_panel, save_picture
@@ -32,6 +32,7 @@ from theodolite.query.compare import Question, milestones, records
 from theodolite.query.curves import curve_dataset, curve_frame, is_along_depth, name_at, select_curves
 from theodolite.query.group_selection import GROUP_LABELS, label_list, select_direction, select_group
 from theodolite.query.heads import Head, head_atlas, read_head
+from theodolite.query.probes import Classes, Kind, Probe, read_probe
 from theodolite.query.prompts import Order, read_prompt_path, read_scored_prompts
 from theodolite.query.runs import describe_results, run_id_of, run_state, select_summaries, summaries
 from theodolite.sections.catalogue import draw_figure, section_items, shown_groups
@@ -400,6 +401,62 @@ class RunReader:
             raise SpecError("kind: given 'torch', which is not installed; run: pip install torch")
         found = read_batches(self._run, set, site, layer, size, seed, position, start)
         return map(import_module("torch").from_numpy, found) if kind == "torch" else found
+
+    def probe(
+        self,
+        contrast: str | None = None,
+        *,
+        layer: int,
+        site: str = "resid_pre",
+        position: int | None = None,
+        set: str | Sequence[str] = (),
+        labels: str | Sequence[Any] | None = None,
+        kind: Kind = "logistic",
+        classes: Classes = "one_against_rest",
+        permutations: int = 0,
+        winsorise: float | None = None,
+        orthogonal_to: str | ArrayLike | None = None,
+    ) -> Probe:
+        """Return a probe that is fitted on stored activations, with held-out scores and its directions.
+
+        Each prompt is scored by a fit on four other folds; nested folds choose the ridge. The folds of a contrast are
+        those of `separation`. Time grows with the square of the number of prompts. It needs `theodolite[jobs]`.
+
+        Args:
+            contrast: a contrast, whose classes are `negative` and `positive`; if it is paired, so are the intervals.
+            layer: 0-based index of the block.
+            site: site in the block.
+            position: token position from the end; None selects the last one that all sets have.
+            set: without a contrast: a prompt set, or several.
+            labels: the class of each stored prompt of these sets, in their order, or a column of `prompts(set)`. None
+                takes the sets as classes.
+            kind: `logistic` (the ridge is chosen by nested folds), `lda` (linear discriminants with the shrinkage of
+                Ledoit and Wolf) or `mean_difference`.
+            classes: each class against the rest, or one multinomial probe of all (of `logistic` or `lda`).
+            permutations: number of permutations of the labels that give `p`; each fits all probes again.
+            winsorise: limit each feature of an activation to this quantile of the absolute values of its features.
+            orthogonal_to: leave out what lies along one or several vectors, the direction of another contrast, or the
+                mean of a class. (The mean is that of all prompts, also of held-out ones.)
+
+        Raises:
+            SpecError: an argument is invalid, or a class has too few prompts.
+            ResultsNotFoundError: the run stores no activations of a set.
+            RunDamagedError: a shard differs from its commit record.
+        """
+        return read_probe(
+            self._run,
+            contrast,
+            [set] if isinstance(set, str) else list(set),
+            labels,
+            site,
+            layer,
+            position,
+            kind=kind,
+            classes=classes,
+            permutations=permutations,
+            winsorise=winsorise,
+            orthogonal_to=orthogonal_to,
+        )
 
     def heads(self, circuit: str = "qk", offset: int = 0) -> xr.Dataset:
         """Return each head's singular value and ranks, (layer, head), and its alignments with the directions.

@@ -9,7 +9,7 @@ from theodolite.digests import canonical_json
 from theodolite.groups import ANALYSES, GROUPS
 from theodolite.prompt_values import Text
 from theodolite.shard_bounds import ShardBounds
-from theodolite.spec_options import EffectsSpec, GramSpec, HeadsSpec, WordsSpec
+from theodolite.spec_options import EffectsSpec, GramSpec, HeadsSpec, ProbesSpec, WordsSpec
 from theodolite.spec_parts import (
     NOUNS,
     SENTENCES,
@@ -45,7 +45,7 @@ class SurveySpec(Part):
     analyses: Annotated[list[Place], Field(max_length=100)] | None = Field(
         None,
         description=f"Any of: {', '.join(ANALYSES)}; the default is all that the model and the prompts allow, "
-        "but effects and words only if the spec has the section of this name.",
+        "but probes, effects and words only if the spec has the section of this name.",
     )
     heads: HeadsSpec = HeadsSpec()
     words: WordsSpec | None = Field(
@@ -54,6 +54,11 @@ class SurveySpec(Part):
         "section exists.",
     )
     gram: GramSpec = GramSpec()
+    probes: ProbesSpec | None = Field(
+        None,
+        description="Options of `probes`, which is computed if `analyses` lists it, or without `analyses` if this "
+        "section exists.",
+    )
     effects: EffectsSpec | None = Field(
         None,
         description="Options of `effects`, which is computed if `analyses` lists it, or without `analyses` if this "
@@ -85,8 +90,9 @@ class SurveySpec(Part):
             raise ValueError(
                 "effects has options, but analyses does not list it; add it, or remove the section effects"
             )
-        if self.effects is not None and not self.contrasts:
-            raise ValueError("effects needs contrasts, but contrasts is empty; add a contrast, or remove effects")
+        for name in ("effects", "probes"):
+            if getattr(self, name) is not None and not self.contrasts:
+                raise ValueError(f"{name} needs contrasts, but contrasts is empty; add a contrast, or remove {name}")
         if self.prompts and all(prompt_set.positions == "all" for prompt_set in self.prompts.values()):
             raise ValueError(
                 "prompts: every set has positions: all, but statistics need a list; set a list in at least one set"

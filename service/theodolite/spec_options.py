@@ -55,6 +55,16 @@ class GramSpec(Part):
     samples: int = Field(2048, description="Maximum number of prompts of a set in a Gram matrix.", ge=4, le=2048)
 
 
+class ProbesSpec(Part):
+    """Options of the analysis `probes`, which fits logistic and linear discriminant probes."""
+
+    draws: Annotated[int, Field(ge=19, le=200)] = Field(
+        99,
+        description="Number of permutations that test the logistic probe, whose ridge is chosen anew for each; the "
+        "other probes have 200. The smallest p is 1 over this number plus 1.",
+    )
+
+
 class EffectsSpec(Part):
     """Options of the analysis `effects`, which changes the last token's state and measures the next token."""
 

@@ -34,6 +34,7 @@ def test_the_bytes_of_arrays_are_those_of_a_finished_run(family, tmp_path):
         "capture": {"positions": [-2, -1], "sites": ["resid_pre", "resid_mid", "head_out"], "shard_prompts": 5},
         "analyses": None,
         "effects": EFFECTS,
+        "probes": {"draws": 19},
         "heads": {"vectors": 3, "offsets": [0, 2], "composition": [1, 3]},
     }
     if family == "deepseek_v3":  # whose heads have no words
@@ -42,7 +43,8 @@ def test_the_bytes_of_arrays_are_those_of_a_finished_run(family, tmp_path):
     before = planned(spec, tmp_path)
     run = survey(spec, Path(), settings(tmp_path), Console())
     finished = set(finished_groups(run))
-    assert finished >= ({"routing"} if family == "deepseek_v3" else {"effects", "words", "composition", "logit_lens"})
+    others = {"routing"} if family == "deepseek_v3" else {"effects", "words", "composition", "logit_lens"}
+    assert finished >= {"probes", *others}
     root = zarr.open_group(f"{run.url}/results.zarr", mode="r")
     stored = {name: sum(root[f"{name}/{one.name}"].nbytes for one in GROUPS[name].variables) for name in finished}
     if family == "deepseek_v3":  # the shared expert is not known before the weights are read

@@ -86,11 +86,11 @@ def test_the_requested_analyses_are_estimated_and_the_others_on_request(tmp_path
     one_core = Forward(PEAK, 0.66)
     whole = survey_of(model, 20, tmp_path)
     assert {"effects", "words"} < set(analysis_costs(whole, one_core))
-    assert costs_on_request(whole, one_core) == {}
+    assert costs_on_request(whole, one_core).keys() == {"probes"}
     plain = survey_of(model, 20, tmp_path, effects=None, words=None)
-    assert costs_on_request(plain, one_core).keys() == {"effects", "words"}
+    assert costs_on_request(plain, one_core).keys() == {"effects", "words", "probes"}
     costs = analysis_costs(plain, one_core)
-    assert {"effects", "words", "composition", "routing"}.isdisjoint(costs)
+    assert {"effects", "words", "composition", "routing", "probes"}.isdisjoint(costs)
     assert all(cost["bytes"] > 0 and cost["seconds"]["one CPU core"] >= 0 for cost in costs.values())
     no_prompts = survey_of(model, 20, tmp_path, prompts={}, contrasts={}, effects=None, words=None)
     assert set(analysis_costs(no_prompts, one_core)) == {"sphere", "weights", "heads"}

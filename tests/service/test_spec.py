@@ -159,7 +159,7 @@ def test_canonical_form_is_compact_sorted_json_that_reads_back() -> None:
     text = spec.canonical()
     read_back = json.loads(text)
     assert list(read_back) == [
-        *("analyses", "capture", "contrasts", "effects", "gram", "heads", "model", "prompts", "words")
+        *("analyses", "capture", "contrasts", "effects", "gram", "heads", "model", "probes", "prompts", "words")
     ]
     assert text == canonical_json(read_back)
     assert ": " not in text.replace("Say {prompt}", "")
@@ -196,6 +196,7 @@ def test_schema_describes_every_field() -> None:
         "EffectsSpec",
         "GramSpec",
         "HeadsSpec",
+        "ProbesSpec",
         "WordsSpec",
     }
     for owner, definition in objects.items():

@@ -23,11 +23,12 @@ On a model whose leading feature has most of the variance, 0.01 to 0.1 gave the 
 
 def difference_weights(labels: Bool[np.ndarray, "draw sample"]) -> Float64[np.ndarray, "draw sample"]:
     """Return w of each draw, so that Σ w x is the difference of the means of its two sets; NaN if one is empty."""
-    positive, negative = _mean_weights(labels, ~labels)
+    positive, negative = mean_weights(labels, ~labels)
     return positive - negative
 
 
-def _mean_weights(*sets: NDArray[np.bool_]) -> list[NDArray[np.float64]]:
+def mean_weights(*sets: NDArray[np.bool_]) -> list[NDArray[np.float64]]:
+    """Return the weights of samples in the mean of each set, each (draw, sample); NaN for an empty set."""
     with np.errstate(invalid="ignore"):
         return [chosen / chosen.sum(axis=1, keepdims=True) for chosen in sets]
 
@@ -88,7 +89,7 @@ def held_out_ridge_scores(
         defined = lengths[:, 0] > 0
         if not defined.any():
             continue
-        inner = _centred(gram[np.ix_(rest, rest)])
+        inner = centred_gram(gram[np.ix_(rest, rest)])
         penalty = RIDGE * np.trace(inner) / (len(inner) - 1)
         factor = cho_factor(inner + penalty * np.eye(len(inner)), lower=True)
         targets = 2.0 * labels[:, rest]
@@ -96,7 +97,7 @@ def held_out_ridge_scores(
         weights = np.broadcast_to(solved, positive.shape)[defined]
         if left_out is not None:
             inverse = cho_solve(factor, np.eye(len(inner))) - 1 / (penalty * len(inner))
-            _refit(weights, inverse, left_out[np.ix_(defined, rest)])
+            without_samples(weights, inverse, left_out[np.ix_(defined, rest)])
         midpoints = (positive + negative)[defined] / 2
         scores[np.ix_(defined, own)] = _along(gram, own, rest, weights, midpoints)[0]
     return scores
@@ -106,7 +107,7 @@ def _shape(labels: NDArray[np.bool_], left_out: NDArray[np.bool_] | None) -> tup
     return labels.shape if left_out is None else np.broadcast_shapes(labels.shape, left_out.shape)
 
 
-def _refit(weights: NDArray[np.float64], inverse: NDArray[np.float64], left_out: NDArray[np.bool_]) -> None:
+def without_samples(weights: NDArray[np.float64], inverse: NDArray[np.float64], left_out: NDArray[np.bool_]) -> None:
     """Replace the weights of ridge regression, (draw, sample), by those of the fit without the samples left out.
 
     A sample left out has the weight 0, and then the fit of the others is unchanged if its own target is what the fit
@@ -127,7 +128,7 @@ def _means(
 ) -> list[NDArray[np.float64]]:
     """Return the weights of the samples of the other folds in the means of both sets, each (draw, sample)."""
     sets = labels[:, rest], ~labels[:, rest]
-    return _mean_weights(*(sets if left_out is None else (one & ~left_out[:, rest] for one in sets)))
+    return mean_weights(*(sets if left_out is None else (one & ~left_out[:, rest] for one in sets)))
 
 
 def _along(
@@ -146,7 +147,7 @@ def _along(
     return centred, _lengths(np.vecdot(products[:, rest], weights), gram)[:, None]
 
 
-def _centred(gram: NDArray[np.float64]) -> NDArray[np.float64]:
+def centred_gram(gram: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the Gram matrix of samples minus their mean, from that of the samples."""
     means = gram.mean(axis=0)
     return np.asarray(gram - means - means[:, None] + means.mean())

@@ -27,7 +27,12 @@ DIMENSIONS = {
     "tested": "Statistic of a contrast that is tested with permuted labels.",
     "held_out": "Statistic of held-out prompts: auroc and paired_accuracy by difference of means, ridge_auroc by ridge "
     "regression.",
-    "measure": "What is measured: auroc or paired_accuracy (share of pairs in the right order); kl or log_odds.",
+    "measure": "What is measured: auroc, accuracy or paired_accuracy (share of pairs in the right order), or the AUROC "
+    "minus that of token counts (auroc_beyond_words) or of the difference of means (auroc_beyond_means); kl or "
+    "log_odds.",
+    "probe": "Probe of held-out prompts: difference of means, linear discriminant (lda), or logistic regression.",
+    "fit": "Number of a probe: cosine of its direction with that of the difference of means; penalty (shrinkage of "
+    "lda, from 0 to 1, or ridge of logistic); length and offset of its scores.",
     "classifier": "Classifier of held-out prompts: difference of means, or ridge regression.",
     "part": "Kind of the parts of the stream: attention heads, or MLPs.",
     "sublayer": "Attention, MLP, or the whole block.",

@@ -93,7 +93,7 @@ def test_every_picture_of_a_figure_is_made_by_the_command_and_shown():
         ast.literal_eval(node.value)
         for node in tree.body
         if isinstance(node, ast.Assign)
-        and ast.unparse(node.targets[0]) in ("FIGURES", "FIGURES_OF_WORDS", "EXPERT_FIGURES")
+        and ast.unparse(node.targets[0]) in ("FIGURES", "FIGURES_OF_WORDS", "FIGURES_OF_PROBES", "EXPERT_FIGURES")
     ]:
         figures |= one
     assert set(re.findall(r"\]\(pictures/(figure-\w+)\.png\)", PAGE)) == set(figures)

@@ -39,7 +39,7 @@ export class SurveyForm {
       element("p.soft.small", "A direction points from the negative to the positive set. In a paired contrast, prompt i of one set matches prompt i of the other. The default: only the built-in sets harmful and harmless are paired, if they select equal prompts."),
       this.contrastList, element("div.buttons", this.addContrast),
       element("h2", "Analyses"),
-      element("p.soft.small", "If you select none, the survey computes all analyses that the model and the prompts allow, except effects and words, which must be selected."),
+      element("p.soft.small", "If you select none, the survey computes all analyses that the model and the prompts allow, except probes, effects and words, which must be selected."),
       this.analyses,
     ];
   }
