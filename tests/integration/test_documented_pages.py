@@ -31,6 +31,8 @@ from threadpoolctl import threadpool_limits
 
 from theodolite.query.runs import summaries
 
+pytestmark = pytest.mark.filterwarnings("ignore:.*mostly noise")  # the directions of a random model are
+
 ALIAS, MODEL = "smollm2-135m-instruct", "tiny-instruct"
 """The documentation's model, and the folder of the tiny model that takes its place in every text."""
 

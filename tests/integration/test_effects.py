@@ -1,24 +1,30 @@
 """Effects from a spec to the report: restarts and kills of replicas, of Ray or forked, change no bit."""
 
 import shutil
+import warnings
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 import xarray as xr
 from chaos.processes import capture_without_ray
 from support import tiny
 from support.damages import interrupt, opened, settings
+from support.each import each
 from support.ray_cluster import kill_after_the_first_shard
 from support.requests import analyse, assert_nothing_to_compute, survey_again
 from support.sentences import assert_says
 from support.stored import read_table
 from support.tiny_sizes import PLAIN
 from support.tiny_survey import EFFECTS, spec_of
-from transformers import AutoModel, PersimmonConfig
+from transformers import AutoModel, AutoModelForCausalLM, AutoTokenizer, PersimmonConfig
 
+import theodolite
 from theodolite.errors import SpecError, StoreError, UnsupportedModelError
+from theodolite.export import suffix
 from theodolite.groups.effects.record import LEAST_EFFECTIVE, PROMPT_EFFECTS
 from theodolite.metrics import REGISTRY
 from theodolite.query.runs import spec_of_results
@@ -32,6 +38,8 @@ from theodolite_jobs import measure_effects
 from theodolite_jobs.cluster import scheduling
 from theodolite_jobs.effects import work as effects_work
 from theodolite_jobs.progress import Console
+from theodolite_jobs.prompts.next_tokens import next_token_groups
+from theodolite_jobs.statistics.next_token import log_odds
 from theodolite_jobs.survey import survey
 
 pytestmark = pytest.mark.usefixtures("without_figures")
@@ -95,6 +103,40 @@ def test_the_table_has_a_row_for_each_prompt_place_and_change(run):
     assert np.isfinite(own["score_change"]).all()
     assert table.drop(own.index)["score_change"].isna().all()
     assert (np.isfinite(table["pair_restored"]) == (table["intervention"] == "patch")).all()
+
+
+@each("format", ["safetensors", "gguf", "vllm-lens"])
+def test_an_exported_vector_in_a_hook_changes_the_log_odds_as_the_table_says(run, tiny_folder, tmp_path, format):
+    reader = theodolite.open_run(run.store, run.id)
+    file = tmp_path / f"vector.{suffix(format)}"
+    with warnings.catch_warnings(action="ignore"):  # random weights give unreliable directions
+        found = theodolite.load_vector(reader.export("refusal", layer=2, format=format, output=file))
+    tokenizer = AutoTokenizer.from_pretrained(tiny_folder)
+    model = AutoModelForCausalLM.from_pretrained(tiny_folder, dtype=torch.float32)
+    first, second = next_token_groups(tokenizer, {}).values()
+    table = reader.table("prompt_effects").query("layer == 2 and intervention == 'add'")
+
+    def add_to_the_last_token(_block, args, dose):
+        state = args[0].clone()
+        state[:, -1] += dose * torch.from_numpy(found.added[2])
+        return (state, *args[1:])
+
+    def odds(text, *doses):
+        ids = tokenizer(text, return_tensors="pt").input_ids
+        hooks = [model.model.layers[2].register_forward_pre_hook(partial(add_to_the_last_token, dose=d)) for d in doses]
+        with torch.inference_mode():
+            logits = model(ids).logits[0, -1].numpy()
+        for hook in hooks:
+            hook.remove()
+        return log_odds(logits, first, second)
+
+    assert len(table) == 20 * 6
+    assert table["log_odds"].abs().max() > 0.01
+    for name, rows in table.groupby("set"):
+        texts = reader.prompts(name)["text"]
+        for row in rows[rows["dose"].isin([-2.0, 1.0])].itertuples():
+            change = odds(texts[row.sample], row.dose) - odds(texts[row.sample])
+            assert change == pytest.approx(row.log_odds, abs=1e-4)
 
 
 def test_nothing_is_left_of_the_parts_and_the_run_is_whole(run):
