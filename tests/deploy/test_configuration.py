@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 from support.deploy_commands import assert_fetches_what_surveys_read, promtool
+from support.each import each
 from support.kubernetes_objects import (
     config,
     environment_of_api,
@@ -45,7 +46,7 @@ def test_a_new_setting_replaces_the_pods_that_read_it_and_a_new_survey_none(over
         assert config(again, "survey") != config(changed, "survey")
 
 
-@pytest.mark.parametrize("file", ["prometheus/rules/theodolite.yml", "kubernetes/base/prometheus-config.yaml"])
+@each("file", ["prometheus/rules/theodolite.yml", "kubernetes/base/prometheus-config.yaml"])
 def test_a_new_alert_or_target_replaces_the_pod_of_prometheus(overlay, things, tmp_path, file):
     shutil.copytree(ROOT / "deploy", tmp_path / "deploy")
     with (tmp_path / "deploy" / file).open("a") as content:

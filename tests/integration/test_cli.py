@@ -160,7 +160,7 @@ def test_wrong_usage_exits_with_2():
     assert theodolite("survey", "x.yaml", "--replicas", "0").returncode == 2
 
 
-@pytest.mark.parametrize("command", ["show", "verify", "remove", "label", "report", "analyse"])
+@each("command", ["show", "verify", "remove", "label", "report", "analyse"])
 def test_a_run_that_is_not_there_is_named(tmp_path, command):
     result = theodolite("run", command, "nobody", "--store", tmp_path)
     assert (result.returncode, result.stdout) == (1, "")

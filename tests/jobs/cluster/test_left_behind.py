@@ -15,6 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 import ray
+from support.each import each
 from support.nightly import at_night
 
 from theodolite.processes import process_of
@@ -77,7 +78,7 @@ def test_a_process_of_a_driver_in_another_container_or_boot_stays(dead):
         assert not is_killed(child)
 
 
-@pytest.mark.parametrize("marker", [None, "", "1", "{}", '{"pid": 1}', '{"machine": "", "pid": 0, "started": "x"}'])
+@each("marker", [None, "", "1", "{}", '{"pid": 1}', '{"machine": "", "pid": 0, "started": "x"}'])
 def test_a_process_without_a_valid_marker_stays(marker):
     with process_with(marker) as child:
         assert not is_killed(child)

@@ -7,6 +7,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from support import tiny
+from support.each import each
 from support.errors import only_line
 from support.tiny_configs import CONFIGS
 from transformers import AutoModelForCausalLM, CodeGenConfig, DeepseekV32Config, OlmoHybridConfig
@@ -38,7 +39,7 @@ def test_a_truncated_file_is_named(llama):
         Weights(folder, config).embedding()
 
 
-@pytest.mark.parametrize("content", ["{}", "[]", '{"weight_map": ["a"]}', "{", pytest.param("[" * 100_000, id="deep")])
+@each("content", ["{}", "[]", '{"weight_map": ["a"]}', "{", "[" * 100_000])
 def test_an_invalid_index_is_named(llama, content):
     folder, config = llama
     (folder / "model.safetensors.index.json").write_text(content)

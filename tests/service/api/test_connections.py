@@ -9,6 +9,7 @@ from contextlib import closing, suppress
 import plotly.offline
 import pytest
 import uvicorn
+from support.each import each
 from support.listening import served
 from uvicorn.server import ServerState
 
@@ -132,7 +133,7 @@ def test_a_body_that_does_not_arrive_is_refused(store, connect):
     assert b"the body did not arrive within" in answer
 
 
-@pytest.mark.parametrize(
+@each(
     "fields",
     [
         b"Content-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",

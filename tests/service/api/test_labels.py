@@ -79,13 +79,13 @@ def test_wrong_labels_are_refused_by_name(client, store, body, detail):
     assert all_labels(store) == {}
 
 
-@pytest.mark.parametrize("body", ["", "{", '{"name": NaN}', '{"name": "\\ud800"}', "[" * 10_000])
+@each("body", ["", "{", '{"name": NaN}', '{"name": "\\ud800"}', "[" * 10_000])
 def test_a_body_that_is_no_json_is_refused(client, store, body):
     assert_problem(client.patch(RUN, content=body, headers={"Content-Type": "application/json"}), 422)
     assert all_labels(store) == {}
 
 
-@pytest.mark.parametrize("run_id", ["nobody", "captured-0", "tiny-1"])
+@each("run_id", ["nobody", "captured-0", "tiny-1"])
 def test_an_unknown_run_has_no_labels_and_cannot_be_deleted(client, store, run_id):
     assert_problem(client.patch(f"/v1/runs/{run_id}", json={"name": "x"}), 404, run_id)
     assert_problem(client.delete(f"/v1/runs/{run_id}"), 404, run_id)

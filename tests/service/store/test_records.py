@@ -89,8 +89,8 @@ def test_a_record_that_contradicts_its_run_is_refused_even_with_a_right_checksum
     record.write_bytes(before)
 
 
-@pytest.mark.parametrize(
-    ("content", "problem"),
+@each(
+    "content, problem",
     [
         (b"", "is not JSON"),
         (b"[" * 100_000, "is not JSON"),
