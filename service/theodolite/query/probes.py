@@ -45,9 +45,10 @@ class Probe:
             interval, and `p` against permuted labels.
         auroc: the same for the AUROC of each class against all others.
         directions: the unit vector of each class, (class, d_model), fitted on all prompts.
-        fit: for each class the `length` and the `offset` of its scores, length·(x·direction) - offset; the `penalty`
-            (the ridge of logistic, the shrinkage of lda); and `gap`, the distance along the direction between the means
-            of the class and of all others, in units of the residual stream.
+        fit: for each class the `length` and the `offset` of its score, length·(x·direction) - offset, or with
+            `multinomial` of its discriminant, the largest of which is predicted; the `penalty` (the ridge of logistic,
+            the shrinkage of lda); and `gap`, the distance along the direction between the means of the class and of
+            all others, in units of the residual stream. x is winsorised if the probe is.
     """
 
     kind: str

@@ -137,6 +137,9 @@ def test_probes_are_unknown_if_the_means_are_equal_and_a_null_without_spread_giv
     for scores in scores_of(np.zeros((20, 20)), labels, folds, 5).values():
         assert np.isnan(scores).all()
         assert np.isnan(permutation_test(auroc(scores, labels)[:, None]).p).all()
+    noise = 1e-33 * np.random.default_rng(0).normal(size=(20, 20))  # rounding of equal activations
+    for scores in scores_of(noise + noise.T, labels, folds, 5).values():
+        assert scores.shape == labels.shape
 
 
 @each("shift,least,most", [(0.0, 0.42, 0.56), (1.0, 0.7, 0.85), (2.0, 0.93, 1.0)])

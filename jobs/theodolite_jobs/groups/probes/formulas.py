@@ -105,11 +105,11 @@ def lda(gram: Gram, labels: Labels, n_features: int, left_out: Bool[np.ndarray, 
     gamma, mean = (one[:, None] for one in shrinkage(gram, labels, n_features))
     penalty = np.maximum(len(gram) * gamma * mean, _LEAST_PENALTY * values.mean())
     shrunk = (1 - gamma) * np.maximum(values, 0) + penalty
-    weights = ((labels - labels.mean(axis=1, keepdims=True)) @ vectors / shrunk) @ vectors.T
+    weights = ratio((labels - labels.mean(axis=1, keepdims=True)) @ vectors, shrunk) @ vectors.T
     used = np.ones_like(labels)
     if left_out is not None:
         weights, used = np.repeat(weights, len(left_out), axis=0), ~left_out
-        without_samples(weights, (vectors / shrunk) @ vectors.T - 1 / (penalty * len(gram)), left_out)
+        without_samples(weights, ratio(vectors, shrunk) @ vectors.T - ratio(np.array(1 / len(gram)), penalty), left_out)
     positive, negative = mean_weights(labels & used, ~labels & used)
     # Σ weight x = c ((1 − γ)T + nγμI)⁻¹(a − b), where c = n_P·n_N/n; Sherman and Morrison give the length of w.
     n_p, n_q = ((one > 0).sum(axis=1, keepdims=True) for one in (positive, negative))
@@ -146,7 +146,7 @@ class Basis(NamedTuple):
 def basis_of(gram: Gram) -> Basis:
     """Return samples in the basis of their principal axes, from their Gram matrix."""
     values, vectors = eigh(centred_gram(gram))
-    kept = values > ROUNDING * values.sum()
+    kept = values > ROUNDING * np.abs(values).sum()
     vectors, values = vectors[:, kept], values[kept]
     n = len(gram)
     return Basis(
