@@ -15,6 +15,7 @@ Width = Literal["column", "page"]
 _INCHES = {"column": 3.3, "page": 6.8}
 _DRAWN = {"column": 440, "page": 800}  # pixels: text of 13 px becomes 7 or 8 points
 _SMALL_CHARACTER = 5.9  # pixels, of the texts above a figure
+_EDGE = 8  # pixels above the title
 _PIXELS, _DOTS = 96, 300  # of an inch: of SVG, and of PNG
 
 
@@ -64,6 +65,8 @@ def save_picture(figure: go.Figure, path: str | Path, width: Width) -> Path:
         raise SpecError("pictures need kaleido, which is not installed; run: pip install 'theodolite[pictures]'")
     drawn = titled(go.Figure(figure), int(_DRAWN[width] / _SMALL_CHARACTER))
     drawn.update_layout(paper_bgcolor="white", width=_DRAWN[width])
+    if drawn.layout.height:  # the browser draws the first row of the title across the edge
+        drawn.update_layout(title_y=1 - _EDGE / drawn.layout.height)
     scale = _INCHES[width] * (_DOTS if file.suffix == ".png" else _PIXELS) / _DRAWN[width]
     try:
         drawn.write_image(file, scale=scale)
