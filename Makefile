@@ -111,8 +111,8 @@ STORE ?= theodolite-store
 figures: .venv/ready ## take the pictures of the documentation from the demo's run (STORE=…; needs Chromium)
 	@$(BIN)/python docs/pictures.py $(STORE)
 
-notebook: .venv/ready ## run the tutorial on the demo's run and store its outputs in the notebook (STORE=…; needs Chromium)
-	@$(BIN)/python docs/notebook.py $(STORE)
+notebook: .venv/ready ## run the tutorial and store its outputs in the notebook (needs Chromium)
+	@$(BIN)/python docs/notebook.py
 
 bench: .venv/ready ## capture speed compared with plain Hugging Face and other tools, as JSON
 	@$(BIN)/python benchmarks/capture.py

@@ -1,6 +1,6 @@
-"""Run the tutorial on the demo's run, and store its outputs in the notebook; figures become pictures.
+"""Run the tutorial, and store its outputs in the notebook; figures become pictures.
 
-The first argument is a store with that run. `make notebook` runs this program.
+`make notebook` runs this program.
 """
 
 import hashlib
@@ -19,7 +19,6 @@ from nbclient import NotebookClient
 from playwright.sync_api import Page, sync_playwright
 
 NOTEBOOK = Path(__file__).with_name("tutorial.ipynb")
-STORE = "theodolite-store"
 PLOTLY, PNG = "application/vnd.plotly.v1+json", "image/png"
 WIDTH, HEIGHT = 900, 480
 """The size of a picture in pixels; a figure can have another height."""
@@ -30,8 +29,8 @@ def main() -> None:
     notebook = nbformat.read(NOTEBOOK, as_version=4)
     metadata = deepcopy(notebook.metadata)  # without the version of this Python
     with TemporaryDirectory() as folder:
-        Path(folder, STORE).symlink_to(Path(sys.argv[1]).absolute())
         execute(notebook, folder)
+        next(cell for cell in notebook.cells if cell.id == "survey").outputs = []  # its progress
         outputs = [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
         for output in outputs:
             shorten_paths(output, f"{folder}/")
