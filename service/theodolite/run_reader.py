@@ -105,11 +105,11 @@ def run_table(items: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
 
 def with_numbers(table: pd.DataFrame, open_it: Callable[[str], "RunReader"]) -> pd.DataFrame:
     """Return a table of runs with a row for each contrast and its numbers; those of an unreadable run are missing."""
-    found = [pd.DataFrame(columns=["run_id"])]
+    rows: list[dict[Any, Any]] = []
     for run_id in table["run_id"]:
         with suppress(TheodoliteError):
-            found.append(open_it(run_id).numbers())
-    return table.merge(pd.concat([one for one in found if len(one)] or found), "left", "run_id")
+            rows += open_it(run_id).numbers().to_dict("records")
+    return table.merge(pd.DataFrame(rows, columns=None if rows else ["run_id", "contrast"]), "left", "run_id")
 
 
 def _names(group: Group, variable: Variable) -> Iterator[tuple[str, list[str], bool]]:
