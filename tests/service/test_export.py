@@ -11,7 +11,6 @@ from safetensors import safe_open
 from support.commands import theodolite as theodolite_command
 from support.each import each
 from support.finished_runs import adapter_facts, finished_run, model_facts
-from support.nightly import one_in
 
 import theodolite
 from theodolite.errors import SpecError
@@ -82,7 +81,7 @@ def added_by_llama_cpp(path, n_layers):
     return {block: data[block - 1] for block in range(1, n_layers)}
 
 
-@pytest.mark.parametrize(("site", "blocks_before"), [("resid_pre", 1), ("resid_post", 0)])
+@each("site, blocks_before", [("resid_pre", 1), ("resid_post", 0)])
 def test_llama_cpp_adds_each_direction_to_its_own_stream(tmp_path, run, site, blocks_before):
     path = run.export("refusal", site, format="gguf", output=tmp_path / "vector.gguf")
     for block, added in added_by_llama_cpp(path, 4).items():
@@ -272,10 +271,10 @@ def test_the_error_for_an_unwritable_file_names_it(run, tmp_path):
         run.export("refusal", "resid_pre", layer=[1], output=tmp_path / "none" / "a.safetensors")
 
 
-@pytest.mark.parametrize("format", one_in(2, FORMATS))
+@each("format", FORMATS)
 def test_the_same_request_gives_the_same_bytes(run, format):
     stored = open_run(run.url, run.id)
-    contents = {encode_directions(stored, "refusal", "resid_pre", format=format) for _ in range(8)}
+    contents = {encode_directions(stored, "refusal", "resid_pre", format=format) for _ in range(3)}
     assert len(contents) == 1
 
 
