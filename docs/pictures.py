@@ -19,6 +19,7 @@ from theodolite.query.runs import summaries
 from theodolite.run_reader import open_run
 from theodolite.settings import Settings
 from theodolite.spec_file import parse_spec
+from theodolite.spec_options import ProbesSpec
 from theodolite.spec_parts import ModelSpec
 from theodolite.store.runs import open_run as open_stored_run
 from theodolite_jobs.analysis import analyse_run
@@ -153,7 +154,8 @@ def compute_probes(store: str, run: str, into: str) -> None:
     """Copy the demo's run into another store and compute its probes there."""
     shutil.copytree(Path(store, "runs", run), Path(into, "runs", run))
     copied = open_stored_run(into, run)
-    spec = copied.record.spec.model_copy(update={"analyses": ["probes"], "effects": None})
+    few = ProbesSpec(draws=19)  # the time grows with them
+    spec = copied.record.spec.model_copy(update={"analyses": ["probes"], "effects": None, "probes": few})
     analyse_run(copied, spec, None, Settings(store=into), Console())
 
 
