@@ -13,6 +13,7 @@ from support.each import each
 from support.spec_texts import FULL, MODEL, NOUNS, SURVEY, capture, parse, prompts
 
 from theodolite.digests import canonical_json, digest_of
+from theodolite.errors import SpecError
 from theodolite.sites import Site
 from theodolite.spec import SurveySpec
 from theodolite.spec_file import parse_spec, read_spec
@@ -174,6 +175,13 @@ def test_canonical_json_ignores_key_order_and_keeps_letters() -> None:
 def test_digest_is_sha256_of_the_canonical_form() -> None:
     spec = parse(SURVEY)
     assert spec.digest() == hashlib.sha256(spec.canonical().encode("utf-8")).hexdigest()
+
+
+@each("name", ["effects", "probes"])
+def test_the_options_of_an_analysis_of_contrasts_need_a_contrast(name: str) -> None:
+    without = {**yaml.safe_load(SURVEY), "contrasts": {}, name: {}}
+    with pytest.raises(SpecError, match=f"{name} needs contrasts, but contrasts is empty; add a contrast"):
+        parse_spec(without)
 
 
 # The schema

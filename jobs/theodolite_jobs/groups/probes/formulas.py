@@ -29,8 +29,7 @@ RIDGES = (1e-3, 1e-2, 1e-1, 1.0, 1e1, 1e2)
 """The penalties of logistic regression among which nested folds choose, as multiples of the mean eigenvalue of the
 training samples' Gram matrix; with the largest, w has almost the direction of the difference of means."""
 
-_TOLERANCE = 1e-16
-"""Of the squared length of a step in the norm of the bound, for each sample: scores are exact to about 1e-6."""
+_TOLERANCE = 1e-16  # of the decrease that the bound promises for a step, in nats; scores are exact to about 1e-6
 
 _MOST_STEPS = 10_000
 

@@ -112,7 +112,7 @@ def _facts(named: xr.Dataset) -> Iterator[str]:
     for measure, control in {BEYOND_MEANS: "the difference of means", BEYOND_WORDS: "token counts"}.items():
         known = {probe: name for probe, name in NAMES.items() if has_values(named, f"{probe}.{measure}")}
         if known:
-            counts = " and ".join(f"{_above(named, f'{probe}.{measure}')} by {name}" for probe, name in known.items())
+            counts = ", ".join(f"{_above(named, f'{probe}.{measure}')} by {name}" for probe, name in known.items())
             _, most = _largest(named, f"logistic.{measure}")
             yield (
                 f"By simultaneous bands, the AUROC is larger than that of {control} {counts}. By {NAMES['logistic']}, "
