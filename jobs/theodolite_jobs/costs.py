@@ -52,7 +52,7 @@ NANOSECONDS: dict[str, dict[str, float]] = {
     "curves": {"activations": 10},
     "separation": {"scores": 2500},
     "permutations": {"products": 0.08, "decompositions": 1.2, "draws": 1.3, "places": 25e6},
-    "probes": {"products": 0.08, "fits": 85, "refits": 12, "places": 150e6},
+    "probes": {"products": 0.08, "fits": 120, "refits": 30, "places": 150e6},
     "directions": {"products": 2.5},
     "gram": {"products": 0.2, "decompositions": 1.3, "pairs": 550, "entries": 0.12, "places": 14e6},
     "sphere": {"activations": 15, "products": 0.08, "pairs": 290},
@@ -72,8 +72,8 @@ NANOSECONDS: dict[str, dict[str, float]] = {
 Measured on two cores of an EPYC (2026-11-30) in the surveys of analyses_epyc-2-cores_2026-11-30.json, and with random
 samples of 64 to 2,048 prompts for the operations of which these have few. The factors of `heads` are those of a 32B
 model there (heads_epyc-2-cores_2026-11-21.json), and the activations of `moments` and `curves` those of a Xeon
-(statistics_xeon-2-cores_2026-11-23.json), and those of `probes` were measured at two depths of the demo with 32 to 256
-prompts of each set. `routing` has the rate of products in float64, and was not measured.
+(statistics_xeon-2-cores_2026-11-23.json), and those of `probes` were measured in the demo, and at two depths with 32 to
+256 prompts of each set. `routing` has the rate of products in float64, and was not measured.
 """
 
 START_SECONDS = {
