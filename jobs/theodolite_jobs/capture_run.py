@@ -100,7 +100,7 @@ def capture_replicas(
         TensorFiles(Path(prepared.source.location))  # raise for a broken file before replicas start
     spec, tokens = prepared.spec, prepared.tokens
     assignment = assignment_of(prepared.run_id, spec, prepared.layers, prepared.source, prepared.folder, settings)
-    sets = {name: (plan.layout, tokens[name]) for name, plan in prepared.plans.items()}
+    sets = {name: (plan.known_layout(tokens[name]), tokens[name]) for name, plan in prepared.plans.items()}
     with certified_workers(assignment, prepared.config, sets, settings, console, metrics) as replicas:
         yield replicas
 

@@ -25,7 +25,8 @@ def describe(run: Run, prepared: Prepared) -> dict[str, str]:
     listed, checksums = listed_checksums(run), dict[str, str]()
     for name in prepared.plans:
         objects = descriptions_of(run.record, name)
-        objects[tokens_key(name)] = encode_tokens(prepared.tokens[name])
+        named = (prepared.positions[name], prepared.spans[name]) if name in prepared.spans else ()
+        objects[tokens_key(name)] = encode_tokens(prepared.tokens[name], *named)
         checksums |= _write(run, objects, listed)
     return checksums
 

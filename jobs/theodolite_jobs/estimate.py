@@ -9,10 +9,11 @@ from typing import Any
 from theodolite.errors import ModelError
 from theodolite.settings import Settings
 from theodolite.spec import SurveySpec
+from theodolite.spec_parts import counted
 from theodolite.store.objects import local_folder
 from theodolite.store.runs import Run
 from theodolite_jobs.costs import GPU, REDUCE_SECONDS, WRITE_SECONDS, core, rounded
-from theodolite_jobs.example import example_of
+from theodolite_jobs.example import example_of, measured_tokens
 from theodolite_jobs.gpus import KINDS, on_kind
 from theodolite_jobs.models.convert.random_weights import random_bytes
 from theodolite_jobs.models.facts import mlp_width, skeleton
@@ -68,7 +69,8 @@ def plan_survey(
         spec: the survey.
         folder: the folder of the spec.
         settings: the cache, the store, and what the deployment allows.
-        with_last_tokens: whether to return the texts of the last tokens of the first prompt of each set. They are for
+        with_last_tokens: whether to return the texts of the last tokens of the first prompt of each set, and of those
+            at named positions. They are for
             the caller's own terminal, not for a log or for a service that may hide prompts.
         with_example: whether to return the `example` of `example_of`, not for a service that hides prompts.
 
@@ -97,9 +99,11 @@ def plan_survey(
         costs["example"] = example
     if with_last_tokens and counted_by == [exact]:
         for name, facts in costs["sets"].items():
-            reach = -prepared.positions[name][0] if facts["positions"] != "all" else 0
+            reach = -min(counted(label) or 0 for label in prepared.positions[name]) * (facts["positions"] != "all")
             shown = prepared.tokens[name][0][-min(max(reach, _SHOWN_TOKENS), _MOST_SHOWN_TOKENS) :]
             facts["last_tokens"] = [loaded[0].decode([token]) for token in shown]
+            if measured := measured_tokens(prepared, name, loaded[0]):
+                facts["measured"] = measured
     # The replacement of a tokenizer gives different prompts equal tokens.
     about_model = [note for note in (prepared.source.note, prepared.left_out) if note]
     warnings = [*prepared.notes, *(prepared.warnings if counted_by == [exact] else about_model)]
@@ -196,7 +200,7 @@ def _set_facts(prepared: Prepared, name: str) -> dict[str, Any]:
     return {
         "prompts": plan.n_samples,
         "template": prepared.templates[name],
-        "positions": prepared.spec.sets[name].positions or list(prepared.spec.capture.positions),
+        "positions": prepared.spec.labels_of(name) or "all",
         "tokens": plan.tokens,
         "shared_prefix": plan.layout.shared_prefix,
         "computed_tokens": plan.computed_tokens,

@@ -7,8 +7,8 @@ from typing import Any
 
 from theodolite.errors import PromptError, SpecError
 from theodolite.settings import Settings
-from theodolite.spec import SurveySpec
-from theodolite.spec_parts import SENTENCES, ModelSpec
+from theodolite.spec import Spans, SurveySpec
+from theodolite.spec_parts import SENTENCES, ModelSpec, NamedPosition
 from theodolite_jobs.capture.plan import plan_set
 from theodolite_jobs.capture.sizes import Device, SetSizes, with_sizes
 from theodolite_jobs.models.anatomy import (
@@ -39,11 +39,12 @@ from theodolite_jobs.prompts.conversations import Prompt
 from theodolite_jobs.prompts.hub_datasets import pinned_set
 from theodolite_jobs.prompts.next_tokens import next_token_groups
 from theodolite_jobs.prompts.sources import check_pairs, read_prompts
+from theodolite_jobs.prompts.spans import token_spans
 from theodolite_jobs.prompts.tokens import (
     Tokenized,
+    all_positions,
     check_positions,
     check_tokens,
-    resolve_positions,
     resolve_template,
     tokenize,
 )
@@ -123,9 +124,9 @@ def prepare(
         tokenized=tokens.of_sets,
         templates=templates,
         positions={
-            name: resolve_positions(spec.sets[name].positions or spec.capture.positions, one.tokens)
-            for name, one in tokens.of_sets.items()
+            name: tuple(spec.labels_of(name)) or all_positions(one.tokens) for name, one in tokens.of_sets.items()
         },
+        spans=_spans(spec, tokens, tokenizer),
         plans={},
         warnings=warnings,
         mended=mended,
@@ -173,6 +174,7 @@ def planned(prepared: Prepared, device: Device) -> Prepared:
             name,
             ids,
             prepared.positions[name],
+            spans=prepared.spans.get(name, ()),
             shard_prompts=capture.sizes.shard_prompts,
             n_kept=spec.bounds(name, len(ids)).n_kept,
             batch_tokens=capture.sizes.batch_tokens,
@@ -249,9 +251,33 @@ def _tokenized_sets(
 def _check_tokens(spec: SurveySpec, tokens: _Tokens, config: Any, dimensions: Dimensions) -> None:
     """Raise PromptError for tokens and positions that a set cannot have."""
     for name, one in tokens.of_sets.items():
-        numbers, positions = tokens.numbers[name], spec.sets[name].positions or spec.capture.positions
+        numbers = tokens.numbers[name]
         check_tokens(name, one.tokens, numbers, dimensions.context_length, config.get_text_config().vocab_size)
-        check_positions(name, positions, one.tokens, numbers)
+        check_positions(name, [at for at in spec.positions_of(name) if isinstance(at, int)], one.tokens, numbers)
+
+
+def _spans(spec: SurveySpec, tokens: _Tokens, tokenizer: Any) -> dict[str, list[Spans]]:
+    """Return the tokens of the positions of each prompt of the sets with named positions, or guesses for an estimate.
+
+    Raises:
+        PromptError: a prompt lacks a position, or it is not known which tokens are meant.
+    """
+    found = {}
+    for name, one in tokens.of_sets.items():
+        positions = spec.positions_of(name)
+        if not any(isinstance(position, NamedPosition) for position in positions):
+            continue
+        if _is_estimate(tokenizer):
+            found[name] = [((len(ids) - 1, len(ids)),) * len(positions) for ids in one.tokens]
+            continue
+        about = name, tokens.prompts[name], spec.sets[name], positions, one.tokens, tokenizer
+        try:
+            found[name] = token_spans(*about, spec.capture.template_date, tokens.numbers[name])
+        except PromptError as error:
+            if "n_truncated" not in tokens.changed.get(name, {}):
+                raise
+            raise PromptError(f"{error} (too_long: {spec.sets[name].too_long} has cut prompts of this set)") from error
+    return found
 
 
 def _warnings_of_lengths(tokens: _Tokens, source: ModelSource, config: Any, context_length: int) -> list[str]:

@@ -10,12 +10,12 @@ from typing import Any
 
 from theodolite.digests import digest_of
 from theodolite.sites import Site
-from theodolite.spec import SurveySpec, TokenIds
-from theodolite.spec_parts import CaptureSpec
+from theodolite.spec import Spans, SurveySpec, TokenIds
+from theodolite.spec_parts import CaptureSpec, Label
 from theodolite.store.layout import CAPTURE_VERSION
 from theodolite.store.runs import ModelFacts, PartialSite, RunRecord, SetFacts
 from theodolite.version import __version__
-from theodolite_jobs.capture.plan import SetPlan, ShardPlan
+from theodolite_jobs.capture.plan import SetLayout, SetPlan, ShardPlan
 from theodolite_jobs.models.adapter_source import adapter_notes
 from theodolite_jobs.models.anatomy import (
     Dimensions,
@@ -56,8 +56,10 @@ class Prepared:
     prompts: Mapping[str, list[Prompt]]  # of each set, as tokenised: without those left out, and cut if too long
     tokenized: Mapping[str, Tokenized]  # the token ids of each prompt of each set, and how they were made
     templates: Mapping[str, str]  # of each set: `chat`, `none` or a text with {prompt}
-    positions: Mapping[str, tuple[int, ...]]  # captured positions of each set, ascending
+    positions: Mapping[str, tuple[Label, ...]]  # labels of the captured positions of each set
     plans: Mapping[str, SetPlan]  # shards and batches of each set
+    spans: Mapping[str, Sequence[Spans]] = field(default_factory=dict)
+    """The tokens of the positions of each prompt, of the sets with named positions."""
     warnings: Sequence[str] = ()  # about prompts and templates that may be a mistake
     mended: tuple[str, ...] = ()  # mistakes of the tokenizer that were mended
     left_out: str | None = None  # what the checkpoint has and a survey does not use
@@ -81,7 +83,7 @@ class Prepared:
                 "prompts": self.prompts[name],
                 "template": self.templates[name],
                 "chat_options": prompt_set.chat_options,
-                "positions": self.positions[name],
+                "positions": self._rules(name),
                 "n_spelled": self.tokenized[name].n_spelled,
             }
             for name, prompt_set in spec.sets.items()
@@ -105,6 +107,17 @@ class Prepared:
             model |= {"adapter": {"place": place, "revision": adapter.revision, "rule": MERGE_RULE}}
         capture = spec.capture.model_dump(mode="json", exclude={"positions"})
         return digest_of({"capture_version": CAPTURE_VERSION, "model": model, "prompts": sets, "capture": capture})
+
+    def spans_of(self, prompt_set: str) -> Sequence[Spans]:
+        """Return the tokens of the positions of each prompt of a set."""
+        layout = SetLayout(self.positions[prompt_set], 0)
+        return self.spans.get(prompt_set) or list(map(layout.spans_of, self.tokens[prompt_set]))
+
+    def _rules(self, prompt_set: str) -> Sequence[Any]:
+        """Return the positions of a set, and how named ones are found."""
+        if prompt_set not in self.spans:
+            return self.positions[prompt_set]
+        return [at if isinstance(at, int) else dict(at) for at in self.spec.positions_of(prompt_set)]
 
     @property
     def run_id(self) -> str:
@@ -218,6 +231,7 @@ class Prepared:
 
     def _set_facts(self, name: str) -> SetFacts:
         plan, experts = self.plans[name], self.recorded_experts(name)
+        spans = self.spans_of(name)
         return SetFacts(
             n_samples=plan.n_samples,
             n_shards=len(plan.shards),
@@ -229,7 +243,12 @@ class Prepared:
             tokens=plan.tokens,
             computed_tokens=plan.computed_tokens,
             token_ids_sha256=digest_of(self.tokens[name]),
-            n_first=sum(len(ids) == -self.positions[name][0] for ids in self.tokens[name]),
+            n_first=sum(span[0][0] == 0 for span in spans),
+            n_first_named={
+                str(label): sum(span[index][0] == 0 for span in spans)
+                for index, label in enumerate(self.positions[name])
+                if name in self.spans
+            },
             n_units=self.counted_units(name),
             n_experts=experts.n_experts if experts else 0,
             n_choices=experts.n_choices if experts else 0,

@@ -13,11 +13,11 @@ from safetensors.numpy import save
 
 from theodolite.digests import digest_of
 from theodolite.errors import ResultsNotFoundError, SpecError
-from theodolite.query.activations import chosen_places, commit_of, usable_positions
+from theodolite.query.activations import chosen_places, commit_of, tokens_at, usable_positions
 from theodolite.sites import Site
+from theodolite.spec_parts import Label
 from theodolite.store.checksums import sha256
 from theodolite.store.objects import get, keys, open_location, put, put_new
-from theodolite.store.prompts import read_tokens
 from theodolite.store.runs import Run
 from theodolite.store.shards import read_layers
 from theodolite.version import __version__
@@ -31,7 +31,7 @@ _HOOKS = {Site.HEAD_OUT: "attn.hook_z", Site.RESID_FINAL: "hook_resid_post"}
 
 
 def export_activations(
-    run: Run, prompt_set: str, site: str, layers: Sequence[int], positions: Sequence[int], to: str, output: str
+    run: Run, prompt_set: str, site: str, layers: Sequence[int], positions: Sequence[Label], to: str, output: str
 ) -> None:
     """Write the activations of a set, each shard as one file or several, with an index and checksums.
 
@@ -44,7 +44,7 @@ def export_activations(
         prompt_set: name of the set.
         site: site in the block, or `resid_final`.
         layers: 0-based indices of the blocks; none selects all that have the site.
-        positions: token positions from the end; none selects all stored ones.
+        positions: token positions from the end, or their names; none selects all stored ones.
         to: one of FORMATS; `arrow` is a dataset of Hugging Face's `datasets`.
         output: a folder, or a file://, s3://, gs:// or az:// URL.
 
@@ -88,7 +88,7 @@ class _Source:
     prompt_set: str
     site: Site
     chosen: tuple[int, ...]  # layers; none for `resid_final`
-    positions: tuple[int, ...]
+    positions: tuple[Label, ...]
 
     @cached_property
     def layers(self) -> list[int]:
@@ -142,9 +142,9 @@ class _Source:
         }
 
     @cached_property
-    def tokens(self) -> list[tuple[int, ...]]:
-        """The token ids of each prompt of the set."""
-        return read_tokens(self.run, self.prompt_set)
+    def tokens(self) -> list[list[int]]:
+        """The token ids of each prompt of the set at the positions."""
+        return tokens_at(self.run, self.prompt_set, self.positions)
 
     def names(self, to: str, number: int) -> list[str]:
         """Return the names of the files of a shard, by its number among those that are exported."""
@@ -163,7 +163,7 @@ class _Source:
         activations = (layer[rows][:, positions].reshape(len(rows), *self.shape) for layer in values)
         return {
             **dict(zip(self.hooks, activations, strict=True)),
-            "token_ids": np.array([[self.tokens[one][at] for at in self.positions] for one in samples], np.int32),
+            "token_ids": np.array([self.tokens[one] for one in samples], np.int32),
             "sample": np.array(samples, np.int64),
         }
 

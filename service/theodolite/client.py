@@ -24,7 +24,7 @@ from theodolite.run_reader import CACHE_BYTES, RunReader, html_table, run_table,
 from theodolite.service_errors import error_of, seconds_to_wait
 from theodolite.spec import SurveySpec
 from theodolite.spec_keywords import GivenSpec, spec_of_keywords
-from theodolite.spec_parts import FILE_TYPES, file_type
+from theodolite.spec_parts import FILE_TYPES, Label, file_type
 from theodolite.store.cache import Cache
 from theodolite.store.checksums import sha256
 from theodolite.store.runs import Run, find_run
@@ -121,7 +121,7 @@ class Client:
         contrast: str | Sequence[str] = (),
         set: str | None = None,
         site: str | None = None,
-        position: int | None = None,
+        position: Label | None = None,
         bound: float = BOUND,
     ) -> pd.DataFrame:
         """Return the same curve of several runs on relative depth; arguments and table as of `theodolite.compare`.
@@ -331,7 +331,7 @@ class _ServedRun(RunReader):
     def _prompt(self, set: str, sample: int, choices: Mapping[str, Any]) -> list[dict[Any, Any]]:
         return list(self._ask("prompts", set, sample, **choices)["items"])
 
-    def _export(self, contrast: str, site: str, layers: Sequence[int], position: int | None, format: str) -> bytes:
+    def _export(self, contrast: str, site: str, layers: Sequence[int], position: Label | None, format: str) -> bytes:
         chosen: dict[str, Any] = {"site": site, "layer": list(layers), "format": format}
         if position is not None:
             chosen["position"] = position

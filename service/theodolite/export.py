@@ -19,6 +19,7 @@ from theodolite.files import write_atomically
 from theodolite.query.exports import CONVENTION_ADDED, read_directions
 from theodolite.query.group_selection import select_directions
 from theodolite.sites import Site, site_name
+from theodolite.spec_parts import Label
 from theodolite.store.runs import Run
 
 Vectors = Mapping[int, NDArray[np.float64]]
@@ -41,7 +42,7 @@ def encode_directions(
     contrast: str,
     site: str,
     layers: Sequence[int] = (),
-    position: int | None = None,
+    position: Label | None = None,
     format: str = "safetensors",
 ) -> bytes:
     """Return a file with a contrast's directions and their metadata; equal requests return equal bytes.
@@ -216,7 +217,7 @@ FORMATS = tuple(_ENCODERS)
 
 
 def _encode_stacked(
-    run: Run, contrasts: Sequence[str], site: str, layers: Sequence[int], position: int | None, format: str
+    run: Run, contrasts: Sequence[str], site: str, layers: Sequence[int], position: Label | None, format: str
 ) -> bytes:
     """Return a file with the directions of several contrasts at the layers that all of them have.
 
@@ -250,7 +251,7 @@ def _encode_stacked(
 
 
 def _layers_after_blocks(
-    run: Run, contrast: str, site: str, layers: Sequence[int], position: int | None, format: str
+    run: Run, contrast: str, site: str, layers: Sequence[int], position: Label | None, format: str
 ) -> list[int]:
     """Return the layers whose stream a tool can add to; raises SpecError if a requested layer is not one of them."""
     if run.record.parity["post_norm"]:

@@ -24,6 +24,7 @@ from theodolite.overview.view import Picture
 from theodolite.query.compare import records
 from theodolite.query.prompts import Order
 from theodolite.run_reader import RunReader, open_run, runs
+from theodolite.spec_parts import in_order
 from theodolite.stored_runs import compare
 from theodolite.version import __version__
 
@@ -100,7 +101,9 @@ class _Tools:
         contrast: Contrast = None,
         set: Annotated[str | None, Field(description="Prompt set, for a statistic of single sets.")] = None,
         site: Annotated[str, Field(description="Site in the block.")] = "resid_pre",
-        position: Annotated[int | None, Field(description="Token position from the end. Default: all.")] = None,
+        position: Annotated[
+            int | str | None, Field(description="Token position from the end, or its name. Default: all.")
+        ] = None,
     ) -> Answer:
         """Return a statistic along depth with its 95 % intervals: `low` to `high` holds for a depth chosen beforehand.
 
@@ -139,7 +142,8 @@ class _Tools:
         table = opened.table("direction_tokens")
         of_place = (table["contrast"] == found.contrast) & (table["site"] == found.site)
         rows = table[of_place & (table["layer"] == found.layer)]
-        rows = rows[rows["position"] == rows["position"].max()].sort_values("place")
+        (*_, last) = in_order(rows["position"].tolist() or [-1])
+        rows = rows[rows["position"] == last].sort_values("place")
         ends = {end: rows[rows["end"] == end].head(count) for end in ("raised", "lowered")}
         tokens = {end: records(of_end[["token", "change", "z"]]) for end, of_end in ends.items()}
         return {**_about(opened, found), **tokens, "chance_limit": opened.group("logit_lens", "n_used").attrs["limit"]}

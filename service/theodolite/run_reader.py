@@ -38,6 +38,7 @@ from theodolite.query.runs import describe_results, run_id_of, run_state, select
 from theodolite.sections.catalogue import draw_figure, section_items, shown_groups
 from theodolite.sections.conclusion import read_conclusion
 from theodolite.sites import site_name
+from theodolite.spec_parts import Label
 from theodolite.store.cache import Cache
 from theodolite.store.manifest import finished_groups
 from theodolite.store.objects import absolute
@@ -244,7 +245,7 @@ class RunReader:
         frame = curve_frame(select_curves(self._run, _listed(statistic), _label_lists(given)))
         return frame.astype({"value": float, "low": float, "high": float})
 
-    def direction(self, contrast: str, site: str, layer: int, position: int | None = None) -> NDArray[np.float64]:
+    def direction(self, contrast: str, site: str, layer: int, position: Label | None = None) -> NDArray[np.float64]:
         """Return the unit vector from the mean of a contrast's negative set to that of its positive set, (d_model).
 
         Args:
@@ -264,7 +265,7 @@ class RunReader:
         site: str = "resid_pre",
         *,
         layer: int | Sequence[int] | None = None,
-        position: int | None = None,
+        position: Label | None = None,
         format: str = "safetensors",
         output: str | Path | None = None,
     ) -> Path:
@@ -325,7 +326,11 @@ class RunReader:
             RunDamagedError: when values are read: a shard differs from its commit record.
         """
         found = read_activations(self._run, set, site, _listed(layer), _listed(position))
-        as_list = [dim for dim, given in (("layer", layer), ("position", position)) if isinstance(given, Sequence)]
+        as_list = [
+            dim
+            for dim, given in (("layer", layer), ("position", position))
+            if isinstance(given, Sequence) and not isinstance(given, str)
+        ]
         return found.isel({dim: 0 for dim in ("layer", "position") if found.sizes.get(dim) == 1 and dim not in as_list})
 
     def export_activations(
@@ -334,7 +339,7 @@ class RunReader:
         site: str = "resid_pre",
         *,
         layer: int | Sequence[int] | None = None,
-        position: int | Sequence[int] | None = None,
+        position: Labels = None,
         to: str = "arrow",
         output: str | Path | None = None,
     ) -> str:
@@ -369,7 +374,7 @@ class RunReader:
         size: int = 256,
         seed: int = 0,
         *,
-        position: int | None = None,
+        position: Label | None = None,
         start: int = 0,
         kind: Literal["numpy", "torch"] = "numpy",
     ) -> Iterator[Any]:
@@ -408,7 +413,7 @@ class RunReader:
         *,
         layer: int,
         site: str = "resid_pre",
-        position: int | None = None,
+        position: Label | None = None,
         set: str | Sequence[str] = (),
         labels: str | Sequence[Any] | None = None,
         kind: Kind = "logistic",
@@ -509,7 +514,7 @@ class RunReader:
         contrast: str | None = None,
         site: str | None = None,
         layer: int | None = None,
-        position: int | None = None,
+        position: Label | None = None,
         order: Order = "sample",
     ) -> pd.DataFrame:
         """Return the prompts of a set with their held-out scores along the direction of a contrast, one row each.
@@ -536,7 +541,7 @@ class RunReader:
         return table
 
     def prompt(
-        self, set: str, sample: int, *, contrast: str | None = None, position: int | None = None
+        self, set: str, sample: int, *, contrast: str | None = None, position: Label | None = None
     ) -> pd.DataFrame:
         """Return the held-out score and margin of one prompt at each depth, with quantiles of both sets' scores.
 
@@ -646,7 +651,7 @@ class RunReader:
         """Return one prompt's score at each depth, one dictionary each."""
         return read_prompt_path(self._run, set, sample, **choices)[0].to_dict("records")
 
-    def _export(self, contrast: str, site: str, layers: Sequence[int], position: int | None, format: str) -> bytes:
+    def _export(self, contrast: str, site: str, layers: Sequence[int], position: Label | None, format: str) -> bytes:
         """Return an exported file."""
         return encode_directions(self._run, contrast, site, layers, position, format)
 

@@ -15,8 +15,10 @@ from theodolite.spec_parts import (
     SENTENCES,
     CaptureSpec,
     ContrastSpec,
+    Label,
     ModelSpec,
     Name,
+    NamedPosition,
     Part,
     Place,
     PromptSetSpec,
@@ -25,6 +27,12 @@ from theodolite.spec_parts import (
 
 TokenIds = tuple[int, ...]
 """The token ids of a prompt."""
+
+Spans = tuple[tuple[int, int], ...]
+"""The tokens of each position of a prompt, from the first to one past the last; several are averaged.
+
+The first is negative if the prompt lacks the position.
+"""
 
 # The path of a sentence shows its tokens, so a special token in it is meant.
 _SENTENCES = PromptSetSpec(source=f"words:{SENTENCES}", template="none", positions="all", special_tokens="allow")
@@ -139,12 +147,23 @@ class SurveySpec(Part):
                         f"contrasts.{name}.{side}: {prompt_set!r} has positions: all, which contrasts cannot use; "
                         "set a list of positions"
                     )
-            positions = [self.prompts[side].positions or self.capture.positions for side in contrast.sides]
+            positions = [self.labels_of(side) for side in contrast.sides]
             if not set(positions[0]) & set(positions[1]):
+                shown = [f"[{', '.join(map(str, labels))}]" for labels in positions]
                 raise ValueError(
-                    f"contrasts.{name}: {contrast.positive} has positions {positions[0]} and {contrast.negative} "
-                    f"{positions[1]}; a contrast needs a common position"
+                    f"contrasts.{name}: {contrast.positive} has positions {shown[0]} and {contrast.negative} "
+                    f"{shown[1]}; a contrast needs a common position"
                 )
+        return self
+
+    @model_validator(mode="after")
+    def _names_mean_one_kind(self) -> "SurveySpec":
+        both = self.means & {one.name for one in self._named if one.token != "mean"}
+        if both:
+            raise ValueError(
+                f"positions: {min(both)!r} is the mean of tokens in one set and a single token in another; give them "
+                "two names"
+            )
         return self
 
     @model_validator(mode="after")
@@ -161,6 +180,12 @@ class SurveySpec(Part):
         captured = self.capture.layers
         if isinstance(options.layers, list) and captured != "all" and (missing := set(options.layers) - set(captured)):
             raise ValueError(f"effects.layers: layer {min(missing)} is not captured; add it to capture.layers")
+        for name, contrast in self.contrasts.items():
+            if set.intersection(*(set(self.labels_of(side)) for side in contrast.sides)) <= self.means:
+                raise ValueError(
+                    f"effects changes the state of a token, but the sets of the contrast {name!r} have only means in "
+                    "common; add a position of a single token, or remove effects"
+                )
         unpaired = [name for name in self.contrasts if not self.is_paired(name)]
         if options.patch == "pair" and unpaired:
             raise ValueError(
@@ -177,6 +202,28 @@ class SurveySpec(Part):
         """
         has_sentences = bool(self.prompts) and bool(self.words_options.sentences) and self.capture.final
         return {**self.prompts, **({SENTENCES: _SENTENCES} if has_sentences else {})}
+
+    def positions_of(self, prompt_set: str) -> list[int | NamedPosition]:
+        """Return the positions of a set: its own, or those of the capture; none with `positions: all`."""
+        own = self.sets[prompt_set].positions or self.capture.positions
+        return [] if own == "all" else own
+
+    def labels_of(self, prompt_set: str) -> list[Label]:
+        """Return the labels of the positions of a set. In a survey with named positions all are texts, such as `-1`."""
+        labels: list[Label] = [
+            one.name if isinstance(one, NamedPosition) else one for one in self.positions_of(prompt_set)
+        ]
+        return list(map(str, labels)) if self._named else labels
+
+    @property
+    def means(self) -> frozenset[str]:
+        """The names of the positions at which means over several tokens are measured."""
+        return frozenset(one.name for one in self._named if one.token == "mean")
+
+    @property
+    def _named(self) -> list[NamedPosition]:
+        """The named positions of all sets of `prompts`."""
+        return [one for name in self.prompts for one in self.positions_of(name) if isinstance(one, NamedPosition)]
 
     @property
     def words_options(self) -> WordsSpec:

@@ -1,11 +1,13 @@
 """The parts of a spec: the model, the prompts, the capture and the contrasts."""
 
+import math
 import re
 from collections import Counter
+from collections.abc import Iterable
 from datetime import date
 from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, Tag, field_validator, model_validator
 
 from theodolite.errors import short
 from theodolite.prompt_values import ARG_NAME, InlinePrompt, TemplateArgs, Text
@@ -33,10 +35,14 @@ UPLOAD = re.compile(rf"[0-9a-f]{{64}}\.({'|'.join(map(re.escape, FILE_TYPES))})"
 _DATASET = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?", re.ASCII)
 
 _NAME = r"^[a-z][a-z0-9_-]{0,47}$"
+LABEL = r"^(-[1-9]\d{0,6}|[a-z][a-z0-9_-]{0,47})$"
+"""The pattern of the label of a position as a text."""
+
 _SOURCE = r"^((builtin|file|hub|words|upload):.+|inline)$"
 
 PATTERNS = {
     _NAME: "a name begins with a letter from a to z; allowed: up to 48 characters from a-z, 0-9, _ and -",
+    LABEL: "allowed: a number from the end, such as -1, or the name of a position",
     ARG_NAME: "the name of a variable has letters, digits and _, and begins with no digit",
     _SOURCE: "allowed: builtin:NAME, file:PATH, hub:DATASET, upload:NAME, inline",
 }
@@ -51,10 +57,16 @@ def file_type(name: str) -> str | None:
     return next((kind for kind in FILE_TYPES if name.lower().endswith(f".{kind}")), None)
 
 
-def _check_positions(positions: list[int]) -> list[int]:
-    if any(position >= 0 for position in positions):
-        raise ValueError("positions count from the end: -1 is the last token, -2 the one before it")
-    return sorted(check_unique(positions, minimum=1))
+def _check_positions(positions: "list[int | NamedPosition]") -> "list[int | NamedPosition]":
+    counted = [position for position in positions if isinstance(position, int)]
+    named = [position for position in positions if not isinstance(position, int)]
+    if any(position >= 0 for position in counted):
+        raise ValueError(
+            "positions count from the end: -1 is the last token, -2 the one before it; from the start, give a name and "
+            "first: 0"
+        )
+    check_unique([*counted, *(one.name for one in named)], minimum=1)
+    return [*named, *sorted(counted)]
 
 
 def check_unique(values: list[Any], minimum: int = 0) -> list[Any]:
@@ -71,14 +83,91 @@ def check_unique(values: list[Any], minimum: int = 0) -> list[Any]:
 Count = Annotated[int, Field(ge=1, le=10**9)]
 Index = Annotated[int, Field(ge=0, le=10**6)]
 Place = Annotated[str, Field(min_length=1, max_length=1_000)]
-_PositionList = Annotated[list[Annotated[int, Field(ge=-(10**6))]], Field(max_length=1_000)]
-Positions = Annotated[_PositionList, AfterValidator(_check_positions)]
 
 
 class Part(BaseModel):
     """A part of a spec: unknown fields are errors, and fields never change."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class NamedPosition(Part):
+    """A position that is found in the text of each prompt: a token of a message or of a text in it, or their mean."""
+
+    name: Name = Field(description="Name of the position, which results have as its label.")
+    role: Literal["system", "user", "assistant"] = Field(
+        "user", description="Role of the message. A prompt that is a text is the message of a user."
+    )
+    turn: int | None = Field(
+        None,
+        description="Number of the message among those of its role: 0 is the first, -1 the last; required if a prompt "
+        "has several.",
+        ge=-(10**6),
+        le=10**6,
+    )
+    text: Text | None = Field(
+        None, description="A text that the message has once; by default, the whole message is meant.", min_length=1
+    )
+    token: Literal["first", "last", "mean"] | None = Field(
+        None,
+        description="The first or the last token of the message or of `text`, or the mean of the activations of all "
+        "its tokens; the default is last.",
+    )
+    first: Index | None = Field(
+        None,
+        description="Number of the token from the start of the message or of `text`, in place of `token`; 0 is the "
+        "first.",
+    )
+
+    @model_validator(mode="after")
+    def _one_token(self) -> "NamedPosition":
+        if self.first is not None and self.token is not None:
+            raise ValueError("token and first are given; leave one out")
+        return self
+
+    @property
+    def meaning(self) -> str:
+        """What is measured, in words."""
+        token = f"token {self.first} (from 0)" if self.first is not None else f"the {self.token or 'last'} token"
+        which = "the mean over the tokens" if self.token == "mean" else token
+        turn = "" if self.turn is None else f", turn {self.turn}"
+        return f"{which} of {'the message' if self.text is None else short(self.text)} (role {self.role}{turn})"
+
+    def within(self, start: int, stop: int) -> tuple[int, int]:
+        """Return the token or tokens to measure, half-open, of those from `start` to `stop`."""
+        if self.token == "mean":
+            return start, stop
+        is_last = self.first is None and self.token != "first"
+        at = stop - 1 if is_last else start + (self.first or 0)
+        return at, at + 1
+
+
+# A tag with a bracket is left out of the field that an error names.
+_Position = Annotated[
+    Annotated[int, Field(ge=-(10**6)), Tag("[number]")] | Annotated[NamedPosition, Tag("[name]")],
+    Discriminator(lambda value: "[name]" if isinstance(value, dict | NamedPosition) else "[number]"),
+]
+_PositionList = Annotated[list[_Position], Field(max_length=1_000)]
+Positions = Annotated[_PositionList, AfterValidator(_check_positions)]
+
+Label = int | str
+"""The label of a position: counted from the end, or in runs with named positions a name or such a number as text."""
+
+
+def counted(label: Label) -> int | None:
+    """Return a position that is counted from the end as a number; None for a named one."""
+    return int(label) if str(label).removeprefix("-").isdecimal() else None
+
+
+def same_labels(given: Iterable[Label], known: Iterable[Label]) -> list[Label]:
+    """Return labels of positions as a run has them: it accepts `-1` as a number and as a text."""
+    texts = {str(label): label for label in known}
+    return [texts.get(str(label), counted(label) or label) for label in given]
+
+
+def in_order(labels: Iterable[Label]) -> list[Label]:
+    """Return labels of positions once each: named ones as they come, then those from the end, ascending."""
+    return sorted(dict.fromkeys(labels), key=lambda label: counted(label) or -math.inf)
 
 
 class ModelSpec(Part):
@@ -267,7 +356,7 @@ class PromptSetSpec(Part):
 
     @field_validator("positions")
     @classmethod
-    def _valid_positions(cls, positions: list[int] | str | None) -> list[int] | str | None:
+    def _valid_positions(cls, positions: list[_Position] | str | None) -> list[_Position] | str | None:
         return _check_positions(positions) if isinstance(positions, list) else positions
 
     @model_validator(mode="after")
@@ -333,7 +422,11 @@ class CaptureSpec(Part):
     layers: Literal["all"] | Annotated[list[Index], Field(max_length=10_000)] = Field(
         "all", description="Layers to capture, from 0."
     )
-    positions: Positions = Field([-1], description="Token positions to capture, from the end; -1 is the last token.")
+    positions: Positions = Field(
+        [-1],
+        description="Token positions to capture: numbers from the end (-1 is the last token), and named positions, "
+        "which are found in the text.",
+    )
     keep: Count | None = Field(
         None,
         description="Store the activations of this many prompts of each set, the first ones. The activations of the "

@@ -20,6 +20,7 @@ from theodolite.query.compare import (
 from theodolite.query.runs import run_id_of
 from theodolite.query.verification import verify as find_damages
 from theodolite.settings import read_settings
+from theodolite.spec_parts import Label
 from theodolite.store.labels import change_labels, parse_labels
 from theodolite.store.leases import refuse_in_use
 from theodolite.store.removal import remove_run
@@ -90,7 +91,7 @@ def compare(
     contrast: str | Sequence[str] = (),
     set: str | None = None,
     site: str | None = None,
-    position: int | None = None,
+    position: Label | None = None,
     bound: float = BOUND,
     store: Store = None,
 ) -> pd.DataFrame:

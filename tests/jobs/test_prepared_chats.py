@@ -179,9 +179,9 @@ def test_a_contrast_of_conversations_with_the_same_roles_is_no_warning(tmp_path:
 # The plan
 
 
-def planned(files: Path, **options: Any) -> dict[str, Any]:
+def planned(files: Path, *texts: Prompt, **options: Any) -> dict[str, Any]:
     return plan_survey(
-        parse_spec(spec_of(files, **options)),
+        parse_spec(spec_of(files, *texts, **options)),
         files.parent,
         Settings(cache=files.parent / "cache"),
         with_last_tokens=True,
@@ -196,10 +196,35 @@ def test_a_plan_shows_the_last_tokens_of_a_prompt(tmp_path: Path) -> None:
     assert planned(files, positions=[-12])["last_tokens"][:3] == ["\n", "<|im_start|>", "a"]
 
 
+def test_a_plan_marks_named_positions_in_the_first_prompts(tmp_path: Path) -> None:
+    files, named = model(tmp_path), [-1, {"name": "tool", "text": "tool"}, {"name": "asked", "token": "mean"}]
+    facts = planned(files, "Name a tool.", "Which tool?", "A tool", positions=named)
+    assert facts["positions"] == ["tool", "asked", "-1"]
+    marked = {(one["prompt"], one["position"]): one["text"] for one in facts["measured"]}
+    assert len(marked) == 6
+    assert "too⟦l⟧." in marked[0, "tool"]
+    assert "user\\n⟦Which tool?⟧<|im_end|>" in marked[1, "asked"]
+    assert facts["last_tokens"][-1] == "\n"
+    found = prepared(files, "Name a tool.", "Which tool?", positions=named)
+    assert found.record("eager", {}).sets["goals"].n_first_named == {"tool": 0, "asked": 0, "-1": 0}
+    first = [*named[:2], {**named[2], "turn": 0}]  # finds the same tokens by another rule
+    other = prepared(files, "Name a tool.", "Which tool?", positions=first)
+    assert (other.spans, other.run_id == found.run_id) == (found.spans, False)
+
+
+def test_a_text_that_was_cut_away_is_refused(tmp_path: Path) -> None:
+    files, word = model(tmp_path), [{"name": "end", "text": "end"}]
+    texts = ["a" * 3000 + " end", "to the end"]
+    with pytest.raises(PromptError, match=r"prompts\.goals: prompt 0, position end.* 0 times .*truncate_right has cut"):
+        prepared(files, *texts, positions=word, too_long="truncate_right")
+    assert prepared(files, *texts, positions=word, too_long="truncate_left").spans["goals"][1]
+
+
 def test_a_plan_without_the_tokenizer_counts_characters(tmp_path: Path) -> None:
     files = model(tmp_path)
     (files / "tokenizer.json").unlink()
-    spec = spec_of(files, CHAT, template="rag", template_args={"thinking": True}, system="Be brief.")
+    named = [-1, {"name": "asked"}]
+    spec = spec_of(files, CHAT, positions=named, template="rag", template_args={"thinking": True}, system="Be brief.")
     found = plan_survey(parse_spec(spec), tmp_path, Settings(cache=tmp_path / "cache"), with_last_tokens=True)
     assert found["tokens_counted_by"].startswith("characters / 4")
     assert "last_tokens" not in found["sets"]["goals"]

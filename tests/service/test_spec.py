@@ -204,6 +204,7 @@ def test_schema_describes_every_field() -> None:
         "EffectsSpec",
         "GramSpec",
         "HeadsSpec",
+        "NamedPosition",
         "ProbesSpec",
         "WordsSpec",
     }
@@ -265,3 +266,43 @@ def test_paired_as_given_overrides_the_default(sources: tuple[str, str], chosen:
         f"contrasts: {{refusal: {{positive: harmful, negative: harmless, paired: {str(chosen).lower()}}}}}"
     )
     assert spec.is_paired("refusal") is chosen
+
+
+POSITIONS = {"last": {"name": "said"}, "mean": {"name": "said", "token": "mean"}, "other": {"name": "other"}}
+
+
+def with_positions(listed: Any, **of_harmless: Any) -> SurveySpec:
+    sets = {"harmful": {"source": "builtin:harmful"}, "harmless": {"source": "builtin:harmless", **of_harmless}}
+    contrast = {"refusal": {"positive": "harmful", "negative": "harmless"}}
+    return parse_spec({"model": {"id": "m"}, "prompts": sets, "capture": {"positions": listed}, "contrasts": contrast})
+
+
+def test_labels_of_positions_are_numbers_or_with_a_name_texts() -> None:
+    assert with_positions([-1, -2]).labels_of("harmful") == [-2, -1]
+    named = with_positions([-1, POSITIONS["mean"], -2, POSITIONS["other"]], positions=[-1])
+    assert named.labels_of("harmful") == ["said", "other", "-2", "-1"]
+    assert named.labels_of("harmless") == ["-1"]
+    assert named.means == {"said"}
+    assert parse_spec(json.loads(named.canonical())) == named
+
+
+@each(
+    "positions, of_harmless, words",
+    [
+        ([0], {}, ["capture.positions", "first: 0"]),
+        ([{"name": "Said"}], {}, ["capture.positions.0.name", "a to z"]),
+        ([{"role": "user"}], {}, ["capture.positions.0.name", "required"]),
+        ([{**POSITIONS["mean"], "first": 1}], {}, ["capture.positions.0", "leave one out"]),
+        ([{"name": "said", "word": "x"}], {}, ["capture.positions.0.word", "turn"]),
+        ([POSITIONS["last"], POSITIONS["mean"]], {}, ["said is listed twice"]),
+        ([POSITIONS["last"]], {"positions": [POSITIONS["mean"]]}, ["'said'", "two names"]),
+        ([POSITIONS["last"]], {"positions": [POSITIONS["other"]]}, ["[said]", "[other]", "common"]),
+    ],
+)
+def test_a_wrong_named_position_is_refused_in_one_line(
+    positions: Any, of_harmless: dict[str, Any], words: list[str]
+) -> None:
+    with pytest.raises(SpecError) as refused:
+        with_positions(positions, **of_harmless)
+    (line,) = str(refused.value).splitlines()[1:]
+    assert all(word in line for word in words), line

@@ -167,7 +167,7 @@ def store_run(
     for name, of_set in arrays.items():
         whole: dict[Site, NDArray[Any]] = {Site(site): values for site, values in of_set.items()}
         first = next(iter(whole.values()))
-        coordinates = {
+        coordinates: dict[str, Any] = {
             "position": run.record.sets[name].positions,
             "layer": run.record.layers,
             "d_model": range(first.shape[-1]),

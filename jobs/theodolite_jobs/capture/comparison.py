@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from theodolite.sites import Site
-from theodolite.spec import TokenIds
+from theodolite.spec import Spans, TokenIds
 from theodolite_jobs.capture.engine import Engine
 from theodolite_jobs.capture.plan import SetLayout, one_batch
 from theodolite_jobs.capture.probes import Probes, batches_of
@@ -46,7 +46,7 @@ class Measured:
     errors: dict[Site, NDArray[np.float64]]
     identities: dict[str, float]
     min_cosine: float
-    worst: tuple[TokenIds, list[int]]  # the probe with the largest error, and its captured positions
+    worst: tuple[TokenIds, Spans]  # the probe with the largest error, and its captured tokens
     rounding: Rounding | None = None  # the distances from float32, in half precision
 
     # np.max returns NaN if any value is NaN, which then fails the check; Python's max could drop it.
@@ -66,7 +66,7 @@ class _Captured:
     """A captured probe: its vectors at each site, (vector, feature), and the experts of its tokens."""
 
     ids: TokenIds
-    positions: list[int]
+    spans: Spans
     vectors: dict[Site, NDArray[np.float64]]
     chosen: Chosen
 
@@ -89,18 +89,21 @@ def measure(
     cosines, of_probes = [1.0], []
     for probe in _captured(model, comparison):
         with recorded_routing(reference) as calls:
-            reading = read_sites(reference, probe.ids, probe.positions)
-        for identity, error in identity_errors(reference, reading).items():
+            reading = read_sites(reference, probe.ids, probe.spans)
+        # Identities with a norm hold for tokens, and not for their means.
+        has_means = any(stop - start > 1 for start, stop in probe.spans)
+        of_tokens = read_sites(reference, probe.ids, [-1]) if has_means else reading
+        for identity, error in identity_errors(reference, of_tokens).items():
             identities[identity] = float(np.maximum(identities.get(identity, 0.0), error))
         plain = _vectors(reference, reading, comparison)
         for site, vectors in plain.items():
             errors[site].append(relative_errors(probe.vectors[site], vectors))
             cosines.append(min_cosine(probe.vectors[site], vectors))
         largest = float(np.max([errors[site][-1].max(initial=0.0) for site in plain]))
-        of_probes.append((largest, (probe.ids, probe.positions)))
-        if exact is not None and probe.positions:
+        of_probes.append((largest, (probe.ids, probe.spans)))
+        if exact is not None and probe.spans:
             with computed_in(model, exact), recorded_routing(model) as exact_calls:
-                reading = read_sites(model, probe.ids, probe.positions)
+                reading = read_sites(model, probe.ids, probe.spans)
             chosen = routing_of_prompt(calls), routing_of_prompt(exact_calls)
             distances.add(probe, plain, _vectors(model, reading, comparison), *chosen)
     joined = {site: np.concatenate(parts) for site, parts in errors.items()}
@@ -109,12 +112,12 @@ def measure(
     return Measured(joined, identities, float(np.min(cosines)), worst, rounding)
 
 
-def distance_from_float64(model: LoadedModel, comparison: Comparison, ids: TokenIds, positions: Sequence[int]) -> float:
+def distance_from_float64(model: LoadedModel, comparison: Comparison, ids: TokenIds, spans: Spans) -> float:
     """Return the largest distance ‖x − y‖ / ‖y‖ of a plain run of one prompt in float32 from one in float64."""
     runs = []
     for dtype in (torch.float32, torch.float64):
         with computed_in(model, dtype):
-            runs.append(_vectors(model, read_sites(model, ids, positions), comparison))
+            runs.append(_vectors(model, read_sites(model, ids, spans), comparison))
     return float(np.max([relative_errors(x, runs[1][site]).max(initial=0.0) for site, x in runs[0].items()]))
 
 
@@ -129,13 +132,13 @@ def _captured(model: LoadedModel, comparison: Comparison) -> Iterator[_Captured]
                 captured = engine.capture(one_batch(name, layout, prompts))
             lengths = [len(ids) - layout.shared_prefix for ids in prompts]
             for row, (ids, chosen) in enumerate(zip(prompts, routing_of_batch(calls, lengths, prefix), strict=True)):
-                positions = [position for position in layout.positions if len(ids) + position >= 0]
-                first = len(layout.positions) - len(positions)
+                spans = tuple(span for span in layout.spans_of(ids) if span[0] >= 0)
+                first = len(layout.positions) - len(spans)
                 vectors = {
                     site: engine.measured(site, values)[row, first:].reshape(-1, engine.width(site)).astype(np.float64)
                     for site, values in captured.activations.items()
                 }
-                yield _Captured(ids, positions, vectors, chosen)
+                yield _Captured(ids, spans, vectors, chosen)
 
 
 def change_by_padding(model: LoadedModel, comparison: Comparison) -> float:
@@ -150,9 +153,9 @@ def change_by_padding(model: LoadedModel, comparison: Comparison) -> float:
             longest = max(len(probes[probe]) for probe in batch)
             for ids in (probes[probe] for probe in batch):
                 padding = longest - len(ids)
-                positions = [position for position in layout.positions if len(ids) + position >= 0]
-                alone = read_sites(model, ids, positions)
-                padded = read_sites(model, (*ids, *(0,) * padding), [position - padding for position in positions])
+                spans = [span for span in layout.spans_of(ids) if span[0] >= 0]
+                alone = read_sites(model, ids, spans)
+                padded = read_sites(model, (*ids, *(0,) * padding), spans)
                 layers = range(len(model.blocks))
                 changes += [
                     relative_errors(*(at_layers(model, one, site, layers) for one in (padded, alone))).max(initial=0.0)
@@ -186,7 +189,7 @@ class _Distances:
         exact_chosen: Chosen,
     ) -> None:
         for site, vectors in exact.items():
-            shape = len(probe.positions), -1  # the vectors of a position are those of its layers
+            shape = len(probe.spans), -1  # the vectors of a position are those of its layers
             self._captured[site].append(relative_errors(probe.vectors[site], vectors).reshape(shape).max(axis=0))
             self._plain[site].append(relative_errors(plain[site], vectors).reshape(shape).max(axis=0))
         _, flips, routed = first_rerouted(probe.chosen, chosen)

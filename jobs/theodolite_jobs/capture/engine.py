@@ -16,7 +16,7 @@ from transformers import DynamicCache
 from theodolite.errors import RankOutOfMemoryError
 from theodolite.shard_counts import ShardCounts
 from theodolite.sites import Site
-from theodolite.spec import TokenIds
+from theodolite.spec import Spans, TokenIds
 from theodolite_jobs.capture.fused import Fused, applied, fused_on_device
 from theodolite_jobs.capture.plan import Batch, ShardPlan, ShardTask, count_tokens, halved
 from theodolite_jobs.capture.taps import CHOSEN_EXPERTS, POSITIVE_UNITS, tapped
@@ -117,7 +117,7 @@ class Engine:
             ValueError: the task does not have the tokens of each sample; or units are to be counted, but the family's
                 record names none, or a prompt is too short for a position.
         """
-        shard, tokens = task.shard, task.tokens
+        shard, tokens, spans = task.shard, task.tokens, task.spans
         if len(tokens) != shard.stop - shard.start:
             raise ValueError(f"shard {shard.name} has {shard.stop - shard.start} samples, not {len(tokens)}")
         if task.units:
@@ -129,8 +129,8 @@ class Engine:
         copies: list[tuple[Batch, Any]] = []
         while waiting:
             batch = waiting.popleft()
-            prompts = [tokens[sample - shard.start] for sample in batch]
-            selected = self._forward_or_none(task, prompts)
+            rows = [sample - shard.start for sample in batch]
+            selected = self._forward_or_none(task, [tokens[row] for row in rows], [spans[row] for row in rows])
             if selected is not None:
                 if is_kept:
                     copies.append((batch, _start_copy(selected)))
@@ -158,11 +158,13 @@ class Engine:
 
         return finish
 
-    def _forward_or_none(self, task: ShardTask, prompts: Sequence[TokenIds]) -> dict[str, torch.Tensor] | None:
+    def _forward_or_none(
+        self, task: ShardTask, prompts: Sequence[TokenIds], spans: Sequence[Spans]
+    ) -> dict[str, torch.Tensor] | None:
         """Return the result of `_forward`, or None if memory runs out; the failed forward's tensors are then free."""
         try:
             with applied(self.fused):
-                return self._forward(task, prompts)
+                return self._forward(task, prompts, spans)
         except RuntimeError as error:
             if not isinstance(error, torch.OutOfMemoryError) and "can't allocate memory" not in str(error):
                 raise
@@ -178,7 +180,7 @@ class Engine:
             return None
 
     @torch.inference_mode()
-    def _forward(self, task: ShardTask, prompts: Sequence[TokenIds]) -> dict[str, torch.Tensor]:
+    def _forward(self, task: ShardTask, prompts: Sequence[TokenIds], spans: Sequence[Spans]) -> dict[str, torch.Tensor]:
         """Run one batch; return (batch, position, layer, d_model) for each site, counts and experts, on the device.
 
         The layers of a site are those that have it.
@@ -187,16 +189,17 @@ class Engine:
         is needed and positions are correct. An encoder's tokens attend to all tokens, so an encoder gets a mask.
         """
         device, units, choices = self.model.device, task.units, task.choices
-        positions, shared = task.layout.positions, task.layout.shared_prefix
+        shared = task.layout.shared_prefix
         lengths = torch.tensor([len(ids) - shared for ids in prompts])
         padded = torch.zeros((len(prompts), int(lengths.max())), dtype=torch.long)
         for row, ids in enumerate(prompts):
             padded[row, : len(ids) - shared] = torch.tensor(ids[shared:])
         # A position before a prompt's first token reads token 0 here; its values become NaN later.
-        indices = (lengths[:, None] + torch.tensor(positions)).clamp(min=0)
+        tokens = (torch.tensor(spans) - shared).clamp(min=0)
         prefix = self._expanded_prefix(prompts[0][:shared], len(prompts))
         routers = self.routers if choices else {}
-        with tapped(self.model, self.sites, self.layers, _to(device, indices), units, routers) as collected:
+        has_means = bool((tokens[..., 1] - tokens[..., 0] > 1).any())
+        with tapped(self.model, self.sites, self.layers, _to(device, tokens), has_means, units, routers) as collected:
             if self.model.anatomy.causal:
                 self.model.run(input_ids=_to(device, padded), past_key_values=prefix, use_cache=shared > 0)
             else:
@@ -215,7 +218,7 @@ class Engine:
             counts = _count_positive(collected[POSITIVE_UNITS], _finite_prompts(values.values()))
             values[POSITIVE_UNITS] = gather_ranks(counts, units, self.model.ranks)
         if choices:
-            shape = (len(prompts), len(positions), len(self.layers), choices)
+            shape = (*tokens.shape[:2], len(self.layers), choices)
             experts = torch.full(shape, -1, dtype=torch.int16, device=home)
             for layer, chosen in zip(routers, collected.get(CHOSEN_EXPERTS, []), strict=True):
                 experts[:, :, self.layers.index(layer)] = chosen.to(home, torch.int16)
@@ -246,11 +249,10 @@ class Engine:
                 f"cannot count hidden units: the record of {self.model.config.model_type!r} names no `mlp_units`; "
                 "capture with units=0"
             )
-        shortest, first = min(map(len, task.tokens)), min(task.layout.positions)
-        if shortest < -first:
+        if min(map(min, task.spans))[0] < 0:
             raise ValueError(
-                f"cannot count hidden units: a prompt of {task.shard.prompt_set} has {shortest} tokens, but all "
-                f"prompts must have the position {first}; capture with units=0"
+                f"cannot count hidden units: a prompt of {task.shard.prompt_set} has {min(map(len, task.tokens))} "
+                f"tokens, but all prompts must have the position {task.layout.positions[0]}; capture with units=0"
             )
 
     def _empty(self, task: ShardTask) -> CapturedShard:
@@ -357,7 +359,7 @@ def _blank_unusable(captured: CapturedShard, task: ShardTask, layers: Sequence[i
     Prompts with other NaN or infinite activations are quarantined, except for the NaN at layers without a site.
     """
     start = task.shard.start
-    exists = np.asarray([len(ids) for ids in task.tokens])[:, None] + np.asarray(task.layout.positions) >= 0
+    exists = np.array(task.spans)[:, :, 0] >= 0
     for site, values in captured.activations.items():
         values[~exists] = np.nan
         rows, measured = site_rows.get(site, range(len(layers))), _at_rows(site_rows, site, values)

@@ -10,7 +10,8 @@ from dataclasses import asdict, dataclass, field, replace
 from theodolite.digests import digest_of
 from theodolite.shard_bounds import ShardBounds
 from theodolite.shard_counts import ShardCounts
-from theodolite.spec import TokenIds
+from theodolite.spec import Spans, TokenIds
+from theodolite.spec_parts import Label, counted
 
 Batch = tuple[int, ...]
 
@@ -51,8 +52,18 @@ class ShardPlan:
 class SetLayout:
     """Which tokens of the prompts of a set are captured, and which are computed only once."""
 
-    positions: tuple[int, ...]  # captured positions, counted from the end, ascending
+    positions: tuple[Label, ...]  # captured positions, counted from the end and ascending, or with names
     shared_prefix: int  # the number of first tokens that all prompts share; they are computed once
+    spans: Mapping[TokenIds, Spans] = field(default_factory=dict)  # of known prompts, if positions have names
+
+    def spans_of(self, ids: TokenIds) -> Spans:
+        """Return the tokens of each position; of an unknown prompt of the parity check the last one for each name."""
+        places = (-1 if (place := counted(label)) is None else place for label in self.positions)
+        return self.spans.get(ids) or tuple((len(ids) + place, len(ids) + place + 1) for place in places)
+
+    def of_prompts(self, prompts: Sequence[TokenIds]) -> "SetLayout":
+        """Return the layout that knows these prompts alone."""
+        return replace(self, spans={ids: self.spans[ids] for ids in prompts if ids in self.spans})
 
 
 @dataclass(frozen=True)
@@ -65,12 +76,19 @@ class ShardTask:
     units: int = 0  # hidden units of each MLP, whose signs are counted; 0 counts none
     choices: int = 0  # experts that a token uses in a layer, which are recorded; 0 records none
     halvings: int = 0  # how often each batch is halved before it runs, after a batch did not fit into memory
+    named_spans: Sequence[Spans] = ()  # of the shard's samples, if positions have names
+
+    @property
+    def spans(self) -> Sequence[Spans]:
+        """The tokens of each position of each sample."""
+        return self.named_spans or list(map(self.layout.spans_of, self.tokens))
 
     def part(self, start: int, stop: int, batches: Iterable[Batch]) -> "ShardTask":
         """Return the task for the samples of the shard from `start` to `stop`, in these batches."""
         own = {sample: why for sample, why in self.shard.quarantined.items() if start <= sample < stop}
         shard = replace(self.shard, start=start, stop=stop, batches=tuple(batches), quarantined=own)
-        return replace(self, shard=shard, tokens=self.tokens[start - self.shard.start : stop - self.shard.start])
+        rows = slice(start - self.shard.start, stop - self.shard.start)
+        return replace(self, shard=shard, tokens=self.tokens[rows], named_spans=self.named_spans[rows])
 
 
 @dataclass(frozen=True)
@@ -82,6 +100,7 @@ class SetPlan:
     shards: tuple[ShardPlan, ...]
     tokens: int  # the number of tokens of all prompts
     computed_tokens: int  # the number of tokens that the replicas compute, with padding, without the shared prefix
+    spans: Sequence[Spans] = ()  # of each prompt, if positions have names
 
     @property
     def n_samples(self) -> int:
@@ -91,21 +110,29 @@ class SetPlan:
     def digest(self) -> str:
         """Return the digest of the plan, which no quarantine changes."""
         plan = asdict(self)
-        plan |= plan.pop("layout")
+        plan |= {"positions": self.layout.positions, "shared_prefix": plan.pop("layout")["shared_prefix"]}
+        if not plan["spans"]:  # positions from the end say them
+            del plan["spans"]
         for shard in plan["shards"]:
             del shard["quarantined"], shard["is_reduced"]  # the bounds of the shards say the latter too
         return digest_of(plan)
 
     def task(self, shard: ShardPlan, tokens: Sequence[TokenIds], units: int = 0, choices: int = 0) -> ShardTask:
         """Return the task of a shard of the set, whose prompts have these token ids."""
-        return ShardTask(self.layout, shard, tokens[shard.start : shard.stop], units, choices)
+        rows = slice(shard.start, shard.stop)
+        return ShardTask(self.layout, shard, tokens[rows], units, choices, named_spans=self.spans[rows])
+
+    def known_layout(self, tokens: Sequence[TokenIds]) -> SetLayout:
+        """Return the layout with the tokens of named positions of all prompts, which have these token ids."""
+        return replace(self.layout, spans=dict(zip(tokens, self.spans, strict=True))) if self.spans else self.layout
 
 
 def plan_set(
     prompt_set: str,
     tokens: Sequence[TokenIds],
-    positions: tuple[int, ...],
+    positions: tuple[Label, ...],
     *,
+    spans: Sequence[Spans] = (),
     shard_prompts: int,
     batch_tokens: int,
     share_prefix: bool,
@@ -117,7 +144,8 @@ def plan_set(
     Args:
         prompt_set: the set's name.
         tokens: token ids of each prompt.
-        positions: captured positions, ascending, all negative.
+        positions: captured positions, from the end and ascending, or with names.
+        spans: the tokens of the positions of each prompt, if positions have names.
         shard_prompts: the number of prompts in one shard.
         batch_tokens: the token budget of one batch, padding included; a longer prompt is a batch of its own.
         share_prefix: compute the first tokens that all prompts share once, if all prompts are of class 0.
@@ -126,7 +154,9 @@ def plan_set(
     """
     bounds = ShardBounds(len(tokens), len(tokens) if n_kept is None else n_kept, shard_prompts)
     classes = [length_class(len(ids)) for ids in tokens]
-    shared = shared_prefix(tokens, positions) if share_prefix and set(classes) == {0} else 0
+    layout = SetLayout(positions, 0)
+    first = min(map(min, spans or [layout.spans_of(min(tokens, key=len))]))[0]
+    shared = shared_prefix(tokens, first) if share_prefix and set(classes) == {0} else 0
     lengths = [len(ids) - shared for ids in tokens]
     shards = []
     for index in range(bounds.n_shards):
@@ -140,9 +170,8 @@ def plan_set(
         is_reduced = index >= bounds.n_stored
         shards.append(ShardPlan(prompt_set, index, start, stop, batches, is_reduced=is_reduced))
     computed = sum(padded_tokens(batch, lengths) for shard in shards for batch in shard.batches)
-    return SetPlan(
-        prompt_set, SetLayout(positions, shared), tuple(shards), sum(map(len, tokens)), computed_tokens=computed
-    )
+    layout = replace(layout, shared_prefix=shared)
+    return SetPlan(prompt_set, layout, tuple(shards), sum(map(len, tokens)), computed, spans)
 
 
 def pieces(task: ShardTask, shard_prompts: int) -> list[ShardTask]:
@@ -159,7 +188,7 @@ def pieces(task: ShardTask, shard_prompts: int) -> list[ShardTask]:
 def one_batch(prompt_set: str, layout: SetLayout, tokens: Sequence[TokenIds]) -> ShardTask:
     """Return the task of capturing some prompts in one batch."""
     shard = ShardPlan(prompt_set, 0, 0, len(tokens), (tuple(range(len(tokens))),))
-    return ShardTask(layout, shard, tokens)
+    return ShardTask(layout, shard, tokens, named_spans=list(map(layout.spans_of, tokens)) if layout.spans else ())
 
 
 def _pieces(start: int, stop: int, size: int) -> list[tuple[int, int]]:
@@ -194,13 +223,13 @@ def probe_prompts(tokens: Sequence[TokenIds], count: int = 2) -> list[TokenIds]:
     return list(dict.fromkeys([shortest, longest, *spread]))
 
 
-def shared_prefix(tokens: Sequence[TokenIds], positions: tuple[int, ...]) -> int:
-    """Return the number of first tokens that all prompts share and that precede every captured position."""
+def shared_prefix(tokens: Sequence[TokenIds], first_captured: int) -> int:
+    """Return the number of first tokens that all prompts share and that precede every captured token."""
     first, last = min(tokens), max(tokens)  # in lexicographic order, all others lie between these two
     same = 0
     while same < min(len(first), len(last)) and first[same] == last[same]:
         same += 1
-    shared = min(same, min(map(len, tokens)) + min(positions))
+    shared = min(same, first_captured)
     return shared if shared >= _MIN_SHARED_PREFIX and len(tokens) > 1 else 0
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 
 from theodolite.spec import TokenIds
+from theodolite.spec_parts import counted
 from theodolite_jobs.capture.plan import HALF_PROBES, SetLayout, probe_prompts
 from theodolite_jobs.models.batching import length_class_of
 from theodolite_jobs.models.loaded import LoadedModel
@@ -42,7 +43,8 @@ def _beginnings(layout: SetLayout, probes: Sequence[TokenIds]) -> Iterator[Token
 
 
 def _shortest(layout: SetLayout) -> int:
-    return max(1, layout.shared_prefix - min(layout.positions))  # captured positions follow the shared prefix
+    reach = max(-(counted(label) or -1) for label in layout.positions)
+    return max(1, layout.shared_prefix + reach)  # captured positions follow the shared prefix
 
 
 def _with_other_lengths(model: LoadedModel, layout: SetLayout, probes: Sequence[TokenIds]) -> list[TokenIds]:

@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 
 from theodolite.errors import ParityError
 from theodolite.sites import Site
-from theodolite.spec import TokenIds
+from theodolite.spec import Spans, TokenIds
 from theodolite_jobs.capture.engine import CapturedShard, Engine
-from theodolite_jobs.capture.plan import LONGEST_PROBE, SetLayout, ShardPlan, ShardTask, one_batch
+from theodolite_jobs.capture.plan import LONGEST_PROBE, ShardPlan, ShardTask, one_batch
 from theodolite_jobs.capture.rounding import OUTLIER, Limits, precedes_experts
 from theodolite_jobs.models.precision import computed_in
 from theodolite_jobs.models.reference import Reading, at_layers, read_sites, relative_errors
@@ -40,7 +40,7 @@ class _Plain:
     """A plain run of one prompt."""
 
     ids: TokenIds
-    positions: list[int]
+    spans: Spans
     vectors: Vectors
     chosen: Chosen
 
@@ -60,8 +60,10 @@ class CheckedEngine(Engine):
         The returned function raises ParityError if a prompt differs by more than rounding explains.
         """
         with self._lock:
-            finish, start = super().launch(task, is_kept=is_kept), task.shard.start
-            runs = {sample: self._plain(task.layout, task.tokens[sample - start]) for sample in self._chosen(task)}
+            finish, start, spans = super().launch(task, is_kept=is_kept), task.shard.start, task.spans
+            runs = {
+                sample: self._plain(task.tokens[sample - start], spans[sample - start]) for sample in self._chosen(task)
+            }
 
         def finish_and_compare() -> CapturedShard:
             captured = finish()
@@ -86,22 +88,22 @@ class CheckedEngine(Engine):
             if sample in run and len(task.tokens[sample - shard.start]) <= LONGEST_PROBE
         ]
 
-    def _plain(self, layout: SetLayout, ids: TokenIds) -> _Plain | None:
+    def _plain(self, ids: TokenIds, spans: Spans) -> _Plain | None:
         """Return a plain run of a prompt; None if it has no captured position, or does not fit into memory."""
-        positions = [position for position in layout.positions if len(ids) + position >= 0]
-        if not positions:
+        spans = tuple(span for span in spans if span[0] >= 0)
+        if not spans:
             return None
         try:
             with recorded_routing(self.model) as calls:
-                reading = read_sites(self.model, ids, positions)
+                reading = read_sites(self.model, ids, spans)
         except torch.OutOfMemoryError:
             return None
-        return _Plain(ids, positions, self._vectors(reading), routing_of_prompt(calls))
+        return _Plain(ids, spans, self._vectors(reading), routing_of_prompt(calls))
 
     @np.errstate(invalid="ignore", over="ignore")
     def _compare(self, task: ShardTask, captured: CapturedShard, sample: int, plain: _Plain) -> None:
         """Compare one prompt, and add it to the counts of the shard; raise ParityError if it differs."""
-        row, first_position = sample - task.shard.start, len(task.layout.positions) - len(plain.positions)
+        row, first_position = sample - task.shard.start, len(task.layout.positions) - len(plain.spans)
         ours = {
             site: self.measured(site, values)[row, first_position:].reshape(plain.vectors[site].shape)
             for site, values in captured.activations.items()
@@ -153,7 +155,7 @@ class CheckedEngine(Engine):
         Rounding explains what the plain run of this prompt, or those of the probes, also have.
         """
         with computed_in(self.model, _WIDER.get(self.model.dtype, torch.float32)):
-            exact = self._vectors(read_sites(self.model, plain.ids, plain.positions))
+            exact = self._vectors(read_sites(self.model, plain.ids, plain.spans))
         distances, usual = _errors(ours, exact), _errors(plain.vectors, exact)
         allowed = {
             site: OUTLIER * np.maximum(own, self._limits.usual.get(site, 0.0)) + self._limits.unit

@@ -28,7 +28,8 @@ def tapped(
     model: LoadedModel,
     sites: Sequence[Site],
     layers: Sequence[int],
-    indices: torch.Tensor,
+    spans: torch.Tensor,
+    has_means: bool,
     units: int = 0,
     routers: Mapping[int, Router] = {},
 ) -> Iterator[Mapping[str, list[torch.Tensor]]]:
@@ -36,26 +37,30 @@ def tapped(
 
     The forward and the context end as soon as all tensors are collected, so no later block runs.
 
-    `indices` are the tokens to copy, (batch, position). The list of `resid_final` has one tensor. If `units` is not 0,
-    `POSITIVE_UNITS` is collected too: for each layer, whether each of the MLP's first `units` hidden units is positive
-    before gating, as (batch, position, unit) booleans. For each layer of `routers`, in their order, `CHOSEN_EXPERTS`
-    has the experts that the tokens use, (batch, position, choice).
+    `spans` are the tokens to copy, (batch, position, 2): the first, and one past the last. Of several, the result is
+    the mean in float32; `has_means` says whether there are any. The list of `resid_final` has one tensor. If `units` is
+    not 0, `POSITIVE_UNITS` is collected too: for each layer, whether each of the MLP's first `units` hidden units is
+    positive before gating, as (batch, position, unit) booleans. For each layer of `routers`, in their order,
+    `CHOSEN_EXPERTS` has the experts that the tokens use, (batch, position, choice): of several tokens -1, since a mean
+    uses none.
     """
-    on_device = {indices.device: indices}
+    on_device = {spans.device: spans}
 
     def selected(hidden: torch.Tensor) -> torch.Tensor:
         """Return a copy of shape (batch, position, feature); later in-place sums do not change it."""
         if hidden.ndim == 2:  # some families flatten (batch, token)
-            hidden = hidden.view(len(indices), -1, hidden.shape[-1])
-        if hidden.ndim != 3 or len(hidden) != len(indices):
+            hidden = hidden.view(len(spans), -1, hidden.shape[-1])
+        if hidden.ndim != 3 or len(hidden) != len(spans):
             raise UnsupportedModelError(
-                f"a block holds {tuple(hidden.shape)} for {len(indices)} prompts; supported are blocks that hold "
+                f"a block holds {tuple(hidden.shape)} for {len(spans)} prompts; supported are blocks that hold "
                 "(prompt, token, d_model)"
             )
         if hidden.device not in on_device:  # blocks may be on several devices
-            on_device[hidden.device] = indices.to(hidden.device)
-        rows = torch.arange(len(indices), device=hidden.device)[:, None]
-        return hidden[rows, on_device[hidden.device]]
+            on_device[hidden.device] = spans.to(hidden.device)
+        own = on_device[hidden.device]
+        rows, last = torch.arange(len(spans), device=hidden.device)[:, None], (own[..., 1] - 1).clamp(min=0)
+        chosen = hidden[rows, last]
+        return _with_means(chosen, hidden, own) if has_means else chosen
 
     collected: dict[str, list[torch.Tensor]] = {site: [] for site in sites}
     wanted: list[tuple[torch.nn.Module, Tap, Keep]] = []
@@ -91,6 +96,22 @@ def tapped(
         for block, tap, act in wanted:
             hooks.enter_context(_hook(block, tap, act))
         yield collected
+
+
+def _with_means(chosen: torch.Tensor, hidden: torch.Tensor, spans: torch.Tensor) -> torch.Tensor:
+    """Return the chosen tokens, (batch, position, feature), with the mean in place of those of longer spans.
+
+    The product with a matrix of weights does not store the tokens of a span, and adds them in the same order each time.
+    """
+    count = spans[..., 1] - spans[..., 0]
+    if not hidden.is_floating_point():
+        return chosen.masked_fill(count[..., None] > 1, -1)
+    token = torch.arange(hidden.shape[1], device=hidden.device)
+    within = (token >= spans[..., :1]) & (token < spans[..., 1:]) & (count[..., None] > 1)  # (batch, position, token)
+    # A value that is not finite would make the mean of every other span of its prompt NaN.
+    finite = hidden.float().masked_fill(~within.any(dim=1)[..., None], 0)
+    sums = torch.bmm(within.float(), finite)
+    return torch.where(count[..., None] > 1, sums / count[..., None], chosen.float())
 
 
 class _AllCollected(Exception):

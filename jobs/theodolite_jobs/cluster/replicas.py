@@ -129,10 +129,9 @@ def _allowed(parity: Mapping[str, Any]) -> str:
 def _probes(sets: Mapping[str, tuple[SetLayout, Sequence[TokenIds]]]) -> dict[str, Any]:
     """Return the fields of an assignment from which the parity check takes its prompts."""
     n_probes = math.ceil(HALF_PROBES / max(1, len(sets)))  # the replica knows whether it needs as many
-    return {
-        "layouts": {name: layout for name, (layout, _) in sets.items()},
-        "probes": {name: probe_prompts(tokens, n_probes) for name, (_, tokens) in sets.items()},
-    }
+    probes = {name: probe_prompts(tokens, n_probes) for name, (_, tokens) in sets.items()}
+    layouts = {name: layout.of_prompts(probes[name]) for name, (layout, _) in sets.items()}
+    return {"layouts": layouts, "probes": probes}
 
 
 def certify_workers(

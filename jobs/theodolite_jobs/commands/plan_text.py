@@ -5,7 +5,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from theodolite.spec_parts import SENTENCES
+from theodolite.spec_parts import SENTENCES, Label
 from theodolite_jobs.example import marked_text
 
 DEVICES = ("one CPU core", "one H200 GPU")
@@ -59,10 +59,10 @@ def short(value: float | None, unit: str) -> str:
     return f"{float(f'{value / 1000**step:.2g}'):,g} {prefixes[step]}{unit}"
 
 
-def marked_tokens(tokens: Sequence[str], positions: Sequence[int] | str) -> str:
+def marked_tokens(tokens: Sequence[str], positions: Sequence[Label] | str) -> str:
     """Return the last tokens of a prompt in quotes, those that are measured in ⟦ ⟧."""
     quoted = (json.dumps(token, ensure_ascii=False) for token in tokens)
-    measured = (positions == "all" or position in positions for position in range(-len(tokens), 0))
+    measured = (positions == "all" or str(position) in map(str, positions) for position in range(-len(tokens), 0))
     return " ".join(f"⟦{token}⟧" if is_measured else token for token, is_measured in zip(quoted, measured, strict=True))
 
 
@@ -93,7 +93,7 @@ def _sets(sets: Mapping[str, Mapping[str, Any]]) -> list[str]:
         f"{name}: {key.replace('_', ' ')} {_cell(value)}"
         for name, facts in sets.items()
         for key, value in facts.items()
-        if key not in (*_SET_COLUMNS, "last_tokens")
+        if key not in (*_SET_COLUMNS, "last_tokens", "measured")
     ]
     if SENTENCES in sets:
         others.append(f"{SENTENCES}: the texts of `words`, for the paths of their tokens through the layers")
@@ -107,6 +107,8 @@ def _prompts(found: Mapping[str, Any]) -> Iterator[str]:
         yield "the last tokens of the first prompts, the measured ones in ⟦ ⟧"
     for name, facts in shown.items():
         yield f"{name}: {marked_tokens(facts['last_tokens'], facts['positions'])}"
+        for one in facts.get("measured", ()):
+            yield f"{name}, prompt {one['prompt']}, {one['position']}: {one['text']}"
     if example := found.get("example"):
         yield f"the first prompt of {example['set']}: {marked_text(example['parts'])}"
 

@@ -226,7 +226,8 @@ def compare(
     ] = None,
     site: Annotated[str | None, typer.Option(help="Site. The default is resid_pre and resid_mid.")] = None,
     position: Annotated[
-        int | None, typer.Option(help="Token position; -1 is the last token. The default is each run's last position.")
+        str | None,
+        typer.Option(help="Token position, -1 is the last token, or its name. The default is each run's last one."),
     ] = None,
     bound: Annotated[
         float,
@@ -293,8 +294,8 @@ def export(
         ),
     ] = None,
     position: Annotated[
-        int | None,
-        typer.Option(help="Token position; -1 is the last token. The default is the last captured position."),
+        str | None,
+        typer.Option(help="Token position, -1 is the last token, or its name. The default is the last captured one."),
     ] = None,
     format: Annotated[
         str,

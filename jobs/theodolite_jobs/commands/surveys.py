@@ -165,7 +165,8 @@ def plan(spec: SpecPath, store: Store = None, analyses: Analyses = None, as_json
     """Count the prompts, tokens, shards and batches of a survey, and estimate its memory, bytes and time.
 
     A table at the end has the time and the bytes of the capture and of each analysis. The command loads no weights. It
-    also prints the last tokens of the first prompt of each set, and a whole prompt, and marks the captured tokens.
+    also prints the last tokens of the first prompt of each set, those at named positions of its first prompts, and a
+    whole prompt, and marks the captured tokens.
 
     For example: theodolite plan survey.yaml
     """

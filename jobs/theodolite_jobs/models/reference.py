@@ -25,13 +25,14 @@ _Sides = tuple[list[NDArray[np.float64]], NDArray[np.float64]]
 
 
 @torch.inference_mode()
-def read_sites(model: LoadedModel, ids: TokenIds, positions: Sequence[int]) -> Reading:
+def read_sites(model: LoadedModel, ids: TokenIds, positions: Sequence[int | tuple[int, int]]) -> Reading:
     """Run one prompt alone and return every site of the model, at every layer.
 
-    `positions` are the tokens to return, counted from the end; all must exist. The result is (position, layer, d_model)
-    for each site, (position, d_model) for `resid_final`, (position, layer, n_heads·d_head) for `head_out`; NaN at
-    layers without the site.
+    `positions` are the tokens to return, counted from the end, or spans of tokens whose mean to return, from the first
+    to one past the last; all must exist. The result is (position, layer, d_model) for each site, (position, d_model)
+    for `resid_final`, (position, layer, n_heads·d_head) for `head_out`; NaN at layers without the site.
     """
+    spans = [(len(ids) + one, len(ids) + one + 1) if isinstance(one, int) else one for one in positions]
     all_layers = range(len(model.blocks))
     layers = {
         site: model.anatomy.layers_with(site, all_layers) for site in (*model.anatomy.taps, *model.anatomy.partial)
@@ -46,13 +47,13 @@ def read_sites(model: LoadedModel, ids: TokenIds, positions: Sequence[int]) -> R
                     continue
                 tap = model.anatomy.tap(site)
                 module = block.get_submodule(tap.module)
-                hooks.enter_context(_keep(module, tap, list(positions), collected[site]))
+                hooks.enter_context(_keep(module, tap, spans, collected[site]))
                 if tap.plus is not None:
                     other = replace(tap, module=tap.plus, plus=None)
-                    hooks.enter_context(_keep(block.get_submodule(tap.plus), other, list(positions), second[site]))
+                    hooks.enter_context(_keep(block.get_submodule(tap.plus), other, spans, second[site]))
         if model.anatomy.final_norm is not None:
             norm = model.module.get_submodule(model.anatomy.final_norm)
-            hooks.enter_context(_keep(norm, Tap("", "input"), list(positions), final))
+            hooks.enter_context(_keep(norm, Tap("", "input"), spans, final))
         with _eager(model):
             model.run(input_ids=torch.tensor([ids], device=model.device), use_cache=False)
     stacked = {site: torch.stack(rows, dim=1).numpy() for site, rows in collected.items()}
@@ -88,11 +89,12 @@ def _of_all_ranks(own: NDArray[np.float64], model: LoadedModel) -> NDArray[np.fl
     return own if own.shape[-1] == width else np.concatenate(parts, axis=-1)
 
 
-def _keep(module: torch.nn.Module, tap: Tap, positions: list[int], into: list[torch.Tensor]) -> Any:
+def _keep(module: torch.nn.Module, tap: Tap, spans: Sequence[tuple[int, int]], into: list[torch.Tensor]) -> Any:
     def rows_of(value: Any) -> None:
         hidden = value[0] if isinstance(value, tuple) else value
-        rows = hidden.reshape(-1, hidden.shape[-1])[positions]  # some families flatten (prompt, token)
-        into.append((rows * tap.scale).double().cpu())
+        rows = hidden.reshape(-1, hidden.shape[-1])  # some families flatten (prompt, token)
+        means = [(rows[start:stop] * tap.scale).double().mean(dim=0) for start, stop in spans]
+        into.append(torch.stack(means).cpu() if means else rows[:0].double().cpu())
 
     if tap.side == "output":
         return module.register_forward_hook(lambda _, __, output: rows_of(output))

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from theodolite.errors import RunDamagedError
 from theodolite.sites import Site
+from theodolite.spec_parts import Label
 from theodolite.store.commits import damages
 from theodolite.store.records import Commit
 from theodolite.store.runs import Run
@@ -38,7 +39,7 @@ def read_cloud(run: Run, cloud: PointCloud, site: Site, layer: int) -> NDArray[n
     return values
 
 
-def first_usable(run: Run, name: str, position: int, commits: Sequence[Commit], limit: int) -> PointCloud:
+def first_usable(run: Run, name: str, position: Label, commits: Sequence[Commit], limit: int) -> PointCloud:
     """Return the first usable samples of a set whose activations are stored."""
     bad = quarantined(commits)
     usable = [sample for sample in range(run.record.bounds(name).n_kept) if sample not in bad][:limit]

@@ -7,6 +7,7 @@ from typing import Any
 from theodolite.digests import digest_of
 from theodolite.errors import StoreError
 from theodolite.sites import Site, leaving_block
+from theodolite.spec_parts import Label, in_order
 from theodolite.store.commits import read_commits
 from theodolite.store.records import Commit
 from theodolite.store.runs import Run
@@ -26,13 +27,13 @@ class ContrastSelection:
     positions: tuple[int, ...]
 
 
-def measured_sets(run: Run) -> tuple[list[str], list[int]]:
-    """Return the names of the sets that have statistics, and all of their positions, ascending.
+def measured_sets(run: Run) -> tuple[list[str], list[Label]]:
+    """Return the names of the sets that have statistics, and all of their positions, in the order of `in_order`.
 
     Sets with `positions: all` serve trajectories and have no statistics, since their positions differ between prompts.
     """
     names = [name for name in run.record.sets if run.record.spec.sets[name].positions != "all"]
-    return names, sorted({position for name in names for position in run.record.sets[name].positions})
+    return names, in_order(position for name in names for position in run.record.sets[name].positions)
 
 
 def set_selections(run: Run, commits: Mapping[str, list[Commit]]) -> list[tuple[SampleSelection, tuple[int, ...]]]:

@@ -7,9 +7,10 @@ The copy splits the text at these exactly as the tokenizer splits it at the usua
 
 import json
 import re
-from collections.abc import Callable, Iterable, Set
+from collections.abc import Callable, Container, Iterable, Set
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
+from itertools import islice
 from typing import Any
 
 from theodolite.spec import TokenIds
@@ -93,8 +94,7 @@ def plain_text_tokenizer(tokenizer: Any, texts: Iterable[str]) -> PlainText | No
     spellings = special_spellings(tokenizer)
     if spellings is None or not getattr(tokenizer, "is_fast", False):
         return None
-    used = set().union(*texts)
-    mark = next(chr(code) for code in _PRIVATE if chr(code) not in used)
+    (mark,) = unused_marks(set().union(*texts))
     copy = _renamed_copy(tokenizer, mark)
     if copy is None:
         return None
@@ -107,8 +107,8 @@ def is_special_inside(tokenizer: Any, special: Set[int], render: Callable[[Calla
     `render` gets a function that changes each text first. If it is not known where the texts are, the answer is yes.
     """
     plain = render(str)
-    mark = next(chr(code) for code in _PRIVATE if chr(code) not in plain)
-    marked = render(lambda text: _between(mark, text))
+    (mark,) = unused_marks(plain)
+    marked = render(partial(between_marks, mark))
     if marked.replace(mark, "") != plain or not getattr(tokenizer, "is_fast", False):
         return True
     ends = [match.start() - number for number, match in enumerate(re.finditer(mark, marked))]
@@ -121,7 +121,12 @@ def is_special_inside(tokenizer: Any, special: Set[int], render: Callable[[Calla
     )
 
 
-def _between(mark: str, text: str) -> str:
+def unused_marks(text: Container[str], number: int = 1) -> list[str]:
+    """Return characters without a meaning that a text does not have."""
+    return list(islice((chr(code) for code in _PRIVATE if chr(code) not in text), number))
+
+
+def between_marks(mark: str, text: str) -> str:
     """Return a text with marks around it, but not around its outer blanks, which a template may remove."""
     return re.sub(r"\S(.*\S)?", lambda match: f"{mark}{match[0]}{mark}", text, count=1, flags=re.DOTALL)
 

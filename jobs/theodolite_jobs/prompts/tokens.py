@@ -5,7 +5,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import date
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 from theodolite.errors import PromptError, short
 from theodolite.spec import TokenIds
@@ -62,14 +62,18 @@ def tokenize(
             f"prompts.{name}.template: {reason}, and the prompts are conversations, which need a chat template; use "
             "template: chat with a chat model, or give texts in place of the conversations"
         )
-    pattern = "{prompt}" if template == "none" else template
 
     def fill(_index: int, prompt: Prompt, change: Callable[[str], str] = str) -> str:
-        return pattern.replace("{prompt}", change(text_of(prompt)))
+        return filled(template, text_of(prompt), change)
 
     texts, tokens, n_spelled = _encoded(name, prompts, prompt_set, tokenizer, fill, add_special_tokens=True)
     _check_special_tokens(name, texts, tokens, tokenizer)
     return Tokenized(tokens, n_spelled)
+
+
+def filled(template: str, text: str, change: Callable[[str], str] = str) -> str:
+    """Return a text in a template of the user's own, or alone if it is `none`; `change` changes the text first."""
+    return ("{prompt}" if template == "none" else template).replace("{prompt}", change(text))
 
 
 def _encoded(
@@ -222,21 +226,18 @@ def resolve_template(name: str, prompt_set: PromptSetSpec, tokenizer: Any) -> st
     return "chat" if has_chat else "none"
 
 
-def resolve_positions(positions: Sequence[int] | Literal["all"], tokens: Sequence[TokenIds]) -> tuple[int, ...]:
-    """Return a set's captured positions, ascending; `all` starts at the longest prompt's first token."""
-    return tuple(range(-max(map(len, tokens)), 0)) if positions == "all" else tuple(positions)
+def all_positions(tokens: Sequence[TokenIds]) -> tuple[int, ...]:
+    """Return the captured positions of a set with `positions: all`: from the longest prompt's first token."""
+    return tuple(range(-max(map(len, tokens)), 0))
 
 
-def check_positions(
-    name: str, positions: Sequence[int] | Literal["all"], tokens: Sequence[TokenIds], numbers: Sequence[int]
-) -> None:
+def check_positions(name: str, positions: Sequence[int], tokens: Sequence[TokenIds], numbers: Sequence[int]) -> None:
     """Raise PromptError if a prompt has no token at a position; `numbers` are those of the prompts, for messages."""
-    if positions == "all":
-        return
+    first = min(positions, default=0)
     for index, ids in zip(numbers, tokens, strict=True):
-        if len(ids) < -min(positions):
+        if len(ids) < -first:
             raise PromptError(
-                f"prompts.{name}: prompt {index} has {len(ids)} tokens, so it has no position {min(positions)}; "
+                f"prompts.{name}: prompt {index} has {len(ids)} tokens, so it has no position {first}; "
                 "remove the position or the prompt"
             )
 

@@ -12,6 +12,7 @@ import xarray as xr
 from theodolite.errors import ModelError
 from theodolite.groups import GROUPS
 from theodolite.spec import SurveySpec
+from theodolite.spec_parts import Label
 from theodolite.store.records import Commit
 from theodolite.store.result_reader import read_group
 from theodolite.store.runs import Run
@@ -149,7 +150,7 @@ class Context:
         """Return the results of an analysis that were just computed, or else the stored ones."""
         return self.results[name] if name in self.results else read_group(self.run, name)
 
-    def clouds(self, limit: int) -> dict[tuple[str, int], PointCloud]:
+    def clouds(self, limit: int) -> dict[tuple[str, Label], PointCloud]:
         """Return the first usable samples of each set at each of its positions, at most `limit`."""
         return {
             (name, position): first_usable(self.run, name, position, self.commits[name], limit)

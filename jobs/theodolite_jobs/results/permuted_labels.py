@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from theodolite.sites import Site
+from theodolite.spec_parts import Label
 from theodolite.store.runs import Run
 from theodolite_jobs.passes.point_clouds import PointCloud, read_cloud
 from theodolite_jobs.passes.samples import SampleSelection
@@ -83,7 +84,7 @@ class PermutedContrast:
         return np.asarray(difference_weights(self.labels) @ self.read(run, site, layer, norm))
 
 
-def permuted_contrast(context: Context, label: str, position: int) -> PermutedContrast | None:
+def permuted_contrast(context: Context, label: str, position: Label) -> PermutedContrast | None:
     """Return a contrast with its permuted labels and check its shards; None if a set has no sample at the position.
 
     Raises:
@@ -102,7 +103,7 @@ def permuted_contrast(context: Context, label: str, position: int) -> PermutedCo
     return PermutedContrast(positive, negative, selection.paired, labels, np.concatenate(folds))
 
 
-def _cloud(run: Run, side: SampleSelection, position: int) -> PointCloud:
+def _cloud(run: Run, side: SampleSelection, position: Label) -> PointCloud:
     kept = range(run.record.bounds(side.prompt_set).n_kept)
     usable = [sample for sample in kept if sample not in side.excluded][:SAMPLES]
     return PointCloud(side.prompt_set, run.record.sets[side.prompt_set].positions.index(position), usable)

@@ -24,6 +24,7 @@ from theodolite.query.compare import (
     statistics_of,
 )
 from theodolite.query.spec_differences import spec_differences
+from theodolite.spec_parts import LABEL
 from theodolite.store.labels import read_labels
 
 router = APIRouter(prefix="/v1/compare", tags=["compare"])
@@ -67,8 +68,11 @@ def compare(
     ] = None,
     site: Annotated[str | None, Query(description="Site; by default resid_pre and resid_mid.")] = None,
     position: Annotated[
-        int | None,
-        Query(lt=0, ge=-10_000, description="Token position from the end; by default each run's last measured one."),
+        str | None,
+        Query(
+            pattern=LABEL,
+            description="Token position from the end, or its name; by default each run's last one.",
+        ),
     ] = None,
     bound: Annotated[
         float,

@@ -11,6 +11,7 @@ from theodolite.api.responses import FILE, UNCHANGED, problems_of
 from theodolite.api.run_lookup import RunId, complete_run, digest_over
 from theodolite.export import FORMATS, encode_directions, file_name
 from theodolite.query.exports import GROUPS_READ
+from theodolite.spec_parts import LABEL
 
 router = APIRouter(prefix="/v1/runs", tags=["runs"])
 
@@ -40,8 +41,8 @@ def export(
         Query(description="0-based block; repeat it for several; by default all that the format can store."),
     ] = None,
     position: Annotated[
-        int | None,
-        Query(lt=0, ge=-10_000, description="Token position from the end; by default the last measured one."),
+        str | None,
+        Query(pattern=LABEL, description="Token position from the end, or its name; by default the last measured one."),
     ] = None,
     format: Annotated[
         Format, Query(description="gguf: a control vector of llama.cpp; vllm-lens: a SteeringVector; json: metadata.")

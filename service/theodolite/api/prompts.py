@@ -27,6 +27,7 @@ from theodolite.query.prompts import (
     read_prompt_path,
     read_scored_prompts,
 )
+from theodolite.spec_parts import LABEL
 from theodolite.store.prompts import read_prompts
 from theodolite.store.result_reader import read_group
 from theodolite.store.runs import Run
@@ -42,7 +43,8 @@ Layer = Annotated[
     int | None, Query(ge=0, le=10_000, description="0-based block; by default that of the best separation.")
 ]
 Position = Annotated[
-    int | None, Query(lt=0, ge=-10_000, description="Token position from the end; by default the last measured one.")
+    str | None,
+    Query(pattern=LABEL, description="Token position from the end, or its name; by default the last measured one."),
 ]
 
 

@@ -7,6 +7,7 @@ import pandas as pd
 import xarray as xr
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
+from pydantic import StringConstraints
 
 from theodolite.api.access import Reader
 from theodolite.api.encoding import answer
@@ -34,6 +35,7 @@ from theodolite.query.heads import Head, read_head
 from theodolite.query.runs import describe_results, select_summaries, summaries
 from theodolite.sections.catalogue import draw_figure, section_items, shown_groups
 from theodolite.sections.conclusion import read_conclusion
+from theodolite.spec_parts import LABEL
 
 router = APIRouter(prefix="/v1/runs", tags=["runs"])
 
@@ -44,7 +46,10 @@ Contrasts = Annotated[list[str] | None, Query(description="Contrast; repeat it f
 Sites = Annotated[
     list[str] | None, Query(description="Site, such as resid_pre; repeat it for several; by default all.")
 ]
-Positions = Annotated[list[int] | None, Query(description="Token position; -1 is the last token; by default all.")]
+Positions = Annotated[
+    list[Annotated[str, StringConstraints(pattern=LABEL)]] | None,
+    Query(description="Token position, -1 is the last token, or its name; by default all."),
+]
 Sets = Annotated[list[str] | None, Query(alias="set", description="Prompt set; repeat it for several; by default all.")]
 Layer = Annotated[int, Query(ge=0, le=10_000, description="0-based index of the block.")]
 Circuit = Annotated[
@@ -120,8 +125,8 @@ def direction(
     site: Annotated[str, Query(description="Site in the block.", examples=["resid_pre"])],
     layer: Layer,
     position: Annotated[
-        int | None,
-        Query(lt=0, ge=-10_000, description="Token position from the end; by default the last measured one."),
+        str | None,
+        Query(pattern=LABEL, description="Token position from the end, or its name; by default the last measured one."),
     ] = None,
 ) -> Response:
     """Return the unit vector from the mean of a contrast's negative set to the mean of its positive set."""

@@ -155,7 +155,9 @@ class CurveItem(BaseModel):
     site: str | None = Field(
         None, description="Site in the block; absent for a statistic of whole blocks.", examples=["resid_pre"]
     )
-    position: int = Field(description="Token position from the end; -1 is the last token.", examples=[-1])
+    position: int | str = Field(
+        description="Token position from the end, -1 is the last token; with named positions a text.", examples=[-1]
+    )
     n: dict[str, int] = Field(
         description="Numbers of prompts behind the curve.", examples=[{"n_positive": 256, "n_negative": 256}]
     )
@@ -191,7 +193,9 @@ class Direction(OfRun):
     contrast: str = Field(description="Contrast of two prompt sets.", examples=["refusal"])
     site: str = Field(description="Site in the block.", examples=["resid_pre"])
     layer: int = Field(description="0-based index of the block.", examples=[15])
-    position: int = Field(description="Token position from the end; -1 is the last token.", examples=[-1])
+    position: int | str = Field(
+        description="Token position from the end, -1 is the last token; with named positions a text.", examples=[-1]
+    )
     d_model: int = Field(description="Length of the vector.", examples=[3])
     direction: list[float] = Field(
         description="Difference of the means, positive minus negative, normalised to length 1.",
@@ -243,7 +247,9 @@ class ScorePlace(BaseModel):
     contrast: str = Field(description="Contrast whose direction is used.", examples=["refusal"])
     site: str = Field(description="Site in the block.", examples=["resid_mid"])
     layer: int = Field(description="0-based index of the block.", examples=[29])
-    position: int = Field(description="Token position from the end; -1 is the last token.", examples=[-1])
+    position: int | str = Field(
+        description="Token position from the end, -1 is the last token; with named positions a text.", examples=[-1]
+    )
 
 
 class PromptItem(BaseModel):
@@ -308,7 +314,9 @@ class PromptAnswer(OfRun):
     sample: int = Field(description="Index of the prompt in its set.", examples=[0])
     text: str | None = Field(description="The prompt; null if the service does not show prompts.")
     contrast: str = Field(description="Contrast whose direction is used.", examples=["refusal"])
-    position: int = Field(description="Token position from the end; -1 is the last token.", examples=[-1])
+    position: int | str = Field(
+        description="Token position from the end, -1 is the last token; with named positions a text.", examples=[-1]
+    )
     items: list[dict[str, Any]] = Field(
         description="One row for each depth: site, layer, depth, score, margin, and the 5 % and 95 % quantiles of the "
         "scores of both sets: low_positive, high_positive, low_negative, high_negative."

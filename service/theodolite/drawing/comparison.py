@@ -68,7 +68,7 @@ def comparison_figure(frame: pd.DataFrame, difference: pd.DataFrame | None = Non
 
 
 def _positions(frame: pd.DataFrame) -> str:
-    positions = [str(int(position)) for position in frame["position"].dropna().unique()]
+    positions = [str(position) for position in frame["position"].dropna().unique()]
     return f"; position {', '.join(positions)}" if positions else ""
 
 

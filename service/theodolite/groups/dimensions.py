@@ -2,7 +2,7 @@
 
 DIMENSIONS = {
     "sample": "Index of the prompt in its set.",
-    "position": "Token position counted from the end; -1 is the last token.",
+    "position": "Token position counted from the end (-1 is the last token), or the name of a position.",
     "layer": "0-based index of the block.",
     "layer_other": "0-based index of the block that `layer` is compared with.",
     "d_model": "Feature of the residual stream.",

@@ -19,6 +19,7 @@ from theodolite.query.prompts import read_contrast_prompts
 from theodolite.query.twin import read_twin
 from theodolite.sections.parts import has_common_token, without_spread
 from theodolite.sites import HALF_BLOCKS, Site, depth, site_name
+from theodolite.spec_parts import Label, NamedPosition
 from theodolite.store.manifest import finished_groups, finished_tables, unfinished_groups
 from theodolite.store.result_reader import read_contrasts, read_group
 from theodolite.store.runs import Run
@@ -75,7 +76,7 @@ class Overview:
 
     contrast: str
     sets: tuple[str, str]
-    position: int
+    position: Label
     places: list[Place]
     place: Place
     tiles: list[Tile]
@@ -160,11 +161,12 @@ def places_of(values: xr.Dataset) -> list[Place]:
     return sorted((Place(site, int(layer)) for site in sites for layer in layers), key=lambda place: place.depth)
 
 
-def _measured(run: Run, contrast: str, sets: tuple[str, str]) -> tuple[Measured, int]:
+def _measured(run: Run, contrast: str, sets: tuple[str, str]) -> tuple[Measured, Label]:
     """Return what the questions of a contrast are answered with, at its last position, and this position."""
     finished, separation = finished_groups(run), read_group(run, "separation")
     has_both = separation["n_used"].sel(contrast=contrast).all("prompt_side")
-    position, sites = int(separation["position"].values[has_both.values][-1]), shown_sites(separation)
+    position: Label = separation["position"].values[has_both.values].tolist()[-1]
+    sites = shown_sites(separation)
     if not set(sites) <= set(HALF_BLOCKS):
         sites = sites[:1]  # a line through other sites would be no path of the stream
     values = separation.sel(contrast=contrast, position=position, site=sites)
@@ -191,7 +193,7 @@ def _measured(run: Run, contrast: str, sets: tuple[str, str]) -> tuple[Measured,
     return measured, position
 
 
-def _scores(run: Run, contrast: str, place: Place, position: int) -> pd.DataFrame:
+def _scores(run: Run, contrast: str, place: Place, position: Label) -> pd.DataFrame:
     """Return the held-out scores of both sets at a depth; no rows if the run has none."""
     columns = ["set", "sample", "side", "score", "margin", "text"]
     if SCORES.name not in finished_tables(run):
@@ -218,7 +220,15 @@ def _sentence(sets: tuple[str, str], measured: Measured, answers: list[Tile]) ->
     return f"{subject} {separable.claim} ({found}){beyond}{used.claim}."
 
 
-def _badges(run: Run, sets: tuple[str, str], position: int, measured: Measured, is_paired: bool) -> Iterator[Badge]:
+def _meaning(run: Run, sets: tuple[str, str], position: Label) -> str:
+    """Return how a position is found in the prompts of a contrast, as the end of a sentence."""
+    for one in run.record.spec.positions_of(sets[0]):
+        if isinstance(one, NamedPosition) and one.name == position:
+            return f": {one.meaning}"
+    return ", counted from the end with its template"
+
+
+def _badges(run: Run, sets: tuple[str, str], position: Label, measured: Measured, is_paired: bool) -> Iterator[Badge]:
     n = [int(count) for count in measured.separation["n_used"].sel(prompt_side=list(SIDES)).values]
     size = f"{n[0]} pairs" if is_paired else f"{n[0]} + {n[1]} prompts"
     yield Badge(
@@ -229,10 +239,8 @@ def _badges(run: Run, sets: tuple[str, str], position: int, measured: Measured, 
         * (min(n) < _FEW),
         is_warning=min(n) < _FEW,
     )
-    last = "last token" if position == -1 else f"position {position}"
-    yield Badge(
-        last, f"All statistics are of position {position} of each prompt, counted from the end with its template."
-    )
+    last = "last token" if str(position) == "-1" else f"position {position}"
+    yield Badge(last, f"All statistics are of position {position} of each prompt{_meaning(run, sets, position)}.")
     if has_common_token(run, sets, position):
         yield Badge("same final token", "All prompts of both sets have the same token at this position.")
     templates = {run.record.sets[name].template for name in sets}

@@ -16,9 +16,10 @@ from theodolite.errors import ResultsNotFoundError, SpecError
 from theodolite.query.group_selection import label_list
 from theodolite.sites import Site, site_name
 from theodolite.spec import TokenIds
+from theodolite.spec_parts import Label, counted, same_labels
 from theodolite.store.commits import read_commit
 from theodolite.store.manifest import listed_checksums
-from theodolite.store.prompts import read_prompts, read_tokens
+from theodolite.store.prompts import read_prompts, read_spans, read_tokens
 from theodolite.store.records import Commit, record_key
 from theodolite.store.runs import Run
 from theodolite.store.shards import read_layers
@@ -33,7 +34,7 @@ _COMMIT_BYTES = 16 * 2**10  # of memory that a commit record takes
 
 
 def read_activations(
-    run: Run, prompt_set: str, site: str, layers: Sequence[int], positions: Sequence[int]
+    run: Run, prompt_set: str, site: str, layers: Sequence[int], positions: Sequence[Label]
 ) -> xr.DataArray:
     """Return the activations of a set, (sample, position, layer, d_model), float32; no labels select all.
 
@@ -52,13 +53,12 @@ def read_activations(
     dims = ["sample", "position", *list(places)[1:]]
     dims += ["head", "d_head"] if chosen is Site.HEAD_OUT else ["d_model"]
     prompts = read_prompts(run, prompt_set).iloc[: bounds.n_kept]
-    tokens = read_tokens(run, prompt_set)[: bounds.n_kept]
     coordinates = {
         "sample": np.arange(bounds.n_kept),
         **places,
         "text": ("sample", prompts["text"].to_numpy(str)),
         "status": ("sample", prompts["status"].to_numpy(str)),
-        "token_id": (("sample", "position"), [[_token(ids, one) for one in places["position"]] for ids in tokens]),
+        "token_id": (("sample", "position"), tokens_at(run, prompt_set, places["position"])[: bounds.n_kept]),
     }
     about = {"run_id": run.id, "set": prompt_set, "site": str(chosen), "n_samples": record.sets[prompt_set].n_samples}
     variable = xr.Variable(dims, indexing.LazilyIndexedArray(stored), about)
@@ -72,8 +72,8 @@ def read_activations(
 
 
 def chosen_places(
-    run: Run, prompt_set: str, site: str, layers: Sequence[int], positions: Sequence[int]
-) -> tuple[Site, dict[str, list[int]]]:
+    run: Run, prompt_set: str, site: str, layers: Sequence[int], positions: Sequence[Label]
+) -> tuple[Site, dict[str, list[Any]]]:
     """Return a site, and the `position` and `layer` labels of its stored activations; raises as `read_activations`."""
     record = run.record
     _checked("set", [prompt_set], list(record.sets))
@@ -81,16 +81,17 @@ def chosen_places(
     captured = record.sets[prompt_set].positions
     if not record.bounds(prompt_set).n_kept:
         raise ResultsNotFoundError(f"{run.id} stores no activations of {prompt_set}: capture.keep is 0")
-    places = {"position": _checked("position", positions or captured, captured)}
+    places = {"position": _checked("position", same_labels(positions, captured) or captured, captured)}
     if chosen is not Site.RESID_FINAL:
         places["layer"] = _checked("layer", layers or record.layers, record.layers)
     return chosen, places
 
 
-def usable_positions(run: Run, prompt_set: str, positions: Sequence[int]) -> NDArray[np.bool_]:
+def usable_positions(run: Run, prompt_set: str, positions: Sequence[Label]) -> NDArray[np.bool_]:
     """Return whether each prompt with stored activations has usable ones at each position, (sample, position)."""
     prompts = read_prompts(run, prompt_set).iloc[: run.record.bounds(prompt_set).n_kept]
-    reached = prompts["n_tokens"].to_numpy()[:, None] >= -np.array(positions)
+    reach = [-(counted(one) or 0) for one in positions]  # all prompts have the named ones
+    reached = prompts["n_tokens"].to_numpy()[:, None] >= np.array(reach)
     usable: NDArray[np.bool_] = reached & (prompts["status"] == "ok").to_numpy()[:, None]
     return usable
 
@@ -103,9 +104,18 @@ def _checked(name: str, given: Sequence[Any], known: Sequence[Any]) -> list[Any]
     return list(given)
 
 
-def _token(ids: TokenIds, position: int) -> int:
-    """Return the token at a position from the end; -1 if the prompt is shorter."""
-    return ids[position] if -position <= len(ids) else -1
+def tokens_at(run: Run, prompt_set: str, positions: Sequence[Label]) -> list[list[int]]:
+    """Return the token at each position of each prompt; -1 if the prompt is shorter, or for the mean of several."""
+    captured = run.record.sets[prompt_set].positions
+    chosen = [captured.index(one) for one in positions]
+
+    def token(ids: TokenIds, start: int, stop: int) -> int:
+        return ids[start] if start >= 0 and stop == start + 1 else -1
+
+    return [
+        [token(ids, *spans[one]) for one in chosen]
+        for ids, spans in zip(read_tokens(run, prompt_set), read_spans(run, prompt_set), strict=True)
+    ]
 
 
 class _Stored(BackendArray):

@@ -12,6 +12,7 @@ from theodolite.digests import digest_of
 from theodolite.groups.schema import ESTIMATE, INTERVAL, SIDES
 from theodolite.groups.separation.record import SCORES
 from theodolite.query.curves import end_of
+from theodolite.spec_parts import Label
 from theodolite.store.manifest import finished_groups
 from theodolite.store.result_reader import read_finished_table, read_group
 from theodolite.store.runs import Run
@@ -105,7 +106,7 @@ def _places(
     ]
 
 
-def _scores(run: Run, contrast: str, position: int) -> pd.DataFrame:
+def _scores(run: Run, contrast: str, position: Label) -> pd.DataFrame:
     """Return the held-out scores of a contrast at a position: one row for each prompt, one column for each place."""
     table = read_finished_table(run, SCORES.name, [("position", "==", position)])
     table = table[table["contrast"] == contrast].astype({"site": str, "side": str})

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from theodolite.errors import ResultsNotFoundError, SpecError
 from theodolite.query.activations import READERS, chosen_places, commit_of, usable_positions
 from theodolite.sites import Site
+from theodolite.spec_parts import Label
 from theodolite.store.runs import Run
 from theodolite.store.shards import read_layers
 
@@ -25,7 +26,7 @@ def read_batches(
     layer: int | None,
     size: int,
     seed: int = 0,
-    position: int | None = None,
+    position: Label | None = None,
     start: int = 0,
 ) -> Iterator[NDArray[np.float32]]:
     """Return an iterator over all vectors of a set at a site and a layer, once each, (size, d_model).

@@ -18,6 +18,7 @@ from theodolite.query.profiles import PROFILES
 from theodolite.query.prompts import Place, read_contrast_prompts
 from theodolite.query.runs import run_name, run_state
 from theodolite.sites import HALF_BLOCKS, Site, depth, depth_label, site_name
+from theodolite.spec_parts import Label, same_labels
 from theodolite.store.labels import read_labels
 from theodolite.store.manifest import finished_groups
 from theodolite.store.prompts import read_prompts
@@ -48,7 +49,7 @@ class Question:
     contrast: str | None = None
     prompt_set: str | None = None
     site: str | None = None
-    position: int | None = None
+    position: Label | None = None
     contrasts: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -90,7 +91,7 @@ def comparison(runs: Sequence[Run], question: Question) -> pd.DataFrame:
         StoreError: a run is not complete, or lacks the group of the statistic.
     """
     of_each = [replace(question, statistic=name) for name in statistics_of(runs, question)]
-    return pd.concat([_curve(run, one.to(run)) for one in of_each for run in runs], ignore_index=True)
+    return _typed(pd.concat([_curve(run, one.to(run)) for one in of_each for run in runs], ignore_index=True))
 
 
 def statistics_of(runs: Sequence[Run], question: Question) -> list[str]:
@@ -117,7 +118,7 @@ def difference(runs: Sequence[Run], question: Question) -> pd.DataFrame | None:
         return None
     first, second = runs
     places = [_select(run, read_group(run, "separation"), replace(question.to(run), statistic="auroc")) for run in runs]
-    own, other = ((str(one["contrast"].values), int(one["position"])) for one in places)
+    own, other = ((str(one["contrast"].values), one["position"].item()) for one in places)
     if own != other or not _have_same_texts(runs, own[0]) or len({run.record.model.n_layers for run in runs}) > 1:
         return None
     try:
@@ -158,7 +159,7 @@ def compared_scores(runs: Sequence[Run], question: Question) -> ComparedScores |
     places = [_select(run, read_group(run, "separation"), one) for run, one in zip(runs, of_runs, strict=True)]
     (contrast, other), positions = (
         [str(one["contrast"].values) for one in places],
-        [int(one["position"]) for one in places],
+        [one["position"].item() for one in places],
     )
     if contrast != other or not _have_same_texts(runs, contrast):
         return None
@@ -215,7 +216,7 @@ def milestones(runs: Sequence[Run], question: Question, bound: float = BOUND) ->
         StoreError: a run is not complete.
     """
     rows = [_milestones(run, question.to(run), bound) for run in runs]
-    return pd.DataFrame(rows).astype({"position": "Int64"})
+    return _typed(pd.DataFrame(rows))
 
 
 def known_milestones(runs: Sequence[Run], question: Question, bound: float = BOUND) -> list[dict[str, Any]]:
@@ -279,7 +280,13 @@ def _curve(run: Run, question: Question) -> pd.DataFrame:
         "relative_depth": [_relative_depth(run, half_blocks) for half_blocks in depths],
         **{name: points.get(name, np.nan) for name in ("value", "low", "high")},
     }
-    return pd.DataFrame(columns).astype({"position": "Int64"}).sort_values("depth", kind="stable")
+    return pd.DataFrame(columns).sort_values("depth", kind="stable")
+
+
+def _typed(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return a table with positions as numbers, or as texts if a run has named ones."""
+    are_numbers = all(isinstance(label, int | np.integer) for label in frame["position"].dropna())
+    return frame.astype({"position": "Int64" if are_numbers else "str"})
 
 
 def _milestones(run: Run, question: Question, bound: float) -> dict[str, Any]:
@@ -306,7 +313,7 @@ def _milestones(run: Run, question: Question, bound: float) -> dict[str, Any]:
     question = replace(question, prompt_set=None, statistic="cosine_of_means_debiased")
     selected = _select(run, curves, question)
     cosine = along_depth(selected["value"])
-    contrast, position = str(selected["contrast"].values), int(selected["position"])
+    contrast, position = str(selected["contrast"].values), selected["position"].item()
     row |= {"contrast": contrast, "position": position, "least_cosine_at": "not resolved"}
     if np.isfinite(cosine).any():
         smallest = cosine[int(np.nanargmin(cosine.values))]
@@ -420,8 +427,9 @@ def _sites(run: Run, names: list[str], given: str | None) -> list[str]:
     return chosen
 
 
-def _position(run: Run, values: xr.DataArray, given: int | None) -> int:
+def _position(run: Run, values: xr.DataArray, given: Label | None) -> Label:
     known = measured_positions(values)
-    if given is not None and given not in known:
+    (position,) = same_labels([known[-1] if given is None else given], known)
+    if position not in known:
         raise SpecError(f"position: {run.id} has no values at {given}; it has: {', '.join(map(str, known))}")
-    return max(known) if given is None else given
+    return position

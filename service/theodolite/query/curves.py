@@ -15,6 +15,7 @@ from theodolite.errors import SpecError, choices_text
 from theodolite.groups import GROUPS, Group, Variable
 from theodolite.groups.schema import BAND, ESTIMATE, SIDES
 from theodolite.sites import Site, depth, site_name
+from theodolite.spec_parts import same_labels
 from theodolite.store.result_reader import read_group
 from theodolite.store.runs import Run
 
@@ -146,6 +147,9 @@ def select_curves(
         wanted["site"] = list(dict.fromkeys(map(site_name, wanted["site"])))
     of_groups = dict.fromkeys(STATISTICS[name].group for name in chosen)
     groups = {name: read_group(run, name, vectors=()) for name in of_groups}
+    if "position" in wanted:
+        existing = (group["position"].values.tolist() for group in groups.values() if "position" in group)
+        wanted["position"] = same_labels(wanted["position"], chain.from_iterable(existing))
     _check_labels(run, list(groups.values()), wanted)
     curves = [curve for name in chosen for curve in _curves(groups[STATISTICS[name].group], name, wanted)]
     if wanted and not curves:

@@ -7,13 +7,14 @@ import pandas as pd
 
 from theodolite.groups import GROUPS
 from theodolite.query.curves import along_depth
+from theodolite.spec_parts import Label
 from theodolite.store.manifest import finished_groups
 from theodolite.store.result_reader import read_finished_table, read_group
 from theodolite.store.runs import Run
 
 
 def read_direction_tokens(
-    run: Run, contrast: str, position: int, site: str | None = None, layer: int | None = None
+    run: Run, contrast: str, position: Label, site: str | None = None, layer: int | None = None
 ) -> pd.DataFrame:
     """Return the rows of the table `direction_tokens` of a contrast at a position, by depth, end and place.
 
@@ -44,7 +45,7 @@ def chance_limit(run: Run) -> float:
     return float(read_group(run, "logit_lens").attrs["limit"])
 
 
-def depth_of_largest_separation(run: Run, contrast: str, position: int, sites: Collection[str]) -> int | None:
+def depth_of_largest_separation(run: Run, contrast: str, position: Label, sites: Collection[str]) -> int | None:
     """Return the depth at which held-out prompts are separated best, as the overview selects it; None if unknown.
 
     Separation is the paired accuracy of a paired contrast, or else the AUROC.

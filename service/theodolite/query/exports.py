@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from theodolite.groups.effects.record import ADD
 from theodolite.query.effects import largest, strictest
 from theodolite.query.group_selection import select_directions
+from theodolite.spec_parts import Label
 from theodolite.store.manifest import finished_groups
 from theodolite.store.result_reader import read_contrasts, read_group
 from theodolite.store.runs import Run
@@ -53,7 +54,7 @@ class Directions:
 
 
 def read_directions(
-    run: Run, contrast: str, site: str, layers: Sequence[int] = (), position: int | None = None
+    run: Run, contrast: str, site: str, layers: Sequence[int] = (), position: Label | None = None
 ) -> Directions:
     """Return a contrast's directions and their facts; no layers select all that have a direction.
 
@@ -62,7 +63,7 @@ def read_directions(
     selected = select_directions(run, contrast, site, layers, position)
     site = str(selected["site"].values)
     chosen = [int(layer) for layer in selected["layer"].values]
-    place = {"site": site, "position": int(selected["position"])}
+    place = {"site": site, "position": selected["position"].item()}
     facts = {
         **facts_of_model(run),
         "contrast": contrast,

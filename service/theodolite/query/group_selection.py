@@ -9,6 +9,7 @@ from theodolite.errors import SpecError
 from theodolite.groups import GROUPS
 from theodolite.query.partial_sites import partial_site_notes
 from theodolite.sites import Site, site_name
+from theodolite.spec_parts import Label, same_labels
 from theodolite.store.result_reader import read_group
 from theodolite.store.runs import Run
 
@@ -47,7 +48,7 @@ def select_group(
     return chosen
 
 
-def select_direction(run: Run, contrast: str, site: str, layer: int, position: int | None = None) -> xr.DataArray:
+def select_direction(run: Run, contrast: str, site: str, layer: int, position: Label | None = None) -> xr.DataArray:
     """Return the unit vector from a contrast's negative to its positive mean, (d_model); callers must not change it.
 
     Args:
@@ -65,7 +66,7 @@ def select_direction(run: Run, contrast: str, site: str, layer: int, position: i
 
 
 def select_directions(
-    run: Run, contrast: str, site: str, layers: Sequence[int] = (), position: int | None = None
+    run: Run, contrast: str, site: str, layers: Sequence[int] = (), position: Label | None = None
 ) -> xr.DataArray:
     """Return the unit vectors of several layers, (layer, d_model); no layers select all that have a direction.
 
@@ -74,7 +75,7 @@ def select_directions(
     directions = read_group(run, "directions", vectors=["direction"]).sel(space="raw", drop=True)
     if position is None and contrast in directions["contrast"].values:
         # A vector has all its numbers or none, so the first one decides.
-        position = max(measured_positions(directions["direction"].sel(contrast=contrast).isel(d_model=0)))
+        position = measured_positions(directions["direction"].sel(contrast=contrast).isel(d_model=0))[-1]
     given: dict[str, Any] = {"contrast": contrast, "site": site, "position": position}
     labels = {dim: _known(run, directions, "directions", dim, [label])[0] for dim, label in given.items()}
     site = labels["site"]
@@ -93,10 +94,10 @@ def select_directions(
     return vectors.sel(layer=list(dict.fromkeys(layers)))
 
 
-def measured_positions(values: xr.DataArray) -> list[int]:
-    """Return the positions with at least one value that is not missing, or all positions if there is none."""
+def measured_positions(values: xr.DataArray) -> list[Label]:
+    """Return the positions, in their order, with at least one value that is not missing; all if there is none."""
     others = [dim for dim in values.dims if dim != "position"]
-    measured: list[int] = values["position"].values[values.notnull().any(others).values].tolist()
+    measured: list[Label] = values["position"].values[values.notnull().any(others).values].tolist()
     return measured or values["position"].values.tolist()
 
 
@@ -105,6 +106,7 @@ def _known(run: Run, group: xr.Dataset, name: str, dim: str, labels: Sequence[An
         raise SpecError(f"{dim}: {name} has no such dimension; leave it out. It has: {', '.join(map(str, group.dims))}")
     existing = group[dim].values.tolist()
     labels = [site_name(label) for label in labels] if dim == "site" else labels
+    labels = same_labels(labels, existing) if dim == "position" else labels
     missing = [label for label in labels if label not in existing]
     if missing:
         raise SpecError(f"{dim}: {run.id} has no {missing[0]!r}; it has {label_list(existing)}")

@@ -16,6 +16,7 @@ from theodolite.groups.schema import INTERVAL
 from theodolite.query.activations import read_activations
 from theodolite.query.group_selection import select_direction
 from theodolite.sites import Site, site_name
+from theodolite.spec_parts import Label
 from theodolite.store.manifest import finished_groups
 from theodolite.store.prompts import read_prompts
 from theodolite.store.result_reader import read_contrasts
@@ -85,7 +86,7 @@ def read_probe(
     labels: str | Sequence[Any] | None,
     site: str,
     layer: int,
-    position: int | None,
+    position: Label | None,
     *,
     kind: str,
     classes: str,
@@ -142,7 +143,7 @@ def _prompts(
     labels: str | Sequence[Any] | None,
     site: str,
     layer: int,
-    position: int | None,
+    position: Label | None,
 ) -> _Prompts:
     """Return the chosen prompts that are not quarantined, with their activations."""
     paired = False
@@ -158,8 +159,9 @@ def _prompts(
     if unknown := [name for name in sets if name not in run.record.sets]:
         raise SpecError(f"set: there is no {unknown[0]!r}; {choices_text(unknown[0], list(run.record.sets))}")
     if position is None:
-        common = set.intersection(*(set(run.record.sets[name].positions) for name in sets))
-        position = max(common, default=-1)
+        of_sets = [run.record.sets[name].positions for name in sets]
+        common = [one for one in of_sets[0] if all(one in of_set for of_set in of_sets)]
+        position = common[-1] if common else -1
     layers = [] if site_name(site) == Site.RESID_FINAL else [layer]
     frames, samples = [], []
     for name in sets:

@@ -12,6 +12,7 @@ from theodolite.groups.separation.record import MOST_SCORED, SCALES, SCORES
 from theodolite.query.curves import end_of
 from theodolite.query.group_selection import label_list
 from theodolite.sites import HALF_BLOCKS, Site, depth, site_name
+from theodolite.spec_parts import Label, same_labels
 from theodolite.store.manifest import finished_groups, finished_tables
 from theodolite.store.prompts import read_prompts
 from theodolite.store.result_reader import read_contrasts, read_finished_table, read_group
@@ -30,7 +31,7 @@ class Place:
     contrast: str
     site: str
     layer: int
-    position: int
+    position: Label
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ def read_scored_prompts(
     contrast: str | None = None,
     site: str | None = None,
     layer: int | None = None,
-    position: int | None = None,
+    position: Label | None = None,
     *,
     order: Order = "sample",
     containing: str = "",
@@ -99,7 +100,7 @@ def read_contrast_prompts(
     contrast: str | None = None,
     site: str | None = None,
     layer: int | None = None,
-    position: int | None = None,
+    position: Label | None = None,
     *,
     order: Order = "sample",
     containing: str = "",
@@ -131,7 +132,7 @@ def read_contrast_prompts(
 
 
 def read_prompt_path(
-    run: Run, prompt_set: str, sample: int, contrast: str | None = None, position: int | None = None
+    run: Run, prompt_set: str, sample: int, contrast: str | None = None, position: Label | None = None
 ) -> tuple[pd.DataFrame, Place]:
     """Return one prompt's score and margin at each depth, and the place of the best separation.
 
@@ -194,7 +195,7 @@ def _standardised(run: Run, scores: pd.DataFrame) -> pd.DataFrame:
 
 
 def _place(
-    run: Run, prompt_set: str, contrast: str | None, site: str | None, layer: int | None, position: int | None
+    run: Run, prompt_set: str, contrast: str | None, site: str | None, layer: int | None, position: Label | None
 ) -> Place | None:
     """Return where a set is scored; None if the run has no scores of the set and no place is requested."""
     is_requested = (contrast, site, layer, position) != (None, None, None, None)
@@ -215,7 +216,8 @@ def _place(
     measured = of_contrast["position"].values[has_both.values].tolist()
     if not measured:
         return None
-    position = _known(run, "position", measured, measured[-1] if position is None else position)
+    (chosen,) = same_labels([measured[-1] if position is None else position], measured)
+    position = _known(run, "position", measured, chosen)
     statistic = "paired_accuracy" if sides[contrast]["paired"] else "auroc"  # as in the overview
     values = end_of(of_contrast[statistic]).sel(position=position)
     sites, layers = values["site"].values.tolist(), values["layer"].values.tolist()

@@ -16,7 +16,7 @@ import xarray as xr
 from theodolite.groups.schema import ESTIMATE, INTERVAL
 from theodolite.query.curves import along_depth
 from theodolite.sites import HALF_BLOCKS
-from theodolite.spec_parts import PromptSetSpec
+from theodolite.spec_parts import Label, PromptSetSpec
 from theodolite.store.runs import ModelFacts
 
 
@@ -96,7 +96,7 @@ class Expected:
         return abs(self.published - self.value) / max((self.high - self.low) / 2, np.finfo(float).tiny)
 
 
-def published_curves(model: ModelFacts, positive: str, negative: str, position: int) -> list[PublishedCurve]:
+def published_curves(model: ModelFacts, positive: str, negative: str, position: Label) -> list[PublishedCurve]:
     """Return the published curves of a model at a position, for a contrast of harmful with harmless prompts.
 
     A model matches by its hub id, ignoring case, or by the name of its local folder. Random weights never match. A set
@@ -118,7 +118,7 @@ def published_curves(model: ModelFacts, positive: str, negative: str, position: 
     ]
 
 
-def selected_directions(model: ModelFacts, positive: str, negative: str, position: int) -> list[SelectedDirection]:
+def selected_directions(model: ModelFacts, positive: str, negative: str, position: Label) -> list[SelectedDirection]:
     """Return the published choices of a direction, matched as in `published_curves`."""
     matching = _matching("selected_directions", model, positive, negative, position)
     return [SelectedDirection(entry["layer"], file["source"]) for file, entry in matching]
@@ -134,7 +134,7 @@ def has_same_prompts(published: PublishedCurve, positive: PromptSetSpec, negativ
     )
 
 
-def expected_values(curves: xr.Dataset, published: PublishedCurve, contrast: str, position: int) -> list[Expected]:
+def expected_values(curves: xr.Dataset, published: PublishedCurve, contrast: str, position: Label) -> list[Expected]:
     """Return the run's predictions of a published plain cosine, by ascending depth.
 
     The list is empty for other statistics, and for numbers of prompts without predictions.
@@ -152,7 +152,7 @@ def expected_values(curves: xr.Dataset, published: PublishedCurve, contrast: str
     ]
 
 
-def measured_values(curves: xr.Dataset, published: PublishedCurve, contrast: str, position: int) -> dict[int, float]:
+def measured_values(curves: xr.Dataset, published: PublishedCurve, contrast: str, position: Label) -> dict[int, float]:
     """Return the run's values of a published statistic by depth, from the analysis `curves`."""
     of = {"contrast": contrast} if published.prompt_set is None else {"set": published.prompt_set}
     return _by_depth(curves[published.statistic].sel({**of, "position": position, "space": "raw"}))
@@ -193,14 +193,14 @@ def _depth(label: str) -> int:
 
 
 def _matching(
-    kind: str, model: ModelFacts, positive: str, negative: str, position: int
+    kind: str, model: ModelFacts, positive: str, negative: str, position: Label
 ) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
     """Yield each entry of a kind for a model, contrast and position, after its file."""
     # All sources compare harmful with harmless prompts, so only contrasts of sets with these names are compared.
     if [name.partition("-")[0] for name in (positive, negative)] == ["harmful", "harmless"]:
         for file in _files():
             for entry in file.get(kind, []):
-                if _is_model(model, entry["model"]) and entry["position"] == position:
+                if _is_model(model, entry["model"]) and str(entry["position"]) == str(position):
                     yield file, entry
 
 

@@ -196,11 +196,12 @@ def _notes(run: Run, n_quarantined: Mapping[str, int]) -> Iterator[str]:
                 "separation, Gram matrices and the inputs of heads use these alone"
             )
         usable = facts.n_samples - n_quarantined[name]
-        earliest = min(facts.positions)
-        first = n_first_tokens(run, name, earliest)
-        if first:
+        for position in facts.positions:
+            first = n_first_tokens(run, name, position)
+            if not first:
+                continue
             yield (
-                f"position {earliest} is the first token of {first} of the "
+                f"position {position} has the first token of {first} of the "
                 f"{facts.n_samples} prompts of the set “{name}”; in many models the first token has a very large norm "
                 "(an attention sink), so a statistic over these prompts describes the sink more than the prompts"
             )

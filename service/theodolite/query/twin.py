@@ -85,6 +85,7 @@ def _is_twin(run: Run, other: Run) -> bool:
             name in theirs.sets
             and theirs.sets[name].token_ids_sha256 == ours.sets[name].token_ids_sha256
             and theirs.sets[name].positions == ours.sets[name].positions
+            and theirs.spec.positions_of(name) == ours.spec.positions_of(name)
             for name in ours.spec.prompts
         )
     )

@@ -178,10 +178,10 @@ def _template(run: Run, name: str) -> str:
 def _limits(run: Run, found: Sequence[Finding]) -> Iterator[str]:
     groups = {finding.group for finding in found}
     sets = run.record.sets
-    positions = sorted({max(facts.positions) for facts in sets.values()})
+    positions = sorted({str(facts.positions[-1]) for facts in sets.values()})
     if sets:
         where = f"position {positions[0]}" if len(positions) == 1 else "the last position of each set"
-        if positions == [-1]:
+        if positions == ["-1"]:
             where += ", the last token of the prompt with its template"
         yield (
             f"The findings hold for these prompts, with these templates, at {where}. Other prompts, templates and "
@@ -220,5 +220,5 @@ def _limits(run: Run, found: Sequence[Finding]) -> Iterator[str]:
             "An untrained model may separate the sets too, because their words differ; no untrained twin was surveyed."
             + ("" if model.adapter is not None else " (A spec with model: {weights: random} surveys one.)")
         )
-    if sinks := [name for name in sets if is_first_token(run, name, max(sets[name].positions))]:
+    if sinks := [name for name in sets if is_first_token(run, name, sets[name].positions[-1])]:
         yield f"Statistics of {' and '.join(sinks)} describe the first token, in many models an attention sink."

@@ -15,6 +15,7 @@ from theodolite.query.curves import along_depth
 from theodolite.query.first_tokens import SINK
 from theodolite.sections.worth import UNTESTED, Worth
 from theodolite.sites import HALF_BLOCKS, depth_label
+from theodolite.spec_parts import Label
 from theodolite.store.result_reader import read_group
 from theodolite.store.runs import Run
 
@@ -140,9 +141,10 @@ def quoted(contrast: str) -> str:
     return f"the contrast “{contrast}”"
 
 
-def last_position(group: xr.Dataset) -> int:
+def last_position(group: xr.Dataset) -> Label:
     """Return the position that sections describe: the last measured one."""
-    return int(group["position"].values[-1])
+    label: Label = group["position"].values.tolist()[-1]
+    return label
 
 
 def colours_of(run: Run, group: xr.Dataset, count: str = "n_samples") -> dict[str, str]:
@@ -175,7 +177,7 @@ def side_counts(values: xr.Dataset, names: Sequence[str]) -> str:
     return " and ".join(f"{n} {name}" for n, name in zip(values["n_used"].values, names, strict=True))
 
 
-def token_notes(run: Run, labels: Mapping[str, str], position: int) -> list[str]:
+def token_notes(run: Run, labels: Mapping[str, str], position: Label) -> list[str]:
     """Return a note if all prompts of some sets, and not of others, have the same token at a position.
 
     The stream that enters the first block then varies in the other sets only. Learned positions hide a shared token.
@@ -200,7 +202,7 @@ def token_notes(run: Run, labels: Mapping[str, str], position: int) -> list[str]
     return [note]
 
 
-def same_token_notes(run: Run, names: Sequence[str], labels: Mapping[str, str], position: int) -> list[str]:
+def same_token_notes(run: Run, names: Sequence[str], labels: Mapping[str, str], position: Label) -> list[str]:
     """Return a note if all prompts of both sets of a contrast have the same token at a position; see `token_notes`."""
     shown = [labels[name] for name in dict.fromkeys(names)]
     if not _has_one_token_each(run, names, position):
@@ -216,7 +218,7 @@ def same_token_notes(run: Run, names: Sequence[str], labels: Mapping[str, str], 
     ]
 
 
-def has_common_token(run: Run, names: Sequence[str], position: int) -> bool:
+def has_common_token(run: Run, names: Sequence[str], position: Label) -> bool:
     """Return whether all prompts of both sets of a contrast have the same token at a position, as far as is known."""
     if not _has_one_token_each(run, names, position):
         return False
@@ -227,7 +229,7 @@ def has_common_token(run: Run, names: Sequence[str], position: int) -> bool:
     return bool((distances == 0).any())
 
 
-def without_spread(run: Run, names: Sequence[str], position: int, sites: Sequence[str]) -> str:
+def without_spread(run: Run, names: Sequence[str], position: Label, sites: Sequence[str]) -> str:
     """Return that nothing can be concluded if no prompt of two sets differs from its set; empty otherwise."""
     at = {"set": list(names), "position": position, "site": list(sites), "space": "raw"}
     variances = read_group(run, "curves")["variance_mean"].sel(at)
@@ -239,7 +241,7 @@ def without_spread(run: Run, names: Sequence[str], position: int, sites: Sequenc
     )
 
 
-def _has_one_token_each(run: Run, names: Sequence[str], position: int) -> bool:
+def _has_one_token_each(run: Run, names: Sequence[str], position: Label) -> bool:
     variances = _entering_variances(run, position)
     return variances is not None and not (variances.sel(set=list(names)) != 0).any()
 
@@ -250,7 +252,7 @@ def _one_token(labels: Sequence[str]) -> str:
     return f"all prompts of {first} have the same token{''.join(f', and so have those of {name}' for name in others)}"
 
 
-def _entering_variances(run: Run, position: int) -> xr.DataArray | None:
+def _entering_variances(run: Run, position: Label) -> xr.DataArray | None:
     """Return each set's variance of the stream that enters the first block; None if that was not captured."""
     variances = read_group(run, "curves")["variance_mean"].sel(position=position, space="raw")
     is_captured = "resid_pre" in variances["site"] and 0 in variances["layer"]

@@ -3,7 +3,7 @@
 Each capture shard is one Zarr shard of an array of activations, and one chunk of the arrays of counts and experts.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from zarr.storage import MemoryStore
 from theodolite.groups.dimensions import DIMENSIONS
 from theodolite.shard_bounds import ShardBounds
 from theodolite.sites import Site
+from theodolite.spec_parts import Label
 from theodolite.store.layout import ACTIVATIONS, CAPTURED, EXPERTS, MLP_POSITIVE
 from theodolite.store.runs import RunRecord
 
@@ -24,7 +25,7 @@ _CODEC = BloscCodec(cname="lz4", shuffle="shuffle", typesize=4)
 def descriptions_of(record: RunRecord, prompt_set: str) -> dict[str, bytes]:
     """Return the objects that describe a set's arrays, by their keys in the run."""
     sites, model, facts = record.spec.capture.all_sites, record.model, record.sets[prompt_set]
-    coordinates: dict[str, Sequence[int]] = {
+    coordinates: dict[str, Sequence[Label]] = {
         "position": facts.positions,
         "layer": record.layers,
         "d_model": range(model.d_model),
@@ -39,7 +40,7 @@ def descriptions_of(record: RunRecord, prompt_set: str) -> dict[str, bytes]:
 
 
 def encode_descriptions(
-    prompt_set: str, bounds: ShardBounds, sites: Sequence[Site], coordinates: dict[str, Sequence[int]]
+    prompt_set: str, bounds: ShardBounds, sites: Sequence[Site], coordinates: Mapping[str, Sequence[Label]]
 ) -> dict[str, bytes]:
     """Return the metadata and coordinates of a set's arrays, which hold fill values until shards are moved in.
 
@@ -59,10 +60,11 @@ def encode_descriptions(
     if "choice" in coordinates:
         create_experts(group, bounds.n_kept, bounds.shard_prompts, lengths)
     for name, values in labels.items():
+        is_text = isinstance(values[0], str)  # positions with names
         group.create_array(
             name,
-            data=np.asarray(values, dtype=np.int64),
-            fill_value=-1,
+            data=np.asarray(values, dtype=np.dtypes.StringDType() if is_text else np.int64),
+            fill_value="" if is_text else -1,
             dimension_names=(name,),
             attributes={"description": DIMENSIONS[name]},
             config={"write_empty_chunks": True},  # position -1 equals the fill value

@@ -10,15 +10,19 @@ from numpy.typing import NDArray
 from theodolite.digests import digest_of
 from theodolite.errors import RunDamagedError
 from theodolite.shard_bounds import ShardBounds
-from theodolite.spec import TokenIds
+from theodolite.spec import Spans, TokenIds
+from theodolite.spec_parts import Label, counted
 from theodolite.store.layout import prompts_key, tokens_key
 from theodolite.store.manifest import captured_object, listed_checksums
 from theodolite.store.runs import Run
 from theodolite.store.tables import decode_table, encode_table
 
 
-def encode_tokens(tokens: Sequence[TokenIds]) -> bytes:
-    """Return the table of a set's token ids."""
+def encode_tokens(tokens: Sequence[TokenIds], labels: Sequence[Label] = (), spans: Sequence[Spans] = ()) -> bytes:
+    """Return the table of a set's token ids, with a column for each named position that marks its tokens.
+
+    `labels` and `spans` are the positions, and their tokens in each prompt, if positions have names.
+    """
     lengths = [len(ids) for ids in tokens]
     frame = pd.DataFrame(
         {
@@ -27,7 +31,33 @@ def encode_tokens(tokens: Sequence[TokenIds]) -> bytes:
             "token_id": np.concatenate([np.asarray(ids) for ids in tokens]),
         }
     )
+    for index, label in enumerate(labels):
+        if counted(label) is None:
+            start, stop = np.repeat([of_prompt[index] for of_prompt in spans], lengths, axis=0).T
+            frame[_column(label)] = (frame["index"] >= start) & (frame["index"] < stop)
     return encode_table(frame)
+
+
+def _column(label: Label) -> str:
+    return f"at_{label}"
+
+
+def read_spans(run: Run, prompt_set: str) -> list[Spans]:
+    """Return the tokens of each position of each prompt of a set; raises RunDamagedError if the table lacks them."""
+    key, labels = tokens_key(prompt_set), run.record.sets[prompt_set].positions
+    of_positions: list[list[tuple[int, int]]] = []
+    tokens = read_tokens(run, prompt_set)
+    frame = decode_table(captured_object(run, key), key)
+    for label in labels:
+        if (place := counted(label)) is not None:
+            of_positions.append([(len(ids) + place, len(ids) + place + 1) for ids in tokens])
+            continue
+        try:
+            index = frame[frame[_column(label)]].groupby("sample")["index"].agg(["min", "max"])
+        except KeyError as error:
+            raise RunDamagedError(f"the table {key} has no column {error}") from error
+        of_positions.append([(int(first), int(last) + 1) for first, last in index.itertuples(index=False)])
+    return list(zip(*of_positions, strict=True))
 
 
 def read_tokens(run: Run, prompt_set: str) -> list[TokenIds]:

@@ -13,7 +13,7 @@ from theodolite.errors import RunDamagedError, RunNotFoundError, StoreVersionErr
 from theodolite.shard_bounds import MOST_REDUCED_PROMPTS, ShardBounds
 from theodolite.sites import Site
 from theodolite.spec import SurveySpec
-from theodolite.spec_parts import ModelSpec
+from theodolite.spec_parts import LABEL, ModelSpec
 from theodolite.store.cache import Cache, Value
 from theodolite.store.checksums import seal, unseal
 from theodolite.store.layout import COMPLETE, FORMAT, REPORT, RUN_RECORD
@@ -35,6 +35,7 @@ RANDOM_WEIGHTS = "random weights"
 # A damaged record may hold any number, and arrays have these lengths and labels.
 _Size = Annotated[int, Field(ge=1, le=2**24)]
 _Labels = Annotated[list[Annotated[int, Field(ge=-(2**31), lt=2**31)]], Field(min_length=1)]
+_Position = Annotated[int, Field(ge=-(2**31), lt=2**31)] | Annotated[str, Field(pattern=LABEL)]
 
 
 class AdapterFacts(BaseModel):
@@ -123,13 +124,16 @@ class SetFacts(BaseModel):
     n_shards: int
     n_batches: int
     plan_sha256: str
-    positions: _Labels
+    positions: list[_Position] = Field(min_length=1)
+    """The labels of the captured positions. In a run with named positions they are texts, such as `-1`."""
     template: str
     shared_prefix: int
     tokens: int
     computed_tokens: int
     token_ids_sha256: str
     n_first: int  # prompts whose earliest captured position is their first token
+    n_first_named: dict[str, int] = {}
+    """Prompts whose first token is measured at each position of a set with named positions, by label."""
     n_units: int = Field(ge=0, le=2**24)
     """Hidden units of each MLP whose activity is counted, or 0."""
     n_experts: int = Field(0, ge=0, le=2**15)

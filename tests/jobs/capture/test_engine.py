@@ -12,7 +12,7 @@ from support.tiny_configs import CONFIGS
 
 from theodolite.sites import Site
 from theodolite_jobs.capture.engine import Engine
-from theodolite_jobs.capture.plan import plan_set
+from theodolite_jobs.capture.plan import pieces, plan_set
 from theodolite_jobs.models.batching import can_share_prefix, length_class_of
 from theodolite_jobs.models.load import wrap
 from theodolite_jobs.models.reference import read_sites, relative_errors
@@ -107,6 +107,37 @@ def test_all_positions_are_captured_with_nan_before_the_first_token():
     reference = read_sites(model, tokens[0], [-3, -2, -1])[Site.RESID_MID]
     assert relative_errors(ours[0, 2:], reference[:, LAYERS]).max() < 5e-6
     assert np.isfinite(ours[1]).all()
+
+
+@each("family", ["llama", "bert", "mixtral"])
+def test_means_over_spans_equal_those_of_each_prompt_alone_in_plain_transformers(family):
+    tokens, model = tiny.random_tokens(LENGTHS, prefix=9), wrap(tiny.tiny_model(family))
+    spans = [
+        ((9, len(ids)), (9 + n % 3, 10 + n % 3), (10, 12), (len(ids) - 1, len(ids))) for n, ids in enumerate(tokens)
+    ]
+    options = {"shard_prompts": 4, "batch_tokens": 64, "share_prefix": can_share_prefix(model.config, model.anatomy)}
+    plan = plan_set("set", tokens, ("behind", "word", "two", "-1"), spans=spans, n_kept=0, **options)
+    assert plan.layout.shared_prefix == 9 * options["share_prefix"]
+    earlier = [((3, 5), *of_prompt[1:]) for of_prompt in spans]
+    assert plan_set("set", tokens, plan.layout.positions, spans=earlier, **options).layout.shared_prefix == 0
+    engine = Engine(model, (Site.RESID_PRE, Site.HEAD_OUT), LAYERS)
+    choices = 2 if family == "mixtral" else 0
+    pieces_of_shards = [part for one in plan.shards for part in pieces(plan.task(one, tokens, 0, choices), 4)]
+    shards = [engine.capture(task) for task in pieces_of_shards]
+    ours = np.concatenate([shard.activations[Site.RESID_PRE] for shard in shards])
+    heads = np.concatenate([shard.activations[Site.HEAD_OUT] for shard in shards])
+    for sample, (ids, own) in enumerate(zip(tokens, spans, strict=True)):
+        with torch.inference_mode():
+            streams = model.module(torch.tensor([ids]), output_hidden_states=True).hidden_states
+        expected = [[streams[layer][0, start:stop].mean(dim=0).numpy() for layer in LAYERS] for start, stop in own]
+        assert relative_errors(ours[sample], np.array(expected)).max() < 1e-5
+        read = read_sites(model, ids, own)
+        assert relative_errors(ours[sample], read[Site.RESID_PRE][:, LAYERS]).max() < 1e-5
+        assert relative_errors(heads[sample].reshape(4, 3, -1), read[Site.HEAD_OUT][:, LAYERS]).max() < 1e-5
+    if choices:
+        experts = np.concatenate([shard.experts for shard in shards])
+        assert (experts[:, [0, 2]] == -1).all()
+        assert (experts[:, [1, 3]] >= 0).all()
 
 
 def test_shared_tokens_give_exactly_equal_first_activations():

@@ -232,15 +232,15 @@ def test_without_a_run_in_float64_the_warning_says_that_rounding_was_not_measure
 def test_rounding_is_measured_on_the_first_blocks_of_the_prompt_with_the_largest_error(monkeypatch):
     measured = []
 
-    def noted(head, comparison, ids, positions):
-        measured.append((len(head.blocks), comparison.layers, len(ids), positions))
+    def noted(head, comparison, ids, spans):
+        measured.append((len(head.blocks), comparison.layers, len(ids), spans))
         return 0.0
 
     model = wrap(tiny.tiny_model("llama"))
     with_an_error(3e-5, monkeypatch)
     monkeypatch.setattr(parity, "distance_from_float64", noted)
     certify_tiny(model)
-    assert measured == [(4, (0, 1, 2, 3), 30, [-1])]
+    assert measured == [(4, (0, 1, 2, 3), 30, ((29, 30),))]
     assert len(model.blocks) == model.config.num_hidden_layers == 5
 
 

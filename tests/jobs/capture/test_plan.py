@@ -48,7 +48,7 @@ def test_a_larger_budget_gives_fewer_batches_with_more_padding():
 
 @given(prompts, st.integers(1, 3))
 def test_shared_prefix_is_common_and_excludes_every_captured_position(tokens, reach):
-    shared = shared_prefix(tokens, tuple(range(-reach, 0)))
+    shared = shared_prefix(tokens, min(map(len, tokens)) - reach)
     assert len({ids[:shared] for ids in tokens}) == 1
     assert shared == 0 or shared + reach <= min(map(len, tokens))
 
@@ -56,10 +56,10 @@ def test_shared_prefix_is_common_and_excludes_every_captured_position(tokens, re
 def test_shared_prefix_is_as_long_as_possible():
     template = tuple(range(10))
     tokens = [(*template, 1, 2, 99), (*template, 3, 99), (*template, 1, 99)]
-    assert shared_prefix(tokens, (-1,)) == 10
-    assert shared_prefix(tokens, (-2, -1)) == 10
-    assert shared_prefix(tokens, (-4, -1)) == 8
-    assert shared_prefix(tokens[:1], (-1,)) == 0  # one prompt has no other to share with
+    assert shared_prefix(tokens, 12 - 1) == 10
+    assert shared_prefix(tokens, 12 - 2) == 10
+    assert shared_prefix(tokens, 12 - 4) == 8
+    assert shared_prefix(tokens[:1], 12) == 0  # one prompt has no other to share with
 
 
 def test_a_prompt_too_long_for_plain_attention_is_not_a_probe():

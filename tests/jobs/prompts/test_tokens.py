@@ -11,9 +11,9 @@ from transformers import PreTrainedTokenizerFast
 from theodolite.errors import PromptError
 from theodolite.spec_parts import NOUN_TEMPLATE, PromptSetSpec
 from theodolite_jobs.prompts.tokens import (
+    all_positions,
     check_positions,
     check_tokens,
-    resolve_positions,
     resolve_template,
     tokenize,
 )
@@ -280,14 +280,13 @@ def test_the_date_is_fixed_only_during_tokenization() -> None:
 LENGTHS_3_5_2 = [(1, 2, 3), (1, 2, 3, 4, 5), (1, 2)]
 
 
-def test_listed_positions_are_returned_unchanged() -> None:
-    assert resolve_positions([-2, -1], LENGTHS_3_5_2) == (-2, -1)
+def test_positions_that_all_prompts_have_pass() -> None:
     check_positions("nouns", [-2, -1], LENGTHS_3_5_2, range(3))
-    check_positions("nouns", "all", LENGTHS_3_5_2, range(3))
+    check_positions("nouns", [], LENGTHS_3_5_2, range(3))
 
 
 def test_all_positions_start_at_the_first_token_of_the_longest_prompt() -> None:
-    assert resolve_positions("all", LENGTHS_3_5_2) == (-5, -4, -3, -2, -1)
+    assert all_positions(LENGTHS_3_5_2) == (-5, -4, -3, -2, -1)
 
 
 def test_a_position_before_the_first_token_is_refused_with_the_prompt_index() -> None:

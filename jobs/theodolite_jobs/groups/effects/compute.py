@@ -15,6 +15,7 @@ from theodolite.groups.effects.record import CONTROLS, HEAD, INTERVENTIONS, MEAS
 from theodolite.groups.schema import SIDES, SUBLAYERS
 from theodolite.sites import Site
 from theodolite.spec_options import EffectsSpec
+from theodolite.spec_parts import Label
 from theodolite.store.tables import encode_table
 from theodolite_jobs.effects.part_store import PartStore
 from theodolite_jobs.effects.work import Arrays, EffectsWork, Question
@@ -107,7 +108,7 @@ class _Request:
     """
 
     name: str
-    position: int
+    position: Label
     contrast: PermutedContrast
     question: Question
     controls: ControlFacts
@@ -146,7 +147,8 @@ def _requests(
     """Yield what is measured of each contrast at each position, and store its vectors for the replicas."""
     options, run = _options(context), context.run
     for name, position in product(context.contrasts, context.coordinates["position"]):
-        contrast = permuted_contrast(context, name, position)
+        is_mean = position in run.record.spec.means  # a mean is no state of a token, which could be changed
+        contrast = None if is_mean else permuted_contrast(context, name, position)
         if contrast is None:
             continue
         question = question_of(options, contrast, sites, layers, groups)

@@ -10,7 +10,8 @@ from theodolite.groups.effects.record import CHANGEABLE
 from theodolite.sites import Site
 from theodolite.spec import TokenIds
 from theodolite.spec_options import EffectsSpec
-from theodolite.store.prompts import read_tokens
+from theodolite.spec_parts import Label
+from theodolite.store.prompts import read_spans, read_tokens
 from theodolite.store.runs import Run
 from theodolite_jobs.effects.work import Question, Vectors
 from theodolite_jobs.groups.effects.formulas_controls import ControlFacts, Directions, directions_at, facts_of
@@ -64,13 +65,16 @@ def _spaced(samples: Sequence[int], count: int) -> list[int]:
     return [int(samples[index * len(samples) // count]) for index in range(count)]
 
 
-def tokens_of(run: Run, contrast: PermutedContrast, position: int, most: int) -> list[TokenIds]:
+def tokens_of(run: Run, contrast: PermutedContrast, position: Label, most: int) -> list[TokenIds]:
     """Return the tokens of positive and negative prompts in turns; they end at the position."""
-    samples = sides_of(contrast, most)
-    sides = [read_tokens(run, side.prompt_set) for side in (contrast.positive, contrast.negative)]
-    pairs = zip(*samples, strict=True)
-    rows = [sides[which][sample] for pair in pairs for which, sample in enumerate(pair)]
-    return [ids[: len(ids) + position + 1] for ids in rows]
+    samples, names = sides_of(contrast, most), [side.prompt_set for side in (contrast.positive, contrast.negative)]
+    tokens, spans = [read_tokens(run, name) for name in names], [read_spans(run, name) for name in names]
+    at = [run.record.sets[name].positions.index(position) for name in names]
+    return [
+        tokens[side][sample][: spans[side][sample][at[side]][1]]
+        for pair in zip(*samples, strict=True)
+        for side, sample in enumerate(pair)
+    ]
 
 
 def question_of(

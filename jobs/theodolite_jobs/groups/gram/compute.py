@@ -15,6 +15,7 @@ from theodolite.groups import GROUPS
 from theodolite.groups.gram.record import SPACES
 from theodolite.groups.schema import SUBLAYERS
 from theodolite.sites import Site
+from theodolite.spec_parts import Label
 from theodolite.store.activations import read_positive_counts
 from theodolite.store.records import Commit
 from theodolite.store.runs import Run
@@ -57,7 +58,7 @@ def compute(context: Context) -> Result:
         for variable in GROUPS["gram"].variables
     }
 
-    def put(label: str, position: int, values: Mapping[str, Any]) -> None:
+    def put(label: str, position: Label, values: Mapping[str, Any]) -> None:
         """Fill in the values of a set or contrast at a position."""
         for name, value in values.items():
             arrays[name].loc[{arrays[name].dims[0]: label, "position": position}] = value
@@ -68,8 +69,8 @@ def compute(context: Context) -> Result:
         for (name, position), cloud in clouds.items():
             put(name, position, _set_variables(run, cloud, context.progress))
         for name in coordinates["set"]:
-            for position, values in _orthants(run, name, commits[name]).items():
-                put(name, position, values)
+            for own, values in _orthants(run, name, commits[name]).items():
+                put(name, own, values)
         for label, contrast in context.contrasts.items():
             for position in coordinates["position"]:
                 sides = [clouds.get((contrast[side], position)) for side in ("positive", "negative")]
@@ -172,7 +173,7 @@ def _within_sites(matrix: NDArray[np.float64], n_sites: int, n_layers: int) -> N
     return np.stack([whole[site, :, site] for site in range(n_sites)])
 
 
-def _orthants(run: Run, name: str, commits: Sequence[Commit]) -> dict[int, dict[str, Any]]:
+def _orthants(run: Run, name: str, commits: Sequence[Commit]) -> dict[Label, dict[str, Any]]:
     """Return the shares of a set's active hidden units, (layer,), by position; empty if a shard has no counts."""
     counts: Any = 0
     for commit in commits:

@@ -7,6 +7,7 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from theodolite.sites import Site, leaving_block
+from theodolite.spec_parts import Label
 from theodolite.store.manifest import finished_groups
 from theodolite.store.runs import Run
 from theodolite_jobs.groups.heads.layer import Stream
@@ -42,13 +43,13 @@ class Directions:
     def __init__(self, context: Context, weights: Weights) -> None:
         self._run, self._weights = context.run, weights
         self.contrasts: list[str] = []
-        self.position = -1
+        self.position: Label = -1
         self._stored: xr.DataArray | None = None
         self._permuted: list[PermutedContrast | None] = []
         if "directions" in finished_groups(context.run):
             self._stored = context.group("directions")["direction"].sel(space="raw", drop=True).isel(position=-1)
             self.contrasts = self._stored["contrast"].values.tolist()
-            self.position = int(self._stored["position"])
+            self.position = self._stored["position"].item()
             self._permuted = [permuted_contrast(context, label, self.position) for label in self.contrasts]
 
     @property

@@ -12,6 +12,7 @@ from theodolite.errors import UnsupportedModelError
 from theodolite.groups import GROUPS
 from theodolite.groups.logit_lens.record import ENDS, TOKENS
 from theodolite.sites import Site, depth
+from theodolite.spec_parts import Label
 from theodolite.store.runs import Run
 from theodolite.store.tables import encode_table
 from theodolite_jobs.groups.logit_lens.formulas import (
@@ -52,7 +53,7 @@ class _Place(NamedTuple):
     """A contrast at one position, site and index into the run's layers."""
 
     label: str
-    position: int
+    position: Label
     site: Site
     layer: int
 
@@ -125,7 +126,7 @@ def check_decodable(weights: Weights) -> None:
         raise UnsupportedModelError("the model's files have no language-model head, so vectors cannot be decoded")
 
 
-def _contrasts(context: Context, n_used: NDArray[Any]) -> Iterator[tuple[tuple[str, int], PermutedContrast]]:
+def _contrasts(context: Context, n_used: NDArray[Any]) -> Iterator[tuple[tuple[str, Label], PermutedContrast]]:
     """Yield the contrasts by name and position, and write their numbers of samples."""
     for row, label in enumerate(context.contrasts):
         for column, position in enumerate(context.coordinates["position"]):
@@ -179,8 +180,9 @@ def _tested(
         columns |= {"change": found.change[order], "z": found.z[order]}
         frames.append(pd.DataFrame(columns).assign(end=end))
     layer = run.record.layers[place.layer]
+    position = np.int32(place.position) if isinstance(place.position, int) else place.position
     at: Mapping[str, Any] = {
-        **{"contrast": place.label, "position": np.int32(place.position), "site": str(place.site)},
+        **{"contrast": place.label, "position": position, "site": str(place.site)},
         **{"layer": np.int32(layer), "depth": np.int32(depth(place.site, layer))},
     }
     return pd.concat(frames, ignore_index=True).assign(**at)

@@ -43,10 +43,13 @@ def compute(context: Context) -> Result:
     coordinates = {**context.coordinates, "expert": range(n_experts)}
     arrays = missing_arrays("routing", coordinates)
     chosen = {name: _read(context, name) for name in coordinates["set"]}
+    means = run.record.spec.means  # which no expert computes
     uses: list[Use] = []
     for selection, positions in set_selections(run, context.commits):
         row, usable = list(coordinates["set"]).index(selection.prompt_set), _usable(context, selection)
         for own, position in zip(selection.positions, positions, strict=True):
+            if coordinates["position"][position] in means:
+                continue
             arrays["n_samples"][row, position] = len(usable)
             cloud = PointCloud(selection.prompt_set, own, usable.tolist())
             experts = chosen[selection.prompt_set][usable, own]
@@ -58,6 +61,8 @@ def compute(context: Context) -> Result:
         usable_sides = [_usable(context, side) for side in sides]
         folds = [usable % FOLDS for usable in usable_sides]
         for index, position in enumerate(selected.positions):
+            if coordinates["position"][position] in means:
+                continue
             arrays["n_used"][row, position] = list(map(len, usable_sides))
             of_sides = [
                 chosen[side.prompt_set][usable, side.positions[index]]

@@ -88,7 +88,7 @@ def growth_table(groups: dict[str, xr.Dataset]) -> pd.DataFrame:
         groups: the results of `moments` and `curves`.
     """
     rows = [row for name, group in _GROWING.items() for row in _rows(name, groups[group][name])]
-    return pd.DataFrame(rows, columns=GROWTH.names).astype({"n": "int64", "position": "int64"})
+    return pd.DataFrame(rows, columns=GROWTH.names).astype({"n": "int64"})
 
 
 def _rows(name: str, values: xr.DataArray) -> Iterator[dict[str, Any]]:

@@ -10,11 +10,12 @@ from theodolite.drawing.panels import Line, Panel, Reference, panels_figure, pro
 from theodolite.drawing.style import MAIN, SECOND, THIRD
 from theodolite.groups.basis.record import QUANTILES
 from theodolite.groups.schema import INTERVAL
+from theodolite.spec_parts import Label
 
 _MAPS = {"affine": MAIN, "orthogonal": SECOND, "identity": THIRD}
 
 
-def maps_figure(basis: xr.Dataset, set_name: str, position: int, sublayers: Mapping[str, str]) -> go.Figure:
+def maps_figure(basis: xr.Dataset, set_name: str, position: Label, sublayers: Mapping[str, str]) -> go.Figure:
     """Return R² of the affine map, the orthogonal map and the identity by layer, with 95 % intervals.
 
     Args:
@@ -34,7 +35,7 @@ def maps_figure(basis: xr.Dataset, set_name: str, position: int, sublayers: Mapp
 
 
 def steps_figure(
-    basis: xr.Dataset, position: int, sublayers: Mapping[str, str], colours: Mapping[str, str]
+    basis: xr.Dataset, position: Label, sublayers: Mapping[str, str], colours: Mapping[str, str]
 ) -> go.Figure:
     """Return R² of the steps with its interval, and the median stretch with its 5 % and 95 % quantiles, by layer.
 

@@ -24,6 +24,7 @@ from theodolite.drawing.style import MAIN, PLAIN, SECOND, THIRD, UNTRAINED, set_
 from theodolite.query.curves import along_depth
 from theodolite.query.published import PublishedCurve, measured_values
 from theodolite.sites import HALF_BLOCKS
+from theodolite.spec_parts import Label
 
 _VARIANCES = {"variance_mean": "mean variance", "variance_max": "largest variance"}
 
@@ -35,7 +36,7 @@ class ContrastView:
     contrast: str
     positive: str
     negative: str
-    position: int
+    position: Label
     on_sphere: bool = False
 
     @property

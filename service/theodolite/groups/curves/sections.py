@@ -37,6 +37,7 @@ from theodolite.sections.parts import (
 )
 from theodolite.sections.twin import twin_cosine_facts
 from theodolite.sections.worth import UNTESTED, worth_below
+from theodolite.spec_parts import Label
 from theodolite.store.result_reader import read_group
 from theodolite.store.runs import Run
 
@@ -66,7 +67,7 @@ def sections(run: Run) -> list[Section]:
 
 
 def _section(
-    run: Run, curves: xr.Dataset, twin: xr.Dataset | None, contrast: str, sides: dict[str, str], position: int
+    run: Run, curves: xr.Dataset, twin: xr.Dataset | None, contrast: str, sides: dict[str, str], position: Label
 ) -> Section:
     counts = curves["n_used"].sel(contrast=contrast, position=position).values.tolist()
     view = ContrastView(contrast, sides["positive"], sides["negative"], position)

@@ -10,9 +10,10 @@ from theodolite.drawing.panels import Line, Panel, Reference, along_paths, depth
 from theodolite.drawing.style import MAIN, SECOND
 from theodolite.query.curves import along_depth
 from theodolite.query.directions import RELIABLE
+from theodolite.spec_parts import Label
 
 
-def reliability_figure(directions: xr.Dataset, contrast: str, position: int, sites: Sequence[str]) -> go.Figure:
+def reliability_figure(directions: xr.Dataset, contrast: str, position: Label, sites: Sequence[str]) -> go.Figure:
     """Return the reliability of a contrast's direction and the noise share of the means' distance by depth.
 
     Args:

@@ -15,6 +15,7 @@ from theodolite.query.curves import along_depth
 from theodolite.query.effects import places
 from theodolite.sections.parts import CHANCE, Figure, Section, last_position, layer_text, number
 from theodolite.sites import Site, depth
+from theodolite.spec_parts import Label
 from theodolite.store.manifest import finished_groups
 from theodolite.store.result_reader import read_group
 from theodolite.store.runs import Run
@@ -60,7 +61,7 @@ def pair_sections(run: Run, directions: xr.Dataset, tests: xr.Dataset | None) ->
     ]
 
 
-def _place(run: Run, directions: xr.Dataset, position: int, names: Sequence[str]) -> dict[str, Any]:
+def _place(run: Run, directions: xr.Dataset, position: Label, names: Sequence[str]) -> dict[str, Any]:
     """Return the site and the layer with the largest mean AUROC of the contrasts, or those of the last depth."""
     ordered = places(directions.sel(site=shown_sites(directions)))
     if "separation" not in finished_groups(run):

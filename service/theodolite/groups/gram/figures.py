@@ -8,9 +8,10 @@ import xarray as xr
 
 from theodolite.drawing.panels import Line, Panel, Reference, depth_axis, panels_figure, prompts_text
 from theodolite.query.curves import along_depth
+from theodolite.spec_parts import Label
 
 
-def shape_figure(gram: xr.Dataset, position: int, site: str, colours: Mapping[str, str]) -> go.Figure:
+def shape_figure(gram: xr.Dataset, position: Label, site: str, colours: Mapping[str, str]) -> go.Figure:
     """Return the shape of each set's point cloud at one site along depth: anisotropy and three dimensions.
 
     Args:
@@ -53,7 +54,7 @@ def _gaussian_lines(selected: xr.Dataset, site: str, colours: Mapping[str, str])
             yield Line(title, mean["depth"], mean, colour, "dash", low, high, markers=False, band="± sd")
 
 
-def blocks_figure(gram: xr.Dataset, position: int, colours: Mapping[str, str]) -> go.Figure:
+def blocks_figure(gram: xr.Dataset, position: Label, colours: Mapping[str, str]) -> go.Figure:
     """Return CKA through attention, MLP and block, CKA of their branches, and shares of hidden units, by layer.
 
     Args:

@@ -25,6 +25,7 @@ from theodolite.sections.parts import (
     prompt_counts,
     token_notes,
 )
+from theodolite.spec_parts import Label
 from theodolite.store.result_reader import read_group
 from theodolite.store.runs import Run
 
@@ -210,7 +211,7 @@ def _orthant_facts(values: xr.Dataset) -> Iterator[str]:
         )
 
 
-def _mean_tables(run: Run, gram: xr.Dataset, site: str, position: int, labels: Mapping[str, str]) -> list[Table]:
+def _mean_tables(run: Run, gram: xr.Dataset, site: str, position: Label, labels: Mapping[str, str]) -> list[Table]:
     """Return a table for each contrast: cosines and norms of means, geometric medians (*) and their differences r."""
     from_curves = read_group(run, "curves")[list(_FROM_CURVES)].sel(space="raw", drop=True)
     selected = gram.assign(from_curves.data_vars).sel(site=site, position=position, space="raw")

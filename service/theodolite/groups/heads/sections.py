@@ -27,6 +27,7 @@ from theodolite.sections.parts import (
     texts_of,
 )
 from theodolite.sections.worth import UNTESTED, Worth, worth_of
+from theodolite.spec_parts import Label
 from theodolite.store.result_reader import read_group
 from theodolite.store.runs import Run
 
@@ -129,7 +130,7 @@ def _facts(run: Run, heads: xr.Dataset, directions: xr.Dataset | None) -> Iterat
         yield from _null_space_fact(run, part, where, position)
 
 
-def _null_space_fact(run: Run, heads: xr.Dataset, where: str, position: int) -> Iterator[str]:
+def _null_space_fact(run: Run, heads: xr.Dataset, where: str, position: Label) -> Iterator[str]:
     """Yield a sentence about the null spaces of queries and keys, if inputs were captured."""
     unseen = heads["null_variance"].sel(position=position)
     if not np.isfinite(unseen).any():

@@ -23,6 +23,7 @@ from theodolite.groups.schema import LEVEL
 from theodolite.query.compare import BOUND
 from theodolite.query.curves import along_depth, end_of, has_values
 from theodolite.sites import HALF_BLOCKS
+from theodolite.spec_parts import Label
 
 _TITLES = {
     "auroc": "AUROC",
@@ -39,7 +40,7 @@ def separation_figure(
     separation: xr.Dataset,
     tests: xr.Dataset | None,
     contrast: str,
-    position: int,
+    position: Label,
     sites: Sequence[str],
     twin: xr.Dataset | None = None,
 ) -> go.Figure:

@@ -49,6 +49,7 @@ from theodolite.sections.parts import (
 )
 from theodolite.sections.twin import twin_finding, twin_separation_facts
 from theodolite.sections.worth import UNTESTED, Worth, worth_of
+from theodolite.spec_parts import Label
 from theodolite.store.manifest import finished_groups
 from theodolite.store.result_reader import read_group
 from theodolite.store.runs import Run
@@ -139,13 +140,13 @@ def _length_difference(run: Run, contrast: str) -> xr.DataArray:
     return positive - negative
 
 
-def _side_labels(run: Run, contrast: str, position: int) -> dict[str, str]:
+def _side_labels(run: Run, contrast: str, position: Label) -> dict[str, str]:
     """Return the label of the set on each side of a contrast."""
     sides, labels = read_group(run, "separation").attrs["contrasts"][contrast], set_labels(run, position)
     return {side: labels[sides[side]] for side in SIDES}
 
 
-def _same_token_notes(run: Run, contrast: str, position: int) -> list[str]:
+def _same_token_notes(run: Run, contrast: str, position: Label) -> list[str]:
     sides = read_group(run, "separation").attrs["contrasts"][contrast]
     return same_token_notes(run, [sides[side] for side in SIDES], set_labels(run, position), position)
 
@@ -186,7 +187,7 @@ def _unknown(run: Run, values: xr.Dataset, contrast: str, counts: Sequence[int])
         return f"No direction can be fitted: {reason}."
     sides = read_group(run, "separation").attrs["contrasts"][contrast]
     names = [sides[side] for side in SIDES]
-    return without_spread(run, names, int(values["position"]), values["site"].values.tolist())
+    return without_spread(run, names, values["position"].item(), values["site"].values.tolist())
 
 
 def _largest(values: xr.Dataset, tests: xr.Dataset | None, statistic: str) -> str:

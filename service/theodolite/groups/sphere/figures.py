@@ -11,9 +11,10 @@ from theodolite.drawing.maps import pair_map
 from theodolite.drawing.panels import Line, Panel, panels_figure, prompts_text
 from theodolite.drawing.style import MAIN, PLAIN, SECOND, THIRD, logarithmic_axis
 from theodolite.groups.sphere.record import NULL
+from theodolite.spec_parts import Label
 
 
-def sphere_figure(sphere: xr.Dataset, position: int, colours: Mapping[str, str]) -> go.Figure:
+def sphere_figure(sphere: xr.Dataset, position: Label, colours: Mapping[str, str]) -> go.Figure:
     """Return the input of each norm layer: its norm, the spread of the norm, and the share of variance in length.
 
     Args:

@@ -8,9 +8,10 @@ import xarray as xr
 
 from theodolite.drawing.panels import Line, Panel, Reference, panels_figure, prompts_text
 from theodolite.groups.schema import SUBLAYERS
+from theodolite.spec_parts import Label
 
 
-def travel_figure(travel: xr.Dataset, position: int, colours: Mapping[str, str]) -> go.Figure:
+def travel_figure(travel: xr.Dataset, position: Label, colours: Mapping[str, str]) -> go.Figure:
     """Return the norms and the angles of the steps of attention and MLP, by layer.
 
     Args:
@@ -33,7 +34,7 @@ def travel_figure(travel: xr.Dataset, position: int, colours: Mapping[str, str])
     return panels_figure(panels)
 
 
-def cosines_figure(travel: xr.Dataset, position: int, colours: Mapping[str, str]) -> go.Figure:
+def cosines_figure(travel: xr.Dataset, position: Label, colours: Mapping[str, str]) -> go.Figure:
     """Return the cosines of steps and of their deviations from the mean step, and the share of the mean step.
 
     Args:

@@ -11,13 +11,14 @@ from theodolite.drawing.panels import Line, Panel, depth_axis, panels_figure
 from theodolite.drawing.style import DASHES, MAIN, SECOND, short_site
 from theodolite.query.curves import along_depth
 from theodolite.sites import HALF_BLOCKS, Site
+from theodolite.spec_parts import Label
 
 _LAWS = {"log_linear": ("exponential", MAIN), "power_law": ("power law", SECOND)}
 _STEPS = 8  # points of a fitted line between two depths of a site: a power law bends near its origin
 
 
 def growth_figure(
-    growth: pd.DataFrame, curves: Mapping[str, xr.DataArray], set_name: str, position: int, colour: str
+    growth: pd.DataFrame, curves: Mapping[str, xr.DataArray], set_name: str, position: Label, colour: str
 ) -> go.Figure:
     """Return the growth of each quantity along the residual stream, with both fitted laws at each site.
 

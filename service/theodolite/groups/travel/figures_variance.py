@@ -9,6 +9,7 @@ from plotly.subplots import make_subplots
 
 from theodolite.drawing.panels import prompts_text
 from theodolite.drawing.style import ATTENTION, BLOCK, MLP, PLAIN, bare_layout, clear
+from theodolite.spec_parts import Label
 
 _PANEL, _MARGINS, _GAP = 220, 130, 30  # pixels
 
@@ -20,7 +21,7 @@ _STEPS = {
 """Titles of the variance and the covariance of each step, and its colour."""
 
 
-def budget_figure(travel: xr.Dataset, position: int, labels: Mapping[str, str]) -> go.Figure:
+def budget_figure(travel: xr.Dataset, position: Label, labels: Mapping[str, str]) -> go.Figure:
     """Return the parts of the variance after each block as stacked bars, over the variance after the block.
 
     The parts of a block add up to 1; those below zero reduce the variance. Each set has a panel.

@@ -27,6 +27,7 @@ from theodolite.sections.parts import (
     prompt_counts,
     token_notes,
 )
+from theodolite.spec_parts import Label
 from theodolite.store.result_reader import read_finished_table, read_group
 from theodolite.store.runs import Run
 
@@ -77,7 +78,7 @@ def sections(run: Run) -> list[Section]:
     return [Section(title, facts, figures, tables=tables, notes=notes, finding=finding, headline=headline)]
 
 
-def _headline(travel: xr.Dataset, position: int, name: str) -> str:
+def _headline(travel: xr.Dataset, position: Label, name: str) -> str:
     """Return the path length of one set, and the growth of its variance in one block; empty if both are unknown."""
     values = travel.sel(position=position, set=name)
     texts = "; ".join(filter(None, [path_headline(values), variance_headline(values)]))

@@ -9,6 +9,7 @@ import pandas as pd
 from theodolite.groups.travel.record import AIC_MARGIN, MIN_LOG_GROWTH, MIN_R_SQUARED, PRODUCT_MARGIN, VERDICT_POINTS
 from theodolite.sections.parts import BRACKETS, MISSING, Table, listed, number
 from theodolite.sites import HALF_BLOCKS
+from theodolite.spec_parts import Label
 
 _QUANTITIES = {"norm_mean": "the norm", "variance_mean": "the mean variance", "variance_max": "the largest variance"}
 _LEAST_FACTOR = np.exp(MIN_LOG_GROWTH)
@@ -18,7 +19,7 @@ _COLUMNS = [
 ]
 
 
-def growth_facts(growth: pd.DataFrame, labels: Mapping[str, str], position: int) -> Iterator[str]:
+def growth_facts(growth: pd.DataFrame, labels: Mapping[str, str], position: Label) -> Iterator[str]:
     """Yield one sentence: the laws of growth that are decided, and the number of those that are not."""
     decided, undecided = {}, []
     for (quantity, name), fits in _selected(growth, labels, position).groupby(["quantity", "set"], sort=False):
@@ -41,7 +42,7 @@ def growth_facts(growth: pd.DataFrame, labels: Mapping[str, str], position: int)
         )
 
 
-def growth_table(growth: pd.DataFrame, labels: Mapping[str, str], position: int) -> Table:
+def growth_table(growth: pd.DataFrame, labels: Mapping[str, str], position: Label) -> Table:
     """Return both fits and the comparison of the laws, for each quantity, set and site."""
     selected = _selected(growth, labels, position)
     rows = [
@@ -70,7 +71,7 @@ def growth_notes() -> list[str]:
     ]
 
 
-def _selected(growth: pd.DataFrame, labels: Mapping[str, str], position: int) -> pd.DataFrame:
+def _selected(growth: pd.DataFrame, labels: Mapping[str, str], position: Label) -> pd.DataFrame:
     is_shown = growth["set"].isin(list(labels)) & growth["site"].isin(HALF_BLOCKS)
     return growth[(growth["position"] == position) & is_shown]
 
