@@ -54,6 +54,8 @@ Labels = str | int | Sequence[str] | Sequence[int] | None
 """One label, several, or None for all; one label drops its dimension, as xarray's `sel` does."""
 
 
+_ONE = str | int | np.generic
+
 _QUESTIONS = ("separable", "beyond_words", "beyond_untrained", "used")
 """The names of the tiles of an overview among the numbers of a run."""
 
@@ -325,7 +327,8 @@ class RunReader:
             RunDamagedError: when values are read: a shard differs from its commit record.
         """
         found = read_activations(self._run, set, site, _listed(layer), _listed(position))
-        as_list = [dim for dim, given in (("layer", layer), ("position", position)) if isinstance(given, Sequence)]
+        given = {"layer": layer, "position": position}
+        as_list = [dim for dim, labels in given.items() if labels is not None and np.ndim(labels)]
         return found.isel({dim: 0 for dim in ("layer", "position") if found.sizes.get(dim) == 1 and dim not in as_list})
 
     def export_activations(
@@ -420,7 +423,8 @@ class RunReader:
         """Return a probe that is fitted on stored activations, with held-out scores and its directions.
 
         Each prompt is scored by a fit on four other folds; nested folds choose the ridge. The folds of a contrast are
-        those of `separation`. Time grows with the square of the number of prompts. It needs `theodolite[jobs]`.
+        those of `separation`; with labels, prompts of a class with the same index in several sets share a fold. Time
+        grows with the square of the number of prompts. It needs `theodolite[jobs]`.
 
         Args:
             contrast: a contrast, whose classes are `negative` and `positive`; if it is paired, so are the intervals.
@@ -658,8 +662,9 @@ def html_table(title: str, rows: Mapping[str, Any]) -> str:
 
 
 def _listed(given: Labels) -> list[Any]:
-    """Return labels as a list without duplicates."""
-    return [] if given is None else [given] if isinstance(given, str | int) else list(dict.fromkeys(given))
+    """Return labels as a list without duplicates; those of NumPy become those of Python."""
+    labels: Any = () if given is None else [given] if isinstance(given, _ONE) else given
+    return list(dict.fromkeys(one.item() if isinstance(one, np.generic) else one for one in labels))
 
 
 def _label_lists(given: Mapping[str, Labels]) -> dict[str, list[Any]]:
@@ -668,5 +673,5 @@ def _label_lists(given: Mapping[str, Labels]) -> dict[str, list[Any]]:
 
 
 def _without_single(dataset: xr.Dataset, given: Mapping[str, Labels]) -> xr.Dataset:
-    single = [dim for dim, labels in given.items() if isinstance(labels, str | int) and dim in dataset.dims]
+    single = [dim for dim, labels in given.items() if isinstance(labels, _ONE) and dim in dataset.dims]
     return dataset.isel(dict.fromkeys(single, 0))
