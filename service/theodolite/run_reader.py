@@ -432,8 +432,8 @@ class RunReader:
             site: site in the block.
             position: token position from the end; None selects the last one that all sets have.
             set: without a contrast: a prompt set, or several.
-            labels: the class of each stored prompt of these sets, in their order, or a column of `prompts(set)`. None
-                takes the sets as classes.
+            labels: the class of each stored prompt of these sets, in their order, or a stored column, such as
+                `n_tokens`. None takes the sets as classes.
             kind: `logistic` (the ridge is chosen by nested folds), `lda` (linear discriminants with the shrinkage of
                 Ledoit and Wolf) or `mean_difference`.
             classes: each class against the rest, or one multinomial probe of all (of `logistic` or `lda`).
