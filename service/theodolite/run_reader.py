@@ -311,7 +311,8 @@ class RunReader:
         `.values` is NumPy; with Dask installed, a chunk has one or more shards. `position` and `layer` are dimensions
         only if they have several labels or were given as a list, such as `position=[-1]`. The layers of a shard are
         read, and compared with their checksums, when a value of them is needed. Coordinates are the `text`, the
-        `status` and the `token_id`; prompts whose status is `quarantined` cannot be used. A service sends activations
+        `status` and the `token_id`. Prompts whose status is `quarantined`, positions before a prompt's first token
+        (`token_id` -1), and layers without the site are NaN. A service sends activations
         to tokens with the scope `activations`.
 
         Args:
@@ -380,7 +381,8 @@ class RunReader:
 
         Each vector comes once, and the last batch may be smaller. The same seed gives the same batches, also from a
         service. Shards in random order are read in blocks of 128 MiB, of which at most three are in memory, and whose
-        vectors are shuffled. Quarantined prompts, and positions before a prompt's first token, are left out.
+        vectors are shuffled. Quarantined prompts, and positions before a prompt's first token, are left out. Those of
+        `head_out` are (size, head, d_head).
 
         Args:
             set: name of the prompt set.
