@@ -254,17 +254,22 @@ def _layers_after_blocks(
     run: Run, contrast: str, site: str, layers: Sequence[int], position: Label | None, format: str
 ) -> list[int]:
     """Return the layers whose stream a tool can add to; raises SpecError if a requested layer is not one of them."""
-    if run.record.parity["post_norm"]:
-        raise SpecError(
-            f"format: given {format!r}, but the model of {run.id} is an encoder, and {FIRST_BLOCKS[format][0]} adds "
-            "vectors only to decoders; choose safetensors or npy"
-        )
+    check_decoder(run, format)
     first = check_blocks(format, site, layers)
     measured = select_directions(run, contrast, site, (), position)["layer"].values.tolist()
     applied = [layer for layer in layers or measured if layer >= first]
     if not applied:
         raise _below(format, site, f"{contrast} has directions only below layer {first}")
     return applied
+
+
+def check_decoder(run: Run, format: str) -> None:
+    """Raise SpecError if the tool of a format adds vectors only to decoders, and the model of a run is an encoder."""
+    if format in FIRST_BLOCKS and run.record.parity["post_norm"]:
+        raise SpecError(
+            f"format: given {format!r}, but the model of {run.id} is an encoder, and {FIRST_BLOCKS[format][0]} adds "
+            "vectors only to decoders; choose safetensors or npy"
+        )
 
 
 def check_blocks(format: str, site: str, layers: Iterable[int]) -> int:

@@ -55,6 +55,8 @@ Labels = str | int | Sequence[str] | Sequence[int] | None
 """One label, several, or None for all; one label drops its dimension, as xarray's `sel` does."""
 
 
+_ONE = str | int | np.generic
+
 _QUESTIONS = ("separable", "beyond_words", "beyond_untrained", "used")
 """The names of the tiles of an overview among the numbers of a run."""
 
@@ -310,7 +312,8 @@ class RunReader:
         `.values` is NumPy; with Dask installed, a chunk has one or more shards. `position` and `layer` are dimensions
         only if they have several labels or were given as a list, such as `position=[-1]`. The layers of a shard are
         read, and compared with their checksums, when a value of them is needed. Coordinates are the `text`, the
-        `status` and the `token_id`; prompts whose status is `quarantined` cannot be used. A service sends activations
+        `status` and the `token_id`. Prompts whose status is `quarantined`, positions before a prompt's first token
+        (`token_id` -1), and layers without the site are NaN. A service sends activations
         to tokens with the scope `activations`.
 
         Args:
@@ -326,11 +329,8 @@ class RunReader:
             RunDamagedError: when values are read: a shard differs from its commit record.
         """
         found = read_activations(self._run, set, site, _listed(layer), _listed(position))
-        as_list = [
-            dim
-            for dim, given in (("layer", layer), ("position", position))
-            if isinstance(given, Sequence) and not isinstance(given, str)
-        ]
+        given = {"layer": layer, "position": position}
+        as_list = [dim for dim, labels in given.items() if labels is not None and np.ndim(labels)]
         return found.isel({dim: 0 for dim in ("layer", "position") if found.sizes.get(dim) == 1 and dim not in as_list})
 
     def export_activations(
@@ -382,7 +382,8 @@ class RunReader:
 
         Each vector comes once, and the last batch may be smaller. The same seed gives the same batches, also from a
         service. Shards in random order are read in blocks of 128 MiB, of which at most three are in memory, and whose
-        vectors are shuffled. Quarantined prompts, and positions before a prompt's first token, are left out.
+        vectors are shuffled. Quarantined prompts, and positions before a prompt's first token, are left out. Those of
+        `head_out` are (size, head, d_head).
 
         Args:
             set: name of the prompt set.
@@ -425,7 +426,8 @@ class RunReader:
         """Return a probe that is fitted on stored activations, with held-out scores and its directions.
 
         Each prompt is scored by a fit on four other folds; nested folds choose the ridge. The folds of a contrast are
-        those of `separation`. Time grows with the square of the number of prompts. It needs `theodolite[jobs]`.
+        those of `separation`; with labels, prompts of a class with the same index in several sets share a fold. Time
+        grows with the square of the number of prompts. It needs `theodolite[jobs]`.
 
         Args:
             contrast: a contrast, whose classes are `negative` and `positive`; if it is paired, so are the intervals.
@@ -433,8 +435,8 @@ class RunReader:
             site: site in the block.
             position: token position from the end; None selects the last one that all sets have.
             set: without a contrast: a prompt set, or several.
-            labels: the class of each stored prompt of these sets, in their order, or a column of `prompts(set)`. None
-                takes the sets as classes.
+            labels: the class of each stored prompt of these sets, in their order, or a stored column, such as
+                `n_tokens`. None takes the sets as classes.
             kind: `logistic` (the ridge is chosen by nested folds), `lda` (linear discriminants with the shrinkage of
                 Ledoit and Wolf) or `mean_difference`.
             classes: each class against the rest, or one multinomial probe of all (of `logistic` or `lda`).
@@ -663,8 +665,9 @@ def html_table(title: str, rows: Mapping[str, Any]) -> str:
 
 
 def _listed(given: Labels) -> list[Any]:
-    """Return labels as a list without duplicates."""
-    return [] if given is None else [given] if isinstance(given, str | int) else list(dict.fromkeys(given))
+    """Return labels as a list without duplicates; those of NumPy become those of Python."""
+    labels: Any = () if given is None else [given] if isinstance(given, _ONE) else given
+    return list(dict.fromkeys(one.item() if isinstance(one, np.generic) else one for one in labels))
 
 
 def _label_lists(given: Mapping[str, Labels]) -> dict[str, list[Any]]:
@@ -673,5 +676,5 @@ def _label_lists(given: Mapping[str, Labels]) -> dict[str, list[Any]]:
 
 
 def _without_single(dataset: xr.Dataset, given: Mapping[str, Labels]) -> xr.Dataset:
-    single = [dim for dim, labels in given.items() if isinstance(labels, str | int) and dim in dataset.dims]
+    single = [dim for dim, labels in given.items() if isinstance(labels, _ONE) and dim in dataset.dims]
     return dataset.isel(dict.fromkeys(single, 0))

@@ -4,6 +4,7 @@ import json
 from base64 import b64decode
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from numbers import Integral
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from safetensors import SafetensorError, safe_open
 
 from theodolite.errors import SpecError, one_line
-from theodolite.export import FIRST_BLOCKS, check_blocks, check_format, encode, suffix, write_files
+from theodolite.export import FIRST_BLOCKS, check_blocks, check_decoder, check_format, encode, suffix, write_files
 from theodolite.query.exports import EITHER, LAYER_NUMBERING, facts_of_model
 from theodolite.run_reader import RunReader
 from theodolite.sites import STREAM_SITES, site_name
@@ -105,12 +106,16 @@ def export_vector(
         if layer is None:
             raise SpecError("layer: not given; it is the 0-based layer at which the vector acts")
         vector = {layer: vector}
+    if wrong := [at for at in vector if not isinstance(at, Integral)]:
+        raise SpecError(f"layer: given {wrong[0]!r}; allowed: a whole number, counted from 0")
     vectors = {int(at): _checked(at, one) for at, one in sorted(vector.items())}
     if len({len(one) for one in vectors.values()}) != 1:
         raise SpecError("vector: the layers have vectors of different widths, or there is none")
     if min(vectors) < 0:
         raise SpecError(f"layer: given {min(vectors)}; layers are counted from 0")
     check_blocks(format, site_name(site), vectors)
+    if not isinstance(model, str):
+        check_decoder(model._run, format)
     facts = {
         **({"model": model, "family": model} if isinstance(model, str) else _facts_of(model._run, vectors, site)),
         "site": site_name(site),
@@ -128,13 +133,18 @@ def export_vector(
 
 def _checked(layer: int, given: ArrayLike) -> NDArray[np.float64]:
     try:
-        vector = np.asarray(given, np.float64)
+        array = np.asarray(given)
+        if np.iscomplexobj(array):
+            raise TypeError("its numbers are complex")
+        vector = array.astype(np.float64)
     except (TypeError, ValueError, RuntimeError) as error:  # ragged lists; tensors of torch with a gradient
         raise SpecError(f"vector: that of layer {layer} is no array of numbers: {one_line(error)}") from error
     if vector.ndim != 1:
         raise SpecError(f"vector: given the shape {vector.shape} at layer {layer}; allowed: (d_model)")
-    if not np.isfinite(vector).all() or not vector.any():
-        raise SpecError(f"vector: that of layer {layer} is 0, or has numbers that are not finite")
+    with np.errstate(over="ignore"):
+        stored = vector.astype(np.float32)
+    if not np.isfinite(stored).all() or not stored.any():
+        raise SpecError(f"vector: that of layer {layer} is 0, or has numbers that are not finite, in float32")
     return vector
 
 

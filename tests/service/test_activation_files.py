@@ -150,3 +150,24 @@ def test_the_command_exports_activations_and_says_what_is_missing(run, tmp_path)
     assert len(datasets.load_from_disk(tmp_path)) == 5
     assert "--set: not given; the run has harmful, harmless, nouns" in export("--activations").stderr
     assert "--contrast: not given" in export().stderr
+
+
+@each(
+    "options, reason",
+    [
+        (["--activations", "--set", "nouns", "--format", "npy"], "--format: given, but allowed only without"),
+        (["--activations", "--set", "nouns", "--contrast", "refusal"], "--contrast: given, but allowed only without"),
+        (["--contrast", "refusal", "--to", "npy"], "--to: given, but allowed only with --activations"),
+        (["--contrast", "refusal", "--set", "nouns"], "--set: given, but allowed only with --activations"),
+    ],
+)
+def test_the_command_refuses_options_of_the_other_kind(run, tmp_path, options, reason):
+    done = command("run", "export", run.id, "--store", run.url, "--output", tmp_path / "out", *options)
+    assert done.returncode != 0
+    assert reason in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_layers_can_be_numbers_of_numpy(run, tmp_path):
+    run.export_activations("nouns", layer=np.arange(2), position=np.int64(-1), to="npy", output=tmp_path)
+    assert json.loads((tmp_path / "export.json").read_text())["layers"] == [0, 1]

@@ -137,6 +137,9 @@ def test_an_encoder_has_no_control_vector(tmp_path):
     encoder = replace(run, record=run.record.model_copy(update={"parity": parity}))
     with pytest.raises(SpecError, match=r"tiny-0 is an encoder, and llama\.cpp adds vectors only to decoders"):
         encode_directions(encoder, "refusal", "resid_pre", format="gguf")
+    opened._opened = encoder
+    with pytest.raises(SpecError, match="tiny-0 is an encoder"):
+        theodolite.export_vector(np.ones(8), opened, layer=2, operation="add", format="gguf", output=tmp_path / "x")
 
 
 def test_directions_only_below_the_blocks_of_llama_cpp_raise(tmp_path):
@@ -411,7 +414,12 @@ def test_a_control_vector_of_another_tool_acts_on_outputs_of_blocks(tmp_path):
         ({"site": "resid_mid", "format": "vllm-lens"}, "site: given 'resid_mid'"),
         ({"vector": [[1.0], [1.0, 2.0]]}, "that of layer 1 is no array of numbers"),
         ({"vector": "abc"}, "that of layer 1 is no array of numbers"),
+        ({"vector": np.ones(8) * 1j}, "no array of numbers: its numbers are complex"),
+        ({"vector": np.full(8, 1e39)}, "not finite, in float32"),
+        ({"vector": np.full(8, 1e-50)}, "that of layer 1 is 0"),
         ({"layer": -1}, "layer: "),
+        ({"layer": 1.5}, "layer: given 1.5; allowed: a whole number"),
+        ({"vector": {"x": np.ones(8)}}, "layer: given 'x'"),
         ({"format": "onnx"}, "format: given 'onnx'"),
     ],
 )

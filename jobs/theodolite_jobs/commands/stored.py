@@ -280,12 +280,12 @@ def export(
     ] = False,
     prompt_set: Annotated[str | None, typer.Option("--set", help="Prompt set, for --activations.")] = None,
     to: Annotated[
-        str,
+        str | None,
         typer.Option(
-            help="Format of --activations: arrow (a dataset of Hugging Face's datasets, which SAELens reads), "
-            "safetensors or npy."
+            help="Format of --activations: arrow (a dataset of Hugging Face's datasets, which SAELens reads; the "
+            "default), safetensors or npy."
         ),
-    ] = "arrow",
+    ] = None,
     site: Annotated[str, typer.Option(help="Block site, such as resid_pre.")] = "resid_pre",
     layer: Annotated[
         list[int] | None,
@@ -298,12 +298,12 @@ def export(
         typer.Option(help="Token position, -1 is the last token, or its name. The default is the last captured one."),
     ] = None,
     format: Annotated[
-        str,
+        str | None,
         typer.Option(
-            help="safetensors, npy, gguf (a control vector of llama.cpp and repeng), vllm-lens (a SteeringVector as "
-            "JSON), or json (only the metadata)."
+            help="Format of a direction: safetensors (the default), npy, gguf (a control vector of llama.cpp and "
+            "repeng), vllm-lens (a SteeringVector as JSON), or json (only the metadata)."
         ),
-    ] = "safetensors",
+    ] = None,
     output: Annotated[
         str | None,
         typer.Option(
@@ -330,18 +330,26 @@ def export(
     from theodolite.errors import SpecError
     from theodolite.run_reader import open_run
 
+    given = {"--contrast": contrast, "--format": format} if activations else {"--set": prompt_set, "--to": to}
+    if unused := [option for option, value in given.items() if value is not None]:
+        allowed = "without" if activations else "with"
+        raise SpecError(f"{unused[0]}: given, but allowed only {allowed} --activations; change one of them")
     reader = open_run(settings_of(store=store).store, run)
     if activations:
         if prompt_set is None:
             raise SpecError(f"--set: not given; the run has {', '.join(reader.describe()['sets'])}")
         positions = None if position is None else [position]
-        folder = reader.export_activations(prompt_set, site, layer=layer, position=positions, to=to, output=output)
+        folder = reader.export_activations(
+            prompt_set, site, layer=layer, position=positions, to=to or "arrow", output=output
+        )
         print(json.dumps({"output": folder}) if as_json else folder)
         return
     if contrast is None:
         raise SpecError(f"--contrast: not given; the run has {', '.join(reader.describe()['contrasts'])}")
     with warnings.catch_warnings(record=True, action="always") as found:
-        file = reader.export(contrast, site, layer=layer, position=position, format=format, output=output)
+        file = reader.export(
+            contrast, site, layer=layer, position=position, format=format or "safetensors", output=output
+        )
     for warning in found:
         typer.echo(f"warning: {warning.message}", err=True)
     print(json.dumps({"file": str(file)}) if as_json else file)

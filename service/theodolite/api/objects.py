@@ -67,7 +67,11 @@ def run_object(
     if commit is None:
         return answer_file(request, str(checksum), name, BINARY, _bounded(partial(captured_object, run, key), most))
     site = key.split("/")[2]
-    whole = _bounded(partial(committed_bytes, run, commit, site), most)
+
+    def whole() -> bytes:
+        _check_size(sum(size for size, _ in commit.layers.get(site, ())), most)  # before a large shard is read
+        return _bounded(partial(committed_bytes, run, commit, site), most)()
+
     chosen = re.fullmatch(r"bytes=(\d{1,15})-(\d{1,15})", range or "")
     if chosen is None or (start := int(chosen[1])) > (last := int(chosen[2])):
         return answer_file(request, commit.checksums[site], name, BINARY, whole)

@@ -31,7 +31,7 @@ def one_panel(figure: go.Figure, title: str) -> go.Figure:
     number, layout = axes[title], figure.layout.to_plotly_json()
     axis, across = layout.pop(f"yaxis{number}"), layout.pop(f"xaxis{number}")
     shared = layout.get(f"xaxis{across.pop('matches', 'x').removeprefix('x')}", {})  # its labels stand there
-    low, high = axis["domain"]
+    low, high = axis.get("domain", (0, 1))
     margins = layout["margin"]["t"] + layout["margin"]["b"]
     kept = {name: value for name, value in layout.items() if not name.startswith(("xaxis", "yaxis"))}
     kept |= {
@@ -46,7 +46,7 @@ def one_panel(figure: go.Figure, title: str) -> go.Figure:
         "meta": _only(layout.get("meta") or {}, "about"),  # the switches are those of all panels
     }
     traces = [trace for trace in figure.data if (trace.yaxis or "y") == f"y{number}"]
-    return go.Figure([go.Scatter(trace).update(xaxis="x", yaxis="y") for trace in traces], kept)
+    return go.Figure([type(trace)(trace).update(xaxis="x", yaxis="y") for trace in traces], kept)
 
 
 def save_picture(figure: go.Figure, path: str | Path, width: Width) -> Path:

@@ -4,6 +4,7 @@ from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from numbers import Integral
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,10 +36,11 @@ def read_batches(
     whose vectors are shuffled. Quarantined prompts, and positions before the first token of a prompt, are left out.
     `start` leaves out the first batches, without reading the blocks before them.
 
-    Raises as `read_activations` does; SpecError also if the layer lacks the site, or a size is not positive.
+    Raises as `read_activations` does; SpecError also if the layer lacks the site, or a size, seed or start is none.
     """
-    if size < 1 or start < 0:
-        raise SpecError(f"size: given {size}, start: given {start}; a size is at least 1, and a start at least 0")
+    for name, given, least in (("size", size, 1), ("seed", seed, 0), ("start", start, 0)):
+        if not isinstance(given, Integral) or given < least:
+            raise SpecError(f"{name}: given {given!r}; allowed: a whole number of at least {least}")
     if layer is None and site != Site.RESID_FINAL:
         raise SpecError(f"layer: not given; batches have one of the layers {run.record.layers}")
     layers, positions = [] if layer is None else [layer], [] if position is None else [position]

@@ -11,9 +11,9 @@ import pandas as pd
 import xarray as xr
 from numpy.typing import ArrayLike, NDArray
 
-from theodolite.errors import RunDamagedError, SpecError, choices_text
+from theodolite.errors import RunDamagedError, SpecError, choices_text, one_line
 from theodolite.groups.schema import INTERVAL
-from theodolite.query.activations import read_activations
+from theodolite.query.activations import read_activations, usable_positions
 from theodolite.query.group_selection import select_direction
 from theodolite.sites import Site, site_name
 from theodolite.spec_parts import Label
@@ -163,25 +163,31 @@ def _prompts(
         common = [one for one in of_sets[0] if all(one in of_set for of_set in of_sets)]
         position = common[-1] if common else -1
     layers = [] if site_name(site) == Site.RESID_FINAL else [layer]
-    frames, samples = [], []
+    frames, samples, usable_of = [], [], []
     for name in sets:
         activations = read_activations(run, name, site, layers, [position])
+        if layers and not run.record.has_site(Site(site_name(site)), layer):
+            reason = run.record.partial_sites[Site(site_name(site))].reason
+            raise SpecError(f"layer: given {layer}, which has no {site_name(site)}: {reason}")
+        usable_of.append(usable_positions(run, name, [position])[:, 0])
         frames.append(read_prompts(run, name).iloc[: len(activations)].assign(set=name))
         samples.append(activations.values.reshape(len(activations), -1).astype(np.float64))
     table = pd.concat(frames, ignore_index=True)
     table["label"] = _labels(table, contrast, labels)
-    usable = (table["status"] == "ok").to_numpy()
+    # As in `separation` for a contrast; labels of one's own may follow the folds, so each class is divided. Its prompts
+    # with the same index in several sets can be pairs, so they share a fold.
+    of_class = table.groupby("label")["sample"].rank("dense").astype(int) - 1
+    table["fold"] = (table["sample"] if contrast else of_class) % FOLDS
+    usable = np.concatenate(usable_of)
     if paired:
-        first, second = np.split(usable, [len(frames[0])])
+        first, second = usable_of
         n = min(len(first), len(second))
         both = first[:n] & second[:n]
         usable = np.concatenate([np.append(both, first[n:] & False), np.append(both, second[n:] & False)])
     samples_of = np.concatenate(samples)[usable]
     if not np.isfinite(samples_of).all():
         raise RunDamagedError(f"{run.id}: activations are not finite; run `theodolite run verify {run.id} --repair`")
-    chosen = table.loc[usable, ["set", "sample", "label"]].reset_index(drop=True)
-    # As in `separation` for a contrast; labels of one's own may follow the folds, so each class is divided.
-    chosen["fold"] = (chosen["sample"] if contrast else chosen.groupby("label").cumcount()) % FOLDS
+    chosen = table.loc[usable, ["set", "sample", "label", "fold"]].reset_index(drop=True)
     chosen.attrs["position"] = position
     return _Prompts(chosen, samples_of, paired)
 
@@ -208,6 +214,8 @@ def _labels(table: pd.DataFrame, contrast: str | None, labels: str | Sequence[An
 def _class_names(table: pd.DataFrame) -> list[Any]:
     """Return the classes in ascending order, after a check of their numbers of prompts."""
     counts = table["label"].value_counts()
+    if counts.empty:
+        raise SpecError("set: no prompt has usable activations at this position; choose another position")
     if len(counts) < 2:
         only = ", ".join(map(repr, counts.index))
         raise SpecError(f"labels: all prompts have the label {only}; a probe needs two classes or more")
@@ -241,7 +249,11 @@ def _vectors(
         if (of_class := labels == given).any():
             return np.asarray(prompts.samples[of_class].mean(axis=0, keepdims=True))
         return np.array(select_direction(run, given, site, layer, prompts.table.attrs["position"]).values)[None]
-    vectors, width = np.atleast_2d(np.asarray(given, np.float64)), prompts.samples.shape[1]
+    width = prompts.samples.shape[1]
+    try:
+        vectors = np.atleast_2d(np.asarray(given, np.float64))
+    except (TypeError, ValueError) as error:
+        raise SpecError(f"orthogonal_to: no array of numbers: {one_line(error)}") from error
     if vectors.shape != (len(vectors), width) or not np.isfinite(vectors).all() or not vectors.any(axis=1).all():
         raise SpecError(f"orthogonal_to: given the shape {np.shape(given)}; allowed: finite vectors of {width} numbers")
     return vectors

@@ -139,7 +139,7 @@ def test_a_service_may_send_nothing_of_the_capture(library, settings, reason):
     assert client.get(f"{OBJECTS}/tables/growth.parquet").status_code == 200
 
 
-def test_a_part_of_activations_is_returned_up_to_the_limit(library):
+def test_a_part_of_activations_is_returned_up_to_the_limit(library, monkeypatch):
     client, content = client_of(library, activation_bytes=100), Path(library, "runs/tiny-0", SHARD).read_bytes()
     assert len(content) > 200
 
@@ -152,6 +152,9 @@ def test_a_part_of_activations_is_returned_up_to_the_limit(library):
         assert answer.headers["content-range"] == f"bytes {first}-{min(last, len(content) - 1)}/*"
     for text in ("bytes=0-100", "bytes=5-2", "bytes=-5", "lines=1-2"):
         assert_problem(part(text), 413, "at most 100 at once (THEODOLITE_ACTIVATION_BYTES)")
+    with monkeypatch.context() as patch:
+        patch.setattr("theodolite.api.objects.committed_bytes", None)  # a shard above the limit is not read
+        assert_problem(client.get(f"{OBJECTS}/{SHARD}"), 413, "at most 100 at once")
     assert part(f"bytes={len(content)}-{len(content) + 9}").status_code in (404, 503)
     assert client_of(library).get(f"{OBJECTS}/{SHARD}", headers={"Range": "bytes=5-2"}).content == content
 

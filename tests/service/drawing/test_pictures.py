@@ -40,6 +40,19 @@ def test_each_panel_is_that_of_the_figure(run):
         run.figure("auroc", panel="auroc")
 
 
+@each("trace", [go.Bar(y=[1, 2]), go.Heatmap(z=[[1, 2]])])
+def test_a_panel_can_have_bars_or_a_map(trace):
+    layout = {
+        "yaxis": {"title": {"text": "share"}},
+        "xaxis": {"title": {"text": "layer"}},
+        "height": 400,
+        "margin": {"t": 10, "b": 10},
+    }
+    one = pictures.one_panel(go.Figure([trace], layout), "share")
+    assert [kept.type for kept in one.data] == [trace.type]
+    assert one.layout.height == 400
+
+
 @pytest.fixture
 def written(monkeypatch):
     """The arguments of each picture that kaleido would draw."""

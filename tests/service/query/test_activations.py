@@ -56,6 +56,12 @@ def test_a_single_position_has_a_dimension_only_if_a_list_asks_for_it(run):
     np.testing.assert_array_equal(kept[:, 0, 0], run.activations("nouns", layer=1))
 
 
+def test_labels_can_be_those_of_numpy(run):
+    one = run.activations("nouns", layer=np.int64(1), position=np.int64(-1))
+    np.testing.assert_array_equal(one, run.activations("nouns", layer=1, position=-1))
+    assert run.activations("nouns", layer=np.array([1]), position=np.array([-1])).sizes["layer"] == 1
+
+
 def test_a_layer_is_read_and_verified_without_the_others(run, monkeypatch, tmp_path):
     sizes = []
 
@@ -127,6 +133,8 @@ def test_what_does_not_exist_is_named(run, given, reason):
         ({}, "layer: not given"),
         ({"layer": 1, "size": 0}, "size: given 0"),
         ({"layer": 1, "start": -1}, "start: given -1"),
+        ({"layer": 1, "size": 2.5}, "size: given 2.5; allowed: a whole number of at least 1"),
+        ({"layer": 1, "seed": -1}, "seed: given -1"),
         ({"layer": 1, "kind": "jax"}, "allowed: numpy, torch"),
     ],
 )

@@ -1,5 +1,7 @@
 """Probes with labels of one's own are those of the formulas on the stored activations; wrong input is named."""
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -8,6 +10,7 @@ from support.each import each
 
 import theodolite
 from theodolite.errors import SpecError
+from theodolite.query.probes import read_probe
 from theodolite_jobs.groups.probes.formulas_classes import fit_classes
 
 SETS = {"bad": 26, "good": 26, "neutral": 24}
@@ -79,6 +82,35 @@ def test_labels_are_sets_arrays_or_columns(run):
         assert np.isnan(probe.fit["penalty"]).all()
 
 
+def test_pairs_of_a_class_share_a_fold(tmp_path):
+    rng = np.random.default_rng(0)
+    shared = rng.normal(size=(53, 1, 1, 16))
+    arrays = {
+        name: {"resid_pre": (shared + 0.01 * rng.normal(size=shared.shape) + shift).astype(np.float32)}
+        for name, shift in (("bad", 1), ("good", 0))
+    }
+    stored = analysed(tmp_path, arrays, {"refusal": CONTRASTS["refusal"]})
+    labels = rng.permutation(53) % 2  # which say nothing about the activations
+    probe = theodolite.open_run(stored.store, stored.id).probe(
+        set=["bad", "good"], labels=[*labels, *labels], kind="lda", layer=0
+    )
+    assert probe.auroc.loc[1, "low"] < 0.5
+
+
+def test_a_prompt_that_is_too_short_for_the_position_is_left_out(run):
+    with pytest.raises(SpecError, match="set: no prompt has usable activations at this position"):
+        run.probe("tone", layer=1, position=-2)  # each prompt has one token
+
+
+def test_a_layer_without_the_site_is_named(run):
+    partial_sites = {"resid_mid": {"layers": [0], "reason": "the others have no attention"}}
+    stored = run._run
+    record = stored.record.model_validate({**stored.record.model_dump(), "partial_sites": partial_sites})
+    place = {**PLACE, "kind": "lda", "classes": "one_against_rest", "permutations": 0}
+    with pytest.raises(SpecError, match="layer: given 1, which has no resid_mid: the others have no attention"):
+        read_probe(replace(stored, record=record), "tone", [], None, **place, winsorise=None, orthogonal_to=None)
+
+
 def test_directions_are_winsorised_and_orthogonal(run):
     (bad, _), (good, _) = (activations(run, name) for name in ("bad", "good"))
     good = np.delete(good, 3, axis=0)
@@ -128,6 +160,7 @@ def test_a_direction_becomes_a_file_of_a_vector(run, tmp_path):
         ({"contrast": "tone", "winsorise": 0}, "winsorise: given 0"),
         ({"contrast": "tone", "orthogonal_to": np.ones(3)}, r"orthogonal_to: given the shape \(3,\); allowed: .* 16"),
         ({"contrast": "tone", "orthogonal_to": "nobody"}, "contrast: .* has no 'nobody'"),
+        ({"contrast": "tone", "orthogonal_to": [[1.0], [2.0, 3.0]]}, "orthogonal_to: no array of numbers"),
         ({"set": "good"}, "labels: all prompts have the label 'good'; a probe needs two classes"),
         ({"set": "good", "labels": [1, 0]}, "labels: 2 given for 26 stored prompts"),
         ({"set": "good", "labels": ["a", None] * 13}, "labels: 13 are missing, the first that of prompt 1"),
