@@ -443,7 +443,7 @@ class RunReader:
             permutations: number of permutations of the labels that give `p`; each fits all probes again.
             winsorise: limit each feature of an activation to this quantile of the absolute values of its features.
             orthogonal_to: leave out what lies along one or several vectors, the direction of another contrast, or the
-                mean of a class. (The mean is that of all prompts, also of held-out ones.)
+                mean of a class. The latter two depend on all prompts, so all held-out numbers are then NaN.
 
         Raises:
             SpecError: an argument is invalid, or a class has too few prompts.

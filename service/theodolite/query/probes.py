@@ -123,7 +123,13 @@ def read_probe(
     along = samples @ directions.T
     gaps = [along[codes == row, row].mean() - along[codes != row, row].mean() for row in range(len(names))]
     index, columns = pd.Index(names, name="class"), [*INTERVAL, "p"]
-    table = prompts.table.drop(columns="fold").assign(predicted=[names[code] for code in found.predicted])
+    predicted = [names[code] for code in found.predicted]
+    if isinstance(orthogonal_to, str):  # a vector of all prompts, so none is held out
+        found = found._replace(
+            **{name: getattr(found, name) * np.nan for name in ("accuracy", "auroc", "null", "scores")}
+        )
+        predicted = [None] * len(predicted)
+    table = prompts.table.drop(columns="fold").assign(predicted=predicted)
     return Probe(
         kind,
         classes,

@@ -128,7 +128,9 @@ def test_directions_are_winsorised_and_orthogonal(run):
         "tone": run.direction("tone", "resid_mid", 1, -1),
         "vectors": np.eye(16)[[0, 9]],
     }.items():
-        found = run.probe(**given, orthogonal_to=vector if other == "vectors" else other).direction
+        probe = run.probe(**given, orthogonal_to=vector if other == "vectors" else other)
+        found = probe.direction
+        assert np.isfinite(probe.auroc["value"]).all() == np.isfinite(probe.accuracy["value"]) == (other == "vectors")
         basis = np.linalg.qr(np.atleast_2d(vector).T)[0]
         difference = bad.mean(axis=0) - good.mean(axis=0)
         rest = difference - basis @ (basis.T @ difference)
