@@ -107,7 +107,7 @@ def main() -> None:
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("theodolite"):
             raise
-        extra = {"serve": "service", "mcp": "mcp"}.get(sys.argv[1], "jobs")
+        extra = {"serve": "service", "mcp": "mcp"}.get("".join(sys.argv[1:2]), "jobs")
         message = (
             f"this command needs packages that are not installed ({error}); run: pip install 'theodolite[{extra}]'"
         )
