@@ -130,7 +130,7 @@ def test_a_head_that_is_not_there_is_refused_with_what_is(atlas):
 
 def test_an_encoder_gets_the_same_atlas_within_a_survey(encoder):
     assert set(finished_groups(encoder)) == set(GROUPS) - {
-        *("composition", "contributions", "effects", "logit_lens", "routing")
+        *("composition", "contributions", "effects", "logit_lens", "probes", "routing")
     }
     found = read_group(encoder, "heads")
     assert found.sizes["layer"] == 6

@@ -135,11 +135,15 @@ def test_a_mistake_in_half_precision_alone_is_refused(monkeypatch, unarbitrated,
 def test_padding_that_leaks_is_refused(monkeypatch, unarbitrated):
     forward = Engine._forward
 
-    def leaking(self, plan, prompts, *recorded):
-        longest = max(map(len, prompts))
+    def leaking(self, task, prompts, spans):
         if self.model.dtype == torch.float32:
-            return forward(self, plan, prompts, *recorded)
-        return forward(self, plan, [(*ids, *ids[-1:] * (longest - len(ids))) for ids in prompts], *recorded)
+            return forward(self, task, prompts, spans)
+        padding = [max(map(len, prompts)) - len(ids) for ids in prompts]
+        padded = [(*ids, *ids[-1:] * more) for ids, more in zip(prompts, padding, strict=True)]
+        moved = [
+            tuple((start + more, stop + more) for start, stop in own) for own, more in zip(spans, padding, strict=True)
+        ]
+        return forward(self, task, padded, moved)
 
     monkeypatch.setattr(Engine, "_forward", leaking)
     with pytest.raises(ParityError, match="farther from float32 than rounding explains"):

@@ -203,7 +203,8 @@ def test_sections_and_figures_change_when_an_untrained_twin_is_surveyed(tmp_path
 
 def test_missing_sections_are_empty_and_unknown_sections_return_404(client):
     assert client.get(f"{RUN}/sections/heads").json()["items"] == []
-    assert_problem(client.get(f"{RUN}/sections/nobody"), 404, "'nobody'", "separation, curves, directions, heads")
+    known = "separation, curves, probes, directions, heads"
+    assert_problem(client.get(f"{RUN}/sections/nobody"), 404, "'nobody'", known)
 
 
 @each(

@@ -59,10 +59,10 @@ def test_a_problem_with_an_address_is_short(own, path):
 
 
 def test_a_problem_with_many_parameters_names_the_first(own):
-    positions = "&".join(f"position=a{number}" for number in range(3000))
-    answer = own.get(f"{RUN}/curves?{positions}")
-    assert_problem(answer, 422, "position.0: given 'a0'", "position.19: ", "and 2980 more")
-    assert "position.20" not in answer.text
+    layers = "&".join(f"layer=a{number}" for number in range(3000))
+    answer = own.get(f"{RUN}/export/refusal?{layers}")
+    assert_problem(answer, 422, "layer.0: given 'a0'", "layer.19: ", "and 2980 more")
+    assert "layer.20" not in answer.text
 
 
 @each(

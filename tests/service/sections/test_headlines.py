@@ -577,4 +577,5 @@ def test_tokens_of_a_direction_are_named_only_beyond_chance(tmp_path, monkeypatc
 
 def test_every_shown_analysis_has_a_headline_here():
     planted = {"heads", "contributions", "effects", "routing", "weights", "sphere", "logit_lens", "words"}
-    assert {*COMPUTED, *planted} == set(SHOWN)
+    in_their_own_file = {"probes"}
+    assert {*COMPUTED, *planted, *in_their_own_file} == set(SHOWN)
