@@ -215,6 +215,11 @@ class SurveySpec(Part):
         ]
         return list(map(str, labels)) if self._named else labels
 
+    def position_of(self, prompt_set: str, label: Label) -> int | NamedPosition:
+        """Return what a label of a position means in a set; a number from the end if no named position has it."""
+        named = {one.name: one for one in self.positions_of(prompt_set) if isinstance(one, NamedPosition)}
+        return named[label] if label in named else int(label)
+
     @property
     def means(self) -> frozenset[str]:
         """The names of the positions at which means over several tokens are measured."""
