@@ -243,7 +243,7 @@ class Prepared:
             tokens=plan.tokens,
             computed_tokens=plan.computed_tokens,
             token_ids_sha256=digest_of(self.tokens[name]),
-            n_first=sum(span[0][0] == 0 for span in spans),
+            n_first=sum(min(span)[0] == 0 for span in spans),
             n_first_named={
                 str(label): sum(span[index][0] == 0 for span in spans)
                 for index, label in enumerate(self.positions[name])

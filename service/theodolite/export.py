@@ -53,7 +53,7 @@ def encode_directions(
         site: site in the block, such as `resid_pre`.
         layers: 0-based indices of the blocks. By default all that have a direction, and for gguf all of these that
             llama.cpp can apply.
-        position: token position from the end; None selects the last measured one.
+        position: token position from the end, or its name; None selects the last measured one.
         format: one of FORMATS; npy has no metadata, json has only the metadata, and the vectors of vllm-lens have the
             length of the difference of the means.
 

@@ -254,7 +254,7 @@ class RunReader:
             contrast: name of the contrast.
             site: site in the block, such as `resid_pre`.
             layer: 0-based index of the block.
-            position: token position from the end; None selects the last measured one.
+            position: token position from the end, or its name; None selects the last measured one.
 
         Raises:
             SpecError: there is no such contrast, site, layer or position, or the two means are equal at it.
@@ -283,7 +283,7 @@ class RunReader:
             site: site in the block.
             layer: 0-based index of the block, or several. By default all that have a direction, and for gguf and
                 vllm-lens all of these that the tool can apply.
-            position: token position from the end; None selects the last measured one.
+            position: token position from the end, or its name; None selects the last measured one.
             format: safetensors, npy, gguf (a control vector of llama.cpp and repeng), vllm-lens (a `SteeringVector` as
                 JSON, with the length of the difference of the means), or json (only the metadata).
             output: the file. By default `RUN.CONTRAST.SITE.LAYER.FORMAT` in the working folder, with LAYER if one was
@@ -320,7 +320,7 @@ class RunReader:
             set: name of the prompt set.
             site: site in the block, or `resid_final`.
             layer: 0-based index of the block, or several.
-            position: token position from the end, or several.
+            position: token position from the end, or its name, or several.
 
         Raises:
             SpecError: there is no such set, site, layer or position.
@@ -352,7 +352,7 @@ class RunReader:
             set: name of the prompt set.
             site: site in the block, or `resid_final`.
             layer: 0-based index of the block, or several; None selects all.
-            position: token position from the end, or several; None selects all stored ones.
+            position: token position from the end, or its name, or several; None selects all stored ones.
             to: arrow (a dataset of Hugging Face's `datasets`), safetensors, or npy.
             output: a folder, or a file://, s3://, gs:// or az:// URL. By default the folder `RUN.SET.SITE.TO`.
 
@@ -391,7 +391,7 @@ class RunReader:
             layer: 0-based index of the block.
             size: number of vectors in a batch.
             seed: seed of the order.
-            position: token position from the end; None gives the vectors of all stored positions.
+            position: token position from the end, or its name; None gives the vectors of all stored positions.
             start: number of batches to leave out, to resume: the blocks before them are not read.
             kind: arrays of NumPy, or tensors of torch, on the CPU.
 
@@ -433,7 +433,7 @@ class RunReader:
             contrast: a contrast, whose classes are `negative` and `positive`; if it is paired, so are the intervals.
             layer: 0-based index of the block.
             site: site in the block.
-            position: token position from the end; None selects the last one that all sets have.
+            position: token position from the end, or its name; None selects the last one that all sets have.
             set: without a contrast: a prompt set, or several.
             labels: the class of each stored prompt of these sets, in their order, or a stored column, such as
                 `n_tokens`. None takes the sets as classes.
@@ -529,7 +529,7 @@ class RunReader:
             contrast: a contrast of the set; None selects the first one.
             site: site in the block; None selects that of the best separation.
             layer: 0-based index of the block; None selects that of the best separation.
-            position: token position from the end; None selects the last measured one.
+            position: token position from the end, or its name; None selects the last measured one.
             order: `sample`, `margin` (worst classified first) or `-margin` (best classified first).
 
         Raises:

@@ -169,6 +169,13 @@ class SurveySpec(Part):
     @model_validator(mode="after")
     def _effects_are_of_captured_states(self) -> "SurveySpec":
         options = self.effects
+        if options is not None or "effects" in (self.analyses or []):
+            for name, contrast in self.contrasts.items():
+                if set.intersection(*(set(self.labels_of(side)) for side in contrast.sides)) <= self.means:
+                    raise ValueError(
+                        f"effects changes the state of a token, but the sets of the contrast {name!r} have only means "
+                        "in common; add a position of a single token, or remove effects"
+                    )
         if options is None:
             return self
         least, keep = GROUPS["effects"].least_samples, self.capture.keep
@@ -180,12 +187,6 @@ class SurveySpec(Part):
         captured = self.capture.layers
         if isinstance(options.layers, list) and captured != "all" and (missing := set(options.layers) - set(captured)):
             raise ValueError(f"effects.layers: layer {min(missing)} is not captured; add it to capture.layers")
-        for name, contrast in self.contrasts.items():
-            if set.intersection(*(set(self.labels_of(side)) for side in contrast.sides)) <= self.means:
-                raise ValueError(
-                    f"effects changes the state of a token, but the sets of the contrast {name!r} have only means in "
-                    "common; add a position of a single token, or remove effects"
-                )
         unpaired = [name for name in self.contrasts if not self.is_paired(name)]
         if options.patch == "pair" and unpaired:
             raise ValueError(
@@ -214,6 +215,11 @@ class SurveySpec(Part):
             one.name if isinstance(one, NamedPosition) else one for one in self.positions_of(prompt_set)
         ]
         return list(map(str, labels)) if self._named else labels
+
+    def position_of(self, prompt_set: str, label: Label) -> int | NamedPosition:
+        """Return what a label of a position means in a set; a number from the end if no named position has it."""
+        named = {one.name: one for one in self.positions_of(prompt_set) if isinstance(one, NamedPosition)}
+        return named[label] if label in named else int(label)
 
     @property
     def means(self) -> frozenset[str]:

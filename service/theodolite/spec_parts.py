@@ -101,7 +101,7 @@ class NamedPosition(Part):
     turn: int | None = Field(
         None,
         description="Number of the message among those of its role: 0 is the first, -1 the last; required if a prompt "
-        "has several.",
+        "has several, unless only one of them has `text`.",
         ge=-(10**6),
         le=10**6,
     )
@@ -119,6 +119,16 @@ class NamedPosition(Part):
         "first.",
     )
 
+    @model_validator(mode="before")
+    @classmethod
+    def _one_spelling(cls, given: Any) -> Any:
+        """Return the options so that positions that mean the same are equal, also in the digest of a run."""
+        if not isinstance(given, dict) or given.get("token") is not None:
+            return given
+        if given.get("first") is None:
+            return {**given, "token": "last"}
+        return {**given, "token": "first", "first": None} if given["first"] == 0 else given
+
     @model_validator(mode="after")
     def _one_token(self) -> "NamedPosition":
         if self.first is not None and self.token is not None:
@@ -128,7 +138,7 @@ class NamedPosition(Part):
     @property
     def meaning(self) -> str:
         """What is measured, in words."""
-        token = f"token {self.first} (from 0)" if self.first is not None else f"the {self.token or 'last'} token"
+        token = f"token {self.first} (from 0)" if self.first is not None else f"the {self.token} token"
         which = "the mean over the tokens" if self.token == "mean" else token
         turn = "" if self.turn is None else f", turn {self.turn}"
         return f"{which} of {'the message' if self.text is None else short(self.text)} (role {self.role}{turn})"
@@ -137,8 +147,7 @@ class NamedPosition(Part):
         """Return the token or tokens to measure, half-open, of those from `start` to `stop`."""
         if self.token == "mean":
             return start, stop
-        is_last = self.first is None and self.token != "first"
-        at = stop - 1 if is_last else start + (self.first or 0)
+        at = stop - 1 if self.token == "last" else start + (self.first or 0)
         return at, at + 1
 
 

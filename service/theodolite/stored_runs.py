@@ -107,7 +107,7 @@ def compare(
         contrast: one name, or a list of `RUN:CONTRAST` for contrasts of other names.
         set: prompt set, for a statistic of one set.
         site: site; None selects resid_pre and resid_mid.
-        position: token position from the end; None selects each run's last measured one.
+        position: token position from the end, or its name; None selects each run's last measured one.
         bound: sets separate if the simultaneous interval of AUROC lies above it.
         store: the store.
 

@@ -151,3 +151,13 @@ def test_effects_are_of_single_tokens_and_tables_have_labels(model: Path, tmp_pa
         assert {"asked", "-1"} <= set(run.table(name)["position"]) <= {"answer", "word", "asked", "-1"}, name
     with pytest.raises(SpecError, match="'length' have only means in common"):
         spec_of(model, [POSITIONS[1]], **options)
+
+
+@pytest.mark.nightly
+def test_effects_are_shown_at_the_last_single_token(model: Path, tmp_path: Path) -> None:
+    options: Any = {"analyses": ["curves", "separation", "effects"], "effects": EFFECTS}
+    run = stored_run(surveyed(tmp_path, spec_of(model, [POSITIONS[3], POSITIONS[1]], **options)).id, str(tmp_path))
+    (section,) = section_items(run, "effects")
+    assert "position asked" in section["title"]
+    overview = read_overview(run, "length")
+    assert (overview.position, overview.tiles[3].rule) == ("answer", "a mean over tokens is no state to change")

@@ -17,6 +17,7 @@ from theodolite.errors import SpecError
 from theodolite.sites import Site
 from theodolite.spec import SurveySpec
 from theodolite.spec_file import parse_spec, read_spec
+from theodolite.spec_parts import NamedPosition
 
 # Defaults
 
@@ -306,3 +307,23 @@ def test_a_wrong_named_position_is_refused_in_one_line(
         with_positions(positions, **of_harmless)
     (line,) = str(refused.value).splitlines()[1:]
     assert all(word in line for word in words), line
+
+
+def test_a_position_is_found_by_its_set_and_equal_rules_are_equal() -> None:
+    named = with_positions([POSITIONS["last"], -1], positions=[{"name": "said", "text": "bread"}, -1])
+    found = [named.position_of(name, "said") for name in ("harmful", "harmless")]
+    assert [one.meaning for one in found if isinstance(one, NamedPosition)] == [
+        "the last token of the message (role user)",
+        "the last token of 'bread' (role user)",
+    ]
+    assert named.position_of("harmful", "-1") == -1
+    rules = [NamedPosition(name="said", **rule) for rule in ({}, {"token": "last"}, {"first": 1})]
+    assert rules[0] == rules[1] != rules[2]
+    assert NamedPosition(name="said", first=0) == NamedPosition(name="said", token="first")
+
+
+@each("of_effects", [{"effects": {}}, {"analyses": ["effects"]}])
+def test_effects_need_a_position_of_a_single_token(of_effects: dict[str, Any]) -> None:
+    spec = with_positions([POSITIONS["mean"]]).model_dump(mode="json")
+    with pytest.raises(SpecError, match="'refusal' have only means in common"):
+        parse_spec({**spec, **of_effects})

@@ -176,6 +176,7 @@ def _measured(run: Run, contrast: str, sets: tuple[str, str]) -> tuple[Measured,
             return None
         return results.sel(contrast=contrast, position=position)
 
+    is_mean = position in run.record.spec.means
     tests, twin = selected("permutations"), read_twin(run, "separation", contrast=contrast)
     of_twin = twin.get(contrast, {}).get("separation")
     paired = np.isfinite(values["paired_accuracy"]).any()
@@ -184,11 +185,12 @@ def _measured(run: Run, contrast: str, sets: tuple[str, str]) -> tuple[Measured,
         separation=values,
         tests=None if tests is None else tests.sel(site=sites),
         twin=None if of_twin is None else of_twin.sel(position=position, site=sites),
-        effects=selected("effects"),
+        effects=None if is_mean else selected("effects"),
         is_trained=run.record.model.weights == "trained",
         places=[place.text for place in places_of(values)],
         unknown=without_spread(run, sets, position, sites),
         unfinished=unfinished_groups(run),
+        is_mean=is_mean,
     )
     return measured, position
 
@@ -222,10 +224,13 @@ def _sentence(sets: tuple[str, str], measured: Measured, answers: list[Tile]) ->
 
 def _meaning(run: Run, sets: tuple[str, str], position: Label) -> str:
     """Return how a position is found in the prompts of a contrast, as the end of a sentence."""
-    for one in run.record.spec.positions_of(sets[0]):
-        if isinstance(one, NamedPosition) and one.name == position:
-            return f": {one.meaning}"
-    return ", counted from the end with its template"
+    found = {name: run.record.spec.position_of(name, position) for name in sets}
+    texts = {name: one.meaning for name, one in found.items() if isinstance(one, NamedPosition)}
+    if not texts:
+        return ", counted from the end with its template"
+    if len(set(texts.values())) == 1:
+        return f": {texts[sets[0]]}"
+    return f": {'; '.join(f'in {name}, {text}' for name, text in texts.items())}"
 
 
 def _badges(run: Run, sets: tuple[str, str], position: Label, measured: Measured, is_paired: bool) -> Iterator[Badge]:

@@ -56,6 +56,7 @@ class Measured:
         places: the names of the depths, in the order of the stream.
         unknown: why nothing can be concluded; empty if something can be.
         unfinished: the analyses that are requested and not finished.
+        is_mean: whether the position is a mean over tokens, at which there are no effects.
     """
 
     statistic: str
@@ -67,6 +68,7 @@ class Measured:
     places: list[str]
     unknown: str = ""
     unfinished: Sequence[str] = ()
+    is_mean: bool = False
 
     @property
     def has_twin(self) -> bool:
@@ -190,10 +192,11 @@ def _difference(measured: Measured, question: str, values: xr.DataArray, control
 
 def _used(measured: Measured) -> Tile:
     question, effects = "Does the model use it?", measured.effects
-    if effects is None and "effects" in measured.unfinished:
+    if effects is None and "effects" in measured.unfinished and not measured.is_mean:
         return _unfinished(question)
     if effects is None or measured.unknown:
-        return Tile(question, UNTESTED, "not tested", measured.unknown or "the spec has no section effects")
+        reason = "a mean over tokens is no state to change" if measured.is_mean else "the spec has no section effects"
+        return Tile(question, UNTESTED, "not tested", measured.unknown or reason)
     has_sign = bool(np.isfinite(effects["expected_sign"]).any())
     measure = "log_odds" if has_sign else "kl"
     tested = strictest(effects, measure, ADD, "p_family").notnull().all("prompt_side")

@@ -12,7 +12,7 @@ from theodolite.digests import digest_of
 from theodolite.groups.schema import ESTIMATE, INTERVAL, SIDES
 from theodolite.groups.separation.record import SCORES
 from theodolite.query.curves import end_of
-from theodolite.spec_parts import Label
+from theodolite.spec_parts import Label, same_labels
 from theodolite.store.manifest import finished_groups
 from theodolite.store.result_reader import read_finished_table, read_group
 from theodolite.store.runs import Run
@@ -43,14 +43,16 @@ def auroc_difference(run: Run, subtracted: Run, contrast: str) -> xr.DataArray:
 
 def _difference(run: Run, subtracted: Run, contrast: str) -> xr.DataArray:
     runs = run, subtracted
-    own, other = (read_group(one, "separation")["auroc"].sel(contrast=contrast, drop=True) for one in runs)
+    # Positions as texts: a run with named positions has "-1" where another has -1.
+    own, other = (_with_texts(read_group(one, "separation")["auroc"].sel(contrast=contrast, drop=True)) for one in runs)
     value = end_of(own) - end_of(other)
     paired = bool(read_group(run, "separation").attrs["contrasts"][contrast]["paired"])
     half = {end: xr.full_like(value, np.nan) for end in ("low", "high")}
     if all("permutations" in finished_groups(one) for one in runs):
-        of_fits = [read_group(one, "permutations").sel(contrast=contrast, drop=True)["auroc_fit_error"] for one in runs]
+        tests = [read_group(one, "permutations").sel(contrast=contrast, drop=True) for one in runs]
+        of_fits = [_with_texts(one["auroc_fit_error"]) for one in tests]
         for position in value["position"].values.tolist():
-            tables = [_scores(one, contrast, position) for one in runs]
+            tables = [_scores(one, contrast, *same_labels([position], _positions(one))) for one in runs]
             for place, terms, quantile in _places(*tables, paired=paired):
                 at = {"position": position, **place}
                 fits = [float(error.sel(at)) for error in of_fits]
@@ -63,7 +65,18 @@ def _difference(run: Run, subtracted: Run, contrast: str) -> xr.DataArray:
                 for end, opposite in (("low", "high"), ("high", "low")):
                     half[end].loc[at] = half_of_difference(ends[0][end], ends[1][opposite], correlation)
     bounds = {"value": value, "band_low": value - half["low"], "band_high": value + half["high"]}
-    return xr.concat(bounds.values(), xr.Variable(ESTIMATE, list(bounds))).clip(-1, 1)
+    found = xr.concat(bounds.values(), xr.Variable(ESTIMATE, list(bounds))).clip(-1, 1)
+    return found.assign_coords(position=same_labels(found["position"].values.tolist(), _positions(run)))
+
+
+def _positions(run: Run) -> list[Label]:
+    labels: list[Label] = read_group(run, "separation")["position"].values.tolist()
+    return labels
+
+
+def _with_texts(values: xr.DataArray) -> xr.DataArray:
+    """Return values whose labels of positions are texts."""
+    return values.assign_coords(position=list(map(str, values["position"].values.tolist())))
 
 
 def _ends(auroc: xr.DataArray, quantile: float, of_fits: float) -> dict[str, NDArray[np.float64]]:

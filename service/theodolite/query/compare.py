@@ -119,7 +119,9 @@ def difference(runs: Sequence[Run], question: Question) -> pd.DataFrame | None:
     first, second = runs
     places = [_select(run, read_group(run, "separation"), replace(question.to(run), statistic="auroc")) for run in runs]
     own, other = ((str(one["contrast"].values), one["position"].item()) for one in places)
-    if own != other or not _have_same_texts(runs, own[0]) or len({run.record.model.n_layers for run in runs}) > 1:
+    if len({run.record.model.n_layers for run in runs}) > 1:
+        return None
+    if not _are_at_one_position(runs, own, other) or not _have_same_texts(runs, own[0]):
         return None
     try:
         values = auroc_difference(first, second, own[0]).sel(position=own[1])
@@ -187,6 +189,17 @@ def _has(run: Run, statistic: str, question: Question) -> bool:
     if group not in finished_groups(run):
         return False
     return question.contrast is None or question.contrast in read_group(run, group)["contrast"].values
+
+
+def _are_at_one_position(runs: Sequence[Run], own: tuple[str, Label], other: tuple[str, Label]) -> bool:
+    """Return whether two contrasts have one name, and their positions are found in the same way in both runs."""
+    (contrast, _), meanings = own, []
+    if contrast != other[0]:
+        return False
+    for run, (_, position) in zip(runs, (own, other), strict=True):
+        sides = read_contrasts(run, finished_groups(run))[contrast]
+        meanings.append([run.record.spec.position_of(str(sides[side]), position) for side in SIDES])
+    return meanings[0] == meanings[1]
 
 
 def _have_same_texts(runs: Sequence[Run], contrast: str) -> bool:

@@ -23,7 +23,7 @@ def read_direction_tokens(
     Args:
         run: a complete run.
         contrast: name of the contrast.
-        position: token position from the end.
+        position: token position from the end, or its name.
         site: site of the stream; None selects all.
         layer: 0-based index of the block; None selects all.
 
@@ -53,7 +53,7 @@ def depth_of_largest_separation(run: Run, contrast: str, position: Label, sites:
     Args:
         run: a complete run.
         contrast: name of the contrast.
-        position: token position from the end.
+        position: token position from the end, or its name.
         sites: the sites to search.
     """
     if "separation" not in finished_groups(run):

@@ -56,7 +56,7 @@ def select_direction(run: Run, contrast: str, site: str, layer: int, position: L
         contrast: name of the contrast.
         site: site in the block, such as `resid_pre`.
         layer: 0-based index of the block.
-        position: token position from the end; None selects the last measured one.
+        position: token position from the end, or its name; None selects the last measured one.
 
     Raises:
         SpecError: there is no such contrast, site, layer or position, or there are no means at it that differ.

@@ -70,7 +70,7 @@ def read_scored_prompts(
         site: site in the block; None selects that of the best separation, of resid_pre and resid_mid if measured.
         layer: 0-based index of the block; None selects that of the best separation at the site: the largest share of
             pairs in order, or, if the contrast is not paired, the largest AUROC.
-        position: token position from the end; None selects the last measured one.
+        position: token position from the end, or its name; None selects the last measured one.
         order: order of the rows; prompts without a score are last.
         containing: only prompts that contain this text, ignoring case.
         low: only prompts with a score of at least this.

@@ -147,6 +147,12 @@ def last_position(group: xr.Dataset) -> Label:
     return label
 
 
+def with_counts(has_prompts: xr.DataArray) -> list[Label]:
+    """Return the positions at which an analysis has prompts, in their order; some have none at means over tokens."""
+    labels: list[Label] = has_prompts["position"].values[has_prompts.values].tolist()
+    return labels
+
+
 def colours_of(run: Run, group: xr.Dataset, count: str = "n_samples") -> dict[str, str]:
     """Return the colour of each set that has prompts at the last position; it is the same in each group."""
     counts, curves = group[count].sel(position=last_position(group)), read_group(run, "curves")

@@ -40,19 +40,20 @@ def samples(shifts, seed=0, noise=1.0):
     }
 
 
-def survey(folder, arrays, run_id, *, paired, quarantined=None, **facts):
+def survey(folder, arrays, run_id, *, paired, quarantined=None, positions=None, **facts):
     contrasts = {"refusal": {"positive": "harmful", "negative": "harmless", "paired": paired}}
     model = model_facts().model_copy(update={"n_layers": 3, **facts})
-    run = store_run(
-        folder, arrays, shard_prompts=16, quarantined=quarantined, contrasts=contrasts, run_id=run_id, model=model
-    )
+    record = {"contrasts": contrasts, "run_id": run_id, "model": model, "positions": positions}
+    run = store_run(folder, arrays, shard_prompts=16, quarantined=quarantined, **record)
     analyse(run, contrasts, None, silent, requested={"separation", "permutations"})
     return run
 
 
+TWIN = {"name": "tiny (random weights)", "weights": "random", "seed": 0}
+
+
 def twin_of(folder, shifts, **options):
-    facts = {"name": "tiny (random weights)", "weights": "random", "seed": 0}
-    return survey(folder, samples(shifts, seed=1), "tiny-random-weights-0", **options, **facts)
+    return survey(folder, samples(shifts, seed=1), "tiny-random-weights-0", **options, **TWIN)
 
 
 def pair_of(folder, shifts, twin_shifts, *, paired):
@@ -165,6 +166,25 @@ def test_a_comparison_of_two_runs_on_the_same_prompts_has_their_difference(pairs
 
     monkeypatch.setattr("theodolite.query.compare.read_prompts", other_texts)
     assert difference([run, twin], Question()) is None
+
+
+def test_the_last_token_is_the_same_in_a_run_with_named_positions(pairs):
+    run, _, found = pairs[True]
+    arrays = samples(0.8, seed=1)
+    named = survey(
+        run.store,
+        {**arrays, "third": arrays["harmful"]},
+        "named-0",
+        paired=True,
+        positions={"third": [{"name": "asked"}]},
+        **TWIN,
+    )
+    assert named.record.sets["harmful"].positions == ["-1"]
+    for runs in ([run, named], [named, run]):
+        frame = difference(runs, Question(position="-1"))
+        sign = 1 if runs[0] is run else -1
+        np.testing.assert_allclose(frame["value"], sign * along_depth(found, "value"))
+        assert np.isfinite(frame[["low", "high"]]).all(axis=None)
 
 
 def test_each_prompt_is_scored_in_both_runs_where_it_separates_best(pairs):

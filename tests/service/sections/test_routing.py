@@ -99,3 +99,12 @@ def test_maps_have_layers_from_left_to_right_and_say_what_lies_beyond_the_scale(
 
 def test_a_contrast_without_prompts_of_a_set_has_no_section(made):
     assert len(made(n_used=[20, 0])) == 1
+
+
+def test_the_position_is_the_last_one_of_a_single_token(tmp_path):
+    values = {"n_samples": [[20, 0], [18, 0]], "expert_share": 0.5, "n_used": [[20, 18], [0, 0]]}
+    values["expert_difference"] = 0.0
+    run = cached_run(tmp_path, {"curves": {}, "routing": values}, positions=(-2, -1))
+    assert_says(
+        [section.title for section in routing.sections(run)], "position -2; … 20 harmful, 18", "position -2: 20"
+    )

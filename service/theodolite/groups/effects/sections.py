@@ -35,11 +35,11 @@ from theodolite.sections.parts import (
     LARGEST,
     Figure,
     Section,
-    last_position,
     listed,
     quoted,
     same_token_notes,
     significant,
+    with_counts,
     without_spread,
 )
 from theodolite.sections.worth import UNTESTED, Worth
@@ -81,18 +81,19 @@ _NOT_COMPARED = "The controls cannot be compared, so it is not shown that the mo
 
 
 def sections(run: Run) -> list[Section]:
-    """Return a section for each contrast, at the last position that its sets have."""
+    """Return a section for each contrast, at the last position at which its effects were measured."""
     effects = read_group(run, "effects")
     contrasts = effects["contrast"].values.tolist()
     return [section for contrast in contrasts if (section := _section(run, effects, contrast))]
 
 
 def _section(run: Run, effects: xr.Dataset, contrast: str) -> Section | None:
-    position = last_position(effects)
+    measured_at = with_counts(effects["n_used"].sel(contrast=contrast).all("prompt_side"))
+    if not measured_at:
+        return None
+    position = measured_at[-1]
     values = effects.sel(contrast=contrast, position=position)
     counts = values["n_used"].sel(prompt_side=list(SIDES)).values.tolist()
-    if not all(counts):
-        return None
     names, labels = effects.attrs["contrasts"][contrast], set_labels(run, position)
     sides = {side: labels[names[side]] for side in SIDES}
     by_set = set_colours(list(run.record.sets), effects.attrs["contrasts"])

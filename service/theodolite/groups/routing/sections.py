@@ -17,7 +17,6 @@ from theodolite.sections.parts import (
     CHANCE,
     Figure,
     Section,
-    last_position,
     leading_sets,
     number,
     percent,
@@ -26,6 +25,7 @@ from theodolite.sections.parts import (
     same_token_notes,
     side_counts,
     texts_of,
+    with_counts,
 )
 from theodolite.sections.worth import worth_of
 from theodolite.store.result_reader import read_group
@@ -41,7 +41,10 @@ _LARGEST = "a largest share or z is the largest of all experts of all layers, so
 
 
 def sections(run: Run) -> list[Section]:
-    """Return a section for the sets and one for each contrast, at the last position; sets without it are left out."""
+    """Return a section for the sets and one for each contrast, at the last position of a single token.
+
+    Sets without this position are left out.
+    """
     routing = read_group(run, "routing")
     contrasts = routing["contrast"].values.tolist()
     found = [_of_sets(run, routing), *(_of_contrast(run, routing, contrast) for contrast in contrasts)]
@@ -49,7 +52,11 @@ def sections(run: Run) -> list[Section]:
 
 
 def _of_sets(run: Run, routing: xr.Dataset) -> Section | None:
-    position = last_position(routing)
+    measured = with_counts((routing["n_samples"] > 0).any("set"))
+    if not measured:
+        return None
+    position = measured[-1]
+    routing = routing.sel(position=[position])
     at = routing.sel(position=position)
     names = [str(name) for name in routing["set"].values if int(at["n_samples"].sel(set=name))]
     labels = {name: label for name, label in set_labels(run, position).items() if name in names}
@@ -122,11 +129,12 @@ def _active_units(values: xr.Dataset, label: str) -> str:
 
 
 def _of_contrast(run: Run, routing: xr.Dataset, contrast: str) -> Section | None:
-    position = last_position(routing)
+    measured = with_counts(routing["n_used"].sel(contrast=contrast).all("prompt_side"))
+    if not measured:
+        return None
+    position = measured[-1]
     values = routing.sel(contrast=contrast, position=position)
     sides, labels = routing.attrs["contrasts"][contrast], set_labels(run, position)
-    if not values["n_used"].all():
-        return None
     null = values["expert_difference_null"]
     counts = side_counts(values, [labels[sides[side]] for side in SIDES])
     caption = f"{contrast}: difference of the shares of each expert, percentage points"
