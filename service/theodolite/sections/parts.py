@@ -141,10 +141,12 @@ def quoted(contrast: str) -> str:
     return f"the contrast “{contrast}”"
 
 
-def last_position(group: xr.Dataset) -> Label:
-    """Return the position that sections describe: the last measured one."""
-    label: Label = group["position"].values.tolist()[-1]
-    return label
+def last_position(group: xr.Dataset, contrast: str | None = None) -> Label:
+    """Return the position that sections describe: the last measured one, or that of a contrast, with both sets."""
+    labels: list[Label] = group["position"].values.tolist()
+    if contrast is not None:
+        labels = with_counts(group["n_used"].sel(contrast=contrast).all("prompt_side")) or labels
+    return labels[-1]
 
 
 def with_counts(has_prompts: xr.DataArray) -> list[Label]:

@@ -2,10 +2,12 @@
 
 import numpy as np
 import pytest
+import xarray as xr
 from support.finished_runs import cached_run
 from support.sentences import assert_says
 
 from theodolite.groups.routing import sections as routing
+from theodolite.sections.parts import last_position
 
 NAN = np.nan
 # (layer, expert): layers 0 and 3 have no experts.
@@ -108,3 +110,13 @@ def test_the_position_is_the_last_one_of_a_single_token(tmp_path):
     assert_says(
         [section.title for section in routing.sections(run)], "position -2; … 20 harmful, 18", "position -2: 20"
     )
+
+
+def test_a_contrast_is_described_at_the_last_position_that_both_sets_have():
+    counts = (("contrast", "position", "prompt_side"), [[[4, 4], [4, 0]], [[0, 4], [4, 0]]])
+    group = xr.Dataset({"n_used": counts}, {"contrast": ["both", "neither"], "position": ["answer", "-1"]})
+    assert [last_position(group), last_position(group, "both"), last_position(group, "neither")] == [
+        "-1",
+        "answer",
+        "-1",
+    ]

@@ -35,11 +35,11 @@ from theodolite.sections.parts import (
     LARGEST,
     Figure,
     Section,
+    last_position,
     listed,
     quoted,
     same_token_notes,
     significant,
-    with_counts,
     without_spread,
 )
 from theodolite.sections.worth import UNTESTED, Worth
@@ -88,12 +88,11 @@ def sections(run: Run) -> list[Section]:
 
 
 def _section(run: Run, effects: xr.Dataset, contrast: str) -> Section | None:
-    measured_at = with_counts(effects["n_used"].sel(contrast=contrast).all("prompt_side"))
-    if not measured_at:
-        return None
-    position = measured_at[-1]
+    position = last_position(effects, contrast)
     values = effects.sel(contrast=contrast, position=position)
     counts = values["n_used"].sel(prompt_side=list(SIDES)).values.tolist()
+    if not all(counts):
+        return None
     names, labels = effects.attrs["contrasts"][contrast], set_labels(run, position)
     sides = {side: labels[names[side]] for side in SIDES}
     by_set = set_colours(list(run.record.sets), effects.attrs["contrasts"])

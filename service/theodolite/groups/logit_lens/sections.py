@@ -53,13 +53,13 @@ _SOFT_CAP = "the model limits its logits by a soft cap, which is left out: real 
 
 
 def sections(run: Run) -> list[Section]:
-    """Return a section for each contrast with tokens at the last position."""
+    """Return a section for each contrast with tokens, at its last position."""
     lens = read_group(run, "logit_lens")
     return [section for name in lens["contrast"].values.tolist() if (section := _section(run, lens, name))]
 
 
 def _section(run: Run, lens: xr.Dataset, contrast: str) -> Section | None:
-    position = last_position(lens)
+    position = last_position(lens, contrast)
     tokens = read_direction_tokens(run, contrast, position)
     if tokens.empty:
         return None

@@ -54,7 +54,7 @@ def sections(run: Run) -> list[Section]:
 
 
 def _section(run: Run, probes: xr.Dataset, contrast: str) -> Section | None:
-    position, sites = last_position(probes), shown_sites(probes)
+    position, sites = last_position(probes, contrast), shown_sites(probes)
     values = probes.sel(contrast=contrast, position=position, site=sites)
     if not values["n_used"].values.all():
         return None

@@ -17,6 +17,7 @@ from theodolite.sections.parts import (
     CHANCE,
     Figure,
     Section,
+    last_position,
     leading_sets,
     number,
     percent,
@@ -129,12 +130,11 @@ def _active_units(values: xr.Dataset, label: str) -> str:
 
 
 def _of_contrast(run: Run, routing: xr.Dataset, contrast: str) -> Section | None:
-    measured = with_counts(routing["n_used"].sel(contrast=contrast).all("prompt_side"))
-    if not measured:
-        return None
-    position = measured[-1]
+    position = last_position(routing, contrast)
     values = routing.sel(contrast=contrast, position=position)
     sides, labels = routing.attrs["contrasts"][contrast], set_labels(run, position)
+    if not values["n_used"].all():
+        return None
     null = values["expert_difference_null"]
     counts = side_counts(values, [labels[sides[side]] for side in SIDES])
     caption = f"{contrast}: difference of the shares of each expert, percentage points"

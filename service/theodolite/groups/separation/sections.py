@@ -82,11 +82,11 @@ def _section(
     twin: Mapping[str, xr.Dataset],
     contrast: str,
 ) -> Section | None:
-    """Return the section of a contrast, or None if one of its sets lacks the last position.
+    """Return the section of a contrast, or None if its sets have no common position.
 
     `twin` holds the contrast in the analysis `separation` of the untrained twin, if there is one.
     """
-    position, sites = last_position(separation), shown_sites(separation)
+    position, sites = last_position(separation, contrast), shown_sites(separation)
     shown = {"position": position, "site": sites}
     values = separation.sel({"contrast": contrast, **shown})
     counts = values["n_used"].values.tolist()
