@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from support.each import each
 from support.finished_runs import finished_run, model_facts
 from support.sentences import assert_each_says
 from typer.testing import CliRunner
@@ -150,8 +151,8 @@ def test_a_run_that_is_named_twice_is_one_run(store, tmp_path):
     assert len(json.loads(result.stdout)["items"]) == 1
 
 
-@pytest.mark.parametrize(
-    ("words", "error", "message"),
+@each(
+    "words, error, message",
     [
         (["first-0", "--statistic", "cosine"], SpecError, "statistic: given 'cosine'"),
         (["first-0", "second-0", "--statistic", "auroc"], StoreError, "second-0 has no results 'separation'"),
