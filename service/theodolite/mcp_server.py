@@ -19,9 +19,9 @@ from pydantic import Field
 
 from theodolite.client import Client
 from theodolite.errors import ResultsNotFoundError, SpecError, TheodoliteError, one_line
-from theodolite.groups.directions.record import LEAST_RELIABILITY
 from theodolite.overview.view import Picture
 from theodolite.query.compare import records
+from theodolite.query.directions import RELIABLE
 from theodolite.query.prompts import Order
 from theodolite.run_reader import RunReader, open_run, runs
 from theodolite.spec_parts import in_order
@@ -214,7 +214,7 @@ def _about(run: RunReader, found: Picture) -> Answer:
     """Return what every answer about the direction at one depth begins with."""
     place = {"contrast": found.contrast, "site": found.site}
     reliability = _reliability(run, place, [found.layer])[0]
-    noise = ["⚠ unreliable direction"] if reliability < LEAST_RELIABILITY else []
+    noise = ["⚠ unreliable direction"] if reliability < RELIABLE else []
     badges = [*_badge_labels(found), *noise]
     return {"run": run.id, **place, "layer": found.layer, "badges": badges, "reliability": reliability}
 

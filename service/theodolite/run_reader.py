@@ -24,12 +24,12 @@ from theodolite.drawing.titles import titled
 from theodolite.errors import ResultsNotFoundError, SpecError, TheodoliteError
 from theodolite.export import check_format, encode_directions, file_name, write_files
 from theodolite.groups import GROUPS, Group, Variable
-from theodolite.groups.directions.record import LEAST_RELIABILITY
 from theodolite.overview.view import Picture, read_picture
 from theodolite.query.activations import read_activations
 from theodolite.query.batches import read_batches
 from theodolite.query.compare import Question, milestones, records
 from theodolite.query.curves import curve_dataset, curve_frame, is_along_depth, name_at, select_curves
+from theodolite.query.directions import RELIABLE
 from theodolite.query.group_selection import GROUP_LABELS, label_list, select_direction, select_group
 from theodolite.query.heads import Head, head_atlas, read_head
 from theodolite.query.probes import Classes, Kind, Probe, read_probe
@@ -300,7 +300,7 @@ class RunReader:
         facts = json.loads(self._export(contrast, site, layers, position, "json"))
         for name, of_contrast in (facts if "," in contrast else {contrast: facts}).items():
             reliability = zip(of_contrast["layer"], of_contrast["reliability"], strict=True)
-            if weak := [str(at) for at, value in reliability if value is not None and value < LEAST_RELIABILITY]:
+            if weak := [str(at) for at, value in reliability if value is not None and value < RELIABLE]:
                 warn(f"{name}: mostly noise at layer {', '.join(weak)} (reliability below 0.5)", stacklevel=2)
         return path
 

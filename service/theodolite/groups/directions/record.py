@@ -2,9 +2,6 @@
 
 from theodolite.groups.schema import N_USED, PER_CONTRAST, SIDES, SPACES, STREAM_UNIT, Group, Variable
 
-LEAST_RELIABILITY = 0.5
-"""The reliability below which a direction is mostly noise."""
-
 VARIABLES = (
     N_USED,
     Variable(
