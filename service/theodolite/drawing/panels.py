@@ -21,6 +21,7 @@ from theodolite.drawing.style import (
     DEPTH,
     PLAIN,
     bare_layout,
+    chance_ends,
     clear,
     depth_ticks,
     is_set_colour,
@@ -214,6 +215,12 @@ def with_ends(name: str, values: xr.DataArray, colour: str, n: str, **properties
         if end in known
     }
     return Line(name, curve["depth"].values, curve.values, colour, n=n, **ends, **properties)
+
+
+def chance_ribbon(null: xr.DataArray) -> tuple[ArrayLike, ArrayLike, ArrayLike]:
+    """Return the depths, and about the 5 % and 95 % quantiles of permuted labels there."""
+    mean, sd, limit = (along_depth(null.sel(null=one)) for one in ("mean", "sd", "critical"))
+    return mean["depth"].values, *chance_ends(mean.values, sd.values, limit.values)
 
 
 def _heights(panel: Panel) -> NDArray[np.float64]:

@@ -1,6 +1,7 @@
 """Probes of a contrast by depth: how well they separate held-out prompts, and how far they are the mean difference."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -12,12 +13,13 @@ from theodolite.drawing.panels import (
     Panel,
     Reference,
     along_paths,
+    chance_ribbon,
     depth_axis,
     panels_figure,
     prompts_text,
     with_ends,
 )
-from theodolite.drawing.style import MAIN, SECOND, THIRD, chance_ends
+from theodolite.drawing.style import MAIN, SECOND, THIRD
 from theodolite.groups.probes.record import BEYOND_MEANS, BEYOND_WORDS, TESTED
 from theodolite.groups.schema import LEVEL
 from theodolite.query.curves import along_depth, end_of
@@ -69,9 +71,7 @@ def probes_figure(values: xr.Dataset, sites: Sequence[str]) -> go.Figure:
         for measure, (title, reference) in _PANELS.items()
     ]
     if set(sites) <= set(HALF_BLOCKS):
-        null = values["probe_null"].sel(probe="logistic", tested="auroc")
-        mean, sd, limit = (along_depth(null.sel(null=part)) for part in ("mean", "sd", "critical"))
-        ribbon = (mean["depth"].values, *chance_ends(mean.values, sd.values, limit.values))
-        panels[0] = Panel(panels[0].title, panels[0].lines, panels[0].references, chance=ribbon)
+        chance = chance_ribbon(values["probe_null"].sel(probe="logistic", tested="auroc"))
+        panels[0] = replace(panels[0], chance=chance)
     panels.append(Panel("cosine with means", along_paths(sites, cosines), [Reference(1, "the same direction: 1")]))
     return panels_figure(panels, **depth_axis(along_depth(values["probe_fit"].sel(probe="logistic", fit="cosine"))))

@@ -6,19 +6,19 @@ from functools import partial
 import numpy as np
 import plotly.graph_objects as go
 import xarray as xr
-from numpy.typing import ArrayLike
 
 from theodolite.drawing.panels import (
     Line,
     Panel,
     Reference,
     along_paths,
+    chance_ribbon,
     depth_axis,
     panels_figure,
     prompts_text,
     with_ends,
 )
-from theodolite.drawing.style import MAIN, PLAIN, THIRD, UNTRAINED, chance_ends
+from theodolite.drawing.style import MAIN, PLAIN, THIRD, UNTRAINED
 from theodolite.groups.schema import LEVEL
 from theodolite.query.compare import BOUND
 from theodolite.query.curves import along_depth, end_of, has_values
@@ -88,7 +88,7 @@ def separation_figure(
         if null is not None and name in null["held_out"]:
             located = along_depth(null["location"].sel(held_out=name))
         if null is not None and name in null["tested"] and set(sites) <= set(HALF_BLOCKS):
-            chance = _ribbon(null["tested_null"].sel(tested=name))
+            chance = chance_ribbon(null["tested_null"].sel(tested=name))
         panels.append(Panel(title, lines, references[name], located=located, chance=chance))
         if name == "auroc" and null is not None:
             words = [null["beyond"].sel(control="words", held_out=one) for one in ("auroc", "ridge_auroc")]
@@ -116,12 +116,6 @@ def _lines(of: tuple[xr.Dataset, xr.Dataset | None, xr.Dataset | None], name: st
     if twin is not None:
         control = along_depth(twin[name])
         yield Line(UNTRAINED, control["depth"], control, PLAIN, "dot", markers=False)
-
-
-def _ribbon(null: xr.DataArray) -> tuple[ArrayLike, ArrayLike, ArrayLike]:
-    """Return the depths, and about the 5 % and 95 % quantiles of permuted labels there."""
-    mean, sd, limit = (along_depth(null.sel(null=one)) for one in ("mean", "sd", "critical"))
-    return mean["depth"].values, *chance_ends(mean.values, sd.values, limit.values)
 
 
 def _beyond(values: Sequence[xr.DataArray], control: str, equal: str, sites: Sequence[str], n: str) -> Panel:
