@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from io import BytesIO
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from theodolite.spec_parts import Label
 from theodolite.store.checksums import sha256
 from theodolite.store.objects import get, keys, open_location, put, put_new
 from theodolite.store.runs import Run
-from theodolite.store.shards import read_layers
+from theodolite.store.shards import read_layers, vector_shape
 from theodolite.version import __version__
 
 FORMATS = ("arrow", "safetensors", "npy")
@@ -120,8 +121,7 @@ class _Source:
     @cached_property
     def shape(self) -> tuple[int, int]:
         """The positions and the width of the activations of a prompt."""
-        model = self.run.record.model
-        return len(self.positions), model.n_heads * model.d_head if self.site is Site.HEAD_OUT else model.d_model
+        return len(self.positions), prod(vector_shape(self.run, self.site))
 
     @cached_property
     def facts(self) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from theodolite.store.manifest import listed_checksums
 from theodolite.store.prompts import read_prompts, read_spans, read_tokens
 from theodolite.store.records import Commit, record_key
 from theodolite.store.runs import Run
-from theodolite.store.shards import read_layers
+from theodolite.store.shards import read_layers, vector_shape
 
 READERS = 4
 """Threads that read shards."""
@@ -112,10 +112,9 @@ def tokens_at(run: Run, prompt_set: str, positions: Sequence[Label]) -> list[lis
     def token(ids: TokenIds, start: int, stop: int) -> int:
         return ids[start] if start >= 0 and stop == start + 1 else -1
 
-    return [
-        [token(ids, *spans[one]) for one in chosen]
-        for ids, spans in zip(read_tokens(run, prompt_set), read_spans(run, prompt_set), strict=True)
-    ]
+    tokens = read_tokens(run, prompt_set)
+    spans = read_spans(run, prompt_set, tokens)
+    return [[token(ids, *own[one]) for one in chosen] for ids, own in zip(tokens, spans, strict=True)]
 
 
 class _Stored(BackendArray):
@@ -125,11 +124,10 @@ class _Stored(BackendArray):
 
     def __init__(self, run: Run, prompt_set: str, site: Site) -> None:
         self.run, self.prompt_set, self.site = run, prompt_set, site
-        self.bounds, model = run.record.bounds(prompt_set), run.record.model
+        self.bounds = run.record.bounds(prompt_set)
         self.has_layers = site is not Site.RESID_FINAL
-        features = (model.n_heads, model.d_head) if site is Site.HEAD_OUT else (model.d_model,)
         layers = [len(run.record.layers)] if self.has_layers else []
-        self.shape = (self.bounds.n_kept, len(run.record.sets[prompt_set].positions), *layers, *features)
+        self.shape = (self.bounds.n_kept, len(run.record.sets[prompt_set].positions), *layers, *vector_shape(run, site))
 
     def __getitem__(self, key: indexing.ExplicitIndexer) -> Any:
         """Return the values at an index of xarray."""

@@ -4,6 +4,7 @@ from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from math import prod
 from numbers import Integral
 
 import numpy as np
@@ -14,7 +15,7 @@ from theodolite.query.activations import READERS, chosen_places, commit_of, usab
 from theodolite.sites import Site
 from theodolite.spec_parts import Label
 from theodolite.store.runs import Run
-from theodolite.store.shards import read_layers
+from theodolite.store.shards import read_layers, vector_shape
 
 BLOCK_BYTES = 2**27
 """Activations that are shuffled together; two such blocks are in memory, and one more while a batch spans two."""
@@ -77,8 +78,7 @@ class _Source:
 def _batches(
     source: _Source, usable: NDArray[np.bool_], size: int, seed: int, start: int
 ) -> Iterator[NDArray[np.float32]]:
-    bounds, model = source.run.record.bounds(source.prompt_set), source.run.record.model
-    width = model.n_heads * model.d_head if source.site is Site.HEAD_OUT else model.d_model
+    bounds, width = source.run.record.bounds(source.prompt_set), prod(vector_shape(source.run, source.site))
     per_block = max(1, BLOCK_BYTES // (4 * width * bounds.shard_prompts * len(source.positions)))
     order = np.random.default_rng([seed, 0]).permutation(bounds.n_stored).tolist()
     filled = [shard for shard in order if usable[slice(*bounds.of(shard))].any()]

@@ -42,12 +42,16 @@ def _column(label: Label) -> str:
     return f"at_{label}"
 
 
-def read_spans(run: Run, prompt_set: str) -> list[Spans]:
-    """Return the tokens of each position of each prompt of a set; raises RunDamagedError if the table lacks them."""
+def read_spans(run: Run, prompt_set: str, tokens: Sequence[TokenIds]) -> list[Spans]:
+    """Return the tokens of each position of each prompt of a set, whose token ids are given.
+
+    Raises:
+        RunDamagedError: the set has named positions, and its table of tokens does not mark them.
+    """
     key, labels = tokens_key(prompt_set), run.record.sets[prompt_set].positions
     of_positions: list[list[tuple[int, int]]] = []
-    tokens = read_tokens(run, prompt_set)
-    frame = decode_table(captured_object(run, key), key)
+    has_names = any(counted(label) is None for label in labels)
+    frame = decode_table(captured_object(run, key), key) if has_names else pd.DataFrame()
     for label in labels:
         if (place := counted(label)) is not None:
             of_positions.append([(len(ids) + place, len(ids) + place + 1) for ids in tokens])

@@ -78,7 +78,7 @@ def open_shard(run: Run, commit: Commit, site: Site) -> StoredShard:
 
 def _shard(run: Run, commit: Commit, site: Site, content: bytes) -> StoredShard:
     n_layers = 1 if site is Site.RESID_FINAL else len(run.record.layers)
-    sample_shape = len(run.record.sets[commit.prompt_set].positions), *_features(run, site)
+    sample_shape = len(run.record.sets[commit.prompt_set].positions), *vector_shape(run, site)
     name = f"{run.id}: shard {commit.name}, {site}"
     return StoredShard(name, content, n_layers, commit.stop - commit.start, sample_shape)
 
@@ -151,10 +151,10 @@ def _shape(run: Run, prompt_set: str, site: Site) -> tuple[int, ...]:
     """Return the shape of a site's array, (sample, position, layer, d_model), or without layer for `resid_final`."""
     positions = run.record.sets[prompt_set].positions
     layers = () if site is Site.RESID_FINAL else (len(run.record.layers),)
-    return (run.record.bounds(prompt_set).n_kept, len(positions), *layers, *_features(run, site))
+    return (run.record.bounds(prompt_set).n_kept, len(positions), *layers, *vector_shape(run, site))
 
 
-def _features(run: Run, site: Site) -> tuple[int, ...]:
+def vector_shape(run: Run, site: Site) -> tuple[int, ...]:
     """Return the shape of one vector at a site: (d_model,), or (head, d_head)."""
     model = run.record.model
     return (model.n_heads, model.d_head) if site is Site.HEAD_OUT else (model.d_model,)

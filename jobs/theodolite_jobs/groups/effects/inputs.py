@@ -68,7 +68,8 @@ def _spaced(samples: Sequence[int], count: int) -> list[int]:
 def tokens_of(run: Run, contrast: PermutedContrast, position: Label, most: int) -> list[TokenIds]:
     """Return the tokens of positive and negative prompts in turns; they end at the position."""
     samples, names = sides_of(contrast, most), [side.prompt_set for side in (contrast.positive, contrast.negative)]
-    tokens, spans = [read_tokens(run, name) for name in names], [read_spans(run, name) for name in names]
+    tokens = [read_tokens(run, name) for name in names]
+    spans = [read_spans(run, *of_side) for of_side in zip(names, tokens, strict=True)]
     at = [run.record.sets[name].positions.index(position) for name in names]
     return [
         tokens[side][sample][: spans[side][sample][at[side]][1]]
