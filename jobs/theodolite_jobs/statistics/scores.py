@@ -169,3 +169,11 @@ def _standard_error(terms: NDArray[np.float64]) -> NDArray[np.float64]:
 def _undefined(scores: NDArray[np.floating]) -> Estimate:
     nan = np.full(scores.shape[1:], np.nan)
     return Estimate(nan, nan, nan)
+
+
+OF_SCORES = {
+    "auroc": (auroc, auroc_terms),
+    "accuracy": (accuracy, accuracy_terms),
+    "paired_accuracy": (paired_accuracy, paired_accuracy_terms),
+}
+"""Each statistic of held-out scores with the terms of its error."""

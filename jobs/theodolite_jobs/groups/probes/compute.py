@@ -41,12 +41,12 @@ from theodolite_jobs.tasks import Progress, run_tasks, shared
 
 _DIGITS = 9  # of scores of token counts: equal scores, which are frequent, stay equal in spite of rounding
 
-_STATISTICS = {
-    "auroc": (scores.auroc, scores.auroc_terms, permutations.auroc),
-    "accuracy": (scores.accuracy, scores.accuracy_terms, permutations.accuracy),
-    "paired_accuracy": (scores.paired_accuracy, scores.paired_accuracy_terms, permutations.paired_accuracy),
+_OF_DRAWS = {
+    "auroc": permutations.auroc,
+    "accuracy": permutations.accuracy,
+    "paired_accuracy": permutations.paired_accuracy,
 }
-"""Each of TESTED: with its interval, the terms of its error, and under each draw."""
+"""Each of TESTED under each draw."""
 
 
 def digest_inputs(context: Context) -> dict[str, Any]:
@@ -138,7 +138,7 @@ def _place(run: Run, contrast: PermutedContrast, site: Site, layer: int, draws: 
         of_draws[one] = np.full((len(found), len(TESTED)), np.nan)
         for column, name in enumerate(TESTED):
             if contrast.paired or name != "paired_accuracy":
-                of_draws[one][:, column] = _STATISTICS[name][2](found, rows[one])
+                of_draws[one][:, column] = _OF_DRAWS[name](found, rows[one])
         scored[one] = contrast.scored(found[0], refitted(scorer, gram, rows[one][0], folds, paired=contrast.paired))
     return _Place(of_draws, scored, *_fitted(captured, samples, gram, contrast))
 
@@ -204,7 +204,7 @@ def _performance(scored: Mapping[str, Scored], words: Scored) -> NDArray[np.floa
     found = np.full((*shape, len(PROBES), len(MEASURES), len(BAND)), np.nan)
     for row, (name, one) in enumerate(scored.items()):
         sides = one.positive, one.negative
-        for column, (estimate, terms, _) in enumerate(_STATISTICS.values()):
+        for column, (estimate, terms) in enumerate(map(scores.OF_SCORES.__getitem__, TESTED)):
             value = estimate(*sides, paired=one.paired)
             quantile = simultaneous_quantile(terms(*sides, paired=one.paired))
             band = estimate(*sides, paired=one.paired, quantile=quantile)

@@ -12,13 +12,6 @@ from theodolite_jobs.passes.collect import Arrays, ContrastPasses
 from theodolite_jobs.results.context import Context, Result
 from theodolite_jobs.statistics import scores
 
-_OF_SCORES = {
-    "auroc": (scores.auroc, scores.auroc_terms),
-    "accuracy": (scores.accuracy, scores.accuracy_terms),
-    "paired_accuracy": (scores.paired_accuracy, scores.paired_accuracy_terms),
-}
-"""The statistics of held-out scores, with the terms of their errors."""
-
 
 def digest_inputs(context: Context) -> dict[str, Any]:
     """Return the contents of the group's digest."""
@@ -38,7 +31,7 @@ def _statistics(passes: ContrastPasses) -> Arrays:
     assert passes.negative.folds is not None
     # Of the stored activations alone, which may be fewer than those that were captured.
     arrays: Arrays = {"n_used": np.array([[len(positive), len(negative)]] * len(passes.positions))}
-    for name, (estimate, terms) in _OF_SCORES.items():
+    for name, (estimate, terms) in scores.OF_SCORES.items():
         value = estimate(positive, negative, paired=passes.paired)
         quantiles = _band_quantiles(terms(positive, negative, paired=passes.paired))
         band = estimate(positive, negative, paired=passes.paired, quantile=quantiles)
